@@ -1,0 +1,82 @@
+"""Every error that anchorlens raises on purpose.
+
+One base class, so that ``except anchorlens.AnchorlensError`` catches all of them. The message of each says what was wrong and
+what to do about it. ``exit_code`` is what the command line returns: 2 where the user's input has to change, 1 where the input
+was fine and the work itself failed.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class AnchorlensError(Exception):
+    """Base of all errors of this package."""
+
+    exit_code: int = 1
+
+
+class InputError(AnchorlensError):
+    """Something that the user gave (an argument, a file, a name) has to change."""
+
+    exit_code = 2
+
+
+class ModelNotFoundError(InputError):
+    """No model goes by this name or lies at this path."""
+
+
+class UnsupportedModelError(InputError):
+    """The model exists, but this package cannot map it onto a HookedTransformer without changing its numbers."""
+
+
+class CheckpointError(InputError):
+    """The files of a model are damaged, incomplete or of an unreadable kind."""
+
+
+class DownloadError(AnchorlensError):
+    """A download failed or is not allowed (gated model, offline, no network)."""
+
+
+class ParityError(AnchorlensError):
+    """The loaded model does not give Hugging Face's own log-probabilities."""
+
+
+class DataError(InputError):
+    """A question file or frame cannot be read as the data set it was said to be."""
+
+
+class SpanError(InputError):
+    """A span does not lie inside its text, or the tokens of an anchor do not contain its text."""
+
+
+class DonorError(InputError):
+    """The donor rule cannot be applied, or it left no row."""
+
+
+class EmptySweepError(InputError):
+    """No row is left to measure. The message counts the reasons."""
+
+
+class ShapeError(InputError):
+    """A tensor has another shape than the one asked for. The message names both."""
+
+
+class HookError(AnchorlensError):
+    """A hook did not fire as often as planned, so the numbers would not be those of the intervention."""
+
+
+class RunError(InputError):
+    """A run directory is missing, incomplete, of another schema version, or already there."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A sentence with the nearest known names, and all of them where none is near.
+
+    >>> did_you_mean("popqq", ["popqa", "nq"])
+    "Did you mean 'popqa'?"
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
+    if near:
+        return "Did you mean " + " or ".join(f"'{name}'" for name in near) + "?"
+    return "Known: " + ", ".join(names) + "."
