@@ -1,0 +1,52 @@
+# Everything sets up what it needs in .venv and is quick when that is there already.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
+RUN := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all lint bench clean
+
+help:  ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(RUN)  ## make .venv and install anchorlens in it
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 14))' || \
+		{ echo "anchorlens needs Python 3.10 to 3.13; choose one: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 2; }
+	@echo "Making $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+
+$(RUN): pyproject.toml constraints.txt | $(PY)
+	@echo "Installing anchorlens and what it needs (some minutes the first time) ..."
+	@$(PIP) -e .
+	@touch $@
+
+$(DEV): pyproject.toml constraints.txt | $(PY)
+	@echo "Installing anchorlens, what it needs and the tools for tests (some minutes the first time) ..."
+	@$(PIP) -e '.[dev]'
+	@touch $(RUN) $@
+
+demo: $(RUN)  ## ΔP curves of SmolLM2-135M on the embedded questions; figure and run at the end
+	@$(PY) examples/demo.py
+
+lint: $(DEV)  ## ruff and pyright
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/pyright
+
+test: lint  ## lint, types and the fast tests
+	@$(PY) -m pytest -q -m "not slow"
+
+test-all: $(DEV)  ## the slow tests: wheel in an empty environment, examples, notebook, browser
+	@$(PY) -m pytest -q -m slow
+
+bench: $(RUN)  ## time of the oracle engine's forward passes
+	@$(PY) benchmarks/oracle.py
+
+clean:  ## remove .venv, caches and built files (not the models in the user's cache)
+	rm -rf $(VENV) build dist runs .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

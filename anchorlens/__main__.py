@@ -1,0 +1,5 @@
+"""``python -m anchorlens``."""
+
+from anchorlens.cli import main
+
+main()

@@ -1,0 +1,155 @@
+"""Questions become token rows: the answer that stands in the input, what is dropped, and what the model knows."""
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from tqdm.auto import tqdm
+
+from anchorlens.engine.generate import exact_answer, greedy, is_right
+from anchorlens.engine.plan import rows_per_batch
+from anchorlens.errors import EmptySweepError
+from anchorlens.models.adapter import Adapter
+from anchorlens.questions.example import Dropped, Example, Span
+from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, TokenRow
+
+FEW_ROWS = 20
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Token rows, and the examples that did not become one.
+
+    Attributes:
+        rows: In the order of the examples.
+        dropped: With reasons.
+    """
+
+    rows: tuple[TokenRow, ...]
+    dropped: tuple[Dropped, ...]
+
+
+def drop(example: Example, reason: str, detail: str = "") -> Dropped:
+    """The record of an example that was left out."""
+    return Dropped(example.example_id, example.dataset, example.question, example.answers[0], reason, detail)
+
+
+def make_rows(
+    examples: Iterable[Example], tokenizer: RowTokenizer, answers: dict[str, Answer] | None = None
+) -> Rows:
+    """Tokenise examples with their first gold alias, or with the answers given by ``example_id``."""
+    rows: list[TokenRow] = []
+    dropped: list[Dropped] = []
+    for example in examples:
+        try:
+            rows.append(tokenizer.row(example, answers[example.example_id] if answers is not None else None))
+        except RowDropped as why:
+            dropped.append(drop(example, why.reason, why.detail))
+    return Rows(tuple(rows), tuple(dropped))
+
+
+def known_rows(
+    adapter: Adapter,
+    examples: Sequence[Example],
+    tokenizer: RowTokenizer,
+    *,
+    max_new_tokens: int,
+    batch_size: int | None,
+    progress: bool,
+) -> Rows:
+    """Rows that the model answers right, with its own answer as y (METHOD 3, ``known_only``).
+
+    The answer is generated greedily, the exact answer is found in it without looking at the gold answer, and only then is it
+    compared. The input holds what the model itself wrote, up to the end of the exact answer.
+    """
+    texts = generate_answers(
+        adapter, examples, tokenizer, max_new_tokens=max_new_tokens, batch_size=batch_size, progress=progress
+    )
+    rows: list[TokenRow] = []
+    dropped: list[Dropped] = []
+    for example, (ids, text) in zip(examples, texts, strict=True):
+        exact = exact_answer(text)
+        if exact is None or not is_right(exact.of(text), example.answers):
+            dropped.append(drop(example, "not_known", text.strip().split("\n", 1)[0]))
+            continue
+        lead = len(text) - len(text.lstrip())
+        answer = Answer(text[lead : exact.end], Span(exact.start - lead, exact.end - lead), source="generated")
+        try:
+            row = tokenizer.row(example, answer)
+        except RowDropped as why:
+            dropped.append(drop(example, why.reason, why.detail))
+            continue
+        first = row.positions["answer"][0]
+        if list(row.ids[row.prompt_length : first + 1]) != list(ids[: first + 1 - row.prompt_length]):
+            dropped.append(drop(example, "answer_retokenised", "tokenised as text, the answer has other tokens than generated"))
+            continue
+        rows.append(row)
+    if 0 < len(rows) < FEW_ROWS:
+        warnings.warn(
+            f"known_only left {len(rows)} of {len(examples)} questions: below {FEW_ROWS}, bands are wide. "
+            "Take more questions (limit=) or an easier set.",
+            stacklevel=3,
+        )
+    return Rows(tuple(rows), tuple(dropped))
+
+
+def generate_answers(
+    adapter: Adapter,
+    examples: Sequence[Example],
+    tokenizer: RowTokenizer,
+    *,
+    max_new_tokens: int = 16,
+    batch_size: int | None = None,
+    progress: bool = False,
+) -> list[tuple[list[int], str]]:
+    """Token ids and text of the greedy answer to each question, up to its first line's end."""
+    hf = tokenizer.tokenizer
+    prompts = [tokenizer.prompt_ids(example.question) for example in examples]
+    eos = _end_tokens(tokenizer)
+
+    def decode(ids: list[int]) -> str:
+        text = hf.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        return text
+
+    def finished(ids: list[int]) -> bool:
+        return ids[-1] in eos or "\n" in decode(ids).lstrip()
+
+    if not prompts:
+        return []
+    size = rows_per_batch(adapter, max(len(p) for p in prompts) + max_new_tokens, batch_size)
+    with tqdm(total=len(prompts), desc="answers", unit="question", disable=not progress, dynamic_ncols=True) as bar:
+        out = greedy(
+            adapter, prompts, max_new_tokens=max_new_tokens, batch_size=size, stop=finished, on_batch=lambda n: _tick(bar, n)
+        )
+    return [(ids, decode(ids)) for ids in out]
+
+
+def _tick(bar: "tqdm[None]", n: int) -> None:
+    bar.update(n)
+
+
+def _end_tokens(tokenizer: RowTokenizer) -> set[int]:
+    """Tokens after which nothing of the answer comes: EOS, and a chat template's end of turn."""
+    hf = tokenizer.tokenizer
+    names = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end_of_text|>", "<|endoftext|>")
+    vocab: Callable[[str], int | None] = hf.convert_tokens_to_ids  # pyright: ignore
+    ids = {vocab(name) for name in names if name in hf.all_special_tokens}
+    return {i for i in (hf.eos_token_id, *ids) if isinstance(i, int)}
+
+
+def check_not_empty(kept: Sequence[object], dropped: Sequence[Dropped], what: str) -> None:
+    """Stop where no row is left.
+
+    Raises:
+        EmptySweepError: With the reasons and how often each occurred.
+    """
+    if not kept:
+        counts = Counter(d.reason for d in dropped)
+        reasons = ", ".join(f"{reason} {n}" for reason, n in counts.most_common()) or "the data set is empty"
+        cure = {
+            "not_known": "The model knows none of these questions: leave known_only off, or take an easier set or another prompt.",
+            "no_donor": "Take more rows (donors come from the whole file), donors='random', or align='last'.",
+        }.get(counts.most_common(1)[0][0] if counts else "", "")
+        raise EmptySweepError(f"No row is left to measure {what}. Dropped: {reasons}. {cure}".rstrip())

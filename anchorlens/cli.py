@@ -1,0 +1,299 @@
+"""The command line: the same calls as in Python, from a shell.
+
+Exit codes: 0 all went well; 1 the work failed or was stopped; 2 the input has to change. Nothing heavy is imported before a
+command runs, so that ``--help`` answers at once. Tables and paths go to standard output, progress and warnings to standard error.
+"""
+
+import json
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anchorlens import __version__
+from anchorlens.cli_input import data_files, parse_layers, read_config
+from anchorlens.cli_output import listing, report
+from anchorlens.errors import AnchorlensError, EmptySweepError, InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from anchorlens.questions.datasets import QAData
+    from anchorlens.results.sweep import SweepResult
+
+EPILOG_RUN = """\b
+Examples:
+  # the packaged model on an embedded question set
+  anchorlens run --model smollm2-135m-instruct --dataset popqa-sample --limit 40 --known-only --out runs/demo
+\b
+  # two models, two data sets from the hub, one figure
+  anchorlens run --model meta-llama/Llama-3.2-1B --model meta-llama/Llama-3.2-3B \\
+      --dataset popqa --dataset nq --limit 500 --out runs/llama
+\b
+  # a local file of the same schema
+  anchorlens run --model smollm2-135m-instruct --dataset popqa --data-file popqa.jsonl --limit 64 --out runs/a
+\b
+  # everything in a file; flags on the command line win
+  anchorlens run --config run.toml --limit 10
+"""
+
+EPILOG_FIGURE = """\b
+Examples:
+  anchorlens figure runs/a runs/b --out figure.html
+  anchorlens figure runs/a --anchors question --no-controls --out question.html
+"""
+
+
+def _say(text: str = "") -> None:
+    click.echo(text)
+
+
+def _note(text: str) -> None:
+    click.echo(text, err=True)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="anchorlens")
+def cli() -> None:
+    """Does a language model's answer come from the question or from the answer?
+
+    \b
+    anchorlens swaps activations at question- or answer-anchored tokens, layer by layer, and draws how far the
+    probability of the answer falls: ΔP curves, with 95 % bands and a null beside each.
+    \b
+      anchorlens models                 what can be loaded
+      anchorlens datasets               question sets, and the schema of your own
+      anchorlens run ... --out runs/a   measure; writes tables and a figure
+      anchorlens figure runs/a runs/b   one figure from several runs
+
+    `anchorlens COMMAND --help` shows examples.
+    """
+
+
+@cli.command(epilog=EPILOG_RUN)
+@click.option(
+    "--config",
+    callback=read_config,
+    is_eager=True,
+    expose_value=False,
+    metavar="FILE",
+    help="TOML file with any of the options below (model = [...], limit = 64, ...); flags win.",
+)
+@click.option(
+    "--model",
+    "-m",
+    multiple=True,
+    metavar="NAME",
+    help="Hub name, directory, .gguf file or packaged model. May be given several times.",
+)
+@click.option(
+    "--dataset",
+    "-d",
+    multiple=True,
+    metavar="NAME",
+    help="popqa, triviaqa, hotpotqa, nq, their -sample sets, or a name for your own file. Several times for several.",
+)
+@click.option(
+    "--data-file",
+    multiple=True,
+    metavar="[NAME=]FILE",
+    help="Local jsonl, json, csv, tsv or parquet file for a data set, in the order of --dataset or by NAME=.",
+)
+@click.option(
+    "--protocol", type=click.Choice(["swap"]), default="swap", show_default=True, expose_value=False, help="What is changed."
+)
+@click.option(
+    "--anchors",
+    default="question,answer_site",
+    show_default=True,
+    metavar="A,B",
+    help="Roles whose activations are swapped, each on its own.",
+)
+@click.option("--readout", default="first_token", show_default=True, help="first_token, answer_mean or answer_joint.")
+@click.option("--site", default="resid_pre", show_default=True, help="resid_pre, resid_mid, resid_post, attn_out or mlp_out.")
+@click.option("--window", default=1, show_default=True, type=int, help="Layers that are replaced together.")
+@click.option(
+    "--direction", default="noising", show_default=True, help="noising (is it necessary?) or denoising (is it sufficient?)."
+)
+@click.option("--donors", default="same_relation", show_default=True, help="same_relation, random, mean, zero or noise.")
+@click.option("--n-donors", default=4, show_default=True, type=int, help="Most donors for one question.")
+@click.option(
+    "--align",
+    default="equal",
+    show_default=True,
+    help="equal: paired segments of one length; last: paired from their last token.",
+)
+@click.option("--layers", default=None, metavar="SPEC", help="All, or e.g. 0-11 or 0,4,8 or 0-28:4.")
+@click.option(
+    "--known-only/--all-rows", default=False, show_default=True, help="Keep only questions that the model answers right."
+)
+@click.option("--prompt", default="qa", show_default=True, metavar="P", help="qa, fewshot(k), fewshot(k, seed=s) or chat.")
+@click.option(
+    "--null-donors",
+    default=1,
+    show_default=True,
+    type=int,
+    help="Donors of each question that measure the null too; 0: no null.",
+)
+@click.option(
+    "--limit", type=int, default=None, help="Questions drawn from each data set (seeded); donors come from the whole file."
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--batch-size", type=int, default=None, help="Rows in one forward pass; chosen for the memory at hand if left out."
+)
+@click.option("--max-new-tokens", type=int, default=16, show_default=True, help="Longest generated answer, for --known-only.")
+@click.option("--resamples", type=int, default=1000, show_default=True, help="Bootstrap resamples of the bands.")
+@click.option("--device", default=None, help="cuda, mps or cpu; the best one if left out.")
+@click.option("--dtype", default=None, help="float32, bfloat16 or float16.")
+@click.option("--out", "-o", default=None, metavar="DIR", help="Run directory to write.  [required]")
+@click.option("--overwrite", is_flag=True, help="Replace a run that is there.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress bars.")
+def run(
+    model: tuple[str, ...], dataset: tuple[str, ...], data_file: tuple[str, ...], anchors: str,
+    readout: str, site: str, window: int, direction: str, donors: str, n_donors: int, align: str, layers: str | None,
+    known_only: bool, prompt: str, null_donors: int, limit: int | None, seed: int, batch_size: int | None, max_new_tokens: int,
+    resamples: int, device: str | None, dtype: str | None, out: str | None, overwrite: bool, as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Measure ΔP at every layer, and write a run directory: tables, figure.html, run.json."""
+    for value, name in ((model, "--model"), (dataset, "--dataset"), (out, "--out")):
+        if not value:
+            raise click.UsageError(f"{name} is missing. See `anchorlens run --help` for examples.")
+    from anchorlens.results.runs import check_target, save_run
+
+    assert out is not None
+    check_target(out, overwrite=overwrite)
+    chosen = parse_layers(layers)
+    names = [a.strip() for a in anchors.split(",") if a.strip()]
+    data = _load_data(dataset, data_file, limit, seed)
+    options = {
+        "anchors": names, "readout": readout, "site": site, "window": window, "direction": direction, "donors": donors,
+        "n_donors": n_donors, "align": align, "layers": chosen, "known_only": known_only, "prompt": prompt,
+        "null_donors": null_donors, "max_new_tokens": max_new_tokens, "n_resamples": resamples, "batch_size": batch_size,
+        "seed": seed, "progress": not quiet,
+    }  # fmt: skip
+    results, empty = _sweeps(model, data, options, device=device, dtype=dtype)
+    if not results:
+        raise EmptySweepError(" ".join(empty))
+    target = save_run(results, out, overwrite=overwrite)
+    report(results, target, as_json=as_json)
+    if empty:
+        _note(f"{len(empty)} of {len(empty) + len(results)} sweeps had no row; the others are saved.")
+        sys.exit(1)
+
+
+def _load_data(datasets: Sequence[str], files: Sequence[str], limit: int | None, seed: int) -> "list[QAData]":
+    from anchorlens.questions.datasets import load_qa
+
+    if len(set(datasets)) != len(datasets):
+        raise InputError(f"Each --dataset once; got {', '.join(datasets)}.")
+    paths = data_files(datasets, files)
+    return [load_qa(name, path=paths.get(name), limit=limit, seed=seed) for name in datasets]
+
+
+def _sweeps(
+    models: Sequence[str], data: "Sequence[QAData]", options: dict[str, Any], *, device: str | None, dtype: str | None
+) -> "tuple[list[SweepResult], list[str]]":
+    """Every model on every data set; a set without a row does not stop the others."""
+    from anchorlens.analysis.swap import swap_sweep
+    from anchorlens.models.load import load_model
+
+    results: list[SweepResult] = []
+    empty: list[str] = []
+    for name in models:
+        model = load_model(name, device=device, dtype=dtype)
+        for qa in data:
+            try:
+                results.append(swap_sweep(model, qa, **options))
+            except EmptySweepError as why:
+                empty.append(str(why))
+                _note(f"{name} on {qa.name}: {why}")
+        del model
+    return results, empty
+
+
+@cli.command(epilog=EPILOG_FIGURE)
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--out", "-o", default="figure.html", show_default=True, metavar="FILE", help="HTML file to write.")
+@click.option("--title", default=None, help="A title in place of the one that names protocol, readout and anchors.")
+@click.option("--anchors", default=None, metavar="A,B", help="Only these anchors.")
+@click.option("--controls/--no-controls", default=True, show_default=True, help="Draw the nulls as dotted lines.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts.")
+def figure(runs: tuple[str, ...], out: str, title: str | None, anchors: str | None, controls: bool, as_json: bool) -> None:
+    """Draw the curves of one or more runs as one interactive HTML file: a panel for each model."""
+    import pandas as pd
+
+    from anchorlens.figures.curves import plot_curves
+    from anchorlens.figures.page import save_html
+    from anchorlens.results.runs import load_curves
+
+    curves = pd.concat([load_curves(path) for path in runs], ignore_index=True)
+    if anchors is not None:
+        wanted = [a.strip() for a in anchors.split(",")]
+        there = list(curves["anchor"].unique())
+        unknown = [a for a in wanted if a not in there]
+        if unknown:
+            raise InputError(f"No curve of anchor '{unknown[0]}' in these runs. {did_you_mean(unknown[0], there)}")
+        curves = curves[curves["anchor"].isin(wanted)]
+    save_html(plot_curves(curves, title=title, controls=controls), Path(out))
+    _say(json.dumps({"figure": out, "runs": list(runs)}) if as_json else f"figure  {out}")
+
+
+@cli.command(epilog="\b\nExamples:\n  anchorlens models\n  anchorlens models --all --json\n")
+@click.option(
+    "--all", "everything", is_flag=True, help="Every name that TransformerLens registers too (imports it: some seconds)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list for scripts.")
+def models(everything: bool, as_json: bool) -> None:
+    """List models that can be loaded by name.
+
+    Any local directory or hub name of the Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3, GPT-2 and GPT-NeoX families works too,
+    and so does a .gguf file of one of them.
+    """
+    from anchorlens.models.registry import known_models
+
+    listing("Models", known_models(everything=everything), as_json=as_json)
+
+
+@cli.command(epilog="\b\nExamples:\n  anchorlens datasets\n  anchorlens run --dataset mine --data-file mine.jsonl ...\n")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list for scripts.")
+def datasets(as_json: bool) -> None:
+    """List question sets, and say what your own file must hold.
+
+    \b
+    Your own file (jsonl, json, csv, tsv, parquet) needs the columns
+      question   text
+      answers    list of gold aliases (or answer: one text)
+    and may have: id, relation, answer_type, popularity, subject and property (text that occurs once in the question),
+    or subject_span and property_span ([start, end] in characters).
+    """
+    from anchorlens.questions.datasets import known_datasets
+
+    listing("Question sets", known_datasets(), as_json=as_json)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+    if issubclass(category, UserWarning):
+        _note(f"Warning: {message}")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point of the ``anchorlens`` command."""
+    warnings.showwarning = _show_warning  # one line on standard error, without file names
+    try:
+        code = cli.main(args=None if argv is None else list(argv), prog_name="anchorlens", standalone_mode=False)
+    except AnchorlensError as why:
+        _note(f"Error: {why}")
+        sys.exit(why.exit_code)
+    except click.ClickException as why:
+        why.show()
+        sys.exit(why.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        _note("\nStopped. Nothing was written.")
+        sys.exit(1)
+    except OSError as why:
+        _note(f"Error: {why}. Nothing was written.")
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)

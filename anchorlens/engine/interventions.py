@@ -1,0 +1,66 @@
+"""What is changed in a forward pass: a swap of activations at named positions, in one layer or a window of layers."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from anchorlens.engine.readouts import ReadPlan
+from anchorlens.questions.tokens import TokenBatch
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Positions of every row of a batch, padded to the same number of slots.
+
+    Attributes:
+        positions: Position of each slot (0 where there is none).
+        mask: True where there is a slot.
+    """
+
+    positions: Int[Tensor, "example slot"]
+    mask: Bool[Tensor, "example slot"]
+
+
+@dataclass(frozen=True)
+class AnchorSwap:
+    """One anchor of a batch (or its null): where streams are put, and which.
+
+    Attributes:
+        anchor: The anchor's name.
+        control: ``none``, or the control's name.
+        slots: Where the streams are put.
+        streams: What is put there at every layer; only slots of the mask are used.
+    """
+
+    anchor: str
+    control: str
+    slots: Slots
+    streams: Float[Tensor, "layer example slot d_model"]
+
+
+@dataclass(frozen=True)
+class SwapBatch:
+    """Rows that are measured together, with everything that is changed in them.
+
+    Attributes:
+        tokens: The rows that are changed, right-padded.
+        reads: Where P is read.
+        swaps: Every anchor and control; each is measured at every layer.
+    """
+
+    tokens: TokenBatch
+    reads: ReadPlan
+    swaps: tuple[AnchorSwap, ...]
+
+
+def window_layers(layer: int, window: int, n_layers: int) -> tuple[int, ...]:
+    """The layers that are changed together around ``layer``.
+
+    ``window`` layers, centred (the longer half lies above for an even number) and clipped to the model.
+
+    >>> window_layers(0, 3, 12), window_layers(5, 4, 12)
+    ((0, 1), (4, 5, 6, 7))
+    """
+    start = layer - (window - 1) // 2
+    return tuple(range(max(0, start), min(n_layers, start + window)))

@@ -1,0 +1,166 @@
+"""Where P is read (METHOD 3): the probability of the answer that stands in the input, given all before it.
+
+Every readout gets the log-probabilities of the exact answer's tokens, each read at the position that predicts it, in float32.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from anchorlens.errors import InputError, did_you_mean
+from anchorlens.models.adapter import Adapter
+from anchorlens.questions.tokens import TokenRow
+
+
+@runtime_checkable
+class Readout(Protocol):
+    """A readout of the user's own.
+
+    It gets log-probabilities [example answer_token] of the exact answer's tokens and a mask that is True at real ones, and returns
+    the logarithm of a probability, [example].
+    """
+
+    def __call__(
+        self, log_probs: Float[Tensor, "example answer_token"], mask: Bool[Tensor, "example answer_token"]
+    ) -> Float[Tensor, "example"]:
+        """Log P of each example."""
+        ...
+
+
+ReadoutLike: TypeAlias = "str | Readout | Callable[[Tensor, Tensor], Tensor]"
+
+
+def first_token(
+    log_probs: Float[Tensor, "example answer_token"],
+    mask: Bool[Tensor, "example answer_token"],  # noqa: ARG001
+) -> Float[Tensor, "example"]:
+    """Log-probability of the first exact answer token."""
+    return log_probs[:, 0]
+
+
+def answer_joint(
+    log_probs: Float[Tensor, "example answer_token"], mask: Bool[Tensor, "example answer_token"]
+) -> Float[Tensor, "example"]:
+    """Log-probability of the whole exact answer: the sum over its tokens."""
+    return (log_probs * mask).sum(-1)
+
+
+def answer_mean(
+    log_probs: Float[Tensor, "example answer_token"], mask: Bool[Tensor, "example answer_token"]
+) -> Float[Tensor, "example"]:
+    """Log of the geometric mean of the exact answer tokens' probabilities."""
+    return (log_probs * mask).sum(-1) / mask.sum(-1)
+
+
+READOUTS: dict[str, Readout] = {"first_token": first_token, "answer_mean": answer_mean, "answer_joint": answer_joint}
+
+
+def make_readout(readout: ReadoutLike) -> tuple[str, Readout]:
+    """Name and function of a readout.
+
+    Raises:
+        InputError: No readout goes by this name.
+    """
+    if callable(readout):
+        return f"callable:{getattr(readout, '__name__', type(readout).__name__)}", readout  # pyright: ignore
+    if readout not in READOUTS:
+        raise InputError(f"Unknown readout {readout!r}. {did_you_mean(readout, READOUTS)}")
+    return readout, READOUTS[readout]
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """Which logits of a batch are read, and as what.
+
+    Attributes:
+        row: Row of each read.
+        position: Position that is read.
+        token: The answer's token there.
+        rival: The donor's answer token at the first place where both answers differ; -1 at all other reads.
+        slot: Index of the read inside its row's answer.
+        n_examples: Rows of the batch.
+    """
+
+    row: Int[Tensor, "read"]
+    position: Int[Tensor, "read"]
+    token: Int[Tensor, "read"]
+    rival: Int[Tensor, "read"]
+    slot: Int[Tensor, "read"]
+    n_examples: int
+
+    @classmethod
+    def make(cls, rows: Sequence[TokenRow], rivals: Sequence[TokenRow | None], *, first_only: bool) -> "ReadPlan":
+        """The reads of a batch.
+
+        Args:
+            rows: The batch.
+            rivals: The donor of each row, whose answer is the other side of the logit difference; None where there is none.
+            first_only: Read no answer token but the first (and the one where the two answers first differ).
+        """
+        reads: list[tuple[int, int, int, int, int]] = []
+        for i, (row, rival) in enumerate(zip(rows, rivals, strict=True)):
+            differ, other = first_difference(row.answer_ids, rival.answer_ids) if rival is not None else (-1, -1)
+            for slot, (position, token) in enumerate(zip(row.positions["answer"], row.answer_ids, strict=True)):
+                if slot > 0 and first_only and slot != differ:
+                    continue
+                reads.append((i, position - 1, token, other if slot == differ else -1, slot))
+        columns = [torch.tensor(column) for column in zip(*reads, strict=True)]
+        return cls(*columns, n_examples=len(rows))
+
+
+def first_difference(base: Sequence[int], donor: Sequence[int]) -> tuple[int, int]:
+    """Index of the first token where two answers differ, and the donor's token there; (-1, -1) where one begins with the other."""
+    for i, (a, b) in enumerate(zip(base, donor, strict=False)):
+        if a != b:
+            return i, b
+    return -1, -1
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What one forward pass tells of each example.
+
+    Attributes:
+        p: The readout's probability, in [0, 1].
+        log_p: Its natural logarithm.
+        logit_diff: Logit of the base's answer token less that of the donor's, at the first token where the two differ; NaN
+            where there is no donor answer.
+    """
+
+    p: Float[Tensor, "*cells example"]
+    log_p: Float[Tensor, "*cells example"]
+    logit_diff: Float[Tensor, "*cells example"]
+
+
+def read_metrics(
+    adapter: Adapter, stream: Float[Tensor, "example pos d_model"], plan: ReadPlan, readout: Readout
+) -> Metrics:
+    """Read a batch's metrics from the stream that leaves the last block; float32 on the CPU.
+
+    Raises:
+        ShapeError: A user's readout returned another shape than [example].
+    """
+    device = stream.device
+    logits = adapter.logits(stream[plan.row.to(device), plan.position.to(device)])
+    token, rival = plan.token.to(device), plan.rival.to(device)
+    chosen = logits.gather(-1, token[:, None])[:, 0]
+    log_prob = chosen - logits.logsumexp(-1)
+    gap = chosen - logits.gather(-1, rival.clamp(min=0)[:, None])[:, 0]
+    log_prob, gap = log_prob.cpu(), gap.cpu()
+    width = int(plan.slot.max()) + 1
+    table = torch.zeros(plan.n_examples, width)
+    mask = torch.zeros(plan.n_examples, width, dtype=torch.bool)
+    table[plan.row, plan.slot], mask[plan.row, plan.slot] = log_prob, True
+    log_p = readout(table, mask)
+    if log_p.shape != (plan.n_examples,):
+        from anchorlens.errors import ShapeError
+
+        raise ShapeError(f"The readout must return an [example] tensor of length {plan.n_examples}, got {tuple(log_p.shape)}.")
+    diff = torch.full((plan.n_examples,), torch.nan)
+    has = plan.rival >= 0
+    diff[plan.row[has]] = gap[has]
+    return Metrics(p=log_p.exp(), log_p=log_p, logit_diff=diff)

@@ -1,0 +1,142 @@
+"""The oracle: hooks, and one full forward pass for every cell. Slow, obvious, kept forever.
+
+Every faster way to get the same numbers is tested against this one. Nothing is reused between cells, and the rows of a batch stay
+together: the clean pass that gives P before and the changed passes have the same shape, so a change that does nothing gives a ΔP
+of exactly zero.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.hook_points import HookPoint
+
+from anchorlens.engine.interventions import AnchorSwap, Slots, SwapBatch, window_layers
+from anchorlens.engine.readouts import Metrics, Readout, read_metrics
+from anchorlens.errors import HookError
+from anchorlens.models.adapter import Adapter, SiteLike
+from anchorlens.questions.tokens import TokenBatch
+
+Hook = tuple[str, Callable[[Tensor, HookPoint], Tensor]]
+
+
+def last_stream(adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook] = ()) -> Float[Tensor, "example pos d_model"]:
+    """One forward pass over all blocks; the stream that leaves the last one.
+
+    Raises:
+        HookError: A hook did not fire exactly once.
+    """
+    fired = [0] * len(hooks)
+
+    def counted(index: int, hook: Callable[[Tensor, HookPoint], Tensor]) -> Callable[[Tensor, HookPoint], Tensor]:
+        def run(value: Tensor, hook_point: HookPoint) -> Tensor:
+            fired[index] += 1
+            return hook(value, hook_point)
+
+        return run
+
+    on = tokens.to(adapter.device)
+    with torch.inference_mode():
+        stream = adapter.model.run_with_hooks(
+            on.ids,
+            fwd_hooks=[(name, counted(i, hook)) for i, (name, hook) in enumerate(hooks)],
+            stop_at_layer=adapter.n_layers,
+            attention_mask=on.mask.long(),
+            prepend_bos=False,
+            padding_side="right",
+        )
+    for (name, _), times in zip(hooks, fired, strict=True):
+        if times != 1:
+            raise HookError(f"The hook at {name} fired {times} times in one forward pass, planned was once. The run was stopped.")
+    return stream
+
+
+def capture(
+    adapter: Adapter, tokens: TokenBatch, site: SiteLike, wanted: Sequence[Slots]
+) -> list[Float[Tensor, "layer example slot d_model"]]:
+    """A clean run's activations at one site of every layer, at chosen positions only.
+
+    Args:
+        adapter: The model.
+        tokens: The rows.
+        site: Where in the block.
+        wanted: Sets of positions; one tensor is returned for each.
+
+    Returns:
+        [layer example slot d_model] for each set; what stands in unused slots means nothing.
+    """
+    n_rows = tokens.ids.shape[0]
+    rows = torch.arange(n_rows)[:, None]
+    taken: list[list[Tensor]] = [[] for _ in wanted]
+
+    def keep(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
+        for out, slots in zip(taken, wanted, strict=True):
+            out.append(value[rows, slots.positions].clone())
+        return value
+
+    last_stream(adapter, tokens, [(adapter.hook_name(site, layer), keep) for layer in range(adapter.n_layers)])
+    return [torch.stack(out) for out in taken]
+
+
+def swap_hooks(adapter: Adapter, swap: AnchorSwap, site: SiteLike, layers: Sequence[int]) -> list[Hook]:
+    """Hooks that put the swap's streams at its positions, in each of ``layers``."""
+    row, slot = torch.nonzero(swap.slots.mask, as_tuple=True)
+    position = swap.slots.positions[row, slot]
+
+    def at(layer: int) -> Hook:
+        def put(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
+            changed = value.clone()
+            changed[row, position] = swap.streams[layer, row, slot].to(value.dtype).to(value.device)
+            return changed
+
+        return adapter.hook_name(site, layer), put
+
+    return [at(layer) for layer in layers]
+
+
+def run_swaps(
+    adapter: Adapter,
+    batch: SwapBatch,
+    *,
+    site: SiteLike,
+    layers: Sequence[int],
+    window: int,
+    readout: Readout,
+    on_forward: Callable[[int], None] = lambda rows: None,  # noqa: ARG005
+) -> tuple[Metrics, list[Metrics]]:
+    """Measure every cell of a batch.
+
+    Args:
+        adapter: The model.
+        batch: Rows, reads and swaps.
+        site: Which activation is replaced.
+        layers: Layers that are measured.
+        window: How many layers are replaced together around each (:func:`window_layers`).
+        readout: What P is.
+        on_forward: Called after each forward pass with the number of rows.
+
+    Returns:
+        Metrics of the clean pass ([example]), and for each swap those of the changed passes ([layer example]).
+    """
+    n_rows = batch.tokens.ids.shape[0]
+
+    def measure(hooks: Sequence[Hook]) -> Metrics:
+        metrics = read_metrics(adapter, last_stream(adapter, batch.tokens, hooks), batch.reads, readout)
+        on_forward(n_rows)
+        return metrics
+
+    before = measure(())
+    after: list[Metrics] = []
+    for swap in batch.swaps:
+        cells = [
+            measure(swap_hooks(adapter, swap, site, window_layers(layer, window, adapter.n_layers))) for layer in layers
+        ]
+        after.append(
+            Metrics(
+                p=torch.stack([cell.p for cell in cells]),
+                log_p=torch.stack([cell.log_p for cell in cells]),
+                logit_diff=torch.stack([cell.logit_diff for cell in cells]),
+            )
+        )
+    return before, after

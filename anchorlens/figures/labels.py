@@ -1,0 +1,241 @@
+"""What a curve is called, how it is drawn, and what the figure says about itself."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+import pandas as pd
+
+from anchorlens.figures.palette import DatasetStyle, dataset_styles, shaded
+
+_PATHWAYS = ("Q-Anchored", "A-Anchored", "All")
+_ANSWERS = ("answer_site", "answer", "answer_site_all")
+# Anchors that are neither question nor answer: hue and dash. Dots are kept for the controls.
+_OTHERS: dict[str, tuple[str, str]] = {
+    "subject": ("#17a2b8", "dashdot"),
+    "property": ("#a8a000", "longdash"),
+    "subject_last": ("#00695c", "longdashdot"),
+    "question_rest": ("#ad1457", "10px,3px,3px,3px,3px,3px"),
+    "prompt_last": ("#222222", "5px,3px"),
+}
+_ANSWER_DASHES = ("dash", "longdashdot", "dashdot")
+_ANSWER_SHADES = (0.0, -0.4, 0.35)
+_CONTROLS = {"null": "donor streams at random positions"}
+_PROTOCOLS = {"swap": "activation swap", "knockout": "attention knockout"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of the legend: a curve's name and look, the same in every panel.
+
+    Attributes:
+        label: The shown name.
+        colour: ``#rrggbb``.
+        dash: A plotly dash name or list of lengths.
+        order: Where it stands in the legend; entries sort by it.
+        group: Traces of one group are hidden and shown together.
+        listed: Whether the legend names it.
+        quiet: Drawn thin and without a band, as the unsplit curve beside its two pathways.
+    """
+
+    label: str
+    colour: str
+    dash: str
+    order: tuple[int, int, int, int]
+    group: str
+    listed: bool = True
+    quiet: bool = False
+
+
+def display_models(models: Sequence[str]) -> dict[str, str]:
+    """Shown names: the last part of a hub name or path, or the whole where two models would share it.
+
+    >>> display_models(["Qwen/Qwen3-8B", "Qwen/Qwen3-32B"])
+    {'Qwen/Qwen3-8B': 'Qwen3-8B', 'Qwen/Qwen3-32B': 'Qwen3-32B'}
+    """
+    short = {model: re.split(r"[/\\]", model.rstrip("/\\"))[-1] or model for model in models}
+    names = list(short.values())
+    return {model: escape(name if names.count(name) == 1 else model, quote=False) for model, name in short.items()}
+
+
+def legend_entries(table: pd.DataFrame) -> dict[tuple[str, str, str, str], Entry]:
+    """The legend of a figure.
+
+    Args:
+        table: Points as ``gather`` gives them.
+
+    Returns:
+        An entry per (dataset, protocol, anchor, pathway) of the table. Entries sort by data set, then pathways before swaps,
+        then question before answer before other anchors.
+    """
+    styles = dataset_styles(table["dataset"].unique().tolist())
+    keys = list(dict.fromkeys(table[["dataset", "protocol", "anchor", "pathway"]].itertuples(index=False, name=None)))
+    names = _Names(keys)
+    return {key: names.entry(key, styles[key[0]]) for key in keys}
+
+
+class _Names:
+    """What has to be known of the whole figure to name one curve."""
+
+    def __init__(self, keys: Sequence[tuple[str, str, str, str]]) -> None:
+        self.keys = set(keys)
+        self.split = any(pathway for *_, pathway in keys)
+        plain = {anchor for _, _, anchor, pathway in keys if not pathway}
+        self.answers = [anchor for anchor in _ANSWERS if anchor in plain]
+        self.unknown = [anchor for anchor in sorted(plain) if anchor not in {*_ANSWERS, *_OTHERS, "question"}]
+        # Anchors that one pathway label would stand for, per protocol.
+        self.cut: dict[str, set[str]] = {}
+        for _, protocol, anchor, pathway in keys:
+            if pathway:
+                self.cut.setdefault(protocol, set()).add(anchor)
+
+    def entry(self, key: tuple[str, str, str, str], style: DatasetStyle) -> Entry:
+        return self._pathway(key, style) if key[3] else self._anchor(key, style)
+
+    def _pathway(self, key: tuple[str, str, str, str], style: DatasetStyle) -> Entry:
+        dataset, protocol, anchor, pathway = key
+        place = _PATHWAYS.index(pathway) if pathway in _PATHWAYS else len(_PATHWAYS)
+        which = f", {anchor}" if len(self.cut[protocol]) > 1 else ""
+        of_protocol = "" if protocol == "knockout" else f" {protocol}"
+        label = escape(f"{pathway}{of_protocol}{which}", quote=False) + f" ({style.display})"
+        siblings = [name for name in _PATHWAYS[:2] if (dataset, protocol, anchor, name) in self.keys]
+        quiet = pathway == "All" and bool(siblings)
+        group = "|".join((dataset, protocol, anchor, siblings[0] if quiet else pathway))
+        colour = style.answer if pathway == "A-Anchored" else style.question
+        colour = shaded(colour, -0.45) if quiet or place == len(_PATHWAYS) else colour
+        dash = "dash" if pathway == "A-Anchored" else ("dashdot" if quiet or place == len(_PATHWAYS) else "solid")
+        return Entry(label, colour, dash, (style.rank, 0, place, _rank(anchor)), group, listed=not quiet, quiet=quiet)
+
+    def _anchor(self, key: tuple[str, str, str, str], style: DatasetStyle) -> Entry:
+        dataset, protocol, anchor, _ = key
+        if anchor == "question":
+            name, colour, dash = f"Q-Anchored {protocol}", style.question, "solid"
+        elif anchor in _ANSWERS:
+            place = self.answers.index(anchor)
+            name = f"A-Anchored {protocol}" + (f", {anchor}" if len(self.answers) > 1 else "")
+            colour, dash = shaded(style.answer, _ANSWER_SHADES[place]), _ANSWER_DASHES[place]
+        else:
+            name = f"{anchor} {protocol}"
+            hue, dash = _OTHERS.get(anchor) or (self._hue_of_unknown(anchor), "dashdot")
+            colour = shaded(hue, style.shade)
+        if self.split:
+            # Beside knockout curves of the same data set the swap's are darker, so that no two look alike.
+            colour = shaded(colour, -0.45)
+        label = escape(name, quote=False) + f" ({style.display})"
+        return Entry(label, colour, dash, (style.rank, 1, _rank(anchor), 0), "|".join((dataset, protocol, anchor)))
+
+    def _hue_of_unknown(self, anchor: str) -> str:
+        return tuple(dataset_styles([f"anchor {name}" for name in self.unknown]).values())[self.unknown.index(anchor)].answer
+
+
+def _rank(anchor: str) -> int:
+    known = ("question", *_ANSWERS, *_OTHERS)
+    return known.index(anchor) if anchor in known else len(known)
+
+
+def headline(table: pd.DataFrame) -> str:
+    """The title where the user gives none: ``ΔP by layer: activation swap``."""
+    protocols = [_PROTOCOLS.get(name, name) for name in table["protocol"].unique()]
+    return "ΔP by layer: " + escape(" and ".join(protocols), quote=False)
+
+
+def title_parts(table: pd.DataFrame, *, bands: bool) -> list[str]:
+    """What the figure says about itself under its title, in parts that are never broken apart.
+
+    Args:
+        table: Points as ``gather`` gives them.
+        bands: Whether the 95 % bands are drawn.
+
+    Returns:
+        Protocol with its settings (those that differ from the default), unit, then what bands, dots and hollow points mean.
+    """
+    curves = table[table["control"] == "none"]
+    parts: list[str] = []
+    for protocol, rows in curves.groupby("protocol", sort=False):
+        parts += _settings(str(protocol), rows)
+    parts.append("ΔP in percentage points")
+    if bands and bool((curves["ci_low"].notna() & curves["ci_high"].notna()).any()):
+        parts.append("band: 95 % bootstrap over questions")
+    controls = [name for name in table["control"].unique() if name != "none"]
+    if controls:
+        said = [f"{name} ({_CONTROLS[name]})" if name in _CONTROLS else name for name in controls]
+        parts.append("dotted: " + ", ".join(said))
+    if bool((curves["pathway"] == "All").any()) and bool((curves["pathway"] == "Q-Anchored").any()):
+        parts.append("thin dash-dot: All (unsplit)")
+    if bool(curves["trivial"].any()):
+        parts.append("hollow: trivial by construction")
+    return [escape(part, quote=False) for part in parts]
+
+
+def _settings(protocol: str, rows: pd.DataFrame) -> list[str]:
+    def values(column: str) -> list[str]:
+        return [str(value) for value in rows[column].unique() if value != ""]
+
+    anchors: list[str] = sorted(values("anchor"), key=_rank)
+    parts = [f"protocol {protocol}", *(f"readout {name}" for name in values("readout"))]
+    parts.append(f"anchor{'s' if len(anchors) > 1 else ''} {', '.join(anchors)}")
+    parts += [f"mode {name}" for name in values("mode")]
+    parts += [name for name in values("direction") if name != "noising"]
+    parts += [f"site {name}" for name in values("site") if protocol != "swap" or name != "resid_pre"]
+    windows = sorted({int(value) for value in rows["window"].dropna()})
+    if any(window > 1 for window in windows):
+        parts.append(f"window {', '.join(map(str, windows))}")
+    readout = values("readout")
+    if readout in (["probe"], ["p_true"]):
+        parts += [f"delta_kind {name}" for name in values("delta_kind") if name != "confidence"]
+    return parts
+
+
+def wrapped(parts: Sequence[str], limit: int) -> list[str]:
+    """Lines of at most ``limit`` characters; parts are joined by `` · `` and only one longer than a line is broken inside."""
+    lines: list[str] = []
+    for word in _words(parts, limit):
+        if lines and len(lines[-1]) + len(word) <= limit:
+            lines[-1] += word
+        else:
+            lines.append(word.lstrip(" "))
+    return [line.strip(" ").removeprefix("· ").removesuffix(" ·") for line in lines]
+
+
+def _words(parts: Sequence[str], limit: int) -> list[str]:
+    words: list[str] = []
+    for number, part in enumerate(parts):
+        joined = part if number == 0 else f" · {part}"
+        words += [joined] if len(joined) <= limit else re.findall(r"\s*\S+", joined)
+    return words
+
+
+def hover_texts(rows: pd.DataFrame, name: str, model: str, dataset: str) -> list[str]:
+    """What each point of one curve says when pointed at.
+
+    Args:
+        rows: The points of one curve, control included.
+        name: The curve's shown name.
+        model: The model's shown name.
+        dataset: The data set's shown name.
+
+    Returns:
+        One text per row: curve, model, data set, anchor, layer, ΔP with its interval, P before, n.
+    """
+    first = rows.iloc[0]
+    kind = "" if first["control"] == "none" else f"<br>control: {escape(first['control'], quote=False)}"
+    head = f"<b>{name}</b>{kind}<br>{model}, {dataset}<br>anchor {escape(first['anchor'], quote=False)}, layer "
+    columns = ["layer", "delta_p", "ci_low", "ci_high", "p_before", "n", "trivial"]
+    return [head + _numbers_said(*row) for row in rows[columns].itertuples(index=False, name=None)]
+
+
+def _numbers_said(layer: int, delta: float, low: float, high: float, before: float, n: float, trivial: bool) -> str:
+    interval = "no interval" if low != low or high != high else f"95 %: {_signed(low)} to {_signed(high)}"
+    lines = [str(layer), f"ΔP {_signed(delta)} points ({interval})"]
+    lines.append("P before unknown" if before != before else f"P before {before:.3f}")
+    lines.append("n unknown" if n != n else f"n = {int(n)} question{'' if int(n) == 1 else 's'}")
+    if trivial:
+        lines.append("trivial by construction")
+    return "<br>".join(lines)
+
+
+def _signed(value: float) -> str:
+    # A true minus, as in the axis; -0.00 is said as 0.00.
+    text = f"{value:.2f}"
+    return "0.00" if text in ("-0.00", "0.00") else text.replace("-", "\N{MINUS SIGN}")

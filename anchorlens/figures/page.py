@@ -1,0 +1,66 @@
+"""A figure as one HTML file that needs no network."""
+
+import os
+from html import escape
+from pathlib import Path
+from re import sub
+
+import plotly.graph_objects as go
+
+from anchorlens.errors import InputError
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><title>{title}</title>
+<style>html, body {{ margin: 0; background: white; }}</style></head>
+<body>
+{figure}
+</body>
+</html>
+"""
+
+
+def save_html(fig: go.Figure, path: str | os.PathLike[str]) -> Path:
+    """Write a figure as a page that a browser shows without network: plotly's script (about 5 MB) is inside.
+
+    The page is written under a temporary name beside ``path`` and then renamed, so a reader never sees half a page, and a page
+    of that name is replaced. The same figure gives the same bytes.
+
+    Args:
+        fig: Any plotly figure.
+        path: Where the page goes; its directory must exist.
+
+    Returns:
+        ``path`` as a Path.
+
+    Raises:
+        InputError: the directory does not exist, or ``path`` is a directory.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise InputError(f"{target} is a directory. Name a file in it, such as {target / 'figure.html'}.")
+    if not target.parent.is_dir():
+        raise InputError(f"There is no directory {target.parent} to write {target.name} into. Create it first.")
+    page = _page(fig)
+    # The process id keeps two writers of one path apart; the last to finish wins with a whole page.
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(page, encoding="utf8")
+        temporary.replace(target)  # os.replace: atomic
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target
+
+
+def _page(fig: go.Figure) -> str:
+    # A fixed id instead of plotly's random one: equal figures give equal bytes.
+    inner = fig.to_html(
+        full_html=False,
+        include_plotlyjs=True,
+        div_id="anchorlens-figure",
+        # Newer plotly shows a button that uploads the figure; results may be private.
+        config={"displaylogo": False, "responsive": True, "showSendToCloud": False, "plotlyServerURL": ""},
+    )
+    text = fig.to_dict()["layout"].get("title", {}).get("text") or "anchorlens figure"
+    plain = sub(r"<[^>]*>", " ", text.split("<br>")[0]).strip()
+    return _PAGE.format(title=escape(plain, quote=False), figure=inner)

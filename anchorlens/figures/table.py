@@ -1,0 +1,191 @@
+"""Results of any kind become one checked table of curve points.
+
+The table has the schema of ``curves.parquet``: one row per point, ``delta_p``, ``ci_low`` and ``ci_high`` in percentage
+points, ``p_before`` a mean probability in [0, 1], ``n`` a number of questions. What could be read in two ways (two readouts
+under one label, the same point twice) is refused here, so that the drawing code never has to choose.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import pandas as pd
+
+from anchorlens.errors import InputError, did_you_mean
+
+_TEXT = (
+    "run_id",
+    "model",
+    "dataset",
+    "protocol",
+    "anchor",
+    "pathway",
+    "site",
+    "direction",
+    "mode",
+    "readout",
+    "delta_kind",
+    "control",
+)
+_NUMBERS = ("layer", "window", "delta_p", "ci_low", "ci_high", "p_before", "n")
+REQUIRED = (*_TEXT, *_NUMBERS)
+"""Columns that every frame must have; ``trivial`` and ``seed`` may be absent."""
+
+CURVE_KEYS = ["model", "dataset", "protocol", "anchor", "pathway", "control"]
+"""What makes two rows points of the same curve."""
+
+_NEVER_EMPTY = ("model", "dataset", "protocol", "anchor", "control")
+# Two values of one of these change what ΔP means; under one y axis they would be read as one quantity.
+_ONE_PER_PROTOCOL = ("readout", "delta_kind", "direction", "mode", "site")
+
+
+@runtime_checkable
+class CurveSource(Protocol):
+    """A result that can give its curves, such as a sweep's."""
+
+    def curves(self, *, controls: bool = ...) -> pd.DataFrame:
+        """One row per point; with ``controls`` also the rows of the controls."""
+        ...
+
+
+CurveResult: TypeAlias = pd.DataFrame | CurveSource
+
+
+def gather(results: object, controls: bool | Sequence[str]) -> pd.DataFrame:
+    """One table of all points of ``results``.
+
+    Args:
+        results: A curves frame, a :class:`CurveSource`, or a sequence of these.
+        controls: Whether control rows are kept, or the names of those to keep.
+
+    Returns:
+        The columns of ``REQUIRED`` plus ``seed`` (text, ``""`` where unknown) and ``trivial`` (bool), in order of appearance;
+        NaN where ``delta_p``, ``ci_low``, ``ci_high``, ``p_before`` or ``n`` is missing. Exact repeats of a row are dropped.
+
+    Raises:
+        InputError: no rows, missing columns or values, or points that would be drawn over each other.
+    """
+    tables = [_checked(frame) for frame in _frames(results, controls is not False) if len(frame)]
+    if not tables:
+        raise InputError("plot_curves was given no point: every frame is empty. Pass a sweep, or frames from its curves().")
+    table = pd.concat(tables, ignore_index=True).drop_duplicates(ignore_index=True)
+    table = table[table["control"].isin(["none", *_kept_controls(table, controls)])].reset_index(drop=True)
+    _refuse_mixtures(table)
+    _refuse_repeats(table)
+    _refuse_orphans(table)
+    return table
+
+
+def _frames(results: object, controls: bool) -> list[pd.DataFrame]:
+    if isinstance(results, pd.DataFrame):
+        return [results]
+    if isinstance(results, CurveSource):
+        return [results.curves(controls=controls)]
+    if isinstance(results, Sequence) and not isinstance(results, str | bytes):
+        return [frame for one in results for frame in _frames(one, controls)]
+    raise InputError(
+        f"plot_curves draws curves frames and results with a method curves(), not {type(results).__name__}. "
+        "Pass a sweep, its curves(controls=True), or a list of these."
+    )
+
+
+def _checked(frame: pd.DataFrame) -> pd.DataFrame:
+    missing = [name for name in REQUIRED if name not in frame.columns]
+    if missing:
+        raise InputError(
+            f"The curves frame lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}. "
+            "Pass the frame that curves() gives, or the table curves.parquet of a run."
+        )
+    table = pd.DataFrame({name: frame[name].astype(object).where(frame[name].notna(), "").map(str) for name in _TEXT})
+    for name in _NEVER_EMPTY:
+        if (table[name] == "").any():
+            raise InputError(
+                f"The column '{name}' of the curves frame has missing values. Where the frame comes from a CSV file, read it "
+                "with keep_default_na=False for the text columns: pandas takes the word 'null' for a missing value."
+            )
+    for name in _NUMBERS:
+        table[name] = _numbers(frame[name])
+    if not bool(((table["layer"] >= 0) & (table["layer"] % 1 == 0)).all()):
+        raise InputError(
+            "The column 'layer' of the curves frame must hold whole numbers from 0. Correct or drop the other rows."
+        )
+    table["layer"] = table["layer"].astype(int)
+    seed = frame["seed"] if "seed" in frame.columns else pd.Series("", index=frame.index)
+    table["seed"] = seed.astype(object).where(seed.notna(), "").map(str)
+    trivial = frame["trivial"] if "trivial" in frame.columns else pd.Series(False, index=frame.index)
+    table["trivial"] = trivial.astype(object).where(trivial.notna(), False).map(bool)
+    return table
+
+
+def _numbers(column: pd.Series) -> pd.Series:
+    try:
+        numbers = pd.to_numeric(column).astype(float)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"The column '{column.name}' of the curves frame must hold numbers: {error}. Convert it first."
+        ) from error
+    if bool(np.isinf(numbers).any()):
+        raise InputError(f"The column '{column.name}' of the curves frame holds an infinite value. Use NaN for a missing one.")
+    return numbers
+
+
+def _kept_controls(table: pd.DataFrame, controls: bool | Sequence[str]) -> list[str]:
+    present = [name for name in table["control"].unique() if name != "none"]
+    if isinstance(controls, bool):
+        return present if controls else []
+    wanted = [controls] if isinstance(controls, str) else list(controls)
+    for name in wanted:
+        if name not in present:
+            hint = did_you_mean(name, present) if present else "These results hold no control."
+            raise InputError(f"There is no control called '{name}' in these results. {hint}")
+    return wanted
+
+
+def _refuse_mixtures(table: pd.DataFrame) -> None:
+    """One meaning of ΔP per protocol; one window per protocol and model (a share of the depth differs between models)."""
+    curves = table[table["control"] == "none"]
+    for protocol, rows in curves.groupby("protocol", sort=False):
+        for column in _ONE_PER_PROTOCOL:
+            _refuse_several(rows[column].unique().tolist(), column, f"the {protocol} curves")
+        for model, own in rows.groupby("model", sort=False):
+            _refuse_several(
+                own["window"].dropna().astype(int).unique().tolist(), "window", f"the {protocol} curves of {model}"
+            )
+
+
+def _refuse_several(values: list[str] | list[int], column: str, among: str) -> None:
+    if len(values) > 1:
+        raise InputError(
+            f"The column '{column}' has {len(values)} values among {among}: {', '.join(map(repr, values))}. They would be "
+            f'drawn over each other. Draw one at a time: plot_curves(frame[frame["{column}"] == {values[0]!r}]).'
+        )
+
+
+def _refuse_repeats(table: pd.DataFrame) -> None:
+    repeated = table[table.duplicated([*CURVE_KEYS, "layer"], keep=False)]
+    if repeated.empty:
+        return
+    first = repeated.iloc[0]
+    same = (repeated[[*CURVE_KEYS, "layer"]] == first[[*CURVE_KEYS, "layer"]]).all(axis=1)
+    rows = repeated[same]
+    where = (
+        f"{first['anchor']} of {first['dataset']} with {first['model']}, layer {first['layer']}, control {first['control']}"
+    )
+    for column in ("window", "seed", "run_id"):
+        values = rows[column].unique().tolist()
+        if len(values) > 1:
+            _refuse_several(values, column, f"the rows of one point ({where})")
+    raise InputError(f"One point has {len(rows)} different values ({where}). Keep one row per point.")
+
+
+def _refuse_orphans(table: pd.DataFrame) -> None:
+    """A control is read against its curve; alone it would look like one."""
+    keys = CURVE_KEYS[:-1]
+    curves = set(table.loc[table["control"] == "none", keys].itertuples(index=False, name=None))
+    for row in table.loc[table["control"] != "none", [*keys, "control"]].itertuples(index=False, name=None):
+        if row[:-1] not in curves:
+            model, dataset, _, anchor, pathway = row[:-1]
+            raise InputError(
+                f"The control '{row[-1]}' of {pathway or anchor}, {dataset}, {model} has no curve beside it (no row with "
+                "control 'none'). Add that curve's rows, or pass controls=False."
+            )

@@ -1,0 +1,91 @@
+"""The few things the engine needs of a model. Everything else about it stays behind this seam."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from einops import einsum
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens import HookedTransformer
+
+from anchorlens.errors import InputError, did_you_mean
+
+SITES = {
+    "resid_pre": "blocks.{layer}.hook_resid_pre",
+    "resid_mid": "blocks.{layer}.hook_resid_mid",
+    "resid_post": "blocks.{layer}.hook_resid_post",
+    "attn_out": "blocks.{layer}.hook_attn_out",
+    "mlp_out": "blocks.{layer}.hook_mlp_out",
+}
+
+# A site of the user's own: layer -> name of a hook that carries [example pos d_model].
+SiteLike: TypeAlias = "str | Callable[[int], str]"
+
+
+def site_name(site: SiteLike) -> str:
+    """The name of a site as outputs write it."""
+    return site if isinstance(site, str) else f"callable:{getattr(site, '__name__', type(site).__name__)}"
+
+
+class Adapter:
+    """A HookedTransformer as the engine sees it.
+
+    Attributes:
+        model: The model itself.
+        n_layers: L; layers are 0 .. L-1.
+        d_model: Width of the residual stream.
+        device: Where its embedding lies.
+    """
+
+    def __init__(self, model: HookedTransformer) -> None:
+        self.model = model
+        self.n_layers = int(model.cfg.n_layers)
+        self.d_model = int(model.cfg.d_model)
+        self.device = model.embed.W_E.device
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Sites that every block of this architecture has (parallel blocks have no ``resid_mid``)."""
+        hooks = self.model.hook_dict
+        return tuple(name for name, hook in SITES.items() if all(hook.format(layer=i) in hooks for i in range(self.n_layers)))
+
+    def hook_name(self, site: SiteLike, layer: int) -> str:
+        """The hook that carries ``site`` of one layer, [example pos d_model].
+
+        Raises:
+            InputError: This architecture lacks the site.
+        """
+        if callable(site):
+            name = site(layer)
+        elif site in self.sites:
+            return SITES[site].format(layer=layer)
+        else:
+            has = ", ".join(self.sites)
+            hint = "" if site in SITES else " " + did_you_mean(site, SITES)
+            raise InputError(f"This model has no site {site!r}; it has {has}.{hint}")
+        if name not in self.model.hook_dict:
+            raise InputError(f"Your site gave the hook name {name!r}, which this model does not have.")
+        return name
+
+    def logits(self, stream: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
+        """Final norm, unembedding and soft cap of single rows, all in float32 whatever the model's dtype.
+
+        Only the rows where P is read come here: unembedding every position would cost a fifth of a forward pass, and in bfloat16
+        the same row's P would move by 1e-2 with the size of the batch.
+        """
+        model, cfg = self.model, self.model.cfg
+        x = stream.to(torch.float32)
+        kind = cfg.normalization_type
+        if kind is not None:
+            centred = kind.startswith("LN") and not cfg.final_rms
+            if centred:
+                x = x - x.mean(-1, keepdim=True)
+            x = x / (x.pow(2).mean(-1, keepdim=True) + cfg.eps).sqrt()
+            if not kind.endswith("Pre"):
+                x = x * model.ln_final.w.to(torch.float32)
+                x = x + model.ln_final.b.to(torch.float32) if centred else x
+        weight, bias = model.unembed.W_U.to(torch.float32), model.unembed.b_U.to(torch.float32)
+        logits = einsum(x, weight, "row d_model, d_model d_vocab -> row d_vocab") + bias
+        cap = cfg.output_logits_soft_cap
+        return cap * torch.tanh(logits / cap) if cap is not None and cap > 0 else logits

@@ -1,0 +1,86 @@
+"""The user's cache directory, and directories in it that are built once, checked by hash and safe between processes."""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import platformdirs
+from filelock import FileLock
+
+MANIFEST = "anchorlens.json"
+CHUNK = 1 << 22
+
+
+def cache_dir() -> Path:
+    """Where converted models are kept: ``$ANCHORLENS_CACHE``, else the platform's cache directory for anchorlens."""
+    override = os.environ.get("ANCHORLENS_CACHE")
+    return Path(override).expanduser() if override else Path(platformdirs.user_cache_dir("anchorlens"))
+
+
+def file_sha256(path: Path) -> str:
+    """Hex sha256 of a file's bytes."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def fault_of(directory: Path) -> str | None:
+    """What is wrong with a built directory, or None where every file has the hash that its manifest records."""
+    manifest = directory / MANIFEST
+    if not manifest.is_file():
+        return f"{MANIFEST} is missing"
+    try:
+        files = json.loads(manifest.read_text(encoding="utf8"))["files"]
+        recorded = {str(name): str(digest) for name, digest in files.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"{MANIFEST} cannot be read"
+    for name, digest in sorted(recorded.items()):
+        if not (directory / name).is_file():
+            return f"{name} is missing"
+        if file_sha256(directory / name) != digest:
+            return f"{name} has another hash than {MANIFEST} records"
+    return None
+
+
+def built_once(target: Path, build: Callable[[Path], dict[str, str]]) -> Path:
+    """Build a directory once, however many processes ask for it at the same time.
+
+    The files are written beside ``target`` and renamed into place, so a process that is killed leaves nothing that looks
+    complete. Every call checks the files against the hashes recorded when they were built; a damaged directory is built again,
+    with a warning.
+
+    Args:
+        target: The directory to have.
+        build: Writes the files into an empty directory and returns what to record about their origin.
+
+    Returns:
+        ``target``, complete and checked.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(target.parent / f"{target.name}.lock"):
+        if target.is_dir():
+            fault = fault_of(target)
+            if fault is None:
+                return target
+            warnings.warn(f"The cached files in {target} are damaged ({fault}); they are built again.", stacklevel=2)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        try:
+            fresh = scratch / "new"
+            fresh.mkdir()
+            origin = build(fresh)
+            hashes = {path.name: file_sha256(path) for path in sorted(fresh.iterdir())}
+            record = json.dumps({"origin": origin, "files": hashes}, indent=2, sort_keys=True)
+            (fresh / MANIFEST).write_text(record + "\n", encoding="utf8")
+            if target.exists():
+                target.rename(scratch / "damaged")
+            fresh.rename(target)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return target

@@ -1,0 +1,151 @@
+"""What a result must record about the model that it came from."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformer_lens import HookedTransformer
+from transformers import PreTrainedTokenizerBase
+
+CARD = "anchorlens_card"
+CHECKSUM_CHUNK = 1 << 24
+# Weights of the second checksum run through this prime, so that two equal sums with swapped entries are told apart.
+PRIME = 65_521
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """Provenance of a loaded model; a field is None where it cannot be known (a model that somebody else made).
+
+    Attributes:
+        name: As the user gave it; for a path its last part.
+        source: ``packaged``, ``hub``, ``directory``, ``gguf``, ``huggingface`` (a live model) or ``hooked`` (a live one).
+        revision: Commit on the hub, or the release of a packaged model.
+        architecture: Hugging Face's class name.
+        n_layers: L.
+        d_model: Width of the residual stream.
+        n_heads: Query heads per layer.
+        n_params: All parameters, tied weights counted twice (TransformerLens keeps both).
+        device: Where the model was put.
+        dtype: Type of its parameters.
+        weights_sha256: See :func:`weights_sha256`.
+        tokenizer_sha256: See :func:`tokenizer_sha256`.
+        parity: Largest |Δ log-probability| against Hugging Face at load time, in nats.
+        adds_bos: Whether the tokenizer puts BOS before text by itself.
+    """
+
+    name: str
+    source: str
+    revision: str | None
+    architecture: str | None
+    n_layers: int
+    d_model: int
+    n_heads: int
+    n_params: int
+    device: str
+    dtype: str
+    weights_sha256: str
+    tokenizer_sha256: str | None
+    parity: float | None
+    adds_bos: bool | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON types, for ``run.json``."""
+        return asdict(self)
+
+
+def make_card(
+    model: HookedTransformer, name: str, source: str, revision: str | None, architecture: str | None, parity: float | None
+) -> ModelCard:
+    """The card of a model, its hashes computed."""
+    cfg = model.cfg
+    tokenizer = model.tokenizer
+    return ModelCard(
+        name=name,
+        source=source,
+        revision=revision,
+        architecture=architecture,
+        n_layers=int(cfg.n_layers),
+        d_model=int(cfg.d_model),
+        n_heads=int(cfg.n_heads),
+        n_params=sum(parameter.numel() for parameter in model.parameters()),
+        device=str(model.embed.W_E.device),
+        dtype=str(model.embed.W_E.dtype).removeprefix("torch."),
+        weights_sha256=weights_sha256(model),
+        tokenizer_sha256=None if tokenizer is None else tokenizer_sha256(tokenizer),
+        parity=parity,
+        adds_bos=None if tokenizer is None else adds_bos(tokenizer),
+    )
+
+
+def card_of(model: HookedTransformer) -> ModelCard:
+    """The card that load_model attached, or one of what can be seen of a model that somebody else made."""
+    card = getattr(model, CARD, None)
+    if isinstance(card, ModelCard):
+        return card
+    name = str(model.cfg.model_name or "custom")
+    return make_card(model, name, "hooked", None, model.cfg.original_architecture, None)
+
+
+def weights_sha256(model: HookedTransformer) -> str:
+    """A hash of all parameters that costs one pass over them, on any device, and notices every single changed number.
+
+    Per parameter, sorted by name, the sha256 takes one line ``name dtype shape s1 s2``. With b_i the bits of its i-th entry
+    (row-major) as a signed integer, s1 = Σ b_i and s2 = Σ b_i·(1 + i mod 65521), both modulo 2^64: exact, so the order of
+    summation and the device do not matter. Buffers (rotary tables, masks) are no weights and are left out.
+    """
+    return _digest((name, parameter.detach()) for name, parameter in sorted(model.named_parameters()))
+
+
+def _digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in tensors:
+        first, second = _checksums(tensor)
+        kind, shape = str(tensor.dtype).removeprefix("torch."), "x".join(map(str, tensor.shape))
+        digest.update(f"{name} {kind} {shape} {first} {second}\n".encode())
+    return digest.hexdigest()
+
+
+def _checksums(tensor: Tensor) -> tuple[int, int]:
+    """The two sums of :func:`weights_sha256`, in chunks that keep the memory small."""
+    integers = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}[tensor.element_size()]
+    flat = tensor.reshape(-1).view(integers)
+    first = second = 0
+    weights = (torch.arange(min(CHECKSUM_CHUNK, flat.numel()), device=flat.device) % PRIME) + 1
+    for start in range(0, flat.numel(), CHECKSUM_CHUNK):
+        bits = flat[start : start + CHECKSUM_CHUNK].to(torch.int64)
+        first += int(bits.sum())
+        # The weights start again at each chunk's own offset.
+        shifted = weights[: len(bits)] if start == 0 else ((torch.arange(len(bits), device=bits.device) + start) % PRIME) + 1
+        second += int((bits * shifted).sum())
+    return first % 2**64, second % 2**64
+
+
+def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
+    """A hash of what decides a tokenizer's ids and chat prompts: its model, special tokens and chat template.
+
+    Truncation and padding are left out: they change with the last call, not with the tokenizer.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        model = json.loads(backend.to_str())
+        model.pop("truncation", None)
+        model.pop("padding", None)
+    else:
+        model = {"class": type(tokenizer).__name__, "vocab": tokenizer.get_vocab()}
+    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if name != "pad_token"}
+    content = {"model": model, "special": special, "chat_template": tokenizer.chat_template, "adds_bos": adds_bos(tokenizer)}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode("utf8")).hexdigest()
+
+
+def adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the tokenizer puts its BOS token before text by itself."""
+    bos = tokenizer.bos_token_id
+    if bos is None:
+        return False
+    ids = tokenizer("a")["input_ids"]
+    return bool(len(ids)) and ids[0] == bos

@@ -1,0 +1,86 @@
+"""Where a model runs and in which type, when the user does not say."""
+
+from pathlib import Path
+
+import torch
+from transformers import PretrainedConfig
+
+from anchorlens.errors import InputError, did_you_mean
+
+# P of one prompt moves by 1e-2 with the batch size in bfloat16 and by 3e-6 in float32, so float32 is the default wherever it is
+# affordable. From this size on an accelerator gets the checkpoint's own type: 40 GB of weights are more than most cards hold.
+FLOAT32_LIMIT = 10e9
+DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+}
+
+
+def pick_device(device: str | torch.device | None) -> str:
+    """The device to use: as asked, else CUDA, else MPS, else the CPU.
+
+    Raises:
+        InputError: There is no such device here.
+    """
+    if device is None:
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        wanted = torch.device(device)
+    except RuntimeError as error:
+        raise InputError(f"There is no device {device!r}. Give 'cuda', 'cuda:1', 'mps' or 'cpu'.") from error
+    if wanted.type == "cuda" and not (torch.cuda.is_available() and (wanted.index or 0) < torch.cuda.device_count()):
+        raise InputError(f"Device {str(wanted)!r} was asked for; torch sees {torch.cuda.device_count()} CUDA devices here.")
+    if wanted.type == "mps" and not torch.backends.mps.is_available():
+        raise InputError("Device 'mps' was asked for, and torch has none here. Use device='cpu'.")
+    if wanted.type not in ("cuda", "mps", "cpu"):
+        raise InputError(f"Models run on cuda, mps or cpu, not on {wanted.type!r}.")
+    return str(wanted)
+
+
+def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """A floating-point type from its name.
+
+    Raises:
+        InputError: No type that a model can have.
+    """
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise InputError(f"dtype={name!r} is no type that models run in. {did_you_mean(name, DTYPES)}")
+    return DTYPES[name]
+
+
+def own_dtype(config: PretrainedConfig) -> torch.dtype:
+    """The type that a checkpoint's weights are stored in, as its configuration says; float32 if it does not."""
+    stored = getattr(config, "dtype", None)
+    return parse_dtype(stored) if stored is not None else torch.float32
+
+
+def pick_dtype(dtype: str | torch.dtype | None, device: str, config: PretrainedConfig, directory: Path) -> torch.dtype:
+    """The parameters' type: as asked; else float32, but the checkpoint's own on an accelerator from 10 billion parameters on.
+
+    Args:
+        dtype: A type or its name; ``"auto"`` is the checkpoint's own.
+        device: Where the model will run.
+        config: The checkpoint's configuration.
+        directory: The checkpoint; the size of its weight files gives the number of parameters.
+
+    Raises:
+        InputError: No type that a model can have.
+    """
+    if dtype == "auto":
+        return own_dtype(config)
+    if dtype is not None:
+        return parse_dtype(dtype)
+    if device == "cpu":
+        return torch.float32
+    stored = own_dtype(config)
+    files = [*directory.glob("model*.safetensors")] or [*directory.glob("pytorch_model*.bin")]
+    n_params = sum(path.stat().st_size for path in files) / stored.itemsize
+    return torch.float32 if n_params < FLOAT32_LIMIT else stored

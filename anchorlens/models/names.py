@@ -1,0 +1,90 @@
+"""Names that load_model knows without asking the hub. Importing this loads neither torch nor TransformerLens."""
+
+import difflib
+from dataclasses import dataclass
+
+from anchorlens.errors import did_you_mean
+from anchorlens.models.checkpoint import PACKAGED
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """One line of ``anchorlens models``.
+
+    Attributes:
+        name: What ``load_model`` takes.
+        family: Architecture family, "" where only TransformerLens knows.
+        n_layers: L, None where only TransformerLens knows.
+        note: Where it comes from, or what it needs.
+    """
+
+    name: str
+    family: str
+    n_layers: int | None
+    note: str
+
+
+GATED = "hub, gated: accept its terms, set HF_TOKEN"
+TABLE = (
+    KnownModel("smollm2-135m-instruct", "llama", 30, "packaged demo model (92 MB, fetched once with pip)"),
+    KnownModel("HuggingFaceTB/SmolLM2-135M", "llama", 30, "hub"),
+    KnownModel("HuggingFaceTB/SmolLM2-360M", "llama", 32, "hub"),
+    KnownModel("HuggingFaceTB/SmolLM2-1.7B", "llama", 24, "hub"),
+    KnownModel("meta-llama/Llama-3.2-1B", "llama", 16, GATED),
+    KnownModel("meta-llama/Llama-3.2-3B", "llama", 28, GATED),
+    KnownModel("meta-llama/Meta-Llama-3-8B", "llama", 32, GATED),
+    KnownModel("meta-llama/Llama-3.1-8B", "llama", 32, GATED),
+    KnownModel("meta-llama/Meta-Llama-3-70B", "llama", 80, GATED),
+    KnownModel("mistralai/Mistral-7B-v0.3", "mistral", 32, "hub"),
+    KnownModel("Qwen/Qwen2.5-0.5B", "qwen2", 24, "hub"),
+    KnownModel("Qwen/Qwen2.5-7B", "qwen2", 28, "hub"),
+    KnownModel("Qwen/Qwen3-0.6B", "qwen3", 28, "hub"),
+    KnownModel("Qwen/Qwen3-8B", "qwen3", 36, "hub"),
+    KnownModel("Qwen/Qwen3-32B", "qwen3", 64, "hub"),
+    KnownModel("google/gemma-2-2b", "gemma2", 26, GATED),
+    KnownModel("google/gemma-2-9b", "gemma2", 42, GATED),
+    KnownModel("google/gemma-3-1b-pt", "gemma3", 26, GATED),
+    KnownModel("google/gemma-3-4b-pt", "gemma3", 34, GATED),
+    KnownModel("openai-community/gpt2", "gpt2", 12, "hub"),
+    KnownModel("openai-community/gpt2-xl", "gpt2", 48, "hub"),
+    KnownModel("EleutherAI/pythia-160m", "gpt_neox", 12, "hub"),
+    KnownModel("EleutherAI/pythia-1.4b", "gpt_neox", 24, "hub"),
+    KnownModel("EleutherAI/pythia-6.9b", "gpt_neox", 32, "hub"),
+)
+
+
+def known_models(all_registered: bool = False) -> tuple[KnownModel, ...]:
+    """Models that load by name; any other hub model of the mapped families loads by its hub name too.
+
+    Args:
+        all_registered: Also list what TransformerLens registers. Imports it, and torch with it, which takes seconds.
+    """
+    if not all_registered:
+        return TABLE
+    from transformer_lens.supported_models import OFFICIAL_MODEL_NAMES
+
+    listed = {model.name for model in TABLE}
+    more = (KnownModel(name, "", None, "registered by TransformerLens") for name in OFFICIAL_MODEL_NAMES if name not in listed)
+    return TABLE + tuple(more)
+
+
+def registered_name(name: str) -> str | None:
+    """TransformerLens's official name for ``name`` (itself or an alias), None if it registers none."""
+    from transformer_lens.supported_models import MODEL_ALIASES, OFFICIAL_MODEL_NAMES
+
+    wanted = name.casefold()
+    for official in OFFICIAL_MODEL_NAMES:
+        if wanted == official.casefold() or wanted in (alias.casefold() for alias in MODEL_ALIASES.get(official, ())):
+            return official
+    return None
+
+
+def nearest_names(name: str) -> str:
+    """A sentence with the nearest names of those that TransformerLens registers, the table above and the packaged model."""
+    from transformer_lens.supported_models import MODEL_ALIASES, OFFICIAL_MODEL_NAMES
+
+    known = {*PACKAGED, *(model.name for model in TABLE), *OFFICIAL_MODEL_NAMES}
+    known.update(alias for aliases in MODEL_ALIASES.values() for alias in aliases)
+    if difflib.get_close_matches(name, known, n=1, cutoff=0.6):
+        return did_you_mean(name, known)
+    return "No known name is near; `anchorlens models` lists some."

@@ -1,0 +1,140 @@
+"""Is the HookedTransformer the model that Hugging Face runs? Measured at every load, on a few tokens.
+
+The measure is the largest absolute difference of a log-probability over all positions and the whole vocabulary, against Hugging
+Face's model with eager attention. Rotary tables are compared too: a wrong scaling hardly shows on a few tokens, but grows with
+the position.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens import HookedTransformer
+from transformers import PreTrainedModel
+
+from anchorlens.errors import ParityError
+from anchorlens.models.mapping import text_config
+from anchorlens.models.weights import language_model
+
+# Largest allowed |Δ log-probability|. In half precision each of the two implementations is itself off by about as much.
+TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.25, torch.bfloat16: 1.0}
+ROTARY_TOLERANCE = 0.02
+LENGTH = 24
+# Beyond a sliding window this small the check goes by itself; real windows of thousands would cost too much at every load.
+LONGEST_WINDOW = 512
+
+
+def parity_tokens(model: PreTrainedModel) -> Int[Tensor, "example pos"]:
+    """A fixed pseudo-random row of ids that starts with BOS (if there is one) and reaches past a window of up to 512."""
+    config = text_config(model.config)
+    window = getattr(config, "sliding_window", None) or 0
+    length = max(LENGTH, window + 8) if window <= LONGEST_WINDOW else LENGTH
+    length = min(length, int(config.max_position_embeddings))
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, int(config.vocab_size), (1, length), generator=generator)
+    bos = config.bos_token_id
+    if isinstance(bos, int) and 0 <= bos < int(config.vocab_size):
+        tokens[0, 0] = bos
+    return tokens
+
+
+@contextmanager
+def plain_forward(model: PreTrainedModel) -> Iterator[None]:
+    """The model in evaluation mode with eager attention; put back as it was afterwards."""
+    training, attention = model.training, model.config._attn_implementation
+    model.eval()
+    if attention != "eager":
+        model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        if attention != "eager":
+            model.set_attn_implementation(attention)
+        model.train(training)
+
+
+def reference_log_probs(model: PreTrainedModel, tokens: Int[Tensor, "example pos"]) -> Float[Tensor, "example pos d_vocab"]:
+    """Hugging Face's log-probabilities, in float32 on the CPU."""
+    with torch.no_grad(), plain_forward(model):
+        logits = model(input_ids=tokens.to(model.device), use_cache=False).logits
+    return logits.to(device="cpu", dtype=torch.float32).log_softmax(-1)
+
+
+def hooked_log_probs(model: HookedTransformer, tokens: Int[Tensor, "example pos"]) -> Float[Tensor, "example pos d_vocab"]:
+    """The HookedTransformer's log-probabilities, in float32 on the CPU."""
+    with torch.no_grad():
+        logits = model(tokens.to(str(model.cfg.device)), return_type="logits")
+    return logits.to(device="cpu", dtype=torch.float32).log_softmax(-1)
+
+
+def rotary_tables(model: PreTrainedModel, length: int) -> dict[str, Float[Tensor, "pos rotary"]]:
+    """Hugging Face's rotary cosines per attention type (``global``, ``local``), float32 on the CPU; empty without rotary."""
+    rotary: Any = getattr(language_model(model), "rotary_emb", None)
+    if rotary is None:
+        return {}
+    positions = torch.arange(length, device=model.device)[None]
+    like = torch.zeros(1, device=model.device, dtype=torch.float32)
+    if text_config(model.config).model_type == "gemma3_text":
+        types = {"global": "full_attention", "local": "sliding_attention"}
+        return {ours: rotary(like, positions, theirs)[0][0].cpu() for ours, theirs in types.items()}
+    cosines = rotary(like, positions)[0][0].cpu()
+    return {"global": cosines, "local": cosines}
+
+
+def check_rotary(model: HookedTransformer, tables: dict[str, Float[Tensor, "pos rotary"]], name: str) -> None:
+    """Compare the rotary tables, also at positions that the few tokens do not reach.
+
+    Raises:
+        ParityError: They differ.
+    """
+    for index, block in enumerate(model.blocks):
+        kind = str(block.attn.attn_type)
+        if kind not in tables:
+            continue
+        ours = block.attn.rotary_cos.to(device="cpu", dtype=torch.float32)
+        length = min(len(ours), len(tables[kind]))
+        gap = float((ours[:length] - tables[kind][:length]).abs().max())
+        if not gap < ROTARY_TOLERANCE:
+            raise ParityError(
+                f"{name}: rotary positions of layer {index} ({kind}) differ from Hugging Face's by {gap:.2g}. The mapping of its "
+                "rope is wrong for this model; please report its config.json."
+            )
+
+
+def check_log_probs(
+    ours: Float[Tensor, "example pos d_vocab"],
+    theirs: Float[Tensor, "example pos d_vocab"],
+    dtype: torch.dtype,
+    name: str,
+    tolerance: float | None = None,
+) -> float:
+    """The largest difference of a log-probability, if it is small enough.
+
+    Args:
+        ours: Of the HookedTransformer.
+        theirs: Of Hugging Face's model.
+        dtype: The parameters' type, which sets the bound.
+        name: The model, for the message.
+        tolerance: Another bound.
+
+    Returns:
+        max |Δ log-probability|, in nats.
+
+    Raises:
+        ParityError: It exceeds the bound, is not a number, or the vocabularies differ in size.
+    """
+    if ours.shape != theirs.shape:
+        raise ParityError(f"{name}: logits of shape {tuple(ours.shape)}, Hugging Face's have {tuple(theirs.shape)}.")
+    bound = TOLERANCE[dtype] if tolerance is None else tolerance
+    # Where both give -inf (padding rows of a vocabulary) they agree.
+    gap = float(torch.where(ours == theirs, torch.zeros_like(ours), (ours - theirs).abs()).max())
+    if not gap < bound:
+        raise ParityError(
+            f"{name}: the loaded model's log-probabilities differ from Hugging Face's by up to {gap:.3g} (allowed in "
+            f"{str(dtype).removeprefix('torch.')}: {bound:g}), so it is not the same model and is not returned. The mapping is wrong "
+            "for this checkpoint; please report its config.json."
+        )
+    return gap

@@ -1,0 +1,286 @@
+"""Subject and property of a free question by rules (METHOD: where spans come from, rule 3).
+
+Every rule is a small function; the lists ``SUBJECT_RULES`` and ``PROPERTY_RULES`` say in which order they are asked, and the first
+that finds something decides. Readings of the method that the rules settle:
+
+* A comparison asks about one contiguous segment: in "Which is larger, Russia or Belgium?" the subject is "Russia or Belgium".
+* A capitalised run that opens the sentence counts only with two capitals or more ("Hermann Göring was ..."): the first capital of a
+  sentence is no evidence. Small words that open it ("The", "In") are not part of the run.
+* Names inside the phrase that is asked for ("which *Verdi* opera") are asked after names outside of it, and adjectives of origin
+  ("which *British* composer") last of all: they qualify the property.
+* The property is that phrase without the subject and without leading names: "early Bob Dylan *album*".
+* Nothing is guessed: where no rule finds a segment, there is none, and the row is dropped under ``no_subject`` or ``no_property``.
+  A question of the form "What is a ganglion?" has a subject and no property.
+"""
+
+from collections.abc import Callable, Iterator
+
+from anchorlens.questions.example import Span
+from anchorlens.questions.parse import Parsed, parse
+from anchorlens.questions.words import AUX, BASE_VERBS, DETERMINERS, STOP, TIME_WORDS, WEAK, is_demonym
+
+# Small words that may stand inside a capitalised name, between two capitalised words.
+_NAME_JOINERS = frozenset("of the and & or de la le les von van der den di da del du al bin ibn for in on to vs y".split())
+# Small words that may stand inside a noun-like run.
+_NOUN_JOINERS = frozenset("of vs".split())
+_LONGEST_TAIL = 14
+
+Run = tuple[int, int]
+
+
+def alternatives(view: Parsed) -> Span | None:
+    """The things to choose from, at the end after a comma or colon: "Which is larger, *Russia or Belgium*?" """
+    if view.wh is None or not 0 <= view.wh < 3:
+        return None
+    words, n = view.words, len(view.words)
+    last = max((i for i in range(view.wh + 2, n - 1) if words[i].low in {"or", "and"}), default=None)
+    if last is None or n - last > 8:
+        return None
+    first = next((i for i in range(view.wh + 2, n) if words[i].breaks), n)
+    between = view.text[words[first - 1].end : words[first].start] if first < n else ""
+    if first >= last or n - first > _LONGEST_TAIL or not any(char in between for char in ",:;-"):
+        return None
+    if words[last].low == "and" and not (words[first].capital and words[last + 1].capital):
+        return None
+    if words[first].low in STOP - DETERMINERS or any(view.verb(i) for i in range(first, n)):
+        return None
+    first += words[first].low in DETERMINERS and not words[first].capital
+    return view.span(first, n)
+
+
+def quoted_span(view: Parsed) -> Span | None:
+    """The first quotation: "Who wrote '*Emma*'?" """
+    return view.quotes[0] if view.quotes else None
+
+
+def _name_run(view: Parsed, first: int) -> Run:
+    """The capitalised run that begins at ``first``: capitalised words, numbers, and small words between two capitalised ones."""
+    words, end, i = view.words, first + 1, first + 1
+    while i < len(words):
+        if words[i].breaks:
+            break
+        if (words[i].capital and words[i].low not in AUX and i != view.wh) or (words[i].number and i == end):
+            end = i + 1
+        elif not (words[i].low in _NAME_JOINERS and i - end < 2) or words[i].owned:
+            break
+        i += 1
+    return first, end
+
+
+def _name_runs(view: Parsed) -> Iterator[Run]:
+    """All capitalised runs, small words that open a sentence and lone months cut off."""
+    words, i = view.words, 0
+    while i < len(words):
+        word = words[i]
+        opener = word.opens and (word.low in STOP or view.verb(i) or word.low in WEAK)
+        if not word.capital or i == view.wh or opener or word.low in {"i", "a"}:
+            i += 1
+            continue
+        first, end = _name_run(view, i)
+        i = end
+        if words[first].low in TIME_WORDS:
+            first += 1
+            while first < end and (words[first].number or not words[first].capital):
+                first += 1
+        if first < end:
+            yield first, end
+
+
+def _capitals(view: Parsed, run: Run) -> int:
+    """Capitalised words of a run."""
+    return sum(view.words[i].capital for i in range(*run))
+
+
+def _outside(view: Parsed, run: Run) -> bool:
+    """Whether a run shares no word with the phrase that is asked for."""
+    return view.phrase is None or run[1] <= view.phrase[0] or view.phrase[1] <= run[0]
+
+
+def _longest_names(view: Parsed, outside: bool, demonyms: bool) -> Span | None:
+    """The capitalised run with most capitalised words, those that do not open the sentence first."""
+    if not view.cased:
+        return None
+    runs = []
+    for run in _name_runs(view):
+        opens = view.words[run[0]].opens
+        origin = run[1] - run[0] == 1 and is_demonym(view.words[run[0]])
+        # "British" alone is the name asked for only before a break or a verb, as in "Is Bob British?".
+        if (opens and _capitals(view, run) < 2) or origin != demonyms or _outside(view, run) != outside:
+            continue
+        runs.append((_capitals(view, run), not opens, run))
+    best = max(runs, key=lambda item: item[:2], default=None)
+    return None if best is None else view.span(*best[2])
+
+
+def capitalised_run(view: Parsed) -> Span | None:
+    """The longest run of capitalised words outside the phrase that is asked for: "Who founded the *Bank of England*?" """
+    return _longest_names(view, outside=True, demonyms=False)
+
+
+def capitalised_run_inside(view: Parsed) -> Span | None:
+    """The same inside that phrase: "Which *Verdi* opera is set in Egypt?", had it no "Egypt"."""
+    return _longest_names(view, outside=False, demonyms=False)
+
+
+def _noun_runs(view: Parsed) -> Iterator[Run]:
+    """Runs of noun-like words outside the phrase that is asked for, "of" (with a determiner) and "vs" between two of them included."""
+    words, i = view.words, 0
+    while i < len(words):
+        if not view.content(i) or view.in_phrase(i):
+            i += 1
+            continue
+        end = j = i + 1
+        while j < len(words) and not words[j].breaks and not view.in_phrase(j):
+            if view.content(j):
+                end = j + 1
+            elif not (words[j].low in _NOUN_JOINERS and j == end) and not (words[j].low in DETERMINERS and j == end + 1):
+                break
+            j += 1
+        yield i, end
+        i = end
+
+
+def _strong(view: Parsed, run: Run) -> int:
+    """Noun-like words of a run that could stand as a subject alone."""
+    return sum(view.content(i) and view.words[i].low not in WEAK | TIME_WORDS for i in range(*run))
+
+
+def _longest_nouns(view: Parsed, spare: Span | None = None) -> Span | None:
+    """The noun-like run with most words; the first of equals, and numbers only after words."""
+
+    def rank(run: Run) -> tuple[bool, int, int]:
+        only_numbers = all(view.words[i].number for i in range(*run))
+        return (not only_numbers, _strong(view, run), -run[0])
+
+    runs = [r for r in _noun_runs(view) if _strong(view, r) and not (spare and spare.overlaps(view.span(*r)))]
+    best = max(runs, key=rank, default=None)
+    return None if best is None else view.span(*best)
+
+
+def noun_run(view: Parsed) -> Span | None:
+    """The longest noun-like run of non-stop-words: "who played the *middle sister* on full house"."""
+    return _longest_nouns(view)
+
+
+def origin(view: Parsed) -> Span | None:
+    """An adjective of origin, when there is nothing else: "Which *English* king had six wives?", had it no wives."""
+    return _longest_names(view, outside=False, demonyms=True) or _longest_names(view, outside=True, demonyms=True)
+
+
+def compound(view: Parsed) -> Span | None:
+    """All but the last word of the phrase that is asked for, when it is all there is: "who is the *chicago bears* quarterback"."""
+    if view.phrase is None or view.phrase[1] - view.phrase[0] < 2:
+        return None
+    first, end = view.phrase
+    return view.span(first, end - 1) if view.words[end - 2].low != "of" else view.span(end - 1, end)
+
+
+SUBJECT_RULES: tuple[Callable[[Parsed], Span | None], ...] = (
+    alternatives,
+    quoted_span,
+    capitalised_run,
+    capitalised_run_inside,
+    noun_run,
+    origin,
+    compound,
+)
+
+
+def _free(view: Parsed, index: int, subject: Span) -> bool:
+    """Whether a word can be part of the property: not the wh-word, no character shared with the subject."""
+    return index != view.wh and not subject.overlaps(view.span(index, index + 1))
+
+
+def asked_phrase(view: Parsed, subject: Span) -> Span | None:
+    """The head of the phrase that is asked for: "which British *composer*", "how *old*", "what is the *main religion*"."""
+    if view.phrase is None:
+        return None
+    first, end = view.phrase
+    while end > first and not _free(view, end - 1, subject):
+        end -= 1
+    start = end
+    while start > first and _free(view, start - 1, subject):
+        start -= 1
+    # Leading names qualify the head; where all words are names they are the head.
+    heads = [i for i in range(start, end) if view.cased and view.words[i].capital]
+    if heads and heads[-1] + 1 < end:
+        start = heads[-1] + 1
+    while start < end and view.words[start].low in {"of", "and", "vs"} | DETERMINERS:
+        start += 1
+    return view.span(start, end) if start < end else None
+
+
+def main_verb(view: Parsed, subject: Span) -> Span | None:
+    """The main content verb: "who *wrote* Emma", "when did Emma *appear*"; the first after the wh-word, else the first of all."""
+    begin = 0 if view.wh is None else view.wh + 1
+    order = [*range(begin, len(view.words)), *range(begin)]
+    for i in order:
+        if _free(view, i, subject) and view.verb(i) and view.words[i].low not in AUX:
+            return view.span(i, i + 1)
+    return None
+
+
+def after_do(view: Parsed, subject: Span) -> Span | None:
+    """After "do" or a modal, the first noun-like word behind the subject: "What did Otis *patent*?" """
+    if view.wh is None:
+        return None
+    for i in range(view.wh + 1, len(view.words)):
+        word = view.words[i]
+        if word.start >= subject.end and view.after_do(i) and word.low not in STOP - BASE_VERBS:
+            return view.span(i, i + 1) if _free(view, i, subject) else None
+    return None
+
+
+def predicate(view: Parsed, subject: Span) -> Span | None:
+    """In a yes/no question or a statement, the longest noun-like run behind the subject: "Are Jo and Al *tennis players*?" """
+    if view.wh is not None:
+        return None
+    runs = [r for r in _noun_runs(view) if not subject.overlaps(view.span(*r))]
+    behind = [r for r in runs if view.words[r[0]].start >= subject.end]
+    best = max(behind or runs, key=lambda r: (r[1] - r[0], -r[0]), default=None)
+    return None if best is None else view.span(*best)
+
+
+def remaining_nouns(view: Parsed, subject: Span) -> Span | None:
+    """The longest other noun-like run, where a wh-word asks and no verb says what for: "where is the *capital* of Peru"."""
+    return _longest_nouns(view, spare=subject)
+
+
+PROPERTY_RULES: tuple[Callable[[Parsed, Span], Span | None], ...] = (
+    asked_phrase,
+    main_verb,
+    after_do,
+    predicate,
+    remaining_nouns,
+)
+
+
+def subject_of(view: Parsed) -> Span | None:
+    """The first subject that a rule finds and that does not cover the wh-word."""
+    for rule in SUBJECT_RULES:
+        span = rule(view)
+        if span is not None and span.start < span.end and not view.asks(span):
+            return span
+    return None
+
+
+def property_of(view: Parsed, subject: Span) -> Span | None:
+    """The first property that a rule finds and that does not touch the subject or the wh-word."""
+    for rule in PROPERTY_RULES:
+        span = rule(view, subject)
+        if span is not None and span.start < span.end and not span.overlaps(subject) and not view.asks(span):
+            return span
+    return None
+
+
+def rule_spans(question: str) -> tuple[Span | None, Span | None]:
+    """Subject and property of a free question, each None where no rule finds it.
+
+    >>> [span.of(q) for q in ("Which is larger, Russia or Belgium?",) for span in rule_spans(q)]
+    ['Russia or Belgium', 'larger']
+    """
+    view = parse(question)
+    subject = subject_of(view)
+    if subject is None:
+        return None, None
+    return subject, property_of(view, subject)

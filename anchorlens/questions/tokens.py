@@ -1,0 +1,282 @@
+"""Token rows: a prompt with a teacher-forced answer, tokenised once, and the positions of every anchor in it (METHOD 2).
+
+Spans are characters; a token belongs to a span when their offsets overlap. Positions are kept in *pairing order* (subject first,
+then property), so that slot i of a base row and slot i of a donor row are the same role and offset.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from anchorlens.errors import InputError, SpanError
+from anchorlens.questions.example import Example, Span, normalise
+from anchorlens.questions.prompts import Prompt, PromptText
+
+QUESTION_ANCHORS = ("question", "subject", "property", "subject_last", "question_rest", "prompt_last")
+ANSWER_ANCHORS = ("answer", "answer_site", "answer_site_all")
+ANCHORS = QUESTION_ANCHORS + ANSWER_ANCHORS
+
+
+class RowDropped(Exception):  # noqa: N818 - not an error: the row is counted under its reason
+    """This row cannot be measured; ``reason`` is the name under which it is counted."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer text y and the exact answer inside it.
+
+    Attributes:
+        text: What stands in the input after the prompt.
+        exact: Characters of ``text`` that are the short answer (E_A).
+        source: ``gold`` or ``generated``.
+    """
+
+    text: str
+    exact: Span
+    source: str = "gold"
+
+    @classmethod
+    def gold(cls, text: str) -> "Answer":
+        """The whole of a gold answer is the exact answer."""
+        return cls(text=text, exact=Span(0, len(text)))
+
+
+@dataclass(frozen=True)
+class TokenRow:
+    """One tokenised input.
+
+    Attributes:
+        row_id: ``example_id``, or ``base~donor`` for a corrupt input.
+        example: The example that it was made of.
+        text: The whole input, as characters.
+        question: The question as it stands in this input (a corrupt row has another one than its example).
+        answer: The answer that stands in the input.
+        ids: Token ids, BOS included where the tokenizer adds it.
+        prompt_length: Number of tokens of the prompt; ``ids[:prompt_length]`` is the prompt alone.
+        positions: Anchor name -> positions in pairing order.
+    """
+
+    row_id: str
+    example: Example
+    text: str
+    question: str
+    answer: Answer
+    ids: tuple[int, ...]
+    prompt_length: int
+    positions: dict[str, tuple[int, ...]]
+
+    @property
+    def answer_ids(self) -> tuple[int, ...]:
+        """Token ids of the exact answer."""
+        return tuple(self.ids[p] for p in self.positions["answer"])
+
+
+def adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the Hugging Face tokenizer puts BOS before plain text."""
+    ids = tokenizer("a")["input_ids"]
+    return tokenizer.bos_token_id is not None and ids[:1] == [tokenizer.bos_token_id]  # pyright: ignore
+
+
+class RowTokenizer:
+    """Turns examples into :class:`TokenRow` with one prompt, one tokenizer and one rule for BOS.
+
+    Args:
+        tokenizer: A fast tokenizer (offsets are needed).
+        prompt: How the text before the answer is made.
+        add_bos: None: as the Hugging Face tokenizer does with text; True or False: with or without. BOS is never added to a
+            text that already begins with it.
+        max_length: Longest input that the model takes, in tokens.
+
+    Raises:
+        InputError: The tokenizer gives no offsets, or BOS is asked for and the tokenizer has none.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        prompt: Prompt,
+        *,
+        add_bos: bool | None = None,
+        max_length: int | None = None,
+    ) -> None:
+        if not tokenizer.is_fast:
+            raise InputError(
+                f"{type(tokenizer).__name__} gives no character offsets. Load the fast tokenizer "
+                "(AutoTokenizer.from_pretrained(..., use_fast=True))."
+            )
+        if add_bos and tokenizer.bos_token_id is None:
+            raise InputError("add_bos=True, but this tokenizer has no BOS token. Leave add_bos out.")
+        self.tokenizer = tokenizer
+        self.prompt = prompt
+        self.add_bos = adds_bos(tokenizer) if add_bos is None else add_bos
+        self.max_length = max_length
+
+    def encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids and character offsets of a text, BOS as :attr:`add_bos` says (its offset is empty)."""
+        out = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        ids, offsets = list(out["input_ids"]), [(int(a), int(b)) for a, b in out["offset_mapping"]]  # pyright: ignore
+        bos = self.tokenizer.bos_token_id
+        if self.add_bos and ids[:1] != [bos]:
+            assert isinstance(bos, int)  # checked in __init__
+            return [bos, *ids], [(0, 0), *offsets]
+        return ids, offsets
+
+    def prompt_ids(self, question: str) -> tuple[int, ...]:
+        """Ids of the prompt alone, as generation starts from them."""
+        return tuple(self.encode(self.prompt.render(question, self.tokenizer).text)[0])
+
+    def row(self, example: Example, answer: Answer | None = None) -> TokenRow:
+        """Tokenise one example.
+
+        Args:
+            example: Question with spans.
+            answer: What stands as the answer; the first gold alias where it is left out.
+
+        Raises:
+            RowDropped: The row has to be left out: ``prompt_not_prefix``, ``too_long``, ``no_subject_token``, ... (see the code).
+        """
+        spans = {"subject": example.subject, "property": example.property}
+        return self._row(example.example_id, example, example.question, spans, answer or Answer.gold(example.answers[0]))
+
+    def corrupt_row(self, base: TokenRow, donor: Example) -> TokenRow:
+        """The base's input with its E_Q text replaced by the donor's, the base's answer kept (METHOD 4, denoising)."""
+        example = base.example
+        parts = sorted(
+            ((example.subject, "subject", donor.subject), (example.property, "property", donor.property)), key=lambda p: p[0]
+        )
+        question, end, spans = "", 0, {}
+        for span, role, donor_span in parts:
+            question += example.question[end : span.start]
+            text = donor_span.of(donor.question)
+            spans[role] = Span(len(question), len(question) + len(text))
+            question, end = question + text, span.end
+        question += example.question[end:]
+        return self._row(f"{base.row_id}~{donor.example_id}", example, question, spans, base.answer)
+
+    def _row(self, row_id: str, example: Example, question: str, spans: dict[str, Span], answer: Answer) -> TokenRow:
+        prompt = self.prompt.render(question, self.tokenizer)
+        answer_start = len(prompt.text) + len(prompt.separator)
+        text = prompt.text + prompt.separator + answer.text
+        ids, offsets = self.encode(text)
+        prompt_ids = self.encode(prompt.text)[0]
+        if ids[: len(prompt_ids)] != prompt_ids:
+            raise RowDropped("prompt_not_prefix", "the answer's first characters merge with the prompt's last token")
+        if self.max_length is not None and len(ids) > self.max_length:
+            raise RowDropped("too_long", f"{len(ids)} tokens, the model takes {self.max_length}")
+        in_text = {role: _shift(span, prompt.question_start) for role, span in spans.items()}
+        in_text["answer"] = _shift(answer.exact, answer_start)
+        whole_question = Span(prompt.question_start, prompt.question_start + len(question))
+        positions = anchor_positions(offsets, in_text, whole_question, len(prompt_ids))
+        row = TokenRow(row_id, example, text, question, answer, tuple(ids), len(prompt_ids), positions)
+        for role, span in in_text.items():
+            self._check_text(row, role, span.of(text))
+        return row
+
+    def _check_text(self, row: TokenRow, role: str, wanted: str) -> None:
+        """The tokens of a segment, decoded, contain its text: otherwise the positions are not those of the span."""
+        ids = [row.ids[p] for p in sorted(row.positions[role])]
+        decoded = self.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+        assert isinstance(decoded, str)
+        if wanted not in decoded and normalise(wanted) not in normalise(decoded):
+            raise RowDropped("anchor_text_mismatch", f"{role}: tokens say {decoded!r}, the span says {wanted!r}")
+
+
+def _shift(span: Span, by: int) -> Span:
+    return Span(span.start + by, span.end + by)
+
+
+def overlapping(offsets: Sequence[tuple[int, int]], span: Span) -> tuple[int, ...]:
+    """Positions of the tokens that share a character with the span."""
+    return tuple(i for i, (start, end) in enumerate(offsets) if start < span.end and span.start < end)
+
+
+def anchor_positions(
+    offsets: Sequence[tuple[int, int]], spans: dict[str, Span], question: Span, prompt_length: int
+) -> dict[str, tuple[int, ...]]:
+    """Positions of every anchor role.
+
+    Args:
+        offsets: Character offsets of every token of the input.
+        spans: ``subject``, ``property`` and ``answer``, in characters of the input.
+        question: The whole question, in characters of the input.
+        prompt_length: Tokens of the prompt.
+
+    Returns:
+        Anchor name -> positions, in pairing order.
+
+    Raises:
+        RowDropped: A segment has no token, shares its only token with the other, or takes in position 0.
+        SpanError: A span does not lie inside the question.
+    """
+    subject, prop = overlapping(offsets, spans["subject"]), overlapping(offsets, spans["property"])
+    # A token over both segments counts once, with the subject.
+    prop = tuple(p for p in prop if p not in subject)
+    answer = overlapping(offsets, spans["answer"])
+    for name, where in (("subject", subject), ("property", prop), ("answer", answer)):
+        if name != "answer" and not (question.start <= spans[name].start < spans[name].end <= question.end):
+            raise SpanError(f"The {name} span {spans[name]} does not lie inside the question {question}.")
+        if not where:
+            raise RowDropped(f"no_{name}_token", "no token of its own")
+        if where[0] == 0:
+            raise RowDropped("anchor_at_position_0", f"{name} takes in the first token, the attention sink")
+    if answer[0] < prompt_length:
+        raise RowDropped("answer_in_prompt", "the exact answer's first token belongs to the prompt")
+    core = set(subject) | set(prop)
+    rest = tuple(p for p in overlapping(offsets, question) if p not in core and 0 < p < prompt_length)
+    return {
+        "question": subject + prop,
+        "subject": subject,
+        "property": prop,
+        "subject_last": (max(subject),),
+        "question_rest": rest,
+        "prompt_last": (prompt_length - 1,),
+        "answer": answer,
+        "answer_site": (answer[0] - 1,),
+        "answer_site_all": tuple(p - 1 for p in answer),
+    }
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Right-padded rows.
+
+    Attributes:
+        ids: Token ids.
+        mask: True at real tokens.
+    """
+
+    ids: Int[Tensor, "example pos"]
+    mask: Bool[Tensor, "example pos"]
+
+    def to(self, device: torch.device) -> "TokenBatch":
+        """The same rows on another device."""
+        return replace(self, ids=self.ids.to(device), mask=self.mask.to(device))
+
+
+def pad_rows(rows: Sequence[Sequence[int]], pad_id: int = 0) -> TokenBatch:
+    """Right-pad id sequences into one batch. What stands in the padding changes no number: the mask hides it, and it comes after.
+
+    Raises:
+        InputError: There is no row.
+    """
+    if not rows:
+        raise InputError("A batch needs at least one row.")
+    width = max(len(row) for row in rows)
+    ids = torch.full((len(rows), width), pad_id, dtype=torch.long)
+    mask = torch.zeros((len(rows), width), dtype=torch.bool)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row, dtype=torch.long)
+        mask[i, : len(row)] = True
+    return TokenBatch(ids=ids, mask=mask)
+
+
+__all__ = ["ANCHORS", "Answer", "PromptText", "RowDropped", "RowTokenizer", "TokenBatch", "TokenRow", "adds_bos", "pad_rows"]

@@ -1,0 +1,192 @@
+"""Words of a question with their characters, and the closed word lists that the span rules stand on.
+
+The lists are short on purpose: the rules need to tell names and nouns from the small words and the common verbs of questions, not
+to parse English.
+"""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+
+# Two slashes, dashes and ellipses separate words as white space does; hyphens and apostrophes inside a word do not.
+_CHUNK = re.compile(r"[^\s—…/]+")
+_POSSESSIVE = re.compile(r"(?<=\w)['’´`][sS]?$")
+_NO_BREAK = re.compile(r"(?:['’´`][sS]?)?\s*&?\s*")
+_INITIAL_DOT = re.compile(r"\.\s*&?\s*")
+_ABBREVIATIONS = frozenset("dr mr mrs ms st jr sr vs v no mt ft lt col gen prof rev capt sgt dept u.s u.k".split())
+
+WH = frozenset("who whom whose what which when where why how whats whos whens wheres whichever".split())
+AUX = frozenset(
+    """is are was were am be been being do does did has have had can could will would shall should may might must
+    isn't aren't wasn't weren't don't doesn't didn't won't isnt arent wasnt doesnt didnt""".split()
+)
+BE = frozenset("is are was were be been".split())
+DO_OR_MODAL = frozenset("do does did can could will would shall should may might must didn't doesn't don't".split())
+DETERMINERS = frozenset("the a an this that these those my your his her its our their".split())
+PREPOSITIONS = frozenset(
+    """of in on at to from by with for about against between into through during before after above below under over near
+    since until till within without among amongst across along around behind beneath beside beyond despite except inside
+    outside onto off out up down per than via upon towards toward according following regarding throughout""".split()
+)
+STOP = (
+    WH
+    | AUX
+    | DETERMINERS
+    | PREPOSITIONS
+    | frozenset(
+        """and or but nor so if as not no nor i you he she it we they me him us them who's what's itself himself herself
+        themselves there here then also too very just only both either neither each every all any some such same other
+        another more most less least own ever never always often usually currently now today ago again once still yet
+        while although though because whether however even much many few several like well best-known last next whom one
+        ones please exactly approximately respectively else first-ever get gets got let's lets s t d ll re ve q ok vs
+        last previously originally formerly actually generally later earlier nowadays considered""".split()
+    )
+)
+
+# Words too weak to be a subject on their own.
+WEAK = frozenset(
+    """year years day days date month week time times name names term word words type types kind kinds sort sorts part parts
+    thing things people person man woman way place called known named following original real main first second third new old
+    different character role number amount list example group title mean""".split()
+)
+MONTHS = frozenset("january february march april may june july august september october november december".split())
+DAYS = frozenset("monday tuesday wednesday thursday friday saturday sunday".split())
+TIME_WORDS = MONTHS | DAYS
+
+# Adjectives of origin ("which British composer"): part of the property's noun phrase, a subject only when nothing else is left.
+_DEMONYM = re.compile(r"(?:\w+(?:ish|ese|ian|ean|ican|wegian))s?$|^(?:greek|german|dutch|french|welsh|swiss|czech|thai|turk)s?$")
+
+# Imperatives that open a question without a wh-word.
+IMPERATIVES = frozenset("name list give describe identify define state complete spell tell explain find".split())
+
+# Past forms and third persons of verbs that are common in questions. Lower-case words in "-ed" count as verbs too.
+VERBS = frozenset(
+    """wrote writes won wins sang sings sung played plays starred stars directed directs made makes became becomes began begins
+    begun came comes went goes gone took takes taken gave gives given got found finds founded founds led leads said says told
+    tells knew knows known thought thinks saw sees seen left leaves held holds kept keeps stood stands ran runs lost loses
+    met meets set sets wore wears worn drew draws drawn built builds bought buys sold sells sent sends spent spends shot shoots
+    hit hits beat beats fought fights caught catches taught teaches rode rides rose rises fell falls fallen flew flies flown
+    grew grows grown drove drives driven broke breaks broken spoke speaks spoken chose chooses chosen stole steals stolen swam
+    swims dug digs hung hangs hid hides paid pays put puts read reads lay lies laid lays sat sits slept sleeps struck strikes
+    swore sworn tore tears torn threw throws thrown woke wakes bit bites born died dies lived lives created creates invented
+    invents discovered discovers includes contains features means refers represents produces produced happens happened
+    performs performed composes composed translates consists consist belongs forms follows serves works originates located
+    situated feeds affects causes controls connects borders flows hosts hosted presents voiced voices narrated
+    appears appeared married marries succeeded succeeds replaced replaces governs rules ruled owns portrays portrayed
+    derives describes concerns decides shows shown has said meets remains stays gets pumps carries covers crashes
+    co-wrote co-founded co-starred forbade forbids bore bears borne bred breeds bound bet cut shut shone sank sunk shrank
+    sprang stuck stung swung swept swore swung withdrew understood underwent undertook oversaw overcame outlawed""".split()
+)
+# Bare verb forms; they count as verbs only after "do" and the modals.
+BASE_VERBS = frozenset(
+    """come go begin start end die live play sing write win take get make become give find see say tell know think mean leave hold
+    keep stand run lose meet wear draw build buy sell send spend shoot hit beat fight catch teach ride rise fall fly grow drive
+    break speak choose steal swim dig hang hide pay put read lie lay sit sleep strike throw wake bite use happen appear occur
+    originate move join open close release air premiere invent discover found create form refer represent produce perform
+    compose derive describe call compete represent star attend marry serve work belong act host lead follow finish stop turn
+    show have do be sink land graduate retire debut score share collaborate return receive control cause change help eat drink""".split()
+)
+# Lower-case words in "-ed" that are no verbs.
+_ED_NOUNS = frozenset("united speed seed breed weed hundred sacred limited feed naked kindred unlimited bleed greed reed steed".split())
+
+@dataclass(frozen=True)
+class Word:
+    """One word of a question.
+
+    Attributes:
+        start: Its first character.
+        end: One past its last, the possessive ending left out.
+        text: ``question[start:end]``.
+        breaks: Punctuation that ends a phrase stands between the word before and this one.
+        owned: The word before carries a possessive ending.
+        opens: It is the first word of a sentence.
+    """
+
+    start: int
+    end: int
+    text: str
+    breaks: bool
+    owned: bool
+    opens: bool
+
+    @property
+    def low(self) -> str:
+        """Lower case, with straight apostrophes."""
+        return self.text.lower().replace("’", "'")
+
+    @property
+    def capital(self) -> bool:
+        """Whether a letter of it is upper case."""
+        return any(char.isupper() for char in self.text)
+
+    @property
+    def number(self) -> bool:
+        """Whether it begins with a digit."""
+        return self.text[0].isdigit()
+
+
+def _is_edge(char: str) -> bool:
+    """Punctuation and symbols, which no word begins or ends with; currency and per cent stay."""
+    return unicodedata.category(char)[0] in "PSZC" and char not in "$£€%#°"
+
+
+def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    """``start`` and ``end`` moved inwards over punctuation."""
+    while start < end and _is_edge(text[start]):
+        start += 1
+    while end > start and _is_edge(text[end - 1]):
+        end -= 1
+    return start, end
+
+
+def _breaks(gap: str, before: str) -> bool:
+    """Whether what stands between two words ends a phrase: any punctuation but a possessive, an ampersand, the dot of an initial."""
+    if _NO_BREAK.fullmatch(gap):
+        return False
+    short = len(before) == 1 or before.lower() in _ABBREVIATIONS or re.fullmatch(r"(?:\w\.)+\w", before) is not None
+    return not (short and _INITIAL_DOT.fullmatch(gap))
+
+
+def split_words(text: str) -> tuple[Word, ...]:
+    """The words of a question, in order.
+
+    >>> [word.text for word in split_words("Who is Dr Jekyll's lawyer, 'Mr. Utterson'?")]
+    ['Who', 'is', 'Dr', 'Jekyll', 'lawyer', 'Mr', 'Utterson']
+    """
+    words: list[Word] = []
+    last_end = 0
+    for match in _CHUNK.finditer(text):
+        start, end = _trimmed(text, *match.span())
+        if start == end:
+            continue
+        owner = _POSSESSIVE.search(text[start:end])
+        if owner is not None and owner.start() > 0:
+            end = start + owner.start()
+        gap = text[last_end:start]
+        breaks = bool(words) and _breaks(gap, words[-1].text)
+        opens = not words or (breaks and any(char in gap for char in ".?!"))
+        owned = bool(words) and gap[:1] in {"'", "’", "´", "`"}
+        words.append(Word(start, end, text[start:end], breaks, owned, opens))
+        last_end = end
+    return tuple(words)
+
+
+def is_verb(word: Word, cased: bool, after_do: bool) -> bool:
+    """Whether a word is taken for a verb.
+
+    Args:
+        word: The word.
+        cased: Capitals carry meaning in this question, so a capitalised word inside a sentence is part of a name.
+        after_do: It follows "do" or a modal, where verbs stand in their bare form.
+    """
+    low = word.low
+    if cased and word.capital and not word.opens:
+        return False
+    if low in VERBS or (after_do and low in BASE_VERBS):
+        return True
+    return low.endswith("ed") and len(low) > 4 and low not in _ED_NOUNS and "-" not in low
+
+
+def is_demonym(word: Word) -> bool:
+    """Whether a word looks like an adjective of origin, such as "British" or "Italian-American"."""
+    return word.capital and all(_DEMONYM.search(part) for part in re.split(r"[-–]", word.low))

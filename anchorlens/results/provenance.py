@@ -1,0 +1,61 @@
+"""Where a result comes from: versions, hashes, device, threads."""
+
+import hashlib
+import json
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+
+from anchorlens.models.card import ModelCard
+from anchorlens.questions.datasets import QAData
+
+PACKAGES = ("anchorlens", "torch", "transformer-lens", "transformers", "datasets", "numpy", "pandas", "pyarrow")
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of the packages that can change a number or a file."""
+    found: dict[str, str] = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed as a package"
+    return found
+
+
+def environment(device: torch.device) -> dict[str, object]:
+    """What the numbers were computed with."""
+    record: dict[str, object] = {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "device": str(device),
+        "threads": torch.get_num_threads(),
+        "versions": versions(),
+        "command": " ".join([sys.argv[0].rsplit("/", 1)[-1], *sys.argv[1:]]),
+    }
+    if device.type == "cuda":
+        record["gpu"] = torch.cuda.get_device_name(device)
+    return record
+
+
+def model_record(card: ModelCard) -> dict[str, object]:
+    """A model as run.json keeps it."""
+    return {key: value if isinstance(value, (int, float, bool, type(None))) else str(value) for key, value in asdict(card).items()}
+
+
+def data_record(data: QAData) -> dict[str, object]:
+    """A data set as run.json keeps it."""
+    return {
+        "name": data.name, "source": data.source, "sha256": data.sha256, "limit": data.limit, "seed": data.seed,
+        "examples": len(data.examples), "pool": len(data.pool), "pool_dropped": dict(data.pool_dropped),
+    }  # fmt: skip
+
+
+def run_id_of(*parts: Mapping[str, object]) -> str:
+    """A short name of configuration, model and data: the same inputs give the same id."""
+    text = json.dumps(parts, sort_keys=True, default=str, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf8")).hexdigest()[:12]

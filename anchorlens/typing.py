@@ -1,0 +1,28 @@
+"""Named tensor types, and the glossary of dimension names.
+
+==========  =========================================================================
+example     rows of a batch: one question with its answer (in a sweep: one per donor)
+pos         token positions of a right-padded batch
+layer       blocks of the model, 0 .. L-1
+anchor      roles whose activations are changed
+donor       donor runs of one example
+slot        patched positions of one row, in pairing order
+head        attention heads
+d_model     width of the residual stream
+d_vocab     tokens of the vocabulary
+resample    bootstrap resamples
+==========  =========================================================================
+"""
+
+from typing import TypeAlias
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+TokenBatch: TypeAlias = Int[Tensor, "example pos"]
+MaskBatch: TypeAlias = Bool[Tensor, "example pos"]
+Stream: TypeAlias = Float[Tensor, "example pos d_model"]
+SlotStreams: TypeAlias = Float[Tensor, "layer example slot d_model"]
+SlotPositions: TypeAlias = Int[Tensor, "example slot"]
+SlotMask: TypeAlias = Bool[Tensor, "example slot"]
+ExampleProbs: TypeAlias = Float[Tensor, "example"]
