@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from anchorlens.figures.page import save_html
     from anchorlens.models.card import ModelCard, card_of
     from anchorlens.models.load import load_model
-    from anchorlens.models.registry import known_models
+    from anchorlens.models.names import known_models
     from anchorlens.questions.datasets import QAData, known_datasets, load_qa
     from anchorlens.questions.example import Example, Span
     from anchorlens.results.runs import load_curves, load_run, save_run
@@ -27,7 +27,7 @@ _HOME = {
     "SweepResult": "results.sweep",
     "card_of": "models.card",
     "known_datasets": "questions.datasets",
-    "known_models": "models.registry",
+    "known_models": "models.names",
     "load_curves": "results.runs",
     "load_model": "models.load",
     "load_qa": "questions.datasets",

@@ -252,9 +252,9 @@ def models(everything: bool, as_json: bool) -> None:
     Any local directory or hub name of the Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3, GPT-2 and GPT-NeoX families works too,
     and so does a .gguf file of one of them.
     """
-    from anchorlens.models.registry import known_models
+    from anchorlens.models.names import known_models
 
-    listing("Models", known_models(everything=everything), as_json=as_json)
+    listing("Models", known_models(everything), as_json=as_json)
 
 
 @cli.command(epilog="\b\nExamples:\n  anchorlens datasets\n  anchorlens run --dataset mine --data-file mine.jsonl ...\n")

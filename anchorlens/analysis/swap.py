@@ -25,7 +25,7 @@ from anchorlens.engine.reference import run_swaps
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.models.adapter import Adapter, SiteLike, site_name
 from anchorlens.models.card import card_of
-from anchorlens.questions.datasets import DataLike, QAData, as_qa_data
+from anchorlens.questions.datasets import DatasetLike, FrameLike, QAData, load_qa
 from anchorlens.questions.donors import ALIGNMENTS, STATISTIC_RULES, DonorLike, DonorPicker, rule_name
 from anchorlens.questions.example import Dropped
 from anchorlens.questions.prompts import FewShotPrompt, PromptLike, make_prompt
@@ -78,7 +78,7 @@ class _Plan:
 
 def swap_sweep(
     model: HookedTransformer,
-    data: DataLike,
+    data: "QAData | str | FrameLike | DatasetLike",
     *,
     anchors: Sequence[str] = ("question", "answer_site"),
     readout: ReadoutLike = "first_token",
@@ -139,7 +139,7 @@ def swap_sweep(
         max_new_tokens=max_new_tokens, n_resamples=n_resamples, seed=seed,
     )  # fmt: skip
     plan = _prepare(
-        adapter, as_qa_data(data, seed=seed), config, prompt=prompt, add_bos=add_bos, rule=donors, site=site,
+        adapter, data if isinstance(data, QAData) else load_qa(data, seed=seed), config, prompt=prompt, add_bos=add_bos, rule=donors, site=site,
         batch_size=batch_size, progress=progress,
     )  # fmt: skip
     return _run(adapter, plan, site=site, readout=readout, batch_size=batch_size, progress=progress)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from anchorlens.errors import InputError, did_you_mean
+from anchorlens.errors import InputError, ShapeError, did_you_mean
 from anchorlens.models.adapter import Adapter
 from anchorlens.questions.tokens import TokenRow
 
@@ -136,6 +136,7 @@ class Metrics:
     logit_diff: Float[Tensor, "*cells example"]
 
 
+@torch.no_grad()
 def read_metrics(
     adapter: Adapter, stream: Float[Tensor, "example pos d_model"], plan: ReadPlan, readout: Readout
 ) -> Metrics:
@@ -157,8 +158,6 @@ def read_metrics(
     table[plan.row, plan.slot], mask[plan.row, plan.slot] = log_prob, True
     log_p = readout(table, mask)
     if log_p.shape != (plan.n_examples,):
-        from anchorlens.errors import ShapeError
-
         raise ShapeError(f"The readout must return an [example] tensor of length {plan.n_examples}, got {tuple(log_p.shape)}.")
     diff = torch.full((plan.n_examples,), torch.nan)
     has = plan.rival >= 0

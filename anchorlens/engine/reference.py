@@ -29,10 +29,10 @@ def last_stream(adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook] = ()
     """
     fired = [0] * len(hooks)
 
-    def counted(index: int, hook: Callable[[Tensor, HookPoint], Tensor]) -> Callable[[Tensor, HookPoint], Tensor]:
-        def run(value: Tensor, hook_point: HookPoint) -> Tensor:
+    def counted(index: int, change: Callable[[Tensor, HookPoint], Tensor]) -> Callable[[Tensor, HookPoint], Tensor]:
+        def run(value: Tensor, hook: HookPoint) -> Tensor:
             fired[index] += 1
-            return hook(value, hook_point)
+            return change(value, hook)
 
         return run
 

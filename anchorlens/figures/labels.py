@@ -136,7 +136,7 @@ def _rank(anchor: str) -> int:
 
 def headline(table: pd.DataFrame) -> str:
     """The title where the user gives none: ``ΔP by layer: activation swap``."""
-    protocols = [_PROTOCOLS.get(name, name) for name in table["protocol"].unique()]
+    protocols = [_PROTOCOLS.get(name, name) for name in map(str, table["protocol"].unique())]
     return "ΔP by layer: " + escape(" and ".join(protocols), quote=False)
 
 
@@ -175,7 +175,8 @@ def _settings(protocol: str, rows: pd.DataFrame) -> list[str]:
     anchors: list[str] = sorted(values("anchor"), key=_rank)
     parts = [f"protocol {protocol}", *(f"readout {name}" for name in values("readout"))]
     parts.append(f"anchor{'s' if len(anchors) > 1 else ''} {', '.join(anchors)}")
-    parts += [f"mode {name}" for name in values("mode")]
+    # A swap's mode is its donor rule.
+    parts += [f"{'donors' if protocol == 'swap' else 'mode'} {name}" for name in values("mode")]
     parts += [name for name in values("direction") if name != "noising"]
     parts += [f"site {name}" for name in values("site") if protocol != "swap" or name != "resid_pre"]
     windows = sorted({int(value) for value in rows["window"].dropna()})

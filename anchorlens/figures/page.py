@@ -1,7 +1,7 @@
 """A figure as one HTML file that needs no network."""
 
 import os
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 from re import sub
 
@@ -62,5 +62,5 @@ def _page(fig: go.Figure) -> str:
         config={"displaylogo": False, "responsive": True, "showSendToCloud": False, "plotlyServerURL": ""},
     )
     text = fig.to_dict()["layout"].get("title", {}).get("text") or "anchorlens figure"
-    plain = sub(r"<[^>]*>", " ", text.split("<br>")[0]).strip()
+    plain = " ".join(unescape(sub(r"<[^>]*>", " ", text.split("<br>")[0])).split())
     return _PAGE.format(title=escape(plain, quote=False), figure=inner)

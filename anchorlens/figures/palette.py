@@ -25,7 +25,7 @@ _FURTHER: tuple[tuple[str, str], ...] = (
 )
 _SAMPLE = "-sample"
 # Shades of one hue for the data sets of an anchor that is neither question nor answer.
-_SHADES = (0.0, -0.35, 0.35, -0.6)
+_SHADES = (0.0, -0.35, 0.3, 0.5)
 
 
 @dataclass(frozen=True)

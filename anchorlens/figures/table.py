@@ -14,7 +14,6 @@ import pandas as pd
 from anchorlens.errors import InputError, did_you_mean
 
 _TEXT = (
-    "run_id",
     "model",
     "dataset",
     "protocol",
@@ -29,7 +28,7 @@ _TEXT = (
 )
 _NUMBERS = ("layer", "window", "delta_p", "ci_low", "ci_high", "p_before", "n")
 REQUIRED = (*_TEXT, *_NUMBERS)
-"""Columns that every frame must have; ``trivial`` and ``seed`` may be absent."""
+"""Columns that every frame must have; ``run_id``, ``seed`` and ``trivial`` may be absent."""
 
 CURVE_KEYS = ["model", "dataset", "protocol", "anchor", "pathway", "control"]
 """What makes two rows points of the same curve."""
@@ -59,8 +58,9 @@ def gather(results: object, controls: bool | Sequence[str]) -> pd.DataFrame:
         controls: Whether control rows are kept, or the names of those to keep.
 
     Returns:
-        The columns of ``REQUIRED`` plus ``seed`` (text, ``""`` where unknown) and ``trivial`` (bool), in order of appearance;
-        NaN where ``delta_p``, ``ci_low``, ``ci_high``, ``p_before`` or ``n`` is missing. Exact repeats of a row are dropped.
+        The columns of ``REQUIRED`` plus ``run_id`` and ``seed`` (``""`` where unknown) and ``trivial`` (bool), in order of
+        appearance; NaN where ``delta_p``, ``ci_low``, ``ci_high``, ``p_before`` or ``n`` is missing. Exact repeats of a row are
+        dropped.
 
     Raises:
         InputError: no rows, missing columns or values, or points that would be drawn over each other.
@@ -110,10 +110,11 @@ def _checked(frame: pd.DataFrame) -> pd.DataFrame:
             "The column 'layer' of the curves frame must hold whole numbers from 0. Correct or drop the other rows."
         )
     table["layer"] = table["layer"].astype(int)
-    seed = frame["seed"] if "seed" in frame.columns else pd.Series("", index=frame.index)
-    table["seed"] = seed.astype(object).where(seed.notna(), "").map(str)
-    trivial = frame["trivial"] if "trivial" in frame.columns else pd.Series(False, index=frame.index)
-    table["trivial"] = trivial.astype(object).where(trivial.notna(), False).map(bool)
+    for name, unknown in (("run_id", ""), ("seed", ""), ("trivial", False)):
+        column = frame[name] if name in frame.columns else pd.Series(unknown, index=frame.index)
+        # As objects, so that a message shows a seed as the user's own frame holds it.
+        table[name] = column.astype(object).where(column.notna(), unknown)
+    table["trivial"] = table["trivial"].map(bool).astype(bool)
     return table
 
 

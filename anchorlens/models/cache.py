@@ -31,20 +31,32 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def _record(path: Path) -> dict[str, str | int]:
+    """A file's hash, with the size and time by which a later call sees that nothing has touched it."""
+    stat = path.stat()
+    return {"sha256": file_sha256(path), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+
+
 def fault_of(directory: Path) -> str | None:
-    """What is wrong with a built directory, or None where every file has the hash that its manifest records."""
+    """What is wrong with a built directory, or None where every file is the one that its manifest records.
+
+    A file whose size and time of change are the recorded ones is taken to be untouched; any other is hashed. (Hashing half a
+    gigabyte at every load would take longer than loading it.)
+    """
     manifest = directory / MANIFEST
     if not manifest.is_file():
         return f"{MANIFEST} is missing"
     try:
         files = json.loads(manifest.read_text(encoding="utf8"))["files"]
-        recorded = {str(name): str(digest) for name, digest in files.items()}
+        recorded = {str(name): (entry["sha256"], entry["size"], entry["mtime_ns"]) for name, entry in files.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"{MANIFEST} cannot be read"
-    for name, digest in sorted(recorded.items()):
-        if not (directory / name).is_file():
+    for name, (digest, size, changed) in sorted(recorded.items()):
+        path = directory / name
+        if not path.is_file():
             return f"{name} is missing"
-        if file_sha256(directory / name) != digest:
+        stat = path.stat()
+        if (stat.st_size, stat.st_mtime_ns) != (size, changed) and file_sha256(path) != digest:
             return f"{name} has another hash than {MANIFEST} records"
     return None
 
@@ -53,8 +65,8 @@ def built_once(target: Path, build: Callable[[Path], dict[str, str]]) -> Path:
     """Build a directory once, however many processes ask for it at the same time.
 
     The files are written beside ``target`` and renamed into place, so a process that is killed leaves nothing that looks
-    complete. Every call checks the files against the hashes recorded when they were built; a damaged directory is built again,
-    with a warning.
+    complete. Every call checks the files against what was recorded when they were built (:func:`fault_of`); a damaged directory is
+    built again, with a warning.
 
     Args:
         target: The directory to have.
@@ -75,7 +87,7 @@ def built_once(target: Path, build: Callable[[Path], dict[str, str]]) -> Path:
             fresh = scratch / "new"
             fresh.mkdir()
             origin = build(fresh)
-            hashes = {path.name: file_sha256(path) for path in sorted(fresh.iterdir())}
+            hashes = {path.name: _record(path) for path in sorted(fresh.iterdir())}
             record = json.dumps({"origin": origin, "files": hashes}, indent=2, sort_keys=True)
             (fresh / MANIFEST).write_text(record + "\n", encoding="utf8")
             if target.exists():

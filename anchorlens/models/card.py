@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformer_lens import HookedTransformer
 from transformers import PreTrainedTokenizerBase
 
 CARD = "anchorlens_card"
-CHECKSUM_CHUNK = 1 << 24
-# Weights of the second checksum run through this prime, so that two equal sums with swapped entries are told apart.
+# The second checksum weighs entries by their place up to this prime, so that swapped entries are noticed too.
 PRIME = 65_521
 
 
@@ -29,7 +29,7 @@ class ModelCard:
         n_layers: L.
         d_model: Width of the residual stream.
         n_heads: Query heads per layer.
-        n_params: All parameters, tied weights counted twice (TransformerLens keeps both).
+        n_params: Parameters of the language model, tied weights counted once; of a live HookedTransformer all that it holds.
         device: Where the model was put.
         dtype: Type of its parameters.
         weights_sha256: See :func:`weights_sha256`.
@@ -59,7 +59,13 @@ class ModelCard:
 
 
 def make_card(
-    model: HookedTransformer, name: str, source: str, revision: str | None, architecture: str | None, parity: float | None
+    model: HookedTransformer,
+    name: str,
+    source: str,
+    revision: str | None = None,
+    architecture: str | None = None,
+    parity: float | None = None,
+    n_params: int | None = None,
 ) -> ModelCard:
     """The card of a model, its hashes computed."""
     cfg = model.cfg
@@ -72,7 +78,7 @@ def make_card(
         n_layers=int(cfg.n_layers),
         d_model=int(cfg.d_model),
         n_heads=int(cfg.n_heads),
-        n_params=sum(parameter.numel() for parameter in model.parameters()),
+        n_params=n_params or sum(parameter.numel() for parameter in model.parameters()),
         device=str(model.embed.W_E.device),
         dtype=str(model.embed.W_E.dtype).removeprefix("torch."),
         weights_sha256=weights_sha256(model),
@@ -88,7 +94,7 @@ def card_of(model: HookedTransformer) -> ModelCard:
     if isinstance(card, ModelCard):
         return card
     name = str(model.cfg.model_name or "custom")
-    return make_card(model, name, "hooked", None, model.cfg.original_architecture, None)
+    return make_card(model, name, "hooked", architecture=model.cfg.original_architecture)
 
 
 def weights_sha256(model: HookedTransformer) -> str:
@@ -111,18 +117,20 @@ def _digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def _checksums(tensor: Tensor) -> tuple[int, int]:
-    """The two sums of :func:`weights_sha256`, in chunks that keep the memory small."""
+    """The two sums of :func:`weights_sha256`, from one pass: entries of the same weight are summed first."""
     integers = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}[tensor.element_size()]
     flat = tensor.reshape(-1).view(integers)
-    first = second = 0
-    weights = (torch.arange(min(CHECKSUM_CHUNK, flat.numel()), device=flat.device) % PRIME) + 1
-    for start in range(0, flat.numel(), CHECKSUM_CHUNK):
-        bits = flat[start : start + CHECKSUM_CHUNK].to(torch.int64)
-        first += int(bits.sum())
-        # The weights start again at each chunk's own offset.
-        shifted = weights[: len(bits)] if start == 0 else ((torch.arange(len(bits), device=bits.device) + start) % PRIME) + 1
-        second += int((bits * shifted).sum())
-    return first % 2**64, second % 2**64
+    whole = flat.numel() // PRIME * PRIME
+    rows, rest = flat[:whole].view(-1, PRIME), flat[whole:]
+    if flat.device.type == "cpu":
+        # On a busy machine numpy's one thread is quicker than torch's several, which wait for each other.
+        columns = torch.from_numpy(rows.numpy().sum(0, dtype=np.int64))
+    else:
+        columns = rows.sum(0, dtype=torch.int64).cpu()
+    columns[: len(rest)] += rest.to(device="cpu", dtype=torch.int64)
+    columns = columns if whole else columns[: len(rest)]
+    weights = torch.arange(1, len(columns) + 1)
+    return int(columns.sum()) % 2**64, int((columns * weights).sum()) % 2**64
 
 
 def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -1,5 +1,8 @@
 """Hugging Face checkpoints from local files: config, weights and tokenizer, with one clear error each. No network here."""
 
+import contextlib
+import io
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,24 +19,30 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as hf_logging
 
-from anchorlens.errors import CheckpointError, ModelNotFoundError
+from anchorlens.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 
 # A progress bar for the weights is worth its line only where loading them takes a while.
 BAR_BYTES = 1 << 30
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json", "*.tiktoken")
 
 
 @contextmanager
 def weight_bars(shown: bool) -> Iterator[None]:
     """transformers' bars while weights are read: left alone if ``shown``, else off; put back as they were afterwards."""
     before = hf_logging.is_progress_bar_enabled()
-    if before and not shown:
-        hf_logging.disable_progress_bar()
-    try:
+    if shown:
         yield
+        return
+    hf_logging.disable_progress_bar()
+    try:
+        # The bar of the GGUF reader asks no setting; it writes to sys.stderr. Log lines keep their own handle on it.
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
     finally:
-        if before and not shown:
+        if before:
             hf_logging.enable_progress_bar()
 
 
@@ -42,7 +51,8 @@ def load_config(directory: Path) -> PretrainedConfig:
 
     Raises:
         ModelNotFoundError: The directory has none.
-        CheckpointError: It cannot be read, or it is of a model type that transformers does not know.
+        UnsupportedModelError: Its model type is not one that transformers itself has.
+        CheckpointError: It cannot be read.
     """
     if not (directory / "config.json").is_file():
         raise ModelNotFoundError(
@@ -50,8 +60,14 @@ def load_config(directory: Path) -> PretrainedConfig:
             "Give the directory that `save_pretrained` wrote, or a .gguf file."
         )
     try:
-        return AutoConfig.from_pretrained(directory, local_files_only=True)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        kind = json.loads((directory / "config.json").read_text(encoding="utf8")).get("model_type")
+        if kind not in CONFIG_MAPPING:
+            raise UnsupportedModelError(
+                f"{directory.name}: transformers itself has no models of type {kind!r}; own code is not run."
+            )
+        # Said outright, so that transformers does not ask on the terminal whether to run the checkpoint's own code.
+        return AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{directory / 'config.json'} cannot be read: {error}") from error
 
 
@@ -80,8 +96,7 @@ def load_gguf(path: Path, dtype: torch.dtype = torch.float32, progress: bool = F
     shown = progress and path.stat().st_size > BAR_BYTES
     model = _load(AutoModelForCausalLM, path.parent, str(path), shown, {"dtype": dtype, "gguf_file": path.name})
     # From here on these are plain numbers: the mapping refuses configurations that say the weights are quantised.
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
+    vars(model.config).pop("quantization_config", None)
     return model
 
 
@@ -90,7 +105,12 @@ def _load(kind: Any, directory: Path, shown_name: str, progress: bool, options: 
     try:
         with weight_bars(progress):
             model, report = kind.from_pretrained(
-                directory, attn_implementation="eager", local_files_only=True, output_loading_info=True, **options
+                directory,
+                attn_implementation="eager",
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                **options,
             )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"The weights in {shown_name} cannot be read ({type(error).__name__}: {error}).") from error
@@ -107,14 +127,15 @@ def load_tokenizer(directory: Path, gguf: str | None = None) -> PreTrainedTokeni
     Raises:
         CheckpointError: There is none, or it cannot be read.
     """
+    # Without these files transformers makes an empty tokenizer of the model's family, and says nothing.
+    if gguf is None and not any(any(directory.glob(pattern)) for pattern in TOKENIZER_FILES):
+        raise CheckpointError(f"{directory} holds no tokenizer files. Pass tokenizer=.")
     options: dict[str, Any] = {} if gguf is None else {"gguf_file": gguf}
     try:
         with weight_bars(False):
-            tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, **options)
+            tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False, **options)
     except (OSError, ValueError, KeyError, TypeError, ImportError, AttributeError) as error:
         raise CheckpointError(
             f"{directory if gguf is None else directory / gguf} holds no readable tokenizer ({error}). Pass tokenizer=."
         ) from error
-    if len(tokenizer) == 0:
-        raise CheckpointError(f"{directory} holds no tokenizer files. Pass tokenizer=.")
     return tokenizer

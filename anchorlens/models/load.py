@@ -8,6 +8,7 @@ Hugging Face's log-probabilities before it is returned.
 import contextlib
 import copy
 import io
+import itertools
 import os
 import re
 import warnings
@@ -35,7 +36,7 @@ from anchorlens.models.parity import (
     reference_log_probs,
     rotary_tables,
 )
-from anchorlens.models.weights import hooked_state, install
+from anchorlens.models.weights import count_parameters, hooked_state, install
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | HookedTransformer | PreTrainedModel"
 
@@ -98,7 +99,8 @@ def load_model(
         tokenizer: To use instead of the checkpoint's own: a tokenizer (copied) or a directory that holds one.
         token: Access token for the hub; by default ``HF_TOKEN`` or the stored login.
         check_parity: Compare with Hugging Face's log-probabilities. Switch off only for a checkpoint that has passed before.
-        parity_tolerance: Another bound on |Δ log-probability| (default 1e-3 in float32, 0.25 in float16, 1.0 in bfloat16).
+        parity_tolerance: Another bound on |Δ log-probability| (default 1e-3 in float32, 0.25 in float16, 2.0 in bfloat16,
+            where the mean is bounded as well).
         progress: Show bars for downloads, and for weights above 1 GiB.
 
     Returns:
@@ -169,7 +171,7 @@ def _remote(name: str, revision: str | None, token: str | None, progress: bool) 
     official = registered_name(name)
     repo = official or name
     parts = repo.split("/")
-    like_a_path = name.startswith((".", "~", os.sep)) or os.path.isabs(name) or "\\" in name
+    like_a_path = name.startswith((".", "~", os.sep)) or Path(name).is_absolute() or "\\" in name
     gguf = repo.lower().endswith(".gguf")
     if like_a_path or (gguf and len(parts) < 3) or (not gguf and len(parts) > 2) or not re.fullmatch(r"[\w./-]+", repo):
         raise ModelNotFoundError(
@@ -201,7 +203,7 @@ def _without_huggingface(official: str) -> bool:
 def _commit(path: Path) -> str | None:
     """The commit in a path of the hub's cache: ``.../snapshots/COMMIT/file``."""
     parts = path.parts
-    for before, part in zip(parts, parts[1:], strict=False):
+    for before, part in itertools.pairwise(parts):
         if before == "snapshots" and re.fullmatch(r"[0-9a-f]{40}", part):
             return part
     return None
@@ -257,6 +259,7 @@ def _build(
     ever holds more than two copies of them; on the CPU most weights are taken over and not copied at all.
     """
     mapped = text_config(hf_model.config).model_type in FAMILIES
+    n_params = count_parameters(hf_model)
     tokens = parity_tokens(hf_model)
     reference = reference_log_probs(hf_model, tokens) if checks.on else None
     try:
@@ -279,7 +282,8 @@ def _build(
         ) from error
     _attach_tokenizer(model, tokenizer)
     architecture = type(hf_model).__name__
-    object.__setattr__(model, CARD, make_card(model, source.name, source.kind, source.revision, architecture, parity))
+    card = make_card(model, source.name, source.kind, source.revision, architecture, parity, n_params)
+    object.__setattr__(model, CARD, card)
     return model
 
 
@@ -330,7 +334,7 @@ def _live_hooked(model: HookedTransformer, tokenizer: PreTrainedTokenizerBase | 
         )
         model.tokenizer.padding_side = "right"
     name = str(model.cfg.model_name or "custom")
-    object.__setattr__(model, CARD, make_card(model, name, "hooked", None, model.cfg.original_architecture, None))
+    object.__setattr__(model, CARD, make_card(model, name, "hooked", architecture=model.cfg.original_architecture))
     return model
 
 

@@ -19,16 +19,19 @@ from anchorlens.errors import ParityError
 from anchorlens.models.mapping import text_config
 from anchorlens.models.weights import language_model
 
-# Largest allowed |Δ log-probability|. In half precision each of the two implementations is itself off by about as much.
-TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.25, torch.bfloat16: 1.0}
+# Largest allowed |Δ log-probability|, and largest allowed mean of it. In half precision two exact implementations differ by as
+# much at single improbable tokens (measured on small random models: bfloat16 up to 0.96, float16 up to 0.095), so the mean,
+# which noise hardly moves and a wrong mapping does, is bounded as well.
+TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.25, torch.bfloat16: 2.0}
+MEAN_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
 ROTARY_TOLERANCE = 0.02
 LENGTH = 24
 # Beyond a sliding window this small the check goes by itself; real windows of thousands would cost too much at every load.
-LONGEST_WINDOW = 512
+LONGEST_WINDOW = 128
 
 
 def parity_tokens(model: PreTrainedModel) -> Int[Tensor, "example pos"]:
-    """A fixed pseudo-random row of ids that starts with BOS (if there is one) and reaches past a window of up to 512."""
+    """A fixed pseudo-random row of ids that starts with BOS (if there is one) and reaches past a window of up to 128."""
     config = text_config(model.config)
     window = getattr(config, "sliding_window", None) or 0
     length = max(LENGTH, window + 8) if window <= LONGEST_WINDOW else LENGTH
@@ -44,7 +47,7 @@ def parity_tokens(model: PreTrainedModel) -> Int[Tensor, "example pos"]:
 @contextmanager
 def plain_forward(model: PreTrainedModel) -> Iterator[None]:
     """The model in evaluation mode with eager attention; put back as it was afterwards."""
-    training, attention = model.training, model.config._attn_implementation
+    training, attention = model.training, model.config._attn_implementation or "eager"
     model.eval()
     if attention != "eager":
         model.set_attn_implementation("eager")
@@ -130,11 +133,13 @@ def check_log_probs(
         raise ParityError(f"{name}: logits of shape {tuple(ours.shape)}, Hugging Face's have {tuple(theirs.shape)}.")
     bound = TOLERANCE[dtype] if tolerance is None else tolerance
     # Where both give -inf (padding rows of a vocabulary) they agree.
-    gap = float(torch.where(ours == theirs, torch.zeros_like(ours), (ours - theirs).abs()).max())
-    if not gap < bound:
+    gaps = torch.where(ours == theirs, torch.zeros_like(ours), (ours - theirs).abs())
+    gap, mean = float(gaps.max()), float(gaps.mean())
+    if not (gap < bound and (mean < MEAN_TOLERANCE[dtype] or tolerance is not None)):
         raise ParityError(
-            f"{name}: the loaded model's log-probabilities differ from Hugging Face's by up to {gap:.3g} (allowed in "
-            f"{str(dtype).removeprefix('torch.')}: {bound:g}), so it is not the same model and is not returned. The mapping is wrong "
-            "for this checkpoint; please report its config.json."
+            f"{name}: the loaded model's log-probabilities differ from Hugging Face's by up to {gap:.3g}, by {mean:.2g} on "
+            f"average (allowed in {str(dtype).removeprefix('torch.')}: {bound:g}). It is not the same model and is not returned: "
+            "the mapping is wrong for this checkpoint; please report its config.json. (Where you know the difference to be rounding, "
+            "as in a very deep model, raise parity_tolerance=.)"
         )
     return gap

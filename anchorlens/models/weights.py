@@ -12,15 +12,13 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 from transformer_lens import HookedTransformer, HookedTransformerConfig
-from transformer_lens.pretrained.weight_conversions import (
-    convert_gemma_weights,
-    convert_gpt2_weights,
-    convert_llama_weights,
-    convert_mistral_weights,
-    convert_neox_weights,
-    convert_qwen2_weights,
-    convert_qwen3_weights,
-)
+from transformer_lens.pretrained.weight_conversions.gemma import convert_gemma_weights
+from transformer_lens.pretrained.weight_conversions.gpt2 import convert_gpt2_weights
+from transformer_lens.pretrained.weight_conversions.llama import convert_llama_weights
+from transformer_lens.pretrained.weight_conversions.mistral import convert_mistral_weights
+from transformer_lens.pretrained.weight_conversions.neox import convert_neox_weights
+from transformer_lens.pretrained.weight_conversions.qwen2 import convert_qwen2_weights
+from transformer_lens.pretrained.weight_conversions.qwen3 import convert_qwen3_weights
 from transformers import PreTrainedModel
 
 from anchorlens.errors import CheckpointError, UnsupportedModelError
@@ -44,6 +42,13 @@ def language_model(model: PreTrainedModel) -> Any:
     return getattr(base, "language_model", base)
 
 
+def count_parameters(model: PreTrainedModel) -> int:
+    """Parameters of the language model and its head, tied weights once, a vision tower left out."""
+    head = model.get_output_embeddings()
+    found = [*language_model(model).parameters(), *(head.parameters() if head is not None else ())]
+    return sum(parameter.numel() for parameter in {id(parameter): parameter for parameter in found}.values())
+
+
 def hooked_state(model: PreTrainedModel, cfg: HookedTransformerConfig) -> dict[str, Tensor]:
     """The model's weights under TransformerLens's names; mostly views of the model's own memory.
 
@@ -59,10 +64,7 @@ def hooked_state(model: PreTrainedModel, cfg: HookedTransformerConfig) -> dict[s
     source.device = str(model.device)  # the converters make their zero biases there
     base = language_model(model)
     with torch.no_grad():
-        if kind == "gpt_neox":
-            state = _neox_state(model, base, source)
-        else:
-            state = CONVERTERS[kind](model, source)
+        state = _neox_state(model, base, source) if kind == "gpt_neox" else CONVERTERS[kind](model, source)
         if kind not in ("gpt2", "gpt_neox"):
             state |= _attention_biases(base, cfg)
         state.setdefault("unembed.b_U", torch.zeros(cfg.d_vocab, dtype=cfg.dtype))

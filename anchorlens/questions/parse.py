@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anchorlens.questions.example import Span
 from anchorlens.questions.words import (
@@ -16,8 +16,10 @@ from anchorlens.questions.words import (
     STOP,
     WH,
     Word,
-    is_verb,
+    small_flags,
     split_words,
+    verb_flags,
+    word_set,
 )
 
 # A quotation longer than this is a sentence, not a name.
@@ -27,12 +29,16 @@ _PLAIN = re.compile(r'"([^"]+)"')
 _TYPOGRAPHIC = re.compile(r"“([^“”]+)”|„([^„“”]+)[“”]|«([^«»]+)»|``([^`']+)''|`([^`'’]+)['’]")
 # Single quotes: opened where no word character stands before, closed where none follows; inside, an apostrophe between letters
 # ("Hobson's") does not close. Decades ('80s) do not open.
-_SINGLE = re.compile(r"(?<!\w)'(?!\d\ds)([^\s'][^']*(?:(?<=\w)'(?=\w)[^']*)*)'(?!\w)|(?<!\w)‘([^\s‘][^‘’]*(?:(?<=\w)’(?=\w)[^‘’]*)*)’(?!\w)")
+_SINGLE = re.compile(
+    r"(?<!\w)'(?!\d\ds)([^\s'][^']*(?:(?<=\w)'(?=\w)[^']*)*)'(?!\w)|(?<!\w)‘([^\s‘][^‘’]*(?:(?<=\w)’(?=\w)[^‘’]*)*)’(?!\w)"
+)
 _LINKS = re.compile(r"""[\s,"'“”‘’«»]*\b(?:and|or|vs\.?|versus)\b[\s"'“”‘’«»]*""", re.IGNORECASE)
 # "Which of the following ...", "what other ...": between the wh-word and the noun it asks for.
-_FILLERS = frozenset("exactly other two three four of the following these those one".split())
+_FILLERS = word_set(
+    "exactly other another two three four five of the following these those one most least more fewer only last next all same"
+)
 # "What type of tree": the noun after "of" belongs to the property.
-_KINDS = frozenset("type types kind kinds sort sorts form forms style breed species genre brand category".split())
+_KINDS = word_set("type types kind kinds sort sorts form forms style breed species genre brand category")
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,9 @@ class Parsed:
     Attributes:
         text: The question.
         words: Its words.
+        after_do: Of each word, whether "do" or a modal stands not far before it, the wh-word aside.
+        verbs: Of each word, whether it is taken for a verb.
+        content: Of each word, whether it is noun-like: no small word, no verb.
         wh: Index of the word that asks; None in a statement, a command or a yes/no question.
         phrase: Indices of the noun phrase that is asked for, first and one past the last; None where there is none.
         phrase_kind: ``asked`` (right after the wh-word: "which *city*", "how *old*", "name the *planet*"), ``copula`` ("what is the
@@ -52,6 +61,9 @@ class Parsed:
 
     text: str
     words: tuple[Word, ...]
+    after_do: tuple[bool, ...]
+    verbs: tuple[bool, ...]
+    content: tuple[bool, ...]
     wh: int | None
     phrase: tuple[int, int] | None
     phrase_kind: str
@@ -61,22 +73,6 @@ class Parsed:
     def span(self, first: int, end: int) -> Span:
         """The characters of words ``first`` to ``end`` (one past the last)."""
         return Span(self.words[first].start, self.words[end - 1].end)
-
-    def verb(self, index: int) -> bool:
-        """Whether a word is taken for a verb."""
-        return is_verb(self.words[index], self.cased, self.after_do(index))
-
-    def after_do(self, index: int) -> bool:
-        """Whether "do" or a modal stands before a word in its sentence, after the wh-word."""
-        first = 0 if self.wh is None else self.wh
-        return any(self.words[i].low in DO_OR_MODAL for i in range(first, min(index, first + 12)))
-
-    def content(self, index: int) -> bool:
-        """Whether a word is noun-like: no small word, no verb, not the wh-word."""
-        word = self.words[index]
-        if self.cased and word.capital and not word.opens and word.low not in STOP:
-            return True
-        return word.low not in STOP and not self.verb(index)
 
     def in_phrase(self, index: int) -> bool:
         """Whether a word belongs to the noun phrase that is asked for."""
@@ -141,7 +137,10 @@ def _wh_rank(words: tuple[Word, ...], index: int) -> int:
     conjunction = word.low in {"when", "where", "while"} and not follows_aux
     if first and not conjunction:
         return 0
-    if word.low in {"what", "whose", "how", "whats"} or (index == len(words) - 1 and word.low != "whom"):
+    introduced = words[0].low in PREPOSITIONS | {"if", "when", "while"}
+    if leading and words[clause].breaks and introduced and not conjunction:
+        return 1
+    if word.low in {"what", "how", "whats"} or (index == len(words) - 1 and word.low != "whom"):
         return 1
     if word.low in {"which", "whom"} and not (word.breaks and word.low == "which"):
         return 2
@@ -166,20 +165,19 @@ def find_wh(words: tuple[Word, ...], quotes: tuple[Span, ...]) -> int | None:
 
 
 def _noun_phrase(view: Parsed, first: int, kinds: bool = True) -> tuple[int, int] | None:
-    """The run of noun-like words that begins at ``first``, "and" between two of them and "of X" after a word such as "type" included."""
+    """The run of noun-like words from ``first`` on, "and" between two of them and "of X" after a word such as "type" included."""
     words, i = view.words, first
     while i < len(words) and (i == first or not words[i].breaks):
         low = words[i].low
-        more = i + 1 < len(words) and not words[i + 1].breaks and view.content(i + 1)
+        more = i + 1 < len(words) and not words[i + 1].breaks and view.content[i + 1]
         if i > first and words[i].owned:
             # "hope brady's mother": the phrase that is asked for is what is owned.
             first = i
-        if view.content(i) or (i > first and low == "and" and more and not words[i].capital):
-            i += 1
-        elif kinds and low == "of" and more and i > first and words[i - 1].low in _KINDS:
-            i += 1
-        else:
+        joined = i > first and low == "and" and more and not words[i].capital
+        joined = joined or (kinds and i > first and low == "of" and more and words[i - 1].low in _KINDS)
+        if not (joined or view.content[i]):
             break
+        i += 1
     while i > first and words[i - 1].low == "and":
         i -= 1
     return (first, i) if i > first else None
@@ -193,23 +191,54 @@ def _skip(words: tuple[Word, ...], i: int, what: frozenset[str]) -> int:
     return i
 
 
+def _cut_verb(view: Parsed, run: tuple[int, int] | None) -> tuple[int, int] | None:
+    """A run without a last word that must be a verb: "what phrase *indicates* that ...", in "-s" before a determiner."""
+    if run is None or run[1] - run[0] < 2 or run[1] >= len(view.words):
+        return run
+    last, follower, before = view.words[run[1] - 1], view.words[run[1]], view.words[run[1] - 2]
+    third_person = last.low.endswith("s") and not last.low.endswith(("ss", "us", "is", "ies")) and not last.capital
+    if third_person and not before.low.endswith("s") and not follower.breaks and follower.low in DETERMINERS | {"from", "to"}:
+        return run[0], run[1] - 1
+    return run
+
+
+def _phrase_of(view: Parsed, end: int) -> tuple[int, int] | None:
+    """The noun-like run that ends right before the word ``end``."""
+    first = end
+    while first > 0 and view.content[first - 1] and (first == end or not view.words[first].breaks):
+        first -= 1
+    return (first, end) if first < end else None
+
+
+def _statement_phrase(view: Parsed) -> tuple[int, int] | None:
+    """What a command or a phrase asks for: "name the *planet*", "*cast* of law & order"."""
+    words = view.words
+    opening = next((i for i, word in enumerate(words) if word.opens and word.low in IMPERATIVES), None)
+    if opening is not None:
+        return _noun_phrase(view, _skip(words, opening + 1, DETERMINERS | _FILLERS))
+    if not words or words[0].low in AUX:
+        return None
+    run = _noun_phrase(view, _skip(words, 0, DETERMINERS), kinds=False)
+    owner = run is not None and run[1] + 1 < len(words) and words[run[1]].low == "of" and not words[run[1]].breaks
+    return run if owner else None
+
+
 def _phrase(view: Parsed) -> tuple[tuple[int, int] | None, str]:
     """The noun phrase that is asked for, and how it is asked for."""
     words = view.words
     if view.wh is None:
-        opening = next((i for i, word in enumerate(words) if word.opens and word.low in IMPERATIVES), None)
-        if opening is None:
-            return None, "none"
-        return _noun_phrase(view, _skip(words, opening + 1, DETERMINERS | _FILLERS)), "asked"
+        return _statement_phrase(view), "asked"
     wh = words[view.wh]
     after = view.wh + 1
     if after >= len(words):
-        return None, "none"
+        # "... is the fear of what?"
+        of = view.wh > 1 and words[view.wh - 1].low == "of"
+        return (_phrase_of(view, view.wh - 1) if of else None), "asked"
     asked = wh.low in {"what", "which", "whose", "how", "whichever"}
     if wh.low == "how":
         after = _skip(words, after, frozenset({"many", "much"}))
         return (_noun_phrase(view, after) if after < len(words) else None), "asked"
-    if words[after].low in BE or words[after].owned or wh.low.endswith("s") and wh.low != "whose":
+    if words[after].low in BE or words[after].owned or (wh.low.endswith("s") and wh.low != "whose"):
         after = after if words[after].low not in BE else after + 1
         if wh.low.startswith(("when", "where", "why")):
             return None, "none"
@@ -218,7 +247,7 @@ def _phrase(view: Parsed) -> tuple[tuple[int, int] | None, str]:
         return _noun_phrase(view, _skip(words, after + 1, DETERMINERS | _FILLERS)), "copula"
     if not asked:
         return None, "none"
-    return _noun_phrase(view, _skip(words, after, _FILLERS)), "asked"
+    return _cut_verb(view, _noun_phrase(view, _skip(words, after, _FILLERS))), "asked"
 
 
 def parse(text: str) -> Parsed:
@@ -236,6 +265,17 @@ def parse(text: str) -> Parsed:
     small = sum(word.low in STOP for word in inner if not word.capital)
     cased = capitals > 0 and (small > 0 or capitals < 4)
     quotes = tuple(q for q in quotes if wh is None or not q.overlaps(Span(words[wh].start, words[wh].end)))
-    view = Parsed(text, words, wh, None, "none", quotes, cased)
+    after_do = _after_do(words, wh)
+    verbs = verb_flags(words, cased, after_do)
+    content = tuple(not (verb or small) for verb, small in zip(verbs, small_flags(words, cased), strict=True))
+    view = Parsed(text, words, after_do, verbs, content, wh, None, "none", quotes, cased)
     phrase, kind = _phrase(view)
-    return Parsed(text, words, wh, phrase, kind if phrase else "none", quotes, cased)
+    return replace(view, phrase=phrase, phrase_kind=kind if phrase else "none")
+
+
+def _after_do(words: tuple[Word, ...], wh: int | None) -> tuple[bool, ...]:
+    """Of each word, whether "do" or a modal stands among the few words between the wh-word and it."""
+    first = 0 if wh is None else wh
+    places = [i for i in range(first, min(len(words), first + 12)) if words[i].low in DO_OR_MODAL]
+    begin = places[0] if places else len(words)
+    return tuple(i > begin for i in range(len(words)))

@@ -13,16 +13,17 @@ that finds something decides. Readings of the method that the rules settle:
   A question of the form "What is a ganglion?" has a subject and no property.
 """
 
+import re
 from collections.abc import Callable, Iterator
 
 from anchorlens.questions.example import Span
 from anchorlens.questions.parse import Parsed, parse
-from anchorlens.questions.words import AUX, BASE_VERBS, DETERMINERS, STOP, TIME_WORDS, WEAK, is_demonym
+from anchorlens.questions.words import AUX, BASE_VERBS, DETERMINERS, STOP, TIME_WORDS, WEAK, is_demonym, word_set
 
 # Small words that may stand inside a capitalised name, between two capitalised words.
-_NAME_JOINERS = frozenset("of the and & or de la le les von van der den di da del du al bin ibn for in on to vs y".split())
+_NAME_JOINERS = word_set("of the and & or de la le les von van der den di da del du al bin ibn for vs y")
 # Small words that may stand inside a noun-like run.
-_NOUN_JOINERS = frozenset("of vs".split())
+_NOUN_JOINERS = word_set("of vs")
 _LONGEST_TAIL = 14
 
 Run = tuple[int, int]
@@ -42,7 +43,7 @@ def alternatives(view: Parsed) -> Span | None:
         return None
     if words[last].low == "and" and not (words[first].capital and words[last + 1].capital):
         return None
-    if words[first].low in STOP - DETERMINERS or any(view.verb(i) for i in range(first, n)):
+    if words[first].low in STOP - DETERMINERS or any(view.verbs[i] for i in range(first, n)):
         return None
     first += words[first].low in DETERMINERS and not words[first].capital
     return view.span(first, n)
@@ -59,7 +60,7 @@ def _name_run(view: Parsed, first: int) -> Run:
     while i < len(words):
         if words[i].breaks:
             break
-        if (words[i].capital and words[i].low not in AUX and i != view.wh) or (words[i].number and i == end):
+        if (words[i].capital and i != view.wh) or (words[i].number and i == end):
             end = i + 1
         elif not (words[i].low in _NAME_JOINERS and i - end < 2) or words[i].owned:
             break
@@ -72,12 +73,29 @@ def _name_runs(view: Parsed) -> Iterator[Run]:
     words, i = view.words, 0
     while i < len(words):
         word = words[i]
-        opener = word.opens and (word.low in STOP or view.verb(i) or word.low in WEAK)
+        opener = word.opens and (word.low in STOP or view.verbs[i] or word.low in WEAK)
         if not word.capital or i == view.wh or opener or word.low in {"i", "a"}:
             i += 1
             continue
         first, end = _name_run(view, i)
         i = end
+        if first > 0 and words[first - 1].number and not words[first].breaks:
+            # "127 Hours" and "the 1976 Olympics", but not "in 1960 Khrushchev".
+            year = re.fullmatch(r"[12]\d\d\d", words[first - 1].text) is not None
+            first -= not year or (first > 1 and words[first - 2].low == "the")
+        if (
+            view.phrase is not None
+            and view.phrase[0] <= first < view.phrase[1] < end
+            and words[view.phrase[1]].low in {"of", "for"}
+        ):
+            # "the Vice-President for George Bush" asks for the first and is about the second.
+            first = view.phrase[1] + 1
+            while first < end and not words[first].capital:
+                first += 1
+        if words[0].low in AUX:
+            # "Is Bob Smith British?": the predicate is no part of the name.
+            while end > first and is_demonym(words[end - 1]):
+                end -= 1
         if words[first].low in TIME_WORDS:
             first += 1
             while first < end and (words[first].number or not words[first].capital):
@@ -103,8 +121,7 @@ def _longest_names(view: Parsed, outside: bool, demonyms: bool) -> Span | None:
     runs = []
     for run in _name_runs(view):
         opens = view.words[run[0]].opens
-        origin = run[1] - run[0] == 1 and is_demonym(view.words[run[0]])
-        # "British" alone is the name asked for only before a break or a verb, as in "Is Bob British?".
+        origin = all(is_demonym(view.words[i]) or view.words[i].low in _NAME_JOINERS for i in range(*run))
         if (opens and _capitals(view, run) < 2) or origin != demonyms or _outside(view, run) != outside:
             continue
         runs.append((_capitals(view, run), not opens, run))
@@ -122,16 +139,21 @@ def capitalised_run_inside(view: Parsed) -> Span | None:
     return _longest_names(view, outside=False, demonyms=False)
 
 
-def _noun_runs(view: Parsed) -> Iterator[Run]:
-    """Runs of noun-like words outside the phrase that is asked for, "of" (with a determiner) and "vs" between two of them included."""
+def _noun_runs(view: Parsed, spare: Span | None = None) -> Iterator[Run]:
+    """Runs of noun-like words outside ``spare`` and the phrase that is asked for, "of" (with a determiner) and "vs" between two
+    of them included.
+    """
     words, i = view.words, 0
+    first, last = view.phrase or (0, 0)
+    begin, end_ = (spare.start, spare.end) if spare else (0, 0)
+    taken = [first <= k < last or (w.start < end_ and begin < w.end) for k, w in enumerate(words)]
     while i < len(words):
-        if not view.content(i) or view.in_phrase(i):
+        if not view.content[i] or taken[i]:
             i += 1
             continue
         end = j = i + 1
-        while j < len(words) and not words[j].breaks and not view.in_phrase(j):
-            if view.content(j):
+        while j < len(words) and not words[j].breaks and not taken[j]:
+            if view.content[j]:
                 end = j + 1
             elif not (words[j].low in _NOUN_JOINERS and j == end) and not (words[j].low in DETERMINERS and j == end + 1):
                 break
@@ -142,24 +164,19 @@ def _noun_runs(view: Parsed) -> Iterator[Run]:
 
 def _strong(view: Parsed, run: Run) -> int:
     """Noun-like words of a run that could stand as a subject alone."""
-    return sum(view.content(i) and view.words[i].low not in WEAK | TIME_WORDS for i in range(*run))
+    return sum(view.content[i] and view.words[i].low not in WEAK | TIME_WORDS for i in range(*run))
 
 
-def _longest_nouns(view: Parsed, spare: Span | None = None) -> Span | None:
-    """The noun-like run with most words; the first of equals, and numbers only after words."""
-
-    def rank(run: Run) -> tuple[bool, int, int]:
-        only_numbers = all(view.words[i].number for i in range(*run))
-        return (not only_numbers, _strong(view, run), -run[0])
-
-    runs = [r for r in _noun_runs(view) if _strong(view, r) and not (spare and spare.overlaps(view.span(*r)))]
-    best = max(runs, key=rank, default=None)
-    return None if best is None else view.span(*best)
+def _noun_rank(view: Parsed, run: Run) -> tuple[bool, int, int, int]:
+    """Longer runs first, then earlier ones; numbers only after words."""
+    only_numbers = all(view.words[i].number for i in range(*run))
+    return (not only_numbers, _strong(view, run), run[1] - run[0], -run[0])
 
 
 def noun_run(view: Parsed) -> Span | None:
     """The longest noun-like run of non-stop-words: "who played the *middle sister* on full house"."""
-    return _longest_nouns(view)
+    best = max((r for r in _noun_runs(view) if _strong(view, r)), key=lambda r: _noun_rank(view, r), default=None)
+    return None if best is None else view.span(*best)
 
 
 def origin(view: Parsed) -> Span | None:
@@ -172,7 +189,14 @@ def compound(view: Parsed) -> Span | None:
     if view.phrase is None or view.phrase[1] - view.phrase[0] < 2:
         return None
     first, end = view.phrase
-    return view.span(first, end - 1) if view.words[end - 2].low != "of" else view.span(end - 1, end)
+    if view.words[end - 2].low == "of":
+        return view.span(end - 1, end)
+    return view.span(first, end - 1) if _strong(view, (first, end - 1)) else None
+
+
+def whole_phrase(view: Parsed) -> Span | None:
+    """The phrase that is asked for, when all else is a verb: "who is the *first president* to be impeached"."""
+    return None if view.phrase is None else view.span(*view.phrase)
 
 
 SUBJECT_RULES: tuple[Callable[[Parsed], Span | None], ...] = (
@@ -183,6 +207,7 @@ SUBJECT_RULES: tuple[Callable[[Parsed], Span | None], ...] = (
     noun_run,
     origin,
     compound,
+    whole_phrase,
 )
 
 
@@ -207,15 +232,18 @@ def asked_phrase(view: Parsed, subject: Span) -> Span | None:
         start = heads[-1] + 1
     while start < end and view.words[start].low in {"of", "and", "vs"} | DETERMINERS:
         start += 1
+    # "spacecraft first to return", "actress best known as"
+    while end > start + 1 and view.words[end - 1].low in {"first", "best", "better"}:
+        end -= 1
     return view.span(start, end) if start < end else None
 
 
 def main_verb(view: Parsed, subject: Span) -> Span | None:
-    """The main content verb: "who *wrote* Emma", "when did Emma *appear*"; the first after the wh-word, else the first of all."""
+    """The main content verb: "who *wrote* Emma", "when did Emma *appear*"; the first after the wh-word, else the last before it."""
     begin = 0 if view.wh is None else view.wh + 1
-    order = [*range(begin, len(view.words)), *range(begin)]
+    order = [*range(begin, len(view.words)), *reversed(range(begin))]
     for i in order:
-        if _free(view, i, subject) and view.verb(i) and view.words[i].low not in AUX:
+        if _free(view, i, subject) and view.verbs[i] and view.words[i].low not in AUX:
             return view.span(i, i + 1)
     return None
 
@@ -226,7 +254,7 @@ def after_do(view: Parsed, subject: Span) -> Span | None:
         return None
     for i in range(view.wh + 1, len(view.words)):
         word = view.words[i]
-        if word.start >= subject.end and view.after_do(i) and word.low not in STOP - BASE_VERBS:
+        if word.start >= subject.end and view.after_do[i] and word.low not in STOP - BASE_VERBS:
             return view.span(i, i + 1) if _free(view, i, subject) else None
     return None
 
@@ -235,7 +263,7 @@ def predicate(view: Parsed, subject: Span) -> Span | None:
     """In a yes/no question or a statement, the longest noun-like run behind the subject: "Are Jo and Al *tennis players*?" """
     if view.wh is not None:
         return None
-    runs = [r for r in _noun_runs(view) if not subject.overlaps(view.span(*r))]
+    runs = list(_noun_runs(view, subject))
     behind = [r for r in runs if view.words[r[0]].start >= subject.end]
     best = max(behind or runs, key=lambda r: (r[1] - r[0], -r[0]), default=None)
     return None if best is None else view.span(*best)
@@ -243,7 +271,8 @@ def predicate(view: Parsed, subject: Span) -> Span | None:
 
 def remaining_nouns(view: Parsed, subject: Span) -> Span | None:
     """The longest other noun-like run, where a wh-word asks and no verb says what for: "where is the *capital* of Peru"."""
-    return _longest_nouns(view, spare=subject)
+    best = max(_noun_runs(view, subject), key=lambda r: _noun_rank(view, r), default=None)
+    return None if best is None else view.span(*best)
 
 
 PROPERTY_RULES: tuple[Callable[[Parsed, Span], Span | None], ...] = (

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from anchorlens.errors import InputError, SpanError
+from anchorlens.models.card import adds_bos
 from anchorlens.questions.example import Example, Span, normalise
 from anchorlens.questions.prompts import Prompt, PromptText
 
@@ -78,12 +79,6 @@ class TokenRow:
     def answer_ids(self) -> tuple[int, ...]:
         """Token ids of the exact answer."""
         return tuple(self.ids[p] for p in self.positions["answer"])
-
-
-def adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the Hugging Face tokenizer puts BOS before plain text."""
-    ids = tokenizer("a")["input_ids"]
-    return tokenizer.bos_token_id is not None and ids[:1] == [tokenizer.bos_token_id]  # pyright: ignore
 
 
 class RowTokenizer:
@@ -279,4 +274,4 @@ def pad_rows(rows: Sequence[Sequence[int]], pad_id: int = 0) -> TokenBatch:
     return TokenBatch(ids=ids, mask=mask)
 
 
-__all__ = ["ANCHORS", "Answer", "PromptText", "RowDropped", "RowTokenizer", "TokenBatch", "TokenRow", "adds_bos", "pad_rows"]
+__all__ = ["ANCHORS", "Answer", "PromptText", "RowDropped", "RowTokenizer", "TokenBatch", "TokenRow", "pad_rows"]

@@ -12,56 +12,69 @@ from dataclasses import dataclass
 _CHUNK = re.compile(r"[^\s—…/]+")
 _POSSESSIVE = re.compile(r"(?<=\w)['’´`][sS]?$")
 _NO_BREAK = re.compile(r"(?:['’´`][sS]?)?\s*&?\s*")
+_KEPT = "$£€%#°"
 _INITIAL_DOT = re.compile(r"\.\s*&?\s*")
-_ABBREVIATIONS = frozenset("dr mr mrs ms st jr sr vs v no mt ft lt col gen prof rev capt sgt dept u.s u.k".split())
 
-WH = frozenset("who whom whose what which when where why how whats whos whens wheres whichever".split())
-AUX = frozenset(
+
+def word_set(words: str) -> frozenset[str]:
+    """The words of a string, as a set."""
+    return frozenset(words.split())
+
+
+_ABBREVIATIONS = word_set("dr mr mrs ms st jr sr vs v no mt ft lt col gen prof rev capt sgt dept u.s u.k")
+
+WH = word_set("who whom whose what which when where why how whats whos whens wheres whichever")
+AUX = word_set(
     """is are was were am be been being do does did has have had can could will would shall should may might must
-    isn't aren't wasn't weren't don't doesn't didn't won't isnt arent wasnt doesnt didnt""".split()
+    isn't aren't wasn't weren't don't doesn't didn't won't isnt arent wasnt doesnt didnt"""
 )
-BE = frozenset("is are was were be been".split())
-DO_OR_MODAL = frozenset("do does did can could will would shall should may might must didn't doesn't don't".split())
-DETERMINERS = frozenset("the a an this that these those my your his her its our their".split())
-PREPOSITIONS = frozenset(
+BE = word_set("is are was were be been")
+DO_OR_MODAL = word_set("do does did can could will would shall should may might must didn't doesn't don't")
+DETERMINERS = word_set("the a an this that these those my your his her its our their")
+PREPOSITIONS = word_set(
     """of in on at to from by with for about against between into through during before after above below under over near
     since until till within without among amongst across along around behind beneath beside beyond despite except inside
-    outside onto off out up down per than via upon towards toward according following regarding throughout""".split()
+    outside onto off out up down per than via upon towards toward according following regarding throughout"""
 )
 STOP = (
     WH
     | AUX
     | DETERMINERS
     | PREPOSITIONS
-    | frozenset(
-        """and or but nor so if as not no nor i you he she it we they me him us them who's what's itself himself herself
+    | word_set(
+        """and or but nor so if as not no nor i you he she it we they me him them who's what's itself himself herself
         themselves there here then also too very just only both either neither each every all any some such same other
         another more most less least own ever never always often usually currently now today ago again once still yet
         while although though because whether however even much many few several like well best-known last next whom one
         ones please exactly approximately respectively else first-ever get gets got let's lets s t d ll re ve q ok vs
-        last previously originally formerly actually generally later earlier nowadays considered""".split()
+        last previously originally formerly actually generally later earlier nowadays considered"""
     )
 )
 
 # Words too weak to be a subject on their own.
-WEAK = frozenset(
+WEAK = word_set(
     """year years day days date month week time times name names term word words type types kind kinds sort sorts part parts
     thing things people person man woman way place called known named following original real main first second third new old
-    different character role number amount list example group title mean""".split()
+    different character role number amount list example group title mean"""
 )
-MONTHS = frozenset("january february march april may june july august september october november december".split())
-DAYS = frozenset("monday tuesday wednesday thursday friday saturday sunday".split())
+MONTHS = word_set("january february march april may june july august september october november december")
+DAYS = word_set("monday tuesday wednesday thursday friday saturday sunday")
 TIME_WORDS = MONTHS | DAYS
 
 # Adjectives of origin ("which British composer"): part of the property's noun phrase, a subject only when nothing else is left.
-_DEMONYM = re.compile(r"(?:\w+(?:ish|ese|ian|ean|ican|wegian))s?$|^(?:greek|german|dutch|french|welsh|swiss|czech|thai|turk)s?$")
+_DEMONYM = re.compile(
+    r"(?:\w+(?:ish|ese|ian|ean|ican|wegian))s?$|^(?:greek|latin|german|dutch|french|welsh|swiss|czech|thai|turk)s?$"
+)
 
 # Imperatives that open a question without a wh-word.
-IMPERATIVES = frozenset("name list give describe identify define state complete spell tell explain find".split())
+IMPERATIVES = word_set("name list give describe identify define state complete spell tell explain find")
 
 # Past forms and third persons of verbs that are common in questions. Lower-case words in "-ed" count as verbs too.
-VERBS = frozenset(
-    """wrote writes won wins sang sings sung played plays starred stars directed directs made makes became becomes began begins
+VERBS = word_set(
+    """written sung seen eaten frozen woven forgotten undergone playing coming leaving releasing going getting making taking
+    hosting singing starring doing having using winning directing explains stops starts changes acts indicates hires rescues
+    opens closes splits wants loves needs asks turns brings brought helps tries moves lasts competes involves
+    wrote writes won wins sang sings sung played plays starred stars directed directs made makes became becomes began begins
     begun came comes went goes gone took takes taken gave gives given got found finds founded founds led leads said says told
     tells knew knows known thought thinks saw sees seen left leaves held holds kept keeps stood stands ran runs lost loses
     met meets set sets wore wears worn drew draws drawn built builds bought buys sold sells sent sends spent spends shot shoots
@@ -70,24 +83,36 @@ VERBS = frozenset(
     swims dug digs hung hangs hid hides paid pays put puts read reads lay lies laid lays sat sits slept sleeps struck strikes
     swore sworn tore tears torn threw throws thrown woke wakes bit bites born died dies lived lives created creates invented
     invents discovered discovers includes contains features means refers represents produces produced happens happened
-    performs performed composes composed translates consists consist belongs forms follows serves works originates located
+    performs performed composes composed translates consists consist belongs forms follows serves originates located
     situated feeds affects causes controls connects borders flows hosts hosted presents voiced voices narrated
     appears appeared married marries succeeded succeeds replaced replaces governs rules ruled owns portrays portrayed
     derives describes concerns decides shows shown has said meets remains stays gets pumps carries covers crashes
-    co-wrote co-founded co-starred forbade forbids bore bears borne bred breeds bound bet cut shut shone sank sunk shrank
-    sprang stuck stung swung swept swore swung withdrew understood underwent undertook oversaw overcame outlawed""".split()
+    co-wrote co-founded co-starred forbade forbids bore borne bred breeds bound bet cut shut shone sank sunk shrank
+    sprang stuck stung swung swept swore swung withdrew understood underwent undertook oversaw overcame outlawed"""
 )
 # Bare verb forms; they count as verbs only after "do" and the modals.
-BASE_VERBS = frozenset(
+BASE_VERBS = word_set(
     """come go begin start end die live play sing write win take get make become give find see say tell know think mean leave hold
     keep stand run lose meet wear draw build buy sell send spend shoot hit beat fight catch teach ride rise fall fly grow drive
     break speak choose steal swim dig hang hide pay put read lie lay sit sleep strike throw wake bite use happen appear occur
     originate move join open close release air premiere invent discover found create form refer represent produce perform
     compose derive describe call compete represent star attend marry serve work belong act host lead follow finish stop turn
-    show have do be sink land graduate retire debut score share collaborate return receive control cause change help eat drink""".split()
+    show have do be sink land graduate retire debut score share collaborate return receive control cause change help eat drink
+    enter launch invade declare gain sign establish adopt publish ban introduce marry arrive reach pass elect separate
+    surrender conquer settle arrest develop apply retire resign kill burn crash pop bring teach differ function exist rank
+    sponsor border flow separate remain stay wear abolish refuse stand grant allow legalize legalise migrate"""
 )
 # Lower-case words in "-ed" that are no verbs.
-_ED_NOUNS = frozenset("united speed seed breed weed hundred sacred limited feed naked kindred unlimited bleed greed reed steed".split())
+_ED_NOUNS = word_set(
+    "united speed seed breed weed need deed shed sled hundred sacred limited feed naked kindred bleed greed reed"
+)
+
+# Adverbs in "-ly" are small words; these are not adverbs.
+_LY_NOUNS = word_set(
+    "family assembly butterfly dragonfly monopoly anomaly supply reply lily jelly belly italy july emily sicily firefly"
+)
+_CONTRACTION = re.compile(r"(?:i|you|he|she|it|we|they|that|there|who|what|let)'(?:s|m|ll|ve|re|d)|\w+n't")
+
 
 @dataclass(frozen=True)
 class Word:
@@ -100,6 +125,9 @@ class Word:
         breaks: Punctuation that ends a phrase stands between the word before and this one.
         owned: The word before carries a possessive ending.
         opens: It is the first word of a sentence.
+        low: It in lower case, with straight apostrophes.
+        capital: A letter of it is upper case.
+        number: It begins with a digit.
     """
 
     start: int
@@ -108,33 +136,16 @@ class Word:
     breaks: bool
     owned: bool
     opens: bool
-
-    @property
-    def low(self) -> str:
-        """Lower case, with straight apostrophes."""
-        return self.text.lower().replace("’", "'")
-
-    @property
-    def capital(self) -> bool:
-        """Whether a letter of it is upper case."""
-        return any(char.isupper() for char in self.text)
-
-    @property
-    def number(self) -> bool:
-        """Whether it begins with a digit."""
-        return self.text[0].isdigit()
-
-
-def _is_edge(char: str) -> bool:
-    """Punctuation and symbols, which no word begins or ends with; currency and per cent stay."""
-    return unicodedata.category(char)[0] in "PSZC" and char not in "$£€%#°"
+    low: str
+    capital: bool
+    number: bool
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """``start`` and ``end`` moved inwards over punctuation."""
-    while start < end and _is_edge(text[start]):
+    """``start`` and ``end`` moved inwards over punctuation and symbols; a word may begin or end with those of a currency."""
+    while start < end and text[start] not in _KEPT and unicodedata.category(text[start])[0] in "PSZC":
         start += 1
-    while end > start and _is_edge(text[end - 1]):
+    while end > start and text[end - 1] not in _KEPT and unicodedata.category(text[end - 1])[0] in "PSZC":
         end -= 1
     return start, end
 
@@ -157,7 +168,7 @@ def split_words(text: str) -> tuple[Word, ...]:
     last_end = 0
     for match in _CHUNK.finditer(text):
         start, end = _trimmed(text, *match.span())
-        if start == end:
+        if not any(char.isalnum() for char in text[start:end]):
             continue
         owner = _POSSESSIVE.search(text[start:end])
         if owner is not None and owner.start() > 0:
@@ -166,25 +177,39 @@ def split_words(text: str) -> tuple[Word, ...]:
         breaks = bool(words) and _breaks(gap, words[-1].text)
         opens = not words or (breaks and any(char in gap for char in ".?!"))
         owned = bool(words) and gap[:1] in {"'", "’", "´", "`"}
-        words.append(Word(start, end, text[start:end], breaks, owned, opens))
+        word = text[start:end]
+        capital = any(char.isupper() for char in word)
+        words.append(Word(start, end, word, breaks, owned, opens, word.lower().replace("’", "'"), capital, word[0].isdigit()))
         last_end = end
     return tuple(words)
 
 
-def is_verb(word: Word, cased: bool, after_do: bool) -> bool:
-    """Whether a word is taken for a verb.
+def verb_flags(words: tuple[Word, ...], cased: bool, after_do: tuple[bool, ...]) -> tuple[bool, ...]:
+    """Of each word, whether it is taken for a verb.
 
     Args:
-        word: The word.
-        cased: Capitals carry meaning in this question, so a capitalised word inside a sentence is part of a name.
-        after_do: It follows "do" or a modal, where verbs stand in their bare form.
+        words: The words of a question.
+        cased: Capitals carry meaning in it, so a capitalised word inside a sentence is part of a name.
+        after_do: Of each word, whether it follows "do" or a modal, where verbs stand in their bare form.
     """
-    low = word.low
-    if cased and word.capital and not word.opens:
-        return False
-    if low in VERBS or (after_do and low in BASE_VERBS):
-        return True
-    return low.endswith("ed") and len(low) > 4 and low not in _ED_NOUNS and "-" not in low
+    flags = []
+    for word, bare in zip(words, after_do, strict=True):
+        low = word.low
+        past = low.endswith("ed") and len(low) > 3 and low not in _ED_NOUNS and "-" not in low
+        name = cased and word.capital and not word.opens
+        flags.append(not name and (past or low in VERBS or (bare and low in BASE_VERBS)))
+    return tuple(flags)
+
+
+def small_flags(words: tuple[Word, ...], cased: bool) -> tuple[bool, ...]:
+    """Of each word, whether it is a stop-word, a contraction or an adverb in "-ly"; acronyms ("US", "IT") are not small."""
+    flags = []
+    for word in words:
+        low = word.low
+        acronym = cased and len(word.text) > 1 and word.text.isupper()
+        adverb = low.endswith("ly") and len(low) > 4 and low not in _LY_NOUNS
+        flags.append(not acronym and (low in STOP or adverb or _CONTRACTION.fullmatch(low) is not None))
+    return tuple(flags)
 
 
 def is_demonym(word: Word) -> bool:

@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -23,9 +24,9 @@ def point(**changes: object) -> dict[str, object]:
         "site": "resid_pre",
         "window": 1,
         "direction": "noising",
-        "mode": "",
+        "mode": "same_relation",
         "readout": "first_token",
-        "delta_kind": "",
+        "delta_kind": "probability",
         "control": "none",
         "seed": 0,
         "trivial": False,
@@ -66,7 +67,7 @@ def knockout_frame(
     }
     for m, (model, layers) in enumerate(models.items()):
         for d, dataset in enumerate(datasets):
-            own = {**fixed, "model": model, "dataset": dataset}
+            own: dict[str, Any] = {**fixed, "model": model, "dataset": dataset}
             for pathway, depth in (("Q-Anchored", -70.0 + 8 * d - 6 * m), ("A-Anchored", -5.0 - 2 * d), ("All", -28.0)):
                 if pathway == "All" and not unsplit:
                     continue
@@ -90,7 +91,7 @@ def swap_frame(
     for model, layers in models.items():
         for d, dataset in enumerate(datasets):
             for a, anchor in enumerate(anchors):
-                own: dict[str, object] = {"model": model, "dataset": dataset, "anchor": anchor}
+                own: dict[str, Any] = {"model": model, "dataset": dataset, "anchor": anchor}
                 falling = curve(layers, -62.0 + 7 * d + 5 * a, 0.55 + 0.04 * d, rng, **own)
                 if not anchor.startswith("answer"):
                     # Seen from the other end: large first, then nothing.

@@ -1,0 +1,88 @@
+"""What kind of answer a question asks for: donors and false answers are matched by it where there is no relation."""
+
+import re
+
+from anchorlens.questions.example import normalise
+
+ANSWER_TYPES = ("year", "number", "person", "place", "yes/no", "other")
+
+_YEAR = re.compile(r"\b(?:1\d{3}|20\d{2})\b|\b\d{2,4}0s\b|\b\d{1,4}\s?(?:bc|ad|bce|ce)\b")
+_MONTH = re.compile(
+    r"\b(?:january|february|march|april|may|june|july|august|september|october|november|december"
+    r"|monday|tuesday|wednesday|thursday|friday|saturday|sunday|century)\b"
+)
+_NUMBER_WORD = re.compile(
+    r"\b(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|twenty|thirty|fou?rty|fifty|sixty|seventy"
+    r"|eighty|ninety|hundred|thousand|million|billion|dozen|once|twice|none|half)\b"
+)
+_ASKS_YEAR = re.compile(r"\bwhen(?:'?s)?\b|\b(?:what|which) (?:year|date|decade|century|month)\b|\byear\b.{0,20}\bwhat\b")
+_ASKS_NUMBER = re.compile(r"\bhow (?:many|much|old|long|tall|far|high|often|deep|big|large)\b|\bwhat (?:number|percentage)\b")
+_PLACES = (
+    "city|country|state|town|capital|county|continent|village|region|province|island|nation|place|district|borough|street|river"
+    "|mountain|ocean|sea|lake|planet|suburb|county town"
+)
+_ASKS_PLACE = re.compile(
+    rf"^(?:\w+ )?where(?:'?s)?\b|\bwhere (?:is|was|are|were|do|does|did|will|would|can)\b"
+    rf"|\bwhere\W*$|\b(?:what|which)(?: [\w'-]+){{0,3}} (?:{_PLACES})\b"
+    rf"|\b(?:what|which)(?:'s| is| was)? the (?:[\w'-]+ ){{0,2}}(?:{_PLACES}) of\b"
+)
+_ASKS_PERSON = re.compile(
+    r"^(?:(?:in|on|at|by|during|after|before|of|for|from|with|according)\b.*?, |\w+,? )?who(?:m|'?s)?\b|\bwhom\b"
+    r"|\bwho (?:is|was|are|were|did|has|wrote|played|won)\b|\b(?:by|for) who\b"
+)
+_ASKED_PERSON = re.compile(
+    r"\b(?:what|which)(?: [\w'-]+){0,3} (?:actor|actress|singer|author|writer|composer|poet|president|king|queen|artist"
+    r"|painter|scientist|director|footballer|player|politician|musician|philosopher|comedian|explorer|architect|emperor|inventor"
+    r"|golfer|chemist|physicist|prime minister|pope|saint|man|woman)\b"
+)
+# The interrogative is looked for here only: later words of a very long question are its story.
+_HEAD = 400
+
+
+def _shape(answer: str) -> str:
+    """The type that an answer shows by itself: yes/no, a year, a number, else nothing is said."""
+    plain = normalise(answer)
+    if plain in {"yes", "no"}:
+        return "yes/no"
+    if re.fullmatch(r"(?:in )?(?:1\d{3}|20\d{2})", plain):
+        return "year"
+    if re.fullmatch(r"[\d\s]*\d[\d\s]*(?:st|nd|rd|th)?", plain) or (len(plain.split()) <= 3 and _is_number_words(plain)):
+        return "number"
+    return "other"
+
+
+def _is_number_words(plain: str) -> bool:
+    """Whether every word is a number word."""
+    words = plain.split()
+    return bool(words) and all(_NUMBER_WORD.fullmatch(word) for word in words)
+
+
+def answer_type(answer: str, question: str) -> str:
+    """The kind of answer, one of ``ANSWER_TYPES``.
+
+    Rules, in this order: (1) "yes" or "no" is ``yes/no``; (2) the question's words: "how many", "how old" and the like are
+    ``number``; "when" and "what year" are ``year``; "who" and "which actor" are ``person``; "where", "which city" and the like are
+    ``place``; a year or number is confirmed by the answer (it holds a digit, a month or a number word), else the answer is
+    ``other``, and a bare number is never a person or place; (3) the answer's own shape: a year, a number, else ``other``.
+
+    >>> answer_type("Rome", "in which Italian city is the Trevi Fountain"), answer_type("1912", "when did the Titanic sink?")
+    ('place', 'year')
+    """
+    shape = _shape(answer)
+    if shape == "yes/no":
+        return shape
+    asked, plain = question[:_HEAD].lower().replace("’", "'").strip(" \"'"), answer.lower()
+    numeric = any(char.isdigit() for char in plain) or _NUMBER_WORD.search(plain) is not None
+    if _ASKS_NUMBER.search(asked):
+        return "number" if numeric else "other"
+    if _ASKS_YEAR.search(asked) and (_ASKS_YEAR.match(asked) or not _ASKS_PERSON.match(asked)):
+        return "year" if _YEAR.search(plain) or _MONTH.search(plain) else "other"
+    if shape != "other":
+        return shape
+    if _ASKS_PERSON.match(asked):
+        return "person"
+    if _ASKS_PLACE.search(asked):
+        return "place"
+    if _ASKED_PERSON.search(asked) or _ASKS_PERSON.search(asked):
+        return "person"
+    return "other"

@@ -1,0 +1,303 @@
+"""``load_qa``: a name, a file or a table becomes question rows with spans (METHOD 2).
+
+Three steps: raw rows (``sources``), records (``schemas``), spans (``spans``). Every row of the file goes through them, because
+donors come from the whole file; ``limit`` then says which rows are evaluated. What is left out is counted with its reason.
+"""
+
+import hashlib
+import html
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anchorlens.errors import DataError, InputError, did_you_mean
+from anchorlens.questions.answers import answer_type
+from anchorlens.questions.example import Dropped, Example, question_id
+from anchorlens.questions.schemas import SCHEMAS, Record, Schema, check_fields, read_row
+from anchorlens.questions.sources import (
+    KNOWN,
+    SAMPLE_SUFFIX,
+    DatasetLike,
+    FrameLike,
+    KnownDataset,
+    Rows,
+    file_rows,
+    hub_rows,
+    known,
+    sample_rows,
+    table_rows,
+)
+from anchorlens.questions.spans import SpanFinder, SpansLike, span_finder
+from anchorlens.questions.templates import match_template
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class QAData:
+    """A question set, ready for a sweep.
+
+    Attributes:
+        name: ``popqa``, ``popqa-sample``, or the user's name.
+        examples: Rows to evaluate: after ``limit``, spans found, in file order.
+        pool: Every usable row of the whole file, where donors come from; contains ``examples``.
+        dropped: Rows of the evaluated draw that were left out, with their reasons.
+        pool_dropped: The same reasons counted over the whole file.
+        source: ``hub:akariasai/PopQA[test]``, ``file:popqa.jsonl``, ``sample:popqa``, ``frame`` or ``dataset``.
+        sha256: Of the raw rows in canonical JSON.
+        limit: How many rows were drawn; None for all.
+        seed: Of the draw.
+    """
+
+    name: str
+    examples: tuple[Example, ...]
+    pool: tuple[Example, ...]
+    dropped: tuple[Dropped, ...]
+    pool_dropped: dict[str, int]
+    source: str
+    sha256: str
+    limit: int | None
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    @property
+    def question_share(self) -> float:
+        """Mean over ``examples`` of the share of the question's characters that E_Q takes; nan without examples."""
+        shares = [(len(e.subject.of(e.question)) + len(e.property.of(e.question))) / len(e.question) for e in self.examples]
+        return sum(shares) / len(shares) if shares else float("nan")
+
+    @property
+    def dropped_counts(self) -> dict[str, int]:
+        """Reasons of ``dropped``, counted."""
+        return dict(sorted(Counter(row.reason for row in self.dropped).items()))
+
+    def _facts(self) -> dict[str, str]:
+        """What both representations show."""
+        reasons = ", ".join(f"{reason} {n}" for reason, n in self.dropped_counts.items())
+        sources = ", ".join(f"{source} {n}" for source, n in sorted(Counter(e.span_source for e in self.examples).items()))
+        return {
+            "examples": f"{len(self.examples):,}",
+            "dropped": f"{len(self.dropped):,}" + (f" ({reasons})" if reasons else ""),
+            "pool": f"{len(self.pool):,}",
+            "spans": sources or "none",
+            "E_Q share of question": f"{self.question_share:.2f}",
+            "limit": str(self.limit),
+            "seed": str(self.seed),
+            "source": self.source,
+            "sha256": self.sha256[:12],
+        }
+
+    def __repr__(self) -> str:
+        return f"QAData({self.name!r}: " + " | ".join(f"{key} {value}" for key, value in self._facts().items()) + ")"
+
+    def _repr_html_(self) -> str:
+        """A small table for notebooks."""
+        rows = "".join(
+            f"<tr><th>{html.escape(key)}</th><td>{html.escape(value)}</td></tr>" for key, value in self._facts().items()
+        )
+        return f"<table><caption>QAData: {html.escape(self.name)}</caption>{rows}</table>"
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """One row per example; segments as text and as characters, answers as a list."""
+        import pandas
+
+        columns = (
+            "example_id question_id dataset question answers relation answer_type subject property "
+            "subject_start subject_end property_start property_end span_source popularity"
+        )
+        return pandas.DataFrame([_frame_row(example) for example in self.examples], columns=columns.split())
+
+
+def _frame_row(example: Example) -> dict[str, Any]:
+    """An example as a row of ``QAData.to_frame``."""
+    return {
+        "example_id": example.example_id,
+        "question_id": example.question_id,
+        "dataset": example.dataset,
+        "question": example.question,
+        "answers": list(example.answers),
+        "relation": example.relation,
+        "answer_type": example.answer_type,
+        "subject": example.subject.of(example.question),
+        "property": example.property.of(example.question),
+        "subject_start": example.subject.start,
+        "subject_end": example.subject.end,
+        "property_start": example.property.start,
+        "property_end": example.property.end,
+        "span_source": example.span_source,
+        "popularity": example.popularity,
+    }
+
+
+def known_datasets() -> tuple[KnownDataset, ...]:
+    """The question sets that ``load_qa`` knows by name: four of the hub, four embedded samples."""
+    return KNOWN
+
+
+def canonical(row: dict[str, Any]) -> str:
+    """A row as JSON with sorted keys and without spaces: the form that is hashed."""
+    return json.dumps(row, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def _raw_rows(
+    name: "str | FrameLike | DatasetLike", path: Path | None, config: str | None, split: str | None, revision: str | None
+) -> tuple[Rows, str]:
+    """Raw rows, and the source as outputs name it.
+
+    Raises:
+        InputError: The arguments do not go together, or no set goes by the name.
+    """
+    entry = known(name) if isinstance(name, str) else None
+    from_hub = entry is not None and entry.kind == "hub" and path is None
+    if not from_hub and (config, split, revision) != (None, None, None):
+        raise InputError(
+            "config=, split= and revision= choose a part of a hub data set; leave them out with a file, sample or table."
+        )
+    if not isinstance(name, str):
+        if path is not None:
+            raise InputError("Give a table or path=, not both.")
+        return table_rows(name), "frame" if isinstance(name, FrameLike) else "dataset"
+    if entry is not None and entry.kind == "sample":
+        if path is not None:
+            raise InputError(f"{name!r} is embedded; to read a file of its schema use load_qa({_stem(name)!r}, path=...).")
+        return sample_rows(entry), f"sample:{_stem(name)}"
+    if path is not None:
+        return file_rows(path), f"file:{path.name}"
+    if entry is None:
+        names = [e.name for e in KNOWN]
+        raise InputError(
+            f"No data set goes by the name {name!r}. {did_you_mean(name, names)} To read a file of your own give path=."
+        )
+    config, split = config or entry.config, split or entry.split
+    part = ":".join(filter(None, (config, split))) + (f"@{revision}" if revision else "")
+    return hub_rows(entry.hub_id, config, split, revision), f"hub:{entry.hub_id}[{part}]"
+
+
+def _stem(name: str) -> str:
+    """A known name without the mark of a sample."""
+    return name.removesuffix(SAMPLE_SUFFIX)
+
+
+def _example_ids(records: Sequence[Record], hashes: Sequence[str], schema: Schema, source: str) -> list[str]:
+    """Unique names of the rows: the file's own where they are unique, else row number and hash.
+
+    Raises:
+        DataError: Ids of the user's own file repeat.
+    """
+    given = [record.file_id for record in records]
+    counts = Counter(file_id for file_id in given if file_id is not None)
+    repeated = [file_id for file_id, n in counts.items() if n > 1]
+    if repeated and schema.name == "own":
+        raise DataError(
+            f"{source}: {len(repeated)} ids repeat, for example {repeated[0]!r} ({counts[repeated[0]]} rows); "
+            "make them unique, or leave the id field out and rows are numbered."
+        )
+    if repeated or None in given:
+        return [f"{i:06d}-{digest[:8]}" for i, digest in enumerate(hashes)]
+    return [str(file_id) for file_id in given]
+
+
+def _example(record: Record, example_id: str, dataset: str, finder: SpanFinder, where: str) -> Example | Dropped:
+    """One row with its spans, or the reason why it has to be left out."""
+    first = record.answers[0] if record.answers else ""
+    reason = "empty_question" if not record.question else "no_answer" if not record.answers else ""
+    found = None if reason else finder.find(record, where)
+    if found is None or found.subject is None or found.property is None:
+        return Dropped(example_id, dataset, record.question, first, reason or (found.reason if found else ""))
+    return Example(
+        example_id=example_id,
+        question_id=question_id(record.question),
+        dataset=dataset,
+        question=record.question,
+        answers=record.answers,
+        subject=found.subject,
+        property=found.property,
+        relation=record.relation or _template_relation(record),
+        answer_type=record.answer_type or answer_type(first, record.question),
+        span_source=found.source,
+        popularity=record.popularity,
+    )
+
+
+def _template_relation(record: Record) -> str | None:
+    """The relation of a PopQA question whose file does not name it."""
+    match = match_template(record.question) if record.templated else None
+    return None if match is None else match.relation
+
+
+def load_qa(
+    name: "str | FrameLike | DatasetLike",
+    path: str | os.PathLike[str] | None = None,
+    config: str | None = None,
+    split: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    *,
+    revision: str | None = None,
+    spans: SpansLike = "auto",
+    dataset_name: str | None = None,
+) -> QAData:
+    """Loads a question set and finds the two segments of exact question tokens in every row.
+
+    Args:
+        name: ``popqa``, ``triviaqa``, ``hotpotqa`` or ``nq`` (from the hub, or with ``path`` from a file of that schema);
+            ``popqa-sample`` and so on (embedded); any other name with ``path``; a pandas frame; a ``datasets.Dataset``.
+        path: A local jsonl, json, csv, tsv or parquet file; in csv and tsv lists are JSON in a cell. The user's own schema:
+            ``question``, ``answers`` or ``answer``, and optionally ``id``, ``relation``, ``answer_type``, ``popularity``, and the
+            segments as ``subject_span`` and ``property_span`` ([first character, one past the last]) or as the texts ``subject`` and
+            ``property``, each occurring exactly once in the question. Annotated segments are read from files of every schema.
+        config: Configuration on the hub, instead of the default.
+        split: Split on the hub, instead of the default.
+        limit: How many rows are drawn from all rows of the file, before any are dropped; None for all. The draw keeps file order.
+        seed: Of the draw.
+        revision: Branch, tag or commit on the hub.
+        spans: ``auto``, ``rules``, ``annotation``, ``spacy:NAME``, or a function from a question to (subject, property) or None.
+        dataset_name: Name in outputs, instead of ``name`` (of a table: ``frame`` or ``dataset``). For a table, the name of a known
+            set also says which schema it has.
+
+    Returns:
+        The rows to evaluate, the pool of all usable rows, and what was dropped.
+
+    Raises:
+        InputError: An unknown name or ``spans``, arguments that do not go together, ``limit`` below 1.
+        DataError: A missing, empty, damaged or differently shaped file; repeated ids.
+        SpanError: An annotated span outside its question.
+        DownloadError: The hub cannot be reached or has no such set.
+    """
+    if limit is not None and (isinstance(limit, bool) or limit < 1):
+        raise InputError(f"limit must be at least 1, or None for all rows; got {limit}.")
+    finder = span_finder(spans)
+    file = None if path is None else Path(path).expanduser()
+    rows, source = _raw_rows(name, file, config, split, revision)
+    if not rows:
+        raise DataError(f"{source} has no rows; it needs one row a question.")
+    label = dataset_name or (name if isinstance(name, str) else source)
+    schema = SCHEMAS.get(_stem(name if isinstance(name, str) else label), SCHEMAS["own"])
+    check_fields(rows, schema, source)
+    texts = [canonical(row) for row in rows]
+    hashes = [hashlib.sha256(text.encode("utf8", "surrogatepass")).hexdigest() for text in texts]
+    places = [f"{source}, row {i + 1}" for i in range(len(rows))]
+    records = [read_row(row, schema, place) for row, place in zip(rows, places, strict=True)]
+    ids = _example_ids(records, hashes, schema, source)
+    results = [_example(r, i, label, finder, place) for r, i, place in zip(records, ids, places, strict=True)]
+    drawn = range(len(rows)) if limit is None else sorted(random.Random(seed).sample(range(len(rows)), min(limit, len(rows))))
+    reasons = Counter(result.reason for result in results if isinstance(result, Dropped))
+    return QAData(
+        name=label,
+        examples=tuple(result for result in (results[i] for i in drawn) if isinstance(result, Example)),
+        pool=tuple(result for result in results if isinstance(result, Example)),
+        dropped=tuple(result for result in (results[i] for i in drawn) if isinstance(result, Dropped)),
+        pool_dropped=dict(sorted(reasons.items())),
+        source=source,
+        sha256=hashlib.sha256("\n".join(texts).encode("utf8", "surrogatepass")).hexdigest(),
+        limit=limit,
+        seed=seed,
+    )

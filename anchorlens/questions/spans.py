@@ -1,0 +1,211 @@
+"""Where the two exact-question-token segments of a row come from (METHOD: where spans come from, rules 1-4).
+
+``spans=`` says how: ``auto`` (annotations of the file, else PopQA's templates, else the rule list), ``rules`` (templates and rules
+only), ``annotation`` (annotations only), ``spacy:NAME`` (a spaCy pipeline) or the user's own callable. Spans are characters. A row
+whose segments are not found is dropped by the caller under the reason given here; nothing is guessed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from anchorlens.errors import InputError, SpanError, did_you_mean
+from anchorlens.questions.example import Span
+from anchorlens.questions.parse import parse
+from anchorlens.questions.rules import property_of, rule_spans, subject_of
+from anchorlens.questions.schemas import Record
+from anchorlens.questions.templates import TemplateMatch, match_template
+
+SPAN_MODES = ("auto", "rules", "annotation")
+
+
+@runtime_checkable
+class SpanExtractor(Protocol):
+    """A way of the user's own to find the two segments of a question."""
+
+    def __call__(self, question: str) -> tuple[Span, Span] | None:
+        """Subject and property as characters of ``question``, disjoint and not empty; None drops the row."""
+        ...
+
+
+SpansLike: TypeAlias = "str | SpanExtractor | Callable[[str], tuple[Span, Span] | None]"
+
+
+@dataclass(frozen=True)
+class Found:
+    """The segments of one question.
+
+    Attributes:
+        subject: First segment, or None.
+        property: Second segment, or None.
+        source: As ``Example.span_source``.
+        reason: Why the row has to be dropped, empty where both segments are there.
+    """
+
+    subject: Span | None
+    property: Span | None
+    source: str
+    reason: str = ""
+
+
+def check_spans(question: str, subject: Span, property_: Span, where: str) -> None:
+    """Both segments inside the question, not empty and disjoint.
+
+    Raises:
+        SpanError: They are not; the message names the row and the segment.
+    """
+    for name, span in (("subject", subject), ("property", property_)):
+        if not 0 <= span.start < span.end <= len(question):
+            raise SpanError(
+                f"{where}: {name} span [{span.start}, {span.end}] does not lie in its question of {len(question)} characters; "
+                "spans are [first character, one past the last], counted from 0."
+            )
+        if not span.of(question).strip():
+            raise SpanError(f"{where}: {name} span [{span.start}, {span.end}] covers white space only; give it a word.")
+    if subject.overlaps(property_):
+        raise SpanError(
+            f"{where}: subject {subject.of(question)!r} and property {property_.of(question)!r} overlap; give two separate segments."
+        )
+
+
+def _located(question: str, text: str, name: str, where: str) -> Span:
+    """The one place of a text in the question.
+
+    Raises:
+        SpanError: It occurs nowhere, or more than once.
+    """
+    n = sum(question.startswith(text, i) for i in range(len(question)))
+    if n != 1:
+        raise SpanError(
+            f"{where}: {name} {text!r} occurs {n} times in the question {question!r}, it must occur exactly once; "
+            f"give its place as {name}_span = [first character, one past the last]."
+        )
+    start = question.index(text)
+    return Span(start, start + len(text))
+
+
+def _annotated(record: Record, where: str) -> tuple[Span | None, Span | None]:
+    """The segments that the row itself gives, offsets before text."""
+    found: list[Span | None] = []
+    for name, span, text in (
+        ("subject", record.subject_span, record.subject_text),
+        ("property", record.property_span, record.property_text),
+    ):
+        if span is not None:
+            found.append(Span(*span))
+        else:
+            found.append(_located(record.question, text, name, where) if text else None)
+    return found[0], found[1]
+
+
+def place_subject(question: str, subject: str, match: TemplateMatch) -> Span:
+    """Where PopQA's ``subj`` stands: in the template's slot if it is there, else where it first occurs clear of the property.
+
+    The slot itself is returned where ``subj`` does not occur (the question may word it otherwise).
+    """
+    slot = match.subject
+    inside = question.find(subject, slot.start, slot.end)
+    if inside >= 0:
+        return Span(inside, inside + len(subject))
+    start = question.find(subject)
+    while start >= 0:
+        span = Span(start, start + len(subject))
+        if not span.overlaps(match.property):
+            return span
+        start = question.find(subject, start + 1)
+    return slot
+
+
+def _templated(record: Record, use_subj: bool) -> Found | None:
+    """PopQA's segments: property by template, subject by ``subj`` or else by template."""
+    match = match_template(record.question) if record.templated else None
+    if match is None:
+        return None
+    if use_subj and record.popqa_subject and record.popqa_subject in record.question:
+        return Found(place_subject(record.question, record.popqa_subject, match), match.property, "annotation")
+    return Found(match.subject, match.property, "template")
+
+
+def _by_rules(question: str) -> Found:
+    """The rule list."""
+    subject, property_ = rule_spans(question)
+    reason = "no_subject" if subject is None else "no_property" if property_ is None else ""
+    return Found(subject, property_, "rules", reason)
+
+
+def _completed(question: str, subject: Span | None, property_: Span | None) -> Found:
+    """An annotation of one segment, the other one found by the rules clear of it."""
+    view = parse(question)
+    if subject is not None:
+        found = property_of(view, subject)
+        return Found(subject, found, "annotation", "" if found else "no_property")
+    found = subject_of(view)
+    clear = found is not None and property_ is not None and not found.overlaps(property_)
+    return Found(found if clear else None, property_, "annotation", "" if clear else "no_subject")
+
+
+@dataclass(frozen=True)
+class SpanFinder:
+    """Finds the segments of a row, in one of the ways that ``spans=`` names.
+
+    Attributes:
+        mode: ``auto``, ``rules``, ``annotation`` or ``custom``.
+        source: What rows of a custom extractor are marked with.
+        extractor: The custom extractor.
+    """
+
+    mode: str
+    source: str = ""
+    extractor: Callable[[str], tuple[Span, Span] | None] | None = None
+
+    def find(self, record: Record, where: str) -> Found:
+        """The segments of one row.
+
+        Args:
+            record: The row.
+            where: How messages name it.
+
+        Raises:
+            SpanError: An annotation or the user's extractor gives segments that are not in the question or overlap.
+        """
+        found = self._find(record, where)
+        if found.subject is not None and found.property is not None:
+            check_spans(record.question, found.subject, found.property, where)
+        return found
+
+    def _find(self, record: Record, where: str) -> Found:
+        if self.extractor is not None:
+            pair = self.extractor(record.question)
+            return Found(None, None, self.source, "no_spans") if pair is None else Found(pair[0], pair[1], self.source)
+        if self.mode == "rules":
+            return _templated(record, use_subj=False) or _by_rules(record.question)
+        subject, property_ = _annotated(record, where)
+        if subject is not None and property_ is not None:
+            return Found(subject, property_, "annotation")
+        if self.mode == "annotation":
+            templated = _templated(record, use_subj=True)
+            given = templated is not None and templated.source == "annotation"
+            return templated if templated is not None and given else Found(None, None, "annotation", "no_annotation")
+        if subject is not None or property_ is not None:
+            return _completed(record.question, subject, property_)
+        return _templated(record, use_subj=True) or _by_rules(record.question)
+
+
+def span_finder(spans: SpansLike) -> SpanFinder:
+    """What ``spans=`` stands for.
+
+    Raises:
+        InputError: No way goes by this name, or spaCy or its pipeline is not installed.
+    """
+    if not isinstance(spans, str):
+        return SpanFinder("custom", f"callable:{getattr(spans, '__name__', type(spans).__name__)}", spans)
+    if spans in SPAN_MODES:
+        return SpanFinder(spans)
+    if spans.startswith("spacy:") and len(spans) > len("spacy:"):
+        from anchorlens.questions.spacy_spans import SpacyExtractor
+
+        return SpanFinder("custom", spans, SpacyExtractor(spans.removeprefix("spacy:")))
+    raise InputError(
+        f"Unknown spans={spans!r}. {did_you_mean(spans, (*SPAN_MODES, 'spacy:en_core_web_sm'))} "
+        "A function from a question to (subject, property) or None can stand there too."
+    )

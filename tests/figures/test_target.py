@@ -1,0 +1,176 @@
+"""The target figure, built from invented numbers: layout, legend, colours and dashes are asserted, never a curve's value."""
+
+import math
+
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+
+from anchorlens.figures.curves import plot_curves
+
+from .synthetic import DATASETS, TARGET_MODELS, knockout_frame, swap_frame
+
+TITLE = "SYNTHETIC numbers, not measured: layout of the target figure"
+# Independent of the package: copied from METHOD 8.
+ENTRIES = [
+    ("Q-Anchored (PopQA)", "#1f77b4"),
+    ("A-Anchored (PopQA)", "#ff7f0e"),
+    ("Q-Anchored (TriviaQA)", "#2ca02c"),
+    ("A-Anchored (TriviaQA)", "#d62728"),
+    ("Q-Anchored (HotpotQA)", "#9467bd"),
+    ("A-Anchored (HotpotQA)", "#8c564b"),
+    ("Q-Anchored (NQ)", "#e377c2"),
+    ("A-Anchored (NQ)", "#7f7f7f"),
+]
+
+
+def legend(figure: go.Figure) -> list[go.Scatter]:
+    """The traces that the legend lists, as plotly orders them."""
+    return sorted((trace for trace in figure.data if trace.showlegend), key=lambda trace: trace.legendrank)
+
+
+def lines_of(figure: go.Figure, name: str) -> list[go.Scatter]:
+    return [trace for trace in figure.data if trace.name == name and trace.mode.startswith("lines")]
+
+
+@pytest.fixture(scope="module")
+def target() -> go.Figure:
+    return plot_curves(knockout_frame(), title=TITLE)
+
+
+def test_two_panels_named_after_their_models(target):
+    assert [note.text for note in target.layout.annotations] == ["Qwen3-8B", "Qwen3-32B"]
+    first, second = target.layout.xaxis, target.layout.xaxis2
+    assert first.domain[1] < second.domain[0]
+    assert target.layout.yaxis.domain == target.layout.yaxis2.domain
+    assert "xaxis3" not in target.to_dict()["layout"]
+
+
+def test_axes_layers_with_own_range_and_one_delta_scale(target):
+    layout = target.layout
+    assert (layout.xaxis.title.text, layout.xaxis2.title.text) == ("Layer", "Layer")
+    assert layout.xaxis.range == (-0.5, 35.5)
+    assert layout.xaxis2.range == (-0.5, 63.5)
+    assert layout.xaxis.matches is None
+    assert layout.xaxis2.matches is None
+    assert layout.yaxis.title.text == "ΔP"
+    assert layout.yaxis2.title.text is None
+    assert layout.yaxis2.matches == "y"
+    assert layout.yaxis2.range == layout.yaxis.range
+    assert (layout.yaxis.showticklabels, layout.yaxis2.showticklabels) == (True, False)
+    assert layout.yaxis.range[0] < 0 < layout.yaxis.range[1]
+    assert layout.yaxis.zeroline
+    assert layout.yaxis2.zeroline
+
+
+def test_exactly_eight_entries_in_order_with_their_colours(target):
+    assert [(trace.name, trace.line.color) for trace in legend(target)] == ENTRIES
+    assert target.layout.showlegend is True
+
+
+def test_legend_stands_below_all_panels(target):
+    box = target.layout.legend
+    assert (box.orientation, box.yref, box.y, box.yanchor) == ("h", "container", 0, "bottom")
+    assert (box.x, box.xanchor) == (0.5, "center")
+    # Grouped order would put every curve into a column of its own.
+    assert box.traceorder == "normal"
+
+
+def test_question_is_solid_and_answer_dashed_in_both_panels(target):
+    for name, colour in ENTRIES:
+        lines = lines_of(target, name)
+        assert [trace.xaxis for trace in lines] == ["x", "x2"]
+        assert {trace.line.color for trace in lines} == {colour}
+        assert {trace.line.dash for trace in lines} == {"solid" if name.startswith("Q") else "dash"}
+
+
+@pytest.mark.parametrize(
+    ("model", "axis", "dataset", "pathway", "name"),
+    [
+        ("Qwen/Qwen3-8B", "x", "popqa", "Q-Anchored", "Q-Anchored (PopQA)"),
+        ("Qwen/Qwen3-32B", "x2", "nq", "A-Anchored", "A-Anchored (NQ)"),
+    ],
+)
+def test_lines_are_the_frames_points(target, model, axis, dataset, pathway, name):
+    frame = knockout_frame()
+    wanted = {"model": model, "dataset": dataset, "pathway": pathway, "control": "none"}
+    own = frame[(frame[list(wanted)] == pd.Series(wanted)).all(axis=1)]
+    (line,) = (trace for trace in lines_of(target, name) if trace.xaxis == axis)
+    assert list(line.x) == list(range(TARGET_MODELS[model]))
+    assert list(line.y) == own["delta_p"].tolist()
+
+
+def test_every_entry_has_a_band_and_a_dotted_control_that_hide_with_it(target):
+    for name, colour in ENTRIES:
+        (group,) = {trace.legendgroup for trace in lines_of(target, name)}
+        mates = [trace for trace in target.data if trace.legendgroup == group]
+        bands = [trace for trace in mates if trace.fill == "toself"]
+        # The unsplit curve, of another colour, hides with the question's.
+        dotted = [trace for trace in mates if trace.line.dash == "dot" and trace.line.color == colour]
+        assert [trace.xaxis for trace in bands] == ["x", "x2"]
+        assert [trace.xaxis for trace in dotted] == ["x", "x2"]
+        red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+        assert {trace.fillcolor for trace in bands} == {f"rgba({red},{green},{blue},0.15)"}
+        assert {trace.hoverinfo for trace in bands} == {"skip"}
+        assert {trace.line.width for trace in dotted} == {1}
+        assert not any(trace.showlegend for trace in [*bands, *dotted])
+    assert target.layout.legend.groupclick == "togglegroup"
+
+
+def test_band_goes_along_the_upper_bound_and_back_along_the_lower():
+    frame = knockout_frame({"m": 5}, ("nq",), unsplit=False)
+    figure = plot_curves(frame)
+    own = frame[(frame["pathway"] == "Q-Anchored") & (frame["control"] == "none")]
+    (band,) = (trace for trace in figure.data if trace.fill == "toself" and trace.name.startswith("Q-Anchored"))
+    assert list(band.x) == [0, 1, 2, 3, 4, 4, 3, 2, 1, 0, 0]
+    high, low = own["ci_high"].tolist(), own["ci_low"].tolist()
+    assert list(band.y) == [*high, *reversed(low), high[0]]
+
+
+def test_curves_lie_above_bands_and_controls(target):
+    kinds = ["band" if t.fill == "toself" else "dotted" if t.line.dash == "dot" else "line" for t in target.data]
+    assert kinds == sorted(kinds, key=["band", "dotted", "line"].index)
+
+
+def test_unsplit_curve_is_thin_unlisted_and_hides_with_its_data_set(target):
+    for dataset, shown in zip(DATASETS, ("PopQA", "TriviaQA", "HotpotQA", "NQ"), strict=True):
+        unsplit = lines_of(target, f"All ({shown})")
+        assert [(trace.line.dash, trace.line.width, trace.showlegend) for trace in unsplit] == [("dashdot", 1.2, False)] * 2
+        assert {trace.legendgroup for trace in unsplit} == {f"{dataset}|knockout|question|Q-Anchored"}
+    assert "thin dash-dot: All (unsplit)" in target.layout.title.text
+
+
+def test_unsplit_curve_alone_is_listed():
+    frame = knockout_frame({"m": 4}, ("popqa",))
+    figure = plot_curves(frame[frame["pathway"] == "All"])
+    assert [(trace.name, trace.line.dash) for trace in legend(figure)] == [("All (PopQA)", "solid")]
+
+
+def test_title_says_synthetic_and_the_line_below_says_what_is_drawn(target):
+    lines = target.layout.title.text.split("<br>")
+    assert TITLE in lines[0]
+    told = " · ".join(line[line.index(">") + 1 : line.rindex("<")] for line in lines[1:])
+    assert told == (
+        "protocol knockout · readout probe · anchor question · mode mask · ΔP in percentage points · "
+        "band: 95 % bootstrap over questions · dotted: placebo · thin dash-dot: All (unsplit)"
+    )
+
+
+def test_swap_version_has_eight_swap_entries():
+    figure = plot_curves(swap_frame())
+    assert [(trace.name, trace.line.color) for trace in legend(figure)] == [
+        (name.replace("Anchored", "Anchored swap"), colour) for name, colour in ENTRIES
+    ]
+    told = figure.layout.title.text
+    assert "ΔP by layer: activation swap" in told
+    assert "dotted: null (donor streams at random positions)" in told
+    assert "donors same_relation" in told
+
+
+def test_range_holds_everything_that_is_drawn(target):
+    low, high = target.layout.yaxis.range
+    drawn = [value for trace in target.data for value in trace.y if value is not None and not math.isnan(value)]
+    assert low < min(drawn)
+    assert max(drawn) < high
+    # ... and no more than a twentieth of it is spare at either end.
+    assert (min(drawn) - low) == pytest.approx(0.05 * (max(drawn) - min(drawn)))

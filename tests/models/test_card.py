@@ -1,0 +1,99 @@
+"""Hashes that notice every change and nothing else."""
+
+import hashlib
+
+import pytest
+import torch
+import transformers
+
+from anchorlens.errors import InputError
+from anchorlens.models.card import PRIME, _checksums, card_of, tokenizer_sha256, weights_sha256
+from anchorlens.models.load import load_model
+from tests.tokenizers_small import small_tokenizer
+
+
+def slow_sums(tensor):
+    """The definition in the docstring, entry by entry."""
+    bits = tensor.contiguous().reshape(-1).view({4: torch.int32, 2: torch.int16}[tensor.element_size()]).tolist()
+    return sum(bits) % 2**64, sum(b * (1 + i % 65521) for i, b in enumerate(bits)) % 2**64
+
+
+@pytest.mark.parametrize("shape", [(3,), (7, 5), (PRIME,), (2, PRIME + 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_checksums_follow_their_definition(shape, dtype):
+    tensor = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+    assert _checksums(tensor) == slow_sums(tensor)
+
+
+def test_checksums_see_the_numbers_and_not_the_memory_layout():
+    tensor = torch.randn(40, 30, generator=torch.Generator().manual_seed(1))
+    assert _checksums(tensor.T) == _checksums(tensor.T.contiguous())
+    assert _checksums(tensor.T) != _checksums(tensor)
+
+
+def test_weights_hash_notices_one_changed_number_and_a_swap(tiny):
+    model = load_model(tiny("gpt2"), device="cpu")
+    before = weights_sha256(model)
+    assert before == load_model(tiny("gpt2"), device="cpu").anchorlens_card.weights_sha256
+    with torch.no_grad():
+        weight = model.blocks[1].mlp.W_in
+        weight[3, 4] = torch.nextafter(weight[3, 4], torch.tensor(9.0))
+        assert weights_sha256(model) != before
+        weight.copy_(load_model(tiny("gpt2"), device="cpu").blocks[1].mlp.W_in)
+        assert weights_sha256(model) == before
+        weight[[0, 1]] = weight[[1, 0]]
+        assert weights_sha256(model) != before
+
+
+def test_weights_hash_does_not_change_with_the_rotary_table(tiny):
+    model = load_model(tiny("llama"), device="cpu")
+    before = weights_sha256(model)
+    model.blocks[0].attn._extend_rotary_embeddings(300)
+    assert weights_sha256(model) == before
+
+
+def test_tokenizer_hash_ignores_padding_and_notices_bos():
+    plain = small_tokenizer("byte", bos=False)
+    before = tokenizer_sha256(plain)
+    plain(["a", "bb bb"], padding="longest", truncation=True, max_length=4, return_tensors=None) if plain.pad_token else None
+    plain("a b c", truncation=True, max_length=2)
+    assert tokenizer_sha256(plain) == before
+    assert tokenizer_sha256(small_tokenizer("byte", bos=True)) != before
+    assert tokenizer_sha256(small_tokenizer("byte", bos=False, chat=True)) != before
+
+
+def test_card_of_a_loaded_model(tiny):
+    path = tiny("llama")
+    model = load_model(path, device="cpu")
+    card = card_of(model)
+    assert card is model.anchorlens_card
+    hf = transformers.AutoModelForCausalLM.from_pretrained(path)
+    assert card.n_params == sum(p.numel() for p in hf.parameters())
+    expected = {
+        "name": "llama",
+        "source": "directory",
+        "revision": None,
+        "architecture": "LlamaForCausalLM",
+        "n_layers": 3,
+        "d_model": 48,
+        "n_heads": 4,
+        "device": "cpu",
+        "dtype": "float32",
+        "adds_bos": False,
+    }
+    assert {key: card.to_dict()[key] for key in expected} == expected
+    assert len(card.weights_sha256) == len(card.tokenizer_sha256) == len(hashlib.sha256().hexdigest())
+
+
+def test_card_of_a_model_that_somebody_else_made(tiny):
+    model = load_model(tiny("gpt2"), device="cpu")
+    known = model.anchorlens_card
+    del model.anchorlens_card
+    card = card_of(model)
+    assert (card.source, card.revision, card.parity) == ("hooked", None, None)
+    assert card.weights_sha256 == known.weights_sha256
+    assert load_model(model) is model
+    assert model.anchorlens_card == card
+    model.tokenizer = None
+    with pytest.raises(InputError, match=r"has no tokenizer\. Pass tokenizer="):
+        load_model(model)

@@ -1,0 +1,355 @@
+"""From a name to a model, and one clear error for each way that it can fail. No test here reaches the network."""
+
+import shutil
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
+import huggingface_hub
+import pytest
+import torch
+import transformers
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from anchorlens.errors import CheckpointError, DownloadError, InputError, ModelNotFoundError, UnsupportedModelError
+from anchorlens.models import devices, hub
+from anchorlens.models.load import load_model
+from tests.models.tiny import FAMILIES, random_model, save_model
+from tests.tokenizers_small import small_tokenizer
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def refused(status: int) -> httpx.Response:
+    return httpx.Response(status, request=httpx.Request("GET", "https://hub.example/model"))
+
+
+@pytest.fixture
+def no_sockets(monkeypatch):
+    """Any attempt to connect is an error of its own."""
+
+    def connect(self, address):
+        raise AssertionError(f"a connection to {address} was tried")
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_kwargs: pytest.fail("a host name was looked up"))
+
+
+@pytest.fixture
+def fake_hub(monkeypatch, tmp_path, no_sockets):
+    """A hub that serves one local directory, in the layout of the hub's cache; records what was asked for."""
+    asked: list[tuple[str, str | None, str | None]] = []
+
+    def serve(source: Path):
+        snapshot = tmp_path / "hub" / "snapshots" / COMMIT
+        shutil.copytree(source, snapshot)
+
+        def one(repo, filename, *, revision=None, token=None):
+            asked.append((repo, revision, token))
+            return str(snapshot / filename)
+
+        monkeypatch.setattr(huggingface_hub, "hf_hub_download", one)
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda _repo, **_options: str(snapshot))
+        return asked
+
+    return serve
+
+
+def failing_hub(monkeypatch, error):
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+
+
+# --- what works ---------------------------------------------------------------------------------------------------------------
+
+
+def test_local_directory_never_touches_the_network(tiny, no_sockets):
+    model = load_model(tiny("qwen3"), device="cpu")
+    assert (model.anchorlens_card.name, model.anchorlens_card.source) == ("qwen3", "directory")
+
+
+def test_a_path_with_another_familys_name_in_it_changes_nothing(tiny, tmp_path):
+    here = shutil.copytree(tiny("qwen2"), tmp_path / "llama-gemma-gpt2")
+    model = load_model(str(here), device="cpu")
+    assert model.anchorlens_card.architecture == "Qwen2ForCausalLM"
+    assert model.anchorlens_card.weights_sha256 == load_model(tiny("qwen2"), device="cpu").anchorlens_card.weights_sha256
+
+
+def test_hub_model_that_transformer_lens_does_not_register(tiny, fake_hub):
+    asked = fake_hub(tiny("qwen3"))
+    card = load_model("Qwen/Qwen3-32B", device="cpu", revision="main", token="secret").anchorlens_card
+    assert asked == [("Qwen/Qwen3-32B", "main", "secret")]
+    assert (card.name, card.source, card.revision) == ("Qwen/Qwen3-32B", "hub", COMMIT)
+
+
+def test_alias_of_transformer_lens_goes_to_the_official_repository(tiny, fake_hub):
+    asked = fake_hub(tiny("gpt2"))
+    card = load_model("gpt2-small", device="cpu").anchorlens_card
+    assert asked == [("gpt2", None, None)]
+    assert card.architecture == "GPT2LMHeadModel"
+
+
+def test_registered_model_of_another_architecture_takes_transformer_lenss_loader(fake_hub, tmp_path, monkeypatch, capsys):
+    config = transformers.GPTJConfig(
+        vocab_size=420, n_positions=64, n_embd=32, n_layer=2, n_head=4, rotary_dim=4, bos_token_id=0, eos_token_id=1
+    )
+    directory = save_model(random_model(config), tmp_path / "gptj")
+    fake_hub(directory)
+    # The loader asks the hub for the configuration by name.
+    asked = SimpleNamespace(from_pretrained=lambda _name, **_options: config)
+    monkeypatch.setattr("transformer_lens.loading_from_pretrained.AutoConfig", asked)
+    model = load_model("gpt-j-6B", device="cpu")
+    tokens = torch.arange(8, 30)[None]
+    hf = transformers.AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager").eval()
+    with torch.no_grad():
+        gap = (model(tokens).log_softmax(-1) - hf(input_ids=tokens).logits.log_softmax(-1)).abs().max()
+    assert gap < 1e-3
+    assert model.anchorlens_card.architecture == "GPTJForCausalLM"
+    assert model.tokenizer("Paris").input_ids == model.to_tokens("Paris")[0].tolist()
+    assert capsys.readouterr().out == "", "nothing is printed"
+
+
+def test_live_hugging_face_model_needs_its_tokenizer(tiny):
+    live = transformers.AutoModelForCausalLM.from_pretrained(tiny("gpt2"))
+    with pytest.raises(InputError, match=r"Pass tokenizer="):
+        load_model(live)
+    with pytest.raises(InputError, match=r"keeps its dtype, here torch.float32"):
+        load_model(live, dtype="bfloat16", tokenizer=small_tokenizer("byte", bos=False))
+
+
+# --- tokenizers ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bos", [False, True])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "qwen3", "gemma2"])
+def test_text_is_tokenised_as_auto_tokenizer_does(tiny, family, bos):
+    path = tiny(family, bos)
+    model = load_model(path, device="cpu")
+    plain = transformers.AutoTokenizer.from_pretrained(path)
+    for text in ("", "Paris", " Q: What is naïve?\nA: 東京", "<s>Paris"):
+        ids = plain(text)["input_ids"]
+        assert model.tokenizer(text)["input_ids"] == ids
+        assert (ids[:1] == [0]) == (bos or text.startswith("<s>"))
+        if ids:
+            assert model.to_tokens(text)[0].tolist() == ids
+    assert model.cfg.tokenizer_prepends_bos == model.cfg.default_prepend_bos == model.anchorlens_card.adds_bos == bos
+    assert model.tokenizer.padding_side == "right"
+    assert model.tokenizer.get_vocab() == plain.get_vocab(), "the padding token adds none"
+    batch = model.to_tokens(["Paris", "Paris and Paris"])
+    assert batch[0, -1] == model.tokenizer.eos_token_id
+
+
+def test_tokenizer_of_the_users_choice(tiny):
+    with_bos = small_tokenizer("byte", bos=True)
+    model = load_model(tiny("llama"), device="cpu", tokenizer=with_bos)
+    assert model.tokenizer is not with_bos
+    assert model.anchorlens_card.adds_bos
+    from_directory = load_model(tiny("llama"), device="cpu", tokenizer=tiny("llama", True))
+    assert from_directory.to_tokens("Paris").tolist() == model.to_tokens("Paris").tolist()
+    with pytest.raises(InputError, match="is neither a tokenizer nor a directory"):
+        load_model(tiny("llama"), tokenizer="nowhere")
+
+
+def test_directory_without_a_tokenizer(tiny, tmp_path):
+    here = shutil.copytree(tiny("gpt2"), tmp_path / "m", ignore=shutil.ignore_patterns("tokenizer*", "*.jinja"))
+    with pytest.raises(CheckpointError, match=r"Pass tokenizer="):
+        load_model(here, device="cpu")
+    assert load_model(here, device="cpu", tokenizer=small_tokenizer("byte", bos=False)).anchorlens_card.parity < 1e-3
+
+
+# --- what fails ---------------------------------------------------------------------------------------------------------------
+
+
+def test_directory_without_config(tmp_path):
+    with pytest.raises(ModelNotFoundError, match=r"holds no config\.json, so it is no Hugging Face checkpoint"):
+        load_model(tmp_path)
+
+
+def test_broken_config(tiny, tmp_path):
+    here = shutil.copytree(tiny("gpt2"), tmp_path / "m")
+    (here / "config.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"config\.json cannot be read"):
+        load_model(here)
+
+
+def test_truncated_weights(tiny, tmp_path):
+    here = shutil.copytree(tiny("gpt2"), tmp_path / "m")
+    weights = here / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    with pytest.raises(CheckpointError, match=r"weights in .* cannot be read"):
+        load_model(here, device="cpu")
+
+
+def test_missing_weights_are_not_filled_with_random_numbers(tiny, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    here = shutil.copytree(tiny("llama"), tmp_path / "m")
+    tensors = load_file(here / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, here / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"incomplete: it lacks 1 weights \(model\.layers\.1\.mlp\.up_proj\.weight\)"):
+        load_model(here, device="cpu")
+
+
+def test_unsupported_directory_names_the_families(tmp_path):
+    transformers.OPTConfig().save_pretrained(tmp_path)
+    with pytest.raises(
+        UnsupportedModelError, match=r"models of type 'opt' are not mapped\. Mapped: llama, mistral, .* gpt_neox"
+    ):
+        load_model(tmp_path)
+
+
+def test_a_checkpoints_own_code_is_neither_run_nor_asked_about(tmp_path, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_args: pytest.fail("a question was asked"))
+    (tmp_path / "config.json").write_text('{"model_type": "exotic", "auto_map": {"AutoConfig": "code.Config"}}')
+    (tmp_path / "code.py").write_text("raise SystemExit('it ran')")
+    with pytest.raises(UnsupportedModelError, match="has no models of type 'exotic'; own code is not run"):
+        load_model(tmp_path)
+
+
+def test_unsupported_hub_model_is_refused_before_its_weights_are_fetched(fake_hub, tiny, tmp_path, monkeypatch):
+    config = FAMILIES["llama"](mlp_bias=True)
+    config.save_pretrained(tmp_path / "m")
+    fake_hub(tmp_path / "m")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_args, **_kwargs: pytest.fail("weights were fetched"))
+    with pytest.raises(UnsupportedModelError, match="mlp_bias=True"):
+        load_model("someone/model", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "message"),
+    [
+        (GatedRepoError("gated", response=refused(403)), DownloadError, r"is gated: accept its terms .* set HF_TOKEN"),
+        (
+            RepositoryNotFoundError("no", response=refused(404)),
+            ModelNotFoundError,
+            r"Did you mean .*'meta-llama/Llama-3\.2-3B'",
+        ),
+        (RevisionNotFoundError("no", response=refused(404)), ModelNotFoundError, r"has no revision 'v9'"),
+        (EntryNotFoundError("config.json"), CheckpointError, r"lacks a file .*config\.json"),
+        (
+            LocalEntryNotFoundError("offline"),
+            DownloadError,
+            r"not in the local Hugging Face cache, and the hub cannot be reached",
+        ),
+        (HfHubHTTPError("401", response=refused(401)), DownloadError, r"refused .*HTTP 401.* set HF_TOKEN"),
+        (HfHubHTTPError("500", response=refused(500)), DownloadError, r"failed \(HTTP 500\)\. Try again later"),
+        (httpx.ReadTimeout("slow"), DownloadError, r"failed \(slow\)\. Check the network"),
+    ],
+)
+def test_each_way_a_download_fails(monkeypatch, error, expected, message):
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    failing_hub(monkeypatch, error)
+    with pytest.raises(expected, match=message) as caught:
+        load_model("meta-llama/Lama-3.2-3B", revision="v9")
+    assert type(caught.value) is expected
+    assert "Lama-3.2-3B" in str(caught.value)
+
+
+def test_offline_names_the_switch(monkeypatch, no_sockets, tmp_path):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(DownloadError, match=r"'Qwen/Qwen3-8B' is not in the local .* HF_HUB_OFFLINE forbids fetching it"):
+        load_model("Qwen/Qwen3-8B")
+
+
+def test_offline_loads_what_is_in_the_hubs_cache(monkeypatch, no_sockets, tmp_path, tiny):
+    repository = tmp_path / "models--someone--tiny"
+    shutil.copytree(tiny("llama"), repository / "snapshots" / COMMIT)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    card = load_model("someone/tiny", device="cpu").anchorlens_card
+    assert (card.revision, card.source) == (COMMIT, "hub")
+    assert card.weights_sha256 == load_model(tiny("llama"), device="cpu").anchorlens_card.weights_sha256
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("./nowhere/model", "There is no file or directory './nowhere/model'"),
+        ("missing.gguf", r"There is no file or directory 'missing\.gguf'"),
+        ("a/b/c/d", "There is no file or directory 'a/b/c/d'"),
+        ("smollm2-135m-instuct", "There is no file or directory 'smollm2-135m-instuct'|Did you mean 'smollm2-135m-instruct'"),
+    ],
+)
+def test_names_that_cannot_be(monkeypatch, name, message):
+    failing_hub(monkeypatch, RepositoryNotFoundError("no", response=refused(404)))
+    with pytest.raises(ModelNotFoundError, match=message):
+        load_model(name)
+
+
+def test_models_without_a_hugging_face_original(no_sockets):
+    with pytest.raises(UnsupportedModelError, match="has no Hugging Face model to be checked against"):
+        load_model("gelu-1l")
+
+
+def test_arguments_that_cannot_be(tiny, tmp_path):
+    model = load_model(tiny("gpt2"), device="cpu")
+    (tmp_path / "notes.txt").write_text("x")
+    for call, message in (
+        (lambda: load_model(model, device="cpu"), "keeps its device and dtype"),
+        (lambda: load_model(tiny("gpt2"), revision="main"), "is a local path, which has no revision"),
+        (lambda: load_model("smollm2-135m-instruct", revision="main"), "has one release only"),
+        (lambda: load_model(tmp_path / "notes.txt"), r"is a file, but not a \.gguf file"),
+        (lambda: load_model(tiny("gpt2"), device="gpu"), "There is no device 'gpu'"),
+        (lambda: load_model(tiny("gpt2"), device="cuda:99"), r"Device 'cuda:99' was asked for"),
+        (lambda: load_model(tiny("gpt2"), device="cpu", dtype="float23"), r"dtype='float23' is no type .* 'float32'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            call()
+
+
+# --- device and dtype ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("cuda", "mps", "chosen"), [(True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")])
+def test_device_is_the_first_of_cuda_mps_cpu(monkeypatch, cuda, mps, chosen):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+    assert devices.pick_device(None) == chosen
+
+
+def test_dtype_is_float32_until_an_accelerator_meets_a_big_model(tmp_path, monkeypatch):
+    config = FAMILIES["llama"](dtype="bfloat16")
+    with (tmp_path / "model.safetensors").open("wb") as weights:
+        weights.truncate(16_000_000_000)  # 8 billion parameters of two bytes; the file is sparse
+    assert devices.pick_dtype(None, "cuda", config, tmp_path) == torch.float32
+    with (tmp_path / "model.safetensors").open("wb") as weights:
+        weights.truncate(64_000_000_000)
+    assert devices.pick_dtype(None, "cuda", config, tmp_path) == torch.bfloat16
+    assert devices.pick_dtype(None, "cpu", config, tmp_path) == torch.float32
+    assert devices.pick_dtype("fp16", "cuda", config, tmp_path) == torch.float16
+    assert devices.pick_dtype("auto", "cpu", config, tmp_path) == torch.bfloat16
+
+
+def test_hub_weights_are_safetensors_where_there_are_any(monkeypatch, tmp_path):
+    asked = []
+
+    def snapshot(repo, *, allow_patterns, **options):
+        asked.append(allow_patterns)
+        if "pytorch_model*.bin" in allow_patterns:
+            (tmp_path / "pytorch_model.bin").touch()
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    assert hub.fetch_model("a/b", None, None, False) == tmp_path
+    assert ["model*.safetensors" in patterns for patterns in asked] == [True, False]
+    (tmp_path / "pytorch_model.bin").unlink()
+    monkeypatch.setattr(hub, "TORCH_FILES", ["other*.bin"])
+    with pytest.raises(CheckpointError, match="holds no weights that transformers reads"):
+        hub.fetch_model("a/b", None, None, False)

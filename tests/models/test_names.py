@@ -1,0 +1,40 @@
+"""The table of known models."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from anchorlens.models.names import TABLE, KnownModel, known_models, nearest_names, registered_name
+
+TARGETS = {"Qwen/Qwen3-8B": 36, "Qwen/Qwen3-32B": 64, "meta-llama/Llama-3.2-1B": 16, "meta-llama/Llama-3.2-3B": 28}
+
+
+def test_the_table_holds_the_target_models_and_the_packaged_one():
+    layers = {model.name: model.n_layers for model in known_models()}
+    assert {name: layers[name] for name in TARGETS} == TARGETS
+    assert known_models()[0].name == "smollm2-135m-instruct"
+    assert len(layers) == len(TABLE), "no name twice"
+
+
+def test_all_adds_what_transformer_lens_registers():
+    everything = known_models(all_registered=True)
+    assert everything[: len(TABLE)] == TABLE
+    assert KnownModel("facebook/opt-125m", "", None, "registered by TransformerLens") in everything
+    assert len({model.name for model in everything}) == len(everything)
+
+
+def test_aliases_in_any_case():
+    assert registered_name("gpt2-small") == "gpt2"
+    assert registered_name("PYTHIA-70M") == "EleutherAI/pythia-70m"
+    assert registered_name("Qwen/Qwen3-32B") is None
+
+
+def test_nearest_names():
+    assert nearest_names("smollm-135m-instruct").startswith("Did you mean 'smollm2-135m-instruct'")
+    assert nearest_names("zzzzzzzz") == "No known name is near; `anchorlens models` lists some."
+
+
+def test_the_table_needs_no_torch():
+    code = "import sys, anchorlens.models.names as n; n.known_models(); sys.exit('torch' in sys.modules)"
+    root = Path(__file__).resolve().parents[2]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0

@@ -1,0 +1,474 @@
+"""Loading: every source gives the same rows, draws are repeatable, what is dropped is counted, and every wrong input says so."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import pandas
+import pyarrow.parquet
+import pytest
+
+from anchorlens.errors import DataError, DownloadError, InputError, SpanError
+from anchorlens.questions import sources
+from anchorlens.questions.datasets import QAData, known_datasets, load_qa
+from anchorlens.questions.example import Span, question_id
+from anchorlens.questions.schemas import read_answers
+
+# Rows as the hub holds them, with every field; questions are our own.
+HUB_ROWS = {
+    "popqa": [
+        {
+            "id": 4222362, "subj": "Ada Lovelace", "prop": "occupation", "obj": "poet", "subj_id": 1, "prop_id": 22,
+            "obj_id": 2834605, "s_aliases": '["Ada Byron"]', "o_aliases": "[]",
+            "s_uri": "http://w/Q1", "o_uri": "http://w/Q2",
+            "s_wiki_title": "Ada Lovelace", "o_wiki_title": "Poet", "s_pop": 142, "o_pop": 25692,
+            "question": "What is Ada Lovelace's occupation?", "possible_answers": '["poet", "poetess"]',
+        },
+    ],
+    "triviaqa": [
+        {
+            "question": '"Who wrote ""Emma""?"', "question_id": "tc_2", "question_source": "http://q/",
+            "entity_pages": {"doc_source": [], "filename": [], "title": [], "wiki_context": []},
+            "search_results": {"description": [], "filename": [], "rank": [], "title": [], "url": [], "search_context": []},
+            "answer": {
+                "aliases": ["Jane Austen", "J. Austen"], "normalized_aliases": ["jane austen", "j austen"],
+                "matched_wiki_entity_name": "",
+                "normalized_matched_wiki_entity_name": "", "normalized_value": "jane austen", "type": "WikipediaEntity",
+                "value": "Jane Austen",
+            },
+        },
+    ],
+    "hotpotqa": [
+        {
+            "id": "5a8b", "question": "Which is larger, Russia or Belgium?", "answer": "Russia", "type": "comparison",
+            "level": "hard",
+            "supporting_facts": {"title": ["Russia"], "sent_id": [0]}, "context": {"title": ["Russia"], "sentences": [["Large."]]},
+        },
+    ],
+    "nq": [{"question": "when did the titanic sink", "answer": ["1912", "April 1912"]}],
+}  # fmt: skip
+
+
+def spans_of(data: QAData) -> list[tuple[str, str, str]]:
+    return [(e.subject.of(e.question), e.property.of(e.question), e.span_source) for e in data.examples]
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "spans", "answers", "answer_type", "relation", "popularity", "example_id"),
+    [
+        (
+            "popqa", ("akariasai/PopQA", None, "test"), ("Ada Lovelace", "occupation", "annotation"), ("poet", "poetess"),
+            "other", "occupation", 142.0, "4222362",
+        ),
+        (
+            "triviaqa", ("mandarjoshi/trivia_qa", "unfiltered.nocontext", "validation"), ("Emma", "wrote", "rules"),
+            ("Jane Austen", "J. Austen"), "person", None, None, "tc_2",
+        ),
+        (
+            "hotpotqa", ("hotpotqa/hotpot_qa", "distractor", "validation"), ("Russia or Belgium", "larger", "rules"), ("Russia",),
+            "other", None, None, "5a8b",
+        ),
+        (
+            "nq", ("google-research-datasets/nq_open", None, "validation"), ("titanic", "sink", "rules"), ("1912", "April 1912"),
+            "year", None, None, None,
+        ),
+    ],
+)  # fmt: skip
+def test_hub_rows_of_the_full_schema(monkeypatch, name, call, spans, answers, answer_type, relation, popularity, example_id):
+    calls = []
+
+    def load_dataset(repo, config=None, *, split=None, revision=None):
+        calls.append((repo, config, split, revision))
+        return datasets.Dataset.from_list(HUB_ROWS[name])
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    data = load_qa(name)
+    (example,) = data.examples
+    assert calls == [(*call, None)]
+    assert data.source == f"hub:{call[0]}[{':'.join(filter(None, call[1:]))}]"
+    assert spans_of(data) == [spans]
+    assert (example.answers, example.answer_type, example.relation, example.popularity) == (
+        answers,
+        answer_type,
+        relation,
+        popularity,
+    )
+    assert example.dataset == data.name == name
+    assert example.question_id == question_id(example.question)
+    assert re.fullmatch(example_id or r"000000-[0-9a-f]{8}", example.example_id)
+
+
+def test_hub_arguments_reach_the_hub(monkeypatch):
+    calls = []
+
+    def load_dataset(repo, config=None, *, split=None, revision=None):
+        calls.append((repo, config, split, revision))
+        return datasets.Dataset.from_list(HUB_ROWS["nq"])
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    data = load_qa("nq", config="nq_open", split="train", revision="abc")
+    assert calls == [("google-research-datasets/nq_open", "nq_open", "train", "abc")]
+    assert data.source == "hub:google-research-datasets/nq_open[nq_open:train@abc]"
+
+
+def test_a_repository_with_a_script_is_read_from_its_parquet_files(monkeypatch):
+    calls = []
+
+    def load_dataset(repo, config=None, *, split=None, revision=None, data_files=None):
+        calls.append((repo, data_files))
+        if data_files is None:
+            raise RuntimeError("Dataset scripts are no longer supported, but found hotpot_qa.py")
+        return datasets.Dataset.from_list(HUB_ROWS["hotpotqa"])
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert len(load_qa("hotpotqa")) == 1
+    files = "hf://datasets/hotpotqa/hotpot_qa@refs/convert/parquet/distractor/validation/*.parquet"
+    assert calls == [("hotpotqa/hotpot_qa", None), ("parquet", {"validation": files})]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (
+            ConnectionError("Couldn't reach 'akariasai/PopQA' on the Hub"),
+            DownloadError,
+            "akariasai/PopQA could not be loaded from the hub",
+        ),
+        (datasets.exceptions.DatasetNotFoundError("gone"), DownloadError, "give a local file of the same schema with path="),
+        (ValueError("Couldn't find cache for akariasai/PopQA"), DownloadError, "akariasai/PopQA is not in the local cache"),
+        (
+            ValueError('Unknown split "x"'),
+            InputError,
+            "akariasai/PopQA cannot be loaded with config=None, split='test': Unknown split",
+        ),
+    ],
+)
+def test_hub_failures_say_what_to_do(monkeypatch, error, kind, message):
+    def load_dataset(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(kind, match=re.escape(message)):
+        load_qa("popqa")
+
+
+def test_offline_is_respected(tmp_path):
+    code = (
+        "from anchorlens.questions.datasets import load_qa\nfrom anchorlens.errors import DownloadError\n"
+        "try:\n    load_qa('nq')\nexcept DownloadError as error:\n    raise SystemExit('OfflineModeIsEnabled' not in str(error))"
+    )
+    env = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PATH": "", "PYTHONPATH": str(Path(__file__).parents[2])}
+    assert subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode == 0
+
+
+OWN = [
+    {"id": "a", "question": "Who wrote Emma?", "answers": ["Jane Austen", "Austen"], "relation": "author", "popularity": 12.5},
+    {
+        "id": "b",
+        "question": "What is the capital of Peru?",
+        "answers": ["Lima"],
+        "subject_span": [23, 27],
+        "property_span": [12, 19],
+    },
+    {"id": "c", "question": "Where is Ulm?", "answers": ["Germany, mostly"], "subject": "Ulm", "property": "is"},
+]
+OWN_SPANS = [("Emma", "wrote", "rules"), ("Peru", "capital", "annotation"), ("Ulm", "is", "annotation")]
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    if path.suffix == ".jsonl":
+        path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n\n", encoding="utf8")
+    elif path.suffix == ".json":
+        path.write_text(json.dumps({"data": rows}), encoding="utf8")
+    elif path.suffix == ".parquet":
+        pandas.DataFrame(rows).to_parquet(path)
+    else:
+        cells = [{k: json.dumps(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows]
+        pandas.DataFrame(cells).to_csv(path, sep="\t" if path.suffix == ".tsv" else ",", index=False, encoding="utf-8-sig")
+    return path
+
+
+@pytest.mark.parametrize("extension", ["jsonl", "json", "csv", "tsv", "parquet"])
+def test_files_of_every_kind_give_the_same_examples(tmp_path, extension):
+    data = load_qa("mine", path=write(tmp_path / f"own.{extension}", OWN))
+    expected = load_qa(pandas.DataFrame(OWN), dataset_name="mine")
+    assert data.examples == expected.examples == data.pool
+    assert spans_of(data) == OWN_SPANS
+    assert data.source == f"file:own.{extension}"
+    assert [e.answers for e in data.examples] == [("Jane Austen", "Austen"), ("Lima",), ("Germany, mostly",)]
+    assert [e.example_id for e in data.examples] == ["a", "b", "c"]
+    assert (data.examples[0].relation, data.examples[0].popularity) == ("author", 12.5)
+    assert (data.examples[1].relation, data.examples[1].popularity) == (None, None)
+
+
+def test_tables_and_their_names():
+    frame = pandas.DataFrame(OWN)
+    assert load_qa(frame).source == load_qa(frame).name == "frame"
+    data = load_qa(datasets.Dataset.from_pandas(frame), dataset_name="mine")
+    assert (data.source, data.name) == ("dataset", "mine")
+    assert data.examples == load_qa(frame, dataset_name="mine").examples
+    popqa = load_qa(pandas.DataFrame(HUB_ROWS["popqa"]), dataset_name="popqa")
+    assert spans_of(popqa) == [("Ada Lovelace", "occupation", "annotation")]
+
+
+@pytest.mark.parametrize(
+    ("value", "answers"),
+    [
+        ("Lima", ("Lima",)),
+        ('["Lima", "Ciudad"]', ("Lima", "Ciudad")),
+        ("['Lima', \"L'ma\"]", ("Lima", "L'ma")),
+        ("[sic] Lima", ("[sic] Lima",)),
+        (1984, ("1984",)),
+        (1984.0, ("1984",)),
+        (["Lima", " Lima ", "", None], ("Lima",)),
+        ({"value": "A", "aliases": None}, ("A",)),
+        (None, ()),
+        ("  ", ()),
+    ],
+)
+def test_answers_in_every_form(value, answers):
+    assert read_answers(value) == answers
+
+
+def test_question_white_space_moves_annotated_offsets():
+    row = {"question": "  Who wrote Emma? ", "answer": "Jane", "subject_span": [12, 16], "property_span": [6, 11]}
+    data = load_qa(pandas.DataFrame([row]))
+    assert data.examples[0].question == "Who wrote Emma?"
+    assert spans_of(data) == [("Emma", "wrote", "annotation")]
+
+
+def many(n: int) -> list[dict]:
+    return [{"question": f"Who wrote Book{i}?" if i % 3 else "", "answer": f"Author {i}" if i % 5 else ""} for i in range(n)]
+
+
+def test_draw_is_seeded_ordered_and_counts_what_it_drops():
+    frame = pandas.DataFrame(many(60))
+    whole = load_qa(frame)
+    rows_ok = [i for i in range(60) if i % 3 and i % 5]
+    assert [int(e.example_id[:6]) for e in whole.examples] == rows_ok
+    assert whole.pool_dropped == whole.dropped_counts == {"empty_question": 20, "no_answer": 8}
+    draw = load_qa(frame, limit=30, seed=4)
+    assert len(draw.examples) + len(draw.dropped) == 30
+    assert draw == load_qa(frame, limit=30, seed=4)
+    assert draw.examples != load_qa(frame, limit=30, seed=5).examples
+    ids = [e.example_id for e in draw.examples]
+    assert ids == sorted(ids)
+    assert draw.pool == whole.pool
+    assert set(draw.examples) <= set(whole.pool)
+    assert draw.pool_dropped == whole.pool_dropped
+    assert load_qa(frame, limit=1_000).examples == whole.examples
+
+
+def test_dropped_rows_are_listed_with_reason():
+    rows = [
+        {"question": "", "answer": "x"},
+        {"question": "Who wrote Emma?", "answer": ""},
+        {"question": "What is a ganglion?", "answer": "a knot"},
+        {"question": "Who is he?", "answer": "him"},
+        {"question": "Who wrote Emma?", "answer": "Austen"},
+    ]
+    data = load_qa(pandas.DataFrame(rows))
+    assert [(row.reason, row.question, row.answer) for row in data.dropped] == [
+        ("empty_question", "", "x"),
+        ("no_answer", "Who wrote Emma?", ""),
+        ("no_property", "What is a ganglion?", "a knot"),
+        ("no_subject", "Who is he?", "him"),
+    ]
+    assert len(data) == 1
+
+
+def test_ids_are_stable_and_unique():
+    rows = [{"question": "who wrote emma", "answer": ["a"]}, {"question": "who wrote emma", "answer": ["a"]}]
+    first, second = load_qa(pandas.DataFrame(rows), dataset_name="nq").examples
+    assert first.example_id != second.example_id
+    assert first.example_id[7:] == second.example_id[7:]
+    assert first.question_id == second.question_id
+    repeated = pandas.DataFrame([{**HUB_ROWS["hotpotqa"][0], "id": "x"}] * 2)
+    assert [e.example_id[:6] for e in load_qa(repeated, dataset_name="hotpotqa").examples] == ["000000", "000001"]
+
+
+def test_hash_is_of_the_raw_rows():
+    frame = pandas.DataFrame(many(5))
+    assert load_qa(frame).sha256 == load_qa(frame, limit=2, seed=9, spans="rules").sha256
+    changed = frame.copy()
+    changed.loc[0, "answer"] = "other"
+    assert load_qa(changed).sha256 != load_qa(frame).sha256
+    assert load_qa(frame[["answer", "question"]]).sha256 == load_qa(frame).sha256
+
+
+def test_a_callable_extractor_serves_load_qa():
+    def ends(question: str) -> tuple[Span, Span] | None:
+        return (Span(0, 1), Span(len(question) - 1, len(question)))
+
+    data = load_qa(pandas.DataFrame(OWN), spans=ends)
+    assert spans_of(data) == [("W", "?", "callable:ends")] * 3
+    with pytest.raises(SpanError, match=re.escape("frame, row 1: property span [3, 30] does not lie")):
+        load_qa(pandas.DataFrame(OWN), spans=lambda _: (Span(0, 1), Span(3, 30)))
+
+
+def test_repr_html_and_frame_show_counts_and_share():
+    data = load_qa(
+        pandas.DataFrame([*OWN, {"id": "<d>", "question": "", "answers": ["x"]}]), dataset_name="<mine>", limit=4, seed=3
+    )
+    share = ((4 + 5) / 15 + (4 + 7) / 28 + (3 + 2) / 13) / 3
+    assert data.question_share == pytest.approx(share)
+    assert repr(data) == (
+        "QAData('<mine>': examples 3 | dropped 1 (empty_question 1) | pool 3 | spans annotation 2, rules 1 | "
+        f"E_Q share of question {share:.2f} | limit 4 | seed 3 | source frame | sha256 {data.sha256[:12]})"
+    )
+    assert "<caption>QAData: &lt;mine&gt;</caption>" in data._repr_html_()
+    frame = data.to_frame()
+    assert list(frame["subject"]) == ["Emma", "Peru", "Ulm"]
+    assert [q[a:b] for q, a, b in zip(frame["question"], frame["property_start"], frame["property_end"], strict=True)] == list(
+        frame["property"]
+    )
+
+
+def test_known_datasets_are_four_and_four_and_cheap():
+    entries = known_datasets()
+    assert [e.name for e in entries if e.kind == "hub"] == ["popqa", "triviaqa", "hotpotqa", "nq"]
+    assert [e.name for e in entries if e.kind == "sample"] == [
+        "popqa-sample",
+        "triviaqa-sample",
+        "hotpotqa-sample",
+        "nq-sample",
+    ]
+    code = (
+        "import sys, anchorlens.questions.datasets as d; d.known_datasets(); "
+        "sys.exit(any(m in sys.modules for m in ('torch', 'pandas', 'datasets', 'pyarrow')))"
+    )
+    env = {"PATH": "", "PYTHONPATH": str(Path(__file__).parents[2])}
+    assert subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("stem", ["popqa", "triviaqa", "hotpotqa", "nq"])
+def test_samples_load_by_name_and_are_called_samples(stem):
+    if not (Path(sources.__file__).parent / "samples" / f"{stem}.jsonl").exists():
+        pytest.skip("the sample is not written yet")
+    data = load_qa(f"{stem}-sample")
+    assert (data.name, data.source) == (f"{stem}-sample", f"sample:{stem}")
+    assert len(data) >= 160
+    assert {e.dataset for e in data.examples} == {f"{stem}-sample"}
+    assert data.dropped == ()
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize(
+    ("name", "least", "share"),
+    [("popqa", 1.0, 0.54), ("triviaqa", 0.98, 0.33), ("hotpotqa", 0.98, 0.35), ("nq", 0.97, 0.46)],
+)
+def test_real_files_keep_nearly_all_rows(tmp_path, shared_data, name, least, share):
+    lines = (shared_data / f"{name}.jsonl").read_text(encoding="utf8").splitlines()[:200]
+    path = tmp_path / f"{name}.jsonl"
+    path.write_text("\n".join(lines), encoding="utf8")
+    data = load_qa(name, path=path)
+    assert len(data) >= least * len(lines)
+    assert len(data) + sum(data.pool_dropped.values()) == len(lines)
+    assert data.question_share == pytest.approx(share, abs=0.06)
+    if name == "popqa":
+        assert {e.span_source for e in data.examples} == {"template"}
+        assert [str(json.loads(line)["id"]) for line in lines] == [e.example_id for e in data.examples]
+
+
+def bad_files(folder: Path) -> dict[str, tuple[Path, str]]:
+    texts = {
+        "empty": ("empty.jsonl", "", "empty.jsonl is empty; it needs one row a question."),
+        "blank": ("blank.jsonl", "\n\n", "file:blank.jsonl has no rows"),
+        "json line": ("a.jsonl", '{"question": "q", "answer": "a"}\n\n{"question": \n', "a.jsonl: bad JSON at line 3, column"),
+        "not an object": ("b.jsonl", '["q", "a"]', "b.jsonl: line 1 holds a list, not an object."),
+        "json": ("c.json", '[{"question": }]', "c.json: bad JSON at line 1, column 15"),
+        "jsonl as json": ("d.json", '{"a": 1}\n{"a": 2}', "One object a line is the jsonl format: name the file .jsonl."),
+        "json shape": ("e.json", '{"rows": []}', "e.json must hold a list of objects, or an object with such a list under 'data'."),
+        "extension": ("f.xlsx", "x", "Cannot read f.xlsx: the extension '.xlsx' is none of .jsonl, .json, .csv, .tsv, .parquet."),
+        "cells": ("g.csv", "question,answer\nWho wrote Emma,A,B\n", "g.csv: line 2 has more cells than the header has columns"),
+        "fields": ("h.csv", "query,answer\nWho,Me\n", "is not of the schema 'own': it lacks question; it has answer, query."),
+        "parquet": ("i.parquet", "no parquet at all", "i.parquet is not a readable parquet file"),
+        "number": ("j.csv", "question,answer,popularity\nWho is Ed?,A,many\n", "popularity or s_pop must be a number, got 'many'."),
+        "span": ("k.csv", 'question,answer,subject_span\nWho wrote Ed?,A,"[1]"\n', "subject_span must be [first"),
+        "type": ("l.csv", "question,answer,answer_type\nWho is Ed?,A,animal\n", "answer_type must be one of year"),
+        "ids": ("m.csv", "id,question,answer\n1,Who wrote Emma?,A\n1,Who wrote Ada?,A\n", "1 ids repeat, for example '1' (2 rows)"),
+    }  # fmt: skip
+    out = {}
+    for key, (name, text, message) in texts.items():
+        (folder / name).write_text(text, encoding="utf8")
+        out[key] = (folder / name, message)
+    (folder / "n.csv").write_bytes("question,answer\nWho wrote Émile?,R\n".encode("latin-1"))
+    out["encoding"] = (folder / "n.csv", "n.csv is not UTF-8 (byte 26); save it as UTF-8.")
+    out["missing"] = (folder / "emty.jsonl", "emty.jsonl. Did you mean 'empty.jsonl' or ")
+    out["folder"] = (folder, "is a directory; give one file")
+    return out
+
+
+BAD = [
+    "empty",
+    "blank",
+    "json line",
+    "not an object",
+    "json",
+    "jsonl as json",
+    "json shape",
+    "extension",
+    "cells",
+    "fields",
+    "parquet",
+]
+BAD += ["number", "span", "type", "ids", "encoding", "missing", "folder"]
+
+
+@pytest.mark.parametrize("key", BAD)
+def test_bad_files_are_one_clear_error(tmp_path, key):
+    path, message = bad_files(tmp_path)[key]
+    with pytest.raises(DataError, match=re.escape(message)):
+        load_qa("mine", path=path)
+
+
+def test_a_file_of_another_schema_names_what_is_missing(tmp_path):
+    path = write(tmp_path / "x.jsonl", HUB_ROWS["nq"])
+    with pytest.raises(
+        DataError,
+        match=re.escape(
+            "not of the schema 'popqa': it lacks possible_answers or obj; it has answer, question. Its fields fit: triviaqa"
+        ),
+    ):
+        load_qa("popqa", path=path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "popqq"}, "No data set goes by the name 'popqq'. Did you mean 'popqa'"),
+        ({"name": "popqa.jsonl"}, "To read a file of your own give path=."),
+        ({"name": "popqa", "limit": 0}, "limit must be at least 1, or None for all rows; got 0."),
+        (
+            {"name": "popqa-sample", "path": "x.jsonl"},
+            "'popqa-sample' is embedded; to read a file of its schema use load_qa('popqa', path=",
+        ),
+        (
+            {"name": "popqa", "path": "x.jsonl", "split": "test"},
+            "config=, split= and revision= choose a part of a hub data set",
+        ),
+        ({"name": pandas.DataFrame(OWN), "path": "x.jsonl"}, "Give a table or path=, not both."),
+        ({"name": "popqa", "spans": "spaci"}, "Unknown spans='spaci'."),
+    ],
+)
+def test_arguments_that_cannot_be_are_errors(arguments, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        load_qa(**arguments)
+
+
+def test_a_dictionary_of_splits_is_an_error():
+    splits = datasets.DatasetDict({"train": datasets.Dataset.from_list(OWN[:1])})
+    with pytest.raises(DataError, match=re.escape("This is a dictionary with the keys train; give one split of it.")):
+        load_qa(splits)
+
+
+def test_parquet_and_frame_gaps_are_missing_fields(tmp_path):
+    frame = pandas.DataFrame([{**OWN[0], "s_pop": 3}, {"id": "z", "question": "Who wrote Ada?", "answers": ["N"]}])
+    assert pandas.isna(frame["relation"][1])
+    frame.to_parquet(tmp_path / "gap.parquet")
+    assert pyarrow.parquet.read_table(tmp_path / "gap.parquet").num_rows == 2
+    for data in (load_qa(frame, dataset_name="g"), load_qa("g", path=tmp_path / "gap.parquet")):
+        assert [(e.relation, e.popularity) for e in data.examples] == [("author", 12.5), (None, None)]

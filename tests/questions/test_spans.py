@@ -1,0 +1,369 @@
+"""Spans: rules, templates, annotations, extractors. Facts, not shapes: the words that must be found, and what must never be."""
+
+import json
+import re
+import sys
+import time
+from collections import Counter
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anchorlens.errors import InputError, SpanError
+from anchorlens.questions.example import Span
+from anchorlens.questions.parse import find_quotes, parse
+from anchorlens.questions.rules import rule_spans
+from anchorlens.questions.schemas import Record
+from anchorlens.questions.spans import check_spans, place_subject, span_finder
+from anchorlens.questions.templates import TEMPLATES, match_template
+
+WH = {"who", "whom", "whose", "what", "which", "when", "where", "why", "how"}
+
+# question, subject, property; None where a segment must not be found.
+CASES = [
+    # a quotation comes first, of every kind of quotes
+    ("Who wrote 'Emma'?", "Emma", "wrote"),
+    ('Who recorded the album "Blue Train" in Hackensack?', "Blue Train", "recorded"),
+    ("Who sang “Yellow Bird” in 1957?", "Yellow Bird", "sang"),
+    ("Who sang ‘Don’t Look’ first?", "Don’t Look", "sang"),
+    ("Which composer wrote «Tosca»?", "Tosca", "composer"),
+    ("Who lives in 'Hobson's Choice'?", "Hobson's Choice", "lives"),
+    ('"Which British composer wrote ""The Lark March""?"', "The Lark March", "composer"),
+    ('"What type of creature is a ""Gila Woodpecker""?"', "Gila Woodpecker", "type of creature"),
+    ('"Who wrote Hamlet?"', "Hamlet", "wrote"),
+    # then the longest capitalised run that does not open the sentence
+    ("Who founded the Bank of England?", "Bank of England", "founded"),
+    ("In which city is the Trevi Fountain?", "Trevi Fountain", "city"),
+    ("Which planet did William Herschel discover?", "William Herschel", "planet"),
+    ("What was the pre-independence name of Malawi?", "Malawi", "pre-independence name"),
+    ("Who was Henry VIII's second wife?", "Henry VIII", "second wife"),
+    ("How old was J. R. R. Tolkien when he died?", "J. R. R. Tolkien", "old"),
+    ("How many strings has a Russian balalaika?", "Russian balalaika", "strings"),
+    ("La Paz is the administrative capital of which South American country?", "La Paz", "country"),
+    ("Las Vegas is in which US State?", "Las Vegas", "US State"),
+    ("The Kilby Awards were named after the man who discovered what effect?", "Kilby Awards", "effect"),
+    ("Who was the Vice-President for George Bush?", "George Bush", "Vice-President"),
+    ("Which early Bob Dylan album has a gunfighter on it?", "Bob Dylan", "album"),
+    ("Who directed 127 Hours?", "127 Hours", "directed"),
+    ("Who won the 1976 Olympics?", "1976 Olympics", "won"),
+    ("Where was Ludwig van Beethoven born?", "Ludwig van Beethoven", "born"),
+    ("It sold well. Who wrote Škvorecký's Zbabělci?", "Škvorecký's Zbabělci", "wrote"),
+    # then the longest noun-like run
+    ("what is the average height of a chinese man", "chinese man", "average height"),
+    ("who played the middle sister on full house", "middle sister", "played"),
+    ("when did the titanic sink", "titanic", "sink"),
+    ("who was hope brady's mother on days of our lives", "hope brady", "mother"),
+    ("what's the name of the muslim dress", "muslim dress", "name"),
+    ("who is the chicago bears quarterback", "chicago bears", "quarterback"),
+    ("who is the first president to be impeached", "first president", "impeached"),
+    ("genre of diary of a wimpy kid", "diary of a wimpy kid", "genre"),
+    ("Atychiphobia is the irrational fear of what?", "Atychiphobia", "irrational fear"),
+    # comparisons: one contiguous segment
+    ("Which is larger, Russia or Belgium?", "Russia or Belgium", "larger"),
+    ("which is bigger, mars or the earth", "mars or the earth", "bigger"),
+    ("Which genus has more species, Bactris and Epigaea?", "Bactris and Epigaea", "genus"),
+    ("Which came first, 'Jaws' or 'Alien'?", "Jaws' or 'Alien", "came"),
+    ("Who was born first, Ann Lee or Jo Ray?", "Ann Lee or Jo Ray", "born"),
+    # commands and yes/no questions
+    ("Name the capital city of the Canadian Province of Alberta?", "Canadian Province of Alberta", "capital city"),
+    ("Are Mike Bryan and Ray Ruffels both tennis players?", "Mike Bryan and Ray Ruffels", "tennis players"),
+    ("Are both Jonathan Marray and Wayne Black British?", "Jonathan Marray and Wayne Black", "British"),
+    # a definition has a subject and nothing that is asked of it
+    ("What is a ganglion?", "ganglion", None),
+    ("", None, None),
+    ("???", None, None),
+    ("who is he", None, None),
+]
+
+
+@pytest.mark.parametrize(("question", "subject", "asked"), CASES, ids=[case[0][:40] for case in CASES])
+def test_rules_find_these_words(question, subject, asked):
+    found = [None if span is None else span.of(question) for span in rule_spans(question)]
+    assert found == [subject, asked]
+
+
+def test_the_order_of_the_subject_rules():
+    # Each sentence also holds what a later rule would take.
+    assert rule_spans("Who wrote 'x' for the New York Times?")[0] == Span(11, 12)
+    question = "Who has the largest collection of rare blue stamps in Rome?"
+    assert rule_spans(question)[0].of(question) == "Rome"
+
+
+def assert_lawful(question, subject, asked):
+    for span in (subject, asked):
+        assert 0 <= span.start < span.end <= len(question)
+        assert span.of(question) == span.of(question).strip()
+        assert any(char.isalnum() for char in span.of(question))
+    assert not subject.overlaps(asked)
+    wh = parse(question).wh
+    if wh is not None:
+        word = parse(question).words[wh]
+        assert not Span(word.start, word.end).overlaps(subject)
+        assert not Span(word.start, word.end).overlaps(asked)
+
+
+VOCABULARY = """Who what which Which when how is was did the of in and or for Emma Bob Dylan's 'Blue "" " ’ “ ” 's , ? . : ( )
+British capital
+    city wrote born played old many name Name USA 1976 first McFarland é
+ñandú 東京 नमस्ते — & / vs. both 🙂"""
+WORDS = st.sampled_from(re.split(r"\s+", VOCABULARY))
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.one_of(st.text(max_size=80), st.lists(WORDS, max_size=18).map(" ".join), st.lists(WORDS, max_size=18).map("".join)))
+def test_any_text_gives_nothing_or_two_disjoint_segments(question):
+    subject, asked = rule_spans(question)
+    if subject is not None and asked is not None:
+        assert_lawful(question, subject, asked)
+    assert subject is not None or asked is None
+
+
+@pytest.mark.parametrize("unit", ["A ", "'", '"', "' '", "x's ", "Who of "])
+def test_long_questions_take_no_quadratic_time(unit):
+    def seconds(n):
+        text = ("Who wrote Emma? " + unit * n)[:n]
+        start = time.perf_counter()
+        rule_spans(text)
+        match_template(text)
+        return time.perf_counter() - start
+
+    seconds(1_000)
+    # Ten times the length: linear is 10x, quadratic 100x; the floor keeps the clock's noise out.
+    assert seconds(10_000) < 50 * max(seconds(1_000), 0.005)
+
+
+def test_a_2000_character_question_keeps_its_segments():
+    story = "She travelled far and saw many a thing. " * 50
+    question = story[:1_950] + ". Who wrote the Codex Seraphinianus?"
+    subject, asked = rule_spans(question)
+    assert (subject.of(question), asked.of(question)) == ("Codex Seraphinianus", "wrote")
+
+
+@pytest.mark.parametrize(
+    ("text", "quotes"),
+    [
+        ('"Who wrote ""Dune"" and ""Emma""?"', ['Dune"" and ""Emma']),
+        ("the dogs' bone and 'Rover's ball'", ["Rover's ball"]),
+        ("the '80s hit 'Fame'", ["Fame"]),
+        ("In Yiddish, what is 'chutzpah? (Pronounced so)", []),
+        ('"Is all of it quoted?"', []),
+        ("``Town'' and nothing", ["Town"]),
+    ],
+)
+def test_quotations(text, quotes):
+    assert [span.of(text) for span in find_quotes(text)] == quotes
+
+
+def test_each_template_gives_its_own_relation_and_segments():
+    for template in TEMPLATES:
+        raw = f"{template.before}Šen of the capital of?{template.after}"
+        question = raw.replace("*", "")
+        match = match_template(question)
+        assert match is not None
+        assert match.relation == template.relation
+        assert match.subject.of(question) == "Šen of the capital of?"
+        assert match.property.of(question) == re.search(r"\*(.+?)\*", raw)[1]
+    assert len(TEMPLATES) == len({t.relation for t in TEMPLATES}) == 16
+    assert match_template("Who wrote Emma?") is None
+    assert match_template("What color is  ?") is None
+
+
+@pytest.mark.shared_data
+def test_templates_match_all_real_popqa_rows_and_name_their_relation(shared_data):
+    rows = [json.loads(line) for line in (shared_data / "popqa.jsonl").read_text(encoding="utf8").splitlines()]
+    matches = [match_template(row["question"]) for row in rows]
+    assert len(rows) == 1_500
+    assert [m and m.relation for m in matches] == [row["prop"] for row in rows]
+    assert len(Counter(row["prop"] for row in rows)) == 16
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize("name", ["triviaqa", "hotpotqa", "nq"])
+def test_rules_serve_the_real_questions(shared_data, name):
+    lines = (shared_data / f"{name}.jsonl").read_text(encoding="utf8").splitlines()[:200]
+    questions = [json.loads(line)["question"] for line in lines]
+    found = [(q, *rule_spans(q)) for q in questions]
+    whole = [row for row in found if row[1] and row[2]]
+    assert len(whole) >= 0.97 * len(found)
+    shares = [(len(s.of(q)) + len(p.of(q))) / len(q) for q, s, p in whole]
+    # Segments, not whole questions.
+    assert 0.25 < sum(shares) / len(shares) < 0.55
+    for question, subject, asked in whole:
+        assert_lawful(question, subject, asked)
+        assert not WH & {asked.of(question).lower()}
+
+
+def record(question, **fields):
+    return Record(question=question, answers=("x",), **fields)
+
+
+def words(question, found):
+    return found.subject and found.subject.of(question), found.property and found.property.of(question), found.source
+
+
+def test_annotations_win_over_rules():
+    question = "Who wrote Emma in Bath?"
+    auto = span_finder("auto")
+    both = auto.find(record(question, subject_span=(18, 22), property_text="wrote"), "row 1")
+    assert words(question, both) == ("Bath", "wrote", "annotation")
+    one = auto.find(record(question, subject_text="Bath"), "row 1")
+    assert words(question, one) == ("Bath", "wrote", "annotation")
+    other = auto.find(record(question, property_text="Emma"), "row 1")
+    assert words(question, other) == (None, "Emma", "annotation")
+    assert other.reason == "no_subject"
+    ruled = span_finder("rules").find(record(question, subject_text="Bath", property_text="wrote"), "row 1")
+    assert words(question, ruled) == ("Emma", "wrote", "rules")
+
+
+def test_annotation_mode_drops_what_is_not_annotated():
+    found = span_finder("annotation").find(record("Who wrote Emma?", subject_text="Emma"), "row 1")
+    assert (found.subject, found.property, found.reason) == (None, None, "no_annotation")
+
+
+def test_popqa_subj_decides_where_the_subject_is():
+    question = "Who is the father of Cosimo, Duke of Tuscany?"
+    auto = span_finder("auto")
+    row = record(question, templated=True, popqa_subject="Cosimo")
+    assert words(question, auto.find(row, "row 1")) == ("Cosimo", "father", "annotation")
+    absent = record(question, templated=True, popqa_subject="Cosimo I")
+    assert words(question, auto.find(absent, "row 1")) == ("Cosimo, Duke of Tuscany", "father", "template")
+    ruled = span_finder("rules").find(row, "row 1")
+    assert words(question, ruled) == ("Cosimo, Duke of Tuscany", "father", "template")
+
+
+def test_popqa_subj_that_repeats_the_property_stays_in_its_slot():
+    question = "In what city was city of angels born?"
+    match = match_template(question)
+    assert place_subject(question, "city", match) == Span(17, 21)
+    assert match.property == Span(8, 12)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"subject_text": "Bob", "property_text": "wrote"}, "row 7: subject 'Bob' occurs 2 times in the question"),
+        ({"subject_text": "Al", "property_text": "wrote"}, "row 7: subject 'Al' occurs 0 times"),
+        (
+            {"subject_span": (4, 99), "property_text": "wrote"},
+            "row 7: subject span [4, 99] does not lie in its question of 18 char",
+        ),
+        ({"subject_span": (5, 5), "property_text": "wrote"}, "row 7: subject span [5, 5] does not lie"),
+        ({"subject_span": (3, 4), "property_text": "wrote"}, "row 7: subject span [3, 4] covers white space only"),
+        ({"subject_span": (0, 6), "property_text": "wrote"}, "row 7: subject 'Who wr' and property 'wrote' overlap"),
+    ],
+)
+def test_wrong_annotations_are_errors(fields, message):
+    with pytest.raises(SpanError, match=re.escape(message)):
+        span_finder("auto").find(record("Who wrote Bob Bob?", **fields), "row 7")
+
+
+def test_a_callable_finds_spans_and_is_checked():
+    def first_two(question: str) -> tuple[Span, Span] | None:
+        return (Span(0, 3), Span(4, 9)) if question.startswith("Who") else None
+
+    finder = span_finder(first_two)
+    question = "Who wrote Emma?"
+    assert words(question, finder.find(record(question, subject_text="Emma"), "r")) == ("Who", "wrote", "callable:first_two")
+    assert finder.find(record("Name it"), "r").reason == "no_spans"
+    with pytest.raises(SpanError, match=re.escape("r: property span [4, 9] does not lie in its question of 5 characters")):
+        finder.find(record("Who a"), "r")
+
+
+def test_unknown_ways_are_errors():
+    with pytest.raises(InputError, match=re.escape("Unknown spans='rule'. Did you mean 'rules'?")):
+        span_finder("rule")
+
+
+def test_a_missing_spacy_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    with pytest.raises(
+        InputError, match=re.escape("pip install 'anchorlens[spacy]', then: python -m spacy download en_core_web_sm")
+    ):
+        span_finder("spacy:en_core_web_sm")
+
+
+def token(i, idx, text, tag, pos, dep, head=0, lemma=""):
+    return SimpleNamespace(
+        i=i, idx=idx, text=text, tag_=tag, pos_=pos, dep_=dep, lemma_=lemma or text.lower(), head=SimpleNamespace(i=head)
+    )
+
+
+class Group(list):
+    """Tokens with a root, and a label for entities."""
+
+    def __init__(self, tokens, root, label=""):
+        super().__init__(tokens)
+        self.root, self.label_ = root, label
+
+
+class Doc(list):
+    """Tokens with noun chunks and entities."""
+
+    def __init__(self):
+        super().__init__()
+        self.noun_chunks, self.ents = [], []
+
+
+def fake_spacy(monkeypatch, doc, pipes=("tagger", "parser")):
+    class Pipeline:
+        pipe_names = pipes
+
+        def __call__(self, question):
+            assert question.startswith(doc[0].text)
+            return doc
+
+    def load(name):
+        if name != "toy":
+            raise OSError("[E050] Can't find model")
+        return Pipeline()
+
+    module = ModuleType("spacy")
+    module.load = load
+    monkeypatch.setitem(sys.modules, "spacy", module)
+
+
+def asked_doc():
+    """ "Which old city hosted the 1976 Games of Ada Lee?" as a parser would take it apart."""
+    parts = [
+        ("Which", "WDT", "DET", "det", 2), ("old", "JJ", "ADJ", "amod", 2), ("city", "NN", "NOUN", "nsubj", 3),
+        ("hosted", "VBD", "VERB", "ROOT", 3), ("the", "DT", "DET", "det", 6), ("1976", "CD", "NUM", "nummod", 6),
+        ("Games", "NNPS", "PROPN", "dobj", 3), ("of", "IN", "ADP", "prep", 6), ("Ada", "NNP", "PROPN", "compound", 9),
+        ("Lee", "NNP", "PROPN", "pobj", 7), ("?", ".", "PUNCT", "punct", 3),
+    ]  # fmt: skip
+    text = "Which old city hosted the 1976 Games of Ada Lee?"
+    doc, at = Doc(), 0
+    for i, (word, tag, pos, dep, head) in enumerate(parts):
+        at = text.index(word, at)
+        doc.append(token(i, at, word, tag, pos, dep, head))
+    doc.noun_chunks = [Group(doc[0:3], doc[2]), Group(doc[4:7], doc[6]), Group(doc[8:10], doc[9])]
+    doc.ents = [Group(doc[5:6], doc[5], "DATE"), Group(doc[8:10], doc[9], "PERSON")]
+    return text, doc
+
+
+def test_spacy_takes_the_asked_chunk_and_the_longest_name(monkeypatch):
+    text, doc = asked_doc()
+    fake_spacy(monkeypatch, doc)
+    found = span_finder("spacy:toy").find(record(text), "r")
+    assert words(text, found) == ("Ada Lee", "old city", "spacy:toy")
+    doc.ents = []
+    found = span_finder("spacy:toy").find(record(text), "r")
+    assert words(text, found) == ("1976 Games", "old city", "spacy:toy")
+    doc.noun_chunks = doc.noun_chunks[:1]
+    assert span_finder("spacy:toy").find(record(text), "r").reason == "no_spans"
+
+
+def test_spacy_pipelines_that_cannot_serve_are_errors(monkeypatch):
+    _, doc = asked_doc()
+    fake_spacy(monkeypatch, doc, pipes=("tagger",))
+    with pytest.raises(InputError, match=re.escape("The spaCy pipeline 'toy' has no parser")):
+        span_finder("spacy:toy")
+    with pytest.raises(
+        InputError, match=re.escape("spaCy has no pipeline 'tiny' here. Install it with: python -m spacy download tiny")
+    ):
+        span_finder("spacy:tiny")
+
+
+def test_check_spans_accepts_the_very_edges():
+    check_spans("ab", Span(0, 1), Span(1, 2), "r")

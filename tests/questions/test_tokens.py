@@ -1,0 +1,229 @@
+"""Positions of anchors, BOS, prompts that are prefixes, and padding."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anchorlens.errors import InputError, SpanError
+from anchorlens.questions.example import Example, Span, question_id
+from anchorlens.questions.prompts import ChatPrompt, FewShotPrompt, QAPrompt
+from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, anchor_positions, pad_rows
+from tests.questions.make import capital, example
+from tests.tokenizers_small import small_tokenizer
+
+KINDS = [("byte", False), ("byte", True), ("metaspace", False), ("metaspace", True)]
+HARD = [
+    example("In what city was Zoë Łukaszewicz born?", "Zoë Łukaszewicz", "city", "Kraków"),
+    example("東京 is the capital of which country?", "東京", "country", "日本"),
+    example("Who wrote 'Who wrote it?' and who wrote it first?", "Who wrote it?", "first", "who wrote it"),
+    example("Paris, Texas lies in what state?", "Paris, Texas", "state", "Texas"),
+    example("France's capital is what", "France", "capital", "Paris"),
+    example("What is an emoji such as 👩‍🚀 worth to New York New York", "New York New York", "emoji", "👩‍🚀 nothing"),
+]
+
+
+@pytest.fixture(params=KINDS, ids=lambda k: f"{k[0]}-{'bos' if k[1] else 'nobos'}")
+def tokenizer(request):
+    return small_tokenizer(request.param[0], bos=request.param[1])
+
+
+@pytest.mark.parametrize("row_example", HARD, ids=lambda e: e.question[:20])
+def test_anchors_decode_to_their_spans_text(tokenizer, row_example):
+    row = RowTokenizer(tokenizer, QAPrompt()).row(row_example)
+    for role, text in (
+        ("subject", row_example.subject.of(row_example.question)),
+        ("property", row_example.property.of(row_example.question)),
+        ("answer", row_example.answers[0]),
+    ):
+        decoded = tokenizer.decode([row.ids[p] for p in row.positions[role]], clean_up_tokenization_spaces=False)
+        assert text in decoded
+    assert 0 not in row.positions["question"]
+    assert row.positions["question"] == row.positions["subject"] + row.positions["property"]
+    assert row.positions["subject_last"] == (max(row.positions["subject"]),)
+    assert not set(row.positions["question_rest"]) & set(row.positions["question"])
+    assert row.positions["answer_site_all"] == tuple(p - 1 for p in row.positions["answer"])
+    # Where the space before the answer is a token of its own, the answer is predicted from that space.
+    assert row.positions["answer_site"][0] - row.positions["prompt_last"][0] in (0, 1)
+    assert row.positions["prompt_last"] == (row.prompt_length - 1,)
+
+
+def test_question_text_is_all_anchored_or_rest(tokenizer):
+    row_example = capital("France", "Paris")
+    row = RowTokenizer(tokenizer, QAPrompt()).row(row_example)
+    both = sorted(set(row.positions["question"]) | set(row.positions["question_rest"]))
+    decoded = tokenizer.decode([row.ids[p] for p in both], clean_up_tokenization_spaces=False)
+    # A sentencepiece tokenizer may take "?" and what follows it into one token.
+    assert decoded.strip().removesuffix("\nA:") == row_example.question
+
+
+def test_answer_inside_the_question_is_not_taken_for_the_answer(tokenizer):
+    row = RowTokenizer(tokenizer, QAPrompt()).row(example("Is Paris the capital of France?", "France", "capital", "Paris"))
+    assert min(row.positions["answer"]) >= row.prompt_length
+
+
+def test_ids_are_those_of_the_tokenizer_itself(tokenizer):
+    row = RowTokenizer(tokenizer, QAPrompt()).row(capital("France", "Paris"))
+    assert list(row.ids) == tokenizer("Q: What is the capital of France?\nA: Paris")["input_ids"]
+
+
+@pytest.mark.parametrize("kind", ["byte", "metaspace"])
+def test_add_bos_overrides_the_tokenizer(kind):
+    with_bos, without = small_tokenizer(kind, bos=True), small_tokenizer(kind, bos=False)
+    row = capital("France", "Paris")
+    ids = {
+        (name, add): RowTokenizer(tok, QAPrompt(), add_bos=add).row(row).ids
+        for name, tok in (("bos", with_bos), ("plain", without))
+        for add in (True, False, None)
+    }
+    assert ids["bos", None] == ids["bos", True] == ids["plain", True]
+    assert ids["plain", None] == ids["plain", False] == ids["bos", False]
+    assert ids["bos", True] == (with_bos.bos_token_id, *ids["bos", False])
+
+
+@pytest.mark.parametrize("kind", ["byte", "metaspace"])
+def test_chat_template_that_holds_bos_does_not_get_it_twice(kind):
+    tok = small_tokenizer(kind, bos=True, chat=True)
+    row = RowTokenizer(tok, ChatPrompt()).row(capital("France", "Paris"))
+    assert row.ids.count(tok.bos_token_id) == 1
+    assert row.ids[0] == tok.bos_token_id
+    assert row.text.endswith("<|assistant|>\nParis")
+
+
+def test_chat_without_template_says_what_to_do():
+    with pytest.raises(InputError, match="needs a tokenizer with a chat template.*Use prompt='qa'"):
+        RowTokenizer(small_tokenizer("byte", bos=True), ChatPrompt()).row(capital("France", "Paris"))
+
+
+def test_bos_without_a_bos_token_is_an_error():
+    tok = small_tokenizer("byte", bos=False).__class__(tokenizer_object=small_tokenizer("byte", bos=False).backend_tokenizer)
+    with pytest.raises(InputError, match="add_bos=True, but this tokenizer has no BOS"):
+        RowTokenizer(tok, QAPrompt(), add_bos=True)
+
+
+def test_long_and_too_long_questions():
+    tok = small_tokenizer("byte", bos=True)
+    row_example = example("What is the capital of " + "very " * 390 + "far France?", "France", "capital", "Paris")
+    assert len(row_example.question) > 1950
+    row = RowTokenizer(tok, QAPrompt()).row(row_example)
+    assert tok.decode([row.ids[p] for p in row.positions["subject"]]).strip() == "France"
+    with pytest.raises(RowDropped, match="too_long"):
+        RowTokenizer(tok, QAPrompt(), max_length=100).row(row_example)
+
+
+def test_spans_at_the_very_start_and_end(tokenizer):
+    row_example = example("France has what capital", "France", "capital", "Paris")
+    row = RowTokenizer(tokenizer, QAPrompt()).row(row_example)
+    assert tokenizer.decode([row.ids[p] for p in row.positions["subject"]]).strip() == "France"
+    assert tokenizer.decode([row.ids[p] for p in row.positions["property"]]).strip() == "capital"
+
+
+def test_position_0_is_never_an_anchor():
+    class Bare:
+        name = "bare"
+
+        def render(self, question, tokenizer):
+            from anchorlens.questions.prompts import PromptText
+
+            return PromptText(question, 0, " ")
+
+    row_example = example("France has what capital", "France", "capital", "Paris")
+    with pytest.raises(RowDropped, match="anchor_at_position_0"):
+        RowTokenizer(small_tokenizer("byte", bos=False), Bare()).row(row_example)
+    assert 0 not in RowTokenizer(small_tokenizer("byte", bos=True), Bare()).row(row_example).positions["question"]
+
+
+def test_prompt_that_is_no_prefix_drops_the_row():
+    class Merging:
+        name = "merging"
+
+        def render(self, question, tokenizer):
+            from anchorlens.questions.prompts import PromptText
+
+            return PromptText(f"Q: {question}\nA capi", 3, "")
+
+    tok = small_tokenizer("byte", bos=False)
+    assert "Ġcapital" in tok.get_vocab(), "the test needs ' capital' to be one token"
+    with pytest.raises(RowDropped, match="prompt_not_prefix"):
+        RowTokenizer(tok, Merging()).row(capital("France", "tal"))
+
+
+def test_lead_in_moves_the_answer_site():
+    tok = small_tokenizer("byte", bos=False)
+    text = "The capital is Paris"
+    row = RowTokenizer(tok, QAPrompt()).row(capital("France", "Paris"), Answer(text, Span(15, 20), "generated"))
+    assert tok.decode([row.ids[p] for p in row.positions["answer"]]).strip() == "Paris"
+    assert row.positions["answer_site"][0] > row.positions["prompt_last"][0]
+
+
+def test_anchor_whose_tokens_say_something_else_is_dropped():
+    """A span off by more than white space: offsets that do not belong to the text."""
+    tok = small_tokenizer("byte", bos=False)
+    rows = RowTokenizer(tok, QAPrompt())
+    good = rows.encode
+    rows.encode = lambda text: (good(text)[0], [(a + 12, b + 12) if b < 22 else (a, b) for a, b in good(text)[1]])
+    with pytest.raises(RowDropped, match="anchor_text_mismatch"):
+        rows.row(capital("France", "Paris is the long answer here"))
+
+
+def test_span_outside_the_question_is_an_error():
+    offsets = [(0, 1), (1, 3), (3, 6), (6, 9), (9, 12)]
+    spans = {"subject": Span(0, 2), "property": Span(6, 9), "answer": Span(9, 12)}
+    with pytest.raises(SpanError, match="subject span"):
+        anchor_positions(offsets, spans, Span(3, 9), 4)
+
+
+def test_shared_token_belongs_to_the_subject():
+    offsets = [(0, 3), (3, 8), (8, 12), (12, 15)]
+    spans = {"subject": Span(3, 6), "property": Span(6, 12), "answer": Span(12, 15)}
+    positions = anchor_positions(offsets, spans, Span(3, 12), 3)
+    assert positions["subject"] == (1,)
+    assert positions["property"] == (2,)
+
+
+def test_corrupt_row_has_the_donors_words_and_the_bases_answer(tokenizer):
+    rows = RowTokenizer(tokenizer, QAPrompt())
+    base = rows.row(capital("France", "Paris"))
+    corrupt = rows.corrupt_row(base, example("Which river runs in Peru?", "Peru", "river", "Amazon"))
+    assert corrupt.text == "Q: What is the river of Peru?\nA: Paris"
+    assert corrupt.answer_ids == base.answer_ids
+    assert tokenizer.decode([corrupt.ids[p] for p in corrupt.positions["subject"]]).strip() == "Peru"
+    assert tokenizer.decode([corrupt.ids[p] for p in corrupt.positions["property"]]).strip() == "river"
+
+
+def test_few_shot_question_is_the_last_one(tokenizer):
+    prompt = FewShotPrompt("fewshot", (("What is the capital of France?", "Paris"),), frozenset())
+    row = RowTokenizer(tokenizer, prompt).row(capital("France", "Paris"))
+    head = len(tokenizer(row.text[: row.text.rindex("Q:")])["input_ids"])
+    assert min(row.positions["question"]) >= head
+
+
+def test_padding_is_on_the_right_and_masked():
+    batch = pad_rows([[5, 6, 7], [8]], pad_id=9)
+    assert batch.ids.tolist() == [[5, 6, 7], [8, 9, 9]]
+    assert batch.mask.tolist() == [[True, True, True], [True, False, False]]
+    with pytest.raises(InputError, match="at least one row"):
+        pad_rows([])
+
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1, max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(before=WORDS, subject=WORDS, between=WORDS, prop=WORDS, answer=WORDS)
+def test_any_text_gives_covering_disjoint_segments_or_a_named_reason(before, subject, between, prop, answer):
+    question = f"{before} {subject} {between} {prop}"
+    at = len(before) + 1
+    end = at + len(subject) + 1 + len(between) + 1
+    row_example = Example(
+        "x", question_id(question), "made", question, (answer,), Span(at, at + len(subject)), Span(end, end + len(prop))
+    )
+    tok = small_tokenizer("byte", bos=True)
+    try:
+        row = RowTokenizer(tok, QAPrompt()).row(row_example)
+    except RowDropped as why:
+        assert why.reason in {"prompt_not_prefix", "no_property_token"}
+        return
+    subject_at, property_at = row.positions["subject"], row.positions["property"]
+    assert not set(subject_at) & set(property_at)
+    assert list(subject_at) == list(range(subject_at[0], subject_at[-1] + 1))
+    assert subject in tok.decode([row.ids[p] for p in subject_at], clean_up_tokenization_spaces=False)
