@@ -4,9 +4,15 @@ from jaxtyping import install_import_hook
 
 install_import_hook("anchorlens", "beartype.beartype").__enter__()
 
+from collections.abc import Callable  # noqa: E402
+from functools import cache  # noqa: E402
 from pathlib import Path  # noqa: E402
+from typing import TYPE_CHECKING  # noqa: E402
 
 import pytest  # noqa: E402
+
+if TYPE_CHECKING:
+    from transformer_lens import HookedTransformer
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -25,3 +31,29 @@ def shared_data() -> Path:
     if not (SHARED / "popqa.jsonl").is_file():
         pytest.skip("the real rows in ../shared/data are not here")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``tiny("llama")`` -> directory of that small checkpoint; ``tiny("llama", bos=True)`` with a tokenizer that adds BOS."""
+    from tests.models.tiny import save_tiny
+
+    root = tmp_path_factory.mktemp("tiny")
+
+    @cache
+    def make(family: str, bos: bool = False) -> Path:
+        return save_tiny(family, root / f"{family}{'-bos' if bos else ''}", bos=bos)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny: Callable[..., Path]) -> Callable[..., "HookedTransformer"]:
+    """``tiny_model("llama")`` -> the small random model, loaded."""
+    from anchorlens.models.load import load_model
+
+    @cache
+    def make(family: str, bos: bool = False) -> "HookedTransformer":
+        return load_model(str(tiny(family, bos)), device="cpu")
+
+    return make

@@ -136,7 +136,9 @@ class PairMaker:
         for anchor in self.anchors:
             paired = pair_positions(target, source, anchor, self.align)
             if paired is None:
-                raise RowDropped("corrupt_length", "the donor's text takes another number of tokens inside the base's question")
+                raise RowDropped(
+                    "corrupt_length", "the donor's text takes another number of tokens inside the base's question"
+                )
             placements.append(Placement(anchor, "none", *paired))
             placements += self._null(target, anchor, paired[1], donor_id) if with_null else []
         return Pair(row, target, source, donor, donor_id, tuple(placements))
@@ -163,7 +165,13 @@ def slots_of(positions: Sequence[Sequence[int]]) -> Slots:
 
 
 def build_batch(
-    adapter: Adapter, pairs: Sequence[Pair], *, site: SiteLike, rule: str, statistics: StreamStatistics | None, first_only: bool
+    adapter: Adapter,
+    pairs: Sequence[Pair],
+    *,
+    site: SiteLike,
+    rule: str,
+    statistics: StreamStatistics | None,
+    first_only: bool,
 ) -> SwapBatch:
     """Tensors of one batch: inputs, reads, and for every anchor the streams of a clean run of the sources."""
     tokens = pad_rows([p.target.ids for p in pairs])

@@ -35,9 +35,7 @@ def drop(example: Example, reason: str, detail: str = "") -> Dropped:
     return Dropped(example.example_id, example.dataset, example.question, example.answers[0], reason, detail)
 
 
-def make_rows(
-    examples: Iterable[Example], tokenizer: RowTokenizer, answers: dict[str, Answer] | None = None
-) -> Rows:
+def make_rows(examples: Iterable[Example], tokenizer: RowTokenizer, answers: dict[str, Answer] | None = None) -> Rows:
     """Tokenise examples with their first gold alias, or with the answers given by ``example_id``."""
     rows: list[TokenRow] = []
     dropped: list[Dropped] = []
@@ -82,7 +80,9 @@ def known_rows(
             continue
         first = row.positions["answer"][0]
         if list(row.ids[row.prompt_length : first + 1]) != list(ids[: first + 1 - row.prompt_length]):
-            dropped.append(drop(example, "answer_retokenised", "tokenised as text, the answer has other tokens than generated"))
+            dropped.append(
+                drop(example, "answer_retokenised", "tokenised as text, the answer has other tokens than generated")
+            )
             continue
         rows.append(row)
     if 0 < len(rows) < FEW_ROWS:

@@ -53,7 +53,9 @@ def bootstrap_mean(
     """
     ids = np.asarray(question_ids)
     if values.ndim != 2 or len(ids) != values.shape[0] or not len(ids):
-        raise ShapeError(f"values must be [row point] with one question id for each row; got {values.shape} and {len(ids)} ids.")
+        raise ShapeError(
+            f"values must be [row point] with one question id for each row; got {values.shape} and {len(ids)} ids."
+        )
     unique, cluster = np.unique(ids, return_inverse=True)
     there = ~np.isnan(values)
     sums = np.zeros((len(unique), values.shape[1]))

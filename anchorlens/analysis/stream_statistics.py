@@ -3,7 +3,7 @@
 import hashlib
 import random
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -18,6 +18,7 @@ from anchorlens.questions.tokens import TokenRow, pad_rows
 REFERENCE_ROWS = 64
 
 
+@runtime_checkable
 class Place(Protocol):
     """What the streams are for: an anchor, its control, and as many sources as slots."""
 
@@ -71,7 +72,7 @@ class StreamStatistics:
         self.mean = {role: sums[role] / counts[role].clamp(min=1) for role in sums}
         self.std = (second / n - (first / n).pow(2)).sqrt()
         ids = torch.tensor([i for row in self.reference for i in row.ids], device=adapter.device)
-        self.embedding_std = float(adapter.model.embed.W_E[ids].float().std())
+        self.embedding_std = float(adapter.model.embed.W_E[ids].detach().float().std())
 
     def covers(self, row: TokenRow, anchors: Sequence[str]) -> bool:
         """Whether the mean knows every offset of the row's anchors."""
@@ -97,7 +98,9 @@ class StreamStatistics:
         for i, (row, place) in enumerate(places):
             n = int(mask[i].sum())
             if rule == "mean":
-                whole = torch.cat([self.mean[r][:, : len(row.positions[r])] for r in SEGMENTS.get(place.anchor, (place.anchor,))], 1)
+                whole = torch.cat(
+                    [self.mean[r][:, : len(row.positions[r])] for r in SEGMENTS.get(place.anchor, (place.anchor,))], 1
+                )
                 out[:, i, :n] = whole[:, :n]
             else:
                 assert clean is not None  # the caller captured it for this rule

@@ -166,7 +166,9 @@ def _check(
                 "own probability. Use 'answer_site' or 'answer_site_all'."
             )
     if direction == "denoising" and rule in STATISTIC_RULES:
-        raise InputError(f"direction='denoising' needs donor rows, and donors={rule!r} has none. Use 'same_relation' or 'random'.")
+        raise InputError(
+            f"direction='denoising' needs donor rows, and donors={rule!r} has none. Use 'same_relation' or 'random'."
+        )
     for name, value, least in (
         ("window", window, 1), ("n_donors", n_donors, 1), ("null_donors", null_donors, 0), ("max_new_tokens", max_new_tokens, 1),
         ("n_resamples", n_resamples, 1), ("seed", seed, 0),
@@ -190,7 +192,9 @@ def _prepare(
     """Rows, donors and pairs."""
     hf = adapter.model.tokenizer
     if hf is None:
-        raise InputError("This HookedTransformer has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model.")
+        raise InputError(
+            "This HookedTransformer has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model."
+        )
     made = make_prompt(prompt, data.examples, data.pool, config.seed)
     tokenizer = RowTokenizer(hf, made, add_bos=add_bos, max_length=adapter.model.cfg.n_ctx)
     config = SwapConfig(**{**asdict(config), "prompt": made.name, "add_bos": tokenizer.add_bos})

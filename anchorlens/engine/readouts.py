@@ -137,9 +137,7 @@ class Metrics:
 
 
 @torch.no_grad()
-def read_metrics(
-    adapter: Adapter, stream: Float[Tensor, "example pos d_model"], plan: ReadPlan, readout: Readout
-) -> Metrics:
+def read_metrics(adapter: Adapter, stream: Float[Tensor, "example pos d_model"], plan: ReadPlan, readout: Readout) -> Metrics:
     """Read a batch's metrics from the stream that leaves the last block; float32 on the CPU.
 
     Raises:

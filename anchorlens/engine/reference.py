@@ -48,7 +48,9 @@ def last_stream(adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook] = ()
         )
     for (name, _), times in zip(hooks, fired, strict=True):
         if times != 1:
-            raise HookError(f"The hook at {name} fired {times} times in one forward pass, planned was once. The run was stopped.")
+            raise HookError(
+                f"The hook at {name} fired {times} times in one forward pass, planned was once. The run was stopped."
+            )
     return stream
 
 
@@ -129,9 +131,7 @@ def run_swaps(
     before = measure(())
     after: list[Metrics] = []
     for swap in batch.swaps:
-        cells = [
-            measure(swap_hooks(adapter, swap, site, window_layers(layer, window, adapter.n_layers))) for layer in layers
-        ]
+        cells = [measure(swap_hooks(adapter, swap, site, window_layers(layer, window, adapter.n_layers))) for layer in layers]
         after.append(
             Metrics(
                 p=torch.stack([cell.p for cell in cells]),

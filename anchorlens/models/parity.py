@@ -139,7 +139,7 @@ def check_log_probs(
         raise ParityError(
             f"{name}: the loaded model's log-probabilities differ from Hugging Face's by up to {gap:.3g}, by {mean:.2g} on "
             f"average (allowed in {str(dtype).removeprefix('torch.')}: {bound:g}). It is not the same model and is not returned: "
-            "the mapping is wrong for this checkpoint; please report its config.json. (Where you know the difference to be rounding, "
-            "as in a very deep model, raise parity_tolerance=.)"
+            "the mapping is wrong for this checkpoint; please report its config.json. (Where you know the difference to be "
+            "rounding, as in a very deep model, raise parity_tolerance=.)"
         )
     return gap

@@ -55,9 +55,7 @@ def same_kind(base: Example, other: Example) -> bool:
     return other.answer_type == base.answer_type
 
 
-def pair_positions(
-    base: TokenRow, donor: TokenRow, anchor: str, align: str
-) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def pair_positions(base: TokenRow, donor: TokenRow, anchor: str, align: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Positions of one anchor in base and donor, paired slot by slot.
 
     Args:

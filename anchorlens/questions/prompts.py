@@ -139,7 +139,9 @@ def _few_shot(k: int, seed: int, evaluated: Sequence[Example], pool: Sequence[Ex
     free = list({e.question_id: e for e in pool if e.question_id not in taken}.values())
     rest = list({e.question_id: e for e in evaluated}.values())
     if k < 1 or k >= len(free) + len(rest):
-        raise InputError(f"fewshot({k}) needs at least one shot and fewer shots than the {len(free) + len(rest)} questions at hand.")
+        raise InputError(
+            f"fewshot({k}) needs at least one shot and fewer shots than the {len(free) + len(rest)} questions at hand."
+        )
     rng = random.Random(f"{seed}:shots")
     shots = rng.sample(free, min(k, len(free)))
     if len(shots) < k:

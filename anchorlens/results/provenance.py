@@ -44,7 +44,9 @@ def environment(device: torch.device) -> dict[str, object]:
 
 def model_record(card: ModelCard) -> dict[str, object]:
     """A model as run.json keeps it."""
-    return {key: value if isinstance(value, (int, float, bool, type(None))) else str(value) for key, value in asdict(card).items()}
+    return {
+        key: value if isinstance(value, (int, float, bool, type(None))) else str(value) for key, value in asdict(card).items()
+    }
 
 
 def data_record(data: QAData) -> dict[str, object]:

@@ -6,6 +6,7 @@ Everything is written into a temporary directory beside the target, which is the
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from anchorlens.errors import RunError
+from anchorlens.errors import InputError, RunError
 from anchorlens.results.sweep import SweepResult, curves_frame
 
 SCHEMA_VERSION = 1
@@ -72,7 +73,10 @@ def save_run(results: Sequence[SweepResult], path: "str | Path", *, overwrite: b
         _write(work / "examples.parquet", pd.concat([r.examples() for r in results], ignore_index=True), _EXAMPLES)
         _write(work / "samples.parquet", pd.concat([r.samples() for r in results], ignore_index=True), None)
         _write(work / "curves.parquet", curves, None)
-        save_html(plot_curves(curves), work / "figure.html")
+        try:
+            save_html(plot_curves(curves), work / "figure.html")
+        except InputError as why:  # curves that cannot share a figure are no reason to lose them
+            warnings.warn(f"No figure.html in {target}: {why}", stacklevel=2)
         record = {
             "schema_version": SCHEMA_VERSION,
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),

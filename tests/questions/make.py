@@ -1,6 +1,12 @@
 """Examples made by hand."""
 
+from anchorlens.questions.datasets import QAData
 from anchorlens.questions.example import Example, Span, question_id
+
+CAPITALS = {
+    "France": "Paris", "Japan": "Tokyo", "Italy": "Rome", "Spain": "Madrid", "Russia": "Moscow", "China": "Beijing",
+    "Germany": "Berlin", "Egypt": "Cairo", "Canada": "Ottawa", "Cuba": "Havana", "Iran": "Tehran", "Peru": "Lima",
+}  # fmt: skip
 
 
 def example(
@@ -22,4 +28,25 @@ def example(
 
 def capital(country: str, city: str, *aliases: str) -> Example:
     """What is the capital of ...?"""
-    return example(f"What is the capital of {country}?", country, "capital", city, *aliases, relation="capital")
+    return example(
+        f"What is the capital of {country}?", country, "capital", city, *aliases, relation="capital", example_id=country
+    )
+
+
+def data_of(examples: list[Example], n: int | None = None, name: str = "made") -> QAData:
+    """A data set of hand-made examples; the first ``n`` are evaluated, all are the pool."""
+    return QAData(
+        name=name, examples=tuple(examples[:n]), pool=tuple(examples), dropped=(), pool_dropped={}, source="test",
+        sha256="0" * 64, limit=n, seed=0,
+    )  # fmt: skip
+
+
+def capitals(n: int | None = None) -> QAData:
+    """Capitals of a dozen countries."""
+    return data_of([capital(country, city) for country, city in CAPITALS.items()], n, name="capitals")
+
+
+def equal_lengths() -> QAData:
+    """Names and answers that every byte-level tokenizer of the tests cuts into equally many tokens."""
+    names, answers = ("Xqj", "Zwk", "Vxz", "Kjq", "Jvw", "Wzx"), ("94", "83", "72", "65", "57", "46")
+    return data_of([capital(name, answer) for name, answer in zip(names, answers, strict=True)], name="equal")

@@ -1,0 +1,200 @@
+"""What ``figure_llama32.py`` and ``figure_qwen3.py`` share: several models on four question sets, one figure.
+
+Every model becomes one run directory below ``--out``. A model whose run is there already is read and not measured again, so a
+stopped job goes on where it was when the same command is given once more. ``settings.json`` in the same directory keeps the
+settings that decide the numbers; other settings in the same directory are refused, because the panels of one figure must agree.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+import anchorlens as al
+from anchorlens.errors import EmptySweepError
+
+DATASETS = ("popqa", "triviaqa", "hotpotqa", "nq")
+SMALL_MODELS = ("smollm2-135m-instruct",)
+SMALL_DATASETS = tuple(f"{name}-sample" for name in DATASETS)
+ANCHORS = ("question", "answer_site")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides the numbers of the figure, apart from the models themselves.
+
+    Attributes:
+        datasets: Question sets, in the order of the legend.
+        limit: Questions drawn from each set.
+        layers: How many layers are measured, evenly spaced from the first to the last; None for all.
+        n_donors: Most donors for one question.
+        known_only: Whether only questions that the model answers right are measured.
+        prompt: What stands before the answer.
+        dtype: Type of the weights; None for the package's choice.
+        seed: Of the draw, the donors, the null and the resamples.
+    """
+
+    datasets: tuple[str, ...]
+    limit: int
+    layers: int | None
+    n_donors: int
+    known_only: bool
+    prompt: str
+    dtype: str | None
+    seed: int
+
+
+FULL = Settings(DATASETS, limit=500, layers=None, n_donors=4, known_only=True, prompt="fewshot(4)", dtype=None, seed=0)
+SMALL = Settings(SMALL_DATASETS, limit=6, layers=5, n_donors=1, known_only=False, prompt="qa", dtype=None, seed=0)
+
+
+def evenly_spaced(count: int | None, n_layers: int) -> list[int] | None:
+    """``count`` layers from the first to the last of ``n_layers``, all (None) where ``count`` is None or not smaller.
+
+    >>> evenly_spaced(4, 16), evenly_spaced(None, 16)
+    ([0, 5, 10, 15], None)
+    """
+    if count is None or count >= n_layers:
+        return None
+    return sorted({round(i * (n_layers - 1) / max(count - 1, 1)) for i in range(count)})
+
+
+def parser(models: Sequence[str], out: str) -> argparse.ArgumentParser:
+    """The command line of a target figure."""
+    made = argparse.ArgumentParser(
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=f"""
+Measure swap curves of {" and ".join(models)} and draw them side by side.
+
+At each layer the stream of the question's core words (anchor "question") or of the position from which the answer is
+predicted (anchor "answer_site") is replaced by that of another question. The figure shows how far the probability of
+the answer falls, in percentage points, for {", ".join(DATASETS)}.
+
+The full figure needs the models and the data sets (from the Hugging Face hub or its local cache) and an accelerator
+that holds the weights. --small runs the same code in about a minute on two processor cores.
+""",
+        epilog=f"""
+examples:
+  %(prog)s --small
+  %(prog)s --limit 500 --out {out}
+  %(prog)s --limit 500 --out {out}      the same again: models that are there are not measured again
+""",
+    )
+    add = made.add_argument  # in brackets: the default, then that of --small
+    add("--small", action="store_true", help="the demo model and the four embedded samples, few questions, few layers")
+    add("--out", metavar="DIR", help=f"directory for figure.html and one run per model (default {out}; {out}-small)")
+    add("--limit", type=int, metavar="N", help="questions drawn from each set; donors come from the whole set (500; 6)")
+    add("--layers", type=int, metavar="N", help="measure N layers, evenly spaced from first to last (all; 5)")
+    add("--n-donors", type=int, metavar="N", help="most donors for one question, averaged first (4; 1)")
+    add("--prompt", help="qa, fewshot(k) or chat (fewshot(4); qa)")
+    add(
+        "--known-only", action=argparse.BooleanOptionalAction,
+        help="measure only questions that the model answers right: where P before is low, ΔP cannot fall far (yes; no)",
+    )  # fmt: skip
+    add("--seed", type=int, metavar="N", help="of draw, donors, null and bootstrap (0)")
+    add("--device", help="cuda, cuda:1, mps or cpu (the first that is there)")
+    add(
+        "--dtype",
+        help="float32, bfloat16 or float16 (float32; from 10 billion parameters on an accelerator the checkpoint's own)",
+    )
+    add("--batch-size", type=int, metavar="N", help="rows in one forward pass (chosen for the memory at hand)")
+    add("--overwrite", action="store_true", help="measure again what is there")
+    return made
+
+
+def settings_of(args: argparse.Namespace) -> Settings:
+    """The settings of the mode, with what the arguments say in their place."""
+    names = [field.name for field in fields(Settings) if field.name != "datasets"]
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    return replace(SMALL if args.small else FULL, **given)
+
+
+def check_settings(out: Path, settings: Settings, *, overwrite: bool) -> None:
+    """Keep the settings of a directory, and stop where it was begun with others.
+
+    Raises:
+        SystemExit: The directory holds runs of other settings.
+    """
+    file = out / "settings.json"
+    mine = json.loads(json.dumps(asdict(settings)))  # tuples as lists, as the file has them
+    if file.is_file() and not overwrite:
+        theirs = json.loads(file.read_text(encoding="utf8"))
+        differ = [
+            f"{name} {theirs.get(name)!r} there, {value!r} now" for name, value in mine.items() if theirs.get(name) != value
+        ]
+        if differ:
+            raise SystemExit(
+                f"{out} was begun with other settings: {'; '.join(differ)}. Choose another --out, or --overwrite."
+            )
+    out.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(mine, indent=2) + "\n", encoding="utf8")
+
+
+def measure(
+    name: str, data: Sequence[al.QAData], settings: Settings, *, device: str | None, batch_size: int | None
+) -> list[al.SweepResult]:
+    """One model on every set. A set of which no row is left is said and skipped: hours of work on the others stay."""
+    model = al.load_model(name, device=device, dtype=settings.dtype)
+    results: list[al.SweepResult] = []
+    for qa in data:
+        try:
+            sweep = al.swap_sweep(
+                model, qa, anchors=ANCHORS, layers=evenly_spaced(settings.layers, int(model.cfg.n_layers)),
+                n_donors=settings.n_donors, known_only=settings.known_only, prompt=settings.prompt, batch_size=batch_size,
+                seed=settings.seed,
+            )  # fmt: skip
+        except EmptySweepError as why:
+            print(f"{name} on {qa.name} is left out: {why}", file=sys.stderr)
+            continue
+        results.append(sweep)
+    if not results:
+        raise EmptySweepError(
+            f"{name}: no set has a row to measure. Try a larger --limit, another --prompt, or --no-known-only."
+        )
+    return results
+
+
+def run(models: Sequence[str], out: Path, settings: Settings, args: argparse.Namespace) -> Path:
+    """Measure what is not there yet, draw all of it, and print the strongest effects.
+
+    Returns:
+        The figure's path.
+    """
+    check_settings(out, settings, overwrite=args.overwrite)
+    folders = [out / name.rsplit("/", 1)[-1] for name in models]
+    missing = [not (folder / "run.json").is_file() or args.overwrite for folder in folders]
+    # Before the models: a data set that cannot be read should cost seconds, not hours.
+    data = [al.load_qa(name, limit=settings.limit, seed=settings.seed) for name in settings.datasets] if any(missing) else []
+    for name, folder, needed in zip(models, folders, missing, strict=True):
+        if needed:
+            al.save_run(
+                measure(name, data, settings, device=args.device, batch_size=args.batch_size), folder, overwrite=args.overwrite
+            )
+        else:
+            print(f"{name}: read from {folder}")
+    # From the files alone, so that a run made today and one made last week are drawn alike.
+    figure = al.save_html(al.plot_curves([al.load_curves(folder) for folder in folders]), out / "figure.html")
+    for folder in folders:
+        for sweep in al.load_run(folder):
+            print(sweep.summary().to_string(index=False, float_format="{:.2f}".format))
+    print(f"Figure: {figure}")
+    return figure
+
+
+def main(models: Sequence[str], out: str, argv: Sequence[str] | None = None) -> None:
+    """Entry point of the two scripts.
+
+    Args:
+        models: Names of the target models, in the order of the panels.
+        out: Default directory.
+        argv: Arguments; those of the process where they are left out.
+    """
+    args = parser(models, out).parse_args(argv)
+    target = Path(args.out or (f"{out}-small" if args.small else out))
+    try:
+        run(SMALL_MODELS if args.small else models, target, settings_of(args), args)
+    except al.AnchorlensError as why:
+        print(f"Error: {why}", file=sys.stderr)
+        sys.exit(why.exit_code)

@@ -1,0 +1,172 @@
+"""The oracle's invariants, on SmolLM2's real weights and on small random models of every family."""
+
+import pytest
+import torch
+
+from anchorlens.engine.interventions import AnchorSwap, Slots, SwapBatch, window_layers
+from anchorlens.engine.readouts import ReadPlan, answer_joint, first_token, read_metrics
+from anchorlens.engine.reference import capture, last_stream, run_swaps
+from anchorlens.errors import HookError, InputError
+from anchorlens.models.adapter import Adapter
+from anchorlens.questions.prompts import QAPrompt
+from anchorlens.questions.tokens import RowTokenizer, pad_rows
+from tests.models.tiny import FAMILIES
+from tests.questions.make import capital
+
+FACTS = [("France", "Paris"), ("Japan", "Tokyo"), ("Kazakhstan", "Astana city"), ("Italy", "Rome")]
+
+
+def rows_of(model, facts=FACTS):
+    tokenizer = RowTokenizer(model.tokenizer, QAPrompt())
+    return [tokenizer.row(capital(*fact)) for fact in facts]
+
+
+def slots(positions):
+    padded = pad_rows([list(p) for p in positions])
+    return Slots(padded.ids, padded.mask)
+
+
+def batch_of(rows, where, streams, anchor="question", rivals=None):
+    reads = ReadPlan.make(rows, rivals or [None] * len(rows), first_only=False)
+    return SwapBatch(pad_rows([r.ids for r in rows]), reads, (AnchorSwap(anchor, "none", where, streams),))
+
+
+def self_swap(adapter, rows, site, anchor, layers):
+    where = slots([r.positions[anchor] for r in rows])
+    (streams,) = capture(adapter, pad_rows([r.ids for r in rows]), site, [where])
+    return run_swaps(adapter, batch_of(rows, where, streams, anchor), site=site, layers=layers, window=1, readout=answer_joint)
+
+
+@pytest.mark.parametrize("site", ["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out"])
+def test_swap_with_itself_is_exactly_zero(smollm2, site):
+    before, (after,) = self_swap(Adapter(smollm2), rows_of(smollm2), site, "question", (0, 29))
+    assert torch.equal(after.p, before.p.expand(2, -1))
+    assert torch.equal(after.log_p, before.log_p.expand(2, -1))
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"gemma3_multimodal"}))
+def test_swap_with_itself_is_exactly_zero_in_every_family(tiny_model, family):
+    adapter = Adapter(tiny_model(family))
+    for site in adapter.sites:
+        before, (after,) = self_swap(adapter, rows_of(adapter.model), site, "answer_site", range(adapter.n_layers))
+        assert torch.equal(after.p, before.p.expand(adapter.n_layers, -1))
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"gemma3_multimodal"}))
+def test_read_logits_are_the_models_own(tiny_model, family):
+    model = tiny_model(family)
+    adapter, rows = Adapter(model), rows_of(model)
+    batch = pad_rows([r.ids for r in rows])
+    reads = ReadPlan.make(rows, [None] * len(rows), first_only=False)
+    metrics = read_metrics(adapter, last_stream(adapter, batch), reads, answer_joint)
+    for i, row in enumerate(rows):
+        with torch.no_grad():
+            log_probs = model(torch.tensor([row.ids]), prepend_bos=False)[0].log_softmax(-1)
+        alone = sum(log_probs[p - 1, row.ids[p]] for p in row.positions["answer"])
+        assert metrics.log_p[i] == pytest.approx(float(alone), abs=2e-4)
+
+
+def test_all_positions_at_layer_0_gives_the_donors_input(smollm2):
+    adapter = Adapter(smollm2)
+    base, donor = rows_of(smollm2, [("France", "Paris"), ("Japan", "Tokyo")])
+    assert len(base.ids) == len(donor.ids)
+    where = slots([range(len(base.ids))])
+    (streams,) = capture(adapter, pad_rows([donor.ids]), "resid_pre", [where])
+    before, (after,) = run_swaps(
+        adapter, batch_of([base], where, streams), site="resid_pre", layers=(0,), window=1, readout=first_token
+    )
+    with torch.no_grad():
+        own = smollm2(torch.tensor([donor.ids]), prepend_bos=False)[0].softmax(-1)
+    wanted = own[donor.positions["answer_site"][0], base.answer_ids[0]]
+    assert after.p[0, 0] == pytest.approx(float(wanted), abs=1e-6)
+    assert before.p[0] > 2 * after.p[0, 0]
+
+
+def test_answer_site_at_the_last_resid_post_gives_the_donors_input(smollm2):
+    adapter = Adapter(smollm2)
+    base, donor = rows_of(smollm2, [("France", "Paris"), ("Kazakhstan", "Astana city")])
+    where, at = slots([base.positions["answer_site"]]), slots([donor.positions["answer_site"]])
+    (streams,) = capture(adapter, pad_rows([donor.ids]), "resid_post", [at])
+    _, (after,) = run_swaps(
+        adapter,
+        batch_of([base], where, streams, rivals=[donor]),
+        site="resid_post",
+        layers=(29,),
+        window=1,
+        readout=first_token,
+    )
+    with torch.no_grad():
+        logits = smollm2(torch.tensor([donor.ids]), prepend_bos=False)[0, donor.positions["answer_site"][0]]
+    assert after.p[0, 0] == pytest.approx(float(logits.softmax(-1)[base.answer_ids[0]]), abs=1e-6)
+    difference = logits[base.answer_ids[0]] - logits[donor.answer_ids[0]]
+    assert after.logit_diff[0, 0] == pytest.approx(float(difference), abs=1e-3)
+
+
+def test_a_batch_gives_every_rows_own_numbers(smollm2):
+    """Ragged rows, changed at other positions each: alone and together within 1e-5 in P."""
+    adapter, rows = Adapter(smollm2), rows_of(smollm2)
+    donors = [rows[1], rows[0], rows[2], rows[1]]
+    where, at = slots([r.positions["subject"][-1:] for r in rows]), slots([d.positions["subject"][-1:] for d in donors])
+    (streams,) = capture(adapter, pad_rows([d.ids for d in donors]), "resid_pre", [at])
+    options = {"site": "resid_pre", "layers": (3, 20), "window": 1, "readout": answer_joint}
+    before, (after,) = run_swaps(adapter, batch_of(rows, where, streams), **options)
+    for i, (row, donor) in enumerate(zip(rows, donors, strict=True)):
+        one, one_at = slots([row.positions["subject"][-1:]]), slots([donor.positions["subject"][-1:]])
+        (stream,) = capture(adapter, pad_rows([donor.ids]), "resid_pre", [one_at])
+        own_before, (own,) = run_swaps(adapter, batch_of([row], one, stream), **options)
+        assert float((own.p[:, 0] - after.p[:, i]).abs().max()) < 1e-5
+        assert float((own_before.p[0] - before.p[i]).abs()) < 1e-5
+
+
+def test_a_window_changes_all_its_layers(tiny_model):
+    """mlp_out of all layers in one window equals replacing each of them by hand."""
+    model = tiny_model("llama")
+    adapter = Adapter(model)
+    base, donor = rows_of(model, [("France", "Paris"), ("Japan", "Tokyo")])
+    where, at = slots([base.positions["answer_site"]]), slots([donor.positions["answer_site"]])
+    (streams,) = capture(adapter, pad_rows([donor.ids]), "mlp_out", [at])
+    _, (after,) = run_swaps(
+        adapter, batch_of([base], where, streams), site="mlp_out", layers=(1,), window=3, readout=first_token
+    )
+    _, cache = model.run_with_cache(torch.tensor([donor.ids]), prepend_bos=False)
+
+    def put(value, hook):
+        value[0, base.positions["answer_site"][0]] = cache[hook.name][0, donor.positions["answer_site"][0]]
+        return value
+
+    logits = model.run_with_hooks(
+        torch.tensor([base.ids]), prepend_bos=False, fwd_hooks=[(f"blocks.{i}.hook_mlp_out", put) for i in range(3)]
+    )
+    wanted = logits[0, base.positions["answer_site"][0]].softmax(-1)[base.answer_ids[0]]
+    assert after.p[0, 0] == pytest.approx(float(wanted), abs=1e-6)
+
+
+def test_windows_are_centred_and_clipped():
+    assert [window_layers(layer, 3, 5) for layer in range(5)] == [(0, 1), (0, 1, 2), (1, 2, 3), (2, 3, 4), (3, 4)]
+    assert window_layers(2, 1, 5) == (2,)
+
+
+def test_parallel_blocks_have_no_resid_mid_and_say_so(tiny_model):
+    with pytest.raises(InputError, match="no site 'resid_mid'; it has resid_pre, resid_post, attn_out, mlp_out"):
+        Adapter(tiny_model("neox")).hook_name("resid_mid", 0)
+    with pytest.raises(InputError, match="no site 'resid_pred'.*Did you mean 'resid_pre'"):
+        Adapter(tiny_model("llama")).hook_name("resid_pred", 0)
+    with pytest.raises(InputError, match="hook name 'blocks.0.nothing'"):
+        Adapter(tiny_model("llama")).hook_name(lambda layer: f"blocks.{layer}.nothing", 0)
+
+
+def test_a_hook_that_does_not_fire_is_an_error(tiny_model):
+    """The final norm's hook lies behind the last block, so it never fires here."""
+    adapter = Adapter(tiny_model("llama"))
+    with pytest.raises(HookError, match="hook at ln_final.hook_scale fired 0 times in one forward pass, planned was once"):
+        last_stream(adapter, pad_rows([[5, 6, 7]]), [("ln_final.hook_scale", lambda value, hook: value)])
+
+
+def test_bfloat16_reads_p_in_float32(tiny):
+    from anchorlens.models.load import load_model
+
+    model = load_model(str(tiny("llama")), device="cpu", dtype="bfloat16")
+    adapter, rows = Adapter(model), rows_of(model)
+    stream = last_stream(adapter, pad_rows([r.ids for r in rows]))
+    assert stream.dtype == torch.bfloat16
+    assert adapter.logits(stream[:, -1]).dtype == torch.float32

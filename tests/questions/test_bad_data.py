@@ -1,0 +1,106 @@
+"""Every wrong input of ``load_qa`` is one clear error with the cure in it."""
+
+import re
+from pathlib import Path
+
+import datasets
+import pandas
+import pytest
+
+from anchorlens.errors import DataError, InputError
+from anchorlens.questions.datasets import load_qa
+
+OWN = [{"question": "Who wrote Emma?", "answers": ["Jane Austen"]}]
+
+
+def bad_files(folder: Path) -> dict[str, tuple[Path, str]]:
+    texts = {
+        "empty": ("empty.jsonl", "", "empty.jsonl is empty; it needs one row a question."),
+        "blank": ("blank.jsonl", "\n\n", "file:blank.jsonl has no rows"),
+        "json line": ("a.jsonl", '{"question": "q", "answer": "a"}\n\n{"question": \n', "a.jsonl: bad JSON at line 3, column"),
+        "not an object": ("b.jsonl", '["q", "a"]', "b.jsonl: line 1 holds a list, not an object."),
+        "json": ("c.json", '[{"question": }]', "c.json: bad JSON at line 1, column 15"),
+        "jsonl as json": ("d.json", '{"a": 1}\n{"a": 2}', "One object a line is the jsonl format: name the file .jsonl."),
+        "json shape": ("e.json", '{"rows": []}', "e.json must hold a list of objects, or an object with such a list under 'data'."),
+        "extension": ("f.xlsx", "x", "Cannot read f.xlsx: the extension '.xlsx' is none of .jsonl, .json, .csv, .tsv, .parquet."),
+        "cells": ("g.csv", "question,answer\nWho wrote Emma,A,B\n", "g.csv: line 2 has more cells than the header has columns"),
+        "fields": ("h.csv", "query,answer\nWho,Me\n", "is not of the schema 'own': it lacks question; it has answer, query."),
+        "parquet": ("i.parquet", "no parquet at all", "i.parquet is not a readable parquet file"),
+        "number": ("j.csv", "question,answer,popularity\nWho is Ed?,A,many\n", "popularity or s_pop must be a number, got 'many'."),
+        "span": ("k.csv", 'question,answer,subject_span\nWho wrote Ed?,A,"[1]"\n', "subject_span must be [first"),
+        "type": ("l.csv", "question,answer,answer_type\nWho is Ed?,A,animal\n", "answer_type must be one of year"),
+        "ids": ("m.csv", "id,question,answer\n1,Who wrote Emma?,A\n1,Who wrote Ada?,A\n", "1 ids repeat, for example '1' (2 rows)"),
+    }  # fmt: skip
+    out = {}
+    for key, (name, text, message) in texts.items():
+        (folder / name).write_text(text, encoding="utf8")
+        out[key] = (folder / name, message)
+    (folder / "n.csv").write_bytes("question,answer\nWho wrote Émile?,R\n".encode("latin-1"))
+    out["encoding"] = (folder / "n.csv", "n.csv is not UTF-8 (byte 26); save it as UTF-8.")
+    out["missing"] = (folder / "emty.jsonl", "emty.jsonl. Did you mean 'empty.jsonl' or ")
+    out["folder"] = (folder, "is a directory; give one file")
+    return out
+
+
+BAD = [
+    "empty",
+    "blank",
+    "json line",
+    "not an object",
+    "json",
+    "jsonl as json",
+    "json shape",
+    "extension",
+    "cells",
+    "fields",
+    "parquet",
+]
+BAD += ["number", "span", "type", "ids", "encoding", "missing", "folder"]
+
+
+@pytest.mark.parametrize("key", BAD)
+def test_bad_files_are_one_clear_error(tmp_path, key):
+    path, message = bad_files(tmp_path)[key]
+    with pytest.raises(DataError, match=re.escape(message)):
+        load_qa("mine", path=path)
+
+
+def test_a_file_of_another_schema_names_what_is_missing(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"question": "when did it sink", "answer": ["1912"]}', encoding="utf8")
+    with pytest.raises(
+        DataError,
+        match=re.escape(
+            "not of the schema 'popqa': it lacks possible_answers or obj; it has answer, question. Its fields fit: triviaqa"
+        ),
+    ):
+        load_qa("popqa", path=path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "popqq"}, "No data set goes by the name 'popqq'. Did you mean 'popqa'"),
+        ({"name": "popqa.jsonl"}, "To read a file of your own give path=."),
+        ({"name": "popqa", "limit": 0}, "limit must be at least 1, or None for all rows; got 0."),
+        (
+            {"name": "popqa-sample", "path": "x.jsonl"},
+            "'popqa-sample' is embedded; to read a file of its schema use load_qa('popqa', path=",
+        ),
+        (
+            {"name": "popqa", "path": "x.jsonl", "split": "test"},
+            "config=, split= and revision= choose a part of a hub data set",
+        ),
+        ({"name": pandas.DataFrame(OWN), "path": "x.jsonl"}, "Give a table or path=, not both."),
+        ({"name": "popqa", "spans": "spaci"}, "Unknown spans='spaci'."),
+    ],
+)
+def test_arguments_that_cannot_be_are_errors(arguments, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        load_qa(**arguments)
+
+
+def test_a_dictionary_of_splits_is_an_error():
+    splits = datasets.DatasetDict({"train": datasets.Dataset.from_list(OWN[:1])})
+    with pytest.raises(DataError, match=re.escape("This is a dictionary with the keys train; give one split of it.")):
+        load_qa(splits)

@@ -1,0 +1,138 @@
+"""Who may be a donor, how positions are paired, and where the null goes."""
+
+import pytest
+
+from anchorlens.errors import DonorError
+from anchorlens.questions.donors import DonorPicker, null_positions, pair_positions, rule_name
+from anchorlens.questions.prompts import QAPrompt
+from anchorlens.questions.tokens import RowTokenizer
+from tests.questions.make import CAPITALS, capital, capitals, equal_lengths, example
+from tests.tokenizers_small import small_tokenizer
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return RowTokenizer(small_tokenizer("byte", bos=True), QAPrompt())
+
+
+@pytest.fixture(scope="module")
+def pool(rows):
+    others = [
+        example("Who is the author of Emma?", "Emma", "author", "Jane Austen", relation="author"),
+        example("What is the capital of Gaul?", "Gaul", "capital", "Paris", "Lutetia", relation="capital"),
+        example("what is the CAPITAL of france", "france", "CAPITAL", "Paris", relation="capital"),
+        example(
+            "What is the capital of the old empire of Japan?",
+            "the old empire of Japan",
+            "capital",
+            "Kyoto",
+            relation="capital",
+        ),
+    ]
+    return tuple(rows.row(e) for e in (*capitals().pool, *others, *equal_lengths().pool))
+
+
+def picker(pool, **changes):
+    given = {
+        "rule": "same_relation",
+        "anchors": ("question", "answer_site"),
+        "align": "equal",
+        "n_donors": 99,
+        "seed": 0,
+    } | changes
+    return DonorPicker(pool, **given)
+
+
+def test_donors_obey_every_rule(rows, pool):
+    for base in pool[: len(CAPITALS)]:
+        for donor in picker(pool).pick(base):
+            assert donor.example.relation == "capital"
+            assert donor.example.question_id != base.example.question_id
+            assert donor.answer_ids[0] != base.answer_ids[0]
+            assert not set(donor.example.answers) & set(base.example.answers)
+            for role in ("subject", "property"):
+                assert len(donor.positions[role]) == len(base.positions[role])
+
+
+def test_all_eligible_rows_and_no_other_are_found(rows, pool):
+    """An independent statement of the rules, row by row."""
+    base = pool[-1]
+    wanted = {
+        row.row_id
+        for row in pool
+        if row.example.relation == "capital"
+        and row.row_id != base.row_id
+        and row.answer_ids[0] != base.answer_ids[0]
+        and [len(row.positions[r]) for r in ("subject", "property")]
+        == [len(base.positions[r]) for r in ("subject", "property")]
+    }
+    assert {row.row_id for row in picker(pool).pick(base)} == wanted
+    assert len(wanted) >= 5
+
+
+def test_random_crosses_relations_and_last_relaxes_length(rows, pool):
+    base = pool[0]
+    anywhere = {row.example.relation for row in picker(pool, rule="random", align="last").pick(base)}
+    assert anywhere == {"capital", "author"}
+    longer = [
+        row
+        for row in picker(pool, align="last").pick(base)
+        if row.example.question.startswith("What is the capital of the old")
+    ]
+    assert len(longer) == 1
+    at_base, at_donor = pair_positions(base, longer[0], "subject", "last")
+    assert at_donor == longer[0].positions["subject"][-len(at_base) :]
+    assert pair_positions(base, longer[0], "subject", "equal") is None
+
+
+def test_own_rule_may_only_choose_rows_that_are_eligible(rows, pool):
+    def only_cuba_and_gaul(base, candidates):
+        return [e for e in candidates if e.subject.of(e.question) in ("Cuba", "Gaul")]
+
+    chosen = picker(pool, rule=only_cuba_and_gaul, align="last").pick(pool[0])
+    assert [row.example.subject.of(row.example.question) for row in chosen] == ["Cuba"]
+    assert rule_name(only_cuba_and_gaul) == "callable:only_cuba_and_gaul"
+
+
+def test_choice_depends_on_seed_and_row_alone(rows, pool):
+    first = [row.row_id for row in picker(pool, n_donors=2).pick(pool[-1])]
+    assert first == [row.row_id for row in picker(pool, n_donors=2).pick(pool[-1])]
+    picks = {tuple(row.row_id for row in picker(pool, n_donors=2, seed=s).pick(pool[-1])) for s in range(6)}
+    assert len(picks) > 1
+
+
+def test_answer_type_serves_where_there_is_no_relation(rows):
+    from dataclasses import replace
+
+    made = [replace(capital(c, a), relation=None, answer_type=t) for c, a, t in
+            (("France", "Paris", "place"), ("Japan", "Tokyo", "place"), ("Peru", "Lima", "other"))]  # fmt: skip
+    chosen = picker(tuple(rows.row(e) for e in made), align="last").pick(rows.row(made[0]))
+    assert [row.example.answers[0] for row in chosen] == ["Tokyo"]
+
+
+@pytest.mark.parametrize("anchor", ["question", "subject", "answer_site", "prompt_last"])
+def test_null_avoids_sink_anchor_and_readout(rows, anchor):
+    row = rows.row(capital("Germany", "Berlin is big"))
+    for seed in range(20):
+        where = null_positions(row, anchor, 3, seed, "donor")
+        assert len(where) == len(set(where)) == 3
+        assert not {0, *row.positions["question"], *row.positions["answer_site_all"], *row.positions[anchor]} & set(where)
+        assert all(p < row.prompt_length for p in where)
+        if anchor in ("answer_site", "prompt_last"):
+            assert min(where) > max(row.positions["question"])
+
+
+def test_null_that_finds_too_few_positions_falls_short(rows):
+    row = rows.row(capital("Germany", "Berlin"))
+    taken = {0, *row.positions["question"], *row.positions["answer_site"]}
+    free = len(set(range(row.prompt_length)) - taken)
+    assert len(null_positions(row, "question", 999, 0, "d")) == free
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(DonorError, match="Unknown donor rule 'same_relations'. Did you mean 'same_relation'"):
+        rule_name("same_relations")
+    with pytest.raises(DonorError, match="align='lst'"):
+        picker((), align="lst")
+    with pytest.raises(DonorError, match="n_donors must be at least 1, got 0"):
+        picker((), n_donors=0)

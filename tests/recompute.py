@@ -1,0 +1,78 @@
+"""An independent program: every ΔP of a run, from its files alone, with plain Hugging Face hooks.
+
+It shares no line with anchorlens: it reads the parquet files with pandas, builds each input from its token ids, and changes the
+hidden states of a Hugging Face model with PyTorch's own forward hooks, one input at a time.
+"""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+
+def paired(base: dict, source: dict, anchor: str) -> tuple[list[int], list[int]]:
+    """Positions of both sides; ``question`` is subject and property, each paired from its last token."""
+    out: tuple[list[int], list[int]] = ([], [])
+    for part in ("subject", "property") if anchor == "question" else (anchor,):
+        n = min(len(base[part]), len(source[part]))
+        out[0].extend(base[part][-n:])
+        out[1].extend(source[part][-n:])
+    return out
+
+
+class Recompute:
+    """ΔP of single cells.
+
+    Args:
+        run: A run directory of the site ``resid_pre``, window 1, readout ``first_token``.
+        model: The same model, as Hugging Face has it.
+    """
+
+    def __init__(self, run: Path, model) -> None:
+        self.model, self.blocks = model, model.model.layers
+        self.samples = pd.read_parquet(run / "samples.parquet")
+        examples = pd.read_parquet(run / "examples.parquet")
+        self.rows = {
+            (row.dataset, row.role, row.example_id): (list(row.token_ids), json.loads(row.positions))
+            for row in examples.itertuples()
+            if row.role != "dropped"
+        }
+        self.states: dict[tuple, tuple] = {}
+
+    def hidden(self, key: tuple) -> tuple:
+        """Streams that enter every block of one input, and its last logits."""
+        if key not in self.states:
+            with torch.no_grad():
+                out = self.model(torch.tensor([self.rows[key][0]]), output_hidden_states=True)
+            self.states[key] = (out.hidden_states, out.logits)
+        return self.states[key]
+
+    def delta_p(self, cell) -> float:
+        """100 * (P after - P before) of one row of samples.parquet."""
+        base_key = (cell.dataset, "base", cell.example_id)
+        donor_key = (cell.dataset, "donor", cell.donor_id)
+        target_key, source_key = base_key, donor_key
+        if cell.direction == "denoising":
+            target_key, source_key = (cell.dataset, "corrupt", f"{cell.example_id}~{cell.donor_id}"), base_key
+        ids, positions = self.rows[target_key]
+        source_positions = self.rows[source_key][1]
+        to, where = paired(positions, source_positions, cell.anchor)
+        if cell.control == "null":
+            to = positions[f"null:{cell.anchor}:{cell.donor_id}"]
+            where = where[: len(to)]
+        stream = self.hidden(source_key)[0][cell.layer][0, where]
+
+        def put(module, args):
+            changed = args[0].clone()
+            changed[0, to] = stream
+            return (changed, *args[1:])
+
+        hook = self.blocks[cell.layer].register_forward_pre_hook(put)
+        with torch.no_grad():
+            after = self.model(torch.tensor([ids])).logits
+        hook.remove()
+        first = positions["answer"][0]
+        before = self.hidden(target_key)[1]
+        p = [logits[0, first - 1].float().softmax(-1)[ids[first]] for logits in (before, after)]
+        return 100 * float(p[1] - p[0])
