@@ -17,7 +17,7 @@ def read_config(ctx: click.Context, param: click.Parameter, value: str | None) -
     if sys.version_info >= (3, 11):
         import tomllib
     else:
-        import tomli as tomllib
+        import tomli as tomllib  # pyright: ignore[reportMissingImports]
     try:
         values = tomllib.loads(Path(value).read_text(encoding="utf8"))
     except OSError as why:

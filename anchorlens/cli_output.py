@@ -42,7 +42,7 @@ def _print_summary(summary: "pd.DataFrame") -> None:
     """The strongest effect of every curve, as a table."""
     rows = [
         (
-            r["model"], r["dataset"], r["anchor"], str(r["layer"]), f"{r['delta_p']:+.1f}",
+            str(r["model"]), str(r["dataset"]), str(r["anchor"]), str(r["layer"]), f"{r['delta_p']:+.1f}",
             f"[{r['ci_low']:+.1f}, {r['ci_high']:+.1f}]", "-" if r["null"] is None else f"{r['null']:+.1f}",
             f"{r['p_before']:.2f}", str(r["n"]),
         )

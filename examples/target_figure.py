@@ -1,8 +1,8 @@
 """What ``figure_llama32.py`` and ``figure_qwen3.py`` share: several models on four question sets, one figure.
 
 Every model becomes one run directory below ``--out``. A model whose run is there already is read and not measured again, so a
-stopped job goes on where it was when the same command is given once more. ``settings.json`` in the same directory keeps the
-settings that decide the numbers; other settings in the same directory are refused, because the panels of one figure must agree.
+stopped job goes on where it was when the same command is given once more. Beside each run lies a file with the settings that
+decide its numbers; a run of other settings is refused, because the panels of one figure must agree.
 """
 
 import argparse
@@ -47,7 +47,7 @@ class Settings:
 
 
 FULL = Settings(DATASETS, limit=500, layers=None, n_donors=4, known_only=True, prompt="fewshot(4)", dtype=None, seed=0)
-SMALL = Settings(SMALL_DATASETS, limit=6, layers=5, n_donors=1, known_only=False, prompt="qa", dtype=None, seed=0)
+SMALL = Settings(SMALL_DATASETS, limit=5, layers=4, n_donors=1, known_only=False, prompt="qa", dtype=None, seed=0)
 
 
 def evenly_spaced(count: int | None, n_layers: int) -> list[int] | None:
@@ -85,8 +85,8 @@ examples:
     add = made.add_argument  # in brackets: the default, then that of --small
     add("--small", action="store_true", help="the demo model and the four embedded samples, few questions, few layers")
     add("--out", metavar="DIR", help=f"directory for figure.html and one run per model (default {out}; {out}-small)")
-    add("--limit", type=int, metavar="N", help="questions drawn from each set; donors come from the whole set (500; 6)")
-    add("--layers", type=int, metavar="N", help="measure N layers, evenly spaced from first to last (all; 5)")
+    add("--limit", type=int, metavar="N", help="questions drawn from each set; donors come from the whole set (500; 5)")
+    add("--layers", type=int, metavar="N", help="measure N layers, evenly spaced from first to last (all; 4)")
     add("--n-donors", type=int, metavar="N", help="most donors for one question, averaged first (4; 1)")
     add("--prompt", help="qa, fewshot(k) or chat (fewshot(4); qa)")
     add(
@@ -111,25 +111,26 @@ def settings_of(args: argparse.Namespace) -> Settings:
     return replace(SMALL if args.small else FULL, **given)
 
 
-def check_settings(out: Path, settings: Settings, *, overwrite: bool) -> None:
-    """Keep the settings of a directory, and stop where it was begun with others.
+def is_there(folder: Path, settings: Settings) -> bool:
+    """Whether a finished run of these settings lies in ``folder``; its settings lie beside it.
 
     Raises:
-        SystemExit: The directory holds runs of other settings.
+        SystemExit: A run of other settings lies there.
     """
-    file = out / "settings.json"
+    if not (folder / "run.json").is_file():
+        return False
+    file = settings_file(folder)
+    theirs = json.loads(file.read_text(encoding="utf8")) if file.is_file() else {}
     mine = json.loads(json.dumps(asdict(settings)))  # tuples as lists, as the file has them
-    if file.is_file() and not overwrite:
-        theirs = json.loads(file.read_text(encoding="utf8"))
-        differ = [
-            f"{name} {theirs.get(name)!r} there, {value!r} now" for name, value in mine.items() if theirs.get(name) != value
-        ]
-        if differ:
-            raise SystemExit(
-                f"{out} was begun with other settings: {'; '.join(differ)}. Choose another --out, or --overwrite."
-            )
-    out.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(mine, indent=2) + "\n", encoding="utf8")
+    differ = [f"{name} {theirs.get(name)!r} there, {value!r} now" for name, value in mine.items() if theirs.get(name) != value]
+    if differ:
+        raise SystemExit(f"{folder} was made with other settings: {'; '.join(differ)}. Choose another --out, or --overwrite.")
+    return True
+
+
+def settings_file(folder: Path) -> Path:
+    """Where the settings of a run are kept: beside it, written after it."""
+    return folder.parent / f"{folder.name}.settings.json"
 
 
 def measure(
@@ -162,16 +163,15 @@ def run(models: Sequence[str], out: Path, settings: Settings, args: argparse.Nam
     Returns:
         The figure's path.
     """
-    check_settings(out, settings, overwrite=args.overwrite)
     folders = [out / name.rsplit("/", 1)[-1] for name in models]
-    missing = [not (folder / "run.json").is_file() or args.overwrite for folder in folders]
+    missing = [args.overwrite or not is_there(folder, settings) for folder in folders]
     # Before the models: a data set that cannot be read should cost seconds, not hours.
     data = [al.load_qa(name, limit=settings.limit, seed=settings.seed) for name in settings.datasets] if any(missing) else []
     for name, folder, needed in zip(models, folders, missing, strict=True):
         if needed:
-            al.save_run(
-                measure(name, data, settings, device=args.device, batch_size=args.batch_size), folder, overwrite=args.overwrite
-            )
+            results = measure(name, data, settings, device=args.device, batch_size=args.batch_size)
+            al.save_run(results, folder, overwrite=args.overwrite)
+            settings_file(folder).write_text(json.dumps(asdict(settings), indent=2) + "\n", encoding="utf8")
         else:
             print(f"{name}: read from {folder}")
     # From the files alone, so that a run made today and one made last week are drawn alike.

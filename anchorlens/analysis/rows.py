@@ -4,6 +4,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tqdm.auto import tqdm
 
@@ -121,12 +122,13 @@ def generate_answers(
     size = rows_per_batch(adapter, max(len(p) for p in prompts) + max_new_tokens, batch_size)
     with tqdm(total=len(prompts), desc="answers", unit="question", disable=not progress, dynamic_ncols=True) as bar:
         out = greedy(
-            adapter, prompts, max_new_tokens=max_new_tokens, batch_size=size, stop=finished, on_batch=lambda n: _tick(bar, n)
+            adapter, prompts, max_new_tokens=max_new_tokens, batch_size=size, stop=finished, on_batch=lambda n: tick(bar, n)
         )
     return [(ids, decode(ids)) for ids in out]
 
 
-def _tick(bar: "tqdm[None]", n: int) -> None:
+def tick(bar: "tqdm[Any]", n: int) -> None:
+    """Move a progress bar."""
     bar.update(n)
 
 

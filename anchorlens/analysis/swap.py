@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 from transformer_lens import HookedTransformer
 
 from anchorlens.analysis.pairs import Pair, PairMaker, Pairs, build_batch, make_batches
-from anchorlens.analysis.rows import Rows, check_not_empty, drop, known_rows, make_rows
+from anchorlens.analysis.rows import Rows, check_not_empty, drop, known_rows, make_rows, tick
 from anchorlens.analysis.stream_statistics import StreamStatistics
 from anchorlens.engine.plan import rows_per_batch
 from anchorlens.engine.readouts import Metrics, ReadoutLike, make_readout
@@ -133,14 +133,14 @@ def swap_sweep(
         EmptySweepError: No row is left; the message counts the reasons.
     """
     adapter = Adapter(model)
+    qa = data if isinstance(data, QAData) else load_qa(data, seed=seed)
     config = _check(
         adapter, anchors=tuple(anchors), readout=readout, site=site, window=window, direction=direction, donors=donors,
         n_donors=n_donors, align=align, layers=layers, known_only=known_only, null_donors=null_donors,
         max_new_tokens=max_new_tokens, n_resamples=n_resamples, seed=seed,
     )  # fmt: skip
     plan = _prepare(
-        adapter, data if isinstance(data, QAData) else load_qa(data, seed=seed), config, prompt=prompt, add_bos=add_bos, rule=donors, site=site,
-        batch_size=batch_size, progress=progress,
+        adapter, qa, config, prompt=prompt, add_bos=add_bos, rule=donors, site=site, batch_size=batch_size, progress=progress,
     )  # fmt: skip
     return _run(adapter, plan, site=site, readout=readout, batch_size=batch_size, progress=progress)
 
@@ -248,7 +248,7 @@ def _run(
                     first_only=config.readout == "first_token",
                 ),
                 site=site, layers=config.layers, window=config.window, readout=make_readout(readout)[1],
-                on_forward=bar.update,
+                on_forward=lambda rows: tick(bar, rows),
             )  # fmt: skip
             shared = {**_keys(config), **ids, "run_id": run_id}
             frames.append(samples_frame(shared, config.layers, *_columns(config, pairs, before, after)))

@@ -83,9 +83,13 @@ class Adapter:
                 x = x - x.mean(-1, keepdim=True)
             x = x / (x.pow(2).mean(-1, keepdim=True) + cfg.eps).sqrt()
             if not kind.endswith("Pre"):
-                x = x * model.ln_final.w.to(torch.float32)
-                x = x + model.ln_final.b.to(torch.float32) if centred else x
+                x = x * _parameter(model.ln_final, "w")
+                x = x + _parameter(model.ln_final, "b") if centred else x
         weight, bias = model.unembed.W_U.to(torch.float32), model.unembed.b_U.to(torch.float32)
         logits = einsum(x, weight, "row d_model, d_model d_vocab -> row d_vocab") + bias
         cap = cfg.output_logits_soft_cap
         return cap * torch.tanh(logits / cap) if cap is not None and cap > 0 else logits
+
+
+def _parameter(norm: torch.nn.Module, name: str) -> Float[Tensor, "d_model"]:
+    return norm.get_parameter(name).to(torch.float32)

@@ -177,6 +177,12 @@ def _remote(name: str, revision: str | None, token: str | None, progress: bool) 
         raise ModelNotFoundError(
             f"There is no file or directory {name!r}, and it cannot be a name on the hub. {nearest_names(name)}"
         )
+    if official is None and len(parts) == 1:
+        # The hub is not asked: its names are owner/name, and the few old ones without an owner are all registered.
+        raise ModelNotFoundError(
+            f"No model goes by {name!r}: it is no path here, no packaged model, and no name that TransformerLens registers. "
+            f"{nearest_names(name)} Names on the hub have the form owner/name."
+        )
     if gguf:
         path = fetch_gguf("/".join(parts[:2]), "/".join(parts[2:]), revision, token)
         return Source(name, "gguf", path, _commit(path) or revision)

@@ -59,7 +59,7 @@ def samples_frame(
         columns |= {"p_before": clean["p"], "p_after": _double(after.p).ravel()}
         columns |= {"logp_before": clean["log_p"], "logp_after": _double(after.log_p).ravel()}
         columns |= {"logit_diff_before": clean["logit_diff"], "logit_diff_after": _double(after.logit_diff).ravel()}
-        frame = pd.DataFrame(columns).assign(anchor=own["anchor"], control=own["control"], **dict(keys))
+        frame = pd.DataFrame({**columns, "anchor": own["anchor"], "control": own["control"], **keys})
         frame["delta_p"] = 100.0 * (frame["p_after"] - frame["p_before"])
         frames.append(frame[list(SAMPLE_COLUMNS)])
     return pd.concat(frames, ignore_index=True)
@@ -254,7 +254,7 @@ def curves_frame(samples: pd.DataFrame, *, n_resamples: int, seed: int) -> pd.Da
                 "p_before": np.nanmean(before.to_numpy(), axis=0), "n": band.n, "trivial": trivial.to_numpy(),
             }
         )  # fmt: skip
-        frames.append(frame.assign(**dict(zip(group_keys, keys, strict=True))))
+        frames.append(frame.assign(**{name: [value] * len(frame) for name, value in zip(group_keys, keys, strict=True)}))
     return pd.concat(frames, ignore_index=True)[list(CURVE_COLUMNS)]
 
 

@@ -47,7 +47,7 @@ def test_plain_hugging_face_hooks_agree(tiny, tiny_model, tmp_path, direction, f
 
 def test_plain_hugging_face_hooks_agree_on_the_real_model(smollm2, tmp_path):
     """SmolLM2 and rows of the embedded set, at three layers."""
-    from anchorlens.models.checkpoint import DEMO, packaged_directory
+    from anchorlens.models.checkpoint import packaged_directory
 
     data = al.load_qa("popqa-sample", limit=4, seed=2)
     sweep = al.swap_sweep(smollm2, data, n_donors=1, layers=(0, 15, 27), seed=2, **QUIET)
@@ -273,10 +273,10 @@ def test_answer_site_at_layer_0_changes_nothing_when_the_token_is_the_same(tiny_
 def test_global_random_state_is_left_alone(tiny_model):
     torch.manual_seed(5)
     before = torch.random.get_rng_state().clone()
-    state = np.random.get_state()[1].copy()  # noqa: NPY002
+    state = np.random.get_state()[1].copy()
     al.swap_sweep(tiny_model("llama"), capitals(3), donors="noise", layers=(0,), **QUIET)
     assert torch.equal(torch.random.get_rng_state(), before)
-    assert (np.random.get_state()[1] == state).all()  # noqa: NPY002
+    assert (np.random.get_state()[1] == state).all()
 
 
 @pytest.mark.parametrize(
