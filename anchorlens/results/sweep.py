@@ -254,7 +254,8 @@ def curves_frame(samples: pd.DataFrame, *, n_resamples: int, seed: int) -> pd.Da
                 "p_before": np.nanmean(before.to_numpy(), axis=0), "n": band.n, "trivial": trivial.to_numpy(),
             }
         )  # fmt: skip
-        frames.append(frame.assign(**{name: [value] * len(frame) for name, value in zip(group_keys, keys, strict=True)}))
+        shared: dict[str, Any] = dict(zip(group_keys, keys, strict=True))
+        frames.append(frame.assign(**shared))
     return pd.concat(frames, ignore_index=True)[list(CURVE_COLUMNS)]
 
 

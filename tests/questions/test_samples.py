@@ -1,0 +1,220 @@
+"""The four embedded question sets: their schemas, and facts that keep a sample from being answered by its own form."""
+
+import json
+import re
+from collections import Counter, defaultdict
+from importlib import resources
+from typing import Any
+
+import pytest
+
+from anchorlens.questions.datasets import load_qa
+from anchorlens.questions.example import normalise
+
+SETS = ("popqa", "triviaqa", "hotpotqa", "nq")
+# PopQA's templates, written out a second time: the package's own are tested against these rows elsewhere.
+TEMPLATES = {
+    "occupation": "What is {}'s occupation?",
+    "place of birth": "In what city was {} born?",
+    "genre": "What genre is {}?",
+    "father": "Who is the father of {}?",
+    "country": "In what country is {}?",
+    "producer": "Who was the producer of {}?",
+    "director": "Who was the director of {}?",
+    "capital of": "What is {} the capital of?",
+    "screenwriter": "Who was the screenwriter for {}?",
+    "composer": "Who was the composer of {}?",
+    "color": "What color is {}?",
+    "religion": "What is the religion of {}?",
+    "sport": "What sport does {} play?",
+    "author": "Who is the author of {}?",
+    "mother": "Who is the mother of {}?",
+    "capital": "What is the capital of {}?",
+}
+FIELDS = {
+    "popqa": {"id": int, "subj": str, "prop": str, "obj": str, "question": str, "possible_answers": str},
+    "triviaqa": {"question": str, "question_id": str, "answer": dict},
+    "hotpotqa": {"id": str, "question": str, "answer": str, "type": str},
+    "nq": {"question": str, "answer": list},
+}
+
+
+def rows_of(name: str) -> list[dict[str, Any]]:
+    """The raw rows of one sample."""
+    text = resources.files("anchorlens.questions").joinpath("samples").joinpath(f"{name}.jsonl").read_text(encoding="utf8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def answers_of(name: str, row: dict[str, Any]) -> list[str]:
+    """The gold aliases of one row, canonical one first, read without the package's reader."""
+    if name == "popqa":
+        return json.loads(row["possible_answers"])
+    if name == "triviaqa":
+        return row["answer"]["aliases"]
+    return [row["answer"]] if name == "hotpotqa" else row["answer"]
+
+
+def holds(text: str, part: str) -> bool:
+    """Whether a part stands in a text as whole words."""
+    return f" {normalise(part)} " in f" {normalise(text)} "
+
+
+def options(question: str) -> tuple[str, str]:
+    """The two sides of a comparison."""
+    first, second = question.removesuffix("?").rsplit(", ", 1)[1].split(" or ")
+    return first, second
+
+
+def comparisons() -> list[dict[str, Any]]:
+    return [row for row in rows_of("hotpotqa") if row["type"] == "comparison"]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_row_has_exactly_the_fields_of_its_schema(name):
+    rows = rows_of(name)
+    assert len(rows) >= 160
+    for row in rows:
+        assert {field: type(value) for field, value in row.items()} == FIELDS[name]
+        assert row["question"] == row["question"].strip() != ""
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_aliases_are_texts_without_repeats(name):
+    for row in rows_of(name):
+        answers = answers_of(name, row)
+        assert answers and all(isinstance(a, str) and normalise(a) and a == a.strip() for a in answers), row
+        assert len(set(answers)) == len(answers), row
+
+
+@pytest.mark.parametrize(("name", "field"), [("popqa", "id"), ("triviaqa", "question_id"), ("hotpotqa", "id")])
+def test_ids_are_unique(name, field):
+    ids = [row[field] for row in rows_of(name)]
+    assert len(set(ids)) == len(ids)
+
+
+def test_no_question_stands_twice_in_or_across_the_sets():
+    counts = Counter(normalise(row["question"]) for name in SETS for row in rows_of(name))
+    assert [question for question, n in counts.items() if n > 1] == []
+
+
+def test_popqa_questions_are_their_template_filled_with_their_subject():
+    rows = rows_of("popqa")
+    for row in rows:
+        assert row["question"] == TEMPLATES[row["prop"]].format(row["subj"])
+        assert row["obj"] == answers_of("popqa", row)[0]
+    assert {row["prop"] for row in rows} == set(TEMPLATES)
+
+
+def test_triviaqa_value_is_the_first_alias_and_the_question_ends_as_one():
+    for row in rows_of("triviaqa"):
+        assert set(row["answer"]) == {"value", "aliases"}
+        assert row["answer"]["value"] == row["answer"]["aliases"][0]
+        assert row["question"].endswith("?") and row["question"][0].isupper()
+
+
+def test_nq_questions_are_lower_case_without_a_question_mark():
+    for row in rows_of("nq"):
+        assert row["question"] == row["question"].lower() and "?" not in row["question"]
+
+
+def test_hotpotqa_holds_both_types():
+    types = Counter(row["type"] for row in rows_of("hotpotqa"))
+    assert set(types) == {"bridge", "comparison"} and min(types.values()) >= 60
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_no_gold_alias_stands_in_its_own_question(name):
+    """Else an echo of the question would pass as knowledge. A comparison names its answer, and is balanced instead."""
+    leaks = [
+        row["question"]
+        for row in rows_of(name)
+        if row.get("type") != "comparison" and any(holds(row["question"], answer) for answer in answers_of(name, row))
+    ]
+    assert leaks == []
+
+
+def test_a_comparison_has_one_right_side():
+    for row in comparisons():
+        assert [holds(side, row["answer"]) for side in options(row["question"])].count(True) == 1, row
+
+
+def test_every_comparison_stands_in_both_orders_with_one_answer():
+    """So a model that always names the first (or the second) side is right in exactly half of them."""
+    pairs = defaultdict(list)
+    for row in comparisons():
+        first, second = options(row["question"])
+        pairs[row["question"].rsplit(", ", 1)[0], frozenset({first, second})].append((first, row["answer"]))
+    for key, members in pairs.items():
+        assert len(members) == 2, key
+        assert {first for first, _ in members} == key[1] and len({answer for _, answer in members}) == 1, key
+    firsts = sum(holds(options(row["question"])[0], row["answer"]) for row in comparisons())
+    assert 2 * firsts == len(comparisons())
+
+
+def test_every_popqa_row_has_others_of_its_relation_with_another_answer():
+    by_relation = defaultdict(list)
+    for row in rows_of("popqa"):
+        by_relation[row["prop"]].append({normalise(a) for a in answers_of("popqa", row)})
+    for relation, members in by_relation.items():
+        for aliases in members:
+            assert sum(not aliases & other for other in members) >= 2, (relation, aliases)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_no_single_answer_carries_a_set(name):
+    """Always giving the most frequent answer is right in fewer than one row in eight."""
+    rows = rows_of(name)
+    most = Counter(alias for row in rows for alias in {normalise(a) for a in answers_of(name, row)}).most_common(1)[0]
+    assert most[1] / len(rows) < 1 / 8, most
+
+
+def test_the_sets_agree_on_the_country_of_a_city():
+    forms = {
+        "popqa": r"in what country is (.+)",
+        "triviaqa": r"the city of (.+) is in which country",
+        "nq": r"(?:the city of (.+) is in which country|what country is (.+) in)",
+    }
+    countries = defaultdict(set)
+    for name, form in forms.items():
+        for row in rows_of(name):
+            match = re.fullmatch(form, normalise(row["question"]))
+            if match:
+                countries[next(group for group in match.groups() if group)].add(answers_of(name, row)[0])
+    assert {city: sorted(names) for city, names in countries.items() if len(names) > 1} == {}
+    assert len(countries) >= 80
+
+
+def test_capital_and_capital_of_are_inverse():
+    """Where both directions are asked, they agree."""
+    rows = rows_of("popqa")
+    there = {row["subj"]: row for row in rows if row["prop"] == "capital"}
+    back = {row["subj"]: answers_of("popqa", row) for row in rows if row["prop"] == "capital of"}
+    both = [(country, row["obj"]) for country, row in there.items() if row["obj"] in back]
+    assert both
+    for country, city in both:
+        assert country in back[city]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_no_row_of_a_sample_is_dropped(name):
+    data = load_qa(f"{name}-sample")
+    assert len(data.pool) == len(data.examples) == len(rows_of(name)) and data.dropped == () and data.pool_dropped == {}
+
+
+def test_popqa_subject_spans_are_the_subjects_of_the_rows():
+    subjects = [(row["question"], row["subj"]) for row in rows_of("popqa")]
+    assert [(e.question, e.subject.of(e.question)) for e in load_qa("popqa-sample").pool] == subjects
+
+
+@pytest.mark.parametrize("name", SETS[1:])
+def test_free_text_sets_ask_for_several_answer_types(name):
+    types = Counter(example.answer_type for example in load_qa(f"{name}-sample").pool)
+    assert sum(n >= 10 for n in types.values()) >= 3, types
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize("name", SETS)
+def test_no_question_is_one_of_the_real_sets(shared_data, name):
+    ours = {normalise(row["question"]) for sample in SETS for row in rows_of(sample)}
+    real = (json.loads(line) for line in (shared_data / f"{name}.jsonl").read_text(encoding="utf8").splitlines())
+    assert sorted(ours & {normalise(row["question"]) for row in real}) == []
