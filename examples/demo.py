@@ -19,7 +19,9 @@ SETS = ("popqa-sample", "triviaqa-sample", "hotpotqa-sample", "nq-sample")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="run directory to write (default: runs/demo)")
-    parser.add_argument("--limit", type=int, default=36, help="questions drawn from each set; those the model knows are measured")
+    parser.add_argument(
+        "--limit", type=int, default=34, help="questions drawn from each set; those the model knows are measured"
+    )
     parser.add_argument("--layers", default=None, help="all, or e.g. 0-28:4")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -41,7 +43,9 @@ def main() -> None:
             al.swap_sweep(model, data, known_only=True, n_donors=1, layers=parse_layers(args.layers), seed=args.seed)
         )
     report(results, al.save_run(results, target, overwrite=True), as_json=False)
-    print(f"\nThis took {time.perf_counter() - started:.0f} s. Open the figure in a browser; docs/swap.md says how to read it.")
+    print(
+        f"\nThis took {time.perf_counter() - started:.0f} s. Open the figure in a browser; docs/swap.md says how to read it."
+    )
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def known_rows(
         warnings.warn(
             f"known_only left {len(rows)} of {len(examples)} questions: below {FEW_ROWS}, bands are wide. "
             "Take more questions (limit=) or an easier set.",
-            stacklevel=3,
+            stacklevel=4,
         )
     return Rows(tuple(rows), tuple(dropped))
 
