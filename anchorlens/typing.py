@@ -16,13 +16,11 @@ resample    bootstrap resamples
 
 from typing import TypeAlias
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-TokenBatch: TypeAlias = Int[Tensor, "example pos"]
-MaskBatch: TypeAlias = Bool[Tensor, "example pos"]
 Stream: TypeAlias = Float[Tensor, "example pos d_model"]
+"""A residual stream, or what a block's part adds to it."""
+
 SlotStreams: TypeAlias = Float[Tensor, "layer example slot d_model"]
-SlotPositions: TypeAlias = Int[Tensor, "example slot"]
-SlotMask: TypeAlias = Bool[Tensor, "example slot"]
-ExampleProbs: TypeAlias = Float[Tensor, "example"]
+"""What stands at chosen positions at every layer."""

@@ -14,6 +14,7 @@ from anchorlens.engine.reference import capture
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.questions.donors import SEGMENTS
 from anchorlens.questions.tokens import TokenRow, pad_rows
+from anchorlens.typing import SlotStreams
 
 REFERENCE_ROWS = 64
 
@@ -84,8 +85,8 @@ class StreamStatistics:
         rule: str,
         places: Sequence[tuple[TokenRow, Place]],
         mask: Bool[Tensor, "example slot"],
-        clean: Float[Tensor, "layer example slot d_model"] | None,
-    ) -> Float[Tensor, "layer example slot d_model"]:
+        clean: SlotStreams | None,
+    ) -> SlotStreams:
         """What is put at the slots.
 
         ``mean``: the mean stream of the same role and offset. ``zero``: zeros. ``noise``: the row's own stream (``clean``) plus

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from anchorlens.engine.readouts import ReadPlan
 from anchorlens.questions.tokens import TokenBatch
+from anchorlens.typing import SlotStreams
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class AnchorSwap:
     anchor: str
     control: str
     slots: Slots
-    streams: Float[Tensor, "layer example slot d_model"]
+    streams: SlotStreams
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch import Tensor
 from anchorlens.errors import InputError, ShapeError, did_you_mean
 from anchorlens.models.adapter import Adapter
 from anchorlens.questions.tokens import TokenRow
+from anchorlens.typing import Stream
 
 
 @runtime_checkable
@@ -137,7 +138,7 @@ class Metrics:
 
 
 @torch.no_grad()
-def read_metrics(adapter: Adapter, stream: Float[Tensor, "example pos d_model"], plan: ReadPlan, readout: Readout) -> Metrics:
+def read_metrics(adapter: Adapter, stream: Stream, plan: ReadPlan, readout: Readout) -> Metrics:
     """Read a batch's metrics from the stream that leaves the last block; float32 on the CPU.
 
     Raises:

@@ -8,7 +8,6 @@ of exactly zero.
 from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
@@ -17,11 +16,12 @@ from anchorlens.engine.readouts import Metrics, Readout, read_metrics
 from anchorlens.errors import HookError
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.questions.tokens import TokenBatch
+from anchorlens.typing import SlotStreams, Stream
 
 Hook = tuple[str, Callable[[Tensor, HookPoint], Tensor]]
 
 
-def last_stream(adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook] = ()) -> Float[Tensor, "example pos d_model"]:
+def last_stream(adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook] = ()) -> Stream:
     """One forward pass over all blocks; the stream that leaves the last one.
 
     Raises:
@@ -54,9 +54,7 @@ def last_stream(adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook] = ()
     return stream
 
 
-def capture(
-    adapter: Adapter, tokens: TokenBatch, site: SiteLike, wanted: Sequence[Slots]
-) -> list[Float[Tensor, "layer example slot d_model"]]:
+def capture(adapter: Adapter, tokens: TokenBatch, site: SiteLike, wanted: Sequence[Slots]) -> list[SlotStreams]:
     """A clean run's activations at one site of every layer, at chosen positions only.
 
     Args:

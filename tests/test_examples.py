@@ -1,0 +1,68 @@
+"""The examples run, on the packaged model and few questions."""
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anchorlens.results.runs import load_curves
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+
+@pytest.mark.slow
+def test_swap_in_ten_lines(monkeypatch, tmp_path):
+    code = [line for line in (EXAMPLES / "swap_ten_lines.py").read_text().split('"""')[2].splitlines() if line.strip()]
+    assert len(code) <= 10
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXAMPLES / "swap_ten_lines.py"))
+    curves = load_curves(tmp_path / "runs" / "ten_lines")
+    assert set(curves["anchor"]) == {"question", "answer_site"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["figure_llama32.py", "figure_qwen3.py"])
+def test_target_figures_on_the_small_model(tmp_path, script):
+    command = [
+        sys.executable,
+        str(EXAMPLES / script),
+        "--small",
+        "--limit",
+        "8",
+        "--layers",
+        "2",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    figure = tmp_path / "out" / "figure.html"
+    assert "Q-Anchored swap (PopQA-style sample)" in figure.read_text(encoding="utf8").encode().decode(
+        "unicode_escape", "ignore"
+    )
+    (samples,) = (tmp_path / "out").glob("*/samples.parquet")
+    before = samples.stat().st_mtime_ns
+    again = subprocess.run(command, capture_output=True, text=True)
+    assert again.returncode == 0
+    assert "read from" in again.stdout + again.stderr
+    assert samples.stat().st_mtime_ns == before
+
+
+@pytest.mark.slow
+def test_demo_with_few_questions(tmp_path):
+    command = [sys.executable, str(EXAMPLES / "demo.py"), "--limit", "6", "--layers", "0,24", "--out", str(tmp_path / "demo")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Strongest effect of each curve" in done.stdout
+    assert (tmp_path / "demo" / "figure.html").is_file()
+
+
+@pytest.mark.slow
+def test_notebook_runs(tmp_path):
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    notebook = nbformat.read(EXAMPLES / "swap_on_smollm2.ipynb", as_version=4)
+    assert all(not cell.get("outputs") for cell in notebook.cells), "no outputs are stored"
+    nbclient.NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert any("plotly" in str(output) for cell in notebook.cells for output in cell.get("outputs", []))

@@ -1,0 +1,65 @@
+"""`anchorlens run` on real rows of the four data sets, and an independent program that computes the run again from its files."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+import torch
+import transformers
+
+from tests.recompute import Recompute
+
+SETS = ("popqa", "triviaqa", "hotpotqa", "nq")
+# All 30 layers take about a quarter of an hour on two cores; a quick look may take fewer.
+LAYERS = os.environ.get("ANCHORLENS_TEST_LAYERS", "all")
+
+
+@pytest.fixture(scope="module")
+def run(shared_data, tmp_path_factory):
+    """64 rows of each file, every row (known_only off), through the command line."""
+    out = tmp_path_factory.mktemp("shared") / "run"
+    args = [f for name in SETS for f in ("--dataset", name, "--data-file", f"{name}={shared_data / name}.jsonl")]
+    command = ["run", "--model", "smollm2-135m-instruct", *args, "--limit", "64", "--n-donors", "1", "--layers", LAYERS]
+    done = subprocess.run(
+        [sys.executable, "-m", "anchorlens", *command, "--device", "cpu", "--quiet", "--json", "--out", str(out)],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return out, json.loads(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.shared_data
+def test_every_row_is_measured_or_dropped_with_a_reason(run):
+    _, said = run
+    assert [c["dataset"] for c in said["counts"]] == list(SETS)
+    for count in said["counts"]:
+        assert count["evaluated"] + sum(count["dropped"].values()) == 64
+        assert count["evaluated"] >= 20
+        assert set(count["dropped"]) <= {"no_donor", "no_subject", "no_property", "prompt_not_prefix", "no_property_token"}
+
+
+@pytest.mark.slow
+@pytest.mark.shared_data
+def test_plain_hugging_face_hooks_agree_on_eight_rows(run):
+    """Two rows of each set, every layer, anchor and control: max |difference| 0.01 points."""
+    from anchorlens.models.checkpoint import DEMO, packaged_directory
+
+    path, _ = run
+    hf = transformers.AutoModelForCausalLM.from_pretrained(
+        packaged_directory(DEMO), dtype=torch.float32, attn_implementation="eager"
+    )
+    again = Recompute(path, hf.eval())
+    cells = []
+    for name in SETS:
+        own = again.samples[again.samples["dataset"] == name]
+        rows = own["example_id"].drop_duplicates().sample(2, random_state=0)
+        cells.append(own[own["example_id"].isin(rows)])
+    cells = pd.concat(cells)
+    worst = max(abs(again.delta_p(cell) - cell.delta_p) for cell in cells.itertuples())
+    assert cells["example_id"].nunique() == 8
+    assert worst < 0.01, f"max |difference| {worst} points over {len(cells)} cells"
+    assert cells["delta_p"].abs().max() > 0.1
