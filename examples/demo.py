@@ -1,7 +1,7 @@
 """The main job, end to end, on the packaged model and the embedded questions; `make demo` runs it.
 
 Questions that SmolLM2-135M answers right, in the form of four question-answering data sets (samples written for anchorlens, not
-the data sets themselves). At 18 of its 30 layers the residual stream is swapped with that of another question: once at the exact
+the data sets themselves). At 9 of its 30 layers the residual stream is swapped with that of another question: once at the exact
 question tokens (anchor `question`), once at the position that predicts the answer (anchor `answer_site`). How far does the
 probability of the model's own answer fall?
 """
@@ -13,8 +13,10 @@ from pathlib import Path
 
 from anchorlens.errors import AnchorlensError
 
-# Every third layer, and every one where the hand-over from question to answer happens.
-LAYERS = "0-15:3,18-29"
+# A few layers below, and every one where the hand-over from question to answer happens.
+LAYERS = "0,12,20-25,29"
+# Two answered questions in front of each: without them the model is far less sure of what it knows.
+PROMPT = "fewshot(2)"
 SETS = ("popqa-sample", "triviaqa-sample", "hotpotqa-sample", "nq-sample")
 
 
@@ -22,7 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="run directory to write (default: runs/demo)")
     parser.add_argument(
-        "--limit", type=int, default=30, help="questions drawn from each set; those the model knows are measured"
+        "--limit", type=int, default=22, help="questions drawn from each set; those the model knows are measured"
     )
     parser.add_argument("--layers", default=LAYERS, help=f"all, or e.g. 0-28:4 (default: {LAYERS}, to end in a few minutes)")
     parser.add_argument("--seed", type=int, default=0)
@@ -42,7 +44,9 @@ def main() -> None:
     for name in SETS:
         data = al.load_qa(name, limit=args.limit, seed=args.seed)
         results.append(
-            al.swap_sweep(model, data, known_only=True, n_donors=1, layers=parse_layers(args.layers), seed=args.seed)
+            al.swap_sweep(
+                model, data, known_only=True, prompt=PROMPT, n_donors=1, layers=parse_layers(args.layers), seed=args.seed
+            )
         )
     report(results, al.save_run(results, target, overwrite=True), as_json=False)
     print(
