@@ -47,12 +47,12 @@ def test_plain_hugging_face_hooks_agree(tiny, tiny_model, tmp_path, direction, f
 
 def test_plain_hugging_face_hooks_agree_on_the_real_model(smollm2, tmp_path):
     """SmolLM2 and rows of the embedded set, at three layers."""
-    from anchorlens.models.checkpoint import packaged_directory
+    from anchorlens.models.checkpoint import DEMO, packaged_directory
 
     data = al.load_qa("popqa-sample", limit=4, seed=2)
     sweep = al.swap_sweep(smollm2, data, n_donors=1, layers=(0, 15, 27), seed=2, **QUIET)
     hf = transformers.AutoModelForCausalLM.from_pretrained(
-        packaged_directory(), dtype=torch.float32, attn_implementation="eager"
+        packaged_directory(DEMO), dtype=torch.float32, attn_implementation="eager"
     )
     check_against_plain_hooks(sweep, tmp_path / "run", hf.eval())
 
