@@ -39,9 +39,7 @@ def test_target_figures_on_the_small_model(tmp_path, script):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     figure = tmp_path / "out" / "figure.html"
-    assert "Q-Anchored swap (PopQA-style sample)" in figure.read_text(encoding="utf8").encode().decode(
-        "unicode_escape", "ignore"
-    )
+    assert "Q-Anchored swap (PopQA-style sample)" in figure.read_text(encoding="utf8")
     (samples,) = (tmp_path / "out").glob("*/samples.parquet")
     before = samples.stat().st_mtime_ns
     again = subprocess.run(command, capture_output=True, text=True)
