@@ -5,9 +5,11 @@ The names below are imported when they are first used, so that ``import anchorle
 
 from typing import TYPE_CHECKING, Any
 
-from anchorlens.errors import AnchorlensError
+from anchorlens.errors import AnchorlensError, EmptySweepError, HookError, InputError, LeakError, RunError
 
 if TYPE_CHECKING:
+    from anchorlens.analysis.knockout import knockout_sweep
+    from anchorlens.analysis.probes import LayerProbes, TruthProbe
     from anchorlens.analysis.swap import swap_sweep
     from anchorlens.figures.curves import plot_curves
     from anchorlens.figures.page import save_html
@@ -16,16 +18,21 @@ if TYPE_CHECKING:
     from anchorlens.models.names import known_models
     from anchorlens.questions.datasets import QAData, known_datasets, load_qa
     from anchorlens.questions.example import Example, Span
+    from anchorlens.results.knockout import KnockoutResult
     from anchorlens.results.runs import load_curves, load_run, save_run
     from anchorlens.results.sweep import SweepResult
 
 _HOME = {
     "Example": "questions.example",
+    "KnockoutResult": "results.knockout",
+    "LayerProbes": "analysis.probes",
     "ModelCard": "models.card",
     "QAData": "questions.datasets",
     "Span": "questions.example",
     "SweepResult": "results.sweep",
+    "TruthProbe": "analysis.probes",
     "card_of": "models.card",
+    "knockout_sweep": "analysis.knockout",
     "known_datasets": "questions.datasets",
     "known_models": "models.names",
     "load_curves": "results.runs",
@@ -41,13 +48,22 @@ _HOME = {
 __version__ = "0.1.0"
 __all__ = [
     "AnchorlensError",
+    "EmptySweepError",
     "Example",
+    "HookError",
+    "InputError",
+    "KnockoutResult",
+    "LayerProbes",
+    "LeakError",
     "ModelCard",
     "QAData",
+    "RunError",
     "Span",
     "SweepResult",
+    "TruthProbe",
     "__version__",
     "card_of",
+    "knockout_sweep",
     "known_datasets",
     "known_models",
     "load_curves",

@@ -34,6 +34,9 @@ Examples:
   # a local file of the same schema
   anchorlens run --model smollm2-135m-instruct --dataset popqa --data-file popqa.jsonl --limit 64 --out runs/a
 \b
+  # attention from the question cut off, a truth probe read at every layer, with placebos
+  anchorlens run --model smollm2-135m-instruct --dataset popqa-sample --protocol knockout --out runs/ko
+\b
   # everything in a file; flags on the command line win
   anchorlens run --config run.toml --limit 10
 """
@@ -59,8 +62,8 @@ def cli() -> None:
     """Does a language model's answer come from the question or from the answer?
 
     \b
-    anchorlens swaps activations at question- or answer-anchored tokens, layer by layer, and draws how far the
-    probability of the answer falls: ΔP curves, with 95 % bands and a null beside each.
+    anchorlens changes activations at question- or answer-anchored tokens, layer by layer (swaps of residual streams,
+    attention knockout), and draws how far a probability falls: ΔP curves, with 95 % bands and controls beside each.
     \b
       anchorlens models                 what can be loaded
       anchorlens datasets               question sets, and the schema of your own
@@ -101,32 +104,84 @@ def cli() -> None:
     help="Local jsonl, json, csv, tsv or parquet file for a data set, in the order of --dataset or by NAME=.",
 )
 @click.option(
-    "--protocol", type=click.Choice(["swap"]), default="swap", show_default=True, expose_value=False, help="What is changed."
+    "--protocol",
+    type=click.Choice(["swap", "knockout"]),
+    default="swap",
+    show_default=True,
+    help="swap: streams are replaced by a donor's; knockout: attention edges are cut and a truth probe is read.",
 )
 @click.option(
     "--anchors",
     default="question,answer_site",
     show_default=True,
     metavar="A,B",
-    help="Roles whose activations are swapped, each on its own.",
+    help="[swap] Roles whose activations are swapped, each on its own.",
 )
-@click.option("--readout", default="first_token", show_default=True, help="first_token, answer_mean or answer_joint.")
-@click.option("--site", default="resid_pre", show_default=True, help="resid_pre, resid_mid, resid_post, attn_out or mlp_out.")
-@click.option("--window", default=1, show_default=True, type=int, help="Layers that are replaced together.")
 @click.option(
-    "--direction", default="noising", show_default=True, help="noising (is it necessary?) or denoising (is it sufficient?)."
+    "--readout",
+    default=None,
+    help="[swap] first_token (default), answer_mean or answer_joint; probe or p_true.  [knockout] probe (default) or p_true.",
 )
-@click.option("--donors", default="same_relation", show_default=True, help="same_relation, random, mean, zero or noise.")
-@click.option("--n-donors", default=4, show_default=True, type=int, help="Most donors for one question.")
+@click.option(
+    "--site",
+    default=None,
+    help="[swap] Where streams are replaced: resid_pre (default), resid_mid, resid_post, attn_out, mlp_out.  "
+    "[knockout] Where the probe reads: resid_post (default), mlp_out, attn_out.",
+)
+@click.option(
+    "--window",
+    default=None,
+    type=int,
+    help="Layers that are changed together.  [swap] 1 by default.  [knockout] all layers up to the one read by default.",
+)
+@click.option(
+    "--edges", default="question -> later", show_default=True, metavar="'A -> B'", help="[knockout] Attention that is cut."
+)
+@click.option(
+    "--mode",
+    default="mask",
+    show_default=True,
+    help="[knockout] mask: before the softmax, weights renormalise; zero: after it.",
+)
+@click.option("--heads", default=None, metavar="0,3", help="[knockout] Only these query heads; all if left out.")
+@click.option(
+    "--answers",
+    default="given",
+    show_default=True,
+    help="[truth readouts] given: gold answers against others'; generated: the model's own.",
+)
+@click.option(
+    "--distractor", default="matched", show_default=True, help="[truth readouts] Given false answers: matched or random."
+)
+@click.option(
+    "--delta-kind", default="confidence", show_default=True, help="[truth readouts] confidence, signed or true_label."
+)
+@click.option(
+    "--split", default="fixed", show_default=True, help="[knockout] Pathways by the flip at k* (fixed) or per_layer."
+)
+@click.option("--placebos/--no-placebos", default=True, show_default=True, help="[knockout] Measure the placebo splits.")
+@click.option(
+    "--direction",
+    default="noising",
+    show_default=True,
+    help="[swap] noising (is it necessary?) or denoising (is it sufficient?).",
+)
+@click.option(
+    "--donors", default="same_relation", show_default=True, help="[swap] same_relation, random, mean, zero or noise."
+)
+@click.option("--n-donors", default=4, show_default=True, type=int, help="[swap] Most donors for one question.")
 @click.option(
     "--align",
     default="equal",
     show_default=True,
-    help="equal: paired segments of one length; last: paired from their last token.",
+    help="[swap] equal: paired segments of one length; last: paired from their last token.",
 )
 @click.option("--layers", default=None, metavar="SPEC", help="All, or e.g. 0-11 or 0,4,8 or 0-28:4.")
 @click.option(
-    "--known-only/--all-rows", default=False, show_default=True, help="Keep only questions that the model answers right."
+    "--known-only/--all-rows",
+    default=False,
+    show_default=True,
+    help="[swap] Keep only questions that the model answers right.",
 )
 @click.option("--prompt", default="qa", show_default=True, metavar="P", help="qa, fewshot(k), fewshot(k, seed=s) or chat.")
 @click.option(
@@ -134,7 +189,7 @@ def cli() -> None:
     default=1,
     show_default=True,
     type=int,
-    help="Donors of each question that measure the null too; 0: no null.",
+    help="[swap] Donors of each question that measure the null too; 0: no null.",
 )
 @click.option(
     "--limit", type=int, default=None, help="Questions drawn from each data set (seeded); donors come from the whole file."
@@ -143,7 +198,7 @@ def cli() -> None:
 @click.option(
     "--batch-size", type=int, default=None, help="Rows in one forward pass; chosen for the memory at hand if left out."
 )
-@click.option("--max-new-tokens", type=int, default=16, show_default=True, help="Longest generated answer, for --known-only.")
+@click.option("--max-new-tokens", type=int, default=16, show_default=True, help="Longest generated answer.")
 @click.option("--resamples", type=int, default=1000, show_default=True, help="Bootstrap resamples of the bands.")
 @click.option("--device", default=None, help="cuda, mps or cpu; the best one if left out.")
 @click.option("--dtype", default=None, help="float32, bfloat16 or float16.")
@@ -152,8 +207,10 @@ def cli() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress bars.")
 def run(
-    model: tuple[str, ...], dataset: tuple[str, ...], data_file: tuple[str, ...], anchors: str,
-    readout: str, site: str, window: int, direction: str, donors: str, n_donors: int, align: str, layers: str | None,
+    model: tuple[str, ...], dataset: tuple[str, ...], data_file: tuple[str, ...], protocol: str, anchors: str,
+    readout: str | None, site: str | None, window: int | None, edges: str, mode: str, heads: str | None, answers: str,
+    distractor: str, delta_kind: str, split: str, placebos: bool, direction: str, donors: str, n_donors: int, align: str,
+    layers: str | None,
     known_only: bool, prompt: str, null_donors: int, limit: int | None, seed: int, batch_size: int | None, max_new_tokens: int,
     resamples: int, device: str | None, dtype: str | None, out: str | None, overwrite: bool, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
@@ -161,20 +218,27 @@ def run(
     for value, name in ((model, "--model"), (dataset, "--dataset"), (out, "--out")):
         if not value:
             raise click.UsageError(f"{name} is missing. See `anchorlens run --help` for examples.")
+    _check_protocol(protocol)
     from anchorlens.results.runs import check_target, save_run
 
     assert out is not None
     check_target(out, overwrite=overwrite)
     chosen = parse_layers(layers)
-    names = [a.strip() for a in anchors.split(",") if a.strip()]
     data = _load_data(dataset, data_file, limit, seed)
-    options = {
-        "anchors": names, "readout": readout, "site": site, "window": window, "direction": direction, "donors": donors,
-        "n_donors": n_donors, "align": align, "layers": chosen, "known_only": known_only, "prompt": prompt,
-        "null_donors": null_donors, "max_new_tokens": max_new_tokens, "n_resamples": resamples, "batch_size": batch_size,
-        "seed": seed, "progress": not quiet,
+    options: dict[str, Any] = {
+        "layers": chosen, "answers": answers, "distractor": distractor, "delta_kind": delta_kind, "prompt": prompt,
+        "max_new_tokens": max_new_tokens, "n_resamples": resamples, "batch_size": batch_size, "seed": seed, "progress": not quiet,
+        **{key: value for key, value in (("readout", readout), ("site", site), ("window", window)) if value is not None},
     }  # fmt: skip
-    results, empty = _sweeps(model, data, options, device=device, dtype=dtype)
+    if protocol == "swap":
+        options |= {
+            "anchors": [a.strip() for a in anchors.split(",") if a.strip()], "direction": direction, "donors": donors,
+            "n_donors": n_donors, "align": align, "known_only": known_only, "null_donors": null_donors,
+        }  # fmt: skip
+    else:
+        cut_heads = None if heads is None else parse_layers(heads)
+        options |= {"edges": edges, "mode": mode, "heads": cut_heads, "split": split, "placebos": placebos}
+    results, empty = _sweeps(protocol, model, data, options, device=device, dtype=dtype)
     if not results:
         raise EmptySweepError(" ".join(empty))
     target = save_run(results, out, overwrite=overwrite)
@@ -193,10 +257,38 @@ def _load_data(datasets: Sequence[str], files: Sequence[str], limit: int | None,
     return [load_qa(name, path=paths.get(name), limit=limit, seed=seed) for name in datasets]
 
 
+_ONLY = {
+    "swap": ("anchors", "direction", "donors", "n_donors", "align", "known_only", "null_donors"),
+    "knockout": ("edges", "mode", "heads", "split", "placebos"),
+}
+
+
+def _check_protocol(protocol: str) -> None:
+    """An option that this protocol does not have is a mistake, not something to pass over.
+
+    Raises:
+        InputError: One was given.
+    """
+    ctx = click.get_current_context()
+    for other, names in _ONLY.items():
+        for name in names:
+            source = ctx.get_parameter_source(name)
+            if other != protocol and source not in (click.core.ParameterSource.DEFAULT, None):
+                flag = next(p.opts[0] for p in ctx.command.params if p.name == name)
+                raise InputError(f"{flag} belongs to --protocol {other}; this run has --protocol {protocol}.")
+
+
 def _sweeps(
-    models: Sequence[str], data: "Sequence[QAData]", options: dict[str, Any], *, device: str | None, dtype: str | None
+    protocol: str,
+    models: Sequence[str],
+    data: "Sequence[QAData]",
+    options: dict[str, Any],
+    *,
+    device: str | None,
+    dtype: str | None,
 ) -> "tuple[list[SweepResult], list[str]]":
     """Every model on every data set; a set without a row does not stop the others."""
+    from anchorlens.analysis.knockout import knockout_sweep
     from anchorlens.analysis.swap import swap_sweep
     from anchorlens.models.load import load_model
 
@@ -206,7 +298,7 @@ def _sweeps(
         model = load_model(name, device=device, dtype=dtype)
         for qa in data:
             try:
-                results.append(swap_sweep(model, qa, **options))
+                results.append((swap_sweep if protocol == "swap" else knockout_sweep)(model, qa, **options))
             except EmptySweepError as why:
                 empty.append(str(why))
                 _note(f"{name} on {qa.name}: {why}")

@@ -17,21 +17,59 @@ if TYPE_CHECKING:
 def report(results: "Sequence[SweepResult]", target: Path, *, as_json: bool) -> None:
     import pandas as pd
 
-    summary = pd.concat([r.summary() for r in results], ignore_index=True)
+    from anchorlens.results.knockout import KnockoutResult
+
+    cut = [r for r in results if isinstance(r, KnockoutResult)]
+    swaps = [r for r in results if not isinstance(r, KnockoutResult)]
+    tables = [pd.concat([r.summary() for r in group], ignore_index=True) for group in (swaps, cut) if group]
     if as_json:
         counts = [{"model": r.model, "dataset": r.dataset, **r.record["counts"]} for r in results]
-        out = {"run": str(target), "figure": str(target / "figure.html"), "summary": _records(summary), "counts": counts}
-        click.echo(json.dumps(out, ensure_ascii=False))
+        summary = [row for table in tables for row in _records(table)]
+        verdicts = [{"model": r.model, "dataset": r.dataset, "verdict": r.verdict} for r in cut]
+        out = {"run": str(target), "figure": str(target / "figure.html"), "summary": summary, "counts": counts}
+        click.echo(json.dumps(out | ({"verdicts": verdicts} if cut else {}), ensure_ascii=False))
         return
-    _print_summary(summary)
+    if swaps:
+        _print_summary(tables[0])
+    if cut:
+        _print_knockout(tables[-1])
     for result in results:
         gone = ", ".join(f"{reason} {n}" for reason, n in result.dropped().items()) or "none"
-        short = sum(result.record["counts"]["null_shortfall"].values())
+        short = sum(result.record["counts"].get("null_shortfall", {}).values())
         more = f"; null slots without a position: {short}" if short else ""
-        click.echo(f"{result.dataset} ({result.model}): {len(result.example_ids)} questions; dropped: {gone}{more}")
+        n, unit = len(result.example_ids), "rows" if isinstance(result, KnockoutResult) else "questions"
+        click.echo(f"{result.dataset} ({result.model}): {n} {unit}; dropped: {gone}{more}")
+    for result in cut:
+        click.echo(f"\n{result.dataset} ({result.model}): {result.verdict}")
     click.echo()
     click.echo(f"figure  {target / 'figure.html'}")
     click.echo(f"run     {target}")
+
+
+def _print_knockout(summary: "pd.DataFrame") -> None:
+    """AUC, groups and effects at k*, as a table."""
+
+    def points(row: dict[str, Any], key: str) -> str:
+        value = row.get(key)
+        return "-" if value is None else f"{value:+.1f}"
+
+    rows = [
+        (
+            str(r["model"]), str(r["dataset"]), str(r["layer"]), f"{r['auc']:.2f}", f"{r['auc_knocked_out']:.2f}",
+            f"{r['text_only_auc']:.2f}", f"{points(r, 'q')} ({r['n_q']})", f"{points(r, 'a')} ({r['n_a']})", points(r, "all"),
+            points(r, "gap"), points(r, "gap_random_tokens"), points(r, "effect_random_tokens"),
+        )
+        for r in _records(summary.astype(object).where(summary.notna(), None))
+    ]  # fmt: skip
+    head = (
+        "model", "data set", "k*", "AUC", "cut", "text only", "Q (n)", "A (n)", "All", "gap", "placebo gap", "effect",
+    )  # fmt: skip
+    _table(
+        "Knockout at k* (ΔP in percentage points; AUC clean, knocked out, and of the answer's text alone)",
+        head,
+        rows,
+        head[2:],
+    )
 
 
 def _records(frame: "pd.DataFrame") -> list[dict[str, object]]:

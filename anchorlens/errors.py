@@ -57,6 +57,10 @@ class EmptySweepError(InputError):
     """No row is left to measure. The message counts the reasons."""
 
 
+class LeakError(InputError):
+    """Something about the questions to be scored was known beforehand, so the scores would mean nothing."""
+
+
 class ShapeError(InputError):
     """A tensor has another shape than the one asked for. The message names both."""
 

@@ -104,7 +104,7 @@ def test_config_alone_is_enough(capsys, tiny, questions, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("modle = ['x']\n", "unknown key 'modle'. Did you mean 'model'"),
+        ("limitt = 3\n", "unknown key 'limitt'. Did you mean 'limit'"),
         ("limit = \n", "is not TOML"),
         ("[limit]\nx = 1\n", "'limit' must be a value or a list, not a table"),
     ],

@@ -1,6 +1,6 @@
 """Rows and donors become batches: who is changed with whom, where, and with which streams."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from anchorlens.analysis.rows import Rows, drop
 from anchorlens.analysis.stream_statistics import StreamStatistics
 from anchorlens.engine.interventions import AnchorSwap, Slots, SwapBatch
-from anchorlens.engine.readouts import ReadPlan
+from anchorlens.engine.readouts import Reader
 from anchorlens.engine.reference import capture
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.questions.donors import DonorPicker, null_positions, pair_positions
@@ -171,11 +171,10 @@ def build_batch(
     site: SiteLike,
     rule: str,
     statistics: StreamStatistics | None,
-    first_only: bool,
+    make_reader: Callable[[Sequence[Pair]], Reader],
 ) -> SwapBatch:
-    """Tensors of one batch: inputs, reads, and for every anchor the streams of a clean run of the sources."""
+    """Tensors of one batch: inputs, reader, and for every anchor the streams of a clean run of the sources."""
     tokens = pad_rows([p.target.ids for p in pairs])
-    reads = ReadPlan.make([p.target for p in pairs], [p.donor for p in pairs], first_only=first_only)
     n_placements = len(pairs[0].placements)
     columns = [[p.placements[i] for p in pairs] for i in range(n_placements)]
     targets = [slots_of([place.target for place in column]) for column in columns]
@@ -193,7 +192,7 @@ def build_batch(
         AnchorSwap(column[0].anchor, column[0].control, slots, _fit(stream, slots.mask.shape[1]))
         for column, slots, stream in zip(columns, targets, streams, strict=True)
     )
-    return SwapBatch(tokens=tokens, reads=reads, swaps=swaps)
+    return SwapBatch(tokens=tokens, reader=make_reader(pairs), swaps=swaps)
 
 
 def _fit(stream: Float[Tensor, "layer example slot d_model"], slots: int) -> Float[Tensor, "layer example slots d_model"]:

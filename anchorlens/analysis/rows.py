@@ -9,7 +9,6 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from anchorlens.engine.generate import exact_answer, greedy, is_right
-from anchorlens.engine.plan import rows_per_batch
 from anchorlens.errors import EmptySweepError
 from anchorlens.models.adapter import Adapter
 from anchorlens.questions.example import Dropped, Example, Span
@@ -57,10 +56,34 @@ def known_rows(
     batch_size: int | None,
     progress: bool,
 ) -> Rows:
-    """Rows that the model answers right, with its own answer as y (METHOD 3, ``known_only``).
+    """Rows that the model answers right, with its own answer as y (METHOD 3, ``known_only``)."""
+    answered = answered_rows(
+        adapter, examples, tokenizer, max_new_tokens=max_new_tokens, batch_size=batch_size, progress=progress
+    )
+    rows = tuple(row for row in answered.rows if row.answer.label == 0)
+    wrong = [drop(row.example, "not_known", row.answer.text) for row in answered.rows if row.answer.label == 1]
+    if 0 < len(rows) < FEW_ROWS:
+        warnings.warn(
+            f"known_only left {len(rows)} of {len(examples)} questions: below {FEW_ROWS}, bands are wide. "
+            "Take more questions (limit=) or an easier set.",
+            stacklevel=4,
+        )
+    return Rows(rows, (*wrong, *answered.dropped))
 
-    The answer is generated greedily, the exact answer is found in it without looking at the gold answer, and only then is it
-    compared. The input holds what the model itself wrote, up to the end of the exact answer.
+
+def answered_rows(
+    adapter: Adapter,
+    examples: Sequence[Example],
+    tokenizer: RowTokenizer,
+    *,
+    max_new_tokens: int,
+    batch_size: int | None,
+    progress: bool,
+) -> Rows:
+    """Rows with the model's own answer as y, label 0 where it is right and 1 where it is wrong (METHOD 3, ``generated``).
+
+    The answer is generated greedily, the exact answer is found in it by one rule that does not look at the gold answer, and only
+    then is it compared. The input holds what the model itself wrote, up to the end of the exact answer.
     """
     texts = generate_answers(
         adapter, examples, tokenizer, max_new_tokens=max_new_tokens, batch_size=batch_size, progress=progress
@@ -69,13 +92,14 @@ def known_rows(
     dropped: list[Dropped] = []
     for example, (ids, text) in zip(examples, texts, strict=True):
         exact = exact_answer(text)
-        if exact is None or not is_right(exact.of(text), example.answers):
-            dropped.append(drop(example, "not_known", text.strip().split("\n", 1)[0]))
+        if exact is None:
+            dropped.append(drop(example, "no_exact_answer", text.strip().split("\n", 1)[0]))
             continue
         lead = len(text) - len(text.lstrip())
-        answer = Answer(text[lead : exact.end], Span(exact.start - lead, exact.end - lead), source="generated")
+        right = is_right(exact.of(text), example.answers)
+        within = Span(exact.start - lead, exact.end - lead)
         try:
-            row = tokenizer.row(example, answer)
+            row = tokenizer.row(example, Answer(text[lead : exact.end], within, source="generated", label=int(not right)))
         except RowDropped as why:
             dropped.append(drop(example, why.reason, why.detail))
             continue
@@ -86,12 +110,6 @@ def known_rows(
             )
             continue
         rows.append(row)
-    if 0 < len(rows) < FEW_ROWS:
-        warnings.warn(
-            f"known_only left {len(rows)} of {len(examples)} questions: below {FEW_ROWS}, bands are wide. "
-            "Take more questions (limit=) or an easier set.",
-            stacklevel=4,
-        )
     return Rows(tuple(rows), tuple(dropped))
 
 
@@ -119,10 +137,14 @@ def generate_answers(
 
     if not prompts:
         return []
-    size = rows_per_batch(adapter, max(len(p) for p in prompts) + max_new_tokens, batch_size)
     with tqdm(total=len(prompts), desc="answers", unit="question", disable=not progress, dynamic_ncols=True) as bar:
         out = greedy(
-            adapter, prompts, max_new_tokens=max_new_tokens, batch_size=size, stop=finished, on_batch=lambda n: tick(bar, n)
+            adapter,
+            prompts,
+            max_new_tokens=max_new_tokens,
+            batch_size=batch_size,
+            stop=finished,
+            on_batch=lambda n: tick(bar, n),
         )
     return [(ids, decode(ids)) for ids in out]
 

@@ -56,21 +56,78 @@ def bootstrap_mean(
         raise ShapeError(
             f"values must be [row point] with one question id for each row; got {values.shape} and {len(ids)} ids."
         )
-    unique, cluster = np.unique(ids, return_inverse=True)
-    there = ~np.isnan(values)
-    sums = np.zeros((len(unique), values.shape[1]))
-    counts = np.zeros_like(sums)
-    np.add.at(sums, cluster, np.where(there, values, 0.0))
-    np.add.at(counts, cluster, there.astype(np.float64))
-    rng = np.random.default_rng([seed, *b"bootstrap"])
-    weights = rng.multinomial(len(unique), np.full(len(unique), 1 / len(unique)), size=n_resamples).astype(np.float64)
-    n = (counts > 0).sum(0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = sums.sum(0) / counts.sum(0)
-        means = (weights @ sums) / (weights @ counts)
+    draws = Resamples.of(ids, n_resamples=n_resamples, seed=seed)
+    mean, means, n = draws.means(values, ~np.isnan(values))
+    low, high = interval(means, n > 1, level=level)
+    return Band(mean=mean, low=low, high=high, n=n)
+
+
+@dataclass(frozen=True)
+class Resamples:
+    """How often each question is drawn in each bootstrap resample; one draw serves every statistic of a curve.
+
+    Attributes:
+        cluster: Index of each row's question, [row].
+        weights: Times that a question is drawn, [resample question].
+    """
+
+    cluster: npt.NDArray[np.intp]
+    weights: Array
+
+    @classmethod
+    def of(cls, question_ids: npt.ArrayLike, *, n_resamples: int = 1000, seed: int = 0) -> "Resamples":
+        """Draw questions with replacement; the same ids and seed give the same draw."""
+        unique, cluster = np.unique(np.asarray(question_ids), return_inverse=True)
+        rng = np.random.default_rng([seed, *b"bootstrap"])
+        weights = rng.multinomial(len(unique), np.full(len(unique), 1 / len(unique)), size=n_resamples)
+        return cls(cluster, weights.astype(np.float64))
+
+    def means(self, values: Array, there: npt.NDArray[np.bool_]) -> tuple[Array, Array, npt.NDArray[np.int64]]:
+        """Mean over the rows of a group at every point.
+
+        Args:
+            values: [row point]
+            there: True where a row belongs to the group, [row point].
+
+        Returns:
+            The mean [point], the means of the resamples [resample point], and the number of questions [point].
+        """
+        sums = np.zeros((self.weights.shape[1], values.shape[1]))
+        counts = np.zeros_like(sums)
+        np.add.at(sums, self.cluster, np.where(there, values, 0.0))
+        np.add.at(counts, self.cluster, there.astype(np.float64))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = sums.sum(0) / counts.sum(0)
+            means = (self.weights @ sums) / (self.weights @ counts)
+        return mean, means, (counts > 0).sum(0).astype(np.int64)
+
+    def aucs(self, scores: Array, labels: Array) -> tuple[float, Array]:
+        """Area under the ROC curve, ties counted half, and that of every resample.
+
+        Args:
+            scores: Higher for label 1, [row].
+            labels: 0 or 1, [row].
+
+        Returns:
+            AUC of all rows and of each resample, [resample]; NaN where one label is absent.
+        """
+        _, place = np.unique(scores, return_inverse=True)
+        order = np.argsort(place, kind="stable")
+        starts = np.flatnonzero(np.diff(place[order], prepend=-1))
+        weights = np.concatenate([np.ones((1, self.weights.shape[1])), self.weights])[:, self.cluster[order]]
+        positive = np.add.reduceat(weights * labels[order], starts, axis=1)
+        negative = np.add.reduceat(weights * (1 - labels[order]), starts, axis=1)
+        below = np.cumsum(negative, axis=1) - negative / 2
+        with np.errstate(invalid="ignore", divide="ignore"):
+            auc = (positive * below).sum(1) / (positive.sum(1) * negative.sum(1))
+        return float(auc[0]), auc[1:]
+
+
+def interval(draws: Array, enough: npt.NDArray[np.bool_], *, level: float = 0.95) -> tuple[Array, Array]:
+    """Percentile interval of bootstrap draws [resample point]; NaN at the points that are not ``enough``."""
     tail = 100 * (1 - level) / 2
-    low, high = np.full(values.shape[1], np.nan), np.full(values.shape[1], np.nan)
-    enough = n > 1
-    if enough.any():
-        low[enough], high[enough] = np.nanpercentile(means[:, enough], [tail, 100 - tail], axis=0)
-    return Band(mean=mean, low=low, high=high, n=n.astype(np.int64))
+    low, high = np.full(draws.shape[1], np.nan), np.full(draws.shape[1], np.nan)
+    usable = enough & ~np.isnan(draws).all(0)
+    if usable.any():
+        low[usable], high[usable] = np.nanpercentile(draws[:, usable], [tail, 100 - tail], axis=0)
+    return low, high

@@ -9,7 +9,7 @@ Scope: one model, one data set, one site, one readout in each call. Not done her
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -17,51 +17,32 @@ from tqdm.auto import tqdm
 from transformer_lens import HookedTransformer
 
 from anchorlens.analysis.pairs import Pair, PairMaker, Pairs, build_batch, make_batches
+from anchorlens.analysis.probes import LayerProbes
+from anchorlens.analysis.readings import (
+    TRUTH_READOUTS,
+    Reading,
+    answer_reading,
+    probe_reading,
+    truth_question_reading,
+)
 from anchorlens.analysis.rows import Rows, check_not_empty, drop, known_rows, make_rows, tick
 from anchorlens.analysis.stream_statistics import StreamStatistics
+from anchorlens.analysis.swap_config import SwapConfig, check_swap, check_truth
+from anchorlens.analysis.truth import truth_rows
 from anchorlens.engine.plan import rows_per_batch
-from anchorlens.engine.readouts import Metrics, ReadoutLike, make_readout
+from anchorlens.engine.readouts import Metrics, ReadoutLike
 from anchorlens.engine.reference import run_swaps
-from anchorlens.errors import InputError, did_you_mean
-from anchorlens.models.adapter import Adapter, SiteLike, site_name
+from anchorlens.errors import InputError
+from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.models.card import card_of
 from anchorlens.questions.datasets import DatasetLike, FrameLike, QAData, load_qa
-from anchorlens.questions.donors import ALIGNMENTS, STATISTIC_RULES, DonorLike, DonorPicker, rule_name
-from anchorlens.questions.example import Dropped
+from anchorlens.questions.donors import STATISTIC_RULES, DonorLike, DonorPicker
+from anchorlens.questions.example import Dropped, Example
+from anchorlens.questions.given import FRACTIONS
 from anchorlens.questions.prompts import FewShotPrompt, PromptLike, make_prompt
-from anchorlens.questions.tokens import ANCHORS, RowTokenizer, TokenRow
+from anchorlens.questions.tokens import RowTokenizer, TokenRow
 from anchorlens.results.provenance import data_record, environment, model_record, run_id_of
 from anchorlens.results.sweep import SweepResult, examples_frame, samples_frame
-
-DIRECTIONS = ("noising", "denoising")
-
-
-@dataclass(frozen=True)
-class SwapConfig:
-    """Everything that decides a sweep's numbers, as names and numbers; written into run.json."""
-
-    protocol: str
-    anchors: tuple[str, ...]
-    readout: str
-    site: str
-    window: int
-    direction: str
-    donors: str
-    n_donors: int
-    align: str
-    layers: tuple[int, ...]
-    known_only: bool
-    prompt: str
-    add_bos: bool
-    null_donors: int
-    max_new_tokens: int
-    n_resamples: int
-    seed: int
-
-    @property
-    def mode(self) -> str:
-        """The donor rule, and the alignment where it is not ``equal``: the ``mode`` column of the outputs."""
-        return self.donors if self.align == "equal" else f"{self.donors}, align={self.align}"
 
 
 @dataclass(frozen=True)
@@ -74,6 +55,7 @@ class _Plan:
     pairs: Pairs
     dropped: tuple[Dropped, ...]
     statistics: StreamStatistics | None
+    reading: Reading
 
 
 def swap_sweep(
@@ -93,6 +75,12 @@ def swap_sweep(
     prompt: PromptLike = "qa",
     add_bos: bool | None = None,
     null_donors: int = 1,
+    answers: str = "given",
+    distractor: str = "matched",
+    delta_kind: str = "confidence",
+    probes: LayerProbes | None = None,
+    probe_site: str = "resid_post",
+    fractions: tuple[float, float, float] = FRACTIONS,
     max_new_tokens: int = 16,
     n_resamples: int = 1000,
     batch_size: int | None = None,
@@ -105,8 +93,10 @@ def swap_sweep(
         model: From :func:`anchorlens.load_model`, or any HookedTransformer with a fast tokenizer.
         data: From :func:`anchorlens.load_qa`, or what it takes as its first argument.
         anchors: Roles whose positions are changed, each on its own: ``question``, ``subject``, ``property``, ``subject_last``,
-            ``question_rest``, ``prompt_last``, ``answer_site``, ``answer_site_all``.
-        readout: ``first_token``, ``answer_mean``, ``answer_joint``, or a :class:`~anchorlens.engine.readouts.Readout`.
+            ``question_rest``, ``prompt_last``, ``answer_site``, ``answer_site_all``; for truth readouts also ``answer``.
+        readout: ``first_token``, ``answer_mean``, ``answer_joint``, or a :class:`~anchorlens.engine.readouts.Readout`; or a truth
+            readout: ``probe`` (P(hallucination) at k*, the layer with the best validation AUC; test rows are measured) or
+            ``p_true`` (P(yes) where the model is asked whether the answer is right; all rows are measured).
         site: ``resid_pre``, ``resid_mid``, ``resid_post``, ``attn_out``, ``mlp_out``, or a function layer -> hook name.
         window: Layers that are replaced together, centred at the layer that is reported and clipped to the model.
         direction: ``noising`` (is the anchor necessary?) or ``denoising`` (is it sufficient?).
@@ -119,7 +109,13 @@ def swap_sweep(
         prompt: ``qa``, ``fewshot(k, seed)``, ``chat``, or a :class:`~anchorlens.questions.prompts.Prompt`.
         add_bos: None: BOS as the Hugging Face tokenizer adds it to text.
         null_donors: For how many donors of each row the null is measured as well; 0 leaves it out.
-        max_new_tokens: Longest generated answer, for ``known_only``.
+        answers: For truth readouts: ``given`` or ``generated``, as in :func:`anchorlens.knockout_sweep`.
+        distractor: For ``given`` answers: ``matched`` or ``random``.
+        delta_kind: For truth readouts: ``confidence`` (in the clean prediction), ``signed`` or ``true_label``.
+        probes: Fitted probes for the readout ``probe``; trained on the training split where they are left out.
+        probe_site: Where probes that are trained here read: ``resid_post``, ``mlp_out`` or ``attn_out``.
+        fractions: For truth readouts: shares of training, validation and test questions.
+        max_new_tokens: Longest generated answer, for ``known_only`` and ``generated``.
         n_resamples: Bootstrap resamples of the bands.
         batch_size: Rows in one forward pass; chosen for the memory at hand where it is left out.
         seed: Decides donors, shots, null positions, noise and resamples. No global state is touched.
@@ -134,60 +130,26 @@ def swap_sweep(
     """
     adapter = Adapter(model)
     qa = data if isinstance(data, QAData) else load_qa(data, seed=seed)
-    config = _check(
+    config = check_swap(
         adapter, anchors=tuple(anchors), readout=readout, site=site, window=window, direction=direction, donors=donors,
         n_donors=n_donors, align=align, layers=layers, known_only=known_only, null_donors=null_donors,
         max_new_tokens=max_new_tokens, n_resamples=n_resamples, seed=seed,
     )  # fmt: skip
+    if config.readout in TRUTH_READOUTS:
+        config = check_truth(
+            config, answers=answers, distractor=distractor, delta_kind=delta_kind, probes=probes, probe_site=probe_site,
+            fractions=fractions, n_layers=adapter.n_layers,
+        )  # fmt: skip
     plan = _prepare(
-        adapter, qa, config, prompt=prompt, add_bos=add_bos, rule=donors, site=site, batch_size=batch_size, progress=progress,
+        adapter, qa, config, prompt=prompt, add_bos=add_bos, rule=donors, site=site, readout=readout, probes=probes,
+        batch_size=batch_size, progress=progress,
     )  # fmt: skip
-    return _run(adapter, plan, site=site, readout=readout, batch_size=batch_size, progress=progress)
-
-
-def _check(
-    adapter: Adapter, *, anchors: tuple[str, ...], readout: ReadoutLike, site: SiteLike, window: int, direction: str,
-    donors: DonorLike, n_donors: int, align: str, layers: Sequence[int] | None, known_only: bool, null_donors: int,
-    max_new_tokens: int, n_resamples: int, seed: int,
-) -> SwapConfig:  # fmt: skip
-    """Names and ranges of all arguments; what depends on the data comes later."""
-    rule = rule_name(donors)
-    for value, known, what in ((direction, DIRECTIONS, "direction"), (align, ALIGNMENTS, "align")):
-        if value not in known:
-            raise InputError(f"Unknown {what}={value!r}. {did_you_mean(value, known)}")
-    if not anchors or len(set(anchors)) != len(anchors):
-        raise InputError(f"anchors must name at least one anchor, each once; got {anchors}.")
-    for anchor in anchors:
-        if anchor not in ANCHORS:
-            raise InputError(f"Unknown anchor {anchor!r}. {did_you_mean(anchor, ANCHORS)}")
-        if anchor == "answer":
-            raise InputError(
-                "The anchor 'answer' is for readouts after the answer: a stream at an answer token cannot change that token's "
-                "own probability. Use 'answer_site' or 'answer_site_all'."
-            )
-    if direction == "denoising" and rule in STATISTIC_RULES:
-        raise InputError(
-            f"direction='denoising' needs donor rows, and donors={rule!r} has none. Use 'same_relation' or 'random'."
-        )
-    for name, value, least in (
-        ("window", window, 1), ("n_donors", n_donors, 1), ("null_donors", null_donors, 0), ("max_new_tokens", max_new_tokens, 1),
-        ("n_resamples", n_resamples, 1), ("seed", seed, 0),
-    ):  # fmt: skip
-        if value < least:
-            raise InputError(f"{name} must be at least {least}, got {value}.")
-    chosen = tuple(range(adapter.n_layers)) if layers is None else tuple(int(layer) for layer in layers)
-    if not chosen or len(set(chosen)) != len(chosen) or not all(0 <= layer < adapter.n_layers for layer in chosen):
-        raise InputError(f"layers must be different numbers from 0 to {adapter.n_layers - 1}, got {chosen}.")
-    adapter.hook_name(site, chosen[0])
-    return SwapConfig(
-        "swap", anchors, make_readout(readout)[0], site_name(site), window, direction, rule, n_donors, align, chosen, known_only,
-        prompt="", add_bos=False, null_donors=null_donors, max_new_tokens=max_new_tokens, n_resamples=n_resamples, seed=seed,
-    )  # fmt: skip
+    return _run(adapter, plan, site=site, batch_size=batch_size, progress=progress)
 
 
 def _prepare(
     adapter: Adapter, data: QAData, config: SwapConfig, *, prompt: PromptLike, add_bos: bool | None, rule: DonorLike,
-    site: SiteLike, batch_size: int | None, progress: bool,
+    site: SiteLike, readout: ReadoutLike, probes: LayerProbes | None, batch_size: int | None, progress: bool,
 ) -> _Plan:  # fmt: skip
     """Rows, donors and pairs."""
     hf = adapter.model.tokenizer
@@ -196,12 +158,18 @@ def _prepare(
             "This HookedTransformer has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model."
         )
     made = make_prompt(prompt, data.examples, data.pool, config.seed)
-    tokenizer = RowTokenizer(hf, made, add_bos=add_bos, max_length=adapter.model.cfg.n_ctx)
-    config = SwapConfig(**{**asdict(config), "prompt": made.name, "add_bos": tokenizer.add_bos})
+    asked = config.readout == "p_true"
+    tokenizer = RowTokenizer(hf, made, add_bos=add_bos, max_length=adapter.model.cfg.n_ctx, ask=asked)
+    config = replace(config, prompt=made.name, add_bos=tokenizer.add_bos)
     shots = made.shot_ids if isinstance(made, FewShotPrompt) else frozenset()
     examples = [e for e in data.examples if e.question_id not in shots]
     dropped = [*data.dropped, *(drop(e, "used_as_shot") for e in data.examples if e.question_id in shots)]
-    if config.known_only:
+    reading = answer_reading(readout) if config.readout not in TRUTH_READOUTS else None
+    if reading is None:
+        rows, reading = _truth_rows(
+            adapter, data, examples, tokenizer, config, probes=probes, batch_size=batch_size, progress=progress
+        )
+    elif config.known_only:
         rows = known_rows(
             adapter, examples, tokenizer, max_new_tokens=config.max_new_tokens, batch_size=batch_size, progress=progress
         )
@@ -223,20 +191,48 @@ def _prepare(
         pairs = maker.with_donors(rows.rows, picker)
     dropped += pairs.dropped
     check_not_empty(pairs.pairs, dropped, f"in {data.name}")
-    return _Plan(config, data, rows, pairs, tuple(dropped), statistics)
+    return _Plan(config, data, rows, pairs, tuple(dropped), statistics, reading)
 
 
-def _run(
-    adapter: Adapter, plan: _Plan, *, site: SiteLike, readout: ReadoutLike, batch_size: int | None, progress: bool
-) -> SweepResult:
-    config = plan.config
+def _truth_rows(
+    adapter: Adapter, data: QAData, examples: Sequence[Example], tokenizer: RowTokenizer, config: SwapConfig, *,
+    probes: LayerProbes | None, batch_size: int | None, progress: bool,
+) -> tuple[Rows, Reading]:  # fmt: skip
+    """Rows with true and false answers, and what reads their truth."""
+    assert config.fractions is not None  # set with the readout
+    truth = truth_rows(
+        adapter, examples, tokenizer, answers=config.answers, distractor=config.distractor, fractions=config.fractions,
+        max_new_tokens=config.max_new_tokens, batch_size=batch_size, seed=config.seed, progress=progress,
+    )  # fmt: skip
+    check_not_empty(truth.rows, [*data.dropped, *truth.dropped], f"in {data.name}")
+    if config.readout == "p_true":
+        reading = truth_question_reading(adapter, truth)
+    else:
+        truth.check()
+        size = rows_per_batch(adapter, max(len(row.ids) for row in truth.rows), batch_size)
+        reading = probe_reading(
+            adapter,
+            truth,
+            probes,
+            site=config.probe_site,
+            batch_size=size,
+            model=card_of(adapter.model).name,
+            dataset=data.name,
+        )
+    assert reading.rows is not None  # truth readings choose their rows
+    return Rows(reading.rows, truth.dropped), reading
+
+
+def _run(adapter: Adapter, plan: _Plan, *, site: SiteLike, batch_size: int | None, progress: bool) -> SweepResult:
+    config, reading = plan.config, plan.reading
+    layers = reading.reached(config.layers, config.window, adapter.n_layers)
     card = card_of(adapter.model)
     width = max(len(p.target.ids) for p in plan.pairs.pairs)
     size = rows_per_batch(adapter, width, batch_size)
     batches = make_batches(plan.pairs.pairs, size)
     ids = {"model": card.name, "dataset": plan.data.name}
     run_id = run_id_of(asdict(config), model_record(card), data_record(plan.data))
-    forwards = sum(len(b) * (1 + len(b[0].placements) * len(config.layers)) for b in batches)
+    forwards = sum(len(b) * (1 + len(b[0].placements) * len(layers)) for b in batches)
     frames: list[pd.DataFrame] = []
     label = f"swap {card.name} {plan.data.name}"
     with tqdm(total=forwards, desc=label, unit="row", unit_scale=True, disable=not progress, dynamic_ncols=True) as bar:
@@ -244,14 +240,13 @@ def _run(
             before, after = run_swaps(
                 adapter,
                 build_batch(
-                    adapter, pairs, site=site, rule=config.donors, statistics=plan.statistics,
-                    first_only=config.readout == "first_token",
+                    adapter, pairs, site=site, rule=config.donors, statistics=plan.statistics, make_reader=reading.make
                 ),
-                site=site, layers=config.layers, window=config.window, readout=make_readout(readout)[1],
+                site=site, layers=layers, window=config.window,
                 on_forward=lambda rows: tick(bar, rows),
             )  # fmt: skip
             shared = {**_keys(config), **ids, "run_id": run_id}
-            frames.append(samples_frame(shared, config.layers, *_columns(config, pairs, before, after)))
+            frames.append(samples_frame(shared, layers, *_columns(config, reading, layers, pairs, before, after)))
     samples = pd.concat(frames, ignore_index=True)
     record = {
         "config": asdict(config),
@@ -266,18 +261,25 @@ def _run(
             "failed_pairs": plan.pairs.failed_pairs,
         },
     }
+    if reading.probes is not None and reading.k_star is not None:
+        record["probe"] = {"k_star": reading.k_star, "validation_auc": reading.probes.probes[reading.k_star].validation_auc_}
     return SweepResult.make(samples, _examples(plan, run_id), record, run_id)
 
 
 def _keys(config: SwapConfig) -> dict[str, object]:
     return {
         "protocol": "swap", "pathway": "", "site": config.site, "window": config.window, "direction": config.direction,
-        "mode": config.mode, "readout": config.readout, "delta_kind": "probability", "seed": config.seed,
+        "mode": config.mode, "readout": config.readout, "delta_kind": config.delta_kind, "seed": config.seed,
     }  # fmt: skip
 
 
 def _columns(
-    config: SwapConfig, pairs: Sequence[Pair], before: Metrics, after: Sequence[Metrics]
+    config: SwapConfig,
+    reading: Reading,
+    layers: Sequence[int],
+    pairs: Sequence[Pair],
+    before: Metrics,
+    after: Sequence[Metrics],
 ) -> tuple[pd.DataFrame, list[tuple[dict[str, object], Metrics]], Metrics]:
     """One frame row for each pair, one entry for each anchor and control, and the clean metrics."""
     rows = pd.DataFrame(
@@ -285,17 +287,26 @@ def _columns(
             "example_id": [p.base.row_id for p in pairs],
             "question_id": [p.base.example.question_id for p in pairs],
             "donor_id": [p.donor_id for p in pairs],
+            "event": [reading.event(p.base) for p in pairs],
         }
     )
     cells: list[tuple[dict[str, object], Metrics]] = []
     for place, metrics in zip(pairs[0].placements, after, strict=True):
-        trivial = [
-            place.anchor == "answer_site_all" and place.control == "none" and config.site == "resid_pre"
-            and layer - (config.window - 1) // 2 <= 0
-            for layer in config.layers
-        ]  # fmt: skip
+        trivial = [place.control == "none" and _is_trivial(config, reading, place.anchor, layer) for layer in layers]
         cells.append(({"anchor": place.anchor, "control": place.control, "trivial": np.array(trivial)}, metrics))
     return rows, cells, before
+
+
+def _is_trivial(config: SwapConfig, reading: Reading, anchor: str, layer: int) -> bool:
+    """Whether a cell's value says nothing: it follows from how the cell is made.
+
+    The donor's answer tokens come in as inputs at layer 0 of ``answer_site_all``; and where the probe's own state at k* is put
+    there, the probe reads the donor.
+    """
+    first = layer - (config.window - 1) // 2
+    if anchor == "answer_site_all" and config.site == "resid_pre" and first <= 0:
+        return True
+    return anchor == "answer" and reading.k_star is not None and first <= reading.k_star < first + config.window
 
 
 def _examples(plan: _Plan, run_id: str) -> pd.DataFrame:
@@ -316,10 +327,10 @@ def _examples(plan: _Plan, run_id: str) -> pd.DataFrame:
     if plan.statistics is not None:
         donors = {row.row_id: row for row in plan.statistics.reference} if plan.config.donors == "mean" else {}
     base = [row for row in plan.rows.rows if row.row_id in donor_ids]
+    inputs = {"base": base, "donor": list(donors.values()), "corrupt": list(corrupt.values())}
     return examples_frame(
-        run_id, plan.data.name, plan.config.prompt, base=base, donors=list(donors.values()), corrupt=list(corrupt.values()),
-        dropped=plan.dropped, donor_ids=donor_ids, nulls=nulls,
-    )  # fmt: skip
+        run_id, plan.data.name, plan.config.prompt, inputs=inputs, dropped=plan.dropped, donor_ids=donor_ids, positions=nulls
+    )
 
 
 __all__ = ["SwapConfig", "swap_sweep"]

@@ -1,14 +1,23 @@
 """Greedy generation in batches, and the label-blind rule that finds the exact answer in a generated text (METHOD 3)."""
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
+from transformer_lens.cache.key_value_cache_entry import TransformerLensKeyValueCacheEntry
 
+from anchorlens.engine.plan import free_memory, row_bytes, rows_per_batch
+from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.questions.example import Span, normalise
+
+# One token a row goes through the model at each step, so many rows are needed before a step costs more than reading the weights;
+# beyond these nothing is gained.
+_MOST_ROWS = {"cpu": 64, "cuda": 512, "mps": 128}
 
 
 def greedy(
@@ -16,67 +25,132 @@ def greedy(
     prompts: Sequence[Sequence[int]],
     *,
     max_new_tokens: int,
-    batch_size: int,
+    batch_size: int | None = None,
     stop: Callable[[list[int]], bool],
     on_batch: Callable[[int], None] = lambda rows: None,  # noqa: ARG005
 ) -> list[list[int]]:
     """Greedy continuations of many prompts, with a key-value cache.
 
-    Prompts of the same length go together, so no row is padded and every row's keys stand where they would stand alone: exact for
-    absolute positions and sliding windows as well.
+    The tokens that all prompts begin with go through the model once. Prompts of similar length go together, padded on the left:
+    the tokens of a row stand as far from each other as they would alone, and positions are counted from the mask, so absolute
+    positions, rotary positions and sliding windows are those of the row alone.
 
     Args:
         adapter: The model.
         prompts: Token ids of each prompt.
         max_new_tokens: Most tokens for one continuation.
-        batch_size: Most rows at once.
+        batch_size: Most rows at once; None: chosen for the memory at hand.
         stop: Tells of the tokens generated so far whether this continuation is finished.
         on_batch: Called after each batch with its number of rows.
 
     Returns:
         New token ids of each prompt, in the order of ``prompts``.
+
+    Raises:
+        InputError: A prompt is empty, or ``batch_size`` is below 1.
     """
-    by_length: dict[int, list[int]] = defaultdict(list)
-    for i, ids in enumerate(prompts):
-        by_length[len(ids)].append(i)
+    if not all(prompts):
+        raise InputError("A prompt without tokens cannot be continued.")
+    size = _rows_at_once(adapter, max((len(ids) for ids in prompts), default=0) + max_new_tokens, batch_size)
     out: list[list[int]] = [[] for _ in prompts]
-    for length in sorted(by_length):
-        rows = by_length[length]
-        for start in range(0, len(rows), batch_size):
-            chunk = rows[start : start + batch_size]
-            for i, ids in zip(chunk, _greedy_batch(adapter, [prompts[i] for i in chunk], max_new_tokens, stop), strict=True):
+    by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    with torch.inference_mode():
+        prefix = _run_prefix(adapter, prompts)
+        for start in range(0, len(prompts), size):
+            chunk = by_length[start : start + size]
+            new = _greedy_batch(adapter, [prompts[i] for i in chunk], prefix, max_new_tokens, stop)
+            for i, ids in zip(chunk, new, strict=True):
                 out[i] = ids
             on_batch(len(chunk))
     return out
 
 
+def _rows_at_once(adapter: Adapter, width: int, batch_size: int | None) -> int:
+    if batch_size is not None:
+        return rows_per_batch(adapter, width, batch_size)
+    cfg = adapter.model.cfg
+    # Unlike in a single pass, keys and values of all layers stay.
+    cached = 2 * adapter.n_layers * (cfg.n_key_value_heads or cfg.n_heads) * cfg.d_head * torch.finfo(cfg.dtype).bits // 8
+    by_memory = free_memory(adapter.device) // 2 // (row_bytes(adapter, width) + width * cached)
+    return max(1, min(by_memory, _MOST_ROWS.get(adapter.device.type, 64)))
+
+
+def _run_prefix(adapter: Adapter, prompts: Sequence[Sequence[int]]) -> TransformerLensKeyValueCache:
+    """Keys and values, in one row, of the tokens that all prompts begin with; the shortest prompt keeps a token to run."""
+    cache = TransformerLensKeyValueCache.init_cache(adapter.model.cfg, adapter.device, 1)
+    columns = zip(*(ids[:-1] for ids in prompts), strict=False)
+    ids = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
+    # Nobody shares a single prompt's tokens: two passes would be slower than one.
+    if ids and len(prompts) > 1:
+        row = torch.tensor([ids], device=adapter.device)
+        _next_tokens(adapter, row, torch.ones_like(row), cache)
+    return cache
+
+
 def _greedy_batch(
-    adapter: Adapter, prompts: Sequence[Sequence[int]], max_new_tokens: int, stop: Callable[[list[int]], bool]
+    adapter: Adapter,
+    prompts: Sequence[Sequence[int]],
+    prefix: TransformerLensKeyValueCache,
+    max_new_tokens: int,
+    stop: Callable[[list[int]], bool],
 ) -> list[list[int]]:
-    model, device = adapter.model, adapter.device
-    cache = TransformerLensKeyValueCache.init_cache(model.cfg, device, len(prompts))
-    step = torch.tensor(prompts, device=device)
+    width, cached = max(len(ids) for ids in prompts), prefix.previous_attention_mask.shape[1]
+    padding = [width - len(ids) for ids in prompts]
+    padded = [[0] * pad + list(ids) for pad, ids in zip(padding, prompts, strict=True)]
+    step = torch.tensor(padded, device=adapter.device)[:, cached:]
+    mask = (torch.arange(width) >= torch.tensor(padding)[:, None]).long().to(adapter.device)
+    # Columns are those of the padded rows, so the prefix starts at each row's own padding, and what it thereby loses at its end is
+    # run again. Keys may be moved because the cache holds them before they are rotated.
+    cache = _gathered(prefix, (torch.arange(cached) - torch.tensor(padding)[:, None]).clamp(min=0), mask[:, :cached])
+    mask = mask[:, cached:]
     out: list[list[int]] = [[] for _ in prompts]
-    done = [False] * len(prompts)
-    with torch.inference_mode():
-        for _ in range(max_new_tokens):
-            stream = model(
-                step,
-                stop_at_layer=adapter.n_layers,
-                past_kv_cache=cache,
-                attention_mask=torch.ones_like(step),
-                prepend_bos=False,
-                padding_side="right",
-            )
-            chosen = adapter.logits(stream[:, -1]).argmax(-1)
-            for i, token in enumerate(chosen.tolist()):
-                if not done[i]:
-                    out[i].append(token)
-                    done[i] = stop(out[i])
-            if all(done):
-                break
-            step = chosen[:, None]
+    running = list(range(len(prompts)))
+    for _ in range(max_new_tokens):
+        chosen = _next_tokens(adapter, step, mask, cache)
+        for i, token in zip(running, chosen.tolist(), strict=True):
+            out[i].append(token)
+        rows = [row for row, i in enumerate(running) if not stop(out[i])]
+        if not rows:
+            break
+        if len(rows) < len(running):
+            running, chosen = [running[row] for row in rows], chosen[rows]
+            _keep_rows(cache, rows)
+        step = chosen[:, None]
+        mask = torch.ones_like(step)
     return out
+
+
+def _next_tokens(
+    adapter: Adapter, ids: Int[Tensor, "row pos"], mask: Int[Tensor, "row pos"], cache: TransformerLensKeyValueCache
+) -> Int[Tensor, "row"]:
+    """The likeliest token after each row; the cache grows by the row's keys and values."""
+    stream = adapter.model(
+        ids,
+        stop_at_layer=adapter.n_layers,
+        past_kv_cache=cache,
+        attention_mask=mask,
+        prepend_bos=False,
+        padding_side="right",
+    )
+    return adapter.logits(stream[:, -1]).argmax(-1)
+
+
+def _gathered(
+    prefix: TransformerLensKeyValueCache, columns: Int[Tensor, "row pos"], mask: Int[Tensor, "row pos"]
+) -> TransformerLensKeyValueCache:
+    """A new cache whose rows hold the given columns of the prefix."""
+    entries = [
+        TransformerLensKeyValueCacheEntry(entry.past_keys[0, columns], entry.past_values[0, columns])
+        for entry in prefix.entries
+    ]
+    return TransformerLensKeyValueCache(entries, mask)
+
+
+def _keep_rows(cache: TransformerLensKeyValueCache, rows: list[int]) -> None:
+    """Drop the other rows, so that finished continuations cost nothing more."""
+    cache.previous_attention_mask = cache.previous_attention_mask[rows]
+    for entry in cache.entries:
+        entry.past_keys, entry.past_values = entry.past_keys[rows], entry.past_values[rows]
 
 
 # Phrases with which a chat model repeats the question before it answers; stripped for right and wrong answers alike. They are few

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from anchorlens.engine.readouts import ReadPlan
+from anchorlens.engine.readouts import Reader
 from anchorlens.questions.tokens import TokenBatch
 from anchorlens.typing import SlotStreams
 
@@ -46,12 +46,12 @@ class SwapBatch:
 
     Attributes:
         tokens: The rows that are changed, right-padded.
-        reads: Where P is read.
+        reader: What P is, and where it is read.
         swaps: Every anchor and control; each is measured at every layer.
     """
 
     tokens: TokenBatch
-    reads: ReadPlan
+    reader: Reader
     swaps: tuple[AnchorSwap, ...]
 
 

@@ -1,6 +1,10 @@
-"""Where P is read (METHOD 3): the probability of the answer that stands in the input, given all before it.
+"""Where P is read (METHOD 3), in float32 whatever the model's dtype.
 
-Every readout gets the log-probabilities of the exact answer's tokens, each read at the position that predicts it, in float32.
+Answer readouts: the probability of the answer that stands in the input, given all before it; they get the log-probabilities of the
+exact answer's tokens, each read at the position that predicts it. ``probe``: P(hallucination) of a truth probe at one layer.
+``p_true``: P of yes against no, where the model is asked whether the answer is right.
+
+A :class:`Reader` is one of these for one batch: what it has to see on the way, and what it makes of the last stream.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,9 +14,10 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from transformer_lens.hook_points import HookPoint
 
 from anchorlens.errors import InputError, ShapeError, did_you_mean
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapter import Adapter, Hook, SiteLike
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.typing import Stream
 
@@ -135,6 +140,99 @@ class Metrics:
     p: Float[Tensor, "*cells example"]
     log_p: Float[Tensor, "*cells example"]
     logit_diff: Float[Tensor, "*cells example"]
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """Reads P of every row of one batch from a forward pass."""
+
+    def hooks(self, adapter: Adapter) -> list[Hook]:
+        """What has to be seen on the way; added after the hooks of the intervention."""
+        ...
+
+    def read(self, adapter: Adapter, stream: Stream) -> Metrics:
+        """The metrics, from the stream that leaves the last block and from what was seen."""
+        ...
+
+
+@dataclass(frozen=True)
+class AnswerReader:
+    """P of the answer that stands in the input."""
+
+    plan: ReadPlan
+    readout: Readout
+
+    def hooks(self, adapter: Adapter) -> list[Hook]:  # noqa: ARG002
+        """Nothing is read on the way."""
+        return []
+
+    def read(self, adapter: Adapter, stream: Stream) -> Metrics:
+        """See :func:`read_metrics`."""
+        return read_metrics(adapter, stream, self.plan, self.readout)
+
+
+@dataclass(frozen=True)
+class ChoiceReader:
+    """P of one set of tokens against another at one position of each row: yes against no, for ``p_true``.
+
+    Attributes:
+        positions: Where it is read, [example].
+        yes: Token ids that count as yes.
+        no: Token ids that count as no.
+    """
+
+    positions: Int[Tensor, "example"]
+    yes: tuple[int, ...]
+    no: tuple[int, ...]
+
+    def hooks(self, adapter: Adapter) -> list[Hook]:  # noqa: ARG002
+        """Nothing is read on the way."""
+        return []
+
+    def read(self, adapter: Adapter, stream: Stream) -> Metrics:
+        """P(yes) / (P(yes) + P(no)), and the logit difference of the two."""
+        with torch.no_grad():
+            rows = torch.arange(len(self.positions), device=stream.device)
+            logits = adapter.logits(stream[rows, self.positions.to(stream.device)])
+            gap = (logits[:, list(self.yes)].logsumexp(-1) - logits[:, list(self.no)].logsumexp(-1)).cpu()
+        return Metrics(p=gap.sigmoid(), log_p=torch.nn.functional.logsigmoid(gap), logit_diff=gap)
+
+
+class StateReader:
+    """A truth probe's P(hallucination), from the state at one position of each row at one layer.
+
+    Args:
+        layer: The probe's layer.
+        site: Where in the block it reads.
+        positions: Position in each row, [example].
+        score: States [example d_model] -> log-odds [example].
+    """
+
+    def __init__(
+        self,
+        layer: int,
+        site: SiteLike,
+        positions: Int[Tensor, "example"],
+        score: Callable[[Tensor], Float[Tensor, "example"]],
+    ) -> None:
+        self.layer, self.site, self.positions, self.score = layer, site, positions, score
+        self._seen: Tensor | None = None
+
+    def hooks(self, adapter: Adapter) -> list[Hook]:
+        """One hook, at the probe's site."""
+
+        def keep(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
+            rows = torch.arange(len(self.positions), device=value.device)
+            self._seen = value[rows, self.positions.to(value.device)].float().cpu()
+            return value
+
+        return [(adapter.hook_name(self.site, self.layer), keep)]
+
+    def read(self, adapter: Adapter, stream: Stream) -> Metrics:  # noqa: ARG002
+        """P(hallucination); the probe's log-odds stand in place of the logit difference."""
+        assert self._seen is not None  # last_stream raises where the hook did not fire
+        odds = self.score(self._seen)
+        return Metrics(p=odds.sigmoid(), log_p=torch.nn.functional.logsigmoid(odds), logit_diff=odds)
 
 
 @torch.no_grad()

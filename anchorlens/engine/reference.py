@@ -12,13 +12,11 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
 from anchorlens.engine.interventions import AnchorSwap, Slots, SwapBatch, window_layers
-from anchorlens.engine.readouts import Metrics, Readout, read_metrics
+from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.errors import HookError
-from anchorlens.models.adapter import Adapter, SiteLike
+from anchorlens.models.adapter import Adapter, Hook, SiteLike
 from anchorlens.questions.tokens import TokenBatch
 from anchorlens.typing import SlotStreams, Stream
-
-Hook = tuple[str, Callable[[Tensor, HookPoint], Tensor]]
 
 
 def last_stream(adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook] = ()) -> Stream:
@@ -102,18 +100,16 @@ def run_swaps(
     site: SiteLike,
     layers: Sequence[int],
     window: int,
-    readout: Readout,
     on_forward: Callable[[int], None] = lambda rows: None,  # noqa: ARG005
 ) -> tuple[Metrics, list[Metrics]]:
     """Measure every cell of a batch.
 
     Args:
         adapter: The model.
-        batch: Rows, reads and swaps.
+        batch: Rows, reader and swaps.
         site: Which activation is replaced.
         layers: Layers that are measured.
         window: How many layers are replaced together around each (:func:`window_layers`).
-        readout: What P is.
         on_forward: Called after each forward pass with the number of rows.
 
     Returns:
@@ -121,20 +117,26 @@ def run_swaps(
     """
     n_rows = batch.tokens.ids.shape[0]
 
-    def measure(hooks: Sequence[Hook]) -> Metrics:
-        metrics = read_metrics(adapter, last_stream(adapter, batch.tokens, hooks), batch.reads, readout)
+    def measured(hooks: Sequence[Hook]) -> Metrics:
+        metrics = measure(adapter, batch.tokens, hooks, batch.reader)
         on_forward(n_rows)
         return metrics
 
-    before = measure(())
-    after: list[Metrics] = []
-    for swap in batch.swaps:
-        cells = [measure(swap_hooks(adapter, swap, site, window_layers(layer, window, adapter.n_layers))) for layer in layers]
-        after.append(
-            Metrics(
-                p=torch.stack([cell.p for cell in cells]),
-                log_p=torch.stack([cell.log_p for cell in cells]),
-                logit_diff=torch.stack([cell.logit_diff for cell in cells]),
-            )
+    before = measured(())
+    after = [
+        stacked(
+            [measured(swap_hooks(adapter, swap, site, window_layers(layer, window, adapter.n_layers))) for layer in layers]
         )
+        for swap in batch.swaps
+    ]
     return before, after
+
+
+def measure(adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook], reader: Reader) -> Metrics:
+    """One forward pass with these changes, and what the reader makes of it."""
+    return reader.read(adapter, last_stream(adapter, tokens, [*hooks, *reader.hooks(adapter)]))
+
+
+def stacked(cells: Sequence[Metrics]) -> Metrics:
+    """Metrics of several passes, [layer example]."""
+    return Metrics(*(torch.stack([getattr(cell, name) for cell in cells]) for name in ("p", "log_p", "logit_diff")))

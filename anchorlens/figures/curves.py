@@ -1,9 +1,11 @@
 """The figure: one panel per model, one ΔP curve per anchor or pathway and data set.
 
 x is the layer (each panel has its own range), y is ΔP in percentage points (one range for all panels), one legend stands
-below all panels. Every curve has a translucent 95 % band; its controls are thin dotted lines in its colour. A missing value is
+below all panels. Every curve has a translucent 95 % band; its controls are thin dotted lines in its colour. What stands beside
+the pathways of a knockout (unsplit curve, placebo splits, their gap) has legend entries of its own. A missing value is
 a gap, never a line across it; layers that were not measured are bridged, and then the measured ones are marked. A point whose
-value holds by construction is hollow. Not done here: statistics. What is drawn is what the frame says.
+value holds by construction is hollow; one whose probe has no signal is crossed. Not done here: statistics. What is drawn is
+what the frame says; only the gap of the placebo is a difference of two of its values.
 """
 
 import math
@@ -13,19 +15,21 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from anchorlens.figures.labels import Entry, display_models, hover_texts, legend_entries
+from anchorlens.figures.extras import EXTRAS, GAP, PLACEBOS, Extra, with_extras
+from anchorlens.figures.labels import Entry, hover_texts, legend_entries, panel_titles
 from anchorlens.figures.layout import empty_panels, plan_sheet, style_axes, style_page
 from anchorlens.figures.page import save_html
-from anchorlens.figures.palette import dataset_styles, translucent
+from anchorlens.figures.palette import DatasetStyle, dataset_styles, shaded, translucent
 from anchorlens.figures.table import CURVE_KEYS, CurveResult, gather
 
 __all__ = ["plot_curves", "save_html"]
 
 _BAND_OPACITY = 0.15
+_GREY = "#666666"
 # Dots of a first, second, ... control; all further ones look like the last.
 _DOTS = ("dot", "2px,6px", "1px,9px")
 # From back to front, so that no band or control covers a curve.
-_BAND, _CONTROL, _QUIET, _LINE_TRACE, _MARKS = range(5)
+_BAND, _CONTROL, _LINE_TRACE, _MARKS = range(4)
 
 
 def plot_curves(
@@ -37,68 +41,81 @@ def plot_curves(
     height: int | None = None,
     width: int | None = None,
 ) -> go.Figure:
-    """Draw ΔP against the layer, one panel per model.
+    """Draw ΔP against the layer, one panel per model, or per model and protocol where there are several protocols.
 
     Args:
         results: A curves frame (one row per point), anything with a method ``curves(controls=...)`` that gives one, such as a
             sweep, or a sequence of these. Panels stand in order of appearance, at most four in a row.
         title: First line of the title; None names the protocol, "" leaves it out. The line below it always
             says protocol, readout, anchors, the settings that are not the default, and what bands and dots mean.
-        controls: Whether controls are drawn (thin dotted lines), or the names of those to draw.
+        controls: Whether controls are drawn (thin dotted lines; some only after a click on their legend entry), or the names
+            of those to draw. ``matched`` is drawn only if named.
         bands: Whether the 95 % intervals are drawn.
         height: Pixels; None takes 600 for one row of panels and more for more.
         width: Pixels; None fills the page or notebook cell.
 
     Returns:
         A plotly figure. Nothing is shown or written: call its ``show()``, or :func:`save_html`. A click on a legend entry
-        hides line, band and controls of that curve in all panels.
+        hides line, band and controls of that curve in all panels; the unsplit curves and the placebo splits of a knockout
+        are hidden until their entry is clicked.
 
     Raises:
         InputError: no point, a missing column or value, or points that would be drawn over each other (two readouts, sites,
             directions, windows or runs of one curve); the message names the column and the filter.
     """
-    table = gather(results, controls)
-    models = display_models(table["model"].unique().tolist())
+    table = with_extras(gather(results, controls))
+    panels = panel_titles(table)
     entries = legend_entries(table)
-    sheet = plan_sheet(table, entries.values(), title=title, bands=bands, height=height, width=width)
-    figure = empty_panels(sheet, list(models.values()))
-    traces, panels = zip(*_traces(table, models, entries, bands), strict=True)
-    rows, columns = zip(*map(sheet.cell, panels), strict=True)
+    extras = [extra for label, extra in EXTRAS.items() if bool((table["extra"] == label).any())]
+    curves = table.loc[table["extra"] == "", CURVE_KEYS[1:-1]].itertuples(index=False, name=None)
+    listed = {entries[key].label for key in curves} | {extra.label for extra in extras}
+    sheet = plan_sheet(table, listed, title=title, bands=bands, height=height, width=width)
+    figure = empty_panels(sheet, list(panels.values()))
+    traces, places = zip(*_traces(table, panels, entries, bands), strict=True)
+    rows, columns = zip(*map(sheet.cell, places), strict=True)
     figure.add_traces(list(traces), rows=list(rows), cols=list(columns))
+    figure.add_traces([_legend_line(extra, len(entries) + rank + 1) for rank, extra in enumerate(extras)])
     style_axes(figure, sheet, table, bands=bands)
-    style_page(figure, sheet, entries.values())
+    style_page(figure, sheet, listed)
     return figure
 
 
 def _traces(
-    table: pd.DataFrame, models: dict[str, str], entries: dict[tuple[str, str, str, str], Entry], bands: bool
+    table: pd.DataFrame, panels: dict[tuple[str, str], str], entries: dict[tuple[str, str, str, str], Entry], bands: bool
 ) -> list[tuple[go.Scatter, int]]:
     """All traces with the number of their panel, back to front."""
     styles = dataset_styles(table["dataset"].unique().tolist())
-    places = {entry: rank for rank, entry in enumerate(sorted(entries.values(), key=lambda entry: entry.order))}
+    places: dict[str, int] = {}
+    for rank, entry in enumerate(sorted(entries.values(), key=lambda entry: entry.order)):
+        places.setdefault(entry.group, rank)
     dots = {name: _DOTS[min(k, len(_DOTS) - 1)] for k, name in enumerate(_controls_in(table))}
-    listed: set[Entry] = set()
+    listed: set[str] = set()
     found: list[tuple[int, int, go.Scatter, int]] = []
     for key, rows in table.groupby(CURVE_KEYS, sort=False):
         model, dataset, protocol, anchor, pathway, control = map(str, key)
-        entry = entries[dataset, protocol, anchor, pathway]
+        entry, style = entries[dataset, protocol, anchor, pathway], styles[dataset]
         rows = rows.sort_values("layer")
-        texts = hover_texts(rows, entry.label, models[model], styles[dataset].display)
-        panel, place = list(models).index(model), places[entry]
+        extra = EXTRAS.get(rows["extra"].iloc[0])
+        name = f"{GAP.label} ({style.display})" if extra is GAP else entry.label
+        texts = hover_texts(rows, name, panels[model, protocol], style.display)
+        panel, place = list(panels).index((model, protocol)), places[entry.group]
+        if extra is not None:
+            found.append((_CONTROL, place, _extra(rows, name, entry, style, extra, texts), panel))
+            continue
         if control != "none":
             found.append((_CONTROL, place, _control(rows, entry, control, dots[control], texts), panel))
             continue
-        line = _line(rows, entry, texts, place, showlegend=entry.listed and entry not in listed)
-        listed.add(entry)
-        found.append((_QUIET if entry.quiet else _LINE_TRACE, place, line, panel))
+        line = _line(rows, entry, texts, place, showlegend=entry.group not in listed)
+        listed.add(entry.group)
+        found.append((_LINE_TRACE, place, line, panel))
         found += [(_MARKS, place, marks, panel) for marks in _marks(rows, entry, bands)]
-        if bands and not entry.quiet and (band := _band(rows, entry)) is not None:
+        if bands and (band := _band(rows, entry)) is not None:
             found.append((_BAND, place, band, panel))
     return [(trace, panel) for *_, trace, panel in sorted(found, key=lambda item: item[:2])]
 
 
 def _controls_in(table: pd.DataFrame) -> list[str]:
-    names = [name for name in table["control"].unique() if name != "none"]
+    names = [name for name in table.loc[table["extra"] == "", "control"].unique() if name != "none"]
     return sorted(names, key=lambda name: name != "null")
 
 
@@ -111,7 +128,7 @@ def _line(rows: pd.DataFrame, entry: Entry, texts: list[str], place: int, *, sho
         y=_values(rows["delta_p"]),
         name=entry.label,
         mode="lines+markers" if sparse else "lines",
-        line={"color": entry.colour, "dash": entry.dash, "width": 1.2 if entry.quiet else 2.2},
+        line={"color": entry.colour, "dash": entry.dash, "width": 2.2},
         marker={"size": 5, "color": entry.colour},
         legendgroup=entry.group,
         legendrank=place + 1,
@@ -123,19 +140,49 @@ def _line(rows: pd.DataFrame, entry: Entry, texts: list[str], place: int, *, sho
 
 
 def _control(rows: pd.DataFrame, entry: Entry, control: str, dash: str, texts: list[str]) -> go.Scatter:
+    look = {"color": entry.colour, "dash": dash, "width": 1}
+    return _thin(rows, f"{entry.label}, {control}", look, entry.group, texts, shown=True)
+
+
+def _extra(rows: pd.DataFrame, name: str, entry: Entry, style: DatasetStyle, extra: Extra, texts: list[str]) -> go.Scatter:
+    colour = shaded(style.question, -0.3) if extra.dark else entry.colour
+    look = {"color": colour, "dash": extra.dash, "width": extra.width}
+    control = rows["control"].iloc[0]
+    return _thin(rows, f"{name}, {control}" if control in PLACEBOS else name, look, extra.label, texts, shown=extra.shown)
+
+
+def _thin(rows: pd.DataFrame, name: str, look: dict[str, object], group: str, texts: list[str], *, shown: bool) -> go.Scatter:
+    """A curve without a band that no legend entry of its own names."""
     lone = any(len(part) == 1 for part in _runs(rows, ["delta_p"]))
     return go.Scatter(
         x=rows["layer"].tolist(),
         y=_values(rows["delta_p"]),
-        name=f"{entry.label}, {control}",
+        name=name,
         mode="lines+markers" if lone else "lines",
-        line={"color": entry.colour, "dash": dash, "width": 1},
-        marker={"size": 3, "color": entry.colour},
-        legendgroup=entry.group,
+        line=look,
+        marker={"size": 3, "color": look["color"]},
+        legendgroup=group,
         showlegend=False,
+        visible=None if shown else "legendonly",
         connectgaps=False,
         text=texts,
         hoverinfo="text",
+    )
+
+
+def _legend_line(extra: Extra, rank: int) -> go.Scatter:
+    """The legend entry of all curves of one kind: grey, as it stands for every colour, and without a point."""
+    return go.Scatter(
+        x=[None],
+        y=[None],
+        name=extra.label,
+        mode="lines",
+        line={"color": _GREY, "dash": extra.dash, "width": extra.width},
+        legendgroup=extra.label,
+        legendrank=rank,
+        showlegend=True,
+        visible=None if extra.shown else "legendonly",
+        hoverinfo="skip",
     )
 
 
@@ -172,19 +219,23 @@ def _runs(rows: pd.DataFrame, columns: list[str]) -> list[pd.DataFrame]:
 
 
 def _marks(rows: pd.DataFrame, entry: Entry, bands: bool) -> list[go.Scatter]:
-    """Hollow marks on trivial points; full ones, with their interval, on points that no line reaches."""
+    """Hollow marks on trivial points, crosses where there is no signal; full ones, with their interval, where no line is."""
     lone = [part for part in _runs(rows, ["delta_p"]) if len(part) == 1]
     marks: list[go.Scatter] = []
     if lone:
         points = pd.concat(lone)
         points = points[~points["trivial"]]
-        whisker = None if not bands or entry.quiet else _whisker(points, entry.colour)
+        whisker = None if not bands else _whisker(points, entry.colour)
         if len(points):
             marks.append(_mark(points, entry, {"symbol": "circle", "size": 6, "color": entry.colour}, whisker))
     hollow = rows[rows["trivial"] & rows["delta_p"].notna()]
     style = {"symbol": "circle", "size": 9, "color": "white", "line": {"color": entry.colour, "width": 2}}
     if len(hollow):
         marks.append(_mark(hollow, entry, style, None))
+    unsure = rows[rows["no_signal"] & rows["delta_p"].notna()]
+    cross = {"symbol": "x-thin-open", "size": 6, "color": entry.colour, "line": {"width": 1.5}}
+    if len(unsure):
+        marks.append(_mark(unsure, entry, cross, None))
     return marks
 
 

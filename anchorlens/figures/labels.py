@@ -1,12 +1,15 @@
 """What a curve is called, how it is drawn, and what the figure says about itself."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 import pandas as pd
 
+from anchorlens.figures.extras import EXTRAS, GAP, PLACEBOS
 from anchorlens.figures.palette import DatasetStyle, dataset_styles, shaded
 
 _PATHWAYS = ("Q-Anchored", "A-Anchored", "All")
@@ -27,25 +30,24 @@ _PROTOCOLS = {"swap": "activation swap", "knockout": "attention knockout"}
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of the legend: a curve's name and look, the same in every panel.
+    """One curve's name and look, the same in every panel.
 
     Attributes:
         label: The shown name.
         colour: ``#rrggbb``.
         dash: A plotly dash name or list of lengths.
         order: Where it stands in the legend; entries sort by it.
-        group: Traces of one group are hidden and shown together.
-        listed: Whether the legend names it.
-        quiet: Drawn thin and without a band, as the unsplit curve beside its two pathways.
     """
 
     label: str
     colour: str
     dash: str
     order: tuple[int, int, int, int]
-    group: str
-    listed: bool = True
-    quiet: bool = False
+
+    @property
+    def group(self) -> str:
+        """What the legend lists once, and hides and shows together: all that has one name and one look."""
+        return f"{self.label}|{self.colour}|{self.dash}"
 
 
 def display_models(models: Sequence[str]) -> dict[str, str]:
@@ -59,15 +61,34 @@ def display_models(models: Sequence[str]) -> dict[str, str]:
     return {model: escape(name if names.count(name) == 1 else model, quote=False) for model, name in short.items()}
 
 
+def panel_titles(table: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """The panels: one per model, or per model and protocol where the figure has several protocols.
+
+    Curves of two protocols are two quantities, and the sixteen of four data sets cannot be told apart in one panel.
+
+    Returns:
+        The title of every (model, protocol) of ``table``, models in order of appearance.
+    """
+    protocols = table["protocol"].unique().tolist()
+    present = set(table[["model", "protocol"]].itertuples(index=False, name=None))
+    return {
+        (model, protocol): name if len(protocols) == 1 else f"{name}: {escape(protocol, quote=False)}"
+        for model, name in display_models(table["model"].unique().tolist()).items()
+        for protocol in protocols
+        if (model, protocol) in present
+    }
+
+
 def legend_entries(table: pd.DataFrame) -> dict[tuple[str, str, str, str], Entry]:
     """The legend of a figure.
 
     Args:
-        table: Points as ``gather`` gives them.
+        table: Points as ``with_extras`` gives them.
 
     Returns:
         An entry per (dataset, protocol, anchor, pathway) of the table. Entries sort by data set, then pathways before swaps,
-        then question before answer before other anchors.
+        then question before answer before other anchors. Where the panels are named after their protocols, the entries are
+        not, so that one serves the panels of all protocols.
     """
     styles = dataset_styles(table["dataset"].unique().tolist())
     keys = list(dict.fromkeys(table[["dataset", "protocol", "anchor", "pathway"]].itertuples(index=False, name=None)))
@@ -79,11 +100,12 @@ class _Names:
     """What has to be known of the whole figure to name one curve."""
 
     def __init__(self, keys: Sequence[tuple[str, str, str, str]]) -> None:
-        self.keys = set(keys)
-        self.split = any(pathway for *_, pathway in keys)
         plain = {anchor for _, _, anchor, pathway in keys if not pathway}
         self.answers = [anchor for anchor in _ANSWERS if anchor in plain]
         self.unknown = [anchor for anchor in sorted(plain) if anchor not in {*_ANSWERS, *_OTHERS, "question"}]
+        protocols = {protocol for _, protocol, _, _ in keys}
+        # What a name says of its protocol; "Q-Anchored" is the published name for the knockout.
+        self.of = {name: "" if len(protocols) > 1 else f" {name}" for name in protocols}
         # Anchors that one pathway label would stand for, per protocol.
         self.cut: dict[str, set[str]] = {}
         for _, protocol, anchor, pathway in keys:
@@ -94,36 +116,34 @@ class _Names:
         return self._pathway(key, style) if key[3] else self._anchor(key, style)
 
     def _pathway(self, key: tuple[str, str, str, str], style: DatasetStyle) -> Entry:
-        dataset, protocol, anchor, pathway = key
+        _, protocol, anchor, pathway = key
         place = _PATHWAYS.index(pathway) if pathway in _PATHWAYS else len(_PATHWAYS)
         which = f", {anchor}" if len(self.cut[protocol]) > 1 else ""
-        of_protocol = "" if protocol == "knockout" else f" {protocol}"
+        of_protocol = "" if protocol == "knockout" else self.of[protocol]
         label = escape(f"{pathway}{of_protocol}{which}", quote=False) + f" ({style.display})"
-        siblings = [name for name in _PATHWAYS[:2] if (dataset, protocol, anchor, name) in self.keys]
-        quiet = pathway == "All" and bool(siblings)
-        group = "|".join((dataset, protocol, anchor, siblings[0] if quiet else pathway))
         colour = style.answer if pathway == "A-Anchored" else style.question
-        colour = shaded(colour, -0.45) if quiet or place == len(_PATHWAYS) else colour
-        dash = "dash" if pathway == "A-Anchored" else ("dashdot" if quiet or place == len(_PATHWAYS) else "solid")
-        return Entry(label, colour, dash, (style.rank, 0, place, _rank(anchor)), group, listed=not quiet, quiet=quiet)
+        dash = "dash" if pathway == "A-Anchored" else "solid"
+        if place == len(_PATHWAYS):
+            colour, dash = shaded(colour, -0.45), "dashdot"
+        return Entry(label, colour, dash, (style.rank, 0, place, _rank(anchor)))
 
     def _anchor(self, key: tuple[str, str, str, str], style: DatasetStyle) -> Entry:
-        dataset, protocol, anchor, _ = key
+        _, protocol, anchor, _ = key
         if anchor == "question":
-            name, colour, dash = f"Q-Anchored {protocol}", style.question, "solid"
+            name, colour, dash = f"Q-Anchored{self.of[protocol]}", style.question, "solid"
         elif anchor in _ANSWERS:
             place = self.answers.index(anchor)
-            name = f"A-Anchored {protocol}" + (f", {anchor}" if len(self.answers) > 1 else "")
+            name = f"A-Anchored{self.of[protocol]}" + (f", {anchor}" if len(self.answers) > 1 else "")
             colour, dash = shaded(style.answer, _ANSWER_SHADES[place]), _ANSWER_DASHES[place]
         else:
-            name = f"{anchor} {protocol}"
+            name = f"{anchor}{self.of[protocol]}"
             hue, dash = _OTHERS.get(anchor) or (self._hue_of_unknown(anchor), "dashdot")
             colour = shaded(hue, style.shade)
-        if self.split:
-            # Beside knockout curves of the same data set the swap's are darker, so that no two look alike.
+        if protocol in self.cut:
+            # Beside pathways of the same panel, so that no two look alike.
             colour = shaded(colour, -0.45)
         label = escape(name, quote=False) + f" ({style.display})"
-        return Entry(label, colour, dash, (style.rank, 1, _rank(anchor), 0), "|".join((dataset, protocol, anchor)))
+        return Entry(label, colour, dash, (style.rank, 1, _rank(anchor), 0))
 
     def _hue_of_unknown(self, anchor: str) -> str:
         return tuple(dataset_styles([f"anchor {name}" for name in self.unknown]).values())[self.unknown.index(anchor)].answer
@@ -144,11 +164,11 @@ def title_parts(table: pd.DataFrame, *, bands: bool) -> list[str]:
     """What the figure says about itself under its title, in parts that are never broken apart.
 
     Args:
-        table: Points as ``gather`` gives them.
+        table: Points as ``with_extras`` gives them.
         bands: Whether the 95 % bands are drawn.
 
     Returns:
-        Protocol with its settings (those that differ from the default), unit, then what bands, dots and hollow points mean.
+        Protocol with its settings (those that differ from the default), unit, then what bands, dots and marks mean.
     """
     curves = table[table["control"] == "none"]
     parts: list[str] = []
@@ -157,14 +177,21 @@ def title_parts(table: pd.DataFrame, *, bands: bool) -> list[str]:
     parts.append("ΔP in percentage points")
     if bands and bool((curves["ci_low"].notna() & curves["ci_high"].notna()).any()):
         parts.append("band: 95 % bootstrap over questions")
-    controls = [name for name in table["control"].unique() if name != "none"]
-    if controls:
-        said = [f"{name} ({_CONTROLS[name]})" if name in _CONTROLS else name for name in controls]
-        parts.append("dotted: " + ", ".join(said))
-    if bool((curves["pathway"] == "All").any()) and bool((curves["pathway"] == "Q-Anchored").any()):
-        parts.append("thin dash-dot: All (unsplit)")
+    dotted = [
+        f"{name} ({_CONTROLS[name]})" if name in _CONTROLS else name
+        for name in table.loc[(table["control"] != "none") & (table["extra"] == ""), "control"].unique()
+    ]
+    kinds = set(table["extra"])
+    if GAP.label in kinds:
+        dotted.append("placebo gap (Q − A of a split by other question tokens)")
+    if dotted:
+        parts.append("dotted: " + ", ".join(dotted))
     if bool(curves["trivial"].any()):
         parts.append("hollow: trivial by construction")
+    if bool((curves["no_signal"] & curves["delta_p"].notna()).any()):
+        parts.append("×: no signal (AUC interval reaches 0.5)")
+    if any(not extra.shown for extra in EXTRAS.values() if extra.label in kinds):
+        parts.append("pale entries: click to show")
     return [escape(part, quote=False) for part in parts]
 
 
@@ -207,33 +234,57 @@ def _words(parts: Sequence[str], limit: int) -> list[str]:
     return words
 
 
-def hover_texts(rows: pd.DataFrame, name: str, model: str, dataset: str) -> list[str]:
+def hover_texts(rows: pd.DataFrame, name: str, panel: str, dataset: str) -> list[str]:
     """What each point of one curve says when pointed at.
 
     Args:
         rows: The points of one curve, control included.
         name: The curve's shown name.
-        model: The model's shown name.
+        panel: The title of its panel.
         dataset: The data set's shown name.
 
     Returns:
-        One text per row: curve, model, data set, anchor, layer, ΔP with its interval, P before, n.
+        One text per row: curve, panel, data set, anchor, layer, ΔP with its interval, P before, n, the probe's AUC.
     """
     first = rows.iloc[0]
-    kind = "" if first["control"] == "none" else f"<br>control: {escape(first['control'], quote=False)}"
-    head = f"<b>{name}</b>{kind}<br>{model}, {dataset}<br>anchor {escape(first['anchor'], quote=False)}, layer "
-    columns = ["layer", "delta_p", "ci_low", "ci_high", "p_before", "n", "trivial"]
-    return [head + _numbers_said(*row) for row in rows[columns].itertuples(index=False, name=None)]
+    control = str(first["control"])
+    kind = "" if control == "none" else f"<br>control: {escape(control, quote=False)}"
+    if control == GAP.label:
+        kind = ""
+    elif control in PLACEBOS and first["protocol"] == "knockout":
+        kind += f" ({PLACEBOS[control]})"
+    head = f"<b>{name}</b>{kind}<br>{panel}, {dataset}<br>anchor {escape(first['anchor'], quote=False)}, layer "
+    said = _gap_said if control == GAP.label else _point_said
+    return [head + "<br>".join([str(row.layer), *said(row)]) for row in rows.itertuples(index=False)]
 
 
-def _numbers_said(layer: int, delta: float, low: float, high: float, before: float, n: float, trivial: bool) -> str:
-    interval = "no interval" if low != low or high != high else f"95 %: {_signed(low)} to {_signed(high)}"
-    lines = [str(layer), f"ΔP {_signed(delta)} points ({interval})"]
-    lines.append("P before unknown" if before != before else f"P before {before:.3f}")
-    lines.append("n unknown" if n != n else f"n = {int(n)} question{'' if int(n) == 1 else 's'}")
-    if trivial:
+def _point_said(row: Any) -> list[str]:
+    lines = [f"ΔP {_signed(row.delta_p)} points ({_interval(_signed(row.ci_low), _signed(row.ci_high))})"]
+    lines.append("P before unknown" if math.isnan(row.p_before) else f"P before {row.p_before:.3f}")
+    lines.append(_size(row.n))
+    if not math.isnan(row.auc):
+        lines.append(f"AUC {row.auc:.2f} ({_interval(f'{row.auc_low:.2f}', f'{row.auc_high:.2f}')})")
+    if row.no_signal:
+        lines.append("no signal")
+    if row.trivial:
         lines.append("trivial by construction")
-    return "<br>".join(lines)
+    return lines
+
+
+def _gap_said(row: Any) -> list[str]:
+    return [
+        f"Q − A = {_signed(row.delta_p)} points with {PLACEBOS['random_tokens']}",
+        "a gap that a split makes by itself",
+        _size(row.n),
+    ]
+
+
+def _interval(low: str, high: str) -> str:
+    return "no interval" if "nan" in (low, high) else f"95 %: {low} to {high}"
+
+
+def _size(n: float) -> str:
+    return "n unknown" if math.isnan(n) else f"n = {int(n)} question{'' if int(n) == 1 else 's'}"
 
 
 def _signed(value: float) -> str:

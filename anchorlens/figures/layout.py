@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from anchorlens.errors import InputError
-from anchorlens.figures.labels import Entry, headline, title_parts, wrapped
+from anchorlens.figures.labels import headline, panel_titles, title_parts, wrapped
 
 _INK = "#222222"
 _GRID = "#e6e6e6"
@@ -48,7 +48,7 @@ class Sheet:
 
 def plan_sheet(
     table: pd.DataFrame,
-    entries: Collection[Entry],
+    listed: Collection[str],
     *,
     title: str | None,
     bands: bool,
@@ -58,8 +58,8 @@ def plan_sheet(
     """Sizes of the figure of ``table``.
 
     Args:
-        table: Points as ``gather`` gives them.
-        entries: The legend's entries.
+        table: Points as ``with_extras`` gives them.
+        listed: The legend's texts.
         title: First line of the heading; None names the protocol, ``""`` leaves it out.
         bands: Whether intervals are drawn.
         height: Pixels, or None for 600 with one row of panels and more with more rows or a long legend.
@@ -68,15 +68,15 @@ def plan_sheet(
     Raises:
         InputError: a size too small to hold a figure.
     """
-    panels = table["model"].nunique()
-    # Up to four side by side; beyond, rows as equal as can be.
-    rows = math.ceil(panels / 4)
+    panels, protocols = len(panel_titles(table)), table["protocol"].nunique()
+    # Up to four models side by side, beyond that rows as equal as can be; or a row per model and a column per protocol.
+    rows = math.ceil(panels / (4 if protocols == 1 else protocols))
     lines = wrapped(title_parts(table, bands=bands), max(40, int((width or _ASSUMED_WIDTH) / 6.8)))
     first = headline(table) if title is None else title
     heading = f'<span style="font-size:17px"><b>{first}</b></span><br>' if first else ""
     heading += "<br>".join(f'<span style="font-size:12px;color:#555555">{line}</span>' for line in lines)
     top = 52 + _LINE * (1 + heading.count("<br>"))
-    legend = max(0, math.ceil(sum(entry.listed for entry in entries) / 4) - 2) * _LEGEND_LINE
+    legend = max(0, math.ceil(len(listed) / 4) - 3) * _LEGEND_LINE
     usual = (_HEIGHT if rows == 1 else top + _BELOW + rows * _ROW_HEIGHT) + legend
     for name, pixels, least in (("height", height, top + _BELOW + 100 * rows), ("width", width, 320)):
         if pixels is not None and pixels < least:
@@ -107,9 +107,9 @@ def style_axes(figure: go.Figure, sheet: Sheet, table: pd.DataFrame, *, bands: b
     zero: dict[str, Any] = {"zeroline": True, "zerolinecolor": "#888888", "zerolinewidth": 1.5}
     # Equal ranges at first, and with `matches` zooming one panel zooms all.
     figure.update_yaxes(matches="y", range=_delta_range(table, bands), showticklabels=False, **zero, **frame)
-    for panel, model in enumerate(table["model"].unique()):
+    for panel, (model, protocol) in enumerate(panel_titles(table)):
         row, column = sheet.cell(panel)
-        layers = table.loc[table["model"] == model, "layer"]
+        layers = table.loc[(table["model"] == model) & (table["protocol"] == protocol), "layer"]
         first, last = int(layers.min()), int(layers.max())
         figure.update_xaxes(
             title={"text": "Layer", "standoff": 6},
@@ -146,10 +146,10 @@ def _step(span: int, most: int) -> int:
     return next(step for step in (1, 2, 4, 5, 8, 10, 20, 25, 50, 100, 200, 500, 1000, span + 1) if span / step <= most)
 
 
-def style_page(figure: go.Figure, sheet: Sheet, entries: Collection[Entry]) -> None:
+def style_page(figure: go.Figure, sheet: Sheet, listed: Collection[str]) -> None:
     """Heading above, legend below, sizes and fonts; set on the figure alone, whatever the session's default template is."""
     # Room for the longest name; four entries (two data sets) in a row of a figure 1,200 wide, in smaller letters if need be.
-    longest = max(len(entry.label) for entry in entries if entry.listed)
+    longest = max(map(len, listed))
     letters = 12 if longest <= 33 else 11
     entry_width = max(178, round(0.51 * letters * longest))
     figure.update_layout(

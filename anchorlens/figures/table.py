@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from anchorlens.errors import InputError, did_you_mean
+from anchorlens.figures.extras import UNDRAWN
 
 _TEXT = (
     "model",
@@ -27,8 +28,11 @@ _TEXT = (
     "control",
 )
 _NUMBERS = ("layer", "window", "delta_p", "ci_low", "ci_high", "p_before", "n")
+# The probe's, where the readout is one.
+_PROBE = ("auc", "auc_low", "auc_high")
 REQUIRED = (*_TEXT, *_NUMBERS)
-"""Columns that every frame must have; ``run_id``, ``seed`` and ``trivial`` may be absent."""
+"""Columns that every frame must have; ``run_id``, ``seed``, ``trivial``, ``auc``, ``auc_low``, ``auc_high`` and ``signal`` may
+be absent."""
 
 CURVE_KEYS = ["model", "dataset", "protocol", "anchor", "pathway", "control"]
 """What makes two rows points of the same curve."""
@@ -55,12 +59,12 @@ def gather(results: object, controls: bool | Sequence[str]) -> pd.DataFrame:
 
     Args:
         results: A curves frame, a :class:`CurveSource`, or a sequence of these.
-        controls: Whether control rows are kept, or the names of those to keep.
+        controls: Whether control rows are kept (all but ``matched``), or the names of those to keep.
 
     Returns:
-        The columns of ``REQUIRED`` plus ``run_id`` and ``seed`` (``""`` where unknown) and ``trivial`` (bool), in order of
-        appearance; NaN where ``delta_p``, ``ci_low``, ``ci_high``, ``p_before`` or ``n`` is missing. Exact repeats of a row are
-        dropped.
+        The columns of ``REQUIRED`` plus ``run_id`` and ``seed`` (``""`` where unknown), ``trivial`` (bool), ``auc``,
+        ``auc_low``, ``auc_high`` and ``no_signal`` (bool: the frame's ``signal`` is False), in order of appearance; NaN where
+        a number other than ``layer`` is missing. Exact repeats of a row are dropped.
 
     Raises:
         InputError: no rows, missing columns or values, or points that would be drawn over each other.
@@ -115,6 +119,10 @@ def _checked(frame: pd.DataFrame) -> pd.DataFrame:
         # As objects, so that a message shows a seed as the user's own frame holds it.
         table[name] = column.astype(object).where(column.notna(), unknown)
     table["trivial"] = table["trivial"].map(bool).astype(bool)
+    for name in _PROBE:
+        table[name] = _numbers(frame[name]) if name in frame.columns else float("nan")
+    # As text, because a CSV file that says True, False or nothing is read as text.
+    table["no_signal"] = frame["signal"].map(str) == "False" if "signal" in frame.columns else False
     return table
 
 
@@ -133,7 +141,7 @@ def _numbers(column: pd.Series) -> pd.Series:
 def _kept_controls(table: pd.DataFrame, controls: bool | Sequence[str]) -> list[str]:
     present = [name for name in table["control"].unique() if name != "none"]
     if isinstance(controls, bool):
-        return present if controls else []
+        return [name for name in present if controls and name not in UNDRAWN]
     wanted = [controls] if isinstance(controls, str) else list(controls)
     for name in wanted:
         if name not in present:

@@ -8,6 +8,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 from transformer_lens import HookedTransformer
+from transformer_lens.hook_points import HookPoint
 
 from anchorlens.errors import InputError, did_you_mean
 
@@ -18,6 +19,9 @@ SITES = {
     "attn_out": "blocks.{layer}.hook_attn_out",
     "mlp_out": "blocks.{layer}.hook_mlp_out",
 }
+
+# A hook's name, and what it does with the value that passes there.
+Hook: TypeAlias = tuple[str, Callable[[Tensor, HookPoint], Tensor]]
 
 # A site of the user's own: layer -> name of a hook that carries [example pos d_model].
 SiteLike: TypeAlias = "str | Callable[[int], str]"

@@ -105,6 +105,33 @@ class ChatPrompt:
         return PromptText(text=text, question_start=start, separator="")
 
 
+TRUTH_QUESTION = "Is this answer correct? Answer yes or no."
+
+
+def truth_question(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str:
+    """What follows the answer for the readout ``p_true``: the question whether it is right, up to where yes or no is said.
+
+    For ``chat`` it is a further turn of the user in the tokenizer's own template; else a line, and ``A:`` again.
+
+    Source:
+        Kadavath et al. 2022, P(True); the words are ours.
+    """
+    if not isinstance(prompt, ChatPrompt):
+        return f"\n{TRUTH_QUESTION}\nA:"
+    mark = "The answer stands here."
+    messages = [
+        {"role": "user", "content": "A question."},
+        {"role": "assistant", "content": mark},
+        {"role": "user", "content": TRUTH_QUESTION},
+    ]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert isinstance(text, str)  # tokenize=False
+    _, found, after = text.rpartition(mark)
+    if not found or TRUTH_QUESTION not in after:
+        raise InputError("This chat template cannot carry a second question after an answer. Use prompt='qa'.")
+    return after
+
+
 _FEWSHOT = re.compile(r"fewshot(?:\(\s*(?:k\s*=\s*)?(\d+)\s*(?:,\s*(?:seed\s*=\s*)?(\d+)\s*)?\))?")
 
 

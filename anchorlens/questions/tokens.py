@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from anchorlens.errors import InputError, SpanError
 from anchorlens.models.card import adds_bos
 from anchorlens.questions.example import Example, Span, normalise
-from anchorlens.questions.prompts import Prompt, PromptText
+from anchorlens.questions.prompts import Prompt, PromptText, truth_question
 
 QUESTION_ANCHORS = ("question", "subject", "property", "subject_last", "question_rest", "prompt_last")
 ANSWER_ANCHORS = ("answer", "answer_site", "answer_site_all")
@@ -38,12 +38,14 @@ class Answer:
     Attributes:
         text: What stands in the input after the prompt.
         exact: Characters of ``text`` that are the short answer (E_A).
-        source: ``gold`` or ``generated``.
+        source: ``gold``, ``given`` or ``generated``.
+        label: 1 where the answer is false (a hallucination), else 0.
     """
 
     text: str
     exact: Span
     source: str = "gold"
+    label: int = 0
 
     @classmethod
     def gold(cls, text: str) -> "Answer":
@@ -56,7 +58,7 @@ class TokenRow:
     """One tokenised input.
 
     Attributes:
-        row_id: ``example_id``, or ``base~donor`` for a corrupt input.
+        row_id: ``example_id``; ``example_id|true`` and ``|false`` where both answers are rows; ``base~donor`` for a corrupt input.
         example: The example that it was made of.
         text: The whole input, as characters.
         question: The question as it stands in this input (a corrupt row has another one than its example).
@@ -90,6 +92,7 @@ class RowTokenizer:
         add_bos: None: as the Hugging Face tokenizer does with text; True or False: with or without. BOS is never added to a
             text that already begins with it.
         max_length: Longest input that the model takes, in tokens.
+        ask: After the answer, ask whether it is right (for the readout ``p_true``).
 
     Raises:
         InputError: The tokenizer gives no offsets, or BOS is asked for and the tokenizer has none.
@@ -102,6 +105,7 @@ class RowTokenizer:
         *,
         add_bos: bool | None = None,
         max_length: int | None = None,
+        ask: bool = False,
     ) -> None:
         if not tokenizer.is_fast:
             raise InputError(
@@ -114,6 +118,7 @@ class RowTokenizer:
         self.prompt = prompt
         self.add_bos = adds_bos(tokenizer) if add_bos is None else add_bos
         self.max_length = max_length
+        self.ask = ask
 
     def encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Ids and character offsets of a text, BOS as :attr:`add_bos` says (its offset is empty)."""
@@ -129,18 +134,20 @@ class RowTokenizer:
         """Ids of the prompt alone, as generation starts from them."""
         return tuple(self.encode(self.prompt.render(question, self.tokenizer).text)[0])
 
-    def row(self, example: Example, answer: Answer | None = None) -> TokenRow:
+    def row(self, example: Example, answer: Answer | None = None, row_id: str | None = None) -> TokenRow:
         """Tokenise one example.
 
         Args:
             example: Question with spans.
             answer: What stands as the answer; the first gold alias where it is left out.
+            row_id: Name of the row, where one example gives several; its ``example_id`` where it is left out.
 
         Raises:
             RowDropped: The row has to be left out: ``prompt_not_prefix``, ``too_long``, ``no_subject_token``, ... (see the code).
         """
         spans = {"subject": example.subject, "property": example.property}
-        return self._row(example.example_id, example, example.question, spans, answer or Answer.gold(example.answers[0]))
+        name = row_id or example.example_id
+        return self._row(name, example, example.question, spans, answer or Answer.gold(example.answers[0]))
 
     def corrupt_row(self, base: TokenRow, donor: Example) -> TokenRow:
         """The base's input with its E_Q text replaced by the donor's, the base's answer kept (METHOD 4, denoising)."""
@@ -161,6 +168,8 @@ class RowTokenizer:
         prompt = self.prompt.render(question, self.tokenizer)
         answer_start = len(prompt.text) + len(prompt.separator)
         text = prompt.text + prompt.separator + answer.text
+        if self.ask:
+            text += truth_question(self.prompt, self.tokenizer)
         ids, offsets = self.encode(text)
         prompt_ids = self.encode(prompt.text)[0]
         if ids[: len(prompt_ids)] != prompt_ids:

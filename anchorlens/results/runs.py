@@ -15,10 +15,14 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from anchorlens.analysis.probes import LayerProbes
 from anchorlens.errors import InputError, RunError
+from anchorlens.results.knockout import KnockoutResult
 from anchorlens.results.sweep import SweepResult, curves_frame
 
-SCHEMA_VERSION = 1
+# 2: curves have the probe's AUC, examples the roles train and validation.
+SCHEMA_VERSION = 2
+EFFECTS = "effects.parquet"
 TABLES = ("examples.parquet", "samples.parquet", "curves.parquet")
 
 
@@ -47,6 +51,8 @@ def check_target(path: "str | Path", *, overwrite: bool = False) -> Path:
 def save_run(results: Sequence[SweepResult], path: "str | Path", *, overwrite: bool = False) -> Path:
     """Write sweeps as one run directory: run.json, examples, samples and curves as parquet, figure.html.
 
+    Knockout sweeps add effects.parquet and, in probes/RUN_ID, the probes that were read.
+
     Args:
         results: Sweeps of any number of models and data sets.
         path: The directory; its parents are made.
@@ -73,14 +79,21 @@ def save_run(results: Sequence[SweepResult], path: "str | Path", *, overwrite: b
         _write(work / "examples.parquet", pd.concat([r.examples() for r in results], ignore_index=True), _EXAMPLES)
         _write(work / "samples.parquet", pd.concat([r.samples() for r in results], ignore_index=True), None)
         _write(work / "curves.parquet", curves, None)
+        knockouts = [r for r in results if isinstance(r, KnockoutResult)]
+        if knockouts:
+            _write(work / EFFECTS, pd.concat([r.effects() for r in knockouts], ignore_index=True), None)
+        for result in knockouts:
+            if result.probes is not None:
+                result.probes.save(work / "probes" / result.run_id)
         try:
             save_html(plot_curves(curves), work / "figure.html")
         except InputError as why:  # curves that cannot share a figure are no reason to lose them
             warnings.warn(f"No figure.html in {target}: {why}", stacklevel=2)
+        sweeps = [{"run_id": r.run_id, **r.record, **_verdict(r)} for r in results]
         record = {
             "schema_version": SCHEMA_VERSION,
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "sweeps": [{"run_id": r.run_id, **r.record} for r in results],
+            "sweeps": sweeps,
         }
         (work / "run.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf8")
         old = target.parent / f".{target.name}.{os.getpid()}.old"
@@ -91,6 +104,10 @@ def save_run(results: Sequence[SweepResult], path: "str | Path", *, overwrite: b
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return target
+
+
+def _verdict(result: SweepResult) -> dict[str, str]:
+    return {"verdict": result.verdict} if isinstance(result, KnockoutResult) else {}
 
 
 # Lists that are empty in every row would otherwise be written as null columns.
@@ -138,15 +155,17 @@ def load_run(path: "str | Path") -> list[SweepResult]:
     """
     record = read_record(path)
     samples, examples = (pd.read_parquet(Path(path) / name) for name in ("samples.parquet", "examples.parquet"))
-    return [
-        SweepResult.make(
-            samples[samples["run_id"] == sweep["run_id"]],
-            examples[examples["run_id"] == sweep["run_id"]],
-            {key: value for key, value in sweep.items() if key != "run_id"},
-            sweep["run_id"],
-        )
-        for sweep in record["sweeps"]
-    ]
+    results: list[SweepResult] = []
+    for sweep in record["sweeps"]:
+        run_id, knockout = sweep["run_id"], sweep["config"]["protocol"] == "knockout"
+        own = {key: value for key, value in sweep.items() if key not in ("run_id", "verdict")}
+        kind = KnockoutResult if knockout else SweepResult
+        result = kind.make(samples[samples["run_id"] == run_id], examples[examples["run_id"] == run_id], own, run_id)
+        folder = Path(path) / "probes" / run_id
+        if isinstance(result, KnockoutResult) and folder.is_dir():
+            result = result.with_probes(LayerProbes.load(folder))
+        results.append(result)
+    return results
 
 
 def load_curves(path: "str | Path") -> pd.DataFrame:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -12,11 +12,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from anchorlens.analysis.pathways import delta_p
 from anchorlens.analysis.stats import bootstrap_mean
 from anchorlens.engine.readouts import Metrics
 from anchorlens.errors import InputError
 from anchorlens.questions.example import Dropped
 from anchorlens.questions.tokens import TokenRow
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 SAMPLE_COLUMNS = (
     "run_id", "model", "dataset", "example_id", "question_id", "protocol", "anchor", "pathway", "layer", "site", "window",
@@ -27,7 +31,10 @@ CURVE_KEYS = (
     "model", "dataset", "protocol", "anchor", "pathway", "layer", "site", "window", "direction", "mode", "readout", "delta_kind",
     "control", "seed",
 )  # fmt: skip
-CURVE_COLUMNS = (*CURVE_KEYS, "delta_p", "ci_low", "ci_high", "p_before", "n", "trivial")
+CURVE_COLUMNS = (
+    *CURVE_KEYS, "delta_p", "ci_low", "ci_high", "p_before", "n", "trivial", "auc", "auc_low", "auc_high", "signal",
+)  # fmt: skip
+PROBE_TYPES = {"auc": "float64", "auc_low": "float64", "auc_high": "float64", "signal": "boolean"}
 EXAMPLE_COLUMNS = (
     "run_id", "example_id", "question_id", "role", "dataset", "question", "answer", "label", "prompt", "text", "token_ids",
     "positions", "donor_ids", "drop_reason", "drop_detail", "relation", "answer_type", "popularity", "span_source",
@@ -46,7 +53,8 @@ def samples_frame(
     Args:
         keys: Columns that are the same for the whole sweep.
         layers: Layers of the cells.
-        rows: ``example_id``, ``question_id`` and ``donor_id`` of each row of the batch.
+        rows: ``example_id``, ``question_id``, ``donor_id`` and ``event`` of each row of the batch; ``event`` is 1 where what P
+            speaks of is the case (see :func:`~anchorlens.analysis.pathways.support`).
         cells: For each anchor and control its own columns (``trivial`` by layer) and the metrics after, [layer example].
         before: Metrics of the clean pass, [example].
     """
@@ -54,13 +62,18 @@ def samples_frame(
     frames: list[pd.DataFrame] = []
     clean = {name: np.tile(_double(getattr(before, name)), n_layers) for name in ("p", "log_p", "logit_diff")}
     for own, after in cells:
-        columns: dict[str, object] = {name: np.tile(rows[name].to_numpy(), n_layers) for name in rows.columns}
+        columns: dict[str, object] = {
+            name: np.tile(rows[name].to_numpy(), n_layers) for name in rows.columns if name != "event"
+        }
         columns |= {"layer": np.repeat(np.asarray(layers), n_rows), "trivial": np.repeat(np.asarray(own["trivial"]), n_rows)}
         columns |= {"p_before": clean["p"], "p_after": _double(after.p).ravel()}
         columns |= {"logp_before": clean["log_p"], "logp_after": _double(after.log_p).ravel()}
         columns |= {"logit_diff_before": clean["logit_diff"], "logit_diff_after": _double(after.logit_diff).ravel()}
         frame = pd.DataFrame({**columns, "anchor": own["anchor"], "control": own["control"], **keys})
-        frame["delta_p"] = 100.0 * (frame["p_after"] - frame["p_before"])
+        kind = str(keys["delta_kind"])
+        pair = (frame["p_before"].to_numpy(), frame["p_after"].to_numpy())
+        event = np.tile(rows["event"].to_numpy(), n_layers)
+        frame["delta_p"] = 100.0 * (pair[1] - pair[0]) if kind == "probability" else delta_p(*pair, event, kind)
         frames.append(frame[list(SAMPLE_COLUMNS)])
     return pd.concat(frames, ignore_index=True)
 
@@ -74,25 +87,34 @@ def examples_frame(
     dataset: str,
     prompt: str,
     *,
-    base: Sequence[TokenRow],
-    donors: Sequence[TokenRow],
-    corrupt: Sequence[TokenRow],
+    inputs: Mapping[str, Sequence[TokenRow]],
     dropped: Sequence[Dropped],
     donor_ids: Mapping[str, list[str]],
-    nulls: Mapping[str, dict[str, list[int]]],
+    positions: Mapping[str, dict[str, list[int]]],
 ) -> pd.DataFrame:
-    """The rows of ``examples.parquet``: from them alone every input and every changed position can be built again."""
+    """The rows of ``examples.parquet``: from them alone every input and every changed position can be built again.
+
+    Args:
+        run_id: Of the sweep.
+        dataset: Its name.
+        prompt: Its name.
+        inputs: Role -> rows: ``base``, ``donor``, ``corrupt``, ``train``, ``validation``.
+        dropped: Rows that were left out.
+        donor_ids: Row id of a base row -> ids of its donors.
+        positions: Row id of any row but a donor -> positions beside those of the anchors.
+    """
     records: list[dict[str, object]] = []
-    for role, rows in (("base", base), ("donor", donors), ("corrupt", corrupt)):
+    for role, rows in inputs.items():
         for row in rows:
-            positions = {name: list(where) for name, where in row.positions.items()}
+            own = {name: list(where) for name, where in row.positions.items()}
             if role != "donor":
-                positions |= nulls.get(row.row_id, {})
+                own |= positions.get(row.row_id, {})
             records.append(
                 {
                     "example_id": row.row_id, "question_id": row.example.question_id, "role": role, "question": row.question,
-                    "answer": row.answer.exact.of(row.answer.text), "label": 0, "text": row.text, "token_ids": list(row.ids),
-                    "positions": json.dumps(positions), "donor_ids": donor_ids.get(row.row_id, []) if role == "base" else [],
+                    "answer": row.answer.exact.of(row.answer.text), "label": row.answer.label, "text": row.text,
+                    "token_ids": list(row.ids), "positions": json.dumps(own),
+                    "donor_ids": donor_ids.get(row.row_id, []) if role == "base" else [],
                     "relation": row.example.relation, "answer_type": row.example.answer_type,
                     "popularity": row.example.popularity, "span_source": row.example.span_source,
                 }
@@ -136,7 +158,7 @@ class SweepResult:
     _cache: dict[str, pd.DataFrame] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def make(cls, samples: pd.DataFrame, examples: pd.DataFrame, record: dict[str, Any], run_id: str) -> "SweepResult":
+    def make(cls, samples: pd.DataFrame, examples: pd.DataFrame, record: dict[str, Any], run_id: str) -> "Self":
         """From the frames of a sweep (or of a run directory); rows are put in canonical order."""
         anchors, layers = tuple(record["config"]["anchors"]), tuple(record["config"]["layers"])
         order = tuple(examples.loc[examples["role"] == "base", "example_id"])
@@ -256,7 +278,8 @@ def curves_frame(samples: pd.DataFrame, *, n_resamples: int, seed: int) -> pd.Da
         )  # fmt: skip
         shared: dict[str, Any] = dict(zip(group_keys, keys, strict=True))
         frames.append(frame.assign(**shared))
-    return pd.concat(frames, ignore_index=True)[list(CURVE_COLUMNS)]
+    # Only a probe has an AUC, and only curves of an AUC can lack signal.
+    return pd.concat(frames, ignore_index=True).reindex(columns=list(CURVE_COLUMNS)).astype(PROBE_TYPES)
 
 
 def summary_of(curves: pd.DataFrame) -> pd.DataFrame:

@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+import transformers
 
 from anchorlens.engine.generate import exact_answer, greedy, is_right
+from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
+from tests.models.tiny import WINDOW
 
 PROMPTS = [[5, 6, 7, 8], [9, 10, 11], [5, 6, 7, 9], [12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22]]
 
@@ -22,11 +25,115 @@ def test_a_batch_writes_what_each_prompt_alone_would(tiny_model, family):
         assert new == ids[len(prompt) :]
 
 
-def test_a_row_stops_by_itself(tiny_model):
-    out = greedy(
-        Adapter(tiny_model("llama")), PROMPTS, max_new_tokens=9, batch_size=8, stop=lambda ids: len(ids) == ids[0] % 5 + 1
+SHARED = list(range(100, 100 + 2 * WINDOW + 3))
+SETS = {
+    "prefix longer than the window": [[*SHARED, 5, 6, 7], [*SHARED, 8], [*SHARED, 9, 10, 11, 12, 13, 14]],
+    "prefix shorter than the padding": [[50, 51, 5], [50, 51, *range(200, 212)], [50, 51, 6, 7, 8, 9, 10]],
+    "one begins another, two are the same": [[50, 51, 52, 5, 6], SHARED, [*SHARED, 5, 6, 7], SHARED, [*SHARED, 5]],
+    "all the same": [SHARED, SHARED, SHARED],
+    "one begins all": [SHARED[:-2], SHARED, [*SHARED, 5]],
+    "a single token": [SHARED[:1], SHARED],
+    "a single prompt": [SHARED],
+}  # fmt: skip
+
+
+def alone(model, prompt, max_new_tokens, **options):
+    """What Hugging Face's own greedy generation writes after one prompt."""
+    ids = torch.tensor([prompt])
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_new_tokens, do_sample=False, pad_token_id=0, **options
     )
-    assert [len(ids) for ids in out] == [ids[0] % 5 + 1 for ids in out]
+    return out[0, len(prompt) :].tolist()
+
+
+class Recording(Adapter):
+    """An adapter that keeps the log-probabilities of every step."""
+
+    def logits(self, stream):
+        out = super().logits(stream)
+        self.steps = [*getattr(self, "steps", []), out.log_softmax(-1)]
+        return out
+
+
+@pytest.mark.parametrize("prompts", SETS.values(), ids=SETS)
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gemma3", "qwen2_yarn", "qwen3_sliding", "gpt2", "neox"])
+def test_shared_prompts_are_continued_as_hugging_face_does_alone(tiny, tiny_model, family, prompts):
+    """The same tokens, and the same log-probabilities at every step of one batch (some small models repeat one token for ever)."""
+    adapter = Recording(tiny_model(family))
+    hf = transformers.AutoModelForCausalLM.from_pretrained(tiny(family), attn_implementation="eager").eval()
+    out = greedy(adapter, prompts, max_new_tokens=4, batch_size=8, stop=lambda ids: False)
+    # Rows stand in order of length.
+    for row, i in enumerate(sorted(range(len(prompts)), key=lambda i: len(prompts[i]))):
+        with torch.no_grad():
+            logits = hf(torch.tensor([[*prompts[i], *out[i][:-1]]])).logits[0, len(prompts[i]) - 1 :]
+        assert out[i] == logits.argmax(-1).tolist()
+        torch.testing.assert_close(
+            torch.stack([step[row] for step in adapter.steps[-4:]]), logits.log_softmax(-1), atol=5e-4, rtol=0
+        )
+    new = greedy(adapter, prompts, max_new_tokens=5, batch_size=2, stop=lambda ids: ids[-1] == hf.config.eos_token_id)
+    assert new == [alone(hf, prompt, 5) for prompt in prompts]
+
+
+def test_questions_are_answered_as_hugging_face_does_alone(smollm2):
+    """On the packaged model, with a shared prefix and, by one more prompt, without; None chooses the batch."""
+    from anchorlens.models.checkpoint import DEMO, packaged_directory
+
+    hf = transformers.AutoModelForCausalLM.from_pretrained(packaged_directory(DEMO), dtype=torch.float32).eval()
+    shots = "Q: What is the capital of Italy?\nA: Rome\n\nQ: Who wrote Emma?\nA: Jane Austen\n\n"
+    questions = ["What is the capital of France?", "Who wrote War and Peace?", "In what country is Kyoto?"]
+    prompts = [smollm2.tokenizer(f"{shots}Q: {question}\nA:")["input_ids"] for question in questions]
+    prompts += [smollm2.tokenizer("Q: Which planet is called the red planet?\nA:")["input_ids"]]
+    eos = smollm2.tokenizer.eos_token_id
+    wanted = [alone(hf, prompt, 5) for prompt in prompts]
+    for n in (3, 4):
+        assert greedy(Adapter(smollm2), prompts[:n], max_new_tokens=5, stop=lambda ids: ids[-1] == eos) == wanted[:n]
+
+
+@pytest.fixture
+def passes(tiny_model):
+    """Rows and tokens of every forward pass of the small Llama."""
+    seen: list[tuple[int, int]] = []
+    handle = tiny_model("llama").embed.register_forward_pre_hook(lambda module, args: seen.append(tuple(args[0].shape)))
+    yield seen
+    handle.remove()
+
+
+def test_what_all_prompts_begin_with_is_run_once(tiny_model, passes):
+    """Two batches of two rows, three tokens each; a row's own tokens are run at the width of the longest in its batch."""
+    prompts = [[*SHARED, *range(200 + n, 200 + 2 * n)] for n in (5, 2, 3, 6)]
+    greedy(Adapter(tiny_model("llama")), prompts, max_new_tokens=3, batch_size=2, stop=lambda ids: False)
+    assert passes == [(1, len(SHARED)), (2, 3), (2, 1), (2, 1), (2, 6), (2, 1), (2, 1)]
+
+
+def test_finished_rows_are_not_run_again(tiny_model, passes):
+    """Rows stop after a number of tokens that depends on their first one; the others go on as if they had been alone."""
+    adapter = Adapter(tiny_model("llama"))
+    prompts = [[*SHARED, 200 + n] for n in range(6)]
+    full = greedy(adapter, prompts, max_new_tokens=9, batch_size=1, stop=lambda ids: False)
+    passes.clear()
+    out = greedy(adapter, prompts, max_new_tokens=9, batch_size=6, stop=lambda ids: len(ids) == ids[0] % 5 + 1)
+    lengths = [ids[0] % 5 + 1 for ids in full]
+    assert len(set(lengths)) > 2
+    assert out == [ids[:n] for ids, n in zip(full, lengths, strict=True)]
+    assert passes[1:] == [(sum(n > done for n in lengths), 1) for done in range(max(lengths))]
+
+
+@pytest.mark.parametrize("family", ["gemma3", "gpt2"])
+def test_many_prompts_of_many_lengths_together(tiny_model, family):
+    """Against each row alone: tokens, and log-probabilities of the last step."""
+    generator = torch.Generator().manual_seed(0)
+    prompts = [[*SHARED, *torch.randint(2, 400, (n % 23 + 1,), generator=generator).tolist()] for n in range(40)]
+    together, one = Recording(tiny_model(family)), Recording(tiny_model(family))
+    out = greedy(together, prompts, max_new_tokens=3, batch_size=40, stop=lambda ids: False)
+    assert [step.shape[0] for step in together.steps] == [1, 40, 40, 40]
+    for row, i in enumerate(sorted(range(40), key=lambda i: len(prompts[i]))):
+        assert greedy(one, [prompts[i]], max_new_tokens=3, stop=lambda ids: False) == [out[i]]
+        torch.testing.assert_close(together.steps[-1][row], one.steps[-1][0], atol=5e-4, rtol=0)
+
+
+def test_an_empty_prompt_is_an_error(tiny_model):
+    with pytest.raises(InputError, match=r"^A prompt without tokens cannot be continued\.$"):
+        greedy(Adapter(tiny_model("llama")), [[5, 6], []], max_new_tokens=1, stop=lambda ids: False)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from anchorlens.engine.interventions import AnchorSwap, Slots, SwapBatch, window_layers
-from anchorlens.engine.readouts import ReadPlan, answer_joint, first_token, read_metrics
+from anchorlens.engine.readouts import AnswerReader, ReadPlan, answer_joint, first_token, read_metrics
 from anchorlens.engine.reference import capture, last_stream, run_swaps
 from anchorlens.errors import HookError, InputError
 from anchorlens.models.adapter import Adapter
@@ -26,15 +26,17 @@ def slots(positions):
     return Slots(padded.ids, padded.mask)
 
 
-def batch_of(rows, where, streams, anchor="question", rivals=None):
+def batch_of(rows, where, streams, readout, anchor="question", rivals=None):
     reads = ReadPlan.make(rows, rivals or [None] * len(rows), first_only=False)
-    return SwapBatch(pad_rows([r.ids for r in rows]), reads, (AnchorSwap(anchor, "none", where, streams),))
+    return SwapBatch(
+        pad_rows([r.ids for r in rows]), AnswerReader(reads, readout), (AnchorSwap(anchor, "none", where, streams),)
+    )
 
 
 def self_swap(adapter, rows, site, anchor, layers):
     where = slots([r.positions[anchor] for r in rows])
     (streams,) = capture(adapter, pad_rows([r.ids for r in rows]), site, [where])
-    return run_swaps(adapter, batch_of(rows, where, streams, anchor), site=site, layers=layers, window=1, readout=answer_joint)
+    return run_swaps(adapter, batch_of(rows, where, streams, answer_joint, anchor), site=site, layers=layers, window=1)
 
 
 @pytest.mark.parametrize("site", ["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out"])
@@ -73,7 +75,7 @@ def test_all_positions_at_layer_0_gives_the_donors_input(smollm2):
     where = slots([range(len(base.ids))])
     (streams,) = capture(adapter, pad_rows([donor.ids]), "resid_pre", [where])
     before, (after,) = run_swaps(
-        adapter, batch_of([base], where, streams), site="resid_pre", layers=(0,), window=1, readout=first_token
+        adapter, batch_of([base], where, streams, first_token), site="resid_pre", layers=(0,), window=1
     )
     with torch.no_grad():
         own = smollm2(torch.tensor([donor.ids]), prepend_bos=False)[0].softmax(-1)
@@ -89,11 +91,10 @@ def test_answer_site_at_the_last_resid_post_gives_the_donors_input(smollm2):
     (streams,) = capture(adapter, pad_rows([donor.ids]), "resid_post", [at])
     _, (after,) = run_swaps(
         adapter,
-        batch_of([base], where, streams, rivals=[donor]),
+        batch_of([base], where, streams, first_token, rivals=[donor]),
         site="resid_post",
         layers=(29,),
         window=1,
-        readout=first_token,
     )
     with torch.no_grad():
         logits = smollm2(torch.tensor([donor.ids]), prepend_bos=False)[0, donor.positions["answer_site"][0]]
@@ -108,12 +109,12 @@ def test_a_batch_gives_every_rows_own_numbers(smollm2):
     donors = [rows[1], rows[0], rows[2], rows[1]]
     where, at = slots([r.positions["subject"][-1:] for r in rows]), slots([d.positions["subject"][-1:] for d in donors])
     (streams,) = capture(adapter, pad_rows([d.ids for d in donors]), "resid_pre", [at])
-    options = {"site": "resid_pre", "layers": (3, 20), "window": 1, "readout": answer_joint}
-    before, (after,) = run_swaps(adapter, batch_of(rows, where, streams), **options)
+    options = {"site": "resid_pre", "layers": (3, 20), "window": 1}
+    before, (after,) = run_swaps(adapter, batch_of(rows, where, streams, answer_joint), **options)
     for i, (row, donor) in enumerate(zip(rows, donors, strict=True)):
         one, one_at = slots([row.positions["subject"][-1:]]), slots([donor.positions["subject"][-1:]])
         (stream,) = capture(adapter, pad_rows([donor.ids]), "resid_pre", [one_at])
-        own_before, (own,) = run_swaps(adapter, batch_of([row], one, stream), **options)
+        own_before, (own,) = run_swaps(adapter, batch_of([row], one, stream, answer_joint), **options)
         assert float((own.p[:, 0] - after.p[:, i]).abs().max()) < 1e-5
         assert float((own_before.p[0] - before.p[i]).abs()) < 1e-5
 
@@ -125,9 +126,7 @@ def test_a_window_changes_all_its_layers(tiny_model):
     base, donor = rows_of(model, [("France", "Paris"), ("Japan", "Tokyo")])
     where, at = slots([base.positions["answer_site"]]), slots([donor.positions["answer_site"]])
     (streams,) = capture(adapter, pad_rows([donor.ids]), "mlp_out", [at])
-    _, (after,) = run_swaps(
-        adapter, batch_of([base], where, streams), site="mlp_out", layers=(1,), window=3, readout=first_token
-    )
+    _, (after,) = run_swaps(adapter, batch_of([base], where, streams, first_token), site="mlp_out", layers=(1,), window=3)
     _, cache = model.run_with_cache(torch.tensor([donor.ids]), prepend_bos=False)
 
     def put(value, hook):

@@ -52,10 +52,23 @@ def curve(
     return rows
 
 
+# Per control: where Q and A end.
+_PLACEBOS = {
+    "matched": (-40.0, -3.0),
+    "random_tokens": (-12.0, 2.0),
+    "shuffled_labels": (-9.0, 1.0),
+    "cross_fold": (-15.0, 0.0),
+}
+
+
 def knockout_frame(
-    models: dict[str, int] = TARGET_MODELS, datasets: Sequence[str] = DATASETS, unsplit: bool = True
+    models: dict[str, int] = TARGET_MODELS,
+    datasets: Sequence[str] = DATASETS,
+    unsplit: bool = True,
+    placebos: Sequence[str] = tuple(_PLACEBOS),
+    silent: float = 0.15,
 ) -> pd.DataFrame:
-    """Knockout curves of both pathways (and unsplit) with a placebo each."""
+    """Knockout curves of both pathways (and unsplit) with their placebos; no signal in the first ``silent`` of the layers."""
     rng = random.Random(0)
     rows: list[dict[str, object]] = []
     fixed: dict[str, object] = {
@@ -64,6 +77,7 @@ def knockout_frame(
         "readout": "probe",
         "delta_kind": "confidence",
         "site": "",
+        "window": 0,
     }
     for m, (model, layers) in enumerate(models.items()):
         for d, dataset in enumerate(datasets):
@@ -71,12 +85,22 @@ def knockout_frame(
             for pathway, depth in (("Q-Anchored", -70.0 + 8 * d - 6 * m), ("A-Anchored", -5.0 - 2 * d), ("All", -28.0)):
                 if pathway == "All" and not unsplit:
                     continue
-                n = {"Q-Anchored": 312, "A-Anchored": 188, "All": 500}[pathway] - 10 * d
-                rows += curve(layers, depth, 0.35 + 0.05 * d, rng, pathway=pathway, n=n, **own)
-                rows += curve(
-                    layers, -2.0 if pathway == "Q-Anchored" else 1.5, 0.4, rng, pathway=pathway, n=n, control="placebo", **own
-                )
+                own |= {"pathway": pathway, "n": {"Q-Anchored": 312, "A-Anchored": 188, "All": 500}[pathway] - 10 * d}
+                rows += with_probe(curve(layers, depth, 0.35 + 0.05 * d, rng, **own), layers, silent)
+                for control in placebos:
+                    question, answer = _PLACEBOS[control]
+                    end = {"Q-Anchored": question, "A-Anchored": answer, "All": -4.0}[pathway]
+                    rows += with_probe(curve(layers, end, 0.4, rng, control=control, **own), layers, silent)
     return pd.DataFrame(rows)
+
+
+def with_probe(rows: list[dict[str, object]], layers: int, silent: float) -> list[dict[str, object]]:
+    """``rows`` with a probe that finds nothing in the first ``silent`` of the layers."""
+    for row in rows:
+        heard = int(str(row["layer"])) >= silent * layers
+        auc = 0.8 if heard else 0.52
+        row.update(auc=auc, auc_low=auc - 0.06, auc_high=auc + 0.05, signal=heard)
+    return rows
 
 
 def swap_frame(

@@ -78,16 +78,28 @@ def test_own_data_sets_follow_the_benchmarks_in_order_of_appearance():
     assert len({colour for colour, _ in looks(many).values()}) == 24
 
 
-def test_knockout_and_swap_of_one_data_set_look_different():
-    figure = plot_curves([swap_frame({"m": 4}, ("popqa",)), knockout_frame({"m": 4}, ("popqa",))])
-    assert names(figure) == [
-        "Q-Anchored (PopQA)",
-        "A-Anchored (PopQA)",
-        "Q-Anchored swap (PopQA)",
-        "A-Anchored swap (PopQA)",
-    ]
-    assert len(set(looks(figure).values())) == 4
-    assert looks(figure)["Q-Anchored (PopQA)"] == ("#1f77b4", "solid")
+def test_knockout_and_swap_stand_in_panels_of_their_own_with_one_legend():
+    figure = plot_curves([swap_frame({"a/m": 4, "a/n": 6}, ("popqa",)), knockout_frame({"a/n": 6, "a/m": 5}, ("popqa",))])
+    titles = [note.text for note in figure.layout.annotations]
+    assert titles == ["m: swap", "m: knockout", "n: swap", "n: knockout"]
+    layout = figure.to_dict()["layout"]
+    assert [layout[axis]["range"][1] for axis in ("xaxis", "xaxis2", "xaxis3", "xaxis4")] == [3.5, 4.5, 5.5, 5.5]
+    tops = [layout[axis]["domain"][1] for axis in ("yaxis", "yaxis2", "yaxis3", "yaxis4")]
+    assert tops[0] == tops[1] > tops[2] == tops[3]  # a row per model, a column per protocol
+    assert names(figure)[:3] == ["Q-Anchored (PopQA)", "A-Anchored (PopQA)", "All (unsplit)"]
+    assert looks(figure)["A-Anchored (PopQA)"] == ("#ff7f0e", "dash")
+    mates = [trace for trace in figure.data if trace.name == "Q-Anchored (PopQA)" and trace.mode == "lines"]
+    assert sorted(trace.xaxis for trace in mates) == ["x", "x2", "x3", "x4"]
+    assert len({trace.legendgroup for trace in mates}) == 1
+    assert sum(bool(trace.showlegend) for trace in mates) == 1
+    assert "m: swap, PopQA" in next(trace for trace in mates if trace.xaxis == "x").text[0]
+
+
+def test_one_legend_lists_the_question_first_whichever_protocol_lacks_it():
+    knockout = knockout_frame({"m": 4}, ("popqa",), placebos=())
+    answer = knockout[knockout["pathway"] == "A-Anchored"]
+    figure = plot_curves([swap_frame({"m": 4}, ("popqa",), ("question",)), answer])
+    assert names(figure) == ["A-Anchored (PopQA)", "Q-Anchored (PopQA)"]
 
 
 @pytest.mark.parametrize(

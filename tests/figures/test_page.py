@@ -131,7 +131,7 @@ def test_browser_shows_the_target_figure_whole(tmp_path):
     pixels = [Counter(row[k : k + 3] for k in range(0, len(row), 3)) for row in rows]
     everywhere = sum(pixels, Counter())
     assert everywhere[b"\xff\xff\xff"] < 0.95 * 600 * 1200
-    below = sum(pixels[550:], Counter())
+    below = sum(pixels[530:], Counter())
     for name, colour in ENTRIES:
         rgb = bytes.fromhex(colour[1:])
         # 44 wide and 2 high in the legend, half of it where dashed; more in the panels.

@@ -8,7 +8,7 @@ import pytest
 
 from anchorlens.figures.curves import plot_curves
 
-from .synthetic import DATASETS, TARGET_MODELS, knockout_frame, swap_frame
+from .synthetic import TARGET_MODELS, knockout_frame, swap_frame
 
 TITLE = "SYNTHETIC numbers, not measured: layout of the target figure"
 # Independent of the package: copied from METHOD 8.
@@ -22,6 +22,9 @@ ENTRIES = [
     ("Q-Anchored (NQ)", "#e377c2"),
     ("A-Anchored (NQ)", "#7f7f7f"),
 ]
+
+
+EXTRAS = ["All (unsplit)", "Placebo split", "Other placebos", "Placebo gap"]
 
 
 def legend(figure: go.Figure) -> list[go.Scatter]:
@@ -63,8 +66,9 @@ def test_axes_layers_with_own_range_and_one_delta_scale(target):
     assert layout.yaxis2.zeroline
 
 
-def test_exactly_eight_entries_in_order_with_their_colours(target):
-    assert [(trace.name, trace.line.color) for trace in legend(target)] == ENTRIES
+def test_eight_entries_in_order_with_their_colours_and_then_those_of_all_data_sets(target):
+    assert [(trace.name, trace.line.color) for trace in legend(target)[:8]] == ENTRIES
+    assert [trace.name for trace in legend(target)[8:]] == EXTRAS
     assert target.layout.showlegend is True
 
 
@@ -100,21 +104,29 @@ def test_lines_are_the_frames_points(target, model, axis, dataset, pathway, name
     assert list(line.y) == own["delta_p"].tolist()
 
 
-def test_every_entry_has_a_band_and_a_dotted_control_that_hide_with_it(target):
+def test_every_entry_has_a_band_and_crosses_that_hide_with_it(target):
     for name, colour in ENTRIES:
         (group,) = {trace.legendgroup for trace in lines_of(target, name)}
         mates = [trace for trace in target.data if trace.legendgroup == group]
+        assert {(trace.mode, trace.fill) for trace in mates} == {("lines", None), ("lines", "toself"), ("markers", None)}
         bands = [trace for trace in mates if trace.fill == "toself"]
-        # The unsplit curve, of another colour, hides with the question's.
-        dotted = [trace for trace in mates if trace.line.dash == "dot" and trace.line.color == colour]
         assert [trace.xaxis for trace in bands] == ["x", "x2"]
-        assert [trace.xaxis for trace in dotted] == ["x", "x2"]
         red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
         assert {trace.fillcolor for trace in bands} == {f"rgba({red},{green},{blue},0.15)"}
         assert {trace.hoverinfo for trace in bands} == {"skip"}
-        assert {trace.line.width for trace in dotted} == {1}
-        assert not any(trace.showlegend for trace in [*bands, *dotted])
+        assert not any(trace.showlegend for trace in bands)
+        assert {trace.visible for trace in mates} == {None}
     assert target.layout.legend.groupclick == "togglegroup"
+
+
+def test_null_of_a_swap_is_dotted_and_hides_with_its_curve():
+    figure = plot_curves(swap_frame(), title=TITLE)
+    for name, colour in ENTRIES:
+        (group,) = {trace.legendgroup for trace in lines_of(figure, name.replace("Anchored", "Anchored swap"))}
+        dotted = [trace for trace in figure.data if trace.legendgroup == group and trace.line.dash == "dot"]
+        assert [trace.xaxis for trace in dotted] == ["x", "x2"]
+        assert {(trace.line.color, trace.line.width, trace.visible) for trace in dotted} == {(colour, 1, None)}
+        assert not any(trace.showlegend for trace in dotted)
 
 
 def test_band_goes_along_the_upper_bound_and_back_along_the_lower():
@@ -127,23 +139,11 @@ def test_band_goes_along_the_upper_bound_and_back_along_the_lower():
     assert list(band.y) == [*high, *reversed(low), high[0]]
 
 
-def test_curves_lie_above_bands_and_controls(target):
-    kinds = ["band" if t.fill == "toself" else "dotted" if t.line.dash == "dot" else "line" for t in target.data]
-    assert kinds == sorted(kinds, key=["band", "dotted", "line"].index)
-
-
-def test_unsplit_curve_is_thin_unlisted_and_hides_with_its_data_set(target):
-    for dataset, shown in zip(DATASETS, ("PopQA", "TriviaQA", "HotpotQA", "NQ"), strict=True):
-        unsplit = lines_of(target, f"All ({shown})")
-        assert [(trace.line.dash, trace.line.width, trace.showlegend) for trace in unsplit] == [("dashdot", 1.2, False)] * 2
-        assert {trace.legendgroup for trace in unsplit} == {f"{dataset}|knockout|question|Q-Anchored"}
-    assert "thin dash-dot: All (unsplit)" in target.layout.title.text
-
-
-def test_unsplit_curve_alone_is_listed():
-    frame = knockout_frame({"m": 4}, ("popqa",))
-    figure = plot_curves(frame[frame["pathway"] == "All"])
-    assert [(trace.name, trace.line.dash) for trace in legend(figure)] == [("All (PopQA)", "solid")]
+def test_curves_lie_above_bands_and_below_marks(target):
+    drawn = [trace for trace in target.data if trace.name not in EXTRAS]
+    kinds = ["band" if t.fill else "mark" if t.mode == "markers" else "thin" if t.line.width < 2 else "line" for t in drawn]
+    assert kinds == sorted(kinds, key=["band", "thin", "line", "mark"].index)
+    assert set(kinds) == {"band", "thin", "line", "mark"}
 
 
 def test_title_says_synthetic_and_the_line_below_says_what_is_drawn(target):
@@ -152,7 +152,8 @@ def test_title_says_synthetic_and_the_line_below_says_what_is_drawn(target):
     told = " · ".join(line[line.index(">") + 1 : line.rindex("<")] for line in lines[1:])
     assert told == (
         "protocol knockout · readout probe · anchor question · mode mask · ΔP in percentage points · "
-        "band: 95 % bootstrap over questions · dotted: placebo · thin dash-dot: All (unsplit)"
+        "band: 95 % bootstrap over questions · dotted: placebo gap (Q − A of a split by other question tokens) · "
+        "×: no signal (AUC interval reaches 0.5) · pale entries: click to show"
     )
 
 
@@ -169,6 +170,7 @@ def test_swap_version_has_eight_swap_entries():
 
 def test_range_holds_everything_that_is_drawn(target):
     low, high = target.layout.yaxis.range
+    # Curves that wait for a click too: they must not come up cut off.
     drawn = [value for trace in target.data for value in trace.y if value is not None and not math.isnan(value)]
     assert low < min(drawn)
     assert max(drawn) < high

@@ -117,7 +117,7 @@ def test_curves_that_cannot_share_a_figure_are_still_saved(tiny_model, sweep, tm
     [
         (lambda p: (p / "run.json").unlink(), "is not a run: it has no run.json"),
         (lambda p: (p / "run.json").write_text("{"), "is damaged"),
-        (lambda p: (p / "run.json").write_text('{"schema_version": 99}'), "schema version 99; this anchorlens reads 1"),
+        (lambda p: (p / "run.json").write_text('{"schema_version": 99}'), "schema version 99; this anchorlens reads 2"),
         (lambda p: (p / "curves.parquet").unlink(), "lacks curves.parquet"),
     ],
 )

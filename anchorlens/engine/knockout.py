@@ -1,0 +1,176 @@
+"""Attention knockout: edges between token positions are cut, in chosen heads and layers (METHOD 5).
+
+An edge runs from a source position s to a later position t that attends to it (s < t). Cutting it means that t no longer reads s.
+A token's edge to itself is no flow between tokens and is never cut. Two modes, which are different interventions:
+
+- ``mask``: the score is set to minus infinity before the softmax, so the remaining weights renormalise (Geva et al. 2023).
+- ``zero``: the weight is set to 0 after the softmax, the others stay as they are, so a row sums to less than one.
+
+States at layer k depend on layers <= k alone. With the cut in *all* layers, one forward pass therefore gives the states that a
+separate run with the cut in layers 0..k would give at k, for every k. Windows of layers need a pass each.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool
+from torch import Tensor
+from transformer_lens.hook_points import HookPoint
+
+from anchorlens.engine.interventions import Slots
+from anchorlens.engine.reference import last_stream
+from anchorlens.errors import InputError, did_you_mean
+from anchorlens.models.adapter import Adapter, Hook, SiteLike
+from anchorlens.questions.tokens import ANCHORS, TokenBatch, TokenRow
+from anchorlens.typing import SlotStreams
+
+MODES = ("mask", "zero")
+LATER = "later"
+
+
+@dataclass(frozen=True)
+class AttentionKnockout:
+    """Edges that are cut in the rows of one batch.
+
+    Attributes:
+        edges: True where position ``query`` may not read position ``key``.
+        layers: Layers in which they are cut.
+        mode: ``mask`` or ``zero``.
+        heads: Query heads in which they are cut; None for all. With grouped-query attention heads are still counted as query
+            heads: heads of one group share keys and values, and only the named ones are cut.
+    """
+
+    edges: Bool[Tensor, "example query key"]
+    layers: tuple[int, ...]
+    mode: str = "mask"
+    heads: tuple[int, ...] | None = None
+
+
+def parse_edges(edges: str) -> tuple[str, str]:
+    """Source and target of ``"source -> target"``.
+
+    Raises:
+        InputError: It is not of this form, or names no anchor.
+
+    >>> parse_edges("question -> later")
+    ('question', 'later')
+    """
+    source, arrow, target = (part.strip() for part in edges.partition("->"))
+    if not arrow or not source or not target:
+        raise InputError(f"edges={edges!r} is not understood. Write 'source -> target', for example 'question -> later'.")
+    if source not in ANCHORS:
+        raise InputError(f"Unknown source {source!r} in edges={edges!r}. {did_you_mean(source, ANCHORS)}")
+    if target not in (*ANCHORS, LATER):
+        raise InputError(f"Unknown target {target!r} in edges={edges!r}. {did_you_mean(target, (*ANCHORS, LATER))}")
+    return source, target
+
+
+def cut_edges(
+    sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int] | None], width: int
+) -> Bool[Tensor, "example query key"]:
+    """The edges of every row as one table.
+
+    Args:
+        sources: Positions that are no longer read, for each row.
+        targets: Positions that no longer read them; None: every later position that is not itself a source.
+        width: Tokens of the longest row.
+
+    Returns:
+        True where the edge is cut. Only edges to strictly earlier positions are.
+    """
+    source = _table(sources, width)
+    everywhere = [[*range(width)] if where is None else where for where in targets]
+    target = _table(everywhere, width)
+    # `later` leaves the sources' own exchange alone: what is cut is what flows out of the span.
+    out = torch.tensor([where is None for where in targets])
+    target &= ~(source & rearrange(out, "example -> example 1"))
+    earlier = torch.ones(width, width, dtype=torch.bool).tril(-1)
+    return rearrange(target, "example query -> example query 1") & rearrange(source, "example key -> example 1 key") & earlier
+
+
+def anchor_edges(rows: Sequence[TokenRow], edges: str, width: int) -> Bool[Tensor, "example query key"]:
+    """Edges named by anchors, for example ``"question -> later"`` or ``"subject -> answer"``.
+
+    Raises:
+        InputError: See :func:`parse_edges`.
+    """
+    source, target = parse_edges(edges)
+    return cut_edges(
+        [row.positions[source] for row in rows],
+        [None if target == LATER else row.positions[target] for row in rows],
+        width,
+    )
+
+
+def _table(positions: Sequence[Sequence[int]], width: int) -> Bool[Tensor, "example pos"]:
+    table = torch.zeros(len(positions), width, dtype=torch.bool)
+    for row, where in zip(table, positions, strict=True):
+        row[list(where)] = True
+    return table
+
+
+def knockout_hooks(adapter: Adapter, cut: AttentionKnockout) -> list[Hook]:
+    """Hooks that cut the edges, one for each layer of ``cut.layers``.
+
+    Raises:
+        InputError: The mode, a head or a layer does not exist.
+    """
+    if cut.mode not in MODES:
+        raise InputError(f"Unknown mode={cut.mode!r}. {did_you_mean(cut.mode, MODES)}")
+    cfg = adapter.model.cfg
+    n_heads = int(cfg.n_heads)
+    heads = tuple(range(n_heads)) if cut.heads is None else cut.heads
+    if not heads or len(set(heads)) != len(heads) or not all(0 <= head < n_heads for head in heads):
+        raise InputError(f"heads must be different numbers from 0 to {n_heads - 1}, got {heads}.")
+    if len(set(cut.layers)) != len(cut.layers) or not all(0 <= layer < adapter.n_layers for layer in cut.layers):
+        raise InputError(f"layers must be different numbers from 0 to {adapter.n_layers - 1}, got {cut.layers}.")
+    chosen = torch.zeros(n_heads, dtype=torch.bool)
+    chosen[list(heads)] = True
+    edges = rearrange(cut.edges, "example query key -> example 1 query key")
+    where = edges & rearrange(chosen, "head -> 1 head 1 1") if cut.heads is not None else edges
+    where = where.to(adapter.device)
+    name, value = ("hook_attn_scores", -torch.inf) if cut.mode == "mask" else ("hook_pattern", 0.0)
+
+    def put(scores: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
+        return scores.masked_fill(where, value)
+
+    return [(f"blocks.{layer}.attn.{name}", put) for layer in cut.layers]
+
+
+def read_states(
+    adapter: Adapter,
+    tokens: TokenBatch,
+    positions: Slots,
+    site: SiteLike,
+    cut: AttentionKnockout | None = None,
+    on_forward: Callable[[int], None] = lambda rows: None,  # noqa: ARG005
+) -> SlotStreams:
+    """States at chosen positions of every layer, in one pass, clean or with edges cut.
+
+    Args:
+        adapter: The model.
+        tokens: The rows.
+        positions: Where the states are read, by row.
+        site: Where in the block, for example ``resid_post``.
+        cut: What is cut; None for a clean run.
+        on_forward: Called after the forward pass with the number of rows.
+
+    Returns:
+        [layer example slot d_model], float32 on the CPU.
+
+    Raises:
+        HookError: A hook did not fire exactly once.
+    """
+    rows = torch.arange(tokens.ids.shape[0])[:, None]
+    taken: list[Tensor] = []
+
+    def keep(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
+        taken.append(value[rows, positions.positions].float().cpu())
+        return value
+
+    reads: list[Hook] = [(adapter.hook_name(site, layer), keep) for layer in range(adapter.n_layers)]
+    last_stream(adapter, tokens, [*(knockout_hooks(adapter, cut) if cut is not None else ()), *reads])
+    on_forward(int(tokens.ids.shape[0]))
+    return torch.stack(taken)

@@ -1,0 +1,90 @@
+"""How much faster answers are generated in batches than one question at a time with plain Hugging Face, and whether they agree.
+
+Questions of the embedded PopQA sample, on the packaged model, with the prompts ``qa`` and ``fewshot(4)``. Both sides choose
+greedily with a key-value cache and stop at the end of the first line, at an end token, or after 16 tokens. They take turns, so
+that a machine that slows down slows both; the median of the rounds is printed.
+"""
+
+import argparse
+import statistics
+import time
+from typing import Any
+
+import torch
+import transformers
+
+import anchorlens as al
+from anchorlens.analysis.rows import generate_answers
+from anchorlens.models.adapter import Adapter
+from anchorlens.models.checkpoint import DEMO, packaged_directory
+from anchorlens.questions.prompts import make_prompt
+from anchorlens.questions.tokens import RowTokenizer
+
+MAX_NEW_TOKENS = 16
+
+
+class FirstLine(transformers.StoppingCriteria):
+    """Stops where a line that has text ends."""
+
+    def __init__(self, tokenizer: Any, prompt_length: int) -> None:
+        self.tokenizer, self.prompt_length = tokenizer, prompt_length
+
+    def __call__(self, input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:  # noqa: ARG002
+        text = self.tokenizer.decode(input_ids[0, self.prompt_length :], skip_special_tokens=True)
+        return torch.tensor(["\n" in text.lstrip()])
+
+
+def one_by_one(model: Any, tokenizer: Any, prompts: list[list[int]]) -> list[str]:
+    """Answers by Hugging Face's own ``generate``, each question alone."""
+    texts = []
+    for ids in prompts:
+        given = torch.tensor([ids])
+        out = model.generate(
+            given,
+            attention_mask=torch.ones_like(given),
+            max_new_tokens=MAX_NEW_TOKENS,
+            do_sample=False,
+            pad_token_id=tokenizer.pad_token_id,
+            stopping_criteria=[FirstLine(tokenizer, len(ids))],
+        )
+        texts.append(tokenizer.decode(out[0, len(ids) :], skip_special_tokens=True))
+    return texts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--questions", type=int, default=24)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batch-size", type=int, help="rows at once; left out: as the package chooses")
+    parser.add_argument("--attention", default="sdpa", choices=("sdpa", "eager"), help="of the Hugging Face model")
+    args = parser.parse_args()
+    adapter = Adapter(al.load_model(DEMO.name, device="cpu"))
+    hf = transformers.AutoModelForCausalLM.from_pretrained(
+        packaged_directory(DEMO), dtype=torch.float32, attn_implementation=args.attention
+    ).eval()
+    data = al.load_qa("popqa-sample", limit=args.questions)
+    print(f"{len(data.examples)} questions, {torch.get_num_threads()} threads, Hugging Face {args.attention}")
+    for name in ("qa", "fewshot(4)"):
+        tokenizer = RowTokenizer(adapter.model.tokenizer, make_prompt(name, data.examples, data.pool, 0))
+        prompts = [tokenizer.prompt_ids(example.question) for example in data.examples]
+        theirs, ours, seconds = [], [], ([], [])
+        for _ in range(args.rounds):
+            started = time.perf_counter()
+            theirs = one_by_one(hf, tokenizer.tokenizer, prompts)
+            between = time.perf_counter()
+            answers = generate_answers(
+                adapter, data.examples, tokenizer, max_new_tokens=MAX_NEW_TOKENS, batch_size=args.batch_size
+            )
+            seconds[0].append(between - started)
+            seconds[1].append(time.perf_counter() - between)
+            ours = [text for _, text in answers]
+        alone, batched = map(statistics.median, seconds)
+        same = sum(a == b for a, b in zip(theirs, ours, strict=True))
+        print(
+            f"{name:10s} one by one {alone:6.2f} s, in batches {batched:6.2f} s: {alone / batched:5.1f} times faster; "
+            f"{same} of {len(prompts)} texts the same"
+        )
+
+
+if __name__ == "__main__":
+    main()
