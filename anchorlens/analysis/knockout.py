@@ -273,16 +273,17 @@ def _probe_sets(
 ) -> dict[str, LayerProbes]:  # fmt: skip
     """The probes that are read, and those of the placebos."""
 
-    def fitted(labels: npt.ArrayLike, split: Sequence[str]) -> LayerProbes:
+    def fitted(labels: npt.ArrayLike, split: Sequence[str], like: LayerProbes | None) -> LayerProbes:
         return fit_layers(
-            config.layers, states, labels, rows.question_ids, split, site=config.site, model=model, dataset=dataset
+            config.layers, states, labels, rows.question_ids, split, site=config.site, model=model, dataset=dataset, like=like
         )
 
-    sets = {"none": probes.at(config.layers) if probes is not None else fitted(rows.labels, rows.split)}
+    read = probes.at(config.layers) if probes is not None else fitted(rows.labels, rows.split, None)
+    sets = {"none": read}
     if config.placebos:
-        sets["shuffled_labels"] = fitted(shuffled_labels(rows, config.seed), rows.split)
+        sets["shuffled_labels"] = fitted(shuffled_labels(rows, config.seed), rows.split, read)
         first, second = half_splits(rows, config.seed)
-        sets |= {"fold_a": fitted(rows.labels, first), "fold_b": fitted(rows.labels, second)}
+        sets |= {"fold_a": fitted(rows.labels, first, read), "fold_b": fitted(rows.labels, second, read)}
     return sets
 
 

@@ -9,7 +9,7 @@ Source: Orgad et al. 2025 (exact answer tokens); Luo et al. 2026.
 
 import json
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -325,9 +325,22 @@ def fit_layers(
     site: str = "resid_post",
     model: str = "",
     dataset: str = "",
-    on_layer: Callable[[], None] = lambda: None,
+    like: LayerProbes | None = None,
 ) -> LayerProbes:
-    """A probe for each layer from the rows of split ``train``, its penalty from those of ``validation``."""
+    """A probe for each layer from the rows of split ``train``, its penalty from those of ``validation``.
+
+    Args:
+        layers: Layers of ``states``.
+        states: States of every row.
+        labels: 1 where the answer is false, [row].
+        question_ids: Question of each row.
+        split: Split of each row.
+        site: Where the states were read.
+        model: Its name.
+        dataset: Its name.
+        like: Take the penalties of these probes: a placebo whose penalty were chosen for itself would be all but constant, and its
+            curve flat for that reason alone.
+    """
     y, ids, parts = np.asarray(labels, dtype=np.float64), np.asarray(question_ids), np.asarray(split)
     train, held = parts == "train", parts == "validation"
     probes: dict[int, TruthProbe] = {}
@@ -336,8 +349,8 @@ def fit_layers(
         for layer, state in zip(layers, states, strict=True):
             x = state.numpy()
             validation = (x[held], y[held], ids[held].tolist()) if held.any() else None
-            probes[layer] = TruthProbe().fit(x[train], y[train], question_ids=ids[train].tolist(), validation=validation)
-            on_layer()
+            probe = TruthProbe() if like is None else TruthProbe(penalties=(like.probes[layer].C_,))
+            probes[layer] = probe.fit(x[train], y[train], question_ids=ids[train].tolist(), validation=validation)
     return LayerProbes(probes, site, model, dataset)
 
 

@@ -44,7 +44,7 @@ def knockout_samples(
         measured: P before and after, and the split, for each control.
         event_is_true: P is that of the answer being true (``p_true``), not false (``probe``).
     """
-    labels = np.array([row.answer.label for row in rows])
+    labels = np.array([row.answer.label for row in rows], dtype=np.float64)
     event = 1 - labels if event_is_true else labels
     frames: list[pd.DataFrame] = []
     for one in measured:

@@ -72,7 +72,7 @@ def samples_frame(
         frame = pd.DataFrame({**columns, "anchor": own["anchor"], "control": own["control"], **keys})
         kind = str(keys["delta_kind"])
         pair = (frame["p_before"].to_numpy(), frame["p_after"].to_numpy())
-        event = np.tile(rows["event"].to_numpy(), n_layers)
+        event = np.tile(rows["event"].to_numpy(dtype=np.float64), n_layers)
         frame["delta_p"] = 100.0 * (pair[1] - pair[0]) if kind == "probability" else delta_p(*pair, event, kind)
         frames.append(frame[list(SAMPLE_COLUMNS)])
     return pd.concat(frames, ignore_index=True)
