@@ -1,9 +1,15 @@
 """The main job, end to end, on the packaged model and the embedded questions; `make demo` runs it.
 
-Questions that SmolLM2-135M answers right, in the form of four question-answering data sets (samples written for anchorlens, not
-the data sets themselves). At 9 of its 30 layers the residual stream is swapped with that of another question: once at the exact
-question tokens (anchor `question`), once at the position that predicts the answer (anchor `answer_site`). How far does the
-probability of the model's own answer fall?
+SmolLM2-135M on questions in the form of four question-answering data sets (samples written for anchorlens, not the data sets
+themselves), with both protocols.
+
+Swap: questions that the model answers right. At some of its 30 layers the residual stream is swapped with that of another question:
+once at the exact question tokens (anchor `question`), once at the position that predicts the answer (anchor `answer_site`). How far
+does the probability of the model's own answer fall?
+
+Knockout: true and false answers. A truth probe reads the stream at the answer's last token; attention from the exact question tokens
+is cut off. Answers for which the probe changes its mind are Q-Anchored, the others A-Anchored. How much of that gap is left when
+*other* question tokens are cut and the same is done with them (the placebo)?
 """
 
 import argparse
@@ -13,8 +19,8 @@ from pathlib import Path
 
 from anchorlens.errors import AnchorlensError
 
-# A few layers below, and every one where the hand-over from question to answer happens.
-LAYERS = "0,12,20-25,29"
+# A few layers below, and those where the hand-over from question to answer happens. The knockout takes all layers in one pass.
+LAYERS = "0,12,21-25,29"
 # Two answered questions in front of each: without them the model is far less sure of what it knows.
 PROMPT = "fewshot(2)"
 SETS = ("popqa-sample", "triviaqa-sample", "hotpotqa-sample", "nq-sample")
@@ -24,9 +30,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="run directory to write (default: runs/demo)")
     parser.add_argument(
-        "--limit", type=int, default=22, help="questions drawn from each set; those the model knows are measured"
+        "--limit", type=int, default=22, help="questions drawn from each set for the swap; those the model knows are measured"
     )
-    parser.add_argument("--layers", default=LAYERS, help=f"all, or e.g. 0-28:4 (default: {LAYERS}, to end in a few minutes)")
+    parser.add_argument("--knockout-limit", type=int, default=110, help="questions drawn from each set for the knockout")
+    parser.add_argument("--layers", default=LAYERS, help=f"of the swap: all, or e.g. 0-28:4 (default: {LAYERS})")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
@@ -48,10 +55,12 @@ def main() -> None:
                 model, data, known_only=True, prompt=PROMPT, n_donors=1, layers=parse_layers(args.layers), seed=args.seed
             )
         )
+    for name in SETS:
+        data = al.load_qa(name, limit=args.knockout_limit, seed=args.seed)
+        results.append(al.knockout_sweep(model, data, seed=args.seed))
     report(results, al.save_run(results, target, overwrite=True), as_json=False)
-    print(
-        f"\nThis took {time.perf_counter() - started:.0f} s. Open the figure in a browser; docs/swap.md says how to read it."
-    )
+    print(f"\nThis took {time.perf_counter() - started:.0f} s. Open the figure in a browser.")
+    print("docs/swap.md and docs/knockout.md say how to read it.")
 
 
 if __name__ == "__main__":

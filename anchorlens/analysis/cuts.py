@@ -67,7 +67,8 @@ class RowCuts:
 
     Attributes:
         sources: ``none`` -> the source's positions; ``random_tokens`` -> as many other question tokens; ``matched`` -> as many
-            tokens of the source as ``random_tokens`` has. The last two are absent where the question has no other token.
+            tokens of the source as ``random_tokens`` has. The last two are absent where the question has no other token, and all
+            are where the edges cut nothing: the row is not measured.
         targets: Positions that no longer read them; None: every later position outside.
     """
 
@@ -84,6 +85,9 @@ def row_cuts(row: TokenRow, edges: str, seed: int, *, placebos: bool) -> RowCuts
     source, target = parse_edges(edges)
     own = row.positions[source]
     goal = None if target == LATER else row.positions[target]
+    readers = set(range(len(row.ids))) - set(own) if goal is None else set(goal)
+    if not own or max(readers, default=-1) <= min(own):
+        return RowCuts({}, goal)
     sources = {"none": own}
     taken = {0, *own, *(goal or ())}
     question = (*row.positions["question"], *row.positions["question_rest"])

@@ -23,7 +23,7 @@ from anchorlens.analysis.pathways import DELTA_KINDS, SPLIT_RULES
 from anchorlens.analysis.probes import PROBE_SITES, LayerProbes, fit_layers
 from anchorlens.analysis.rows import check_not_empty, drop, tick
 from anchorlens.analysis.truth import TruthRows, check_answers, half_splits, shuffled_labels, text_only, truth_rows
-from anchorlens.engine.knockout import LATER, MODES, parse_edges
+from anchorlens.engine.knockout import LATER, MODES, check_heads, parse_edges
 from anchorlens.engine.plan import rows_per_batch
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.models.adapter import Adapter
@@ -200,8 +200,8 @@ def _check(
         )
     n_heads = int(adapter.model.cfg.n_heads)
     cut_heads = None if heads is None else tuple(int(head) for head in heads)
-    if cut_heads is not None and (not cut_heads or not all(0 <= head < n_heads for head in cut_heads)):
-        raise InputError(f"heads must be numbers from 0 to {n_heads - 1}, got {cut_heads}.")
+    if cut_heads is not None:
+        check_heads(cut_heads, n_heads)
     adapter.hook_name(site, chosen[0])
     anchor = source if target == LATER else f"{source} -> {target}"
     return KnockoutConfig(
@@ -218,6 +218,12 @@ def _run(
     card = card_of(adapter.model)
     size = rows_per_batch(adapter, max(len(row.ids) for row in rows.rows), batch_size)
     plan = CutPlan.make(rows, config, size=size)
+    without = sum(not cut.sources for cut in plan.cuts)
+    if without == len(plan.cuts):
+        raise InputError(
+            f"edges={config.edges!r} cut nothing in any row: no target stands after the source and before the end of the input. "
+            "Name a source that comes before its target, for example 'question -> later'."
+        )
     total = plan.forward_rows(config)
     sets: dict[str, LayerProbes] = {}
     label = f"knockout {card.name} {data.name}"
@@ -239,10 +245,11 @@ def _run(
         "environment": environment(adapter.device),
         "plan": {"engine": "reference", "batch_size": size, "batches": [len(b) for b in plan.batches], "forward_rows": total},
         "counts": {
-            "evaluated": len(plan.test),
+            "evaluated": len(plan.test) - without,
             "rows": rows.sizes,
             "dropped": dict(Counter(d.reason for d in dropped).most_common()),
-            "without_placebo": sum(RANDOM not in cut.sources for cut in plan.cuts) if config.placebos else 0,
+            "without_edge": without,
+            "without_placebo": sum(RANDOM not in cut.sources for cut in plan.cuts) - without if config.placebos else 0,
         },
         "probe": {
             "k_star": None if used is None else used.best_layer,

@@ -38,6 +38,11 @@ class TruthRows:
     dropped: tuple[Dropped, ...]
 
     @property
+    def own_answers(self) -> bool:
+        """Whether the answers are the model's own."""
+        return any(row.answer.source == "generated" for row in self.rows)
+
+    @property
     def labels(self) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
         """1 where the answer is false, [row]."""
         return np.array([row.answer.label for row in self.rows], dtype=np.float64)
@@ -70,7 +75,7 @@ class TruthRows:
         reasons = ", ".join(f"{r} {n}" for r, n in Counter(d.reason for d in self.dropped).most_common()) or "none"
         raise EmptySweepError(
             f"A truth probe needs true and false answers in every split, and here are {said} (dropped: {reasons}). Take more "
-            "questions (limit=), or answers='given' for a model that answers few questions right."
+            "questions (limit=)" + (", or answers='given'." if self.own_answers else ".")
         )
 
     def check_balance(self) -> None:

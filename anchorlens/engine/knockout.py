@@ -111,6 +111,16 @@ def _table(positions: Sequence[Sequence[int]], width: int) -> Bool[Tensor, "exam
     return table
 
 
+def check_heads(heads: Sequence[int], n_heads: int) -> None:
+    """Heads are different and exist.
+
+    Raises:
+        InputError: They are not.
+    """
+    if not heads or len(set(heads)) != len(heads) or not all(0 <= head < n_heads for head in heads):
+        raise InputError(f"heads must be different numbers from 0 to {n_heads - 1}, got {tuple(heads)}.")
+
+
 def knockout_hooks(adapter: Adapter, cut: AttentionKnockout) -> list[Hook]:
     """Hooks that cut the edges, one for each layer of ``cut.layers``.
 
@@ -122,8 +132,7 @@ def knockout_hooks(adapter: Adapter, cut: AttentionKnockout) -> list[Hook]:
     cfg = adapter.model.cfg
     n_heads = int(cfg.n_heads)
     heads = tuple(range(n_heads)) if cut.heads is None else cut.heads
-    if not heads or len(set(heads)) != len(heads) or not all(0 <= head < n_heads for head in heads):
-        raise InputError(f"heads must be different numbers from 0 to {n_heads - 1}, got {heads}.")
+    check_heads(heads, n_heads)
     if len(set(cut.layers)) != len(cut.layers) or not all(0 <= layer < adapter.n_layers for layer in cut.layers):
         raise InputError(f"layers must be different numbers from 0 to {adapter.n_layers - 1}, got {cut.layers}.")
     chosen = torch.zeros(n_heads, dtype=torch.bool)
