@@ -45,7 +45,7 @@ def table(first: list[str], rows: list[list[str]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+")
-    parser.add_argument("--every", type=int, default=3, help="layers of the second tables: every so many")
+    parser.add_argument("--every", type=int, default=1, help="layers of the second tables: every so many")
     args = parser.parse_args()
     sweeps = [ko for run in args.runs for ko in al.load_run(run) if isinstance(ko, al.KnockoutResult)]
     best = [
@@ -56,7 +56,9 @@ def main() -> None:
     print(table(["data set", "distractor", "text only", "k*"], best))
     for ko in sweeps:
         layers = sorted({*range(0, len(ko.layers), args.every), ko.k_star or 0, ko.layers[-1]})
-        print(f"\n{ko.dataset}, {ko.record['config']['distractor']} distractors\n")
+        text = ko.text_only
+        print(f"\n## {ko.dataset}, {ko.record['config']['distractor']} distractors\n\n{ko.verdict}\n")
+        print(f"AUC of the answer's text alone: {text['auc']:.2f} [{text['ci_low']:.2f}, {text['ci_high']:.2f}].\n")
         print(table(["layer"], [[str(layer), *row_of(ko, layer, intervals=False)] for layer in layers]))
 
 
