@@ -48,8 +48,10 @@ test: lint  ## lint, types and the fast tests
 test-all: $(DEV)  ## the slow tests: wheel in an empty environment, examples, notebook, browser
 	@$(PY) -m pytest -q -m slow
 
-bench: $(RUN)  ## time of the oracle engine's forward passes
+bench: $(RUN)  ## time of forward passes, of batched generation and of a knockout sweep
 	@$(PY) benchmarks/oracle.py
+	@$(PY) benchmarks/generation.py
+	@$(PY) benchmarks/knockout.py
 
 clean:  ## remove .venv, caches and built files (not the models in the user's cache)
 	rm -rf $(VENV) build dist runs .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,63 @@
+"""Time of a knockout sweep against the time of its own forward passes.
+
+    python benchmarks/knockout.py --data-file popqa.jsonl --limit 300
+
+One process, both in turn: the whole sweep (rows, passes, probes, placebos, samples, curves and effects with their intervals), and
+nothing but plain hook-free forward passes of the same batches, one for each pass of the sweep.
+"""
+
+import argparse
+import time
+
+import anchorlens as al
+from anchorlens.engine.reference import last_stream
+from anchorlens.models.adapter import Adapter
+from anchorlens.questions.tokens import pad_rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", default="popqa")
+    parser.add_argument("--data-file", default=None, help="a local file of the data set's schema; else an embedded sample")
+    parser.add_argument("--limit", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=1)
+    args = parser.parse_args()
+    name = args.dataset if args.data_file else f"{args.dataset}-sample"
+    data = al.load_qa(name, path=args.data_file, limit=args.limit)
+    model = al.load_model("smollm2-135m-instruct")
+    adapter = Adapter(model)
+    al.knockout_sweep(model, data, layers=[0], n_resamples=10, progress=False)  # warm
+    ratios: list[float] = []
+    for _ in range(args.rounds):
+        started = time.perf_counter()
+        ko = al.knockout_sweep(model, data, progress=False)
+        ko.curves(controls=True)
+        ko.effects()
+        whole = time.perf_counter() - started
+        plan, inputs = ko.record["plan"], ko.examples()
+        ids = {role: [list(r) for r in rows["token_ids"]] for role, rows in inputs.groupby("role") if role != "dropped"}
+        base = sorted(ids["base"], key=len)
+        other = sorted(ids.get("train", []) + ids.get("validation", []), key=len)
+        size = plan["batch_size"]
+        # The clean pass of every row, then the test rows again until as many rows went through as in the sweep.
+        batches = [rows[i : i + size] for rows in (other, base) for i in range(0, len(rows), size)]
+        again = [base[i : i + size] for i in range(0, len(base), size)]
+        left = plan["forward_rows"] - sum(map(len, batches))
+        while left > 0:
+            for batch in again[: max(1, round(left / size))]:
+                batches.append(batch)
+                left -= len(batch)
+        started = time.perf_counter()
+        for batch in batches:
+            last_stream(adapter, pad_rows(batch))
+        forwards = time.perf_counter() - started
+        rows = sum(map(len, batches))
+        ratios.append(whole / forwards * rows / plan["forward_rows"])
+        print(
+            f"sweep {whole:.1f} s, {plan['forward_rows']} rows; forwards alone {forwards:.1f} s, {rows} rows: ratio {ratios[-1]:.2f}"
+        )
+    print(f"{data.name}: median ratio {sorted(ratios)[len(ratios) // 2]:.2f}")
+
+
+if __name__ == "__main__":
+    main()
