@@ -43,7 +43,7 @@ lint: $(DEV)  ## ruff and pyright
 	@$(VENV)/bin/pyright
 
 test: lint  ## lint, types and the fast tests
-	@$(PY) -m pytest -q -m "not slow"
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -q -m "not slow" -n 2 --dist loadfile
 
 test-all: $(DEV)  ## the slow tests: wheel in an empty environment, examples, notebook, browser
 	@$(PY) -m pytest -q -m slow

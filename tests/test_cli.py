@@ -123,7 +123,7 @@ def test_bad_config(capsys, args, tmp_path, text, message):
         (["--layers", "a"], "--layers 'a' is not understood. Write 0-11"),
         (["--limit", "0"], "limit must be at least 1"),
         (["--limit", "x"], "'x' is not a valid integer"),
-        (["--protocol", "knock"], "'knock' is not 'swap'"),
+        (["--protocol", "knock"], "'knock' is not one of 'swap', 'knockout'"),
         (["--dataset", "popqq"], "popqq"),
         (["--data-file", "nothing.jsonl"], "2 --data-file for 1 --dataset"),
         (["--modle", "x"], "No such option"),
@@ -229,7 +229,7 @@ def test_starts_quickly_and_without_torch():
     times = []
     for _ in range(5):
         started = time.perf_counter()
-        assert "anchorlens swaps activations" in shell("--help").stdout
+        assert "anchorlens changes activations" in shell("--help").stdout
         times.append(time.perf_counter() - started)
     assert min(times) < 0.5
 
@@ -252,3 +252,46 @@ def test_files_go_to_data_sets_by_name_or_order(tmp_path):
         data_files(["popqa"], ["pop=x.jsonl"])
     with pytest.raises(InputError, match="2 --data-file for 1 --dataset"):
         data_files(["a"], ["x", "y"])
+
+
+def test_knockout_from_a_shell(capsys, tiny, tmp_path):
+    model, out = str(tiny("llama")), tmp_path / "ko"
+    run = ["run", "--model", model, "--dataset", "popqa-sample", "--limit", "90", "--protocol", "knockout", "--device", "cpu",
+           "--resamples", "100", "--layers", "0-1", "--edges", "subject -> later", "--mode", "zero", "--out", out]  # fmt: skip
+    said = here(capsys, *run)
+    assert "Knockout at k*" in said.out
+    assert "popqa-sample (llama): The probe" in said.out
+    curves = pd.read_parquet(out / "curves.parquet")
+    assert set(curves["pathway"]) == {"Q-Anchored", "A-Anchored", "All"}
+    assert set(curves["mode"]) == {"zero"}
+    assert set(curves["anchor"]) == {"subject"}
+    assert set(pd.read_parquet(out / "effects.parquet")["quantity"]) == {
+        "auc",
+        "auc_knocked_out",
+        "gap",
+        "placebo_gap",
+        "effect",
+    }
+    assert len(list((out / "probes").glob("*/probes.safetensors"))) == 1
+    answer = json.loads(here(capsys, *run, "--overwrite", "--json", "--quiet").out)
+    assert answer["verdicts"][0]["verdict"] in said.out
+    assert "effect_random_tokens" in answer["summary"][0]
+    here(capsys, "figure", out, "--out", tmp_path / "f.html")
+    assert "Placebo gap" in (tmp_path / "f.html").read_text(encoding="utf8")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "option", "said"),
+    [
+        ("knockout", ("--donors", "random"), "--donors belongs to --protocol swap; this run has --protocol knockout"),
+        ("swap", ("--mode", "zero"), "--mode belongs to --protocol knockout; this run has --protocol swap"),
+        ("knockout", ("--edges", "question"), "Write 'source -> target'"),
+        ("knockout", ("--readout", "first_token"), "Unknown readout='first_token'"),
+        ("swap", ("--readout", "prob"), "Did you mean 'probe'"),
+    ],
+)
+def test_options_of_the_other_protocol_and_bad_values(capsys, args, tmp_path, protocol, option, said):
+    keep = args if protocol == "swap" else [a for a in args if a not in ("--align", "last", "--n-donors", "1")]
+    out = here(capsys, *keep, "--protocol", protocol, *option, "--out", tmp_path / "a", code=2)
+    assert said in out.err
+    assert not (tmp_path / "a").exists()

@@ -50,11 +50,35 @@ def test_target_figures_on_the_small_model(tmp_path, script):
 
 @pytest.mark.slow
 def test_demo_with_few_questions(tmp_path):
-    command = [sys.executable, str(EXAMPLES / "demo.py"), "--limit", "6", "--layers", "0,24", "--out", str(tmp_path / "demo")]
+    few = ["--limit", "6", "--layers", "0,24", "--knockout-limit", "90"]
+    command = [sys.executable, str(EXAMPLES / "demo.py"), *few, "--out", str(tmp_path / "demo")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Strongest effect of each curve" in done.stdout
+    assert "Knockout at k*" in done.stdout
     assert (tmp_path / "demo" / "figure.html").is_file()
+    curves = load_curves(tmp_path / "demo")
+    assert set(curves["protocol"]) == {"swap", "knockout"}
+    tables = subprocess.run(
+        [sys.executable, str(EXAMPLES / "knockout_tables.py"), str(tmp_path / "demo"), "--every", "10"],
+        capture_output=True,
+        text=True,
+    )
+    assert tables.returncode == 0, tables.stderr[-3000:]
+    assert tables.stdout.count("## ") == 4
+
+
+@pytest.mark.slow
+def test_a_probe_at_chance_draws_a_gap(tmp_path):
+    """The worked example of docs/knockout.md: the selection effect on real weights."""
+    command = [sys.executable, str(EXAMPLES / "selection_effect.py"), "--limit", "120", "--out", str(tmp_path / "s.html")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    chance = done.stdout.split("probe of shuffled labels")[1]
+    points = {line.split()[0]: float(line.split()[1]) for line in chance.splitlines() if line.strip().startswith(("Q-", "A-"))}
+    assert points["Q-Anchored"] < -10
+    assert points["Q-Anchored"] < points["A-Anchored"] - 10
+    assert (tmp_path / "s.html").is_file()
 
 
 @pytest.mark.slow

@@ -92,6 +92,9 @@ def row_cuts(row: TokenRow, edges: str, seed: int, *, placebos: bool) -> RowCuts
     taken = {0, *own, *(goal or ())}
     question = (*row.positions["question"], *row.positions["question_rest"])
     others = sorted(p for p in question if p not in taken)
+    if goal is not None:  # what stands after the last target flows nowhere: cutting it would be no placebo
+        others = [p for p in others if p < max(goal)]
+        own = tuple(p for p in own if p < max(goal))
     if placebos and others:
         rng = random.Random(f"{seed}:placebo:{row.row_id}:{edges}")
         n = min(len(own), len(others))
@@ -263,7 +266,8 @@ class CutRun:
         rows = [self.plan.rows.rows[self.plan.test[j]] for j in batch]
         full = self._states(rows, self._cut(batch, variant, self.allowed))
         if not self.config.window:
-            return list(full), full[at]
+            first = self.allowed.start  # below it nothing is cut: those layers are missing, not zero
+            return [state if layer >= first else None for layer, state in zip(self.config.layers, full, strict=True)], full[at]
         k = self.config.layers[at]
         points: list[Float[Tensor, "example d_model"] | None] = []
         for layer in self.config.layers:
@@ -298,7 +302,11 @@ class CutRun:
                 place = [batch.index(j) for j in members]
                 whole[variant][members] = read(batch, self._cut(batch, variant, self.allowed))[place]
                 for i, layer in enumerate(layers):
-                    after[variant][i, members] = read(batch, self._cut(batch, variant, self._layers_at(layer)))[place]
+                    cut = self._layers_at(layer)
+                    if cut:
+                        after[variant][i, members] = read(batch, self._cut(batch, variant, cut))[place]
+                    else:
+                        self.on_forward(len(batch))
         named = ({(v, ""): after[v] for v in after}, {(v, ""): whole[v] for v in whole})
         self._fill_matched(*named, "")
         for variant in self.plan.variants:

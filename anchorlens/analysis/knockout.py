@@ -7,10 +7,12 @@ plotted quantity, every curve comes with its placebos (:mod:`anchorlens.analysis
 Scope: one model, one data set, one set of edges in each call. Not done here: token patching, saliency, detection.
 """
 
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
+import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from jaxtyping import Float
@@ -32,9 +34,9 @@ from anchorlens.questions.datasets import DatasetLike, FrameLike, QAData, load_q
 from anchorlens.questions.example import Dropped
 from anchorlens.questions.given import FRACTIONS
 from anchorlens.questions.prompts import FewShotPrompt, PromptLike, make_prompt
-from anchorlens.questions.tokens import RowTokenizer
+from anchorlens.questions.tokens import RowTokenizer, TokenRow
 from anchorlens.results.knockout import KnockoutResult, knockout_samples
-from anchorlens.results.provenance import data_record, environment, model_record, run_id_of
+from anchorlens.results.provenance import data_record, environment, model_record, no_nan, run_id_of
 from anchorlens.results.sweep import examples_frame
 
 READOUTS = ("probe", "p_true")
@@ -65,6 +67,7 @@ class KnockoutConfig:
     max_new_tokens: int
     n_resamples: int
     seed: int
+    probes: str = ""
 
 
 def knockout_sweep(
@@ -207,7 +210,7 @@ def _check(
     return KnockoutConfig(
         "knockout", (anchor,), f"{source} -> {target}", mode, cut_heads, window or 0, (first, last), chosen, readout,
         "" if readout == "p_true" else site, delta_kind, answers, distractor, split, placebos, fractions, "", False,
-        max_new_tokens, n_resamples, seed,
+        max_new_tokens, n_resamples, seed, "" if probes is None else probes.fingerprint,
     )  # fmt: skip
 
 
@@ -237,6 +240,11 @@ def _run(
             measured = run.with_probes(sets, states)
         else:
             measured = run.with_truth_question()
+    if all(np.isnan(one.after).all() for one in measured):
+        raise InputError(
+            f"No layer of {config.layers} can be changed by cuts in layers {config.cut_layers} with window {config.window or None}"
+            + (f" and a probe at layer {sets['none'].best_layer}." if sets else ".")
+        )
     used = sets.get("none")
     record = {
         "config": asdict(config),
@@ -253,7 +261,7 @@ def _run(
         },
         "probe": {
             "k_star": None if used is None else used.best_layer,
-            "validation_auc": {} if used is None else {str(k): used.probes[k].validation_auc_ for k in used.layers},
+            "validation_auc": {} if used is None else no_nan({str(k): used.probes[k].validation_auc_ for k in used.layers}),
             "text_only": text_only(rows, n_resamples=config.n_resamples, seed=config.seed),
         },
     }
@@ -263,7 +271,8 @@ def _run(
         [rows.rows[i] for i in plan.test], measured, event_is_true=config.readout == "p_true",
     )  # fmt: skip
     examples = _examples(plan, config, run_id, data.name, dropped)
-    return KnockoutResult.make(samples, examples, record, run_id).with_probes(used)
+    placebos = {name: probes for name, probes in sets.items() if name != "none"}
+    return KnockoutResult.make(samples, examples, record, run_id).with_probes(used, placebos)
 
 
 def _keys(config: KnockoutConfig) -> dict[str, object]:
@@ -289,8 +298,14 @@ def _probe_sets(
     sets = {"none": read}
     if config.placebos:
         sets["shuffled_labels"] = fitted(shuffled_labels(rows, config.seed), rows.split, read)
-        first, second = half_splits(rows, config.seed)
-        sets |= {"fold_a": fitted(rows.labels, first, read), "fold_b": fitted(rows.labels, second, read)}
+        folds = half_splits(rows, config.seed)
+        if all(len({y for y, part in zip(rows.labels, fold, strict=True) if part == "train"}) == 2 for fold in folds):
+            sets |= {name: fitted(rows.labels, fold, read) for name, fold in zip(("fold_a", "fold_b"), folds, strict=True)}
+        else:
+            warnings.warn(
+                "cross_fold is left out: one half of the training questions has answers of one label only. Take more questions.",
+                stacklevel=4,
+            )
     return sets
 
 
@@ -300,10 +315,17 @@ def _examples(plan: CutPlan, config: KnockoutConfig, run_id: str, dataset: str, 
     cuts = {rows.rows[i].row_id: cut for i, cut in zip(plan.test, plan.cuts, strict=True)}
     extra = {row_id: {f"cut:{variant}": list(where) for variant, where in cut.sources.items()} for row_id, cut in cuts.items()}
     tested = set(plan.test)
-    inputs = {"base": [rows.rows[i] for i in plan.test]} | {
+    uncut = [row_id for row_id, cut in cuts.items() if not cut.sources]
+    dropped = [*dropped, *(_no_edge(rows.rows[i]) for i in plan.test if rows.rows[i].row_id in uncut)]
+    inputs = {"base": [rows.rows[i] for i in plan.test if rows.rows[i].row_id not in uncut]} | {
         name: [rows.rows[i] for i in rows.of(name) if i not in tested] for name in ("train", "validation")
     }
     return examples_frame(run_id, dataset, config.prompt, inputs=inputs, dropped=dropped, donor_ids={}, positions=extra)
+
+
+def _no_edge(row: TokenRow) -> Dropped:
+    """The record of a row in which the edges cut nothing."""
+    return replace(drop(row.example, "no_edge", "no target after the source"), example_id=row.row_id)
 
 
 __all__ = ["KnockoutConfig", "knockout_sweep"]

@@ -7,9 +7,10 @@ score them.
 Source: Orgad et al. 2025 (exact answer tokens); Luo et al. 2026.
 """
 
+import hashlib
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from jaxtyping import Float
 from safetensors.numpy import load_file, save_file
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from threadpoolctl import threadpool_limits
@@ -183,6 +183,17 @@ class TruthProbe(ClassifierMixin, BaseEstimator):
         """1 where P(hallucination) >= 0.5, else 0, [row]."""
         return (self.predict_proba(X, question_ids, allow_seen=allow_seen)[:, 1] >= 0.5).astype(np.int64)
 
+    def score(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
+        question_ids: Sequence[str],
+        *,
+        allow_seen: bool = False,
+    ) -> float:
+        """Share of right predictions. Arguments and errors as in :meth:`predict_proba`."""
+        return float((self.predict(X, question_ids, allow_seen=allow_seen) == np.asarray(y)).mean())
+
 
 def _checked(x: npt.ArrayLike, y: npt.ArrayLike, question_ids: Sequence[str]) -> tuple[Array, Array]:
     features, labels = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
@@ -205,14 +216,12 @@ class LayerProbes:
         site: Where in the block the states were read.
         model: Name of the model.
         dataset: Name of the data set.
-        note: Anything else worth keeping, as JSON values.
     """
 
     probes: Mapping[int, TruthProbe]
     site: str = "resid_post"
     model: str = ""
     dataset: str = ""
-    note: "Mapping[str, Any] | None" = None
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -237,6 +246,15 @@ class LayerProbes:
     def at(self, layers: Sequence[int]) -> "LayerProbes":
         """The probes of these layers only."""
         return replace(self, probes={layer: self.probes[layer] for layer in layers})
+
+    @property
+    def fingerprint(self) -> str:
+        """A short hash of all weights: says in a record which probes were read."""
+        digest = hashlib.sha256()
+        for layer in self.layers:
+            for name in ("coef_", "intercept_", "mean_", "scale_"):
+                digest.update(np.ascontiguousarray(getattr(self.probes[layer], name)).tobytes())
+        return digest.hexdigest()[:12]
 
     @property
     def question_ids(self) -> frozenset[str]:
@@ -268,17 +286,21 @@ class LayerProbes:
             probe = self.probes[layer]
             for name in ("coef_", "intercept_", "mean_", "scale_"):
                 arrays[f"{layer}.{name}"] = np.ascontiguousarray(getattr(probe, name))
-            facts[str(layer)] = {"C": probe.C_, "validation_auc": probe.validation_auc_, **probe.get_params()}
+            auc = None if np.isnan(probe.validation_auc_) else probe.validation_auc_  # JSON has no NaN
+            facts[str(layer)] = {"C": probe.C_, "validation_auc": auc, **probe.get_params()}
         # All probes of one fit have seen the same questions: written once.
         questions = {str(layer): self.probes[layer].train_questions_ for layer in self.layers}
         shared = questions[str(self.layers[0])]
         record = {
             "format_version": FORMAT_VERSION, "site": self.site, "model": self.model, "dataset": self.dataset,
-            "note": dict(self.note or {}), "layers": facts, "train_questions": shared,
+            "layers": facts, "train_questions": shared,
             "train_questions_of_layer": {layer: ids for layer, ids in questions.items() if ids != shared},
         }  # fmt: skip
-        save_file(arrays, folder / "probes.safetensors")
-        (folder / "probes.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf8")
+        text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        save_file(arrays, folder / ".probes.safetensors.tmp")
+        (folder / ".probes.json.tmp").write_text(text, encoding="utf8")
+        for name in ("probes.safetensors", "probes.json"):
+            (folder / f".{name}.tmp").replace(folder / name)
         return folder
 
     @classmethod
@@ -302,11 +324,12 @@ class LayerProbes:
             probe = TruthProbe(penalties=tuple(facts["penalties"]), max_iter=facts["max_iter"])
             for name in ("coef_", "intercept_", "mean_", "scale_"):
                 setattr(probe, name, arrays[f"{layer}.{name}"])
-            probe.C_, probe.validation_auc_ = facts["C"], facts["validation_auc"]
+            auc = facts["validation_auc"]
+            probe.C_, probe.validation_auc_ = facts["C"], float("nan") if auc is None else auc
             probe.train_questions_ = record["train_questions_of_layer"].get(layer, record["train_questions"])
             probe.n_features_in_, probe.classes_ = probe.coef_.shape[1], np.array([0, 1])
             probes[int(layer)] = probe
-        return cls(probes, record["site"], record["model"], record["dataset"], record["note"])
+        return cls(probes, record["site"], record["model"], record["dataset"])
 
     def __repr__(self) -> str:
         if not self.probes:
@@ -354,25 +377,4 @@ def fit_layers(
     return LayerProbes(probes, site, model, dataset)
 
 
-def text_only_scores(train: Iterable[str], train_labels: npt.ArrayLike, test: Iterable[str]) -> Array:
-    """P(hallucination) from the answer's text alone: character n-grams, TF-IDF, logistic regression.
-
-    What such a classifier can tell, a probe need not have read from the model's knowledge. Under ``given`` answers its AUC must lie
-    near 0.5.
-
-    Args:
-        train: Answers of the training rows.
-        train_labels: 1 where false.
-        test: Answers to score.
-
-    Returns:
-        [row of test]
-    """
-    vectors = TfidfVectorizer(analyzer="char_wb", ngram_range=(1, 4), sublinear_tf=True)
-    # An answer of nothing but punctuation still has to be scored: the boundary mark makes it a token.
-    features = vectors.fit_transform([f"^{text}$" for text in train])
-    model = LogisticRegression(C=10.0, max_iter=1000).fit(features, np.asarray(train_labels))
-    return model.predict_proba(vectors.transform([f"^{text}$" for text in test]))[:, 1]
-
-
-__all__ = ["PENALTIES", "PROBE_SITES", "LayerProbes", "TruthProbe", "fit_layers", "text_only_scores"]
+__all__ = ["PENALTIES", "PROBE_SITES", "LayerProbes", "TruthProbe", "fit_layers"]

@@ -11,13 +11,13 @@ from anchorlens.analysis.cuts import last_answer_states
 from anchorlens.analysis.pairs import Pair
 from anchorlens.analysis.probes import LayerProbes, TruthProbe, fit_layers
 from anchorlens.analysis.truth import TruthRows, truth_reader
-from anchorlens.engine.interventions import window_layers
 from anchorlens.engine.readouts import READOUTS, AnswerReader, Reader, ReadoutLike, ReadPlan, StateReader, make_readout
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.questions.tokens import TokenRow
 
 TRUTH_READOUTS = ("probe", "p_true")
+_ORDER = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Reading:
     Attributes:
         make: The reader of a batch.
         rows: Rows that are measured, where the reading decides them (truth readouts); None where it does not.
+        truth: All rows with their splits, for truth readouts.
         k_star: The probe's layer; None for the others.
         probes: All probes that were fitted or given.
         event_is_true: P is that of the answer being true, not false.
@@ -34,6 +35,7 @@ class Reading:
 
     make: Callable[[Sequence[Pair]], Reader]
     rows: tuple[TokenRow, ...] | None = None
+    truth: TruthRows | None = None
     k_star: int | None = None
     probes: LayerProbes | None = None
     event_is_true: bool = False
@@ -42,11 +44,22 @@ class Reading:
         """1 where what P speaks of is the case."""
         return 1 - row.answer.label if self.event_is_true else row.answer.label
 
-    def reached(self, layers: Sequence[int], window: int, n_layers: int) -> tuple[int, ...]:
-        """Layers whose change can reach the probe; the cells of the others are missing, not zero."""
-        if self.k_star is None:
-            return tuple(layers)
-        return tuple(layer for layer in layers if window_layers(layer, window, n_layers)[0] <= self.k_star)
+    def reaches(self, first: int, site: SiteLike, *, at_answer: bool) -> bool:
+        """Whether a change can reach the probe; cells that cannot are missing, not zero.
+
+        Args:
+            first: Lowest layer that is changed.
+            site: Where in the block.
+            at_answer: Whether the probe's own position is among those that are changed.
+        """
+        if self.k_star is None or self.probes is None or first < self.k_star:
+            return True
+        if first > self.k_star:
+            return False
+        # In the probe's own layer: from other positions only by that layer's attention, which reads resid_pre.
+        if not isinstance(site, str) or site == "resid_pre":
+            return True
+        return at_answer and _ORDER.index(site) <= _ORDER.index(self.probes.site)
 
 
 def readout_name(readout: ReadoutLike) -> str:
@@ -75,7 +88,7 @@ def answer_reading(readout: ReadoutLike) -> Reading:
 
 def truth_question_reading(adapter: Adapter, rows: TruthRows) -> Reading:
     """P(yes) where the model is asked whether the answer is right; all rows are measured."""
-    return Reading(lambda pairs: truth_reader(adapter, [p.target for p in pairs]), rows.rows, event_is_true=True)
+    return Reading(lambda pairs: truth_reader(adapter, [p.target for p in pairs]), rows.rows, rows, event_is_true=True)
 
 
 def probe_reading(
@@ -106,7 +119,7 @@ def probe_reading(
         last = torch.tensor([row.positions["answer"][-1] for row in targets])
         return StateReader(k, where, last, _scorer(probe, [row.example.question_id for row in targets]))
 
-    return Reading(make, tuple(rows.rows[i] for i in rows.of("test")), k, probes)
+    return Reading(make, tuple(rows.rows[i] for i in rows.of("test")), rows, k, probes)
 
 
 def _scorer(probe: TruthProbe, question_ids: Sequence[str]) -> Callable[[Tensor], Float[Tensor, "example"]]:

@@ -4,7 +4,7 @@ Method: at one layer, the stream at an anchor's positions is replaced by that of
 answer is read. ΔP = 100 * (P after - P before), in percentage points; negative where the change took support away (noising), or
 positive where it gave support back (denoising). Beside every curve stands a null: the donor's streams at random other positions.
 
-Scope: one model, one data set, one site, one readout in each call. Not done here: probes and knockout.
+Scope: one model, one data set, one site, one readout in each call. Truth readouts: :mod:`anchorlens.analysis.readings`.
 """
 
 from collections import Counter
@@ -27,8 +27,8 @@ from anchorlens.analysis.readings import (
 )
 from anchorlens.analysis.rows import Rows, check_not_empty, drop, known_rows, make_rows, tick
 from anchorlens.analysis.stream_statistics import StreamStatistics
-from anchorlens.analysis.swap_config import SwapConfig, check_swap, check_truth
-from anchorlens.analysis.truth import truth_rows
+from anchorlens.analysis.swap_config import SwapConfig, check_no_truth, check_swap, check_truth
+from anchorlens.analysis.truth import TruthRows, text_only, truth_rows
 from anchorlens.engine.plan import rows_per_batch
 from anchorlens.engine.readouts import Metrics, ReadoutLike
 from anchorlens.engine.reference import run_swaps
@@ -41,7 +41,7 @@ from anchorlens.questions.example import Dropped, Example
 from anchorlens.questions.given import FRACTIONS
 from anchorlens.questions.prompts import FewShotPrompt, PromptLike, make_prompt
 from anchorlens.questions.tokens import RowTokenizer, TokenRow
-from anchorlens.results.provenance import data_record, environment, model_record, run_id_of
+from anchorlens.results.provenance import data_record, environment, model_record, no_nan, run_id_of
 from anchorlens.results.sweep import SweepResult, examples_frame, samples_frame
 
 
@@ -140,6 +140,11 @@ def swap_sweep(
             config, answers=answers, distractor=distractor, delta_kind=delta_kind, probes=probes, probe_site=probe_site,
             fractions=fractions, n_layers=adapter.n_layers,
         )  # fmt: skip
+    else:
+        check_no_truth(
+            config.readout, answers=(answers, "given"), distractor=(distractor, "matched"), delta_kind=(delta_kind, "confidence"),
+            probes=(probes, None), probe_site=(probe_site, "resid_post"), fractions=(fractions, FRACTIONS),
+        )  # fmt: skip
     plan = _prepare(
         adapter, qa, config, prompt=prompt, add_bos=add_bos, rule=donors, site=site, readout=readout, probes=probes,
         batch_size=batch_size, progress=progress,
@@ -225,7 +230,16 @@ def _truth_rows(
 
 def _run(adapter: Adapter, plan: _Plan, *, site: SiteLike, batch_size: int | None, progress: bool) -> SweepResult:
     config, reading = plan.config, plan.reading
-    layers = reading.reached(config.layers, config.window, adapter.n_layers)
+    layers = tuple(
+        layer
+        for layer in config.layers
+        if any(_reached(config, reading, anchor, "none", layer, site) for anchor in config.anchors)
+    )
+    if not layers:
+        raise InputError(
+            f"The probe reads layer {reading.k_star}, and no change at layers {config.layers} of {config.site} can reach it. "
+            "Take lower layers."
+        )
     card = card_of(adapter.model)
     width = max(len(p.target.ids) for p in plan.pairs.pairs)
     size = rows_per_batch(adapter, width, batch_size)
@@ -246,7 +260,7 @@ def _run(adapter: Adapter, plan: _Plan, *, site: SiteLike, batch_size: int | Non
                 on_forward=lambda rows: tick(bar, rows),
             )  # fmt: skip
             shared = {**_keys(config), **ids, "run_id": run_id}
-            frames.append(samples_frame(shared, layers, *_columns(config, reading, layers, pairs, before, after)))
+            frames.append(samples_frame(shared, layers, *_columns(config, reading, site, layers, pairs, before, after)))
     samples = pd.concat(frames, ignore_index=True)
     record = {
         "config": asdict(config),
@@ -261,9 +275,18 @@ def _run(adapter: Adapter, plan: _Plan, *, site: SiteLike, batch_size: int | Non
             "failed_pairs": plan.pairs.failed_pairs,
         },
     }
-    if reading.probes is not None and reading.k_star is not None:
-        record["probe"] = {"k_star": reading.k_star, "validation_auc": reading.probes.probes[reading.k_star].validation_auc_}
-    return SweepResult.make(samples, _examples(plan, run_id), record, run_id)
+    if reading.truth is not None:
+        record["probe"] = _probe_record(config, reading, reading.truth)
+        record["counts"]["rows"] = reading.truth.sizes
+    return SweepResult.make(samples, _examples(plan, run_id), record, run_id).with_probes(reading.probes)
+
+
+def _probe_record(config: SwapConfig, reading: Reading, truth: TruthRows) -> dict[str, object]:
+    """k*, the probes' validation AUC, and what the answers' text alone tells."""
+    aucs = {} if reading.probes is None else {str(k): p.validation_auc_ for k, p in reading.probes.probes.items()}
+    readable = all(len({truth.rows[i].answer.label for i in truth.of(name)}) == 2 for name in ("train", "test"))
+    alone = text_only(truth, n_resamples=config.n_resamples, seed=config.seed) if readable else None
+    return {"k_star": reading.k_star, "validation_auc": no_nan(aucs), "text_only": alone}
 
 
 def _keys(config: SwapConfig) -> dict[str, object]:
@@ -276,6 +299,7 @@ def _keys(config: SwapConfig) -> dict[str, object]:
 def _columns(
     config: SwapConfig,
     reading: Reading,
+    site: SiteLike,
     layers: Sequence[int],
     pairs: Sequence[Pair],
     before: Metrics,
@@ -293,8 +317,16 @@ def _columns(
     cells: list[tuple[dict[str, object], Metrics]] = []
     for place, metrics in zip(pairs[0].placements, after, strict=True):
         trivial = [place.control == "none" and _is_trivial(config, reading, place.anchor, layer) for layer in layers]
-        cells.append(({"anchor": place.anchor, "control": place.control, "trivial": np.array(trivial)}, metrics))
+        reached = [_reached(config, reading, place.anchor, place.control, layer, site) for layer in layers]
+        own = {"anchor": place.anchor, "control": place.control, "trivial": np.array(trivial), "reached": np.array(reached)}
+        cells.append((own, metrics))
     return rows, cells, before
+
+
+def _reached(config: SwapConfig, reading: Reading, anchor: str, control: str, layer: int, site: SiteLike) -> bool:
+    """Whether a cell can reach what is read."""
+    first = max(0, layer - (config.window - 1) // 2)
+    return reading.reaches(first, site, at_answer=anchor == "answer" and control == "none")
 
 
 def _is_trivial(config: SwapConfig, reading: Reading, anchor: str, layer: int) -> bool:
@@ -327,7 +359,11 @@ def _examples(plan: _Plan, run_id: str) -> pd.DataFrame:
     if plan.statistics is not None:
         donors = {row.row_id: row for row in plan.statistics.reference} if plan.config.donors == "mean" else {}
     base = [row for row in plan.rows.rows if row.row_id in donor_ids]
-    inputs = {"base": base, "donor": list(donors.values()), "corrupt": list(corrupt.values())}
+    truth, measured = plan.reading.truth, plan.reading.rows or ()
+    fitted: dict[str, list[TokenRow]] = {}
+    if truth is not None and len(measured) < len(truth.rows):  # p_true measures every row
+        fitted = {name: [truth.rows[i] for i in truth.of(name)] for name in ("train", "validation")}
+    inputs = {"base": base, **fitted, "donor": list(donors.values()), "corrupt": list(corrupt.values())}
     return examples_frame(
         run_id, plan.data.name, plan.config.prompt, inputs=inputs, dropped=plan.dropped, donor_ids=donor_ids, positions=nulls
     )

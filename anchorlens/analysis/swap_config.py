@@ -42,6 +42,7 @@ class SwapConfig:
     distractor: str = ""
     fractions: tuple[float, float, float] | None = None
     probe_site: str = ""
+    probes: str = ""
 
     @property
     def mode(self) -> str:
@@ -95,6 +96,11 @@ def check_truth(
 ) -> SwapConfig:  # fmt: skip
     """Arguments that only truth readouts have."""
     check_answers(answers, distractor)
+    if config.direction == "denoising" and delta_kind == "confidence":
+        raise InputError(
+            "direction='denoising' starts from a corrupt input, and delta_kind='confidence' speaks of the clean prediction. "
+            "Use delta_kind='true_label' or 'signed'."
+        )
     for value, known, what in ((delta_kind, DELTA_KINDS, "delta_kind"), (probe_site, PROBE_SITES, "probe_site")):
         if value not in known:
             raise InputError(f"Unknown {what}={value!r}. {did_you_mean(value, known)}")
@@ -103,9 +109,27 @@ def check_truth(
     if probes is not None and (config.readout != "probe" or max(probes.layers) >= n_layers):
         raise InputError(f"probes= is for readout='probe' and a model with these layers; got readout={config.readout!r}.")
     where = "" if config.readout == "p_true" else probe_site if probes is None else probes.site
+    given = "" if probes is None else probes.fingerprint
     return replace(
-        config, delta_kind=delta_kind, answers=answers, distractor=distractor, fractions=fractions, probe_site=where
+        config,
+        delta_kind=delta_kind,
+        answers=answers,
+        distractor=distractor,
+        fractions=fractions,
+        probe_site=where,
+        probes=given,
     )
 
 
-__all__ = ["SwapConfig", "check_swap", "check_truth"]
+def check_no_truth(readout: str, **given: tuple[object, object]) -> None:
+    """Arguments that an answer readout would pass over, each with its default.
+
+    Raises:
+        InputError: One is not the default.
+    """
+    for name, (value, default) in given.items():
+        if value != default:
+            raise InputError(f"{name}= belongs to the readouts 'probe' and 'p_true'; this sweep has readout={readout!r}.")
+
+
+__all__ = ["SwapConfig", "check_no_truth", "check_swap", "check_truth"]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from anchorlens.analysis.probes import text_only_scores
 from anchorlens.analysis.rows import answered_rows, drop
 from anchorlens.analysis.stats import Resamples, interval
+from anchorlens.analysis.text_only import text_only_scores
 from anchorlens.engine.readouts import ChoiceReader
 from anchorlens.errors import EmptySweepError, InputError, LeakError, did_you_mean
 from anchorlens.models.adapter import Adapter
@@ -19,8 +19,6 @@ from anchorlens.questions.given import DISTRACTORS, SPLITS, given_answers, split
 from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, TokenRow
 
 ANSWERS = ("given", "generated")
-# A classifier of the answer's text alone is cross-checked with at least this many test rows.
-_FEW = 20
 
 
 @dataclass(frozen=True)
@@ -130,12 +128,26 @@ def truth_rows(
                 tokenizer.tokenizer, tokenizer.prompt, add_bos=tokenizer.add_bos, max_length=tokenizer.max_length
             ), max_new_tokens=max_new_tokens, batch_size=batch_size, progress=progress,
         )  # fmt: skip
-        asked = own.rows if not tokenizer.ask else tuple(tokenizer.row(row.example, row.answer) for row in own.rows)
-        return TruthRows(asked, tuple(split[row.example.question_id] for row in asked), own.dropped)
+        asked, dropped = _asked(own.rows, tokenizer)
+        return TruthRows(asked, tuple(split[row.example.question_id] for row in asked), (*own.dropped, *dropped))
     rows, dropped = _given_rows(examples, tokenizer, split, distractor=distractor, seed=seed)
     kept = TruthRows(rows, tuple(split[row.example.question_id] for row in rows), dropped)
     kept.check_balance()
     return kept
+
+
+def _asked(rows: Sequence[TokenRow], tokenizer: RowTokenizer) -> tuple[tuple[TokenRow, ...], list[Dropped]]:
+    """The same rows with the question whether the answer is right, where the tokenizer asks it."""
+    if not tokenizer.ask:
+        return tuple(rows), []
+    kept: list[TokenRow] = []
+    dropped: list[Dropped] = []
+    for row in rows:
+        try:
+            kept.append(tokenizer.row(row.example, row.answer))
+        except RowDropped as why:
+            dropped.append(drop(row.example, why.reason, why.detail))
+    return tuple(kept), dropped
 
 
 def _given_rows(
@@ -235,4 +247,13 @@ def _first_tokens(adapter: Adapter, words: Sequence[str]) -> set[int]:
     return {int(hf(form, add_special_tokens=False)["input_ids"][0]) for form in forms}  # pyright: ignore
 
 
-__all__ = ["ANSWERS", "TruthRows", "half_splits", "shuffled_labels", "text_only", "truth_reader", "truth_rows"]
+__all__ = [
+    "ANSWERS",
+    "TruthRows",
+    "check_answers",
+    "half_splits",
+    "shuffled_labels",
+    "text_only",
+    "truth_reader",
+    "truth_rows",
+]

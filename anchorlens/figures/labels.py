@@ -207,7 +207,7 @@ def _settings(protocol: str, rows: pd.DataFrame) -> list[str]:
     parts += [name for name in values("direction") if name != "noising"]
     parts += [f"site {name}" for name in values("site") if protocol != "swap" or name != "resid_pre"]
     windows = sorted({int(value) for value in rows["window"].dropna()})
-    if any(window > 1 for window in windows):
+    if any(window > (0 if protocol == "knockout" else 1) for window in windows):
         parts.append(f"window {', '.join(map(str, windows))}")
     readout = values("readout")
     if readout in (["probe"], ["p_true"]):

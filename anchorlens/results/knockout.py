@@ -79,15 +79,26 @@ class KnockoutResult(SweepResult):
     """What a knockout sweep measured; frozen.
 
     Attributes:
-        probes: The probes that were read; None for the readout ``p_true``.
+        placebo_probes: The probes of the placebos: ``shuffled_labels``, ``fold_a`` (splits) and ``fold_b`` (is read).
     """
 
-    probes: LayerProbes | None = None
+    placebo_probes: Mapping[str, LayerProbes] = field(default_factory=dict)
     _memo: dict[str, Any] = field(default_factory=dict, compare=False)
 
-    def with_probes(self, probes: LayerProbes | None) -> "KnockoutResult":
+    def with_probes(
+        self, probes: LayerProbes | None, placebo_probes: Mapping[str, LayerProbes] | None = None
+    ) -> "KnockoutResult":
         """The same result with its probes beside it."""
-        return replace(self, probes=probes, _memo={}, _cache={})
+        return replace(self, probes=probes, placebo_probes=dict(placebo_probes or {}), _memo={}, _cache={})
+
+    @property
+    def shown_layer(self) -> int:
+        """The layer that summary and verdict speak of: k*, or the nearest measured layer below; the last one for ``p_true``."""
+        measured = [
+            layer for layer, row in zip(self.layers, self._tables["none"].after, strict=True) if not np.isnan(row).all()
+        ]
+        below = [layer for layer in measured if self.k_star is None or layer <= self.k_star]
+        return (below or measured)[-1]
 
     @property
     def k_star(self) -> int | None:
@@ -102,7 +113,7 @@ class KnockoutResult(SweepResult):
     @property
     def verdict(self) -> str:
         """One paragraph in words: what stands beyond the controls, and what does not."""
-        return knockout_verdict(self.record, self.curves(controls=True), self.effects())
+        return knockout_verdict(self.record, self.shown_layer, self.curves(controls=True), self.effects())
 
     def curves(self, *, controls: bool = False) -> pd.DataFrame:
         """Mean ΔP by pathway and layer with its 95 % band, n questions, mean π before, and the probe's clean AUC.
@@ -132,7 +143,7 @@ class KnockoutResult(SweepResult):
 
     def summary(self) -> pd.DataFrame:
         """One row: at k* (at the last layer for ``p_true``) AUC, group sizes, Q, A and All, gap, and the effects beyond placebos."""
-        layer = self.k_star if self.k_star is not None else self.layers[-1]
+        layer = self.shown_layer
         effects = self.effects()
         at = self.layers.index(layer)
         here = effects[effects["layer"] == layer]
@@ -144,7 +155,7 @@ class KnockoutResult(SweepResult):
         for name, short in ((Q, "q"), (A, "a"), (ALL, "all")):
             group = self._groups["none"][name]
             record |= {f"n_{short}": int(group.n[at]), short: float(group.mean[at])}
-        record["gap"] = there.get(("gap", "none"), np.nan)
+        record |= {"gap": there.get(("gap", "none"), np.nan), "gap_matched": there.get(("gap", "matched"), np.nan)}
         for placebo in (p for p in PLACEBOS if p in self._groups):
             record |= {f"gap_{placebo}": there["placebo_gap", placebo], f"effect_{placebo}": there["effect", placebo]}
         return pd.DataFrame([record])

@@ -57,6 +57,11 @@ def data_record(data: QAData) -> dict[str, object]:
     }  # fmt: skip
 
 
+def no_nan(values: Mapping[str, float]) -> dict[str, float | None]:
+    """Numbers as JSON has them: what is not a number is null."""
+    return {key: None if value != value else float(value) for key, value in values.items()}
+
+
 def run_id_of(*parts: Mapping[str, object]) -> str:
     """A short name of configuration, model and data: the same inputs give the same id."""
     text = json.dumps(parts, sort_keys=True, default=str, ensure_ascii=False)

@@ -51,7 +51,7 @@ def check_target(path: "str | Path", *, overwrite: bool = False) -> Path:
 def save_run(results: Sequence[SweepResult], path: "str | Path", *, overwrite: bool = False) -> Path:
     """Write sweeps as one run directory: run.json, examples, samples and curves as parquet, figure.html.
 
-    Knockout sweeps add effects.parquet and, in probes/RUN_ID, the probes that were read.
+    Knockout sweeps add effects.parquet; sweeps read by probes add these in probes/RUN_ID, those of placebos in folders below.
 
     Args:
         results: Sweeps of any number of models and data sets.
@@ -82,9 +82,12 @@ def save_run(results: Sequence[SweepResult], path: "str | Path", *, overwrite: b
         knockouts = [r for r in results if isinstance(r, KnockoutResult)]
         if knockouts:
             _write(work / EFFECTS, pd.concat([r.effects() for r in knockouts], ignore_index=True), None)
-        for result in knockouts:
+        for result in results:
+            folder = work / "probes" / result.run_id
             if result.probes is not None:
-                result.probes.save(work / "probes" / result.run_id)
+                result.probes.save(folder)
+            for name, probes in result.placebo_probes.items() if isinstance(result, KnockoutResult) else ():
+                probes.save(folder / name)
         try:
             save_html(plot_curves(curves), work / "figure.html")
         except InputError as why:  # curves that cannot share a figure are no reason to lose them
@@ -162,8 +165,13 @@ def load_run(path: "str | Path") -> list[SweepResult]:
         kind = KnockoutResult if knockout else SweepResult
         result = kind.make(samples[samples["run_id"] == run_id], examples[examples["run_id"] == run_id], own, run_id)
         folder = Path(path) / "probes" / run_id
-        if isinstance(result, KnockoutResult) and folder.is_dir():
-            result = result.with_probes(LayerProbes.load(folder))
+        if folder.is_dir():
+            probes = LayerProbes.load(folder)
+            if isinstance(result, KnockoutResult):
+                placebos = {sub.name: LayerProbes.load(sub) for sub in sorted(folder.iterdir()) if sub.is_dir()}
+                result = result.with_probes(probes, placebos)
+            else:
+                result = result.with_probes(probes)
         results.append(result)
     return results
 

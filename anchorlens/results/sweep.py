@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anchorlens.analysis.pathways import delta_p
-from anchorlens.analysis.stats import bootstrap_mean
+from anchorlens.analysis.stats import Resamples, bootstrap_mean, interval
 from anchorlens.engine.readouts import Metrics
 from anchorlens.errors import InputError
 from anchorlens.questions.example import Dropped
@@ -21,6 +21,8 @@ from anchorlens.questions.tokens import TokenRow
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from anchorlens.analysis.probes import LayerProbes
 
 SAMPLE_COLUMNS = (
     "run_id", "model", "dataset", "example_id", "question_id", "protocol", "anchor", "pathway", "layer", "site", "window",
@@ -55,7 +57,8 @@ def samples_frame(
         layers: Layers of the cells.
         rows: ``example_id``, ``question_id``, ``donor_id`` and ``event`` of each row of the batch; ``event`` is 1 where what P
             speaks of is the case (see :func:`~anchorlens.analysis.pathways.support`).
-        cells: For each anchor and control its own columns (``trivial`` by layer) and the metrics after, [layer example].
+        cells: For each anchor and control its own columns (``trivial`` and ``reached`` by layer; cells that are not reached get no
+            row) and the metrics after, [layer example].
         before: Metrics of the clean pass, [example].
     """
     n_layers, n_rows = len(layers), len(rows)
@@ -74,7 +77,7 @@ def samples_frame(
         pair = (frame["p_before"].to_numpy(), frame["p_after"].to_numpy())
         event = np.tile(rows["event"].to_numpy(dtype=np.float64), n_layers)
         frame["delta_p"] = 100.0 * (pair[1] - pair[0]) if kind == "probability" else delta_p(*pair, event, kind)
-        frames.append(frame[list(SAMPLE_COLUMNS)])
+        frames.append(frame.loc[np.repeat(np.asarray(own["reached"]), n_rows), list(SAMPLE_COLUMNS)])
     return pd.concat(frames, ignore_index=True)
 
 
@@ -146,6 +149,7 @@ class SweepResult:
         anchors: Anchors, in the order of :attr:`delta_p`.
         layers: Layers, in the order of :attr:`delta_p`.
         example_ids: Examples, in the order of :attr:`delta_p`.
+        probes: The probes that were read; None for other readouts.
     """
 
     run_id: str
@@ -155,6 +159,7 @@ class SweepResult:
     example_ids: tuple[str, ...]
     _samples: pd.DataFrame
     _examples: pd.DataFrame
+    probes: "LayerProbes | None" = None
     _cache: dict[str, pd.DataFrame] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -172,6 +177,10 @@ class SweepResult:
             run_id, record, anchors, layers, order, keyed[list(SAMPLE_COLUMNS)].reset_index(drop=True),
             examples.reset_index(drop=True),
         )  # fmt: skip
+
+    def with_probes(self, probes: "LayerProbes | None") -> "Self":
+        """The same result with its probes beside it."""
+        return replace(self, probes=probes, _cache={})
 
     @property
     def model(self) -> str:
@@ -213,9 +222,30 @@ class SweepResult:
         """
         if "curves" not in self._cache:
             config = self.record["config"]
-            self._cache["curves"] = curves_frame(self._samples, n_resamples=config["n_resamples"], seed=config["seed"])
+            curves = curves_frame(self._samples, n_resamples=config["n_resamples"], seed=config["seed"])
+            self._cache["curves"] = curves.assign(**self._auc()).astype(PROBE_TYPES)
         frame = self._cache["curves"]
         return (frame if controls else frame[frame["control"] == "none"]).reset_index(drop=True)
+
+    def _auc(self) -> dict[str, Any]:
+        """Clean AUC of a truth readout over the measured rows, with its interval; nothing for other readouts."""
+        config = self.record["config"]
+        if config["readout"] not in ("probe", "p_true"):
+            return {}
+        base = self._examples[self._examples["role"] == "base"].set_index("example_id")
+        before = self._samples.groupby("example_id", sort=False)["p_before"].first()
+        labels = base.loc[before.index, "label"].to_numpy(dtype=np.float64)
+        event = 1 - labels if config["readout"] == "p_true" else labels
+        ids = base.loc[before.index, "question_id"].to_numpy()
+        draws = Resamples.of(ids, n_resamples=config["n_resamples"], seed=config["seed"])
+        auc, many = draws.aucs(before.to_numpy(), event)
+        low, high = interval(many[:, None], np.array([True]))
+        return {
+            "auc": auc,
+            "auc_low": low[0],
+            "auc_high": high[0],
+            "signal": pd.NA if low[0] != low[0] else bool(low[0] > 0.5),
+        }
 
     def summary(self) -> pd.DataFrame:
         """One row an anchor: the layer of the strongest effect, ΔP with interval, the null there, P before, n."""
@@ -264,6 +294,8 @@ def curves_frame(samples: pd.DataFrame, *, n_resamples: int, seed: int) -> pd.Da
     group_keys = [key for key in CURVE_KEYS if key != "layer"]
     frames: list[pd.DataFrame] = []
     for keys, group in samples.groupby(group_keys, sort=False, dropna=False):
+        if group["delta_kind"].iloc[0] == "confidence":  # the confidence in the clean prediction, as ΔP is
+            group = group.assign(p_before=np.maximum(group["p_before"], 1 - group["p_before"]))
         per_row = group.groupby(["example_id", "question_id", "layer"], sort=False)[["delta_p", "p_before"]].mean()
         wide = per_row["delta_p"].unstack("layer").sort_index(axis=1)
         before = per_row["p_before"].unstack("layer").reindex(index=wide.index, columns=wide.columns)

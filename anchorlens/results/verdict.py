@@ -23,11 +23,12 @@ PLACEBO_WORDS = {
 }
 
 
-def knockout_verdict(record: Mapping[str, Any], curves: pd.DataFrame, effects: pd.DataFrame) -> str:
+def knockout_verdict(record: Mapping[str, Any], layer: int, curves: pd.DataFrame, effects: pd.DataFrame) -> str:
     """One paragraph.
 
     Args:
         record: Of the sweep.
+        layer: The layer that it speaks of: k* where there is a probe.
         curves: With controls.
         effects: Of the same sweep.
     """
@@ -36,20 +37,27 @@ def knockout_verdict(record: Mapping[str, Any], curves: pd.DataFrame, effects: p
         (str(row.quantity), str(row.control), int(row.layer)): Fact(float(row.value), float(row.ci_low), float(row.ci_high))
         for row in effects[["quantity", "control", "layer", "value", "ci_low", "ci_high"]].itertuples(index=False)
     }
-    layer = record["probe"]["k_star"]
-    layer = int(curves["layer"].max()) if layer is None else int(layer)
     parts = [_signal(record, by, layer), _leak(record)]
     if not _has_signal(by, layer):
         parts.append("No claim about pathways is made: a split by a readout without signal draws Q below A by construction.")
-        return " ".join(part for part in parts if part)
-    parts.append(_groups(curves, layer))
+    elif config["delta_kind"] != "confidence":
+        parts.append(
+            f"The verdict on pathways is made for delta_kind='confidence' alone; this sweep has {config['delta_kind']!r}."
+        )
+    else:
+        parts += _pathways(config, by, layer, curves)
+    return " ".join(part for part in parts if part)
+
+
+def _pathways(config: Mapping[str, Any], by: Facts, layer: int, curves: pd.DataFrame) -> list[str]:
+    parts = [_groups(curves, layer)]
     if not config["placebos"]:
-        parts.append("No placebo was measured, so how much of this gap is selection is not known.")
-        return " ".join(part for part in parts if part)
-    parts += _effects(by, layer, [p for p in PLACEBO_WORDS if ("effect", p, layer) in by])
+        return [*parts, "No placebo was measured, so how much of this gap is selection is not known."]
+    expected = [p for p in PLACEBO_WORDS if config["readout"] == "probe" or p == "random_tokens"]
+    parts += _effects(by, layer, expected)
     if config["answers"] == "given":
         parts.append("With given answers the answer alone carries no label: A-Anchored means 'did not flip', no more.")
-    return " ".join(part for part in parts if part)
+    return parts
 
 
 def _has_signal(by: Facts, layer: int) -> bool:
@@ -59,11 +67,14 @@ def _has_signal(by: Facts, layer: int) -> bool:
 def _signal(record: Mapping[str, Any], by: Facts, layer: int) -> str:
     auc = by["auc", "none", layer]
     reader = "The probe" if record["config"]["readout"] == "probe" else "P(True)"
-    where = f" at k* = {layer}" if record["probe"]["k_star"] is not None else ""
-    said = f"{reader} tells true from false answers{where} with AUC {_interval(auc, 2)}"
+    k = record["probe"]["k_star"]
+    where = f" at k* = {k}" if k is not None else ""
+    if auc.value != auc.value:
+        return f"{reader}: no AUC can be computed{where}, because the measured rows lack true or false answers."
     if _has_signal(by, layer):
         cut = by["auc_knocked_out", "none", layer]
-        return f"{said}; with the edges {record['config']['edges']} cut ({record['config']['mode']}) {_interval(cut, 2)}."
+        what = f"with the edges {record['config']['edges']} cut ({record['config']['mode']})"
+        return f"{reader} tells true from false answers{where} with AUC {_interval(auc, 2)}; {what} {_interval(cut, 2)}."
     return f"{reader} shows no signal{where}: AUC {_interval(auc, 2)}, an interval that reaches 0.5."
 
 
@@ -86,38 +97,52 @@ def _groups(curves: pd.DataFrame, layer: int) -> str:
     return f"ΔP there: {', '.join(said)}."
 
 
-def _effects(by: Facts, layer: int, placebos: Sequence[str]) -> list[str]:
-    gap = by["gap", "none", layer]
-    if gap.value != gap.value or not placebos:
-        return ["One of the groups is empty, or no placebo could be measured: no effect can be stated."]
-    said = [f"The gap between Q and A is {_interval(gap, 1)} points. Against the controls:"]
-    verdicts: list[bool] = []
-    for placebo in placebos:
-        other, effect = by["placebo_gap", placebo, layer], by["effect", placebo, layer]
-        if placebo == "cross_fold":
-            # Here the placebo's gap is itself free of the probe's selection: it has to stand, not to vanish.
-            stands = other.high < 0
-            said.append(f"{PLACEBO_WORDS[placebo]}: {_interval(other, 1)} of the gap {'stands' if stands else 'is left'};")
+def _effects(by: Facts, layer: int, expected: Sequence[str]) -> list[str]:
+    gap, matched = by["gap", "none", layer], by.get(("gap", "matched", layer))
+    if gap.value != gap.value:
+        return ["One of the groups is empty: there is no gap to speak of."]
+    as_many = (
+        ""
+        if matched is None or matched == gap
+        else f" ({_interval(matched, 1)} with as few E_Q tokens cut as there are others)"
+    )
+    said = [f"The gap between Q and A is {_interval(gap, 1)} points{as_many}. Against the controls:"]
+    verdicts: dict[str, bool] = {}
+    for placebo in expected:
+        words = PLACEBO_WORDS[placebo]
+        nothing = Fact(float("nan"), float("nan"), float("nan"))
+        other, effect = (by.get((name, placebo, layer), nothing) for name in ("placebo_gap", "effect"))
+        judged = other if placebo == "cross_fold" else effect
+        if judged.high != judged.high:
+            said.append(f"{words}: could not be measured, a group is empty or too small;")
+        elif placebo == "cross_fold":
+            # This gap is itself free of the probe's selection: it has to stand, not to vanish.
+            verdicts[placebo] = other.high < 0
+            said.append(f"{words}: {_interval(other, 1)} of the gap {'stands' if verdicts[placebo] else 'is left'};")
         else:
-            stands = effect.high < 0
-            said.append(f"{PLACEBO_WORDS[placebo]}: {_interval(other, 1)}, so an effect of {_interval(effect, 1)};")
-        verdicts.append(stands)
+            verdicts[placebo] = effect.high < 0
+            said.append(f"{words}: {_interval(other, 1)}, so an effect of {_interval(effect, 1)};")
     said[-1] = said[-1].rstrip(";") + "."
-    if gap.value >= 0 or not any(verdicts):
-        end = "There is no effect beyond the controls at this layer."
-    elif all(verdicts):
-        end = "The effect stands beyond every control at this layer."
-    else:
-        failed = [p for p, ok in zip(placebos, verdicts, strict=True) if not ok]
-        end = f"The evidence is mixed: it does not stand beyond {', '.join(failed)}."
-    beyond = _layers_beyond(by)
-    return [*said, end, beyond]
+    return [*said, _conclusion(gap, verdicts, expected), _layers_beyond(by)]
+
+
+def _conclusion(gap: Fact, verdicts: Mapping[str, bool], expected: Sequence[str]) -> str:
+    missing = [p for p in expected if p not in verdicts]
+    if not verdicts:
+        return "No control could be measured: no effect can be stated."
+    if gap.value >= 0 or not any(verdicts.values()):
+        return "There is no effect beyond the controls at this layer."
+    if not all(verdicts.values()):
+        return f"The evidence is mixed: it does not stand beyond {', '.join(p for p, ok in verdicts.items() if not ok)}."
+    without = f" that could be measured ({', '.join(missing)} could not)" if missing else ""
+    return f"The effect stands beyond every control{without} at this layer."
 
 
 def _layers_beyond(by: Facts) -> str:
     """Layers at which the probe has signal and the effect beyond random tokens has an interval below zero."""
-    measured = [layer for quantity, control, layer in by if (quantity, control) == ("effect", "random_tokens")]
-    layers = [i for i in measured if by["effect", "random_tokens", i].high < 0 and _has_signal(by, i)]
+    facts = {k: fact for (quantity, control, k), fact in by.items() if (quantity, control) == ("effect", "random_tokens")}
+    measured = [k for k, fact in facts.items() if fact.high == fact.high]
+    layers = [k for k in measured if facts[k].high < 0 and _has_signal(by, k)]
     if not measured:
         return ""
     if not layers:

@@ -92,6 +92,9 @@ def test_same_seed_same_bytes_and_saved_as_loaded(tiny_model, data, sweep, tmp_p
     pd.testing.assert_frame_equal(loaded.curves(controls=True), sweep.curves(controls=True))
     pd.testing.assert_frame_equal(loaded.effects(), sweep.effects())
     assert loaded.probes.best_layer == sweep.k_star
+    assert set(loaded.placebo_probes) == {"shuffled_labels", "fold_a", "fold_b"}
+    # The cross-fold split can be made again from the stored probes and P.
+    assert loaded.placebo_probes["fold_a"].fingerprint == sweep.placebo_probes["fold_a"].fingerprint
     pd.testing.assert_frame_equal(al.load_curves(tmp_path / "a"), sweep.curves(controls=True))
 
 
@@ -195,6 +198,7 @@ def test_shuffles_and_folds(tiny_model, data):
 
 def test_windows_are_read_at_k_star_and_miss_what_cannot_reach_it(tiny_model, data, sweep):
     window = al.knockout_sweep(tiny_model("llama"), data, window=1, **OPTIONS)
+    assert window.shown_layer <= window.k_star
     own = window.samples().query("control == 'none'")
     assert set(own["layer"]) == {layer for layer in window.layers if layer <= window.k_star}
     # The same split: rows that flip under the whole cut.
@@ -209,7 +213,7 @@ def test_windows_are_read_at_k_star_and_miss_what_cannot_reach_it(tiny_model, da
 def test_cut_layers_leave_the_layers_below_untouched(tiny_model, data, sweep):
     late = al.knockout_sweep(tiny_model("llama"), data, cut_layers=(1, len(sweep.layers) - 1), placebos=False, **OPTIONS)
     own = late.samples()
-    assert (own[own["layer"] == 0]["delta_p"] == 0).all()
+    assert 0 not in set(own["layer"])  # nothing is cut there: missing, not zero
     assert own[own["layer"] == len(sweep.layers) - 1]["delta_p"].abs().max() > 0
 
 
@@ -298,6 +302,27 @@ def test_swaps_are_read_by_a_probe_at_k_star(tiny_model, data, sweep):
     assert not trivial["question"].any()
     pi = np.where(own["p_before"] >= 0.5, own["p_after"] - own["p_before"], own["p_before"] - own["p_after"])
     np.testing.assert_allclose(own["delta_p"], 100 * pi)
+
+
+def test_swaps_that_cannot_reach_the_probe_are_missing_or_refused(tiny_model, data, sweep):
+    model, k = tiny_model("llama"), sweep.k_star
+    options = {"readout": "probe", "align": "last", "n_donors": 1, **OPTIONS}
+    late = al.swap_sweep(model, data, anchors=("question", "answer"), site="resid_post", **options)
+    own = late.samples().query("control == 'none'")
+    # resid_post of layer k* at other positions comes after its attention; at t* itself the probe reads the donor.
+    assert set(own.query("anchor == 'question'")["layer"]) == set(range(k))
+    assert set(own.query("anchor == 'answer'")["layer"]) == set(range(k + 1))
+    assert own.query(f"anchor == 'answer' and layer == {k}")["trivial"].all()
+    assert late.record["probe"]["text_only"]["auc"] == pytest.approx(0.5, abs=0.02)
+    assert late.curves()["auc"].nunique() == 1
+    above = range(k + 1, len(sweep.layers))
+    if above:
+        with pytest.raises(InputError, match=f"The probe reads layer {k}, and no change at layers"):
+            al.swap_sweep(model, data, layers=list(above), **options)
+    with pytest.raises(InputError, match="'confidence' speaks of the clean prediction"):
+        al.swap_sweep(model, data, direction="denoising", **options)
+    with pytest.raises(InputError, match="answers= belongs to the readouts 'probe' and 'p_true'"):
+        al.swap_sweep(model, data, answers="generated", progress=False)
 
 
 def test_swaps_are_read_by_p_true(tiny_model, data):

@@ -10,7 +10,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from anchorlens.analysis.probes import LayerProbes, TruthProbe, fit_layers, text_only_scores
+from anchorlens.analysis.probes import LayerProbes, TruthProbe, fit_layers
+from anchorlens.analysis.text_only import text_only_scores
 from anchorlens.errors import InputError, LeakError
 
 
