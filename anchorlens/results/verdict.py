@@ -104,7 +104,7 @@ def _effects(by: Facts, layer: int, expected: Sequence[str]) -> list[str]:
     as_many = (
         ""
         if matched is None or matched == gap
-        else f" ({_interval(matched, 1)} with as few E_Q tokens cut as there are others)"
+        else f" ({_interval(matched, 1)} with as many E_Q tokens cut as there are others)"
     )
     said = [f"The gap between Q and A is {_interval(gap, 1)} points{as_many}. Against the controls:"]
     verdicts: dict[str, bool] = {}
