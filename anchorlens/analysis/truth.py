@@ -1,6 +1,7 @@
 """Rows with true and false answers, split by question: what truth probes and ``p_true`` are measured on (METHOD 3)."""
 
 import random
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from anchorlens.analysis.rows import answered_rows, drop
+from anchorlens.analysis.rows import FEW_ROWS, answered_rows, drop
 from anchorlens.analysis.stats import Resamples, interval
 from anchorlens.analysis.text_only import text_only_scores
 from anchorlens.engine.readouts import ChoiceReader
@@ -68,6 +69,9 @@ class TruthRows:
         """
         counts = Counter(zip(self.split, (row.answer.label for row in self.rows), strict=True))
         if all(counts[split, label] for split in SPLITS for label in (0, 1)):
+            few = ", ".join(f"{name} {n}" for name, n in self.sizes.items() if n < FEW_ROWS)
+            if few:
+                warnings.warn(f"Few rows ({few}): k*, AUC and groups are noisy. Take more questions (limit=).", stacklevel=4)
             return
         said = "; ".join(f"{s}: {counts[s, 0]} true, {counts[s, 1]} false" for s in SPLITS)
         reasons = ", ".join(f"{r} {n}" for r, n in Counter(d.reason for d in self.dropped).most_common()) or "none"

@@ -281,6 +281,12 @@ def test_bad_arguments_are_named(tiny_model, data, change, said):
         al.knockout_sweep(tiny_model("llama"), data, **OPTIONS | change)
 
 
+def test_few_rows_are_said(tiny_model):
+    small = al.load_qa("triviaqa-sample", limit=70)
+    with pytest.warns(UserWarning, match=r"Few rows \(validation \d+\): k\*, AUC and groups are noisy"):
+        al.knockout_sweep(tiny_model("llama"), small, layers=[0], placebos=False, **OPTIONS)
+
+
 def test_generated_answers_of_a_model_that_knows_nothing_stop_with_counts(tiny_model, data):
     with pytest.raises(EmptySweepError, match=r"in every split, and here are train: 0 true.*or answers='given'"):
         al.knockout_sweep(tiny_model("llama"), data, answers="generated", max_new_tokens=4, **OPTIONS)
