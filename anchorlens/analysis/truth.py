@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from anchorlens.analysis.rows import FEW_ROWS, answered_rows, drop
+from anchorlens.analysis.rows import FEW_ROWS, Rows, answered_rows, drop, make_rows
 from anchorlens.analysis.stats import Resamples, interval
 from anchorlens.analysis.text_only import text_only_scores
 from anchorlens.engine.readouts import ChoiceReader
@@ -132,26 +132,15 @@ def truth_rows(
                 tokenizer.tokenizer, tokenizer.prompt, add_bos=tokenizer.add_bos, max_length=tokenizer.max_length
             ), max_new_tokens=max_new_tokens, batch_size=batch_size, progress=progress,
         )  # fmt: skip
-        asked, dropped = _asked(own.rows, tokenizer)
-        return TruthRows(asked, tuple(split[row.example.question_id] for row in asked), (*own.dropped, *dropped))
+        made = own
+        if tokenizer.ask:
+            asked = make_rows((row.example for row in own.rows), tokenizer, {row.row_id: row.answer for row in own.rows})
+            made = Rows(asked.rows, (*own.dropped, *asked.dropped))
+        return TruthRows(made.rows, tuple(split[row.example.question_id] for row in made.rows), made.dropped)
     rows, dropped = _given_rows(examples, tokenizer, split, distractor=distractor, seed=seed)
     kept = TruthRows(rows, tuple(split[row.example.question_id] for row in rows), dropped)
     kept.check_balance()
     return kept
-
-
-def _asked(rows: Sequence[TokenRow], tokenizer: RowTokenizer) -> tuple[tuple[TokenRow, ...], list[Dropped]]:
-    """The same rows with the question whether the answer is right, where the tokenizer asks it."""
-    if not tokenizer.ask:
-        return tuple(rows), []
-    kept: list[TokenRow] = []
-    dropped: list[Dropped] = []
-    for row in rows:
-        try:
-            kept.append(tokenizer.row(row.example, row.answer))
-        except RowDropped as why:
-            dropped.append(drop(row.example, why.reason, why.detail))
-    return tuple(kept), dropped
 
 
 def _given_rows(
