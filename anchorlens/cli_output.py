@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,10 +42,15 @@ def report(results: "Sequence[SweepResult]", target: Path, *, as_json: bool) -> 
         n, unit = len(result.example_ids), "rows" if isinstance(result, KnockoutResult) else "questions"
         click.echo(f"{result.dataset} ({result.model}): {n} {unit}; dropped: {gone}{more}")
     for result in cut:
-        click.echo(f"\n{result.dataset} ({result.model}): {result.verdict}")
+        click.echo("\n" + _folded(f"{result.dataset} ({result.model}): {result.verdict}"))
     click.echo()
     click.echo(f"figure  {target / 'figure.html'}")
     click.echo(f"run     {target}")
+
+
+def _folded(text: str) -> str:
+    """Lines that break between words in a terminal; one line for a pipe."""
+    return click.wrap_text(text, shutil.get_terminal_size().columns - 1) if sys.stdout.isatty() else text
 
 
 def _print_knockout(summary: "pd.DataFrame") -> None:
@@ -61,15 +68,18 @@ def _print_knockout(summary: "pd.DataFrame") -> None:
         (
             str(r["model"]), str(r["dataset"]), str(r["layer"]), share(r, "auc"), share(r, "auc_knocked_out"),
             share(r, "text_only_auc"), f"{points(r, 'q')} ({r['n_q']})", f"{points(r, 'a')} ({r['n_a']})", points(r, "all"),
-            points(r, "gap"), points(r, "gap_matched"), points(r, "gap_random_tokens"), points(r, "effect_random_tokens"),
+            points(r, "gap_matched"), points(r, "gap_random_tokens"), points(r, "effect_random_tokens"),
         )
         for r in _records(summary.astype(object).where(summary.notna(), None))
     ]  # fmt: skip
     head = (
-        "model", "data set", "layer", "AUC", "cut", "text only", "Q (n)", "A (n)", "All", "gap", "matched", "placebo", "effect",
+        "model", "data set", "layer", "AUC", "cut", "text only", "Q (n)", "A (n)", "All", "matched", "placebo", "effect",
     )  # fmt: skip
     title = "Knockout at k*, ΔP in percentage points. AUC: clean, cut, text alone. Effect = matched gap less placebo gap"
-    _table(title, head, rows, head[2:])
+    names = {row[0] for row in rows}
+    if len(names) == 1:  # said once, it leaves the table narrow enough for a terminal
+        title, head, rows = f"{title}\n{names.pop()}", head[1:], [row[1:] for row in rows]
+    _table(title, head, rows, right=[name for name in head if name not in ("model", "data set")])
 
 
 def _records(frame: "pd.DataFrame") -> list[dict[str, object]]:
