@@ -3,10 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
 from anchorlens.analysis.rows import Rows, drop
 from anchorlens.analysis.stream_statistics import StreamStatistics
 from anchorlens.engine.interventions import AnchorSwap, Slots, SwapBatch
@@ -175,29 +171,29 @@ def build_batch(
 ) -> SwapBatch:
     """Tensors of one batch: inputs, reader, and for every anchor the streams of a clean run of the sources."""
     tokens = pad_rows([p.target.ids for p in pairs])
-    n_placements = len(pairs[0].placements)
-    columns = [[p.placements[i] for p in pairs] for i in range(n_placements)]
+    columns = [[p.placements[i] for p in pairs] for i in range(len(pairs[0].placements))]
     targets = [slots_of([place.target for place in column]) for column in columns]
-    sources = [slots_of([place.source for place in column]) for column in columns]
+    reader = make_reader(pairs)
     if statistics is None:
-        rows = [p.source.ids for p in pairs if p.source is not None]
-        streams = capture(adapter, pad_rows(rows), site, sources)
-    else:
-        clean = capture(adapter, tokens, site, targets) if rule == "noise" else None
-        streams = [
-            statistics.streams(rule, [(p.target, place) for p, place in zip(pairs, column, strict=True)], target.mask, here)
-            for column, target, here in zip(columns, targets, clean or [None] * len(columns), strict=True)
-        ]
+        donors = pad_rows([p.source.ids for p in pairs if p.source is not None])
+        swaps = tuple(
+            AnchorSwap(column[0].anchor, column[0].control, slots, source=slots_of([place.source for place in column]))
+            for column, slots in zip(columns, targets, strict=True)
+        )
+        return SwapBatch(tokens, reader, swaps, donors)
+    clean = capture(adapter, tokens, site, targets) if rule == "noise" else [None] * len(columns)
     swaps = tuple(
-        AnchorSwap(column[0].anchor, column[0].control, slots, _fit(stream, slots.mask.shape[1]))
-        for column, slots, stream in zip(columns, targets, streams, strict=True)
+        AnchorSwap(
+            column[0].anchor,
+            column[0].control,
+            slots,
+            streams=statistics.streams(
+                rule, [(p.target, place) for p, place in zip(pairs, column, strict=True)], slots.mask, here
+            ),
+        )
+        for column, slots, here in zip(columns, targets, clean, strict=True)
     )
-    return SwapBatch(tokens=tokens, reader=make_reader(pairs), swaps=swaps)
-
-
-def _fit(stream: Float[Tensor, "layer example slot d_model"], slots: int) -> Float[Tensor, "layer example slots d_model"]:
-    """Target and source have equally many slots in every row; the tables may differ in padding alone."""
-    return torch.nn.functional.pad(stream, (0, 0, 0, slots - stream.shape[2]))
+    return SwapBatch(tokens, reader, swaps)
 
 
 __all__ = ["NULL", "Pair", "PairMaker", "Pairs", "Placement", "Rows", "build_batch", "make_batches"]

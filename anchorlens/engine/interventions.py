@@ -31,13 +31,15 @@ class AnchorSwap:
         anchor: The anchor's name.
         control: ``none``, or the control's name.
         slots: Where the streams are put.
-        streams: What is put there at every layer; only slots of the mask are used.
+        source: Where they are taken from in the donor rows, slot by slot; None where ``streams`` says what is put.
+        streams: What is put at every layer, where it does not come from donor rows; only slots of the mask are used.
     """
 
     anchor: str
     control: str
     slots: Slots
-    streams: SlotStreams
+    source: Slots | None = None
+    streams: SlotStreams | None = None
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,13 @@ class SwapBatch:
         tokens: The rows that are changed, right-padded.
         reader: What P is, and where it is read.
         swaps: Every anchor and control; each is measured at every layer.
+        donors: The donor of each row, right-padded; None where no swap has a ``source``.
     """
 
     tokens: TokenBatch
     reader: Reader
     swaps: tuple[AnchorSwap, ...]
+    donors: TokenBatch | None = None
 
 
 def window_layers(layer: int, window: int, n_layers: int) -> tuple[int, ...]:

@@ -14,12 +14,10 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from transformer_lens.hook_points import HookPoint
 
 from anchorlens.errors import InputError, ShapeError, did_you_mean
-from anchorlens.models.adapter import Adapter, Hook, SiteLike
+from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.questions.tokens import TokenRow
-from anchorlens.typing import Stream
 
 
 @runtime_checkable
@@ -144,14 +142,25 @@ class Metrics:
 
 @runtime_checkable
 class Reader(Protocol):
-    """Reads P of every row of one batch from a forward pass."""
+    """Reads P of every row of one batch: which states it needs, and what it makes of them."""
 
-    def hooks(self, adapter: Adapter) -> list[Hook]:
-        """What has to be seen on the way; added after the hooks of the intervention."""
+    @property
+    def where(self) -> tuple[SiteLike, int] | None:
+        """Site and layer of the states; None: the stream that leaves the last block."""
         ...
 
-    def read(self, adapter: Adapter, stream: Stream) -> Metrics:
-        """The metrics, from the stream that leaves the last block and from what was seen."""
+    @property
+    def row(self) -> Int[Tensor, "read"]:
+        """Row of each state."""
+        ...
+
+    @property
+    def position(self) -> Int[Tensor, "read"]:
+        """Position of each state in its row."""
+        ...
+
+    def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells read d_model"]) -> Metrics:
+        """What the states tell, float32 on the CPU: [*cells example]."""
         ...
 
 
@@ -162,13 +171,54 @@ class AnswerReader:
     plan: ReadPlan
     readout: Readout
 
-    def hooks(self, adapter: Adapter) -> list[Hook]:  # noqa: ARG002
-        """Nothing is read on the way."""
-        return []
+    @property
+    def where(self) -> None:
+        """The last stream."""
+        return
 
-    def read(self, adapter: Adapter, stream: Stream) -> Metrics:
-        """See :func:`read_metrics`."""
-        return read_metrics(adapter, stream, self.plan, self.readout)
+    @property
+    def row(self) -> Int[Tensor, "read"]:
+        """See :class:`ReadPlan`."""
+        return self.plan.row
+
+    @property
+    def position(self) -> Int[Tensor, "read"]:
+        """See :class:`ReadPlan`."""
+        return self.plan.position
+
+    @torch.no_grad()
+    def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells read d_model"]) -> Metrics:
+        """The readout's P, and the logit difference to the rival answer.
+
+        Raises:
+            ShapeError: A user's readout returned another shape than [example].
+        """
+        plan = self.plan
+        cells, n_reads = states.shape[:-2], states.shape[-2]
+        flat = states.reshape(-1, states.shape[-1])
+        wanted = torch.stack([plan.token, plan.rival.clamp(min=0)], 1).to(flat.device)
+        logits, total = adapter.scores(flat, wanted.repeat(len(flat) // n_reads, 1))
+        chosen = logits[:, 0]
+        log_prob = (chosen - total).cpu().reshape(-1, n_reads)
+        gap = (chosen - logits[:, 1]).cpu().reshape(-1, n_reads)
+        mask = torch.zeros(plan.n_examples, int(plan.slot.max()) + 1, dtype=torch.bool)
+        mask[plan.row, plan.slot] = True
+        log_p = torch.stack([self._log_p(one, mask) for one in log_prob]).reshape(*cells, -1)
+        diff = torch.full((len(gap), plan.n_examples), torch.nan)
+        has = plan.rival >= 0
+        diff[:, plan.row[has]] = gap[:, has]
+        return Metrics(p=log_p.exp(), log_p=log_p, logit_diff=diff.reshape(*cells, -1))
+
+    def _log_p(self, log_prob: Float[Tensor, "read"], mask: Bool[Tensor, "example answer_token"]) -> Float[Tensor, "example"]:
+        plan = self.plan
+        table = torch.zeros(mask.shape)
+        table[plan.row, plan.slot] = log_prob
+        log_p = self.readout(table, mask)
+        if log_p.shape != (plan.n_examples,):
+            raise ShapeError(
+                f"The readout must return an [example] tensor of length {plan.n_examples}, got {tuple(log_p.shape)}."
+            )
+        return log_p
 
 
 @dataclass(frozen=True)
@@ -176,87 +226,62 @@ class ChoiceReader:
     """P of one set of tokens against another at one position of each row: yes against no, for ``p_true``.
 
     Attributes:
-        positions: Where it is read, [example].
+        position: Where it is read, one position a row.
         yes: Token ids that count as yes.
         no: Token ids that count as no.
     """
 
-    positions: Int[Tensor, "example"]
+    position: Int[Tensor, "example"]
     yes: tuple[int, ...]
     no: tuple[int, ...]
 
-    def hooks(self, adapter: Adapter) -> list[Hook]:  # noqa: ARG002
-        """Nothing is read on the way."""
-        return []
+    @property
+    def where(self) -> None:
+        """The last stream."""
+        return
 
-    def read(self, adapter: Adapter, stream: Stream) -> Metrics:
+    @property
+    def row(self) -> Int[Tensor, "example"]:
+        """Every row once."""
+        return torch.arange(len(self.position))
+
+    @torch.no_grad()
+    def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells example d_model"]) -> Metrics:
         """P(yes) / (P(yes) + P(no)), and the logit difference of the two."""
-        with torch.no_grad():
-            rows = torch.arange(len(self.positions), device=stream.device)
-            logits = adapter.logits(stream[rows, self.positions.to(stream.device)])
-            gap = (logits[:, list(self.yes)].logsumexp(-1) - logits[:, list(self.no)].logsumexp(-1)).cpu()
+        logits = adapter.logits(states.reshape(-1, states.shape[-1]), (*self.yes, *self.no))
+        yes, no = logits.split([len(self.yes), len(self.no)], -1)
+        gap = (yes.logsumexp(-1) - no.logsumexp(-1)).cpu().reshape(states.shape[:-1])
         return Metrics(p=gap.sigmoid(), log_p=torch.nn.functional.logsigmoid(gap), logit_diff=gap)
 
 
+@dataclass(frozen=True)
 class StateReader:
     """A truth probe's P(hallucination), from the state at one position of each row at one layer.
 
-    Args:
+    Attributes:
         layer: The probe's layer.
         site: Where in the block it reads.
-        positions: Position in each row, [example].
+        position: One position a row.
         score: States [example d_model] -> log-odds [example].
     """
 
-    def __init__(
-        self,
-        layer: int,
-        site: SiteLike,
-        positions: Int[Tensor, "example"],
-        score: Callable[[Tensor], Float[Tensor, "example"]],
-    ) -> None:
-        self.layer, self.site, self.positions, self.score = layer, site, positions, score
-        self._seen: Tensor | None = None
+    layer: int
+    site: SiteLike
+    position: Int[Tensor, "example"]
+    score: Callable[[Tensor], Float[Tensor, "example"]]
 
-    def hooks(self, adapter: Adapter) -> list[Hook]:
-        """One hook, at the probe's site."""
+    @property
+    def where(self) -> tuple[SiteLike, int]:
+        """The probe's site and layer."""
+        return self.site, self.layer
 
-        def keep(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
-            rows = torch.arange(len(self.positions), device=value.device)
-            self._seen = value[rows, self.positions.to(value.device)].float().cpu()
-            return value
+    @property
+    def row(self) -> Int[Tensor, "example"]:
+        """Every row once."""
+        return torch.arange(len(self.position))
 
-        return [(adapter.hook_name(self.site, self.layer), keep)]
-
-    def read(self, adapter: Adapter, stream: Stream) -> Metrics:  # noqa: ARG002
+    def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells example d_model"]) -> Metrics:  # noqa: ARG002
         """P(hallucination); the probe's log-odds stand in place of the logit difference."""
-        assert self._seen is not None  # last_stream raises where the hook did not fire
-        odds = self.score(self._seen)
+        flat = states.float().cpu().reshape(-1, *states.shape[-2:])
+        odds = torch.stack([self.score(one) for one in flat]).reshape(states.shape[:-1])
         return Metrics(p=odds.sigmoid(), log_p=torch.nn.functional.logsigmoid(odds), logit_diff=odds)
-
-
-@torch.no_grad()
-def read_metrics(adapter: Adapter, stream: Stream, plan: ReadPlan, readout: Readout) -> Metrics:
-    """Read a batch's metrics from the stream that leaves the last block; float32 on the CPU.
-
-    Raises:
-        ShapeError: A user's readout returned another shape than [example].
-    """
-    device = stream.device
-    logits = adapter.logits(stream[plan.row.to(device), plan.position.to(device)])
-    token, rival = plan.token.to(device), plan.rival.to(device)
-    chosen = logits.gather(-1, token[:, None])[:, 0]
-    log_prob = chosen - logits.logsumexp(-1)
-    gap = chosen - logits.gather(-1, rival.clamp(min=0)[:, None])[:, 0]
-    log_prob, gap = log_prob.cpu(), gap.cpu()
-    width = int(plan.slot.max()) + 1
-    table = torch.zeros(plan.n_examples, width)
-    mask = torch.zeros(plan.n_examples, width, dtype=torch.bool)
-    table[plan.row, plan.slot], mask[plan.row, plan.slot] = log_prob, True
-    log_p = readout(table, mask)
-    if log_p.shape != (plan.n_examples,):
-        raise ShapeError(f"The readout must return an [example] tensor of length {plan.n_examples}, got {tuple(log_p.shape)}.")
-    diff = torch.full((plan.n_examples,), torch.nan)
-    has = plan.rival >= 0
-    diff[plan.row[has]] = gap[has]
-    return Metrics(p=log_p.exp(), log_p=log_p, logit_diff=diff)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
-from anchorlens.engine.interventions import AnchorSwap, Slots, SwapBatch, window_layers
+from anchorlens.engine.interventions import Slots, SwapBatch, window_layers
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.errors import HookError
 from anchorlens.models.adapter import Adapter, Hook, SiteLike
@@ -77,15 +77,24 @@ def capture(adapter: Adapter, tokens: TokenBatch, site: SiteLike, wanted: Sequen
     return [torch.stack(out) for out in taken]
 
 
-def swap_hooks(adapter: Adapter, swap: AnchorSwap, site: SiteLike, layers: Sequence[int]) -> list[Hook]:
-    """Hooks that put the swap's streams at its positions, in each of ``layers``."""
-    row, slot = torch.nonzero(swap.slots.mask, as_tuple=True)
-    position = swap.slots.positions[row, slot]
+def donor_streams(adapter: Adapter, batch: SwapBatch, site: SiteLike) -> list[SlotStreams]:
+    """What each swap of a batch puts at its slots: given, or taken from one clean run of the donors."""
+    wanted = [swap.source for swap in batch.swaps if swap.source is not None]
+    taken = iter(capture(adapter, batch.donors, site, wanted) if batch.donors is not None and wanted else ())
+    streams = [next(taken) if swap.source is not None else swap.streams for swap in batch.swaps]
+    assert all(stream is not None for stream in streams)  # a swap has one or the other
+    return [stream for stream in streams if stream is not None]
+
+
+def swap_hooks(adapter: Adapter, slots: Slots, streams: SlotStreams, site: SiteLike, layers: Sequence[int]) -> list[Hook]:
+    """Hooks that put streams at their slots, in each of ``layers``."""
+    row, slot = torch.nonzero(slots.mask, as_tuple=True)
+    position = slots.positions[row, slot]
 
     def at(layer: int) -> Hook:
         def put(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
             changed = value.clone()
-            changed[row, position] = swap.streams[layer, row, slot].to(value.dtype).to(value.device)
+            changed[row, position] = streams[layer, row, slot].to(value.dtype).to(value.device)
             return changed
 
         return adapter.hook_name(site, layer), put
@@ -125,16 +134,29 @@ def run_swaps(
     before = measured(())
     after = [
         stacked(
-            [measured(swap_hooks(adapter, swap, site, window_layers(layer, window, adapter.n_layers))) for layer in layers]
+            [
+                measured(swap_hooks(adapter, swap.slots, streams, site, window_layers(layer, window, adapter.n_layers)))
+                for layer in layers
+            ]
         )
-        for swap in batch.swaps
+        for swap, streams in zip(batch.swaps, donor_streams(adapter, batch, site), strict=True)
     ]
     return before, after
 
 
 def measure(adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook], reader: Reader) -> Metrics:
     """One forward pass with these changes, and what the reader makes of it."""
-    return reader.read(adapter, last_stream(adapter, tokens, [*hooks, *reader.hooks(adapter)]))
+    row, position = reader.row, reader.position
+    seen: list[Tensor] = []
+
+    def keep(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
+        seen.append(value[row, position])
+        return value
+
+    # After the hooks of the intervention: what is read is the changed state.
+    reads: list[Hook] = [(adapter.hook_name(*reader.where), keep)] if reader.where is not None else []
+    stream = last_stream(adapter, tokens, [*hooks, *reads])
+    return reader.metrics(adapter, seen[0] if seen else stream[row, position])
 
 
 def stacked(cells: Sequence[Metrics]) -> Metrics:

@@ -1,11 +1,11 @@
 """The few things the engine needs of a model. Everything else about it stays behind this seam."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import torch
 from einops import einsum
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens import HookedTransformer
 from transformer_lens.hook_points import HookPoint
@@ -19,6 +19,9 @@ SITES = {
     "attn_out": "blocks.{layer}.hook_attn_out",
     "mlp_out": "blocks.{layer}.hook_mlp_out",
 }
+
+# Columns of the unembedding that go through at once where only their sum is wanted.
+_VOCAB_SLICE = 8192
 
 # A hook's name, and what it does with the value that passes there.
 Hook: TypeAlias = tuple[str, Callable[[Tensor, HookPoint], Tensor]]
@@ -72,12 +75,40 @@ class Adapter:
             raise InputError(f"Your site gave the hook name {name!r}, which this model does not have.")
         return name
 
-    def logits(self, stream: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
+    def logits(
+        self, stream: Float[Tensor, "row d_model"], tokens: Sequence[int] | None = None
+    ) -> Float[Tensor, "row d_vocab"]:
         """Final norm, unembedding and soft cap of single rows, all in float32 whatever the model's dtype.
 
         Only the rows where P is read come here: unembedding every position would cost a fifth of a forward pass, and in bfloat16
         the same row's P would move by 1e-2 with the size of the batch.
+
+        Args:
+            stream: Rows that left the last block.
+            tokens: Only the logits of these; all where it is left out.
         """
+        unembed = self.model.unembed
+        chosen = slice(None) if tokens is None else list(tokens)
+        return self._capped(_unembedded(self._normed(stream), unembed.W_U[:, chosen], unembed.b_U[chosen]))
+
+    def scores(
+        self, stream: Float[Tensor, "row d_model"], tokens: Int[Tensor, "row token"]
+    ) -> tuple[Float[Tensor, "row token"], Float[Tensor, "row"]]:
+        """Logits of a few tokens of each row, and the logarithm of the sum over the whole vocabulary, as :meth:`logits` gives them.
+
+        The vocabulary goes through in slices, so that no [row d_vocab] table is ever held.
+        """
+        unembed, x = self.model.unembed, self._normed(stream)
+        picked = einsum(
+            x, unembed.W_U.T[tokens].to(torch.float32), "row d_model, row token d_model -> row token"
+        ) + unembed.b_U[tokens].to(torch.float32)
+        total = torch.full((len(x),), -torch.inf, device=x.device)
+        for weight, bias in zip(unembed.W_U.split(_VOCAB_SLICE, 1), unembed.b_U.split(_VOCAB_SLICE), strict=True):
+            total = torch.logaddexp(total, self._capped(_unembedded(x, weight, bias)).logsumexp(-1))
+        return self._capped(picked), total
+
+    def _normed(self, stream: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
+        """The final norm, in float32."""
         model, cfg = self.model, self.model.cfg
         x = stream.to(torch.float32)
         kind = cfg.normalization_type
@@ -89,10 +120,18 @@ class Adapter:
             if not kind.endswith("Pre"):
                 x = x * _parameter(model.ln_final, "w")
                 x = x + _parameter(model.ln_final, "b") if centred else x
-        weight, bias = model.unembed.W_U.to(torch.float32), model.unembed.b_U.to(torch.float32)
-        logits = einsum(x, weight, "row d_model, d_model d_vocab -> row d_vocab") + bias
-        cap = cfg.output_logits_soft_cap
+        return x
+
+    def _capped(self, logits: Float[Tensor, "row token"]) -> Float[Tensor, "row token"]:
+        cap = self.model.cfg.output_logits_soft_cap
         return cap * torch.tanh(logits / cap) if cap is not None and cap > 0 else logits
+
+
+def _unembedded(
+    x: Float[Tensor, "row d_model"], weight: Float[Tensor, "d_model token"], bias: Float[Tensor, "token"]
+) -> Float[Tensor, "row token"]:
+    logits = einsum(x, weight.to(torch.float32), "row d_model, d_model token -> row token")
+    return logits + bias.to(torch.float32)
 
 
 def _parameter(norm: torch.nn.Module, name: str) -> Float[Tensor, "d_model"]:

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from anchorlens.engine.interventions import AnchorSwap, Slots, SwapBatch, window_layers
-from anchorlens.engine.readouts import AnswerReader, ReadPlan, answer_joint, first_token, read_metrics
-from anchorlens.engine.reference import capture, last_stream, run_swaps
+from anchorlens.engine.readouts import AnswerReader, ReadPlan, answer_joint, first_token
+from anchorlens.engine.reference import capture, last_stream, measure, run_swaps
 from anchorlens.errors import HookError, InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.questions.prompts import QAPrompt
@@ -29,7 +29,7 @@ def slots(positions):
 def batch_of(rows, where, streams, readout, anchor="question", rivals=None):
     reads = ReadPlan.make(rows, rivals or [None] * len(rows), first_only=False)
     return SwapBatch(
-        pad_rows([r.ids for r in rows]), AnswerReader(reads, readout), (AnchorSwap(anchor, "none", where, streams),)
+        pad_rows([r.ids for r in rows]), AnswerReader(reads, readout), (AnchorSwap(anchor, "none", where, streams=streams),)
     )
 
 
@@ -60,7 +60,7 @@ def test_read_logits_are_the_models_own(tiny_model, family):
     adapter, rows = Adapter(model), rows_of(model)
     batch = pad_rows([r.ids for r in rows])
     reads = ReadPlan.make(rows, [None] * len(rows), first_only=False)
-    metrics = read_metrics(adapter, last_stream(adapter, batch), reads, answer_joint)
+    metrics = measure(adapter, batch, (), AnswerReader(reads, answer_joint))
     for i, row in enumerate(rows):
         with torch.no_grad():
             log_probs = model(torch.tensor([row.ids]), prepend_bos=False)[0].log_softmax(-1)
