@@ -5,7 +5,7 @@ The names below are imported when they are first used, so that ``import anchorle
 
 from typing import TYPE_CHECKING, Any
 
-from anchorlens.errors import AnchorlensError, EmptySweepError, HookError, InputError, LeakError, RunError
+from anchorlens.errors import AnchorlensError, CheckError, EmptySweepError, HookError, InputError, LeakError, RunError
 
 if TYPE_CHECKING:
     from anchorlens.analysis.knockout import knockout_sweep
@@ -48,6 +48,7 @@ _HOME = {
 __version__ = "0.1.0"
 __all__ = [
     "AnchorlensError",
+    "CheckError",
     "EmptySweepError",
     "Example",
     "HookError",

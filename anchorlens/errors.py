@@ -69,6 +69,10 @@ class HookError(AnchorlensError):
     """A hook did not fire as often as planned, so the numbers would not be those of the intervention."""
 
 
+class CheckError(AnchorlensError):
+    """A number that was computed twice, by independent ways, came out differently."""
+
+
 class RunError(InputError):
     """A run directory is missing, incomplete, of another schema version, or already there."""
 

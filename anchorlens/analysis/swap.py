@@ -7,16 +7,12 @@ positive where it gave support back (denoising). Beside every curve stands a nul
 Scope: one model, one data set, one site, one readout in each call. Truth readouts: :mod:`anchorlens.analysis.readings`.
 """
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-import numpy as np
-import pandas as pd
-from tqdm.auto import tqdm
 from transformer_lens import HookedTransformer
 
-from anchorlens.analysis.pairs import Pair, PairMaker, Pairs, build_batch, make_batches
+from anchorlens.analysis.pairs import PairMaker
 from anchorlens.analysis.probes import LayerProbes
 from anchorlens.analysis.readings import (
     TRUTH_READOUTS,
@@ -25,37 +21,25 @@ from anchorlens.analysis.readings import (
     probe_reading,
     truth_question_reading,
 )
-from anchorlens.analysis.rows import Rows, check_not_empty, drop, known_rows, make_rows, tick
+from anchorlens.analysis.rows import Rows, check_not_empty, drop, known_rows, make_rows
 from anchorlens.analysis.stream_statistics import StreamStatistics
 from anchorlens.analysis.swap_config import SwapConfig, check_no_truth, check_swap, check_truth
-from anchorlens.analysis.truth import TruthRows, text_only, truth_rows
-from anchorlens.engine.plan import rows_per_batch
-from anchorlens.engine.readouts import Metrics, ReadoutLike
-from anchorlens.engine.reference import run_swaps
+from anchorlens.analysis.swap_plan import SweepPlan
+from anchorlens.analysis.swap_run import PreparedSweep, RunOptions, run_sweep
+from anchorlens.analysis.truth import truth_rows
+from anchorlens.engine.plan import parse_memory, rows_per_batch
+from anchorlens.engine.readouts import ReadoutLike
+from anchorlens.engine.select import check_engine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.models.card import card_of
 from anchorlens.questions.datasets import DatasetLike, FrameLike, QAData, load_qa
 from anchorlens.questions.donors import STATISTIC_RULES, DonorLike, DonorPicker
-from anchorlens.questions.example import Dropped, Example
+from anchorlens.questions.example import Example
 from anchorlens.questions.given import FRACTIONS
 from anchorlens.questions.prompts import FewShotPrompt, PromptLike, make_prompt
-from anchorlens.questions.tokens import RowTokenizer, TokenRow
-from anchorlens.results.provenance import data_record, environment, model_record, no_nan, run_id_of
-from anchorlens.results.sweep import SweepResult, examples_frame, samples_frame
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """A sweep that is ready to run."""
-
-    config: SwapConfig
-    data: QAData
-    rows: Rows
-    pairs: Pairs
-    dropped: tuple[Dropped, ...]
-    statistics: StreamStatistics | None
-    reading: Reading
+from anchorlens.questions.tokens import RowTokenizer
+from anchorlens.results.sweep import SweepResult
 
 
 def swap_sweep(
@@ -84,6 +68,10 @@ def swap_sweep(
     max_new_tokens: int = 16,
     n_resamples: int = 1000,
     batch_size: int | None = None,
+    engine: str = "cone",
+    max_memory: int | str | None = None,
+    check_cells: int = 4,
+    on_plan: Callable[[SweepPlan], None] | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> SweepResult:
@@ -117,7 +105,13 @@ def swap_sweep(
         fractions: For truth readouts: shares of training, validation and test questions.
         max_new_tokens: Longest generated answer, for ``known_only`` and ``generated``.
         n_resamples: Bootstrap resamples of the bands.
-        batch_size: Rows in one forward pass; chosen for the memory at hand where it is left out.
+        batch_size: Rows in one pass, each with one donor; chosen for the memory at hand where it is left out.
+        engine: ``cone``: one pass for all layers; where the model does not allow it, the oracle measures and a warning says why.
+            ``reference``: the oracle, one full forward pass for each anchor, control and layer.
+        max_memory: Most memory beside the model, in bytes or as ``"2GB"``; half of what is free where it is left out.
+        check_cells: So many random cells are measured again by the oracle (not where it measured all of them itself).
+        on_plan: Called with the :class:`~anchorlens.analysis.swap_plan.SweepPlan` (batches, predicted FLOPs, seconds and memory)
+            before anything is measured; what it raises stops the sweep.
         seed: Decides donors, shots, null positions, noise and resamples. No global state is touched.
         progress: Show a progress bar with the time left.
 
@@ -127,8 +121,13 @@ def swap_sweep(
     Raises:
         InputError: An argument is not one of those above, or the architecture lacks the site.
         EmptySweepError: No row is left; the message counts the reasons.
+        CheckError: A cell that was measured again by the oracle came out differently.
     """
     adapter = Adapter(model)
+    check_engine(engine)
+    memory = parse_memory(max_memory)
+    if check_cells < 0:
+        raise InputError(f"check_cells must be at least 0, got {check_cells}.")
     qa = data if isinstance(data, QAData) else load_qa(data, seed=seed)
     config = check_swap(
         adapter, anchors=tuple(anchors), readout=readout, site=site, window=window, direction=direction, donors=donors,
@@ -149,13 +148,14 @@ def swap_sweep(
         adapter, qa, config, prompt=prompt, add_bos=add_bos, rule=donors, site=site, readout=readout, probes=probes,
         batch_size=batch_size, progress=progress,
     )  # fmt: skip
-    return _run(adapter, plan, site=site, batch_size=batch_size, progress=progress)
+    options = RunOptions(engine, batch_size, memory, check_cells, on_plan, progress)
+    return run_sweep(adapter, plan, site=site, options=options)
 
 
 def _prepare(
     adapter: Adapter, data: QAData, config: SwapConfig, *, prompt: PromptLike, add_bos: bool | None, rule: DonorLike,
     site: SiteLike, readout: ReadoutLike, probes: LayerProbes | None, batch_size: int | None, progress: bool,
-) -> _Plan:  # fmt: skip
+) -> PreparedSweep:  # fmt: skip
     """Rows, donors and pairs."""
     hf = adapter.model.tokenizer
     if hf is None:
@@ -196,7 +196,7 @@ def _prepare(
         pairs = maker.with_donors(rows.rows, picker)
     dropped += pairs.dropped
     check_not_empty(pairs.pairs, dropped, f"in {data.name}")
-    return _Plan(config, data, rows, pairs, tuple(dropped), statistics, reading)
+    return PreparedSweep(config, data, rows, pairs, tuple(dropped), statistics, reading)
 
 
 def _truth_rows(
@@ -226,147 +226,6 @@ def _truth_rows(
         )
     assert reading.rows is not None  # truth readings choose their rows
     return Rows(reading.rows, truth.dropped), reading
-
-
-def _run(adapter: Adapter, plan: _Plan, *, site: SiteLike, batch_size: int | None, progress: bool) -> SweepResult:
-    config, reading = plan.config, plan.reading
-    layers = tuple(
-        layer
-        for layer in config.layers
-        if any(_reached(config, reading, anchor, "none", layer, site) for anchor in config.anchors)
-    )
-    if not layers:
-        raise InputError(
-            f"The probe reads layer {reading.k_star}, and no change at layers {config.layers} of {config.site} can reach it. "
-            "Take lower layers."
-        )
-    card = card_of(adapter.model)
-    width = max(len(p.target.ids) for p in plan.pairs.pairs)
-    size = rows_per_batch(adapter, width, batch_size)
-    batches = make_batches(plan.pairs.pairs, size)
-    ids = {"model": card.name, "dataset": plan.data.name}
-    run_id = run_id_of(asdict(config), model_record(card), data_record(plan.data))
-    forwards = sum(len(b) * (1 + len(b[0].placements) * len(layers)) for b in batches)
-    frames: list[pd.DataFrame] = []
-    label = f"swap {card.name} {plan.data.name}"
-    with tqdm(total=forwards, desc=label, unit="row", unit_scale=True, disable=not progress, dynamic_ncols=True) as bar:
-        for pairs in batches:
-            before, after = run_swaps(
-                adapter,
-                build_batch(
-                    adapter, pairs, site=site, rule=config.donors, statistics=plan.statistics, make_reader=reading.make
-                ),
-                site=site, layers=layers, window=config.window,
-                on_forward=lambda rows: tick(bar, rows),
-            )  # fmt: skip
-            shared = {**_keys(config), **ids, "run_id": run_id}
-            frames.append(samples_frame(shared, layers, *_columns(config, reading, site, layers, pairs, before, after)))
-    samples = pd.concat(frames, ignore_index=True)
-    record = {
-        "config": asdict(config),
-        "model": model_record(card),
-        "data": data_record(plan.data),
-        "environment": environment(adapter.device),
-        "plan": {"engine": "reference", "batch_size": size, "batches": [len(b) for b in batches], "forward_rows": forwards},
-        "counts": {
-            "evaluated": len({p.base.row_id for p in plan.pairs.pairs}),
-            "dropped": dict(Counter(d.reason for d in plan.dropped).most_common()),
-            "null_shortfall": plan.pairs.null_shortfall,
-            "failed_pairs": plan.pairs.failed_pairs,
-        },
-    }
-    if reading.truth is not None:
-        record["probe"] = _probe_record(config, reading, reading.truth)
-        record["counts"]["rows"] = reading.truth.sizes
-    return SweepResult.make(samples, _examples(plan, run_id), record, run_id).with_probes(reading.probes)
-
-
-def _probe_record(config: SwapConfig, reading: Reading, truth: TruthRows) -> dict[str, object]:
-    """k*, the probes' validation AUC, and what the answers' text alone tells."""
-    aucs = {} if reading.probes is None else {str(k): p.validation_auc_ for k, p in reading.probes.probes.items()}
-    readable = all(len({truth.rows[i].answer.label for i in truth.of(name)}) == 2 for name in ("train", "test"))
-    alone = text_only(truth, n_resamples=config.n_resamples, seed=config.seed) if readable else None
-    return {"k_star": reading.k_star, "validation_auc": no_nan(aucs), "text_only": alone}
-
-
-def _keys(config: SwapConfig) -> dict[str, object]:
-    return {
-        "protocol": "swap", "pathway": "", "site": config.site, "window": config.window, "direction": config.direction,
-        "mode": config.mode, "readout": config.readout, "delta_kind": config.delta_kind, "seed": config.seed,
-    }  # fmt: skip
-
-
-def _columns(
-    config: SwapConfig,
-    reading: Reading,
-    site: SiteLike,
-    layers: Sequence[int],
-    pairs: Sequence[Pair],
-    before: Metrics,
-    after: Sequence[Metrics],
-) -> tuple[pd.DataFrame, list[tuple[dict[str, object], Metrics]], Metrics]:
-    """One frame row for each pair, one entry for each anchor and control, and the clean metrics."""
-    rows = pd.DataFrame(
-        {
-            "example_id": [p.base.row_id for p in pairs],
-            "question_id": [p.base.example.question_id for p in pairs],
-            "donor_id": [p.donor_id for p in pairs],
-            "event": [reading.event(p.base) for p in pairs],
-        }
-    )
-    cells: list[tuple[dict[str, object], Metrics]] = []
-    for place, metrics in zip(pairs[0].placements, after, strict=True):
-        trivial = [place.control == "none" and _is_trivial(config, reading, place.anchor, layer) for layer in layers]
-        reached = [_reached(config, reading, place.anchor, place.control, layer, site) for layer in layers]
-        own = {"anchor": place.anchor, "control": place.control, "trivial": np.array(trivial), "reached": np.array(reached)}
-        cells.append((own, metrics))
-    return rows, cells, before
-
-
-def _reached(config: SwapConfig, reading: Reading, anchor: str, control: str, layer: int, site: SiteLike) -> bool:
-    """Whether a cell can reach what is read."""
-    first = max(0, layer - (config.window - 1) // 2)
-    return reading.reaches(first, site, at_answer=anchor == "answer" and control == "none")
-
-
-def _is_trivial(config: SwapConfig, reading: Reading, anchor: str, layer: int) -> bool:
-    """Whether a cell's value says nothing: it follows from how the cell is made.
-
-    The donor's answer tokens come in as inputs at layer 0 of ``answer_site_all``; and where the probe's own state at k* is put
-    there, the probe reads the donor.
-    """
-    first = layer - (config.window - 1) // 2
-    if anchor == "answer_site_all" and config.site == "resid_pre" and first <= 0:
-        return True
-    return anchor == "answer" and reading.k_star is not None and first <= reading.k_star < first + config.window
-
-
-def _examples(plan: _Plan, run_id: str) -> pd.DataFrame:
-    """Base rows, donors, corrupt inputs and dropped rows of a sweep."""
-    donors: dict[str, TokenRow] = {}
-    donor_ids: dict[str, list[str]] = {}
-    nulls: dict[str, dict[str, list[int]]] = {}
-    corrupt: dict[str, TokenRow] = {}
-    for pair in plan.pairs.pairs:
-        donor_ids.setdefault(pair.base.row_id, []).append(pair.donor_id)
-        if pair.donor is not None:
-            donors[pair.donor.row_id] = pair.donor
-        if pair.target is not pair.base:
-            corrupt[pair.target.row_id] = pair.target
-        for place in pair.placements:
-            if place.control == "null":
-                nulls.setdefault(pair.target.row_id, {})[f"null:{place.anchor}:{pair.donor_id}"] = list(place.target)
-    if plan.statistics is not None:
-        donors = {row.row_id: row for row in plan.statistics.reference} if plan.config.donors == "mean" else {}
-    base = [row for row in plan.rows.rows if row.row_id in donor_ids]
-    truth, measured = plan.reading.truth, plan.reading.rows or ()
-    fitted: dict[str, list[TokenRow]] = {}
-    if truth is not None and len(measured) < len(truth.rows):  # p_true measures every row
-        fitted = {name: [truth.rows[i] for i in truth.of(name)] for name in ("train", "validation")}
-    inputs = {"base": base, **fitted, "donor": list(donors.values()), "corrupt": list(corrupt.values())}
-    return examples_frame(
-        run_id, plan.data.name, plan.config.prompt, inputs=inputs, dropped=plan.dropped, donor_ids=donor_ids, positions=nulls
-    )
 
 
 __all__ = ["SwapConfig", "swap_sweep"]

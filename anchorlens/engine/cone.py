@@ -1,13 +1,14 @@
 """The cone engine: the oracle's numbers from one pass up the layers.
 
-In a causal model a change at layer l and position p alters only layers >= l and positions >= p: its cone. This engine computes nothing
-else. Clean rows (bases and donors, each different one once) go up the layers together; the cells of a layer join when the pass reaches
-it, as copies of their base from the first changed position to the last read one. What stands before that enters their attention as keys
-and values of the clean row, which are there already; so do the tokens that all rows begin with, computed once for many batches. Donor
-streams are read from the donors' rows in the same pass. All tokens, whatever they belong to, share each matrix product.
+In a causal model a change at layer l and position p alters only layers >= l and positions >= p: its cone. This engine computes
+nothing else. Clean rows (bases and donors, each different one once) go up the layers together; the cells of a layer join when the
+pass reaches it, as copies of their base from the first changed position to the last read one. What stands before that enters their
+attention as keys and values of the clean row, which are there already; so do the tokens that all rows begin with, computed once for
+many batches. Donor streams are read from the donors' rows in the same pass. All tokens, whatever they belong to, share each matrix
+product.
 
-It gives the same interface as the oracle, :func:`anchorlens.engine.reference.run_swaps`, and the same numbers up to the rounding of
-float32: sums are taken in another order. Source of the idea of restricting patched runs to what can change: causal masking itself.
+It has the interface of the oracle, :mod:`anchorlens.engine.reference`, and gives the same numbers up to the rounding of float32:
+sums are taken in another order.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,14 +23,17 @@ from anchorlens.engine.interventions import Slots, SwapBatch
 from anchorlens.engine.layout import Group, Lanes, Pack, Reads, Runs, common_prefix, make_pack
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.models.adapter import Adapter, SiteLike
-from anchorlens.models.blocks import Blocks
+from anchorlens.models.blocks import FusedBlocks
 from anchorlens.questions.tokens import TokenBatch
+from anchorlens.typing import Stream
 
 # A prefix costs a pass of its own over the weights, so it has to spare the rows at least this many tokens.
 _WORTH_A_PASS = 32
 
 Heads = Float[Tensor, "token head d_head"]
 Tokens = Float[Tensor, "token d_model"]
+# Tables that differ in their tokens.
+Table = Float[Tensor, "_ d_model"]
 
 
 @dataclass(frozen=True)
@@ -78,13 +82,11 @@ class Cone:
 
     Args:
         adapter: A model for which :func:`anchorlens.models.blocks.unsupported_reason` is None.
-
-    Attributes:
-        blocks: Its blocks as functions of tokens.
+        blocks: Its blocks as functions of tokens; fused ones where they are left out.
     """
 
-    def __init__(self, adapter: Adapter) -> None:
-        self.adapter, self.blocks = adapter, Blocks(adapter.model)
+    def __init__(self, adapter: Adapter, blocks: FusedBlocks | None = None) -> None:
+        self.adapter, self.blocks = adapter, blocks or FusedBlocks(adapter.model)
         self._prefix: Prefix | None = None
 
     def run_swaps(
@@ -94,7 +96,7 @@ class Cone:
         site: SiteLike,
         layers: Sequence[int],
         window: int,
-        on_layer: Callable[[float], None] = lambda share: None,  # noqa: ARG005
+        on_share: Callable[[float], object] = lambda share: None,  # noqa: ARG005
     ) -> tuple[Metrics, list[Metrics]]:
         """Measure every cell of a batch: see :func:`anchorlens.engine.reference.run_swaps`.
 
@@ -103,7 +105,7 @@ class Cone:
             site: Which activation is replaced.
             layers: Layers that are measured.
             window: How many layers are replaced together around each.
-            on_layer: Called after each layer with its share of the pass.
+            on_share: Called after each layer with its share of the pass.
 
         Returns:
             Metrics of the clean pass ([example]), and for each swap those of the changed passes ([layer example]).
@@ -112,7 +114,7 @@ class Cone:
             plan = SwapPlan(self, batch)
             lanes = Lanes.windows(layers, window, self.blocks.n_layers)
             states = Pass(self, plan.runs, plan.packs, lanes, str(site), put=plan.put).run(
-                batch.reader.where, plan.reads, on_layer
+                batch.reader.where, plan.reads, on_share
             )
             return self._metrics(batch.reader, states, lanes, plan.pack_of_swap)
 
@@ -132,6 +134,16 @@ class Cone:
         # A swap that changes nothing in any row (a null that found no position) leaves everything as it was.
         after = [at([0] * n if p is None else [1 + p * n + j for j in back]) for p in pack_of_swap]
         return before, after
+
+    def last_stream(self, tokens: TokenBatch) -> Stream:
+        """What leaves the last block in a clean run, as :func:`anchorlens.engine.reference.last_stream` gives it; 0 at padding."""
+        rows = _rows(tokens)
+        with torch.inference_mode():
+            runs = Runs.make([(row, len(row)) for row in rows], 0)
+            x = Pass(self, runs, [], Lanes((), (), (), ()), "").last_stream()
+        out = x.new_zeros(*tokens.ids.shape, x.shape[-1])
+        out[tokens.mask.to(out.device)] = x
+        return out
 
     def prefix(self, ids: tuple[int, ...], rows: int) -> int:
         """Make keys and values of a prefix ready, where that is worth a pass.
@@ -222,7 +234,9 @@ class SwapPlan:
             self.packs.append(pack)
             width = pack.stop
         columns = torch.tensor(cells, dtype=torch.long).reshape(-1, 2)
-        self.put = Put(columns[:, 0], columns[:, 1], torch.stack(given, 1) if given else None, torch.tensor(from_given))
+        self.put = Put(
+            columns[:, 0], columns[:, 1], torch.stack(given, 1) if given else None, torch.tensor(from_given, dtype=torch.long)
+        )
 
 
 def _rows(tokens: TokenBatch) -> list[tuple[int, ...]]:
@@ -296,19 +310,26 @@ class Pass:
                     x = self._ended(layer, x, self.blocks.attn_out(layer, z[0]))
         return keys, values
 
+    def last_stream(self) -> Tokens:
+        """What leaves the last block."""
+        x = self.blocks.embed(self.ids, self.run_positions)
+        for layer in range(self.blocks.n_layers):
+            x = self._layer(layer, x, None)[1]
+        return x
+
     def _ended(self, layer: int, x: Tokens, attn: Tokens) -> Tokens:
         mid = x + attn
         return mid + self.blocks.mlp_out(layer, x if self.blocks.parallel else mid)
 
     def run(
-        self, where: tuple[SiteLike, int] | None, reads: Reads, on_layer: Callable[[float], None]
+        self, where: tuple[SiteLike, int] | None, reads: Reads, on_share: Callable[[float], object]
     ) -> Float[Tensor, "cell read d_model"]:
         """States that the reader asks for: of the clean rows, and of every pack and lane.
 
         Args:
             where: Site and layer; None: the stream that leaves the last block.
             reads: What is read of the runs.
-            on_layer: Called after each layer with its share of the pass.
+            on_share: Called after each layer with its share of the pass.
         """
         last = self.blocks.n_layers - 1 if where is None else where[1]
         site = "resid_post" if where is None else str(where[0])
@@ -317,12 +338,12 @@ class Pass:
         x = self.blocks.embed(self.ids, self.run_positions)
         for layer in range(last):
             x = self._layer(layer, x, None)[1]
-            on_layer(1 / (last + 1))
+            on_share(1 / (last + 1))
         seen, _ = self._layer(last, x, site, reads if trimmed else None)
-        on_layer(1 / (last + 1))
+        on_share(1 / (last + 1))
         return self._gathered(seen, reads, trimmed=trimmed)
 
-    def _layer(self, layer: int, x: Tokens, seen_at: str | None, trim: Reads | None = None) -> tuple[Tokens, Tokens]:
+    def _layer(self, layer: int, x: Table, seen_at: str | None, trim: Reads | None = None) -> tuple[Table, Table]:
         """One block; what stood at ``seen_at`` and what leaves it."""
         site, blocks, seen = self.site, self.blocks, x
         if site in ("resid_pre", ""):
@@ -352,7 +373,7 @@ class Pass:
             self._put(layer, out)
         return out if seen_at == "resid_post" else seen, out
 
-    def _joined(self, layer: int, *tables: Tokens) -> tuple[Tokens, ...]:
+    def _joined(self, layer: int, *tables: Table) -> tuple[Table, ...]:
         """The tables with the lanes that join at this layer, as copies of the clean rows or of the first lane."""
         new = self.lanes.joined(layer) - self.n_lanes
         if new == 0:
@@ -360,7 +381,7 @@ class Pass:
         forked = self.lanes.forked and self.n_lanes > 0
         self.n_lanes += new
 
-        def grown(table: Tokens) -> Tokens:
+        def grown(table: Table) -> Table:
             one = table[self.n_runs : self.n_runs + self.n_cell] if forked else table[self.join]
             return torch.cat([table, *[one] * new])
 
@@ -403,7 +424,7 @@ class Pass:
             at += len(pack.reads.tokens)
         return out
 
-    def _attention(self, layer: int, x: Tokens, trim: Reads | None) -> Heads:
+    def _attention(self, layer: int, x: Table, trim: Reads | None) -> Float[Tensor, "_ head d_head"]:
         """What the heads of every token gather, [token head d_head]; of the read tokens alone where ``trim`` names them."""
         blocks = self.blocks
         q, k, v = blocks.project(layer, x)
@@ -438,7 +459,7 @@ class Pass:
     def _attend(
         self, layer: int, index: int, group: "_Placed", q: Float[Tensor, "lane token head d_head"],
         k: Float[Tensor, "lane token kv_head d_head"], v: Float[Tensor, "lane token kv_head d_head"],
-        base_k: Float[Tensor, "run kv_head d_head"], base_v: Float[Tensor, "run kv_head d_head"],
+        base_k: Float[Tensor, "run_token kv_head d_head"], base_v: Float[Tensor, "run_token kv_head d_head"],
     ) -> Float[Tensor, "lane found head d_head"]:  # fmt: skip
         """Attention of one group: keys of the prefix, of each row's clean run before its first token, and its own.
 

@@ -2,9 +2,9 @@
 
 *Runs* are the clean rows of a batch (bases and donors), each different one once, up to the last position that anybody needs. The
 tokens that all runs begin with are the *prefix*: they stand in no table here, only their keys and values are read. *Lanes* are the
-changed copies, one for each layer (or window) that is measured; a lane holds the *cells* of every anchor and row, and of each cell only
-the positions from the first changed one to the last read one. All tokens of a pass lie in one flat table: the runs, then the lanes that
-have joined, in the order in which they join.
+changed copies, one for each layer (or window) that is measured; a lane holds the *cells* of every anchor and row, and of each cell
+only the positions from the first changed one to the last read one. All tokens of a pass lie in one flat table: the runs, then the
+lanes that have joined, in the order in which they join.
 """
 
 from collections.abc import Sequence

@@ -1,13 +1,45 @@
-"""How many rows go through the model at once, chosen for the memory at hand."""
+"""How much goes through the model at once, and what it will cost: chosen and predicted before anything runs."""
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import psutil
 import torch
 
+from anchorlens.engine.layout import Lanes
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 
 # Beyond this many tokens a batch gains nothing on a CPU or a GPU that fits it, and a smaller one keeps the progress bar moving.
 _MOST_TOKENS = {"cpu": 1024, "cuda": 16384, "mps": 4096}
+# The same for a pass of the cone engine, whose tokens are those of all lanes in the top layer.
+_MOST_CONE_TOKENS = {"cpu": 3072, "cuda": 131072, "mps": 8192}
+# Share of the matrix rate that a pass reaches; measured on two cores with SmolLM2 (docs/benchmarks.md).
+_EFFICIENCY = 0.7
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+Item = TypeVar("Item")
+
+
+def parse_memory(value: "int | float | str | None") -> int | None:
+    """Bytes of ``max_memory``.
+
+    Raises:
+        InputError: It is not understood, or not positive.
+
+    >>> parse_memory("1.5GB"), parse_memory("512 MiB")
+    (1500000000, 536870912)
+    """
+    if value is None:
+        return None
+    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([KMG]I?)?B?\s*", str(value).upper())
+    size = 0 if found is None else int(float(found[1]) * _UNITS[found[2] or ""])
+    if size < 1:
+        raise InputError(f"max_memory={value!r} is not understood. Write bytes, or for example '2GB' or '512MiB'.")
+    return size
 
 
 def free_memory(device: torch.device) -> int:
@@ -30,13 +62,14 @@ def row_bytes(adapter: Adapter, width: int) -> int:
     return width * wide * max(item, 4) + attention + 8 * cfg.d_vocab * 4
 
 
-def rows_per_batch(adapter: Adapter, width: int, batch_size: int | None) -> int:
-    """Rows in one batch.
+def rows_per_batch(adapter: Adapter, width: int, batch_size: int | None, max_memory: int | None = None) -> int:
+    """Rows in one batch of whole forward passes.
 
     Args:
         adapter: The model.
         width: Tokens of the longest row.
         batch_size: The user's choice, taken as it is; None: chosen here from half of the free memory.
+        max_memory: Most bytes for a batch.
 
     Raises:
         InputError: ``batch_size`` is below 1.
@@ -45,6 +78,123 @@ def rows_per_batch(adapter: Adapter, width: int, batch_size: int | None) -> int:
         if batch_size < 1:
             raise InputError(f"batch_size must be at least 1, got {batch_size}.")
         return batch_size
-    by_memory = free_memory(adapter.device) // 2 // row_bytes(adapter, width)
+    by_memory = (max_memory or free_memory(adapter.device) // 2) // row_bytes(adapter, width)
     by_tokens = _MOST_TOKENS.get(adapter.device.type, 1024) // max(width, 1)
     return max(1, min(int(by_memory), by_tokens))
+
+
+@dataclass(frozen=True)
+class PassSize:
+    """What goes through the model in one pass of the cone engine.
+
+    Attributes:
+        runs: Tokens of clean rows.
+        run_rows: Clean rows.
+        run_keys: Most keys of a clean row.
+        packs: For each anchor or control: tokens in a lane, rows, most tokens of a row, most keys.
+        prefix: Tokens that all rows share, computed once for many passes.
+        reads: Reads of the reader.
+    """
+
+    runs: int
+    run_rows: int
+    run_keys: int
+    packs: tuple[tuple[int, int, int, int], ...]
+    prefix: int
+    reads: int
+
+    @property
+    def lane(self) -> int:
+        """Tokens of a lane."""
+        return sum(tokens for tokens, *_ in self.packs)
+
+
+def pass_bytes(adapter: Adapter, size: PassSize, lanes: int) -> int:
+    """Upper estimate of what a pass holds at its widest, in the top layer, beside the model itself."""
+    cfg = adapter.model.cfg
+    item = torch.finfo(cfg.dtype).bits // 8
+    heads, kv = cfg.n_heads * cfg.d_head, (cfg.n_key_value_heads or cfg.n_heads) * cfg.d_head
+    tokens = size.runs + lanes * size.lane
+    widest = max([size.run_rows * size.run_keys, *(lanes * rows * width for _, rows, width, _ in size.packs)])
+    scores = max([size.run_rows * size.run_keys**2, *(lanes * rows * width * keys for _, rows, width, keys in size.packs)])
+    attention = tokens * (2 * cfg.d_model + 3 * heads + 3 * kv) + widest * (3 * heads + 2 * kv) + 3 * cfg.n_heads * scores
+    inner = 3 * min(tokens, 512 if adapter.device.type == "cpu" else 65536) * (cfg.d_mlp or 4 * cfg.d_model)
+    mlp = 5 * tokens * cfg.d_model + inner
+    prefix = 2 * adapter.n_layers * kv * size.prefix
+    read_cells = (1 + lanes * len(size.packs)) * size.reads
+    reads = 3 * read_cells * cfg.d_model * max(item, 4) + min(read_cells, 256) * (3 * 4096 + 4 * cfg.d_model) * 4
+    if item < 4:  # a slice of the unembedding in float32
+        reads += 4096 * cfg.d_model * 4
+    return int(item * (max(attention, mlp) + prefix) + reads) + 4 * 2**20
+
+
+def pass_flops(adapter: Adapter, size: PassSize, lanes: Lanes) -> float:
+    """Multiplications and additions of a pass: matrices, attention between tokens, unembedding of what is read."""
+    cfg, layers = adapter.model.cfg, adapter.n_layers
+    through = sum(layers - start for start in lanes.start)
+    tokens = layers * size.runs + through * size.lane
+    heads = cfg.n_heads * cfg.d_head
+    attended = layers * size.runs * size.run_keys + through * sum(n * keys for n, _, _, keys in size.packs)
+    read = (1 + len(lanes.start) * len(size.packs)) * size.reads
+    return block_flops(adapter) * tokens + 4.0 * heads * attended + 2.0 * cfg.d_model * cfg.d_vocab * read
+
+
+def block_flops(adapter: Adapter) -> float:
+    """Multiplications and additions of one token in one block, attention between tokens left out."""
+    cfg = adapter.model.cfg
+    heads, kv = cfg.n_heads * cfg.d_head, (cfg.n_key_value_heads or cfg.n_heads) * cfg.d_head
+    mlp = (3 if cfg.gated_mlp else 2) * cfg.d_model * int(cfg.d_mlp or 4 * cfg.d_model)
+    return 2.0 * (2 * cfg.d_model * (heads + kv) + mlp)
+
+
+def matrix_rate(adapter: Adapter, repeats: int = 5) -> float:
+    """Multiplications and additions a second of a product in the model's MLP, measured: the best of a few."""
+    cfg, device = adapter.model.cfg, adapter.device
+    rows, inner = (512 if device.type == "cpu" else 8192), int(cfg.d_mlp or 4 * cfg.d_model)
+    a = torch.ones(rows, cfg.d_model, dtype=cfg.dtype, device=device)
+    b = torch.ones(cfg.d_model, inner, dtype=cfg.dtype, device=device)
+    best = float("inf")
+    for _ in range(repeats + 1):  # the first one warms up, and is never the best
+        started = time.perf_counter()
+        (a @ b).sum().item()
+        best = min(best, time.perf_counter() - started)
+    return 2.0 * rows * cfg.d_model * inner / best
+
+
+def predicted_seconds(adapter: Adapter, flops: float) -> float:
+    """How long so much work takes here."""
+    return flops / (_EFFICIENCY * matrix_rate(adapter))
+
+
+def most_tokens(device: torch.device) -> int:
+    """Tokens of a pass of the cone engine beyond which nothing is gained."""
+    return _MOST_CONE_TOKENS.get(device.type, 3072)
+
+
+def out_of_memory(why: BaseException) -> bool:
+    """Whether an error says that memory ran out, on any device."""
+    told = isinstance(why, RuntimeError) and "can't allocate memory" in str(why)
+    return isinstance(why, (torch.OutOfMemoryError, MemoryError)) or told
+
+
+def halves(items: Sequence[Item]) -> tuple[Sequence[Item], Sequence[Item]]:
+    """Both halves; the first is the longer one."""
+    middle = (len(items) + 1) // 2
+    return items[:middle], items[middle:]
+
+
+def fitted(items: Sequence[Item], fits: Callable[[Sequence[Item]], bool]) -> list[Sequence[Item]]:
+    """Neighbours packed together as long as they fit; an item that does not fit alone stays alone."""
+    packed: list[Sequence[Item]] = []
+    start = 0
+    for stop in range(1, len(items) + 1):
+        if stop - start > 1 and not fits(items[start:stop]):
+            packed.append(items[start : stop - 1])
+            start = stop - 1
+    return [*packed, items[start:]] if items else []
+
+
+__all__ = [
+    "PassSize", "block_flops", "fitted", "free_memory", "halves", "matrix_rate", "most_tokens", "out_of_memory", "parse_memory",
+    "pass_bytes", "pass_flops", "predicted_seconds", "row_bytes", "rows_per_batch",
+]  # fmt: skip

@@ -109,7 +109,7 @@ def run_swaps(
     site: SiteLike,
     layers: Sequence[int],
     window: int,
-    on_forward: Callable[[int], None] = lambda rows: None,  # noqa: ARG005
+    on_share: Callable[[float], object] = lambda share: None,  # noqa: ARG005
 ) -> tuple[Metrics, list[Metrics]]:
     """Measure every cell of a batch.
 
@@ -119,16 +119,16 @@ def run_swaps(
         site: Which activation is replaced.
         layers: Layers that are measured.
         window: How many layers are replaced together around each (:func:`window_layers`).
-        on_forward: Called after each forward pass with the number of rows.
+        on_share: Called after each forward pass with its share of all.
 
     Returns:
         Metrics of the clean pass ([example]), and for each swap those of the changed passes ([layer example]).
     """
-    n_rows = batch.tokens.ids.shape[0]
+    passes = 1 + len(batch.swaps) * len(layers)
 
     def measured(hooks: Sequence[Hook]) -> Metrics:
         metrics = measure(adapter, batch.tokens, hooks, batch.reader)
-        on_forward(n_rows)
+        on_share(1 / passes)
         return metrics
 
     before = measured(())

@@ -21,7 +21,8 @@ SITES = {
 }
 
 # Columns of the unembedding that go through at once where only their sum is wanted.
-_VOCAB_SLICE = 8192
+_VOCAB_SLICE = 4096
+_READ_SLICE = 256
 
 # A hook's name, and what it does with the value that passes there.
 Hook: TypeAlias = tuple[str, Callable[[Tensor, HookPoint], Tensor]]
@@ -96,8 +97,11 @@ class Adapter:
     ) -> tuple[Float[Tensor, "row token"], Float[Tensor, "row"]]:
         """Logits of a few tokens of each row, and the logarithm of the sum over the whole vocabulary, as :meth:`logits` gives them.
 
-        The vocabulary goes through in slices, so that no [row d_vocab] table is ever held.
+        The vocabulary goes through in slices, and rows too, so that no [row d_vocab] table is ever held.
         """
+        if len(stream) > _READ_SLICE:
+            parts = [self.scores(x, t) for x, t in zip(stream.split(_READ_SLICE), tokens.split(_READ_SLICE), strict=True)]
+            return torch.cat([picked for picked, _ in parts]), torch.cat([total for _, total in parts])
         unembed, x = self.model.unembed, self._normed(stream)
         picked = einsum(
             x, unembed.W_U.T[tokens].to(torch.float32), "row d_model, row token d_model -> row token"

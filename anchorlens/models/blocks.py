@@ -1,15 +1,14 @@
-"""The transformer blocks of a HookedTransformer as plain functions of single tokens, without hooks.
+"""The transformer blocks of a HookedTransformer as functions of single tokens, without hooks.
 
 The cone engine runs tokens of many rows and many changed copies together, and keeps attention between them in its own hands. It
-needs the parts of a block that look at one token alone: norms, projections, rotation, MLP. They read TransformerLens's own weights in
-place: nothing is copied, and nothing is transposed, which is what most of a TransformerLens forward pass of a short row is spent on
-(its gated MLP makes three contiguous transposes of its weights in each call).
+needs the parts of a block that look at one token alone: norms, projections, rotation, MLP. :class:`FusedBlocks` reads
+TransformerLens's own weights in place: nothing is copied and nothing transposed, which is what most of a TransformerLens forward
+pass of a short row is spent on (its gated MLP makes three contiguous transposes of its weights in each call).
+:class:`PlainBlocks` calls TransformerLens's modules for the same parts, for norms and MLPs of any other kind.
 
-What is done here is what :class:`transformer_lens.components.TransformerBlock` does for the architectures of
-:func:`unsupported_reason`; the engine compares both on real tokens before it trusts this one.
+What is done here is what :class:`transformer_lens.components.TransformerBlock` does where :func:`unsupported_reason` is None; the
+engine compares both on real tokens before it trusts this one (:mod:`anchorlens.engine.select`).
 """
-
-from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -17,26 +16,28 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens import HookedTransformer
-from transformer_lens.components import LayerNorm, LayerNormPre, RMSNorm, RMSNormPre
+from transformer_lens.components.layer_norm import LayerNorm
+from transformer_lens.components.layer_norm_pre import LayerNormPre
 from transformer_lens.components.mlps.gated_mlp import GatedMLP
 from transformer_lens.components.mlps.mlp import MLP
-from transformer_lens.hook_points import HookPoint
+from transformer_lens.components.rms_norm import RMSNorm
+from transformer_lens.components.rms_norm_pre import RMSNormPre
 
 # Tokens that go through an MLP at once: its inner activations are the widest of a block, and a slice stays in the cache.
 _MLP_SLICE = {"cpu": 512, "cuda": 65536, "mps": 8192}
 
 Heads = Float[Tensor, "token head d_head"]
+Keys = Float[Tensor, "token kv_head d_head"]
 Tokens = Float[Tensor, "token d_model"]
 
 
 def unsupported_reason(model: HookedTransformer) -> str | None:
-    """Why these functions would not give this model's numbers; None where they do."""
+    """What about this model's attention or streams the cone engine does not know; None where there is nothing."""
     cfg = model.cfg
     for wrong, what in (
         (cfg.positional_embedding_type not in ("rotary", "standard"), f"{cfg.positional_embedding_type} positions"),
         (cfg.attention_dir != "causal", f"{cfg.attention_dir} attention"),
-        (cfg.attn_only, "blocks without an MLP"),
-        (bool(cfg.num_experts), "a mixture of experts"),
+        (bool(cfg.attn_only), "blocks without an MLP"),
         (bool(getattr(cfg, "load_in_4bit", False)), "4-bit weights"),
         (bool(getattr(cfg, "use_attention_sinks", False)), "attention sinks"),
         (getattr(cfg, "clip_qkv", None) is not None, "clipped queries and keys"),
@@ -46,9 +47,18 @@ def unsupported_reason(model: HookedTransformer) -> str | None:
     ):
         if wrong:
             return f"{what} ({cfg.original_architecture or cfg.model_name})"
+    return None
+
+
+def fused_reason(model: HookedTransformer) -> str | None:
+    """Why :class:`FusedBlocks` cannot stand for this model's modules; None where it can."""
     for block in model.blocks:
         if not isinstance(block.mlp, (GatedMLP, MLP)) or block.mlp.cfg.is_layer_norm_activation():
             return f"an MLP of type {type(block.mlp).__name__}"
+        norms = [getattr(block, name) for name in ("ln1", "ln2", "ln1_post", "ln2_post") if hasattr(block, name)]
+        for norm in norms:
+            if not isinstance(norm, (nn.Identity, RMSNorm, RMSNormPre, LayerNorm, LayerNormPre)):
+                return f"a norm of type {type(norm).__name__}"
     return None
 
 
@@ -61,17 +71,17 @@ def hooked_reason(model: HookedTransformer) -> str | None:
         lists = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
         if any(getattr(module, each, None) for each in lists) or "forward" in vars(module):
             return f"a hook is attached to {name or 'the model'}"
-        if isinstance(module, HookPoint) and (module.fwd_hooks or module.bwd_hooks):
-            return f"a hook is attached to {name}"
     return None
 
 
-class Blocks:
-    """Token-wise parts of every block.
+class FusedBlocks:
+    """Token-wise parts of every block, straight from the weights.
 
     Args:
-        model: A model for which :func:`unsupported_reason` is None.
+        model: A model for which :func:`unsupported_reason` and :func:`fused_reason` are None.
     """
+
+    name = "fused"
 
     def __init__(self, model: HookedTransformer) -> None:
         self.model, cfg = model, model.cfg
@@ -83,16 +93,17 @@ class Blocks:
         cap = cfg.attn_scores_soft_cap
         self.soft_cap = float(cap) if cap is not None and cap > 0 else None
         self.slice = _MLP_SLICE.get(model.embed.W_E.device.type, 512)
-        # Llama's and Gemma's projections have biases of zero in TransformerLens: adding them would be a pass over memory for nothing.
+        # Llama's and Gemma's biases are zero in TransformerLens: adding them would be a pass over memory for nothing.
         self.biased = [
-            tuple(bool(bias.any()) for bias in (b.attn.b_Q, _kv(b.attn, "b_K"), _kv(b.attn, "b_V"), b.attn.b_O, b.mlp.b_in))
+            tuple(bool(bias.any()) for bias in (b.attn.b_Q, _kv(b.attn, "b_K"), _kv(b.attn, "b_V"), b.attn.b_O))
             for b in model.blocks
         ]
 
     def window(self, layer: int) -> int | None:
         """How many keys a query of this layer sees, itself included; None: all before it."""
         attn = self.model.blocks[layer].attn
-        return int(attn.cfg.window_size) if attn.attn_type == "local" else None
+        size = attn.cfg.window_size
+        return size if attn.attn_type == "local" else None
 
     def scale(self, layer: int) -> float:
         """What attention scores of this layer are divided by."""
@@ -103,7 +114,7 @@ class Blocks:
         x = self.model.embed(ids[None])[0]
         return x if self.rotary else x + self.model.pos_embed.W_pos[positions]
 
-    def project(self, layer: int, x: Tokens) -> tuple[Heads, Heads, Heads]:
+    def project(self, layer: int, x: Tokens) -> tuple[Heads, Keys, Keys]:
         """Queries, keys and values before rotation, norms of queries and keys included."""
         block = self.model.blocks[layer]
         attn, normed = block.attn, _norm(block.ln1, x)
@@ -112,6 +123,7 @@ class Blocks:
         k = _heads(normed, _kv(attn, "W_K"), _kv(attn, "b_K") if biased[1] else None)
         v = _heads(normed, _kv(attn, "W_V"), _kv(attn, "b_V") if biased[2] else None)
         if attn.q_norm is not None:
+            assert attn.k_norm is not None  # they come together
             q, k = _norm(attn.q_norm, q), _norm(attn.k_norm, k)
         return q, k, v
 
@@ -159,18 +171,36 @@ class Blocks:
             normed = _norm(block.ln2, x[start : start + self.slice])
             if isinstance(mlp, GatedMLP):
                 inner = mlp.act_fn(normed @ mlp.W_gate).mul_(normed @ mlp.W_in)
-                inner = inner.add_(mlp.b_in) if self.biased[layer][4] else inner
+                inner = inner.add_(mlp.b_in)
             else:
+                assert isinstance(mlp, MLP)
                 inner = mlp.act_fn(torch.addmm(mlp.b_in, normed, mlp.W_in))
             torch.addmm(mlp.b_out, inner, mlp.W_out, out=out[start : start + self.slice])
         return _norm(block.ln2_post, out) if self.model.cfg.use_normalization_before_and_after else out
 
-    def flops(self, tokens: Sequence[int]) -> float:
-        """Multiplications and additions of the matrices that ``tokens[layer]`` tokens meet; attention between tokens left out."""
-        cfg = self.model.cfg
-        attention = self.d_model * self.d_head * (2 * self.n_heads + 2 * self.n_kv_heads)
-        mlp = (3 if cfg.gated_mlp else 2) * self.d_model * int(cfg.d_mlp or 4 * cfg.d_model)
-        return 2.0 * (attention + mlp) * sum(tokens)
+
+class PlainBlocks(FusedBlocks):
+    """The same parts by TransformerLens's own modules: slower, for norms and MLPs of any kind."""
+
+    name = "plain"
+
+    def project(self, layer: int, x: Tokens) -> tuple[Heads, Keys, Keys]:
+        """See :meth:`FusedBlocks.project`."""
+        block = self.model.blocks[layer]
+        normed = block.ln1(x[None])
+        q, k, v = block.attn.calculate_qkv_matrices(normed, normed, normed)
+        return q[0], k[0], v[0]
+
+    def attn_out(self, layer: int, z: Heads) -> Tokens:
+        """See :meth:`FusedBlocks.attn_out`."""
+        block = self.model.blocks[layer]
+        out = einsum(z, block.attn.W_O, "token head d_head, head d_head d_model -> token d_model") + block.attn.b_O
+        return block.ln1_post(out[None])[0] if self.model.cfg.use_normalization_before_and_after else out
+
+    def mlp_out(self, layer: int, x: Tokens) -> Tokens:
+        """See :meth:`FusedBlocks.mlp_out`."""
+        block = self.model.blocks[layer]
+        return torch.cat([block.apply_mlp(block.ln2(part[None]))[0] for part in x.split(self.slice)])
 
 
 def _kv(attn: nn.Module, name: str) -> Tensor:
@@ -198,4 +228,4 @@ def _norm(norm: nn.Module, x: Float[Tensor, "*token width"]) -> Float[Tensor, "*
     return torch.addcmul(norm.b, out, norm.w) if isinstance(norm, LayerNorm) else out
 
 
-__all__ = ["Blocks", "hooked_reason", "unsupported_reason"]
+__all__ = ["FusedBlocks", "PlainBlocks", "fused_reason", "hooked_reason", "unsupported_reason"]

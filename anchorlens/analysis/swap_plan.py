@@ -1,0 +1,203 @@
+"""The batches of a swap sweep and what they will cost, known before anything is measured."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from anchorlens.analysis.pairs import Pair, make_batches
+from anchorlens.engine.layout import Lanes, common_prefix
+from anchorlens.engine.plan import (
+    PassSize,
+    block_flops,
+    fitted,
+    free_memory,
+    halves,
+    most_tokens,
+    pass_bytes,
+    pass_flops,
+    predicted_seconds,
+    row_bytes,
+    rows_per_batch,
+)
+from anchorlens.engine.readouts import Reader
+from anchorlens.engine.select import Engine
+from anchorlens.errors import InputError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Pairs that are measured in one pass, at some layers.
+
+    Attributes:
+        pairs: Base, donor and placements of each.
+        layers: Layers that are measured; all of the sweep's, unless one pair alone would not fit.
+    """
+
+    pairs: tuple[Pair, ...]
+    layers: tuple[int, ...]
+
+    def split(self) -> "tuple[Batch, ...]":
+        """The micro-batches that take its place where memory runs out: halves of its pairs, else of its layers; () if it has one."""
+        if len(self.pairs) > 1:
+            return tuple(Batch(tuple(part), self.layers) for part in halves(self.pairs))
+        if len(self.layers) > 1:
+            return tuple(Batch(self.pairs, tuple(part)) for part in halves(self.layers))
+        return ()
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """What a sweep will do.
+
+    Attributes:
+        engine: ``cone`` or ``reference``.
+        blocks: ``fused`` or ``plain``; empty for the oracle.
+        reason: Why it is not the cone engine with fused blocks, where that was asked for.
+        batches: In the order in which they are measured.
+        questions: Rows that are measured.
+        cells: Anchor, layer, donor and control, for every row.
+        flops: Predicted multiplications and additions.
+        seconds: Predicted time, from the matrix rate of this machine.
+        peak_bytes: Predicted peak of memory beside the model.
+        max_memory: The user's limit.
+    """
+
+    engine: str
+    blocks: str
+    reason: str
+    batches: tuple[Batch, ...]
+    questions: int
+    cells: int
+    flops: float
+    seconds: float
+    peak_bytes: int
+    max_memory: int | None
+
+    def to_dict(self) -> dict[str, object]:
+        """What decides the numbers' last digits, for ``run.json``."""
+        return {
+            "engine": self.engine, "blocks": self.blocks, "reason": self.reason, "batches": [len(b.pairs) for b in self.batches],
+            "cells": self.cells, "gflop": round(self.flops / 1e9, 3), "peak_bytes": self.peak_bytes,
+            "max_memory": self.max_memory,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        engine = f"{self.engine} ({self.blocks or self.reason or 'one full pass for each cell'})".replace(" ()", "")
+        return (
+            f"{self.questions} questions, {self.cells} cells in {len(self.batches)} batches; engine {engine}; "
+            f"about {self.flops / 1e9:,.0f} GFLOP, {self.seconds:,.0f} s, {self.peak_bytes / 1e6:,.0f} MB beside the model"
+        )
+
+
+class _Sizes:
+    """Sizes of passes of the cone engine over given pairs."""
+
+    def __init__(self, pairs: Sequence[Pair], reader: Reader) -> None:
+        self.ends = [0] * len(pairs)
+        self.reads = [0] * len(pairs)
+        for i, position in zip(reader.row.tolist(), reader.position.tolist(), strict=True):
+            self.ends[i] = max(self.ends[i], position + 1)
+            self.reads[i] += 1
+        self.number = {id(pair): i for i, pair in enumerate(pairs)}
+        rows = [p.target.ids for p in pairs] + [p.source.ids for p in pairs if p.source is not None]
+        touched = [t for p in pairs for place in p.placements for t in (*place.target, *(place.source if p.source else ()))]
+        self.prefix = common_prefix(rows, min([*touched, *(int(at) for at in reader.position)], default=0))
+
+    def cone(self, pair: Pair) -> tuple[int, ...]:
+        """First changed position to last read one, for each placement; 0 where nothing is changed."""
+        end = self.ends[self.number[id(pair)]]
+        return tuple(max(0, end - min(place.target, default=end)) for place in pair.placements)
+
+    def of(self, pairs: Sequence[Pair]) -> PassSize:
+        """What goes through the model for some pairs."""
+        stops: dict[tuple[int, ...], int] = {}
+        for pair in pairs:
+            end = self.ends[self.number[id(pair)]]
+            stops[pair.target.ids] = max(stops.get(pair.target.ids, 0), end)
+            if pair.source is not None:
+                last = max((p + 1 for place in pair.placements for p in place.source), default=0)
+                stops[pair.source.ids] = max(stops.get(pair.source.ids, 0), last)
+        keys = max(stops.values())
+        columns = list(zip(*(self.cone(pair) for pair in pairs), strict=True))
+        packs = tuple((sum(column), sum(n > 0 for n in column), max(column), keys) for column in columns if any(column))
+        runs = sum(stop - self.prefix for stop in stops.values())
+        reads = sum(self.reads[self.number[id(pair)]] for pair in pairs)
+        return PassSize(runs, len(stops), keys, packs, self.prefix, reads)
+
+
+def plan_swaps(
+    engine: Engine, pairs: Sequence[Pair], reader: Reader, layers: tuple[int, ...], *, window: int, batch_size: int | None,
+    max_memory: int | None,
+) -> SweepPlan:  # fmt: skip
+    """Batches that fit, and their cost.
+
+    Args:
+        engine: The engine that will measure.
+        pairs: All pairs of the sweep.
+        reader: What is read of them, in their order.
+        layers: Layers that are measured.
+        window: Layers that are changed together.
+        batch_size: The user's choice of pairs in a batch.
+        max_memory: Most bytes beside the model.
+
+    Raises:
+        InputError: ``batch_size`` is below 1, or not even one question at one layer fits into ``max_memory``.
+    """
+    cells = sum(len(p.placements) for p in pairs) * len(layers)
+    questions = len({p.base.row_id for p in pairs})
+    adapter = engine.adapter
+    if engine.cone is None:
+        width = max(len(p.target.ids) for p in pairs)
+        size = rows_per_batch(adapter, width, batch_size, max_memory)
+        whole = tuple(Batch(tuple(b), layers) for b in make_batches(pairs, size))
+        forwards = sum(len(p.target.ids) * (2 + len(p.placements) * len(layers)) for p in pairs)
+        flops = forwards * adapter.n_layers * block_flops(adapter)
+        peak = min(size, len(pairs)) * row_bytes(adapter, width)
+        _check(peak, max_memory)
+        seconds = predicted_seconds(adapter, flops)
+        return SweepPlan("reference", "", engine.reason, whole, questions, cells, flops, seconds, peak, max_memory)
+    if batch_size is not None and batch_size < 1:
+        raise InputError(f"batch_size must be at least 1, got {batch_size}.")
+    sizes = _Sizes(pairs, reader)
+    budget = max_memory or free_memory(adapter.device) // 2
+    limit = most_tokens(adapter.device)
+
+    def fits(some: Sequence[Pair]) -> bool:
+        size = sizes.of(some)
+        if pass_bytes(adapter, size, len(layers)) > budget:
+            return False
+        return len(some) <= batch_size if batch_size else size.runs + len(layers) * size.lane <= limit
+
+    batches: list[Batch] = []
+    for with_null in (True, False):
+        # By cone, so that rows that share a table need as little padding as can be; a question's donors stay together.
+        group = sorted((p for p in pairs if p.has_null is with_null), key=lambda p: (sum(sizes.cone(p)), len(p.target.ids)))
+        for packed in fitted(group, fits):
+            batches += _fitting(engine, sizes, Batch(tuple(packed), layers), budget, max_memory)
+    lanes = [Lanes.windows(b.layers, window, adapter.n_layers) for b in batches]
+    passes = [sizes.of(b.pairs) for b in batches]
+    flops = sum(pass_flops(adapter, size, lane) for size, lane in zip(passes, lanes, strict=True))
+    flops += sizes.prefix * adapter.n_layers * block_flops(adapter)
+    peak = max(pass_bytes(adapter, size, len(b.layers)) for size, b in zip(passes, batches, strict=True))
+    seconds = predicted_seconds(adapter, flops)
+    return SweepPlan("cone", engine.blocks, engine.reason, tuple(batches), questions, cells, flops, seconds, peak, max_memory)
+
+
+def _fitting(engine: Engine, sizes: _Sizes, batch: Batch, budget: int, max_memory: int | None) -> list[Batch]:
+    """A batch, or its micro-batches where it alone is too large."""
+    need = pass_bytes(engine.adapter, sizes.of(batch.pairs), len(batch.layers))
+    parts = batch.split() if need > budget else ()
+    if not parts:
+        _check(need, max_memory)
+        return [batch]
+    return [one for part in parts for one in _fitting(engine, sizes, part, budget, max_memory)]
+
+
+def _check(need: int, max_memory: int | None) -> None:
+    if max_memory is not None and need > max_memory:
+        raise InputError(
+            f"max_memory is {max_memory / 1e6:.0f} MB, and the smallest batch (one question with one donor) needs about "
+            f"{need / 1e6:.0f} MB beside the model. Give at least that."
+        )
+
+
+__all__ = ["Batch", "SweepPlan", "plan_swaps"]

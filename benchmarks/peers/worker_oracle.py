@@ -1,0 +1,13 @@
+"""anchorlens, engine ``reference``."""
+
+from ours import LIBRARIES, load, sweep_job
+from protocol import Job, Sweep
+
+from anchorlens.models.adapter import Adapter
+
+
+def run(model: Adapter, job: Job) -> Sweep:
+    return sweep_job(model, job, "reference")
+
+
+__all__ = ["LIBRARIES", "load", "run"]

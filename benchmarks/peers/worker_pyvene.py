@@ -1,0 +1,65 @@
+"""pyvene: donors are collected in one pass over all layers; then one intervenable model, one layer and one pass for each cell.
+
+pyvene can also run the sources again with every cell; handing it collected activations (``source_representations``) saves half of
+all passes. It wraps the model below the unembedding, so that only the positions that are read meet it.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pyvene as pv
+import torch
+from protocol import Job, Sweep
+from tensors import Rows, load_hf, probability
+
+LIBRARIES = ("torch", "pyvene", "transformers")
+
+
+def load(directory: Path) -> Any:
+    return load_hf(directory)
+
+
+def _slots(job: Job, side: str, anchor: str) -> list[list[int]]:
+    """Positions, [row][slot]; equally many in each row, as pyvene wants them: the last slot of a shorter row is repeated."""
+    found = [list(row[side][anchor]) for row in job["rows"]]
+    most = max(len(where) for where in found)
+    return [where + where[-1:] * (most - len(where)) for where in found]
+
+
+@torch.inference_mode()
+def run(model: Any, job: Job) -> Sweep:
+    rows = Rows.of(job)
+    inner, layers = model.model, job["layers"]
+    base = {"input_ids": rows.ids}
+
+    def read(states: torch.Tensor) -> list[float]:
+        return probability(model.lm_head(states[rows.row, rows.read]), rows.token)
+
+    collector = pv.IntervenableModel(
+        [{"layer": layer, "component": "block_input", "intervention": pv.CollectIntervention()} for layer in layers],
+        model=inner,
+    )
+    everywhere = list(range(rows.donor_ids.shape[1]))
+    places = [[everywhere] * len(rows.row)] * len(layers)
+    (_, collected), _ = collector(
+        base={"input_ids": rows.donor_ids}, unit_locations={"sources->base": (None, places)}, use_cache=False
+    )
+    streams = dict(zip(layers, collected, strict=True))
+
+    out = Sweep(p_before=read(inner(**base, use_cache=False).last_hidden_state))
+    for anchor in job["anchors"]:
+        target = _slots(job, "target", anchor)
+        source = torch.tensor(_slots(job, "source", anchor))
+        out.p[anchor] = []
+        for layer in layers:
+            patched = pv.IntervenableModel(
+                {"layer": layer, "component": "block_input", "intervention_type": pv.VanillaIntervention}, model=inner
+            )
+            _, changed = patched(
+                base=base,
+                source_representations={patched.sorted_keys[0]: streams[layer][rows.row[:, None], source]},
+                unit_locations={"sources->base": (None, [target])},
+                use_cache=False,
+            )
+            out.p[anchor].append(read(changed.last_hidden_state))
+    return out

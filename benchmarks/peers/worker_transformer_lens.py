@@ -1,0 +1,56 @@
+"""TransformerLens's own activation patching: ``patching.generic_activation_patch`` over the layers, once for each anchor.
+
+It hands all logits of all positions to the metric; that is its interface. The metric keeps P of every row, since what it returns
+is one number for the whole batch. The donors' run caches ``resid_pre`` alone.
+"""
+
+from pathlib import Path
+
+import pandas as pd
+import torch
+from protocol import Job, Sweep
+from tensors import Cells, Rows, probability
+from torch import Tensor
+from transformer_lens import ActivationCache, HookedTransformer
+from transformer_lens.patching import generic_activation_patch
+
+LIBRARIES = ("torch", "transformer-lens", "transformers")
+
+
+def load(_: Path) -> HookedTransformer:
+    import anchorlens
+
+    return anchorlens.load_model("smollm2-135m-instruct", device="cpu")
+
+
+@torch.inference_mode()
+def run(model: HookedTransformer, job: Job) -> Sweep:
+    rows = Rows.of(job)
+    _, donors = model.run_with_cache(
+        rows.donor_ids,
+        return_type=None,
+        names_filter=[f"blocks.{layer}.hook_resid_pre" for layer in job["layers"]],
+        padding_side="right",
+    )
+    assert isinstance(donors, ActivationCache)
+
+    def read(logits: Tensor) -> list[float]:
+        return probability(logits[rows.row, rows.read], rows.token)
+
+    out = Sweep(p_before=read(model(rows.ids, padding_side="right")))
+    for anchor in job["anchors"]:
+        cells, p = Cells.of(job, anchor), []
+
+        def put(base: Tensor, index: list[int], donor: Tensor, cells: Cells = cells) -> Tensor:  # noqa: ARG001
+            base[cells.row, cells.target] = donor[cells.row, cells.source]
+            return base
+
+        def metric(logits: Tensor, p: list[list[float]] = p) -> Tensor:
+            p.append(read(logits))
+            return torch.tensor(p[-1]).mean()
+
+        generic_activation_patch(
+            model, rows.ids, donors, metric, put, "resid_pre", index_df=pd.DataFrame({"layer": job["layers"]})
+        )
+        out.p[anchor] = p
+    return out
