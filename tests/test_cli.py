@@ -203,7 +203,7 @@ def test_ctrl_c_leaves_no_half_file(args, tmp_path):
     )  # fmt: skip
     assert process.stderr is not None
     seen = ""
-    while "row/s" not in seen:
+    while "cell/s" not in seen:
         piece = process.stderr.read(1)
         assert piece, seen
         seen += piece

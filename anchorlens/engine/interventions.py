@@ -59,6 +59,27 @@ class SwapBatch:
     donors: TokenBatch | None = None
 
 
+@dataclass(frozen=True)
+class CutBatch:
+    """Rows in which attention edges are cut, each variant on its own.
+
+    Attributes:
+        tokens: The rows, right-padded.
+        row: Row of each state that is read.
+        position: Position of each state in its row.
+        edges: For each variant, True where position ``query`` may not read position ``key``.
+        mode: ``mask`` or ``zero``, see :mod:`anchorlens.engine.knockout`.
+        heads: Query heads in which they are cut; None for all.
+    """
+
+    tokens: TokenBatch
+    row: Int[Tensor, "read"]
+    position: Int[Tensor, "read"]
+    edges: tuple[Bool[Tensor, "example query key"], ...]
+    mode: str = "mask"
+    heads: tuple[int, ...] | None = None
+
+
 def window_layers(layer: int, window: int, n_layers: int) -> tuple[int, ...]:
     """The layers that are changed together around ``layer``.
 

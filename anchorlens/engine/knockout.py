@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
-from anchorlens.engine.interventions import Slots
-from anchorlens.engine.reference import last_stream
+from anchorlens.engine.interventions import CutBatch, Slots
+from anchorlens.engine.reference import last_stream, states_at
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.models.adapter import Adapter, Hook, SiteLike
 from anchorlens.questions.tokens import ANCHORS, TokenBatch, TokenRow
@@ -183,3 +183,52 @@ def read_states(
     last_stream(adapter, tokens, [*(knockout_hooks(adapter, cut) if cut is not None else ()), *reads])
     on_forward(int(tokens.ids.shape[0]))
     return torch.stack(taken)
+
+
+def cut_states(
+    adapter: Adapter,
+    batch: CutBatch,
+    *,
+    where: tuple[SiteLike, int] | None,
+    windows: Sequence[Sequence[int]],
+    on_share: Callable[[float], object] = lambda share: None,  # noqa: ARG005
+) -> Float[Tensor, "variant window read d_model"]:
+    """States at one place for every variant and every window of layers in which it is cut, one full pass for each.
+
+    Args:
+        adapter: The model.
+        batch: Rows, reads and edges.
+        where: Site and layer that are read; None: the stream that leaves the last block.
+        windows: Layers that are cut together; none: the clean run.
+        on_share: Called after each pass with its share of all.
+    """
+    out: list[Tensor] = []
+    for edges in batch.edges:
+        for window in windows:
+            hooks = knockout_hooks(adapter, AttentionKnockout(edges, tuple(window), batch.mode, batch.heads)) if window else []
+            out.append(states_at(adapter, batch.tokens, hooks, where, batch.row, batch.position))
+            on_share(1 / (len(batch.edges) * len(windows)))
+    return rearrange(torch.stack(out), "(variant window) read d_model -> variant window read d_model", window=len(windows))
+
+
+def cut_states_everywhere(
+    adapter: Adapter,
+    batch: CutBatch,
+    *,
+    site: SiteLike,
+    layers: Sequence[int],
+    on_share: Callable[[float], object] = lambda share: None,  # noqa: ARG005
+) -> Float[Tensor, "run layer read d_model"]:
+    """States at every layer: of the clean run, then of every variant cut in all of ``layers``; one full pass for each.
+
+    Returns:
+        float32 on the CPU.
+    """
+    where = Slots(batch.position[:, None], torch.ones(len(batch.position), 1, dtype=torch.bool))
+    assert torch.equal(batch.row, torch.arange(len(batch.tokens.ids)))  # one read a row
+    cuts = [None, *(AttentionKnockout(edges, tuple(layers), batch.mode, batch.heads) for edges in batch.edges)]
+    runs = []
+    for cut in cuts:
+        runs.append(read_states(adapter, batch.tokens, where, site, cut)[:, :, 0])
+        on_share(1 / len(cuts))
+    return torch.stack(runs)

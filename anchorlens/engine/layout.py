@@ -42,6 +42,23 @@ class Lanes:
         around = [window_layers(layers[i], window, n_layers) for i in order]
         return cls(tuple(w[0] for w in around), tuple(w[0] for w in around), tuple(w[-1] for w in around), tuple(order))
 
+    @classmethod
+    def cumulative(cls, windows: Sequence[Sequence[int]]) -> "tuple[Lanes, list[int]]":
+        """Windows that all begin in the same layer, as one lane that is changed all the way and copies that leave it.
+
+        A run that is changed in layers a .. b is, up to b, the run that is changed in a .. c for any c > b: so it need not be
+        computed before b + 1.
+
+        Returns:
+            The lanes, and the lane of each window; -1 for an empty window, which is the clean run.
+        """
+        first, last = min(w[0] for w in windows if w), max(w[-1] for w in windows if w)
+        ends = sorted({w[-1] for w in windows if w and w[-1] < last})
+        lanes = cls(
+            (first, *(end + 1 for end in ends)), (first, *(1 for _ in ends)), (last, *(0 for _ in ends)), (), forked=True
+        )
+        return lanes, [-1 if not w else 0 if w[-1] == last else 1 + ends.index(w[-1]) for w in windows]
+
     def joined(self, layer: int) -> int:
         """How many lanes have joined at ``layer``, those that join there included."""
         return sum(start <= layer for start in self.start)

@@ -8,6 +8,7 @@ of exactly zero.
 from collections.abc import Callable, Sequence
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
@@ -146,7 +147,18 @@ def run_swaps(
 
 def measure(adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook], reader: Reader) -> Metrics:
     """One forward pass with these changes, and what the reader makes of it."""
-    row, position = reader.row, reader.position
+    return reader.metrics(adapter, states_at(adapter, tokens, hooks, reader.where, reader.row, reader.position))
+
+
+def states_at(
+    adapter: Adapter,
+    tokens: TokenBatch,
+    hooks: Sequence[Hook],
+    where: tuple[SiteLike, int] | None,
+    row: Int[Tensor, "read"],
+    position: Int[Tensor, "read"],
+) -> Float[Tensor, "read d_model"]:
+    """One forward pass with these changes, and chosen states of it: of a site and layer, or of the last stream (None)."""
     seen: list[Tensor] = []
 
     def keep(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
@@ -154,9 +166,9 @@ def measure(adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook], reader:
         return value
 
     # After the hooks of the intervention: what is read is the changed state.
-    reads: list[Hook] = [(adapter.hook_name(*reader.where), keep)] if reader.where is not None else []
+    reads: list[Hook] = [(adapter.hook_name(*where), keep)] if where is not None else []
     stream = last_stream(adapter, tokens, [*hooks, *reads])
-    return reader.metrics(adapter, seen[0] if seen else stream[row, position])
+    return seen[0] if seen else stream[row, position]
 
 
 def stacked(cells: Sequence[Metrics]) -> Metrics:

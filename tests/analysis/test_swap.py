@@ -266,8 +266,12 @@ def test_trivial_cells_are_marked(tiny_model):
 def test_answer_site_at_layer_0_changes_nothing_when_the_token_is_the_same(tiny_model):
     """The template's last token is the same in base and donor, so its embedding is too."""
     sweep = al.swap_sweep(tiny_model("llama"), equal_lengths(), anchors=("answer_site",), **QUIET)
-    assert torch.equal(sweep.delta_p[0, 0], torch.zeros(6, dtype=torch.float64))
-    assert (sweep.delta_p[0, 1].abs() > 1e-6).all()
+    assert (sweep.delta_p[0, 0].abs() < 1e-4).all()
+    assert (sweep.delta_p[0, 1].abs() > 1e-3).all()
+    oracle = al.swap_sweep(
+        tiny_model("llama"), equal_lengths(), anchors=("answer_site",), engine="reference", layers=(0,), **QUIET
+    )
+    assert torch.equal(oracle.delta_p[0, 0], torch.zeros(6, dtype=torch.float64))
 
 
 def test_global_random_state_is_left_alone(tiny_model):

@@ -1,0 +1,397 @@
+"""One pass up the layers of the cone engine: clean rows, and the changed lanes that join them (:mod:`anchorlens.engine.layout`)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from anchorlens.engine.layout import Group, Lanes, Pack, Reads, Runs
+from anchorlens.models.adapter import SiteLike
+from anchorlens.models.blocks import FusedBlocks
+
+Heads = Float[Tensor, "token head d_head"]
+Tokens = Float[Tensor, "token d_model"]
+# Tables that differ in their tokens.
+Table = Float[Tensor, "_ d_model"]
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Rotated keys and values of tokens that many rows begin with, by layer: [pos head d_head]."""
+
+    ids: tuple[int, ...]
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+
+    def at(self, layer: int, length: int) -> tuple[Tensor, Tensor] | None:
+        """Keys and values of the first ``length`` tokens, [kv_head pos d_head]; None where there are none."""
+        if not length:
+            return None
+        k, v = self.keys[layer][:length], self.values[layer][:length]
+        return rearrange(k, "pos head d_head -> head pos d_head"), rearrange(v, "pos head d_head -> head pos d_head")
+
+
+@dataclass(frozen=True)
+class Put:
+    """Streams that are put into lanes in the same pass.
+
+    Attributes:
+        cell: Token of a lane that is replaced.
+        run: Run token whose stream is put there; -1 where ``given`` says what.
+        given: Streams at every layer for the tokens of ``from_given``; None where all come from runs.
+        from_given: Indices into ``cell`` of the tokens that ``given`` replaces.
+    """
+
+    cell: Int[Tensor, "token"]
+    run: Int[Tensor, "token"]
+    given: Float[Tensor, "layer given d_model"] | None
+    from_given: Int[Tensor, "given"]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Attention edges that are cut in the lanes of one pack.
+
+    Attributes:
+        edges: True where a query of a row of the pack may not read a key.
+        mode: ``mask`` or ``zero``.
+        heads: True at query heads in which they are cut.
+    """
+
+    edges: Bool[Tensor, "row query key"]
+    mode: str
+    heads: Bool[Tensor, "head"]
+
+
+class Pass:
+    """One pass up the layers.
+
+    Args:
+        blocks: The model's blocks.
+        device: Where they are.
+        prefix: Keys and values of what the runs begin with; None where they share nothing.
+        runs: Clean rows.
+        packs: Cells of a lane.
+        lanes: When lanes join and are changed.
+        site: Where streams are put.
+        put: Which streams.
+        cuts: Which edges are cut, by pack.
+    """
+
+    def __init__(
+        self, blocks: FusedBlocks, device: torch.device, prefix: Prefix | None, runs: Runs, packs: Sequence[Pack], lanes: Lanes, site: str, *, put: Put | None = None,
+        cuts: Sequence[Cut] = (),
+    ) -> None:  # fmt: skip
+        self.blocks, self.device, self.prefix, self.lanes, self.site = blocks, device, prefix, lanes, site
+        self.runs, self.packs, self.cuts = runs, packs, cuts
+        self.n_runs, self.n_cell = len(runs.ids), packs[-1].stop if packs else 0
+        self.n_lanes = 0
+        self.put = put
+        self.ids, self.run_positions = _on(device, runs.ids), _on(device, runs.positions)
+        self.join = _on(device, torch.tensor([t for pack in packs for t in pack.join], dtype=torch.long))
+        self.cell_positions = _on(device, torch.tensor([p for pack in packs for p in pack.positions], dtype=torch.long))
+        self.groups = self._placed([runs.group, *(pack.group for pack in packs)])
+        self.read_groups: list[_Placed] = []
+        if put is not None:
+            self.cell, self.run_token = _on(device, put.cell), _on(device, put.run.clamp(min=0))
+            self.given = None if put.given is None else _on(device, put.given)
+            self.from_given = _on(device, put.from_given)
+        self.blocks.reserve(max((int(runs.positions.max()), *(p for pack in packs for p in pack.positions))))
+
+    def keys_and_values(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Rotated keys and values of the runs at every layer."""
+        keys: list[Tensor] = []
+        values: list[Tensor] = []
+        with torch.inference_mode():
+            x = self.blocks.embed(self.ids, self.run_positions)
+            for layer in range(self.blocks.n_layers):
+                q, k, v = self.blocks.project(layer, x)
+                angles = self.blocks.angles(layer, self.run_positions)
+                q, k = self.blocks.rotated(q, angles), self.blocks.rotated(k, angles)
+                keys.append(k)
+                values.append(v)
+                if layer < self.blocks.n_layers - 1:
+                    z = self._attend(layer, 0, self.groups[0], q[None], k[None], v[None], k, v)
+                    x = self._ended(layer, x, self.blocks.attn_out(layer, z[0]))
+        return keys, values
+
+    def last_stream(self) -> Tokens:
+        """What leaves the last block."""
+        x = self.blocks.embed(self.ids, self.run_positions)
+        for layer in range(self.blocks.n_layers):
+            x = self._layer(layer, x, None)[1]
+        return x
+
+    def _ended(self, layer: int, x: Tokens, attn: Tokens) -> Tokens:
+        mid = x + attn
+        return mid + self.blocks.mlp_out(layer, x if self.blocks.parallel else mid)
+
+    def run(
+        self, where: tuple[SiteLike, int] | None, reads: Reads, on_share: Callable[[float], object]
+    ) -> Float[Tensor, "cell read d_model"]:
+        """States that the reader asks for: of the clean rows, and of every pack and lane.
+
+        Args:
+            where: Site and layer; None: the stream that leaves the last block.
+            reads: What is read of the runs.
+            on_share: Called after each layer with its share of the pass.
+        """
+        last = self.blocks.n_layers - 1 if where is None else where[1]
+        site = "resid_post" if where is None else str(where[0])
+        # In the last layer only what is read has to be asked for; but what is put there after its attention has other places.
+        trimmed = where is None and self.site in ("resid_pre", "")
+        x = self.blocks.embed(self.ids, self.run_positions)
+        for layer in range(last):
+            x = self._layer(layer, x, None)[1]
+            on_share(1 / (last + 1))
+        seen, _ = self._layer(last, x, site, reads if trimmed else None)
+        on_share(1 / (last + 1))
+        return self._gathered(seen, reads, trimmed=trimmed)
+
+    def run_everywhere(
+        self, site: str, reads: Reads, on_share: Callable[[float], object]
+    ) -> Float[Tensor, "layer cell read d_model"]:
+        """What :meth:`run` gives, at every layer."""
+        x = self.blocks.embed(self.ids, self.run_positions)
+        found: list[Tensor] = []
+        for layer in range(self.blocks.n_layers):
+            seen, x = self._layer(layer, x, site)
+            found.append(self._gathered(seen, reads, trimmed=False))
+            on_share(1 / self.blocks.n_layers)
+        return torch.stack(found)
+
+    def _layer(self, layer: int, x: Table, seen_at: str | None, trim: Reads | None = None) -> tuple[Table, Table]:
+        """One block; what stood at ``seen_at`` and what leaves it."""
+        site, blocks, seen = self.site, self.blocks, x
+        if site in ("resid_pre", ""):
+            (x,) = self._joined(layer, x)
+            self._put(layer, x)
+        seen = x
+        attn = blocks.attn_out(layer, self._attention(layer, x, trim))
+        if trim is not None:
+            x = x[self._read_tokens(trim)]
+        if site == "attn_out":
+            x, attn = self._joined(layer, x, attn)
+            self._put(layer, attn)
+        seen = attn if seen_at == "attn_out" else seen
+        mid = x + attn
+        if site == "resid_mid":
+            (mid,) = self._joined(layer, mid)
+            self._put(layer, mid)
+        seen = mid if seen_at == "resid_mid" else seen
+        mlp = blocks.mlp_out(layer, x if blocks.parallel else mid)
+        if site == "mlp_out":
+            mid, mlp = self._joined(layer, mid, mlp)
+            self._put(layer, mlp)
+        seen = mlp if seen_at == "mlp_out" else seen
+        out = mid + mlp
+        if site == "resid_post":
+            (out,) = self._joined(layer, out)
+            self._put(layer, out)
+        return out if seen_at == "resid_post" else seen, out
+
+    def _joined(self, layer: int, *tables: Table) -> tuple[Table, ...]:
+        """The tables with the lanes that join at this layer, as copies of the clean rows or of the first lane."""
+        new = self.lanes.joined(layer) - self.n_lanes
+        if new == 0:
+            return tables
+        forked = self.lanes.forked and self.n_lanes > 0
+        self.n_lanes += new
+
+        def grown(table: Table) -> Table:
+            one = table[self.n_runs : self.n_runs + self.n_cell] if forked else table[self.join]
+            return torch.cat([table, *[one] * new])
+
+        return tuple(grown(table) for table in tables)
+
+    def _put(self, layer: int, table: Tokens) -> None:
+        """Replace the changed tokens of the lanes whose window holds this layer."""
+        first, stop = self.lanes.changed(layer)
+        if self.put is None or first == stop:
+            return
+        cells = table[self.n_runs :].view(self.n_lanes, self.n_cell, -1)
+        values = table[self.run_token]
+        if self.given is not None:
+            values[self.from_given] = self.given[layer].to(values.dtype)
+        cells[first:stop, self.cell] = values
+
+    def _read_tokens(self, reads: Reads) -> Int[Tensor, "token"]:
+        """Flat tokens that are read: of the runs, then lane by lane."""
+        base = torch.tensor(reads.tokens)
+        lane = torch.tensor([pack.first + t for pack in self.packs for t in pack.reads.tokens], dtype=torch.long)
+        starts = self.n_runs + self.n_cell * torch.arange(self.n_lanes)[:, None]
+        return _on(self.device, torch.cat([base, (starts + lane).reshape(-1)]))
+
+    def _gathered(self, seen: Tokens, reads: Reads, *, trimmed: bool) -> Float[Tensor, "cell read d_model"]:
+        """States of the reader's reads: clean, then pack by pack and lane by lane; what a lane does not hold is clean there."""
+        if not trimmed:
+            seen = seen[self._read_tokens(reads)]
+        n_base, n_lanes = len(reads.tokens), len(self.lanes.start)
+        clean = seen[:n_base][_on(self.device, reads.of)]
+        out = repeat(clean, "read d_model -> cell read d_model", cell=1 + len(self.packs) * n_lanes).clone()
+        width = sum(len(pack.reads.tokens) for pack in self.packs)
+        lanes = (
+            seen[n_base:].reshape(-1, width, seen.shape[-1]) if self.n_lanes else seen[:0].reshape(0, width, seen.shape[-1])
+        )
+        at = 0
+        for i, pack in enumerate(self.packs):
+            own = lanes[:, at : at + len(pack.reads.tokens)]
+            start = 1 + i * n_lanes
+            out[start : start + self.n_lanes, _on(self.device, pack.reads.index)] = own[:, _on(self.device, pack.reads.of)]
+            at += len(pack.reads.tokens)
+        return out
+
+    def _attention(self, layer: int, x: Table, trim: Reads | None) -> Float[Tensor, "_ head d_head"]:
+        """What the heads of every token gather, [token head d_head]; of the read tokens alone where ``trim`` names them."""
+        blocks = self.blocks
+        q, k, v = blocks.project(layer, x)
+        angles, at_cells = blocks.angles(layer, self.run_positions), blocks.angles(layer, self.cell_positions)
+        lanes = (self.n_lanes, self.n_cell)
+        runs, cells = slice(None, self.n_runs), slice(self.n_runs, None)
+        base_k, base_v = blocks.rotated(k[runs], angles), v[runs]
+        base_q = blocks.rotated(q[runs], angles)
+        groups = self._trimmed(trim) if trim is not None else self.groups
+        out = [self._attend(layer, 0, groups[0], base_q[None], base_k[None], base_v[None], base_k, base_v)[0]]
+        if self.n_lanes:
+            cell_q = blocks.rotated(q[cells].view(*lanes, *q.shape[1:]), at_cells)
+            cell_k, cell_v = blocks.rotated(k[cells].view(*lanes, *k.shape[1:]), at_cells), v[cells].view(*lanes, *v.shape[1:])
+            found = []
+            for i, pack in enumerate(self.packs):
+                own = slice(pack.first, pack.stop)
+                found.append(
+                    self._attend(layer, i + 1, groups[i + 1], cell_q[:, own], cell_k[:, own], cell_v[:, own], base_k, base_v)
+                )
+            out.append(rearrange(torch.cat(found, 1), "lane token head d_head -> (lane token) head d_head"))
+        return torch.cat(out)
+
+    def _trimmed(self, reads: Reads) -> "list[_Placed]":
+        """Groups in which only the read tokens ask."""
+        if not self.read_groups:
+            prefix = len(self.runs.prefix)
+            groups = [Group.make([prefix] * len(self.runs.stops), self.runs.stops, prefix, None, reads)]
+            groups += [Group.make(p.starts, p.ends, prefix, p.bases, p.reads) for p in self.packs]
+            self.read_groups = self._placed(groups)
+        return self.read_groups
+
+    def _placed(self, groups: Sequence[Group]) -> "list[_Placed]":
+        """Groups on the device, with the cuts of their packs."""
+        return [
+            _Placed(group, self.device, self.cuts[i - 1].edges if i and self.cuts else None) for i, group in enumerate(groups)
+        ]
+
+    def _attend(
+        self, layer: int, index: int, group: "_Placed", q: Float[Tensor, "lane token head d_head"],
+        k: Float[Tensor, "lane token kv_head d_head"], v: Float[Tensor, "lane token kv_head d_head"],
+        base_k: Float[Tensor, "run_token kv_head d_head"], base_v: Float[Tensor, "run_token kv_head d_head"],
+    ) -> Float[Tensor, "lane found head d_head"]:  # fmt: skip
+        """Attention of one group: keys of the prefix, of each row's clean run before its first token, and its own.
+
+        Queries of all lanes of a row meet the keys that they share in one product, so that no key is ever copied for a lane.
+        """
+        blocks, n_rows, width = self.blocks, group.n_rows, group.n_queries
+        kv, rep = blocks.n_kv_heads, blocks.n_heads // blocks.n_kv_heads
+        sizes = {"row": n_rows, "kv": kv, "rep": rep}
+        asked = rearrange(
+            q[:, group.queries] / blocks.scale(layer),
+            "lane (row query) (kv rep) d_head -> kv row lane (query rep) d_head", query=width, **sizes,
+        )  # fmt: skip
+        own_k = rearrange(k[:, group.keys], "lane (row key) kv d_head -> kv row lane d_head key", row=n_rows)
+        own_v = rearrange(v[:, group.keys], "lane (row key) kv d_head -> kv row lane key d_head", row=n_rows)
+        flat = rearrange(asked, "kv row lane query d_head -> kv row (lane query) d_head")
+        shared: list[Tensor] = []  # values of keys that lanes share, [kv row key d_head] or [kv 1 key d_head]
+        scores: list[Tensor] = []
+        prefix = None if self.prefix is None else self.prefix.at(layer, len(self.runs.prefix))
+        if prefix is not None:
+            every = rearrange(flat, "kv row query d_head -> kv (row query) d_head")
+            scores.append(
+                rearrange(every @ prefix[0].mT, "kv (row lane query) key -> kv row lane query key", row=n_rows, lane=len(q))
+            )
+            shared.append(prefix[1])
+        if group.n_base:
+            between = rearrange(base_k[group.base], "(row key) kv d_head -> kv row d_head key", row=n_rows)
+            scores.append(rearrange(flat @ between, "kv row (lane query) key -> kv row lane query key", lane=len(q)))
+            shared.append(rearrange(base_v[group.base], "(row key) kv d_head -> kv row key d_head", row=n_rows))
+        scores.append(asked @ own_k)
+        weights = self._weights(layer, index, group, scores)
+        out = weights[-1] @ own_v
+        for weight, values in zip(weights, shared, strict=False):
+            together = rearrange(weight, "kv row lane query key -> kv row (lane query) key")
+            if values.ndim == 3:
+                got = rearrange(together, "kv row query key -> kv (row query) key") @ values
+                got = rearrange(got, "kv (row lane query) d -> kv row lane query d", row=n_rows, lane=len(q))
+            else:
+                got = rearrange(together @ values, "kv row (lane query) d -> kv row lane query d", lane=len(q))
+            out = out + got
+        return rearrange(
+            out, "kv row lane (query rep) d_head -> lane (row query) (kv rep) d_head", rep=rep
+        )[:, group.found]  # fmt: skip
+
+    def _weights(self, layer: int, index: int, group: "_Placed", scores: list[Tensor]) -> tuple[Tensor, ...]:
+        """Softmax over all keys of a query, in parts as the scores came."""
+        blocks = self.blocks
+        table = torch.cat(scores, -1) if len(scores) > 1 else scores[0]
+        if blocks.soft_cap is not None:
+            table = blocks.soft_cap * torch.tanh(table / blocks.soft_cap)
+        by_query = rearrange(
+            table, "kv row lane (query rep) key -> kv row lane query rep key", rep=blocks.n_heads // blocks.n_kv_heads
+        )
+        denied = group.denied(blocks.window(layer))
+        if denied is not None:
+            by_query.masked_fill_(denied, -torch.inf)
+        cut = self.cuts[index - 1] if index and self.cuts else None
+        first, stop = self.lanes.changed(layer) if cut is not None else (0, 0)
+        if cut is not None and first < stop and cut.mode == "mask":
+            self._cut(by_query[:, :, first:stop], group, cut, -torch.inf)
+        weights = table.softmax(-1)
+        if cut is not None and first < stop and cut.mode == "zero":
+            by_query = rearrange(
+                weights, "kv row lane (query rep) key -> kv row lane query rep key", rep=blocks.n_heads // blocks.n_kv_heads
+            )
+            self._cut(by_query[:, :, first:stop], group, cut, 0.0)
+        return weights.split([score.shape[-1] for score in scores], -1)
+
+    def _cut(self, table: Float[Tensor, "kv row lane query rep key"], group: "_Placed", cut: Cut, value: float) -> None:
+        """Set the cut edges of the chosen heads, in place."""
+        assert group.cut is not None  # packs with cuts are placed with them
+        heads = rearrange(cut.heads, "(kv rep) -> kv 1 1 1 rep 1", kv=self.blocks.n_kv_heads)
+        table.masked_fill_(group.cut & _on(self.device, heads), value)
+
+
+class _Placed:
+    """A group's tables on the model's device."""
+
+    def __init__(self, group: Group, device: torch.device, edges: Bool[Tensor, "row query key"] | None = None) -> None:
+        self.group, self.device = group, device
+        self.n_rows, self.n_queries = group.queries.shape
+        self.n_base = group.base.shape[1]
+        self.keys, self.queries = _on(device, group.keys.reshape(-1)), _on(device, group.queries.reshape(-1))
+        self.found, self.base = _on(device, group.found), _on(device, group.base.reshape(-1))
+        self._denied: dict[int | None, Tensor | None] = {}
+        self.cut: Tensor | None = None
+        if edges is not None:
+            rows = torch.arange(self.n_rows)[:, None, None]
+            keys = group.key_positions.clamp(max=edges.shape[-1] - 1)  # slots without a key may lie behind the row
+            cut = edges[rows, group.query_positions[:, :, None], keys[:, None, :]] & group.real[:, None, :]
+            self.cut = _on(device, rearrange(cut, "row query key -> 1 row 1 query 1 key"))
+
+    def denied(self, window: int | None) -> Bool[Tensor, "1 row 1 query 1 key"] | None:
+        """True where a query may not read a key; None where all may be read."""
+        if window not in self._denied:
+            allowed = self.group.allowed(window)
+            self._denied[window] = (
+                None if allowed is None else _on(self.device, rearrange(~allowed, "row query key -> 1 row 1 query 1 key"))
+            )
+        return self._denied[window]
+
+
+def _on(device: torch.device, table: Tensor) -> Tensor:
+    """A table on the device; copies to a GPU are pinned, so that nothing waits for them."""
+    return (
+        table.pin_memory().to(device, non_blocking=True) if device.type == "cuda" and not table.is_cuda else table.to(device)
+    )
+
+
+__all__ = ["Cut", "Pass", "Prefix", "Put"]
