@@ -17,11 +17,12 @@ from torch import Tensor
 from anchorlens.analysis.pathways import MATCHED, Measured, flipped
 from anchorlens.analysis.probes import LayerProbes
 from anchorlens.analysis.truth import TruthRows, truth_reader
-from anchorlens.engine.interventions import Slots, window_layers
-from anchorlens.engine.knockout import LATER, AttentionKnockout, cut_edges, knockout_hooks, parse_edges, read_states
-from anchorlens.engine.reference import measure
+from anchorlens.engine.interventions import CutBatch, Slots, window_layers
+from anchorlens.engine.knockout import LATER, AttentionKnockout, cut_edges, parse_edges, read_states
+from anchorlens.engine.plan import halves, out_of_memory
+from anchorlens.engine.select import Engine
 from anchorlens.models.adapter import Adapter
-from anchorlens.questions.tokens import TokenBatch, TokenRow, pad_rows
+from anchorlens.questions.tokens import TokenRow, pad_rows
 
 if TYPE_CHECKING:
     from anchorlens.analysis.knockout import KnockoutConfig
@@ -122,18 +123,18 @@ class CutPlan:
     other: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def make(cls, rows: TruthRows, config: "KnockoutConfig", *, size: int) -> "CutPlan":
-        """Rows of similar length together. ``p_true`` trains nothing: all rows are test rows."""
+    def make(cls, rows: TruthRows, config: "KnockoutConfig", *, size: int, test_size: int | None = None) -> "CutPlan":
+        """Rows of similar length together, ``test_size`` of those that are cut. ``p_true`` trains nothing: all are test rows."""
         test = range(len(rows.rows)) if config.readout == "p_true" else rows.of("test")
         rest = [] if config.readout == "p_true" else rows.of("train", "validation")
 
-        def batched(indices: Sequence[int], length: Callable[[int], int]) -> tuple[tuple[int, ...], ...]:
+        def batched(indices: Sequence[int], length: Callable[[int], int], size: int = size) -> tuple[tuple[int, ...], ...]:
             order = sorted(indices, key=length)
             return tuple(tuple(order[i : i + size]) for i in range(0, len(order), size))
 
         cuts = [row_cuts(rows.rows[i], config.edges, config.seed, placebos=config.placebos) for i in test]
         by_row = batched(rest, lambda i: len(rows.rows[i].ids))
-        by_test = batched(range(len(test)), lambda j: len(rows.rows[test[j]].ids))
+        by_test = batched(range(len(test)), lambda j: len(rows.rows[test[j]].ids), test_size or size)
         return cls(rows, tuple(test), tuple(cuts), by_test, by_row)
 
     def members(self, batch: Sequence[int], variant: str) -> list[int]:
@@ -149,7 +150,7 @@ class CutPlan:
         return tuple(v for v in ("none", RANDOM, MATCHED) if any(v in cut.sources for cut in self.cuts))
 
     def forward_rows(self, config: "KnockoutConfig") -> int:
-        """Rows that go through the model, all passes together."""
+        """Rows that the oracle puts through the model, all passes together."""
         passes = 1 if config.readout == "probe" and not config.window else 1 + len(config.layers)
         cut = sum(len(b) for v in self.variants for b in self.batches if self.members(b, v))
         return sum(map(len, self.other)) + len(self.test) + passes * cut
@@ -159,40 +160,89 @@ class CutRun:
     """Measures a plan.
 
     Args:
-        adapter: The model.
+        engine: What measures.
         plan: What to measure.
         config: How.
-        on_forward: Called after each forward pass with the number of rows.
+        on_rows: Called with the number of rows that are done, in those of :meth:`CutPlan.forward_rows`.
     """
 
-    def __init__(
-        self, adapter: Adapter, plan: CutPlan, config: "KnockoutConfig", *, on_forward: Callable[[int], None]
-    ) -> None:
-        self.adapter, self.plan, self.config, self.on_forward = adapter, plan, config, on_forward
+    def __init__(self, engine: Engine, plan: CutPlan, config: "KnockoutConfig", *, on_rows: Callable[[float], object]) -> None:
+        self.engine, self.plan, self.config, self.on_rows = engine, plan, config, on_rows
+        self.adapter = engine.adapter
         self.allowed = range(config.cut_layers[0], config.cut_layers[1] + 1)
+        # Cumulative cuts of the test rows, by variant: [layer test d_model].
+        self.cut: dict[str, Float[Tensor, "layer test d_model"]] = {}
+        self.splits = 0
 
     def clean_states(self) -> Float[Tensor, "layer example d_model"]:
-        """States at the last exact answer token of every row, at the layers of the curve."""
+        """States at the last exact answer token of every row, at the layers of the curve.
+
+        A cumulative knockout is measured in the same passes: the clean and the cut rows share all that stands before the first cut.
+        """
         states = torch.zeros(len(self.config.layers), len(self.plan.rows.rows), self.adapter.d_model)
-        tests = [[self.plan.test[j] for j in batch] for batch in self.plan.batches]
-        for batch in (*self.plan.other, *tests):
-            states[:, list(batch)] = self._states([self.plan.rows.rows[i] for i in batch], None)
+        for batch in self.plan.other:
+            self._read(batch, [self.plan.rows.rows[i] for i in batch], (), states, {})
+        variants = () if self.config.window else self.plan.variants
+        n = len(self.plan.test)
+        self.cut = {v: torch.zeros(len(self.config.layers), n, self.adapter.d_model) for v in variants}
+        tests = torch.zeros(len(self.config.layers), n, self.adapter.d_model)
+        for batch in self.plan.batches:
+            mine = tuple(v for v in variants if self.plan.members(batch, v))
+            self._read(batch, [self.plan.rows.rows[self.plan.test[j]] for j in batch], mine, tests, self.cut)
+        states[:, list(self.plan.test)] = tests
         return states
 
-    def _states(self, rows: Sequence[TokenRow], cut: AttentionKnockout | None) -> Float[Tensor, "layer example d_model"]:
-        states = last_answer_states(self.adapter, rows, self.config.site, cut, on_forward=self.on_forward)
-        return states[list(self.config.layers)]
+    def _read(
+        self, batch: Sequence[int], rows: Sequence[TokenRow], variants: Sequence[str],
+        clean: Float[Tensor, "layer example d_model"], cut: Mapping[str, Float[Tensor, "layer test d_model"]],
+    ) -> None:  # fmt: skip
+        """States of a batch at every layer, clean and cut in all allowed layers, into the tables."""
 
-    @staticmethod
-    def _tokens(rows: Sequence[TokenRow]) -> TokenBatch:
-        return pad_rows([row.ids for row in rows])
+        def some(part: Sequence[int]) -> None:
+            own = [rows[batch.index(j)] for j in part]
+            runs = self.engine.cut_states_everywhere(
+                self._batch(own, [[self._sources(j, v) for j in part] for v in variants], part),
+                site=self.config.site,
+                layers=self.allowed,
+                on_share=lambda share: self.on_rows(share * len(part) * (1 + len(variants))),
+            )[:, list(self.config.layers)]
+            clean[:, list(part)] = runs[0]
+            for variant, states in zip(variants, runs[1:], strict=True):
+                cut[variant][:, list(part)] = states
 
-    def _cut(self, batch: Sequence[int], variant: str, layers: Sequence[int]) -> AttentionKnockout:
-        """The variant's edges in the rows of a batch; rows without the variant stay whole."""
-        cuts = [self.plan.cuts[j] for j in batch]
-        width = max(len(self.plan.rows.rows[self.plan.test[j]].ids) for j in batch)
-        edges = cut_edges([c.sources.get(variant, ()) for c in cuts], [c.targets for c in cuts], width)
-        return AttentionKnockout(edges, tuple(layers), self.config.mode, self.config.heads)
+        self._in_memory(batch, some)
+
+    def _in_memory(self, batch: Sequence[int], measure: Callable[[Sequence[int]], None]) -> None:
+        """Measure a batch; its halves where memory runs out."""
+        try:
+            return measure(batch)
+        except (RuntimeError, MemoryError) as why:
+            if not out_of_memory(why) or len(batch) == 1:
+                raise
+        self.splits += 1
+        for part in halves(batch):
+            self._in_memory(part, measure)
+        return None
+
+    def _sources(self, test: int, variant: str) -> tuple[int, ...]:
+        """What a variant cuts off in a test row; nothing where it needs no pass of its own."""
+        return self.plan.cuts[test].sources.get(variant, ()) if test in self.plan.members([test], variant) else ()
+
+    def _batch(
+        self,
+        rows: Sequence[TokenRow],
+        sources: Sequence[Sequence[tuple[int, ...]]],
+        tests: Sequence[int],
+        *,
+        at_end: bool = False,
+    ) -> CutBatch:
+        """Rows with the edges of each variant, read at t*, or at their last token."""
+        width = max(len(row.ids) for row in rows)
+        targets = [self.plan.cuts[j].targets for j in tests] if sources else []
+        edges = tuple(cut_edges(cut, targets, width) for cut in sources)
+        last = [len(row.ids) - 1 if at_end else row.positions["answer"][-1] for row in rows]
+        tokens = pad_rows([row.ids for row in rows])
+        return CutBatch(tokens, torch.arange(len(rows)), torch.tensor(last), edges, self.config.mode, self.config.heads)
 
     def _layers_at(self, layer: int) -> list[int]:
         """Layers that are cut for the point at ``layer``."""
@@ -221,15 +271,15 @@ class CutRun:
                 members = self.plan.members(batch, variant)
                 if not members:
                     continue
-                place = [batch.index(j) for j in members]
-                points, full = self._variant_states(batch, variant, at)
                 some = [ids[j] for j in members]
-                for name, probes in sets.items():
-                    used = [probes.probes[layers[i]] for i in reads]
-                    for i, (probe, states) in enumerate(zip(used, points, strict=True)):
-                        if states is not None:
-                            after[variant, name][i, members] = probe.predict_proba(states[place].numpy(), some)[:, 1]
-                    whole[variant, name][members] = probes.probes[k].predict_proba(full[place].numpy(), some)[:, 1]
+                for part, points, full in self._points(members, variant, at):
+                    some = [ids[j] for j in part]
+                    for name, probes in sets.items():
+                        used = [probes.probes[layers[i]] for i in reads]
+                        for i, (probe, states) in enumerate(zip(used, points, strict=True)):
+                            if states is not None:
+                                after[variant, name][i, part] = probe.predict_proba(states.numpy(), some)[:, 1]
+                        whole[variant, name][part] = probes.probes[k].predict_proba(full.numpy(), some)[:, 1]
         for name in sets:
             self._fill_matched(after, whole, name)
         start = {name: values[reads] for name, values in before.items()}
@@ -255,60 +305,77 @@ class CutRun:
                 after[MATCHED, name][:, j] = after["none", name][:, j]
                 whole[MATCHED, name][j] = whole["none", name][j]
 
-    def _variant_states(
-        self, batch: Sequence[int], variant: str, at: int
-    ) -> tuple[list[Float[Tensor, "example d_model"] | None], Float[Tensor, "example d_model"]]:
-        """States that each point of the curve is read from, and those of the whole cut at k*.
+    def _points(
+        self, members: Sequence[int], variant: str, at: int
+    ) -> "list[tuple[list[int], list[Float[Tensor, 'example d_model'] | None], Float[Tensor, 'example d_model']]]":
+        """Rows, the states that each point of the curve is read from, and those of the whole cut at k*.
 
-        Cumulative: one pass, because a state at layer k depends on the cuts in layers <= k alone. Windows: a pass for each; None
+        Cumulative: known already, because a state at layer k depends on the cuts in layers <= k alone. Windows: measured here; None
         where k* lies below the window.
         """
-        rows = [self.plan.rows.rows[self.plan.test[j]] for j in batch]
-        full = self._states(rows, self._cut(batch, variant, self.allowed))
-        if not self.config.window:
-            first = self.allowed.start  # below it nothing is cut: those layers are missing, not zero
-            return [state if layer >= first else None for layer, state in zip(self.config.layers, full, strict=True)], full[at]
         k = self.config.layers[at]
-        points: list[Float[Tensor, "example d_model"] | None] = []
-        for layer in self.config.layers:
-            cut = self._layers_at(layer)
-            reachable = bool(cut) and cut[0] <= k
-            points.append(self._states(rows, self._cut(batch, variant, cut))[at] if reachable else None)
-            if not reachable:
-                self.on_forward(len(batch))
-        return points, full[at]
+        if not self.config.window:
+            states, first = self.cut[variant][:, list(members)], self.allowed.start
+            # Below the first layer nothing is cut: those layers are missing, not zero.
+            points = [s if layer >= first else None for layer, s in zip(self.config.layers, states, strict=True)]
+            return [(list(members), points, states[at])]
+        cuts = [self._layers_at(layer) for layer in self.config.layers]
+        reachable = [bool(cut) and cut[0] <= k for cut in cuts]
+        windows = [list(self.allowed), *(cut for cut, reaches in zip(cuts, reachable, strict=True) if reaches)]
+        found: list[tuple[list[int], list[Tensor | None], Tensor]] = []
+
+        def some(part: Sequence[int]) -> None:
+            rows = [self.plan.rows.rows[self.plan.test[j]] for j in part]
+            full, *read = (
+                self.engine.cut_states(
+                    self._batch(rows, [[self._sources(j, variant) for j in part]], part),
+                    where=(self.config.site, k),
+                    windows=windows,
+                    on_share=lambda share: self.on_rows(share * len(part) * (1 + len(cuts))),
+                )[0]
+                .float()
+                .cpu()
+            )
+            states = iter(read)
+            found.append((list(part), [next(states) if reaches else None for reaches in reachable], full))
+
+        self._in_memory(members, some)
+        return found
 
     def with_truth_question(self) -> list[Measured]:
-        """P(yes) under every variant: a pass for each point, and one with the whole cut for the split."""
+        """P(yes) under every variant, at every point and with the whole cut for the split."""
         layers, n = self.config.layers, len(self.plan.test)
         before = np.full((len(layers), n), np.nan)
-        measured: list[Measured] = []
         after = {v: np.full((len(layers), n), np.nan) for v in self.plan.variants}
         whole = {v: np.full(n, np.nan) for v in self.plan.variants}
+        cuts = [self._layers_at(layer) for layer in layers]
+        windows = [[], list(self.allowed), *(cut for cut in cuts if cut)]
+        measured_at = [i for i, cut in enumerate(cuts) if cut]
 
-        def read(batch: Sequence[int], cut: AttentionKnockout | None) -> Array:
-            rows = [self.plan.rows.rows[self.plan.test[j]] for j in batch]
-            hooks = [] if cut is None else knockout_hooks(self.adapter, cut)
-            metrics = measure(self.adapter, self._tokens(rows), hooks, truth_reader(self.adapter, rows))
-            self.on_forward(len(batch))
-            return metrics.p.double().numpy()
+        def some(part: Sequence[int]) -> None:
+            rows = [self.plan.rows.rows[self.plan.test[j]] for j in part]
+            variants = [v for v in self.plan.variants if self.plan.members(part, v)]
+            if not variants:  # nothing is cut in these rows
+                return
+            states = self.engine.cut_states(
+                self._batch(rows, [[self._sources(j, v) for j in part] for v in variants], part, at_end=True),
+                where=None,
+                windows=windows,
+                on_share=lambda share: self.on_rows(share * len(part) * (1 + len(variants) * (1 + len(layers)))),
+            )
+            p = truth_reader(self.adapter, rows).metrics(self.adapter, states).p.double().numpy()
+            before[:, list(part)] = p[0, 0]
+            for variant, values in zip(variants, p, strict=True):
+                place = [i for i, j in enumerate(part) if j in self.plan.members(part, variant)]
+                members = [part[i] for i in place]
+                whole[variant][members] = values[1, place]
+                after[variant][np.ix_(measured_at, members)] = values[2:, place]
 
         for batch in self.plan.batches:
-            before[:, list(batch)] = read(batch, None)
-            for variant in self.plan.variants:
-                members = self.plan.members(batch, variant)
-                if not members:
-                    continue
-                place = [batch.index(j) for j in members]
-                whole[variant][members] = read(batch, self._cut(batch, variant, self.allowed))[place]
-                for i, layer in enumerate(layers):
-                    cut = self._layers_at(layer)
-                    if cut:
-                        after[variant][i, members] = read(batch, self._cut(batch, variant, cut))[place]
-                    else:
-                        self.on_forward(len(batch))
+            self._in_memory(batch, some)
         named = ({(v, ""): after[v] for v in after}, {(v, ""): whole[v] for v in whole})
         self._fill_matched(*named, "")
+        measured: list[Measured] = []
         for variant in self.plan.variants:
             per_layer = self.config.split == "per_layer"
             flips = flipped(before, after[variant] if per_layer else np.broadcast_to(whole[variant], before.shape))

@@ -23,10 +23,11 @@ from transformer_lens import HookedTransformer
 from anchorlens.analysis.cuts import RANDOM, CutPlan, CutRun
 from anchorlens.analysis.pathways import DELTA_KINDS, SPLIT_RULES
 from anchorlens.analysis.probes import PROBE_SITES, LayerProbes, fit_layers
-from anchorlens.analysis.rows import check_not_empty, drop, tick
+from anchorlens.analysis.rows import check_not_empty, drop
 from anchorlens.analysis.truth import TruthRows, check_answers, half_splits, shuffled_labels, text_only, truth_rows
 from anchorlens.engine.knockout import LATER, MODES, check_heads, parse_edges
-from anchorlens.engine.plan import rows_per_batch
+from anchorlens.engine.plan import cut_rows, parse_memory, rows_per_batch
+from anchorlens.engine.select import Engine, check_engine, choose_engine
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import card_of
@@ -94,6 +95,8 @@ def knockout_sweep(
     max_new_tokens: int = 16,
     n_resamples: int = 1000,
     batch_size: int | None = None,
+    engine: str = "cone",
+    max_memory: int | str | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> KnockoutResult:
@@ -124,7 +127,9 @@ def knockout_sweep(
         add_bos: None: BOS as the Hugging Face tokenizer adds it to text.
         max_new_tokens: Longest generated answer.
         n_resamples: Bootstrap resamples of all intervals.
-        batch_size: Rows in one forward pass; chosen for the memory at hand where it is left out.
+        batch_size: Rows in one pass; chosen for the memory at hand where it is left out.
+        engine: ``cone``, or ``reference`` for the oracle, as in :func:`anchorlens.swap_sweep`.
+        max_memory: Most memory beside the model, in bytes or as ``"2GB"``; half of what is free where it is left out.
         seed: Decides splits, false answers, placebo positions, shuffles and resamples. No global state is touched.
         progress: Show a progress bar with the time left.
 
@@ -140,6 +145,8 @@ def knockout_sweep(
         Luo et al. 2026 (pathways), Geva et al. 2023 (attention knockout); the placebos are ours.
     """
     adapter = Adapter(model)
+    check_engine(engine)
+    memory = parse_memory(max_memory)
     qa = data if isinstance(data, QAData) else load_qa(data, seed=seed)
     config = _check(
         adapter, edges=edges, mode=mode, heads=heads, window=window, cut_layers=cut_layers, layers=layers, readout=readout,
@@ -165,7 +172,8 @@ def knockout_sweep(
     dropped = (*qa.dropped, *shot_drops, *rows.dropped)
     check_not_empty(rows.rows, dropped, f"in {qa.name}")
     rows.check()
-    return _run(adapter, qa, config, rows, dropped, probes=probes, batch_size=batch_size, progress=progress)
+    chosen = choose_engine(adapter, engine, rows.rows[0].ids, [config.site] if config.site else [])
+    return _run(chosen, qa, config, rows, dropped, probes=probes, batch_size=batch_size, max_memory=memory, progress=progress)
 
 
 def _check(
@@ -215,12 +223,17 @@ def _check(
 
 
 def _run(
-    adapter: Adapter, data: QAData, config: KnockoutConfig, rows: TruthRows, dropped: tuple[Dropped, ...], *,
-    probes: LayerProbes | None, batch_size: int | None, progress: bool,
+    engine: Engine, data: QAData, config: KnockoutConfig, rows: TruthRows, dropped: tuple[Dropped, ...], *,
+    probes: LayerProbes | None, batch_size: int | None, max_memory: int | None, progress: bool,
 ) -> KnockoutResult:  # fmt: skip
+    adapter = engine.adapter
     card = card_of(adapter.model)
-    size = rows_per_batch(adapter, max(len(row.ids) for row in rows.rows), batch_size)
-    plan = CutPlan.make(rows, config, size=size)
+    width = max(len(row.ids) for row in rows.rows)
+    size = rows_per_batch(adapter, width, batch_size, max_memory)
+    # A pass with a lane for every layer holds that many copies of a row; all layers of a cumulative cut need one.
+    lanes = 1 if config.readout == "probe" and not config.window else 1 + len(config.layers)
+    test_size = size if engine.cone is None or batch_size else cut_rows(adapter, width, lanes, max_memory)
+    plan = CutPlan.make(rows, config, size=size, test_size=test_size)
     without = sum(not cut.sources for cut in plan.cuts)
     if without == len(plan.cuts):
         raise InputError(
@@ -231,7 +244,7 @@ def _run(
     sets: dict[str, LayerProbes] = {}
     label = f"knockout {card.name} {data.name}"
     with tqdm(total=total, desc=label, unit="row", unit_scale=True, disable=not progress, dynamic_ncols=True) as bar:
-        run = CutRun(adapter, plan, config, on_forward=lambda n: tick(bar, n))
+        run = CutRun(engine, plan, config, on_rows=lambda n: bar.update(n))
         if config.readout == "probe":
             states = run.clean_states()
             bar.set_postfix_str("fitting probes")
@@ -251,7 +264,16 @@ def _run(
         "model": model_record(card),
         "data": data_record(data),
         "environment": environment(adapter.device),
-        "plan": {"engine": "reference", "batch_size": size, "batches": [len(b) for b in plan.batches], "forward_rows": total},
+        "plan": {
+            "engine": engine.name,
+            "blocks": engine.blocks,
+            "reason": engine.reason,
+            "batch_size": size,
+            "batches": [len(b) for b in plan.batches],
+            "forward_rows": total,
+            "max_memory": max_memory,
+            "split": run.splits,
+        },
         "counts": {
             "evaluated": len(plan.test) - without,
             "rows": rows.sizes,

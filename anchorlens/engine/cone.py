@@ -128,17 +128,15 @@ class Cone:
         lanes = Lanes((layers[0],), (layers[0],), (layers[-1],), (0,))
         with torch.inference_mode():
             plan = CutPlan(self.prefix, batch, self.blocks.n_heads)
-            states = (
-                self._pass(plan.runs, plan.packs, lanes, "", cuts=plan.cuts)
-                .run_everywhere(str(site), plan.reads, on_share)
-                .float()
-                .cpu()
-            )
+            run = self._pass(plan.runs, plan.packs, lanes, "", cuts=plan.cuts)
+            states = run.run_everywhere(str(site), plan.reads, on_share).float().cpu()
         return torch.stack([states[:, 0], *(states[:, 0 if p is None else 1 + p] for p in plan.pack_of_variant)])
 
     def _pass(
         self, runs: Runs, packs: Sequence[Pack], lanes: Lanes, site: str, *, put: Put | None = None, cuts: Sequence[Cut] = ()
     ) -> Pass:
+        # Where nothing is changed in any row, no lane has to run.
+        lanes = lanes if packs else Lanes((), (), (), ())
         return Pass(self.blocks, self.adapter.device, self._prefix, runs, packs, lanes, site, put=put, cuts=cuts)
 
     def last_stream(self, tokens: TokenBatch) -> Stream:

@@ -82,8 +82,8 @@ class Pass:
     """
 
     def __init__(
-        self, blocks: FusedBlocks, device: torch.device, prefix: Prefix | None, runs: Runs, packs: Sequence[Pack], lanes: Lanes, site: str, *, put: Put | None = None,
-        cuts: Sequence[Cut] = (),
+        self, blocks: FusedBlocks, device: torch.device, prefix: Prefix | None, runs: Runs, packs: Sequence[Pack],
+        lanes: Lanes, site: str, *, put: Put | None = None, cuts: Sequence[Cut] = (),
     ) -> None:  # fmt: skip
         self.blocks, self.device, self.prefix, self.lanes, self.site = blocks, device, prefix, lanes, site
         self.runs, self.packs, self.cuts = runs, packs, cuts

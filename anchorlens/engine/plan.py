@@ -128,6 +128,19 @@ def pass_bytes(adapter: Adapter, size: PassSize, lanes: int) -> int:
     return int(item * (max(attention, mlp) + prefix) + reads) + 4 * 2**20
 
 
+def cut_rows(adapter: Adapter, width: int, lanes: int, max_memory: int | None) -> int:
+    """Rows of a pass of the cone engine in which edges are cut: three variants at most, in so many lanes each."""
+    budget = max_memory or free_memory(adapter.device) // 2
+    rows = max(1, most_tokens(adapter.device) // (width * (1 + 3 * lanes)))
+    while rows > 1 and pass_bytes(adapter, _cut_size(rows, width), lanes) > budget:
+        rows //= 2
+    return rows
+
+
+def _cut_size(rows: int, width: int) -> PassSize:
+    return PassSize(rows * width, rows, width, ((rows * width, rows, width, width),) * 3, 0, rows)
+
+
 def pass_flops(adapter: Adapter, size: PassSize, lanes: Lanes) -> float:
     """Multiplications and additions of a pass: matrices, attention between tokens, unembedding of what is read."""
     cfg, layers = adapter.model.cfg, adapter.n_layers
@@ -195,6 +208,19 @@ def fitted(items: Sequence[Item], fits: Callable[[Sequence[Item]], bool]) -> lis
 
 
 __all__ = [
-    "PassSize", "block_flops", "fitted", "free_memory", "halves", "matrix_rate", "most_tokens", "out_of_memory", "parse_memory",
-    "pass_bytes", "pass_flops", "predicted_seconds", "row_bytes", "rows_per_batch",
-]  # fmt: skip
+    "PassSize",
+    "block_flops",
+    "cut_rows",
+    "fitted",
+    "free_memory",
+    "halves",
+    "matrix_rate",
+    "most_tokens",
+    "out_of_memory",
+    "parse_memory",
+    "pass_bytes",
+    "pass_flops",
+    "predicted_seconds",
+    "row_bytes",
+    "rows_per_batch",
+]

@@ -5,9 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from anchorlens.engine.cone import Cone
-from anchorlens.engine.interventions import SwapBatch
+from anchorlens.engine.interventions import CutBatch, SwapBatch
+from anchorlens.engine.knockout import cut_states, cut_states_everywhere
 from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.reference import last_stream, run_swaps
 from anchorlens.errors import InputError, did_you_mean
@@ -53,6 +56,32 @@ class Engine:
         if self.cone is None:
             return run_swaps(self.adapter, batch, site=site, layers=layers, window=window, on_share=on_share)
         return self.cone.run_swaps(batch, site=site, layers=layers, window=window, on_share=on_share)
+
+    def cut_states(
+        self,
+        batch: CutBatch,
+        *,
+        where: tuple[SiteLike, int] | None,
+        windows: Sequence[Sequence[int]],
+        on_share: Callable[[float], object] = lambda share: None,  # noqa: ARG005
+    ) -> Float[Tensor, "variant window read d_model"]:
+        """See :func:`anchorlens.engine.knockout.cut_states`."""
+        if self.cone is None:
+            return cut_states(self.adapter, batch, where=where, windows=windows, on_share=on_share)
+        return self.cone.cut_states(batch, where=where, windows=windows, on_share=on_share)
+
+    def cut_states_everywhere(
+        self,
+        batch: CutBatch,
+        *,
+        site: SiteLike,
+        layers: Sequence[int],
+        on_share: Callable[[float], object] = lambda share: None,  # noqa: ARG005
+    ) -> Float[Tensor, "run layer read d_model"]:
+        """See :func:`anchorlens.engine.knockout.cut_states_everywhere`."""
+        if self.cone is None:
+            return cut_states_everywhere(self.adapter, batch, site=site, layers=layers, on_share=on_share)
+        return self.cone.cut_states_everywhere(batch, site=site, layers=layers, on_share=on_share)
 
 
 def check_engine(engine: str) -> None:

