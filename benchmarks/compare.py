@@ -128,9 +128,9 @@ def _round(workers: dict[str, Worker], measured: dict[str, Measured], job: Path,
 def cone_flops(job: dict[str, Any], cfg: dict[str, int]) -> float:
     """Floating-point operations that the job's numbers depend on, given one clean run of bases and donors.
 
-    Bases and donors pass once. A cell takes the tokens from the first changed position to the one that is read through the blocks
-    from its layer up; every token costs two operations for each parameter of a block, and four for each key and channel that it
-    attends to. One row of logits for each P.
+    Bases and donors pass once, what all of them begin with once for all. A cell takes the tokens from the first changed position
+    to the one that is read through the blocks from its layer up; every token costs two operations for each parameter of a block,
+    and four for each key and channel that it attends to. One row of logits for each P.
     """
     d, n_layers = cfg["hidden_size"], cfg["num_hidden_layers"]
     queries = cfg["num_attention_heads"] * cfg["head_dim"]
@@ -143,9 +143,14 @@ def cone_flops(job: dict[str, Any], cfg: dict[str, int]) -> float:
         attended = (end * (end + 1) - first * (first + 1)) / 2
         return blocks * (2 * block * (end - first) + 4 * queries * attended)
 
-    total = 0.0
+    rows = [row[kind] for row in job["rows"] for kind in ("ids", "donor_ids")]
+    places = [p for row in job["rows"] for kind in ("target", "source") for a in job["anchors"] for p in row[kind][a]]
+    shared = 0
+    while shared < min(places) and len({row[shared] for row in rows}) == 1:
+        shared += 1
+    total = passed(0, shared, n_layers)
     for row in job["rows"]:
-        total += passed(0, len(row["ids"]), n_layers) + passed(0, len(row["donor_ids"]), n_layers) + read
+        total += passed(shared, len(row["ids"]), n_layers) + passed(shared, len(row["donor_ids"]), n_layers) + read
         for anchor in job["anchors"]:
             first = min(row["target"][anchor])
             total += sum(passed(first, row["read"] + 1, n_layers - layer) + read for layer in job["layers"])

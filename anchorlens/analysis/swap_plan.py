@@ -1,7 +1,7 @@
 """The batches of a swap sweep and what they will cost, known before anything is measured."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from anchorlens.analysis.pairs import Pair, make_batches
 from anchorlens.engine.layout import Lanes, common_prefix
@@ -21,6 +21,7 @@ from anchorlens.engine.plan import (
 from anchorlens.engine.readouts import Reader
 from anchorlens.engine.select import Engine
 from anchorlens.errors import InputError
+from anchorlens.models.adapter import Adapter
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ class SweepPlan:
         questions: Rows that are measured.
         cells: Anchor, layer, donor and control, for every row.
         flops: Predicted multiplications and additions.
-        seconds: Predicted time, from the matrix rate of this machine.
         peak_bytes: Predicted peak of memory beside the model.
         max_memory: The user's limit.
+        adapter: The model.
     """
 
     engine: str
@@ -68,9 +69,14 @@ class SweepPlan:
     questions: int
     cells: int
     flops: float
-    seconds: float
     peak_bytes: int
     max_memory: int | None
+    adapter: Adapter = field(repr=False, compare=False)
+
+    @property
+    def seconds(self) -> float:
+        """Predicted time, from the rate of a matrix product that is measured now (some milliseconds)."""
+        return predicted_seconds(self.adapter, self.flops)
 
     def to_dict(self) -> dict[str, object]:
         """What decides the numbers' last digits, for ``run.json``."""
@@ -153,8 +159,7 @@ def plan_swaps(
         flops = forwards * adapter.n_layers * block_flops(adapter)
         peak = min(size, len(pairs)) * row_bytes(adapter, width)
         _check(peak, max_memory)
-        seconds = predicted_seconds(adapter, flops)
-        return SweepPlan("reference", "", engine.reason, whole, questions, cells, flops, seconds, peak, max_memory)
+        return SweepPlan("reference", "", engine.reason, whole, questions, cells, flops, peak, max_memory, adapter)
     if batch_size is not None and batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}.")
     sizes = _Sizes(pairs, reader)
@@ -178,8 +183,7 @@ def plan_swaps(
     flops = sum(pass_flops(adapter, size, lane) for size, lane in zip(passes, lanes, strict=True))
     flops += sizes.prefix * adapter.n_layers * block_flops(adapter)
     peak = max(pass_bytes(adapter, size, len(b.layers)) for size, b in zip(passes, batches, strict=True))
-    seconds = predicted_seconds(adapter, flops)
-    return SweepPlan("cone", engine.blocks, engine.reason, tuple(batches), questions, cells, flops, seconds, peak, max_memory)
+    return SweepPlan("cone", engine.blocks, engine.reason, tuple(batches), questions, cells, flops, peak, max_memory, adapter)
 
 
 def _fitting(engine: Engine, sizes: _Sizes, batch: Batch, budget: int, max_memory: int | None) -> list[Batch]:

@@ -185,7 +185,7 @@ class _Run:
         some = random.Random(f"{self.sweep.config.seed}:noise").sample(list(pairs), n)
         alone = {id(b.pairs[0]) for b in plan.batches if len(b.pairs) == 1}
         batches = [Batch((p,) if id(p) not in alone else (p, p), plan.batches[0].layers) for p in reversed(some)]
-        again = pd.concat([self._frame(self.engine, b) for b in batches], ignore_index=True)
+        again = pd.concat([self.measured(b, lambda _: None) for b in batches], ignore_index=True)
         gaps = _gaps(samples, again)
         return {"floor": float(gaps.max()) if len(gaps) else 0.0, "pairs": n, "cells": len(gaps)}
 

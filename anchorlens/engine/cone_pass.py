@@ -110,7 +110,7 @@ class Pass:
             for layer in range(self.blocks.n_layers):
                 q, k, v = self.blocks.project(layer, x)
                 angles = self.blocks.angles(layer, self.run_positions)
-                q, k = self.blocks.rotated(q, angles), self.blocks.rotated(k, angles)
+                q, k = self.blocks.rotate_(q, angles), self.blocks.rotate_(k, angles)
                 keys.append(k)
                 values.append(v)
                 if layer < self.blocks.n_layers - 1:
@@ -172,7 +172,7 @@ class Pass:
         seen = x
         attn = blocks.attn_out(layer, self._attention(layer, x, trim))
         if trim is not None:
-            x = x[self._read_tokens(trim)]
+            x = x[self._read_tokens(trim, self.n_lanes)]
         if site == "attn_out":
             x, attn = self._joined(layer, x, attn)
             self._put(layer, attn)
@@ -218,29 +218,29 @@ class Pass:
             values[self.from_given] = self.given[layer].to(values.dtype)
         cells[first:stop, self.cell] = values
 
-    def _read_tokens(self, reads: Reads) -> Int[Tensor, "token"]:
-        """Flat tokens that are read: of the runs, then lane by lane."""
+    def _read_tokens(self, reads: Reads, n_lanes: int) -> Int[Tensor, "token"]:
+        """Flat tokens that are read: of the runs, then of so many lanes."""
         base = torch.tensor(reads.tokens)
         lane = torch.tensor([pack.first + t for pack in self.packs for t in pack.reads.tokens], dtype=torch.long)
-        starts = self.n_runs + self.n_cell * torch.arange(self.n_lanes)[:, None]
+        starts = self.n_runs + self.n_cell * torch.arange(n_lanes)[:, None]
         return _on(self.device, torch.cat([base, (starts + lane).reshape(-1)]))
 
     def _gathered(self, seen: Tokens, reads: Reads, *, trimmed: bool) -> Float[Tensor, "cell read d_model"]:
         """States of the reader's reads: clean, then pack by pack and lane by lane; what a lane does not hold is clean there."""
+        # Lanes that joined after what is read, in the same layer, are not in it.
+        held = self.n_lanes if trimmed or not self.n_cell else (len(seen) - self.n_runs) // self.n_cell
         if not trimmed:
-            seen = seen[self._read_tokens(reads)]
+            seen = seen[self._read_tokens(reads, held)]
         n_base, n_lanes = len(reads.tokens), len(self.lanes.start)
         clean = seen[:n_base][_on(self.device, reads.of)]
         out = repeat(clean, "read d_model -> cell read d_model", cell=1 + len(self.packs) * n_lanes).clone()
         width = sum(len(pack.reads.tokens) for pack in self.packs)
-        lanes = (
-            seen[n_base:].reshape(-1, width, seen.shape[-1]) if self.n_lanes else seen[:0].reshape(0, width, seen.shape[-1])
-        )
+        lanes = seen[n_base:].reshape(held, width, seen.shape[-1])
         at = 0
         for i, pack in enumerate(self.packs):
             own = lanes[:, at : at + len(pack.reads.tokens)]
             start = 1 + i * n_lanes
-            out[start : start + self.n_lanes, _on(self.device, pack.reads.index)] = own[:, _on(self.device, pack.reads.of)]
+            out[start : start + held, _on(self.device, pack.reads.index)] = own[:, _on(self.device, pack.reads.of)]
             at += len(pack.reads.tokens)
         return out
 
@@ -249,23 +249,25 @@ class Pass:
         blocks = self.blocks
         q, k, v = blocks.project(layer, x)
         angles, at_cells = blocks.angles(layer, self.run_positions), blocks.angles(layer, self.cell_positions)
-        lanes = (self.n_lanes, self.n_cell)
-        runs, cells = slice(None, self.n_runs), slice(self.n_runs, None)
-        base_k, base_v = blocks.rotated(k[runs], angles), v[runs]
-        base_q = blocks.rotated(q[runs], angles)
+        n, lanes = self.n_runs, (self.n_lanes, self.n_cell)
+        base_q, base_k, base_v = blocks.rotate_(q[:n], angles), blocks.rotate_(k[:n], angles), v[:n]
         groups = self._trimmed(trim) if trim is not None else self.groups
-        out = [self._attend(layer, 0, groups[0], base_q[None], base_k[None], base_v[None], base_k, base_v)[0]]
-        if self.n_lanes:
-            cell_q = blocks.rotated(q[cells].view(*lanes, *q.shape[1:]), at_cells)
-            cell_k, cell_v = blocks.rotated(k[cells].view(*lanes, *k.shape[1:]), at_cells), v[cells].view(*lanes, *v.shape[1:])
-            found = []
-            for i, pack in enumerate(self.packs):
-                own = slice(pack.first, pack.stop)
-                found.append(
-                    self._attend(layer, i + 1, groups[i + 1], cell_q[:, own], cell_k[:, own], cell_v[:, own], base_k, base_v)
-                )
-            out.append(rearrange(torch.cat(found, 1), "lane token head d_head -> (lane token) head d_head"))
-        return torch.cat(out)
+        sizes = [len(group.found) for group in groups]
+        out = q.new_empty(sizes[0] + self.n_lanes * sum(sizes[1:]), *q.shape[1:])
+        out[: sizes[0]] = self._attend(layer, 0, groups[0], base_q[None], base_k[None], base_v[None], base_k, base_v)[0]
+        if not self.n_lanes:
+            return out
+        cell_q = blocks.rotate_(q[n:].view(*lanes, *q.shape[1:]), at_cells)
+        cell_k, cell_v = blocks.rotate_(k[n:].view(*lanes, *k.shape[1:]), at_cells), v[n:].view(*lanes, *v.shape[1:])
+        in_lanes = out[sizes[0] :].view(self.n_lanes, sum(sizes[1:]), *q.shape[1:])
+        at = 0
+        for i, pack in enumerate(self.packs, 1):
+            own = slice(pack.first, pack.stop)
+            in_lanes[:, at : at + sizes[i]] = self._attend(
+                layer, i, groups[i], cell_q[:, own], cell_k[:, own], cell_v[:, own], base_k, base_v
+            )
+            at += sizes[i]
+        return out
 
     def _trimmed(self, reads: Reads) -> "list[_Placed]":
         """Groups in which only the read tokens ask."""

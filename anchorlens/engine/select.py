@@ -3,10 +3,12 @@
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from transformer_lens import HookedTransformer
 
 from anchorlens.engine.cone import Cone
 from anchorlens.engine.interventions import CutBatch, SwapBatch
@@ -23,6 +25,8 @@ ENGINES = ("cone", "reference")
 # Largest difference of a probability on the trial row, by the model's type: what another order of sums does, with room.
 _SAME = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
 _TRIAL_TOKENS = 16
+# What came of the trials of each model, by kind of blocks.
+_TRIED: "WeakKeyDictionary[HookedTransformer, dict[str, str | None]]" = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,14 @@ def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Se
 
 
 def _difference(cone: Cone, trial: Sequence[int]) -> str | None:
-    """How far the engine is from the model's own forward pass on a row; None where they agree."""
+    """How far the engine is from the model's own forward pass on a row; None where they agree. Asked once for each model."""
+    known = _TRIED.setdefault(cone.adapter.model, {})
+    if cone.blocks.name not in known:
+        known[cone.blocks.name] = _tried(cone, trial)
+    return known[cone.blocks.name]
+
+
+def _tried(cone: Cone, trial: Sequence[int]) -> str | None:
     ids = torch.tensor([list(trial)[:_TRIAL_TOKENS]])
     tokens = TokenBatch(ids, torch.ones_like(ids, dtype=torch.bool))
     adapter = cone.adapter

@@ -140,20 +140,20 @@ class FusedBlocks:
             if last >= len(block.attn.rotary_cos):
                 block.attn._extend_rotary_embeddings(max(last + 1, min(self.model.cfg.n_ctx, 2 * last)))
 
-    def rotated(self, x: Float[Tensor, "*token head d_head"], angles: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Queries or keys at their positions."""
+    def rotate_(self, x: Float[Tensor, "*token head d_head"], angles: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Put queries or keys at their positions, in place."""
         if angles is None:
             return x
         cos, sin = angles
         width = cos.shape[-1]
-        out = x.clone() if width < x.shape[-1] else torch.empty_like(x)
         if self.model.cfg.rotary_adjacent_pairs:
-            first, second = slice(0, width, 2), slice(1, width, 2)
+            one, two = slice(0, width, 2), slice(1, width, 2)
         else:
-            first, second = slice(0, width // 2), slice(width // 2, width)
-        torch.addcmul(x[..., first] * cos[..., first], x[..., second], sin[..., first], value=-1, out=out[..., first])
-        torch.addcmul(x[..., second] * cos[..., second], x[..., first], sin[..., second], out=out[..., second])
-        return out
+            one, two = slice(0, width // 2), slice(width // 2, width)
+        first = torch.addcmul(x[..., one] * cos[..., one], x[..., two], sin[..., one], value=-1)
+        second = torch.addcmul(x[..., two] * cos[..., two], x[..., one], sin[..., two])
+        x[..., one], x[..., two] = first, second
+        return x
 
     def attn_out(self, layer: int, z: Heads) -> Tokens:
         """What attention adds to the stream."""

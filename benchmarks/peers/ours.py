@@ -1,20 +1,20 @@
 """anchorlens on a job: the same function for the oracle and for the cone, with the engine as the only difference."""
 
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from protocol import Job, Sweep
 
 from anchorlens import load_model
-from anchorlens.analysis.pairs import slots_of
-from anchorlens.engine.cone import Cone
-from anchorlens.engine.interventions import AnchorSwap, SwapBatch
-from anchorlens.engine.plan import rows_per_batch
+from anchorlens.analysis.pairs import Pair, Placement, build_batch
+from anchorlens.analysis.swap_plan import plan_swaps
 from anchorlens.engine.readouts import AnswerReader, ReadPlan, first_token
-from anchorlens.engine.reference import run_swaps
+from anchorlens.engine.select import choose_engine
 from anchorlens.models.adapter import Adapter
-from anchorlens.questions.tokens import pad_rows
+from anchorlens.questions.example import Example, Span
+from anchorlens.questions.tokens import Answer, TokenRow
 
 LIBRARIES = ("torch", "anchorlens", "transformer-lens", "transformers")
 
@@ -25,53 +25,59 @@ def load(directory: Path) -> Adapter:  # noqa: ARG001 - the packaged model knows
 
 
 def sweep_job(adapter: Adapter, job: Job, engine: str) -> Sweep:
-    """All cells of a job, rows of similar length together.
+    """All cells of a job, in the batches that a sweep of the package would take.
 
     Args:
         adapter: The model.
         job: See :mod:`protocol`.
         engine: ``cone`` or ``reference``.
     """
-    rows = job["rows"]
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i]["ids"]))
-    measure = Cone(adapter).run_swaps if engine == "cone" else partial(run_swaps, adapter)
-    size = rows_per_batch(adapter, max(len(row["ids"]) for row in rows), None)
-    cells = range(len(job["layers"]))
-    out = Sweep([0.0] * len(rows), {anchor: [[0.0] * len(rows) for _ in cells] for anchor in job["anchors"]})
-    for start in range(0, len(rows), size):
-        chosen = order[start : start + size]
-        before, after = measure(_batch(job, chosen), site="resid_pre", layers=job["layers"], window=1)
-        for at, i in enumerate(chosen):
+    pairs = [_pair(row, job["anchors"], str(i)) for i, row in enumerate(job["rows"])]
+    reads = {pair.base.row_id: row for pair, row in zip(pairs, job["rows"], strict=True)}
+    chosen = choose_engine(adapter, engine, pairs[0].target.ids)
+    layers = tuple(job["layers"])
+    plan = plan_swaps(chosen, pairs, _reader(pairs, reads), layers, window=1, batch_size=None, max_memory=None)
+    place = {layer: at for at, layer in enumerate(layers)}
+    out = Sweep([0.0] * len(pairs), {anchor: [[0.0] * len(pairs) for _ in layers] for anchor in job["anchors"]})
+    for batch in plan.batches:
+        made = build_batch(
+            adapter,
+            batch.pairs,
+            site="resid_pre",
+            rule="",
+            statistics=None,
+            make_reader=lambda some: _reader(some, reads),
+        )
+        before, after = chosen.run_swaps(made, site="resid_pre", layers=batch.layers, window=1)
+        for at, pair in enumerate(batch.pairs):
+            i = int(pair.base.row_id)
             out.p_before[i] = float(before.p[at])
             for anchor, metrics in zip(job["anchors"], after, strict=True):
-                for layer in cells:
-                    out.p[anchor][layer][i] = float(metrics.p[layer, at])
+                for layer, value in zip(batch.layers, metrics.p[:, at].tolist(), strict=True):
+                    out.p[anchor][place[layer]][i] = value
     return out
 
 
-def _batch(job: Job, chosen: list[int]) -> SwapBatch:
-    rows = [job["rows"][i] for i in chosen]
-    nothing = torch.full((len(rows),), -1)
+def _pair(row: dict[str, Any], anchors: Sequence[str], name: str) -> Pair:
+    """A job's row as the pairs that a sweep makes of questions."""
+    base, donor = (_token_row(name, ids) for ids in (row["ids"], row["donor_ids"]))
+    places = tuple(Placement(a, "none", tuple(row["target"][a]), tuple(row["source"][a])) for a in anchors)
+    return Pair(base, base, donor, donor, name, places)
+
+
+def _token_row(name: str, ids: Sequence[int]) -> TokenRow:
+    example = Example(name, name, "job", "", ("",), Span(0, 0), Span(0, 0))
+    return TokenRow(name, example, "", "", Answer.gold(""), tuple(ids), len(ids), {})
+
+
+def _reader(pairs: Sequence[Pair], reads: dict[str, dict[str, Any]]) -> AnswerReader:
+    rows = [reads[pair.base.row_id] for pair in pairs]
     plan = ReadPlan(
         row=torch.arange(len(rows)),
         position=torch.tensor([row["read"] for row in rows]),
         token=torch.tensor([row["token"] for row in rows]),
-        rival=nothing,
-        slot=torch.zeros_like(nothing),
+        rival=torch.full((len(rows),), -1),
+        slot=torch.zeros(len(rows), dtype=torch.long),
         n_examples=len(rows),
     )
-    swaps = tuple(
-        AnchorSwap(
-            anchor,
-            "none",
-            slots_of([row["target"][anchor] for row in rows]),
-            source=slots_of([row["source"][anchor] for row in rows]),
-        )
-        for anchor in job["anchors"]
-    )
-    return SwapBatch(
-        tokens=pad_rows([row["ids"] for row in rows]),
-        reader=AnswerReader(plan, first_token),
-        swaps=swaps,
-        donors=pad_rows([row["donor_ids"] for row in rows]),
-    )
+    return AnswerReader(plan, first_token)

@@ -21,7 +21,7 @@ SOME = ["llama", "qwen3_sliding", "gemma3", "gpt2", "neox"]
 # Probabilities; 1e-5 are 0.001 points.
 SAME_P, SAME_LOG = 1e-5, 1e-3
 # A change that the oracle sees at all: one that does nothing is exactly 0 there.
-EFFECT = 1e-4
+EFFECT = 1e-3
 LENGTHS, DONOR_LENGTHS = (15, 11, 19, 13), (12, 17, 10, 14)
 # Row by row: where streams are put, and where they are taken from. All rows are longer than the sliding window.
 ANCHORS = {
@@ -76,7 +76,7 @@ def given_swaps(adapter, anchors=ANCHORS, scale=2.0):
 
 @dataclass
 class Gap:
-    """Largest differences of all metrics, and the largest effect of each swap on log P (by the oracle)."""
+    """Largest differences of all metrics, and the largest effect of each swap on log P or the logit difference (by the oracle)."""
 
     p: float
     log_p: float
@@ -95,8 +95,13 @@ def gap_of(found, wanted):
         a, b = (torch.cat([x.reshape(-1) for x in side]) for side in zip(*pairs, strict=True))
         assert torch.equal(a.isnan(), b.isnan())
         far = (a - b).abs()[~b.isnan()]
-        largest[name] = float(far.nan_to_num(torch.inf).max())
-    return Gap(**largest, effects=[float((x.log_p - clean.log_p).abs().max()) for x in changed])
+        largest[name] = float(far.nan_to_num(torch.inf).max()) if len(far) else 0.0
+    # Where P is near 1 its logarithm hardly moves, and the logit difference does.
+    effects = [
+        max(float((getattr(x, name) - getattr(clean, name)).abs().nan_to_num(0.0).max()) for name in ("log_p", "logit_diff"))
+        for x in changed
+    ]
+    return Gap(**largest, effects=effects)
 
 
 def compared(adapter, batch, *, blocks=None, **options):
@@ -120,9 +125,10 @@ def test_the_oracles_numbers_in_every_family_at_every_site(tiny_model, family):
             assert gap.p <= SAME_P, (site, window)
             assert gap.log_p <= SAME_LOG, (site, window)
             assert gap.logit_diff <= SAME_LOG, (site, window)
-            *own, nowhere = gap.effects
+            *own, late, nowhere = gap.effects
             assert min(own) > EFFECT, (site, window, own)
-            assert max(own) > 0.1, (site, window, own)
+            assert max(own) > 0.05, (site, window, own)
+            assert late > 0, (site, window)
             assert nowhere == 0
 
 
