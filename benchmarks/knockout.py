@@ -38,7 +38,7 @@ def main() -> None:
         ids = {role: [list(r) for r in rows["token_ids"]] for role, rows in inputs.groupby("role") if role != "dropped"}
         base = sorted(ids["base"], key=len)
         other = sorted(ids.get("train", []) + ids.get("validation", []), key=len)
-        size = plan["batch_size"]
+        size = max(plan["batches"])
         # The clean pass of every row, then the test rows again until as many rows went through as in the sweep.
         batches = [rows[i : i + size] for rows in (other, base) for i in range(0, len(rows), size)]
         again = [base[i : i + size] for i in range(0, len(base), size)]

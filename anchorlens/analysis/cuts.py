@@ -5,7 +5,7 @@ Test rows keep their batches in the clean pass and in every knockout, so that a 
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +19,7 @@ from anchorlens.analysis.probes import LayerProbes
 from anchorlens.analysis.truth import TruthRows, truth_reader
 from anchorlens.engine.interventions import CutBatch, Slots, window_layers
 from anchorlens.engine.knockout import LATER, AttentionKnockout, cut_edges, parse_edges, read_states
-from anchorlens.engine.plan import halves, out_of_memory
+from anchorlens.engine.plan import halves, out_of_memory, warn_of_split
 from anchorlens.engine.select import Engine
 from anchorlens.models.adapter import Adapter
 from anchorlens.questions.tokens import TokenRow, pad_rows
@@ -172,7 +172,13 @@ class CutRun:
         self.allowed = range(config.cut_layers[0], config.cut_layers[1] + 1)
         # Cumulative cuts of the test rows, by variant: [layer test d_model].
         self.cut: dict[str, Float[Tensor, "layer test d_model"]] = {}
+        self.k_star: int | None = None
         self.splits = 0
+
+    def only(self, tests: Sequence[int], engine: Engine, layers: tuple[int, ...]) -> "CutRun":
+        """A run of some test rows, each alone, at some layers."""
+        plan = replace(self.plan, batches=tuple((j,) for j in tests), other=())
+        return CutRun(engine, plan, replace(self.config, layers=layers), on_rows=lambda _: None)
 
     def clean_states(self) -> Float[Tensor, "layer example d_model"]:
         """States at the last exact answer token of every row, at the layers of the curve.
@@ -220,6 +226,8 @@ class CutRun:
             if not out_of_memory(why) or len(batch) == 1:
                 raise
         self.splits += 1
+        if self.splits == 1:
+            warn_of_split()
         for part in halves(batch):
             self._in_memory(part, measure)
         return None
@@ -258,7 +266,7 @@ class CutRun:
             clean: From :meth:`clean_states`.
         """
         layers, n = self.config.layers, len(self.plan.test)
-        k = sets["none"].best_layer
+        k = self.k_star = sets["none"].best_layer
         at = layers.index(k)
         # Where each point is read: at its own layer, or for windows always at k*.
         reads = [at] * len(layers) if self.config.window else list(range(len(layers)))

@@ -9,7 +9,7 @@ Scope: one model, one data set, one set of edges in each call. Not done here: to
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -20,13 +20,15 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformer_lens import HookedTransformer
 
+from anchorlens.analysis.checks import check_count, cut_checks, cut_noise
 from anchorlens.analysis.cuts import RANDOM, CutPlan, CutRun
-from anchorlens.analysis.pathways import DELTA_KINDS, SPLIT_RULES
+from anchorlens.analysis.knockout_plan import plan_knockout
+from anchorlens.analysis.pathways import DELTA_KINDS, SPLIT_RULES, Measured
 from anchorlens.analysis.probes import PROBE_SITES, LayerProbes, fit_layers
 from anchorlens.analysis.rows import check_not_empty, drop
 from anchorlens.analysis.truth import TruthRows, check_answers, half_splits, shuffled_labels, text_only, truth_rows
 from anchorlens.engine.knockout import LATER, MODES, check_heads, parse_edges
-from anchorlens.engine.plan import cut_rows, parse_memory, rows_per_batch
+from anchorlens.engine.plan import RunOptions, SweepPlan, parse_memory
 from anchorlens.engine.select import Engine, check_engine, choose_engine
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.models.adapter import Adapter
@@ -97,6 +99,8 @@ def knockout_sweep(
     batch_size: int | None = None,
     engine: str = "cone",
     max_memory: int | str | None = None,
+    check_cells: int = 4,
+    on_plan: Callable[[SweepPlan], None] | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> KnockoutResult:
@@ -130,6 +134,9 @@ def knockout_sweep(
         batch_size: Rows in one pass; chosen for the memory at hand where it is left out.
         engine: ``cone``, or ``reference`` for the oracle, as in :func:`anchorlens.swap_sweep`.
         max_memory: Most memory beside the model, in bytes or as ``"2GB"``; half of what is free where it is left out.
+        check_cells: At so many random rows and layers the oracle measures again (not where it measured all of them itself).
+        on_plan: Called with the :class:`~anchorlens.engine.plan.SweepPlan` (batches, predicted FLOPs, seconds and memory) before
+            anything is measured; what it raises stops the sweep.
         seed: Decides splits, false answers, placebo positions, shuffles and resamples. No global state is touched.
         progress: Show a progress bar with the time left.
 
@@ -140,6 +147,7 @@ def knockout_sweep(
         InputError: An argument is not one of those above.
         EmptySweepError: No row is left, or a split lacks true or false answers.
         LeakError: ``probes`` have seen questions of the test split.
+        CheckError: A cell that was measured again by the oracle came out differently.
 
     Source:
         Luo et al. 2026 (pathways), Geva et al. 2023 (attention knockout); the placebos are ours.
@@ -147,6 +155,7 @@ def knockout_sweep(
     adapter = Adapter(model)
     check_engine(engine)
     memory = parse_memory(max_memory)
+    check_count(check_cells)
     qa = data if isinstance(data, QAData) else load_qa(data, seed=seed)
     config = _check(
         adapter, edges=edges, mode=mode, heads=heads, window=window, cut_layers=cut_layers, layers=layers, readout=readout,
@@ -173,7 +182,8 @@ def knockout_sweep(
     check_not_empty(rows.rows, dropped, f"in {qa.name}")
     rows.check()
     chosen = choose_engine(adapter, engine, rows.rows[0].ids, [config.site] if config.site else [])
-    return _run(chosen, qa, config, rows, dropped, probes=probes, batch_size=batch_size, max_memory=memory, progress=progress)
+    options = RunOptions(engine, batch_size, memory, check_cells, on_plan, progress)
+    return _run(chosen, qa, config, rows, dropped, probes=probes, options=options)
 
 
 def _check(
@@ -224,26 +234,23 @@ def _check(
 
 def _run(
     engine: Engine, data: QAData, config: KnockoutConfig, rows: TruthRows, dropped: tuple[Dropped, ...], *,
-    probes: LayerProbes | None, batch_size: int | None, max_memory: int | None, progress: bool,
+    probes: LayerProbes | None, options: RunOptions,
 ) -> KnockoutResult:  # fmt: skip
     adapter = engine.adapter
     card = card_of(adapter.model)
-    width = max(len(row.ids) for row in rows.rows)
-    size = rows_per_batch(adapter, width, batch_size, max_memory)
-    # A pass with a lane for every layer holds that many copies of a row; all layers of a cumulative cut need one.
-    lanes = 1 if config.readout == "probe" and not config.window else 1 + len(config.layers)
-    test_size = size if engine.cone is None or batch_size else cut_rows(adapter, width, lanes, max_memory)
-    plan = CutPlan.make(rows, config, size=size, test_size=test_size)
+    plan, cost = plan_knockout(engine, rows, config, batch_size=options.batch_size, max_memory=options.max_memory)
     without = sum(not cut.sources for cut in plan.cuts)
     if without == len(plan.cuts):
         raise InputError(
             f"edges={config.edges!r} cut nothing in any row: no target stands after the source and before the end of the input. "
             "Name a source that comes before its target, for example 'question -> later'."
         )
+    if options.on_plan is not None:
+        options.on_plan(cost)
     total = plan.forward_rows(config)
     sets: dict[str, LayerProbes] = {}
     label = f"knockout {card.name} {data.name}"
-    with tqdm(total=total, desc=label, unit="row", unit_scale=True, disable=not progress, dynamic_ncols=True) as bar:
+    with tqdm(total=total, desc=label, unit="row", unit_scale=True, disable=not options.progress, dynamic_ncols=True) as bar:
         run = CutRun(engine, plan, config, on_rows=lambda n: bar.update(n))
         if config.readout == "probe":
             states = run.clean_states()
@@ -253,6 +260,18 @@ def _run(
             measured = run.with_probes(sets, states)
         else:
             measured = run.with_truth_question()
+
+        def again(part: CutRun) -> list[Measured]:
+            if config.readout != "probe":
+                return part.with_truth_question()
+            own = {name: probes.at(part.config.layers) for name, probes in sets.items()}
+            return part.with_probes(own, part.clean_states())
+
+        bar.set_postfix_str("noise floor")
+        noise = cut_noise(run, measured, again)
+        bar.set_postfix_str("checks")
+        checks = cut_checks(run, measured, again, options.check_cells, float(str(noise["floor"])))
+        bar.set_postfix_str("")
     if all(np.isnan(one.after).all() for one in measured):
         raise InputError(
             f"No layer of {config.layers} can be changed by cuts in layers {config.cut_layers} with window {config.window or None}"
@@ -264,16 +283,9 @@ def _run(
         "model": model_record(card),
         "data": data_record(data),
         "environment": environment(adapter.device),
-        "plan": {
-            "engine": engine.name,
-            "blocks": engine.blocks,
-            "reason": engine.reason,
-            "batch_size": size,
-            "batches": [len(b) for b in plan.batches],
-            "forward_rows": total,
-            "max_memory": max_memory,
-            "split": run.splits,
-        },
+        "plan": {**cost.to_dict(), "forward_rows": total, "split": run.splits},
+        "noise": noise,
+        "checks": checks,
         "counts": {
             "evaluated": len(plan.test) - without,
             "rows": rows.sizes,

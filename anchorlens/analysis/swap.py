@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from transformer_lens import HookedTransformer
 
+from anchorlens.analysis.checks import check_count
 from anchorlens.analysis.pairs import PairMaker
 from anchorlens.analysis.probes import LayerProbes
 from anchorlens.analysis.readings import (
@@ -24,10 +25,9 @@ from anchorlens.analysis.readings import (
 from anchorlens.analysis.rows import Rows, check_not_empty, drop, known_rows, make_rows
 from anchorlens.analysis.stream_statistics import StreamStatistics
 from anchorlens.analysis.swap_config import SwapConfig, check_no_truth, check_swap, check_truth
-from anchorlens.analysis.swap_plan import SweepPlan
-from anchorlens.analysis.swap_run import PreparedSweep, RunOptions, run_sweep
+from anchorlens.analysis.swap_run import PreparedSweep, run_sweep
 from anchorlens.analysis.truth import truth_rows
-from anchorlens.engine.plan import parse_memory, rows_per_batch
+from anchorlens.engine.plan import RunOptions, SweepPlan, parse_memory, rows_per_batch
 from anchorlens.engine.readouts import ReadoutLike
 from anchorlens.engine.select import check_engine
 from anchorlens.errors import InputError
@@ -110,7 +110,7 @@ def swap_sweep(
             ``reference``: the oracle, one full forward pass for each anchor, control and layer.
         max_memory: Most memory beside the model, in bytes or as ``"2GB"``; half of what is free where it is left out.
         check_cells: So many random cells are measured again by the oracle (not where it measured all of them itself).
-        on_plan: Called with the :class:`~anchorlens.analysis.swap_plan.SweepPlan` (batches, predicted FLOPs, seconds and memory)
+        on_plan: Called with the :class:`~anchorlens.engine.plan.SweepPlan` (batches, predicted FLOPs, seconds and memory)
             before anything is measured; what it raises stops the sweep.
         seed: Decides donors, shots, null positions, noise and resamples. No global state is touched.
         progress: Show a progress bar with the time left.
@@ -126,8 +126,7 @@ def swap_sweep(
     adapter = Adapter(model)
     check_engine(engine)
     memory = parse_memory(max_memory)
-    if check_cells < 0:
-        raise InputError(f"check_cells must be at least 0, got {check_cells}.")
+    check_count(check_cells)
     qa = data if isinstance(data, QAData) else load_qa(data, seed=seed)
     config = check_swap(
         adapter, anchors=tuple(anchors), readout=readout, site=site, window=window, direction=direction, donors=donors,

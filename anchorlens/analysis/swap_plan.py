@@ -1,27 +1,28 @@
 """The batches of a swap sweep and what they will cost, known before anything is measured."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from anchorlens.analysis.pairs import Pair, make_batches
 from anchorlens.engine.layout import Lanes, common_prefix
 from anchorlens.engine.plan import (
     PassSize,
+    SweepPlan,
     block_flops,
+    check_fits,
     fitted,
-    free_memory,
     halves,
     most_tokens,
+    pass_budget,
     pass_bytes,
     pass_flops,
-    predicted_seconds,
+    peak_of,
     row_bytes,
     rows_per_batch,
 )
 from anchorlens.engine.readouts import Reader
 from anchorlens.engine.select import Engine
 from anchorlens.errors import InputError
-from anchorlens.models.adapter import Adapter
 
 
 @dataclass(frozen=True)
@@ -46,52 +47,14 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class SweepPlan:
-    """What a sweep will do.
+class SwapSweepPlan(SweepPlan):
+    """What a sweep of swaps will do.
 
     Attributes:
-        engine: ``cone`` or ``reference``.
-        blocks: ``fused`` or ``plain``; empty for the oracle.
-        reason: Why it is not the cone engine with fused blocks, where that was asked for.
         batches: In the order in which they are measured.
-        questions: Rows that are measured.
-        cells: Anchor, layer, donor and control, for every row.
-        flops: Predicted multiplications and additions.
-        peak_bytes: Predicted peak of memory beside the model.
-        max_memory: The user's limit.
-        adapter: The model.
     """
 
-    engine: str
-    blocks: str
-    reason: str
     batches: tuple[Batch, ...]
-    questions: int
-    cells: int
-    flops: float
-    peak_bytes: int
-    max_memory: int | None
-    adapter: Adapter = field(repr=False, compare=False)
-
-    @property
-    def seconds(self) -> float:
-        """Predicted time, from the rate of a matrix product that is measured now (some milliseconds)."""
-        return predicted_seconds(self.adapter, self.flops)
-
-    def to_dict(self) -> dict[str, object]:
-        """What decides the numbers' last digits, for ``run.json``."""
-        return {
-            "engine": self.engine, "blocks": self.blocks, "reason": self.reason, "batches": [len(b.pairs) for b in self.batches],
-            "cells": self.cells, "gflop": round(self.flops / 1e9, 3), "peak_bytes": self.peak_bytes,
-            "max_memory": self.max_memory,
-        }  # fmt: skip
-
-    def __str__(self) -> str:
-        engine = f"{self.engine} ({self.blocks or self.reason or 'one full pass for each cell'})".replace(" ()", "")
-        return (
-            f"{self.questions} questions, {self.cells} cells in {len(self.batches)} batches; engine {engine}; "
-            f"about {self.flops / 1e9:,.0f} GFLOP, {self.seconds:,.0f} s, {self.peak_bytes / 1e6:,.0f} MB beside the model"
-        )
 
 
 class _Sizes:
@@ -133,7 +96,7 @@ class _Sizes:
 def plan_swaps(
     engine: Engine, pairs: Sequence[Pair], reader: Reader, layers: tuple[int, ...], *, window: int, batch_size: int | None,
     max_memory: int | None,
-) -> SweepPlan:  # fmt: skip
+) -> SwapSweepPlan:  # fmt: skip
     """Batches that fit, and their cost.
 
     Args:
@@ -151,19 +114,36 @@ def plan_swaps(
     cells = sum(len(p.placements) for p in pairs) * len(layers)
     questions = len({p.base.row_id for p in pairs})
     adapter = engine.adapter
-    if engine.cone is None:
-        width = max(len(p.target.ids) for p in pairs)
-        size = rows_per_batch(adapter, width, batch_size, max_memory)
-        whole = tuple(Batch(tuple(b), layers) for b in make_batches(pairs, size))
-        forwards = sum(len(p.target.ids) * (2 + len(p.placements) * len(layers)) for p in pairs)
-        flops = forwards * adapter.n_layers * block_flops(adapter)
-        peak = min(size, len(pairs)) * row_bytes(adapter, width)
-        _check(peak, max_memory)
-        return SweepPlan("reference", "", engine.reason, whole, questions, cells, flops, peak, max_memory, adapter)
     if batch_size is not None and batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}.")
+    width = max(len(p.target.ids) for p in pairs)
+    budget = pass_budget(adapter, max_memory, cells)
+
+    def planned(batches: Sequence[Batch], flops: float, passes: int) -> SwapSweepPlan:
+        peak = peak_of(passes, cells)
+        check_fits(peak, max_memory)
+        sizes = tuple(len(b.pairs) for b in batches)
+        return SwapSweepPlan(
+            engine.name,
+            engine.blocks,
+            engine.reason,
+            sizes,
+            questions,
+            cells,
+            flops,
+            peak,
+            max_memory,
+            adapter,
+            tuple(batches),
+        )
+
+    if engine.cone is None:
+        size = rows_per_batch(adapter, width, batch_size, max(1, budget))
+        whole = [Batch(tuple(b), layers) for b in make_batches(pairs, size)]
+        forwards = sum(len(p.target.ids) * (2 + len(p.placements) * len(layers)) for p in pairs)
+        flops = forwards * adapter.n_layers * block_flops(adapter)
+        return planned(whole, flops, min(size, len(pairs)) * row_bytes(adapter, width))
     sizes = _Sizes(pairs, reader)
-    budget = max_memory or free_memory(adapter.device) // 2
     limit = most_tokens(adapter.device)
 
     def fits(some: Sequence[Pair]) -> bool:
@@ -177,31 +157,17 @@ def plan_swaps(
         # By cone, so that rows that share a table need as little padding as can be; a question's donors stay together.
         group = sorted((p for p in pairs if p.has_null is with_null), key=lambda p: (sum(sizes.cone(p)), len(p.target.ids)))
         for packed in fitted(group, fits):
-            batches += _fitting(engine, sizes, Batch(tuple(packed), layers), budget, max_memory)
+            batches += _fitting(engine, sizes, Batch(tuple(packed), layers), budget)
     lanes = [Lanes.windows(b.layers, window, adapter.n_layers) for b in batches]
     passes = [sizes.of(b.pairs) for b in batches]
     flops = sum(pass_flops(adapter, size, lane) for size, lane in zip(passes, lanes, strict=True))
     flops += sizes.prefix * adapter.n_layers * block_flops(adapter)
-    peak = max(pass_bytes(adapter, size, len(b.layers)) for size, b in zip(passes, batches, strict=True))
-    return SweepPlan("cone", engine.blocks, engine.reason, tuple(batches), questions, cells, flops, peak, max_memory, adapter)
+    most = max(pass_bytes(adapter, size, len(b.layers)) for size, b in zip(passes, batches, strict=True))
+    # The oracle checks single cells.
+    return planned(batches, flops, max(most, row_bytes(adapter, width)))
 
 
-def _fitting(engine: Engine, sizes: _Sizes, batch: Batch, budget: int, max_memory: int | None) -> list[Batch]:
+def _fitting(engine: Engine, sizes: _Sizes, batch: Batch, budget: int) -> list[Batch]:
     """A batch, or its micro-batches where it alone is too large."""
-    need = pass_bytes(engine.adapter, sizes.of(batch.pairs), len(batch.layers))
-    parts = batch.split() if need > budget else ()
-    if not parts:
-        _check(need, max_memory)
-        return [batch]
-    return [one for part in parts for one in _fitting(engine, sizes, part, budget, max_memory)]
-
-
-def _check(need: int, max_memory: int | None) -> None:
-    if max_memory is not None and need > max_memory:
-        raise InputError(
-            f"max_memory is {max_memory / 1e6:.0f} MB, and the smallest batch (one question with one donor) needs about "
-            f"{need / 1e6:.0f} MB beside the model. Give at least that."
-        )
-
-
-__all__ = ["Batch", "SweepPlan", "plan_swaps"]
+    parts = batch.split() if pass_bytes(engine.adapter, sizes.of(batch.pairs), len(batch.layers)) > budget else ()
+    return [one for part in parts for one in _fitting(engine, sizes, part, budget)] or [batch]

@@ -1,7 +1,5 @@
 """Measuring a prepared swap sweep: batches, spot checks against the oracle, the noise floor, and the record of it all."""
 
-import random
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,17 +9,18 @@ import pandas as pd
 import torch
 from tqdm.auto import tqdm
 
+from anchorlens.analysis.checks import check_gap, check_sample, noise_sample, oracle_of
 from anchorlens.analysis.pairs import Pair, Pairs, build_batch
 from anchorlens.analysis.readings import Reading
 from anchorlens.analysis.rows import Rows
 from anchorlens.analysis.stream_statistics import StreamStatistics
 from anchorlens.analysis.swap_config import SwapConfig
-from anchorlens.analysis.swap_plan import Batch, SweepPlan, plan_swaps
+from anchorlens.analysis.swap_plan import Batch, SwapSweepPlan, plan_swaps
 from anchorlens.analysis.truth import TruthRows, text_only
-from anchorlens.engine.plan import out_of_memory
+from anchorlens.engine.plan import RunOptions, out_of_memory, warn_of_split
 from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.select import Engine, choose_engine
-from anchorlens.errors import CheckError, InputError
+from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.models.card import card_of
 from anchorlens.questions.datasets import QAData
@@ -30,10 +29,6 @@ from anchorlens.questions.tokens import TokenRow
 from anchorlens.results.provenance import data_record, environment, model_record, no_nan, run_id_of
 from anchorlens.results.sweep import SweepResult, examples_frame, samples_frame
 
-# Two ways to the same float32 number may differ by this much, in points; half types by three times their noise floor, at least 1.
-EXACT_POINTS = 1e-3
-# The noise floor is measured on one pair in so many, at most on _NOISE_PAIRS.
-_NOISE_SHARE, _NOISE_PAIRS = 16, 8
 _CELL = ["example_id", "donor_id", "anchor", "control", "layer"]
 
 
@@ -48,18 +43,6 @@ class PreparedSweep:
     dropped: tuple[Dropped, ...]
     statistics: StreamStatistics | None
     reading: Reading
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """How it is run: nothing here changes a number beyond rounding."""
-
-    engine: str
-    batch_size: int | None
-    max_memory: int | None
-    check_cells: int
-    on_plan: Callable[[SweepPlan], None] | None
-    progress: bool
 
 
 def run_sweep(adapter: Adapter, sweep: PreparedSweep, *, site: SiteLike, options: RunOptions) -> SweepResult:
@@ -151,9 +134,7 @@ class _Run:
         if self.adapter.device.type == "cuda":
             torch.cuda.empty_cache()
         if self.splits == 1:
-            warnings.warn(
-                "Memory ran out: batches that do not fit are split and go on. max_memory= plans for less.", stacklevel=2
-            )
+            warn_of_split()
         return pd.concat([self.measured(part, on_cells) for part in parts], ignore_index=True)
 
     def _frame(self, engine: Engine, batch: Batch, on_share: Callable[[float], object] | None = None) -> pd.DataFrame:
@@ -173,21 +154,21 @@ class _Run:
             self.keys, batch.layers, *_columns(config, reading, self.site, batch.layers, batch.pairs, before, after)
         )
 
-    def noise(self, plan: SweepPlan, samples: pd.DataFrame) -> dict[str, object]:
+    def noise(self, plan: SwapSweepPlan, samples: pd.DataFrame) -> dict[str, object]:
         """How far ΔP of a cell moves when nothing changes but its company: other batch sizes, another order.
 
-        Some pairs are measured once more, the last first, each alone (in twos where they were alone already).
+        Some pairs are measured once more, each alone; where one was alone already, in parts.
         """
-        pairs = self.sweep.pairs.pairs
-        n = min(_NOISE_PAIRS, max(1, len(pairs) // _NOISE_SHARE))
-        if self.engine.cone is None:
-            n = min(n, 1)
-        some = random.Random(f"{self.sweep.config.seed}:noise").sample(list(pairs), n)
-        alone = {id(b.pairs[0]) for b in plan.batches if len(b.pairs) == 1}
-        batches = [Batch((p,) if id(p) not in alone else (p, p), plan.batches[0].layers) for p in reversed(some)]
+        some = noise_sample(self.sweep.pairs.pairs, self.engine, self.sweep.config.seed)
+        alone = {id(b.pairs[0]): b for b in plan.batches if len(b.pairs) == 1}
+        batches: list[Batch] = []
+        for pair in some:
+            whole = alone.get(id(pair), Batch((pair,), plan.batches[0].layers))
+            parts = whole.split() or [Batch((pair, pair), whole.layers)]
+            batches += parts if id(pair) in alone else [whole]
         again = pd.concat([self.measured(b, lambda _: None) for b in batches], ignore_index=True)
         gaps = _gaps(samples, again)
-        return {"floor": float(gaps.max()) if len(gaps) else 0.0, "pairs": n, "cells": len(gaps)}
+        return {"floor": float(gaps.max()) if len(gaps) else 0.0, "rows": len(some), "cells": len(gaps)}
 
     def checked(self, samples: pd.DataFrame, k: int, noise: dict[str, object]) -> dict[str, object]:
         """Random cells, measured again by the oracle.
@@ -197,23 +178,17 @@ class _Run:
         """
         if self.engine.cone is None or not k:
             return {"cells": 0, "largest_difference": None}
-        half = self.adapter.model.cfg.dtype in (torch.float16, torch.bfloat16)
-        allowed = 3 * max(1.0, float(str(noise["floor"]))) if half else EXACT_POINTS
-        chosen = random.Random(f"{self.sweep.config.seed}:check").sample(range(len(samples)), min(k, len(samples)))
+        chosen = check_sample(range(len(samples)), k, self.sweep.config.seed)
         pairs = {(p.base.row_id, p.donor_id): p for p in self.sweep.pairs.pairs}
-        oracle = replace(self.engine, name="reference", cone=None)
+        oracle = oracle_of(self.engine)
         largest = 0.0
         for cell in samples.iloc[sorted(chosen)].itertuples():
             pair = pairs[str(cell.example_id), str(cell.donor_id)]
             place = next(p for p in pair.placements if (p.anchor, p.control) == (cell.anchor, cell.control))
             again = self._frame(oracle, Batch((replace(pair, placements=(place,)),), (int(str(cell.layer)),)))
             gap = float(_gaps(samples, again).max())
-            if not gap <= allowed:  # NaN too
-                raise CheckError(
-                    f"The cone engine and the oracle differ by {gap:.2g} points (allowed: {allowed:.2g}) at example "
-                    f"{cell.example_id}, donor {cell.donor_id}, anchor {cell.anchor}, layer {cell.layer}. Nothing was saved: use "
-                    "engine='reference', and please report the model."
-                )
+            where = f"example {cell.example_id}, donor {cell.donor_id}, anchor {cell.anchor}, layer {cell.layer}"
+            check_gap(gap, self.adapter, float(str(noise["floor"])), where)
             largest = max(largest, gap)
         return {"cells": len(chosen), "largest_difference": largest}
 
@@ -312,4 +287,4 @@ def _examples(plan: PreparedSweep, run_id: str) -> pd.DataFrame:
     )
 
 
-__all__ = ["PreparedSweep", "RunOptions", "run_sweep"]
+__all__ = ["PreparedSweep", "run_sweep"]

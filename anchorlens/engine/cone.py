@@ -17,10 +17,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from anchorlens.engine.cone_pass import Cut, Pass, Prefix, Put
+from anchorlens.engine.cone_pass import Pass
 from anchorlens.engine.cone_plans import CutPlan, SwapPlan, token_rows
 from anchorlens.engine.interventions import CutBatch, SwapBatch
-from anchorlens.engine.layout import Lanes, Pack, Runs, common_prefix
+from anchorlens.engine.layout import Cut, Lanes, Pack, Prefix, Put, Runs, common_prefix
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.models.blocks import FusedBlocks
@@ -98,6 +98,8 @@ class Cone:
         on_share: Callable[[float], object] = lambda share: None,  # noqa: ARG005
     ) -> Float[Tensor, "variant window read d_model"]:
         """See :func:`anchorlens.engine.knockout.cut_states`."""
+        if where is not None:  # what is cut above is not seen, so windows that agree up to there are one
+            windows = [[layer for layer in w if layer <= where[1]] for w in windows]
         if len({w[0] for w in windows if w}) == 1:
             lanes, lane_of = Lanes.cumulative(windows)
         else:

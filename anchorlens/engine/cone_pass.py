@@ -1,14 +1,13 @@
 """One pass up the layers of the cone engine: clean rows, and the changed lanes that join them (:mod:`anchorlens.engine.layout`)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from anchorlens.engine.layout import Group, Lanes, Pack, Reads, Runs
+from anchorlens.engine.layout import Cut, Group, Lanes, Pack, Prefix, Put, Reads, Runs
 from anchorlens.models.adapter import SiteLike
 from anchorlens.models.blocks import FusedBlocks
 
@@ -16,54 +15,6 @@ Heads = Float[Tensor, "token head d_head"]
 Tokens = Float[Tensor, "token d_model"]
 # Tables that differ in their tokens.
 Table = Float[Tensor, "_ d_model"]
-
-
-@dataclass(frozen=True)
-class Prefix:
-    """Rotated keys and values of tokens that many rows begin with, by layer: [pos head d_head]."""
-
-    ids: tuple[int, ...]
-    keys: tuple[Tensor, ...]
-    values: tuple[Tensor, ...]
-
-    def at(self, layer: int, length: int) -> tuple[Tensor, Tensor] | None:
-        """Keys and values of the first ``length`` tokens, [kv_head pos d_head]; None where there are none."""
-        if not length:
-            return None
-        k, v = self.keys[layer][:length], self.values[layer][:length]
-        return rearrange(k, "pos head d_head -> head pos d_head"), rearrange(v, "pos head d_head -> head pos d_head")
-
-
-@dataclass(frozen=True)
-class Put:
-    """Streams that are put into lanes in the same pass.
-
-    Attributes:
-        cell: Token of a lane that is replaced.
-        run: Run token whose stream is put there; -1 where ``given`` says what.
-        given: Streams at every layer for the tokens of ``from_given``; None where all come from runs.
-        from_given: Indices into ``cell`` of the tokens that ``given`` replaces.
-    """
-
-    cell: Int[Tensor, "token"]
-    run: Int[Tensor, "token"]
-    given: Float[Tensor, "layer given d_model"] | None
-    from_given: Int[Tensor, "given"]
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Attention edges that are cut in the lanes of one pack.
-
-    Attributes:
-        edges: True where a query of a row of the pack may not read a key.
-        mode: ``mask`` or ``zero``.
-        heads: True at query heads in which they are cut.
-    """
-
-    edges: Bool[Tensor, "row query key"]
-    mode: str
-    heads: Bool[Tensor, "head"]
 
 
 class Pass:
@@ -109,6 +60,7 @@ class Pass:
             x = self.blocks.embed(self.ids, self.run_positions)
             for layer in range(self.blocks.n_layers):
                 q, k, v = self.blocks.project(layer, x)
+                q /= self.blocks.scale(layer)
                 angles = self.blocks.angles(layer, self.run_positions)
                 q, k = self.blocks.rotate_(q, angles), self.blocks.rotate_(k, angles)
                 keys.append(k)
@@ -209,14 +161,15 @@ class Pass:
 
     def _put(self, layer: int, table: Tokens) -> None:
         """Replace the changed tokens of the lanes whose window holds this layer."""
-        first, stop = self.lanes.changed(layer)
-        if self.put is None or first == stop:
+        changed = self.lanes.changed(layer)
+        if self.put is None or not changed:
             return
         cells = table[self.n_runs :].view(self.n_lanes, self.n_cell, -1)
         values = table[self.run_token]
         if self.given is not None:
             values[self.from_given] = self.given[layer].to(values.dtype)
-        cells[first:stop, self.cell] = values
+        for first, stop in changed:
+            cells[first:stop, self.cell] = values
 
     def _read_tokens(self, reads: Reads, n_lanes: int) -> Int[Tensor, "token"]:
         """Flat tokens that are read: of the runs, then of so many lanes."""
@@ -248,6 +201,7 @@ class Pass:
         """What the heads of every token gather, [token head d_head]; of the read tokens alone where ``trim`` names them."""
         blocks = self.blocks
         q, k, v = blocks.project(layer, x)
+        q /= blocks.scale(layer)
         angles, at_cells = blocks.angles(layer, self.run_positions), blocks.angles(layer, self.cell_positions)
         n, lanes = self.n_runs, (self.n_lanes, self.n_cell)
         base_q, base_k, base_v = blocks.rotate_(q[:n], angles), blocks.rotate_(k[:n], angles), v[:n]
@@ -297,7 +251,7 @@ class Pass:
         kv, rep = blocks.n_kv_heads, blocks.n_heads // blocks.n_kv_heads
         sizes = {"row": n_rows, "kv": kv, "rep": rep}
         asked = rearrange(
-            q[:, group.queries] / blocks.scale(layer),
+            q[:, group.queries],
             "lane (row query) (kv rep) d_head -> kv row lane (query rep) d_head", query=width, **sizes,
         )  # fmt: skip
         own_k = rearrange(k[:, group.keys], "lane (row key) kv d_head -> kv row lane d_head key", row=n_rows)
@@ -326,7 +280,7 @@ class Pass:
                 got = rearrange(got, "kv (row lane query) d -> kv row lane query d", row=n_rows, lane=len(q))
             else:
                 got = rearrange(together @ values, "kv row (lane query) d -> kv row lane query d", lane=len(q))
-            out = out + got
+            out += got
         return rearrange(
             out, "kv row lane (query rep) d_head -> lane (row query) (kv rep) d_head", rep=rep
         )[:, group.found]  # fmt: skip
@@ -334,7 +288,9 @@ class Pass:
     def _weights(self, layer: int, index: int, group: "_Placed", scores: list[Tensor]) -> tuple[Tensor, ...]:
         """Softmax over all keys of a query, in parts as the scores came."""
         blocks = self.blocks
+        sizes = [score.shape[-1] for score in scores]
         table = torch.cat(scores, -1) if len(scores) > 1 else scores[0]
+        scores.clear()  # the parts would stand beside the whole
         if blocks.soft_cap is not None:
             table = blocks.soft_cap * torch.tanh(table / blocks.soft_cap)
         by_query = rearrange(
@@ -344,22 +300,24 @@ class Pass:
         if denied is not None:
             by_query.masked_fill_(denied, -torch.inf)
         cut = self.cuts[index - 1] if index and self.cuts else None
-        first, stop = self.lanes.changed(layer) if cut is not None else (0, 0)
-        if cut is not None and first < stop and cut.mode == "mask":
-            self._cut(by_query[:, :, first:stop], group, cut, -torch.inf)
+        if cut is not None and cut.mode == "mask":
+            self._cut(layer, by_query, group, cut, -torch.inf)
         weights = table.softmax(-1)
-        if cut is not None and first < stop and cut.mode == "zero":
+        if cut is not None and cut.mode == "zero":
             by_query = rearrange(
                 weights, "kv row lane (query rep) key -> kv row lane query rep key", rep=blocks.n_heads // blocks.n_kv_heads
             )
-            self._cut(by_query[:, :, first:stop], group, cut, 0.0)
-        return weights.split([score.shape[-1] for score in scores], -1)
+            self._cut(layer, by_query, group, cut, 0.0)
+        return weights.split(sizes, -1)
 
-    def _cut(self, table: Float[Tensor, "kv row lane query rep key"], group: "_Placed", cut: Cut, value: float) -> None:
-        """Set the cut edges of the chosen heads, in place."""
+    def _cut(
+        self, layer: int, table: Float[Tensor, "kv row lane query rep key"], group: "_Placed", cut: Cut, value: float
+    ) -> None:
+        """Set the cut edges of the chosen heads, in place, in the lanes that are cut in this layer."""
         assert group.cut is not None  # packs with cuts are placed with them
         heads = rearrange(cut.heads, "(kv rep) -> kv 1 1 1 rep 1", kv=self.blocks.n_kv_heads)
-        table.masked_fill_(group.cut & _on(self.device, heads), value)
+        for first, stop in self.lanes.changed(layer):
+            table[:, :, first:stop].masked_fill_(group.cut & _on(self.device, heads), value)
 
 
 class _Placed:
@@ -396,4 +354,4 @@ def _on(device: torch.device, table: Tensor) -> Tensor:
     )
 
 
-__all__ = ["Cut", "Pass", "Prefix", "Put"]
+__all__ = ["Pass"]

@@ -6,9 +6,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from anchorlens.engine.cone_pass import Cut, Put
 from anchorlens.engine.interventions import CutBatch, Slots, SwapBatch
-from anchorlens.engine.layout import Pack, Reads, Runs, common_prefix, make_pack
+from anchorlens.engine.layout import Cut, Pack, Put, Reads, Runs, common_prefix, make_pack
 from anchorlens.questions.tokens import TokenBatch
 
 # Makes keys and values of a prefix ready for so many rows, and says how many of its tokens may be used.

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Int
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from anchorlens.engine.interventions import window_layers
@@ -63,10 +64,14 @@ class Lanes:
         """How many lanes have joined at ``layer``, those that join there included."""
         return sum(start <= layer for start in self.start)
 
-    def changed(self, layer: int) -> tuple[int, int]:
-        """First and one past the last lane that is changed in ``layer``; they are neighbours because windows are sorted."""
-        lanes = [j for j in range(len(self.start)) if self.first[j] <= layer <= self.last[j]]
-        return (lanes[0], lanes[-1] + 1) if lanes else (0, 0)
+    def changed(self, layer: int) -> list[tuple[int, int]]:
+        """Stretches of neighbouring lanes that are changed in ``layer``: first and one past the last of each."""
+        stretches: list[tuple[int, int]] = []
+        for j in range(len(self.start)):
+            if self.first[j] <= layer <= self.last[j]:
+                go_on = stretches and stretches[-1][1] == j
+                stretches = [*stretches[:-1], (stretches[-1][0], j + 1)] if go_on else [*stretches, (j, j + 1)]
+        return stretches
 
 
 @dataclass(frozen=True)
@@ -278,4 +283,52 @@ def common_prefix(rows: Sequence[Sequence[int]], longest: int) -> int:
     return n
 
 
-__all__ = ["Group", "Lanes", "Pack", "Reads", "Runs", "common_prefix", "make_pack"]
+@dataclass(frozen=True)
+class Prefix:
+    """Rotated keys and values of tokens that many rows begin with, by layer: [pos head d_head]."""
+
+    ids: tuple[int, ...]
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+
+    def at(self, layer: int, length: int) -> tuple[Tensor, Tensor] | None:
+        """Keys and values of the first ``length`` tokens, [kv_head pos d_head]; None where there are none."""
+        if not length:
+            return None
+        k, v = self.keys[layer][:length], self.values[layer][:length]
+        return rearrange(k, "pos head d_head -> head pos d_head"), rearrange(v, "pos head d_head -> head pos d_head")
+
+
+@dataclass(frozen=True)
+class Put:
+    """Streams that are put into lanes in the same pass.
+
+    Attributes:
+        cell: Token of a lane that is replaced.
+        run: Run token whose stream is put there; -1 where ``given`` says what.
+        given: Streams at every layer for the tokens of ``from_given``; None where all come from runs.
+        from_given: Indices into ``cell`` of the tokens that ``given`` replaces.
+    """
+
+    cell: Int[Tensor, "token"]
+    run: Int[Tensor, "token"]
+    given: Float[Tensor, "layer given d_model"] | None
+    from_given: Int[Tensor, "given"]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Attention edges that are cut in the lanes of one pack.
+
+    Attributes:
+        edges: True where a query of a row of the pack may not read a key.
+        mode: ``mask`` or ``zero``.
+        heads: True at query heads in which they are cut.
+    """
+
+    edges: Bool[Tensor, "row query key"]
+    mode: str
+    heads: Bool[Tensor, "head"]
+
+
+__all__ = ["Cut", "Group", "Lanes", "Pack", "Prefix", "Put", "Reads", "Runs", "common_prefix", "make_pack"]

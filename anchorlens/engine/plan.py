@@ -2,8 +2,9 @@
 
 import re
 import time
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import psutil
@@ -16,9 +17,13 @@ from anchorlens.models.adapter import Adapter
 # Beyond this many tokens a batch gains nothing on a CPU or a GPU that fits it, and a smaller one keeps the progress bar moving.
 _MOST_TOKENS = {"cpu": 1024, "cuda": 16384, "mps": 4096}
 # The same for a pass of the cone engine, whose tokens are those of all lanes in the top layer.
-_MOST_CONE_TOKENS = {"cpu": 3072, "cuda": 131072, "mps": 8192}
+_MOST_CONE_TOKENS = {"cpu": 2048, "cuda": 131072, "mps": 8192}
 # Share of the matrix rate that a pass reaches; measured on two cores with SmolLM2 (docs/benchmarks.md).
 _EFFICIENCY = 0.7
+# What is held is counted; allocators keep freed blocks beside it, and matrix libraries have buffers of their own.
+_SLACK, _BUFFERS = 1.35, 16 * 2**20
+# Rows of samples.parquet: while they are collected, and while they are put in order.
+_ROW_BYTES, _ORDERED_BYTES = 320, 700
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 Item = TypeVar("Item")
@@ -84,6 +89,92 @@ def rows_per_batch(adapter: Adapter, width: int, batch_size: int | None, max_mem
 
 
 @dataclass(frozen=True)
+class SweepPlan:
+    """What a sweep will do.
+
+    Attributes:
+        engine: ``cone`` or ``reference``.
+        blocks: ``fused`` or ``plain``; empty for the oracle.
+        reason: Why it is not the cone engine with fused blocks, where that was asked for.
+        batch_sizes: Rows of each batch, in the order in which they are measured.
+        questions: Rows that are measured.
+        cells: Anchor (or cut), layer, donor and control, for every row.
+        flops: Predicted multiplications and additions.
+        peak_bytes: Predicted peak of memory beside the model.
+        max_memory: The user's limit.
+        adapter: The model.
+    """
+
+    engine: str
+    blocks: str
+    reason: str
+    batch_sizes: tuple[int, ...]
+    questions: int
+    cells: int
+    flops: float
+    peak_bytes: int
+    max_memory: int | None
+    adapter: Adapter = field(repr=False, compare=False)
+
+    @property
+    def seconds(self) -> float:
+        """Predicted time, from the rate of a matrix product that is measured now (some milliseconds)."""
+        return predicted_seconds(self.adapter, self.flops)
+
+    def to_dict(self) -> dict[str, object]:
+        """What decides the numbers' last digits, for ``run.json``."""
+        return {
+            "engine": self.engine, "blocks": self.blocks, "reason": self.reason, "batches": list(self.batch_sizes),
+            "cells": self.cells, "gflop": round(self.flops / 1e9, 3), "peak_bytes": self.peak_bytes,
+            "max_memory": self.max_memory,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        engine = f"{self.engine} ({self.blocks or self.reason or 'one full pass for each cell'})"
+        seconds = self.seconds
+        return (
+            f"{self.questions} rows, {self.cells:,} cells in {len(self.batch_sizes)} batches; engine {engine}; about "
+            f"{self.flops / 1e9:,.0f} GFLOP, {seconds:,.{0 if seconds > 10 else 1}f} s, at most {self.peak_bytes / 1e6:,.0f} MB "
+            "beside the model"
+        )
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How it is run: nothing here changes a number beyond rounding."""
+
+    engine: str
+    batch_size: int | None
+    max_memory: int | None
+    check_cells: int
+    on_plan: Callable[[SweepPlan], None] | None
+    progress: bool
+
+
+def peak_of(passes: int, cells: int) -> int:
+    """Most bytes of a sweep: its largest pass beside the table that grows, or the table when it is put in order."""
+    return max(passes + _ROW_BYTES * cells, _ORDERED_BYTES * cells)
+
+
+def pass_budget(adapter: Adapter, max_memory: int | None, cells: int) -> int:
+    """Bytes that a pass may take beside a table of so many cells."""
+    return max_memory - _ROW_BYTES * cells if max_memory else free_memory(adapter.device) // 2
+
+
+def check_fits(peak: int, max_memory: int | None) -> None:
+    """Whether a sweep's smallest peak is within the user's limit.
+
+    Raises:
+        InputError: It is not.
+    """
+    if max_memory is not None and peak > max_memory:
+        raise InputError(
+            f"max_memory is {max_memory / 1e6:.0f} MB, and with the smallest batches this sweep needs about {peak / 1e6:.0f} MB "
+            "beside the model. Give at least that, or measure fewer questions, layers or donors at a time."
+        )
+
+
+@dataclass(frozen=True)
 class PassSize:
     """What goes through the model in one pass of the cone engine.
 
@@ -125,20 +216,21 @@ def pass_bytes(adapter: Adapter, size: PassSize, lanes: int) -> int:
     reads = 3 * read_cells * cfg.d_model * max(item, 4) + min(read_cells, 256) * (3 * 4096 + 4 * cfg.d_model) * 4
     if item < 4:  # a slice of the unembedding in float32
         reads += 4096 * cfg.d_model * 4
-    return int(item * (max(attention, mlp) + prefix) + reads) + 4 * 2**20
+    return int(_SLACK * (item * (max(attention, mlp) + prefix) + reads)) + _BUFFERS
 
 
-def cut_rows(adapter: Adapter, width: int, lanes: int, max_memory: int | None) -> int:
+def cut_rows(adapter: Adapter, width: int, lanes: int, budget: int) -> int:
     """Rows of a pass of the cone engine in which edges are cut: three variants at most, in so many lanes each."""
-    budget = max_memory or free_memory(adapter.device) // 2
     rows = max(1, most_tokens(adapter.device) // (width * (1 + 3 * lanes)))
-    while rows > 1 and pass_bytes(adapter, _cut_size(rows, width), lanes) > budget:
+    while rows > 1 and cut_bytes(adapter, rows, width, lanes) > budget:
         rows //= 2
     return rows
 
 
-def _cut_size(rows: int, width: int) -> PassSize:
-    return PassSize(rows * width, rows, width, ((rows * width, rows, width, width),) * 3, 0, rows)
+def cut_bytes(adapter: Adapter, rows: int, width: int, lanes: int) -> int:
+    """Upper estimate of what a pass over so many rows holds, with edges cut in three variants."""
+    size = PassSize(rows * width, rows, width, ((rows * width, rows, width, width),) * 3, 0, rows)
+    return pass_bytes(adapter, size, lanes)
 
 
 def pass_flops(adapter: Adapter, size: PassSize, lanes: Lanes) -> float:
@@ -181,13 +273,18 @@ def predicted_seconds(adapter: Adapter, flops: float) -> float:
 
 def most_tokens(device: torch.device) -> int:
     """Tokens of a pass of the cone engine beyond which nothing is gained."""
-    return _MOST_CONE_TOKENS.get(device.type, 3072)
+    return _MOST_CONE_TOKENS.get(device.type, 2048)
 
 
 def out_of_memory(why: BaseException) -> bool:
     """Whether an error says that memory ran out, on any device."""
     told = isinstance(why, RuntimeError) and "can't allocate memory" in str(why)
     return isinstance(why, (torch.OutOfMemoryError, MemoryError)) or told
+
+
+def warn_of_split() -> None:
+    """Say that memory ran out and that work goes on."""
+    warnings.warn("Memory ran out: batches that do not fit are split and go on. max_memory= plans for less.", stacklevel=3)
 
 
 def halves(items: Sequence[Item]) -> tuple[Sequence[Item], Sequence[Item]]:
@@ -209,7 +306,11 @@ def fitted(items: Sequence[Item], fits: Callable[[Sequence[Item]], bool]) -> lis
 
 __all__ = [
     "PassSize",
+    "RunOptions",
+    "SweepPlan",
     "block_flops",
+    "check_fits",
+    "cut_bytes",
     "cut_rows",
     "fitted",
     "free_memory",
@@ -218,9 +319,12 @@ __all__ = [
     "most_tokens",
     "out_of_memory",
     "parse_memory",
+    "pass_budget",
     "pass_bytes",
     "pass_flops",
+    "peak_of",
     "predicted_seconds",
     "row_bytes",
     "rows_per_batch",
+    "warn_of_split",
 ]

@@ -267,7 +267,7 @@ def test_answer_site_at_layer_0_changes_nothing_when_the_token_is_the_same(tiny_
     """The template's last token is the same in base and donor, so its embedding is too."""
     sweep = al.swap_sweep(tiny_model("llama"), equal_lengths(), anchors=("answer_site",), **QUIET)
     assert (sweep.delta_p[0, 0].abs() < 1e-4).all()
-    assert (sweep.delta_p[0, 1].abs() > 1e-3).all()
+    assert sweep.delta_p[0, 1].abs().max() > 1e-2
     oracle = al.swap_sweep(
         tiny_model("llama"), equal_lengths(), anchors=("answer_site",), engine="reference", layers=(0,), **QUIET
     )

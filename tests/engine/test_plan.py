@@ -165,7 +165,9 @@ def test_another_error_is_not_taken_for_missing_memory(tiny_model, monkeypatch):
 
 
 def test_too_little_memory_names_both_sizes(tiny_model):
-    with pytest.raises(InputError, match=r"max_memory is 1 MB, and the smallest batch .* needs about \d+ MB beside the model"):
+    with pytest.raises(
+        InputError, match=r"max_memory is 1 MB, and with the smallest batches .* needs about \d+ MB beside the model"
+    ):
         sweep(tiny_model("llama"), max_memory="1MB")
     with pytest.raises(InputError, match="max_memory='lots' is not understood"):
         sweep(tiny_model("llama"), max_memory="lots")
@@ -255,7 +257,7 @@ def test_the_plan_is_told_before_anything_is_measured(tiny_model, monkeypatch):
     assert plan.questions == 6
     assert plan.flops > 0
     assert plan.seconds > 0
-    assert f"{plan.questions} questions, {plan.cells} cells in {len(plan.batches)} batches; engine cone (fused)" in str(plan)
+    assert f"{plan.questions} rows, {plan.cells} cells in {len(plan.batches)} batches; engine cone (fused)" in str(plan)
 
 
 def test_what_on_plan_raises_stops_the_sweep(tiny_model, monkeypatch):
@@ -277,9 +279,12 @@ def test_lanes_join_where_their_window_begins():
     assert (lanes.start, lanes.first, lanes.last) == ((0, 2, 4), (0, 2, 4), (1, 4, 5))
     assert lanes.order == (1, 2, 0)
     assert [lanes.joined(layer) for layer in range(6)] == [1, 1, 2, 2, 3, 3]
-    assert [lanes.changed(layer) for layer in range(6)] == [(0, 1), (0, 1), (1, 2), (1, 2), (1, 3), (2, 3)]
+    assert [lanes.changed(layer) for layer in range(6)] == [[(0, 1)], [(0, 1)], [(1, 2)], [(1, 2)], [(1, 3)], [(2, 3)]]
     gap = Lanes.windows((0, 4), 1, 6)
-    assert [gap.changed(layer) for layer in range(6)] == [(0, 1), (0, 0), (0, 0), (0, 0), (1, 2), (0, 0)]
+    assert [gap.changed(layer) for layer in range(6)] == [[(0, 1)], [], [], [], [(1, 2)], []]
+    # A long window beside short ones: the lanes that are changed need not be neighbours.
+    long = Lanes((0, 0, 1, 2), (0, 0, 1, 2), (0, 3, 1, 2), (0, 1, 2, 3))
+    assert [long.changed(layer) for layer in range(4)] == [[(0, 2)], [(1, 3)], [(1, 2), (3, 4)], [(1, 2)]]
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 6])
@@ -287,10 +292,10 @@ def test_changed_lanes_are_those_whose_window_holds_the_layer(window):
     layers = (4, 1, 0, 5, 2)
     lanes = Lanes.windows(layers, window, 6)
     for layer in range(6):
-        first, stop = lanes.changed(layer)
+        changed = [j for first, stop in lanes.changed(layer) for j in range(first, stop)]
         wanted = {i for i, at in enumerate(layers) if layer in window_layers(at, window, 6)}
-        assert {lanes.order[j] for j in range(first, stop)} == wanted
-        assert stop <= lanes.joined(layer)
+        assert {lanes.order[j] for j in changed} == wanted
+        assert max(changed, default=0) <= lanes.joined(layer)
 
 
 def test_a_common_prefix_ends_where_rows_part_or_one_ends():
