@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anchorlens import __version__
-from anchorlens.cli_input import data_files, parse_layers, read_config
-from anchorlens.cli_output import listing, report
+from anchorlens.cli_input import parse_layers, read_config
+from anchorlens.cli_output import listing, note, report
+from anchorlens.cli_run import check_protocol, load_data, plan_only, sweeps
 from anchorlens.errors import AnchorlensError, EmptySweepError, InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from anchorlens.questions.datasets import QAData
-    from anchorlens.results.sweep import SweepResult
+    pass
 
 EPILOG_RUN = """\b
 Examples:
@@ -37,6 +37,9 @@ Examples:
   # attention from the question cut off, a truth probe read at every layer, with placebos
   anchorlens run --model smollm2-135m-instruct --dataset popqa-sample --protocol knockout --out runs/ko
 \b
+  # how long will it take, and does it fit?
+  anchorlens run --model Qwen/Qwen3-8B --dataset triviaqa --limit 500 --max-memory 8GB --dry-run
+\b
   # everything in a file; flags on the command line win
   anchorlens run --config run.toml --limit 10
 """
@@ -50,10 +53,6 @@ Examples:
 
 def _say(text: str = "") -> None:
     click.echo(text)
-
-
-def _note(text: str) -> None:
-    click.echo(text, err=True)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -199,6 +198,31 @@ def cli() -> None:
 @click.option(
     "--batch-size", type=int, default=None, help="Rows in one forward pass; chosen for the memory at hand if left out."
 )
+@click.option(
+    "--engine",
+    default="cone",
+    show_default=True,
+    help="cone: one pass for all layers; reference: one full forward pass for each cell, slow and plain.",
+)
+@click.option(
+    "--max-memory",
+    default=None,
+    metavar="SIZE",
+    help="Most memory beside the model, e.g. 2GB or 512MiB; half of what is free if left out.",
+)
+@click.option(
+    "--check-cells",
+    type=int,
+    default=4,
+    show_default=True,
+    help="So many random cells are measured again by the reference engine; a difference stops the run.",
+)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Only print what would be measured: cells, batches, FLOPs, seconds, memory. Needs no --out; answers that a sweep "
+    "starts from are still generated.",
+)
 @click.option("--max-new-tokens", type=int, default=16, show_default=True, help="Longest generated answer.")
 @click.option("--resamples", type=int, default=1000, show_default=True, help="Bootstrap resamples of the bands.")
 @click.option("--device", default=None, help="cuda, mps or cpu; the best one if left out.")
@@ -215,21 +239,23 @@ def run(
     layers: str | None,
     known_only: bool, prompt: str, null_donors: int, limit: int | None, seed: int, batch_size: int | None, max_new_tokens: int,
     resamples: int, device: str | None, dtype: str | None, out: str | None, overwrite: bool, as_json: bool, quiet: bool,
+    engine: str, max_memory: str | None, check_cells: int, dry_run: bool,
 ) -> None:  # fmt: skip
     """Measure ΔP at every layer, and write a run directory: tables, figure.html, run.json."""
-    for value, name in ((model, "--model"), (dataset, "--dataset"), (out, "--out")):
+    for value, name in ((model, "--model"), (dataset, "--dataset"), (out or dry_run, "--out")):
         if not value:
             raise click.UsageError(f"{name} is missing. See `anchorlens run --help` for examples.")
-    _check_protocol(protocol)
+    check_protocol(protocol)
     from anchorlens.results.runs import check_target, save_run
 
-    assert out is not None
-    check_target(out, overwrite=overwrite)
+    if out is not None:
+        check_target(out, overwrite=overwrite)
     chosen = parse_layers(layers)
-    data = _load_data(dataset, data_file, limit, seed)
+    data = load_data(dataset, data_file, limit, seed)
     options: dict[str, Any] = {
         "layers": chosen, "answers": answers, "distractor": distractor, "delta_kind": delta_kind, "prompt": prompt,
         "max_new_tokens": max_new_tokens, "n_resamples": resamples, "batch_size": batch_size, "seed": seed, "progress": not quiet,
+        "engine": engine, "max_memory": max_memory, "check_cells": check_cells,
         **{key: value for key, value in (("readout", readout), ("site", site), ("window", window)) if value is not None},
     }  # fmt: skip
     if protocol == "swap":
@@ -247,72 +273,18 @@ def run(
         }
         cut = parse_layers(cut_layers, "--cut-layers")
         options |= {"cut_layers": None if cut is None else (cut[0], cut[-1])}
-    results, empty = _sweeps(protocol, model, data, options, device=device, dtype=dtype)
+    if dry_run:
+        plan_only(protocol, model, data, options, device=device, dtype=dtype, as_json=as_json)
+        return
+    assert out is not None
+    results, empty = sweeps(protocol, model, data, options, device=device, dtype=dtype)
     if not results:
         raise EmptySweepError(" ".join(empty))
     target = save_run(results, out, overwrite=overwrite)
     report(results, target, as_json=as_json)
     if empty:
-        _note(f"{len(empty)} of {len(empty) + len(results)} sweeps had no row; the others are saved.")
+        note(f"{len(empty)} of {len(empty) + len(results)} sweeps had no row; the others are saved.")
         sys.exit(1)
-
-
-def _load_data(datasets: Sequence[str], files: Sequence[str], limit: int | None, seed: int) -> "list[QAData]":
-    from anchorlens.questions.datasets import load_qa
-
-    if len(set(datasets)) != len(datasets):
-        raise InputError(f"Each --dataset once; got {', '.join(datasets)}.")
-    paths = data_files(datasets, files)
-    return [load_qa(name, path=paths.get(name), limit=limit, seed=seed) for name in datasets]
-
-
-_ONLY = {
-    "swap": ("anchors", "direction", "donors", "n_donors", "align", "known_only", "null_donors"),
-    "knockout": ("edges", "mode", "cut_layers", "heads", "split", "placebos"),
-}
-
-
-def _check_protocol(protocol: str) -> None:
-    """An option that this protocol does not have is a mistake, not something to pass over.
-
-    Raises:
-        InputError: One was given.
-    """
-    ctx = click.get_current_context()
-    for other, names in _ONLY.items():
-        for name in names:
-            source = ctx.get_parameter_source(name)
-            if other != protocol and source not in (click.core.ParameterSource.DEFAULT, None):
-                flag = next(p.opts[0] for p in ctx.command.params if p.name == name)
-                raise InputError(f"{flag} belongs to --protocol {other}; this run has --protocol {protocol}.")
-
-
-def _sweeps(
-    protocol: str,
-    models: Sequence[str],
-    data: "Sequence[QAData]",
-    options: dict[str, Any],
-    *,
-    device: str | None,
-    dtype: str | None,
-) -> "tuple[list[SweepResult], list[str]]":
-    """Every model on every data set; a set without a row does not stop the others."""
-    from anchorlens.analysis.knockout import knockout_sweep
-    from anchorlens.analysis.swap import swap_sweep
-    from anchorlens.models.load import load_model
-
-    results: list[SweepResult] = []
-    empty: list[str] = []
-    for name in models:
-        model = load_model(name, device=device, dtype=dtype)
-        for qa in data:
-            try:
-                results.append((swap_sweep if protocol == "swap" else knockout_sweep)(model, qa, **options))
-            except EmptySweepError as why:
-                empty.append(str(why))
-                _note(f"{name} on {qa.name}: {why}")
-        del model
-    return results, empty
 
 
 @cli.command(epilog=EPILOG_FIGURE)
@@ -377,7 +349,7 @@ def datasets(as_json: bool) -> None:
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
     if issubclass(category, UserWarning):
-        _note(f"Warning: {message}")
+        note(f"Warning: {message}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -386,15 +358,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         code = cli.main(args=None if argv is None else list(argv), prog_name="anchorlens", standalone_mode=False)
     except AnchorlensError as why:
-        _note(f"Error: {why}")
+        note(f"Error: {why}")
         sys.exit(why.exit_code)
     except click.ClickException as why:
         why.show()
         sys.exit(why.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        _note("\nStopped. Nothing was written.")
+        note("\nStopped. Nothing was written.")
         sys.exit(1)
     except OSError as why:
-        _note(f"Error: {why}. Nothing was written.")
+        note(f"Error: {why}. Nothing was written.")
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)

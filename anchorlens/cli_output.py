@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from anchorlens.results.sweep import SweepResult
 
 
+def note(text: str) -> None:
+    """A line on standard error."""
+    click.echo(text, err=True)
+
+
 def report(results: "Sequence[SweepResult]", target: Path, *, as_json: bool) -> None:
     import pandas as pd
 

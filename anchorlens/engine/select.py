@@ -142,10 +142,11 @@ def _tried(cone: Cone, trial: Sequence[int]) -> str | None:
     ids = torch.tensor([list(trial)[:_TRIAL_TOKENS]])
     tokens = TokenBatch(ids, torch.ones_like(ids, dtype=torch.bool))
     adapter = cone.adapter
-    mine, theirs = (
-        adapter.logits(stream[0]).softmax(-1) for stream in (cone.last_stream(tokens), last_stream(adapter, tokens))
-    )
-    gap = float((mine - theirs).abs().max())
+    with torch.inference_mode():
+        mine, theirs = (
+            adapter.logits(stream[0]).softmax(-1) for stream in (cone.last_stream(tokens), last_stream(adapter, tokens))
+        )
+        gap = float((mine - theirs).abs().max())
     # A NaN agrees with nothing.
     if gap <= _SAME.get(adapter.model.cfg.dtype, 1e-4):
         return None

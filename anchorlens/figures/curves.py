@@ -4,7 +4,8 @@ x is the layer (each panel has its own range), y is ΔP in percentage points (on
 below all panels. Every curve has a translucent 95 % band; its controls are thin dotted lines in its colour. What stands beside
 the pathways of a knockout (unsplit curve, placebo splits, their gap) has legend entries of its own. A missing value is
 a gap, never a line across it; layers that were not measured are bridged, and then the measured ones are marked. A point whose
-value holds by construction is hollow; one whose probe has no signal is crossed. Not done here: statistics. What is drawn is
+value holds by construction is hollow; one whose probe has no signal is crossed. A grey band around zero is the noise floor, and a
+grey ring marks a point within it. Not done here: statistics. What is drawn is
 what the frame says; only the gap of the placebo is a difference of two of its values.
 """
 
@@ -236,6 +237,10 @@ def _marks(rows: pd.DataFrame, entry: Entry, bands: bool) -> list[go.Scatter]:
     cross = {"symbol": "x-thin-open", "size": 6, "color": entry.colour, "line": {"width": 1.5}}
     if len(unsure):
         marks.append(_mark(unsure, entry, cross, None))
+    noise = rows[rows["is_noise"] & ~rows["trivial"]]
+    ring = {"symbol": "circle-open", "size": 6, "color": _GREY, "line": {"width": 1.2}}
+    if len(noise):
+        marks.append(_mark(noise, entry, ring, None))
     return marks
 
 

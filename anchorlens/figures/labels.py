@@ -190,6 +190,10 @@ def title_parts(table: pd.DataFrame, *, bands: bool) -> list[str]:
         parts.append("hollow: trivial by construction")
     if bool((curves["no_signal"] & curves["delta_p"].notna()).any()):
         parts.append("×: no signal (AUC interval reaches 0.5)")
+    floor = float(curves["noise_floor"].max())
+    if floor > 0:
+        rings = "; rings: within it" if bool(curves["is_noise"].any()) else ""
+        parts.append(f"grey: noise floor (±{floor:.1g}{rings})")
     if any(not extra.shown for extra in EXTRAS.values() if extra.label in kinds):
         parts.append("pale entries: click to show")
     return [escape(part, quote=False) for part in parts]
@@ -266,6 +270,8 @@ def _point_said(row: Any) -> list[str]:
         lines.append(f"AUC {row.auc:.2f} ({_interval(f'{row.auc_low:.2f}', f'{row.auc_high:.2f}')})")
     if row.no_signal:
         lines.append("no signal")
+    if row.is_noise:
+        lines.append(f"within the noise floor (±{row.noise_floor:.1g})")
     if row.trivial:
         lines.append("trivial by construction")
     return lines

@@ -15,6 +15,7 @@ from anchorlens.figures.labels import headline, panel_titles, title_parts, wrapp
 
 _INK = "#222222"
 _GRID = "#e6e6e6"
+_NOISE = "rgba(110, 110, 110, 0.28)"
 _FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
 # Pixels. The legend and the x axes' titles stand below the panels; a row's titles and ticks stand between two rows.
 _LINE, _BELOW, _ROW_GAP, _HEIGHT, _ROW_HEIGHT, _LEGEND_LINE = 17, 110, 84, 600, 320, 20
@@ -122,6 +123,11 @@ def style_axes(figure: go.Figure, sheet: Sheet, table: pd.DataFrame, *, bands: b
             col=column,
             **frame,
         )
+        own = table[(table["model"] == model) & (table["protocol"] == protocol)]
+        floor = float(own["noise_floor"].max())
+        if floor > 0:
+            place: dict[str, Any] = {"row": row, "col": column}
+            figure.add_hrect(-floor, floor, fillcolor=_NOISE, line_width=0, layer="below", **place)
         if column == 1:
             figure.update_yaxes(title={"text": "ΔP", "standoff": 4}, showticklabels=True, row=row, col=column)
     for panel in range(sheet.panels, sheet.rows * sheet.columns):
@@ -133,7 +139,8 @@ def style_axes(figure: go.Figure, sheet: Sheet, table: pd.DataFrame, *, bands: b
 def _delta_range(table: pd.DataFrame, bands: bool) -> list[float]:
     """One y range for all panels: everything that is drawn, and zero."""
     curves = table[table["control"] == "none"]
-    drawn = [table["delta_p"], *([curves["ci_low"], curves["ci_high"]] if bands else [])]
+    floor = table["noise_floor"]
+    drawn = [table["delta_p"], floor, -floor, *([curves["ci_low"], curves["ci_high"]] if bands else [])]
     values = np.concatenate([column.to_numpy(dtype=float) for column in drawn])
     values = np.append(values[~np.isnan(values)], 0.0)
     low, high = float(values.min()), float(values.max())

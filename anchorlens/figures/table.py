@@ -31,8 +31,8 @@ _NUMBERS = ("layer", "window", "delta_p", "ci_low", "ci_high", "p_before", "n")
 # The probe's, where the readout is one.
 _PROBE = ("auc", "auc_low", "auc_high")
 REQUIRED = (*_TEXT, *_NUMBERS)
-"""Columns that every frame must have; ``run_id``, ``seed``, ``trivial``, ``auc``, ``auc_low``, ``auc_high`` and ``signal`` may
-be absent."""
+"""Columns that every frame must have; ``run_id``, ``seed``, ``trivial``, ``auc``, ``auc_low``, ``auc_high``, ``signal`` and
+``noise_floor`` may be absent."""
 
 CURVE_KEYS = ["model", "dataset", "protocol", "anchor", "pathway", "control"]
 """What makes two rows points of the same curve."""
@@ -63,7 +63,8 @@ def gather(results: object, controls: bool | Sequence[str]) -> pd.DataFrame:
 
     Returns:
         The columns of ``REQUIRED`` plus ``run_id`` and ``seed`` (``""`` where unknown), ``trivial`` (bool), ``auc``,
-        ``auc_low``, ``auc_high`` and ``no_signal`` (bool: the frame's ``signal`` is False), in order of appearance; NaN where
+        ``auc_low``, ``auc_high``, ``noise_floor``, ``no_signal`` (bool: the frame's ``signal`` is False) and ``is_noise``
+        (bool: a value within the noise floor), in order of appearance; NaN where
         a number other than ``layer`` is missing. Exact repeats of a row are dropped.
 
     Raises:
@@ -119,9 +120,10 @@ def _checked(frame: pd.DataFrame) -> pd.DataFrame:
         # As objects, so that a message shows a seed as the user's own frame holds it.
         table[name] = column.astype(object).where(column.notna(), unknown)
     table["trivial"] = table["trivial"].map(bool).astype(bool)
-    for name in _PROBE:
+    for name in (*_PROBE, "noise_floor"):
         table[name] = _numbers(frame[name]) if name in frame.columns else float("nan")
     # As text, because a CSV file that says True, False or nothing is read as text.
+    table["is_noise"] = table["delta_p"].abs() <= table["noise_floor"]
     table["no_signal"] = frame["signal"].map(str) == "False" if "signal" in frame.columns else False
     return table
 

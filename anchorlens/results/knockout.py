@@ -25,7 +25,7 @@ from anchorlens.analysis.pathways import (
 from anchorlens.analysis.probes import LayerProbes
 from anchorlens.analysis.stats import Resamples, interval
 from anchorlens.questions.tokens import TokenRow
-from anchorlens.results.sweep import CURVE_COLUMNS, CURVE_KEYS, PROBE_TYPES, SAMPLE_COLUMNS, SweepResult
+from anchorlens.results.sweep import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, SAMPLE_COLUMNS, SweepResult
 from anchorlens.results.verdict import knockout_verdict
 
 Array = npt.NDArray[np.float64]
@@ -240,11 +240,11 @@ class KnockoutResult(SweepResult):
                     {
                         "layer": self.layers, "delta_p": group.mean, "ci_low": ends[0], "ci_high": ends[1],
                         "p_before": group.before, "n": group.n, "auc": read["value"].to_numpy(), "auc_low": low,
-                        "auc_high": read["ci_high"].to_numpy(), "signal": signal,
+                        "auc_high": read["ci_high"].to_numpy(), "signal": signal, "noise_floor": self.noise_floor,
                     }
                 )  # fmt: skip
                 frames.append(frame.assign(**shared, control=control, pathway=pathway, trivial=False))
-        return pd.concat(frames, ignore_index=True)[list(CURVE_COLUMNS)].astype(PROBE_TYPES)
+        return pd.concat(frames, ignore_index=True)[list(CURVE_COLUMNS)].astype(CURVE_TYPES)
 
     def __repr__(self) -> str:
         config = self.record["config"]

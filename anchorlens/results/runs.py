@@ -20,8 +20,9 @@ from anchorlens.errors import InputError, RunError
 from anchorlens.results.knockout import KnockoutResult
 from anchorlens.results.sweep import SweepResult, curves_frame
 
-# 2: curves have the probe's AUC, examples the roles train and validation.
-SCHEMA_VERSION = 2
+# 2: curves have the probe's AUC, examples the roles train and validation. 3: curves have the noise floor.
+SCHEMA_VERSION = 3
+_READABLE = (2, 3)
 EFFECTS = "effects.parquet"
 TABLES = ("examples.parquet", "samples.parquet", "curves.parquet")
 
@@ -142,8 +143,9 @@ def read_record(path: "str | Path") -> dict[str, Any]:
     except (json.JSONDecodeError, UnicodeDecodeError) as why:
         raise RunError(f"{file} is damaged ({why}). Make the run again.") from why
     found = record.get("schema_version")
-    if found != SCHEMA_VERSION:
-        raise RunError(f"{folder} has schema version {found}; this anchorlens reads {SCHEMA_VERSION}. Make the run again.")
+    if found not in _READABLE:
+        known = " and ".join(map(str, _READABLE))
+        raise RunError(f"{folder} has schema version {found}; this anchorlens reads {known}. Make the run again.")
     missing = [name for name in TABLES if not (folder / name).is_file()]
     if missing:
         raise RunError(f"{folder} lacks {', '.join(missing)}. Make the run again.")

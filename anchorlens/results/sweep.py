@@ -34,9 +34,9 @@ CURVE_KEYS = (
     "control", "seed",
 )  # fmt: skip
 CURVE_COLUMNS = (
-    *CURVE_KEYS, "delta_p", "ci_low", "ci_high", "p_before", "n", "trivial", "auc", "auc_low", "auc_high", "signal",
+    *CURVE_KEYS, "delta_p", "ci_low", "ci_high", "p_before", "n", "trivial", "auc", "auc_low", "auc_high", "signal", "noise_floor",
 )  # fmt: skip
-PROBE_TYPES = {"auc": "float64", "auc_low": "float64", "auc_high": "float64", "signal": "boolean"}
+CURVE_TYPES = {"auc": "float64", "auc_low": "float64", "auc_high": "float64", "signal": "boolean", "noise_floor": "float64"}
 EXAMPLE_COLUMNS = (
     "run_id", "example_id", "question_id", "role", "dataset", "question", "answer", "label", "prompt", "text", "token_ids",
     "positions", "donor_ids", "drop_reason", "drop_detail", "relation", "answer_type", "popularity", "span_source",
@@ -183,6 +183,11 @@ class SweepResult:
         return replace(self, probes=probes, _cache={})
 
     @property
+    def noise_floor(self) -> float:
+        """How far ΔP of one cell moves, in points, when the same inputs are measured in other batches; NaN where unknown."""
+        return float(self.record.get("noise", {}).get("floor", np.nan))
+
+    @property
     def model(self) -> str:
         """Name of the model."""
         return str(self.record["model"]["name"])
@@ -217,13 +222,15 @@ class SweepResult:
     def curves(self, *, controls: bool = False) -> pd.DataFrame:
         """Mean ΔP by anchor and layer with its 95 % band (bootstrap over questions), n questions and mean P before.
 
+        ``noise_floor``: what lies between minus and plus this many points is rounding, not an effect.
+
         Args:
             controls: Take in the controls' curves too.
         """
         if "curves" not in self._cache:
             config = self.record["config"]
             curves = curves_frame(self._samples, n_resamples=config["n_resamples"], seed=config["seed"])
-            self._cache["curves"] = curves.assign(**self._auc()).astype(PROBE_TYPES)
+            self._cache["curves"] = curves.assign(**self._auc(), noise_floor=self.noise_floor).astype(CURVE_TYPES)
         frame = self._cache["curves"]
         return (frame if controls else frame[frame["control"] == "none"]).reset_index(drop=True)
 
@@ -311,7 +318,7 @@ def curves_frame(samples: pd.DataFrame, *, n_resamples: int, seed: int) -> pd.Da
         shared: dict[str, Any] = dict(zip(group_keys, keys, strict=True))
         frames.append(frame.assign(**shared))
     # Only a probe has an AUC, and only curves of an AUC can lack signal.
-    return pd.concat(frames, ignore_index=True).reindex(columns=list(CURVE_COLUMNS)).astype(PROBE_TYPES)
+    return pd.concat(frames, ignore_index=True).reindex(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES)
 
 
 def summary_of(curves: pd.DataFrame) -> pd.DataFrame:
