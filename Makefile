@@ -48,7 +48,8 @@ test: lint  ## lint, types and the fast tests
 test-all: $(DEV)  ## the slow tests: wheel in an empty environment, examples, notebook, browser
 	@$(PY) -m pytest -q -m slow
 
-bench: $(RUN)  ## time of forward passes, of batched generation and of a knockout sweep
+bench: $(RUN)  ## the cone engine against the oracle and four other libraries (an hour); then generation and knockout
+	@$(PY) benchmarks/compare.py --markdown docs/benchmarks.md
 	@$(PY) benchmarks/oracle.py
 	@$(PY) benchmarks/generation.py
 	@$(PY) benchmarks/knockout.py

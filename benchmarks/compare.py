@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from peers.client import ENGINES, Worker, WorkerError, environment_of
-from peers.jobs import CASES, model_config, model_directory, write_jobs
+from peers.jobs import CASES, Case, model_config, model_directory, write_jobs
 from peers.report import Line, Measured, legend, lines_of, machine, markdown, record, remarks, rich_tables
 from rich.console import Console
 
@@ -37,40 +37,59 @@ def main() -> None:
     rates = [matrix_rate()]
     workers, notes, failures = _start(args.engines)
     lines: list[Line] = []
+    run: dict[str, Any] = {}
     try:
         with tempfile.TemporaryDirectory() as folder:
             jobs = write_jobs(cases, Path(folder))
             for case in cases:
                 measured = {engine: Measured(failed=failures.get(engine, "")) for engine in args.engines}
+                for engine, seconds in _too_long(case, lines, args).items():
+                    measured[engine].failed = f"left out, about {seconds:.0f} s"
                 for i in range(args.rounds):
                     rates.append(matrix_rate())
-                    _round(workers, measured, jobs[case.name], f"{case.name}, round {i + 1}/{args.rounds}", args.max_seconds)
+                    _round(workers, measured, jobs[case.name], f"{case.name}, round {i + 1}/{args.rounds}", args)
                 bound = cone_flops(json.loads(jobs[case.name].read_text()), model_config()) / max(rates)
                 lines += lines_of(case, measured, bound)
+                # After every case, so that nothing is lost where it is stopped.
+                run = _record(args, workers, notes, max(rates))
+                _write(args.out, json.dumps(record(lines, run), indent=1, ensure_ascii=False) + "\n")
+                if args.markdown is not None:
+                    _write(args.markdown, markdown(lines, run))
     finally:
         for worker in workers.values():
             worker.close()
-    versions = {k: v for worker in workers.values() for k, v in worker.versions.items()}
-    run = {
-        "command": shlex.join(["python", "benchmarks/compare.py", *sys.argv[1:]]),
-        "model": "SmolLM2-135M-Instruct",
-        "cpu": _cpu(),
-        "threads": torch.get_num_threads(),
-        "matrix_gflops": max(rates) / 1e9,
-        "versions": {"Python": platform.python_version(), **dict(sorted(versions.items()))},
-        "environments": notes,
-        "reference": "the oracle" if "oracle" in workers else "the first engine",
-        "rounds": args.rounds,
-        "max_seconds": args.max_seconds,
-    }
     console = Console()
     for table in rich_tables(lines):
         console.print(table)
     for text in (*remarks(lines, run), machine(run), legend(run)):
         console.print(text, highlight=False, markup=False)
-    _write(args.out, json.dumps(record(lines, run), indent=1, ensure_ascii=False) + "\n")
-    if args.markdown is not None:
-        _write(args.markdown, markdown(lines, run))
+
+
+def _too_long(case: Case, lines: Sequence[Line], args: argparse.Namespace) -> dict[str, float]:
+    """Engines that would take longer than they may for so many examples, with the predicted seconds."""
+    one = [
+        line for line in lines if (line.case.prompt, line.case.anchors, line.case.examples) == (case.prompt, case.anchors, 1)
+    ]
+    said = {line.engine: line.seconds * case.examples for line in one if line.seconds is not None}
+    return {engine: s for engine, s in said.items() if s > args.longest and engine not in args.every_round}
+
+
+def _record(args: argparse.Namespace, workers: dict[str, Worker], notes: dict[str, str], rate: float) -> dict[str, Any]:
+    """What was run, where and with what."""
+    versions = {k: v for worker in workers.values() for k, v in worker.versions.items()}
+    return {
+        "command": shlex.join(["python", "benchmarks/compare.py", *sys.argv[1:]]),
+        "model": "SmolLM2-135M-Instruct",
+        "cpu": _cpu(),
+        "threads": torch.get_num_threads(),
+        "matrix_gflops": rate / 1e9,
+        "versions": {"Python": platform.python_version(), **dict(sorted(versions.items()))},
+        "environments": notes,
+        "reference": "the oracle" if "oracle" in workers else "the first engine",
+        "rounds": args.rounds,
+        "max_seconds": args.max_seconds,
+        "every_round": args.every_round,
+    }
 
 
 def _arguments() -> argparse.Namespace:
@@ -80,8 +99,22 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--rows-config", nargs="+", default=["*"], metavar="PATTERN", help="cases prompt/anchors/examples, such as 'qa/*/16'"
     )
-    parser.add_argument("--max-seconds", type=float, default=60.0, help="an engine that takes longer gets one round of a case")
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks.json"))
+    parser.add_argument("--max-seconds", type=float, default=20.0, help="an engine that takes longer gets one round of a case")
+    parser.add_argument(
+        "--longest",
+        type=float,
+        default=float("inf"),
+        metavar="SECONDS",
+        help="an engine is left out of a case that would take it longer, by its time for one example",
+    )
+    parser.add_argument(
+        "--every-round",
+        nargs="*",
+        choices=ENGINES,
+        default=["cone", "transformer_lens"],
+        help="engines that get all rounds anyway",
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks.json"))
     parser.add_argument("--markdown", type=Path, default=None, metavar="FILE", help="write the tables here as well")
     return parser.parse_args()
 
@@ -107,11 +140,12 @@ def _start(engines: Sequence[str]) -> tuple[dict[str, Worker], dict[str, str], d
     return workers, notes, failures
 
 
-def _round(workers: dict[str, Worker], measured: dict[str, Measured], job: Path, label: str, max_seconds: float) -> None:
+def _round(workers: dict[str, Worker], measured: dict[str, Measured], job: Path, label: str, args: argparse.Namespace) -> None:
     """One sweep of every engine that still takes part."""
     for engine, worker in workers.items():
         m = measured[engine]
-        if m.failed or (m.seconds and m.seconds[0] > max_seconds):
+        slow = bool(m.seconds) and m.seconds[0] > args.max_seconds and engine not in args.every_round
+        if m.failed or slow:
             continue
         try:
             answer = worker.measure(job)
@@ -121,6 +155,7 @@ def _round(workers: dict[str, Worker], measured: dict[str, Measured], job: Path,
             continue
         m.seconds.append(answer["seconds"])
         m.peak_mib.append(answer["peak_mib"])
+        m.with_model_mib.append(answer["with_model_mib"])
         m.answer = answer
         _say(f"{label}: {engine} {answer['seconds']:.2f} s")
 

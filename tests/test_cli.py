@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -294,4 +295,38 @@ def test_options_of_the_other_protocol_and_bad_values(capsys, args, tmp_path, pr
     keep = args if protocol == "swap" else [a for a in args if a not in ("--align", "last", "--n-donors", "1")]
     out = here(capsys, *keep, "--protocol", protocol, *option, "--out", tmp_path / "a", code=2)
     assert said in out.err
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(capsys, args, tiny, tmp_path):
+    out = here(capsys, *args, "--dry-run", "--out", tmp_path / "a").out
+    assert re.fullmatch(
+        r"\S*llama on mine: 5 rows, \d+ cells in \d+ batches; engine cone \(fused\); about \d+ GFLOP, [\d.]+ s, "
+        r"at most \d+ MB beside the model\n",
+        out,
+    )
+    assert not (tmp_path / "a").exists()
+    plans = json.loads(here(capsys, *args, "--model", tiny("gpt2"), "--dry-run", "--json", "--engine", "reference").out)
+    assert [(p["dataset"], p["engine"], p["rows"]) for p in plans] == [("mine", "reference", 5)] * 2
+    assert all(p["cells"] > 0 and p["peak_bytes"] > 0 and p["seconds"] >= 0 for p in plans)
+
+
+def test_a_dry_run_of_a_knockout(capsys, tiny):
+    out = here(capsys, "run", "--model", tiny("llama"), "--dataset", "popqa-sample", "--limit", "60", "--protocol", "knockout",
+               "--device", "cpu", "--dry-run").out  # fmt: skip
+    assert re.search(r"llama on popqa-sample: \d+ rows, [\d,]+ cells in \d+ batches; engine cone", out)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (("--max-memory", "1MB"), "max_memory is 1 MB, and with the smallest batches this sweep needs about"),
+        (("--max-memory", "lots"), "max_memory='lots' is not understood"),
+        (("--engine", "cones"), "Unknown engine='cones'. Did you mean 'cone'"),
+        (("--check-cells", "-1"), "check_cells must be at least 0, got -1"),
+    ],
+)
+def test_bad_engine_options(capsys, args, tmp_path, option, said):
+    err = here(capsys, *args, *option, "--out", tmp_path / "a", code=2).err
+    assert said in err
     assert not (tmp_path / "a").exists()

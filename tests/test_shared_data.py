@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -12,6 +13,7 @@ import transformers
 
 from tests.recompute import Recompute
 
+ROOT = Path(__file__).resolve().parents[1]
 SETS = ("popqa", "triviaqa", "hotpotqa", "nq")
 # Every layer would take most of an hour on two cores: ANCHORLENS_TEST_LAYERS=all.
 LAYERS = os.environ.get("ANCHORLENS_TEST_LAYERS", "0,12,24")
@@ -63,3 +65,20 @@ def test_plain_hugging_face_hooks_agree_on_eight_rows(run):
     assert cells["example_id"].nunique() == 8
     assert worst < 0.01, f"max |difference| {worst} points over {len(cells)} cells"
     assert cells["delta_p"].abs().max() > 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.shared_data
+def test_the_cone_engine_has_the_oracles_numbers_on_32_questions_of_each_set(shared_data):
+    """Every anchor, null and layer: at most 0.001 points."""
+    command = [sys.executable, "benchmarks/equality.py", "--data", str(shared_data)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, (told, done.stderr[-2000:])
+    assert [t["dataset"] for t in told] == list(SETS)
+    for one in told:
+        assert one["questions"] == 32
+        # 32 questions, two anchors and their nulls, 30 layers; a short question may have no place for a null.
+        assert one["cells"] > 0.9 * 32 * 4 * 30
+        assert one["largest_difference_points"] <= 1e-3, one
+        assert one["largest_effect_points"] > 1, one

@@ -64,6 +64,7 @@ class Engine(Protocol):
 
 def serve(engine: Engine, directory: Path, answers: TextIO) -> None:
     """Answer jobs from stdin until it ends; first a line that says that the model is loaded, and the libraries' versions."""
+    imported = _anonymous_kib()
     model = engine.load(directory)
     _say(answers, {"ready": True, "versions": {name: metadata.version(name) for name in engine.LIBRARIES}})
     warmed: set[str] = set()
@@ -73,16 +74,17 @@ def serve(engine: Engine, directory: Path, answers: TextIO) -> None:
         if name not in warmed:  # first use of these shapes: thread pools, kernels and lazy imports are nobody's sweep time
             engine.run(model, {**job, "layers": job["layers"][:1]})
             warmed.add(name)
-        _say(answers, _measure(lambda job=job: engine.run(model, job)))
+        _say(answers, _measure(lambda job=job: engine.run(model, job), imported))
 
 
-def _measure(sweep: Callable[[], Sweep]) -> dict[str, object]:
+def _measure(sweep: Callable[[], Sweep], imported: int | None) -> dict[str, object]:
     _hand_back_memory()
     with PeakMemory() as memory:
         started = time.perf_counter()
         out = sweep()
         seconds = time.perf_counter() - started
-    return {"seconds": seconds, "p_before": out.p_before, "p": out.p, "peak_mib": memory.peak_mib}
+    whole = memory.highest_above(imported)
+    return {"seconds": seconds, "p_before": out.p_before, "p": out.p, "peak_mib": memory.peak_mib, "with_model_mib": whole}
 
 
 def private_stdout() -> TextIO:
@@ -129,6 +131,10 @@ class PeakMemory:
         if self._start is not None and self._highest is not None:
             self._thread.join()
             self.peak_mib = (self._highest - self._start) / _MIB
+
+    def highest_above(self, kib: int | None) -> float | None:
+        """MiB of the peak above a value of before."""
+        return None if kib is None or self._highest is None else (self._highest - kib) / _MIB
 
     def _watch(self) -> None:
         while not self._done.wait(_EVERY_S):

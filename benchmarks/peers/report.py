@@ -9,7 +9,7 @@ from peers.client import NAMES
 from peers.jobs import Case
 from rich.table import Table
 
-COLUMNS = ("anchors", "n", "engine", "seconds", "× cone", "bound", "MiB", "ΔP off", "rounds")
+COLUMNS = ("anchors", "n", "engine", "seconds", "× cone", "bound", "MiB", "with model", "ΔP off", "rounds")
 _POINTS = 100
 
 
@@ -20,12 +20,14 @@ class Measured:
     Attributes:
         seconds: Of each round.
         peak_mib: Of each round; None where the system does not tell.
+        with_model_mib: The same with the loaded model.
         answer: P of the last round, as the worker gave it.
         failed: Why there is no answer.
     """
 
     seconds: list[float] = field(default_factory=list)
     peak_mib: list[float | None] = field(default_factory=list)
+    with_model_mib: list[float | None] = field(default_factory=list)
     answer: dict[str, Any] = field(default_factory=dict)
     failed: str = ""
 
@@ -41,6 +43,7 @@ class Line:
         all_seconds: Of each round.
         ratio: Median over the rounds of its time divided by the cone's in the same round.
         peak_mib: Highest of all rounds.
+        with_model_mib: The same with the loaded model.
         difference: Largest difference of a ΔP to the reference, in percentage points.
         bound_seconds: For the cone: its floating-point operations at the rate of a large matrix product on this machine.
         failed: Why there is no number.
@@ -52,6 +55,7 @@ class Line:
     all_seconds: tuple[float, ...]
     ratio: float | None
     peak_mib: float | None
+    with_model_mib: float | None
     difference: float | None
     bound_seconds: float | None
     failed: str
@@ -66,6 +70,7 @@ def lines_of(case: Case, measured: dict[str, Measured], bound_seconds: float) ->
     for engine, m in measured.items():
         ratios = [mine / its for mine, its in zip(m.seconds, cone, strict=False)]
         peaks = [peak for peak in m.peak_mib if peak is not None]
+        whole = [peak for peak in m.with_model_mib if peak is not None]
         lines.append(
             Line(
                 case=case,
@@ -74,6 +79,7 @@ def lines_of(case: Case, measured: dict[str, Measured], bound_seconds: float) ->
                 all_seconds=tuple(m.seconds),
                 ratio=median(ratios) if ratios else None,
                 peak_mib=max(peaks) if peaks else None,
+                with_model_mib=max(whole) if whole else None,
                 difference=largest_difference(m.answer, reference) if m.answer else None,
                 bound_seconds=bound_seconds if engine == "cone" else None,
                 failed=m.failed,
@@ -106,10 +112,15 @@ def _texts(line: Line) -> tuple[str, ...]:
         line.case.anchors,
         str(line.case.examples),
         NAMES[line.engine],
-        "failed" if line.failed else number(line.seconds, ".2f"),
+        line.failed.split(",")[0]
+        if line.failed.startswith("left out")
+        else "failed"
+        if line.failed
+        else number(line.seconds, ".2f"),
         number(line.ratio, ".2f"),
         number(line.bound_seconds, ".2f"),
         number(line.peak_mib, ".0f"),
+        number(line.with_model_mib, ".0f"),
         number(line.difference, ".0e"),
         str(len(line.all_seconds)),
     )
@@ -139,15 +150,19 @@ def legend(run: dict[str, Any]) -> str:
         "answer token. n: examples, each with one donor. Seconds: median over the rounds, clean runs of bases and donors "
         "included, loading left out. × cone: median over the rounds of the time divided by the cone's in the same round. Bound: "
         "seconds that the cone's floating-point operations take at the rate of a large matrix product here, "
-        f"{run['matrix_gflops']:.0f} GFLOP/s. MiB: highest resident anonymous memory above its value before the sweep. "
-        f"ΔP off: largest difference of a ΔP to that of {run['reference']}, in percentage points. Rounds: an engine whose first "
-        f"round of a case took longer than {run['max_seconds']:g} s got no further one."
+        f"{run['matrix_gflops']:.0f} GFLOP/s. MiB: highest resident anonymous memory above its value before the sweep; with model: "
+        f"above its value before the model was loaded. ΔP off: largest difference of a ΔP to that of {run['reference']}, in "
+        f"percentage points. Rounds: an engine whose first round of a case took longer than {run['max_seconds']:g} s got no further "
+        f"one (but {' and '.join(NAMES[e] for e in run['every_round'])} always did). Left out: by its time for one example it "
+        "would have taken too long (--longest)."
     )
 
 
 def remarks(lines: Sequence[Line], run: dict[str, Any]) -> list[str]:
     """Engines that failed or run with other versions than the rest."""
-    failed = dict.fromkeys((line.engine, line.failed) for line in lines if line.failed)
+    failed = dict.fromkeys(
+        (line.engine, line.failed) for line in lines if line.failed and not line.failed.startswith("left out")
+    )
     return [
         *(f"{NAMES[engine]} failed: {why}" for engine, why in failed),
         *(f"{NAMES[engine]} {note}" for engine, note in run["environments"].items()),

@@ -1,0 +1,74 @@
+"""The cone engine against the oracle on SmolLM2-135M in float32: every cell of some questions of each data set.
+
+    python benchmarks/equality.py                          the embedded questions
+    python benchmarks/equality.py --data DIR               popqa.jsonl, triviaqa.jsonl, hotpotqa.jsonl, nq.jsonl in DIR
+
+Both anchors and their nulls at every layer, one random donor for each question. Prints one JSON line for each data set; exits with
+1 where a cell differs by more than 0.001 percentage points.
+"""
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import anchorlens as al
+
+SETS = ("popqa", "triviaqa", "hotpotqa", "nq")
+ALLOWED = 1e-3
+CELL = ["example_id", "donor_id", "anchor", "control", "layer"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="directory with the four jsonl files; the embedded samples where left out")
+    parser.add_argument("--sets", default=",".join(SETS), help="which of them (default: all)")
+    parser.add_argument("--questions", type=int, default=32, help="questions of each set that are measured (default: 32)")
+    parser.add_argument("--prompt", default="qa", help="qa, fewshot(k) or chat (default: qa)")
+    args = parser.parse_args()
+    model = al.load_model("smollm2-135m-instruct", device="cpu")
+    worst = 0.0
+    for name in args.sets.split(","):
+        data = (
+            al.load_qa(f"{name}-sample", limit=2 * args.questions)
+            if args.data is None
+            else al.load_qa(name, path=args.data / f"{name}.jsonl", limit=2 * args.questions)
+        )
+        options = {
+            "prompt": args.prompt,
+            "donors": "random",
+            "align": "last",
+            "n_donors": 1,
+            "check_cells": 0,
+            "progress": sys.stderr.isatty(),
+        }
+        # Which questions can be measured is known after one cheap layer.
+        able = al.swap_sweep(model, data, layers=[model.cfg.n_layers - 1], **options).example_ids[: args.questions]
+        data = replace(data, examples=tuple(e for e in data.examples if e.example_id in able))
+        frames, seconds = [], []
+        for engine in ("cone", "reference"):
+            started = time.perf_counter()
+            frames.append(al.swap_sweep(model, data, engine=engine, **options).samples().set_index(CELL))
+            seconds.append(time.perf_counter() - started)
+        cone, oracle = frames
+        gap = (cone["delta_p"] - oracle["delta_p"].reindex(cone.index)).abs()
+        worst = max(worst, float(gap.fillna(float("inf")).max()))
+        told = {
+            "dataset": data.name,
+            "questions": len(able),
+            "cells": len(cone),
+            "largest_difference_points": float(gap.max()),
+            "largest_effect_points": round(float(oracle["delta_p"].abs().max()), 2),
+            "seconds_cone": round(seconds[0], 1),
+            "seconds_oracle": round(seconds[1], 1),
+        }
+        print(json.dumps(told), flush=True)
+        if len(cone) != len(oracle) or len(able) < args.questions:
+            sys.exit(f"Only {len(able)} questions, {len(cone)} and {len(oracle)} cells.")
+    sys.exit(0 if worst <= ALLOWED else 1)
+
+
+if __name__ == "__main__":
+    main()
