@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from peers.client import ENGINES, Worker, WorkerError, environment_of
-from peers.jobs import CASES, Case, model_config, model_directory, write_jobs
+from peers.jobs import CASES, model_config, model_directory, write_jobs
 from peers.report import Line, Measured, legend, lines_of, machine, markdown, record, remarks, rich_tables
 from rich.console import Console
 
@@ -43,8 +43,9 @@ def main() -> None:
             jobs = write_jobs(cases, Path(folder))
             for case in cases:
                 measured = {engine: Measured(failed=failures.get(engine, "")) for engine in args.engines}
-                for engine, seconds in _too_long(case, lines, args).items():
-                    measured[engine].failed = f"left out, about {seconds:.0f} s"
+                if any(fnmatch(case.name, pattern) for pattern in args.spare):
+                    for engine in set(args.engines) - set(args.every_round):
+                        measured[engine].failed = "left out"
                 for i in range(args.rounds):
                     rates.append(matrix_rate())
                     _round(workers, measured, jobs[case.name], f"{case.name}, round {i + 1}/{args.rounds}", args)
@@ -63,15 +64,6 @@ def main() -> None:
         console.print(table)
     for text in (*remarks(lines, run), machine(run), legend(run)):
         console.print(text, highlight=False, markup=False)
-
-
-def _too_long(case: Case, lines: Sequence[Line], args: argparse.Namespace) -> dict[str, float]:
-    """Engines that would take longer than they may for so many examples, with the predicted seconds."""
-    one = [
-        line for line in lines if (line.case.prompt, line.case.anchors, line.case.examples) == (case.prompt, case.anchors, 1)
-    ]
-    said = {line.engine: line.seconds * case.examples for line in one if line.seconds is not None}
-    return {engine: s for engine, s in said.items() if s > args.longest and engine not in args.every_round}
 
 
 def _record(args: argparse.Namespace, workers: dict[str, Worker], notes: dict[str, str], rate: float) -> dict[str, Any]:
@@ -101,11 +93,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--max-seconds", type=float, default=20.0, help="an engine that takes longer gets one round of a case")
     parser.add_argument(
-        "--longest",
-        type=float,
-        default=float("inf"),
-        metavar="SECONDS",
-        help="an engine is left out of a case that would take it longer, by its time for one example",
+        "--spare", nargs="+", default=[], metavar="PATTERN", help="cases that only the engines of --every-round get"
     )
     parser.add_argument(
         "--every-round",

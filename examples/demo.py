@@ -3,7 +3,7 @@
 SmolLM2-135M on questions in the form of four question-answering data sets (samples written for anchorlens, not the data sets
 themselves), with both protocols.
 
-Swap: questions that the model answers right. At some of its 30 layers the residual stream is swapped with that of another question:
+Swap: questions that the model answers right. At each of its 30 layers the residual stream is swapped with that of another question:
 once at the exact question tokens (anchor `question`), once at the position that predicts the answer (anchor `answer_site`). How far
 does the probability of the model's own answer fall?
 
@@ -20,8 +20,6 @@ from pathlib import Path
 
 from anchorlens.errors import AnchorlensError
 
-# A few layers below, and those where the hand-over from question to answer happens. The knockout takes all layers in one pass.
-LAYERS = "0,12,21-25,29"
 # Two answered questions in front of each: without them the model is far less sure of what it knows.
 PROMPT = "fewshot(2)"
 SETS = ("popqa-sample", "triviaqa-sample", "hotpotqa-sample", "nq-sample")
@@ -34,7 +32,7 @@ def main() -> None:
         "--limit", type=int, default=22, help="questions drawn from each set for the swap; those the model knows are measured"
     )
     parser.add_argument("--knockout-limit", type=int, default=110, help="questions drawn from each set for the knockout")
-    parser.add_argument("--layers", default=LAYERS, help=f"of the swap: all, or e.g. 0-28:4 (default: {LAYERS})")
+    parser.add_argument("--layers", default="all", help="of the swap: all (default), or e.g. 0-28:4")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 

@@ -68,7 +68,8 @@ def write_jobs(cases: Sequence[Case], folder: Path, seed: int = 0) -> dict[str, 
     data = al.load_qa(DATA, seed=seed)
     files: dict[str, Path] = {}
     for prompt in dict.fromkeys(case.prompt for case in cases):
-        pairs = _pairs(tokenizer, data, prompt, seed)
+        most = max(*SIZES, *(case.examples for case in cases))
+        pairs = _pairs(tokenizer, data, prompt, seed, most)
         for case in (case for case in cases if case.prompt == prompt):
             job = {
                 "model_dir": str(directory),
@@ -81,7 +82,7 @@ def write_jobs(cases: Sequence[Case], folder: Path, seed: int = 0) -> dict[str, 
     return files
 
 
-def _pairs(tokenizer: object, data: al.QAData, prompt: str, seed: int) -> tuple[Pair, ...]:
+def _pairs(tokenizer: object, data: al.QAData, prompt: str, seed: int, most: int) -> tuple[Pair, ...]:
     made = make_prompt(prompt, data.examples, data.pool, seed)
     rows_of = RowTokenizer(tokenizer, made)
     shots = made.shot_ids if isinstance(made, FewShotPrompt) else frozenset()
@@ -90,10 +91,10 @@ def _pairs(tokenizer: object, data: al.QAData, prompt: str, seed: int) -> tuple[
     picker = DonorPicker(pool, "same_relation", ANCHORS, "equal", 1, seed)
     maker = PairMaker(anchors=ANCHORS, direction="noising", align="equal", null_donors=0, seed=seed, tokenizer=rows_of)
     pairs = maker.with_donors(rows, picker).pairs
-    if len(pairs) < max(SIZES):
-        raise SystemExit(f"{data.name} gives {len(pairs)} rows with a donor, {max(SIZES)} are needed.")
+    if len(pairs) < most:
+        raise SystemExit(f"{data.name} gives {len(pairs)} rows with a donor, {most} are needed.")
     # The file is sorted by relation: neighbours would be one kind of question with prompts of one length.
-    return pairs[:: len(pairs) // max(SIZES)]
+    return pairs[:: len(pairs) // most]
 
 
 def _row(pair: Pair, anchors: Sequence[str]) -> dict[str, object]:

@@ -153,16 +153,14 @@ def legend(run: dict[str, Any]) -> str:
         f"{run['matrix_gflops']:.0f} GFLOP/s. MiB: highest resident anonymous memory above its value before the sweep; with model: "
         f"above its value before the model was loaded. ΔP off: largest difference of a ΔP to that of {run['reference']}, in "
         f"percentage points. Rounds: an engine whose first round of a case took longer than {run['max_seconds']:g} s got no further "
-        f"one (but {' and '.join(NAMES[e] for e in run['every_round'])} always did). Left out: by its time for one example it "
-        "would have taken too long (--longest)."
+        f"one (but {' and '.join(NAMES[e] for e in run['every_round'])} always did). Left out: it would have taken many "
+        "minutes more (--spare)."
     )
 
 
 def remarks(lines: Sequence[Line], run: dict[str, Any]) -> list[str]:
     """Engines that failed or run with other versions than the rest."""
-    failed = dict.fromkeys(
-        (line.engine, line.failed) for line in lines if line.failed and not line.failed.startswith("left out")
-    )
+    failed = dict.fromkeys((line.engine, line.failed) for line in lines if line.failed and line.failed != "left out")
     return [
         *(f"{NAMES[engine]} failed: {why}" for engine, why in failed),
         *(f"{NAMES[engine]} {note}" for engine, note in run["environments"].items()),

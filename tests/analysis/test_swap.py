@@ -45,6 +45,7 @@ def test_plain_hugging_face_hooks_agree(tiny, tiny_model, tmp_path, direction, f
     check_against_plain_hooks(sweep, tmp_path / "run", hf)
 
 
+@pytest.mark.slow
 def test_plain_hugging_face_hooks_agree_on_the_real_model(smollm2, tmp_path):
     """SmolLM2 and rows of the embedded set, at three layers."""
     from anchorlens.models.checkpoint import DEMO, packaged_directory

@@ -116,11 +116,11 @@ def case(model, readout=answer_joint):
 
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_the_oracles_numbers_in_every_family_at_every_site(tiny_model, family):
-    """Windows of 1, 2 and all layers, layers in any order, five swaps in one batch, rows longer than the sliding window."""
+    """Windows of one layer and of all, layers in any order, five swaps in one batch, rows longer than the sliding window."""
     adapter, batch = case(tiny_model(family))
     assert min(LENGTHS) > WINDOW
     for site in adapter.sites:
-        for window, layers in ((1, (2, 0)), (2, (2, 1)), (3, (1,))):
+        for window, layers in ((1, (2, 0)), (3, (1, 2))):
             gap = compared(adapter, batch, site=site, layers=layers, window=window)
             assert gap.p <= SAME_P, (site, window)
             assert gap.log_p <= SAME_LOG, (site, window)
