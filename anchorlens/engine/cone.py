@@ -12,6 +12,7 @@ sums are taken in another order.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -27,8 +28,10 @@ from anchorlens.models.blocks import FusedBlocks
 from anchorlens.questions.tokens import TokenBatch
 from anchorlens.typing import Stream
 
-# A prefix costs a pass of its own over the weights, so it has to spare the rows at least this many tokens.
+# A prefix has to spare the rows at least this many tokens, for it costs a product of its own in every attention.
 _WORTH_A_PASS = 32
+# Beside few rows it goes along in their pass, so that weights are read once; beside many, it would be copied with every lane.
+_FEW_ROWS = 8
 
 
 class Cone:
@@ -42,6 +45,8 @@ class Cone:
     def __init__(self, adapter: Adapter, blocks: FusedBlocks | None = None) -> None:
         self.adapter, self.blocks = adapter, blocks or FusedBlocks(adapter.model)
         self._prefix: Prefix | None = None
+        # What the next pass has to compute beside its rows.
+        self._lead: tuple[int, ...] = ()
 
     def run_swaps(
         self,
@@ -65,11 +70,12 @@ class Cone:
             Metrics of the clean pass ([example]), and for each swap those of the changed passes ([layer example]).
         """
         with torch.inference_mode():
-            plan = SwapPlan(self.prefix, batch)
+            where = batch.reader.where
+            plan = SwapPlan(partial(self.prefix, alone=where is not None), batch)
             lanes = Lanes.windows(layers, window, self.blocks.n_layers)
-            states = self._pass(plan.runs, plan.packs, lanes, str(site), put=plan.put).run(
-                batch.reader.where, plan.reads, on_share
-            )
+            run = self._pass(plan.runs, plan.packs, lanes, str(site), put=plan.put)
+            states = run.run(where, plan.reads, on_share)
+            self._prefix = run.prefix
             return self._metrics(batch.reader, states, lanes, plan.pack_of_swap)
 
     def _metrics(
@@ -110,8 +116,10 @@ class Cone:
             number = iter(range(len(full)))
             lane_of = [order.index(next(number)) if w else -1 for w in windows]
         with torch.inference_mode():
-            plan = CutPlan(self.prefix, batch, self.blocks.n_heads)
-            states = self._pass(plan.runs, plan.packs, lanes, "", cuts=plan.cuts).run(where, plan.reads, on_share)
+            plan = CutPlan(partial(self.prefix, alone=where is not None), batch, self.blocks.n_heads)
+            run = self._pass(plan.runs, plan.packs, lanes, "", cuts=plan.cuts)
+            states = run.run(where, plan.reads, on_share)
+            self._prefix = run.prefix
         n = len(lanes.start)
         # A variant that cuts nothing in any row leaves everything as it was.
         return torch.stack(
@@ -132,6 +140,7 @@ class Cone:
             plan = CutPlan(self.prefix, batch, self.blocks.n_heads)
             run = self._pass(plan.runs, plan.packs, lanes, "", cuts=plan.cuts)
             states = run.run_everywhere(str(site), plan.reads, on_share).float().cpu()
+            self._prefix = run.prefix
         return torch.stack([states[:, 0], *(states[:, 0 if p is None else 1 + p] for p in plan.pack_of_variant)])
 
     def _pass(
@@ -139,11 +148,12 @@ class Cone:
     ) -> Pass:
         # Where nothing is changed in any row, no lane has to run.
         lanes = lanes if packs else Lanes((), (), (), ())
-        return Pass(self.blocks, self.adapter.device, self._prefix, runs, packs, lanes, site, put=put, cuts=cuts)
+        lead, self._lead = self._lead, ()
+        return Pass(self.blocks, self.adapter.device, self._prefix, runs, packs, lanes, site, put=put, cuts=cuts, lead=lead)
 
     def last_stream(self, tokens: TokenBatch) -> Stream:
         """What leaves the last block in a clean run, as :func:`anchorlens.engine.reference.last_stream` gives it; 0 at padding."""
-        rows = token_rows(tokens)
+        rows, self._lead = token_rows(tokens), ()
         with torch.inference_mode():
             runs = Runs.make([(row, len(row)) for row in rows], 0)
             x = self._pass(runs, [], Lanes((), (), (), ()), "").last_stream()
@@ -151,26 +161,29 @@ class Cone:
         out[tokens.mask.to(out.device)] = x
         return out
 
-    def prefix(self, ids: tuple[int, ...], rows: int) -> int:
-        """Make keys and values of a prefix ready, where that is worth a pass.
+    def prefix(self, ids: tuple[int, ...], rows: int, *, alone: bool = False) -> int:
+        """Make keys and values of a prefix ready, where that is worth it; beside few rows, in their own pass.
 
         Args:
             ids: What the rows begin with, at most up to the first position that is changed or read.
             rows: How many rows there are.
+            alone: Make new ones in a pass of their own, because the next one does not go up all layers.
 
         Returns:
             Length of the prefix to use.
         """
-        had = self._prefix
+        had, self._lead = self._prefix, ()
         if had is not None:
             shared = common_prefix([had.ids, ids], min(len(had.ids), len(ids)))
             if shared and (len(ids) - shared) * (rows - 1) < _WORTH_A_PASS:
                 return shared
         if len(ids) * (rows - 1) < _WORTH_A_PASS:
             return 0
-        runs = Runs.make([(ids, len(ids))], 0)
-        keys, values = self._pass(runs, [], Lanes((), (), (), ()), "").keys_and_values()
-        self._prefix = Prefix(ids, tuple(keys), tuple(values))
+        if alone or rows > _FEW_ROWS:
+            runs = Runs.make([(ids, len(ids))], 0)
+            self._prefix = Prefix(ids, *self._pass(runs, [], Lanes((), (), (), ()), "").keys_and_values())
+        else:
+            self._lead = ids
         return len(ids)
 
 

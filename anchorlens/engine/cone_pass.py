@@ -23,31 +23,42 @@ class Pass:
     Args:
         blocks: The model's blocks.
         device: Where they are.
-        prefix: Keys and values of what the runs begin with; None where they share nothing.
+        prefix: Keys and values of what the runs begin with; None where they share nothing, or where this pass makes them.
         runs: Clean rows.
         packs: Cells of a lane.
         lanes: When lanes join and are changed.
         site: Where streams are put.
         put: Which streams.
         cuts: Which edges are cut, by pack.
+        lead: What the runs begin with, to be computed in this pass; then :attr:`prefix` holds its keys and values in the end.
     """
 
     def __init__(
         self, blocks: FusedBlocks, device: torch.device, prefix: Prefix | None, runs: Runs, packs: Sequence[Pack],
-        lanes: Lanes, site: str, *, put: Put | None = None, cuts: Sequence[Cut] = (),
+        lanes: Lanes, site: str, *, put: Put | None = None, cuts: Sequence[Cut] = (), lead: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
         self.blocks, self.device, self.prefix, self.lanes, self.site = blocks, device, prefix, lanes, site
         self.runs, self.packs, self.cuts = runs, packs, cuts
-        self.n_runs, self.n_cell = len(runs.ids), packs[-1].stop if packs else 0
+        # In the flat table the lead stands first, as if it were of the runs.
+        self.n_lead, self.n_cell = len(lead), packs[-1].stop if packs else 0
+        self.n_runs = self.n_lead + len(runs.ids)
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+        if lead:
+            self.prefix = Prefix(lead, self.keys, self.values)
+            self.lead_group = _Placed(Group.make([0], [self.n_lead], 0, None), device)
         self.n_lanes = 0
         self.put = put
-        self.ids, self.run_positions = _on(device, runs.ids), _on(device, runs.positions)
-        self.join = _on(device, torch.tensor([t for pack in packs for t in pack.join], dtype=torch.long))
+        self.lead_positions = _on(device, torch.arange(self.n_lead))
+        self.ids = _on(device, torch.cat([torch.tensor(lead, dtype=torch.long), runs.ids]))
+        self.run_positions = _on(device, runs.positions)
+        self.positions = torch.cat([self.lead_positions, self.run_positions])
+        self.join = _on(device, self.n_lead + torch.tensor([t for pack in packs for t in pack.join], dtype=torch.long))
         self.cell_positions = _on(device, torch.tensor([p for pack in packs for p in pack.positions], dtype=torch.long))
         self.groups = self._placed([runs.group, *(pack.group for pack in packs)])
         self.read_groups: list[_Placed] = []
         if put is not None:
-            self.cell, self.run_token = _on(device, put.cell), _on(device, put.run.clamp(min=0))
+            self.cell, self.run_token = _on(device, put.cell), _on(device, self.n_lead + put.run.clamp(min=0))
             self.given = None if put.given is None else _on(device, put.given)
             self.from_given = _on(device, put.from_given)
         self.blocks.reserve(max((int(runs.positions.max()), *(p for pack in packs for p in pack.positions))))
@@ -57,7 +68,7 @@ class Pass:
         keys: list[Tensor] = []
         values: list[Tensor] = []
         with torch.inference_mode():
-            x = self.blocks.embed(self.ids, self.run_positions)
+            x = self.blocks.embed(self.ids, self.positions)
             for layer in range(self.blocks.n_layers):
                 q, k, v = self.blocks.project(layer, x)
                 q /= self.blocks.scale(layer)
@@ -72,7 +83,7 @@ class Pass:
 
     def last_stream(self) -> Tokens:
         """What leaves the last block."""
-        x = self.blocks.embed(self.ids, self.run_positions)
+        x = self.blocks.embed(self.ids, self.positions)
         for layer in range(self.blocks.n_layers):
             x = self._layer(layer, x, None)[1]
         return x
@@ -95,7 +106,7 @@ class Pass:
         site = "resid_post" if where is None else str(where[0])
         # In the last layer only what is read has to be asked for; but what is put there after its attention has other places.
         trimmed = where is None and self.site in ("resid_pre", "")
-        x = self.blocks.embed(self.ids, self.run_positions)
+        x = self.blocks.embed(self.ids, self.positions)
         for layer in range(last):
             x = self._layer(layer, x, None)[1]
             on_share(1 / (last + 1))
@@ -107,7 +118,7 @@ class Pass:
         self, site: str, reads: Reads, on_share: Callable[[float], object]
     ) -> Float[Tensor, "layer cell read d_model"]:
         """What :meth:`run` gives, at every layer."""
-        x = self.blocks.embed(self.ids, self.run_positions)
+        x = self.blocks.embed(self.ids, self.positions)
         found: list[Tensor] = []
         for layer in range(self.blocks.n_layers):
             seen, x = self._layer(layer, x, site)
@@ -173,7 +184,7 @@ class Pass:
 
     def _read_tokens(self, reads: Reads, n_lanes: int) -> Int[Tensor, "token"]:
         """Flat tokens that are read: of the runs, then of so many lanes."""
-        base = torch.tensor(reads.tokens)
+        base = self.n_lead + torch.tensor(reads.tokens)
         lane = torch.tensor([pack.first + t for pack in self.packs for t in pack.reads.tokens], dtype=torch.long)
         starts = self.n_runs + self.n_cell * torch.arange(n_lanes)[:, None]
         return _on(self.device, torch.cat([base, (starts + lane).reshape(-1)]))
@@ -202,15 +213,24 @@ class Pass:
         blocks = self.blocks
         q, k, v = blocks.project(layer, x)
         q /= blocks.scale(layer)
-        angles, at_cells = blocks.angles(layer, self.run_positions), blocks.angles(layer, self.cell_positions)
-        n, lanes = self.n_runs, (self.n_lanes, self.n_cell)
+        angles, at_cells = blocks.angles(layer, self.positions), blocks.angles(layer, self.cell_positions)
+        n, lanes, lead = self.n_runs, (self.n_lanes, self.n_cell), self.n_lead
         base_q, base_k, base_v = blocks.rotate_(q[:n], angles), blocks.rotate_(k[:n], angles), v[:n]
+        if lead:
+            self.keys.append(base_k[:lead].clone())
+            self.values.append(base_v[:lead].clone())
         groups = self._trimmed(trim) if trim is not None else self.groups
         sizes = [len(group.found) for group in groups]
-        out = q.new_empty(sizes[0] + self.n_lanes * sum(sizes[1:]), *q.shape[1:])
+        out = q.new_empty((lead if trim is None else 0) + sizes[0] + self.n_lanes * sum(sizes[1:]), *q.shape[1:])
+        whole = out
+        if lead and trim is None:
+            own = base_q[None, :lead], base_k[None, :lead], base_v[None, :lead]
+            out[:lead] = self._attend(layer, 0, self.lead_group, *own, base_k, base_v)[0]
+            out = out[lead:]
+        base_q, base_k, base_v = base_q[lead:], base_k[lead:], base_v[lead:]
         out[: sizes[0]] = self._attend(layer, 0, groups[0], base_q[None], base_k[None], base_v[None], base_k, base_v)[0]
         if not self.n_lanes:
-            return out
+            return whole
         cell_q = blocks.rotate_(q[n:].view(*lanes, *q.shape[1:]), at_cells)
         cell_k, cell_v = blocks.rotate_(k[n:].view(*lanes, *k.shape[1:]), at_cells), v[n:].view(*lanes, *v.shape[1:])
         in_lanes = out[sizes[0] :].view(self.n_lanes, sum(sizes[1:]), *q.shape[1:])
@@ -221,7 +241,7 @@ class Pass:
                 layer, i, groups[i], cell_q[:, own], cell_k[:, own], cell_v[:, own], base_k, base_v
             )
             at += sizes[i]
-        return out
+        return whole
 
     def _trimmed(self, reads: Reads) -> "list[_Placed]":
         """Groups in which only the read tokens ask."""
@@ -259,7 +279,8 @@ class Pass:
         flat = rearrange(asked, "kv row lane query d_head -> kv row (lane query) d_head")
         shared: list[Tensor] = []  # values of keys that lanes share, [kv row key d_head] or [kv 1 key d_head]
         scores: list[Tensor] = []
-        prefix = None if self.prefix is None else self.prefix.at(layer, len(self.runs.prefix))
+        leads = self.n_lead and group is self.lead_group
+        prefix = None if self.prefix is None or leads else self.prefix.at(layer, len(self.runs.prefix))
         if prefix is not None:
             every = rearrange(flat, "kv row query d_head -> kv (row query) d_head")
             scores.append(

@@ -288,8 +288,8 @@ class Prefix:
     """Rotated keys and values of tokens that many rows begin with, by layer: [pos head d_head]."""
 
     ids: tuple[int, ...]
-    keys: tuple[Tensor, ...]
-    values: tuple[Tensor, ...]
+    keys: Sequence[Tensor]
+    values: Sequence[Tensor]
 
     def at(self, layer: int, length: int) -> tuple[Tensor, Tensor] | None:
         """Keys and values of the first ``length`` tokens, [kv_head pos d_head]; None where there are none."""

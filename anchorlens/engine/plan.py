@@ -205,7 +205,7 @@ def pass_bytes(adapter: Adapter, size: PassSize, lanes: int) -> int:
     cfg = adapter.model.cfg
     item = torch.finfo(cfg.dtype).bits // 8
     heads, kv = cfg.n_heads * cfg.d_head, (cfg.n_key_value_heads or cfg.n_heads) * cfg.d_head
-    tokens = size.runs + lanes * size.lane
+    tokens = size.prefix + size.runs + lanes * size.lane
     widest = max([size.run_rows * size.run_keys, *(lanes * rows * width for _, rows, width, _ in size.packs)])
     scores = max([size.run_rows * size.run_keys**2, *(lanes * rows * width * keys for _, rows, width, keys in size.packs)])
     attention = tokens * (2 * cfg.d_model + 3 * heads + 3 * kv) + widest * (3 * heads + 2 * kv) + 3 * cfg.n_heads * scores
