@@ -17,6 +17,9 @@ from tests.models.tiny import FAMILIES, VOCAB, WINDOW
 from tests.questions.make import capital
 
 TEXT_FAMILIES = sorted(set(FAMILIES) - {"gemma3_multimodal"})
+# Every family in the fast tier; what is a variant of one (untied, by layer, sequential, ...) in the slow one.
+VARIANTS = ("llama_untied", "qwen2_yarn", "gpt2_by_layer", "neox_sequential", "qwen3_sliding")
+EACH = [pytest.param(f, marks=pytest.mark.slow) if f in VARIANTS else f for f in TEXT_FAMILIES]
 SOME = ["llama", "qwen3_sliding", "gemma3", "gpt2", "neox"]
 # Probabilities; 1e-5 are 0.001 points.
 SAME_P, SAME_LOG = 1e-5, 1e-3
@@ -114,7 +117,7 @@ def case(model, readout=answer_joint):
     return adapter, batch_of(answer_reader(adapter, rows, readout=readout), rows, donors)
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", EACH)
 def test_the_oracles_numbers_in_every_family_at_every_site(tiny_model, family):
     """Windows of one layer and of all, layers in any order, five swaps in one batch, rows longer than the sliding window."""
     adapter, batch = case(tiny_model(family))
@@ -142,7 +145,7 @@ def test_plain_blocks_give_the_oracles_numbers(tiny_model, family):
         assert min(gap.effects[:-1]) > EFFECT, (site, gap.effects)
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", EACH)
 def test_given_streams_beside_donors(tiny_model, family):
     """Swaps with streams of the user's and swaps with donors, mixed in one batch."""
     adapter, batch = case(tiny_model(family))

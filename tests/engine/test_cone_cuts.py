@@ -11,7 +11,7 @@ from anchorlens.engine.knockout import cut_edges, cut_states, cut_states_everywh
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import PlainBlocks
 from anchorlens.questions.tokens import pad_rows
-from tests.engine.test_cone import SOME, TEXT_FAMILIES, random_rows
+from tests.engine.test_cone import EACH, TEXT_FAMILIES, random_rows
 
 # Largest difference of a state; states are of size 1 and more.
 SAME = 1e-3
@@ -45,11 +45,11 @@ def gaps(found, wanted):
     return float((found - wanted).abs().nan_to_num(torch.inf).max())
 
 
-@pytest.mark.parametrize(("family", "mode"), [(f, "mask") for f in TEXT_FAMILIES] + [(f, "zero") for f in SOME])
-def test_the_oracles_states_in_every_family(tiny_model, family, mode):
+@pytest.mark.parametrize("family", EACH)
+def test_the_oracles_states_in_every_family(tiny_model, family):
     adapter = Adapter(tiny_model(family))
-    batch = batch_of(mode=mode)
-    for windows in WINDOWS[:3]:
+    for windows, mode in zip(WINDOWS[:3], ("mask", "zero", "mask"), strict=True):
+        batch = batch_of(mode=mode)
         options = {"where": None, "windows": windows}
         wanted = cut_states(adapter, batch, **options)
         assert gaps(Cone(adapter).cut_states(batch, **options), wanted) <= SAME, windows
@@ -76,7 +76,7 @@ def test_states_of_a_middle_layer(tiny_model, family, layer):
                 assert bool((cut[0] - clean[0]).abs().max() > 1e-3) is not beside, site
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", EACH)
 def test_states_of_all_layers(tiny_model, family):
     adapter = Adapter(tiny_model(family))
     for mode, layers, heads in (("mask", range(3), None), ("zero", range(1, 3), (1, 2)), ("mask", [2], (0,))):
@@ -118,7 +118,7 @@ def test_any_windows_have_the_oracles_states(tiny_model):
     moved = []
 
     @settings(
-        max_examples=25, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate],
+        max_examples=15, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate],
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )  # fmt: skip
     @given(
@@ -133,4 +133,4 @@ def test_any_windows_have_the_oracles_states(tiny_model):
         moved.append(float((wanted[0] - wanted[2]).abs().max()))
 
     holds()
-    assert sum(m > 0.01 for m in moved) > 10
+    assert sum(m > 0.01 for m in moved) > 5

@@ -19,7 +19,7 @@ FAMILIES = ("llama", "qwen3_sliding", "gemma3", "gpt2", "neox")
 SITES = ("resid_pre", "resid_post", "attn_out", "mlp_out")
 TOKENS = st.integers(0, VOCAB - 1)
 checked = settings(
-    max_examples=25,
+    max_examples=15,
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],
@@ -172,7 +172,7 @@ def test_a_common_beginning_changes_no_number(tiny_model):
     """It is computed once; also where an engine that has one goes on with a longer, a shorter or another one."""
     seen, kept = Seen(), []
 
-    @settings(checked, max_examples=15)
+    @settings(checked, max_examples=10)
     @given(family=st.sampled_from(FAMILIES), batches=with_a_beginning(), way=ways())
     def holds(family, batches, way):
         adapter = Adapter(tiny_model(family))
