@@ -52,8 +52,10 @@ def plan_knockout(
     budget = pass_budget(adapter, max_memory, cells) - kept
     size = rows_per_batch(adapter, width, batch_size, max(1, budget) if max_memory else None)
     test_size = size if engine.cone is None or batch_size else cut_rows(adapter, width, lanes, budget)
+    while engine.cone is not None and not batch_size and size > 1 and cut_bytes(adapter, size, width, 0) > budget:
+        size //= 2
     plan = CutPlan.make(rows, config, size=size, test_size=test_size)
-    most = max(row_bytes(adapter, width) * min(size, len(rows.rows)), 0)
+    most = row_bytes(adapter, width) * min(size, len(rows.rows))
     if engine.cone is not None:
         most = max(cut_bytes(adapter, test_size, width, lanes), row_bytes(adapter, width))
         most = max(most, cut_bytes(adapter, size, width, 0)) if plan.other else most

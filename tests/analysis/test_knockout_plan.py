@@ -11,7 +11,8 @@ from anchorlens.engine.cone import Cone
 from anchorlens.errors import CheckError, InputError
 
 OPTIONS = {"progress": False, "n_resamples": 50}
-READINGS = ({}, {"window": 1}, {"readout": "p_true", "layers": [0, 2]})
+READINGS = ({}, {"window": 1, "layers": [0, 2]}, {"readout": "p_true", "layers": [0, 2]})
+SLOWER = [READINGS[0], *(pytest.param(options, marks=pytest.mark.slow) for options in READINGS[1:])]
 
 
 @pytest.fixture(scope="module")
@@ -42,19 +43,17 @@ def test_checks_noise_and_plan_are_recorded(tiny_model, data, options):
     assert plan.flops > 0
 
 
-def test_the_whole_sweep_is_the_oracles(tiny_model, data):
-    for options in READINGS:
-        cone, oracle = (
-            swept(tiny_model("llama"), data, engine=engine, **options).samples() for engine in ("cone", "reference")
-        )
-        keys = ["control", "example_id", "layer"]
-        cone, oracle = cone.set_index(keys).sort_index(), oracle.set_index(keys).sort_index()
-        assert cone.index.equals(oracle.index)
-        assert np.nanmax(np.abs(cone["p_after"] - oracle["p_after"])) < 1e-5
-        assert np.nanmax(np.abs(oracle["p_after"] - oracle["p_before"])) > 1e-4
+@pytest.mark.parametrize("options", SLOWER)
+def test_the_whole_sweep_is_the_oracles(tiny_model, data, options):
+    cone, oracle = (swept(tiny_model("llama"), data, engine=engine, **options).samples() for engine in ("cone", "reference"))
+    keys = ["control", "example_id", "layer"]
+    cone, oracle = cone.set_index(keys).sort_index(), oracle.set_index(keys).sort_index()
+    assert cone.index.equals(oracle.index)
+    assert np.nanmax(np.abs(cone["p_after"] - oracle["p_after"])) < 1e-5
+    assert np.nanmax(np.abs(oracle["p_after"] - oracle["p_before"])) > 1e-4
 
 
-@pytest.mark.parametrize("options", READINGS)
+@pytest.mark.parametrize("options", SLOWER)
 def test_a_spot_check_finds_an_engine_that_is_wrong(tiny_model, data, monkeypatch, options):
     name = "cut_states" if options else "cut_states_everywhere"
     right = getattr(Cone, name)
@@ -88,6 +87,7 @@ def test_a_sweep_that_runs_out_of_memory_goes_on_in_smaller_batches(tiny_model, 
     assert np.nanmax(np.abs(split.samples()["p_after"] - whole["p_after"])) < 1e-5
 
 
+@pytest.mark.slow
 def test_little_memory_makes_more_batches_or_one_clear_error(tiny_model, data):
     plans = []
     swept(tiny_model("llama"), data, on_plan=plans.append)
