@@ -16,7 +16,7 @@ from anchorlens.engine.plan import (
     pass_budget,
     pass_flops,
     peak_of,
-    row_bytes,
+    rows_bytes,
     rows_per_batch,
 )
 from anchorlens.engine.select import Engine
@@ -55,9 +55,9 @@ def plan_knockout(
     while engine.cone is not None and not batch_size and size > 1 and cut_bytes(adapter, size, width, 0) > budget:
         size //= 2
     plan = CutPlan.make(rows, config, size=size, test_size=test_size)
-    most = row_bytes(adapter, width) * min(size, len(rows.rows))
+    most = rows_bytes(adapter, min(size, len(rows.rows)), width)
     if engine.cone is not None:
-        most = max(cut_bytes(adapter, test_size, width, lanes), row_bytes(adapter, width))
+        most = max(cut_bytes(adapter, test_size, width, lanes), rows_bytes(adapter, 1, width))
         most = max(most, cut_bytes(adapter, size, width, 0)) if plan.other else most
     peak = peak_of(most, cells) + kept
     check_fits(peak, max_memory)

@@ -17,7 +17,7 @@ from anchorlens.engine.plan import (
     pass_bytes,
     pass_flops,
     peak_of,
-    row_bytes,
+    rows_bytes,
     rows_per_batch,
 )
 from anchorlens.engine.readouts import Reader
@@ -142,7 +142,7 @@ def plan_swaps(
         whole = [Batch(tuple(b), layers) for b in make_batches(pairs, size)]
         forwards = sum(len(p.target.ids) * (2 + len(p.placements) * len(layers)) for p in pairs)
         flops = forwards * adapter.n_layers * block_flops(adapter)
-        return planned(whole, flops, min(size, len(pairs)) * row_bytes(adapter, width))
+        return planned(whole, flops, rows_bytes(adapter, min(size, len(pairs)), width))
     sizes = _Sizes(pairs, reader)
     limit = most_tokens(adapter.device)
 
@@ -164,7 +164,7 @@ def plan_swaps(
     flops += sizes.prefix * adapter.n_layers * block_flops(adapter)
     most = max(pass_bytes(adapter, size, len(b.layers)) for size, b in zip(passes, batches, strict=True))
     # The oracle checks single cells.
-    return planned(batches, flops, max(most, row_bytes(adapter, width)))
+    return planned(batches, flops, max(most, rows_bytes(adapter, 1, width)))
 
 
 def _fitting(engine: Engine, sizes: _Sizes, batch: Batch, budget: int) -> list[Batch]:

@@ -67,6 +67,11 @@ def row_bytes(adapter: Adapter, width: int) -> int:
     return width * wide * max(item, 4) + attention + 8 * cfg.d_vocab * 4
 
 
+def rows_bytes(adapter: Adapter, rows: int, width: int) -> int:
+    """Upper estimate of what a whole forward pass of so many rows holds."""
+    return rows * row_bytes(adapter, width) + _BUFFERS
+
+
 def rows_per_batch(adapter: Adapter, width: int, batch_size: int | None, max_memory: int | None = None) -> int:
     """Rows in one batch of whole forward passes.
 
@@ -83,7 +88,7 @@ def rows_per_batch(adapter: Adapter, width: int, batch_size: int | None, max_mem
         if batch_size < 1:
             raise InputError(f"batch_size must be at least 1, got {batch_size}.")
         return batch_size
-    by_memory = (max_memory or free_memory(adapter.device) // 2) // row_bytes(adapter, width)
+    by_memory = (max_memory - _BUFFERS if max_memory else free_memory(adapter.device) // 2) // row_bytes(adapter, width)
     by_tokens = _MOST_TOKENS.get(adapter.device.type, 1024) // max(width, 1)
     return max(1, min(int(by_memory), by_tokens))
 
@@ -325,6 +330,7 @@ __all__ = [
     "peak_of",
     "predicted_seconds",
     "row_bytes",
+    "rows_bytes",
     "rows_per_batch",
     "warn_of_split",
 ]
