@@ -9,18 +9,15 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from anchorlens import __version__
 from anchorlens.cli_input import parse_layers, read_config
 from anchorlens.cli_output import listing, note, report
-from anchorlens.cli_run import check_protocol, load_data, plan_only, sweeps
+from anchorlens.cli_run import Request, check_protocol, load_data, plan_only, sweeps
 from anchorlens.errors import AnchorlensError, EmptySweepError, InputError, did_you_mean
-
-if TYPE_CHECKING:
-    pass
 
 EPILOG_RUN = """\b
 Examples:
@@ -273,11 +270,12 @@ def run(
         }
         cut = parse_layers(cut_layers, "--cut-layers")
         options |= {"cut_layers": None if cut is None else (cut[0], cut[-1])}
+    request = Request(protocol, model, data, options, device, dtype)
     if dry_run:
-        plan_only(protocol, model, data, options, device=device, dtype=dtype, as_json=as_json)
+        plan_only(request, as_json=as_json)
         return
     assert out is not None
-    results, empty = sweeps(protocol, model, data, options, device=device, dtype=dtype)
+    results, empty = sweeps(request)
     if not results:
         raise EmptySweepError(" ".join(empty))
     target = save_run(results, out, overwrite=overwrite)

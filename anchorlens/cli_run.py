@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -54,34 +55,46 @@ class _Planned(Exception):  # noqa: N818 - it ends a sweep on purpose
         self.plan = plan
 
 
-def sweeps(
-    protocol: str,
-    models: Sequence[str],
-    data: "Sequence[QAData]",
-    options: dict[str, Any],
-    *,
-    device: str | None,
-    dtype: str | None,
-    plans: "list[tuple[str, str, SweepPlan]] | None" = None,
-) -> "tuple[list[SweepResult], list[str]]":
+@dataclass(frozen=True)
+class Request:
+    """What ``anchorlens run`` was asked for: every model on every data set.
+
+    Attributes:
+        protocol: ``swap`` or ``knockout``.
+        models: Names or directories.
+        data: Data sets.
+        options: Keyword arguments of the sweep.
+        device: Where the models run.
+        dtype: Their number type.
+    """
+
+    protocol: str
+    models: Sequence[str]
+    data: "Sequence[QAData]"
+    options: dict[str, Any]
+    device: str | None
+    dtype: str | None
+
+
+def sweeps(request: Request, plans: "list[tuple[str, str, SweepPlan]] | None" = None) -> "tuple[list[SweepResult], list[str]]":
     """Every model on every data set; a set without a row does not stop the others. With ``plans``, only these are made."""
 
     def stop(plan: "SweepPlan") -> None:
         raise _Planned(plan)
 
-    if plans is not None:
-        options = {**options, "on_plan": stop}
+    options = request.options if plans is None else {**request.options, "on_plan": stop}
     from anchorlens.analysis.knockout import knockout_sweep
     from anchorlens.analysis.swap import swap_sweep
     from anchorlens.models.load import load_model
 
     results: list[SweepResult] = []
     empty: list[str] = []
-    for name in models:
-        model = load_model(name, device=device, dtype=dtype)
-        for qa in data:
+    sweep = swap_sweep if request.protocol == "swap" else knockout_sweep
+    for name in request.models:
+        model = load_model(name, device=request.device, dtype=request.dtype)
+        for qa in request.data:
             try:
-                results.append((swap_sweep if protocol == "swap" else knockout_sweep)(model, qa, **options))
+                results.append(sweep(model, qa, **options))
             except _Planned as why:
                 assert plans is not None
                 plans.append((name, qa.name, why.plan))
@@ -92,19 +105,10 @@ def sweeps(
     return results, empty
 
 
-def plan_only(
-    protocol: str,
-    models: Sequence[str],
-    data: "Sequence[QAData]",
-    options: dict[str, Any],
-    *,
-    device: str | None,
-    dtype: str | None,
-    as_json: bool,
-) -> None:
+def plan_only(request: Request, *, as_json: bool) -> None:
     """Print what each model on each data set would cost; nothing is measured or written."""
     plans: list[tuple[str, str, SweepPlan]] = []
-    _, empty = sweeps(protocol, models, data, options, device=device, dtype=dtype, plans=plans)
+    _, empty = sweeps(request, plans)
     if not plans:
         raise EmptySweepError(" ".join(empty))
     found: list[dict[str, Any]] = []

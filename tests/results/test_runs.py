@@ -128,6 +128,24 @@ def test_damaged_runs_are_named(sweep, tmp_path, damage, message):
         load_run(path)
 
 
+def test_a_run_of_the_version_before_is_still_read_and_drawn(sweep, tmp_path):
+    path = sweep.save(tmp_path / "a")
+    record = json.loads((path / "run.json").read_text())
+    record["schema_version"] = 2
+    for own in record["sweeps"]:
+        del own["noise"], own["checks"]
+    (path / "run.json").write_text(json.dumps(record))
+    pd.read_parquet(path / "curves.parquet").drop(columns="noise_floor").to_parquet(path / "curves.parquet", index=False)
+    (again,) = load_run(path)
+    assert "noise floor" in al.plot_curves(sweep.curves()).to_json()
+    assert torch.equal(again.delta_p, sweep.delta_p)
+    assert pd.isna(again.noise_floor)
+    for curves in (again.curves(controls=True), load_curves(path)):
+        figure = al.plot_curves(curves)
+        assert figure.data
+        assert "noise floor" not in figure.to_json()
+
+
 def test_target_is_checked_before_the_work(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(RunError, match="is there and is not a run"):
