@@ -21,7 +21,7 @@ _MOST_CONE_TOKENS = {"cpu": 2048, "cuda": 131072, "mps": 8192}
 # Share of the matrix rate that a pass reaches; measured on two cores with SmolLM2 (docs/benchmarks.md).
 _EFFICIENCY = 0.7
 # What is held is counted; allocators keep freed blocks beside it, and matrix libraries have buffers of their own.
-_SLACK, _BUFFERS = 1.35, 16 * 2**20
+_SLACK, _BUFFERS = 1.5, 24 * 2**20
 # Rows of samples.parquet: while they are collected, and while they are put in order.
 _ROW_BYTES, _ORDERED_BYTES = 320, 700
 

@@ -1,4 +1,4 @@
-"""Where P is read (METHOD 3), in float32 whatever the model's dtype.
+"""Where P is read (METHOD 3), in float32 at least, whatever the model's dtype.
 
 Answer readouts: the probability of the answer that stands in the input, given all before it; they get the log-probabilities of the
 exact answer's tokens, each read at the position that predicts it. ``probe``: P(hallucination) of a truth probe at one layer.
@@ -199,8 +199,8 @@ class AnswerReader:
         wanted = torch.stack([plan.token, plan.rival.clamp(min=0)], 1).to(flat.device)
         logits, total = adapter.scores(flat, wanted.repeat(len(flat) // n_reads, 1))
         chosen = logits[:, 0]
-        log_prob = (chosen - total).cpu().reshape(-1, n_reads)
-        gap = (chosen - logits[:, 1]).cpu().reshape(-1, n_reads)
+        log_prob = (chosen - total).float().cpu().reshape(-1, n_reads)
+        gap = (chosen - logits[:, 1]).float().cpu().reshape(-1, n_reads)
         mask = torch.zeros(plan.n_examples, int(plan.slot.max()) + 1, dtype=torch.bool)
         mask[plan.row, plan.slot] = True
         log_p = torch.stack([self._log_p(one, mask) for one in log_prob]).reshape(*cells, -1)
@@ -250,7 +250,7 @@ class ChoiceReader:
         """P(yes) / (P(yes) + P(no)), and the logit difference of the two."""
         logits = adapter.logits(states.reshape(-1, states.shape[-1]), (*self.yes, *self.no))
         yes, no = logits.split([len(self.yes), len(self.no)], -1)
-        gap = (yes.logsumexp(-1) - no.logsumexp(-1)).cpu().reshape(states.shape[:-1])
+        gap = (yes.logsumexp(-1) - no.logsumexp(-1)).float().cpu().reshape(states.shape[:-1])
         return Metrics(p=gap.sigmoid(), log_p=torch.nn.functional.logsigmoid(gap), logit_diff=gap)
 
 

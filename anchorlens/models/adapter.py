@@ -79,7 +79,7 @@ class Adapter:
     def logits(
         self, stream: Float[Tensor, "row d_model"], tokens: Sequence[int] | None = None
     ) -> Float[Tensor, "row d_vocab"]:
-        """Final norm, unembedding and soft cap of single rows, all in float32 whatever the model's dtype.
+        """Final norm, unembedding and soft cap of single rows, in float32 whatever the model's dtype; of a few tokens in float64.
 
         Only the rows where P is read come here: unembedding every position would cost a fifth of a forward pass, and in bfloat16
         the same row's P would move by 1e-2 with the size of the batch.
@@ -88,27 +88,36 @@ class Adapter:
             stream: Rows that left the last block.
             tokens: Only the logits of these; all where it is left out.
         """
-        unembed = self.model.unembed
-        chosen = slice(None) if tokens is None else list(tokens)
-        return self._capped(_unembedded(self._normed(stream), unembed.W_U[:, chosen], unembed.b_U[chosen]))
+        unembed, x = self.model.unembed, self._normed(stream)
+        if tokens is None:
+            return self._capped(_unembedded(x, unembed.W_U, unembed.b_U))
+        return self._capped(_unembedded(x.to(_wide(x)), unembed.W_U[:, list(tokens)], unembed.b_U[list(tokens)]))
 
     def scores(
         self, stream: Float[Tensor, "row d_model"], tokens: Int[Tensor, "row token"]
     ) -> tuple[Float[Tensor, "row token"], Float[Tensor, "row"]]:
         """Logits of a few tokens of each row, and the logarithm of the sum over the whole vocabulary, as :meth:`logits` gives them.
 
-        The vocabulary goes through in slices, and rows too, so that no [row d_vocab] table is ever held.
+        A float32 product over d_model is off by some 3e-6, more in large batches, which is most of what P is off by. So the
+        tokens that matter are taken again in float64: those that are asked for, and the largest of each slice of the vocabulary.
+        In slices, and rows too, because then no [row d_vocab] table is ever held. Both are float64 (float32 on Apple's GPUs).
         """
         if len(stream) > _READ_SLICE:
             parts = [self.scores(x, t) for x, t in zip(stream.split(_READ_SLICE), tokens.split(_READ_SLICE), strict=True)]
             return torch.cat([picked for picked, _ in parts]), torch.cat([total for _, total in parts])
         unembed, x = self.model.unembed, self._normed(stream)
+        wide = x.to(_wide(x))
         picked = einsum(
-            x, unembed.W_U.T[tokens].to(torch.float32), "row d_model, row token d_model -> row token"
-        ) + unembed.b_U[tokens].to(torch.float32)
-        total = torch.full((len(x),), -torch.inf, device=x.device)
+            wide, unembed.W_U.T[tokens].to(wide.dtype), "row d_model, row token d_model -> row token"
+        ) + unembed.b_U[tokens].to(wide.dtype)
+        total = wide.new_full((len(x),), -torch.inf)
         for weight, bias in zip(unembed.W_U.split(_VOCAB_SLICE, 1), unembed.b_U.split(_VOCAB_SLICE), strict=True):
-            total = torch.logaddexp(total, self._capped(_unembedded(x, weight, bias)).logsumexp(-1))
+            logits = self._capped(_unembedded(x, weight, bias))
+            top, at = logits.max(-1)
+            others = (logits - top[:, None]).exp_().sum(-1) - 1.0
+            tokens_at, of_row = at.unique(return_inverse=True)  # rows agree on most of them
+            exact = self._capped(_unembedded(wide, weight[:, tokens_at], bias[tokens_at])).gather(1, of_row[:, None])[:, 0]
+            total = torch.logaddexp(total, top + torch.log(others.clamp(min=0.0) + (exact - top).exp()))
         return self._capped(picked), total
 
     def _normed(self, stream: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
@@ -134,8 +143,13 @@ class Adapter:
 def _unembedded(
     x: Float[Tensor, "row d_model"], weight: Float[Tensor, "d_model token"], bias: Float[Tensor, "token"]
 ) -> Float[Tensor, "row token"]:
-    logits = einsum(x, weight.to(torch.float32), "row d_model, d_model token -> row token")
-    return logits + bias.to(torch.float32)
+    logits = einsum(x, weight.to(x.dtype), "row d_model, d_model token -> row token")
+    return logits + bias.to(x.dtype)
+
+
+def _wide(x: Float[Tensor, "..."]) -> torch.dtype:
+    """The most exact type of a device."""
+    return torch.float32 if x.device.type == "mps" else torch.float64
 
 
 def _parameter(norm: torch.nn.Module, name: str) -> Float[Tensor, "d_model"]:

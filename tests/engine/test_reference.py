@@ -8,6 +8,7 @@ from anchorlens.engine.readouts import AnswerReader, ReadPlan, answer_joint, fir
 from anchorlens.engine.reference import capture, last_stream, measure, run_swaps
 from anchorlens.errors import HookError, InputError
 from anchorlens.models.adapter import Adapter
+from anchorlens.models.load import load_model
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import RowTokenizer, pad_rows
 from tests.models.tiny import FAMILIES
@@ -162,10 +163,25 @@ def test_a_hook_that_does_not_fire_is_an_error(tiny_model):
 
 
 def test_bfloat16_reads_p_in_float32(tiny):
-    from anchorlens.models.load import load_model
-
     model = load_model(str(tiny("llama")), device="cpu", dtype="bfloat16")
     adapter, rows = Adapter(model), rows_of(model)
     stream = last_stream(adapter, pad_rows([r.ids for r in rows]))
     assert stream.dtype == torch.bfloat16
     assert adapter.logits(stream[:, -1]).dtype == torch.float32
+
+
+@pytest.mark.parametrize("capped", [False, True])
+def test_log_probabilities_are_those_of_a_float64_read(tiny, capped):
+    model = load_model(str(tiny("gemma2" if capped else "llama")), device="cpu")
+    adapter, unembed = Adapter(model), model.unembed
+    with torch.no_grad():
+        unembed.W_U *= 20 / (unembed.W_U.std() * model.cfg.d_model**0.5)  # logits as large as a trained model's
+        stream = torch.randn(300, model.cfg.d_model, generator=torch.Generator().manual_seed(0))
+        exact = adapter._capped(adapter._normed(stream).double() @ unembed.W_U.double() + unembed.b_U).log_softmax(-1)
+        tokens = exact.topk(2, -1).indices
+        picked, total = adapter.scores(stream, tokens)
+        single = adapter.logits(stream).log_softmax(-1).gather(1, tokens)
+    exact = exact.gather(1, tokens)
+    off, off_single = ((x - exact).abs().mean().item() for x in (picked - total[:, None], single))
+    assert off < off_single / (2 if capped else 4), (off, off_single)
+    assert off < 1e-6
