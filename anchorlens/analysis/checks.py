@@ -1,7 +1,7 @@
 """How far a sweep's numbers can be trusted: its noise floor, and single cells that the oracle measures again.
 
 The noise floor is the largest difference of a cell's ΔP between two measurements of the same inputs in other batches: other sizes,
-another order, so that sums are taken in another order. Nothing below it is an effect.
+another order, so that sums are taken in another order. What the oracle measures again counts too. Nothing below it is an effect.
 """
 
 import random
@@ -70,6 +70,16 @@ def check_gap(gap: float, adapter: "Adapter", floor: float, where: str) -> None:
         )
 
 
+def noise_record(noise: dict[str, object], checks: dict[str, object]) -> dict[str, object]:
+    """The noise floor, not below what the oracle's cells were off by: it sums in another order as well.
+
+    Args:
+        noise: From other batches: ``floor``, ``rows``, ``cells``.
+        checks: From the oracle: ``cells``, ``largest_difference``.
+    """
+    return {**noise, "floor": max(float(str(noise["floor"])), float(str(checks["largest_difference"] or 0.0)))}
+
+
 def cut_noise(
     run: "CutRun", measured: "Sequence[Measured]", measure: "Callable[[CutRun], Sequence[Measured]]"
 ) -> dict[str, object]:
@@ -129,4 +139,4 @@ def _gaps(
     return np.concatenate(gaps)
 
 
-__all__ = ["check_count", "check_gap", "check_sample", "cut_checks", "cut_noise", "noise_sample", "oracle_of"]
+__all__ = ["check_count", "check_gap", "check_sample", "cut_checks", "cut_noise", "noise_record", "noise_sample", "oracle_of"]

@@ -20,7 +20,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformer_lens import HookedTransformer
 
-from anchorlens.analysis.checks import check_count, cut_checks, cut_noise
+from anchorlens.analysis.checks import check_count, cut_checks, cut_noise, noise_record
 from anchorlens.analysis.cuts import RANDOM, CutPlan, CutRun
 from anchorlens.analysis.knockout_plan import plan_knockout
 from anchorlens.analysis.pathways import DELTA_KINDS, SPLIT_RULES, Measured
@@ -284,7 +284,7 @@ def _run(
         "data": data_record(data),
         "environment": environment(adapter.device),
         "plan": {**cost.to_dict(), "forward_rows": total, "split": run.splits},
-        "noise": noise,
+        "noise": noise_record(noise, checks),
         "checks": checks,
         "counts": {
             "evaluated": len(plan.test) - without,

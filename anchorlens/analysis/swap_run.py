@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from tqdm.auto import tqdm
 
-from anchorlens.analysis.checks import check_gap, check_sample, noise_sample, oracle_of
+from anchorlens.analysis.checks import check_gap, check_sample, noise_record, noise_sample, oracle_of
 from anchorlens.analysis.pairs import Pair, Pairs, build_batch
 from anchorlens.analysis.readings import Reading
 from anchorlens.analysis.rows import Rows
@@ -92,7 +92,7 @@ def run_sweep(adapter: Adapter, sweep: PreparedSweep, *, site: SiteLike, options
         "data": data_record(sweep.data),
         "environment": environment(adapter.device),
         "plan": {**plan.to_dict(), "split": run.splits},
-        "noise": noise,
+        "noise": noise_record(noise, checks),
         "checks": checks,
         "counts": {
             "evaluated": len({p.base.row_id for p in pairs}),

@@ -218,7 +218,7 @@ def pass_bytes(adapter: Adapter, size: PassSize, lanes: int) -> int:
     mlp = 5 * tokens * cfg.d_model + inner
     prefix = 2 * adapter.n_layers * kv * size.prefix
     read_cells = (1 + lanes * len(size.packs)) * size.reads
-    reads = 3 * read_cells * cfg.d_model * max(item, 4) + min(read_cells, 256) * (3 * 4096 + 4 * cfg.d_model) * 4
+    reads = 3 * read_cells * cfg.d_model * max(item, 4) + min(read_cells, 256) * (3 * 4096 + 12 * cfg.d_model) * 4
     if item < 4:  # a slice of the unembedding in float32
         reads += 4096 * cfg.d_model * 4
     return int(_SLACK * (item * (max(attention, mlp) + prefix) + reads)) + _BUFFERS

@@ -26,7 +26,7 @@ def swept(model, data, **options):
         return al.knockout_sweep(model, data, **{**OPTIONS, **options})
 
 
-@pytest.mark.parametrize("options", READINGS)
+@pytest.mark.parametrize("options", SLOWER)
 def test_checks_noise_and_plan_are_recorded(tiny_model, data, options):
     plans = []
     result = swept(tiny_model("llama"), data, check_cells=3, on_plan=plans.append, **options)

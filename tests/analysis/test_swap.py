@@ -201,6 +201,7 @@ def test_noise_has_the_streams_own_spread_and_three_times_the_embeddings_at_laye
     assert statistics.embedding_std == pytest.approx(float(torch.cat(embeddings).detach().std()), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_known_only_keeps_what_the_model_says_itself(smollm2):
     """Against Hugging Face's own generation, one question at a time, judged by an alias in the first line."""
     from anchorlens.models.checkpoint import DEMO, packaged_directory

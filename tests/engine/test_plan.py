@@ -213,6 +213,7 @@ def test_checks_and_noise_are_recorded(tiny_model, k):
     assert record["checks"]["cells"] == k
     assert 0 <= record["checks"]["largest_difference"] < 1e-3
     assert 0 < record["noise"]["floor"] < 1e-2
+    assert record["noise"]["floor"] >= record["checks"]["largest_difference"]
     assert record["noise"]["cells"] > 0
 
 
