@@ -11,6 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from anchorlens.analysis.cuts import RANDOM, CutPlan, CutRun
 from anchorlens.analysis.knockout_plan import plan_knockout
 from anchorlens.analysis.pathways import DELTA_KINDS, SPLIT_RULES, Measured
 from anchorlens.analysis.probes import PROBE_SITES, LayerProbes, fit_layers
-from anchorlens.analysis.rows import check_not_empty, drop
+from anchorlens.analysis.rows import check_not_empty, drop, tick
 from anchorlens.analysis.truth import TruthRows, check_answers, half_splits, shuffled_labels, text_only, truth_rows
 from anchorlens.engine.knockout import LATER, MODES, check_heads, parse_edges
 from anchorlens.engine.plan import RunOptions, SweepPlan, parse_memory
@@ -251,7 +252,7 @@ def _run(
     sets: dict[str, LayerProbes] = {}
     label = f"knockout {card.name} {data.name}"
     with tqdm(total=total, desc=label, unit="row", unit_scale=True, disable=not options.progress, dynamic_ncols=True) as bar:
-        run = CutRun(engine, plan, config, on_rows=lambda n: bar.update(n))
+        run = CutRun(engine, plan, config, on_rows=partial(tick, bar))
         if config.readout == "probe":
             states = run.clean_states()
             bar.set_postfix_str("fitting probes")

@@ -4,6 +4,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tqdm.auto import tqdm
@@ -144,14 +145,14 @@ def generate_answers(
             max_new_tokens=max_new_tokens,
             batch_size=batch_size,
             stop=finished,
-            on_batch=lambda n: tick(bar, n),
+            on_batch=partial(tick, bar),
         )
     return [(ids, decode(ids)) for ids in out]
 
 
-def tick(bar: "tqdm[Any]", n: int) -> None:
-    """Move a progress bar."""
-    bar.update(n)
+def tick(bar: "tqdm[Any]", n: float) -> None:
+    """Move a progress bar, never past its end: shares of passes do not add up exactly, and a split batch is counted again."""
+    bar.update(min(n, max(bar.total - bar.n, 0)))
 
 
 def _end_tokens(tokenizer: RowTokenizer) -> set[int]:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ from tqdm.auto import tqdm
 from anchorlens.analysis.checks import check_gap, check_sample, noise_record, noise_sample, oracle_of
 from anchorlens.analysis.pairs import Pair, Pairs, build_batch
 from anchorlens.analysis.readings import Reading
-from anchorlens.analysis.rows import Rows
+from anchorlens.analysis.rows import Rows, tick
 from anchorlens.analysis.stream_statistics import StreamStatistics
 from anchorlens.analysis.swap_config import SwapConfig
 from anchorlens.analysis.swap_plan import Batch, SwapSweepPlan, plan_swaps
@@ -79,7 +80,7 @@ def run_sweep(adapter: Adapter, sweep: PreparedSweep, *, site: SiteLike, options
     with tqdm(
         total=plan.cells, desc=label, unit="cell", unit_scale=True, disable=not options.progress, dynamic_ncols=True
     ) as bar:
-        frames = [run.measured(batch, lambda n: bar.update(n)) for batch in plan.batches]
+        frames = [run.measured(batch, partial(tick, bar)) for batch in plan.batches]
         bar.set_postfix_str("noise floor")
         samples = pd.concat(frames, ignore_index=True)
         noise = run.noise(plan, samples)
