@@ -150,7 +150,7 @@ def generate_answers(
     return [(ids, decode(ids)) for ids in out]
 
 
-def tick(bar: "tqdm[Any]", n: float) -> None:
+def tick(bar: "tqdm[Any]", n: int | float) -> None:
     """Move a progress bar, never past its end: shares of passes do not add up exactly, and a split batch is counted again."""
     bar.update(min(n, max(bar.total - bar.n, 0)))
 
