@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import anchorlens as al
+from anchorlens.analysis.checks import check_gap
 from anchorlens.analysis.pairs import Pair
 from anchorlens.analysis.swap_plan import Batch
 from anchorlens.engine.cone import Cone
@@ -241,6 +242,16 @@ def test_half_precision_has_a_larger_noise_floor(tiny, plain):
     assert record["plan"]["engine"] == "cone"
     assert record["noise"]["floor"] > 10 * plain.record["noise"]["floor"]
     assert record["noise"]["floor"] > 1e-3
+
+
+@pytest.mark.parametrize(("dtype", "allowed"), [("float32", 1e-3), ("float16", 1.0), ("bfloat16", 5.0)])
+def test_what_a_checked_cell_may_be_off_by(tiny_model, monkeypatch, dtype, allowed):
+    adapter = Adapter(tiny_model("llama"))
+    monkeypatch.setattr(adapter.model.cfg, "dtype", getattr(torch, dtype))
+    for floor, limit in ((0.0, allowed), (allowed, 3 * allowed)):
+        check_gap(0.99 * limit, adapter, floor, "here")
+        with pytest.raises(CheckError, match="points .* at here"):
+            check_gap(1.01 * limit, adapter, floor, "here")
 
 
 def test_the_plan_is_told_before_anything_is_measured(tiny_model, monkeypatch):
