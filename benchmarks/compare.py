@@ -59,7 +59,7 @@ def main() -> None:
     finally:
         for worker in workers.values():
             worker.close()
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 120)  # a log has no width of its own
     for table in rich_tables(lines):
         console.print(table)
     for text in (*remarks(lines, run), machine(run), legend(run)):

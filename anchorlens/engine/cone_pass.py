@@ -254,9 +254,7 @@ class Pass:
 
     def _placed(self, groups: Sequence[Group]) -> "list[_Placed]":
         """Groups on the device, with the cuts of their packs."""
-        return [
-            _Placed(group, self.device, self.cuts[i - 1].edges if i and self.cuts else None) for i, group in enumerate(groups)
-        ]
+        return [_Placed(group, self.device, self.cuts[i - 1] if i and self.cuts else None) for i, group in enumerate(groups)]
 
     def _attend(
         self, layer: int, index: int, group: "_Placed", q: Float[Tensor, "lane token head d_head"],
@@ -322,29 +320,28 @@ class Pass:
             by_query.masked_fill_(denied, -torch.inf)
         cut = self.cuts[index - 1] if index and self.cuts else None
         if cut is not None and cut.mode == "mask":
-            self._cut(layer, by_query, group, cut, -torch.inf)
+            self._cut(layer, by_query, group, -torch.inf)
         weights = table.softmax(-1)
         if cut is not None and cut.mode == "zero":
             by_query = rearrange(
                 weights, "kv row lane (query rep) key -> kv row lane query rep key", rep=blocks.n_heads // blocks.n_kv_heads
             )
-            self._cut(layer, by_query, group, cut, 0.0)
+            self._cut(layer, by_query, group, 0.0)
         return weights.split(sizes, -1)
 
-    def _cut(
-        self, layer: int, table: Float[Tensor, "kv row lane query rep key"], group: "_Placed", cut: Cut, value: float
-    ) -> None:
+    def _cut(self, layer: int, table: Float[Tensor, "kv row lane query rep key"], group: "_Placed", value: float) -> None:
         """Set the cut edges of the chosen heads, in place, in the lanes that are cut in this layer."""
         assert group.cut is not None  # packs with cuts are placed with them
-        heads = rearrange(cut.heads, "(kv rep) -> kv 1 1 1 rep 1", kv=self.blocks.n_kv_heads)
+        assert group.heads is not None
+        heads = rearrange(group.heads, "(kv rep) -> kv 1 1 1 rep 1", kv=self.blocks.n_kv_heads)
         for first, stop in self.lanes.changed(layer):
-            table[:, :, first:stop].masked_fill_(group.cut & _on(self.device, heads), value)
+            table[:, :, first:stop].masked_fill_(group.cut & heads, value)
 
 
 class _Placed:
     """A group's tables on the model's device."""
 
-    def __init__(self, group: Group, device: torch.device, edges: Bool[Tensor, "row query key"] | None = None) -> None:
+    def __init__(self, group: Group, device: torch.device, cut: Cut | None = None) -> None:
         self.group, self.device = group, device
         self.n_rows, self.n_queries = group.queries.shape
         self.n_base = group.base.shape[1]
@@ -352,11 +349,13 @@ class _Placed:
         self.found, self.base = _on(device, group.found), _on(device, group.base.reshape(-1))
         self._denied: dict[int | None, Tensor | None] = {}
         self.cut: Tensor | None = None
-        if edges is not None:
+        self.heads: Tensor | None = None
+        if cut is not None:
             rows = torch.arange(self.n_rows)[:, None, None]
-            keys = group.key_positions.clamp(max=edges.shape[-1] - 1)  # slots without a key may lie behind the row
-            cut = edges[rows, group.query_positions[:, :, None], keys[:, None, :]] & group.real[:, None, :]
-            self.cut = _on(device, rearrange(cut, "row query key -> 1 row 1 query 1 key"))
+            keys = group.key_positions.clamp(max=cut.edges.shape[-1] - 1)  # slots without a key may lie behind the row
+            edges = cut.edges[rows, group.query_positions[:, :, None], keys[:, None, :]] & group.real[:, None, :]
+            self.cut = _on(device, rearrange(edges, "row query key -> 1 row 1 query 1 key"))
+            self.heads = _on(device, cut.heads)
 
     def denied(self, window: int | None) -> Bool[Tensor, "1 row 1 query 1 key"] | None:
         """True where a query may not read a key; None where all may be read."""

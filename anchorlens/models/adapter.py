@@ -8,6 +8,7 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens import HookedTransformer
+from transformer_lens.components import Unembed
 from transformer_lens.hook_points import HookPoint
 
 from anchorlens.errors import InputError, did_you_mean
@@ -107,18 +108,16 @@ class Adapter:
             return torch.cat([picked for picked, _ in parts]), torch.cat([total for _, total in parts])
         unembed, x = self.model.unembed, self._normed(stream)
         wide = x.to(_wide(x))
-        picked = einsum(
-            wide, unembed.W_U.T[tokens].to(wide.dtype), "row d_model, row token d_model -> row token"
-        ) + unembed.b_U[tokens].to(wide.dtype)
+        picked = self._capped(_of_tokens(wide, unembed, tokens))
         total = wide.new_full((len(x),), -torch.inf)
-        for weight, bias in zip(unembed.W_U.split(_VOCAB_SLICE, 1), unembed.b_U.split(_VOCAB_SLICE), strict=True):
-            logits = self._capped(_unembedded(x, weight, bias))
+        for start in range(0, unembed.W_U.shape[1], _VOCAB_SLICE):
+            part = slice(start, start + _VOCAB_SLICE)
+            logits = self._capped(_unembedded(x, unembed.W_U[:, part], unembed.b_U[part]))
             top, at = logits.max(-1)
             others = (logits - top[:, None]).exp_().sum(-1) - 1.0
-            tokens_at, of_row = at.unique(return_inverse=True)  # rows agree on most of them
-            exact = self._capped(_unembedded(wide, weight[:, tokens_at], bias[tokens_at])).gather(1, of_row[:, None])[:, 0]
+            exact = self._capped(_of_tokens(wide, unembed, start + at[:, None]))[:, 0]
             total = torch.logaddexp(total, top + torch.log(others.clamp(min=0.0) + (exact - top).exp()))
-        return self._capped(picked), total
+        return picked, total
 
     def _normed(self, stream: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
         """The final norm, in float32."""
@@ -145,6 +144,14 @@ def _unembedded(
 ) -> Float[Tensor, "row token"]:
     logits = einsum(x, weight.to(x.dtype), "row d_model, d_model token -> row token")
     return logits + bias.to(x.dtype)
+
+
+def _of_tokens(
+    x: Float[Tensor, "row d_model"], unembed: Unembed, tokens: Int[Tensor, "row token"]
+) -> Float[Tensor, "row token"]:
+    """Logits of each row's own tokens."""
+    weight = unembed.W_U.T[tokens].to(x.dtype)
+    return einsum(x, weight, "row d_model, row token d_model -> row token") + unembed.b_U[tokens].to(x.dtype)
 
 
 def _wide(x: Float[Tensor, "..."]) -> torch.dtype:

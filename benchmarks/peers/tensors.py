@@ -30,15 +30,15 @@ class Rows:
     token: Tensor
 
     @classmethod
-    def of(cls, job: Job) -> "Rows":
+    def of(cls, job: Job, device: "torch.device | str | None" = "cpu") -> "Rows":
         """The rows of a job."""
         rows = job["rows"]
         return cls(
-            ids=padded([row["ids"] for row in rows]),
-            donor_ids=padded([row["donor_ids"] for row in rows]),
-            row=torch.arange(len(rows)),
-            read=torch.tensor([row["read"] for row in rows]),
-            token=torch.tensor([row["token"] for row in rows]),
+            ids=padded([row["ids"] for row in rows]).to(device),
+            donor_ids=padded([row["donor_ids"] for row in rows]).to(device),
+            row=torch.arange(len(rows), device=device),
+            read=torch.tensor([row["read"] for row in rows], device=device),
+            token=torch.tensor([row["token"] for row in rows], device=device),
         )
 
 
@@ -57,14 +57,14 @@ class Cells:
     source: Tensor
 
     @classmethod
-    def of(cls, job: Job, anchor: str) -> "Cells":
+    def of(cls, job: Job, anchor: str, device: "torch.device | str | None" = "cpu") -> "Cells":
         """The slots of one anchor."""
         slots = [
             (i, target, source)
             for i, row in enumerate(job["rows"])
             for target, source in zip(row["target"][anchor], row["source"][anchor], strict=True)
         ]
-        row, target, source = torch.tensor(slots).T
+        row, target, source = torch.tensor(slots, device=device).T
         return cls(row, target, source)
 
 

@@ -25,7 +25,7 @@ def load(_: Path) -> HookedTransformer:
 
 @torch.inference_mode()
 def run(model: HookedTransformer, job: Job) -> Sweep:
-    rows = Rows.of(job)
+    rows = Rows.of(job, model.cfg.device)
     _, donors = model.run_with_cache(
         rows.donor_ids,
         return_type=None,
@@ -39,7 +39,7 @@ def run(model: HookedTransformer, job: Job) -> Sweep:
 
     out = Sweep(p_before=read(model(rows.ids, padding_side="right")))
     for anchor in job["anchors"]:
-        cells, p = Cells.of(job, anchor), []
+        cells, p = Cells.of(job, anchor, model.cfg.device), []
 
         def put(base: Tensor, index: list[int], donor: Tensor, cells: Cells = cells) -> Tensor:  # noqa: ARG001
             base[cells.row, cells.target] = donor[cells.row, cells.source]

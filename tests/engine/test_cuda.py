@@ -1,0 +1,167 @@
+"""The cone engine on CUDA: on a GPU where there is one, and everywhere on a stand-in that computes nothing and keeps account.
+
+What lies on the stand-in has a type and a shape, no values (torch's meta tensors). So it finds what works on the CPU and fails or
+crawls on a GPU: a table that was left on the CPU, a copy from memory that is not pinned, a value that the host waits for.
+"""
+
+import copy
+from contextlib import contextmanager
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from anchorlens.engine.cone import Cone
+from anchorlens.engine.readouts import ChoiceReader
+from anchorlens.engine.reference import run_swaps
+from anchorlens.models.blocks import FusedBlocks, PlainBlocks
+from tests.engine.test_cone import SAME_LOG, SAME_P, batch_of, case, gap_of, given_swaps, random_rows
+from tests.engine.test_cone_cuts import batch_of as cuts_of
+
+GPU = torch.device("cuda:0")
+FAMILIES = ["llama", "gemma3", "gpt2", "neox"]
+aten = torch.ops.aten
+COPIES = [aten._to_copy.default, *(getattr(aten.to, name) for name in aten.to.overloads())]
+
+
+class StandIn(TorchDispatchMode):
+    """While it is active, whatever goes to ``cuda`` goes to the stand-in.
+
+    Attributes:
+        waits: What the host had to wait for, and ``layer`` where a layer ended, in order.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.waits, self.pinned = [], {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in (aten.pin_memory.default, aten._pin_memory.default):
+            self.pinned[id(args[0])] = args[0]
+            return args[0]
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        there = any(x.is_meta for x in tensors)
+        said = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+        asked = said.get("device")
+        if func in COPIES and asked is not None and there is (asked.type == "cpu"):
+            return self.copied(args[0], said)
+        assert not there or all(x.is_meta or not x.ndim for x in tensors), f"{func} gets a table that lies on the CPU"
+        assert there or asked is None or asked.type == "cpu", f"{func} makes its table on the device"
+        return func(*args, **kwargs)
+
+    def copied(self, x, said):
+        """To the stand-in, or from it."""
+        dtype = said.get("dtype") or x.dtype
+        if x.is_meta:
+            self.waits.append("read back")
+            return torch.zeros(x.shape, dtype=dtype)
+        if id(x) not in self.pinned or not said.get("non_blocking"):
+            self.waits.append("copy")
+        return torch.empty(x.shape, dtype=dtype, device="meta")
+
+    def layer(self, share):
+        self.waits.append("layer")
+
+
+@contextmanager
+def on_stand_in(cone):
+    """The engine with its model there; torch would start CUDA before it dispatches."""
+    torch.nn.Module.to(cone.adapter.model, "meta")
+    cone.adapter.device = GPU
+    with mock.patch("torch.cuda._lazy_init"), StandIn() as stand_in:
+        yield stand_in
+
+
+def early(waits):
+    """What the host waited for before the last layer had ended."""
+    last = len(waits) - waits[::-1].index("layer")
+    return [wait for wait in waits[:last] if wait != "layer"]
+
+
+def copied(tiny_model, family, blocks=FusedBlocks):
+    adapter, batch = case(copy.deepcopy(tiny_model(family)))
+    return Cone(adapter, blocks(adapter.model)), batch
+
+
+def test_the_stand_in_finds_what_a_gpu_would_punish():
+    with mock.patch("torch.cuda._lazy_init"), StandIn() as stand_in:
+        table = torch.arange(3).to(GPU)
+        assert stand_in.waits == ["copy"]
+        other = torch.arange(3).pin_memory().to(GPU, non_blocking=True)
+        assert stand_in.waits == ["copy"]
+        assert (table + other).cpu().device.type == "cpu"
+        table.tolist()
+        assert stand_in.waits == ["copy", "read back", "read back"]
+        with pytest.raises(AssertionError, match="lies on the CPU"):
+            table[torch.tensor([1, 2])]
+        for waiting in (lambda: int(table[0]), lambda: table.unique(), lambda: table[table > 0]):
+            with pytest.raises((RuntimeError, NotImplementedError)):
+                waiting()
+
+
+@pytest.mark.parametrize("blocks", [FusedBlocks, PlainBlocks])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_swaps_wait_for_nothing_before_the_last_layer(tiny_model, family, blocks):
+    cone, batch = copied(tiny_model, family, blocks)
+    batch = replace(batch, swaps=(*batch.swaps, *given_swaps(cone.adapter)))
+    for site in ("resid_pre", "mlp_out"):
+        with on_stand_in(cone) as gpu:
+            before, after = cone.run_swaps(batch, site=site, layers=[0, 2], window=2, on_share=gpu.layer)
+        assert gpu.waits.count("layer") == 3
+        assert early(gpu.waits) == []
+        assert gpu.waits.count("copy") <= 1  # which tokens are read, at the end
+        assert (before.p.shape, after[0].p.shape) == ((4,), (2, 4))
+
+
+@pytest.mark.parametrize("lead", [0, 40])
+def test_a_common_beginning_waits_for_nothing(tiny_model, lead):
+    """Alone in its own pass, or in that of the rows."""
+    cone, _ = copied(tiny_model, "llama")
+    for rows in (2, 12):
+        ids = [[*range(lead), *row] for row in random_rows([9 + i % 3 for i in range(rows)], 3)]
+        reader = ChoiceReader(torch.tensor([len(row) - 1 for row in ids]), (5,), (6, 7))
+        at = tuple((len(row) - 2,) for row in ids)
+        batch = batch_of(reader, ids, ids[::-1], {"answer_site": (at, at[::-1])})
+        with on_stand_in(cone) as gpu:
+            cone.run_swaps(batch, site="resid_pre", layers=range(3), window=1, on_share=gpu.layer)
+        assert early(gpu.waits) == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_knockouts_wait_for_nothing_before_the_last_layer(tiny_model, family):
+    cone, _ = copied(tiny_model, family)
+    for mode in ("mask", "zero"):
+        batch = cuts_of(mode=mode, heads=(1, 2))
+        with on_stand_in(cone) as gpu:
+            states = cone.cut_states(batch, where=None, windows=[[0], [1, 2], []], on_share=gpu.layer)
+            everywhere = cone.cut_states_everywhere(batch, site="resid_post", layers=range(3), on_share=gpu.layer)
+        assert early(gpu.waits[: gpu.waits.index("read back") + 1]) == []
+        assert (states.shape, everywhere.shape) == ((3, 3, 4, 48), (4, 3, 4, 48))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_oracles_numbers_on_a_gpu(tiny_model, family):
+    """And torch's own watch over synchronisation finds none between the first layer and the last."""
+    model = copy.deepcopy(tiny_model(family)).to(GPU)
+    adapter, batch = case(model)
+    batch = replace(batch, swaps=(*batch.swaps, *given_swaps(adapter)))
+    done = 0.0
+
+    def watch(share):
+        nonlocal done
+        done += share
+        torch.cuda.set_sync_debug_mode("default" if done > 0.999 else "error")
+
+    options = {"site": "resid_pre", "layers": range(adapter.n_layers), "window": 1}
+    try:
+        found = Cone(adapter).run_swaps(batch, **options, on_share=watch)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    gap = gap_of(found, run_swaps(adapter, batch, **options))
+    assert gap.p <= SAME_P
+    assert gap.log_p <= SAME_LOG
