@@ -8,7 +8,7 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens import HookedTransformer
-from transformer_lens.components import Unembed
+from transformer_lens.components.unembed import Unembed
 from transformer_lens.hook_points import HookPoint
 
 from anchorlens.errors import InputError, did_you_mean
