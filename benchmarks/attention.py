@@ -1,0 +1,97 @@
+"""The engine's attention beside torch's scaled-dot-product attention, on the same queries, keys and values of real sweeps.
+
+    python benchmarks/attention.py
+
+Clean rows and lanes apart: lanes of a row share the keys before it, which the fused function takes only as copies, one for each
+lane. Columns `fused` are its time divided by the engine's.
+"""
+
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, repeat
+from jaxtyping import Float
+from jobs import CASES, model_directory, write_jobs
+from ours import load, sweep_job
+from torch import Tensor
+
+from anchorlens.engine.cone_pass import Pass
+
+_OWN = Pass._attend
+
+
+def main() -> None:
+    adapter = load(model_directory())
+    seconds: Counter[tuple[str, str]] = Counter()
+    largest = 0.0
+
+    def both(self: Pass, layer: int, index: int, group: Any, *streams: Tensor) -> Tensor:
+        nonlocal largest
+        found: dict[str, Tensor] = {}
+        ways = {"own": _OWN, "fused": fused}
+        for name in sorted(ways, reverse=bool(layer % 2)):  # neither is always the one that finds the cache warm
+            started = time.perf_counter()
+            found[name] = ways[name](self, layer, index, group, *streams)
+            seconds["lanes" if index else "clean", name] += time.perf_counter() - started
+        largest = max(largest, float((found["own"] - found["fused"]).abs().max()))
+        return found["own"]
+
+    Pass._attend = both
+    print(f"{'case':26} {'sweep s':>8} {'clean s':>8} {'fused':>6} {'lanes s':>8} {'fused':>6} {'largest difference':>19}")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, file in write_jobs(CASES, Path(folder)).items():
+            job = json.loads(file.read_text())
+            sweep_job(adapter, {**job, "layers": job["layers"][:1]}, "cone")
+            seconds.clear()
+            started = time.perf_counter()
+            sweep_job(adapter, job, "cone")
+            whole = time.perf_counter() - started - seconds["clean", "fused"] - seconds["lanes", "fused"]
+            clean, lanes = seconds["clean", "own"], seconds["lanes", "own"]
+            ratios = seconds["clean", "fused"] / clean, seconds["lanes", "fused"] / lanes
+            print(
+                f"{name:26} {whole:8.2f} {clean:8.2f} {ratios[0]:6.2f} {lanes:8.2f} {ratios[1]:6.2f} {largest:19.1e}",
+                flush=True,
+            )
+
+
+def fused(
+    self: Pass, layer: int, index: int, group: Any, q: Tensor, k: Tensor, v: Tensor, base_k: Tensor, base_v: Tensor  # noqa: ARG001
+) -> Float[Tensor, "lane found head d_head"]:  # fmt: skip
+    """What :meth:`Pass._attend` gives, by ``scaled_dot_product_attention``; no soft cap, no cut."""
+    sizes = {"lane": len(q), "row": group.n_rows}
+    own = "lane (row key) kv d_head -> (lane row) kv key d_head"
+    keys = [rearrange(k[:, group.keys], own, row=group.n_rows)]
+    values = [rearrange(v[:, group.keys], own, row=group.n_rows)]
+    if group.n_base:
+        before = "(row key) kv d_head -> (lane row) kv key d_head"
+        keys.insert(0, repeat(base_k[group.base], before, **sizes))
+        values.insert(0, repeat(base_v[group.base], before, **sizes))
+    leads = self.n_lead and group is self.lead_group
+    if self.prefix is not None and not leads:
+        for table, shared in zip((keys, values), self.prefix.at(layer, len(self.runs.prefix)), strict=True):
+            table.insert(0, shared.expand(sizes["lane"] * sizes["row"], *shared.shape))
+    denied = group.denied(self.blocks.window(layer))
+    out = F.scaled_dot_product_attention(
+        rearrange(q[:, group.queries], "lane (row query) head d_head -> (lane row) head query d_head", row=group.n_rows),
+        torch.cat(keys, 2),
+        torch.cat(values, 2),
+        attn_mask=None
+        if denied is None
+        else repeat(~denied[0, :, 0, :, 0], "row query key -> (lane row) 1 query key", **sizes),
+        scale=1.0,  # queries come scaled
+        enable_gqa=True,
+    )
+    return rearrange(out, "(lane row) head query d_head -> lane (row query) head d_head", row=group.n_rows)[:, group.found]
+
+
+if __name__ == "__main__":
+    main()
