@@ -51,6 +51,7 @@ test-all: $(DEV)  ## the slow tests: wheel in an empty environment, examples, no
 bench: $(RUN)  ## the cone engine against the oracle and four other libraries (an hour); then generation and knockout
 	@$(PY) benchmarks/compare.py --markdown docs/benchmarks.md
 	@$(PY) benchmarks/scaling.py
+	@$(PY) benchmarks/attention.py
 	@$(PY) benchmarks/equality.py
 	@$(PY) benchmarks/oracle.py
 	@$(PY) benchmarks/generation.py
