@@ -48,7 +48,7 @@ test: lint  ## lint, types and the fast tests
 test-all: $(DEV)  ## the slow tests: wheel in an empty environment, examples, notebook, browser
 	@$(PY) -m pytest -q -m slow
 
-bench: $(RUN)  ## the cone engine against the oracle and four other libraries (an hour); then generation and knockout
+bench: $(RUN)  ## the cone engine against the oracle and four other libraries (two hours on two cores); then generation and knockout
 	@$(PY) benchmarks/compare.py --markdown docs/benchmarks.md
 	@$(PY) benchmarks/scaling.py
 	@$(PY) benchmarks/attention.py
