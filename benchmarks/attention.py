@@ -52,6 +52,7 @@ def main() -> None:
             job = json.loads(file.read_text())
             sweep_job(adapter, {**job, "layers": job["layers"][:1]}, "cone")
             seconds.clear()
+            largest = 0.0
             started = time.perf_counter()
             sweep_job(adapter, job, "cone")
             whole = time.perf_counter() - started - seconds["clean", "fused"] - seconds["lanes", "fused"]

@@ -129,6 +129,7 @@ def test_a_common_beginning_waits_for_nothing(tiny_model, lead):
         with on_stand_in(cone) as gpu:
             cone.run_swaps(batch, site="resid_pre", layers=range(3), window=1, on_share=gpu.layer)
         assert early(gpu.waits) == []
+        assert (cone._prefix is not None) is (lead > 0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
