@@ -32,11 +32,12 @@ class StandIn(TorchDispatchMode):
 
     Attributes:
         waits: What the host had to wait for, and ``layer`` where a layer ended, in order.
+        launches: Operations on what lies there; views are among them.
     """
 
     def __init__(self):
         super().__init__()
-        self.waits, self.pinned = [], {}
+        self.waits, self.pinned, self.launches = [], {}, 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -51,6 +52,7 @@ class StandIn(TorchDispatchMode):
             return self.copied(args[0], said)
         assert not there or all(x.is_meta or not x.ndim for x in tensors), f"{func} gets a table that lies on the CPU"
         assert there or asked is None or asked.type == "cpu", f"{func} makes its table on the device"
+        self.launches += there
         return func(*args, **kwargs)
 
     def copied(self, x, said):
@@ -117,19 +119,29 @@ def test_swaps_wait_for_nothing_before_the_last_layer(tiny_model, family, blocks
         assert (before.p.shape, after[0].p.shape) == ((4,), (2, 4))
 
 
+def swapped(cone, rows, lead):
+    """The account of a sweep of so many rows that begin alike."""
+    ids = [[*range(lead), *row] for row in random_rows([9 + i % 3 for i in range(rows)], 3)]
+    reader = ChoiceReader(torch.tensor([len(row) - 1 for row in ids]), (5,), (6, 7))
+    at = tuple((len(row) - 2,) for row in ids)
+    batch = batch_of(reader, ids, ids[::-1], {"answer_site": (at, at[::-1])})
+    with on_stand_in(cone) as gpu:
+        cone.run_swaps(batch, site="resid_pre", layers=range(3), window=1, on_share=gpu.layer)
+    return gpu
+
+
 @pytest.mark.parametrize("lead", [0, 40])
 def test_a_common_beginning_waits_for_nothing(tiny_model, lead):
     """Alone in its own pass, or in that of the rows."""
     cone, _ = copied(tiny_model, "llama")
     for rows in (2, 12):
-        ids = [[*range(lead), *row] for row in random_rows([9 + i % 3 for i in range(rows)], 3)]
-        reader = ChoiceReader(torch.tensor([len(row) - 1 for row in ids]), (5,), (6, 7))
-        at = tuple((len(row) - 2,) for row in ids)
-        batch = batch_of(reader, ids, ids[::-1], {"answer_site": (at, at[::-1])})
-        with on_stand_in(cone) as gpu:
-            cone.run_swaps(batch, site="resid_pre", layers=range(3), window=1, on_share=gpu.layer)
-        assert early(gpu.waits) == []
+        assert early(swapped(cone, rows, lead).waits) == []
         assert (cone._prefix is not None) is (lead > 0)
+
+
+def test_rows_share_their_launches(tiny_model):
+    few, many = (swapped(copied(tiny_model, "llama")[0], rows, 0).launches for rows in (3, 12))
+    assert few == many > 0
 
 
 @pytest.mark.parametrize("family", FAMILIES)
