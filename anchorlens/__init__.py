@@ -6,60 +6,82 @@ The names below are imported when they are first used, so that ``import anchorle
 from typing import TYPE_CHECKING, Any
 
 from anchorlens.errors import AnchorlensError, CheckError, EmptySweepError, HookError, InputError, LeakError, RunError
+from anchorlens.protocols.registry import PROTOCOLS, class_of
 
 if TYPE_CHECKING:
-    from anchorlens.analysis.knockout import knockout_sweep
-    from anchorlens.analysis.probes import LayerProbes, TruthProbe
-    from anchorlens.analysis.swap import swap_sweep
     from anchorlens.figures.curves import plot_curves
     from anchorlens.figures.page import save_html
     from anchorlens.models.card import ModelCard, card_of
     from anchorlens.models.load import load_model
     from anchorlens.models.names import known_models
+    from anchorlens.protocols.knockout.protocol import knockout_sweep
+    from anchorlens.protocols.knockout.spec import Knockout
+    from anchorlens.protocols.loading import load_run
+    from anchorlens.protocols.patch_tokens.protocol import patch_tokens_sweep
+    from anchorlens.protocols.patch_tokens.spec import PatchTokens
+    from anchorlens.protocols.study import DataRequest, Study, run_study
+    from anchorlens.protocols.swap.protocol import swap_sweep
+    from anchorlens.protocols.swap.spec import Swap
     from anchorlens.questions.datasets import QAData, known_datasets, load_qa
     from anchorlens.questions.example import Example, Span
-    from anchorlens.results.knockout import KnockoutResult
-    from anchorlens.results.runs import load_curves, load_run, save_run
+    from anchorlens.questions.prompts import PromptText
+    from anchorlens.results.pathways import PathwayResult
+    from anchorlens.results.saving import save_run
     from anchorlens.results.sweep import SweepResult
+    from anchorlens.runs.store import load_curves
+    from anchorlens.truth.probes import LayerProbes, TruthProbe
 
 _HOME = {
+    "DataRequest": "protocols.study",
     "Example": "questions.example",
-    "KnockoutResult": "results.knockout",
-    "LayerProbes": "analysis.probes",
+    "LayerProbes": "truth.probes",
     "ModelCard": "models.card",
+    "PathwayResult": "results.pathways",
+    "PromptText": "questions.prompts",
     "QAData": "questions.datasets",
     "Span": "questions.example",
+    "Study": "protocols.study",
     "SweepResult": "results.sweep",
-    "TruthProbe": "analysis.probes",
+    "TruthProbe": "truth.probes",
     "card_of": "models.card",
-    "knockout_sweep": "analysis.knockout",
     "known_datasets": "questions.datasets",
     "known_models": "models.names",
-    "load_curves": "results.runs",
+    "load_curves": "runs.store",
     "load_model": "models.load",
     "load_qa": "questions.datasets",
-    "load_run": "results.runs",
+    "load_run": "protocols.loading",
     "plot_curves": "figures.curves",
+    "run_study": "protocols.study",
     "save_html": "figures.page",
-    "save_run": "results.runs",
-    "swap_sweep": "analysis.swap",
+    "save_run": "results.saving",
 }
+
+# Every protocol gives its sweep and its specification.
+for _name in PROTOCOLS:
+    _HOME[f"{_name}_sweep"] = f"protocols.{_name}.protocol"
+    _HOME[class_of(_name)] = f"protocols.{_name}.spec"
 
 __version__ = "0.1.0"
 __all__ = [
     "AnchorlensError",
     "CheckError",
+    "DataRequest",
     "EmptySweepError",
     "Example",
     "HookError",
     "InputError",
-    "KnockoutResult",
+    "Knockout",
     "LayerProbes",
     "LeakError",
     "ModelCard",
+    "PatchTokens",
+    "PathwayResult",
+    "PromptText",
     "QAData",
     "RunError",
     "Span",
+    "Study",
+    "Swap",
     "SweepResult",
     "TruthProbe",
     "__version__",
@@ -71,7 +93,9 @@ __all__ = [
     "load_model",
     "load_qa",
     "load_run",
+    "patch_tokens_sweep",
     "plot_curves",
+    "run_study",
     "save_html",
     "save_run",
     "swap_sweep",
@@ -82,7 +106,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         from anchorlens.errors import did_you_mean
 
-        raise AttributeError(f"anchorlens has no {name!r}. {did_you_mean(name, __all__)}")
+        raise AttributeError(f"anchorlens has no {name!r}. {did_you_mean(name, __dir__())}")
     import importlib
 
     value = getattr(importlib.import_module(f"anchorlens.{_HOME[name]}"), name)
@@ -91,4 +115,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_HOME})

@@ -84,7 +84,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     "Did you mean 'popqa'?"
     """
     names = sorted(known)
-    near = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
+    # What has the word as a part is meant more often than what is spelt like it.
+    part = [name for name in names if word and word in name.split("_")]
+    near = list(dict.fromkeys([*part, *difflib.get_close_matches(word, names, n=3, cutoff=0.6)]))[:3]
     if near:
         return "Did you mean " + " or ".join(f"'{name}'" for name in near) + "?"
     return "Known: " + ", ".join(names) + "."

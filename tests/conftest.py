@@ -2,13 +2,16 @@
 
 from jaxtyping import install_import_hook
 
-install_import_hook("anchorlens", "beartype.beartype").__enter__()
+import tests.checking  # noqa: F401
 
-from collections.abc import Callable  # noqa: E402
+install_import_hook("anchorlens", "tests.checking.checked").__enter__()
+
+from collections.abc import Callable, Iterator  # noqa: E402
 from functools import cache  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import TYPE_CHECKING  # noqa: E402
 
+import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 
 if TYPE_CHECKING:
@@ -57,3 +60,12 @@ def tiny_model(tiny: Callable[..., Path]) -> Callable[..., "HookedTransformer"]:
         return load_model(str(tiny(family, bos)), device="cpu")
 
     return make
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """As users run it: types are not checked at run time, so that a wrong kind of object meets the package's own errors."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -14,8 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from anchorlens import cli
-from anchorlens.cli_input import data_files, parse_layers
-from anchorlens.errors import InputError
+from anchorlens.cli.given import data_files
+from anchorlens.cli.protocol_command import flags_of
+from anchorlens.cli.wording import in_shell
+from anchorlens.errors import CheckError, InputError
+from anchorlens.protocols.registry import PROTOCOLS, specification_of
 from tests.questions.make import CAPITALS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,6 +40,18 @@ def here(capsys, *args, code=0):
     return out
 
 
+@pytest.fixture(autouse=True)
+def _command_line_of_its_own(monkeypatch):
+    """Messages ask the process which command was given; in this process that is pytest's."""
+    real = cli.entry.main
+
+    def main(argv=None):
+        monkeypatch.setattr(sys, "argv", ["anchorlens", *(argv or [])])
+        real(argv)
+
+    monkeypatch.setattr(cli, "main", main)
+
+
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory):
     path = tmp_path_factory.mktemp("questions") / "mine.jsonl"
@@ -58,14 +72,15 @@ def questions(tmp_path_factory):
 @pytest.fixture(scope="module")
 def args(tiny, questions):
     """A whole run on a small random model."""
-    return ["run", "--model", str(tiny("llama")), "--dataset", "mine", "--data-file", str(questions), "--align", "last",
+    return ["swap", "--model", str(tiny("llama")), "--dataset", "mine", "--data-file", str(questions), "--align", "last",
             "--n-donors", "1", "--limit", "5", "--device", "cpu"]  # fmt: skip
 
 
-def test_run_and_figure_end_to_end(capsys, args, tiny, tmp_path):
+def test_swap_and_figure_end_to_end(capsys, args, tiny, tmp_path):
     out = here(capsys, *args, "--model", tiny("gpt2"), "--out", tmp_path / "a")
     assert "Strongest effect of each curve" in out.out
-    assert "mine (llama): 5 questions; dropped: none" in out.out
+    assert "swap: mine (llama)" in out.out
+    assert "5 measured rows; dropped: none" in out.out
     assert f"figure  {tmp_path / 'a' / 'figure.html'}" in out.out
     curves = pd.read_parquet(tmp_path / "a" / "curves.parquet")
     assert set(curves["model"]) == {"llama", "gpt2"}
@@ -86,10 +101,11 @@ def test_json_is_one_object_on_standard_output(capsys, args, tmp_path):
 
 def test_config_file_lies_under_the_flags(capsys, args, tmp_path):
     config = tmp_path / "run.toml"
-    config.write_text('layers = "1"\nseed = 5\nn-donors = 2\nanchors = ["subject"]\nquiet = true\n')
+    config.write_text('layers = "1"\nseed = 5\nn-donors = 2\nresamples = 50\nanchors = ["subject"]\nquiet = true\n')
     here(capsys, *args, "--config", config, "--seed", "7", "--out", tmp_path / "a")
     sweep = json.loads((tmp_path / "a" / "run.json").read_text())["sweeps"][0]["config"]
-    assert (sweep["layers"], sweep["seed"], sweep["n_donors"], sweep["anchors"]) == ([1], 7, 1, ["subject"])
+    found = (sweep["layers"], sweep["seed"], sweep["n_donors"], sweep["anchors"], sweep["n_resamples"])
+    assert found == ([1], 7, 1, ["subject"], 50)
 
 
 def test_config_alone_is_enough(capsys, tiny, questions, tmp_path):
@@ -98,7 +114,7 @@ def test_config_alone_is_enough(capsys, tiny, questions, tmp_path):
         f'model = ["{tiny("llama")}"]\ndataset = ["mine"]\ndata_file = ["mine={questions}"]\nalign = "last"\n'
         f'limit = 3\nlayers = [0]\nquiet = true\nout = "{tmp_path / "a"}"\n'
     )
-    here(capsys, "run", "--config", config)
+    here(capsys, "swap", "--config", config)
     assert (tmp_path / "a" / "run.json").is_file()
 
 
@@ -119,17 +135,22 @@ def test_bad_config(capsys, args, tmp_path, text, message):
     ("change", "message"),
     [
         (["--anchors", "questoin"], "Unknown anchor 'questoin'. Did you mean 'question'"),
-        (["--readout", "first_tokens"], "Did you mean 'first_token'"),
-        (["--layers", "0-9"], "layers must be different numbers from 0 to 2"),
-        (["--layers", "a"], "--layers 'a' is not understood. Write 0-11"),
-        (["--limit", "0"], "limit must be at least 1"),
+        (["--readout", "first_tokens"], "Unknown --readout first_tokens. Did you mean 'first_token'"),
+        (["--layers", "0-9"], "--layers must be different numbers from 0 to 2, got (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)"),
+        (["--layers", "a"], "--layers a is not understood. Write 0-11"),
+        (["--layers", "5-2"], "--layers 5-2 runs backwards. Write the lower number first"),
+        (["--layers", "0-300000"], "--layers 0-300000 is not understood"),
+        (["--n-donors", "2.5"], "--n-donors takes a whole number; got '2.5'"),
+        (["--donors", "zero", "--direction", "denoising"], "Use --donors same_relation or --donors random"),
+        (["--limit", "0"], "--limit must be at least 1"),
         (["--limit", "x"], "'x' is not a valid integer"),
-        (["--protocol", "knock"], "'knock' is not one of 'swap', 'knockout'"),
         (["--dataset", "popqq"], "popqq"),
         (["--data-file", "nothing.jsonl"], "2 --data-file for 1 --dataset"),
+        (["--columns", "question"], "question=q,answers=gold"),
         (["--modle", "x"], "No such option"),
-        (["--prompt", "few"], "Unknown prompt 'few'"),
+        (["--prompt", "few"], "Unknown prompt 'few'. Use 'qa', 'fewshot(4)', 'fewshot(4, seed=1)', 'chat'"),
         (["--device", "tpu"], "tpu"),
+        (["--dtype", "float13"], "float13"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(capsys, args, tmp_path, change, message):
@@ -137,39 +158,91 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, args, tmp_path, change, m
     assert message in out.err
     assert out.out == ""
     assert not (tmp_path / "a").exists()
+    assert max(map(len, out.err.splitlines())) < 500
 
 
 def test_unknown_model_names_the_nearest(capsys, questions, tmp_path):
-    base = ["run", "--dataset", "mine", "--data-file", questions, "--out", tmp_path / "a"]
+    base = ["swap", "--dataset", "mine", "--data-file", questions, "--out", tmp_path / "a"]
     assert "smollm2-135m-instruct" in here(capsys, *base, "--model", "smollm2-135m-instrukt", code=2).err
+    assert "Did you mean 'meta-llama/Llama-3.2-1B'?" in here(capsys, *base, "--model", "llama-3.2-1b", code=2).err
+
+
+def test_a_typo_in_the_second_model_costs_seconds_not_the_first_one(capsys, args, tmp_path, monkeypatch):
+    """Every name is looked at before the first model is loaded."""
+    from anchorlens.protocols import study
+
+    monkeypatch.setattr(study, "load_model", lambda *a, **k: pytest.fail("a model was loaded"))
+    err = here(capsys, *args, "--model", "smolm2-135m-instruct", "--out", tmp_path / "a", code=2).err
+    assert "Did you mean 'smollm2-135m-instruct'?" in err
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_wrong_argument_is_said_before_a_wrong_model(capsys, questions, tmp_path):
+    err = here(capsys, "swap", "--dataset", "mine", "--data-file", questions, "--model", "nobody/nothing", "--anchors", "qestion",
+               "--out", tmp_path / "a", code=2).err  # fmt: skip
+    assert "Unknown anchor 'qestion'" in err
 
 
 def test_missing_options_point_to_help(capsys):
-    assert "--model is missing. See `anchorlens run --help`" in here(capsys, "run", code=2).err
+    assert "--model is missing. See `anchorlens swap --help`" in here(capsys, "swap", code=2).err
+    assert "Missing argument 'STUDY.toml'" in here(capsys, "run", code=2).err
 
 
 def test_an_existing_run_is_safe_and_said_before_the_work(capsys, args, tmp_path):
     here(capsys, *args, "--quiet", "--layers", "0", "--out", tmp_path / "a")
     before = (tmp_path / "a" / "samples.parquet").read_bytes()
     started = time.monotonic()
-    assert "holds a run already" in here(capsys, *args, "--out", tmp_path / "a", code=2).err
+    said = here(capsys, *args, "--out", tmp_path / "a", code=2).err
+    assert "holds a run already. Choose another --out, or give --overwrite." in said
     assert time.monotonic() - started < 2
     assert (tmp_path / "a" / "samples.parquet").read_bytes() == before
     here(capsys, *args, "--quiet", "--layers", "1", "--out", tmp_path / "a", "--overwrite")
     assert (tmp_path / "a" / "samples.parquet").read_bytes() != before
 
 
+def test_an_overwritten_run_stays_until_there_is_something_in_its_place(capsys, args, tmp_path):
+    here(capsys, *args, "--quiet", "--layers", "0", "--out", tmp_path / "a")
+    before = (tmp_path / "a" / "samples.parquet").read_bytes()
+    here(capsys, *args, "--quiet", "--layers", "7", "--out", tmp_path / "a", "--overwrite", code=2)
+    assert (tmp_path / "a" / "samples.parquet").read_bytes() == before
+
+
+def lonely(tmp_path):
+    """A set of which no row can be measured."""
+    path = tmp_path / "lonely.jsonl"
+    path.write_text(json.dumps({"question": "Who wrote Emma?", "answers": ["Austen"], "subject": "Emma", "property": "wrote"}))
+    return path
+
+
 def test_a_set_without_rows_does_not_take_the_others_with_it(capsys, args, tmp_path):
-    lonely = tmp_path / "lonely.jsonl"
-    lonely.write_text(
-        json.dumps({"question": "Who wrote Emma?", "answers": ["Austen"], "subject": "Emma", "property": "wrote"})
-    )
     out = here(
-        capsys, *args, "--quiet", "--dataset", "lonely", "--data-file", f"lonely={lonely}", "--out", tmp_path / "a", code=1
-    )
+        capsys, *args, "--quiet", "--dataset", "lonely", "--data-file", f"lonely={lonely(tmp_path)}", "--out", tmp_path / "a", code=1
+    )  # fmt: skip
     assert "No row is left to measure in lonely. Dropped: no_donor 1" in out.err
+    assert "--donors random, or --align last" in out.err
+    assert out.err.count("No row is left") == 1
     assert "1 of 2 sweeps had no row; the others are saved." in out.err
     assert set(pd.read_parquet(tmp_path / "a" / "samples.parquet")["dataset"]) == {"mine"}
+
+
+def test_what_is_finished_stays_when_a_later_sweep_fails(capsys, args, tiny, tmp_path, monkeypatch):
+    from anchorlens.protocols import study
+
+    real, seen = study.run, []
+
+    def fails_second(*given):
+        seen.append(given)
+        if len(seen) == 2:
+            raise CheckError("The cone engine and the oracle differ by 3 points.")
+        return real(*given)
+
+    monkeypatch.setattr(study, "run", fails_second)
+    out = here(capsys, *args, "--quiet", "--model", tiny("gpt2"), "--out", tmp_path / "a", code=1)
+    assert f"differ by 3 points. 1 of 2 sweeps is finished and kept in {tmp_path / 'a'}." in out.err
+    assert set(pd.read_parquet(tmp_path / "a" / "samples.parquet")["model"]) == {"llama"}
+    assert (tmp_path / "a" / "figure.html").is_file()
+    record = json.loads((tmp_path / "a" / "run.json").read_text())
+    assert record["pending"] == [f"swap: {tiny('gpt2')} on mine"]
 
 
 def test_figure_of_something_that_is_no_run(capsys, tmp_path):
@@ -189,31 +262,72 @@ def test_listings_for_people_and_scripts(capsys, command):
 
 
 def test_help_teaches():
-    for command in ("run", "figure", "models", "datasets"):
+    for command in (*PROTOCOLS, "run", "figure", "models", "datasets"):
         text = CliRunner().invoke(cli.cli, [command, "--help"]).output
         assert "anchorlens" in text
         assert "Examples:" in text
 
 
+@pytest.mark.parametrize("name", list(PROTOCOLS))
+def test_a_command_has_its_protocols_options_and_no_others(name):
+    """Each with the help and the default that the specification declares."""
+    spec = specification_of(name)
+    text = " ".join(CliRunner().invoke(cli.cli, [name, "--help"], terminal_width=400, max_content_width=400).output.split())
+    for argument, flag in flags_of(spec).items():
+        one, default = spec.arguments()[argument], spec.model_fields[argument].get_default()
+        assert flag in text
+        assert " ".join(one.help.split()) in text
+        if isinstance(default, str | int) and not isinstance(default, bool):
+            assert f"{one.help} [default: {default}]" in text
+    others = {flag for other in PROTOCOLS for flag in flags_of(specification_of(other)).values()}
+    for foreign in others - set(flags_of(spec).values()):
+        assert f"{foreign} " not in text
+
+
 def test_ctrl_c_leaves_no_half_file(args, tmp_path):
     """Stopped in the middle of the forward passes."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "anchorlens", *args, "--limit", "12", "--n-donors", "9", "--batch-size", "1",
+        [sys.executable, "-c", _STOPS_ITSELF, *args, "--limit", "12", "--n-donors", "9", "--batch-size", "1",
          "--out", str(tmp_path / "a")],
         cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
-    assert process.stderr is not None
-    seen = ""
-    while "cell/s" not in seen:
-        piece = process.stderr.read(1)
-        assert piece, seen
-        seen += piece
-    process.send_signal(signal.SIGINT)
-    rest = process.communicate(timeout=60)
+    rest = process.communicate(timeout=120)
     assert process.returncode == 1, rest
     assert "Stopped. Nothing was written." in rest[1]
     assert "Traceback" not in rest[1]
     assert [*tmp_path.iterdir()] == []
+
+
+# Sends itself the signal of Ctrl-C when some cells are done.
+_STOPS_ITSELF = """
+import os, signal, sys
+from anchorlens import progress
+from anchorlens.cli import main
+real = progress.Progress.advance
+def advance(self, work):
+    real(self, work)
+    if self.unit == "cell" and self.done > 20:
+        os.kill(os.getpid(), signal.SIGINT)
+progress.Progress.advance = advance
+main(sys.argv[1:])
+"""
+
+
+def test_ctrl_c_keeps_the_sweeps_that_are_finished(args, tiny, tmp_path):
+    code = _STOPS_ITSELF.replace('self.unit == "cell"', '"gpt2" in self.label')
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args, "--model", str(tiny("gpt2")), "--out", str(tmp_path / "a")],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert f"Stopped. 1 of 2 sweeps is finished and kept in {tmp_path / 'a'}." in done.stderr
+    assert set(pd.read_parquet(tmp_path / "a" / "curves.parquet")["model"]) == {"llama"}
+
+
+def test_progress_in_a_pipe_is_lines_not_carriage_returns(args, tmp_path):
+    done = shell(*args, "--out", str(tmp_path / "a"))
+    assert "\r" not in done.stderr
+    assert done.stderr.count("\n") < 6
 
 
 def test_starts_quickly_and_without_torch():
@@ -227,23 +341,13 @@ def test_starts_quickly_and_without_torch():
     ]
     assert {run[1] for run in runs} == {"False"}
     assert min(float(run[0]) for run in runs) < 0.3
-    times = []
-    for _ in range(5):
-        started = time.perf_counter()
-        assert "anchorlens changes activations" in shell("--help").stdout
-        times.append(time.perf_counter() - started)
-    assert min(times) < 0.5
-
-
-def test_layer_specs():
-    assert parse_layers(None) is None
-    assert parse_layers("all") is None
-    assert parse_layers("0-3") == [0, 1, 2, 3]
-    assert parse_layers("0,4, 8") == [0, 4, 8]
-    assert parse_layers("0-28:7") == [0, 7, 14, 21, 28]
-    for bad in ("x", "1-", "-1", "0-4:0", "1..3"):
-        with pytest.raises(InputError):
-            parse_layers(bad)
+    for command in ((), ("swap",)):
+        times = []
+        for _ in range(5):
+            started = time.perf_counter()
+            assert "anchorlens" in shell(*command, "--help").stdout
+            times.append(time.perf_counter() - started)
+        assert min(times) < 0.5
 
 
 def test_files_go_to_data_sets_by_name_or_order(tmp_path):
@@ -255,13 +359,45 @@ def test_files_go_to_data_sets_by_name_or_order(tmp_path):
         data_files(["a"], ["x", "y"])
 
 
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        ("Take more questions (limit=).", "Take more questions (--limit)."),
+        ("n_donors must be at least 1, got 0.", "--n-donors must be at least 1, got 0."),
+        ("window must be at least 1, got 0.", "--window must be at least 1, got 0."),
+        ("Use donors='random', or align='last'.", "Use --donors random, or --align last."),
+        ("max_memory='lots' is not understood.", "--max-memory lots is not understood."),
+        ("edges='a -> b' cut nothing", "--edges 'a -> b' cut nothing"),
+        ("Leave known_only=True off, or give overwrite=True.", "Leave --known-only off, or give --overwrite."),
+        ("give columns={'question': 'Question'}.", "give --columns question=Question."),
+        ("To read a file of your own give path=.", "To read a file of your own give --data-file."),
+        ("Choose another path.", "Choose another --out."),
+        ("layers (0, 3) of the stream.", "layers (0, 3) of the stream."),
+        ("A seed must fall on good ground.", "A seed must fall on good ground."),
+        ("/home/me/limit=3/x.jsonl is missing", "/home/me/limit=3/x.jsonl is missing"),
+    ],
+)
+def test_messages_speak_the_shells_language(python, said):
+    assert in_shell(python, flags_of(specification_of("swap")) | flags_of(specification_of("knockout"))) == said
+
+
+def test_own_columns_and_a_file_in_place_of_a_name(capsys, args, tmp_path):
+    file = tmp_path / "quiz.csv"
+    rows = "".join(f'"What is the capital of {c}?",{a},{c},capital,capital\n' for c, a in CAPITALS.items())
+    file.write_text("q,gold,subject,property,relation\n" + rows)
+    model = args[args.index("--model") + 1]
+    here(capsys, "swap", "--model", model, "--dataset", file, "--columns", "question=q,answers=gold", "--align", "last",
+         "--layers", "0", "--n-donors", "1", "--device", "cpu", "--quiet", "--out", tmp_path / "a")  # fmt: skip
+    assert set(pd.read_parquet(tmp_path / "a" / "curves.parquet")["dataset"]) == {"quiz"}
+
+
 def test_knockout_from_a_shell(capsys, tiny, tmp_path):
     model, out = str(tiny("llama")), tmp_path / "ko"
-    run = ["run", "--model", model, "--dataset", "popqa-sample", "--limit", "90", "--protocol", "knockout", "--device", "cpu",
+    run = ["knockout", "--model", model, "--dataset", "popqa-sample", "--limit", "90", "--device", "cpu",
            "--resamples", "100", "--layers", "0-1", "--edges", "subject -> later", "--mode", "zero", "--out", out]  # fmt: skip
     said = here(capsys, *run)
     assert "Knockout at k*" in said.out
-    assert "popqa-sample (llama): The probe" in said.out
+    assert "knockout: popqa-sample (llama)" in said.out
     curves = pd.read_parquet(out / "curves.parquet")
     assert set(curves["pathway"]) == {"Q-Anchored", "A-Anchored", "All"}
     assert set(curves["mode"]) == {"zero"}
@@ -284,17 +420,82 @@ def test_knockout_from_a_shell(capsys, tiny, tmp_path):
 @pytest.mark.parametrize(
     ("protocol", "option", "said"),
     [
-        ("knockout", ("--donors", "random"), "--donors belongs to --protocol swap; this run has --protocol knockout"),
-        ("swap", ("--mode", "zero"), "--mode belongs to --protocol knockout; this run has --protocol swap"),
+        ("knockout", ("--donors", "random"), "--donors belongs to `anchorlens swap`"),
+        ("swap", ("--edges", "question -> later"), "--edges belongs to `anchorlens knockout`; this is `anchorlens swap`."),
         ("knockout", ("--edges", "question"), "Write 'source -> target'"),
-        ("knockout", ("--readout", "first_token"), "Unknown readout='first_token'"),
+        ("knockout", ("--readout", "first_token"), "Unknown --readout first_token"),
         ("swap", ("--readout", "prob"), "Did you mean 'probe'"),
     ],
 )
 def test_options_of_the_other_protocol_and_bad_values(capsys, args, tmp_path, protocol, option, said):
-    keep = args if protocol == "swap" else [a for a in args if a not in ("--align", "last", "--n-donors", "1")]
-    out = here(capsys, *keep, "--protocol", protocol, *option, "--out", tmp_path / "a", code=2)
+    keep = args[1:] if protocol == "swap" else [a for a in args[1:] if a not in ("--align", "last", "--n-donors", "1")]
+    out = here(capsys, protocol, *keep, *option, "--out", tmp_path / "a", code=2)
     assert said in out.err
+    assert not (tmp_path / "a").exists()
+
+
+STUDY = """
+models = ["{model}"]
+device = "cpu"
+
+[[data]]
+name = "mine"
+path = "{file}"
+limit = 5
+
+[[data]]
+name = "popqa-sample"
+limit = 60
+
+[[protocol]]
+name = "swap"
+align = "last"
+n-donors = 1
+layers = "0,2"
+
+[[protocol]]
+name = "knockout"
+layers = [0, 1]
+n_resamples = 50
+"""
+
+
+def test_a_study_measures_every_protocol_on_every_set(capsys, tiny, questions, tmp_path):
+    file = tmp_path / "study.toml"
+    file.write_text(STUDY.format(model=tiny("llama"), file=questions))
+    out = here(capsys, "run", file, "--quiet", "--out", tmp_path / "a", code=1)
+    assert "Warning: Few rows" in out.err
+    # Five capitals are too few for a probe: said, and the others go on.
+    assert "1 of 4 sweeps had no row; the others are saved." in out.err
+    assert "1 of 4 sweeps done; figure" in out.err
+    curves = pd.read_parquet(tmp_path / "a" / "curves.parquet")
+    assert set(map(tuple, curves[["protocol", "dataset"]].drop_duplicates().to_numpy())) == {
+        ("swap", "mine"), ("swap", "popqa-sample"), ("knockout", "popqa-sample"),
+    }  # fmt: skip
+    assert json.loads((tmp_path / "a" / "run.json").read_text())["pending"] == []
+    plans = json.loads(here(capsys, "run", file, "--dry-run", "--json").out)
+    assert [(p["dataset"], p["protocol"]) for p in plans] == [
+        ("mine", "swap"),
+        ("popqa-sample", "swap"),
+        ("popqa-sample", "knockout"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("models =", "modles ="), "unknown key 'modles'. Did you mean 'models'"),
+        (('name = "knockout"', 'name = "knockuot"'), "Unknown protocol 'knockuot'. Did you mean 'knockout'"),
+        (("n-donors = 1", "n-donor = 1"), "swap has no argument 'n_donor'. Did you mean 'n_donors'"),
+        (("limit = 60", "limt = 60"), "unknown key 'limt' of [[data]]. Did you mean 'limit'"),
+        (('name = "popqa-sample"', 'name = "popqa-smaple"'), "No data set goes by the name 'popqa-smaple'"),
+        (("layers = [0, 1]", "layers = [0, 0]"), "layers must be different numbers from 0 on, got [0, 0]"),
+    ],
+)
+def test_a_studys_mistakes_are_found_before_anything_is_loaded(capsys, tiny, questions, tmp_path, change, said):
+    file = tmp_path / "study.toml"
+    file.write_text(STUDY.format(model=tiny("llama"), file=questions).replace(*change))
+    assert said in here(capsys, "run", file, "--quiet", "--out", tmp_path / "a", code=2).err
     assert not (tmp_path / "a").exists()
 
 
@@ -312,7 +513,7 @@ def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(capsys, args, tiny
 
 
 def test_a_dry_run_of_a_knockout(capsys, tiny):
-    out = here(capsys, "run", "--model", tiny("llama"), "--dataset", "popqa-sample", "--limit", "60", "--protocol", "knockout",
+    out = here(capsys, "knockout", "--model", tiny("llama"), "--dataset", "popqa-sample", "--limit", "60",
                "--device", "cpu", "--dry-run").out  # fmt: skip
     assert re.search(r"llama on popqa-sample: \d+ rows, [\d,]+ cells in \d+ batches; engine cone", out)
 
@@ -321,12 +522,12 @@ def test_a_dry_run_of_a_knockout(capsys, tiny):
     ("option", "said"),
     [
         (("--max-memory", "1MB"), "max_memory is 1 MB, and with the smallest batches this sweep needs about"),
-        (("--max-memory", "lots"), "max_memory='lots' is not understood"),
-        (("--engine", "cones"), "Unknown engine='cones'. Did you mean 'cone'"),
-        (("--check-cells", "-1"), "check_cells must be at least 0, got -1"),
+        (("--max-memory", "lots"), "--max-memory lots is not understood"),
+        (("--engine", "cones"), "Unknown --engine cones. Did you mean 'cone'"),
+        (("--check-cells", "-1"), "--check-cells must be at least 0, got -1"),
     ],
 )
 def test_bad_engine_options(capsys, args, tmp_path, option, said):
     err = here(capsys, *args, *option, "--out", tmp_path / "a", code=2).err
-    assert said in err
+    assert said.removeprefix("max_memory") in err
     assert not (tmp_path / "a").exists()

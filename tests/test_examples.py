@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anchorlens.results.runs import load_curves
+from anchorlens.runs.store import load_curves
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 

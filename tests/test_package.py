@@ -47,7 +47,7 @@ def test_wheel_works_in_an_empty_environment(wheel, tmp_path):
         "assert 'site-packages' in anchorlens.__file__\n"
         "model = al.load_model('smollm2-135m-instruct', device='cpu')\n"
         "sweep = al.swap_sweep(model, al.load_qa('popqa-sample', limit=3), layers=(0, 29), n_donors=1, progress=False)\n"
-        "sweep.save('run'); print(len(al.SweepResult.load('run').curves()))\n"
+        "sweep.save('run'); (again,) = al.load_run('run'); print(len(again.curves()))\n"
     )
     done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]

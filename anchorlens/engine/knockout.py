@@ -19,15 +19,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
+from anchorlens.edges import parse_edges
 from anchorlens.engine.interventions import CutBatch, Slots
 from anchorlens.engine.reference import last_stream, states_at
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.models.adapter import Adapter, Hook, SiteLike
-from anchorlens.questions.tokens import ANCHORS, TokenBatch, TokenRow
+from anchorlens.questions.tokens import TokenBatch, TokenRow
 from anchorlens.typing import SlotStreams
-
-MODES = ("mask", "zero")
-LATER = "later"
+from anchorlens.vocabulary import KNOCKOUT_MODES, LATER
 
 
 @dataclass(frozen=True)
@@ -46,25 +45,6 @@ class AttentionKnockout:
     layers: tuple[int, ...]
     mode: str = "mask"
     heads: tuple[int, ...] | None = None
-
-
-def parse_edges(edges: str) -> tuple[str, str]:
-    """Source and target of ``"source -> target"``.
-
-    Raises:
-        InputError: It is not of this form, or names no anchor.
-
-    >>> parse_edges("question -> later")
-    ('question', 'later')
-    """
-    source, arrow, target = (part.strip() for part in edges.partition("->"))
-    if not arrow or not source or not target:
-        raise InputError(f"edges={edges!r} is not understood. Write 'source -> target', for example 'question -> later'.")
-    if source not in ANCHORS:
-        raise InputError(f"Unknown source {source!r} in edges={edges!r}. {did_you_mean(source, ANCHORS)}")
-    if target not in (*ANCHORS, LATER):
-        raise InputError(f"Unknown target {target!r} in edges={edges!r}. {did_you_mean(target, (*ANCHORS, LATER))}")
-    return source, target
 
 
 def cut_edges(
@@ -127,8 +107,8 @@ def knockout_hooks(adapter: Adapter, cut: AttentionKnockout) -> list[Hook]:
     Raises:
         InputError: The mode, a head or a layer does not exist.
     """
-    if cut.mode not in MODES:
-        raise InputError(f"Unknown mode={cut.mode!r}. {did_you_mean(cut.mode, MODES)}")
+    if cut.mode not in KNOCKOUT_MODES:
+        raise InputError(f"Unknown mode={cut.mode!r}. {did_you_mean(cut.mode, KNOCKOUT_MODES)}")
     cfg = adapter.model.cfg
     n_heads = int(cfg.n_heads)
     heads = tuple(range(n_heads)) if cut.heads is None else cut.heads

@@ -1,6 +1,5 @@
 """How much goes through the model at once, and what it will cost: chosen and predicted before anything runs."""
 
-import re
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -25,26 +24,7 @@ _SLACK, _BUFFERS = 1.5, 24 * 2**20
 # Rows of samples.parquet: while they are collected, and while they are put in order.
 _ROW_BYTES, _ORDERED_BYTES = 320, 700
 
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 Item = TypeVar("Item")
-
-
-def parse_memory(value: "int | float | str | None") -> int | None:
-    """Bytes of ``max_memory``.
-
-    Raises:
-        InputError: It is not understood, or not positive.
-
-    >>> parse_memory("1.5GB"), parse_memory("512 MiB")
-    (1500000000, 536870912)
-    """
-    if value is None:
-        return None
-    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([KMG]I?)?B?\s*", str(value).upper())
-    size = 0 if found is None else int(float(found[1]) * _UNITS[found[2] or ""])
-    if size < 1:
-        raise InputError(f"max_memory={value!r} is not understood. Write bytes, or for example '2GB' or '512MiB'.")
-    return size
 
 
 def free_memory(device: torch.device) -> int:
@@ -142,18 +122,6 @@ class SweepPlan:
             f"{self.flops / 1e9:,.0f} GFLOP, {seconds:,.{0 if seconds > 10 else 1}f} s, at most {self.peak_bytes / 1e6:,.0f} MB "
             "beside the model"
         )
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """How it is run: nothing here changes a number beyond rounding."""
-
-    engine: str
-    batch_size: int | None
-    max_memory: int | None
-    check_cells: int
-    on_plan: Callable[[SweepPlan], None] | None
-    progress: bool
 
 
 def peak_of(passes: int, cells: int) -> int:
@@ -311,7 +279,6 @@ def fitted(items: Sequence[Item], fits: Callable[[Sequence[Item]], bool]) -> lis
 
 __all__ = [
     "PassSize",
-    "RunOptions",
     "SweepPlan",
     "block_flops",
     "check_fits",
@@ -323,7 +290,6 @@ __all__ = [
     "matrix_rate",
     "most_tokens",
     "out_of_memory",
-    "parse_memory",
     "pass_budget",
     "pass_bytes",
     "pass_flops",

@@ -15,9 +15,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from anchorlens.callables import callable_name
 from anchorlens.errors import InputError, ShapeError, did_you_mean
+from anchorlens.kinds import described
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.questions.tokens import TokenRow
+
+# A probability of 1 in float32, as the logarithm of a sum may give it.
+_ROUNDING = 1e-4
 
 
 @runtime_checkable
@@ -70,7 +75,7 @@ def make_readout(readout: ReadoutLike) -> tuple[str, Readout]:
         InputError: No readout goes by this name.
     """
     if callable(readout):
-        return f"callable:{getattr(readout, '__name__', type(readout).__name__)}", readout  # pyright: ignore
+        return callable_name(readout), readout  # pyright: ignore
     if readout not in READOUTS:
         raise InputError(f"Unknown readout {readout!r}. {did_you_mean(readout, READOUTS)}")
     return readout, READOUTS[readout]
@@ -214,9 +219,16 @@ class AnswerReader:
         table = torch.zeros(mask.shape)
         table[plan.row, plan.slot] = log_prob
         log_p = self.readout(table, mask)
+        if not isinstance(log_p, Tensor):
+            raise InputError(f"The readout must return a torch tensor of log-probabilities, got {described(log_p)}.")
         if log_p.shape != (plan.n_examples,):
             raise ShapeError(
                 f"The readout must return an [example] tensor of length {plan.n_examples}, got {tuple(log_p.shape)}."
+            )
+        worst = float(log_p.max())
+        if not worst <= _ROUNDING:  # NaN too
+            raise InputError(
+                f"The readout must return logarithms of probabilities, at most 0; got {worst:.3g}. Return log P, not P."
             )
         return log_p
 

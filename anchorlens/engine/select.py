@@ -15,12 +15,9 @@ from anchorlens.engine.interventions import CutBatch, SwapBatch
 from anchorlens.engine.knockout import cut_states, cut_states_everywhere
 from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.reference import last_stream, run_swaps
-from anchorlens.errors import InputError, did_you_mean
 from anchorlens.models.adapter import SITES, Adapter, SiteLike
 from anchorlens.models.blocks import FusedBlocks, PlainBlocks, fused_reason, hooked_reason, unsupported_reason
 from anchorlens.questions.tokens import TokenBatch
-
-ENGINES = ("cone", "reference")
 
 # Largest difference of a probability on the trial row, by the model's type: what another order of sums does, with room.
 _SAME = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
@@ -88,16 +85,6 @@ class Engine:
         return self.cone.cut_states_everywhere(batch, site=site, layers=layers, on_share=on_share)
 
 
-def check_engine(engine: str) -> None:
-    """An engine of this name exists.
-
-    Raises:
-        InputError: None does.
-    """
-    if engine not in ENGINES:
-        raise InputError(f"Unknown engine={engine!r}. {did_you_mean(engine, ENGINES)}")
-
-
 def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Sequence[SiteLike] = ()) -> Engine:
     """The engine that was asked for, or the oracle with a warning that says why.
 
@@ -106,11 +93,7 @@ def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Se
         engine: ``cone`` or ``reference``.
         trial: Token ids of a row; the cone engine has to give the model's own probabilities on its first tokens.
         sites: Where streams are put and read.
-
-    Raises:
-        InputError: No engine goes by this name.
     """
-    check_engine(engine)
     if engine == "reference":
         return Engine("reference", "", "", None, adapter)
     model = adapter.model
@@ -153,4 +136,4 @@ def _tried(cone: Cone, trial: Sequence[int]) -> str | None:
     return f"on a trial row its probabilities differ from the model's by {gap:.1e}"
 
 
-__all__ = ["ENGINES", "Engine", "check_engine", "choose_engine"]
+__all__ = ["Engine", "choose_engine"]

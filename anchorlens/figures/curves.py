@@ -22,6 +22,7 @@ from anchorlens.figures.layout import empty_panels, plan_sheet, style_axes, styl
 from anchorlens.figures.page import save_html
 from anchorlens.figures.palette import DatasetStyle, dataset_styles, shaded, translucent
 from anchorlens.figures.table import CURVE_KEYS, CurveResult, gather
+from anchorlens.vocabulary import P
 
 __all__ = ["plot_curves", "save_html"]
 
@@ -36,17 +37,19 @@ _BAND, _CONTROL, _LINE_TRACE, _MARKS = range(4)
 def plot_curves(
     results: CurveResult | Sequence[CurveResult],
     *,
+    quantity: str = P,
     title: str | None = None,
     controls: bool | Sequence[str] = True,
     bands: bool = True,
     height: int | None = None,
     width: int | None = None,
 ) -> go.Figure:
-    """Draw ΔP against the layer, one panel per model, or per model and protocol where there are several protocols.
+    """Draw ΔP or another quantity against the layer, one panel per model, or per model and protocol where there are several.
 
     Args:
         results: A curves frame (one row per point), anything with a method ``curves(controls=...)`` that gives one, such as a
             sweep, or a sequence of these. Panels stand in order of appearance, at most four in a row.
+        quantity: ``p`` for ΔP, or another quantity of the results, such as ``flip`` (the share of predictions that changed).
         title: First line of the title; None names the protocol, "" leaves it out. The line below it always
             says protocol, readout, anchors, the settings that are not the default, and what bands and dots mean.
         controls: Whether controls are drawn (thin dotted lines; some only after a click on their legend entry), or the names
@@ -61,10 +64,10 @@ def plot_curves(
         are hidden until their entry is clicked.
 
     Raises:
-        InputError: no point, a missing column or value, or points that would be drawn over each other (two readouts, sites,
-            directions, windows or runs of one curve); the message names the column and the filter.
+        InputError: no point, no such quantity, a missing column or value, or points that would be drawn over each other (two
+            readouts, sites, directions, windows or runs of one curve); the message names the column and the filter.
     """
-    table = with_extras(gather(results, controls))
+    table = with_extras(gather(results, controls, quantity))
     panels = panel_titles(table)
     entries = legend_entries(table)
     extras = [extra for label, extra in EXTRAS.items() if bool((table["extra"] == label).any())]

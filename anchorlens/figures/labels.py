@@ -11,6 +11,7 @@ import pandas as pd
 
 from anchorlens.figures.extras import EXTRAS, GAP, PLACEBOS
 from anchorlens.figures.palette import DatasetStyle, dataset_styles, shaded
+from anchorlens.vocabulary import FLIP, P
 
 _PATHWAYS = ("Q-Anchored", "A-Anchored", "All")
 _ANSWERS = ("answer_site", "answer", "answer_site_all")
@@ -25,7 +26,42 @@ _OTHERS: dict[str, tuple[str, str]] = {
 _ANSWER_DASHES = ("dash", "longdashdot", "dashdot")
 _ANSWER_SHADES = (0.0, -0.4, 0.35)
 _CONTROLS = {"null": "donor streams at random positions"}
-_PROTOCOLS = {"swap": "activation swap", "knockout": "attention knockout"}
+_PROTOCOLS = {
+    "swap": "activation swap",
+    "knockout": "attention knockout",
+}
+# Where the mode is the rule by which donors are chosen.
+_OF_DONORS = ("swap", "patch_tokens")
+
+
+@dataclass(frozen=True)
+class Words:
+    """How a figure speaks of the quantity that it draws.
+
+    Attributes:
+        name: In the title and in front of a value.
+        axis: The y axis's title.
+        said: The part of the title line that says what is drawn; empty where the name says it.
+        unit: After a value, with a space before it.
+    """
+
+    name: str
+    axis: str
+    said: str
+    unit: str
+
+
+_DELTA = Words("ΔP", "ΔP", "ΔP in percentage points", " points")
+_FLIPS = Words(
+    "flip rate", "flip rate (points)", "flip rate: share of predictions that changed, in percentage points", " points"
+)
+
+
+def words_of(table: pd.DataFrame) -> Words:
+    """The words for the quantity of a table's points."""
+    quantity = str(table["quantity"].iloc[0])
+    known = {P: _DELTA, FLIP: _FLIPS}
+    return known[quantity] if quantity in known else Words(name := f"Δ {quantity}", name, "", "")
 
 
 @dataclass(frozen=True)
@@ -156,8 +192,9 @@ def _rank(anchor: str) -> int:
 
 def headline(table: pd.DataFrame) -> str:
     """The title where the user gives none: ``ΔP by layer: activation swap``."""
-    protocols = [_PROTOCOLS.get(name, name) for name in map(str, table["protocol"].unique())]
-    return "ΔP by layer: " + escape(" and ".join(protocols), quote=False)
+    protocols = [_PROTOCOLS.get(name, name.replace("_", " ")) for name in map(str, table["protocol"].unique())]
+    name = words_of(table).name
+    return escape(f"{name[0].upper()}{name[1:]} by layer: {' and '.join(protocols)}", quote=False)
 
 
 def title_parts(table: pd.DataFrame, *, bands: bool) -> list[str]:
@@ -174,7 +211,7 @@ def title_parts(table: pd.DataFrame, *, bands: bool) -> list[str]:
     parts: list[str] = []
     for protocol, rows in curves.groupby("protocol", sort=False):
         parts += _settings(str(protocol), rows)
-    parts.append("ΔP in percentage points")
+    parts += [said for said in (words_of(table).said,) if said]
     if bands and bool((curves["ci_low"].notna() & curves["ci_high"].notna()).any()):
         parts.append("band: 95 % bootstrap over questions")
     dotted = [
@@ -206,12 +243,12 @@ def _settings(protocol: str, rows: pd.DataFrame) -> list[str]:
     anchors: list[str] = sorted(values("anchor"), key=_rank)
     parts = [f"protocol {protocol}", *(f"readout {name}" for name in values("readout"))]
     parts.append(f"anchor{'s' if len(anchors) > 1 else ''} {', '.join(anchors)}")
-    # A swap's mode is its donor rule.
-    parts += [f"{'donors' if protocol == 'swap' else 'mode'} {name}" for name in values("mode")]
+    parts += [f"{'donors' if protocol in _OF_DONORS else 'mode'} {name}" for name in values("mode")]
     parts += [name for name in values("direction") if name != "noising"]
     parts += [f"site {name}" for name in values("site") if protocol != "swap" or name != "resid_pre"]
+    parts += [f"probe at {name}" for name in values("probe_site") if name != "resid_post"]
     windows = sorted({int(value) for value in rows["window"].dropna()})
-    if any(window > (0 if protocol == "knockout" else 1) for window in windows):
+    if any(window > (1 if protocol == "swap" else 0) for window in windows):
         parts.append(f"window {', '.join(map(str, windows))}")
     readout = values("readout")
     if readout in (["probe"], ["p_true"]):
@@ -258,13 +295,16 @@ def hover_texts(rows: pd.DataFrame, name: str, panel: str, dataset: str) -> list
     elif control in PLACEBOS and first["protocol"] == "knockout":
         kind += f" ({PLACEBOS[control]})"
     head = f"<b>{name}</b>{kind}<br>{panel}, {dataset}<br>anchor {escape(first['anchor'], quote=False)}, layer "
-    said = _gap_said if control == GAP.label else _point_said
-    return [head + "<br>".join([str(row.layer), *said(row)]) for row in rows.itertuples(index=False)]
+    said, words = (_gap_said if control == GAP.label else _point_said), words_of(rows)
+    return [head + "<br>".join([str(row.layer), *said(row, words)]) for row in rows.itertuples(index=False)]
 
 
-def _point_said(row: Any) -> list[str]:
-    lines = [f"ΔP {_signed(row.delta_p)} points ({_interval(_signed(row.ci_low), _signed(row.ci_high))})"]
-    lines.append("P before unknown" if math.isnan(row.p_before) else f"P before {row.p_before:.3f}")
+def _point_said(row: Any, words: Words) -> list[str]:
+    interval = _interval(_signed(row.ci_low), _signed(row.ci_high))
+    lines = [f"{escape(words.name, quote=False)} {_signed(row.delta_p)}{words.unit} ({interval})"]
+    if words is not _FLIPS:  # nothing has changed before
+        before = "P before" if words is _DELTA else "before"
+        lines.append(f"{before} unknown" if math.isnan(row.p_before) else f"{before} {row.p_before:.3f}")
     lines.append(_size(row.n))
     if not math.isnan(row.auc):
         lines.append(f"AUC {row.auc:.2f} ({_interval(f'{row.auc_low:.2f}', f'{row.auc_high:.2f}')})")
@@ -277,9 +317,9 @@ def _point_said(row: Any) -> list[str]:
     return lines
 
 
-def _gap_said(row: Any) -> list[str]:
+def _gap_said(row: Any, words: Words) -> list[str]:
     return [
-        f"Q − A = {_signed(row.delta_p)} points with {PLACEBOS['random_tokens']}",
+        f"Q − A = {_signed(row.delta_p)}{words.unit} with {PLACEBOS['random_tokens']}",
         "a gap that a split makes by itself",
         _size(row.n),
     ]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from anchorlens.errors import InputError
-from anchorlens.figures.labels import headline, panel_titles, title_parts, wrapped
+from anchorlens.figures.labels import headline, panel_titles, title_parts, words_of, wrapped
 
 _INK = "#222222"
 _GRID = "#e6e6e6"
@@ -103,7 +104,7 @@ def empty_panels(sheet: Sheet, names: Sequence[str]) -> go.Figure:
 
 
 def style_axes(figure: go.Figure, sheet: Sheet, table: pd.DataFrame, *, bands: bool) -> None:
-    """Layers on every x axis, each with its panel's own range; one ΔP scale for all y axes."""
+    """Layers on every x axis, each with its panel's own range; one scale for all y axes."""
     frame: dict[str, Any] = {"showline": True, "linecolor": "#444444", "ticks": "outside", "ticklen": 4, "gridcolor": _GRID}
     zero: dict[str, Any] = {"zeroline": True, "zerolinecolor": "#888888", "zerolinewidth": 1.5}
     # Equal ranges at first, and with `matches` zooming one panel zooms all.
@@ -129,7 +130,12 @@ def style_axes(figure: go.Figure, sheet: Sheet, table: pd.DataFrame, *, bands: b
             place: dict[str, Any] = {"row": row, "col": column}
             figure.add_hrect(-floor, floor, fillcolor=_NOISE, line_width=0, layer="below", **place)
         if column == 1:
-            figure.update_yaxes(title={"text": "ΔP", "standoff": 4}, showticklabels=True, row=row, col=column)
+            figure.update_yaxes(
+                title={"text": escape(words_of(table).axis, quote=False), "standoff": 4},
+                showticklabels=True,
+                row=row,
+                col=column,
+            )
     for panel in range(sheet.panels, sheet.rows * sheet.columns):
         row, column = sheet.cell(panel)
         figure.update_xaxes(visible=False, row=row, col=column)

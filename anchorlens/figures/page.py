@@ -8,6 +8,7 @@ from re import sub
 import plotly.graph_objects as go
 
 from anchorlens.errors import InputError
+from anchorlens.kinds import described
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -36,6 +37,10 @@ def save_html(fig: go.Figure, path: str | os.PathLike[str]) -> Path:
     Raises:
         InputError: the directory does not exist, or ``path`` is a directory.
     """
+    if not isinstance(fig, go.Figure):
+        raise InputError(f"save_html writes a plotly figure, such as plot_curves gives; got {described(fig)}.")
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"save_html needs the path of a file; got {described(path)}.")
     target = Path(path)
     if target.is_dir():
         raise InputError(f"{target} is a directory. Name a file in it, such as {target / 'figure.html'}.")

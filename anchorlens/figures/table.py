@@ -13,6 +13,7 @@ import pandas as pd
 
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.extras import UNDRAWN
+from anchorlens.vocabulary import P
 
 _TEXT = (
     "model",
@@ -31,15 +32,15 @@ _NUMBERS = ("layer", "window", "delta_p", "ci_low", "ci_high", "p_before", "n")
 # The probe's, where the readout is one.
 _PROBE = ("auc", "auc_low", "auc_high")
 REQUIRED = (*_TEXT, *_NUMBERS)
-"""Columns that every frame must have; ``run_id``, ``seed``, ``trivial``, ``auc``, ``auc_low``, ``auc_high``, ``signal`` and
-``noise_floor`` may be absent."""
+"""Columns that every frame must have; ``quantity``, ``probe_site``, ``run_id``, ``seed``, ``trivial``, ``auc``, ``auc_low``,
+``auc_high``, ``signal`` and ``noise_floor`` may be absent."""
 
 CURVE_KEYS = ["model", "dataset", "protocol", "anchor", "pathway", "control"]
 """What makes two rows points of the same curve."""
 
 _NEVER_EMPTY = ("model", "dataset", "protocol", "anchor", "control")
 # Two values of one of these change what ΔP means; under one y axis they would be read as one quantity.
-_ONE_PER_PROTOCOL = ("readout", "delta_kind", "direction", "mode", "site")
+_ONE_PER_PROTOCOL = ("readout", "delta_kind", "direction", "mode", "site", "probe_site")
 
 
 @runtime_checkable
@@ -54,26 +55,31 @@ class CurveSource(Protocol):
 CurveResult: TypeAlias = pd.DataFrame | CurveSource
 
 
-def gather(results: object, controls: bool | Sequence[str]) -> pd.DataFrame:
+def gather(results: object, controls: bool | Sequence[str], quantity: str = P) -> pd.DataFrame:
     """One table of all points of ``results``.
 
     Args:
         results: A curves frame, a :class:`CurveSource`, or a sequence of these.
         controls: Whether control rows are kept (all but ``matched``), or the names of those to keep.
+        quantity: Whose rows are kept.
 
     Returns:
-        The columns of ``REQUIRED`` plus ``run_id`` and ``seed`` (``""`` where unknown), ``trivial`` (bool), ``auc``,
-        ``auc_low``, ``auc_high``, ``noise_floor``, ``no_signal`` (bool: the frame's ``signal`` is False) and ``is_noise``
-        (bool: a value within the noise floor), in order of appearance; NaN where
-        a number other than ``layer`` is missing. Exact repeats of a row are dropped.
+        The columns of ``REQUIRED`` plus ``quantity``, ``probe_site``, ``run_id`` and ``seed`` (``""`` where unknown), ``trivial``
+        (bool), ``auc``, ``auc_low``, ``auc_high``, ``noise_floor``, ``no_signal`` (bool: the frame's ``signal`` is False) and
+        ``is_noise`` (bool: a value within the noise floor), in order of appearance; NaN where a number other than ``layer`` is
+        missing. Exact repeats of a row are dropped.
 
     Raises:
-        InputError: no rows, missing columns or values, or points that would be drawn over each other.
+        InputError: no rows, none of this quantity, missing columns or values, or points that would be drawn over each other.
     """
     tables = [_checked(frame) for frame in _frames(results, controls is not False) if len(frame)]
     if not tables:
         raise InputError("plot_curves was given no point: every frame is empty. Pass a sweep, or frames from its curves().")
     table = pd.concat(tables, ignore_index=True).drop_duplicates(ignore_index=True)
+    there = table["quantity"].unique().tolist()
+    if quantity not in there:
+        raise InputError(f"There is no quantity called {quantity!r} in these results. {did_you_mean(str(quantity), there)}")
+    table = table[table["quantity"] == quantity].reset_index(drop=True)
     table = table[table["control"].isin(["none", *_kept_controls(table, controls)])].reset_index(drop=True)
     _refuse_mixtures(table)
     _refuse_repeats(table)
@@ -108,6 +114,13 @@ def _checked(frame: pd.DataFrame) -> pd.DataFrame:
                 f"The column '{name}' of the curves frame has missing values. Where the frame comes from a CSV file, read it "
                 "with keep_default_na=False for the text columns: pandas takes the word 'null' for a missing value."
             )
+    for name, unknown in (("quantity", P), ("probe_site", "")):
+        column = frame[name] if name in frame.columns else pd.Series(None, index=frame.index, dtype=object)
+        table[name] = column.astype(object).where(column.notna(), unknown).map(str)
+        if name == "probe_site":
+            # Before version 4 of the schema the site of a knockout was where its probe reads.
+            old = column.isna() & (table["protocol"] == "knockout")
+            table[name], table["site"] = table[name].where(~old, table["site"]), table["site"].where(~old, "")
     for name in _NUMBERS:
         table[name] = _numbers(frame[name])
     if not bool(((table["layer"] >= 0) & (table["layer"] % 1 == 0)).all()):
@@ -122,6 +135,8 @@ def _checked(frame: pd.DataFrame) -> pd.DataFrame:
     table["trivial"] = table["trivial"].map(bool).astype(bool)
     for name in (*_PROBE, "noise_floor"):
         table[name] = _numbers(frame[name]) if name in frame.columns else float("nan")
+    # The floor is one of ΔP.
+    table["noise_floor"] = table["noise_floor"].where(table["quantity"] == P)
     # As text, because a CSV file that says True, False or nothing is read as text.
     table["is_noise"] = table["delta_p"].abs() <= table["noise_floor"]
     table["no_signal"] = frame["signal"].map(str) == "False" if "signal" in frame.columns else False

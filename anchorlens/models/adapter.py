@@ -11,6 +11,7 @@ from transformer_lens import HookedTransformer
 from transformer_lens.components.unembed import Unembed
 from transformer_lens.hook_points import HookPoint
 
+from anchorlens.callables import callable_name
 from anchorlens.errors import InputError, did_you_mean
 
 SITES = {
@@ -33,8 +34,19 @@ SiteLike: TypeAlias = "str | Callable[[int], str]"
 
 
 def site_name(site: SiteLike) -> str:
-    """The name of a site as outputs write it."""
-    return site if isinstance(site, str) else f"callable:{getattr(site, '__name__', type(site).__name__)}"
+    """The name of a site as outputs write it.
+
+    Raises:
+        InputError: It is neither a name nor a function.
+    """
+    if not isinstance(site, str) and not callable(site):
+        raise _no_site(site)
+    return site if isinstance(site, str) else callable_name(site)
+
+
+def _no_site(site: object) -> InputError:
+    names = ", ".join(repr(name) for name in SITES)
+    return InputError(f"site={site!r} is no site: give one of {names}, or a function from a layer to a hook's name.")
 
 
 class Adapter:
@@ -48,6 +60,10 @@ class Adapter:
     """
 
     def __init__(self, model: HookedTransformer) -> None:
+        if not isinstance(model, HookedTransformer):
+            raise InputError(
+                f"A HookedTransformer is needed here, not an object of type {type(model).__name__}: load it with al.load_model(...)."
+            )
         self.model = model
         self.n_layers = int(model.cfg.n_layers)
         self.d_model = int(model.cfg.d_model)
@@ -63,18 +79,23 @@ class Adapter:
         """The hook that carries ``site`` of one layer, [example pos d_model].
 
         Raises:
-            InputError: This architecture lacks the site.
+            InputError: It is no site, or this architecture lacks it.
         """
         if callable(site):
             name = site(layer)
+        elif not isinstance(site, str):
+            raise _no_site(site)
         elif site in self.sites:
             return SITES[site].format(layer=layer)
         else:
             has = ", ".join(self.sites)
             hint = "" if site in SITES else " " + did_you_mean(site, SITES)
             raise InputError(f"This model has no site {site!r}; it has {has}.{hint}")
-        if name not in self.model.hook_dict:
-            raise InputError(f"Your site gave the hook name {name!r}, which this model does not have.")
+        if not isinstance(name, str) or name not in self.model.hook_dict:
+            raise InputError(
+                f"Your site gave the hook name {name!r}, which this model does not have. "
+                "Return the name of a hook that carries [example pos d_model], such as f'blocks.{layer}.hook_resid_pre'."
+            )
         return name
 
     def logits(

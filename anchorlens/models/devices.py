@@ -21,8 +21,24 @@ DTYPES = {
 }
 
 
-def pick_device(device: str | torch.device | None) -> str:
+def check_device_dtype(device: object, dtype: object) -> None:
+    """Whether models can run on ``device`` in ``dtype`` here, either of which may be None; no file is read.
+
+    Raises:
+        InputError: There is no such device here, no such type, or the one has not the other.
+    """
+    where = pick_device(device)
+    if dtype is None or (isinstance(dtype, str) and dtype == "auto"):
+        return
+    if parse_dtype(dtype) == torch.float64 and where.startswith("mps"):
+        raise InputError("Apple's GPUs have no float64. Use dtype='float32', or device='cpu'.")
+
+
+def pick_device(device: object) -> str:
     """The device to use: as asked, else CUDA, else MPS, else the CPU.
+
+    Args:
+        device: A name, a torch device or None; all else is refused.
 
     Raises:
         InputError: There is no such device here.
@@ -32,27 +48,30 @@ def pick_device(device: str | torch.device | None) -> str:
             return "cuda"
         return "mps" if torch.backends.mps.is_available() else "cpu"
     try:
-        wanted = torch.device(device)
-    except RuntimeError as error:
+        wanted = torch.device(device)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    except (RuntimeError, TypeError) as error:
         raise InputError(f"There is no device {device!r}. Give 'cuda', 'cuda:1', 'mps' or 'cpu'.") from error
-    if wanted.type == "cuda" and not (torch.cuda.is_available() and (wanted.index or 0) < torch.cuda.device_count()):
-        raise InputError(f"Device {str(wanted)!r} was asked for; torch sees {torch.cuda.device_count()} CUDA devices here.")
+    if wanted.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (wanted.index or 0) >= count:
+            last = f"device='cuda:{count - 1}' is the last" if count else "use device='cpu'"
+            raise InputError(f"Device {str(wanted)!r} was asked for; torch sees {count} CUDA devices here: {last}.")
     if wanted.type == "mps" and not torch.backends.mps.is_available():
         raise InputError("Device 'mps' was asked for, and torch has none here. Use device='cpu'.")
     if wanted.type not in ("cuda", "mps", "cpu"):
-        raise InputError(f"Models run on cuda, mps or cpu, not on {wanted.type!r}.")
+        raise InputError(f"Models run on cuda, mps or cpu, not on {wanted.type!r}. Use device='cpu'.")
     return str(wanted)
 
 
-def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """A floating-point type from its name.
+def parse_dtype(dtype: object) -> torch.dtype:
+    """A floating-point type from its name, or as it is.
 
     Raises:
         InputError: No type that a model can have.
     """
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
-        raise InputError(f"dtype={name!r} is no type that models run in. {did_you_mean(name, DTYPES)}")
+        raise InputError(f"dtype={name!r} is no type that models run in. {did_you_mean(name, [*DTYPES, 'auto'])}")
     return DTYPES[name]
 
 

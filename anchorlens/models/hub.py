@@ -19,8 +19,8 @@ from huggingface_hub.errors import (
 from tqdm.auto import tqdm
 
 from anchorlens.errors import CheckpointError, DownloadError, ModelNotFoundError
-from anchorlens.models.checkpoint import offline
 from anchorlens.models.names import nearest_names
+from anchorlens.models.network import offline
 
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
 SAFETENSORS = ["model*.safetensors"]
@@ -83,6 +83,17 @@ def fetch_gguf(repo: str, filename: str, revision: str | None, token: str | None
         return Path(huggingface_hub.hf_hub_download(repo, filename, revision=revision, token=token))
 
 
+def cached_gguf(repo: str, filename: str, revision: str | None, token: str | None) -> Path | None:
+    """Whether one GGUF file of a repository can be had, without fetching it: its path if it is in the cache, else None.
+
+    Raises:
+        ModelNotFoundError, DownloadError, CheckpointError: See :func:`hub_errors`.
+    """
+    with hub_errors(repo, revision):
+        seen = huggingface_hub.hf_hub_download(repo, filename, revision=revision, token=token, dry_run=True)
+    return Path(seen.local_path) if seen.is_cached else None
+
+
 @contextmanager
 def hub_errors(repo: str, revision: str | None) -> Iterator[None]:
     """The hub's errors as this package's, each with its cure.
@@ -102,8 +113,11 @@ def hub_errors(repo: str, revision: str | None) -> Iterator[None]:
         ) from error
     except RepositoryNotFoundError as error:
         raise ModelNotFoundError(
-            f"The Hugging Face hub has no model {repo!r} that you may see. {nearest_names(repo)} "
-            "If it is private, set HF_TOKEN or pass token=."
+            _sentences(
+                f"The Hugging Face hub has no model {repo!r} that you may see.",
+                nearest_names(repo),
+                "If it is private, set HF_TOKEN or pass token=.",
+            )
         ) from error
     except RevisionNotFoundError as error:
         raise ModelNotFoundError(
@@ -112,12 +126,10 @@ def hub_errors(repo: str, revision: str | None) -> Iterator[None]:
     except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
         raise DownloadError(_unreachable(repo, at)) from error
     except EntryNotFoundError as error:
-        raise CheckpointError(
-            f"The repository {repo!r}{at} lacks a file that every Hugging Face language model has: {error}"
-        ) from error
+        raise CheckpointError(f"The repository {repo!r}{at} lacks a file that is needed: {error}") from error
     except HFValidationError as error:
         raise ModelNotFoundError(
-            f"{repo!r} is neither a path that exists nor a name on the hub. {nearest_names(repo)}"
+            _sentences(f"{repo!r} is neither a path that exists nor a name on the hub.", nearest_names(repo))
         ) from error
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else None
@@ -137,7 +149,13 @@ def _unreachable(repo: str, at: str) -> str:
             f"{repo!r}{at} is not in the local Hugging Face cache, and HF_HUB_OFFLINE forbids fetching it. "
             "Unset HF_HUB_OFFLINE for the first load, or give a local directory."
         )
-    return (
-        f"{repo!r}{at} is not in the local Hugging Face cache, and the hub cannot be reached. {nearest_names(repo)} "
-        "Check the network, or give a local directory."
+    return _sentences(
+        f"{repo!r}{at} is not in the local Hugging Face cache, and the hub cannot be reached.",
+        nearest_names(repo),
+        "Check the network, or give a local directory.",
     )
+
+
+def _sentences(*parts: str) -> str:
+    """Those that say something, one after the other."""
+    return " ".join(part for part in parts if part)

@@ -8,26 +8,23 @@ Hugging Face's log-probabilities before it is returned.
 import contextlib
 import copy
 import io
-import itertools
 import os
-import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import torch
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from anchorlens.errors import InputError, ModelNotFoundError, UnsupportedModelError
+from anchorlens.errors import InputError, UnsupportedModelError
 from anchorlens.models.card import CARD, adds_bos, make_card
-from anchorlens.models.checkpoint import PACKAGED, packaged_directory
 from anchorlens.models.devices import pick_device, pick_dtype
-from anchorlens.models.hf import load_config, load_gguf, load_tokenizer, load_weights
-from anchorlens.models.hub import fetch_config, fetch_gguf, fetch_model, hub_errors
-from anchorlens.models.mapping import FAMILIES, hooked_config, text_config
-from anchorlens.models.names import nearest_names, registered_name
+from anchorlens.models.hf import check_directory, load_gguf, load_tokenizer, load_weights
+from anchorlens.models.hub import hub_errors
+from anchorlens.models.mapping import FAMILIES, check_supported, hooked_config, text_config
+from anchorlens.models.names import registered_name
 from anchorlens.models.parity import (
     check_log_probs,
     check_rotary,
@@ -36,28 +33,15 @@ from anchorlens.models.parity import (
     reference_log_probs,
     rotary_tables,
 )
+from anchorlens.models.source import Source, check_live, check_options, find, no_model, tokenizer_directory
 from anchorlens.models.weights import count_parameters, hooked_state, install
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | HookedTransformer | PreTrainedModel"
 
-
-@dataclass(frozen=True)
-class Source:
-    """Where a model's files lie.
-
-    Attributes:
-        name: For messages and the card.
-        kind: ``packaged``, ``hub``, ``directory`` or ``gguf``.
-        path: A Hugging Face directory, or a GGUF file.
-        revision: Commit or release, if known.
-        registered: TransformerLens's official name, if it registers the model.
-    """
-
-    name: str
-    kind: str
-    path: Path
-    revision: str | None = None
-    registered: str | None = None
+_WANTED = (
+    "swap_sweep and the others take a model from al.load_model(...), its name or directory, a HookedTransformer, or a live Hugging "
+    "Face model with its tokenizer"
+)
 
 
 @dataclass(frozen=True)
@@ -115,116 +99,67 @@ def load_model(
         ParityError: The result is not Hugging Face's model.
         InputError: An argument that cannot be.
     """
-    checks = Checks(check_parity, parity_tolerance)
+    check_options(device, dtype, revision, token)
+    checks = _checks(check_parity, parity_tolerance)
     own = _given_tokenizer(tokenizer)
     if isinstance(name_or_path, HookedTransformer):
-        if device is not None or dtype is not None or revision is not None:
-            raise InputError("A live HookedTransformer keeps its device and dtype: move it yourself, and give no revision.")
+        check_live(name_or_path, device, dtype, revision, own is None)
         return _live_hooked(name_or_path, own)
     if isinstance(name_or_path, PreTrainedModel):
-        if revision is not None:
-            raise InputError("A live model has no revision. Load it by name to choose one.")
-        return _live_huggingface(name_or_path, device, dtype, own, checks)
-    source = _find(os.fspath(name_or_path), revision, token, progress)
+        check_live(name_or_path, device, dtype, revision, own is None)
+        return _live_huggingface(name_or_path, device, cast(PreTrainedTokenizerBase, own), checks)
+    source = find(name_or_path, revision, token, own is None).fetch(progress)
     return _load_files(source, pick_device(device), dtype, own, checks, progress)
 
 
-def _given_tokenizer(tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str] | None) -> PreTrainedTokenizerBase | None:
+def as_hooked(
+    model: ModelLike,
+    *,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    revision: str | None = None,
+    tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str] | None = None,
+    token: str | None = None,
+    progress: bool = True,
+) -> HookedTransformer:
+    """The model that was meant where one is asked for: a HookedTransformer itself, untouched, and all else through load_model.
+
+    Args:
+        model: A HookedTransformer, or what :func:`load_model` takes.
+        device: This and the others are load_model's. A HookedTransformer takes none but the tokenizer.
+        dtype: See there.
+        revision: See there.
+        tokenizer: See there.
+        token: See there.
+        progress: See there.
+
+    Raises:
+        InputError: It is no model.
+        AnchorlensError: See :func:`load_model`.
+    """
+    if isinstance(model, HookedTransformer) and all(option is None for option in (device, dtype, revision, tokenizer)):
+        return model
+    if not isinstance(model, (str, os.PathLike, HookedTransformer, PreTrainedModel)):
+        raise no_model(model, _WANTED)
+    return load_model(model, device, dtype, revision, tokenizer=tokenizer, token=token, progress=progress)
+
+
+def _checks(check_parity: bool, tolerance: object) -> Checks:
+    """How parity is checked, its bound a number that can be one."""
+    if tolerance is None:
+        return Checks(check_parity, None)
+    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not tolerance > 0:
+        raise InputError(f"parity_tolerance={tolerance!r} is no bound: give a number above 0, in nats, or leave it out.")
+    return Checks(check_parity, float(tolerance))
+
+
+def _given_tokenizer(tokenizer: object) -> PreTrainedTokenizerBase | None:
     """The user's tokenizer: a copy of a live one, or the one in a directory."""
     if tokenizer is None:
         return None
     if isinstance(tokenizer, PreTrainedTokenizerBase):
         return copy.deepcopy(tokenizer)
-    path = Path(tokenizer).expanduser()
-    if not path.is_dir():
-        raise InputError(f"tokenizer={os.fspath(tokenizer)!r} is neither a tokenizer nor a directory that holds one.")
-    return load_tokenizer(path)
-
-
-def _find(name: str, revision: str | None, token: str | None, progress: bool) -> Source:
-    """Where the files of a model are, after fetching them if they are not here."""
-    if name in PACKAGED:
-        if revision is not None:
-            raise InputError(f"The packaged model {name!r} has one release only; leave revision out.")
-        packaged = PACKAGED[name]
-        return Source(name, "packaged", packaged_directory(packaged), packaged.requirement)
-    path = Path(name).expanduser()
-    if path.exists():
-        if revision is not None:
-            raise InputError(f"{name!r} is a local path, which has no revision.")
-        return _local(path)
-    return _remote(name, revision, token, progress)
-
-
-def _local(path: Path) -> Source:
-    """A directory or a GGUF file."""
-    resolved = path.resolve()
-    if resolved.is_dir():
-        return Source(resolved.name, "directory", resolved)
-    if resolved.suffix.lower() == ".gguf":
-        return Source(resolved.name, "gguf", resolved)
-    raise InputError(f"{str(path)!r} is a file, but not a .gguf file. Give the directory that holds config.json.")
-
-
-def _remote(name: str, revision: str | None, token: str | None, progress: bool) -> Source:
-    """A GGUF file or a checkpoint on the hub."""
-    official = registered_name(name)
-    repo = official or name
-    parts = repo.split("/")
-    like_a_path = name.startswith((".", "~", os.sep)) or Path(name).is_absolute() or "\\" in name
-    gguf = repo.lower().endswith(".gguf")
-    if like_a_path or (gguf and len(parts) < 3) or (not gguf and len(parts) > 2) or not re.fullmatch(r"[\w./-]+", repo):
-        raise ModelNotFoundError(
-            f"There is no file or directory {name!r}, and it cannot be a name on the hub. {nearest_names(name)}"
-        )
-    if official is None and len(parts) == 1:
-        # The hub is not asked: its names are owner/name, and the few old ones without an owner are all registered.
-        raise ModelNotFoundError(
-            f"No model goes by {name!r}: it is no path here, no packaged model, and no name that TransformerLens registers. "
-            f"{nearest_names(name)} Names on the hub have the form owner/name."
-        )
-    if gguf:
-        path = fetch_gguf("/".join(parts[:2]), "/".join(parts[2:]), revision, token)
-        return Source(name, "gguf", path, _commit(path) or revision)
-    if official is not None and _without_huggingface(official):
-        raise UnsupportedModelError(
-            f"{official!r} has no Hugging Face model to be checked against. Load it with HookedTransformer.from_pretrained and "
-            "hand the live model to load_model."
-        )
-    config_file = fetch_config(repo, revision, token)
-    # Refuse before gigabytes are fetched.
-    _check_supported(load_config(config_file.parent), official, repo)
-    directory = fetch_model(repo, revision, token, progress)
-    return Source(name, "hub", directory, _commit(directory / "config.json") or revision, official)
-
-
-def _without_huggingface(official: str) -> bool:
-    """Models that exist only as TransformerLens's own weights."""
-    from transformer_lens.loading_from_pretrained import NON_HF_HOSTED_MODEL_NAMES
-
-    own = ("NeelNanda/", "ArthurConmy/", "Baidicoot/")
-    return official.startswith(own) or official in NON_HF_HOSTED_MODEL_NAMES
-
-
-def _commit(path: Path) -> str | None:
-    """The commit in a path of the hub's cache: ``.../snapshots/COMMIT/file``."""
-    parts = path.parts
-    for before, part in itertools.pairwise(parts):
-        if before == "snapshots" and re.fullmatch(r"[0-9a-f]{40}", part):
-            return part
-    return None
-
-
-def _check_supported(config: PretrainedConfig, registered: str | None, name: str) -> None:
-    """Refuse a configuration that neither the mapping nor TransformerLens covers."""
-    text = text_config(config)
-    if text.model_type in FAMILIES:
-        hooked_config(config, "cpu", torch.float32, name)
-    elif registered is None:
-        raise UnsupportedModelError(
-            f"{name}: models of type {config.model_type!r} are not mapped. Mapped: {', '.join(FAMILIES)}; other models load "
-            "only by a name that TransformerLens registers (`anchorlens models --all`)."
-        )
+    return load_tokenizer(tokenizer_directory(tokenizer))
 
 
 def _load_files(
@@ -240,10 +175,9 @@ def _load_files(
         kind = torch.float32 if dtype in (None, "auto") else pick_dtype(dtype, device, PretrainedConfig(), source.path.parent)
         model = load_gguf(source.path, kind, progress)
         own = tokenizer or load_tokenizer(source.path.parent, source.path.name)
-        _check_supported(model.config, None, source.name)
+        check_supported(model.config, None, source.name)
         return _build(model, device, kind, own, source, checks, adopt=True)
-    config = load_config(source.path)
-    _check_supported(config, source.registered, source.name)
+    config = check_directory(source.path, source.registered, source.name, tokenizer is None)
     kind = pick_dtype(dtype, device, config, source.path)
     own = tokenizer or load_tokenizer(source.path)
     model = load_weights(source.path, config, kind, progress)
@@ -332,9 +266,7 @@ def _live_hooked(model: HookedTransformer, tokenizer: PreTrainedTokenizerBase | 
     """A HookedTransformer that the user made: nothing to compare it with, so its card says no parity."""
     if tokenizer is not None:
         _attach_tokenizer(model, tokenizer)
-    elif model.tokenizer is None:
-        raise InputError("This HookedTransformer has no tokenizer. Pass tokenizer=.")
-    elif model.tokenizer.padding_side != "right":
+    elif model.tokenizer is not None and model.tokenizer.padding_side != "right":
         warnings.warn(
             "The model's tokenizer padded on the left; anchorlens pads on the right and has set it so.", stacklevel=3
         )
@@ -347,18 +279,12 @@ def _live_hooked(model: HookedTransformer, tokenizer: PreTrainedTokenizerBase | 
 def _live_huggingface(
     hf_model: PreTrainedModel,
     device: str | torch.device | None,
-    dtype: str | torch.dtype | None,
-    tokenizer: PreTrainedTokenizerBase | None,
+    tokenizer: PreTrainedTokenizerBase,
     checks: Checks,
 ) -> HookedTransformer:
     """A Hugging Face model that the user holds: its weights are copied, it is left as it is."""
-    if tokenizer is None:
-        raise InputError("A live Hugging Face model comes without its tokenizer. Pass tokenizer=.")
-    if dtype is not None and dtype != "auto" and pick_dtype(dtype, "cpu", hf_model.config, Path()) != hf_model.dtype:
-        raise InputError(f"A live model keeps its dtype, here {hf_model.dtype}. Convert it first: model.to({dtype}).")
     where = pick_device(device if device is not None else hf_model.device)
-    name = Path(str(hf_model.config._name_or_path or type(hf_model).__name__)).name
-    official = registered_name(str(hf_model.config._name_or_path))
-    _check_supported(hf_model.config, official, name)
-    source = Source(name, "huggingface", Path(), None, official)
+    named = str(hf_model.config._name_or_path)
+    name = Path(named or type(hf_model).__name__).name
+    source = Source(name, "huggingface", Path(), None, registered_name(named))
     return _build(hf_model, where, hf_model.dtype, tokenizer, source, checks, adopt=False)

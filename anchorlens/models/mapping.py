@@ -12,6 +12,7 @@ import torch
 from transformer_lens import HookedTransformerConfig
 from transformers import PretrainedConfig
 
+from anchorlens.errors import CheckpointError, UnsupportedModelError
 from anchorlens.models.audit import LAYER_TYPES, MAPPED, activation, audit_config, refuse, rope_kind
 
 FAMILIES = tuple(MAPPED)
@@ -30,6 +31,33 @@ ARCHITECTURES = {
 def text_config(config: PretrainedConfig) -> PretrainedConfig:
     """The part of a configuration that describes the language model (Gemma 3's multimodal one holds it inside)."""
     return config.get_text_config() if config.model_type == "gemma3" else config
+
+
+def check_supported(config: PretrainedConfig, registered: str | None, name: str) -> None:
+    """Refuse a configuration that neither the mapping nor TransformerLens covers.
+
+    Args:
+        config: As ``AutoConfig`` or the live model gives it.
+        registered: TransformerLens's official name of the model, if it registers it.
+        name: For the message.
+
+    Raises:
+        UnsupportedModelError: The family or one of its features is not mapped; names it.
+        CheckpointError: Its numbers are those of no model.
+    """
+    if text_config(config).model_type in FAMILIES:
+        try:
+            hooked_config(config, "cpu", torch.float32, name)
+        except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CheckpointError(
+                f"The configuration of {name} is not that of a working model ({type(error).__name__}: {error}). "
+                "Compare its config.json with the original."
+            ) from error
+    elif registered is None:
+        raise UnsupportedModelError(
+            f"{name}: models of type {config.model_type!r} are not mapped. Mapped: {', '.join(FAMILIES)}; other models load "
+            "only by a name that TransformerLens registers (`anchorlens models --all`)."
+        )
 
 
 def hooked_config(config: PretrainedConfig, device: str, dtype: torch.dtype, name: str) -> HookedTransformerConfig:

@@ -3,8 +3,8 @@
 import difflib
 from dataclasses import dataclass
 
-from anchorlens.errors import did_you_mean
-from anchorlens.models.checkpoint import PACKAGED
+# A name is near from this ratio of difflib on; those within the second number of the best one are offered, three at most.
+_NEAR, _AS_NEAR, _SHOWN = 0.6, 0.06, 3
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,39 @@ def registered_name(name: str) -> str | None:
 
 
 def nearest_names(name: str) -> str:
-    """A sentence with the nearest names of those that TransformerLens registers, the table above and the packaged model."""
+    """A sentence with the known names that come nearest to ``name``, in whatever case; empty where it is one of them.
+
+    A name that lacks its owner is the commonest slip, so names are compared by their last part (that of ``llama-3.2-1b`` and
+    ``meta-llama/Llama-3.2-1B`` is the same); where it is the same, nothing else is offered.
+    """
+    known = _known_names()
+    if name in known:
+        return ""
+    last = _last_part(name.strip())
+    shown = [other for other in known if _last_part(other) == last] or _similar(last, known)
+    if not shown:
+        return "No known name is near; `anchorlens models` lists some."
+    return "Did you mean " + " or ".join(f"'{other}'" for other in shown[:_SHOWN]) + "?"
+
+
+def _known_names() -> list[str]:
+    """The table, what TransformerLens registers, and those of its aliases that are more than a name without its owner."""
     from transformer_lens.supported_models import MODEL_ALIASES, OFFICIAL_MODEL_NAMES
 
-    known = {*PACKAGED, *(model.name for model in TABLE), *OFFICIAL_MODEL_NAMES}
-    known.update(alias for aliases in MODEL_ALIASES.values() for alias in aliases)
-    if difflib.get_close_matches(name, known, n=1, cutoff=0.6):
-        return did_you_mean(name, known)
-    return "No known name is near; `anchorlens models` lists some."
+    names = dict.fromkeys([*(model.name for model in TABLE), *OFFICIAL_MODEL_NAMES])
+    for official, aliases in MODEL_ALIASES.items():
+        names |= dict.fromkeys(alias for alias in aliases if alias.casefold() != _last_part(official))
+    return list(names)
+
+
+def _last_part(name: str) -> str:
+    return name.rpartition("/")[2].casefold()
+
+
+def _similar(last: str, known: list[str]) -> list[str]:
+    """The known names whose last parts are about as near as the nearest, best first; none if that one is far."""
+    scores = {name: difflib.SequenceMatcher(None, last, _last_part(name)).ratio() for name in known}
+    best = max(scores.values())
+    if best < _NEAR:
+        return []
+    return sorted((name for name in known if scores[name] > best - _AS_NEAR), key=lambda name: -scores[name])

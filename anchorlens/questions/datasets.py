@@ -9,29 +9,27 @@ import html
 import json
 import os
 import random
+import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anchorlens.errors import DataError, InputError, did_you_mean
+from anchorlens.errors import DataError, InputError
+from anchorlens.kinds import as_whole, described
 from anchorlens.questions.answers import answer_type
-from anchorlens.questions.example import Dropped, Example, question_id
-from anchorlens.questions.schemas import SCHEMAS, Record, Schema, check_fields, read_row
-from anchorlens.questions.sources import (
-    KNOWN,
-    SAMPLE_SUFFIX,
-    DatasetLike,
-    FrameLike,
-    KnownDataset,
-    Rows,
-    file_rows,
-    hub_rows,
-    known,
-    sample_rows,
-    table_rows,
+from anchorlens.questions.columns import (
+    check_columns,
+    check_fields,
+    misspelt_columns,
+    packed_answers,
+    parse_columns,
+    renamed,
 )
+from anchorlens.questions.example import Dropped, Example, question_id
+from anchorlens.questions.origin import Origin, QASource, find_origin
+from anchorlens.questions.schemas import Record, Row, Schema, read_row
+from anchorlens.questions.sources import KNOWN, DatasetLike, FrameLike, KnownDataset
 from anchorlens.questions.spans import SpanFinder, SpansLike, span_finder
 from anchorlens.questions.templates import match_template
 
@@ -49,8 +47,8 @@ class QAData:
         pool: Every usable row of the whole file, where donors come from; contains ``examples``.
         dropped: Rows of the evaluated draw that were left out, with their reasons.
         pool_dropped: The same reasons counted over the whole file.
-        source: ``hub:akariasai/PopQA[test]``, ``file:popqa.jsonl``, ``sample:popqa``, ``frame`` or ``dataset``.
-        sha256: Of the raw rows in canonical JSON.
+        source: ``hub:akariasai/PopQA[test]``, ``file:popqa.jsonl``, ``sample:popqa``, ``frame``, ``dataset`` or ``list``.
+        sha256: Of the raw rows in canonical JSON, columns renamed as ``columns=`` says.
         limit: How many rows were drawn; None for all.
         seed: Of the draw.
     """
@@ -142,48 +140,9 @@ def known_datasets() -> tuple[KnownDataset, ...]:
     return KNOWN
 
 
-def canonical(row: dict[str, Any]) -> str:
+def canonical(row: Row) -> str:
     """A row as JSON with sorted keys and without spaces: the form that is hashed."""
     return json.dumps(row, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-
-
-def _raw_rows(
-    name: "str | FrameLike | DatasetLike", path: Path | None, config: str | None, split: str | None, revision: str | None
-) -> tuple[Rows, str]:
-    """Raw rows, and the source as outputs name it.
-
-    Raises:
-        InputError: The arguments do not go together, or no set goes by the name.
-    """
-    entry = known(name) if isinstance(name, str) else None
-    from_hub = entry is not None and entry.kind == "hub" and path is None
-    if not from_hub and (config, split, revision) != (None, None, None):
-        raise InputError(
-            "config=, split= and revision= choose a part of a hub data set; leave them out with a file, sample or table."
-        )
-    if not isinstance(name, str):
-        if path is not None:
-            raise InputError("Give a table or path=, not both.")
-        return table_rows(name), "frame" if isinstance(name, FrameLike) else "dataset"
-    if entry is not None and entry.kind == "sample":
-        if path is not None:
-            raise InputError(f"{name!r} is embedded; to read a file of its schema use load_qa({_stem(name)!r}, path=...).")
-        return sample_rows(entry), f"sample:{_stem(name)}"
-    if path is not None:
-        return file_rows(path), f"file:{path.name}"
-    if entry is None:
-        names = [e.name for e in KNOWN]
-        raise InputError(
-            f"No data set goes by the name {name!r}. {did_you_mean(name, names)} To read a file of your own give path=."
-        )
-    config, split = config or entry.config, split or entry.split
-    part = ":".join(filter(None, (config, split))) + (f"@{revision}" if revision else "")
-    return hub_rows(entry.hub_id, config, split, revision), f"hub:{entry.hub_id}[{part}]"
-
-
-def _stem(name: str) -> str:
-    """A known name without the mark of a sample."""
-    return name.removesuffix(SAMPLE_SUFFIX)
 
 
 def _example_ids(records: Sequence[Record], hashes: Sequence[str], schema: Schema, source: str) -> list[str]:
@@ -233,8 +192,40 @@ def _template_relation(record: Record) -> str | None:
     return None if match is None else match.relation
 
 
+def _read(origin: Origin, columns: Mapping[str, str]) -> tuple[list[Row], list[str]]:
+    """Rows under our names, and what to warn of.
+
+    Raises:
+        DataError: There is no row, or a needed column is missing.
+    """
+    raw = origin.read()
+    if not raw:
+        raise DataError(f"{origin.source} has no rows; it needs one row a question.")
+    rows = renamed(raw, columns, origin.schema, origin.source)
+    check_fields(rows, origin.schema, origin.source, own=origin.own)
+    doubts = [misspelt_columns(rows, origin.schema, origin.source) if origin.own else None]
+    doubts.append(packed_answers(rows, origin.schema, origin.source) if origin.cells else None)
+    return rows, [doubt for doubt in doubts if doubt is not None]
+
+
+def _draw(limit: object, seed: object) -> tuple[int | None, int]:
+    """``limit=`` and ``seed=`` as numbers.
+
+    Raises:
+        InputError: They are none, or below 1 and 0.
+    """
+    n, drawn_by = as_whole(limit), as_whole(seed)
+    if limit is not None and n is None:
+        raise InputError(f"limit must be a whole number, or None for all rows; got {described(limit)}.")
+    if n is not None and n < 1:
+        raise InputError(f"limit must be at least 1, or None for all rows; got {n}.")
+    if drawn_by is None or drawn_by < 0:
+        raise InputError(f"seed must be a whole number, at least 0; got {described(seed)}.")
+    return n, drawn_by
+
+
 def load_qa(
-    name: "str | FrameLike | DatasetLike",
+    name: QASource | None = None,
     path: str | os.PathLike[str] | None = None,
     config: str | None = None,
     split: str | None = None,
@@ -244,49 +235,55 @@ def load_qa(
     revision: str | None = None,
     spans: SpansLike = "auto",
     dataset_name: str | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> QAData:
     """Loads a question set and finds the two segments of exact question tokens in every row.
 
     Args:
         name: ``popqa``, ``triviaqa``, ``hotpotqa`` or ``nq`` (from the hub, or with ``path`` from a file of that schema);
-            ``popqa-sample`` and so on (embedded); any other name with ``path``; a pandas frame; a ``datasets.Dataset``.
+            ``popqa-sample`` and so on (embedded); any other name with ``path``; a file of your own (``"mine.csv"``, a
+            ``Path``); a pandas frame; a ``datasets.Dataset``; a list of dictionaries.
         path: A local jsonl, json, csv, tsv or parquet file; in csv and tsv lists are JSON in a cell. The user's own schema:
             ``question``, ``answers`` or ``answer``, and optionally ``id``, ``relation``, ``answer_type``, ``popularity``, and the
             segments as ``subject_span`` and ``property_span`` ([first character, one past the last]) or as the texts ``subject`` and
             ``property``, each occurring exactly once in the question. Annotated segments are read from files of every schema.
+            Without ``name`` the set is called by the file's name, and ``popqa.jsonl`` has the schema of ``popqa``.
         config: Configuration on the hub, instead of the default.
         split: Split on the hub, instead of the default.
         limit: How many rows are drawn from all rows of the file, before any are dropped; None for all. The draw keeps file order.
         seed: Of the draw.
         revision: Branch, tag or commit on the hub.
-        spans: ``auto``, ``rules``, ``annotation``, ``spacy:NAME``, or a function from a question to (subject, property) or None.
-        dataset_name: Name in outputs, instead of ``name`` (of a table: ``frame`` or ``dataset``). For a table, the name of a known
-            set also says which schema it has.
+        spans: ``auto``, ``rules``, ``annotation``, ``spacy:NAME``, or a function from a question to (subject, property) or None;
+            the two as :class:`~anchorlens.questions.example.Span`, as pairs of numbers, or as texts that each occur once.
+        dataset_name: Name in outputs, instead of ``name`` (of a table: ``frame``, ``dataset`` or ``list``). For a table or a file
+            without ``name``, the name of a known set also says which schema it has.
+        columns: Your names for the columns, where they are not ours: ``{"question": "q", "answers": "gold"}``, our field first. For
+            files and tables of any schema. From a shell: ``question=q,answers=gold`` (:func:`parse_columns`).
 
     Returns:
         The rows to evaluate, the pool of all usable rows, and what was dropped.
 
     Raises:
-        InputError: An unknown name or ``spans``, arguments that do not go together, ``limit`` below 1.
-        DataError: A missing, empty, damaged or differently shaped file; repeated ids.
-        SpanError: An annotated span outside its question.
+        InputError: An unknown name, field or ``spans``, arguments that do not go together or are of another kind, ``limit`` below 1.
+        DataError: A missing, empty, damaged or differently shaped file; a column that is not there; repeated ids.
+        SpanError: An annotated span outside its question, or an extractor that gives something else than two segments.
         DownloadError: The hub cannot be reached or has no such set.
     """
-    if limit is not None and (isinstance(limit, bool) or limit < 1):
-        raise InputError(f"limit must be at least 1, or None for all rows; got {limit}.")
+    limit, seed = _draw(limit, seed)
     finder = span_finder(spans)
-    file = None if path is None else Path(path).expanduser()
-    rows, source = _raw_rows(name, file, config, split, revision)
-    if not rows:
-        raise DataError(f"{source} has no rows; it needs one row a question.")
-    label = dataset_name or (name if isinstance(name, str) else source)
-    schema = SCHEMAS.get(_stem(name if isinstance(name, str) else label), SCHEMAS["own"])
-    check_fields(rows, schema, source)
+    origin = find_origin(name, path, config=config, split=split, revision=revision, dataset_name=dataset_name)
+    named = check_columns(columns, origin.schema)
+    if named and not origin.own:
+        raise InputError(f"columns= names the columns of a file or table of your own; {name!r} has its fields. Leave it out.")
+    rows, doubts = _read(origin, named)
+    for doubt in doubts:
+        warnings.warn(doubt, stacklevel=2)
+    label, source = origin.name, origin.source
     texts = [canonical(row) for row in rows]
     hashes = [hashlib.sha256(text.encode("utf8", "surrogatepass")).hexdigest() for text in texts]
     places = [f"{source}, row {i + 1}" for i in range(len(rows))]
-    records = [read_row(row, schema, place) for row, place in zip(rows, places, strict=True)]
-    ids = _example_ids(records, hashes, schema, source)
+    records = [read_row(row, origin.schema, place) for row, place in zip(rows, places, strict=True)]
+    ids = _example_ids(records, hashes, origin.schema, source)
     results = [_example(r, i, label, finder, place) for r, i, place in zip(records, ids, places, strict=True)]
     drawn = range(len(rows)) if limit is None else sorted(random.Random(seed).sample(range(len(rows)), min(limit, len(rows))))
     reasons = Counter(result.reason for result in results if isinstance(result, Dropped))
@@ -301,3 +298,6 @@ def load_qa(
         limit=limit,
         seed=seed,
     )
+
+
+__all__ = ["DatasetLike", "FrameLike", "QAData", "QASource", "canonical", "known_datasets", "load_qa", "parse_columns"]

@@ -6,18 +6,16 @@ be paired with the base's slot by slot. The rule decides who is asked first: row
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from anchorlens.callables import callable_name, takes
 from anchorlens.errors import DonorError, did_you_mean
+from anchorlens.kinds import as_whole, described, shortened
 from anchorlens.questions.example import Example, normalise
 from anchorlens.questions.tokens import TokenRow
-
-STATISTIC_RULES = ("mean", "zero", "noise")
-ROW_RULES = ("same_relation", "random")
-DONOR_RULES = ROW_RULES + STATISTIC_RULES
-ALIGNMENTS = ("equal", "last")
+from anchorlens.vocabulary import ALIGNMENTS, DONOR_RULES
 
 # Anchors that are made of segments; each segment is paired on its own.
 SEGMENTS = {"question": ("subject", "property")}
@@ -32,20 +30,23 @@ class DonorRule(Protocol):
         ...
 
 
-DonorLike: TypeAlias = "str | DonorRule | Callable[[Example, Sequence[Example]], Iterable[Example]]"
+DonorLike: TypeAlias = str | DonorRule | Callable[[Example, Sequence[Example]], Iterable[Example]]
 
 
 def rule_name(rule: DonorLike) -> str:
     """The name of a rule as outputs write it.
 
     Raises:
-        DonorError: No rule goes by this name.
+        DonorError: No rule goes by this name, or it is neither a name nor a function of a base and a pool.
     """
     if isinstance(rule, str):
         if rule not in DONOR_RULES:
             raise DonorError(f"Unknown donor rule {rule!r}. {did_you_mean(rule, DONOR_RULES)}")
         return rule
-    return f"callable:{getattr(rule, '__name__', type(rule).__name__)}"
+    if not callable(rule) or isinstance(rule, type) or not takes(rule, 2):
+        names = ", ".join(map(repr, DONOR_RULES))
+        raise DonorError(f"donors must be {names} or a function (base, pool) -> rows of pool; got {described(rule)}.")
+    return callable_name(rule)
 
 
 def same_kind(base: Example, other: Example) -> bool:
@@ -105,8 +106,12 @@ class DonorPicker:
     def __post_init__(self) -> None:
         if self.align not in ALIGNMENTS:
             raise DonorError(f"Unknown align={self.align!r}. {did_you_mean(self.align, ALIGNMENTS)}")
-        if self.n_donors < 1:
-            raise DonorError(f"n_donors must be at least 1, got {self.n_donors}.")
+        rule_name(self.rule)
+        n_donors = as_whole(self.n_donors)
+        if n_donors is None:
+            raise DonorError(f"n_donors must be a whole number, at least 1; got {described(self.n_donors)}.")
+        if n_donors < 1:
+            raise DonorError(f"n_donors must be at least 1, got {n_donors}.")
         shapes: dict[tuple[int, int], list[TokenRow]] = defaultdict(list)
         for row in self.pool:
             shapes[self._shape(row)].append(row)
@@ -135,12 +140,31 @@ class DonorPicker:
     def _candidates(self, base: TokenRow) -> Iterable[TokenRow]:
         same_shape: list[TokenRow] = self._by_shape.get(self._shape(base), [])  # pyright: ignore
         if callable(self.rule):
-            by_id: dict[str, TokenRow] = self._by_id  # pyright: ignore
-            chosen = self.rule(base.example, tuple(row.example for row in self.pool))
-            return [by_id[e.example_id] for e in chosen if e.example_id in by_id]
+            return self._chosen(self.rule, base)
         if self.rule == "same_relation":
             return [row for row in same_shape if same_kind(base.example, row.example)]
         return list(same_shape)
+
+    def _chosen(self, rule: Callable[[Example, Sequence[Example]], Any], base: TokenRow) -> list[TokenRow]:
+        """Rows that the user's rule chose.
+
+        Raises:
+            DonorError: It gave something else than rows of the pool.
+        """
+        by_id: dict[str, TokenRow] = self._by_id  # pyright: ignore
+        given = rule(base.example, tuple(row.example for row in self.pool))
+        about = f"donors={rule_name(rule)} gave"
+        for_base = f"for {shortened(base.example.question)}; it must give rows of the pool that it is called with (base, pool)"
+        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+            raise DonorError(f"{about} {described(given)} {for_base}.")
+        chosen = list(given)
+        strange = [item for item in chosen if not isinstance(item, Example)]
+        if strange:
+            raise DonorError(f"{about} {described(strange[0])} as a row {for_base}.")
+        found = [by_id[example.example_id] for example in chosen if example.example_id in by_id]
+        if chosen and not found:
+            raise DonorError(f"{about} only rows that are not of the pool {for_base}.")
+        return found
 
     def _eligible(self, base: TokenRow, row: TokenRow) -> bool:
         if row.example.question_id == base.example.question_id or row.answer_ids[0] == base.answer_ids[0]:

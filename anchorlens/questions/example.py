@@ -36,7 +36,8 @@ class Example:
         property: Second segment of E_Q, characters of ``question``; never overlaps ``subject``.
         relation: The relation that the question asks for, where the data set names one.
         answer_type: ``year``, ``number``, ``person``, ``place``, ``yes/no`` or ``other``.
-        span_source: Where the spans come from: ``annotation``, ``template``, ``rules``, ``spacy:NAME`` or ``callable:NAME``.
+        span_source: Where the spans come from: ``annotation``, ``annotation+rules`` (one of the two was annotated, the rules found
+            the other), ``template``, ``rules``, ``spacy:NAME`` or ``callable:NAME``.
         popularity: Monthly page views of the subject (PopQA's ``s_pop``), where known.
     """
 

@@ -17,10 +17,8 @@ from scipy.sparse.csgraph import connected_components
 
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.questions.example import Dropped, Example, normalise
+from anchorlens.vocabulary import DISTRACTORS, FRACTIONS, SPLITS
 
-SPLITS = ("train", "validation", "test")
-FRACTIONS = (0.45, 0.15, 0.4)
-DISTRACTORS = ("matched", "random")
 # Far above any sum of random costs: an assignment keeps a row's own answer only where nothing else is allowed.
 _LAST_RESORT = 1e6
 _FORBIDDEN = 1e9
@@ -153,4 +151,4 @@ def _permuted(group: Sequence[Example], label: str) -> list[Example]:
     return [group[j] for j in chosen.tolist()]
 
 
-__all__ = ["DISTRACTORS", "FRACTIONS", "SPLITS", "GivenAnswers", "given_answers", "split_questions"]
+__all__ = ["GivenAnswers", "given_answers", "split_questions"]

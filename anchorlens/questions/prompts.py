@@ -1,4 +1,4 @@
-"""How a question becomes the text before the answer: ``qa``, ``fewshot(k, seed)`` and ``chat``.
+"""How a question becomes the text before the answer: ``qa``, ``fewshot(k, seed)``, ``chat``, or a text with ``{question}`` in it.
 
 A prompt only makes text. It says where in that text the question stands and what separates the prompt from the answer, so that
 spans of the question can be moved into the whole input without searching for them.
@@ -8,11 +8,13 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from transformers import PreTrainedTokenizerBase
 
+from anchorlens.callables import takes
 from anchorlens.errors import InputError
+from anchorlens.kinds import as_whole, described, listed, shortened
 from anchorlens.questions.example import Example
 
 
@@ -45,7 +47,10 @@ class Prompt(Protocol):
         ...
 
 
-PromptLike: TypeAlias = "str | Prompt"
+PromptLike: TypeAlias = str | Prompt
+
+QUESTION = "{question}"
+_KINDS = "'qa', 'fewshot(4)', 'fewshot(4, seed=1)', 'chat' or a text with {question} in it"
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,48 @@ class ChatPrompt:
         return PromptText(text=text, question_start=start, separator="")
 
 
+@dataclass(frozen=True)
+class TemplatePrompt:
+    """A text of the user's own around the question, such as ``Question: {question}\\nAnswer:``.
+
+    The answer follows after a space. Where the template ends in white space nothing more is put between: spaces at its end are the
+    separator, as in ``Answer: ``, and another white space, as a line's end, belongs to the prompt.
+
+    Attributes:
+        name: The template, a line's end written as ``\\n``; :func:`make_prompt` makes the same prompt of it.
+        before: What stands before the question.
+        after: What stands after it.
+        separator: What stands between that and the answer.
+    """
+
+    name: str
+    before: str
+    after: str
+    separator: str
+
+    @classmethod
+    def of(cls, template: str) -> "TemplatePrompt":
+        """The prompt of a template.
+
+        The two characters ``\\`` and ``n``, as they are typed in a shell, are a line's end. Other braces stay as they are.
+
+        Raises:
+            InputError: The question does not stand in it exactly once.
+        """
+        text = template.replace("\\n", "\n")
+        n = text.count(QUESTION)
+        if n != 1:
+            raise InputError(f"prompt={shortened(template)} has {QUESTION} {n} times; a template has it once.")
+        before, after = text.split(QUESTION)
+        body = after.rstrip(" ")
+        separator = after[len(body) :] or ("" if body and body[-1].isspace() else " ")
+        return cls(name=text.replace("\n", "\\n"), before=before, after=body, separator=separator)
+
+    def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:  # noqa: ARG002
+        """The text before the answer; the tokenizer is not needed."""
+        return PromptText(f"{self.before}{question}{self.after}", len(self.before), self.separator)
+
+
 TRUTH_QUESTION = "Is this answer correct? Answer yes or no."
 
 
@@ -135,27 +182,76 @@ def truth_question(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str:
 _FEWSHOT = re.compile(r"fewshot(?:\(\s*(?:k\s*=\s*)?(\d+)\s*(?:,\s*(?:seed\s*=\s*)?(\d+)\s*)?\))?")
 
 
+def check_prompt(prompt: Any) -> Prompt:
+    """An object as a prompt.
+
+    Raises:
+        InputError: It lacks what a prompt has: a ``name``, and ``render`` that takes a question and a tokenizer.
+    """
+    how = f"A prompt is {_KINDS}, or an object with a name and render(question, tokenizer) that gives a PromptText"
+    if isinstance(prompt, type):
+        raise InputError(f"prompt is the class {prompt.__name__}; give an instance of it: {prompt.__name__}(...).")
+    name, render = getattr(prompt, "name", None), getattr(prompt, "render", None)
+    if not callable(render):
+        raise InputError(f"{how}; got {described(prompt)}.")
+    if not isinstance(name, str) or not name:
+        raise InputError(f"{how}; this {type(prompt).__name__} has no name: a text that stands in every output.")
+    if not takes(render, 2):
+        raise InputError(f"{how}; render of {shortened(name)} does not take these two.")
+    return prompt
+
+
+def rendered(prompt: Prompt, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:
+    """The prompt's text, checked: the question stands where the prompt says.
+
+    Raises:
+        InputError: It is no :class:`PromptText`, or the question does not stand at ``question_start``; the message says where.
+    """
+    made: Any = prompt.render(question, tokenizer)
+    name = shortened(prompt.name)
+    if not isinstance(made, PromptText):
+        raise InputError(f"render of the prompt {name} gave {described(made)}; it must give a PromptText.")
+    start = as_whole(made.question_start)
+    if not isinstance(made.text, str) or not isinstance(made.separator, str) or start is None:
+        raise InputError(
+            f"render of the prompt {name} gave a PromptText whose text and separator are not texts, or whose question_start is no "
+            "whole number."
+        )
+    if start < 0 or made.text[start : start + len(question)] != question:
+        places = [i for i in range(len(made.text)) if made.text.startswith(question, i)] if question else []
+        if not places:
+            raise InputError(f"The prompt {name} does not hold the question {shortened(question)} as it is.")
+        raise InputError(
+            f"The prompt {name} says question_start={start}, but the question stands at {listed(places, most=3)} of its text: "
+            "give the index of its first character."
+        )
+    return made
+
+
 def make_prompt(prompt: PromptLike, evaluated: Sequence[Example], pool: Sequence[Example], seed: int) -> Prompt:
     """The prompt that a name stands for.
 
     Args:
-        prompt: ``"qa"``, ``"fewshot"``, ``"fewshot(k)"``, ``"fewshot(k, seed)"``, ``"chat"``, or a :class:`Prompt` of your own.
+        prompt: ``"qa"``, ``"fewshot"``, ``"fewshot(k)"``, ``"fewshot(k, seed)"``, ``"chat"``, a text with ``{question}`` in it
+            (:class:`TemplatePrompt`), or a :class:`Prompt` of your own.
         evaluated: The rows that will be measured.
         pool: All rows of the file; shots are taken from those that are not evaluated. Where there are too few of them, shots
             are taken from the evaluated rows, which the caller then drops (:attr:`FewShotPrompt.shot_ids`).
         seed: Draws the shots where the name gives no seed of its own.
 
     Raises:
-        InputError: No prompt goes by this name, or there are fewer rows than shots.
+        InputError: No prompt goes by this name, it is no prompt, or there are fewer rows than shots.
     """
     if not isinstance(prompt, str):
-        return prompt
+        return check_prompt(prompt)
     simple: dict[str, Callable[[], Prompt]] = {"qa": QAPrompt, "chat": ChatPrompt}
     if prompt in simple:
         return simple[prompt]()
+    if QUESTION in prompt:
+        return TemplatePrompt.of(prompt)
     match = _FEWSHOT.fullmatch(prompt.strip())
     if match is None:
-        raise InputError(f"Unknown prompt {prompt!r}. Use 'qa', 'fewshot(4)', 'fewshot(4, seed=1)' or 'chat'.")
+        raise InputError(f"Unknown prompt {shortened(prompt)}. Use {_KINDS}.")
     k = int(match[1]) if match[1] else 4
     shot_seed = int(match[2]) if match[2] else seed
     return _few_shot(k, shot_seed, evaluated, pool)

@@ -32,6 +32,23 @@ class Schema:
     ids: tuple[str, ...] = ("id",)
     templated: bool = False
 
+    @property
+    def needed(self) -> tuple[tuple[str, ...], ...]:
+        """Fields without which nothing can be read, each with its other names."""
+        return (("question",), self.answers)
+
+    @property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """Every field that is read, each with its other names."""
+        optional = (self.ids, self.relation, ("answer_type",), self.popularity)
+        segments = (("subject",), ("property",), ("subject_span",), ("property_span",))
+        return (*self.needed, *optional, *segments, *((("subj",),) if self.templated else ()))
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """Every name that is read."""
+        return frozenset(name for group in self.groups for name in group)
+
 
 SCHEMAS = {
     "popqa": Schema("popqa", ("possible_answers", "obj"), ("prop", "relation"), ("s_pop", "popularity"), templated=True),
@@ -71,29 +88,6 @@ class Record:
     property_span: tuple[int, int] | None = None
     popqa_subject: str | None = None
     templated: bool = False
-
-
-def check_fields(rows: Sequence[Row], schema: Schema, source: str) -> None:
-    """Whether the rows have the fields without which nothing can be read.
-
-    Raises:
-        DataError: No row has a question field, or none a field with answers. The message names what is missing and what is there.
-    """
-    there = {field for row in rows for field in row}
-    missing = [] if "question" in there else ["question"]
-    if not there.intersection(schema.answers):
-        missing.append(" or ".join(schema.answers))
-    if missing:
-        fits = [name for name, other in SCHEMAS.items() if "question" in there and there.intersection(other.answers)]
-        cure = (
-            f" Its fields fit: {', '.join(fits)}."
-            if fits
-            else " Rename its fields, or give a frame with question and answers."
-        )
-        raise DataError(
-            f"{source} is not of the schema {schema.name!r}: it lacks {', '.join(missing)}; "
-            f"it has {', '.join(sorted(there)) or 'no field'}.{cure}"
-        )
 
 
 def _text(value: object) -> str | None:

@@ -1,14 +1,15 @@
-"""Raw rows of a question set: from the hub, a local file, an embedded sample, a pandas frame or a ``datasets.Dataset``."""
+"""Raw rows of a question set: from the hub, a file, an embedded sample, a frame, a ``datasets.Dataset`` or a list of rows."""
 
 import csv
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
 from anchorlens.errors import DataError, DownloadError, InputError, did_you_mean
+from anchorlens.kinds import described, listed
 
 Rows = list[dict[str, Any]]
 
@@ -103,19 +104,40 @@ def _plain_rows(rows: list[Any]) -> Rows:
     return [{str(k): v for k, v in ((k, plain(v)) for k, v in row.items()) if v is not None} for row in rows]
 
 
-def table_rows(table: FrameLike | DatasetLike) -> Rows:
-    """Rows of a pandas frame or a ``datasets.Dataset``.
+def is_table(value: object) -> bool:
+    """Whether :func:`table_rows` is where a value belongs, if only to be refused there."""
+    return isinstance(value, Mapping | list | tuple | FrameLike | DatasetLike) and not isinstance(value, type)
+
+
+def table_name(table: object) -> str:
+    """How outputs name a table that has no name."""
+    return "list" if isinstance(table, list | tuple) else "frame" if isinstance(table, FrameLike) else "dataset"
+
+
+def table_rows(table: FrameLike | DatasetLike | Sequence[Mapping[str, Any]]) -> Rows:
+    """Rows of a pandas frame, a ``datasets.Dataset`` or a list of dictionaries.
 
     Raises:
-        DataError: It is a dictionary of splits, or not one of the two.
+        DataError: It is a dictionary, a list of something else, or a frame of another library.
     """
     if isinstance(table, Mapping):
-        raise DataError(f"This is a dictionary with the keys {', '.join(map(str, table))}; give one split of it.")
+        cure = "give a list of rows, [{'question': ..., 'answers': ...}]" if "question" in table else "give one split of it"
+        raise DataError(f"This is a dictionary with the keys {listed(table)}; {cure}.")
+    if isinstance(table, list | tuple):
+        for number, row in enumerate(table, start=1):
+            if not isinstance(row, Mapping):
+                cure = "each row is a dictionary, {'question': ..., 'answers': ...}"
+                raise DataError(f"list, row {number} is {described(row)}; {cure}.")
+        return _plain_rows(list(table))
+    if hasattr(table, "to_dicts"):
+        raise DataError(f"Cannot read questions from {described(table)} of this library; give frame.to_dicts().")
     if isinstance(table, FrameLike):
         return _plain_rows(cast("Any", table).to_dict("records"))
     if hasattr(table, "to_list"):
         return _plain_rows(cast("Any", table).to_list())
-    raise DataError(f"Cannot read questions from a {type(table).__name__}; give a name, a pandas frame or a datasets.Dataset.")
+    raise DataError(
+        f"Cannot read questions from {described(table)}; give a pandas frame, a datasets.Dataset or a list of rows."
+    )
 
 
 def _json_line(line: str, number: int, source: str) -> dict[str, Any]:
@@ -193,20 +215,22 @@ _PARSERS: dict[str, Callable[[str, str], Rows]] = {
 }
 
 
+EXTENSIONS = (*_PARSERS, ".parquet")
+
+
 def file_rows(path: Path) -> Rows:
     """Rows of a local jsonl, json, csv, tsv or parquet file, told apart by its extension.
 
     Raises:
         DataError: The file is missing, empty, of another kind, not UTF-8, or damaged.
     """
-    extensions = [*_PARSERS, ".parquet"]
     if path.is_dir():
-        raise DataError(f"{path} is a directory; give one file ({', '.join(extensions)}).")
+        raise DataError(f"{path} is a directory; give one file ({', '.join(EXTENSIONS)}).")
     if not path.exists():
-        near = [other.name for other in path.parent.iterdir() if other.suffix in extensions] if path.parent.is_dir() else []
+        near = [other.name for other in path.parent.iterdir() if other.suffix in EXTENSIONS] if path.parent.is_dir() else []
         raise DataError(f"There is no file {path}. {did_you_mean(path.name, near) if near else 'Check the path.'}")
-    if path.suffix.lower() not in extensions:
-        raise DataError(f"Cannot read {path.name}: the extension {path.suffix!r} is none of {', '.join(extensions)}.")
+    if path.suffix.lower() not in EXTENSIONS:
+        raise DataError(f"Cannot read {path.name}: the extension {path.suffix!r} is none of {', '.join(EXTENSIONS)}.")
     if path.stat().st_size == 0:
         raise DataError(f"{path.name} is empty; it needs one row a question.")
     if path.suffix.lower() == ".parquet":

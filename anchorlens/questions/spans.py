@@ -7,9 +7,11 @@ whose segments are not found is dropped by the caller under the reason given her
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from anchorlens.callables import callable_name, takes
 from anchorlens.errors import InputError, SpanError, did_you_mean
+from anchorlens.kinds import as_whole, described
 from anchorlens.questions.example import Span
 from anchorlens.questions.parse import parse
 from anchorlens.questions.rules import property_of, rule_spans, subject_of
@@ -17,18 +19,29 @@ from anchorlens.questions.schemas import Record
 from anchorlens.questions.templates import TemplateMatch, match_template
 
 SPAN_MODES = ("auto", "rules", "annotation")
+COMPLETED = "annotation+rules"
+_EXPECTED = (
+    "It must give (subject, property), each a Span, a pair (first character, one past the last) or a text that occurs once in the "
+    "question; or None to drop the row."
+)
 
 
 @runtime_checkable
 class SpanExtractor(Protocol):
     """A way of the user's own to find the two segments of a question."""
 
-    def __call__(self, question: str) -> tuple[Span, Span] | None:
-        """Subject and property as characters of ``question``, disjoint and not empty; None drops the row."""
+    def __call__(self, question: str) -> "tuple[Segment, Segment] | None":
+        """Subject and property, disjoint and not empty: characters of ``question``, or texts that each occur once in it.
+
+        None drops the row.
+        """
         ...
 
 
-SpansLike: TypeAlias = "str | SpanExtractor | Callable[[str], tuple[Span, Span] | None]"
+Segment: TypeAlias = Span | tuple[int, int] | str
+"""What an extractor may give for a segment: characters of the question, or a text that occurs once in it."""
+
+SpansLike: TypeAlias = str | SpanExtractor | Callable[[str], tuple[Segment, Segment] | None]
 
 
 @dataclass(frozen=True)
@@ -48,6 +61,21 @@ class Found:
     reason: str = ""
 
 
+def _check_inside(question: str, name: str, span: Span, where: str) -> None:
+    """A segment inside its question, and not empty.
+
+    Raises:
+        SpanError: It is not; the message names the row and the segment.
+    """
+    if not 0 <= span.start < span.end <= len(question):
+        raise SpanError(
+            f"{where}: {name} span [{span.start}, {span.end}] does not lie in its question of {len(question)} characters; "
+            "spans are [first character, one past the last], counted from 0."
+        )
+    if not span.of(question).strip():
+        raise SpanError(f"{where}: {name} span [{span.start}, {span.end}] covers white space only; give it a word.")
+
+
 def check_spans(question: str, subject: Span, property_: Span, where: str) -> None:
     """Both segments inside the question, not empty and disjoint.
 
@@ -55,20 +83,14 @@ def check_spans(question: str, subject: Span, property_: Span, where: str) -> No
         SpanError: They are not; the message names the row and the segment.
     """
     for name, span in (("subject", subject), ("property", property_)):
-        if not 0 <= span.start < span.end <= len(question):
-            raise SpanError(
-                f"{where}: {name} span [{span.start}, {span.end}] does not lie in its question of {len(question)} characters; "
-                "spans are [first character, one past the last], counted from 0."
-            )
-        if not span.of(question).strip():
-            raise SpanError(f"{where}: {name} span [{span.start}, {span.end}] covers white space only; give it a word.")
+        _check_inside(question, name, span, where)
     if subject.overlaps(property_):
         raise SpanError(
             f"{where}: subject {subject.of(question)!r} and property {property_.of(question)!r} overlap; give two separate segments."
         )
 
 
-def _located(question: str, text: str, name: str, where: str) -> Span:
+def _located(question: str, text: str, name: str, where: str, cure: str) -> Span:
     """The one place of a text in the question.
 
     Raises:
@@ -77,15 +99,19 @@ def _located(question: str, text: str, name: str, where: str) -> Span:
     n = sum(question.startswith(text, i) for i in range(len(question)))
     if n != 1:
         raise SpanError(
-            f"{where}: {name} {text!r} occurs {n} times in the question {question!r}, it must occur exactly once; "
-            f"give its place as {name}_span = [first character, one past the last]."
+            f"{where}: {name} {text!r} occurs {n} times in the question {question!r}, it must occur exactly once; {cure} "
+            "[first character, one past the last]."
         )
     start = question.index(text)
     return Span(start, start + len(text))
 
 
 def _annotated(record: Record, where: str) -> tuple[Span | None, Span | None]:
-    """The segments that the row itself gives, offsets before text."""
+    """The segments that the row itself gives, offsets before text.
+
+    Raises:
+        SpanError: One does not lie in the question.
+    """
     found: list[Span | None] = []
     for name, span, text in (
         ("subject", record.subject_span, record.subject_text),
@@ -93,8 +119,10 @@ def _annotated(record: Record, where: str) -> tuple[Span | None, Span | None]:
     ):
         if span is not None:
             found.append(Span(*span))
+            _check_inside(record.question, name, Span(*span), where)
         else:
-            found.append(_located(record.question, text, name, where) if text else None)
+            cure = f"give its place as {name}_span ="
+            found.append(_located(record.question, text, name, where, cure) if text else None)
     return found[0], found[1]
 
 
@@ -138,10 +166,33 @@ def _completed(question: str, subject: Span | None, property_: Span | None) -> F
     view = parse(question)
     if subject is not None:
         found = property_of(view, subject)
-        return Found(subject, found, "annotation", "" if found else "no_property")
+        return Found(subject, found, COMPLETED, "" if found else "no_property")
     found = subject_of(view)
     clear = found is not None and property_ is not None and not found.overlaps(property_)
-    return Found(found if clear else None, property_, "annotation", "" if clear else "no_subject")
+    return Found(found if clear else None, property_, COMPLETED, "" if clear else "no_subject")
+
+
+def _extracted(given: Any, question: str, source: str, where: str) -> tuple[Span, Span]:
+    """What the user's extractor gave, as spans.
+
+    Raises:
+        SpanError: It is not a pair of spans, of pairs of numbers or of texts, or a text does not occur exactly once.
+    """
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise SpanError(f"{where}: {source} gave {described(given)}. {_EXPECTED}")
+    spans: list[Span] = []
+    for name, segment in zip(("subject", "property"), given, strict=True):
+        if isinstance(segment, Span):
+            spans.append(segment)
+        elif isinstance(segment, str):
+            spans.append(_located(question, segment, name, where, f"let {source} give its place as"))
+        else:
+            ends = [as_whole(end) for end in segment] if isinstance(segment, tuple | list) else []
+            start, end = ends if len(ends) == 2 else (None, None)
+            if start is None or end is None:
+                raise SpanError(f"{where}: {source} gave {described(segment)} as {name}. {_EXPECTED}")
+            spans.append(Span(start, end))
+    return spans[0], spans[1]
 
 
 @dataclass(frozen=True)
@@ -156,7 +207,7 @@ class SpanFinder:
 
     mode: str
     source: str = ""
-    extractor: Callable[[str], tuple[Span, Span] | None] | None = None
+    extractor: Callable[[str], Any] | None = None
 
     def find(self, record: Record, where: str) -> Found:
         """The segments of one row.
@@ -175,8 +226,10 @@ class SpanFinder:
 
     def _find(self, record: Record, where: str) -> Found:
         if self.extractor is not None:
-            pair = self.extractor(record.question)
-            return Found(None, None, self.source, "no_spans") if pair is None else Found(pair[0], pair[1], self.source)
+            given = self.extractor(record.question)
+            if given is None:
+                return Found(None, None, self.source, "no_spans")
+            return Found(*_extracted(given, record.question, self.source, where), self.source)
         if self.mode == "rules":
             return _templated(record, use_subj=False) or _by_rules(record.question)
         subject, property_ = _annotated(record, where)
@@ -195,10 +248,16 @@ def span_finder(spans: SpansLike) -> SpanFinder:
     """What ``spans=`` stands for.
 
     Raises:
-        InputError: No way goes by this name, or spaCy or its pipeline is not installed.
+        InputError: No way goes by this name, it is neither a name nor a function of one question, or spaCy or its pipeline is not
+            installed.
     """
     if not isinstance(spans, str):
-        return SpanFinder("custom", f"callable:{getattr(spans, '__name__', type(spans).__name__)}", spans)
+        if not callable(spans) or isinstance(spans, type) or not takes(spans, 1):
+            raise InputError(
+                f"spans must be 'auto', 'rules', 'annotation', 'spacy:NAME' or a function from a question to (subject, property) or "
+                f"None; got {described(spans)}."
+            )
+        return SpanFinder("custom", callable_name(spans), spans)
     if spans in SPAN_MODES:
         return SpanFinder(spans)
     if spans.startswith("spacy:") and len(spans) > len("spacy:"):

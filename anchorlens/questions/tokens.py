@@ -15,11 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from anchorlens.errors import InputError, SpanError
 from anchorlens.models.card import adds_bos
 from anchorlens.questions.example import Example, Span, normalise
-from anchorlens.questions.prompts import Prompt, PromptText, truth_question
-
-QUESTION_ANCHORS = ("question", "subject", "property", "subject_last", "question_rest", "prompt_last")
-ANSWER_ANCHORS = ("answer", "answer_site", "answer_site_all")
-ANCHORS = QUESTION_ANCHORS + ANSWER_ANCHORS
+from anchorlens.questions.prompts import Prompt, PromptText, check_prompt, rendered, truth_question
 
 
 class RowDropped(Exception):  # noqa: N818 - not an error: the row is counted under its reason
@@ -95,7 +91,8 @@ class RowTokenizer:
         ask: After the answer, ask whether it is right (for the readout ``p_true``).
 
     Raises:
-        InputError: The tokenizer gives no offsets, or BOS is asked for and the tokenizer has none.
+        InputError: The tokenizer gives no offsets, BOS is asked for and the tokenizer has none, or it is no prompt. When a row is
+            made: the prompt is wrong about where the question stands.
     """
 
     def __init__(
@@ -115,7 +112,7 @@ class RowTokenizer:
         if add_bos and tokenizer.bos_token_id is None:
             raise InputError("add_bos=True, but this tokenizer has no BOS token. Leave add_bos out.")
         self.tokenizer = tokenizer
-        self.prompt = prompt
+        self.prompt = check_prompt(prompt)
         self.add_bos = adds_bos(tokenizer) if add_bos is None else add_bos
         self.max_length = max_length
         self.ask = ask
@@ -132,7 +129,7 @@ class RowTokenizer:
 
     def prompt_ids(self, question: str) -> tuple[int, ...]:
         """Ids of the prompt alone, as generation starts from them."""
-        return tuple(self.encode(self.prompt.render(question, self.tokenizer).text)[0])
+        return tuple(self.encode(rendered(self.prompt, question, self.tokenizer).text)[0])
 
     def row(self, example: Example, answer: Answer | None = None, row_id: str | None = None) -> TokenRow:
         """Tokenise one example.
@@ -165,7 +162,7 @@ class RowTokenizer:
         return self._row(f"{base.row_id}~{donor.example_id}", example, question, spans, base.answer)
 
     def _row(self, row_id: str, example: Example, question: str, spans: dict[str, Span], answer: Answer) -> TokenRow:
-        prompt = self.prompt.render(question, self.tokenizer)
+        prompt = rendered(self.prompt, question, self.tokenizer)
         answer_start = len(prompt.text) + len(prompt.separator)
         text = prompt.text + prompt.separator + answer.text
         if self.ask:
@@ -283,4 +280,4 @@ def pad_rows(rows: Sequence[Sequence[int]], pad_id: int = 0) -> TokenBatch:
     return TokenBatch(ids=ids, mask=mask)
 
 
-__all__ = ["ANCHORS", "Answer", "PromptText", "RowDropped", "RowTokenizer", "TokenBatch", "TokenRow", "pad_rows"]
+__all__ = ["Answer", "PromptText", "RowDropped", "RowTokenizer", "TokenBatch", "TokenRow", "pad_rows"]

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import anchorlens as al
-from anchorlens.analysis.pairs import Pair, PairMaker
-from anchorlens.analysis.rows import make_rows
 from anchorlens.models.checkpoint import DEMO, packaged_directory
+from anchorlens.protocols.swap.pairing import Pair, PairMaker
 from anchorlens.questions.donors import DonorPicker
 from anchorlens.questions.prompts import FewShotPrompt, make_prompt
+from anchorlens.questions.tokenised import make_rows
 from anchorlens.questions.tokens import RowTokenizer
 
 ANCHORS = ("question", "answer_site")

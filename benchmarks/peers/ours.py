@@ -8,11 +8,11 @@ import torch
 from protocol import Job, Sweep
 
 from anchorlens import load_model
-from anchorlens.analysis.pairs import Pair, Placement, build_batch
-from anchorlens.analysis.swap_plan import plan_swaps
 from anchorlens.engine.readouts import AnswerReader, ReadPlan, first_token
 from anchorlens.engine.select import choose_engine
 from anchorlens.models.adapter import Adapter
+from anchorlens.protocols.swap.batching import plan_swaps
+from anchorlens.protocols.swap.pairing import Pair, Placement, build_batch
 from anchorlens.questions.example import Example, Span
 from anchorlens.questions.tokens import Answer, TokenRow
 

@@ -8,7 +8,6 @@ from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 from anchorlens.engine.reference import run_swaps
 from anchorlens.engine.select import choose_engine
-from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import FusedBlocks
 from anchorlens.models.load import load_model
@@ -43,11 +42,6 @@ def test_the_oracle_is_used_where_it_is_asked_for(tiny_model):
     picked, told = chosen(Adapter(tiny_model("llama")), "reference")
     assert (picked.name, picked.blocks, picked.reason, picked.cone) == ("reference", "", "", None)
     assert told == []
-
-
-def test_an_unknown_engine_is_an_error(tiny_model):
-    with pytest.raises(InputError, match="Unknown engine='cones'.*Did you mean 'cone'"):
-        choose_engine(Adapter(tiny_model("llama")), "cones", TRIAL)
 
 
 def twice(value, hook):

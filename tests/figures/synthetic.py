@@ -22,6 +22,7 @@ def point(**changes: object) -> dict[str, object]:
         "pathway": "",
         "layer": 0,
         "site": "resid_pre",
+        "probe_site": "",
         "window": 1,
         "direction": "noising",
         "mode": "same_relation",
@@ -29,6 +30,7 @@ def point(**changes: object) -> dict[str, object]:
         "delta_kind": "probability",
         "control": "none",
         "seed": 0,
+        "quantity": "p",
         "trivial": False,
         "delta_p": -10.0,
         "ci_low": -12.0,
@@ -77,6 +79,7 @@ def knockout_frame(
         "readout": "probe",
         "delta_kind": "confidence",
         "site": "",
+        "probe_site": "resid_post",
         "window": 0,
     }
     for m, (model, layers) in enumerate(models.items()):

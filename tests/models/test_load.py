@@ -1,7 +1,7 @@
 """From a name to a model, and one clear error for each way that it can fail. No test here reaches the network."""
 
+import inspect
 import shutil
-import socket
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,58 +18,15 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 from anchorlens.errors import CheckpointError, DownloadError, InputError, ModelNotFoundError, UnsupportedModelError
 from anchorlens.models import devices, hub
-from anchorlens.models.load import load_model
+from anchorlens.models.card import card_of
+from anchorlens.models.load import as_hooked, load_model
+from tests.models.hubs import COMMIT, failing_hub, refused
 from tests.models.tiny import FAMILIES, random_model, save_model
 from tests.tokenizers_small import small_tokenizer
-
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
-
-def refused(status: int) -> httpx.Response:
-    return httpx.Response(status, request=httpx.Request("GET", "https://hub.example/model"))
-
-
-@pytest.fixture
-def no_sockets(monkeypatch):
-    """Any attempt to connect is an error of its own."""
-
-    def connect(self, address):
-        raise AssertionError(f"a connection to {address} was tried")
-
-    monkeypatch.setattr(socket.socket, "connect", connect)
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_kwargs: pytest.fail("a host name was looked up"))
-
-
-@pytest.fixture
-def fake_hub(monkeypatch, tmp_path, no_sockets):
-    """A hub that serves one local directory, in the layout of the hub's cache; records what was asked for."""
-    asked: list[tuple[str, str | None, str | None]] = []
-
-    def serve(source: Path):
-        snapshot = tmp_path / "hub" / "snapshots" / COMMIT
-        shutil.copytree(source, snapshot)
-
-        def one(repo, filename, *, revision=None, token=None):
-            asked.append((repo, revision, token))
-            return str(snapshot / filename)
-
-        monkeypatch.setattr(huggingface_hub, "hf_hub_download", one)
-        monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda _repo, **_options: str(snapshot))
-        return asked
-
-    return serve
-
-
-def failing_hub(monkeypatch, error):
-    def fail(*args, **kwargs):
-        raise error
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-
 
 # --- what works ---------------------------------------------------------------------------------------------------------------
 
@@ -234,7 +191,7 @@ def test_unsupported_hub_model_is_refused_before_its_weights_are_fetched(fake_hu
         (
             RepositoryNotFoundError("no", response=refused(404)),
             ModelNotFoundError,
-            r"Did you mean .*'meta-llama/Llama-3\.2-3B'",
+            r"Did you mean 'meta-llama/Llama-3\.2-3B'",
         ),
         (RevisionNotFoundError("no", response=refused(404)), ModelNotFoundError, r"has no revision 'v9'"),
         (EntryNotFoundError("config.json"), CheckpointError, r"lacks a file .*config\.json"),
@@ -284,7 +241,10 @@ def test_offline_loads_what_is_in_the_hubs_cache(monkeypatch, no_sockets, tmp_pa
         ("./nowhere/model", "There is no file or directory './nowhere/model'"),
         ("missing.gguf", r"There is no file or directory 'missing\.gguf'"),
         ("a/b/c/d", "There is no file or directory 'a/b/c/d'"),
-        ("smollm2-135m-instuct", "There is no file or directory 'smollm2-135m-instuct'|Did you mean 'smollm2-135m-instruct'"),
+        ("smollm2-135m-instuct", r"Did you mean 'smollm2-135m-instruct'\? Names on the hub"),
+        ("llama-3.2-1b", r"Did you mean 'meta-llama/Llama-3\.2-1B'\? Names on the hub"),
+        ("~nobody-of-this-name/model", "There is no file or directory '~nobody-of-this-name/model'"),
+        ("a\0b", r"There is no file or directory 'a\\x00b'"),
     ],
 )
 def test_names_that_cannot_be(monkeypatch, name, message):
@@ -312,6 +272,156 @@ def test_arguments_that_cannot_be(tiny, tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             call()
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_an_empty_name_is_not_the_current_directory(name):
+    with pytest.raises(InputError) as caught:
+        load_model(name)
+    assert str(caught.value) == (
+        "The model's name is empty: give a name (`anchorlens models` lists some), a directory or a .gguf file; '.' is the current "
+        "directory."
+    )
+
+
+def test_a_name_that_no_file_system_takes():
+    with pytest.raises(InputError, match="File name too long|No model goes by"):
+        load_model("a" * 5000)
+
+
+NO_MODELS = {
+    "None": (lambda: None, "not None."),
+    "number": (lambda: 5, "not 5."),
+    "bytes": (lambda: b"gpt2", "not b'gpt2'."),
+    "list": (lambda: ["gpt2"], "not an object of type list."),
+    "module": (lambda: torch.nn.Linear(2, 2), "not an object of type Linear."),
+    "class": (
+        lambda: transformers.GPT2LMHeadModel,
+        "not the class GPT2LMHeadModel: make a model of it first, for example with ",
+    ),
+    "state": (lambda: torch.nn.Linear(2, 2).state_dict(), "not a dict of weights: save the whole model with save_pretrained"),
+    "config": (
+        lambda: {"model_type": "gpt2"},
+        "not a dict: save the whole model with save_pretrained and give that directory.",
+    ),
+}
+
+
+def unchecked(function):
+    """As users call it: without the checks of types that the tests switch on."""
+    return inspect.unwrap(function)
+
+
+@pytest.mark.parametrize("kind", NO_MODELS)
+def test_what_is_no_model_is_told_what_one_is(kind):
+    make, ending = NO_MODELS[kind]
+    for function, beginning in (
+        (
+            load_model,
+            "A model is given as a name (`anchorlens models` lists some), a Hugging Face directory, a .gguf file, ",
+        ),
+        (
+            as_hooked,
+            "swap_sweep and the others take a model from al.load_model(...), its name or directory, a HookedTransformer",
+        ),
+    ):
+        with pytest.raises(InputError) as caught:
+            unchecked(function)(make())
+        assert str(caught.value).startswith(beginning)
+        assert ending in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "gpu"}, "There is no device 'gpu'"),
+        ({"device": 3.5}, r"There is no device 3\.5\. Give 'cuda'"),
+        ({"device": ""}, "There is no device ''"),
+        ({"device": "xpu"}, r"not on 'xpu'\. Use device='cpu'"),
+        ({"dtype": "float23"}, r"dtype='float23' is no type that models run in\. Did you mean 'float32'"),
+        ({"dtype": "atuo"}, "Did you mean 'auto'"),
+        ({"dtype": 5}, "dtype='5' is no type"),
+        ({"dtype": torch.int8}, "dtype='int8' is no type"),
+        ({"revision": 5}, r"revision=5 is no branch, tag or commit of a repository\. Leave it out"),
+        ({"revision": " "}, "revision=' ' is no branch"),
+        ({"token": 17}, "token= takes the text of an access token"),
+        ({"parity_tolerance": 0}, "parity_tolerance=0 is no bound: give a number above 0"),
+        ({"parity_tolerance": float("nan")}, "parity_tolerance=nan is no bound"),
+        ({"parity_tolerance": "1"}, "parity_tolerance='1' is no bound"),
+        ({"tokenizer": 5}, "tokenizer=5 is neither a tokenizer nor a directory"),
+        ({"tokenizer": ""}, "tokenizer='' is neither a tokenizer nor a directory"),
+        ({"tokenizer": transformers.AutoTokenizer}, "tokenizer=the class AutoTokenizer is neither"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_before_the_model_is_looked_up(options, message):
+    with pytest.raises(InputError, match=message) as caught:
+        unchecked(load_model)("./no/such/model", **options)
+    assert type(caught.value) is InputError
+    assert "17" not in str(caught.value), "a token is not quoted"
+
+
+def test_cuda_that_is_not_there_is_refused_before_the_model_is_looked_up(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError) as caught:
+        load_model("./no/such/model", device="cuda")
+    assert str(caught.value) == "Device 'cuda' was asked for; torch sees 0 CUDA devices here: use device='cpu'."
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(InputError, match=r"torch sees 2 CUDA devices here: device='cuda:1' is the last\."):
+        load_model("./no/such/model", device="cuda:2")
+
+
+def test_apples_gpus_have_no_float64(monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    with pytest.raises(InputError, match=r"Apple's GPUs have no float64\. Use dtype='float32'"):
+        load_model("./no/such/model", device="mps", dtype="float64")
+
+
+# --- a model, or what becomes one ---------------------------------------------------------------------------------------------
+
+
+def test_a_hooked_transformer_is_taken_as_it_is(tiny_model):
+    model = tiny_model("gpt2")
+    card = card_of(model)
+    assert as_hooked(model) is model
+    assert card_of(model) is card, "its card still says where it came from"
+    with pytest.raises(InputError, match="keeps its device and dtype"):
+        as_hooked(model, device="cpu")
+
+
+def test_a_hooked_transformer_of_the_users_own_is_not_touched(tiny_model):
+    model = HookedTransformer(
+        HookedTransformerConfig(n_layers=1, d_model=8, d_head=4, n_ctx=16, d_vocab=30, act_fn="relu", seed=0)
+    )
+    before = set(vars(model))
+    assert as_hooked(model) is model
+    assert set(vars(model)) == before, "no card that would grow old when the weights change"
+
+
+@pytest.mark.parametrize("as_path", [str, Path])
+def test_a_name_becomes_a_hooked_transformer(tiny, tiny_model, as_path):
+    model = as_hooked(as_path(tiny("gpt2")), device="cpu", dtype="float64")
+    card = card_of(model)
+    assert (card.source, card.name, card.dtype) == ("directory", "gpt2", "float64")
+    assert card.tokenizer_sha256 == card_of(tiny_model("gpt2")).tokenizer_sha256
+
+
+def test_a_live_hugging_face_model_becomes_a_hooked_transformer(tiny, tiny_model):
+    live = transformers.AutoModelForCausalLM.from_pretrained(tiny("gpt2"))
+    with pytest.raises(InputError) as caught:
+        as_hooked(live)
+    assert str(caught.value) == (
+        "A live Hugging Face model comes without its tokenizer. Pass tokenizer=, as in al.load_model(model, tokenizer=...)."
+    )
+    model = as_hooked(live, device="cpu", tokenizer=tiny("gpt2"))
+    assert card_of(model).weights_sha256 == card_of(tiny_model("gpt2")).weights_sha256
+
+
+def test_a_live_model_whose_weights_lie_elsewhere(tiny):
+    with torch.device("meta"):
+        live = transformers.AutoModelForCausalLM.from_config(FAMILIES["gpt2"]())
+    with pytest.raises(InputError, match=r"not in memory \(device 'meta'\)\. Load it without device_map"):
+        load_model(live, device="cpu", tokenizer=tiny("gpt2"))
 
 
 # --- device and dtype ---------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def bad_files(folder: Path) -> dict[str, tuple[Path, str]]:
         "json shape": ("e.json", '{"rows": []}', "e.json must hold a list of objects, or an object with such a list under 'data'."),
         "extension": ("f.xlsx", "x", "Cannot read f.xlsx: the extension '.xlsx' is none of .jsonl, .json, .csv, .tsv, .parquet."),
         "cells": ("g.csv", "question,answer\nWho wrote Emma,A,B\n", "g.csv: line 2 has more cells than the header has columns"),
-        "fields": ("h.csv", "query,answer\nWho,Me\n", "is not of the schema 'own': it lacks question; it has answer, query."),
+        "fields": ("h.csv", "query,answer\nWho,Me\n", "is not of the schema 'own': it lacks question. It has answer, query."),
         "parquet": ("i.parquet", "no parquet at all", "i.parquet is not a readable parquet file"),
         "number": ("j.csv", "question,answer,popularity\nWho is Ed?,A,many\n", "popularity or s_pop must be a number, got 'many'."),
         "span": ("k.csv", 'question,answer,subject_span\nWho wrote Ed?,A,"[1]"\n', "subject_span must be [first"),
@@ -71,7 +71,7 @@ def test_a_file_of_another_schema_names_what_is_missing(tmp_path):
     with pytest.raises(
         DataError,
         match=re.escape(
-            "not of the schema 'popqa': it lacks possible_answers or obj; it has answer, question. Its fields fit: triviaqa"
+            "not of the schema 'popqa': it lacks possible_answers (or obj). It has answer, question. Its fields fit: triviaqa"
         ),
     ):
         load_qa("popqa", path=path)
@@ -81,7 +81,20 @@ def test_a_file_of_another_schema_names_what_is_missing(tmp_path):
     ("arguments", "message"),
     [
         ({"name": "popqq"}, "No data set goes by the name 'popqq'. Did you mean 'popqa'"),
-        ({"name": "popqa.jsonl"}, "To read a file of your own give path=."),
+        ({"name": "mine"}, "To read a file of your own give path=, or the file in place of the name."),
+        ({"name": "popqa.jsonl"}, "There is no file popqa.jsonl. Check the path."),
+        ({"name": Path("popqa")}, "There is no file popqa. Check the path."),
+        (
+            {"name": "mine.csv", "columns": {"qestion": "q"}},
+            "the schema 'own' has no field 'qestion'. Did you mean 'question' or 'relation'?",
+        ),
+        ({"name": "x" * 5000}, "No data set goes by the name 'xxx"),
+        ({"name": "null\0character"}, "No data set goes by the name 'null\\x00character'"),
+        ({"name": Path("a.csv"), "path": "b.csv"}, "Give the file once: as the first argument or as path=."),
+        ({"name": " ", "path": "b.csv"}, "The name of the data set is empty; leave it out, and it is the file's."),
+        ({"name": OWN, "path": "x.jsonl"}, "Give a table or path=, not both."),
+        ({"name": OWN, "split": "test"}, "config=, split= and revision= choose a part of a hub data set"),
+        ({"name": "nq", "split": ""}, "split must be a name, got ''."),
         ({"name": "popqa", "limit": 0}, "limit must be at least 1, or None for all rows; got 0."),
         (
             {"name": "popqa-sample", "path": "x.jsonl"},
@@ -104,3 +117,51 @@ def test_a_dictionary_of_splits_is_an_error():
     splits = datasets.DatasetDict({"train": datasets.Dataset.from_list(OWN[:1])})
     with pytest.raises(DataError, match=re.escape("This is a dictionary with the keys train; give one split of it.")):
         load_qa(splits)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ([], "list has no rows; it needs one row a question."),
+        (
+            [{"question": "q", "answers": "a"}, "popqa"],
+            "list, row 2 is 'popqa'; each row is a dictionary, {'question': ..., 'answ",
+        ),
+        (
+            {"question": ["q"], "answers": ["a"]},
+            "with the keys question, answers; give a list of rows, [{'question': ..., 'ans",
+        ),
+        (
+            {f"split{i}": 0 for i in range(20)},
+            "keys split0, split1, split2, split3, split4, split5, split6, split7 and 12 more; g",
+        ),
+    ],
+)
+def test_wrong_tables_are_one_clear_error(unchecked, table, message):
+    with pytest.raises(DataError, match=re.escape(message)):
+        load_qa(table)
+
+
+def test_a_frame_of_another_library_is_told_how_to_be_given(unchecked):
+    class DataFrame:
+        columns = ("question", "answers")
+
+        def to_dict(self, *, as_series=True):
+            raise AssertionError("not asked for")
+
+        def to_dicts(self):
+            return OWN
+
+    with pytest.raises(
+        DataError, match=re.escape("Cannot read questions from a DataFrame of this library; give frame.to_dicts()")
+    ):
+        load_qa(DataFrame())
+    assert len(load_qa(DataFrame().to_dicts())) == 1
+
+
+def test_a_long_row_of_columns_is_cut_short():
+    row = {f"column{i:02}": "x" for i in range(40)}
+    with pytest.raises(DataError, match=re.escape("It has column00, column01, ")) as caught:
+        load_qa([row])
+    assert "column07 and 32 more." in str(caught.value)
+    assert "column08" not in str(caught.value)

@@ -309,6 +309,29 @@ def test_a_callable_extractor_serves_load_qa():
         load_qa(pandas.DataFrame(OWN), spans=lambda _: (Span(0, 1), Span(3, 30)))
 
 
+def test_a_callable_extractor_may_give_pairs_or_texts():
+    rows = [{"question": "Who wrote Emma?", "answers": "Austen"}, {"question": "Who wrote Ada?", "answers": "Nabokov"}]
+    pairs = load_qa(rows, spans=lambda question: ((10, len(question) - 1), (4, 9)))
+    texts = load_qa(rows, spans=lambda question: (question[10:-1], "wrote"))
+    assert pairs.examples == texts.examples
+    assert spans_of(pairs) == [("Emma", "wrote", "callable:<lambda>"), ("Ada", "wrote", "callable:<lambda>")]
+    with pytest.raises(
+        SpanError, match=re.escape("list, row 2: subject 'Emma' occurs 0 times in the question 'Who wrote Ada?'")
+    ):
+        load_qa(rows, spans=lambda _: ("Emma", "wrote"))
+
+
+def test_one_annotated_segment_is_told_from_two():
+    row = {"question": "Who wrote Emma?", "answers": "Austen", "subject_span": [10, 14]}
+    assert spans_of(load_qa([row])) == [("Emma", "wrote", "annotation+rules")]
+    assert spans_of(load_qa([{**row, "property": "wrote"}])) == [("Emma", "wrote", "annotation")]
+    assert "spans annotation 1, annotation+rules 1 |" in repr(load_qa([row, {**row, "property": "wrote"}]))
+    with pytest.raises(
+        SpanError, match=re.escape("list, row 1: subject span [0, 400] does not lie in its question of 15 characters")
+    ):
+        load_qa([{**row, "subject_span": [0, 400]}])
+
+
 def test_repr_html_and_frame_show_counts_and_share():
     data = load_qa(
         pandas.DataFrame([*OWN, {"id": "<d>", "question": "", "answers": ["x"]}]), dataset_name="<mine>", limit=4, seed=3

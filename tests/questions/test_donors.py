@@ -1,5 +1,8 @@
 """Who may be a donor, how positions are paired, and where the null goes."""
 
+import re
+
+import numpy
 import pytest
 
 from anchorlens.errors import DonorError
@@ -136,3 +139,62 @@ def test_unknown_names_are_refused():
         picker((), align="lst")
     with pytest.raises(DonorError, match="n_donors must be at least 1, got 0"):
         picker((), n_donors=0)
+
+
+@pytest.mark.parametrize(
+    ("rule", "shown"),
+    [
+        (None, "None"), (3, "3"), (("random",), "('random',)"), (dict, "the class dict"), (lambda base: [], "a function"),
+        (lambda: (), "a function"), (object(), "an object"),
+    ],
+)  # fmt: skip
+def test_a_rule_of_another_kind_is_refused(unchecked, rule, shown):
+    message = (
+        "donors must be 'same_relation', 'random', 'mean', 'zero', 'noise' or a function (base, pool) -> rows of pool; "
+        f"got {shown}."
+    )
+    with pytest.raises(DonorError, match=re.escape(message)):
+        rule_name(rule)
+    with pytest.raises(DonorError, match=re.escape(message)):
+        picker((), rule=rule)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            lambda pool: None,
+            "donors=callable:rule gave None for 'What is the capital of France?'; it must give rows of the pool that",
+        ),
+        (lambda pool: "Japan", "donors=callable:rule gave 'Japan' for"),
+        (lambda pool: pool[1], "donors=callable:rule gave an Example for"),
+        (lambda pool: {"Japan": pool[1]}, "donors=callable:rule gave a dict for"),
+        (lambda pool: ["Japan"], "donors=callable:rule gave 'Japan' as a row for"),
+        (lambda pool: [pool[1], None], "donors=callable:rule gave None as a row for"),
+        (lambda pool: [capital("Mali", "Bamako")], "donors=callable:rule gave only rows that are not of the pool for"),
+    ],
+)
+def test_what_a_rule_may_not_give(unchecked, pool, given, message):
+    def rule(base, candidates):
+        return given(candidates)
+
+    with pytest.raises(DonorError, match=re.escape(message)):
+        picker(pool, rule=rule).pick(pool[0])
+
+
+def test_a_rule_may_give_nothing_and_strangers_beside_rows_of_the_pool(pool):
+    assert picker(pool, rule=lambda base, candidates: ()).pick(pool[0]) == ()
+    mixed = picker(pool, align="last", rule=lambda base, candidates: iter([capital("Mali", "Bamako"), *candidates])).pick(
+        pool[0]
+    )
+    assert {row.row_id for row in mixed} == {row.row_id for row in picker(pool, align="last", rule="random").pick(pool[0])}
+
+
+@pytest.mark.parametrize(("n", "shown"), [(2.5, "2.5"), ("2", "'2'"), (True, "True"), (None, "None")])
+def test_n_donors_of_another_kind_is_refused(unchecked, n, shown):
+    with pytest.raises(DonorError, match=re.escape(f"n_donors must be a whole number, at least 1; got {shown}.")):
+        picker((), n_donors=n)
+
+
+def test_n_donors_of_numpy_is_a_number(unchecked, pool):
+    assert picker(pool, n_donors=numpy.int64(2)).pick(pool[-1]) == picker(pool, n_donors=2).pick(pool[-1])

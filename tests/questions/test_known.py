@@ -3,11 +3,11 @@
 import pytest
 
 import anchorlens as al
-from anchorlens.analysis.rows import generate_answers
 from anchorlens.engine.generate import exact_answer, is_right
 from anchorlens.models.adapter import Adapter
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import RowTokenizer
+from anchorlens.truth.own_answers import generate_answers
 
 
 @pytest.mark.slow

@@ -1,9 +1,12 @@
 """Prompts by name, and shots that are never evaluated."""
 
+import re
+from types import SimpleNamespace
+
 import pytest
 
 from anchorlens.errors import InputError
-from anchorlens.questions.prompts import FewShotPrompt, QAPrompt, make_prompt
+from anchorlens.questions.prompts import FewShotPrompt, PromptText, QAPrompt, TemplatePrompt, make_prompt
 from tests.questions.make import capitals
 from tests.tokenizers_small import small_tokenizer
 
@@ -43,8 +46,91 @@ def test_where_all_rows_are_evaluated_shots_are_taken_from_them():
 
 @pytest.mark.parametrize("name", ["few", "fewshot(x)", "QA", "fewshot(4", ""])
 def test_unknown_prompt_says_what_is_known(name):
-    with pytest.raises(InputError, match="Unknown prompt .* Use 'qa', 'fewshot"):
+    with pytest.raises(InputError, match="Unknown prompt .* Use 'qa', 'fewshot.*, 'chat' or a text with {question} in it"):
         make_prompt(name, capitals().examples, capitals().pool, 0)
+
+
+@pytest.mark.parametrize(
+    ("template", "before_answer"),
+    [
+        ("Question: {question}\nAnswer:", "Question: Who?\nAnswer:| |"),
+        (r"Question: {question}\nAnswer:", "Question: Who?\nAnswer:| |"),
+        ("Question: {question}\nAnswer: ", "Question: Who?\nAnswer:| |"),
+        ("Q: {question}\nA:   ", "Q: Who?\nA:|   |"),
+        ("Q: {question}\nA:\n", "Q: Who?\nA:\n||"),
+        ("Q: {question}\nA:\n ", "Q: Who?\nA:\n| |"),
+        ("Q: {question}\tA:\t", "Q: Who?\tA:\t||"),
+        ("{question}", "Who?| |"),
+        ("{question} ", "Who?| |"),
+        ('{"q": "{question}", "a": {0} {} {x!r', '{"q": "Who?", "a": {0} {} {x!r| |'),
+        ("{{question}}", "{Who?}| |"),
+    ],
+)
+def test_a_template_is_what_stands_around_the_question(template, before_answer):
+    prompt = make_prompt(template, (), (), 0)
+    made = prompt.render("Who?", TOKENIZER)
+    assert f"{made.text}|{made.separator}|" == before_answer
+    assert made.text[made.question_start :].startswith("Who?")
+    again = make_prompt(prompt.name, (), (), 0)
+    assert again == prompt
+
+
+def test_a_template_of_qa_is_qa():
+    made = make_prompt("Q: {question}\nA:", (), (), 0)
+    assert isinstance(made, TemplatePrompt)
+    assert made.name == r"Q: {question}\nA:"
+    for question in ("Who?", "What is {question}?"):
+        assert made.render(question, TOKENIZER) == QAPrompt().render(question, TOKENIZER)
+
+
+def test_a_template_has_the_question_once():
+    with pytest.raises(
+        InputError, match=re.escape("prompt='{question} {question}' has {question} 2 times; a template has it once.")
+    ):
+        make_prompt("{question} {question}", (), (), 0)
+
+
+class Named:
+    name = "named"
+
+    def render(self, question, tokenizer):
+        return PromptText(question, 0, " ")
+
+
+class Short(Named):
+    def render(self, question):
+        return PromptText(question, 0, " ")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        (Named, "prompt is the class Named; give an instance of it: Named(...)."),
+        (Named().render, "or an object with a name and render(question, tokenizer) that gives a PromptText; got a method."),
+        (
+            ("qa", 2),
+            "A prompt is 'qa', 'fewshot(4)', 'fewshot(4, seed=1)', 'chat' or a text with {question} in it, or an object with a",
+        ),
+        (3, "that gives a PromptText; got 3."),
+        (None, "that gives a PromptText; got None."),
+        (SimpleNamespace(name="x"), "that gives a PromptText; got a SimpleNamespace."),
+        (SimpleNamespace(name="x", render=3), "that gives a PromptText; got a SimpleNamespace."),
+        (SimpleNamespace(render=Named().render), "this SimpleNamespace has no name: a text that stands in every output."),
+        (
+            SimpleNamespace(render=Named().render, name=3),
+            "this SimpleNamespace has no name: a text that stands in every output.",
+        ),
+        (Short(), "render of 'named' does not take these two."),
+    ],
+)
+def test_an_object_that_is_no_prompt_is_told_what_one_is(unchecked, prompt, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        make_prompt(prompt, (), (), 0)
+
+
+def test_a_prompt_of_the_users_own_is_taken():
+    prompt = Named()
+    assert make_prompt(prompt, (), (), 0) is prompt
 
 
 def test_more_shots_than_questions():

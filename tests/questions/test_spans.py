@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from types import ModuleType, SimpleNamespace
 
+import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -209,9 +210,9 @@ def test_annotations_win_over_rules():
     both = auto.find(record(question, subject_span=(18, 22), property_text="wrote"), "row 1")
     assert words(question, both) == ("Bath", "wrote", "annotation")
     one = auto.find(record(question, subject_text="Bath"), "row 1")
-    assert words(question, one) == ("Bath", "wrote", "annotation")
+    assert words(question, one) == ("Bath", "wrote", "annotation+rules")
     other = auto.find(record(question, property_text="Emma"), "row 1")
-    assert words(question, other) == (None, "Emma", "annotation")
+    assert words(question, other) == (None, "Emma", "annotation+rules")
     assert other.reason == "no_subject"
     ruled = span_finder("rules").find(record(question, subject_text="Bath", property_text="wrote"), "row 1")
     assert words(question, ruled) == ("Emma", "wrote", "rules")
@@ -257,6 +258,68 @@ def test_popqa_subj_that_repeats_the_property_stays_in_its_slot():
 def test_wrong_annotations_are_errors(fields, message):
     with pytest.raises(SpanError, match=re.escape(message)):
         span_finder("auto").find(record("Who wrote Bob Bob?", **fields), "row 7")
+
+
+@pytest.mark.parametrize("mode", ["auto", "annotation"])
+@pytest.mark.parametrize("name", ["subject", "property"])
+def test_one_annotated_span_is_checked_like_two(mode, name):
+    with pytest.raises(
+        SpanError, match=re.escape(f"row 7: {name} span [0, 400] does not lie in its question of 18 characters")
+    ):
+        span_finder(mode).find(record("Who wrote Bob Bob?", **{f"{name}_span": (0, 400)}), "row 7")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ((10, 14), (4, 9)),
+        [[10, 14], [4, 9]],
+        ("Emma", "wrote"),
+        (Span(10, 14), "wrote"),
+        (numpy.array([10, 14]).tolist(), (4, 9)),
+    ],
+)
+def test_an_extractor_may_give_pairs_and_texts(given):
+    question = "Who wrote Emma?"
+    assert words(question, span_finder(lambda _: given).find(record(question), "r")) == ("Emma", "wrote", "callable:<lambda>")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            ("Bob", "wrote"),
+            "r: subject 'Bob' occurs 2 times in the question 'Who wrote Bob Bob?', it must occur exactly once; let call",
+        ),
+        (("wrote", "Al"), "r: property 'Al' occurs 0 times in the question 'Who wrote Bob Bob?'"),
+        (
+            "Bob",
+            "r: callable:given_by_user gave 'Bob'. It must give (subject, property), each a Span, a pair (first character",
+        ),
+        (7, "r: callable:given_by_user gave 7. It must give (subject, property)"),
+        (((1, 2),), "r: callable:given_by_user gave ((1, 2),). It must give"),
+        (((4, 9), (1.0, 2.0)), "r: callable:given_by_user gave (1.0, 2.0) as property. It must give"),
+        (((4, 9, 10), (1, 2)), "r: callable:given_by_user gave (4, 9, 10) as subject. It must give"),
+        (((True, 3), (4, 9)), "r: callable:given_by_user gave (True, 3) as subject. It must give"),
+        ((None, (4, 9)), "r: callable:given_by_user gave None as subject. It must give"),
+        (((4, 99), (0, 3)), "r: subject span [4, 99] does not lie in its question of 18 characters"),
+        (("Who wr", "wrote"), "r: subject 'Who wr' and property 'wrote' overlap; give two separate segments."),
+    ],
+)
+def test_what_an_extractor_may_not_give(unchecked, given, message):
+    def given_by_user(question):
+        return given
+
+    with pytest.raises(SpanError, match=re.escape(message)):
+        span_finder(given_by_user).find(record("Who wrote Bob Bob?"), "r")
+
+
+@pytest.mark.parametrize("spans", [3, None, ("subject", "property"), Span, lambda: None, lambda question, answer: None])
+def test_spans_of_another_kind_are_refused(unchecked, spans):
+    with pytest.raises(
+        InputError, match=re.escape("spans must be 'auto', 'rules', 'annotation', 'spacy:NAME' or a function from a")
+    ):
+        span_finder(spans)
 
 
 def test_a_callable_finds_spans_and_is_checked():

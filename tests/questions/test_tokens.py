@@ -1,12 +1,14 @@
 """Positions of anchors, BOS, prompts that are prefixes, and padding."""
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchorlens.errors import InputError, SpanError
 from anchorlens.questions.example import Example, Span, question_id
-from anchorlens.questions.prompts import ChatPrompt, FewShotPrompt, QAPrompt
+from anchorlens.questions.prompts import ChatPrompt, FewShotPrompt, PromptText, QAPrompt, make_prompt
 from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, anchor_positions, pad_rows
 from tests.questions.make import capital, example
 from tests.tokenizers_small import small_tokenizer
@@ -122,8 +124,6 @@ def test_position_0_is_never_an_anchor():
         name = "bare"
 
         def render(self, question, tokenizer):
-            from anchorlens.questions.prompts import PromptText
-
             return PromptText(question, 0, " ")
 
     row_example = example("France has what capital", "France", "capital", "Paris")
@@ -137,14 +137,85 @@ def test_prompt_that_is_no_prefix_drops_the_row():
         name = "merging"
 
         def render(self, question, tokenizer):
-            from anchorlens.questions.prompts import PromptText
-
             return PromptText(f"Q: {question}\nA capi", 3, "")
 
     tok = small_tokenizer("byte", bos=False)
     assert "Ġcapital" in tok.get_vocab(), "the test needs ' capital' to be one token"
     with pytest.raises(RowDropped, match="prompt_not_prefix"):
         RowTokenizer(tok, Merging()).row(capital("France", "tal"))
+
+
+class Wrong:
+    """A prompt that makes what it is told to."""
+
+    name = "wrong"
+
+    def __init__(self, made):
+        self.made = made
+
+    def render(self, question, tokenizer):
+        return self.made(question)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (
+            lambda q: PromptText(f"Question: {q}\nAnswer:", 0, " "),
+            "The prompt 'wrong' says question_start=0, but the question stands at 10 of its text: give the index of its first char",
+        ),
+        (lambda q: PromptText(f"{q} {q} A:", 5, " "), "says question_start=5, but the question stands at 0, 31 of its text"),
+        (lambda q: PromptText(f"{q} A:", -36, " "), "says question_start=-36, but the question stands at 0 of its text"),
+        (
+            lambda q: PromptText(f"Q: {q.upper()}\nA:", 3, " "),
+            "'wrong' does not hold the question 'What is the capital of France?' as it",
+        ),
+        (
+            lambda q: f"Q: {q}",
+            "render of the prompt 'wrong' gave 'Q: What is the capital of France?'; it must give a PromptText.",
+        ),
+        (lambda q: None, "render of the prompt 'wrong' gave None; it must give a PromptText."),
+        (
+            lambda q: PromptText(f"Q: {q}", 3.0, " "),
+            "whose text and separator are not texts, or whose question_start is no whole number.",
+        ),
+        (lambda q: PromptText(f"Q: {q}", 3, None), "gave a PromptText whose text and separator are not texts"),
+    ],
+)
+def test_a_prompt_that_is_wrong_about_the_question_is_refused(unchecked, made, message):
+    rows = RowTokenizer(small_tokenizer("byte", bos=True), Wrong(made))
+    for measure in (
+        lambda: rows.row(capital("France", "Paris")),
+        lambda: rows.prompt_ids(capital("France", "Paris").question),
+    ):
+        with pytest.raises(InputError, match=re.escape(message)):
+            measure()
+
+
+def test_what_is_no_prompt_makes_no_rows(unchecked):
+    with pytest.raises(InputError, match="prompt is the class QAPrompt; give an instance of it"):
+        RowTokenizer(small_tokenizer("byte", bos=True), QAPrompt)
+
+
+def test_a_template_gives_the_rows_of_the_prompt_that_it_writes_out(tokenizer):
+    for row_example in HARD:
+        template = RowTokenizer(tokenizer, make_prompt(r"Q: {question}\nA: ", (), (), 0))
+        assert template.row(row_example) == RowTokenizer(tokenizer, QAPrompt()).row(row_example)
+
+
+@pytest.mark.parametrize(
+    "template", ["Question: {question}\nAnswer:", "Q: {question}\nA:\n", "Reply: {question} ", "Q: {question}\nA:  "]
+)
+def test_the_prompt_of_a_template_is_a_prefix_and_the_anchors_are_its_words(tokenizer, template):
+    rows = RowTokenizer(tokenizer, make_prompt(template, (), (), 0))
+    made = capital("France", "Paris")
+    row = rows.row(made)
+    assert row.ids[: row.prompt_length] == rows.prompt_ids(made.question)
+    assert row.text == template.replace("{question}", made.question).rstrip(" ") + rows.prompt.separator + "Paris"
+    for role, text in (("subject", "France"), ("property", "capital"), ("answer", "Paris")):
+        # A sentencepiece tokenizer may take "France?" and what follows it into one token.
+        assert text in tokenizer.decode([row.ids[p] for p in row.positions[role]])
+    assert row.positions["answer"][0] >= row.prompt_length > max(row.positions["question"])
 
 
 def test_lead_in_moves_the_answer_site():

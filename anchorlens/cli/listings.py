@@ -1,0 +1,49 @@
+"""``anchorlens models`` and ``anchorlens datasets``: what is there."""
+
+import click
+
+from anchorlens.cli.shown import listing
+
+
+@click.command(
+    "models",
+    epilog="\b\nExamples:\n  anchorlens models\n  anchorlens models --all --json\n",
+    short_help="List models that load by name",
+)
+@click.option(
+    "--all", "everything", is_flag=True, help="Every name that TransformerLens registers too (imports it: some seconds)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list for scripts.")
+def models_command(everything: bool, as_json: bool) -> None:
+    """List models that can be loaded by name.
+
+    Any local directory or hub name of the Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3, GPT-2 and GPT-NeoX families works too,
+    and so does a .gguf file of one of them.
+    """
+    from anchorlens.models.names import known_models
+
+    listing("Models", known_models(everything), as_json=as_json)
+
+
+@click.command(
+    "datasets",
+    epilog="\b\nExamples:\n  anchorlens datasets\n  anchorlens swap --dataset mine --data-file mine.jsonl ...\n",
+    short_help="List question sets, and the schema of your own",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list for scripts.")
+def datasets_command(as_json: bool) -> None:
+    """List question sets, and say what your own file must hold.
+
+    \b
+    Your own file (jsonl, json, csv, tsv, parquet) needs the columns
+      question   text
+      answers    list of gold aliases (or answer: one text)
+    and may have: id, relation, answer_type, popularity, subject and property (text that occurs once in the question),
+    or subject_span and property_span ([start, end] in characters). --columns question=q,answers=gold names others.
+    """
+    from anchorlens.questions.datasets import known_datasets
+
+    listing("Question sets", known_datasets(), as_json=as_json)
+
+
+__all__ = ["datasets_command", "models_command"]

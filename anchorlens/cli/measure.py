@@ -1,0 +1,104 @@
+"""Measuring from a shell: a study is looked at, measured and written; what is finished stays whatever happens later."""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anchorlens.cli.shown import note, outcome_json, show_result
+from anchorlens.cli.wording import translated
+from anchorlens.errors import AnchorlensError, EmptySweepError
+
+if TYPE_CHECKING:
+    from anchorlens.engine.plan import SweepPlan
+    from anchorlens.protocols.specification import Specification
+    from anchorlens.protocols.study import Outcome, Study
+
+
+class _Planned(Exception):  # noqa: N818 - it ends a sweep on purpose
+    """Carries the plan out of a sweep before anything is measured."""
+
+    def __init__(self, plan: "SweepPlan") -> None:
+        super().__init__()
+        self.plan = plan
+
+
+def measure(study: "Study", out: str | None, *, overwrite: bool, as_json: bool) -> None:
+    """Measure and write; exit code 1 where a sweep had no row."""
+    from anchorlens.protocols.study import Outcome, run_study
+
+    done = Outcome(0, None)
+
+    def said(result: Any, outcome: "Outcome") -> None:
+        if not as_json:
+            if outcome.total > 1:
+                note(f"{len(outcome.results) + len(outcome.empty)} of {outcome.total} sweeps done; figure {_figure(outcome)}")
+            show_result(result)
+
+    try:
+        run_study(study, out, overwrite=overwrite, outcome=done, on_result=said, on_empty=lambda why: note(translated(why)))
+    except AnchorlensError as why:
+        if done.results:
+            why.args = (f"{why} {done.kept}",)
+        raise
+    except KeyboardInterrupt:
+        note(f"\nStopped. {done.kept}")
+        sys.exit(1)
+    if as_json:
+        click.echo(outcome_json(done))
+    else:
+        click.echo(f"figure  {_figure(done)}\nrun     {done.out}")
+    if done.empty:
+        note(f"{len(done.empty)} of {done.total} sweeps had no row; the others are saved.")
+        sys.exit(1)
+
+
+def _figure(outcome: "Outcome") -> str:
+    assert outcome.out is not None  # the commands ask for it
+    file = outcome.out / "figure.html"
+    return str(file) if file.is_file() else "none: see the warning above"
+
+
+def plan_only(study: "Study", *, as_json: bool) -> None:
+    """Print what each sweep would cost; nothing is measured or written."""
+    from anchorlens.models.load import load_model
+    from anchorlens.protocols.driver import run
+    from anchorlens.protocols.registry import protocol_of
+
+    def stop(plan: "SweepPlan") -> None:
+        raise _Planned(plan)
+
+    data = study.check()
+    found: list[dict[str, Any]] = []
+    empty: list[str] = []
+    for name in study.models:
+        model = load_model(name, device=study.device, dtype=study.dtype)
+        for qa in data:
+            for spec in _stopping(study.specifications, stop):
+                try:
+                    run(protocol_of(spec.NAME), model, qa, spec)
+                except _Planned as why:
+                    plan = why.plan
+                    own = {"model": name, "dataset": qa.name, "protocol": spec.NAME, "rows": plan.questions}
+                    found.append({**own, "seconds": round(plan.seconds, 2), **plan.to_dict()})
+                    if not as_json:
+                        which = f" ({spec.NAME})" if len(study.specifications) > 1 else ""
+                        click.echo(f"{name} on {qa.name}{which}: {plan}")
+                except EmptySweepError as why:
+                    empty.append(str(why))
+        del model
+    if not found:
+        raise EmptySweepError(" ".join(dict.fromkeys(empty)))
+    for said in empty:
+        note(translated(said))
+    if as_json:
+        click.echo(json.dumps(found))
+
+
+def _stopping(specifications: "Sequence[Specification]", stop: Any) -> "list[Specification]":
+    return [spec.changed(on_plan=stop) for spec in specifications]
+
+
+__all__ = ["measure", "plan_only"]

@@ -1,0 +1,63 @@
+"""Units that do not fit into memory are split and measured in parts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar, runtime_checkable
+
+import torch
+
+from anchorlens.engine.plan import out_of_memory, warn_of_split
+
+
+@runtime_checkable
+class Unit(Protocol):
+    """Rows that are measured and stored as one."""
+
+    @property
+    def work(self) -> float:
+        """How much it is, in the unit of the progress bar."""
+        ...
+
+    def split(self) -> "Sequence[Unit]":
+        """Smaller units in its place, where memory runs out; () where it cannot be split."""
+        ...
+
+
+U = TypeVar("U", bound=Unit)
+T = TypeVar("T")
+
+
+@dataclass
+class Memory:
+    """Counts how often memory ran out.
+
+    Attributes:
+        device: Where the model lies.
+        splits: Units that had to be split.
+    """
+
+    device: torch.device
+    splits: int = 0
+
+    def measured(self, measure: Callable[[U], T], unit: U) -> list[T]:
+        """What a unit gives; what its parts give where it does not fit.
+
+        Raises:
+            RuntimeError, MemoryError: It cannot be split further, or the failure is another one.
+        """
+        try:
+            return [measure(unit)]
+        except (RuntimeError, MemoryError) as why:
+            parts = unit.split()
+            if not out_of_memory(why) or not parts:
+                raise
+        # Outside the handler, so that the failed pass is let go of before its parts begin.
+        self.splits += 1
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        if self.splits == 1:
+            warn_of_split()
+        return [one for part in parts for one in self.measured(measure, part)]  # pyright: ignore[reportArgumentType]
+
+
+__all__ = ["Memory", "Unit"]

@@ -1,0 +1,245 @@
+"""Several models, data sets and protocols: one record, one figure.
+
+Every name, path and argument that needs no model is looked at before the first model is loaded. Each finished sweep is written at
+once, and stays when a later one fails or is stopped.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anchorlens.errors import EmptySweepError, InputError, did_you_mean
+from anchorlens.kinds import described
+from anchorlens.models.load import load_model
+from anchorlens.models.source import check_model
+from anchorlens.protocols.driver import run
+from anchorlens.protocols.registry import PROTOCOLS, protocol_of, specification_of
+from anchorlens.protocols.specification import Specification, tomllib
+from anchorlens.questions.datasets import QAData, load_qa
+from anchorlens.questions.prompts import make_prompt
+from anchorlens.results.saving import save_run
+from anchorlens.results.sweep import SweepResult
+from anchorlens.runs.store import check_target
+
+_DATA_KEYS = ("name", "path", "limit", "seed", "columns", "spans", "dataset_name")
+
+
+@dataclass(frozen=True)
+class DataRequest:
+    """A question set that is yet to be loaded; see :func:`anchorlens.load_qa`.
+
+    Attributes:
+        name: A known set's, or one's own with ``path``.
+        path: A file.
+        limit: Questions that are drawn.
+        seed: Of the draw.
+        columns: Our field -> the file's column.
+        spans: Where segments come from.
+        dataset_name: What outputs call it.
+    """
+
+    name: str | None
+    path: str | None = None
+    limit: int | None = None
+    seed: int = 0
+    columns: Mapping[str, str] | None = None
+    spans: str = "auto"
+    dataset_name: str | None = None
+
+    def load(self) -> QAData:
+        """The set."""
+        return load_qa(
+            self.name, self.path, limit=self.limit, seed=self.seed, columns=self.columns, spans=self.spans,
+            dataset_name=self.dataset_name,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is measured: every specification on every model and data set.
+
+    Attributes:
+        models: Names, paths or live models.
+        data: Question sets.
+        specifications: Of the protocols.
+        device: Where models run; the best one where it is None.
+        dtype: Their number type; their own where it is None.
+    """
+
+    models: Sequence[Any]
+    data: Sequence["DataRequest | QAData"]
+    specifications: Sequence[Specification]
+    device: str | None = None
+    dtype: str | None = None
+
+    @classmethod
+    def from_toml(cls, path: "str | os.PathLike[str]") -> "Study":
+        """Read a study's file: ``models``, ``device``, ``dtype``, tables ``[[data]]`` and ``[[protocol]]``.
+
+        Raises:
+            InputError: It cannot be read, or a key or value in it is wrong.
+        """
+        file = Path(path)
+        try:
+            values = tomllib.loads(file.read_text(encoding="utf8"))
+        except OSError as why:
+            raise InputError(f"Cannot read {file}: {why.strerror}.") from why
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as why:
+            raise InputError(f"{file} is not TOML: {why}.") from why
+        return _study(cls, values, str(file), file.parent)
+
+    def check(self) -> list[QAData]:
+        """Look at everything that needs no model, and load the data.
+
+        Raises:
+            InputError: A name, path or argument is wrong.
+            DownloadError: The hub has no such model or set, or cannot be reached.
+        """
+        for what, given in (("model", self.models), ("data set", self.data), ("protocol", self.specifications)):
+            if not given:
+                raise InputError(f"A study needs at least one {what}.")
+        twice = next((m for m in self.models if isinstance(m, str) and list(self.models).count(m) > 1), None)
+        if twice is not None:
+            raise InputError(f"The model {twice!r} is named twice. Name each model once.")
+        if any(spec in self.specifications[:i] for i, spec in enumerate(self.specifications)):
+            raise InputError("A specification stands twice in this study: each needs an argument that differs.")
+        for model in self.models:
+            check_model(model, device=self.device, dtype=self.dtype)
+        loaded = [data.load() if isinstance(data, DataRequest) else data for data in self.data]
+        names = [data.name for data in loaded]
+        again = next((name for name in names if names.count(name) > 1), None)
+        if again is not None:
+            raise InputError(f"Two data sets are called {again!r}. Give each a name of its own (dataset_name=).")
+        for data in loaded:
+            for spec in self.specifications:
+                make_prompt(spec.prompt, data.examples, data.pool, spec.seed)
+        return loaded
+
+
+@dataclass
+class Outcome:
+    """What came of a study so far.
+
+    Attributes:
+        results: Finished sweeps.
+        empty: What was said of sweeps that had no row.
+        total: Sweeps of the study.
+        out: The run directory; None where nothing is written.
+    """
+
+    total: int
+    out: Path | None
+    results: list[SweepResult] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)
+
+    @property
+    def kept(self) -> str:
+        """What is on disk, for a message."""
+        if not self.results or self.out is None:
+            return "Nothing was written."
+        n = len(self.results)
+        return f"{n} of {self.total} sweeps {'is' if n == 1 else 'are'} finished and kept in {self.out}."
+
+
+def run_study(
+    study: Study,
+    out: "str | os.PathLike[str] | None" = None,
+    *,
+    overwrite: bool = False,
+    outcome: Outcome | None = None,
+    on_result: Callable[[SweepResult, Outcome], object] = lambda result, outcome: None,  # noqa: ARG005
+    on_empty: Callable[[str], object] = lambda said: None,  # noqa: ARG005
+) -> Outcome:
+    """Measure everything; each finished sweep is written to ``out`` at once.
+
+    Args:
+        study: What.
+        out: Run directory.
+        overwrite: Replace a run that is there (when the first sweep has been measured, not before).
+        outcome: Filled as the study goes on, so that the caller has it when an error or an interrupt ends it.
+        on_result: Told of each finished sweep, after it was written.
+        on_empty: Told of each sweep without a row; the others go on.
+
+    Raises:
+        InputError: Something is wrong with a name, path or argument: before the first model is loaded where it needs none.
+        EmptySweepError: No sweep had a row.
+        AnchorlensError: A sweep failed; what was finished before is kept.
+    """
+    if not isinstance(study, Study):
+        raise InputError(f"run_study takes an anchorlens.Study, got {described(study)}. Study.from_toml(path) reads one.")
+    target = None if out is None else check_target(out, overwrite=overwrite)
+    data = study.check()
+    steps = [(m, qa, spec) for m in study.models for qa in data for spec in study.specifications]
+    done = outcome if outcome is not None else Outcome(0, None)
+    done.total, done.out = len(steps), target
+    model, loaded = None, object()
+    for i, (name, qa, spec) in enumerate(steps):
+        if name is not loaded:
+            model = None  # let go of before the next one needs the memory
+            model, loaded = _load(name, study), name
+        try:
+            result = run(protocol_of(spec.NAME), model, qa, spec)
+        except EmptySweepError as why:
+            done.empty.append(str(why))
+            on_empty(f"{_name(name)} on {qa.name}: {why}")
+            continue
+        done.results.append(result)
+        if target is not None:
+            pending = [f"{s.NAME}: {_name(m)} on {d.name}" for m, d, s in steps[i + 1 :]]
+            save_run(done.results, target, overwrite=overwrite or len(done.results) > 1, pending=pending)
+        on_result(result, done)
+    if not done.results:
+        raise EmptySweepError(" ".join(dict.fromkeys(done.empty)))
+    return done
+
+
+def _load(model: Any, study: Study) -> Any:
+    if isinstance(model, (str, os.PathLike)):
+        return load_model(model, device=study.device, dtype=study.dtype)
+    return model
+
+
+def _name(model: Any) -> str:
+    return str(model) if isinstance(model, (str, os.PathLike)) else type(model).__name__
+
+
+def _study(cls: type[Study], values: Mapping[str, Any], file: str, folder: Path) -> Study:
+    known = ("models", "device", "dtype", "data", "protocol")
+    for key in values:
+        if key not in known:
+            raise InputError(f"{file}: unknown key '{key}'. {did_you_mean(key, known)}")
+    models, tables, protocols = (_list(values, key, file) for key in ("models", "data", "protocol"))
+    data: list[DataRequest | QAData] = []
+    for one in tables:
+        entry = {"name": one} if isinstance(one, str) else dict(one)
+        for key in entry:
+            if key not in _DATA_KEYS:
+                raise InputError(f"{file}: unknown key '{key}' of [[data]]. {did_you_mean(key, _DATA_KEYS)}")
+        if "path" not in entry and (folder / str(entry.get("name"))).is_file():
+            entry["path"] = entry.pop("name")
+        if "path" in entry:  # as the study's file means it, wherever the shell stands
+            entry["path"] = str(folder / Path(entry["path"]).expanduser())
+        filled: dict[str, Any] = {"name": None} | entry
+        data.append(DataRequest(**filled))
+    specifications: list[Specification] = []
+    for one in protocols:
+        entry = {"name": one} if isinstance(one, str) else dict(one)
+        name = entry.pop("name", None)
+        if name is None:
+            raise InputError(f"{file}: a [[protocol]] needs a name. {did_you_mean('', PROTOCOLS)}")
+        specifications.append(specification_of(name).of(entry))
+    return cls(tuple(models), tuple(data), tuple(specifications), values.get("device"), values.get("dtype"))
+
+
+def _list(values: Mapping[str, Any], key: str, file: str) -> list[Any]:
+    found = values.get(key, [])
+    found = [found] if isinstance(found, (str, dict)) else found
+    if not isinstance(found, list) or not found:
+        heading = "models = ['smollm2-135m-instruct']" if key == "models" else f"[[{key}]]\nname = ..."
+        raise InputError(f"{file} names no {key}. Write for example:\n{heading}")
+    return found
+
+
+__all__ = ["DataRequest", "Outcome", "Study", "run_study"]

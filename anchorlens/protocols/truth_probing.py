@@ -1,0 +1,265 @@
+"""What protocols with a truth probe share: labelled rows, the batches that probes are fitted on, and the probes themselves."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy.typing as npt
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from anchorlens.engine.interventions import CutBatch
+from anchorlens.engine.plan import (
+    SweepPlan,
+    check_fits,
+    cut_bytes,
+    cut_rows,
+    halves,
+    pass_budget,
+    peak_of,
+    rows_per_batch,
+)
+from anchorlens.engine.select import Engine
+from anchorlens.errors import InputError
+from anchorlens.models.adapter import Adapter
+from anchorlens.protocols.plug import Bench, Plan, Prepared
+from anchorlens.protocols.truth_arguments import TruthSpecification
+from anchorlens.questions.example import Dropped
+from anchorlens.questions.tokenised import check_not_empty
+from anchorlens.questions.tokens import TokenRow, pad_rows
+from anchorlens.runs.provenance import no_nan
+from anchorlens.truth.labelled import TruthRows, truth_rows
+from anchorlens.truth.placebo_labels import half_splits, shuffled_labels
+from anchorlens.truth.probes import LayerProbes, fit_layers
+from anchorlens.truth.text_baseline import text_only
+
+
+@dataclass(frozen=True)
+class PreparedTruth(Prepared):
+    """Labelled rows that are ready.
+
+    Attributes:
+        truth: All rows; those of split ``test`` are measured (all of them for ``p_true``).
+        test: Indices of the rows that are measured; everything that is measured is counted in these.
+        model_name: For the probes.
+        dataset: For the probes.
+        probes: ``none`` (the probes that are read) and those of placebos; empty until they are fitted.
+    """
+
+    truth: TruthRows
+    test: tuple[int, ...]
+    model_name: str
+    dataset: str
+    probes: Mapping[str, LayerProbes] = field(default_factory=dict)
+
+    def row(self, test: int) -> TokenRow:
+        """The row behind an index into :attr:`test`."""
+        return self.truth.rows[self.test[test]]
+
+    @property
+    def k_star(self) -> int | None:
+        """The layer with the best validation AUC; None where no probe is read."""
+        return self.probes["none"].best_layer if self.probes else None
+
+
+@dataclass(frozen=True)
+class TruthPlan(Plan):
+    """A plan whose probes are fitted first.
+
+    Attributes:
+        training: Batches of the rows that are only read (training, validation), as indices into the rows.
+    """
+
+    training: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class _Training:
+    rows: tuple[int, ...]
+
+    @property
+    def work(self) -> float:
+        return len(self.rows)
+
+    def split(self) -> "Sequence[_Training]":
+        return [_Training(tuple(part)) for part in halves(self.rows)] if len(self.rows) > 1 else ()
+
+
+@dataclass(frozen=True)
+class Room:
+    """Memory of a sweep with truth probes: what a pass may take beside what is kept.
+
+    Attributes:
+        engine: What measures.
+        memory: The user's limit in bytes.
+        batch_size: The user's choice of rows in a pass.
+        table: Rows of samples that will be written.
+        kept: Bytes of the states that probes are fitted on.
+    """
+
+    engine: Engine
+    memory: int | None
+    batch_size: int | None
+    table: int
+    kept: int
+
+    @classmethod
+    def of(cls, engine: Engine, ready: PreparedTruth, spec: TruthSpecification, table: int, *, probed: bool = True) -> "Room":
+        """Of a sweep with so many rows of samples."""
+        adapter = engine.adapter
+        kept = 4 * len(ready.truth.rows) * adapter.n_layers * adapter.d_model if probed else 0
+        return cls(engine, spec.max_memory, spec.batch_size, table, kept)
+
+    @property
+    def budget(self) -> int:
+        """Bytes of a pass."""
+        return pass_budget(self.engine.adapter, self.memory, self.table) - self.kept
+
+    def rows(self, width: int) -> int:
+        """Rows of so many tokens in a pass in which nothing is cut."""
+        adapter, chosen = self.engine.adapter, self.batch_size
+        size = rows_per_batch(adapter, width, chosen, max(1, self.budget) if self.memory else None)
+        while self.engine.cone is not None and not chosen and size > 1 and cut_bytes(adapter, size, width, 0) > self.budget:
+            size //= 2
+        return size
+
+    def cut_rows(self, width: int, lanes: int) -> int:
+        """Rows of so many tokens in a pass in which edges are cut, in so many lanes each."""
+        if self.engine.cone is None or self.batch_size:
+            return rows_per_batch(self.engine.adapter, width, self.batch_size, max(1, self.budget) if self.memory else None)
+        return cut_rows(self.engine.adapter, width, lanes, self.budget)
+
+    def cost(self, sizes: Sequence[int], *, rows: int, cells: int, flops: float, most: int) -> SweepPlan:
+        """What the sweep costs.
+
+        Args:
+            sizes: Rows of each batch.
+            rows: Rows that are measured.
+            cells: What is measured of them.
+            flops: Predicted.
+            most: Bytes of the largest pass.
+
+        Raises:
+            InputError: It does not fit into ``max_memory``.
+        """
+        peak = peak_of(most, self.table) + self.kept
+        check_fits(peak, self.memory)
+        engine = self.engine
+        return SweepPlan(
+            engine.name, engine.blocks, engine.reason, tuple(sizes), rows, cells, flops, peak, self.memory, engine.adapter
+        )
+
+
+def check_layers(spec: TruthSpecification, adapter: Adapter) -> tuple[int, ...]:
+    """The layers that are read, of a model and of the probes that were given.
+
+    Raises:
+        InputError: One of the two lacks them.
+    """
+    layers = spec.layers_of(adapter.n_layers)
+    if spec.probes is not None and not set(layers) <= set(spec.probes.layers):
+        raise InputError(
+            f"These probes read layers {spec.probes.layers}; asked for are {layers}. Give layers= that they have."
+        )
+    adapter.hook_name(spec.probe_site, layers[0])
+    return layers
+
+
+def labelled_rows(bench: Bench, spec: TruthSpecification) -> tuple[TruthRows, tuple[Dropped, ...]]:
+    """Rows with true and false answers in every split, and all that was dropped.
+
+    Raises:
+        EmptySweepError: No row is left, or a split lacks true or false answers.
+    """
+    truth = truth_rows(
+        bench.adapter, bench.examples, bench.tokenizer, answers=spec.answers, distractor=spec.distractor, fractions=spec.fractions,
+        max_new_tokens=spec.max_new_tokens, batch_size=spec.batch_size, seed=spec.seed, progress=bench.progress,
+    )  # fmt: skip
+    dropped = (*bench.dropped, *truth.dropped)
+    check_not_empty(truth.rows, dropped, f"in {bench.data.name}")
+    truth.check()
+    return truth, dropped
+
+
+def by_length(indices: Sequence[int], length: Callable[[int], int], size: int) -> tuple[tuple[int, ...], ...]:
+    """Batches of similar length."""
+    order = sorted(indices, key=length)
+    return tuple(tuple(order[i : i + size]) for i in range(0, len(order), size))
+
+
+def clean_batch(rows: Sequence[TokenRow]) -> CutBatch:
+    """Rows that are only read, at the last exact answer token."""
+    last = torch.tensor([row.positions["answer"][-1] for row in rows])
+    return CutBatch(pad_rows([row.ids for row in rows]), torch.arange(len(rows)), last, ())
+
+
+def fitted_probes(
+    engine: Engine, ready: PreparedTruth, spec: TruthSpecification, plan: TruthPlan, on_work: Callable[[float], object], *,
+    placebos: bool, allowed: range,
+) -> dict[str, LayerProbes]:  # fmt: skip
+    """The probes that are read, and those of the placebos, from the rows that are not measured.
+
+    Args:
+        engine: What reads their states.
+        ready: Rows.
+        spec: Where the probes read, or the probes themselves.
+        plan: The batches.
+        on_work: Told of every row.
+        placebos: Fit those of ``shuffled_labels`` and ``cross_fold`` too.
+        allowed: Layers that a cut may touch; the same for every batch of a sweep.
+    """
+    truth = ready.truth
+    states = torch.zeros(len(ready.layers), len(truth.rows), engine.adapter.d_model)
+
+    def read(unit: _Training) -> None:
+        rows = [truth.rows[i] for i in unit.rows]
+        states[:, list(unit.rows)] = engine.cut_states_everywhere(
+            clean_batch(rows), site=spec.probe_site, layers=allowed, on_share=lambda share: on_work(share * len(rows))
+        )[0, list(ready.layers)]
+
+    for batch in plan.training:
+        plan.memory.measured(read, _Training(batch))
+    return _fitted(ready, spec, states, placebos=placebos)
+
+
+def _fitted(
+    ready: PreparedTruth, spec: TruthSpecification, states: Float[Tensor, "layer example d_model"], *, placebos: bool
+) -> dict[str, LayerProbes]:
+    truth = ready.truth
+
+    def fit(labels: npt.ArrayLike, split: Sequence[str], like: LayerProbes | None) -> LayerProbes:
+        return fit_layers(
+            ready.layers, states, labels, truth.question_ids, split, site=spec.probe_site, model=ready.model_name,
+            dataset=ready.dataset, like=like,
+        )  # fmt: skip
+
+    read = spec.probes.at(ready.layers) if spec.probes is not None else fit(truth.labels, truth.split, None)
+    sets = {"none": read}
+    if placebos:
+        sets["shuffled_labels"] = fit(shuffled_labels(truth, spec.seed), truth.split, read)
+        folds = half_splits(truth, spec.seed)
+        if all(len({y for y, part in zip(truth.labels, fold, strict=True) if part == "train"}) == 2 for fold in folds):
+            sets |= {name: fit(truth.labels, fold, read) for name, fold in zip(("fold_a", "fold_b"), folds, strict=True)}
+        else:
+            warnings.warn(
+                "cross_fold is left out: one half of the training questions has answers of one label only. Take more questions.",
+                stacklevel=4,
+            )
+    return sets
+
+
+def probe_record(ready: PreparedTruth, spec: TruthSpecification) -> dict[str, object]:
+    """k*, the probes' validation AUC, and what the answers' text alone tells."""
+    used = ready.probes.get("none")
+    return {
+        "k_star": None if used is None else used.best_layer,
+        "validation_auc": {} if used is None else no_nan({str(k): used.probes[k].validation_auc_ for k in used.layers}),
+        "text_only": text_only(ready.truth, n_resamples=spec.n_resamples, seed=spec.seed),
+    }
+
+
+__all__ = [
+    "PreparedTruth", "Room", "TruthPlan", "by_length", "check_layers", "clean_batch", "fitted_probes", "labelled_rows",
+    "probe_record",
+]  # fmt: skip

@@ -1,0 +1,98 @@
+"""Sweeps become a run directory: tables, probes, the figure and the record."""
+
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import pandas as pd
+
+from anchorlens.errors import InputError, RunError
+from anchorlens.figures.curves import plot_curves
+from anchorlens.figures.page import save_html
+from anchorlens.kinds import described
+from anchorlens.runs.store import check_target, write_run
+from anchorlens.truth.probes import LayerProbes
+
+
+@runtime_checkable
+class Saved(Protocol):
+    """What a result must have to be written."""
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def record(self) -> dict[str, Any]: ...
+    @property
+    def probes(self) -> LayerProbes | None: ...
+    @property
+    def placebo_probes(self) -> Mapping[str, LayerProbes]: ...
+    @property
+    def verdict(self) -> str: ...
+    def samples(self) -> pd.DataFrame: ...
+    def examples(self) -> pd.DataFrame: ...
+    def effects(self) -> pd.DataFrame: ...
+    @property
+    def curves(self) -> Callable[..., pd.DataFrame]: ...
+
+
+def save_run(
+    results: "Saved | Sequence[Saved]", path: "str | os.PathLike[str]", *, overwrite: bool = False, pending: Sequence[str] = ()
+) -> Path:
+    """Write sweeps as one run directory: run.json, examples, samples, curves and effects as parquet, figure.html.
+
+    Sweeps that were read by probes add these in probes/RUN_ID, those of placebos in folders below.
+
+    Args:
+        results: Sweeps of any number of models, data sets and protocols.
+        path: The directory; its parents are made.
+        overwrite: Replace a run that is there.
+        pending: Sweeps that are still to come and will be added, for the record.
+
+    Returns:
+        The directory.
+
+    Raises:
+        RunError: Something else stands there, or a run that may not be replaced; or there is no sweep, or two of the same.
+    """
+    sweeps = list(results) if isinstance(results, Sequence) else [results]
+    stranger = next((one for one in sweeps if not hasattr(one, "run_id")), None)
+    if any(not hasattr(one, "run_id") for one in sweeps):
+        raise RunError(f"save_run takes the result of a sweep, or a list of them; got {described(stranger)}.")
+    target = check_target(path, overwrite=overwrite)
+    if not sweeps:
+        raise RunError("A run needs at least one sweep, and each only once; got none.")
+    ids = [sweep.run_id for sweep in sweeps]
+    twice = next((one for one in ids if ids.count(one) > 1), None)
+    if twice is not None:
+        raise RunError(
+            f"A run needs at least one sweep, and each only once; run_id {twice} is there {ids.count(twice)} times: the same "
+            "specification on the same model and data."
+        )
+    curves = pd.concat([sweep.curves(controls=True) for sweep in sweeps], ignore_index=True)
+    tables = {
+        "examples": pd.concat([sweep.examples() for sweep in sweeps], ignore_index=True),
+        "samples": pd.concat([sweep.samples() for sweep in sweeps], ignore_index=True),
+        "curves": curves,
+    }
+    effects = [frame for frame in (sweep.effects() for sweep in sweeps) if len(frame)]
+    if effects:
+        tables["effects"] = pd.concat(effects, ignore_index=True)
+
+    def more(folder: Path) -> None:
+        for sweep in sweeps:
+            if sweep.probes is not None:
+                sweep.probes.save(folder / "probes" / sweep.run_id)
+            for name, probes in sweep.placebo_probes.items():
+                probes.save(folder / "probes" / sweep.run_id / name)
+        try:
+            save_html(plot_curves(curves), folder / "figure.html")
+        except InputError as why:  # curves that cannot share a figure are no reason to lose them
+            warnings.warn(f"No figure.html in {target}: {why}", stacklevel=2)
+
+    entries = [{"run_id": s.run_id, **s.record, **({"verdict": s.verdict} if s.verdict else {})} for s in sweeps]
+    return write_run(target, tables, entries, more=more, pending=pending)
+
+
+__all__ = ["save_run"]

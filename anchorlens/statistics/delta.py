@@ -1,0 +1,46 @@
+"""What a change of a probability is: ΔP, in percentage points (METHOD 3)."""
+
+import numpy as np
+import numpy.typing as npt
+
+from anchorlens.errors import InputError, did_you_mean
+from anchorlens.vocabulary import DELTA_KINDS
+
+Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+
+def support(p: Array, before: Array, event: Array, kind: str) -> Array:
+    """π: the probability whose change is the ΔP of a probe or of ``p_true``.
+
+    Args:
+        p: P, before or after the change; any shape that ends in [row].
+        before: P before the change, same shape.
+        event: 1 where what P speaks of is the case (for a probe: the answer is false), [row].
+        kind: ``confidence``: P of what was predicted before; ``signed``: P itself; ``true_label``: P of what is the case.
+
+    Raises:
+        InputError: No kind goes by this name.
+    """
+    if kind not in DELTA_KINDS:
+        raise InputError(f"Unknown delta_kind={kind!r}. {did_you_mean(kind, DELTA_KINDS)}")
+    if kind == "signed":
+        return p
+    positive = before >= 0.5 if kind == "confidence" else np.broadcast_to(event == 1, p.shape)
+    return np.where(positive, p, 1 - p)
+
+
+def delta_p(before: Array, after: Array, event: Array, kind: str) -> Array:
+    """ΔP = 100 * (π(after) - π(before)), in percentage points.
+
+    With ``confidence`` a flipped row lies in [-100, 0) and an unflipped one in [-50, 50].
+    """
+    return 100 * (support(after, before, event, kind) - support(before, before, event, kind))
+
+
+def flipped(before: Array, after: Array) -> Flags:
+    """Where the prediction (P >= 0.5) is another one after the change."""
+    return (before >= 0.5) != (after >= 0.5)
+
+
+__all__ = ["delta_p", "flipped", "support"]

@@ -1,0 +1,127 @@
+"""What the model itself answers, and whether it is right: ``known_only`` and ``generated`` answers (METHOD 3)."""
+
+import warnings
+from collections.abc import Callable, Sequence
+
+from anchorlens.engine.generate import exact_answer, greedy, is_right
+from anchorlens.models.adapter import Adapter
+from anchorlens.progress import progress as counted
+from anchorlens.questions.example import Dropped, Example, Span
+from anchorlens.questions.tokenised import Rows, drop
+from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, TokenRow
+
+FEW_ROWS = 20
+
+
+def known_rows(
+    adapter: Adapter,
+    examples: Sequence[Example],
+    tokenizer: RowTokenizer,
+    *,
+    max_new_tokens: int,
+    batch_size: int | None,
+    progress: bool,
+) -> Rows:
+    """Rows that the model answers right, with its own answer as y (METHOD 3, ``known_only``)."""
+    answered = answered_rows(
+        adapter, examples, tokenizer, max_new_tokens=max_new_tokens, batch_size=batch_size, progress=progress
+    )
+    rows = tuple(row for row in answered.rows if row.answer.label == 0)
+    wrong = [drop(row.example, "not_known", row.answer.text) for row in answered.rows if row.answer.label == 1]
+    if 0 < len(rows) < FEW_ROWS:
+        warnings.warn(
+            f"known_only left {len(rows)} of {len(examples)} questions: below {FEW_ROWS}, bands are wide. "
+            "Take more questions (limit=) or an easier set.",
+            stacklevel=4,
+        )
+    return Rows(rows, (*wrong, *answered.dropped))
+
+
+def answered_rows(
+    adapter: Adapter,
+    examples: Sequence[Example],
+    tokenizer: RowTokenizer,
+    *,
+    max_new_tokens: int,
+    batch_size: int | None,
+    progress: bool,
+) -> Rows:
+    """Rows with the model's own answer as y, label 0 where it is right and 1 where it is wrong (METHOD 3, ``generated``).
+
+    The answer is generated greedily, the exact answer is found in it by one rule that does not look at the gold answer, and only
+    then is it compared. The input holds what the model itself wrote, up to the end of the exact answer.
+    """
+    texts = generate_answers(
+        adapter, examples, tokenizer, max_new_tokens=max_new_tokens, batch_size=batch_size, progress=progress
+    )
+    rows: list[TokenRow] = []
+    dropped: list[Dropped] = []
+    for example, (ids, text) in zip(examples, texts, strict=True):
+        exact = exact_answer(text)
+        if exact is None:
+            dropped.append(drop(example, "no_exact_answer", text.strip().split("\n", 1)[0]))
+            continue
+        lead = len(text) - len(text.lstrip())
+        right = is_right(exact.of(text), example.answers)
+        within = Span(exact.start - lead, exact.end - lead)
+        try:
+            row = tokenizer.row(example, Answer(text[lead : exact.end], within, source="generated", label=int(not right)))
+        except RowDropped as why:
+            dropped.append(drop(example, why.reason, why.detail))
+            continue
+        first = row.positions["answer"][0]
+        if list(row.ids[row.prompt_length : first + 1]) != list(ids[: first + 1 - row.prompt_length]):
+            dropped.append(
+                drop(example, "answer_retokenised", "tokenised as text, the answer has other tokens than generated")
+            )
+            continue
+        rows.append(row)
+    return Rows(tuple(rows), tuple(dropped))
+
+
+def generate_answers(
+    adapter: Adapter,
+    examples: Sequence[Example],
+    tokenizer: RowTokenizer,
+    *,
+    max_new_tokens: int = 16,
+    batch_size: int | None = None,
+    progress: bool = False,
+) -> list[tuple[list[int], str]]:
+    """Token ids and text of the greedy answer to each question, up to its first line's end."""
+    hf = tokenizer.tokenizer
+    prompts = [tokenizer.prompt_ids(example.question) for example in examples]
+    eos = _end_tokens(tokenizer)
+
+    def decode(ids: list[int]) -> str:
+        text = hf.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        return text
+
+    def finished(ids: list[int]) -> bool:
+        return ids[-1] in eos or "\n" in decode(ids).lstrip()
+
+    if not prompts:
+        return []
+    with counted("answers", len(prompts), "question", show=progress) as bar:
+        out = greedy(
+            adapter,
+            prompts,
+            max_new_tokens=max_new_tokens,
+            batch_size=batch_size,
+            stop=finished,
+            on_batch=bar.advance,
+        )
+    return [(ids, decode(ids)) for ids in out]
+
+
+def _end_tokens(tokenizer: RowTokenizer) -> set[int]:
+    """Tokens after which nothing of the answer comes: EOS, and a chat template's end of turn."""
+    hf = tokenizer.tokenizer
+    names = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end_of_text|>", "<|endoftext|>")
+    vocab: Callable[[str], int | None] = hf.convert_tokens_to_ids  # pyright: ignore
+    ids = {vocab(name) for name in names if name in hf.all_special_tokens}
+    return {i for i in (hf.eos_token_id, *ids) if isinstance(i, int)}
+
+
+__all__ = ["FEW_ROWS", "answered_rows", "generate_answers", "known_rows"]

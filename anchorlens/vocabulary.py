@@ -1,0 +1,45 @@
+"""The words that arguments may take, in one place: signatures, ``--help``, checks and tables are made from them.
+
+Nothing is imported here, so that a shell that asks for help does not wait for torch.
+"""
+
+QUESTION_ANCHORS = ("question", "subject", "property", "subject_last", "question_rest", "prompt_last")
+ANSWER_ANCHORS = ("answer", "answer_site", "answer_site_all")
+ANCHORS = QUESTION_ANCHORS + ANSWER_ANCHORS
+"""Roles of token positions in a row."""
+
+SITES = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
+"""Activations of a block."""
+
+PROBE_SITES = ("resid_post", "mlp_out", "attn_out")
+"""Activations that a truth probe may read."""
+
+ANSWER_READOUTS = ("first_token", "answer_mean", "answer_joint")
+TRUTH_READOUTS = ("probe", "p_true")
+
+ANSWERS = ("given", "generated")
+"""Which answers stand in the input of a truth readout: gold ones, or the model's own."""
+
+DISTRACTORS = ("matched", "random")
+DELTA_KINDS = ("confidence", "signed", "true_label")
+SPLIT_RULES = ("fixed", "per_layer")
+
+DIRECTIONS = ("noising", "denoising")
+ALIGNMENTS = ("equal", "last")
+ROW_RULES = ("same_relation", "random")
+STATISTIC_RULES = ("mean", "zero", "noise")
+DONOR_RULES = ROW_RULES + STATISTIC_RULES
+
+P = "p"
+"""The quantity that every sweep measures: a probability."""
+FLIP = "flip"
+"""1 where the prediction changed, else 0; its mean change is a flip rate."""
+
+KNOCKOUT_MODES = ("mask", "zero")
+LATER = "later"
+
+ENGINES = ("cone", "reference")
+
+SPLITS = ("train", "validation", "test")
+FRACTIONS = (0.45, 0.15, 0.4)
+"""Shares of training, validation and test questions."""

@@ -1,0 +1,105 @@
+"""Are the numbers those of another commit? Swap and knockout of SmolLM2 on the embedded sets and on real rows, cell by cell.
+
+    python benchmarks/unchanged.py --against 030ce2e --data ../shared/data
+
+checks that commit out beside this tree, lets both measure the same questions with the same seed, and compares every ΔP: equal to the
+bit where it can be, and never further apart than 1e-4 points (another batch moves the last digits). Exit code 1 where they differ.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SETS = ("popqa", "triviaqa", "hotpotqa", "nq")
+LIMIT = 1e-4
+KEYS = ["example_id", "anchor", "layer", "donor_id", "control"]
+
+
+def jobs(data: Path | None) -> list[tuple[str, str, Path | None]]:
+    """Protocol, data set and file of everything that is measured."""
+    sets: list[tuple[str, Path | None]] = [(f"{name}-sample", None) for name in SETS]
+    if data is not None:
+        sets += [(name, data / f"{name}.jsonl") for name in SETS]
+    return [(protocol, name, path) for name, path in sets for protocol in ("swap", "knockout")]
+
+
+def measure(out: Path, data: Path | None, limit: int) -> None:
+    """Write one parquet file of samples for each job, with the package that Python finds first."""
+    import anchorlens as al
+
+    model = al.load_model("smollm2-135m-instruct", device="cpu")
+    out.mkdir(parents=True, exist_ok=True)
+    for protocol, name, path in jobs(data):
+        qa = al.load_qa(name, path=path, limit=limit, seed=0)
+        if protocol == "swap":
+            sweep = al.swap_sweep(model, qa, n_donors=1, donors="random", seed=0, progress=False)
+        else:
+            sweep = al.knockout_sweep(model, qa, seed=0, progress=False)
+        sweep.samples().to_parquet(out / f"{protocol}-{name}.parquet", index=False)
+        print(f"{protocol} {name}: {len(sweep.samples())} cells", flush=True)
+
+
+def of_commit(revision: str, out: Path, data: Path | None, limit: int) -> None:
+    """Let another commit measure, with this environment and this script."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run(["git", "worktree", "add", "--detach", "--force", str(tree), revision], check=True, capture_output=True)
+        try:
+            command = [sys.executable, __file__, "--out", str(out), "--limit", str(limit)]
+            command += ["--data", str(data.resolve())] if data else []
+            subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(tree)}, cwd=folder)
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(tree)], check=True, capture_output=True)
+
+
+def compare(ours: Path, theirs: Path) -> bool:
+    """Print the largest difference of each job; whether all are within the limit."""
+    import pandas as pd
+
+    good = True
+    print(f"\n{'':30} {'cells':>7} {'equal to the bit':>17} {'largest |difference| of ΔP':>28}")
+    for file in sorted(theirs.glob("*.parquet")):
+        one, two = (table(pd.read_parquet(folder / file.name)) for folder in (ours, theirs))
+        both = one.merge(two, on=KEYS, suffixes=("", "_other"), how="outer", indicator=True)
+        alone = int((both["_merge"] != "both").sum())
+        gap = (both["delta"] - both["delta_other"]).abs()
+        same_split = (both["pathway"] == both["pathway_other"]).all()
+        good &= not alone and bool(gap.max() <= LIMIT) and bool(same_split)
+        note = f"; {alone} cells on one side only" if alone else "" if same_split else "; pathways differ"
+        print(f"{file.stem:30} {len(both):7} {int((gap == 0).sum()):17} {gap.max():28.2g}{note}")
+    return good
+
+
+def table(samples: "pd.DataFrame") -> "pd.DataFrame":
+    """Keys, pathway and ΔP, whatever the schema's version calls it."""
+    if "quantity" in samples:
+        samples = samples[samples["quantity"] == "p"]
+    return samples.rename(columns={"delta_p": "delta"})[[*KEYS, "pathway", "delta"]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--against", help="the commit to compare with, or a folder that --out wrote")
+    parser.add_argument(
+        "--data", type=Path, default=None, help="folder with popqa.jsonl, triviaqa.jsonl, hotpotqa.jsonl, nq.jsonl"
+    )
+    parser.add_argument("--limit", type=int, default=64, help="questions of each set")
+    parser.add_argument("--out", type=Path, default=None, help="keep the samples here")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        ours = args.out or Path(folder) / "ours"
+        theirs = Path(folder) / "theirs"
+        if args.against and Path(args.against).is_dir():
+            theirs = Path(args.against)
+        elif args.against:
+            of_commit(args.against, theirs, args.data, args.limit)
+        measure(ours, args.data, args.limit)
+        if args.against:
+            sys.exit(0 if compare(ours, theirs) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Writes docs/arguments.md: every argument of every protocol, from the specifications themselves.
+
+    python docs/make_arguments.py
+
+`make test` fails where the page is not what this script writes.
+"""
+
+from pathlib import Path
+
+from anchorlens.cli.protocol_command import flags_of
+from anchorlens.protocols.arguments import Argument
+from anchorlens.protocols.registry import PROTOCOLS, class_of, specification_of
+from anchorlens.protocols.specification import Specification
+from anchorlens.protocols.truth_arguments import TruthSpecification
+
+PAGE = Path(__file__).with_name("arguments.md")
+
+HEAD = """\
+# Arguments
+
+<!-- written by docs/make_arguments.py; do not edit -->
+
+Every protocol has a function in Python (`al.swap_sweep(model, data, ...)`), a command in a shell (`anchorlens swap ...`) and a
+specification (`al.Swap(...)`: frozen, checked, `to_toml()`, `from_toml(text)`); a table `[[protocol]]` of a study's file takes the
+same names. An argument is declared once, with its help and its check, and this page is made from there. What stands under *shared*
+is the same for every protocol. The arguments marked † say how numbers are computed, not which: they are no part of a run's
+identity.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    shared = set(TruthSpecification.model_fields)
+    for name, said in PROTOCOLS.items():
+        spec = specification_of(name)
+        own = {n: a for n, a in spec.arguments().items() if n not in shared}
+        where = f"`al.{name}_sweep`, `al.{class_of(name)}`, `anchorlens {name}`"
+        parts.append(f"## {name}\n\n{said}. {where}.\n\n{table(spec, own)}")
+    truth = {n: a for n, a in TruthSpecification.arguments().items() if n not in Specification.model_fields}
+    parts.append(f"## Shared: truth readouts\n\n{table(TruthSpecification, truth)}")
+    parts.append(f"## Shared: all protocols\n\n{table(Specification, Specification.arguments())}")
+    return "\n".join(parts)
+
+
+def table(spec: type[Specification], arguments: dict[str, Argument]) -> str:
+    """One row an argument."""
+    flags = flags_of(spec)
+    lines = ["| argument | in a shell | default | |", "| --- | --- | --- | --- |"]
+    for name, one in arguments.items():
+        default = spec.model_fields[name].get_default()
+        flag = f"`{flags[name]}`" if name in flags else "not in a shell"
+        shown = "`None`" if default is None else f"`{default!r}`"
+        lines.append(f"| `{name}`{' †' if one.how else ''} | {flag} | {shown} | {one.help.replace('|', chr(92) + '|')} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf8")

@@ -1,0 +1,36 @@
+"""A run directory as an older version of the schema wrote it."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+
+
+def aged(path: Path, version: int) -> Path:
+    """Turn a run of today into one of version 2 or 3, in place: columns renamed back, what was not there yet taken away."""
+    for name in ("samples", "curves"):
+        frame = pd.read_parquet(path / f"{name}.parquet")
+        cut = frame["protocol"] == "knockout"
+        # The site of a knockout was where its probe reads, and stood where a swap's site stands.
+        frame["site"] = frame["site"].where(~cut, frame["probe_site"])
+        frame = frame[frame["quantity"] == "p"].drop(columns=["quantity", "probe_site"])
+        if name == "samples":
+            frame = frame.rename(columns={"value_before": "p_before", "value_after": "p_after"})
+        elif version == 2:
+            frame = frame.drop(columns="noise_floor")
+        frame.to_parquet(path / f"{name}.parquet", index=False)
+    record = json.loads((path / "run.json").read_text())
+    record["schema_version"] = version
+    del record["pending"]
+    for sweep in record["sweeps"]:
+        config = sweep["config"]
+        if config["protocol"] == "knockout":
+            config["site"] = "" if config["readout"] == "p_true" else config["probe_site"]
+            del config["probe_site"]
+            config["window"] = config["window"] or 0
+        else:
+            (path / "effects.parquet").unlink(missing_ok=True)  # it held those of knockouts alone
+        if version == 2:
+            del sweep["noise"], sweep["checks"]
+    (path / "run.json").write_text(json.dumps(record))
+    return path

@@ -1,0 +1,92 @@
+"""A saved knockout run against an independent program, and read back."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import transformers
+
+import anchorlens as al
+from tests.knockout_recompute import KnockoutRecompute
+
+CONTROLS = ("none", "random_tokens", "matched")
+
+
+@pytest.fixture(scope="module")
+def saved(smollm2, tmp_path_factory):
+    """A small sweep of the packaged model, and the directory that it was saved to."""
+    data = al.load_qa("popqa-sample", limit=60)
+    sweep = al.knockout_sweep(smollm2, data, layers=(0, 8, 15, 22, 29), n_resamples=200, progress=False)
+    return sweep, sweep.save(tmp_path_factory.mktemp("knockout") / "run")
+
+
+@pytest.fixture(scope="module")
+def again(saved):
+    from anchorlens.models.checkpoint import DEMO, packaged_directory
+
+    hf = transformers.AutoModelForCausalLM.from_pretrained(
+        packaged_directory(DEMO), dtype=torch.float32, attn_implementation="eager"
+    )
+    return KnockoutRecompute(saved[1], hf.eval())
+
+
+@pytest.fixture(scope="module")
+def chosen(again):
+    """Rows of both pathways, drawn with a seed; the same for every control, so that their clean runs serve all."""
+    own = again.samples.query("control == 'none'").drop_duplicates("example_id")
+    rows = own.groupby("pathway").sample(n=3, random_state=7)
+    assert set(rows["pathway"]) == {"Q-Anchored", "A-Anchored"}
+    return list(rows["example_id"])
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_delta_p_of_single_samples(again, chosen, control):
+    own = again.samples[(again.samples["control"] == control) & again.samples["example_id"].isin(chosen)]
+    cells = list(own.itertuples())
+    assert len(cells) == len(chosen) * 5
+    for cell in cells:
+        assert again.p(cell.run_id, cell.example_id, None, cell.layer) == pytest.approx(cell.value_before, abs=1e-4)
+        assert again.delta_p(cell) == pytest.approx(cell.delta_p, abs=0.01), f"{cell.example_id} at layer {cell.layer}"
+    assert max(abs(cell.delta_p) for cell in cells) > 1, "nothing was changed, so nothing was compared"
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_pathways_of_single_rows(again, chosen, control):
+    own = again.samples[again.samples["control"] == control]
+    by_row = own.groupby("example_id")["pathway"]
+    # One split for all layers.
+    assert (by_row.nunique() == 1).all()
+    assert (by_row.size() == 5).all()
+    said = by_row.first()
+    for example_id in chosen:
+        assert again.pathway(own["run_id"].iloc[0], example_id, control) == said[example_id]
+
+
+def test_what_is_cut_in_each_control(again):
+    """Other question tokens, never position 0, as many as `matched` takes of the source."""
+    for _, positions in again.rows.values():
+        source, other, matched = (positions[f"cut:{control}"] for control in ("none", "random_tokens", "matched"))
+        assert source == positions["question"]
+        assert not set(other) & {0, *source, *positions["answer"]}
+        assert set(other) <= set(positions["question_rest"])
+        assert set(matched) <= set(source)
+        assert len(other) == len(matched) == len(set(other)) == len(set(matched)) > 0
+
+
+def test_a_saved_run_says_the_same(saved):
+    sweep, path = saved
+    (read,) = al.load_run(path)
+    assert isinstance(read, al.PathwayResult)
+    assert read.probes is not None
+    pd.testing.assert_frame_equal(read.curves(controls=True), sweep.curves(controls=True))
+    pd.testing.assert_frame_equal(read.effects(), sweep.effects())
+    pd.testing.assert_frame_equal(read.samples(), sweep.samples())
+    pd.testing.assert_frame_equal(pd.read_parquet(path / "curves.parquet"), sweep.curves(controls=True))
+    pd.testing.assert_frame_equal(pd.read_parquet(path / "effects.parquet"), sweep.effects())
+    assert read.verdict == sweep.verdict
+    assert read.k_star == sweep.k_star
+    assert read.layers == sweep.layers
+    for layer in sweep.layers:
+        for name in ("coef_", "intercept_", "mean_", "scale_"):
+            np.testing.assert_array_equal(getattr(read.probes.probes[layer], name), getattr(sweep.probes.probes[layer], name))
+        assert read.probes.probes[layer].train_questions_ == sweep.probes.probes[layer].train_questions_

@@ -1,0 +1,331 @@
+"""The swap sweep: against an independent program, its bookkeeping, and its refusals."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import transformers
+
+import anchorlens as al
+from anchorlens.errors import DonorError, EmptySweepError, InputError
+from anchorlens.questions.example import Span
+from tests.questions.make import CAPITALS, capital, capitals, data_of, equal_lengths, example
+from tests.recompute import Recompute
+
+QUIET = {"progress": False}
+
+
+@pytest.fixture(scope="module")
+def sweep(tiny_model):
+    return al.swap_sweep(tiny_model("llama"), capitals(5), n_donors=2, align="last", seed=1, **QUIET)
+
+
+def check_against_plain_hooks(sweep, run, hf, every=1):
+    """Every n-th cell of a saved run, computed again by a program that knows only its files."""
+    sweep.save(run)
+    again = Recompute(run, hf)
+    cells = list(again.samples.itertuples())[::every]
+    worst = max(abs(again.delta_p(cell) - cell.delta_p) for cell in cells)
+    assert worst < 0.01, f"max |difference| {worst} points over {len(cells)} cells"
+    assert max(abs(cell.delta_p) for cell in cells) > 0.05, "nothing was changed, so nothing was compared"
+
+
+@pytest.mark.parametrize("direction", ["noising", "denoising"])
+@pytest.mark.parametrize("family", ["llama", "qwen3_sliding"])
+def test_plain_hugging_face_hooks_agree(tiny, tiny_model, tmp_path, direction, family):
+    sweep = al.swap_sweep(
+        tiny_model(family), capitals(6), anchors=("question", "subject", "answer_site", "prompt_last", "subject_last"),
+        n_donors=2, direction=direction, donors="random", align="last" if direction == "noising" else "equal", **QUIET,
+    )  # fmt: skip
+    hf = transformers.AutoModelForCausalLM.from_pretrained(tiny(family), attn_implementation="eager").eval()
+    check_against_plain_hooks(sweep, tmp_path / "run", hf)
+
+
+@pytest.mark.slow
+def test_plain_hugging_face_hooks_agree_on_the_real_model(smollm2, tmp_path):
+    """SmolLM2 and rows of the embedded set, at three layers."""
+    from anchorlens.models.checkpoint import DEMO, packaged_directory
+
+    data = al.load_qa("popqa-sample", limit=4, seed=2)
+    sweep = al.swap_sweep(smollm2, data, n_donors=1, layers=(0, 15, 27), seed=2, **QUIET)
+    hf = transformers.AutoModelForCausalLM.from_pretrained(
+        packaged_directory(DEMO), dtype=torch.float32, attn_implementation="eager"
+    )
+    check_against_plain_hooks(sweep, tmp_path / "run", hf.eval())
+
+
+def test_delta_p_is_the_mean_over_donors(sweep):
+    samples = sweep.samples()
+    own = samples[samples["control"] == "none"]
+    assert tuple(sweep.delta_p.shape) == (2, 3, 5)
+    for a, anchor in enumerate(sweep.anchors):
+        for i, name in enumerate(sweep.example_ids):
+            cell = own[(own["anchor"] == anchor) & (own["layer"] == 1) & (own["example_id"] == name)]
+            assert len(cell) == 2
+            assert float(sweep.delta_p[a, 1, i]) == pytest.approx(
+                float(100 * (cell["value_after"] - cell["value_before"]).mean())
+            )
+
+
+def test_curves_are_means_with_n_and_null_beside_every_curve(sweep):
+    curves = sweep.curves(controls=True)
+    for anchor in sweep.anchors:
+        own = curves[(curves["anchor"] == anchor) & (curves["control"] == "none")]
+        assert own["layer"].tolist() == [0, 1, 2]
+        assert own["n"].tolist() == [5, 5, 5]
+        wanted = sweep.delta_p[sweep.anchors.index(anchor)].mean(-1).numpy()
+        np.testing.assert_allclose(own["delta_p"], wanted)
+        assert (own["ci_low"] <= own["delta_p"]).all()
+        assert (own["delta_p"] <= own["ci_high"]).all()
+        assert len(curves[(curves["anchor"] == anchor) & (curves["control"] == "null")]) == 3
+    assert set(sweep.curves()["control"]) == {"none"}
+    p_before = sweep.samples().groupby("example_id")["value_before"].mean().mean()
+    assert curves["p_before"].tolist() == pytest.approx([p_before] * len(curves), abs=1e-9)
+
+
+def test_noising_and_denoising_read_opposite_ends(tiny_model):
+    """Restoring everything that was replaced gives P of the base back: at layer 0 the E_Q streams are the tokens themselves."""
+    model, options = (
+        tiny_model("llama"),
+        {"anchors": ("question",), "layers": (0,), "n_donors": 2, "donors": "random", **QUIET},
+    )
+    noising = al.swap_sweep(model, equal_lengths(), **options).samples()
+    denoising = al.swap_sweep(model, equal_lengths(), direction="denoising", **options).samples()
+    both = noising.merge(denoising, on=["example_id", "donor_id", "control"], suffixes=("_n", "_d"))
+    both = both[both["control"] == "none"]
+    assert len(both) > 4
+    np.testing.assert_allclose(both["value_after_d"], both["value_before_n"], atol=1e-6)
+    np.testing.assert_allclose(both["value_after_n"], both["value_before_d"], atol=1e-6)
+
+
+def test_stored_metrics_are_those_of_the_models_logits(sweep, tiny_model):
+    model = tiny_model("llama")
+    examples = sweep.examples().set_index(["role", "example_id"])
+    for row in sweep.samples().drop_duplicates(["example_id", "donor_id"]).itertuples():
+        base, donor = examples.loc[("base", row.example_id)], examples.loc[("donor", row.donor_id)]
+        first = json.loads(base["positions"])["answer"][0]
+        rival = donor["token_ids"][json.loads(donor["positions"])["answer"][0]]
+        with torch.no_grad():
+            logits = model(torch.tensor([list(base["token_ids"])]), prepend_bos=False)[0, first - 1]
+        token = base["token_ids"][first]
+        assert row.logp_before == pytest.approx(float(logits.log_softmax(-1)[token]), abs=1e-4)
+        assert row.logit_diff_before == pytest.approx(float(logits[token] - logits[rival]), abs=1e-4)
+        assert row.value_before == pytest.approx(math.exp(row.logp_before), abs=1e-9)
+
+
+@pytest.mark.parametrize("readout", ["answer_mean", "answer_joint"])
+def test_readouts_of_whole_answers(tiny_model, readout):
+    model = tiny_model("gpt2")
+    sweep = al.swap_sweep(model, capitals(4), layers=(0,), readout=readout, align="last", n_donors=1, **QUIET)
+    for row in sweep.examples().query("role == 'base'").itertuples():
+        where = json.loads(row.positions)["answer"]
+        with torch.no_grad():
+            log_probs = model(torch.tensor([list(row.token_ids)]), prepend_bos=False)[0].log_softmax(-1)
+        tokens = [float(log_probs[p - 1, row.token_ids[p]]) for p in where]
+        wanted = sum(tokens) if readout == "answer_joint" else sum(tokens) / len(tokens)
+        got = sweep.samples().query("example_id == @row.example_id")["logp_before"].iloc[0]
+        assert got == pytest.approx(wanted, abs=1e-3)
+
+
+def test_a_readout_and_a_site_of_ones_own(tiny_model):
+    def last_token(log_probs, mask):
+        return log_probs.gather(-1, mask.sum(-1, keepdim=True) - 1)[:, 0]
+
+    def block_input(layer):
+        return f"blocks.{layer}.hook_resid_pre"
+
+    options = {"layers": (1,), "n_donors": 1, "align": "last", **QUIET}
+    model = tiny_model("llama")
+    own = al.swap_sweep(model, capitals(4), readout=last_token, site=block_input, **options)
+    assert own.record["config"]["readout"] == "callable:last_token"
+    assert own.record["config"]["site"] == "callable:block_input"
+    named = al.swap_sweep(model, capitals(4), readout="first_token", **options)
+    single = [
+        i for i, e in enumerate(named.examples().query("role == 'base'")["positions"]) if len(json.loads(e)["answer"]) == 1
+    ]
+    np.testing.assert_allclose(own.delta_p[:, :, single], named.delta_p[:, :, single], atol=1e-6)
+
+
+def test_mean_zero_and_noise_streams(tiny_model):
+    """zero and mean against plain hooks; noise grows with nothing but the seed."""
+    model = tiny_model("llama")
+    options = {"layers": (1,), "anchors": ("answer_site",), "null_donors": 0, **QUIET}
+    zero = al.swap_sweep(model, capitals(3), donors="zero", **options)
+    mean = al.swap_sweep(model, capitals(3), donors="mean", **options)
+    examples = mean.examples().set_index(["role", "example_id"])
+    sites = []
+    for row in examples.loc["donor"].itertuples():
+        _, cache = model.run_with_cache(torch.tensor([list(row.token_ids)]), prepend_bos=False)
+        sites.append(cache["blocks.1.hook_resid_pre"][0, json.loads(row.positions)["answer_site"][0]])
+    assert len(sites) == len(CAPITALS)
+    for sweep, stream in ((zero, torch.zeros_like(sites[0])), (mean, torch.stack(sites).mean(0))):
+        for i, name in enumerate(sweep.example_ids):
+            row = examples.loc[("base", name)]
+            where = json.loads(row["positions"])["answer_site"][0]
+
+            def put(value, hook, where=where, stream=stream):
+                value[0, where] = stream
+                return value
+
+            ids = torch.tensor([list(row["token_ids"])])
+            with torch.no_grad():
+                after = model.run_with_hooks(ids, prepend_bos=False, fwd_hooks=[("blocks.1.hook_resid_pre", put)])
+                before = model(ids, prepend_bos=False)
+            p = [logits[0, where].softmax(-1)[row["token_ids"][where + 1]] for logits in (before, after)]
+            assert float(sweep.delta_p[0, 0, i]) == pytest.approx(100 * float(p[1] - p[0]), abs=1e-3)
+    noise = [al.swap_sweep(model, capitals(3), donors="noise", seed=s, **options).delta_p for s in (1, 1, 2)]
+    assert torch.equal(noise[0], noise[1])
+    assert not torch.allclose(noise[0], noise[2])
+
+
+@pytest.mark.slow
+def test_known_only_keeps_what_the_model_says_itself(smollm2):
+    """Against Hugging Face's own generation, one question at a time, judged by an alias in the first line."""
+    from anchorlens.models.checkpoint import DEMO, packaged_directory
+
+    data = al.load_qa("popqa-sample", limit=14, seed=4)
+    with pytest.warns(UserWarning, match=r"known_only left \d+ of 14 questions: below 20"):
+        sweep = al.swap_sweep(
+            smollm2, data, known_only=True, n_donors=1, layers=(29,), null_donors=0, anchors=("answer_site",), **QUIET
+        )
+    hf = transformers.AutoModelForCausalLM.from_pretrained(packaged_directory(DEMO), dtype=torch.float32).eval()
+    tokenizer = smollm2.tokenizer
+    said = {}
+    for row in data.examples:
+        ids = tokenizer(f"Q: {row.question}\nA:", return_tensors="pt")["input_ids"]
+        out = hf.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=16, do_sample=False, pad_token_id=0)
+        said[row.example_id] = tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True).strip().split("\n")[0]
+    right = {
+        row.example_id
+        for row in data.examples
+        if any(re.search(rf"\b{re.escape(alias.lower())}\b", said[row.example_id].lower()) for alias in row.answers)
+    }
+    gone = sweep.examples().query("role == 'dropped'").set_index("example_id")["drop_reason"]
+    assert set(gone[gone == "not_known"].index) == {row.example_id for row in data.examples} - right
+    assert len(right) >= 3
+    for row in sweep.examples().query("role == 'base'").itertuples():
+        assert row.answer in said[row.example_id]
+        assert said[row.example_id].startswith(row.text.split("\nA: ")[1])
+
+
+def test_shots_and_dropped_rows_are_counted(tiny_model):
+    lonely = example("Who is the author of Emma?", "Emma", "author", "Jane Austen", relation="author", example_id="lonely")
+    data = data_of([*capitals().pool, lonely])
+    sweep = al.swap_sweep(tiny_model("llama"), data, prompt="fewshot(2)", align="last", layers=(0,), n_donors=1, **QUIET)
+    gone = sweep.examples().query("role == 'dropped'").groupby("drop_reason")["example_id"].apply(list).to_dict()
+    assert len(gone["used_as_shot"]) == 2
+    assert gone.get("no_donor", gone["used_as_shot"]) in (["lonely"], gone["used_as_shot"])
+    assert len(sweep.example_ids) + sum(map(len, gone.values())) == 13
+    assert sweep.record["counts"]["dropped"] == {reason: len(rows) for reason, rows in gone.items()}
+    donors = sweep.examples().query("role == 'donor'")["example_id"]
+    assert not set(donors) & set(gone["used_as_shot"])
+
+
+def test_one_complete_case_set_serves_all_anchors(tiny_model):
+    """A row whose answer has no donor of equal length is out for every anchor of the run, not for one."""
+    options = {"layers": (0,), "n_donors": 1, "align": "equal", **QUIET}
+    with_all = al.swap_sweep(
+        tiny_model("llama"),
+        data_of([*capitals().pool, *equal_lengths().pool]),
+        anchors=("question", "answer_site_all"),
+        **options,
+    )
+    assert with_all.samples().groupby("anchor")["example_id"].apply(frozenset).nunique() == 1
+    assert not torch.isnan(with_all.delta_p).any()
+
+
+def test_trivial_cells_are_marked(tiny_model):
+    sweep = al.swap_sweep(
+        tiny_model("llama"), capitals(5), anchors=("answer_site", "answer_site_all"), align="last", n_donors=1, **QUIET
+    )
+    marked = sweep.curves(controls=True).query("trivial")
+    assert marked[["anchor", "layer", "control"]].values.tolist() == [["answer_site_all", 0, "none"]]
+
+
+def test_answer_site_at_layer_0_changes_nothing_when_the_token_is_the_same(tiny_model):
+    """The template's last token is the same in base and donor, so its embedding is too."""
+    sweep = al.swap_sweep(tiny_model("llama"), equal_lengths(), anchors=("answer_site",), **QUIET)
+    assert (sweep.delta_p[0, 0].abs() < 1e-4).all()
+    assert sweep.delta_p[0, 1].abs().max() > 1e-2
+    oracle = al.swap_sweep(
+        tiny_model("llama"), equal_lengths(), anchors=("answer_site",), engine="reference", layers=(0,), **QUIET
+    )
+    assert torch.equal(oracle.delta_p[0, 0], torch.zeros(6, dtype=torch.float64))
+
+
+def test_global_random_state_is_left_alone(tiny_model):
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state().clone()
+    state = np.random.get_state()[1].copy()
+    al.swap_sweep(tiny_model("llama"), capitals(3), donors="noise", layers=(0,), **QUIET)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert (np.random.get_state()[1] == state).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"anchors": ("questions",)}, InputError, "Unknown anchor 'questions'. Did you mean 'question'"),
+        ({"anchors": ()}, InputError, "at least one anchor"),
+        ({"anchors": ("question", "question")}, InputError, "each once"),
+        ({"anchors": ("answer",)}, InputError, "cannot change that token's own probability. Use 'answer_site'"),
+        ({"readout": "first"}, InputError, "Unknown readout='first'. Did you mean 'first_token'"),
+        ({"site": "resid"}, InputError, "Unknown site='resid'. Did you mean .*'resid_pre'"),
+        ({"direction": "noise"}, InputError, "Unknown direction='noise'"),
+        ({"donors": "same"}, DonorError, "Unknown donors='same'. Did you mean 'same_relation'"),
+        ({"donors": "zero", "direction": "denoising"}, InputError, "needs donor rows, and donors='zero' has none"),
+        ({"align": "first"}, InputError, "Unknown align='first'"),
+        ({"layers": (0, 3)}, InputError, r"layers must be different numbers from 0 to 2, got \(0, 3\)"),
+        ({"window": 0}, InputError, "window must be at least 1, got 0"),
+        ({"batch_size": 0}, InputError, "batch_size must be at least 1, or None for what fits, got 0"),
+        ({"seed": -1}, InputError, "seed must be at least 0"),
+        ({"prompt": "chat"}, InputError, "needs a tokenizer with a chat template"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_one_clear_error(tiny_model, options, error, message):
+    with pytest.raises(error, match=message):
+        al.swap_sweep(tiny_model("llama"), capitals(4), **{"align": "last", **QUIET, **options})
+
+
+def test_a_site_that_this_architecture_lacks_is_named(tiny_model):
+    """Parallel blocks have no stream between attention and MLP."""
+    with pytest.raises(InputError, match="'resid_mid'"):
+        al.swap_sweep(tiny_model("neox"), capitals(4), site="resid_mid", **QUIET)
+
+
+def test_no_row_left_counts_the_reasons(tiny_model):
+    with pytest.raises(EmptySweepError, match=r"Dropped: no_donor 1\. Take more rows"):
+        al.swap_sweep(tiny_model("llama"), data_of([capital("France", "Paris")]), **QUIET)
+
+
+def test_a_frame_is_taken_where_a_data_set_is(tiny_model):
+    frame = pd.DataFrame(
+        {
+            "question": [f"What is the capital of {c}?" for c in CAPITALS],
+            "answers": [[a] for a in CAPITALS.values()],
+            "subject": list(CAPITALS), "property": "capital",
+        }
+    )  # fmt: skip
+    sweep = al.swap_sweep(tiny_model("llama"), frame, layers=(0,), align="last", n_donors=1, **QUIET)
+    assert len(sweep.example_ids) == len(CAPITALS)
+    assert sweep.dataset == "frame"
+
+
+def test_repeated_questions_are_one_unit(tiny_model):
+    """The same question twice: two rows, one question in n."""
+    twice = [*capitals(4).examples, capital("France", "Lutetia")]
+    twice[-1] = type(twice[-1])(**{**vars(twice[-1]), "example_id": "France again"})
+    sweep = al.swap_sweep(tiny_model("llama"), data_of([*twice, *capitals().pool[4:]], 5), layers=(0,), align="last", **QUIET)
+    assert len(sweep.example_ids) == 5
+    assert sweep.curves()["n"].tolist() == [4, 4]
+
+
+def test_spans_can_touch(tiny_model):
+    row = example("capital France is what?", "France", "capital", "Paris", relation="capital", example_id="touch")
+    assert row.property == Span(0, 7)
+    sweep = al.swap_sweep(tiny_model("llama"), data_of([row, *capitals().pool], 1), layers=(0,), align="last", **QUIET)
+    assert sweep.example_ids == ("touch",)

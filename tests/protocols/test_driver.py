@@ -1,0 +1,118 @@
+"""What the driver does for every protocol."""
+
+import warnings
+
+import pytest
+
+import anchorlens as al
+from anchorlens.engine.cone import Cone
+from anchorlens.errors import InputError
+from anchorlens.protocols.driver import run
+from anchorlens.protocols.registry import protocol_of
+from tests.protocols.small_sweeps import running_out, sweep
+from tests.questions.make import capitals
+
+
+def test_the_plan_is_told_before_anything_is_measured(tiny_model, monkeypatch):
+    events, right = [], Cone.run_swaps
+
+    def run(self, batch, **options):
+        events.append("measured")
+        return right(self, batch, **options)
+
+    monkeypatch.setattr(Cone, "run_swaps", run)
+    result = sweep(tiny_model("llama"), on_plan=events.append)
+    plan, *later = events
+    assert set(later) == {"measured"}
+    assert plan.cells == len(result.samples())
+    assert plan.questions == 6
+    assert plan.flops > 0
+    assert plan.seconds > 0
+    assert f"{plan.questions} rows, {plan.cells} cells in {len(plan.batches)} batches; engine cone (fused)" in str(plan)
+
+
+def test_what_on_plan_raises_stops_the_sweep(tiny_model, monkeypatch):
+    class Stop(Exception):  # noqa: N818
+        pass
+
+    def stop(plan):
+        raise Stop
+
+    through = running_out(monkeypatch, lambda rows, layers: False)
+    with pytest.raises(Stop):
+        sweep(tiny_model("llama"), on_plan=stop)
+    assert through == []
+
+
+def test_the_short_way_is_the_driver_with_a_specification(tiny_model, plain):
+    spec = al.Swap(align="last", n_donors=2, seed=1, progress=False)
+    long = run(protocol_of("swap"), tiny_model("llama"), capitals(6), spec)
+    assert long.run_id == plain.run_id
+    assert (long.delta_p == plain.delta_p).all()
+    assert {name: long.record["config"][name] for name in spec.identity()} == spec.identity() | {
+        "layers": [0, 1, 2], "add_bos": False, "delta_kind": "probability"
+    }  # fmt: skip
+
+
+def test_layers_in_any_order_are_one_sweep(tiny_model):
+    """Sorted once, so that an output does not depend on how they were written."""
+    one, two = (sweep(tiny_model("llama"), layers=layers) for layers in ([2, 0], "0,2"))
+    assert one.layers == (0, 2)
+    assert one.run_id == two.run_id
+    assert (one.delta_p == two.delta_p).all()
+
+
+def test_a_wrong_layer_is_told_before_the_data_is_looked_at(tiny_model):
+    with pytest.raises(InputError, match=r"layers must be different numbers from 0 to 2, got \(7,\)"):
+        al.swap_sweep(tiny_model("llama"), "no-such-data", layers=7)
+    with pytest.raises(InputError, match="swap has no argument 'layer'. Did you mean 'layers'"):
+        al.swap_sweep("no-such-model", "no-such-data", layer=7)
+
+
+class Asked:
+    """A prompt of the user's own: several go by one name."""
+
+    name = "mine"
+
+    def __init__(self, before):
+        self.before = before
+
+    def render(self, question, tokenizer):
+        return al.PromptText(f"{self.before}{question}\nA:", len(self.before), " ")
+
+
+def named(model, **own):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a site of one's own takes the oracle
+        result = sweep(model, layers=[0], n_donors=1, null_donors=0, check_cells=0, n_resamples=2, **own)
+    ((what, code),) = result.record["config"]["own_code"].items()
+    assert [what] == list(own)
+    return result.run_id, code
+
+
+PAIRS = {
+    "donors": (lambda base, pool: pool, lambda base, pool: pool[:4]),
+    "readout": (lambda log_probs, mask: log_probs[:, 0], lambda log_probs, mask: log_probs[:, 0] - 1),
+    "site": (lambda layer: f"blocks.{layer}.hook_resid_pre", lambda layer: f"blocks.{layer}.hook_attn_out"),
+    "prompt": (Asked("Q: "), Asked("Question: ")),
+}
+SAME = {
+    "donors": lambda base, pool: pool,
+    "readout": lambda log_probs, mask: log_probs[:, 0],
+    "site": lambda layer: f"blocks.{layer}.hook_resid_pre",
+    "prompt": Asked("Q: "),
+}
+
+
+@pytest.mark.parametrize("what", PAIRS)
+def test_two_functions_of_one_name_are_two_sweeps(tiny_model, what):
+    """``callable:<lambda>`` names both; their code tells them apart, and the same code is the same sweep."""
+    model, (one, other) = tiny_model("llama"), PAIRS[what]
+    first, second, again, alike = (named(model, **{what: own}) for own in (one, other, one, SAME[what]))
+    assert first[0] != second[0]
+    assert first[1] != second[1]
+    assert first == again == alike
+
+
+def test_names_need_no_code(plain):
+    assert "own_code" not in plain.record["config"]

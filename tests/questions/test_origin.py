@@ -1,0 +1,116 @@
+"""What the first argument of ``load_qa`` may be, and what is said of everything else."""
+
+import re
+from pathlib import Path
+
+import numpy
+import pandas
+import pytest
+import torch
+
+from anchorlens.errors import DataError, InputError
+from anchorlens.questions.datasets import load_qa
+from tests.questions.test_datasets import HUB_ROWS, OWN, spans_of, write
+
+
+def test_a_file_may_stand_where_the_name_stands(tmp_path, monkeypatch):
+    path = write(tmp_path / "good.csv", OWN)
+    monkeypatch.chdir(tmp_path)
+    wanted = load_qa("good", path=path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for data in (
+        load_qa(path), load_qa(str(path)), load_qa("good.csv"), load_qa(path=path), load_qa(None, "good.csv"), load_qa("~/good.csv"),
+    ):  # fmt: skip
+        assert data == wanted
+        assert (data.name, data.source) == ("good", "file:good.csv")
+    assert load_qa(path, dataset_name="mine").name == "mine"
+
+
+def test_a_file_that_is_called_like_a_set_has_its_schema(tmp_path):
+    path = write(tmp_path / "popqa.jsonl", HUB_ROWS["popqa"])
+    assert load_qa(path) == load_qa(path=path) == load_qa("popqa", path=path)
+    assert spans_of(load_qa(path, dataset_name="mine")) == [("Ada Lovelace", "occupation", "annotation")]
+    other = path.rename(tmp_path / "x.jsonl")
+    assert load_qa(other, dataset_name="popqa").examples == load_qa("popqa", path=other).examples
+    with pytest.raises(DataError, match="file:x.jsonl is not of the schema 'own': .* Its fields fit: popqa"):
+        load_qa(other)
+
+
+def test_a_known_name_comes_before_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("nq-sample").write_text("no data", encoding="utf8")
+    assert load_qa("nq-sample", limit=2).source == "sample:nq"
+
+
+def test_a_directory_is_not_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine").mkdir()
+    with pytest.raises(DataError, match="mine is a directory; give one file"):
+        load_qa("mine")
+
+
+def test_a_missing_file_names_its_neighbours(tmp_path):
+    write(tmp_path / "good.csv", OWN)
+    with pytest.raises(DataError, match=r"goood\.csv\. Did you mean 'good\.csv'\?"):
+        load_qa(tmp_path / "goood.csv")
+
+
+def test_a_list_of_dictionaries_is_a_table():
+    frame = load_qa(pandas.DataFrame(OWN), dataset_name="mine")
+    for rows in (OWN, tuple(OWN)):
+        data = load_qa(rows)
+        assert (data.name, data.source, len(data)) == ("list", "list", 3)
+        assert load_qa(rows, dataset_name="mine").examples == frame.examples
+    assert load_qa(HUB_ROWS["popqa"], dataset_name="popqa").examples[0].relation == "occupation"
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ((), "nothing"), ((5,), "5"), ((b"popqa",), "b'popqa'"), ((torch.nn.Linear(1, 1),), "a Linear"), ((load_qa,), "a function"),
+        ((pandas.DataFrame,), "the class DataFrame"), ((numpy.zeros(3),), "a ndarray"), ((x for x in OWN), "a generator"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_anything_else_is_told_what_is_taken(unchecked, given, shown):
+    arguments = given if isinstance(given, tuple) else (given,)
+    with pytest.raises(InputError) as caught:
+        load_qa(*arguments)
+    assert str(caught.value) == (
+        "load_qa takes the name of a set ('popqa', 'popqa-sample', ...), a file (load_qa('mine.csv')), a pandas frame, a "
+        f"datasets.Dataset or a list of dictionaries; got {shown}."
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"limit": 3.0}, "limit must be a whole number, or None for all rows; got 3.0."),
+        ({"limit": "3"}, "limit must be a whole number, or None for all rows; got '3'."),
+        ({"limit": True}, "limit must be a whole number, or None for all rows; got True."),
+        ({"limit": -2}, "limit must be at least 1, or None for all rows; got -2."),
+        ({"seed": -1}, "seed must be a whole number, at least 0; got -1."),
+        ({"seed": 1.5}, "seed must be a whole number, at least 0; got 1.5."),
+        ({"seed": "x"}, "seed must be a whole number, at least 0; got 'x'."),
+        ({"seed": None}, "seed must be a whole number, at least 0; got None."),
+        (
+            {"spans": 3},
+            "spans must be 'auto', 'rules', 'annotation', 'spacy:NAME' or a function from a question to (subject, property) o",
+        ),
+        ({"path": 3}, "path must be a string or a Path to a file, got 3."),
+        ({"path": ""}, "path must be a string or a Path to a file, got ''."),
+        ({"split": 3}, "split must be a name, got 3."),
+        ({"revision": b"x"}, "revision must be a name, got b'x'."),
+        ({"dataset_name": 3}, "dataset_name must be a name, got 3."),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(unchecked, arguments, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        load_qa("nq", **arguments)
+
+
+def test_whole_numbers_of_numpy_are_taken(unchecked):
+    frame = pandas.DataFrame(OWN)
+    data = load_qa(frame, limit=numpy.int64(2), seed=numpy.int32(1))
+    assert data == load_qa(frame, limit=2, seed=1)
+    assert (type(data.limit), type(data.seed)) == (int, int)

@@ -1,0 +1,89 @@
+"""Sweeps become a run directory: complete, reproducible to the byte, and read back as they were."""
+
+import json
+
+import pandas as pd
+import pytest
+import torch
+
+import anchorlens as al
+from anchorlens.errors import RunError
+from anchorlens.runs.schema import CURVE_COLUMNS, EFFECT_COLUMNS, EXAMPLE_COLUMNS, SAMPLE_COLUMNS
+from tests.questions.make import capitals, equal_lengths
+
+OPTIONS = {"n_donors": 2, "align": "last", "layers": (0, 2), "seed": 3, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def sweep(tiny_model):
+    return al.swap_sweep(tiny_model("llama"), capitals(5), **OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def saved(sweep, tmp_path_factory):
+    return sweep.save(tmp_path_factory.mktemp("runs") / "deep" / "a")
+
+
+def test_every_file_of_the_design_is_there(saved):
+    assert sorted(p.name for p in saved.iterdir()) == [
+        "curves.parquet", "effects.parquet", "examples.parquet", "figure.html", "run.json", "samples.parquet",
+    ]  # fmt: skip
+    assert [*saved.parent.iterdir()] == [saved], "nothing temporary is left beside it"
+    wanted = {"examples": EXAMPLE_COLUMNS, "samples": SAMPLE_COLUMNS, "curves": CURVE_COLUMNS, "effects": EFFECT_COLUMNS}
+    for name, columns in wanted.items():
+        assert tuple(pd.read_parquet(saved / f"{name}.parquet").columns) == columns
+
+
+def test_record_says_where_the_numbers_come_from(saved):
+    record = json.loads((saved / "run.json").read_text())
+    (sweep,) = record["sweeps"]
+    assert len(sweep["model"]["weights_sha256"]) == 64
+    assert len(sweep["model"]["tokenizer_sha256"]) == 64
+    assert sweep["data"]["sha256"] == "0" * 64
+    assert sweep["environment"]["threads"] == torch.get_num_threads()
+    assert sweep["environment"]["versions"]["torch"] == torch.__version__
+    assert sweep["config"]["seed"] == 3
+    assert sweep["config"]["layers"] == [0, 2]
+    assert sum(sweep["plan"]["batches"]) == len(
+        pd.read_parquet(saved / "samples.parquet").drop_duplicates(["example_id", "donor_id"])
+    )
+
+
+def test_load_gives_the_same_result(sweep, saved):
+    (again,) = al.load_run(saved)
+    assert torch.equal(again.delta_p, sweep.delta_p)
+    pd.testing.assert_frame_equal(again.curves(controls=True), sweep.curves(controls=True))
+    pd.testing.assert_frame_equal(al.load_curves(saved), sweep.curves(controls=True))
+    assert (again.anchors, again.layers, again.example_ids) == (sweep.anchors, sweep.layers, sweep.example_ids)
+    assert repr(again) == repr(sweep)
+
+
+def test_same_seed_and_plan_give_the_same_bytes(tiny_model, saved, tmp_path):
+    again = al.swap_sweep(tiny_model("llama"), capitals(5), **OPTIONS).save(tmp_path / "b")
+    for name in ("samples.parquet", "examples.parquet", "curves.parquet"):
+        assert (again / name).read_bytes() == (saved / name).read_bytes()
+    other = al.swap_sweep(tiny_model("llama"), capitals(5), **{**OPTIONS, "seed": 4}).save(tmp_path / "c")
+    assert (other / "samples.parquet").read_bytes() != (saved / "samples.parquet").read_bytes()
+
+
+def test_several_sweeps_share_a_run(tiny_model, sweep, tmp_path):
+    other = al.swap_sweep(tiny_model("gpt2"), equal_lengths(), **OPTIONS)
+    path = al.save_run([sweep, other], tmp_path / "both")
+    back = al.load_run(path)
+    assert [(r.model, r.dataset) for r in back] == [(sweep.model, "capitals"), (other.model, "equal")]
+    assert torch.equal(back[0].delta_p, sweep.delta_p)
+    assert torch.equal(back[1].delta_p, other.delta_p)
+
+
+def test_curves_that_cannot_share_a_figure_are_still_saved(tiny_model, sweep, tmp_path):
+    other = al.swap_sweep(tiny_model("llama"), capitals(5), **{**OPTIONS, "readout": "answer_joint"})
+    with pytest.warns(UserWarning, match="No figure.html .*readout"):
+        path = al.save_run([sweep, other], tmp_path / "mixed")
+    assert len(al.load_run(path)) == 2
+
+
+def test_no_two_of_the_same_sweep(sweep, tmp_path):
+    with pytest.raises(RunError, match=rf"each only once; run_id {sweep.run_id} is there 2 times: the same specification"):
+        al.save_run([sweep, sweep], tmp_path / "a")
+    with pytest.raises(RunError, match="at least one sweep"):
+        al.save_run([], tmp_path / "a")

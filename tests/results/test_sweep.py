@@ -1,0 +1,74 @@
+"""A sweep's result: what it says of itself."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import anchorlens as al
+from anchorlens.errors import InputError
+from anchorlens.runs.schema import EFFECT_COLUMNS
+from tests.questions.make import capitals
+
+OPTIONS = {"n_donors": 2, "align": "last", "layers": (0, 2), "seed": 3, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def sweep(tiny_model):
+    return al.swap_sweep(tiny_model("llama"), capitals(5), **OPTIONS)
+
+
+def test_another_batch_plan_gives_the_same_p(tiny_model, sweep):
+    one = al.swap_sweep(tiny_model("llama"), capitals(5), batch_size=1, **OPTIONS).samples()
+    assert (one["value_after"] - sweep.samples()["value_after"]).abs().max() < 1e-5
+
+
+def test_repr_and_notebook_table_name_shape_and_counts(sweep):
+    text = repr(sweep)
+    assert "delta_p [anchor 2, layer 2, example 5]" in text
+    assert "readout first_token" in text
+    assert "dropped: none" in text
+    assert "<table" in sweep._repr_html_()
+    assert "n = 5" in sweep._repr_html_()
+
+
+def test_curves_of_one_quantity(sweep):
+    pd.testing.assert_frame_equal(sweep.curves(quantity="p"), sweep.curves())
+    assert set(sweep.curves(controls=True, quantity="p")["quantity"]) == {"p"}
+    with pytest.raises(InputError, match=r"^This sweep has no quantity='flip'\. Known: p\.$"):
+        sweep.curves(quantity="flip")
+
+
+def test_an_anchor_less_its_null_is_paired_by_question(sweep):
+    """``less_null``: the donor that measured both, and the mean over questions of the difference."""
+    effects = sweep.effects()
+    assert tuple(effects.columns) == EFFECT_COLUMNS
+    assert set(effects["quantity"]) == {"less_null"}
+    assert set(effects["control"]) == set(sweep.anchors)
+    samples = sweep.samples()
+    null = samples[samples["control"] == "null"]
+    both = samples[samples["control"] == "none"].merge(
+        null, on=["example_id", "donor_id", "anchor", "layer"], suffixes=("", "_null")
+    )
+    assert len(both) == len(null) < (samples["control"] == "none").sum()
+    wanted = (both["delta_p"] - both["delta_p_null"]).groupby([both["anchor"], both["layer"]]).mean()
+    for row in effects.itertuples():
+        assert row.value == pytest.approx(wanted[row.control, row.layer])
+        assert row.ci_low <= row.value <= row.ci_high
+        assert row.n == both["question_id"].nunique()
+
+
+def test_without_a_null_nothing_is_compared(tiny_model):
+    alone = al.swap_sweep(tiny_model("llama"), capitals(3), null_donors=0, **OPTIONS)
+    assert alone.effects().empty
+    assert tuple(alone.effects().columns) == EFFECT_COLUMNS
+
+
+def test_what_is_given_out_is_a_copy(sweep):
+    for frame in (sweep.samples, sweep.examples, sweep.curves, sweep.effects):
+        before = frame()
+        changed = frame()
+        changed.iloc[:, 0] = "spoilt"
+        pd.testing.assert_frame_equal(frame(), before)
+    tensor = sweep.delta_p
+    tensor += 1
+    assert not np.allclose(tensor, sweep.delta_p)

@@ -1,0 +1,16 @@
+"""What a message suggests."""
+
+from anchorlens.errors import did_you_mean
+
+
+def test_what_is_spelt_alike():
+    assert did_you_mean("popqq", ["popqa", "nq"]) == "Did you mean 'popqa'?"
+    assert did_you_mean("xyz", ["popqa", "nq"]) == "Known: nq, popqa."
+    assert did_you_mean("", ["b_c", "a"]) == "Known: a, b_c."
+
+
+def test_what_has_the_word_as_a_part_comes_first():
+    assert did_you_mean("site", ["split", "probe_site", "seed"]) == "Did you mean 'probe_site' or 'split'?"
+    assert did_you_mean("rest", ["question", "question_rest"]) == "Did you mean 'question_rest'?"
+    # Three at most.
+    assert did_you_mean("a", ["a_b", "a_c", "a_d", "a_e"]) == "Did you mean 'a_b' or 'a_c' or 'a_d'?"

@@ -1,0 +1,124 @@
+"""Whatever is given in an argument's place, the answer is one of our errors with the cure: never a raw Python one."""
+
+import numpy as np
+import pytest
+
+import anchorlens as al
+from tests.questions.make import CAPITALS, capitals
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+QUIET = {"progress": False, "align": "last", "n_donors": 1, "layers": (0,), "check_cells": 0, "n_resamples": 20}
+
+
+@pytest.fixture(scope="module")
+def swap(tiny_model):
+    """A swap on a small model, as a user calls it."""
+    model, data = tiny_model("llama"), capitals(5)
+
+    def call(**options):
+        return al.swap_sweep(model, data, **QUIET | options)
+
+    return call
+
+
+@pytest.mark.parametrize("name", ["n_donors", "window", "seed", "n_resamples", "max_new_tokens", "null_donors", "check_cells"])
+@pytest.mark.parametrize("value", ["2", 2.5, True, None, [1], -5])
+def test_whole_numbers(swap, name, value):
+    wanted = f"{name} must be at least" if value == -5 else f"{name} takes a whole number"
+    with pytest.raises(al.InputError, match=wanted):
+        swap(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"layers": 1.5}, "layers takes 'all', a number, a list of numbers"),
+        ({"layers": range(300_000)}, r"got 300000 values \(0, 1, 2, \.\.\.\)"),
+        ({"layers": [[0]]}, r"layers takes 'all'.*got \[\[0\]\]"),
+        ({"anchors": None}, "anchors takes names of anchors"),
+        ({"anchors": ["question", 3]}, "anchors takes names of anchors"),
+        ({"donors": None}, "donors takes one of same_relation, random, mean, zero, noise, or a function .* got None"),
+        ({"donors": 3}, "donors takes one of .* got 3"),
+        ({"donors": lambda a: []}, "donors takes one of"),
+        ({"donors": lambda a, b: None}, "gave None .* it must give rows of the pool"),
+        ({"readout": 3}, "readout takes one of first_token"),
+        ({"readout": lambda log_probs: log_probs}, "a function of log-probabilities and mask"),
+        ({"readout": lambda log_probs, mask: np.zeros(3)}, "must return a torch tensor of log-probabilities, got a ndarray"),
+        ({"readout": lambda log_probs, mask: log_probs}, "must return an .example. tensor of length 5"),
+        ({"readout": lambda log_probs, mask: log_probs[:, 0].exp()}, "Return log P, not P"),
+        ({"readout": lambda log_probs, mask: log_probs[:, 0] * float("nan")}, "at most 0; got nan"),
+        ({"site": None}, "site takes one of resid_pre"),
+        ({"site": lambda: "x"}, "site takes one of resid_pre"),
+        ({"site": lambda layer: "nope"}, "gave the hook name 'nope', which this model does not have"),
+        ({"prompt": None}, "prompt takes 'qa'"),
+        ({"prompt": lambda question: question}, "prompt takes 'qa'"),
+        ({"prompt": ("a",)}, "prompt takes 'qa'"),
+        ({"known_only": "yes"}, "known_only takes True or False; got 'yes'"),
+        ({"max_memory": [1]}, r"max_memory=\[1\] is not understood"),
+        ({"engine": None}, "engine takes one of cone, reference; got None"),
+        ({"on_plan": 3}, "on_plan takes a function that takes the plan; got 3"),
+        ({"probes": 3}, "probes takes LayerProbes; got 3"),
+        ({"n_donor": 3}, "swap has no argument 'n_donor'. Did you mean 'n_donors'"),
+    ],
+)
+def test_everything_else(swap, options, said):
+    with pytest.raises(al.InputError, match=said):
+        swap(**options)
+
+
+def test_what_anyone_would_expect_to_work(tiny_model, tiny):
+    """A model's name, all layers in words, one layer, one anchor, a list of dictionaries, a template for a prompt."""
+    model, data = str(tiny("llama")), capitals(5)
+    options = QUIET | {"anchors": "question"}
+    by_name = al.swap_sweep(model, data, **options)
+    assert by_name.anchors == ("question",)
+    assert by_name.delta_p.equal(al.swap_sweep(tiny_model("llama"), data, **options).delta_p)
+    assert al.swap_sweep(model, data, **options | {"layers": "all"}).layers == (0, 1, 2)
+    assert al.swap_sweep(model, data, **options | {"layers": 2}).layers == (2,)
+    assert al.swap_sweep(model, data, **options | {"layers": np.array([2, 0])}).layers == (0, 2)
+    rows = [
+        {"question": f"What is the capital of {c}?", "answer": a, "subject": c, "property": "capital"}
+        for c, a in CAPITALS.items()
+    ]
+    assert len(al.swap_sweep(model, rows, **options).example_ids) == len(CAPITALS)
+    template = al.swap_sweep(model, data, **options | {"prompt": "Question: {question}\nAnswer:"})
+    assert template.examples().query("role == 'base'")["text"].str.match(r"Question: .*\?\nAnswer: ").all()
+
+
+def test_a_live_hugging_face_model_is_a_model(tiny, tiny_model):
+    import transformers
+
+    hf = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"))
+    with pytest.raises(al.InputError, match="comes without its tokenizer. Pass tokenizer="):
+        al.swap_sweep(hf, capitals(5), **QUIET)
+
+
+@pytest.mark.parametrize("what", [None, 5, al.Span(0, 1), [1]])
+def test_no_model_and_no_data(tiny_model, what):
+    with pytest.raises(al.InputError, match="take a model from al.load_model|takes the name of a set|not understood|takes"):
+        al.swap_sweep(what, capitals(5), **QUIET)
+    with pytest.raises(al.InputError, match="takes|rows|dictionar"):
+        al.swap_sweep(tiny_model("llama"), what, **QUIET)
+
+
+def test_a_specification_is_frozen_and_changed_copies_are_checked():
+    spec = al.Swap(window=3)
+    with pytest.raises(al.InputError, match=r"frozen. Make another one: spec.changed\(window=...\)"):
+        spec.window = 5
+    assert spec.changed(window=5) == al.Swap(window=5)
+    with pytest.raises(al.InputError, match="window must be at least 1, got 0"):
+        spec.changed(window=0)
+
+
+def test_nothing_is_lost_to_a_wrong_argument_of_a_writer(tiny_model, tmp_path, swap):
+    sweep = swap()
+    for call, said in (
+        (lambda: sweep.save(None), "written to a directory: give its path"),
+        (lambda: al.save_run(None, tmp_path / "a"), "takes the result of a sweep"),
+        (lambda: al.load_run(None), "read from a directory: give its path"),
+        (lambda: al.save_html(None, tmp_path / "f.html"), "writes a plotly figure"),
+        (lambda: al.run_study(3), "takes an anchorlens.Study, got 3"),
+    ):
+        with pytest.raises(al.InputError, match=said):
+            call()
+    assert [*tmp_path.iterdir()] == []
