@@ -17,6 +17,7 @@ PROTOCOLS = {
     "swap": "Swap streams at an anchor with a donor's, read the answer's probability",
     "knockout": "Cut attention from the question, read a truth probe, split into pathways",
     "patch_tokens": "Put another question's exact tokens in, keep the answer, read a truth probe",
+    "answer_only": "Take the question away, keep the answer, read a truth probe by pathway",
 }
 """Name of the folder -> what it does."""
 
