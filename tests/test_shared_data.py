@@ -28,7 +28,7 @@ def run(shared_data, tmp_path_factory):
     """64 rows of each file, every row (known_only off), through the command line."""
     out = tmp_path_factory.mktemp("shared") / "run"
     args = [f for name in SETS for f in ("--dataset", name, "--data-file", f"{name}={shared_data / name}.jsonl")]
-    command = ["run", "--model", "smollm2-135m-instruct", *args, "--limit", "64", "--n-donors", "1", "--layers", LAYERS]
+    command = ["swap", "--model", "smollm2-135m-instruct", *args, "--limit", "64", "--n-donors", "1", "--layers", LAYERS]
     done = subprocess.run(
         [sys.executable, "-m", "anchorlens", *command, "--device", "cpu", "--quiet", "--json", "--out", str(out)],
         capture_output=True, text=True,

@@ -30,7 +30,7 @@ def test_swaps_are_read_by_a_probe_at_k_star(tiny_model, data, sweep):
     assert set(own["layer"]) == set(range(k + 1))
     # What was asked for and cannot reach the probe is missing, not zero, and not left out of the tensor.
     assert swap.layers == sweep.layers
-    assert np.isnan(swap.delta_p[:, [i for i, layer in enumerate(swap.layers) if layer > k]]).all()
+    assert swap.delta_p[:, [i for i, layer in enumerate(swap.layers) if layer > k]].isnan().all()
     clean = sweep.samples().query(f"control == 'none' and layer == {k}").set_index("example_id")["value_before"]
     mine = own.query("layer == 0 and anchor == 'question'").set_index("example_id")["value_before"]
     np.testing.assert_allclose(mine, clean[mine.index], atol=1e-5)
