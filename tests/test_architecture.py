@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "anchorlens"
 
-GROUND = ("errors", "typing", "vocabulary", "kinds", "edges", "callables", "progress")
+GROUND = ("errors", "typing", "vocabulary", "kinds", "edges", "callables", "progress", "notices")
 """Files that belong to no room: they import one another at most."""
 
 ORDER = (

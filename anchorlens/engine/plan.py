@@ -1,7 +1,6 @@
 """How much goes through the model at once, and what it will cost: chosen and predicted before anything runs."""
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -12,6 +11,7 @@ import torch
 from anchorlens.engine.layout import Lanes
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
+from anchorlens.notices import warn
 
 # Beyond this many tokens a batch gains nothing on a CPU or a GPU that fits it, and a smaller one keeps the progress bar moving.
 _MOST_TOKENS = {"cpu": 1024, "cuda": 16384, "mps": 4096}
@@ -257,7 +257,7 @@ def out_of_memory(why: BaseException) -> bool:
 
 def warn_of_split() -> None:
     """Say that memory ran out and that work goes on."""
-    warnings.warn("Memory ran out: batches that do not fit are split and go on. max_memory= plans for less.", stacklevel=3)
+    warn("Memory ran out: batches that do not fit are split and go on. max_memory= plans for less.")
 
 
 def halves(items: Sequence[Item]) -> tuple[Sequence[Item], Sequence[Item]]:

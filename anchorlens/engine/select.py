@@ -1,6 +1,5 @@
 """Which engine measures: the cone engine where it gives this model's numbers, the oracle where it does not."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -17,6 +16,7 @@ from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.reference import last_stream, run_swaps
 from anchorlens.models.adapter import SITES, Adapter, SiteLike
 from anchorlens.models.blocks import FusedBlocks, PlainBlocks, fused_reason, hooked_reason, unsupported_reason
+from anchorlens.notices import warn
 from anchorlens.questions.tokens import TokenBatch
 
 # Largest difference of a probability on the trial row, by the model's type: what another order of sums does, with room.
@@ -109,7 +109,7 @@ def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Se
         reason = _difference(plain, trial)
         if reason is None:
             return Engine("cone", "plain", why_not, plain, adapter)
-    warnings.warn(f"The cone engine cannot be used: {reason}. The reference engine measures instead, slower.", stacklevel=2)
+    warn(f"The cone engine cannot be used: {reason}. The reference engine measures instead, slower.")
     return Engine("reference", "", reason, None, adapter)
 
 

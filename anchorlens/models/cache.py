@@ -5,12 +5,13 @@ import json
 import os
 import shutil
 import tempfile
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import platformdirs
 from filelock import FileLock
+
+from anchorlens.notices import warn
 
 MANIFEST = "anchorlens.json"
 CHUNK = 1 << 22
@@ -81,7 +82,7 @@ def built_once(target: Path, build: Callable[[Path], dict[str, str]]) -> Path:
             fault = fault_of(target)
             if fault is None:
                 return target
-            warnings.warn(f"The cached files in {target} are damaged ({fault}); they are built again.", stacklevel=2)
+            warn(f"The cached files in {target} are damaged ({fault}); they are built again.")
         scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:
             fresh = scratch / "new"

@@ -35,6 +35,7 @@ from anchorlens.models.parity import (
 )
 from anchorlens.models.source import Source, check_live, check_options, find, no_model, tokenizer_directory
 from anchorlens.models.weights import count_parameters, hooked_state, install
+from anchorlens.notices import warn
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | HookedTransformer | PreTrainedModel"
 
@@ -267,9 +268,7 @@ def _live_hooked(model: HookedTransformer, tokenizer: PreTrainedTokenizerBase | 
     if tokenizer is not None:
         _attach_tokenizer(model, tokenizer)
     elif model.tokenizer is not None and model.tokenizer.padding_side != "right":
-        warnings.warn(
-            "The model's tokenizer padded on the left; anchorlens pads on the right and has set it so.", stacklevel=3
-        )
+        warn("The model's tokenizer padded on the left; anchorlens pads on the right and has set it so.")
         model.tokenizer.padding_side = "right"
     name = str(model.cfg.model_name or "custom")
     object.__setattr__(model, CARD, make_card(model, name, "hooked", architecture=model.cfg.original_architecture))

@@ -1,6 +1,5 @@
 """What protocols with a truth probe share: labelled rows, the batches that probes are fitted on, and the probes themselves."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +22,7 @@ from anchorlens.engine.plan import (
 from anchorlens.engine.select import Engine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
+from anchorlens.notices import warn
 from anchorlens.protocols.plug import Bench, Plan, Prepared
 from anchorlens.protocols.truth_arguments import TruthSpecification
 from anchorlens.questions.example import Dropped
@@ -242,9 +242,8 @@ def _fitted(
         if all(len({y for y, part in zip(truth.labels, fold, strict=True) if part == "train"}) == 2 for fold in folds):
             sets |= {name: fit(truth.labels, fold, read) for name, fold in zip(("fold_a", "fold_b"), folds, strict=True)}
         else:
-            warnings.warn(
-                "cross_fold is left out: one half of the training questions has answers of one label only. Take more questions.",
-                stacklevel=4,
+            warn(
+                "cross_fold is left out: one half of the training questions has answers of one label only. Take more questions."
             )
     return sets
 

@@ -9,7 +9,6 @@ import html
 import json
 import os
 import random
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from anchorlens.errors import DataError, InputError
 from anchorlens.kinds import as_whole, described
+from anchorlens.notices import warn
 from anchorlens.questions.answers import answer_type
 from anchorlens.questions.columns import (
     check_columns,
@@ -277,7 +277,7 @@ def load_qa(
         raise InputError(f"columns= names the columns of a file or table of your own; {name!r} has its fields. Leave it out.")
     rows, doubts = _read(origin, named)
     for doubt in doubts:
-        warnings.warn(doubt, stacklevel=2)
+        warn(doubt)
     label, source = origin.name, origin.source
     texts = [canonical(row) for row in rows]
     hashes = [hashlib.sha256(text.encode("utf8", "surrogatepass")).hexdigest() for text in texts]

@@ -1,7 +1,6 @@
 """Sweeps become a run directory: tables, probes, the figure and the record."""
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -12,6 +11,7 @@ from anchorlens.errors import InputError, RunError
 from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.page import save_html
 from anchorlens.kinds import described
+from anchorlens.notices import warn
 from anchorlens.runs.store import check_target, write_run
 from anchorlens.truth.probes import LayerProbes
 
@@ -89,7 +89,7 @@ def save_run(
         try:
             save_html(plot_curves(curves), folder / "figure.html")
         except InputError as why:  # curves that cannot share a figure are no reason to lose them
-            warnings.warn(f"No figure.html in {target}: {why}", stacklevel=2)
+            warn(f"No figure.html in {target}: {why}")
 
     entries = [{"run_id": s.run_id, **s.record, **({"verdict": s.verdict} if s.verdict else {})} for s in sweeps]
     return write_run(target, tables, entries, more=more, pending=pending)

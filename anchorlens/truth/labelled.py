@@ -1,6 +1,5 @@
 """Rows with true and false answers, split by question: what truth probes and ``p_true`` are measured on (METHOD 3)."""
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ import numpy as np
 
 from anchorlens.errors import EmptySweepError, LeakError
 from anchorlens.models.adapter import Adapter
+from anchorlens.notices import warn
 from anchorlens.questions.example import Dropped, Example
 from anchorlens.questions.given import given_answers, split_questions
 from anchorlens.questions.tokenised import Rows, drop, make_rows
@@ -66,7 +66,7 @@ class TruthRows:
         if all(counts[split, label] for split in SPLITS for label in (0, 1)):
             few = ", ".join(f"{name} {n}" for name, n in self.sizes.items() if n < FEW_ROWS)
             if few:
-                warnings.warn(f"Few rows ({few}): k*, AUC and groups are noisy. Take more questions (limit=).", stacklevel=4)
+                warn(f"Few rows ({few}): k*, AUC and groups are noisy. Take more questions (limit=).")
             return
         said = "; ".join(f"{s}: {counts[s, 0]} true, {counts[s, 1]} false" for s in SPLITS)
         reasons = ", ".join(f"{r} {n}" for r, n in Counter(d.reason for d in self.dropped).most_common()) or "none"

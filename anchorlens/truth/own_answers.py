@@ -1,10 +1,10 @@
 """What the model itself answers, and whether it is right: ``known_only`` and ``generated`` answers (METHOD 3)."""
 
-import warnings
 from collections.abc import Callable, Sequence
 
 from anchorlens.engine.generate import exact_answer, greedy, is_right
 from anchorlens.models.adapter import Adapter
+from anchorlens.notices import warn
 from anchorlens.progress import progress as counted
 from anchorlens.questions.example import Dropped, Example, Span
 from anchorlens.questions.tokenised import Rows, drop
@@ -29,10 +29,9 @@ def known_rows(
     rows = tuple(row for row in answered.rows if row.answer.label == 0)
     wrong = [drop(row.example, "not_known", row.answer.text) for row in answered.rows if row.answer.label == 1]
     if 0 < len(rows) < FEW_ROWS:
-        warnings.warn(
+        warn(
             f"known_only left {len(rows)} of {len(examples)} questions: below {FEW_ROWS}, bands are wide. "
-            "Take more questions (limit=) or an easier set.",
-            stacklevel=4,
+            "Take more questions (limit=) or an easier set."
         )
     return Rows(rows, (*wrong, *answered.dropped))
 

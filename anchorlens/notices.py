@@ -1,0 +1,18 @@
+"""Warnings that point at the user's own line, however deep in the package they are found."""
+
+import sys
+import warnings
+
+
+def warn(message: str) -> None:
+    """Warn at the line that called into this package."""
+    frame, level, place = sys._getframe(1), 1, 1
+    while frame is not None:
+        level += 1
+        if frame.f_globals.get("__name__", "").partition(".")[0] == "anchorlens":
+            place = level
+        frame = frame.f_back
+    warnings.warn(message, UserWarning, stacklevel=place + 1)
+
+
+__all__ = ["warn"]
