@@ -1,7 +1,7 @@
 """The main job, end to end, on the packaged model and the embedded questions; `make demo` runs it.
 
 SmolLM2-135M on questions in the form of four question-answering data sets (samples written for anchorlens, not the data sets
-themselves), with both protocols.
+themselves), with two of the four protocols.
 
 Swap: questions that the model answers right. At each of its 30 layers the residual stream is swapped with that of another question:
 once at the exact question tokens (anchor `question`), once at the position that predicts the answer (anchor `answer_site`). How far
