@@ -473,7 +473,7 @@ def test_a_study_measures_every_protocol_on_every_set(capsys, tiny, questions, t
         ("swap", "mine"), ("swap", "popqa-sample"), ("knockout", "popqa-sample"),
     }  # fmt: skip
     assert json.loads((tmp_path / "a" / "run.json").read_text())["pending"] == []
-    plans = json.loads(here(capsys, "run", file, "--dry-run", "--json").out)
+    plans = json.loads(here(capsys, "run", file, "--dry-run", "--json", code=1).out)
     assert [(p["dataset"], p["protocol"]) for p in plans] == [
         ("mine", "swap"),
         ("popqa-sample", "swap"),

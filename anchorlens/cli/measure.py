@@ -46,6 +46,16 @@ def measure(study: "Study", out: str | None, *, overwrite: bool, as_json: bool) 
     except KeyboardInterrupt:
         note(f"\nStopped. {done.kept}")
         sys.exit(1)
+    except OSError as why:
+        note(f"Error: {why.strerror or why}{f': {why.filename}' if why.filename else ''}. {done.kept}")
+        sys.exit(1)
+    except (RuntimeError, MemoryError) as why:
+        from anchorlens.engine.plan import out_of_memory
+
+        if not out_of_memory(why):
+            raise
+        note(f"Error: memory ran out, and the smallest unit cannot be split: {why}. Try --dtype bfloat16. {done.kept}")
+        sys.exit(1)
     if as_json:
         click.echo(outcome_json(done))
     else:
@@ -95,6 +105,8 @@ def plan_only(study: "Study", *, as_json: bool) -> None:
         note(translated(said))
     if as_json:
         click.echo(json.dumps(found))
+    if empty:
+        sys.exit(1)
 
 
 def _stopping(specifications: "Sequence[Specification]", stop: Any) -> "list[Specification]":

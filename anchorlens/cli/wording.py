@@ -33,7 +33,7 @@ def in_shell(text: str, flags: Mapping[str, str] | None = None, *, only: Mapping
         text = text.replace(python, shell)
     names = "|".join(sorted(map(re.escape, known), key=len, reverse=True))
     # What stands in quotes is a value (of a file, a prompt), not an argument.
-    pattern = rf"(?<![\w=])'[^'\n]*'|(?<![\w'./,-])({names})=({_VALUE})?"
+    pattern = rf"(?<![\w=])'[^'\n]*'|(?<![\w=])\"[^\"\n]*\"|(?<![\w'./,-])({names})=({_VALUE})?"
     text = re.sub(pattern, lambda found: _flag(known[found[1]], found[2] or "") if found[1] else found[0], text)
     # At the head of a message, and where it cannot be a common word, the bare name is the argument too.
     text = re.sub(rf"^({names}) (?=must|takes|is\b)", lambda found: f"{known[found[1]]} ", text)
@@ -59,7 +59,7 @@ def flag_of(name: str, flag: str = "") -> str:
     return flag or "--" + name.replace("_", "-")
 
 
-_VALUE = r"'[^']*'|\{[^}]*\}|\([^)]*\)|\[[^\]]*\]|[\w.+-]*\w"
+_VALUE = r"'[^']*'|\"[^\"]*\"|\{[^}]*\}|\([^)]*\)|\[[^\]]*\]|[\w.+-]*\w"
 
 
 def _flag(flag: str, value: str) -> str:
@@ -70,7 +70,7 @@ def _flag(flag: str, value: str) -> str:
         return f"{flag} {','.join(f'{one}={two}' for one, two in pairs)}"
     if value[0] in "([":
         return f"{flag} {','.join(part.strip().strip(chr(39)) for part in value[1:-1].split(',') if part.strip())}"
-    bare = value.strip("'")
+    bare = value[1:-1] if value[0] in "'\"" else value
     return f"{flag} '{bare}'" if re.search(r"[\s()<>*]", bare) or not bare else f"{flag} {bare}"
 
 

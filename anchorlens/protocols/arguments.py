@@ -162,8 +162,8 @@ class Numbers(Kind):
         if self.pair:
             # A shell gives a run of numbers, Python its two ends.
             first, last = numbers[0], numbers[-1]
-            two = numbers == list(range(first, last + 1)) if isinstance(value, str) else len(numbers) == 2
-            if not two or not 0 <= first <= last:
+            run = numbers == list(range(first, last + 1))
+            if not (len(numbers) == 2 or (run and isinstance(value, str))) or not 0 <= first <= last:
                 raise InputError(f"{name} must be first and last, such as (0, 11); got {described(value)}.")
             return first, last
         if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0:

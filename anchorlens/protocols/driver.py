@@ -87,7 +87,8 @@ def _measured(
             parts = memory.measured(lambda one: protocol.measure(engine, ready, spec, one, on_work), unit)
             return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
 
-        samples = pd.concat([measure(engine, unit, bar.advance) for unit in plan.units], ignore_index=True)
+        frames = [measure(engine, unit, bar.advance) for unit in plan.units]
+        samples = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
         if samples.empty:
             raise InputError(protocol.nothing(ready, spec))
         bar.enter("noise floor")
@@ -142,6 +143,10 @@ def short_way(
     """The function ``NAME_sweep(model, data, ...)`` of a protocol; its arguments are those of the specification."""
 
     def sweep(model: Any, data: Any, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        if args:
+            raise InputError(
+                f"{protocol.name}_sweep takes its arguments by name: {next(iter(made.arguments()))}=..., and so on."
+            )
         done = run(protocol, model, data, spec(*args, **kwargs))
         assert isinstance(done, result)  # the protocol says what it makes
         return done

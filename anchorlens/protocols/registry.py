@@ -28,7 +28,7 @@ def specification_of(name: str) -> "type[Specification]":
     Raises:
         InputError: No protocol goes by this name.
     """
-    if name not in PROTOCOLS:
+    if not isinstance(name, str) or name not in PROTOCOLS:
         raise InputError(f"Unknown protocol {name!r}. {did_you_mean(str(name), PROTOCOLS)}")
     module = import_module(f"anchorlens.protocols.{name}.spec")
     return getattr(module, class_of(name))

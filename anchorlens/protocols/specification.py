@@ -110,6 +110,9 @@ class Specification(BaseModel):
     def __setattr__(self, name: str, value: Any) -> None:
         raise InputError(f"A specification is frozen. Make another one: spec.changed({name}=...).")
 
+    def __delattr__(self, name: str) -> None:
+        raise InputError(f"A specification is frozen, and {name!r} stays in it.")
+
     def changed(self: S, **values: Any) -> S:
         """The same specification with other values, checked."""
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | values)
@@ -164,7 +167,7 @@ class Specification(BaseModel):
         return {name: _code(value) for name, value in values.items() if is_own(value)}
 
     def to_toml(self) -> str:
-        """The arguments that differ from the default, as TOML.
+        """The arguments that differ from the default, as TOML. What a file cannot say and no number hangs on is left out.
 
         Raises:
             InputError: One of them is an object of the user's own, which no file can hold.
@@ -176,10 +179,11 @@ class Specification(BaseModel):
             value = getattr(self, name)
             if value == type(self).model_fields[name].get_default():
                 continue
+            if one.how and not one.shell:
+                continue
             if is_own(value):
                 raise InputError(f"{name}= holds an object of your own, and a file cannot: leave it out, or stay in Python.")
-            if one.shell:
-                changed[name] = list(value) if isinstance(value, tuple) else value
+            changed[name] = list(value) if isinstance(value, tuple) else value
         return tomli_w.dumps(changed)
 
     @classmethod
@@ -189,6 +193,8 @@ class Specification(BaseModel):
         Raises:
             InputError: The text is not TOML, or an argument is wrong.
         """
+        if not isinstance(text, str):
+            raise InputError(f"from_toml takes a text, got {described(text)}.")
         try:
             values = tomllib.loads(text)
         except tomllib.TOMLDecodeError as why:
@@ -199,8 +205,14 @@ class Specification(BaseModel):
     def of(cls: type[S], values: Mapping[str, Any]) -> S:
         """From the values of a file; its names may be those of arguments or of flags, with ``-`` or ``_``."""
         flags = {one.flag.lstrip("-").replace("-", "_"): name for name, one in cls.arguments().items() if one.flag}
-        plain = {name.replace("-", "_"): value for name, value in values.items()}
-        return cls(**{flags.get(name, name): value for name, value in plain.items()})
+        found: dict[str, Any] = {}
+        for key, value in values.items():
+            plain = str(key).replace("-", "_")
+            name = flags.get(plain, plain)
+            if name in found:
+                raise InputError(f"{cls.NAME}: {name} is given twice, once as '{key}'.")
+            found[name] = value
+        return cls(**found)
 
     @classmethod
     def from_config(cls: type[S], config: Mapping[str, Any]) -> S:

@@ -61,18 +61,32 @@ class Study:
     """What is measured: every specification on every model and data set.
 
     Attributes:
-        models: Names, paths or live models.
-        data: Question sets.
-        specifications: Of the protocols.
+        models: Names, paths or live models; a tuple, whatever was given.
+        data: Question sets: names, files, :class:`DataRequest` or :class:`QAData`.
+        specifications: Of the protocols: ``al.Swap()``, ...
         device: Where models run; the best one where it is None.
         dtype: Their number type; their own where it is None.
     """
 
-    models: Sequence[Any]
-    data: Sequence["DataRequest | QAData"]
-    specifications: Sequence[Specification]
+    models: Any
+    data: Any
+    specifications: Any
     device: str | None = None
     dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, single, what in (
+            ("models", (str, os.PathLike), "names, paths or models"),
+            ("data", (str, os.PathLike, DataRequest, QAData), "names, files, DataRequest or QAData"),
+            ("specifications", (Specification,), "specifications such as al.Swap()"),
+        ):
+            given = getattr(self, name)
+            listed = [given] if isinstance(given, single) else list(given) if isinstance(given, Sequence) else None
+            if listed is None or (name != "models" and not all(isinstance(one, single) for one in listed)):
+                raise InputError(f"{name} of a study takes {what}, in a list; got {described(given)}.")
+            if name == "data":
+                listed = [DataRequest(str(one)) if isinstance(one, (str, os.PathLike)) else one for one in listed]
+            object.__setattr__(self, name, tuple(listed))
 
     @classmethod
     def from_toml(cls, path: "str | os.PathLike[str]") -> "Study":
@@ -81,6 +95,8 @@ class Study:
         Raises:
             InputError: It cannot be read, or a key or value in it is wrong.
         """
+        if not isinstance(path, (str, os.PathLike)):
+            raise InputError(f"Study.from_toml takes the path of a file, got {described(path)}.")
         file = Path(path)
         try:
             values = tomllib.loads(file.read_text(encoding="utf8"))
@@ -103,8 +119,12 @@ class Study:
         twice = next((m for m in self.models if isinstance(m, str) and list(self.models).count(m) > 1), None)
         if twice is not None:
             raise InputError(f"The model {twice!r} is named twice. Name each model once.")
-        if any(spec in self.specifications[:i] for i, spec in enumerate(self.specifications)):
-            raise InputError("A specification stands twice in this study: each needs an argument that differs.")
+        same = [(spec.NAME, spec.identity(), spec.own_code()) for spec in self.specifications]
+        if any(one in same[:i] for i, one in enumerate(same)):
+            raise InputError(
+                "A specification stands twice in this study: each needs an argument that differs, and engine, batch_size, "
+                "max_memory and check_cells decide no number."
+            )
         for model in self.models:
             check_model(model, device=self.device, dtype=self.dtype)
         loaded = [data.load() if isinstance(data, DataRequest) else data for data in self.data]
@@ -175,23 +195,40 @@ def run_study(
     done = outcome if outcome is not None else Outcome(0, None)
     done.total, done.out = len(steps), target
     model, loaded = None, object()
-    for i, (name, qa, spec) in enumerate(steps):
+    written, pending = False, [f"{s.NAME}: {_name(m)} on {d.name}" for m, d, s in steps]
+
+    def write(more: Sequence[SweepResult]) -> None:
+        nonlocal written
+        if target is not None and (done.results or more):
+            save_run([*done.results, *more], target, overwrite=overwrite or written, pending=pending)
+            written = True
+
+    for name, qa, spec in steps:
         if name is not loaded:
             model = None  # let go of before the next one needs the memory
             model, loaded = _load(name, study), name
+        said = f"{_name(name)} on {qa.name}"
         try:
             result = run(protocol_of(spec.NAME), model, qa, spec)
         except EmptySweepError as why:
             done.empty.append(str(why))
-            on_empty(f"{_name(name)} on {qa.name}: {why}")
+            on_empty(f"{said}: {why}")
+            del pending[0]
             continue
+        del pending[0]
+        if any(result.run_id == other.run_id for other in done.results):
+            on_empty(
+                f"{said}: {spec.NAME} came out as a sweep that is there already (run_id {result.run_id}); it is kept once."
+            )
+            done.total -= 1
+            continue
+        write([result])  # first on disk, then counted as kept
         done.results.append(result)
-        if target is not None:
-            pending = [f"{s.NAME}: {_name(m)} on {d.name}" for m, d, s in steps[i + 1 :]]
-            save_run(done.results, target, overwrite=overwrite or len(done.results) > 1, pending=pending)
         on_result(result, done)
     if not done.results:
         raise EmptySweepError(" ".join(dict.fromkeys(done.empty)))
+    if done.empty:
+        write([])  # nothing is pending any more
     return done
 
 
@@ -213,24 +250,33 @@ def _study(cls: type[Study], values: Mapping[str, Any], file: str, folder: Path)
     models, tables, protocols = (_list(values, key, file) for key in ("models", "data", "protocol"))
     data: list[DataRequest | QAData] = []
     for one in tables:
-        entry = {"name": one} if isinstance(one, str) else dict(one)
+        entry = _table(one, "data", file)
         for key in entry:
             if key not in _DATA_KEYS:
                 raise InputError(f"{file}: unknown key '{key}' of [[data]]. {did_you_mean(key, _DATA_KEYS)}")
         if "path" not in entry and (folder / str(entry.get("name"))).is_file():
             entry["path"] = entry.pop("name")
         if "path" in entry:  # as the study's file means it, wherever the shell stands
-            entry["path"] = str(folder / Path(entry["path"]).expanduser())
+            entry["path"] = str(folder / Path(str(entry["path"])).expanduser())
         filled: dict[str, Any] = {"name": None} | entry
         data.append(DataRequest(**filled))
     specifications: list[Specification] = []
     for one in protocols:
-        entry = {"name": one} if isinstance(one, str) else dict(one)
+        entry = _table(one, "protocol", file)
         name = entry.pop("name", None)
-        if name is None:
+        if not isinstance(name, str):
             raise InputError(f"{file}: a [[protocol]] needs a name. {did_you_mean('', PROTOCOLS)}")
         specifications.append(specification_of(name).of(entry))
     return cls(tuple(models), tuple(data), tuple(specifications), values.get("device"), values.get("dtype"))
+
+
+def _table(one: Any, key: str, file: str) -> dict[str, Any]:
+    """A name alone, or a table."""
+    if isinstance(one, str):
+        return {"name": one}
+    if isinstance(one, Mapping):
+        return dict(one)
+    raise InputError(f"{file}: [[{key}]] takes a table or a name, got {described(one)}.")
 
 
 def _list(values: Mapping[str, Any], key: str, file: str) -> list[Any]:

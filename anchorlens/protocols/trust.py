@@ -45,7 +45,7 @@ def noise_floor(
     """
     rows = noise_sample(protocol.rows(ready), engine, seed)
     again = [measure(engine, unit) for row in rows for unit in protocol.alone(ready, plan, row)]
-    gaps = _gaps(samples, pd.concat(again, ignore_index=True))
+    gaps = _gaps(samples, pd.concat(again, ignore_index=True)) if again else pd.Series(dtype="float64")
     return {"floor": float(gaps.max()) if len(gaps) else 0.0, "rows": len(rows), "cells": len(gaps)}
 
 

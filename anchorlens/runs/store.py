@@ -34,6 +34,8 @@ def check_target(path: "str | os.PathLike[str]", *, overwrite: bool = False) -> 
     if not isinstance(path, str | os.PathLike) or not str(path):
         raise RunError(f"A run is written to a directory: give its path, got {path!r}.")
     target = Path(path)
+    if target.name in ("", "..") or (target.exists() and target.resolve() in (Path.cwd(), *Path.cwd().parents)):
+        raise RunError(f"{target} is the folder you stand in, or above it. Choose another path.")
     if target.exists():
         is_run = (target / "run.json").is_file()
         empty = target.is_dir() and not any(target.iterdir())
@@ -80,6 +82,7 @@ def write_run(
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     work = target.parent / f".{target.name}.{os.getpid()}.tmp"
+    old = target.parent / f".{target.name}.{os.getpid()}.old"
     shutil.rmtree(work, ignore_errors=True)
     try:
         work.mkdir()
@@ -93,12 +96,14 @@ def write_run(
             "sweeps": list(sweeps),
         }
         (work / "run.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf8")
-        old = target.parent / f".{target.name}.{os.getpid()}.old"
+        shutil.rmtree(old, ignore_errors=True)
         if target.exists():
             target.rename(old)
         work.rename(target)
         shutil.rmtree(old, ignore_errors=True)
     finally:
+        if old.exists() and not target.exists():  # stopped between the two renames: what was there before comes back
+            old.rename(target)
         shutil.rmtree(work, ignore_errors=True)
     return target
 
