@@ -1,9 +1,12 @@
 """What protocols with a truth probe share: labelled rows, the batches that probes are fitted on, and the probes themselves."""
 
+from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy.typing as npt
+import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -23,11 +26,12 @@ from anchorlens.engine.select import Engine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.notices import warn
-from anchorlens.protocols.plug import Bench, Plan, Prepared
+from anchorlens.protocols.plug import Bench, Plan, Prepared, SweepProtocol
 from anchorlens.protocols.truth_arguments import TruthSpecification
 from anchorlens.questions.example import Dropped
 from anchorlens.questions.tokenised import check_not_empty
 from anchorlens.questions.tokens import TokenRow, pad_rows
+from anchorlens.results.pathways import PathwayResult, pathway_curves
 from anchorlens.runs.provenance import no_nan
 from anchorlens.truth.labelled import TruthRows, truth_rows
 from anchorlens.truth.placebo_labels import half_splits, shuffled_labels
@@ -61,6 +65,10 @@ class PreparedTruth(Prepared):
     def k_star(self) -> int | None:
         """The layer with the best validation AUC; None where no probe is read."""
         return self.probes["none"].best_layer if self.probes else None
+
+
+SpecT = TypeVar("SpecT", bound=TruthSpecification)
+ReadyT = TypeVar("ReadyT", bound=PreparedTruth)
 
 
 @dataclass(frozen=True)
@@ -248,6 +256,24 @@ def _fitted(
     return sets
 
 
+class TruthProtocol(SweepProtocol[SpecT, ReadyT], ABC):
+    """What every protocol that fits truth probes says in the same words."""
+
+    result = PathwayResult
+
+    def fit_to(self, spec: SpecT, adapter: Adapter) -> None:
+        """See :class:`SweepProtocol`."""
+        check_layers(spec, adapter)
+
+    def probes(self, ready: ReadyT) -> tuple[Any, Mapping[str, Any]]:
+        """See :class:`SweepProtocol`."""
+        return ready.probes.get("none"), {name: probes for name, probes in ready.probes.items() if name != "none"}
+
+    def curves(self, result: PathwayResult) -> pd.DataFrame:
+        """Mean change by quantity, control, pathway and layer, n questions, mean before, and the probe's clean AUC."""
+        return pathway_curves(result)
+
+
 def probe_record(ready: PreparedTruth, spec: TruthSpecification) -> dict[str, object]:
     """k*, the probes' validation AUC, and what the answers' text alone tells."""
     used = ready.probes.get("none")
@@ -259,6 +285,6 @@ def probe_record(ready: PreparedTruth, spec: TruthSpecification) -> dict[str, ob
 
 
 __all__ = [
-    "PreparedTruth", "Room", "TruthPlan", "by_length", "check_layers", "clean_batch", "fitted_probes", "labelled_rows",
-    "probe_record",
+    "PreparedTruth", "Room", "TruthPlan", "TruthProtocol", "by_length", "check_layers", "clean_batch", "fitted_probes",
+    "labelled_rows", "probe_record",
 ]  # fmt: skip

@@ -189,7 +189,8 @@ def test_a_misspelt_optional_column_is_warned_of_once(columns, message):
 def test_other_columns_are_not_warned_of(row):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        load_qa([{"question": "Who wrote Emma?", "answers": "A", **row}])
+        data = load_qa([{"question": "Who wrote Emma?", "answers": "A", **row}])
+    assert [example.answers for example in data.examples] == [("A",)]
 
 
 @pytest.mark.parametrize("name", list(HUB_ROWS))
@@ -217,6 +218,9 @@ def test_answers_in_json_or_in_a_list_are_not_taken_for_packed(tmp_path):
     rows = [{"question": "Who wrote Emma?", "answers": "Steins;Gate"}]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        load_qa(rows)
-        load_qa(write(tmp_path / "mine.jsonl", rows))
-        load_qa(write(tmp_path / "mine.csv", [{**rows[0], "answers": ["Steins;Gate"]}]))
+        sets = [
+            load_qa(rows),
+            load_qa(write(tmp_path / "mine.jsonl", rows)),
+            load_qa(write(tmp_path / "mine.csv", [{**rows[0], "answers": ["Steins;Gate"]}])),
+        ]
+    assert [example.answers for data in sets for example in data.examples] == [("Steins;Gate",)] * 3

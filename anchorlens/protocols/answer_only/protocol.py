@@ -11,29 +11,24 @@ from typing import Any
 import pandas as pd
 
 from anchorlens.engine.select import Engine
-from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.answer_only.findings import contrasts, summary, words
 from anchorlens.protocols.answer_only.inputs import OTHER, PreparedAnswerOnly, changed_inputs, read_of, without_question
 from anchorlens.protocols.answer_only.measuring import RowUnit, measured_rows, plan_answer_only
 from anchorlens.protocols.answer_only.spec import AnswerOnly
 from anchorlens.protocols.driver import short_way
-from anchorlens.protocols.plug import Bench, OnWork, Plan, SweepProtocol
-from anchorlens.protocols.truth_probing import TruthPlan, check_layers, fitted_probes, labelled_rows, probe_record
+from anchorlens.protocols.plug import Bench, OnWork, Plan
+from anchorlens.protocols.truth_probing import TruthPlan, TruthProtocol, fitted_probes, labelled_rows, probe_record
 from anchorlens.questions.tokenised import check_not_empty
-from anchorlens.results.pathways import PathwayResult, pathway_curves, pathway_samples
+from anchorlens.results.pathways import PathwayResult, pathway_samples
 
 # What is changed: E_Q alone is the anchor `question`.
 ANCHOR = "whole_question"
 
 
-class AnswerOnlyProtocol(SweepProtocol[AnswerOnly, PreparedAnswerOnly]):
+class AnswerOnlyProtocol(TruthProtocol[AnswerOnly, PreparedAnswerOnly]):
     """The question is taken away."""
 
-    name, title, spec, result = "answer_only", "answer only", AnswerOnly, PathwayResult
-
-    def fit_to(self, spec: AnswerOnly, adapter: Adapter) -> None:
-        """See :class:`SweepProtocol`."""
-        check_layers(spec, adapter)
+    name, title, spec = "answer_only", "answer only", AnswerOnly
 
     def prepare(self, bench: Bench, spec: AnswerOnly) -> PreparedAnswerOnly:
         """See :class:`SweepProtocol`."""
@@ -107,14 +102,6 @@ class AnswerOnlyProtocol(SweepProtocol[AnswerOnly, PreparedAnswerOnly]):
             "donor_ids": donors,
             "positions": {},
         }
-
-    def probes(self, ready: PreparedAnswerOnly) -> tuple[Any, Mapping[str, Any]]:
-        """See :class:`SweepProtocol`."""
-        return ready.probes.get("none"), {}
-
-    def curves(self, result: PathwayResult) -> pd.DataFrame:
-        """Mean ΔP and flip rate by pathway and layer, n questions, mean π before, and the probe's clean AUC."""
-        return pathway_curves(result)
 
     def contrasts(self, result: PathwayResult) -> pd.DataFrame:
         """``delta_all``, ``flip_rate`` and ``p_after`` less those of ``other_question``, and AUCs, at each layer."""

@@ -18,23 +18,23 @@ from anchorlens.protocols.knockout.batching import plan_knockout
 from anchorlens.protocols.knockout.cut_tokens import RANDOM, row_cuts
 from anchorlens.protocols.knockout.measuring import PreparedKnockout, RowUnit, measured_rows
 from anchorlens.protocols.knockout.spec import Knockout
-from anchorlens.protocols.plug import Bench, OnWork, Plan, SweepProtocol
-from anchorlens.protocols.truth_probing import TruthPlan, check_layers, fitted_probes, labelled_rows, probe_record
+from anchorlens.protocols.plug import Bench, OnWork, Plan
+from anchorlens.protocols.truth_probing import TruthPlan, TruthProtocol, fitted_probes, labelled_rows, probe_record
 from anchorlens.questions.example import Dropped
 from anchorlens.questions.tokenised import drop
 from anchorlens.questions.tokens import TokenRow
-from anchorlens.results.pathways import PathwayResult, gap_contrasts, pathway_curves, pathway_samples, pathway_summary
+from anchorlens.results.pathways import PathwayResult, gap_contrasts, pathway_samples, pathway_summary
 from anchorlens.results.verdict import knockout_verdict
 
 
-class KnockoutProtocol(SweepProtocol[Knockout, PreparedKnockout]):
+class KnockoutProtocol(TruthProtocol[Knockout, PreparedKnockout]):
     """Attention edges are cut."""
 
-    name, title, spec, result = "knockout", "attention knockout", Knockout, PathwayResult
+    name, title, spec = "knockout", "attention knockout", Knockout
 
     def fit_to(self, spec: Knockout, adapter: Adapter) -> None:
         """See :class:`SweepProtocol`."""
-        check_layers(spec, adapter)
+        super().fit_to(spec, adapter)
         last = adapter.n_layers - 1
         if spec.cut_layers is not None and spec.cut_layers[1] > last:
             raise InputError(f"cut_layers must be first and last layer, from 0 to {last}; got {spec.cut_layers}.")
@@ -126,14 +126,6 @@ class KnockoutProtocol(SweepProtocol[Knockout, PreparedKnockout]):
         }
         where = {row.row_id: {f"cut:{v}": list(p) for v, p in cuts.sources.items()} for row, cuts in cut}
         return {"inputs": inputs, "donor_ids": {}, "positions": where}
-
-    def probes(self, ready: PreparedKnockout) -> tuple[Any, Mapping[str, Any]]:
-        """See :class:`SweepProtocol`."""
-        return ready.probes.get("none"), {name: probes for name, probes in ready.probes.items() if name != "none"}
-
-    def curves(self, result: PathwayResult) -> pd.DataFrame:
-        """Mean ΔP by pathway and layer, n questions, mean π before, and the probe's clean AUC."""
-        return pathway_curves(result)
 
     def contrasts(self, result: PathwayResult) -> pd.DataFrame:
         """At each layer ``auc`` and ``auc_knocked_out``, ``gap``, ``placebo_gap`` and ``effect`` (gap less placebo gap)."""

@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 
 from anchorlens.engine.select import Engine
-from anchorlens.errors import EmptySweepError, InputError
-from anchorlens.models.adapter import Adapter
+from anchorlens.errors import EmptySweepError
 from anchorlens.protocols.driver import short_way
 from anchorlens.protocols.knockout.cut_tokens import RANDOM
 from anchorlens.protocols.patch_tokens.batching import PatchPlan, plan_patches
@@ -22,30 +21,21 @@ from anchorlens.protocols.patch_tokens.measuring import PatchUnit, PreparedPatch
 from anchorlens.protocols.patch_tokens.patching import Patcher
 from anchorlens.protocols.patch_tokens.spec import PatchTokens
 from anchorlens.protocols.patch_tokens.wording import patch_words
-from anchorlens.protocols.plug import Bench, OnWork, Plan, SweepProtocol
-from anchorlens.protocols.truth_probing import fitted_probes, labelled_rows, probe_record
+from anchorlens.protocols.plug import Bench, OnWork, Plan
+from anchorlens.protocols.truth_probing import TruthProtocol, fitted_probes, labelled_rows, probe_record
 from anchorlens.questions.example import Dropped
 from anchorlens.questions.tokenised import drop, make_rows
 from anchorlens.questions.tokens import TokenRow
-from anchorlens.results.pathways import PathwayResult, pathway_curves
+from anchorlens.results.pathways import PathwayResult
 from anchorlens.runs.provenance import no_nan
 from anchorlens.statistics.pathways import MATCHED
 from anchorlens.statistics.resamples import Resamples, interval
 
 
-class PatchProtocol(SweepProtocol[PatchTokens, PreparedPatches]):
+class PatchProtocol(TruthProtocol[PatchTokens, PreparedPatches]):
     """Tokens of the question are replaced."""
 
-    name, title, spec, result = "patch_tokens", "token patching", PatchTokens, PathwayResult
-
-    def fit_to(self, spec: PatchTokens, adapter: Adapter) -> None:
-        """See :class:`SweepProtocol`."""
-        layers = spec.layers_of(adapter.n_layers)
-        if spec.probes is not None and not set(layers) <= set(spec.probes.layers):
-            raise InputError(
-                f"These probes read layers {spec.probes.layers}; asked for are {layers}. Give layers= that they have."
-            )
-        adapter.hook_name(spec.probe_site, layers[0])
+    name, title, spec = "patch_tokens", "token patching", PatchTokens
 
     def prepare(self, bench: Bench, spec: PatchTokens) -> PreparedPatches:
         """See :class:`SweepProtocol`."""
@@ -159,14 +149,6 @@ class PatchProtocol(SweepProtocol[PatchTokens, PreparedPatches]):
             "corrupt": list(corrupt.values()),
         }
         return {"inputs": inputs, "donor_ids": donor_ids, "positions": where}
-
-    def probes(self, ready: PreparedPatches) -> tuple[Any, Mapping[str, Any]]:
-        """See :class:`SweepProtocol`."""
-        return ready.probes["none"], {}
-
-    def curves(self, result: PathwayResult) -> pd.DataFrame:
-        """Mean ΔP, and mean flips, by pathway and layer, n questions, and the probe's clean AUC."""
-        return pathway_curves(result)
 
     def contrasts(self, result: PathwayResult) -> pd.DataFrame:
         """``delta_all`` and ``flip_rate`` against the control, levels, gaps and AUC at each layer."""
