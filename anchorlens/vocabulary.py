@@ -29,6 +29,11 @@ ALIGNMENTS = ("equal", "last")
 ROW_RULES = ("same_relation", "random")
 STATISTIC_RULES = ("mean", "zero", "noise")
 DONOR_RULES = ROW_RULES + STATISTIC_RULES
+NULL_PLACES = ("own", "anywhere")
+"""Where a null lies: in the row's own part of the prompt, or anywhere in it."""
+
+SETTINGS = ("prompt", "answers", "distractor", "split", "known_only")
+"""Choices of a specification by which two curves of one model and data set may differ; "" where a protocol has no such choice."""
 
 P = "p"
 """The quantity that every sweep measures: a probability."""

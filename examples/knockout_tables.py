@@ -1,43 +1,67 @@
-"""Tables of knockout runs in Markdown: one of the layer k*, and one of chosen layers for each sweep.
+"""Tables of knockout runs in Markdown: what is claimed at k*, what describes the picture, and chosen layers of each sweep.
 
 python examples/knockout_tables.py runs/ko-matched runs/ko-random
+python examples/knockout_tables.py runs/ko-matched --short    # the first two tables alone
 """
 
 import argparse
+from collections.abc import Sequence
 
 import anchorlens as al
+from anchorlens.results.facts import Fact, ranges
+from anchorlens.results.verdict import layers_standing
 
-QUANTITIES = (
-    ("AUC", "auc", "none", 2), ("cut", "auc_knocked_out", "none", 2), ("gap", "gap", "none", 1),
-    ("matched gap", "gap", "matched", 1), ("placebo gap", "placebo_gap", "random_tokens", 1),
-    ("effect", "effect", "random_tokens", 1), ("shuffled gap", "placebo_gap", "shuffled_labels", 1),
-    ("cross-fold gap", "placebo_gap", "cross_fold", 1),
+CLAIMED = (
+    ("delta_all", "random_tokens", 1), ("flip_rate", "random_tokens", 1), ("auc_drop", "random_tokens", 2),
+    ("own_change", "matched", 1), ("own_change", "random_tokens", 1),
 )  # fmt: skip
+HEADS = ("delta_all", "flip_rate", "auc_drop", "own_change, E_Q", "own_change, others")
 
 
-def said(value: float, digits: int) -> str:
-    return f"{value:.{digits}f}" if digits == 2 else f"{value:+.1f}"
+def with_interval(fact: "Fact | None", digits: int, *, sign: bool = True) -> str:
+    return "-" if fact is None or fact.value != fact.value else fact.said(digits, sign=sign)
 
 
-def row_of(ko: al.PathwayResult, layer: int, *, intervals: bool) -> list[str]:
-    curves = ko.curves()
-    here = curves[curves["layer"] == layer].set_index("pathway")
-    facts = ko.effects().set_index(["quantity", "control", "layer"])
-    cells = []
-    for _, quantity, control, digits in QUANTITIES:
-        fact = facts.loc[(quantity, control, layer)]
-        cell = said(fact["value"], digits)
-        if intervals and quantity in ("auc", "effect"):
-            cell += f" [{said(fact['ci_low'], digits)}, {said(fact['ci_high'], digits)}]"
-        cells.append(cell)
-    q, a, everyone = (here.loc[name] for name in ("Q-Anchored", "A-Anchored", "All"))
-    sizes = (f" ({q['n']})", f" ({a['n']})") if intervals else ("", "")
-    groups = [said(q["delta_p"], 1) + sizes[0], said(a["delta_p"], 1) + sizes[1], said(everyone["delta_p"], 1)]
-    return [*cells[:2], *groups, *cells[2:]]
+def plain(fact: "Fact | None", digits: int) -> str:
+    return "-" if fact is None or fact.value != fact.value else f"{fact.value:{'+' if digits == 1 else ''}.{digits}f}"
 
 
-def table(first: list[str], rows: list[list[str]]) -> str:
-    head = [*first, "AUC", "AUC cut", "Q", "A", "All", *(name for name, *_ in QUANTITIES[2:])]
+def text_auc(text: "dict[str, float] | None") -> str:
+    return "-" if text is None else f"{text['auc']:.2f} [{text['ci_low']:.2f}, {text['ci_high']:.2f}]"
+
+
+def claimed(ko: al.PathwayResult) -> list[str]:
+    """A line of the table of claims."""
+    facts = ko.facts(ko.shown_layer)
+    cells = [with_interval(facts.get((name, control)), digits) for name, control, digits in CLAIMED]
+    n = facts[CLAIMED[0][:2]].n if CLAIMED[0][:2] in facts else 0
+    stands = layers_standing(ko.effects()) if CLAIMED[0][:2] in facts else set()
+    return [
+        text_auc(ko.text_only), text_auc(ko.pair_text), str(ko.shown_layer), str(n),
+        with_interval(facts["auc", "none"], 2, sign=False), plain(facts.get(("auc_knocked_out", "matched")), 2),
+        plain(facts.get(("auc_knocked_out", "random_tokens")), 2), *cells, ranges(sorted(stands)) or "-",
+    ]  # fmt: skip
+
+
+def described(ko: al.PathwayResult, layer: int) -> list[str]:
+    """A line of the table of pathways and gaps."""
+    facts, at = ko.facts(layer), ko.layers.index(layer)
+    groups = ko.groups()["none"]
+    means = [
+        "-" if groups[name].mean[at] != groups[name].mean[at] else f"{groups[name].mean[at]:+.1f} ({groups[name].n[at]})"
+        for name in ("Q-Anchored", "A-Anchored", "All")
+    ]
+    gaps = [
+        plain(facts.get(key), 1)
+        for key in (
+            ("gap", "none"), ("gap", "matched"), ("placebo_gap", "random_tokens"), ("placebo_gap", "shuffled_labels"),
+            ("cross_fold_gap", "cross_fold"),
+        )
+    ]  # fmt: skip
+    return [plain(facts["auc", "none"], 2), plain(facts.get(("auc_knocked_out", "none")), 2), *means, *gaps]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
@@ -45,22 +69,38 @@ def table(first: list[str], rows: list[list[str]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+")
-    parser.add_argument("--every", type=int, default=1, help="layers of the second tables: every so many")
+    parser.add_argument("--every", type=int, default=1, help="layers of the last tables: every so many")
+    parser.add_argument("--short", action="store_true", help="leave out the tables by layer")
     args = parser.parse_args()
     everything = [sweep for run in args.runs for sweep in al.load_run(run)]
     sweeps = [ko for ko in everything if isinstance(ko, al.PathwayResult) and ko.protocol.name == "knockout"]
-    best = [
-        [ko.dataset, ko.record["config"]["distractor"], f"{ko.text_only['auc']:.2f}", str(ko.k_star),
-         *row_of(ko, ko.k_star if ko.k_star is not None else ko.layers[-1], intervals=True)]
-        for ko in sweeps
-    ]  # fmt: skip
-    print(table(["data set", "distractor", "text only", "k*"], best))
-    for ko in sweeps:
+    names = [[ko.dataset, ko.record["config"]["distractor"]] for ko in sweeps]
+    head = ["data set", "distractor"]
+    first = ["text only", "pair text", "k*", "n", "AUC", "E_Q cut", "others cut", *HEADS, "layers where it stands"]
+    print(table([*head, *first], [[*name, *claimed(ko)] for name, ko in zip(names, sweeps, strict=True)]))
+    pathways = [
+        "AUC",
+        "AUC cut",
+        "Q (n)",
+        "A (n)",
+        "All (n)",
+        "gap",
+        "matched gap",
+        "placebo gap",
+        "shuffled gap",
+        "cross-fold gap",
+    ]
+    rows = [[*name, str(ko.shown_layer), *described(ko, ko.shown_layer)] for name, ko in zip(names, sweeps, strict=True)]
+    print("\n" + table([*head, "k*", *pathways], rows))
+    for ko in () if args.short else sweeps:
         layers = sorted({*range(0, len(ko.layers), args.every), ko.k_star or 0, ko.layers[-1]})
-        text = ko.text_only
-        print(f"\n## {ko.dataset}, {ko.record['config']['distractor']} distractors\n\n{ko.verdict}\n")
-        print(f"AUC of the answer's text alone: {text['auc']:.2f} [{text['ci_low']:.2f}, {text['ci_high']:.2f}].\n")
-        print(table(["layer"], [[str(layer), *row_of(ko, layer, intervals=False)] for layer in layers]))
+        print(f"\n## {ko.dataset}, {ko.record['config']['distractor']} distractors\n\n```\n{ko.verdict}\n```\n")
+        lines: list[list[str]] = []
+        for layer in layers:
+            facts = ko.facts(layer)
+            claims = [plain(facts.get((name, control)), digits) for name, control, digits in CLAIMED]
+            lines.append([str(layer), *claims, *described(ko, layer)])
+        print(table(["layer", *HEADS, *pathways], lines))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,29 @@ from pathlib import Path
 
 import pandas as pd
 
+from anchorlens.runs.schema import SETTINGS, SLOT_TYPES
+
+_BANDS = ("sim_low", "sim_high")
+
 
 def aged(path: Path, version: int) -> Path:
-    """Turn a run of today into one of version 2 or 3, in place: columns renamed back, what was not there yet taken away."""
+    """Turn a run of today into one of version 2 to 4, in place: columns renamed back, what was not there yet taken away."""
+    for name, added in (
+        ("samples", (*SETTINGS, *SLOT_TYPES)), ("curves", (*SETTINGS, *_BANDS, "null_short")), ("effects", (*_BANDS, "anchor")),
+        ("examples", ("pair_text",)),
+    ):  # fmt: skip
+        if (path / f"{name}.parquet").is_file():
+            frame = pd.read_parquet(path / f"{name}.parquet").drop(columns=list(added))
+            frame.to_parquet(path / f"{name}.parquet", index=False)
+    record = json.loads((path / "run.json").read_text())
+    record["schema_version"] = version
+    for sweep in record["sweeps"]:
+        sweep.get("probe", {}).pop("pair_text", None)
+    (path / "run.json").write_text(json.dumps(record))
+    return path if version == 4 else _before_quantities(path, version)
+
+
+def _before_quantities(path: Path, version: int) -> Path:
     for name in ("samples", "curves"):
         frame = pd.read_parquet(path / f"{name}.parquet")
         cut = frame["protocol"] == "knockout"
@@ -20,7 +40,6 @@ def aged(path: Path, version: int) -> Path:
             frame = frame.drop(columns="noise_floor")
         frame.to_parquet(path / f"{name}.parquet", index=False)
     record = json.loads((path / "run.json").read_text())
-    record["schema_version"] = version
     del record["pending"]
     for sweep in record["sweeps"]:
         config = sweep["config"]

@@ -2,17 +2,33 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from anchorlens.errors import InputError, did_you_mean
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 EPILOG = """\b
 Examples:
   anchorlens figure runs/a runs/b --out figure.html
   anchorlens figure runs/a --anchors question --no-controls --out question.html
+  anchorlens figure runs/a --bands simultaneous --contrasts auc_drop --out auc.html
+  anchorlens figure runs/a --contrasts none --out published.html
   anchorlens figure runs/patch --quantity flip --out flips.html
 """
+
+_BANDS_HELP = (
+    "95 % intervals: pointwise (each layer by itself: for a layer named beforehand), simultaneous (all layers at once: for saying "
+    "at which layers there is something), both (simultaneous outside, paler), or none."
+)
+_CONTRASTS_HELP = (
+    "Panels below the curves: what can be claimed. all (a switch among them), none, or the one to show first: delta_all, flip_rate, "
+    "auc_drop (each less its placebo's), own_change, p_after, less_null."
+)
+_SWITCHES = {"all": True, "none": False}
 
 
 @click.command("figure", epilog=EPILOG, short_help="Draw the curves of one or more runs")
@@ -24,11 +40,28 @@ Examples:
     "--quantity", default="p", show_default=True, metavar="NAME", help="p, or another quantity of the runs, such as flip."
 )
 @click.option("--controls/--no-controls", default=True, show_default=True, help="Draw the controls too.")
+@click.option("--bands", default="both", show_default=True, metavar="KIND", help=_BANDS_HELP)
+@click.option("--contrasts", default="all", show_default=True, metavar="NAME", help=_CONTRASTS_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts.")
 def figure_command(
-    runs: tuple[str, ...], out: str, title: str | None, anchors: str | None, quantity: str, controls: bool, as_json: bool
+    runs: tuple[str, ...],
+    out: str,
+    title: str | None,
+    anchors: str | None,
+    quantity: str,
+    controls: bool,
+    bands: str,
+    contrasts: str,
+    as_json: bool,
 ) -> None:
-    """Draw the curves of one or more runs as one interactive HTML file: a panel for each model."""
+    """Draw the curves of one or more runs as one interactive HTML file: a panel for each model.
+
+    Below each panel stand the run's contrasts: the curves above show the published picture, in which a split by the plotted
+    quantity draws two pathways whatever the tokens mean; the contrasts below show what can be claimed. A filled point is a layer
+    at which the interval of all layers at once excludes 0. Runs of older versions hold no such contrasts and are drawn without.
+
+    Runs that differ in prompt, answers, distractor, split or known_only stand in one panel; the legend names what differs.
+    """
     import pandas as pd
 
     from anchorlens.figures.curves import plot_curves
@@ -43,8 +76,24 @@ def figure_command(
         if unknown:
             raise InputError(f"No curve of anchor '{unknown[0]}' in these runs. {did_you_mean(unknown[0], there)}")
         curves = curves[curves["anchor"].isin(wanted)]
-    save_html(plot_curves(curves, title=title, controls=controls, quantity=quantity), Path(out))
+    figure = plot_curves(
+        curves,
+        title=title,
+        controls=controls,
+        quantity=quantity,
+        bands=_SWITCHES.get(bands, bands),
+        contrasts=_SWITCHES.get(contrasts, contrasts),
+        effects=[frame for path in runs for frame in _effects(path)],
+    )
+    save_html(figure, Path(out))
     click.echo(json.dumps({"figure": out, "runs": list(runs)}) if as_json else f"figure  {out}")
+
+
+def _effects(run: str) -> "list[pd.DataFrame]":
+    """The contrasts of a run; none where its protocols compare nothing."""
+    from anchorlens.runs.store import read_table
+
+    return [read_table(run, "effects")] if (Path(run) / "effects.parquet").is_file() else []
 
 
 __all__ = ["figure_command"]

@@ -62,8 +62,11 @@ def records(frame: "pd.DataFrame") -> list[dict[str, Any]]:
 
 
 def _folded(text: str) -> str:
-    """Lines that break between words in a terminal; one line for a pipe."""
-    return click.wrap_text(text, shutil.get_terminal_size().columns - 1) if sys.stdout.isatty() else text
+    """Sentences break between words in a terminal; the lines of a table (indented) stay as they are."""
+    if not sys.stdout.isatty():
+        return text
+    width = shutil.get_terminal_size().columns - 1
+    return "\n".join(line if line.startswith(" ") else click.wrap_text(line, width) for line in text.splitlines())
 
 
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[str] = ()) -> None:

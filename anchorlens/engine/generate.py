@@ -169,10 +169,47 @@ _OPEN = "\"'“”‘’«([*_ \t"
 _CLOSE = "\"'“”‘’»)]*_ \t.,;:!?"
 
 
+# What a reasoning model writes before its answer. Some templates open the block themselves, so that only its end is generated.
+_THINKING = "think|thinking|thought|reasoning"
+_THOUGHT = re.compile(rf"<(?:{_THINKING})>|\[THINK\]", re.IGNORECASE)
+_THOUGHT_END = re.compile(rf"</(?:{_THINKING})>|\[/THINK\]", re.IGNORECASE)
+# "Paris, the capital of France": what follows only says what Paris is. "The Good, the Bad and the Ugly" goes on in capitals.
+_APPOSITION = re.compile(r",\s(?=(?:an?\s\w|(?:the|one\sof)\s[a-z]|which\b|who(?:se)?\b|where\b))")
+
+
+def answer_line(text: str) -> Span | None:
+    """The line of a generated text in which the answer stands: the first one, after a reasoning model's thinking.
+
+    Returns:
+        Characters of ``text``, without white space around them; None where the thinking does not end or nothing follows it.
+
+    >>> answer_line("<think>Rome? No.</think>\\n\\nParis is it.\\nQ: And?")
+    Span(start=26, end=38)
+    """
+    start = _after_thinking(text)
+    if start is None:
+        return None
+    start += len(text[start:]) - len(text[start:].lstrip())
+    line = text[start:].split("\n", 1)[0].rstrip()
+    return Span(start, start + len(line)) if line else None
+
+
+def unfinished_thinking(text: str) -> bool:
+    """Whether a generated text ends while the model is still thinking."""
+    return _after_thinking(text) is None
+
+
+def _after_thinking(text: str) -> int | None:
+    """Where the last block of thinking ends, 0 where there is none; None where one is still open."""
+    end = max((found.end() for found in _THOUGHT_END.finditer(text)), default=0)
+    return None if _THOUGHT.search(text, end) else end
+
+
 def exact_answer(text: str) -> Span | None:
     """The short answer inside a generated text, found without looking at the gold answer.
 
-    First line; lead-in phrases, opening quotes and trailing punctuation stripped; a further sentence or clause is cut off.
+    The line of :func:`answer_line`; lead-in phrases, opening quotes and trailing punctuation stripped; a further sentence, clause
+    or apposition is cut off. It says where the answer's tokens are, not whether it is right: that is judged on the whole line.
 
     Returns:
         Characters of ``text``, or None where nothing is left.
@@ -180,9 +217,10 @@ def exact_answer(text: str) -> Span | None:
     >>> exact_answer("The capital of France is Paris. It lies on the Seine.")
     Span(start=25, end=30)
     """
-    start = len(text) - len(text.lstrip())
-    line = text[start:].split("\n", 1)[0]
-    offset = start
+    whole = answer_line(text)
+    if whole is None:
+        return None
+    offset, line = whole.start, whole.of(text)
     for _ in range(2):
         match = _LEAD_IN.match(line)
         if match is None or not line[match.end() :].strip(_CLOSE):
@@ -192,11 +230,11 @@ def exact_answer(text: str) -> Span | None:
     offset, line = offset + len(line) - len(stripped), stripped
     # A full stop ends the sentence only after a longer word, so that "St. Louis" and "J. K. Rowling" stay whole.
     line = re.split(r"(?<=\w{4})\.(?=\s|$)|[!?;](?=\s|$)|\s[-–—]\s|\s\(", line, maxsplit=1)[0]
-    line = line.rstrip(_CLOSE)
+    line = _APPOSITION.split(line, maxsplit=1)[0].rstrip(_CLOSE)
     return Span(offset, offset + len(line)) if line else None
 
 
-def is_right(answer: str, gold: Sequence[str]) -> bool:
-    """Whether a gold alias occurs in the answer as whole words, case- and punctuation-insensitively."""
-    words = f" {normalise(answer)} "
+def is_right(line: str, gold: Sequence[str]) -> bool:
+    """Whether a gold alias occurs in an answer's line as whole words, case- and punctuation-insensitively (see ``normalise``)."""
+    words = f" {normalise(line)} "
     return any(f" {normalise(alias)} " in words for alias in gold if normalise(alias))

@@ -1,7 +1,8 @@
 """The figure: one panel per model, one ΔP curve per anchor or pathway and data set.
 
 x is the layer (each panel has its own range), y is ΔP in percentage points (one range for all panels), one legend stands
-below all panels. Every curve has a translucent 95 % band; its controls are thin dotted lines in its colour. What stands beside
+below all panels. Every curve has two translucent 95 % bands (of each layer by itself, and a paler one of all layers at once); its
+controls are thin dotted lines in its colour. Below a panel stands what can be claimed (``contrasts``). What stands beside
 the pathways of a knockout (unsplit curve, placebo splits, their gap) has legend entries of its own. A missing value is
 a gap, never a line across it; layers that were not measured are bridged, and then the measured ones are marked. A point whose
 value holds by construction is hollow; one whose probe has no signal is crossed. A grey band around zero is the noise floor, and a
@@ -9,29 +10,45 @@ grey ring marks a point within it. Not done here: statistics. What is drawn is
 what the frame says; only the gap of the placebo is a difference of two of its values.
 """
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from anchorlens.figures.contrasts import add_contrasts
+from anchorlens.figures.effects import Effects, gather_effects
 from anchorlens.figures.extras import EXTRAS, GAP, PLACEBOS, Extra, with_extras
-from anchorlens.figures.labels import Entry, hover_texts, legend_entries, panel_titles
+from anchorlens.figures.hover import WEAK, hover_texts
+from anchorlens.figures.labels import ENTRY_KEYS, Entry, Key, legend_entries, legend_places, panel_titles
 from anchorlens.figures.layout import empty_panels, plan_sheet, style_axes, style_page
 from anchorlens.figures.page import save_html
-from anchorlens.figures.palette import DatasetStyle, dataset_styles, shaded, translucent
+from anchorlens.figures.palette import dataset_styles, shaded, translucent
+from anchorlens.figures.shapes import (
+    SIMULTANEOUS,
+    THIN_WIDTH,
+    WIDTH,
+    chosen_bands,
+    fill_of,
+    has_band,
+    outline,
+    rests_on_few,
+    runs_of,
+    values_of,
+)
 from anchorlens.figures.table import CURVE_KEYS, CurveResult, gather
-from anchorlens.vocabulary import P
+from anchorlens.vocabulary import FLIP, P
 
 __all__ = ["plot_curves", "save_html"]
 
-_BAND_OPACITY = 0.15
 _GREY = "#666666"
+_TRIANGLE = 6
+# The contrast to show first below a figure of this quantity.
+_FIRST = {FLIP: "flip_rate"}
 # Dots of a first, second, ... control; all further ones look like the last.
 _DOTS = ("dot", "2px,6px", "1px,9px")
 # From back to front, so that no band or control covers a curve.
-_BAND, _CONTROL, _LINE_TRACE, _MARKS = range(4)
+_OUTER, _BAND, _CONTROL, _LINE_TRACE, _MARKS = range(5)
 
 
 def plot_curves(
@@ -40,71 +57,89 @@ def plot_curves(
     quantity: str = P,
     title: str | None = None,
     controls: bool | Sequence[str] = True,
-    bands: bool = True,
+    bands: bool | str = True,
+    contrasts: bool | str = True,
+    effects: Effects | None = None,
     height: int | None = None,
     width: int | None = None,
 ) -> go.Figure:
     """Draw ΔP or another quantity against the layer, one panel per model, or per model and protocol where there are several.
 
+    Below each panel stands what can be claimed (METHOD 5): the contrasts of the results' ``effects()``, one curve per data set,
+    with a switch where there are several. A filled point is a layer at which the interval for all layers at once excludes 0.
+
     Args:
         results: A curves frame (one row per point), anything with a method ``curves(controls=...)`` that gives one, such as a
-            sweep, or a sequence of these. Panels stand in order of appearance, at most four in a row.
+            sweep, or a sequence of these. Panels stand in order of appearance, at most four in a row. Runs that differ in prompt,
+            answers, distractor, split or known_only may be drawn together: the legend names what differs.
         quantity: ``p`` for ΔP, or another quantity of the results, such as ``flip`` (the share of predictions that changed).
         title: First line of the title; None names the protocol, "" leaves it out. The line below it always
             says protocol, readout, anchors, the settings that are not the default, and what bands and dots mean.
         controls: Whether controls are drawn (thin dotted lines; some only after a click on their legend entry), or the names
-            of those to draw. ``matched`` is drawn only if named.
-        bands: Whether the 95 % intervals are drawn.
-        height: Pixels; None takes 600 for one row of panels and more for more.
+            of those to draw. ``matched``, ``random_before`` and ``random_after`` are drawn only if named.
+        bands: Which 95 % intervals are drawn: True or ``both``, ``pointwise`` (each layer by itself), ``simultaneous`` (all
+            layers at once: the band for statements about *which* layers), or False. Of both, the simultaneous band is the paler,
+            outer one; it is so pale that eight curves in a panel stay readable. Results of older versions have pointwise bands
+            alone.
+        contrasts: Whether the panels of contrasts are drawn, where the results have any; or the name of the one to show first,
+            such as ``flip_rate``: the one that a static picture shows. True shows ``delta_all``, of a swap ``less_null``.
+        effects: Contrasts of curves that were given as frames: the frame that ``effects()`` gives, or ``effects.parquet`` of a
+            run, or a list of these. Results that have a method ``effects()`` bring their own.
+        height: Pixels; None takes 600 for one row of panels and more for more, and for contrasts.
         width: Pixels; None fills the page or notebook cell.
 
     Returns:
         A plotly figure. Nothing is shown or written: call its ``show()``, or :func:`save_html`. A click on a legend entry
-        hides line, band and controls of that curve in all panels; the unsplit curves and the placebo splits of a knockout
-        are hidden until their entry is clicked.
+        hides line, bands, controls and contrasts of that curve in all panels; the unsplit curves and the placebo splits of a
+        knockout are hidden until their entry is clicked. Curves of fewer than 20 questions are thin, and the legend says so. A null
+        most of whose rows have fewer slots than the anchor carries small triangles.
 
     Raises:
-        InputError: no point, no such quantity, a missing column or value, or points that would be drawn over each other (two
-            readouts, sites, directions, windows or runs of one curve); the message names the column and the filter.
+        InputError: no point, no such quantity or contrast, a missing column or value, or points that would be drawn over each other
+            (two readouts, sites, directions, windows or runs of one curve); the message names the column and the filter.
     """
-    table = with_extras(gather(results, controls, quantity))
+    points = gather(results, controls, quantity)
+    claims = gather_effects(results, effects, points, contrasts, controls)
+    drawn = chosen_bands(bands, points, claims)
+    table = with_extras(points)
     panels = panel_titles(table)
     entries = legend_entries(table)
     extras = [extra for label, extra in EXTRAS.items() if bool((table["extra"] == label).any())]
-    curves = table.loc[table["extra"] == "", CURVE_KEYS[1:-1]].itertuples(index=False, name=None)
+    curves = table.loc[table["extra"] == "", ENTRY_KEYS].itertuples(index=False, name=None)
     listed = {entries[key].label for key in curves} | {extra.label for extra in extras}
-    sheet = plan_sheet(table, listed, title=title, bands=bands, height=height, width=width)
+    sheet = plan_sheet(table, claims, listed, title=title, bands=drawn, height=height, width=width)
     figure = empty_panels(sheet, list(panels.values()))
-    traces, places = zip(*_traces(table, panels, entries, bands), strict=True)
+    traces, places = zip(*_traces(table, panels, entries, drawn), strict=True)
     rows, columns = zip(*map(sheet.cell, places), strict=True)
     figure.add_traces(list(traces), rows=list(rows), cols=list(columns))
     figure.add_traces([_legend_line(extra, len(entries) + rank + 1) for rank, extra in enumerate(extras)])
-    style_axes(figure, sheet, table, bands=bands)
+    style_axes(figure, sheet, table, bands=drawn)
     style_page(figure, sheet, listed)
+    if len(claims):
+        first = contrasts if isinstance(contrasts, str) else _FIRST.get(quantity, "")
+        add_contrasts(figure, sheet, claims, panels, entries, bands=drawn, first=first)
     return figure
 
 
 def _traces(
-    table: pd.DataFrame, panels: dict[tuple[str, str], str], entries: dict[tuple[str, str, str, str], Entry], bands: bool
+    table: pd.DataFrame, panels: dict[tuple[str, str], str], entries: dict[Key, Entry], bands: Sequence[str]
 ) -> list[tuple[go.Scatter, int]]:
     """All traces with the number of their panel, back to front."""
     styles = dataset_styles(table["dataset"].unique().tolist())
-    places: dict[str, int] = {}
-    for rank, entry in enumerate(sorted(entries.values(), key=lambda entry: entry.order)):
-        places.setdefault(entry.group, rank)
+    places = legend_places(entries)
     dots = {name: _DOTS[min(k, len(_DOTS) - 1)] for k, name in enumerate(_controls_in(table))}
     listed: set[str] = set()
     found: list[tuple[int, int, go.Scatter, int]] = []
     for key, rows in table.groupby(CURVE_KEYS, sort=False):
-        model, dataset, protocol, anchor, pathway, control = map(str, key)
-        entry, style = entries[dataset, protocol, anchor, pathway], styles[dataset]
+        model, dataset, protocol, anchor, pathway, *settings, control = map(str, key)
+        entry, style = entries[(dataset, protocol, anchor, pathway, *settings)], styles[dataset]
         rows = rows.sort_values("layer")
         extra = EXTRAS.get(rows["extra"].iloc[0])
-        name = f"{GAP.label} ({style.display})" if extra is GAP else entry.label
+        name = f"{GAP.label} ({entry.of})" if extra is GAP else entry.label
         texts = hover_texts(rows, name, panels[model, protocol], style.display)
         panel, place = list(panels).index((model, protocol)), places[entry.group]
         if extra is not None:
-            found.append((_CONTROL, place, _extra(rows, name, entry, style, extra, texts), panel))
+            found.append((_CONTROL, place, _extra(rows, name, entry, extra, texts), panel))
             continue
         if control != "none":
             found.append((_CONTROL, place, _control(rows, entry, control, dots[control], texts), panel))
@@ -113,8 +148,9 @@ def _traces(
         listed.add(entry.group)
         found.append((_LINE_TRACE, place, line, panel))
         found += [(_MARKS, place, marks, panel) for marks in _marks(rows, entry, bands)]
-        if bands and (band := _band(rows, entry)) is not None:
-            found.append((_BAND, place, band, panel))
+        for kind in bands:
+            if (band := _band(rows, entry, kind)) is not None:
+                found.append((_OUTER if kind == SIMULTANEOUS else _BAND, place, band, panel))
     return [(trace, panel) for *_, trace, panel in sorted(found, key=lambda item: item[:2])]
 
 
@@ -129,10 +165,10 @@ def _line(rows: pd.DataFrame, entry: Entry, texts: list[str], place: int, *, sho
     sparse = bool((np.diff(layers) > 1).any())
     return go.Scatter(
         x=layers.tolist(),
-        y=_values(rows["delta_p"]),
+        y=values_of(rows["delta_p"]),
         name=entry.label,
         mode="lines+markers" if sparse else "lines",
-        line={"color": entry.colour, "dash": entry.dash, "width": 2.2},
+        line={"color": entry.colour, "dash": entry.dash, "width": THIN_WIDTH if rests_on_few(rows, "delta_p") else WIDTH},
         marker={"size": 5, "color": entry.colour},
         legendgroup=entry.group,
         legendrank=place + 1,
@@ -145,11 +181,16 @@ def _line(rows: pd.DataFrame, entry: Entry, texts: list[str], place: int, *, sho
 
 def _control(rows: pd.DataFrame, entry: Entry, control: str, dash: str, texts: list[str]) -> go.Scatter:
     look = {"color": entry.colour, "dash": dash, "width": 1}
-    return _thin(rows, f"{entry.label}, {control}", look, entry.group, texts, shown=True)
+    thin = _thin(rows, f"{entry.label}, {control}", look, entry.group, texts, shown=True)
+    weak = (rows["null_short"] > WEAK).tolist()
+    if any(weak):
+        marker = {"symbol": "triangle-down-open", "size": [_TRIANGLE if one else 0 for one in weak], "opacity": 1}
+        thin.update(mode="lines+markers", marker=marker)
+    return thin
 
 
-def _extra(rows: pd.DataFrame, name: str, entry: Entry, style: DatasetStyle, extra: Extra, texts: list[str]) -> go.Scatter:
-    colour = shaded(style.question, -0.3) if extra.dark else entry.colour
+def _extra(rows: pd.DataFrame, name: str, entry: Entry, extra: Extra, texts: list[str]) -> go.Scatter:
+    colour = shaded(entry.colour, -0.3) if extra.dark else entry.colour
     look = {"color": colour, "dash": extra.dash, "width": extra.width}
     control = rows["control"].iloc[0]
     return _thin(rows, f"{name}, {control}" if control in PLACEBOS else name, look, extra.label, texts, shown=extra.shown)
@@ -157,10 +198,10 @@ def _extra(rows: pd.DataFrame, name: str, entry: Entry, style: DatasetStyle, ext
 
 def _thin(rows: pd.DataFrame, name: str, look: dict[str, object], group: str, texts: list[str], *, shown: bool) -> go.Scatter:
     """A curve without a band that no legend entry of its own names."""
-    lone = any(len(part) == 1 for part in _runs(rows, ["delta_p"]))
+    lone = any(len(part) == 1 for part in runs_of(rows, ["delta_p"]))
     return go.Scatter(
         x=rows["layer"].tolist(),
-        y=_values(rows["delta_p"]),
+        y=values_of(rows["delta_p"]),
         name=name,
         mode="lines+markers" if lone else "lines",
         line=look,
@@ -190,24 +231,17 @@ def _legend_line(extra: Extra, rank: int) -> go.Scatter:
     )
 
 
-def _band(rows: pd.DataFrame, entry: Entry) -> go.Scatter | None:
-    """One closed shape per run of neighbouring points that have an interval."""
-    x: list[int | None] = []
-    y: list[float | None] = []
-    for part in _runs(rows, ["delta_p", "ci_low", "ci_high"]):
-        layers, low, high = part["layer"].tolist(), part["ci_low"].tolist(), part["ci_high"].tolist()
-        if len(layers) > 1:
-            x += [*layers, *reversed(layers), layers[0], None]
-            y += [*high, *reversed(low), high[0], None]
+def _band(rows: pd.DataFrame, entry: Entry, kind: str) -> go.Scatter | None:
+    x, y = outline(rows, "delta_p", kind)
     if not x:
         return None
     return go.Scatter(
-        x=x[:-1],
-        y=y[:-1],
-        name=f"{entry.label}, 95 % band",
+        x=x,
+        y=y,
+        name=f"{entry.label}, 95 % band{' of all layers at once' if kind == SIMULTANEOUS else ''}",
         mode="lines",
         fill="toself",
-        fillcolor=translucent(entry.colour, _BAND_OPACITY),
+        fillcolor=fill_of(entry.colour, kind),
         line={"width": 0, "color": entry.colour},
         legendgroup=entry.group,
         showlegend=False,
@@ -215,23 +249,17 @@ def _band(rows: pd.DataFrame, entry: Entry) -> go.Scatter | None:
     )
 
 
-def _runs(rows: pd.DataFrame, columns: list[str]) -> list[pd.DataFrame]:
-    """``rows`` cut at every row that lacks a value."""
-    whole = rows[columns].notna().all(axis=1).to_numpy()
-    cuts = np.cumsum(~whole)
-    return [rows[whole & (cuts == cut)] for cut in np.unique(cuts[whole])]
-
-
-def _marks(rows: pd.DataFrame, entry: Entry, bands: bool) -> list[go.Scatter]:
-    """Hollow marks on trivial points, crosses where there is no signal; full ones, with their interval, where no line is."""
-    lone = [part for part in _runs(rows, ["delta_p"]) if len(part) == 1]
+def _marks(rows: pd.DataFrame, entry: Entry, bands: Sequence[str]) -> list[go.Scatter]:
+    """Hollow marks on trivial points, crosses where there is no signal; full ones, with their intervals, where no line is."""
+    lone = [part for part in runs_of(rows, ["delta_p"]) if len(part) == 1]
     marks: list[go.Scatter] = []
     if lone:
         points = pd.concat(lone)
         points = points[~points["trivial"]]
-        whisker = None if not bands else _whisker(points, entry.colour)
+        full: dict[str, object] = {"symbol": "circle", "size": 6, "color": entry.colour}
+        whiskers = [_whisker(points, entry.colour, kind) for kind in bands if has_band(points, kind)]
         if len(points):
-            marks.append(_mark(points, entry, {"symbol": "circle", "size": 6, "color": entry.colour}, whisker))
+            marks += [_mark(points, entry, full, whisker) for whisker in whiskers or [None]]
     hollow = rows[rows["trivial"] & rows["delta_p"].notna()]
     style = {"symbol": "circle", "size": 9, "color": "white", "line": {"color": entry.colour, "width": 2}}
     if len(hollow):
@@ -247,14 +275,14 @@ def _marks(rows: pd.DataFrame, entry: Entry, bands: bool) -> list[go.Scatter]:
     return marks
 
 
-def _whisker(points: pd.DataFrame, colour: str) -> dict[str, object]:
-    up, down = points["ci_high"] - points["delta_p"], points["delta_p"] - points["ci_low"]
+def _whisker(points: pd.DataFrame, colour: str, kind: str) -> dict[str, object]:
+    up, down = points[f"{kind}_high"] - points["delta_p"], points["delta_p"] - points[f"{kind}_low"]
     return {
         "type": "data",
         "symmetric": False,
         "array": up.clip(lower=0).fillna(0).tolist(),
         "arrayminus": down.clip(lower=0).fillna(0).tolist(),
-        "color": translucent(colour, 0.5),
+        "color": translucent(colour, 0.25 if kind == SIMULTANEOUS else 0.5),
         "thickness": 2,
         "width": 0,
     }
@@ -272,7 +300,3 @@ def _mark(points: pd.DataFrame, entry: Entry, marker: dict[str, object], whisker
         showlegend=False,
         hoverinfo="skip",
     )
-
-
-def _values(column: pd.Series) -> list[float | None]:
-    return [None if math.isnan(value) else value for value in column.tolist()]

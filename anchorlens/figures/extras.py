@@ -8,15 +8,21 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from anchorlens.vocabulary import SETTINGS
+
 PLACEBOS = {
     "random_tokens": "other question tokens cut, and split by that",
-    "shuffled_labels": "the probe learned shuffled labels",
+    "shuffled_labels": "the probe learned labels flipped within the question",
     "cross_fold": "split by one probe fold, ΔP by another",
 }
 """The controls of a knockout that are splits of their own, and what each does."""
 
-UNDRAWN = ("matched",)
-"""Controls that are drawn only where they are asked for by name."""
+CUTS = {
+    "matched": "as many tokens of E_Q cut as other question tokens",
+    "random_before": "other question tokens before E_Q cut",
+    "random_after": "other question tokens after E_Q cut",
+}
+"""Controls of a knockout that are drawn only where they are asked for by name, and what each does."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ GAP = Extra("Placebo gap", "dot", 1.6, shown=True, dark=True)
 EXTRAS = {extra.label: extra for extra in (UNSPLIT, SPLIT, OTHERS, GAP)}
 """In the order of the legend."""
 
-_SPLIT_KEYS = ["dataset", "protocol", "anchor"]
+_SPLIT_KEYS = ["dataset", "protocol", "anchor", *SETTINGS]
 _PAIR = ("Q-Anchored", "A-Anchored")
 
 
@@ -84,8 +90,7 @@ def _gaps(placebo: pd.DataFrame) -> pd.DataFrame:
     both = both.assign(
         delta_p=both["delta_p"] - both["delta_p_answer"],
         n=both["n"] + both["n_answer"],
-        ci_low=float("nan"),
-        ci_high=float("nan"),
+        **dict.fromkeys(["ci_low", "ci_high", "sim_low", "sim_high"], float("nan")),
         control=GAP.label,
         extra=GAP.label,
     )

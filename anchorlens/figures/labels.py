@@ -1,17 +1,20 @@
 """What a curve is called, how it is drawn, and what the figure says about itself."""
 
-import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import TypeAlias
 
 import pandas as pd
 
-from anchorlens.figures.extras import EXTRAS, GAP, PLACEBOS
+from anchorlens.figures.extras import CUTS, EXTRAS, GAP
+from anchorlens.figures.hover import WEAK
 from anchorlens.figures.palette import DatasetStyle, dataset_styles, shaded
-from anchorlens.vocabulary import FLIP, P
+from anchorlens.figures.shapes import FEW, POINTWISE, SIMULTANEOUS, has_band, rests_on_few
+from anchorlens.figures.variants import DASHES, SHADES, Variant, shared_settings, variants
+from anchorlens.figures.words import words_of
+from anchorlens.vocabulary import SETTINGS
 
 _PATHWAYS = ("Q-Anchored", "A-Anchored", "All")
 _ANSWERS = ("answer_site", "answer", "answer_site_all")
@@ -30,38 +33,14 @@ _PROTOCOLS = {
     "swap": "activation swap",
     "knockout": "attention knockout",
 }
+Key: TypeAlias = tuple[str, ...]
+"""The columns of :data:`ENTRY_KEYS` of one curve."""
+
+ENTRY_KEYS = ["dataset", "protocol", "anchor", "pathway", *SETTINGS]
+"""What makes two curves, of whatever models, one entry of the legend."""
+
 # Where the mode is the rule by which donors are chosen.
 _OF_DONORS = ("swap", "patch_tokens")
-
-
-@dataclass(frozen=True)
-class Words:
-    """How a figure speaks of the quantity that it draws.
-
-    Attributes:
-        name: In the title and in front of a value.
-        axis: The y axis's title.
-        said: The part of the title line that says what is drawn; empty where the name says it.
-        unit: After a value, with a space before it.
-    """
-
-    name: str
-    axis: str
-    said: str
-    unit: str
-
-
-_DELTA = Words("ΔP", "ΔP", "ΔP in percentage points", " points")
-_FLIPS = Words(
-    "flip rate", "flip rate (points)", "flip rate: share of predictions that changed, in percentage points", " points"
-)
-
-
-def words_of(table: pd.DataFrame) -> Words:
-    """The words for the quantity of a table's points."""
-    quantity = str(table["quantity"].iloc[0])
-    known = {P: _DELTA, FLIP: _FLIPS}
-    return known[quantity] if quantity in known else Words(name := f"Δ {quantity}", name, "", "")
 
 
 @dataclass(frozen=True)
@@ -73,12 +52,14 @@ class Entry:
         colour: ``#rrggbb``.
         dash: A plotly dash name or list of lengths.
         order: Where it stands in the legend; entries sort by it.
+        of: The part of the label in brackets: data set and what else tells its run from others.
     """
 
     label: str
     colour: str
     dash: str
-    order: tuple[int, int, int, int]
+    order: tuple[int, ...]
+    of: str = ""
 
     @property
     def group(self) -> str:
@@ -115,56 +96,84 @@ def panel_titles(table: pd.DataFrame) -> dict[tuple[str, str], str]:
     }
 
 
-def legend_entries(table: pd.DataFrame) -> dict[tuple[str, str, str, str], Entry]:
+def legend_entries(table: pd.DataFrame) -> dict[Key, Entry]:
     """The legend of a figure.
 
     Args:
         table: Points as ``with_extras`` gives them.
 
     Returns:
-        An entry per (dataset, protocol, anchor, pathway) of the table. Entries sort by data set, then pathways before swaps,
-        then question before answer before other anchors. Where the panels are named after their protocols, the entries are
-        not, so that one serves the panels of all protocols.
+        An entry per (dataset, protocol, anchor, pathway, *settings) of the table. Entries sort by data set, then the usual
+        settings first, then pathways before swaps, then question before answer before other anchors. Where the panels are named
+        after their protocols, the entries are not, so that one serves the panels of all protocols. An entry names the settings
+        that differ between the runs of its protocol, and says where all of its curves rest on fewer than 20 questions.
     """
     styles = dataset_styles(table["dataset"].unique().tolist())
-    keys = list(dict.fromkeys(table[["dataset", "protocol", "anchor", "pathway"]].itertuples(index=False, name=None)))
-    names = _Names(keys)
-    return {key: names.entry(key, styles[key[0]]) for key in keys}
+    own = table[table["control"] == "none"]
+    keys: list[Key] = list(dict.fromkeys(table[ENTRY_KEYS].itertuples(index=False, name=None)))
+    names, differing = _Names(keys), variants(table)
+    few = own.groupby(ENTRY_KEYS, sort=False)[["model", "delta_p", "n"]].apply(
+        lambda rows: all(rests_on_few(curve, "delta_p") for _, curve in rows.groupby("model"))
+    )
+    entries: dict[Key, Entry] = {}
+    for key in keys:
+        entry, variant = names.entry(key, styles[key[0]]), differing[(key[1], *key[4:])]
+        said = [styles[key[0]].display, *([escape(variant.text, quote=False)] if variant.text else [])]
+        said += [f"n &lt; {FEW}"] if bool(few.get(key, default=False)) else []
+        entries[key] = _of_variant(entry, ", ".join(said), variant)
+    return entries
+
+
+def legend_places(entries: Mapping[Key, Entry]) -> dict[str, int]:
+    """Group -> place in the legend, from 0."""
+    places: dict[str, int] = {}
+    for rank, entry in enumerate(sorted(entries.values(), key=lambda entry: entry.order)):
+        places.setdefault(entry.group, rank)
+    return places
+
+
+def _of_variant(entry: Entry, of: str, variant: Variant) -> Entry:
+    """``entry`` with its whole label, in a look that no other choice of settings has."""
+    colour = shaded(entry.colour, SHADES[variant.rank % len(SHADES)])
+    dashes = DASHES.get(entry.dash, (entry.dash,))
+    dash = dashes[variant.rank % len(dashes)]
+    return Entry(f"{entry.label} ({of})", colour, dash, (entry.order[0], variant.rank, *entry.order[1:]), of)
 
 
 class _Names:
     """What has to be known of the whole figure to name one curve."""
 
-    def __init__(self, keys: Sequence[tuple[str, str, str, str]]) -> None:
-        plain = {anchor for _, _, anchor, pathway in keys if not pathway}
+    def __init__(self, keys: Sequence[Key]) -> None:
+        plain = {anchor for _, _, anchor, pathway, *_ in keys if not pathway}
         self.answers = [anchor for anchor in _ANSWERS if anchor in plain]
         self.unknown = [anchor for anchor in sorted(plain) if anchor not in {*_ANSWERS, *_OTHERS, "question"}]
-        protocols = {protocol for _, protocol, _, _ in keys}
+        protocols = {protocol for _, protocol, *_ in keys}
         # What a name says of its protocol; "Q-Anchored" is the published name for the knockout.
         self.of = {name: "" if len(protocols) > 1 else f" {name}" for name in protocols}
         # Anchors that one pathway label would stand for, per protocol.
         self.cut: dict[str, set[str]] = {}
-        for _, protocol, anchor, pathway in keys:
+        for _, protocol, anchor, pathway, *_ in keys:
             if pathway:
                 self.cut.setdefault(protocol, set()).add(anchor)
 
-    def entry(self, key: tuple[str, str, str, str], style: DatasetStyle) -> Entry:
+    def entry(self, key: Key, style: DatasetStyle) -> Entry:
+        """An entry without its data set."""
         return self._pathway(key, style) if key[3] else self._anchor(key, style)
 
-    def _pathway(self, key: tuple[str, str, str, str], style: DatasetStyle) -> Entry:
-        _, protocol, anchor, pathway = key
+    def _pathway(self, key: Key, style: DatasetStyle) -> Entry:
+        _, protocol, anchor, pathway, *_ = key
         place = _PATHWAYS.index(pathway) if pathway in _PATHWAYS else len(_PATHWAYS)
         which = f", {anchor}" if len(self.cut[protocol]) > 1 else ""
         of_protocol = "" if protocol == "knockout" else self.of[protocol]
-        label = escape(f"{pathway}{of_protocol}{which}", quote=False) + f" ({style.display})"
+        label = escape(f"{pathway}{of_protocol}{which}", quote=False)
         colour = style.answer if pathway == "A-Anchored" else style.question
         dash = "dash" if pathway == "A-Anchored" else "solid"
         if place == len(_PATHWAYS):
             colour, dash = shaded(colour, -0.45), "dashdot"
         return Entry(label, colour, dash, (style.rank, 0, place, _rank(anchor)))
 
-    def _anchor(self, key: tuple[str, str, str, str], style: DatasetStyle) -> Entry:
-        _, protocol, anchor, _ = key
+    def _anchor(self, key: Key, style: DatasetStyle) -> Entry:
+        _, protocol, anchor, *_ = key
         if anchor == "question":
             name, colour, dash = f"Q-Anchored{self.of[protocol]}", style.question, "solid"
         elif anchor in _ANSWERS:
@@ -178,8 +187,7 @@ class _Names:
         if protocol in self.cut:
             # Beside pathways of the same panel, so that no two look alike.
             colour = shaded(colour, -0.45)
-        label = escape(name, quote=False) + f" ({style.display})"
-        return Entry(label, colour, dash, (style.rank, 1, _rank(anchor), 0))
+        return Entry(escape(name, quote=False), colour, dash, (style.rank, 1, _rank(anchor), 0))
 
     def _hue_of_unknown(self, anchor: str) -> str:
         return tuple(dataset_styles([f"anchor {name}" for name in self.unknown]).values())[self.unknown.index(anchor)].answer
@@ -197,12 +205,13 @@ def headline(table: pd.DataFrame) -> str:
     return escape(f"{name[0].upper()}{name[1:]} by layer: {' and '.join(protocols)}", quote=False)
 
 
-def title_parts(table: pd.DataFrame, *, bands: bool) -> list[str]:
+def title_parts(table: pd.DataFrame, effects: pd.DataFrame, bands: Sequence[str]) -> list[str]:
     """What the figure says about itself under its title, in parts that are never broken apart.
 
     Args:
         table: Points as ``with_extras`` gives them.
-        bands: Whether the 95 % bands are drawn.
+        effects: Contrasts that are drawn below.
+        bands: The bands that are drawn.
 
     Returns:
         Protocol with its settings (those that differ from the default), unit, then what bands, dots and marks mean.
@@ -212,10 +221,9 @@ def title_parts(table: pd.DataFrame, *, bands: bool) -> list[str]:
     for protocol, rows in curves.groupby("protocol", sort=False):
         parts += _settings(str(protocol), rows)
     parts += [said for said in (words_of(table).said,) if said]
-    if bands and bool((curves["ci_low"].notna() & curves["ci_high"].notna()).any()):
-        parts.append("band: 95 % bootstrap over questions")
+    parts += _bands_said([kind for kind in bands if has_band(curves, kind) or has_band(effects, kind)])
     dotted = [
-        f"{name} ({_CONTROLS[name]})" if name in _CONTROLS else name
+        f"{name} ({said})" if (said := (_CONTROLS | CUTS).get(name)) else name
         for name in table.loc[(table["control"] != "none") & (table["extra"] == ""), "control"].unique()
     ]
     kinds = set(table["extra"])
@@ -223,17 +231,30 @@ def title_parts(table: pd.DataFrame, *, bands: bool) -> list[str]:
         dotted.append("placebo gap (Q − A of a split by other question tokens)")
     if dotted:
         parts.append("dotted: " + ", ".join(dotted))
+    if bool((table["null_short"] > WEAK).any()):
+        parts.append("▽: null weaker (fewer slots than the anchor in most rows)")
     if bool(curves["trivial"].any()):
         parts.append("hollow: trivial by construction")
     if bool((curves["no_signal"] & curves["delta_p"].notna()).any()):
         parts.append("×: no signal (AUC interval reaches 0.5)")
+    if any(rests_on_few(rows, "delta_p") for _, rows in curves.groupby(["model", *ENTRY_KEYS], sort=False)):
+        parts.append(f"thin line: fewer than {FEW} questions")
     floor = float(curves["noise_floor"].max())
     if floor > 0:
         rings = "; rings: within it" if bool(curves["is_noise"].any()) else ""
         parts.append(f"grey: noise floor (±{floor:.1g}{rings})")
+    if len(effects):
+        parts.append("below: what can be claimed, ●: the interval of all layers at once excludes 0")
     if any(not extra.shown for extra in EXTRAS.values() if extra.label in kinds):
         parts.append("pale entries: click to show")
     return [escape(part, quote=False) for part in parts]
+
+
+def _bands_said(drawn: Sequence[str]) -> list[str]:
+    if set(drawn) == {POINTWISE, SIMULTANEOUS}:
+        return ["bands: 95 % bootstrap over questions, inner: each layer by itself, outer: all layers at once"]
+    every = " (all layers at once)" if SIMULTANEOUS in drawn else ""
+    return [f"band: 95 % bootstrap over questions{every}"] if drawn else []
 
 
 def _settings(protocol: str, rows: pd.DataFrame) -> list[str]:
@@ -253,7 +274,7 @@ def _settings(protocol: str, rows: pd.DataFrame) -> list[str]:
     readout = values("readout")
     if readout in (["probe"], ["p_true"]):
         parts += [f"delta_kind {name}" for name in values("delta_kind") if name != "confidence"]
-    return parts
+    return parts + shared_settings(rows)
 
 
 def wrapped(parts: Sequence[str], limit: int) -> list[str]:
@@ -273,67 +294,3 @@ def _words(parts: Sequence[str], limit: int) -> list[str]:
         joined = part if number == 0 else f" · {part}"
         words += [joined] if len(joined) <= limit else re.findall(r"\s*\S+", joined)
     return words
-
-
-def hover_texts(rows: pd.DataFrame, name: str, panel: str, dataset: str) -> list[str]:
-    """What each point of one curve says when pointed at.
-
-    Args:
-        rows: The points of one curve, control included.
-        name: The curve's shown name.
-        panel: The title of its panel.
-        dataset: The data set's shown name.
-
-    Returns:
-        One text per row: curve, panel, data set, anchor, layer, ΔP with its interval, P before, n, the probe's AUC.
-    """
-    first = rows.iloc[0]
-    control = str(first["control"])
-    kind = "" if control == "none" else f"<br>control: {escape(control, quote=False)}"
-    if control == GAP.label:
-        kind = ""
-    elif control in PLACEBOS and first["protocol"] == "knockout":
-        kind += f" ({PLACEBOS[control]})"
-    head = f"<b>{name}</b>{kind}<br>{panel}, {dataset}<br>anchor {escape(first['anchor'], quote=False)}, layer "
-    said, words = (_gap_said if control == GAP.label else _point_said), words_of(rows)
-    return [head + "<br>".join([str(row.layer), *said(row, words)]) for row in rows.itertuples(index=False)]
-
-
-def _point_said(row: Any, words: Words) -> list[str]:
-    interval = _interval(_signed(row.ci_low), _signed(row.ci_high))
-    lines = [f"{escape(words.name, quote=False)} {_signed(row.delta_p)}{words.unit} ({interval})"]
-    if words is not _FLIPS:  # nothing has changed before
-        before = "P before" if words is _DELTA else "before"
-        lines.append(f"{before} unknown" if math.isnan(row.p_before) else f"{before} {row.p_before:.3f}")
-    lines.append(_size(row.n))
-    if not math.isnan(row.auc):
-        lines.append(f"AUC {row.auc:.2f} ({_interval(f'{row.auc_low:.2f}', f'{row.auc_high:.2f}')})")
-    if row.no_signal:
-        lines.append("no signal")
-    if row.is_noise:
-        lines.append(f"within the noise floor (±{row.noise_floor:.1g})")
-    if row.trivial:
-        lines.append("trivial by construction")
-    return lines
-
-
-def _gap_said(row: Any, words: Words) -> list[str]:
-    return [
-        f"Q − A = {_signed(row.delta_p)}{words.unit} with {PLACEBOS['random_tokens']}",
-        "a gap that a split makes by itself",
-        _size(row.n),
-    ]
-
-
-def _interval(low: str, high: str) -> str:
-    return "no interval" if "nan" in (low, high) else f"95 %: {low} to {high}"
-
-
-def _size(n: float) -> str:
-    return "n unknown" if math.isnan(n) else f"n = {int(n)} question{'' if int(n) == 1 else 's'}"
-
-
-def _signed(value: float) -> str:
-    # A true minus, as in the axis; -0.00 is said as 0.00.
-    text = f"{value:.2f}"
-    return "0.00" if text in ("-0.00", "0.00") else text.replace("-", "\N{MINUS SIGN}")

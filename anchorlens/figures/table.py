@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.figures.extras import UNDRAWN
-from anchorlens.vocabulary import P
+from anchorlens.figures.extras import CUTS
+from anchorlens.vocabulary import SETTINGS, P
 
 _TEXT = (
     "model",
@@ -29,13 +29,13 @@ _TEXT = (
     "control",
 )
 _NUMBERS = ("layer", "window", "delta_p", "ci_low", "ci_high", "p_before", "n")
-# The probe's, where the readout is one.
-_PROBE = ("auc", "auc_low", "auc_high")
+# Older frames lack some; an AUC is the probe's, where the readout is one.
+_NUMBERS_IF_KNOWN = ("sim_low", "sim_high", "auc", "auc_low", "auc_high", "noise_floor", "null_short")
 REQUIRED = (*_TEXT, *_NUMBERS)
-"""Columns that every frame must have; ``quantity``, ``probe_site``, ``run_id``, ``seed``, ``trivial``, ``auc``, ``auc_low``,
-``auc_high``, ``signal`` and ``noise_floor`` may be absent."""
+"""Columns that every frame must have; ``quantity``, ``probe_site``, those of ``SETTINGS``, ``run_id``, ``seed``, ``trivial``,
+``sim_low``, ``sim_high``, ``auc``, ``auc_low``, ``auc_high``, ``signal``, ``noise_floor`` and ``null_short`` may be absent."""
 
-CURVE_KEYS = ["model", "dataset", "protocol", "anchor", "pathway", "control"]
+CURVE_KEYS = ["model", "dataset", "protocol", "anchor", "pathway", *SETTINGS, "control"]
 """What makes two rows points of the same curve."""
 
 _NEVER_EMPTY = ("model", "dataset", "protocol", "anchor", "control")
@@ -60,14 +60,14 @@ def gather(results: object, controls: bool | Sequence[str], quantity: str = P) -
 
     Args:
         results: A curves frame, a :class:`CurveSource`, or a sequence of these.
-        controls: Whether control rows are kept (all but ``matched``), or the names of those to keep.
+        controls: Whether control rows are kept (all but those that must be named), or the names of those to keep.
         quantity: Whose rows are kept.
 
     Returns:
-        The columns of ``REQUIRED`` plus ``quantity``, ``probe_site``, ``run_id`` and ``seed`` (``""`` where unknown), ``trivial``
-        (bool), ``auc``, ``auc_low``, ``auc_high``, ``noise_floor``, ``no_signal`` (bool: the frame's ``signal`` is False) and
-        ``is_noise`` (bool: a value within the noise floor), in order of appearance; NaN where a number other than ``layer`` is
-        missing. Exact repeats of a row are dropped.
+        The columns of ``REQUIRED`` plus ``quantity``, ``probe_site``, settings, ``run_id`` and ``seed`` (``""`` where unknown),
+        ``trivial`` (bool), ``sim_low``, ``sim_high``, ``auc``, ``auc_low``, ``auc_high``, ``noise_floor``, ``null_short`` (of rows
+        of the null alone), ``no_signal`` (bool: the frame's ``signal`` is False) and ``is_noise`` (bool: a value within the noise
+        floor), in order of appearance; NaN where a number other than ``layer`` is missing. Exact repeats of a row are dropped.
 
     Raises:
         InputError: no rows, none of this quantity, missing columns or values, or points that would be drawn over each other.
@@ -84,7 +84,7 @@ def gather(results: object, controls: bool | Sequence[str], quantity: str = P) -
     _refuse_mixtures(table)
     _refuse_repeats(table)
     _refuse_orphans(table)
-    return table
+    return table.assign(null_short=_null_short(table))
 
 
 def _frames(results: object, controls: bool) -> list[pd.DataFrame]:
@@ -114,7 +114,7 @@ def _checked(frame: pd.DataFrame) -> pd.DataFrame:
                 f"The column '{name}' of the curves frame has missing values. Where the frame comes from a CSV file, read it "
                 "with keep_default_na=False for the text columns: pandas takes the word 'null' for a missing value."
             )
-    for name, unknown in (("quantity", P), ("probe_site", "")):
+    for name, unknown in (("quantity", P), ("probe_site", ""), *((name, "") for name in SETTINGS)):
         column = frame[name] if name in frame.columns else pd.Series(None, index=frame.index, dtype=object)
         table[name] = column.astype(object).where(column.notna(), unknown).map(str)
         if name == "probe_site":
@@ -122,7 +122,7 @@ def _checked(frame: pd.DataFrame) -> pd.DataFrame:
             old = column.isna() & (table["protocol"] == "knockout")
             table[name], table["site"] = table[name].where(~old, table["site"]), table["site"].where(~old, "")
     for name in _NUMBERS:
-        table[name] = _numbers(frame[name])
+        table[name] = numbers(frame[name])
     if not bool(((table["layer"] >= 0) & (table["layer"] % 1 == 0)).all()):
         raise InputError(
             "The column 'layer' of the curves frame must hold whole numbers from 0. Correct or drop the other rows."
@@ -133,8 +133,8 @@ def _checked(frame: pd.DataFrame) -> pd.DataFrame:
         # As objects, so that a message shows a seed as the user's own frame holds it.
         table[name] = column.astype(object).where(column.notna(), unknown)
     table["trivial"] = table["trivial"].map(bool).astype(bool)
-    for name in (*_PROBE, "noise_floor"):
-        table[name] = _numbers(frame[name]) if name in frame.columns else float("nan")
+    for name in _NUMBERS_IF_KNOWN:
+        table[name] = numbers(frame[name]) if name in frame.columns else float("nan")
     # The floor is one of ΔP.
     table["noise_floor"] = table["noise_floor"].where(table["quantity"] == P)
     # As text, because a CSV file that says True, False or nothing is read as text.
@@ -143,22 +143,35 @@ def _checked(frame: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def _numbers(column: pd.Series) -> pd.Series:
+def _null_short(table: pd.DataFrame) -> pd.Series:
+    """Of rows of the null, the share of rows whose null has too few slots, whichever row of the point says it."""
+    of_point = table.groupby([*CURVE_KEYS[:-1], "layer"], sort=False)["null_short"].transform("max")
+    return of_point.where(table["control"] == "null")
+
+
+def numbers(column: pd.Series, frame: str = "curves") -> pd.Series:
+    """A column as floats.
+
+    Raises:
+        InputError: a value is no number, or is infinite; the message names column and frame.
+    """
     try:
-        numbers = pd.to_numeric(column).astype(float)
+        found = pd.to_numeric(column).astype(float)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"The column '{column.name}' of the curves frame must hold numbers: {error}. Convert it first."
+            f"The column '{column.name}' of the {frame} frame must hold numbers: {error}. Convert it first."
         ) from error
-    if bool(np.isinf(numbers).any()):
-        raise InputError(f"The column '{column.name}' of the curves frame holds an infinite value. Use NaN for a missing one.")
-    return numbers
+    if bool(np.isinf(found).any()):
+        raise InputError(
+            f"The column '{column.name}' of the {frame} frame holds an infinite value. Use NaN for a missing one."
+        )
+    return found
 
 
 def _kept_controls(table: pd.DataFrame, controls: bool | Sequence[str]) -> list[str]:
     present = [name for name in table["control"].unique() if name != "none"]
     if isinstance(controls, bool):
-        return [name for name in present if controls and name not in UNDRAWN]
+        return [name for name in present if controls and name not in CUTS]
     wanted = [controls] if isinstance(controls, str) else list(controls)
     for name in wanted:
         if name not in present:
@@ -210,7 +223,7 @@ def _refuse_orphans(table: pd.DataFrame) -> None:
     curves = set(table.loc[table["control"] == "none", keys].itertuples(index=False, name=None))
     for row in table.loc[table["control"] != "none", [*keys, "control"]].itertuples(index=False, name=None):
         if row[:-1] not in curves:
-            model, dataset, _, anchor, pathway = row[:-1]
+            model, dataset, _, anchor, pathway = row[:5]
             raise InputError(
                 f"The control '{row[-1]}' of {pathway or anchor}, {dataset}, {model} has no curve beside it (no row with "
                 "control 'none'). Add that curve's rows, or pass controls=False."

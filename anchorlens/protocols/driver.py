@@ -27,7 +27,7 @@ from anchorlens.questions.tokens import RowTokenizer
 from anchorlens.results.sweep import SweepResult
 from anchorlens.results.tables import examples_frame
 from anchorlens.runs.provenance import data_record, environment, model_record, run_id_of
-from anchorlens.runs.schema import SAMPLE_COLUMNS
+from anchorlens.runs.schema import SAMPLE_COLUMNS, SLOT_TYPES, settings_of
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result", bound=SweepResult)
@@ -131,9 +131,10 @@ def _result(
         "protocol": protocol.name,
         "seed": spec.seed,
     }
-    same: dict[str, Any] = {**keys, **protocol.keys(spec)}
-    whole = samples.assign(**same)[list(SAMPLE_COLUMNS)]
+    same: dict[str, Any] = {**keys, **settings_of(config), **protocol.keys(spec)}
+    whole = samples.assign(**same).reindex(columns=list(SAMPLE_COLUMNS)).astype(SLOT_TYPES)
     examples = examples_frame(run_id, bench.data.name, prompt, dropped=ready.dropped, **protocol.inputs(ready))
+    examples["pair_text"] = examples["example_id"].map(dict(protocol.text_scores(ready))).astype("float64")
     return protocol.result.make(protocol, whole, examples, record, run_id).with_probes(*protocol.probes(ready))
 
 

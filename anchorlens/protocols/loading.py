@@ -5,6 +5,7 @@ from pathlib import Path
 
 from anchorlens.protocols.registry import protocol_of
 from anchorlens.results.sweep import SweepResult
+from anchorlens.runs.schema import settings_of
 from anchorlens.runs.store import read_record, read_table
 from anchorlens.truth.probes import LayerProbes
 
@@ -22,9 +23,8 @@ def load_run(path: "str | os.PathLike[str]") -> list[SweepResult]:
         run_id = sweep["run_id"]
         protocol = protocol_of(sweep["config"]["protocol"])
         own = {key: value for key, value in sweep.items() if key not in ("run_id", "verdict")}
-        result = protocol.result.make(
-            protocol, samples[samples["run_id"] == run_id], examples[examples["run_id"] == run_id], own, run_id
-        )
+        mine = samples[samples["run_id"] == run_id].assign(**settings_of(sweep["config"]))
+        result = protocol.result.make(protocol, mine, examples[examples["run_id"] == run_id], own, run_id)
         folder = Path(path) / "probes" / run_id
         if folder.is_dir():
             placebos = {sub.name: LayerProbes.load(sub) for sub in sorted(folder.iterdir()) if sub.is_dir()}

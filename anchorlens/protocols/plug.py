@@ -177,6 +177,10 @@ class SweepProtocol(ABC, Generic[SpecT, ReadyT]):
         """The probes that were read, and those of placebos by name."""
         return None, {}
 
+    def text_scores(self, ready: ReadyT) -> Mapping[str, float]:  # noqa: ARG002
+        """Row id -> P(false) that question and answer as text give it: column ``pair_text`` of ``examples.parquet``."""
+        return {}
+
     # -- what is made of it ---------------------------------------------------------------------------------------------------
     @abstractmethod
     def curves(self, result: Any) -> pd.DataFrame:

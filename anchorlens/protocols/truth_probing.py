@@ -5,11 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import numpy.typing as npt
 import pandas as pd
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from anchorlens.engine.interventions import CutBatch
 from anchorlens.engine.plan import (
@@ -25,7 +22,6 @@ from anchorlens.engine.plan import (
 from anchorlens.engine.select import Engine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
-from anchorlens.notices import warn
 from anchorlens.protocols.plug import Bench, Plan, Prepared, SweepProtocol
 from anchorlens.protocols.truth_arguments import TruthSpecification
 from anchorlens.questions.example import Dropped
@@ -33,10 +29,10 @@ from anchorlens.questions.tokenised import check_not_empty
 from anchorlens.questions.tokens import TokenRow, pad_rows
 from anchorlens.results.pathways import PathwayResult, pathway_curves
 from anchorlens.runs.provenance import no_nan
+from anchorlens.truth.fitted import placebo_probes, read_probes
 from anchorlens.truth.labelled import TruthRows, truth_rows
-from anchorlens.truth.placebo_labels import half_splits, shuffled_labels
-from anchorlens.truth.probes import LayerProbes, fit_layers
-from anchorlens.truth.text_baseline import text_only
+from anchorlens.truth.probes import LayerProbes
+from anchorlens.truth.text_baseline import TextBaseline, text_baselines
 
 
 @dataclass(frozen=True)
@@ -49,6 +45,7 @@ class PreparedTruth(Prepared):
         model_name: For the probes.
         dataset: For the probes.
         probes: ``none`` (the probes that are read) and those of placebos; empty until they are fitted.
+        texts: What classifiers of the text tell, see :meth:`text_baselines`; kept when the rest is replaced.
     """
 
     truth: TruthRows
@@ -56,6 +53,7 @@ class PreparedTruth(Prepared):
     model_name: str
     dataset: str
     probes: Mapping[str, LayerProbes] = field(default_factory=dict)
+    texts: dict[str, TextBaseline] = field(default_factory=dict, kw_only=True)
 
     def row(self, test: int) -> TokenRow:
         """The row behind an index into :attr:`test`."""
@@ -63,8 +61,22 @@ class PreparedTruth(Prepared):
 
     @property
     def k_star(self) -> int | None:
-        """The layer with the best validation AUC; None where no probe is read."""
+        """The probes' :attr:`~anchorlens.truth.probes.LayerProbes.best_layer`; None where no probe is read."""
         return self.probes["none"].best_layer if self.probes else None
+
+    def text_baselines(self, spec: TruthSpecification) -> Mapping[str, TextBaseline]:
+        """``text_only`` and ``pair_text``: what text alone tells about these rows, fitted once."""
+        if not self.texts:
+            self.texts.update(text_baselines(self.truth, n_resamples=spec.n_resamples, seed=spec.seed))
+        return self.texts
+
+    @property
+    def pair_scores(self) -> dict[str, float]:
+        """Row id -> P(hallucination) that question and answer as text give it; of test rows, once baselines are fitted."""
+        if "pair_text" not in self.texts:
+            return {}
+        scores = zip(self.truth.rows, self.texts["pair_text"].scores.tolist(), strict=True)
+        return {row.row_id: score for row, score in scores if score == score}
 
 
 SpecT = TypeVar("SpecT", bound=TruthSpecification)
@@ -228,32 +240,13 @@ def fitted_probes(
 
     for batch in plan.training:
         plan.memory.measured(read, _Training(batch))
-    return _fitted(ready, spec, states, placebos=placebos)
-
-
-def _fitted(
-    ready: PreparedTruth, spec: TruthSpecification, states: Float[Tensor, "layer example d_model"], *, placebos: bool
-) -> dict[str, LayerProbes]:
-    truth = ready.truth
-
-    def fit(labels: npt.ArrayLike, split: Sequence[str], like: LayerProbes | None) -> LayerProbes:
-        return fit_layers(
-            ready.layers, states, labels, truth.question_ids, split, site=spec.probe_site, model=ready.model_name,
-            dataset=ready.dataset, like=like,
-        )  # fmt: skip
-
-    read = spec.probes.at(ready.layers) if spec.probes is not None else fit(truth.labels, truth.split, None)
-    sets = {"none": read}
-    if placebos:
-        sets["shuffled_labels"] = fit(shuffled_labels(truth, spec.seed), truth.split, read)
-        folds = half_splits(truth, spec.seed)
-        if all(len({y for y, part in zip(truth.labels, fold, strict=True) if part == "train"}) == 2 for fold in folds):
-            sets |= {name: fit(truth.labels, fold, read) for name, fold in zip(("fold_a", "fold_b"), folds, strict=True)}
-        else:
-            warn(
-                "cross_fold is left out: one half of the training questions has answers of one label only. Take more questions."
-            )
-    return sets
+    if spec.probes is not None:
+        used = spec.probes.at(ready.layers)
+    else:
+        used = read_probes(
+            truth, ready.layers, states, site=spec.probe_site, model=ready.model_name, dataset=ready.dataset, seed=spec.seed
+        )
+    return {"none": used} | (placebo_probes(truth, ready.layers, states, used, seed=spec.seed) if placebos else {})
 
 
 class TruthProtocol(SweepProtocol[SpecT, ReadyT], ABC):
@@ -269,18 +262,23 @@ class TruthProtocol(SweepProtocol[SpecT, ReadyT], ABC):
         """See :class:`SweepProtocol`."""
         return ready.probes.get("none"), {name: probes for name, probes in ready.probes.items() if name != "none"}
 
+    def text_scores(self, ready: ReadyT) -> Mapping[str, float]:
+        """See :class:`SweepProtocol`."""
+        return ready.pair_scores
+
     def curves(self, result: PathwayResult) -> pd.DataFrame:
         """Mean change by quantity, control, pathway and layer, n questions, mean before, and the probe's clean AUC."""
         return pathway_curves(result)
 
 
 def probe_record(ready: PreparedTruth, spec: TruthSpecification) -> dict[str, object]:
-    """k*, the probes' validation AUC, and what the answers' text alone tells."""
-    used = ready.probes.get("none")
+    """k* and how steady it is, the probes' validation AUC, and what text alone tells."""
+    used, texts = ready.probes.get("none"), ready.text_baselines(spec)
     return {
         "k_star": None if used is None else used.best_layer,
+        "k_star_over_seeds": [] if used is None else list(used.k_star_over_seeds),
         "validation_auc": {} if used is None else no_nan({str(k): used.probes[k].validation_auc_ for k in used.layers}),
-        "text_only": text_only(ready.truth, n_resamples=spec.n_resamples, seed=spec.seed),
+        **{name: {"auc": one.auc, "ci_low": one.ci_low, "ci_high": one.ci_high} for name, one in texts.items()},
     }
 
 

@@ -9,14 +9,17 @@ import html
 import json
 import os
 import random
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from anchorlens.errors import DataError, InputError
+from anchorlens.callables import callable_name, fingerprint
+from anchorlens.errors import DataError, InputError, SpanError
 from anchorlens.kinds import as_whole, described
 from anchorlens.notices import warn
+from anchorlens.questions.accuracy import expected, form_of
 from anchorlens.questions.answers import answer_type
 from anchorlens.questions.columns import (
     check_columns,
@@ -26,15 +29,19 @@ from anchorlens.questions.columns import (
     parse_columns,
     renamed,
 )
-from anchorlens.questions.example import Dropped, Example, question_id
+from anchorlens.questions.example import Dropped, Example, pooled_answers, question_id
 from anchorlens.questions.origin import Origin, QASource, find_origin
 from anchorlens.questions.schemas import Record, Row, Schema, read_row
 from anchorlens.questions.sources import KNOWN, DatasetLike, FrameLike, KnownDataset
-from anchorlens.questions.spans import SpanFinder, SpansLike, span_finder
+from anchorlens.questions.spans import BAD_ANNOTATION, SpanFinder, SpansLike, span_finder
 from anchorlens.questions.templates import match_template
 
 if TYPE_CHECKING:
     import pandas
+
+# Half of a UTF-16 pair: no character, and no file can hold it.
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_NO_ANNOTATION = "If these columns are no annotation, leave them out, or give spans='rules'."
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,9 @@ class QAData:
         sha256: Of the raw rows in canonical JSON, columns renamed as ``columns=`` says.
         limit: How many rows were drawn; None for all.
         seed: Of the draw.
+        form: The measured form of its questions (``popqa``, ``triviaqa``, ``hotpotqa``, ``nq``), which says what share of its spans
+            to expect right.
+        spans: How they were looked for, as ``load_qa(spans=)`` has it; a function by its name and a fingerprint of what it does.
     """
 
     name: str
@@ -62,6 +72,8 @@ class QAData:
     sha256: str
     limit: int | None
     seed: int
+    form: str = "triviaqa"
+    spans: str = "auto"
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -81,11 +93,13 @@ class QAData:
         """What both representations show."""
         reasons = ", ".join(f"{reason} {n}" for reason, n in self.dropped_counts.items())
         sources = ", ".join(f"{source} {n}" for source, n in sorted(Counter(e.span_source for e in self.examples).items()))
+        expectation = expected(self.form, (example.span_source for example in self.examples))
         return {
             "examples": f"{len(self.examples):,}",
             "dropped": f"{len(self.dropped):,}" + (f" ({reasons})" if reasons else ""),
             "pool": f"{len(self.pool):,}",
             "spans": sources or "none",
+            **({"expected": expectation} if expectation else {}),
             "E_Q share of question": f"{self.question_share:.2f}",
             "limit": str(self.limit),
             "seed": str(self.seed),
@@ -167,10 +181,15 @@ def _example_ids(records: Sequence[Record], hashes: Sequence[str], schema: Schem
 def _example(record: Record, example_id: str, dataset: str, finder: SpanFinder, where: str) -> Example | Dropped:
     """One row with its spans, or the reason why it has to be left out."""
     first = record.answers[0] if record.answers else ""
+    if any(_LONE_SURROGATE.search(text) for text in (record.question, *record.answers, example_id, record.relation or "")):
+        shown, question, answer = (_LONE_SURROGATE.sub("\ufffd", text) for text in (example_id, record.question, first))
+        cure = f"{where}: half of a character (a lone surrogate) stands in it; write the file as UTF-8 again."
+        return Dropped(shown, dataset, question, answer, "lone_surrogate", cure)
     reason = "empty_question" if not record.question else "no_answer" if not record.answers else ""
     found = None if reason else finder.find(record, where)
     if found is None or found.subject is None or found.property is None:
-        return Dropped(example_id, dataset, record.question, first, reason or (found.reason if found else ""))
+        why, detail = (reason, "") if found is None else (found.reason, found.detail)
+        return Dropped(example_id, dataset, record.question, first, why, detail)
     return Example(
         example_id=example_id,
         question_id=question_id(record.question),
@@ -184,6 +203,32 @@ def _example(record: Record, example_id: str, dataset: str, finder: SpanFinder, 
         span_source=found.source,
         popularity=record.popularity,
     )
+
+
+def _check_annotations(results: Sequence[Example | Dropped], source: str) -> None:
+    """Warns where half of the annotations or more do not fit their questions.
+
+    Raises:
+        SpanError: No row is left, because of annotations.
+    """
+    bad = [result for result in results if isinstance(result, Dropped) and result.reason == BAD_ANNOTATION]
+    if bad and not any(isinstance(result, Example) for result in results):
+        more = "" if len(results) == 1 else f" No row of {len(results):,} can be used. {_NO_ANNOTATION}"
+        raise SpanError(bad[0].detail + more)
+    if bad and 2 * len(bad) >= len(results):
+        warn(
+            f"{source}: {len(bad):,} of {len(results):,} rows are dropped as {BAD_ANNOTATION}: {bad[0].detail} {_NO_ANNOTATION}"
+        )
+
+
+def _pooled(results: Sequence[Example | Dropped]) -> list[Example | Dropped]:
+    """Rows that ask the same question have each other's gold aliases, after their own: all are right (METHOD 3)."""
+    pooled = pooled_answers(result for result in results if isinstance(result, Example))
+
+    def of_all(example: Example) -> Example:
+        return replace(example, answers=tuple(dict.fromkeys((*example.answers, *pooled[example.question_id]))))
+
+    return [of_all(result) if isinstance(result, Example) else result for result in results]
 
 
 def _template_relation(record: Record) -> str | None:
@@ -246,7 +291,8 @@ def load_qa(
         path: A local jsonl, json, csv, tsv or parquet file; in csv and tsv lists are JSON in a cell. The user's own schema:
             ``question``, ``answers`` or ``answer``, and optionally ``id``, ``relation``, ``answer_type``, ``popularity``, and the
             segments as ``subject_span`` and ``property_span`` ([first character, one past the last]) or as the texts ``subject`` and
-            ``property``, each occurring exactly once in the question. Annotated segments are read from files of every schema.
+            ``property``, each occurring exactly once in the question; an empty one is none, and the rules find it
+            (``annotation+rules``). Annotated segments are read from files of every schema.
             Without ``name`` the set is called by the file's name, and ``popqa.jsonl`` has the schema of ``popqa``.
         config: Configuration on the hub, instead of the default.
         split: Split on the hub, instead of the default.
@@ -266,7 +312,8 @@ def load_qa(
     Raises:
         InputError: An unknown name, field or ``spans``, arguments that do not go together or are of another kind, ``limit`` below 1.
         DataError: A missing, empty, damaged or differently shaped file; a column that is not there; repeated ids.
-        SpanError: An annotated span outside its question, or an extractor that gives something else than two segments.
+        SpanError: No row is left because annotations do not fit their questions, or an extractor gives something else than two
+            segments of the question. Where some annotations fit, the others' rows are dropped as ``bad_annotation``.
         DownloadError: The hub cannot be reached or has no such set.
     """
     limit, seed = _draw(limit, seed)
@@ -284,7 +331,8 @@ def load_qa(
     places = [f"{source}, row {i + 1}" for i in range(len(rows))]
     records = [read_row(row, origin.schema, place) for row, place in zip(rows, places, strict=True)]
     ids = _example_ids(records, hashes, origin.schema, source)
-    results = [_example(r, i, label, finder, place) for r, i, place in zip(records, ids, places, strict=True)]
+    results = _pooled([_example(r, i, label, finder, place) for r, i, place in zip(records, ids, places, strict=True)])
+    _check_annotations(results, source)
     drawn = range(len(rows)) if limit is None else sorted(random.Random(seed).sample(range(len(rows)), min(limit, len(rows))))
     reasons = Counter(result.reason for result in results if isinstance(result, Dropped))
     return QAData(
@@ -297,6 +345,8 @@ def load_qa(
         sha256=hashlib.sha256("\n".join(texts).encode("utf8", "surrogatepass")).hexdigest(),
         limit=limit,
         seed=seed,
+        form=form_of(origin.schema.name, (record.question for record in records)),
+        spans=spans if isinstance(spans, str) else f"{callable_name(spans)} {fingerprint(spans)}",
     )
 
 

@@ -13,9 +13,9 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 from anchorlens.callables import callable_name, takes
 from anchorlens.errors import DonorError, did_you_mean
 from anchorlens.kinds import as_whole, described, shortened
-from anchorlens.questions.example import Example, normalise
+from anchorlens.questions.example import Example, normalise, pooled_answers
 from anchorlens.questions.tokens import TokenRow
-from anchorlens.vocabulary import ALIGNMENTS, DONOR_RULES
+from anchorlens.vocabulary import ALIGNMENTS, ANSWER_ANCHORS, DONOR_RULES
 
 # Anchors that are made of segments; each segment is paired on its own.
 SEGMENTS = {"question": ("subject", "property")}
@@ -117,6 +117,7 @@ class DonorPicker:
             shapes[self._shape(row)].append(row)
         object.__setattr__(self, "_by_shape", dict(shapes))
         object.__setattr__(self, "_by_id", {row.example.example_id: row for row in self.pool})
+        object.__setattr__(self, "_pooled", pooled_answers(row.example for row in self.pool))
         object.__setattr__(self, "_aliases", {})
 
     def _shape(self, row: TokenRow) -> tuple[int, int]:
@@ -176,21 +177,35 @@ class DonorPicker:
     def _alias_set(self, example: Example) -> frozenset[str]:
         cache: dict[str, frozenset[str]] = self._aliases  # pyright: ignore
         if example.example_id not in cache:
-            cache[example.example_id] = frozenset(normalise(answer) for answer in example.answers)
+            pooled: dict[str, tuple[str, ...]] = self._pooled  # pyright: ignore
+            answers = (*example.answers, *pooled.get(example.question_id, ()))
+            cache[example.example_id] = frozenset(normalise(answer) for answer in answers)
         return cache[example.example_id]
 
 
-def null_positions(row: TokenRow, anchor: str, wanted: int, seed: int, donor_id: str) -> tuple[int, ...]:
+def null_positions(row: TokenRow, anchor: str, wanted: int, seed: int, donor_id: str, where: str = "own") -> tuple[int, ...]:
     """Where the null puts the donor's streams: as many random other prompt positions (METHOD 4).
 
     Never position 0, a token of E_Q, a position from which the answer is predicted, or the anchor itself; for the anchors at the
-    answer (``answer_site``, ``answer_site_all``, ``prompt_last``) only positions after E_Q.
+    answer and for ``prompt_last`` only positions after E_Q.
+
+    Args:
+        row: The input that is changed.
+        anchor: The anchor that the null goes with.
+        wanted: Its number of positions.
+        seed: With row, donor and anchor it decides which positions are taken.
+        donor_id: The donor.
+        where: ``own``: in the row's own part of the prompt, from the question's first token on, where the anchors lie too; what all
+            rows share (shots, the head of a template) is left alone. ``anywhere``: in the whole prompt.
 
     Returns:
-        At most ``wanted`` positions, in random order; fewer where the prompt has no more (the shortfall is counted by the caller).
+        At most ``wanted`` positions, in random order; fewer where there are no more (the shortfall is counted by the caller).
     """
     forbidden = {0, *row.positions["question"], *row.positions["answer_site_all"], *row.positions[anchor]}
-    first = max(row.positions["question"]) + 1 if anchor in ("answer_site", "answer_site_all", "prompt_last") else 1
+    if anchor in (*ANSWER_ANCHORS, "prompt_last"):
+        first = max(row.positions["question"]) + 1
+    else:
+        first = min(row.positions["question"] + row.positions["question_rest"]) if where == "own" else 1
     free = [p for p in range(first, row.prompt_length) if p not in forbidden]
     rng = random.Random(f"{seed}:null:{row.row_id}:{donor_id}:{anchor}")
     return tuple(rng.sample(free, min(wanted, len(free))))

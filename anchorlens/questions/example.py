@@ -3,6 +3,7 @@
 import hashlib
 import re
 import unicodedata
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 
@@ -66,16 +67,88 @@ class Dropped:
     detail: str = field(default="")
 
 
-def normalise(text: str) -> str:
-    """Case, accents' composition, punctuation and white space taken out: what makes two strings the same answer or question.
+# Signs that have a word, and those that only differ in how they are written.
+_WORDED = {"%": " percent ", "°": " degrees ", "♯": "#", "−": "-", "⁄": " ", "_": "_"}
+# Kept where they carry the answer: the sign of a number (-40), what a name or a grade ends with (C++, C#, A+, AB-), a sum (2 + 2).
+_SIGNS = re.compile(
+    r"""( (?<!\S)-(?=\d)
+        | (?<=[^\s+\#-])(?:\++|\#)(?!\w)
+        | (?:(?<=(?<!\S)[^\W\d_])|(?<=(?<!\S)[^\W\d_]{2}))-(?!\S)
+        | (?<=\d\ )\+(?=\ \d)
+        ) | [-+\#]+""",
+    re.VERBOSE,
+)
+_SUM = re.compile(r"(?<=\d)\+(?=\d)")
 
-    >>> normalise("  The U.S.A.! ")
-    'the u s a'
+
+class _Table(dict[int, str]):
+    """A table for ``str.translate``, filled as characters are met."""
+
+    def __init__(self, rule: Callable[[str], str]) -> None:
+        super().__init__()
+        self._rule = rule
+
+    def __missing__(self, code: int) -> str:
+        self[code] = made = self._rule(chr(code))
+        return made
+
+
+def _written(char: str) -> str:
+    """Nothing for zero-width joiners, variation selectors and trade marks; a space for an accent that stands for itself."""
+    # The tag characters of a flag say whose it is, the modifiers of an emoji which.
+    if char in "™®©℠" or "\ufe00" <= char <= "\ufe0f":
+        return ""
+    category = unicodedata.category(char)
+    if category == "Cf" and not "\U000e0020" <= char <= "\U000e007f":
+        return ""
+    return " " if category == "Sk" and char < "\U0001f3fb" else char
+
+
+def _said(char: str) -> str:
+    """A character as part of a word, a word of its own, or a space."""
+    if char in _WORDED:
+        return _WORDED[char]
+    category = unicodedata.category(char)
+    # Vowels of Indic and Thai scripts are combining marks.
+    if category[0] in "LNM" or category == "Cf" or char in "+#-":
+        return char
+    if category == "Pd":
+        return "-"
+    sign = category in {"Sc", "So", "Sk"} or (category == "Sm" and not char.isascii())
+    return f" {char} " if sign else " "
+
+
+_WRITTEN, _SAID = _Table(_written), _Table(_said)
+
+
+def normalise(text: str) -> str:
+    """What makes two strings the same answer or question: case, composition of accents, punctuation and white space taken out.
+
+    Scripts, combining marks and signs that carry the answer stay apart: "C++" is not "C", "-40" not "40", "$5" not "5%". A text of
+    nothing but punctuation stays as it is.
+
+    >>> normalise("  The U.S.A.! "), normalise("C++, -40 and 1914-18")
+    ('the u s a', 'c++ -40 and 1914 18')
     """
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    return " ".join(re.findall(r"\w+", folded))
+    if text.isascii():
+        folded = text.casefold()
+    else:
+        folded = unicodedata.normalize("NFKC", text.translate(_WRITTEN)).casefold()
+        folded = unicodedata.normalize("NFKC", folded)
+    said = folded.translate(_SAID)
+    if "+" in said or "-" in said or "#" in said:
+        said = _SIGNS.sub(lambda sign: sign[1] or " ", _SUM.sub(" + ", said))
+    return " ".join(said.split()) or " ".join(folded.split())
 
 
 def question_id(question: str) -> str:
     """A short stable name of a question's normalised text."""
     return hashlib.sha256(normalise(question).encode("utf8")).hexdigest()[:16]
+
+
+def pooled_answers(examples: Iterable[Example]) -> dict[str, tuple[str, ...]]:
+    """The gold aliases of all rows of each question: where two rows ask the same, an answer of one is right for the other."""
+    pooled: dict[str, dict[str, None]] = {}
+    for example in examples:
+        pooled.setdefault(example.question_id, {}).update(dict.fromkeys(example.answers))
+    return {question: tuple(answers) for question, answers in pooled.items()}

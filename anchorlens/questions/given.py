@@ -1,40 +1,45 @@
 """Splits of questions, and answers that are given to the model: true ones and false ones (METHOD 3).
 
-Leak-free by construction: the questions are split first; then, inside each split, the false answers are a *permutation* of the gold
-answers within relation, or within answer type and word count where there is no relation. So inside every split every string stands
-equally often as true and as false, and the answer alone says nothing about its truth.
+Leak-free by construction, in the answer and in the pair. The questions are split first; then, inside each split, the false answers
+are a *permutation* of the gold answers within relation, or within answer type and word count where there is no relation. So inside
+every split every string stands equally often as true and as false, and the answer alone says nothing about its truth. And whether
+the answer stands in the question is matched: where the question names its options, the false answer is the other option; otherwise
+neither answer stands in the question.
 """
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.questions.example import Dropped, Example, normalise
+from anchorlens.questions.example import Dropped, Example, normalise, pooled_answers
+from anchorlens.questions.options import YES_NO, named_options, option_key
 from anchorlens.vocabulary import DISTRACTORS, FRACTIONS, SPLITS
 
-# Far above any sum of random costs: an assignment keeps a row's own answer only where nothing else is allowed.
-_LAST_RESORT = 1e6
-_FORBIDDEN = 1e9
+# What a row without a false answer, and the rank, weigh against a question too many in a split; from 2 on few more rows are kept.
+_COMPANY = 2.0
 
 
 def split_questions(
     examples: Sequence[Example], *, fractions: tuple[float, float, float] = FRACTIONS, seed: int = 0
 ) -> dict[str, str]:
-    """A split for each question, drawn from its hash.
+    """A split for each question: shares filled by ranked hashes, relation by relation.
 
-    Questions that share a gold alias stay together (and those that share one with them): the split of all of them is that of the
-    smallest ``question_id`` among them.
+    Questions that share a gold alias stay together, and so do those whose answers are options of one question ("yes" and "no" are
+    such a pair). What is tied together is one component, ranked by the hash of its smallest ``question_id``. The components of each
+    relation (or answer type and word count) are placed from the largest down, each where most questions are lacking, in the
+    relation and in all, where it gives others a false answer, and by its rank.
 
     Args:
-        examples: Rows; several may have one question.
-        fractions: Expected shares of train, validation and test.
+        examples: Rows; several may have one question. Their order does not matter.
+        fractions: Shares of train, validation and test among the questions.
         seed: Of the hash.
 
     Returns:
@@ -45,25 +50,72 @@ def split_questions(
     """
     if len(fractions) != 3 or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-6:
         raise InputError(f"fractions must be three positive numbers that sum to 1 (train, validation, test); got {fractions}.")
-    ids = [example.question_id for example in examples]
+    strata: dict[str, list[tuple[int, tuple[float, ...], list[str]]]] = defaultdict(list)
+    for stratum, questions in _components(examples):
+        strata[stratum].append((-len(questions), _ranks(questions[0], seed), questions))
+    out: dict[str, str] = {}
+    shares = np.array(fractions)
+    wanted_so_far, filled = np.zeros(3), np.zeros(3)
+    # Strata of large components come first, so that single questions of others make good what those leave uneven.
+    for _, components in sorted(strata.items(), key=lambda item: (min(c[0] for c in item[1]), item[0])):
+        wanted, here, largest = shares * -sum(size for size, _, _ in components), np.zeros(3), np.zeros(3)
+        wanted_so_far += wanted
+        for _, ranks, questions in sorted(components):
+            size = len(questions)
+            lacking = wanted - here + wanted_so_far - filled
+            # Questions of one component have one answer: without as many of others beside them they get no false one.
+            alone = (2 * largest - here).clip(0)
+            more = (2 * np.maximum(largest, size) - here - size).clip(0)
+            chance = size * np.array(ranks)
+            into = int((lacking + _COMPANY * (alone - more + chance)).argmax())
+            here[into] += size
+            filled[into] += size
+            largest[into] = max(largest[into], size)
+            out |= dict.fromkeys(questions, SPLITS[into])
+    return out
+
+
+def _ranks(question: str, seed: int) -> tuple[float, ...]:
+    """A number in [0, 1) for each split, drawn from the seed and a question's id."""
+    digest = hashlib.sha256(f"{seed}:split:{question}".encode()).digest()
+    return tuple(int.from_bytes(digest[at : at + 6], "big") / 2**48 for at in (0, 6, 12))
+
+
+def _components(examples: Sequence[Example]) -> list[tuple[str, list[str]]]:
+    """Questions that must stay together, by id in order, with the relation or answer type that most of their rows have."""
     members: dict[str, list[int]] = defaultdict(list)
     for i, example in enumerate(examples):
-        for key in {f"question:{ids[i]}", *(f"alias:{normalise(answer)}" for answer in example.answers)}:
+        for key in {f"question:{example.question_id}", *(f"answer:{key}" for key in _linking(example))}:
             members[key].append(i)
     links = [(group[0], other) for group in members.values() for other in group[1:]]
     rows, columns = zip(*links, strict=True) if links else ((), ())
-    graph = coo_matrix((np.ones(len(links)), (rows, columns)), shape=(len(ids), len(ids)))
-    _, component = connected_components(graph, directed=False)
-    smallest: dict[int, str] = {}
-    for i, c in zip(ids, component.tolist(), strict=True):
-        smallest[c] = min(i, smallest.get(c, i))
-    return {i: _split_of(smallest[c], fractions, seed) for i, c in zip(ids, component.tolist(), strict=True)}
+    graph = coo_matrix((np.ones(len(links)), (rows, columns)), shape=(len(examples), len(examples)))
+    _, labels = connected_components(graph, directed=False)
+    together: dict[int, list[Example]] = defaultdict(list)
+    for example, label in zip(examples, labels.tolist(), strict=True):
+        together[label].append(example)
+    out: list[tuple[str, list[str]]] = []
+    for group in together.values():
+        kinds = Counter(" ".join(map(str, _kind(example))) for example in group)
+        stratum = min(kinds, key=lambda kind: (-kinds[kind], kind))
+        out.append((stratum, sorted({example.question_id for example in group})))
+    return out
 
 
-def _split_of(question: str, fractions: tuple[float, float, float], seed: int) -> str:
-    digest = hashlib.sha256(f"{seed}:split:{question}".encode()).digest()
-    place = int.from_bytes(digest[:8], "big") / 2**64
-    return SPLITS[int(place >= fractions[0]) + int(place >= fractions[0] + fractions[1])]
+def _kind(example: Example) -> tuple[str | int, ...]:
+    """Relation, or answer type and word count where there is none."""
+    if example.relation is not None:
+        return ("relation", example.relation)
+    return ("type", example.answer_type, len(normalise(example.answers[0]).split()))
+
+
+def _linking(example: Example) -> set[str]:
+    """Answers that tie this row to others: its aliases, and the options of its question where its answer is one of them."""
+    keys = {option_key(answer) for answer in example.answers}
+    if keys & set(YES_NO):
+        keys |= set(YES_NO)
+    options = named_options(example.question)
+    return keys | set(options) if options is not None and option_key(example.answers[0]) in options else keys
 
 
 @dataclass(frozen=True)
@@ -73,7 +125,8 @@ class GivenAnswers:
     Attributes:
         false: ``example_id`` -> the false answer's text; rows without one are not in it.
         source: ``example_id`` -> ``example_id`` of the row whose gold answer it is.
-        dropped: Rows for which no false answer was left.
+        dropped: Rows for which no false answer was left (``no_distractor``), or whose true answer stands in the question while no
+            other row gives the other option (``answer_in_question``).
     """
 
     false: dict[str, str]
@@ -86,11 +139,16 @@ def given_answers(
 ) -> GivenAnswers:
     """A false answer for each row: another row's gold answer, permuted inside each split.
 
-    Rows for which the permutation leaves no wrong answer (one string fills most of a group, or the group has one row) are dropped
-    as a whole, with their true answer, so that true and false strings stay the same multiset.
+    * Where the question names two options and the true answer is one of them, the false answer is the other one, given by a row
+      whose true answer it is. Any other row whose true answer stands in its question is left out, and no false answer stands in
+      the question of such a row. "Yes" and "no" are no words of the question.
+    * No answer is false that is right for the same question: gold aliases are pooled by ``question_id``.
+    * As many rows as possible are kept. Those for which the permutation leaves no wrong answer (one string fills most of a group,
+      the group has one row, nobody's answer is the other option) are dropped as a whole, with their true answer, so that true and
+      false strings stay the same multiset.
 
     Args:
-        examples: Rows.
+        examples: Rows. Their order does not matter.
         split: ``question_id`` -> split, from :func:`split_questions`.
         distractor: ``matched``: within relation, or answer type and word count; ``random``: any row of the split. A random answer
             is often of the wrong type and betrays itself: a contrast, not a default.
@@ -101,54 +159,180 @@ def given_answers(
     """
     if distractor not in DISTRACTORS:
         raise InputError(f"Unknown distractor={distractor!r}. {did_you_mean(distractor, DISTRACTORS)}")
-    groups: dict[tuple[object, ...], list[Example]] = defaultdict(list)
-    for example in examples:
-        kind = _kind(example) if distractor == "matched" else ()
-        groups[(split[example.question_id], *kind)].append(example)
+    pooled = pooled_answers(examples)
+    rows = [
+        _Row.of(example, pooled[example.question_id], split[example.question_id], matched=distractor == "matched")
+        for example in sorted(examples, key=lambda example: example.example_id)
+    ]
     false: dict[str, str] = {}
     source: dict[str, str] = {}
-    dropped: list[Dropped] = []
-    for key in sorted(groups, key=str):
-        group = groups[key]
-        for example, other in zip(group, _permuted(group, f"{seed}:{key}"), strict=True):
-            if other is example:
-                dropped.append(_drop(example, key))
+    dropped = [_told(row) for row in rows if row.told]
+    for number, group in enumerate(_groups([row for row in rows if not row.told])):
+        for row, other in zip(group, _permuted(group, [seed, number]), strict=True):
+            if other is row:
+                dropped.append(_left_over(row))
             else:
-                false[example.example_id], source[example.example_id] = other.answers[0], other.example_id
+                false[row.example.example_id] = other.example.answers[0]
+                source[row.example.example_id] = other.example.example_id
     return GivenAnswers(false, source, tuple(dropped))
 
 
-def _kind(example: Example) -> tuple[object, ...]:
-    if example.relation is not None:
-        return ("relation", example.relation)
-    return ("type", example.answer_type, len(normalise(example.answers[0]).split()))
+@dataclass(frozen=True)
+class _Row:
+    """What the permutation knows of a row.
+
+    Attributes:
+        example: The row.
+        kind: Rows of one kind may lend each other their answers.
+        gold: Its true answer, normalised.
+        right: Every answer that is right for its question, normalised.
+        question: The question, normalised.
+        other: :func:`option_key` of the other option, with the split; None where the true answer is no option of the question.
+        told: Whether the true answer stands in the question, and is no option of it.
+    """
+
+    example: Example
+    kind: tuple[object, ...]
+    gold: str
+    right: frozenset[str]
+    question: str
+    other: tuple[str, str] | None
+    told: bool
+
+    @classmethod
+    def of(cls, example: Example, answers: Iterable[str], split: str, *, matched: bool) -> "_Row":
+        gold, question = normalise(example.answers[0]), normalise(example.question)
+        kind: tuple[object, ...] = ()
+        if matched:
+            kind = (
+                ("type", example.answer_type, len(gold.split()))
+                if example.relation is None
+                else ("relation", example.relation)
+            )
+        stands = gold not in YES_NO and _stands(gold, question)
+        options = named_options(example.question) if stands else None
+        key = option_key(gold)
+        other = (split, options[key == options[0]]) if options is not None and key in options else None
+        right = frozenset(normalise(answer) for answer in answers)
+        return cls(example, (split, *kind), gold, right, question, other, stands and other is None)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The true answer as an option, with the split."""
+        return str(self.kind[0]), option_key(self.gold)
 
 
-def _drop(example: Example, key: tuple[object, ...]) -> Dropped:
-    group = " ".join(map(str, key))
-    return Dropped(
-        example.example_id,
-        example.dataset,
-        example.question,
-        example.answers[0],
-        "no_distractor",
-        f"no other answer in: {group}",
+def _stands(answer: str, text: str) -> bool:
+    """Whether a normalised answer stands in a normalised text as whole words."""
+    return f" {answer} " in f" {text} "
+
+
+def _told(row: _Row) -> Dropped:
+    return _drop(row, "answer_in_question", "the true answer stands in the question, a false one would not")
+
+
+def _left_over(row: _Row) -> Dropped:
+    if row.other is not None:
+        split, option = row.other
+        return _drop(
+            row,
+            "answer_in_question",
+            f"the other option, {option!r}, is not the true answer of enough other rows of the {split} split",
+        )
+    return _drop(row, "no_distractor", f"no other answer in: {' '.join(map(str, row.kind))}")
+
+
+def _drop(row: _Row, reason: str, detail: str) -> Dropped:
+    example = row.example
+    return Dropped(example.example_id, example.dataset, example.question, example.answers[0], reason, detail)
+
+
+def _groups(rows: Sequence[_Row]) -> list[list[_Row]]:
+    """Rows that can lend each other answers, straight or through others: one kind, or kinds that a comparison ties."""
+    by_kind: dict[object, list[int]] = defaultdict(list)
+    by_option: dict[object, list[int]] = defaultdict(list)
+    for i, row in enumerate(rows):
+        by_kind[row.kind].append(i)
+        by_option[row.key].append(i)
+    links = [(members[0], i) for members in by_kind.values() for i in members[1:]]
+    links += [(i, j) for i, row in enumerate(rows) if row.other is not None for j in by_option.get(row.other, ())]
+    left, right = zip(*links, strict=True) if links else ((), ())
+    _, labels = connected_components(
+        coo_matrix((np.ones(len(links)), (left, right)), shape=(len(rows), len(rows))), directed=False
     )
+    groups: dict[int, list[_Row]] = defaultdict(list)
+    for row, label in zip(rows, labels.tolist(), strict=True):
+        groups[label].append(row)
+    return list(groups.values())
 
 
-def _permuted(group: Sequence[Example], label: str) -> list[Example]:
-    """A random permutation in which as few rows as possible keep their own answer; no row gets an answer that is right for it."""
-    rng = np.random.default_rng([*hashlib.sha256(label.encode()).digest()])
-    cost = rng.random((len(group), len(group)))
-    padded = [[f" {normalise(answer)} " for answer in example.answers] for example in group]
-    for i, gold in enumerate(padded):
-        for j, other in enumerate(padded):
-            if i == j:
-                cost[i, j] = _LAST_RESORT
-            elif any(other[0] in alias or alias in other[0] for alias in gold):
-                cost[i, j] = _FORBIDDEN
-    _, chosen = linear_sum_assignment(cost)
-    return [group[j] for j in chosen.tolist()]
+def _permuted(group: Sequence[_Row], seed: Sequence[int]) -> list[_Row]:
+    """A random permutation in which as few rows as possible keep their own answer; no row gets an answer that is not allowed.
+
+    An assignment of least cost: 0 where an answer may be false for a row, 1 for the row's own, too much for any other.
+    """
+    n = len(group)
+    order = np.random.default_rng([*seed, *b"given"]).permutation(n)
+    shuffled = [group[i] for i in order]
+    cost = np.where(_allowed(shuffled), 0.0, n + 1.0)
+    np.fill_diagonal(cost, 1.0)
+    # Of equal costs the first columns are taken: those in another random order.
+    columns = np.random.default_rng([*seed, *b"lent"]).permutation(n)
+    _, chosen = linear_sum_assignment(cost[:, columns])
+    out = dict(zip(order.tolist(), (shuffled[j] for j in columns[chosen]), strict=True))
+    return [out[i] for i in range(n)]
+
+
+def _allowed(group: Sequence[_Row]) -> npt.NDArray[np.bool_]:
+    """Whether row j's true answer may be the false one of row i, [row row]."""
+    by_gold, by_kind, by_key = (defaultdict(list), defaultdict(list), defaultdict(list))
+    for j, row in enumerate(group):
+        by_gold[row.gold].append(j)
+        by_kind[row.kind].append(j)
+        by_key[row.key].append(j)
+    phrases = _Phrases(by_gold)
+    out = np.zeros((len(group), len(group)), dtype=np.bool_)
+    for i, row in enumerate(group):
+        if row.other is not None:
+            out[i, [j for j in by_key.get(row.other, ()) if _stands(group[j].gold, row.question)]] = True
+            wrong: Iterable[str] = row.right
+        else:
+            out[i, by_kind[row.kind]] = True
+            named = phrases.inside(row.question).difference(YES_NO)
+            wrong = named.union(*map(phrases.inside, row.right), *map(phrases.holding, row.right))
+        for gold in wrong:
+            out[i, by_gold.get(gold, [])] = False
+    return out
+
+
+class _Phrases:
+    """Which of many answers stand in a text as whole words, or hold it: looked up instead of compared one by one."""
+
+    def __init__(self, answers: Iterable[str]) -> None:
+        self._lengths: dict[str, set[int]] = defaultdict(set)
+        self._answers = set(answers)
+        self._holders: dict[str, set[str]] = defaultdict(set)
+        for answer in self._answers:
+            words = answer.split()
+            self._lengths[words[0] if words else ""].add(len(words))
+            for first in range(len(words)):
+                for last in range(first + 1, len(words) + 1):
+                    self._holders[" ".join(words[first:last])].add(answer)
+
+    def inside(self, text: str) -> set[str]:
+        """Answers that stand in a text."""
+        words = text.split()
+        found = (
+            " ".join(words[i : i + n])
+            for i, word in enumerate(words)
+            for n in self._lengths.get(word, ())
+            if i + n <= len(words)
+        )
+        return self._answers.intersection(found)
+
+    def holding(self, text: str) -> set[str]:
+        """Answers that a text stands in."""
+        return self._holders.get(text, set())
 
 
 __all__ = ["GivenAnswers", "given_answers", "split_questions"]

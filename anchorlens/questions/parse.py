@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from anchorlens.questions.example import Span
 from anchorlens.questions.words import (
     AUX,
+    BASE_VERBS,
     BE,
     DETERMINERS,
     DO_OR_MODAL,
     IMPERATIVES,
     MONTHS,
     PREPOSITIONS,
-    STOP,
+    VERBS,
     WH,
     Word,
     small_flags,
@@ -78,6 +79,11 @@ class Parsed:
         """Whether a word belongs to the noun phrase that is asked for."""
         return self.phrase is not None and self.phrase[0] <= index < self.phrase[1]
 
+    def infinitive(self, index: int) -> bool:
+        """Whether a word is the "to" of a verb."""
+        after = index + 1
+        return self.words[index].low == "to" and after < len(self.words) and self.words[after].low in BASE_VERBS
+
     def asks(self, span: Span) -> bool:
         """Whether a span covers the word that asks."""
         return self.wh is not None and span.overlaps(self.span(self.wh, self.wh + 1))
@@ -108,10 +114,20 @@ def find_quotes(text: str, kinds: Iterable[re.Pattern[str]] = (_DOUBLED, _PLAIN,
                 end -= 1
             span = Span(start, end)
             whole = text[: match.start()].strip() == "" and text[match.end() :].strip(" ?.!") == ""
-            usable = end - start <= LONGEST_QUOTE and any(char.isalnum() for char in span.of(text)) and not whole
+            named = any(char.isalnum() for char in span.of(text)) and span.of(text).lower() not in WH
+            usable = end - start <= LONGEST_QUOTE and named and not whole and not _nickname(text, match.span(), span)
             if usable and not any(span.overlaps(other) for other in found):
                 found.append(span)
     return tuple(_linked(text, sorted(found)))
+
+
+def _nickname(text: str, marked: tuple[int, int], span: Span) -> bool:
+    """Whether one quoted word stands between two capitalised ones, as in Andrew "Andy" Spade."""
+    before, after = text[max(0, marked[0] - 2) : marked[0]], text[marked[1] : marked[1] + 2]
+    if " " in span.of(text) or not (before[1:] == " " == after[:1] and before[:1].isalnum() and after[1:].isupper()):
+        return False
+    first = text.rfind(" ", max(0, marked[0] - 40), marked[0] - 1) + 1
+    return first > 0 and text[first].isupper()
 
 
 def _linked(text: str, quotes: list[Span]) -> list[Span]:
@@ -237,7 +253,12 @@ def _phrase(view: Parsed) -> tuple[tuple[int, int] | None, str]:
     asked = wh.low in {"what", "which", "whose", "how", "whichever"}
     if wh.low == "how":
         after = _skip(words, after, frozenset({"many", "much"}))
-        return (_noun_phrase(view, after) if after < len(words) else None), "asked"
+        run = _noun_phrase(view, after) if after < len(words) else None
+        if run is not None and run[0] == view.wh + 2:
+            # "how many students *attend* the sorbonne"
+            verb = next((i for i in range(run[0] + 1, run[1] - 1) if words[i].low in BASE_VERBS), run[1])
+            run = run[0], verb
+        return run, "asked"
     if words[after].low in BE or words[after].owned or (wh.low.endswith("s") and wh.low != "whose"):
         after = after if words[after].low not in BE else after + 1
         if wh.low.startswith(("when", "where", "why")):
@@ -262,8 +283,9 @@ def parse(text: str) -> Parsed:
     wh = find_wh(words, quotes)
     inner = [word for word in words if not word.opens and word.text[0].isalpha()]
     capitals = sum(word.capital and word.low not in MONTHS for word in inner)
-    small = sum(word.low in STOP for word in inner if not word.capital)
-    cased = capitals > 0 and (small > 0 or capitals < 4)
+    small = len(inner) - sum(word.capital for word in inner)
+    headline = bool(inner) and capitals == len(inner) and (text.isupper() or _shouted_verb(words, wh))
+    cased = capitals > 0 and (small > 0 or capitals < 4) and not headline
     quotes = tuple(q for q in quotes if wh is None or not q.overlaps(Span(words[wh].start, words[wh].end)))
     after_do = _after_do(words, wh)
     verbs = verb_flags(words, cased, after_do)
@@ -271,6 +293,12 @@ def parse(text: str) -> Parsed:
     view = Parsed(text, words, after_do, verbs, content, wh, None, "none", quotes, cased)
     phrase, kind = _phrase(view)
     return replace(view, phrase=phrase, phrase_kind=kind if phrase else "none")
+
+
+def _shouted_verb(words: tuple[Word, ...], wh: int | None) -> bool:
+    """Whether a verb with a capital follows the wh-word: "WHO WROTE EMMA?", "Who Wrote Emma?" """
+    behind = None if wh is None or wh + 1 >= len(words) else words[wh + 1]
+    return behind is not None and behind.capital and (behind.low in AUX or behind.low in VERBS)
 
 
 def _after_do(words: tuple[Word, ...], wh: int | None) -> tuple[bool, ...]:

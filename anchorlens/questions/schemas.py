@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from anchorlens.errors import DataError
+from anchorlens.errors import DataError, SpanError
 from anchorlens.questions.answers import ANSWER_TYPES
 
 Row: TypeAlias = Mapping[str, Any]
@@ -74,6 +74,7 @@ class Record:
         subject_span, property_span: Annotated segments as characters of ``question``.
         popqa_subject: PopQA's ``subj``.
         templated: The question is made from one of PopQA's templates.
+        fault: Why an annotated span cannot be read; empty where it can.
     """
 
     question: str
@@ -88,6 +89,7 @@ class Record:
     property_span: tuple[int, int] | None = None
     popqa_subject: str | None = None
     templated: bool = False
+    fault: str = ""
 
 
 def _text(value: object) -> str | None:
@@ -142,18 +144,18 @@ def _listed(value: object) -> list[object]:
 
 
 def _offsets(row: Row, field: str, where: str) -> tuple[int, int] | None:
-    """An annotated span.
+    """An annotated span; None where the field is empty.
 
     Raises:
-        DataError: It is not a pair of whole numbers.
+        SpanError: It is not a pair of whole numbers.
     """
     value = _unpacked(row.get(field))
-    if value is None or value == "":
+    if value is None or (isinstance(value, str | list | tuple) and not (value.strip() if isinstance(value, str) else value)):
         return None
     pair = list(value) if isinstance(value, list | tuple) else []
-    whole = [int(x) for x in pair if isinstance(x, int | float) and not isinstance(x, bool) and x == int(x)]
-    if len(pair) != 2 or len(whole) != 2:
-        raise DataError(f"{where}: {field} must be [first character, one past the last], got {value!r}.")
+    whole = [int(x) for x in pair if isinstance(x, int) or (isinstance(x, float) and x.is_integer())]
+    if len(pair) != 2 or len(whole) != 2 or any(isinstance(x, bool) for x in pair):
+        raise SpanError(f"{where}: {field} must be [first character, one past the last], got {value!r}.")
     return whole[0], whole[1]
 
 
@@ -198,9 +200,14 @@ def read_row(row: Row, schema: Schema, where: str) -> Record:
     raw = row.get("question")
     question = raw if isinstance(raw, str) else _text(raw) or ""
     left = len(question) - len(question.lstrip())
-    spans: dict[str, tuple[int, int] | None] = {}
-    for field in ("subject_span", "property_span"):
-        pair = _offsets(row, field, where)
+    spans: dict[str, tuple[int, int] | None] = {"subject_span": None, "property_span": None}
+    fault = ""
+    for field in spans:
+        try:
+            pair = _offsets(row, field, where)
+        except SpanError as error:
+            fault = fault or str(error)
+            continue
         spans[field] = None if pair is None else (pair[0] - left, pair[1] - left)
     found = (read_answers(row.get(field)) for field in schema.answers)
     return Record(
@@ -216,4 +223,5 @@ def read_row(row: Row, schema: Schema, where: str) -> Record:
         property_span=spans["property_span"],
         popqa_subject=_text(row.get("subj")) if schema.templated else None,
         templated=schema.templated,
+        fault=fault,
     )

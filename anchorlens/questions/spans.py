@@ -2,7 +2,8 @@
 
 ``spans=`` says how: ``auto`` (annotations of the file, else PopQA's templates, else the rule list), ``rules`` (templates and rules
 only), ``annotation`` (annotations only), ``spacy:NAME`` (a spaCy pipeline) or the user's own callable. Spans are characters. A row
-whose segments are not found is dropped by the caller under the reason given here; nothing is guessed.
+whose segments are not found, or whose annotation does not fit its question, is dropped by the caller under the reason given here;
+nothing is guessed.
 """
 
 from collections.abc import Callable
@@ -17,9 +18,11 @@ from anchorlens.questions.parse import parse
 from anchorlens.questions.rules import property_of, rule_spans, subject_of
 from anchorlens.questions.schemas import Record
 from anchorlens.questions.templates import TemplateMatch, match_template
+from anchorlens.questions.words import is_foreign, split_words
 
 SPAN_MODES = ("auto", "rules", "annotation")
 COMPLETED = "annotation+rules"
+BAD_ANNOTATION = "bad_annotation"
 _EXPECTED = (
     "It must give (subject, property), each a Span, a pair (first character, one past the last) or a text that occurs once in the "
     "question; or None to drop the row."
@@ -53,12 +56,14 @@ class Found:
         property: Second segment, or None.
         source: As ``Example.span_source``.
         reason: Why the row has to be dropped, empty where both segments are there.
+        detail: The same in a sentence, where there is more to say.
     """
 
     subject: Span | None
     property: Span | None
     source: str
     reason: str = ""
+    detail: str = ""
 
 
 def _check_inside(question: str, name: str, span: Span, where: str) -> None:
@@ -157,13 +162,17 @@ def _templated(record: Record, use_subj: bool) -> Found | None:
 def _by_rules(question: str) -> Found:
     """The rule list."""
     subject, property_ = rule_spans(question)
-    reason = "no_subject" if subject is None else "no_property" if property_ is None else ""
-    return Found(subject, property_, "rules", reason)
+    if subject is not None and property_ is not None:
+        return Found(subject, property_, "rules")
+    missing = "no_subject" if subject is None else "no_property"
+    return Found(subject, None, "rules", "not_english" if is_foreign(split_words(question)) else missing)
 
 
 def _completed(question: str, subject: Span | None, property_: Span | None) -> Found:
     """An annotation of one segment, the other one found by the rules clear of it."""
     view = parse(question)
+    if is_foreign(view.words):
+        return Found(subject, property_, COMPLETED, "not_english")
     if subject is not None:
         found = property_of(view, subject)
         return Found(subject, found, COMPLETED, "" if found else "no_property")
@@ -210,18 +219,25 @@ class SpanFinder:
     extractor: Callable[[str], Any] | None = None
 
     def find(self, record: Record, where: str) -> Found:
-        """The segments of one row.
+        """The segments of one row; the reason ``bad_annotation`` where its annotation does not fit its question.
 
         Args:
             record: The row.
             where: How messages name it.
 
         Raises:
-            SpanError: An annotation or the user's extractor gives segments that are not in the question or overlap.
+            SpanError: The user's extractor gives segments that are not in the question or overlap.
         """
-        found = self._find(record, where)
-        if found.subject is not None and found.property is not None:
-            check_spans(record.question, found.subject, found.property, where)
+        if record.fault and self.extractor is None and self.mode != "rules":
+            return Found(None, None, "annotation", BAD_ANNOTATION, record.fault)
+        try:
+            found = self._find(record, where)
+            if found.subject is not None and found.property is not None:
+                check_spans(record.question, found.subject, found.property, where)
+        except SpanError as error:
+            if self.extractor is not None:
+                raise
+            return Found(None, None, "annotation", BAD_ANNOTATION, str(error))
         return found
 
     def _find(self, record: Record, where: str) -> Found:

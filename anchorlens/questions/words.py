@@ -32,9 +32,10 @@ BE = word_set("is are was were be been")
 DO_OR_MODAL = word_set("do does did can could will would shall should may might must didn't doesn't don't")
 DETERMINERS = word_set("the a an this that these those my your his her its our their")
 PREPOSITIONS = word_set(
-    """of in on at to from by with for about against between into through during before after above below under over near
-    since until till within without among amongst across along around behind beneath beside beyond despite except inside
-    outside onto off out up down per than via upon towards toward according following regarding throughout"""
+    """of in on at to from by with for about against between into through during before after above below under over near since
+    until till alongside including besides within without among amongst across along around behind beneath beside beyond
+    despite except inside outside onto off out up down per than via upon towards toward according following regarding
+    throughout"""
 )
 STOP = (
     WH
@@ -54,8 +55,9 @@ STOP = (
 # Words too weak to be a subject on their own.
 WEAK = word_set(
     """year years day days date month week time times name names term word words type types kind kinds sort sorts part parts
-    thing things people person man woman way place called known named following original real main first second third new old
-    different character role number amount list example group title mean"""
+    thing things people person man woman way place called known named following original real main first second third new
+    old different character role number amount list example group title mean one two three four five six seven eight nine
+    ten hundred thousand million"""
 )
 MONTHS = word_set("january february march april may june july august september october november december")
 DAYS = word_set("monday tuesday wednesday thursday friday saturday sunday")
@@ -87,21 +89,44 @@ VERBS = word_set(
     situated feeds affects causes controls connects borders flows hosts hosted presents voiced voices narrated
     appears appeared married marries succeeded succeeds replaced replaces governs rules ruled owns portrays portrayed
     derives describes concerns decides shows shown has said meets remains stays gets pumps carries covers crashes
-    co-wrote co-founded co-starred forbade forbids bore borne bred breeds bound bet cut shut shone sank sunk shrank
+    shares co-wrote co-founded co-starred forbade forbids bore borne bred breeds bound bet cut shut shone sank sunk shrank
     sprang stuck stung swung swept swore swung withdrew understood underwent undertook oversaw overcame outlawed"""
 )
 # Bare verb forms; they count as verbs only after "do" and the modals.
 BASE_VERBS = word_set(
-    """come go begin start end die live play sing write win take get make become give find see say tell know think mean leave hold
-    keep stand run lose meet wear draw build buy sell send spend shoot hit beat fight catch teach ride rise fall fly grow drive
-    break speak choose steal swim dig hang hide pay put read lie lay sit sleep strike throw wake bite use happen appear occur
-    originate move join open close release air premiere invent discover found create form refer represent produce perform
-    compose derive describe call compete represent star attend marry serve work belong act host lead follow finish stop turn
-    show have do be sink land graduate retire debut score share collaborate return receive control cause change help eat drink
-    enter launch invade declare gain sign establish adopt publish ban introduce marry arrive reach pass elect separate
-    surrender conquer settle arrest develop apply retire resign kill burn crash pop bring teach differ function exist rank
-    sponsor border flow separate remain stay wear abolish refuse stand grant allow legalize legalise migrate"""
+    """come go begin start end die live play sing write win take get make become give find see say tell know think mean leave
+    hold keep stand run lose meet wear draw build buy sell send spend shoot hit beat fight catch teach ride rise fall fly
+    grow drive break speak choose steal swim dig hang hide pay put read lie lay sit sleep strike throw wake bite use happen
+    appear occur originate move join open close release air premiere invent discover found create form refer represent
+    produce perform compose derive describe call compete star attend marry serve work belong act host lead follow finish
+    stop turn show have do be sink land graduate retire debut score share collaborate return receive control cause change
+    help eat drink enter launch invade declare gain sign establish adopt publish ban introduce arrive reach pass elect
+    separate surrender conquer settle arrest develop apply resign kill burn crash pop bring differ function exist rank
+    sponsor border flow film spell sail tend vote earn want need love hate contain include ask answer save travel visit cook
+    cost weigh measure study fill treat prevent support attack defend approve celebrate protect arise mate hatch breed hunt
+    store digest absorb breathe bloom ripen smell taste believe hope plan try capture defeat remain stay abolish refuse
+    grant allow legalize legalise migrate"""
 )
+# Adjectives of nations and regions; is_demonym takes others by their endings, a surname such as "Terzian" among them.
+NATIONS = word_set(
+    """british english scottish welsh irish american canadian mexican brazilian argentine argentinian chilean peruvian
+    colombian cuban jamaican french german austrian swiss italian spanish portuguese greek turkish dutch belgian danish
+    swedish norwegian finnish icelandic polish czech slovak hungarian romanian bulgarian serbian croatian ukrainian russian
+    soviet estonian latvian lithuanian georgian armenian israeli iranian persian iraqi egyptian moroccan algerian tunisian
+    nigerian ghanaian kenyan ethiopian african indian pakistani bangladeshi chinese japanese korean taiwanese thai
+    vietnamese indonesian malaysian filipino australian european asian arab latin roman tibetan afghan kurdish mongolian
+    jewish christian muslim sumerian"""
+)
+_DIRECTIONS = word_set("north south east west northern southern eastern western central")
+# Question words of other languages, where they open a question; "was", "come" and "die" are English words too.
+FOREIGN_WH = word_set(
+    """quién quien quiénes quienes qué que cuál cual cuáles cuándo cuando dónde donde cómo cuánto cuánta cuántos cuántas qui
+    quoi quel quelle quels quelles quand où comment pourquoi combien wer wen wem wessen welche welcher welches welchen wann
+    wo wie warum wieso wieviel chi quale quali dove perché quanto quanti quem qual quais onde welk wanneer hoeveel waarom
+    кто кого что чей какой какая какое какие каком какую какого где когда почему сколько как kto kiedy gdzie który która vem
+    vad vilken vilket när varför hvem hvad hvor hvornår kuka missä milloin"""
+)
+_ENGLISH = word_set("the are were did does by with and from")
 # Lower-case words in "-ed" that are no verbs.
 _ED_NOUNS = word_set(
     "united speed seed breed weed need deed shed sled hundred sacred limited feed naked kindred bleed greed reed"
@@ -192,13 +217,27 @@ def verb_flags(words: tuple[Word, ...], cased: bool, after_do: tuple[bool, ...])
         cased: Capitals carry meaning in it, so a capitalised word inside a sentence is part of a name.
         after_do: Of each word, whether it follows "do" or a modal, where verbs stand in their bare form.
     """
-    flags = []
-    for word, bare in zip(words, after_do, strict=True):
-        low = word.low
-        past = low.endswith("ed") and len(low) > 3 and low not in _ED_NOUNS and "-" not in low
-        name = cased and word.capital and not word.opens
-        flags.append(not name and (past or low in VERBS or (bare and low in BASE_VERBS)))
+    flags: list[bool] = []
+    for i, (word, bare) in enumerate(zip(words, after_do, strict=True)):
+        low, before = word.low, "" if i == 0 else words[i - 1].low
+        ending = low.endswith("ed") and len(low) > 3 and low not in _ED_NOUNS and "-" not in low
+        # "which animated film", "a 2009 animated film"
+        qualifies = ending and ((before == "which" and i < 3) or (i > 0 and words[i - 1].number)) and _noun_follows(words, i)
+        going = low.endswith("ing") and len(low) > 4 and before in BE
+        # "when does star trek end": behind "does" stands the subject
+        infinitive = low in BASE_VERBS and ((bare and before not in {"do", "does", "did"}) or before == "to")
+        # "lord of the flies", "the written word", a capital inside a sentence
+        noun = (before in {"the", "a", "an"} and not word.breaks) or (cased and word.capital and not word.opens)
+        flags.append(not noun and not qualifies and (ending or going or infinitive or low in VERBS))
     return tuple(flags)
+
+
+def _noun_follows(words: tuple[Word, ...], index: int) -> bool:
+    """Whether the next word is in lower case, belongs to the same phrase and is no number and no small word."""
+    if index + 1 >= len(words):
+        return False
+    after = words[index + 1]
+    return not (after.breaks or after.capital or after.number) and after.low not in STOP
 
 
 def small_flags(words: tuple[Word, ...], cased: bool) -> tuple[bool, ...]:
@@ -213,5 +252,25 @@ def small_flags(words: tuple[Word, ...], cased: bool) -> tuple[bool, ...]:
 
 
 def is_demonym(word: Word) -> bool:
-    """Whether a word looks like an adjective of origin, such as "British" or "Italian-American"."""
-    return word.capital and all(_DEMONYM.search(part) for part in re.split(r"[-–]", word.low))
+    """Whether a word looks like an adjective of origin ("British", "Italian-American") or like the "South" of "South Korean"."""
+    if word.low in _DIRECTIONS:
+        return word.capital
+    return word.capital and all(part in NATIONS or _DEMONYM.search(part) for part in re.split(r"[-–]", word.low))
+
+
+def is_foreign(words: tuple[Word, ...]) -> bool:
+    """Whether a question is not in English: it opens with a question word of another language and has none of ours, or most of its
+    letters are of a script without capitals.
+    """
+    if not words:
+        return False
+    letters = [char for word in words for char in word.text if char.isalpha()]
+    if 2 * sum(char.lower() == char.upper() for char in letters) > len(letters):
+        return True
+    opens = any(word.low in FOREIGN_WH for word in words[:2]) and words[0].low not in AUX
+    return opens and not any(word.low in WH or word.low in _ENGLISH for word in words)
+
+
+def is_year(word: Word) -> bool:
+    """Whether a word is a number of four digits from 1000 to 2999."""
+    return re.fullmatch(r"[12]\d\d\d", word.text) is not None

@@ -87,7 +87,7 @@ def save_run(
             for name, probes in sweep.placebo_probes.items():
                 probes.save(folder / "probes" / sweep.run_id / name)
         try:
-            save_html(plot_curves(curves), folder / "figure.html")
+            save_html(plot_curves(curves, effects=effects), folder / "figure.html")
         except InputError as why:  # curves that cannot share a figure are no reason to lose them
             warn(f"No figure.html in {target}: {why}")
 

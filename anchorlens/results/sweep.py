@@ -6,6 +6,7 @@ What curves, contrasts and words are made of the samples is the protocol's; the 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.results.saving import save_run
-from anchorlens.runs.schema import EFFECT_COLUMNS, SAMPLE_COLUMNS, P
+from anchorlens.runs.schema import EFFECT_COLUMNS, SAMPLE_COLUMNS, P, settings_of
 from anchorlens.truth.probes import LayerProbes
 
 
@@ -148,7 +149,10 @@ class SweepResult:
         return gone.value_counts().rename_axis("drop_reason").rename("rows")
 
     def curves(self, *, controls: bool = False, quantity: str | None = None) -> pd.DataFrame:
-        """Mean ΔP by anchor or pathway and layer with its 95 % band (bootstrap over questions), n questions and mean P before.
+        """Mean ΔP by anchor or pathway and layer with both 95 % bands (bootstrap over questions), n questions and mean P before.
+
+        ``ci_low ci_high``: of a layer that was named beforehand. ``sim_low sim_high``: of all layers at once; read these before
+        saying *which* layers.
 
         ``noise_floor``: what lies between minus and plus this many points is rounding, not an effect. Of a truth readout ``signal``
         is False where the lower end of the AUC's interval does not exceed 0.5.
@@ -172,11 +176,12 @@ class SweepResult:
         """What the protocol compares with what, at each layer, with 95 % intervals.
 
         Returns:
-            ``run_id protocol model dataset layer quantity control value ci_low ci_high n``; ``control`` says with what it was
-            compared.
+            ``run_id protocol model dataset anchor layer quantity control value ci_low ci_high sim_low sim_high n``: ``control`` says
+            with what it was compared, ``ci`` is the pointwise interval, ``sim`` the band that holds for all layers at once.
         """
         frame = self._made("effects", lambda: self.protocol.contrasts(self))
-        named = frame.assign(run_id=self.run_id, protocol=self.protocol.name, model=self.model, dataset=self.dataset)
+        own = {"run_id": self.run_id, "protocol": self.protocol.name, "model": self.model, "dataset": self.dataset}
+        named = frame.assign(**own, **settings_of(self.record["config"]))
         return named[list(EFFECT_COLUMNS)]
 
     def summary(self) -> pd.DataFrame:
@@ -213,7 +218,7 @@ class SweepResult:
         head = (
             f"<b>{title[0].upper()}{title[1:]}</b>: {self.model} on {self.dataset}, n = {len(self.example_ids)}, ΔP in points"
         )
-        said = f"<p>{self.verdict}</p>" if self.verdict else ""
+        said = f"<pre>{escape(self.verdict)}</pre>" if self.verdict else ""
         return f"<p>{head}</p>{self.summary().to_html(index=False, float_format=_two)}{said}"
 
 

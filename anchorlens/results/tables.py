@@ -27,16 +27,18 @@ def samples_frame(
     Args:
         kind: What ΔP is taken on: ``probability``, or a kind of :func:`~anchorlens.statistics.delta.support`.
         layers: Layers of the cells.
-        rows: ``example_id``, ``question_id``, ``donor_id`` and ``event`` of each row of the batch; ``event`` is 1 where what P
-            speaks of is the case.
-        cells: For each anchor and control its own columns (``trivial`` and ``reached`` by layer; cells that are not reached get no
-            row) and the metrics after, [layer example].
+        rows: ``example_id``, ``question_id``, ``donor_id``, ``site_differs`` and ``event`` of each row of the batch; ``event`` is 1
+            where what P speaks of is the case.
+        cells: For each anchor and control its own columns (``reached`` [layer]: cells that are not reached get no row; ``trivial``
+            [layer example]; ``slots`` and ``null_slots`` [example]) and the metrics after, [layer example].
         before: Metrics of the clean pass, [example].
     """
     n_layers, n_rows = len(layers), len(rows)
     frames: list[pd.DataFrame] = []
     clean = {name: np.tile(_double(getattr(before, name)), n_layers) for name in ("p", "log_p", "logit_diff")}
-    names = {name: np.tile(rows[name].to_numpy(), n_layers) for name in ("example_id", "question_id", "donor_id")}
+    names = {
+        name: np.tile(rows[name].to_numpy(), n_layers) for name in ("example_id", "question_id", "donor_id", "site_differs")
+    }
     event = np.tile(rows["event"].to_numpy(dtype=np.float64), n_layers)
     for own, after in cells:
         pair = clean["p"], _double(after.p).ravel()
@@ -46,7 +48,8 @@ def samples_frame(
             "delta_p": 100.0 * (pair[1] - pair[0]) if kind == "probability" else delta_p(*pair, event, kind),
             "logp_before": clean["log_p"], "logp_after": _double(after.log_p).ravel(),
             "logit_diff_before": clean["logit_diff"], "logit_diff_after": _double(after.logit_diff).ravel(),
-            "trivial": np.repeat(np.asarray(own["trivial"]), n_rows),
+            "trivial": np.asarray(own["trivial"]).ravel(),
+            **{name: np.tile(np.asarray(own[name]), n_layers) for name in ("slots", "null_slots")},
         }  # fmt: skip
         frames.append(pd.DataFrame(columns)[np.repeat(np.asarray(own["reached"]), n_rows)])
     return pd.concat(frames, ignore_index=True)

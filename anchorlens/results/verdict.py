@@ -1,170 +1,131 @@
-"""What a knockout sweep shows, in words. It speaks of effects beyond the controls only (METHOD 5)."""
+"""What a knockout sweep shows, in words: the finding first, then a small table, then what was not shown (METHOD 5)."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-
-class Fact(NamedTuple):
-    """A value with its interval."""
-
-    value: float
-    low: float
-    high: float
+from anchorlens.results.facts import FEW, Fact, Facts, aligned, facts_along, facts_at, listed_and, ranges
+from anchorlens.statistics.pathways import MATCHED, RANDOM
 
 
-Facts: TypeAlias = "dict[tuple[str, str, int], Fact]"
+class Claim(NamedTuple):
+    """A contrast of a knockout: with what it is compared, on which side of 0 an effect lies, and decimals."""
 
-PLACEBO_WORDS = {
-    "random_tokens": "other question tokens cut in place of E_Q",
-    "shuffled_labels": "a probe of shuffled labels",
-    "cross_fold": "split by one probe fold, ΔP by another",
-}
+    control: str
+    sign: int
+    digits: int
 
 
-def knockout_verdict(record: Mapping[str, Any], layer: int, curves: pd.DataFrame, effects: pd.DataFrame) -> str:
-    """One paragraph.
+STANDS = {"delta_all": Claim(RANDOM, -1, 1), "flip_rate": Claim(RANDOM, 1, 1), "auc_drop": Claim(RANDOM, -1, 2)}
+"""The contrasts that have to lie beyond the placebo, all of them."""
+SPECIFIC = {"own_change": Claim(MATCHED, -1, 1)}
+"""What tells a row's own signal from mere disturbance."""
+
+
+def knockout_verdict(record: Mapping[str, Any], layer: int, effects: pd.DataFrame) -> str:
+    """A sentence, a table, and what the data allow.
 
     Args:
         record: Of the sweep.
-        layer: The layer that it speaks of: k* where there is a probe.
-        curves: With controls.
-        effects: Of the same sweep.
+        layer: The layer that it speaks of: k*, chosen on validation rows; the last one where no probe is read.
+        effects: Of the sweep.
     """
-    config = record["config"]
-    by: Facts = {
-        (str(row.quantity), str(row.control), int(row.layer)): Fact(float(row.value), float(row.ci_low), float(row.ci_high))
-        for row in effects[["quantity", "control", "layer", "value", "ci_low", "ci_high"]].itertuples(index=False)
-    }
-    parts = [_signal(record, by, layer), _leak(record)]
-    if not _has_signal(by, layer):
-        parts.append("No claim about pathways is made: a split by a readout without signal draws Q below A by construction.")
-    elif config["delta_kind"] != "confidence":
-        parts.append(
-            f"The verdict on pathways is made for delta_kind='confidence' alone; this sweep has {config['delta_kind']!r}."
-        )
-    else:
-        parts += _pathways(config, by, layer, curves)
-    return " ".join(part for part in parts if part)
+    facts = facts_at(effects, layer)
+    where = f"k* = {layer}" if record["probe"]["k_star"] is not None else f"layer {layer}"
+    auc = facts["auc", "none"]
+    leak = beware(record["probe"], facts)
+    silent = _nothing(record, facts, auc, where)
+    if silent:
+        return "\n".join(part for part in (leak, silent) if part)
+    parts = [leak, _finding(facts, auc, where), _table(facts), _along(effects), _open(facts)]
+    return "\n".join(part for part in parts if part)
 
 
-def _pathways(config: Mapping[str, Any], by: Facts, layer: int, curves: pd.DataFrame) -> list[str]:
-    parts = [_groups(curves, layer)]
-    if not config["placebos"]:
-        return [*parts, "No placebo was measured, so how much of this gap is selection is not known."]
-    expected = [p for p in PLACEBO_WORDS if config["readout"] == "probe" or p == "random_tokens"]
-    parts += _effects(by, layer, expected)
-    if config["answers"] == "given":
-        parts.append("With given answers the answer alone carries no label: A-Anchored means 'did not flip', no more.")
-    return parts
-
-
-def _has_signal(by: Facts, layer: int) -> bool:
-    return by["auc", "none", layer].low > 0.5
-
-
-def _signal(record: Mapping[str, Any], by: Facts, layer: int) -> str:
-    auc = by["auc", "none", layer]
-    reader = "The probe" if record["config"]["readout"] == "probe" else "P(True)"
-    k = record["probe"]["k_star"]
-    where = f" at k* = {k}" if k is not None else ""
-    if auc.value != auc.value:
-        return f"{reader}: no AUC can be computed{where}, because the measured rows lack true or false answers."
-    if _has_signal(by, layer):
-        cut = by["auc_knocked_out", "none", layer]
-        what = f"with the edges {record['config']['edges']} cut ({record['config']['mode']})"
-        return f"{reader} tells true from false answers{where} with AUC {_interval(auc, 2)}; {what} {_interval(cut, 2)}."
-    return f"{reader} shows no signal{where}: AUC {_interval(auc, 2)}, an interval that reaches 0.5."
-
-
-def _leak(record: Mapping[str, Any]) -> str:
-    text = record["probe"]["text_only"]
-    if text["ci_low"] > 0.5 or text["ci_high"] < 0.5:
-        return (
-            f"Beware: a classifier that sees the answer's text alone reaches AUC {text['auc']:.2f} "
-            f"[{text['ci_low']:.2f}, {text['ci_high']:.2f}], so part of the probe's AUC may be the answer's form."
-        )
+def beware(probe: Mapping[str, Any], facts: Facts) -> str:
+    """What the text alone tells, where its interval leaves 0.5 out; and what the probe tells beyond it."""
+    pair, alone = (probe.get(name) for name in ("pair_text", "text_only"))
+    if pair and pair["ci_low"] > 0.5:
+        beyond = facts.get(("auc_beyond_text", "none"))
+        more = "" if beyond is None else f"; the probe's AUC lies {beyond.said(2)} beyond it"
+        return f"Beware: question and answer as text reach AUC {_auc(pair)}{more}."
+    if alone and (alone["ci_low"] > 0.5 or alone["ci_high"] < 0.5):
+        return f"Beware: the answer's text alone reaches AUC {_auc(alone)}."
     return ""
 
 
-def _groups(curves: pd.DataFrame, layer: int) -> str:
-    here = curves[(curves["layer"] == layer) & (curves["control"] == "none")].set_index("pathway")
-    said = [
-        f"{name} {row['delta_p']:+.1f} ({int(row['n'])} questions)" if row["n"] else f"{name} has no row"
-        for name, row in ((name, here.loc[name]) for name in ("Q-Anchored", "A-Anchored", "All"))
-    ]
-    return f"ΔP there: {', '.join(said)}."
+def _auc(text: Mapping[str, float]) -> str:
+    return f"{text['auc']:.2f} [{text['ci_low']:.2f}, {text['ci_high']:.2f}]"
 
 
-def _effects(by: Facts, layer: int, expected: Sequence[str]) -> list[str]:
-    gap, matched = by["gap", "none", layer], by.get(("gap", "matched", layer))
-    if gap.value != gap.value:
-        return ["One of the groups is empty: there is no gap to speak of."]
-    as_many = (
-        ""
-        if matched is None or matched == gap
-        else f" ({_interval(matched, 1)} with as many E_Q tokens cut as there are others)"
-    )
-    said = [f"The gap between Q and A is {_interval(gap, 1)} points{as_many}. Against the controls:"]
-    verdicts: dict[str, bool] = {}
-    for placebo in expected:
-        words = PLACEBO_WORDS[placebo]
-        nothing = Fact(float("nan"), float("nan"), float("nan"))
-        other, effect = (by.get((name, placebo, layer), nothing) for name in ("placebo_gap", "effect"))
-        judged = other if placebo == "cross_fold" else effect
-        if judged.high != judged.high:
-            said.append(f"{words}: could not be measured, a group is empty or too small;")
-        elif placebo == "cross_fold":
-            # This gap is itself free of the probe's selection: it has to stand, not to vanish.
-            verdicts[placebo] = other.high < 0
-            said.append(f"{words}: {_interval(other, 1)} of the gap {'stands' if verdicts[placebo] else 'is left'};")
-        else:
-            verdicts[placebo] = effect.high < 0
-            said.append(f"{words}: {_interval(other, 1)}, so an effect of {_interval(effect, 1)};")
-    said[-1] = said[-1].rstrip(";") + "."
-    return [*said, _conclusion(gap, verdicts, expected), _layers_beyond(by)]
+def _nothing(record: Mapping[str, Any], facts: Facts, auc: Fact, where: str) -> str:
+    """Why nothing is claimed; empty where something can be."""
+    reader = "the probe" if record["config"]["readout"] == "probe" else "P(True)"
+    if auc.value != auc.value:
+        return f"Nothing is claimed: the measured rows lack true or false answers, so {reader} has no AUC."
+    if not auc.low > 0.5:
+        return f"Nothing is claimed: at {where} no signal of {reader} is shown, AUC {auc.said(2, sign=False)}."
+    if record["config"]["delta_kind"] == "signed":
+        return "Nothing is claimed of delta_kind='signed': true and false answers move against each other."
+    if not record["config"]["placebos"]:
+        return "Nothing is claimed: no placebo was measured, so it is not known what any other cut does."
+    contrast = facts.get(("delta_all", RANDOM))
+    n = 0 if contrast is None else contrast.n
+    if n < FEW:
+        return f"Nothing is claimed: cut and placebo can be compared in {n} questions, and {FEW} are needed."
+    return ""
 
 
-def _conclusion(gap: Fact, verdicts: Mapping[str, bool], expected: Sequence[str]) -> str:
-    missing = [p for p in expected if p not in verdicts]
-    if not verdicts:
-        return "No control could be measured: no effect can be stated."
-    if gap.value >= 0 or not any(verdicts.values()):
-        return "There is no effect beyond the controls at this layer."
-    if not all(verdicts.values()):
-        return f"The evidence is mixed: it does not stand beyond {', '.join(p for p, ok in verdicts.items() if not ok)}."
-    without = f" that could be measured ({', '.join(missing)} could not)" if missing else ""
-    return f"The effect stands beyond every control{without} at this layer."
+def _finding(facts: Facts, auc: Fact, where: str) -> str:
+    standing = [name for name, claim in STANDS.items() if facts[name, claim.control].beyond(claim.sign)]
+    cut, placebo = facts["auc_knocked_out", MATCHED], facts["auc_knocked_out", RANDOM]
+    fell = f"AUC {auc.value:.2f}; E_Q cut {cut.value:.2f}, others cut {placebo.value:.2f}"
+    own = facts.get(("own_change", MATCHED))
+    specific = own is not None and own.beyond(-1)
+    if len(standing) == len(STANDS):
+        what = "the effect of cutting E_Q stands beyond that of other question tokens"
+        if own is not None:
+            what += " and is specific to the row" if specific else "; that it is more than disturbance is not shown"
+    elif standing:
+        missing = [name for name in STANDS if name not in standing]
+        verb = "stands" if len(standing) == 1 else "stand"
+        what = f"{listed_and(standing)} {verb} beyond other question tokens, {listed_and(missing)} not"
+    else:
+        what = "no effect of cutting E_Q beyond other question tokens is shown"
+    return f"At {where} {what} ({fell})."
 
 
-def _layers_beyond(by: Facts) -> str:
-    """Layers at which the probe has signal and the effect beyond random tokens has an interval below zero."""
-    facts = {k: fact for (quantity, control, k), fact in by.items() if (quantity, control) == ("effect", "random_tokens")}
-    measured = [k for k, fact in facts.items() if fact.high == fact.high]
-    layers = [k for k in measured if facts[k].high < 0 and _has_signal(by, k)]
-    if not measured:
-        return ""
-    if not layers:
-        return "At no layer with signal does the gap exceed that of other question tokens."
-    where = f"{_ranges(layers)} ({len(layers)} of {len(measured)})"
-    return f"Layers with signal where the gap exceeds that of other question tokens: {where}."
+def _table(facts: Facts) -> str:
+    rows: list[tuple[str, str, str, str]] = []
+    for name, claim in (STANDS | SPECIFIC).items():
+        fact = facts.get((name, claim.control))
+        if fact is None:
+            continue
+        state = "stands" if fact.beyond(claim.sign) else "reversed" if fact.beyond(-claim.sign) else "open"
+        rows.append((name, f"{fact.value:+.{claim.digits}f}", fact.interval(claim.digits), state))
+    return aligned(rows)
 
 
-def _ranges(numbers: Sequence[int]) -> str:
-    """``[0, 1, 2, 7]`` -> ``0-2, 7``."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+def _along(effects: pd.DataFrame) -> str:
+    """Layers at which all three stand by the bands that hold for all layers at once, and the probe has signal."""
+    signal = {layer for layer, fact in facts_along(effects, "auc", "none").items() if fact.low > 0.5}
+    layers = layers_standing(effects) & signal
+    return f"Layers where it stands, bands over all layers: {ranges(sorted(layers)) or 'none shown'}."
 
 
-def _interval(fact: Fact, digits: int) -> str:
-    sign = "+" if digits == 1 else ""
-    return f"{fact.value:{sign}.{digits}f} [{fact.low:{sign}.{digits}f}, {fact.high:{sign}.{digits}f}]"
+def layers_standing(effects: pd.DataFrame) -> set[int]:
+    """Layers at which ``delta_all``, ``flip_rate`` and ``auc_drop`` all lie beyond the placebo by their simultaneous bands."""
+    found: list[set[int]] = []
+    for name, claim in STANDS.items():
+        along = facts_along(effects, name, claim.control)
+        found.append({k for k, fact in along.items() if fact.n >= FEW and fact.beyond(claim.sign, everywhere=True)})
+    return set.intersection(*found)
 
 
-__all__ = ["knockout_verdict"]
+def _open(facts: Facts) -> str:
+    claims = (STANDS | SPECIFIC).items()
+    left = any(not facts[name, c.control].beyond(c.sign) for name, c in claims if (name, c.control) in facts)
+    return "open: not shown; the data allow the whole interval." if left else ""
+
+
+__all__ = ["SPECIFIC", "STANDS", "beware", "knockout_verdict", "layers_standing"]

@@ -53,6 +53,7 @@ def data_record(data: QAData) -> dict[str, object]:
     """A data set as run.json keeps it."""
     return {
         "name": data.name, "source": data.source, "sha256": data.sha256, "limit": data.limit, "seed": data.seed,
+        "spans": data.spans,
         "examples": len(data.examples), "pool": len(data.pool), "pool_dropped": dict(data.pool_dropped),
     }  # fmt: skip
 

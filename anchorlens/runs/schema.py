@@ -1,53 +1,79 @@
 """The tables of a run: their columns, the version of the schema, and how older tables become those of today."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 
-from anchorlens.vocabulary import FLIP, P
+from anchorlens.vocabulary import FLIP, SETTINGS, P
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """2: curves have the probe's AUC, examples the roles train and validation. 3: curves have the noise floor. 4: samples and curves
-carry any quantity (``quantity``, ``value_before``, ``value_after``); ``probe_site`` is a column of its own."""
-READABLE = (2, 3, 4)
+carry any quantity (``quantity``, ``value_before``, ``value_after``); ``probe_site`` is a column of its own. 5: simultaneous bands
+(``sim_low``, ``sim_high``); prompt, answers, distractor, split and known_only are keys of samples, curves and effects; samples
+carry ``slots``, ``null_slots`` and ``site_differs``, curves ``null_short``, effects ``anchor``, examples ``pair_text``."""
+READABLE = (2, 3, 4, 5)
 
 SAMPLE_COLUMNS = (
     "run_id", "model", "dataset", "example_id", "question_id", "protocol", "anchor", "pathway", "layer", "site", "probe_site",
-    "window", "direction", "mode", "readout", "delta_kind", "donor_id", "control", "seed", "quantity", "value_before", "value_after",
-    "delta_p",
-    "logp_before", "logp_after", "logit_diff_before", "logit_diff_after", "trivial",
+    "window", "direction", "mode", "readout", "delta_kind", *SETTINGS, "donor_id", "control", "seed", "quantity", "value_before",
+    "value_after", "delta_p", "logp_before", "logp_after", "logit_diff_before", "logit_diff_after", "trivial", "slots",
+    "null_slots", "site_differs",
 )  # fmt: skip
 CURVE_KEYS = (
     "model", "dataset", "protocol", "anchor", "pathway", "layer", "site", "probe_site", "window", "direction", "mode", "readout",
-    "delta_kind", "control", "seed", "quantity",
+    "delta_kind", *SETTINGS, "control", "seed", "quantity",
 )  # fmt: skip
 CURVE_COLUMNS = (
-    *CURVE_KEYS, "delta_p", "ci_low", "ci_high", "p_before", "n", "trivial", "auc", "auc_low", "auc_high", "signal", "noise_floor",
+    *CURVE_KEYS, "delta_p", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n", "trivial", "auc", "auc_low", "auc_high",
+    "signal", "noise_floor", "null_short",
 )  # fmt: skip
-CURVE_TYPES = {"auc": "float64", "auc_low": "float64", "auc_high": "float64", "signal": "boolean", "noise_floor": "float64"}
+CURVE_TYPES = {
+    "auc": "float64", "auc_low": "float64", "auc_high": "float64", "signal": "boolean", "noise_floor": "float64",
+    "sim_low": "float64", "sim_high": "float64", "null_short": "float64",
+}  # fmt: skip
+SLOT_TYPES = {"slots": "Int64", "null_slots": "Int64", "site_differs": "boolean"}
 EXAMPLE_COLUMNS = (
     "run_id", "example_id", "question_id", "role", "dataset", "question", "answer", "label", "prompt", "text", "token_ids",
-    "positions", "donor_ids", "drop_reason", "drop_detail", "relation", "answer_type", "popularity", "span_source",
+    "positions", "donor_ids", "drop_reason", "drop_detail", "relation", "answer_type", "popularity", "span_source", "pair_text",
 )  # fmt: skip
-EFFECT_COLUMNS = ("run_id", "protocol", "model", "dataset", "layer", "quantity", "control", "value", "ci_low", "ci_high", "n")
+EFFECT_COLUMNS = (
+    "run_id", "protocol", "model", "dataset", *SETTINGS, "anchor", "layer", "quantity", "control", "value", "ci_low", "ci_high",
+    "sim_low", "sim_high", "n",
+)  # fmt: skip
 
 CELL = ["example_id", "donor_id", "anchor", "control", "layer", "quantity"]
 """What makes two rows of ``samples`` the same measurement."""
 
 
 def of_today(frame: pd.DataFrame) -> pd.DataFrame:
-    """Samples or curves of an older version as those of this one."""
-    if "quantity" in frame.columns:
-        return frame
-    samples = "p_after" in frame.columns
-    renamed = frame.rename(columns={"p_before": "value_before", "p_after": "value_after"}) if samples else frame
-    # The site of a knockout was where its probe reads; what a probe of a swap read stood in the record alone.
+    """Samples or curves of an older version as those of this one; what that version did not know is empty."""
+    whole = frame if "quantity" in frame.columns else _with_quantity(frame)
+    samples = "value_after" in whole.columns
+    whole = whole.assign(**{name: "" for name in SETTINGS if name not in whole.columns})
+    whole = whole.reindex(columns=list(SAMPLE_COLUMNS if samples else CURVE_COLUMNS))
+    return whole.astype(SLOT_TYPES if samples else CURVE_TYPES)
+
+
+def _with_quantity(frame: pd.DataFrame) -> pd.DataFrame:
+    """Before version 4: P was the only quantity, and the site of a knockout was where its probe reads."""
+    renamed = frame.rename(
+        columns={"p_before": "value_before", "p_after": "value_after"} if "p_after" in frame.columns else {}
+    )
+    # What a probe of a swap read stood in the record alone.
     cut = renamed["protocol"] == "knockout"
     sites = {"site": renamed["site"].where(~cut, ""), "probe_site": renamed["site"].where(cut, "")}
-    known = SAMPLE_COLUMNS if samples else CURVE_COLUMNS
-    whole = renamed.assign(quantity=P, **sites)
-    return whole[[name for name in known if name in whole.columns]]
+    return renamed.assign(quantity=P, **sites)
+
+
+def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """The columns of :data:`SETTINGS`, of a specification as run.json keeps it."""
+    # Before version 5 a readout of the answer's probability said which truth answers it did not use.
+    unused = ("answers", "distractor") if config.get("delta_kind") == "probability" else ()
+    return {name: "" if name in unused else str(config.get(name, "")) for name in SETTINGS}
 
 
 __all__ = [
     "CELL", "CURVE_COLUMNS", "CURVE_KEYS", "CURVE_TYPES", "EFFECT_COLUMNS", "EXAMPLE_COLUMNS", "FLIP", "READABLE", "SAMPLE_COLUMNS",
-    "SCHEMA_VERSION", "P", "of_today",
+    "SCHEMA_VERSION", "SETTINGS", "SLOT_TYPES", "P", "of_today", "settings_of",
 ]  # fmt: skip

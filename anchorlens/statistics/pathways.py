@@ -6,11 +6,12 @@ curve are both taken from something that says nothing about the question's exact
 
 - ``random_tokens``: other question tokens are cut, as many as E_Q has; where a question has fewer, that many random tokens of E_Q
   are the other side of the comparison (control ``matched``).
-- ``shuffled_labels``: the probe was trained on labels shuffled among the training rows.
+- ``shuffled_labels``: the probe was trained on labels flipped at random within the question.
 - ``cross_fold``: split by a probe of one half of the training questions, ΔP by a probe of the other half. Noise of a probe cannot
   select itself here: what is left of the gap is not that probe's selection.
 
-*Gap* = mean ΔP of Q less that of A. *Effect* = the measured gap less the gap of a placebo.
+*Gap* = mean ΔP of Q less that of A. It describes the published picture. What can be claimed stands in
+:mod:`anchorlens.statistics.contrasts`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,16 +21,19 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from anchorlens.statistics.resamples import Resamples, interval
+from anchorlens.statistics.bands import Band, auc_band, band
+from anchorlens.statistics.contrasts import Estimate
+from anchorlens.statistics.resamples import Resamples
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 Q, A, ALL = "Q-Anchored", "A-Anchored", "All"
 MATCHED = "matched"
-PLACEBOS = ("random_tokens", "shuffled_labels", "cross_fold")
+RANDOM, SHUFFLED, CROSS_FOLD = "random_tokens", "shuffled_labels", "cross_fold"
+PLACEBOS = (RANDOM, SHUFFLED, CROSS_FOLD)
 # The measured gap that a placebo's is compared with: after `matched`, as many tokens of E_Q were cut as other tokens.
-COMPARED_WITH = {"random_tokens": MATCHED, "shuffled_labels": "none", "cross_fold": "none"}
+COMPARED_WITH = {RANDOM: MATCHED, SHUFFLED: "none", CROSS_FOLD: "none"}
 
 
 @dataclass(frozen=True)
@@ -85,39 +89,56 @@ def group_curves(delta: Array, before: Array, q: Flags, draws: Resamples) -> dic
     return out
 
 
-def effects_frame(curves: Mapping[str, Mapping[str, Group]], layers: Sequence[int]) -> pd.DataFrame:
-    """Gaps, placebo gaps and effects at each layer, with intervals.
+def gaps(curves: Mapping[str, Mapping[str, Group]]) -> list[tuple[str, str, Estimate]]:
+    """Q less A under every control, and how it compares: a description of the published picture, never evidence.
 
     Args:
         curves: Control -> pathway -> curve, all with the same bootstrap draws.
-        layers: Layers of the curves.
 
     Returns:
-        ``layer quantity control value ci_low ci_high n``: ``gap`` (control ``none`` and ``matched``), ``placebo_gap`` and ``effect``
-        (control = the placebo). n is the smaller group's number of questions.
+        Quantity, control and estimate: ``gap`` (control ``none`` and ``matched``), ``placebo_gap`` and ``gap_difference`` (the
+        measured gap less the placebo's), ``cross_fold_gap`` (free of the probe's own selection) and ``selection`` (the gap less
+        that). n is the smaller group's number of questions.
     """
-    gaps = {
-        control: (groups[Q].mean - groups[A].mean, groups[Q].draws - groups[A].draws, np.minimum(groups[Q].n, groups[A].n))
-        for control, groups in curves.items()
-    }
-    frames = [
-        quantity_frame(layers, "gap" if control in ("none", MATCHED) else "placebo_gap", control, *gap)
-        for control, gap in gaps.items()
-    ]
-    for placebo in (name for name in PLACEBOS if name in gaps):
-        real, other = gaps[COMPARED_WITH[placebo]], gaps[placebo]
-        effect = (real[0] - other[0], real[1] - other[1], np.minimum(real[2], other[2]))
-        frames.append(quantity_frame(layers, "effect", placebo, *effect))
-    return pd.concat(frames, ignore_index=True)
+    found = {name: less(*(_of_group(groups[pathway]) for pathway in (Q, A))) for name, groups in curves.items()}
+    out: list[tuple[str, str, Estimate]] = []
+    for control, gap in found.items():
+        kind = "gap" if control in ("none", MATCHED) else "cross_fold_gap" if control == CROSS_FOLD else "placebo_gap"
+        out.append((kind, control, gap))
+    for placebo in (name for name in PLACEBOS if name in found):
+        name = "selection" if placebo == CROSS_FOLD else "gap_difference"
+        out.append((name, placebo, less(found[COMPARED_WITH[placebo]], found[placebo])))
+    return out
+
+
+def less(one: Estimate, other: Estimate) -> Estimate:
+    """A difference, with the smaller number of questions."""
+    return Estimate(one.value - other.value, one.draws - other.draws, np.minimum(one.n, other.n))
+
+
+def _of_group(group: Group) -> Estimate:
+    return Estimate(group.mean, group.draws, group.n)
 
 
 def quantity_frame(
-    layers: Sequence[int], quantity: str, control: str, value: Array, draws: Array, n: npt.NDArray[np.int64]
+    layers: Sequence[int], quantity: str, control: str, estimate: Estimate, *, auc: bool = False
 ) -> pd.DataFrame:
-    """One quantity at each layer, with the percentile interval of its draws [resample layer]."""
-    low, high = interval(draws, n > 1)
-    columns = {"layer": list(layers), "quantity": quantity, "control": control, "value": value}
-    return pd.DataFrame({**columns, "ci_low": low, "ci_high": high, "n": n})
+    """One quantity at each layer with both bands; ``auc``: those of an area under the ROC curve."""
+    made = (auc_band if auc else band)(estimate.value, estimate.draws, estimate.n)
+    return band_frame(layers, quantity, control, made)
 
 
-__all__ = ["ALL", "MATCHED", "PLACEBOS", "A", "Group", "Measured", "Q", "effects_frame", "group_curves", "quantity_frame"]
+def band_frame(layers: Sequence[int], quantity: str, control: str, made: Band) -> pd.DataFrame:
+    """The same of bands that are known."""
+    return pd.DataFrame(
+        {
+            "layer": list(layers), "quantity": quantity, "control": control, "value": made.value, "ci_low": made.low,
+            "ci_high": made.high, "sim_low": made.sim_low, "sim_high": made.sim_high, "n": made.n,
+        }
+    )  # fmt: skip
+
+
+__all__ = [
+    "ALL", "CROSS_FOLD", "MATCHED", "PLACEBOS", "RANDOM", "SHUFFLED", "A", "Group", "Measured", "Q", "band_frame", "gaps",
+    "group_curves", "less", "quantity_frame",
+]  # fmt: skip

@@ -135,29 +135,43 @@ def _given_rows(
     answer standing more often on one side.
     """
     usable, dropped = list(examples), list[Dropped]()
+    row_of = _Once(tokenizer)
     while True:
         given = given_answers(usable, split, distractor=distractor, seed=seed)
         rows: list[TokenRow] = []
         failed: set[str] = set()
         for example in usable:
-            try:
-                rows += _both(tokenizer, example, given.false.get(example.example_id))
-            except RowDropped as why:
+            false = given.false.get(example.example_id)
+            # The true row alone tells of most rows that cannot be made: they go in the first round.
+            true = row_of(example, example.answers[0], 0)
+            pair = [true] if false is None else [true, row_of(example, false, 1)]
+            why = next((made for made in pair if isinstance(made, RowDropped)), None)
+            if why is not None:
                 failed.add(example.example_id)
                 dropped.append(drop(example, why.reason, why.detail))
+            elif false is not None:
+                rows += [made for made in pair if isinstance(made, TokenRow)]
         if not failed:
             return tuple(rows), (*dropped, *given.dropped)
         usable = [example for example in usable if example.example_id not in failed]
 
 
-def _both(tokenizer: RowTokenizer, example: Example, false: str | None) -> list[TokenRow]:
-    """The row with the gold answer and the row with the false one; none where there is no false answer."""
-    made: list[TokenRow] = []
-    for name, text, label in (("true", example.answers[0], 0), ("false", false, 1)):
-        if text is not None:
+class _Once:
+    """Makes the row of an example with an answer, each only once however often the answers are permuted."""
+
+    def __init__(self, tokenizer: RowTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._made: dict[tuple[str, str, int], TokenRow | RowDropped] = {}
+
+    def __call__(self, example: Example, text: str, label: int) -> TokenRow | RowDropped:
+        key = (example.example_id, text, label)
+        if key not in self._made:
             answer = Answer(text, Answer.gold(text).exact, source="given", label=label)
-            made.append(tokenizer.row(example, answer, f"{example.example_id}|{name}"))
-    return made if len(made) == 2 else []
+            try:
+                self._made[key] = self._tokenizer.row(example, answer, f"{example.example_id}|{'false' if label else 'true'}")
+            except RowDropped as why:
+                self._made[key] = why
+        return self._made[key]
 
 
 __all__ = ["TruthRows", "truth_rows"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from anchorlens.engine.generate import exact_answer, greedy, is_right
+from anchorlens.engine.generate import answer_line, exact_answer, greedy, is_right, unfinished_thinking
 from anchorlens.models.adapter import Adapter
 from anchorlens.notices import warn
 from anchorlens.progress import progress as counted
@@ -48,7 +48,9 @@ def answered_rows(
     """Rows with the model's own answer as y, label 0 where it is right and 1 where it is wrong (METHOD 3, ``generated``).
 
     The answer is generated greedily, the exact answer is found in it by one rule that does not look at the gold answer, and only
-    then is it compared. The input holds what the model itself wrote, up to the end of the exact answer.
+    then is the whole line that it stands in compared. The input holds what the model itself wrote, a reasoning model's thinking
+    included, up to the end of the exact answer. A row whose thinking does not end within ``max_new_tokens`` is dropped as
+    ``unfinished_thinking``.
     """
     texts = generate_answers(
         adapter, examples, tokenizer, max_new_tokens=max_new_tokens, batch_size=batch_size, progress=progress
@@ -57,11 +59,13 @@ def answered_rows(
     dropped: list[Dropped] = []
     for example, (ids, text) in zip(examples, texts, strict=True):
         exact = exact_answer(text)
-        if exact is None:
-            dropped.append(drop(example, "no_exact_answer", text.strip().split("\n", 1)[0]))
+        line = answer_line(text)
+        if exact is None or line is None:
+            reason = "unfinished_thinking" if unfinished_thinking(text) else "no_exact_answer"
+            dropped.append(drop(example, reason, text.strip().split("\n", 1)[0]))
             continue
         lead = len(text) - len(text.lstrip())
-        right = is_right(exact.of(text), example.answers)
+        right = is_right(line.of(text), example.answers)
         within = Span(exact.start - lead, exact.end - lead)
         try:
             row = tokenizer.row(example, Answer(text[lead : exact.end], within, source="generated", label=int(not right)))
@@ -87,7 +91,7 @@ def generate_answers(
     batch_size: int | None = None,
     progress: bool = False,
 ) -> list[tuple[list[int], str]]:
-    """Token ids and text of the greedy answer to each question, up to its first line's end."""
+    """Token ids and text of the greedy answer to each question, up to the end of the line that it stands in."""
     hf = tokenizer.tokenizer
     prompts = [tokenizer.prompt_ids(example.question) for example in examples]
     eos = _end_tokens(tokenizer)
@@ -98,7 +102,11 @@ def generate_answers(
         return text
 
     def finished(ids: list[int]) -> bool:
-        return ids[-1] in eos or "\n" in decode(ids).lstrip()
+        if ids[-1] in eos:
+            return True
+        text = decode(ids)
+        line = answer_line(text)
+        return line is not None and "\n" in text[line.end :]
 
     if not prompts:
         return []

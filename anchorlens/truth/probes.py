@@ -9,8 +9,8 @@ Source: Orgad et al. 2025 (exact answer tokens); Luo et al. 2026.
 
 import hashlib
 import json
-import warnings
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,25 +20,28 @@ import numpy.typing as npt
 from jaxtyping import Float
 from safetensors.numpy import load_file, save_file
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
+from sklearn.exceptions import NotFittedError
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from anchorlens.errors import InputError, LeakError
+from anchorlens.notices import warn
+from anchorlens.truth.penalties import GRID, PENALTIES, Held, chosen_fit
 
 Array = npt.NDArray[np.float64]
-PENALTIES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2: the standard error of the validation AUC, whether a fit converged, k* over seeds."""
+READABLE = (1, 2)
 
 
 class TruthProbe(ClassifierMixin, BaseEstimator):
     """Logistic regression on the states of one layer, in scikit-learn's manner.
 
     Args:
-        penalties: Values of scikit-learn's ``C`` to choose from; smaller is stronger.
-        max_iter: Most iterations of the solver.
+        penalties: Values of scikit-learn's ``C`` to choose from, these and no others; smaller is stronger. None: those of
+            ``PENALTIES``, and where the best of them is the first or the last, further ones (each about 3 times the one before)
+            as long as the validation log loss falls by more than ``TOLERANCE``, from 1e-8 to 3e3.
+        max_iter: Most iterations of the solver while penalties are compared; the chosen fit is then continued until it converges.
 
     Attributes:
         classes_: ``[0, 1]``: true, hallucination.
@@ -47,12 +50,14 @@ class TruthProbe(ClassifierMixin, BaseEstimator):
         mean_: Mean of the training features, [d_model].
         scale_: Their standard deviation (1 where it is 0), [d_model].
         C_: The chosen ``C``.
+        converged_: Whether the solver came to its end with it.
         validation_auc_: AUC on the validation questions; NaN without any.
+        validation_auc_se_: Its standard error over these questions; NaN without any.
         train_questions_: ``question_id`` of every question that took part in fitting or choosing, sorted.
         n_features_in_: d_model.
     """
 
-    def __init__(self, *, penalties: tuple[float, ...] = PENALTIES, max_iter: int = 300) -> None:
+    def __init__(self, *, penalties: tuple[float, ...] | None = None, max_iter: int = 300) -> None:
         self.penalties = penalties
         self.max_iter = max_iter
 
@@ -70,7 +75,7 @@ class TruthProbe(ClassifierMixin, BaseEstimator):
             X: States, [row d_model].
             y: 1 where the answer is false, else 0, [row].
             question_ids: Question of each row.
-            validation: The same three of the validation rows; without them the middle penalty is taken.
+            validation: The same three of the validation rows; without both labels in them the middle penalty is taken.
 
         Raises:
             InputError: Shapes disagree, a label is missing, or only one label is there.
@@ -83,48 +88,23 @@ class TruthProbe(ClassifierMixin, BaseEstimator):
         spread = features.std(0)
         self.scale_ = np.where(spread > 0, spread, 1.0)
         seen = set(question_ids)
-        held: tuple[Array, Array] | None = None
+        held: Held | None = None
         if validation is not None:
             held_x, held_y = _checked(*validation)
             both = seen & set(validation[2])
             if both:
                 raise LeakError(f"{len(both)} questions stand in both training and validation. Split by question first.")
             seen |= set(validation[2])
-            held = ((held_x - self.mean_) / self.scale_, held_y)
-        self._choose((features - self.mean_) / self.scale_, labels, held)
+            if len(np.unique(held_y)) == 2:
+                held = Held((held_x - self.mean_) / self.scale_, held_y, validation[2])
+        fit = chosen_fit((features - self.mean_) / self.scale_, labels, held, self.penalties, self.max_iter)
+        self.C_, self.converged_ = fit.penalty, fit.converged
+        self.coef_, self.intercept_ = fit.weights[None], np.array([fit.intercept])
+        self.validation_auc_, self.validation_auc_se_ = (float("nan"),) * 2 if held is None else held.auc(fit)
         self.train_questions_ = sorted(seen)
         self.n_features_in_ = features.shape[1]
         self.classes_ = np.array([0, 1])
         return self
-
-    def _choose(self, x: Array, y: Array, held: tuple[Array, Array] | None) -> None:
-        can_choose = held is not None and len(np.unique(held[1])) == 2
-        penalties = self.penalties if can_choose else (self.penalties[len(self.penalties) // 2],)
-        # With fewer rows than features the solution lies in the rows' span, and the penalty does not change under rotation: the
-        # same optimum is found in as many coordinates as there are rows.
-        basis = np.linalg.svd(x, full_matrices=False)[2] if x.shape[0] < x.shape[1] else None
-        reduced = x if basis is None else x @ basis.T
-        model = LogisticRegression(max_iter=self.max_iter, warm_start=True)
-        self.validation_auc_ = float("nan")
-        best = np.inf
-        for penalty in sorted(penalties):  # from strong to weak: each fit starts from the one before
-            model.set_params(C=penalty)
-            with warnings.catch_warnings():
-                # A weak penalty on separable rows takes long; the validation loss decides whether that fit is of use.
-                warnings.simplefilter("ignore", ConvergenceWarning)
-                model.fit(reduced, y)
-            coef = np.asarray(model.coef_, dtype=np.float64)
-            weights = coef if basis is None else coef @ basis
-            loss, auc = 0.0, float("nan")
-            if can_choose:
-                assert held is not None
-                odds = held[0] @ weights[0] + float(np.asarray(model.intercept_)[0])
-                # Log loss, not AUC: ΔP is read in points of probability, so the probability has to be calibrated.
-                loss = float(np.logaddexp(0, np.where(held[1] == 1, -odds, odds)).mean())
-                auc = float(roc_auc_score(held[1], odds))
-            if loss < best:
-                best, self.C_, self.validation_auc_ = loss, float(penalty), auc
-                self.coef_, self.intercept_ = weights.copy(), np.array(model.intercept_, dtype=np.float64)
 
     def decision_function(
         self,
@@ -150,6 +130,12 @@ class TruthProbe(ClassifierMixin, BaseEstimator):
                     f"{min(seen)}): its scores there mean nothing. Score other questions, or say allow_seen=True."
                 )
         return ((features - self.mean_) / self.scale_) @ self.coef_[0] + self.intercept_[0]
+
+    def times(self, factor: float) -> "TruthProbe":
+        """A probe with these log-odds times a positive factor: more or less confident, and of one mind with this one."""
+        other = copy(self)
+        other.coef_, other.intercept_ = self.coef_ * factor, self.intercept_ * factor
+        return other
 
     def predict_proba(
         self,
@@ -215,12 +201,15 @@ class LayerProbes:
         site: Where in the block the states were read.
         model: Name of the model.
         dataset: Name of the data set.
+        k_star_over_seeds: k* of probes of the same questions drawn again (:func:`~anchorlens.truth.fitted.read_probes`); () where
+            there are none.
     """
 
     probes: Mapping[int, TruthProbe]
     site: str = "resid_post"
     model: str = ""
     dataset: str = ""
+    k_star_over_seeds: tuple[int, ...] = ()
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -229,7 +218,10 @@ class LayerProbes:
 
     @property
     def best_layer(self) -> int:
-        """k*: the layer with the best validation AUC (the lowest of equals).
+        """k*: the lowest layer whose validation AUC lies within one standard error of the best one.
+
+        The best of thirty layers is often one of many alike; the first of these is what a new split would find again. Probes
+        without a standard error (of a file of before it was kept) give the lowest of the best.
 
         Raises:
             InputError: No probe had validation rows with both labels.
@@ -240,7 +232,10 @@ class LayerProbes:
             raise InputError(
                 "No probe has a validation AUC: the validation split lacks one of the labels. Take more questions."
             )
-        return max(known, key=lambda layer: (known[layer], -layer))
+        best = max(known, key=lambda layer: (known[layer], -layer))
+        error = self.probes[best].validation_auc_se_
+        least = known[best] - (error if error == error else 0.0)
+        return min(layer for layer, auc in known.items() if auc >= least)
 
     def at(self, layers: Sequence[int]) -> "LayerProbes":
         """The probes of these layers only."""
@@ -285,14 +280,18 @@ class LayerProbes:
             probe = self.probes[layer]
             for name in ("coef_", "intercept_", "mean_", "scale_"):
                 arrays[f"{layer}.{name}"] = np.ascontiguousarray(getattr(probe, name))
-            auc = None if np.isnan(probe.validation_auc_) else probe.validation_auc_  # JSON has no NaN
-            facts[str(layer)] = {"C": probe.C_, "validation_auc": auc, **probe.get_params()}
+            # JSON has no NaN.
+            auc, error = (None if np.isnan(v) else v for v in (probe.validation_auc_, probe.validation_auc_se_))
+            facts[str(layer)] = {
+                "C": probe.C_, "converged": probe.converged_, "validation_auc": auc, "validation_auc_se": error,
+                **probe.get_params(),
+            }  # fmt: skip
         # All probes of one fit have seen the same questions: written once.
         questions = {str(layer): self.probes[layer].train_questions_ for layer in self.layers}
         shared = questions[str(self.layers[0])]
         record = {
             "format_version": FORMAT_VERSION, "site": self.site, "model": self.model, "dataset": self.dataset,
-            "layers": facts, "train_questions": shared,
+            "k_star_over_seeds": list(self.k_star_over_seeds), "layers": facts, "train_questions": shared,
             "train_questions_of_layer": {layer: ids for layer, ids in questions.items() if ids != shared},
         }  # fmt: skip
         text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
@@ -313,22 +312,26 @@ class LayerProbes:
         if not (folder / "probes.json").is_file() or not (folder / "probes.safetensors").is_file():
             raise InputError(f"{folder} holds no probes: probes.json and probes.safetensors are needed.")
         record = json.loads((folder / "probes.json").read_text(encoding="utf8"))
-        if record.get("format_version") != FORMAT_VERSION:
+        if record.get("format_version") not in READABLE:
+            known = " and ".join(map(str, READABLE))
             raise InputError(
-                f"{folder}: probes of format {record.get('format_version')}, this anchorlens reads {FORMAT_VERSION}."
+                f"{folder}: probes of format {record.get('format_version')}, this anchorlens reads {known}. Read them with the "
+                "version that wrote them, or fit them again."
             )
         arrays = load_file(folder / "probes.safetensors")
         probes: dict[int, TruthProbe] = {}
         for layer, facts in record["layers"].items():
-            probe = TruthProbe(penalties=tuple(facts["penalties"]), max_iter=facts["max_iter"])
+            penalties = facts["penalties"]
+            probe = TruthProbe(penalties=None if penalties is None else tuple(penalties), max_iter=facts["max_iter"])
             for name in ("coef_", "intercept_", "mean_", "scale_"):
                 setattr(probe, name, arrays[f"{layer}.{name}"])
-            auc = facts["validation_auc"]
-            probe.C_, probe.validation_auc_ = facts["C"], float("nan") if auc is None else auc
+            auc, error = (facts.get(name) for name in ("validation_auc", "validation_auc_se"))
+            probe.C_, probe.converged_ = facts["C"], facts.get("converged", True)
+            probe.validation_auc_, probe.validation_auc_se_ = (float("nan") if v is None else v for v in (auc, error))
             probe.train_questions_ = record["train_questions_of_layer"].get(layer, record["train_questions"])
             probe.n_features_in_, probe.classes_ = probe.coef_.shape[1], np.array([0, 1])
             probes[int(layer)] = probe
-        return cls(probes, record["site"], record["model"], record["dataset"])
+        return cls(probes, record["site"], record["model"], record["dataset"], tuple(record.get("k_star_over_seeds", ())))
 
     def __repr__(self) -> str:
         if not self.probes:
@@ -348,6 +351,7 @@ def fit_layers(
     model: str = "",
     dataset: str = "",
     like: LayerProbes | None = None,
+    where: Sequence[int] | None = None,
 ) -> LayerProbes:
     """A probe for each layer from the rows of split ``train``, its penalty from those of ``validation``.
 
@@ -362,6 +366,11 @@ def fit_layers(
         dataset: Its name.
         like: Take the penalties of these probes: a placebo whose penalty were chosen for itself would be all but constant, and its
             curve flat for that reason alone.
+        where: Rows of ``states`` that labels, questions and splits speak of, one may stand there twice; None: all in their order.
+
+    Warns:
+        Of layers with signal whose best penalty is the last that may be tried, and of those whose solver found no end (not of
+        probes that are ``like`` others).
     """
     y, ids, parts = np.asarray(labels, dtype=np.float64), np.asarray(question_ids), np.asarray(split)
     train, held = parts == "train", parts == "validation"
@@ -369,11 +378,28 @@ def fit_layers(
     # These matrices are small: threads of the linear algebra library cost more than they give (measured: up to 6 times slower).
     with threadpool_limits(1, "blas"):
         for layer, state in zip(layers, states, strict=True):
-            x = state.numpy()
+            x = (state if where is None else state[list(where)]).numpy()
             validation = (x[held], y[held], ids[held].tolist()) if held.any() else None
             probe = TruthProbe() if like is None else TruthProbe(penalties=(like.probes[layer].C_,))
             probes[layer] = probe.fit(x[train], y[train], question_ids=ids[train].tolist(), validation=validation)
+    if like is None:
+        _warn_of(probes)
     return LayerProbes(probes, site, model, dataset)
+
+
+def _warn_of(probes: Mapping[int, TruthProbe]) -> None:
+    edge = [k for k, p in probes.items() if p.C_ in (GRID[0], GRID[-1]) and p.validation_auc_ - 2 * p.validation_auc_se_ > 0.5]
+    if edge:
+        warn(
+            f"The best penalty of the probes at layers {', '.join(map(str, edge))} is the last that is tried "
+            f"(C = {GRID[0]:g} to {GRID[-1]:g}): their confidence may be off. Take more questions (limit=)."
+        )
+    open_ended = [k for k, p in probes.items() if not p.converged_]
+    if open_ended:
+        warn(
+            f"The solver of the probes at layers {', '.join(map(str, open_ended))} did not converge: their confidence may be off. "
+            "Take more questions (limit=)."
+        )
 
 
 __all__ = ["PENALTIES", "LayerProbes", "TruthProbe", "fit_layers"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 
-from anchorlens.engine.generate import exact_answer, greedy, is_right
+from anchorlens.engine.generate import answer_line, exact_answer, greedy, is_right, unfinished_thinking
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from tests.models.tiny import WINDOW
@@ -153,6 +153,16 @@ def test_an_empty_prompt_is_an_error(tiny_model):
         ("Sure, the sport is called football (soccer).", "football"),
         (" **Mars**", "Mars"),
         ("  \n Mars", "Mars"),
+        (" Paris, the capital of France", "Paris"),
+        (" Pluto, which was a planet", "Pluto"),
+        (" Neil Armstrong, an American astronaut.", "Neil Armstrong"),
+        (" The Good, the Bad and the Ugly", "The Good, the Bad and the Ugly"),
+        (" The Lion, the Witch and the Wardrobe", "The Lion, the Witch and the Wardrobe"),
+        (" Athos, Porthos and Aramis", "Athos, Porthos and Aramis"),
+        ("<think>\nRome? No.\n</think>\n\nThe answer is Paris.\nMore", "Paris"),
+        ("Rome? No.\n</think>\n\nParis", "Paris"),
+        ("<think>a</think>b<think>c</think> Oslo", "Oslo"),
+        ("[THINK]hm[/THINK] Lima", "Lima"),
     ],
 )  # fmt: skip
 def test_exact_answer(text, wanted):
@@ -161,9 +171,32 @@ def test_exact_answer(text, wanted):
     assert span.of(text) == wanted
 
 
-@pytest.mark.parametrize("text", ["", "  ", "\n", " ...", '""'])
+@pytest.mark.parametrize("text", ["", "  ", "\n", " ...", '""', "<think>", "<think>\nOkay, the user", "<think>x</think>\n"])
 def test_no_answer_is_none(text):
     assert exact_answer(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (" This is Spinal Tap", "This is Spinal Tap"),
+        (" They Were Expendable\nQ:", "They Were Expendable"),
+        ("<think>\nIs it Rome?\n</think>\n\n The Lion King is a movie \n", "The Lion King is a movie"),
+        ("\n\n Paris, the capital of France.", "Paris, the capital of France."),
+    ],
+)
+def test_the_line_of_the_answer_is_whole(text, wanted):
+    line = answer_line(text)
+    assert line is not None
+    assert line.of(text) == wanted
+
+
+def test_thinking_that_does_not_end_has_no_answer_and_says_so():
+    assert answer_line("<think>\nThe capital is Paris") is None
+    assert unfinished_thinking("<think>\nThe capital is Paris")
+    assert unfinished_thinking("<think>a</think> b <think> c")
+    assert not unfinished_thinking("<think>a</think>")
+    assert not unfinished_thinking("I think, Paris")
 
 
 def test_right_means_whole_words_in_any_case():

@@ -9,6 +9,10 @@ import pandas as pd
 
 TARGET_MODELS = {"Qwen/Qwen3-8B": 36, "Qwen/Qwen3-32B": 64}
 DATASETS = ("popqa", "triviaqa", "hotpotqa", "nq")
+OUTER = 1.6
+"""How much wider the simultaneous band is than the pointwise one."""
+NEW = ["prompt", "answers", "distractor", "split", "known_only", "sim_low", "sim_high", "null_short"]
+"""Columns that frames of older versions lack."""
 
 
 def point(**changes: object) -> dict[str, object]:
@@ -28,6 +32,11 @@ def point(**changes: object) -> dict[str, object]:
         "mode": "same_relation",
         "readout": "first_token",
         "delta_kind": "probability",
+        "prompt": "qa",
+        "answers": "",
+        "distractor": "",
+        "split": "",
+        "known_only": "False",
         "control": "none",
         "seed": 0,
         "quantity": "p",
@@ -35,8 +44,11 @@ def point(**changes: object) -> dict[str, object]:
         "delta_p": -10.0,
         "ci_low": -12.0,
         "ci_high": -8.0,
+        "sim_low": float("nan"),
+        "sim_high": float("nan"),
         "p_before": 0.6,
         "n": 100,
+        "null_short": float("nan"),
     }
     return row | changes
 
@@ -50,7 +62,13 @@ def curve(
         fall = 1 / (1 + math.exp(-(layer / layers - where) * 14))
         value = depth * fall + rng.gauss(0, 0.6)
         wide = half * (0.5 + fall)
-        rows.append(point(layer=layer, delta_p=value, ci_low=value - wide, ci_high=value + wide, **fixed))
+        ends = {
+            "ci_low": value - wide,
+            "ci_high": value + wide,
+            "sim_low": value - OUTER * wide,
+            "sim_high": value + OUTER * wide,
+        }
+        rows.append(point(layer=layer, delta_p=value, **ends, **fixed))
     return rows
 
 
@@ -61,6 +79,9 @@ _PLACEBOS = {
     "shuffled_labels": (-9.0, 1.0),
     "cross_fold": (-15.0, 0.0),
 }
+# Drawn only where they are named.
+_SIDES = {"random_before": (-9.0, 2.0), "random_after": (-14.0, 1.0)}
+TRUTH = {"answers": "given", "distractor": "matched", "split": "fixed", "known_only": ""}
 
 
 def knockout_frame(
@@ -81,6 +102,7 @@ def knockout_frame(
         "site": "",
         "probe_site": "resid_post",
         "window": 0,
+        **TRUTH,
     }
     for m, (model, layers) in enumerate(models.items()):
         for d, dataset in enumerate(datasets):
@@ -91,7 +113,7 @@ def knockout_frame(
                 own |= {"pathway": pathway, "n": {"Q-Anchored": 312, "A-Anchored": 188, "All": 500}[pathway] - 10 * d}
                 rows += with_probe(curve(layers, depth, 0.35 + 0.05 * d, rng, **own), layers, silent)
                 for control in placebos:
-                    question, answer = _PLACEBOS[control]
+                    question, answer = (_PLACEBOS | _SIDES)[control]
                     end = {"Q-Anchored": question, "A-Anchored": answer, "All": -4.0}[pathway]
                     rows += with_probe(curve(layers, end, 0.4, rng, control=control, **own), layers, silent)
     return pd.DataFrame(rows)
@@ -122,12 +144,91 @@ def swap_frame(
                 falling = curve(layers, -62.0 + 7 * d + 5 * a, 0.55 + 0.04 * d, rng, **own)
                 if not anchor.startswith("answer"):
                     # Seen from the other end: large first, then nothing.
-                    values = [(row["delta_p"], row["ci_low"], row["ci_high"]) for row in reversed(falling)]
-                    for row, (delta, low, high) in zip(falling, values, strict=True):
-                        row.update(delta_p=delta, ci_low=low, ci_high=high)
+                    drawn = ("delta_p", "ci_low", "ci_high", "sim_low", "sim_high")
+                    values = [{name: row[name] for name in drawn} for row in reversed(falling)]
+                    for row, own_values in zip(falling, values, strict=True):
+                        row.update(own_values)
                 if anchor == "answer_site_all":
                     falling[0]["trivial"] = True
                 rows += falling
                 if null:
                     rows += curve(layers, -1.0, 0.5, rng, half=0.5, control="null", **own)
+    return pd.DataFrame(rows)
+
+
+# Per contrast of a knockout: what it is read against, where it ends, half of its interval there.
+_CONTRASTS = {
+    "delta_all": ("random_tokens", -18.0, 3.0),
+    "flip_rate": ("random_tokens", 24.0, 5.0),
+    "auc_drop": ("random_tokens", -0.2, 0.04),
+    "own_change": ("matched", -8.0, 2.5),
+}
+
+
+def effect(**changes: object) -> dict[str, object]:
+    """One row of ``effects.parquet``; ``changes`` replace its values."""
+    row: dict[str, object] = {
+        "run_id": "synthetic",
+        "protocol": "knockout",
+        "model": "Qwen/Qwen3-8B",
+        "dataset": "popqa",
+        "anchor": "question",
+        "layer": 0,
+        "quantity": "delta_all",
+        "control": "random_tokens",
+        "value": -5.0,
+        "ci_low": -8.0,
+        "ci_high": -2.0,
+        "sim_low": -10.0,
+        "sim_high": 0.5,
+        "n": 200,
+    }
+    return row | changes
+
+
+def contrast(layers: int, depth: float, half: float, rng: random.Random, **fixed: object) -> list[dict[str, object]]:
+    """A contrast that leaves 0 around a third of the layers."""
+    rows = []
+    for layer in range(layers):
+        fall = 1 / (1 + math.exp(-(layer / layers - 0.4) * 14))
+        value, wide = depth * fall + rng.gauss(0, half / 6), half * (0.5 + fall / 2)
+        ends = {
+            "ci_low": value - wide,
+            "ci_high": value + wide,
+            "sim_low": value - OUTER * wide,
+            "sim_high": value + OUTER * wide,
+        }
+        rows.append(effect(layer=layer, value=value, **ends, **fixed))
+    return rows
+
+
+def knockout_effects(models: dict[str, int] = TARGET_MODELS, datasets: Sequence[str] = DATASETS) -> pd.DataFrame:
+    """The contrasts of a knockout, and its gap, which the figure does not draw."""
+    rng = random.Random(2)
+    rows: list[dict[str, object]] = []
+    for model, layers in models.items():
+        for d, dataset in enumerate(datasets):
+            own = {"model": model, "dataset": dataset}
+            for quantity, (control, depth, half) in _CONTRASTS.items():
+                # The further the data set, the smaller its effect.
+                rows += contrast(layers, depth * (1 - 0.3 * d), half, rng, quantity=quantity, control=control, **own)
+            rows += contrast(layers, -1.0, 2.0, rng, quantity="own_change", control="random_tokens", **own)
+            rows += contrast(layers, -60.0, 6.0, rng, quantity="gap", control="none", **own)
+    return pd.DataFrame(rows)
+
+
+def swap_effects(
+    models: dict[str, int] = TARGET_MODELS,
+    datasets: Sequence[str] = DATASETS,
+    anchors: Sequence[str] = ("question", "answer_site"),
+) -> pd.DataFrame:
+    """Each anchor's curve less its null."""
+    rng = random.Random(3)
+    rows: list[dict[str, object]] = []
+    for model, layers in models.items():
+        for d, dataset in enumerate(datasets):
+            for a, anchor in enumerate(anchors):
+                own = {"model": model, "dataset": dataset, "anchor": anchor, "protocol": "swap"}
+                depth = -50.0 + 7 * d + 15 * a
+                rows += contrast(layers, depth, 4.0, rng, quantity="less_null", control="null", **own)
     return pd.DataFrame(rows)

@@ -184,7 +184,8 @@ def test_hover_says_all_there_is_to_say():
         "<b>Q-Anchored swap (PopQA)</b><br>Qwen3-8B, PopQA<br>anchor question, layer 7<br>"
         "ΔP −12.35 points (95 %: −20.00 to 0.00)<br>P before 0.680<br>n = 64 questions",
         "<b>Q-Anchored swap (PopQA)</b><br>Qwen3-8B, PopQA<br>anchor question, layer 8<br>"
-        "ΔP −10.00 points (no interval)<br>P before unknown<br>n = 1 question",
+        "ΔP −10.00 points (no interval)<br>P before unknown<br>n = 1 question<br>"
+        "fewer than 20 questions: read with care",
     ]
 
 

@@ -102,7 +102,9 @@ def test_gap_has_only_layers_that_both_pathways_have():
 
 def test_group_without_a_question_keeps_its_entry_and_leaves_no_gap():
     empty = [NAN] * 3
-    rows = [*pair("none", empty, [-1.0, -2.0, -3.0], n=0), *pair("random_tokens", empty, [1.0, 1.0, 1.0], n=0)]
+    rows = [*pair("none", empty, [-1.0, -2.0, -3.0]), *pair("random_tokens", empty, [1.0, 1.0, 1.0])]
+    for row in rows:
+        row["n"] = 0 if row["pathway"] == "Q-Anchored" else 100
     figure = plot_curves(pd.DataFrame(rows))
     assert [trace.name for trace in legend(figure)] == ["Q-Anchored (PopQA)", "A-Anchored (PopQA)", "Placebo split"]
     assert "placebo gap" not in figure.layout.title.text

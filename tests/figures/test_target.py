@@ -8,7 +8,7 @@ import pytest
 
 from anchorlens.figures.curves import plot_curves
 
-from .synthetic import TARGET_MODELS, knockout_frame, swap_frame
+from .synthetic import TARGET_MODELS, knockout_effects, knockout_frame, swap_frame
 
 TITLE = "SYNTHETIC numbers, not measured: layout of the target figure"
 # Independent of the package: copied from METHOD 8.
@@ -110,9 +110,11 @@ def test_every_entry_has_a_band_and_crosses_that_hide_with_it(target):
         mates = [trace for trace in target.data if trace.legendgroup == group]
         assert {(trace.mode, trace.fill) for trace in mates} == {("lines", None), ("lines", "toself"), ("markers", None)}
         bands = [trace for trace in mates if trace.fill == "toself"]
-        assert [trace.xaxis for trace in bands] == ["x", "x2"]
+        assert [trace.xaxis for trace in bands] == ["x", "x2"] * 2
         red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-        assert {trace.fillcolor for trace in bands} == {f"rgba({red},{green},{blue},0.15)"}
+        # The band of all layers at once, and on it that of each layer by itself.
+        opacities = [trace.fillcolor.removeprefix(f"rgba({red},{green},{blue},") for trace in bands]
+        assert opacities == ["0.07)", "0.07)", "0.15)", "0.15)"]
         assert {trace.hoverinfo for trace in bands} == {"skip"}
         assert not any(trace.showlegend for trace in bands)
         assert {trace.visible for trace in mates} == {None}
@@ -133,10 +135,11 @@ def test_band_goes_along_the_upper_bound_and_back_along_the_lower():
     frame = knockout_frame({"m": 5}, ("nq",), unsplit=False)
     figure = plot_curves(frame)
     own = frame[(frame["pathway"] == "Q-Anchored") & (frame["control"] == "none")]
-    (band,) = (trace for trace in figure.data if trace.fill == "toself" and trace.name.startswith("Q-Anchored"))
-    assert list(band.x) == [0, 1, 2, 3, 4, 4, 3, 2, 1, 0, 0]
-    high, low = own["ci_high"].tolist(), own["ci_low"].tolist()
-    assert list(band.y) == [*high, *reversed(low), high[0]]
+    outer, inner = (trace for trace in figure.data if trace.fill == "toself" and trace.name.startswith("Q-Anchored"))
+    for band, kind in ((inner, "ci"), (outer, "sim")):
+        assert list(band.x) == [0, 1, 2, 3, 4, 4, 3, 2, 1, 0, 0]
+        high, low = own[f"{kind}_high"].tolist(), own[f"{kind}_low"].tolist()
+        assert list(band.y) == [*high, *reversed(low), high[0]]
 
 
 def test_curves_lie_above_bands_and_below_marks(target):
@@ -152,7 +155,8 @@ def test_title_says_synthetic_and_the_line_below_says_what_is_drawn(target):
     told = " · ".join(line[line.index(">") + 1 : line.rindex("<")] for line in lines[1:])
     assert told == (
         "protocol knockout · readout probe · anchor question · mode mask · ΔP in percentage points · "
-        "band: 95 % bootstrap over questions · dotted: placebo gap (Q − A of a split by other question tokens) · "
+        "bands: 95 % bootstrap over questions, inner: each layer by itself, outer: all layers at once · "
+        "dotted: placebo gap (Q − A of a split by other question tokens) · "
         "×: no signal (AUC interval reaches 0.5) · pale entries: click to show"
     )
 
@@ -176,3 +180,27 @@ def test_range_holds_everything_that_is_drawn(target):
     assert max(drawn) < high
     # ... and no more than a twentieth of it is spare at either end.
     assert (min(drawn) - low) == pytest.approx(0.05 * (max(drawn) - min(drawn)))
+
+
+@pytest.fixture(scope="module")
+def claimed() -> go.Figure:
+    return plot_curves(knockout_frame(), effects=knockout_effects(), title=TITLE)
+
+
+def test_contrasts_leave_the_upper_panels_and_the_legend_as_they_are(target, claimed):
+    layout, plain = claimed.to_dict()["layout"], target.to_dict()["layout"]
+    for upper, before in (("xaxis", "xaxis"), ("xaxis2", "xaxis2"), ("yaxis", "yaxis"), ("yaxis2", "yaxis2")):
+        own, old = ({k: v for k, v in one[name].items() if k != "domain"} for one, name in ((layout, upper), (plain, before)))
+        assert own == old
+    assert [note["text"] for note in layout["annotations"][:2]] == ["Qwen3-8B", "Qwen3-32B"]
+    assert [t.to_plotly_json() for t in legend(claimed)] == [t.to_plotly_json() for t in legend(target)]
+    same = [trace for trace in claimed.data if trace.xaxis in (None, "x", "x2")]
+    assert [trace.to_plotly_json() for trace in same] == [trace.to_plotly_json() for trace in target.data]
+
+
+def test_contrasts_stand_below_each_model_with_its_layers(claimed):
+    layout = claimed.layout
+    for upper, lower in (("", "3"), ("2", "4")):
+        above, below = layout[f"xaxis{upper}"], layout[f"xaxis{lower}"]
+        assert (below.domain, below.range, below.matches) == (above.domain, above.range, f"x{upper}")
+        assert layout[f"yaxis{lower}"].domain[1] < layout[f"yaxis{upper}"].domain[0]

@@ -27,7 +27,6 @@ def bad_files(folder: Path) -> dict[str, tuple[Path, str]]:
         "fields": ("h.csv", "query,answer\nWho,Me\n", "is not of the schema 'own': it lacks question. It has answer, query."),
         "parquet": ("i.parquet", "no parquet at all", "i.parquet is not a readable parquet file"),
         "number": ("j.csv", "question,answer,popularity\nWho is Ed?,A,many\n", "popularity or s_pop must be a number, got 'many'."),
-        "span": ("k.csv", 'question,answer,subject_span\nWho wrote Ed?,A,"[1]"\n', "subject_span must be [first"),
         "type": ("l.csv", "question,answer,answer_type\nWho is Ed?,A,animal\n", "answer_type must be one of year"),
         "ids": ("m.csv", "id,question,answer\n1,Who wrote Emma?,A\n1,Who wrote Ada?,A\n", "1 ids repeat, for example '1' (2 rows)"),
     }  # fmt: skip
@@ -55,7 +54,7 @@ BAD = [
     "fields",
     "parquet",
 ]
-BAD += ["number", "span", "type", "ids", "encoding", "missing", "folder"]
+BAD += ["number", "type", "ids", "encoding", "missing", "folder"]
 
 
 @pytest.mark.parametrize("key", BAD)

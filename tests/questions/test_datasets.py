@@ -13,6 +13,7 @@ import pytest
 
 from anchorlens.errors import DownloadError, InputError, SpanError
 from anchorlens.questions import sources
+from anchorlens.questions.accuracy import ACCURACY
 from anchorlens.questions.datasets import QAData, known_datasets, load_qa
 from anchorlens.questions.example import Span, question_id
 from anchorlens.questions.schemas import read_answers
@@ -326,10 +327,88 @@ def test_one_annotated_segment_is_told_from_two():
     assert spans_of(load_qa([row])) == [("Emma", "wrote", "annotation+rules")]
     assert spans_of(load_qa([{**row, "property": "wrote"}])) == [("Emma", "wrote", "annotation")]
     assert "spans annotation 1, annotation+rules 1 |" in repr(load_qa([row, {**row, "property": "wrote"}]))
-    with pytest.raises(
-        SpanError, match=re.escape("list, row 1: subject span [0, 400] does not lie in its question of 15 characters")
+
+
+EMMA = {"question": "Who wrote Emma?", "answers": "Austen"}
+TWICE = {"question": "Is New York in New York State?", "answers": "yes"}
+
+
+@pytest.mark.parametrize(
+    ("bad", "detail"),
+    [
+        ({**TWICE, "subject": "New York", "property": "State"}, "list, row 2: subject 'New York' occurs 2 times in the question"),
+        ({"question": "who wrote emma", "answers": "Austen", "subject": "Emma"}, "list, row 2: subject 'Emma' occurs 0 times"),
+        ({**TWICE, "subject_span": [3, 11], "property_span": [15, 15]}, "list, row 2: property span [15, 15] does not lie"),
+        ({**TWICE, "subject_span": [3, 20], "property_span": [15, 23]}, "list, row 2: subject 'New York in New Y' and property"),
+        ({**TWICE, "subject_span": [3]}, "list, row 2: subject_span must be [first character, one past the last], got [3]."),
+        ({**TWICE, "subject_span": [float("nan"), 4]}, "list, row 2: subject_span must be [first character, one past"),
+        ({**EMMA, "subject": "Literature"}, "list, row 2: subject 'Literature' occurs 0 times in the question"),
+    ],
+)  # fmt: skip
+def test_one_bad_annotation_drops_its_row_and_no_other(bad, detail):
+    data = load_qa([{**EMMA, "subject": "Emma"}, bad, {"question": "Who wrote Ulysses?", "answers": "Joyce"}])
+    assert [e.question for e in data.examples] == ["Who wrote Emma?", "Who wrote Ulysses?"]
+    assert data.pool_dropped == data.dropped_counts == {"bad_annotation": 1}
+    assert data.dropped[0].detail.startswith(detail)
+    ruled = load_qa([bad], spans="rules")
+    assert ruled.dropped_counts == {} and len(ruled) == 1
+
+
+def test_annotations_that_are_all_bad_are_an_error_and_most_a_warning():
+    school = [{**EMMA, "subject": "Literature"}, {"question": "Who wrote Ada?", "answers": "Nabokov", "subject": "Literature"}]
+    with pytest.raises(SpanError, match=re.escape("list, row 1: subject 'Literature' occurs 0 times")) as caught:
+        load_qa(school)
+    assert "No row of 2 can be used. If these columns are no annotation, leave them out, or give spans='rules'." in str(
+        caught.value
+    )
+    with pytest.warns(
+        UserWarning, match=re.escape("list: 2 of 3 rows are dropped as bad_annotation: list, row 1: subject 'Lit")
     ):
-        load_qa([{**row, "subject_span": [0, 400]}])
+        data = load_qa([*school, {**EMMA, "question": "Who wrote Sylvia?"}])
+    assert len(data) == 1
+    with pytest.raises(
+        SpanError, match=re.escape("list, row 1: subject span [0, 400] does not lie in its question of 15 char")
+    ):
+        load_qa([{**EMMA, "subject_span": [0, 400]}])
+
+
+EMPTY = [(field, empty) for field in ("property", "property_span") for empty in ("", "  ", None, float("nan"))]
+
+
+@pytest.mark.parametrize(("field", "empty"), [*EMPTY, ("property_span", [])])
+def test_an_empty_segment_is_not_annotated_and_the_source_says_so(field, empty):
+    row = {"question": "Who wrote Emma?", "answers": "Austen", "subject_span": [10, 14], field: empty}
+    data = load_qa(pandas.DataFrame([row]))
+    assert spans_of(data) == [("Emma", "wrote", "annotation+rules")]
+    assert "spans annotation+rules 1 |" in repr(data)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"question": "Who wrote \ud83dEmma?"}, {"answers": ["Austen", "Au\udc00sten"]}, {"id": "\ud800"}, {"relation": "\udfff"}],
+)
+def test_half_a_character_drops_its_row(bad):
+    rows = [{"id": "a", **EMMA}, {"id": "b", "question": "Who wrote Ada?", "answers": "Nabokov", **bad}]
+    data = load_qa(rows)
+    assert [e.example_id for e in data.examples] == ["a"]
+    assert data.pool_dropped == {"lone_surrogate": 1}
+    assert "list, row 2: half of a character" in data.dropped[0].detail
+    # What is kept of it can be written to any file.
+    dropped = data.dropped[0]
+    assert "".join((dropped.example_id, dropped.question, dropped.answer, dropped.detail, repr(data))).encode("utf8")
+
+
+def test_expected_share_of_right_subjects_is_shown():
+    lower = load_qa([{"question": "who wrote emma", "answers": "Austen"}] * 2)
+    assert lower.form == "nq" and f"expected {ACCURACY['nq']} |" in repr(lower)
+    cased = load_qa([EMMA, {"question": "What is Ada's occupation?", "answers": "poet"}])
+    assert cased.form == "triviaqa" and str(ACCURACY["triviaqa"]) in cased._repr_html_()
+    named = load_qa(pandas.DataFrame(HUB_ROWS["hotpotqa"]), dataset_name="hotpotqa")
+    assert "in the form of HotpotQA" in repr(named)
+    popqa = load_qa(pandas.DataFrame(HUB_ROWS["popqa"]).drop(columns="subj"), dataset_name="popqa")
+    assert str(ACCURACY["popqa"]) in repr(popqa)
+    annotated = load_qa([{**EMMA, "subject": "Emma", "property": "wrote"}])
+    assert "expected" not in repr(annotated)
 
 
 def test_repr_html_and_frame_show_counts_and_share():
@@ -340,6 +419,7 @@ def test_repr_html_and_frame_show_counts_and_share():
     assert data.question_share == pytest.approx(share)
     assert repr(data) == (
         "QAData('<mine>': examples 3 | dropped 1 (empty_question 1) | pool 3 | spans annotation 2, rules 1 | "
+        f"expected {ACCURACY['triviaqa']} | "
         f"E_Q share of question {share:.2f} | limit 4 | seed 3 | source frame | sha256 {data.sha256[:12]})"
     )
     assert "<caption>QAData: &lt;mine&gt;</caption>" in data._repr_html_()
@@ -381,7 +461,7 @@ def test_samples_load_by_name_and_are_called_samples(stem):
 @pytest.mark.shared_data
 @pytest.mark.parametrize(
     ("name", "least", "share"),
-    [("popqa", 1.0, 0.54), ("triviaqa", 0.98, 0.33), ("hotpotqa", 0.98, 0.35), ("nq", 0.97, 0.46)],
+    [("popqa", 1.0, 0.54), ("triviaqa", 0.98, 0.33), ("hotpotqa", 0.98, 0.35), ("nq", 0.97, 0.54)],
 )
 def test_real_files_keep_nearly_all_rows(tmp_path, shared_data, name, least, share):
     lines = (shared_data / f"{name}.jsonl").read_text(encoding="utf8").splitlines()[:200]
@@ -403,3 +483,14 @@ def test_parquet_and_frame_gaps_are_missing_fields(tmp_path):
     assert pyarrow.parquet.read_table(tmp_path / "gap.parquet").num_rows == 2
     for data in (load_qa(frame, dataset_name="g"), load_qa("g", path=tmp_path / "gap.parquet")):
         assert [(e.relation, e.popularity) for e in data.examples] == [("author", 12.5), (None, None)]
+
+
+def test_two_ways_of_finding_spans_are_told_apart_in_the_record():
+    """Two functions of one name, and rules against templates: the numbers of a sweep hang on it, so its ``run_id`` does."""
+    from anchorlens.runs.provenance import data_record, run_id_of
+
+    ways = ["auto", "rules", lambda q: ([len(q) - 3, len(q)], [0, 2]), lambda q: ([len(q) - 4, len(q)], [0, 2])]
+    records = [data_record(load_qa("popqa-sample", limit=5, spans=way)) for way in ways]
+    assert records[0]["spans"] == "auto"
+    assert records[2]["spans"].startswith("callable:")
+    assert len({run_id_of(record) for record in records}) == 4

@@ -7,7 +7,7 @@ import pytest
 
 from anchorlens.errors import DonorError
 from anchorlens.questions.donors import DonorPicker, null_positions, pair_positions, rule_name
-from anchorlens.questions.prompts import QAPrompt
+from anchorlens.questions.prompts import FewShotPrompt, QAPrompt
 from anchorlens.questions.tokens import RowTokenizer
 from tests.questions.make import CAPITALS, capital, capitals, equal_lengths, example
 from tests.tokenizers_small import small_tokenizer
@@ -128,8 +128,26 @@ def test_null_avoids_sink_anchor_and_readout(rows, anchor):
 def test_null_that_finds_too_few_positions_falls_short(rows):
     row = rows.row(capital("Germany", "Berlin"))
     taken = {0, *row.positions["question"], *row.positions["answer_site"]}
-    free = len(set(range(row.prompt_length)) - taken)
-    assert len(null_positions(row, "question", 999, 0, "d")) == free
+    free = set(range(row.prompt_length)) - taken
+    assert set(null_positions(row, "question", 999, 0, "d", "anywhere")) == free
+    # BOS, "Q", ":" stand before the question.
+    assert set(null_positions(row, "question", 999, 0, "d")) == free - {1, 2}
+
+
+@pytest.mark.parametrize("anchor", ["question", "subject", "question_rest", "answer_site", "answer", "prompt_last"])
+def test_null_lies_in_the_rows_own_part_of_the_prompt(anchor):
+    """After the shots, from the question's first token on; anywhere= goes back to the shots."""
+    shots = FewShotPrompt("fewshot(2)", (("What is the capital of Chad?", "N'Djamena"), ("What is 2 + 2?", "4")), frozenset())
+    row = RowTokenizer(small_tokenizer("byte", bos=True), shots).row(capital("Germany", "Berlin"))
+    own = {p for seed in range(60) for p in null_positions(row, anchor, 2, seed, "d")}
+    begins = row.text.rindex("What is the capital of Germany")
+    before = len(RowTokenizer(small_tokenizer("byte", bos=True), shots).encode(row.text[:begins].rstrip())[0])
+    assert min(own) >= before
+    far = {p for seed in range(60) for p in null_positions(row, anchor, 2, seed, "d", "anywhere")}
+    at_the_answer = anchor in ("answer_site", "answer", "prompt_last")
+    assert (min(far) < before) is not at_the_answer
+    if at_the_answer:
+        assert min(own | far) > max(row.positions["question"])
 
 
 def test_unknown_names_are_refused():
@@ -198,3 +216,17 @@ def test_n_donors_of_another_kind_is_refused(unchecked, n, shown):
 
 def test_n_donors_of_numpy_is_a_number(unchecked, pool):
     assert picker(pool, n_donors=numpy.int64(2)).pick(pool[-1]) == picker(pool, n_donors=2).pick(pool[-1])
+
+
+def test_a_row_that_shares_an_answer_with_the_base_question_asked_again_is_no_donor(rows):
+    """Two people of one name: what is right for the second is right for the question."""
+
+    def asked(name, job, example_id):
+        return example(f"What is {name}'s occupation?", name, "occupation", job, relation="occupation", example_id=example_id)
+
+    pool = tuple(rows.row(e) for e in (
+        asked("31q", "94", "a"), asked("31q", "83", "b"), asked("52w", "83", "c"), asked("73x", "72", "d")
+    ))  # fmt: skip
+    assert [row.row_id for row in picker(pool).pick(pool[0])] == ["d"]
+    # Left out of the pool, the second asks nothing, and its answer may be another's.
+    assert {row.row_id for row in picker((pool[0], *pool[2:])).pick(pool[0])} == {"c", "d"}

@@ -1,14 +1,34 @@
 """Splits and given answers: questions stay together, strings are balanced, and a draw across splits is caught by name."""
 
-from collections import Counter
+import random
+import time
+from collections import Counter, defaultdict
+from dataclasses import replace
 
+import numpy as np
 import pytest
+from scipy.optimize import linear_sum_assignment
 
 from anchorlens.errors import InputError
 from anchorlens.questions.datasets import load_qa
-from anchorlens.questions.example import normalise
+from anchorlens.questions.example import Example, normalise, question_id
 from anchorlens.questions.given import given_answers, split_questions
-from tests.questions.make import capital
+from anchorlens.questions.options import named_options, option_key
+from anchorlens.vocabulary import FRACTIONS, SPLITS
+from tests.questions.make import capital, example
+
+
+def comparison(word: str, first: str, second: str, answer: str, example_id: str | None = None) -> Example:
+    """Which is larger, Belgium or Russia?"""
+    return example(f"Which is {word}, {first} or {second}?", f"{first} or {second}", word, answer, example_id=example_id)
+
+
+def in_one_split(rows: list[Example]) -> dict[str, str]:
+    return dict.fromkeys([row.question_id for row in rows], "train")
+
+
+def stands(answer: str, question: str) -> bool:
+    return f" {normalise(answer)} " in f" {normalise(question)} "
 
 
 @pytest.fixture(scope="module")
@@ -20,22 +40,71 @@ def test_questions_that_share_an_alias_stay_together_through_others():
     rows = [capital("A-land", "Paris"), capital("B-land", "Rome"), capital("C-land", "Oslo")]
     linked = [*rows, *(capital(f"{name}-isle", "Paris") for name in "DEFGH")]
     # One row that carries two aliases ties the rows of both together.
-    from dataclasses import replace
-
     bridge = replace(capital("Bridge", "Paris"), answers=("Paris", "Rome"))
     for seed in range(5):
         split = split_questions([*linked, bridge], seed=seed)
         assert len({split[e.question_id] for e in [linked[0], linked[1], bridge, *linked[3:]]}) == 1
 
 
-def test_split_depends_on_the_question_alone_and_has_the_wanted_shares(trivia):
-    split = split_questions(trivia)
-    reverse = split_questions(trivia[::-1])
-    assert split == reverse
-    shares = Counter(split.values())
-    assert shares["test"] / len(split) == pytest.approx(0.4, abs=0.1)
-    assert shares["train"] / len(split) == pytest.approx(0.45, abs=0.1)
-    assert split_questions(trivia, seed=1) != split
+def test_a_split_does_not_depend_on_the_order_of_rows(trivia):
+    assert split_questions(trivia) == split_questions(trivia[::-1])
+    assert split_questions(trivia, seed=1) != split_questions(trivia)
+
+
+def test_shares_of_100_questions_are_filled_to_within_a_question_for_40_seeds():
+    """Drawn one by one (binomially) the validation share alone had 3 to 26 questions."""
+    rows = [capital(f"Land {i}", f"City {i}") for i in range(100)]
+    seen = {row.question_id: set() for row in rows}
+    for seed in range(40):
+        split = split_questions(rows, fractions=(0.5, 0.2, 0.3), seed=seed)
+        sizes = Counter(split.values())
+        assert abs(sizes["train"] - 50) <= 1 and abs(sizes["validation"] - 20) <= 1 and abs(sizes["test"] - 30) <= 1, (
+            seed,
+            sizes,
+        )
+        for question, name in split.items():
+            seen[question].add(name)
+    # The seed draws which questions fill them.
+    assert min(len(names) for names in seen.values()) >= 2
+    assert sum(len(names) == 3 for names in seen.values()) >= 95
+
+
+@pytest.mark.parametrize("name", ["popqa-sample", "triviaqa-sample", "nq-sample"])
+def test_shares_of_tied_questions_are_filled_to_within_a_component_for_40_seeds(name):
+    rows = load_qa(name).examples
+    n = len({row.question_id for row in rows})
+    for seed in range(40):
+        sizes = Counter(split_questions(rows, seed=seed).values())
+        assert max(abs(sizes[part] - share * n) for part, share in zip(SPLITS, FRACTIONS, strict=True)) <= 3, (seed, sizes)
+
+
+def test_each_relation_has_its_share_of_every_split():
+    rows = [replace(capital(f"Land {i} {j}", f"City {i} {j}"), relation=f"relation {i}") for i in range(5) for j in range(40)]
+    for seed in range(10):
+        split = split_questions(rows, seed=seed)
+        sizes = Counter((row.relation, split[row.question_id]) for row in rows)
+        for i in range(5):
+            for part, share in zip(SPLITS, FRACTIONS, strict=True):
+                assert abs(sizes[f"relation {i}", part] - share * 40) <= 4, (seed, sizes)
+
+
+def test_the_options_of_a_question_tie_it_to_the_rows_that_answer_with_them():
+    larger, smaller = (
+        comparison(word, "Belgium", "Russia", answer) for word, answer in (("larger", "Russia"), ("smaller", "Belgium"))
+    )
+    others = [capital(f"Land {i}", f"City {i}") for i in range(20)]
+    for seed in range(20):
+        split = split_questions([larger, *others, smaller, capital("Kremlin", "Russia")], seed=seed)
+        assert (
+            len({split[question_id(q)] for q in (larger.question, smaller.question, "What is the capital of Kremlin?")}) == 1
+        )
+
+
+def test_yes_and_no_stay_together():
+    rows = [capital(f"Land {i}", "yes" if i % 2 else "no") for i in range(10)] + [capital("Peru", "Lima")]
+    for seed in range(5):
+        split = split_questions(rows, seed=seed)
+        assert len({split[row.question_id] for row in rows[:10]}) == 1
 
 
 @pytest.mark.parametrize("fractions", [(0.5, 0.5, 0.0), (0.5, 0.2, 0.2)])
@@ -80,3 +149,184 @@ def test_a_relation_is_kept_and_one_answer_for_most_of_a_group_drops_the_surplus
 def test_unknown_rule(trivia):
     with pytest.raises(InputError, match="Did you mean 'random'"):
         given_answers(trivia, split_questions(trivia), distractor="randon")
+
+
+def test_a_mirrored_comparison_gets_the_other_option():
+    rows = [comparison("larger", "Belgium", "Russia", "Russia"), comparison("smaller", "Russia", "Belgium", "Belgium")]
+    rows += [capital("Italy", "Rome"), capital("Peru", "Lima")]
+    for distractor in ("matched", "random"):
+        given = given_answers(rows, in_one_split(rows), distractor=distractor)
+        assert [given.false[row.example_id] for row in rows] == ["Belgium", "Russia", "Lima", "Rome"]
+
+
+def test_comparisons_that_form_a_cycle_are_kept_and_a_loose_one_leaves():
+    cycle = [
+        comparison("larger", "Nepal", "India", "India", "a"),
+        comparison("smaller", "Peru", "Nepal", "Nepal", "b"),
+        comparison("longer", "India", "Peru", "Peru", "c"),
+    ]
+    loose = comparison("older", "Mars", "India", "India", "d")
+    given = given_answers([*cycle, loose], in_one_split([*cycle, loose]))
+    assert given.false == {"a": "Nepal", "b": "Peru", "c": "India"}
+    (gone,) = given.dropped
+    assert (gone.example_id, gone.reason) == ("d", "answer_in_question")
+    assert gone.detail == "the other option, 'mars', is not the true answer of enough other rows of the train split"
+
+
+def test_a_comparison_without_a_mirror_takes_the_other_option_from_a_row_that_does_not_name_it():
+    asked = comparison("larger", "Nepal", "India", "India", "a")
+    lender = replace(
+        example("Where does the Everest stand?", "Everest", "stand", "Nepal", example_id="b"), answer_type="place"
+    )
+    given = given_answers([replace(asked, answer_type="place"), lender], in_one_split([asked, lender]))
+    assert given.false == {"a": "Nepal", "b": "India"}
+
+
+def test_the_other_option_is_found_behind_an_article_and_only_if_it_stands_in_the_question_as_it_is_given():
+    rows = [
+        comparison("larger", "the giraffe", "the dog", "giraffe", "a"),
+        comparison("smaller", "the dog", "the giraffe", "dog", "b"),
+    ]
+    assert given_answers(rows, in_one_split(rows)).false == {"a": "dog", "b": "giraffe"}
+    # "The dog" would not stand in "a giraffe or a dog", and the bit would tell.
+    odd = [
+        comparison("larger", "a giraffe", "a dog", "giraffe", "a"),
+        comparison("smaller", "the dog", "a giraffe", "the dog", "b"),
+    ]
+    assert given_answers(odd, in_one_split(odd)).false == {}
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("What is the capital of Luxembourg?", "Luxembourg"),
+        ("What sport do both Ann Tennis and Bo Ray play?", "Tennis"),
+        ("Is a C-sharp higher, or is the sharp C?", "sharp"),
+    ],
+)
+def test_a_true_answer_that_stands_in_its_question_and_is_no_option_is_dropped(question, answer):
+    row = example(question, question.split()[2], question.split()[1], answer, example_id="a")
+    rows = [row, *(replace(capital(f"L{i}", f"Town{i}"), relation=None) for i in range(4))]
+    given = given_answers(rows, in_one_split(rows))
+    assert [(gone.example_id, gone.reason) for gone in given.dropped] == [("a", "answer_in_question")]
+
+
+def test_no_permuted_answer_stands_in_its_question():
+    """Rome stands in two questions as "the Rome road": those rows may not get it, though all are of one relation."""
+    rows = [capital(f"the Rome road {i}", f"Town {i}") for i in range(3)] + [capital("Italy", "Rome"), capital("Peru", "Lima")]
+    for seed in range(20):
+        given = given_answers(rows, in_one_split(rows), seed=seed)
+        assert len(given.false) == 5 and not any(stands(given.false[row.example_id], row.question) for row in rows)
+
+
+def test_yes_and_no_are_no_words_of_the_question():
+    texts = (("Is there no snow on Etna?", "no"), ("Is there snow on Etna?", "yes"))
+    rows = [replace(example(text, "Etna", "snow", answer), answer_type="yes/no") for text, answer in texts]
+    assert list(given_answers(rows, in_one_split(rows)).false.values()) in (["yes", "no"], ["no", "yes"])
+
+
+def test_a_question_that_stands_twice_never_gets_its_own_answer_as_false():
+    """Three people of one name with three occupations, and others."""
+
+    def asked(name: str, job: str, i: int) -> Example:
+        return example(
+            f"What is {name}'s occupation?", name, "occupation", job, relation="occupation", example_id=f"{name}{i}"
+        )
+
+    rows = [asked("John Smith", job, i) for i, job in enumerate(("actor", "judge", "poet"))]
+    rows += [asked(name, job, 0) for name, job in (("Ann Lee", "nurse"), ("Bo Ray", "pilot"), ("Cy Fox", "farmer"))]
+    for seed in range(100):
+        given = given_answers(rows, in_one_split(rows), seed=seed)
+        assert not {given.false[row.example_id] for row in rows[:3]} & {"actor", "judge", "poet"}
+
+
+def kept_by_comparing_every_pair(rows: list[Example], matched: bool) -> int:
+    """The slow way: every row with every answer, and the assignment that leaves fewest rows their own."""
+    pooled = defaultdict(set)
+    for row in rows:
+        pooled[row.question_id] |= {normalise(answer) for answer in row.answers}
+    usable = []
+    for row in rows:
+        options = named_options(row.question)
+        told = stands(row.answers[0], row.question)
+        if not told or (options is not None and option_key(row.answers[0]) in options):
+            usable.append((row, next(o for o in options if o != option_key(row.answers[0])) if told and options else None))
+    cost = np.full((len(usable), len(usable)), 1e6)
+    for i, (row, option) in enumerate(usable):
+        for j, (other, _) in enumerate(usable):
+            answer = normalise(other.answers[0])
+            if i == j:
+                cost[i, j] = 1
+            elif option is not None:
+                fits = option_key(answer) == option and stands(answer, row.question) and answer not in pooled[row.question_id]
+                cost[i, j] = 0 if fits else 1e6
+            else:
+                alike = any(stands(answer, alias) or stands(alias, answer) for alias in pooled[row.question_id])
+                kind = not matched or (
+                    row.relation == other.relation and len(answer.split()) == len(normalise(row.answers[0]).split())
+                )
+                cost[i, j] = 0 if kind and not alike and not stands(answer, row.question) else 1e6
+    a, b = linear_sum_assignment(cost)
+    return int((a != b).sum())
+
+
+def test_as_many_rows_are_kept_as_by_comparing_every_pair_and_none_gets_a_right_answer():
+    """Small random groups: few strings, some in each other, some in the question, comparisons, and questions that stand twice."""
+    rng = random.Random(0)
+    names = ["Ada", "Bo", "Ada Bo", "Cy", "Dan Eli", "Eli", "Fay"]
+    dropped = 0
+    for trial in range(120):
+        rows = []
+        for i in range(rng.randint(2, 24)):
+            first, second = rng.sample(names, 2)
+            if rng.random() < 0.4:
+                rows.append(comparison(rng.choice(["older", "taller"]), first, second, rng.choice([first, second]), f"{i:02}"))
+            else:
+                answers = rng.sample(names[: rng.randint(2, 7)], rng.randint(1, 2))
+                question = f"Who is the mayor of {rng.choice(names)} {rng.randint(0, 9)}?"
+                rows.append(example(question, question.rsplit(maxsplit=1)[-1], "mayor", *answers, example_id=f"{i:02}"))
+        for distractor in ("matched", "random"):
+            given = given_answers(rows, in_one_split(rows), distractor=distractor, seed=trial)
+            assert len(given.false) == kept_by_comparing_every_pair(rows, distractor == "matched")
+            kept = [row for row in rows if row.example_id in given.false]
+            dropped += len(rows) - len(kept)
+            assert Counter(row.answers[0] for row in kept) == Counter(given.false.values())
+            for row in kept:
+                right = {normalise(a) for other in rows if other.question_id == row.question_id for a in other.answers}
+                false = given.false[row.example_id]
+                assert normalise(false) not in right
+                assert stands(false, row.question) == stands(row.answers[0], row.question)
+            assert given_answers(rows[::-1], in_one_split(rows), distractor=distractor, seed=trial).false == given.false
+    assert dropped > 100
+
+
+def test_6000_rows_take_seconds():
+    rng = random.Random(0)
+    words = [f"{a}{b}" for a in "bcdfghklmnprstvz" for b in ("a", "ero", "in", "ond", "us", "ely", "ick", "orth")]
+    rows = []
+    for i in range(6000):
+        answers = [" ".join(rng.choices(words, k=rng.randint(1, 3))) for _ in range(6)]
+        rows.append(
+            example(f"Who sang the song {i} of {rng.choice(words)}?", f"song {i}", "sang", *answers, example_id=str(i))
+        )
+    split = {row.question_id: SPLITS[i % 3] for i, row in enumerate(rows)}
+    start = time.perf_counter()
+    split_questions(rows)
+    for distractor in ("matched", "random"):
+        assert len(given_answers(rows, split, distractor=distractor).false) > 5900
+    # Two seconds on a free core; comparing every pair took minutes.
+    assert time.perf_counter() - start < 20
+
+
+def test_the_options_that_a_question_names():
+    wanted = {
+        "Who is older Carrie Akre or Shifty Shellshock?": ("carrie akre", "shifty shellshock"),
+        "Which singer is the older: Nate Albert or Rod Stewart?": ("nate albert", "rod stewart"),
+        "Which director, John Lee or Ann Ray, was also a writer?": ("john lee", "ann ray"),
+        "Was Hello Times or the Sea Weekly published first?": ("hello times", "sea weekly"),
+        "Between Bo Ray and Ann Lee, who is older?": ("bo ray", "ann lee"),
+        "Which is colder, steam or ice?": ("steam", "ice"),
+        "Were both Ann Lee and Bo Ray actors?": None,
+        "What color is the sky?": None,
+    }
+    assert {question: named_options(question) for question in wanted} == wanted

@@ -10,6 +10,7 @@ import pytest
 
 from anchorlens.questions.datasets import load_qa
 from anchorlens.questions.example import normalise
+from anchorlens.questions.given import given_answers, split_questions
 
 SETS = ("popqa", "triviaqa", "hotpotqa", "nq")
 # PopQA's templates, written out a second time: the package's own are tested against these rows elsewhere.
@@ -138,17 +139,42 @@ def test_a_comparison_has_one_right_side():
         assert [holds(side, row["answer"]) for side in options(row["question"])].count(True) == 1, row
 
 
-def test_every_comparison_stands_in_both_orders_with_one_answer():
-    """So a model that always names the first (or the second) side is right in exactly half of them."""
+# The word that asks for one side of a comparison, and the one that asks for the other.
+MIRRORED = [
+    {"larger", "smaller"}, {"bigger", "smaller"}, {"heavier", "lighter"}, {"older", "newer"}, {"taller", "shorter"},
+    {"longer", "shorter"}, {"hotter", "colder"}, {"first", "later"},
+]  # fmt: skip
+
+
+def test_every_comparison_has_a_mirror_with_the_same_options_and_the_other_answer():
+    """So each option is right once: it is a false answer of the mirror, and always naming the first side is right in half."""
     pairs = defaultdict(list)
     for row in comparisons():
-        first, second = options(row["question"])
-        pairs[row["question"].rsplit(", ", 1)[0], frozenset({first, second})].append((first, row["answer"]))
+        asked, told = row["question"].rsplit(", ", 1)
+        form, word = asked.rsplit(" ", 1)
+        pairs[form, told].append((word, [holds(side, row["answer"]) for side in options(row["question"])]))
+    assert len(pairs) == 45
     for key, members in pairs.items():
-        assert len(members) == 2, key
-        assert {first for first, _ in members} == key[1] and len({answer for _, answer in members}) == 1, key
-    firsts = sum(holds(options(row["question"])[0], row["answer"]) for row in comparisons())
-    assert 2 * firsts == len(comparisons())
+        assert {word for word, _ in members} in MIRRORED and len(members) == 2, key
+        assert sorted(sides for _, sides in members) == [[False, True], [True, False]], key
+
+
+def test_the_first_side_is_right_about_as_often_whichever_way_a_comparison_asks():
+    """Else "larger" would go with one place and "smaller" with the other."""
+    asks = {"larger", "bigger", "heavier", "older", "taller", "longer", "hotter", "first"}
+    rows = [row for row in comparisons() if row["question"].rsplit(", ", 1)[0].rsplit(" ", 1)[1] in asks]
+    firsts = sum(holds(options(row["question"])[0], row["answer"]) for row in rows)
+    assert len(rows) == 45 and abs(2 * firsts - len(rows)) == 1
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_nearly_every_row_of_a_sample_finds_a_false_answer(name):
+    """Comparisons are not lost: the other option is true in the mirrored question."""
+    rows = load_qa(f"{name}-sample").examples
+    for seed in range(3):
+        given = given_answers(rows, split_questions(rows, seed=seed), seed=seed)
+        assert len(given.false) >= (0.85 if name == "popqa" else 0.93) * len(rows)
+        assert {gone.reason for gone in given.dropped} <= {"no_distractor"}
 
 
 def test_every_popqa_row_has_others_of_its_relation_with_another_answer():

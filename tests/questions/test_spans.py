@@ -38,12 +38,12 @@ CASES = [
     ("Who founded the Bank of England?", "Bank of England", "founded"),
     ("In which city is the Trevi Fountain?", "Trevi Fountain", "city"),
     ("Which planet did William Herschel discover?", "William Herschel", "planet"),
-    ("What was the pre-independence name of Malawi?", "Malawi", "pre-independence name"),
-    ("Who was Henry VIII's second wife?", "Henry VIII", "second wife"),
+    ("What was the pre-war name of Lviv?", "Lviv", "pre-war name"),
+    ("Who was Louis XV's second cousin?", "Louis XV", "second cousin"),
     ("How old was J. R. R. Tolkien when he died?", "J. R. R. Tolkien", "old"),
     ("How many strings has a Russian balalaika?", "Russian balalaika", "strings"),
-    ("La Paz is the administrative capital of which South American country?", "La Paz", "country"),
-    ("Las Vegas is in which US State?", "Las Vegas", "US State"),
+    ("El Alto is the second city of which South American country?", "El Alto", "country"),
+    ("Fort Wayne is in which US State?", "Fort Wayne", "US State"),
     ("The Kilby Awards were named after the man who discovered what effect?", "Kilby Awards", "effect"),
     ("Who was the Vice-President for George Bush?", "George Bush", "Vice-President"),
     ("Which early Bob Dylan album has a gunfighter on it?", "Bob Dylan", "album"),
@@ -52,27 +52,60 @@ CASES = [
     ("Where was Ludwig van Beethoven born?", "Ludwig van Beethoven", "born"),
     ("It sold well. Who wrote Škvorecký's Zbabělci?", "Škvorecký's Zbabělci", "wrote"),
     # then the longest noun-like run
-    ("what is the average height of a chinese man", "chinese man", "average height"),
-    ("who played the middle sister on full house", "middle sister", "played"),
+    ("what is the average weight of a dutch cow", "dutch cow", "average weight"),
+    ("who played the younger brother on half moon", "half moon", "played"),
     ("when did the titanic sink", "titanic", "sink"),
-    ("who was hope brady's mother on days of our lives", "hope brady", "mother"),
+    ("who was joan miller's uncle on nights of our town", "joan miller", "uncle"),
     ("what's the name of the muslim dress", "muslim dress", "name"),
     ("who is the chicago bears quarterback", "chicago bears", "quarterback"),
-    ("who is the first president to be impeached", "first president", "impeached"),
-    ("genre of diary of a wimpy kid", "diary of a wimpy kid", "genre"),
-    ("Atychiphobia is the irrational fear of what?", "Atychiphobia", "irrational fear"),
+    ("who is the first judge to be arrested", "first judge", "arrested"),
+    ("genre of diary of a small thief", "diary of a small thief", "genre"),
+    ("Nyctophobia is the lasting fear of what?", "Nyctophobia", "lasting fear"),
     # comparisons: one contiguous segment
     ("Which is larger, Russia or Belgium?", "Russia or Belgium", "larger"),
     ("which is bigger, mars or the earth", "mars or the earth", "bigger"),
-    ("Which genus has more species, Bactris and Epigaea?", "Bactris and Epigaea", "genus"),
+    ("Which genus has more species, Acer and Betula?", "Acer and Betula", "genus"),
     ("Which came first, 'Jaws' or 'Alien'?", "Jaws' or 'Alien", "came"),
     ("Who was born first, Ann Lee or Jo Ray?", "Ann Lee or Jo Ray", "born"),
     # commands and yes/no questions
     ("Name the capital city of the Canadian Province of Alberta?", "Canadian Province of Alberta", "capital city"),
-    ("Are Mike Bryan and Ray Ruffels both tennis players?", "Mike Bryan and Ray Ruffels", "tennis players"),
-    ("Are both Jonathan Marray and Wayne Black British?", "Jonathan Marray and Wayne Black", "British"),
+    ("Are Ann Ray and Ivy Dunn both chess players?", "Ann Ray and Ivy Dunn", "chess players"),
+    ("Are both Jonas Marlow and Wendy Black British?", "Jonas Marlow and Wendy Black", "British"),
     # a definition has a subject and nothing that is asked of it
     ("What is a ganglion?", "ganglion", None),
+    # questions without names: the segments that grammar marks
+    ("when did salt of the earth come out", "salt of the earth", "come"),
+    ("how many seasons of under the dome are there", "under the dome", "seasons"),
+    ("who plays the butler in how to rob a bank", "how to rob a bank", "plays"),
+    ("who starred in the movie salt and pepper", "salt and pepper", "starred"),
+    ("who sings i will wait for you originally", "i will wait for you", "sings"),
+    ("what is the name of the cook in pride and glory", "pride and glory", "name"),
+    ("who was the mother on how we met", "how we met", "mother"),
+    ("when was the last time norwich won the cup", "norwich", "won"),
+    ("which bone is also called the kneecap", "kneecap", "bone"),
+    ("where do the oslo vikings have spring training", "oslo vikings", "spring training"),
+    ("marmots are native to which continent", "marmots", "continent"),
+    ("what does the spleen do in the body", "spleen", "do"),
+    # a name of one capital opens a statement; a list, a place with its region and a nickname are one segment
+    ("Mainz is the capital of which region of Germany?", "Mainz", "region"),
+    ("Lee Ray, the sister of Ann Ray, wrote which opera?", "Lee Ray", "opera"),
+    ("Ashes in the Rain is a drama by which writer?", "Ashes in the Rain", "writer"),
+    ("Who directed the films Jaws, Munich and Lincoln?", "Jaws, Munich and Lincoln", "directed"),
+    ("Which poet was born in Salem, Oregon?", "Salem, Oregon", "poet"),
+    ('Who married Ann "Dot" Lee in Bath?', 'Ann "Dot" Lee', "married"),
+    ("Who wrote Murder in the Rectory?", "Murder in the Rectory", "wrote"),
+    ("Which director, Ann Lee or Jo Ray, is also a writer?", "Ann Lee or Jo Ray", "director"),
+    ("Are Pete Mango and Kirk Terzian older?", "Pete Mango and Kirk Terzian", "older"),
+    # what qualifies a name or a noun is no subject
+    ("Where was Leeds United striker Bob Ray born?", "Bob Ray", "born"),
+    ("What is the motto of the US state of Ohio?", "Ohio", "motto"),
+    ("Which South Korean film stars Kim Lee?", "Kim Lee", "film"),
+    ("When was the poet who wrote Kim born?", "Kim", "born"),
+    # capitals that say nothing
+    ("WHO WROTE EMMA?", "EMMA", "WROTE"),
+    ("WHICH BAND SANG 'HELP'?", "HELP", "BAND"),
+    ("Who Wrote Emma?", "Emma", "Wrote"),
+    ("Que Sera Sera was sung by which actress?", "Que Sera Sera", "actress"),
     ("", None, None),
     ("???", None, None),
     ("who is he", None, None),
@@ -121,7 +154,24 @@ def test_any_text_gives_nothing_or_two_disjoint_segments(question):
     assert subject is not None or asked is None
 
 
-@pytest.mark.parametrize("unit", ["A ", "'", '"', "' '", "x's ", "Who of "])
+UNITS = [
+    "A ",
+    "'",
+    '"',
+    "' '",
+    "x's ",
+    "Who of ",
+    "time of ",
+    "go to ",
+    "Bob, ",
+    "Al and ",
+    "have ",
+    "the movie go ",
+    'B "A" C ',
+]
+
+
+@pytest.mark.parametrize("unit", UNITS)
 def test_long_questions_take_no_quadratic_time(unit):
     def seconds(n):
         text = ("Who wrote Emma? " + unit * n)[:n]
@@ -133,6 +183,24 @@ def test_long_questions_take_no_quadratic_time(unit):
     seconds(1_000)
     # Ten times the length: linear is 10x, quadratic 100x; the floor keeps the clock's noise out.
     assert seconds(10_000) < 50 * max(seconds(1_000), 0.005)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "¿Quién escribió Don Quijote?",
+        "Кто написал «Анну Каренину»?",
+        "किसने गोदान लिखा?",
+        "Wer hat Faust geschrieben?",
+        "Quelle est la capitale de la France ?",
+        "何が好きですか",
+    ],
+)
+def test_questions_in_other_languages_are_dropped_and_say_so(question):
+    assert rule_spans(question) == (None, None)
+    assert span_finder("rules").find(record(question), "row 1").reason == "not_english"
+    half = span_finder("auto").find(record(question, subject_span=(len(question) - 3, len(question) - 1)), "row 1")
+    assert (half.property, half.reason) == (None, "not_english")
 
 
 def test_a_2000_character_question_keeps_its_segments():
@@ -255,18 +323,23 @@ def test_popqa_subj_that_repeats_the_property_stays_in_its_slot():
         ({"subject_span": (0, 6), "property_text": "wrote"}, "row 7: subject 'Who wr' and property 'wrote' overlap"),
     ],
 )
-def test_wrong_annotations_are_errors(fields, message):
-    with pytest.raises(SpanError, match=re.escape(message)):
-        span_finder("auto").find(record("Who wrote Bob Bob?", **fields), "row 7")
+def test_wrong_annotations_are_a_reason_to_drop_the_row(fields, message):
+    found = span_finder("auto").find(record("Who wrote Bob Bob?", **fields), "row 7")
+    assert (found.subject, found.property, found.reason) == (None, None, "bad_annotation")
+    assert found.detail.startswith(message)
 
 
 @pytest.mark.parametrize("mode", ["auto", "annotation"])
 @pytest.mark.parametrize("name", ["subject", "property"])
 def test_one_annotated_span_is_checked_like_two(mode, name):
-    with pytest.raises(
-        SpanError, match=re.escape(f"row 7: {name} span [0, 400] does not lie in its question of 18 characters")
-    ):
-        span_finder(mode).find(record("Who wrote Bob Bob?", **{f"{name}_span": (0, 400)}), "row 7")
+    found = span_finder(mode).find(record("Who wrote Bob Bob?", **{f"{name}_span": (0, 400)}), "row 7")
+    assert found.reason == "bad_annotation"
+    assert found.detail.startswith(f"row 7: {name} span [0, 400] does not lie in its question of 18 characters")
+
+
+def test_rules_read_no_annotation():
+    found = span_finder("rules").find(record("Who wrote Emma?", subject_span=(0, 400), fault="row 1: broken"), "row 1")
+    assert words("Who wrote Emma?", found) == ("Emma", "wrote", "rules")
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,19 @@
-"""Samples of rows that fall into pathways, with the flips beside ΔP."""
+"""Samples of rows that fall into pathways, with the flips beside ΔP; and what is made of them."""
 
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.metrics import roc_auc_score
 
+from anchorlens.protocols.knockout.protocol import PROTOCOL
 from anchorlens.questions.example import Span
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import Answer, RowTokenizer
-from anchorlens.results.pathways import pathway_samples
+from anchorlens.results.pathways import PathwayResult, pathway_samples
+from anchorlens.runs.schema import EFFECT_COLUMNS, SAMPLE_COLUMNS
+from anchorlens.statistics import contrasts
+from anchorlens.statistics.contrasts import Arm
+from anchorlens.statistics.delta import delta_p, flipped
 from anchorlens.statistics.pathways import Measured
 from tests.questions.make import capital
 from tests.tokenizers_small import small_tokenizer
@@ -59,3 +66,99 @@ def test_flips_are_a_quantity_of_their_own(rows):
     assert flips["donor_id"].tolist() == ["d1", "d2", "d2"]
     assert flips[["logp_before", "logp_after", "logit_diff_before", "logit_diff_after"]].isna().all(axis=None)
     assert frame.dtypes["logp_before"] == np.float64
+
+
+N_QUESTIONS, LAYERS = 30, (3, 7, 9)
+
+
+def result_of(own, other, *, pair=None, shuffled=(), readout="probe"):
+    """A knockout of made log-odds [layer row]: clean, cut and placebo; ``shuffled``: what each draw of a placebo probe reads."""
+    label = np.tile([0, 1], N_QUESTIONS)
+    names = [f"r{i:02d}" for i in range(2 * N_QUESTIONS)]
+    questions = np.repeat([f"q{i:02d}" for i in range(N_QUESTIONS)], 2)
+    p = [1 / (1 + np.exp(-x)) for x in (own[0], own[1], other)]
+    arms = [("none", "", p[0], p[1]), ("matched", "", p[0], p[1]), ("random_tokens", "", p[0], p[2])]
+    arms += [
+        ("shuffled_labels", f"draw {i}", *(1 / (1 + np.exp(-x)) for x in pairs)) for i, pairs in enumerate(shuffled, start=1)
+    ]
+    frames = []
+    for control, donor, before, after in arms:
+        flips = flipped(before, after)
+        for at, layer in enumerate(LAYERS):
+            frames.append(
+                pd.DataFrame(
+                    {
+                        "example_id": names, "question_id": questions, "anchor": "question", "layer": layer, "donor_id": donor,
+                        "control": control, "quantity": "p", "value_before": before[at], "value_after": after[at],
+                        "delta_p": delta_p(before[at], after[at], label.astype(float), "confidence"), "trivial": False,
+                        "pathway": np.where(flips[at], "Q-Anchored", "A-Anchored"),
+                    }
+                )
+            )  # fmt: skip
+    samples = (
+        pd.concat(frames).reindex(columns=list(SAMPLE_COLUMNS)).assign(run_id="r", model="m", dataset="d", protocol="knockout")
+    )
+    examples = pd.DataFrame({"example_id": names, "question_id": questions, "role": "base", "label": label, "drop_reason": ""})
+    examples["pair_text"] = np.nan if pair is None else pair
+    text = {"auc": 0.5, "ci_low": 0.4, "ci_high": 0.6}
+    told = None if pair is None else {"auc": 0.8, "ci_low": 0.7, "ci_high": 0.9}
+    record = {
+        "config": {"anchors": ["question"], "layers": list(LAYERS), "n_resamples": 300, "seed": 0, "delta_kind": "confidence",
+                   "readout": readout, "placebos": True},
+        "probe": {"k_star": 7, "text_only": text, "pair_text": told},
+        "model": {"name": "m"}, "data": {"name": "d"},
+    }  # fmt: skip
+    made = PathwayResult.make(PROTOCOL, samples, examples, record, "r")
+    assert isinstance(made, PathwayResult)
+    return made, label
+
+
+def erased(seed=0):
+    """Log-odds of which the truth's part is cut, and the placebo's, which only disturb."""
+    rng = np.random.default_rng(seed)
+    truth = 1.5 * (2 * np.tile([0, 1], N_QUESTIONS) - 1)
+    clean = truth + rng.normal(size=(3, 60))
+    return (clean, clean - truth + 0.3 * rng.normal(size=(3, 60))), clean + 0.3 * rng.normal(size=(3, 60))
+
+
+def test_effects_are_the_contrasts_of_the_samples_with_both_bands():
+    own, other = erased()
+    result, label = result_of(own, other)
+    effects = result.effects()
+    assert tuple(effects.columns) == EFFECT_COLUMNS
+    assert set(effects["anchor"]) == {"question"}
+    p = [1 / (1 + np.exp(-x)) for x in (own[0], own[1], other)]
+    wanted = contrasts.delta_all(Arm(p[0], p[1]), Arm(p[0], p[2]), label.astype(float), "confidence", result.draws)
+    shown = effects[(effects["quantity"] == "delta_all") & (effects["control"] == "random_tokens")]
+    np.testing.assert_allclose(shown["value"], wanted.value)
+    assert (shown["sim_low"] <= shown["ci_low"]).all()
+    assert set(effects["quantity"]) == {
+        "delta_all", "flip_rate", "auc_drop", "own_change", "gap", "placebo_gap", "gap_difference", "auc", "auc_knocked_out",
+    }  # fmt: skip
+    assert "is specific to the row" in result.verdict
+    (summary,) = result.summary().to_dict("records")
+    assert summary["delta_all"] == pytest.approx(wanted.value[1])
+    assert summary["layer"] == 7
+    assert "effect" not in " ".join(summary)
+
+
+def test_what_the_probe_tells_beyond_the_text_is_paired_by_question():
+    own, other = erased()
+    label = np.tile([0.0, 1.0], N_QUESTIONS)
+    result, _ = result_of(own, other, pair=np.where(np.arange(60) % 5 == 0, 0.5, label))
+    fact = result.facts(7)["auc_beyond_text", "none"]
+    text = roc_auc_score(label, np.where(np.arange(60) % 5 == 0, 0.5, label))
+    assert fact.value == pytest.approx(result.facts(7)["auc", "none"].value - text)
+    assert result.verdict.startswith("Beware: question and answer as text reach AUC 0.80")
+    asked, _ = result_of(own, other, pair=label, readout="p_true")
+    assert asked.facts(7)["auc_beyond_text", "none"].value == pytest.approx(asked.facts(7)["auc", "none"].value - 1)
+
+
+def test_draws_of_a_placebo_probe_are_averaged_and_widen_the_interval():
+    rng = np.random.default_rng(2)
+    own, other = erased()
+    draws = [(rng.normal(size=(3, 60)), 0.5 * rng.normal(size=(3, 60))) for _ in range(5)]
+    each = [result_of(own, other, shuffled=[one])[0].groups()["shuffled_labels"]["All"] for one in draws]
+    together = result_of(own, other, shuffled=draws)[0].groups()["shuffled_labels"]["All"]
+    np.testing.assert_allclose(together.mean, np.mean([one.mean for one in each], axis=0))
+    assert (together.draws.std(0) > np.mean([one.draws.std(0) for one in each], axis=0)).all()

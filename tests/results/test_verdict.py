@@ -3,85 +3,140 @@
 import pandas as pd
 import pytest
 
-from anchorlens.results.verdict import knockout_verdict
+from anchorlens.results.facts import FEW, Fact, aligned, listed_and, ranges
+from anchorlens.results.verdict import knockout_verdict, layers_standing
 
 NAN = float("nan")
+FOUND = {
+    ("auc", "none"): (0.91, 0.85, 0.97), ("auc_knocked_out", "matched"): (0.54, 0.44, 0.64),
+    ("auc_knocked_out", "random_tokens"): (0.9, 0.84, 0.96), ("delta_all", "random_tokens"): (-25.7, -31.4, -20.2),
+    ("flip_rate", "random_tokens"): (31.0, 22.0, 40.0), ("auc_drop", "random_tokens"): (-0.365, -0.448, -0.28),
+    ("own_change", "matched"): (-16.5, -21.5, -11.8), ("own_change", "random_tokens"): (-1.1, -2.9, 0.8),
+}  # fmt: skip
+OPEN = {
+    ("delta_all", "random_tokens"): (-1.0, -5.0, 3.0), ("flip_rate", "random_tokens"): (1.0, -6.0, 8.0),
+    ("auc_drop", "random_tokens"): (-0.01, -0.09, 0.07),
+}  # fmt: skip
 
 
-def said(facts, *, readout="probe", placebos=True, kind="confidence", text=(0.5, 0.45, 0.55), answers="given"):
-    base = {
-        ("auc", "none"): (0.8, 0.7, 0.9), ("auc_knocked_out", "none"): (0.6, 0.5, 0.7), ("gap", "none"): (-40, -45, -35),
-        ("gap", "matched"): (-30, -35, -25), ("placebo_gap", "random_tokens"): (-10, -15, -5),
-        ("effect", "random_tokens"): (-20, -25, -15), ("placebo_gap", "shuffled_labels"): (-8, -9, -7),
-        ("effect", "shuffled_labels"): (-32, -35, -30), ("placebo_gap", "cross_fold"): (-12, -15, -9),
-        ("effect", "cross_fold"): (-28, -30, -25),
-    } | facts  # fmt: skip
-    effects = pd.DataFrame(
-        [(q, c, 7, *v) for (q, c), v in base.items() if v is not None],
-        columns=["quantity", "control", "layer", "value", "ci_low", "ci_high"],
-    )
-    curves = pd.DataFrame(
-        [("Q-Anchored", -45.0, 9), ("A-Anchored", -5.0, 11), ("All", -20.0, 20)], columns=["pathway", "delta_p", "n"]
-    ).assign(layer=7, control="none")
+def frame(facts, *, layers=(7,), n=60, wider=1.0):
+    """Effects that are the same at every layer; the simultaneous band reaches ``wider`` times as far as the pointwise one."""
+    rows = [
+        (q, c, layer, v, low, high, v - wider * (v - low), v + wider * (high - v), n)
+        for layer in layers
+        for (q, c), (v, low, high) in facts.items()
+    ]
+    columns = ["quantity", "control", "layer", "value", "ci_low", "ci_high", "sim_low", "sim_high", "n"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def said(changed=None, *, readout="probe", placebos=True, kind="confidence", text=None, pair=None, n=60, wider=1.0):
+    facts = {key: value for key, value in (FOUND | (changed or {})).items() if value is not None}
+    as_text = {"auc": 0.5, "ci_low": 0.44, "ci_high": 0.56}
     record = {
-        "config": {"readout": readout, "placebos": placebos, "delta_kind": kind, "edges": "question -> later", "mode": "mask",
-                   "answers": answers},
-        "probe": {"k_star": 7 if readout == "probe" else None, "text_only": {"auc": text[0], "ci_low": text[1], "ci_high": text[2]}},
-    }  # fmt: skip
-    return knockout_verdict(record, 7, curves, effects)
+        "config": {"readout": readout, "placebos": placebos, "delta_kind": kind},
+        "probe": {"k_star": 7 if readout == "probe" else None, "text_only": text or as_text, "pair_text": pair or as_text},
+    }
+    return knockout_verdict(record, 7, frame(facts, n=n, wider=wider))
 
 
-def test_an_effect_beyond_every_control():
-    text = said({})
-    assert "tells true from false answers at k* = 7 with AUC 0.80 [0.70, 0.90]" in text
-    assert "The gap between Q and A is -40.0 [-45.0, -35.0] points (-30.0 [-35.0, -25.0] with as many E_Q tokens cut" in text
-    assert "The effect stands beyond every control at this layer." in text
-    assert "Layers with signal where the gap exceeds that of other question tokens: 7 (1 of 1)." in text
-    assert "A-Anchored means 'did not flip'" in text
-    assert "'did not flip'" not in said({}, answers="generated")
+def test_the_finding_stands_first_then_a_table_then_the_layers():
+    first, *rest = said().splitlines()
+    assert first == (
+        "At k* = 7 the effect of cutting E_Q stands beyond that of other question tokens and is specific to the row (AUC 0.91; "
+        "E_Q cut 0.54, others cut 0.90)."
+    )
+    assert [line.split()[0] for line in rest[:4]] == ["delta_all", "flip_rate", "auc_drop", "own_change"]
+    assert "-25.7  [-31.4, -20.2]" in rest[0]
+    assert rest[4] == "Layers where it stands, bands over all layers: 7."
+    assert len(rest) == 5
 
 
 @pytest.mark.parametrize(
-    ("facts", "end"),
+    "changed",
+    [None, OPEN, OPEN | {("own_change", "matched"): (-1, -3, 1)}, {("auc_drop", "random_tokens"): (-0.01, -0.1, 0.1)}],
+)
+def test_at_most_ninety_words_with_every_warning(changed):
+    leak = {"auc": 0.66, "ci_low": 0.6, "ci_high": 0.71}
+    text = said({**(changed or {}), ("auc_beyond_text", "none"): (0.2, 0.1, 0.3)}, pair=leak)
+    assert text.startswith(
+        "Beware: question and answer as text reach AUC 0.66 [0.60, 0.71]; the probe's AUC lies +0.20 [+0.10, +0.30] beyond it."
+    )
+    assert len(text.split()) <= 90, text
+
+
+def test_what_is_open_is_said_with_what_the_data_allow_and_never_as_none():
+    text = said(OPEN | {("own_change", "matched"): (-1.0, -3.0, 1.0)})
+    assert text.startswith("At k* = 7 no effect of cutting E_Q beyond other question tokens is shown")
+    assert "Layers where it stands, bands over all layers: none shown." in text
+    assert text.splitlines()[-1] == "open: not shown; the data allow the whole interval."
+    assert text.count("  open") == 4
+    assert "there is no" not in text.lower()
+
+
+def test_contrasts_that_do_not_agree_are_named():
+    text = said({("auc_drop", "random_tokens"): (-0.01, -0.1, 0.1)})
+    assert "delta_all and flip_rate stand beyond other question tokens, auc_drop not" in text
+    alone = said({key: OPEN[key] for key in (("delta_all", "random_tokens"), ("auc_drop", "random_tokens"))})
+    assert "flip_rate stands beyond other question tokens, delta_all and auc_drop not" in alone
+
+
+def test_disturbance_is_not_called_the_rows_own():
+    assert "; that it is more than disturbance is not shown (" in said({("own_change", "matched"): (-0.5, -2.0, 1.0)})
+
+
+def test_an_effect_of_the_other_side_is_not_one():
+    text = said({("delta_all", "random_tokens"): (9.0, 5.0, 13.0)})
+    assert "flip_rate and auc_drop stand beyond other question tokens, delta_all not" in text
+    assert "[+5.0, +13.0]" in text
+    assert text.count("reversed") == 1
+
+
+def test_layers_are_named_by_the_band_over_all_layers_alone():
+    assert "bands over all layers: none shown" in said(wider=9.0)
+    facts = frame(FOUND, layers=(1, 2, 5))
+    facts.loc[(facts["layer"] == 5) & (facts["quantity"] == "flip_rate"), "sim_low"] = -1.0
+    assert layers_standing(facts) == {1, 2}
+    assert layers_standing(frame(FOUND, n=FEW - 1)) == set()
+
+
+@pytest.mark.parametrize(
+    ("changed", "how", "end"),
     [
-        ({("effect", "random_tokens"): (-1, -5, 3)}, "it does not stand beyond random_tokens."),
-        ({("placebo_gap", "cross_fold"): (-1, -5, 3)}, "it does not stand beyond cross_fold."),
-        (
-            {("effect", "random_tokens"): (-1, -5, 3), ("effect", "shuffled_labels"): (-1, -5, 3),
-             ("placebo_gap", "cross_fold"): (-1, -5, 3)},
-            "There is no effect beyond the controls at this layer.",
-        ),
-        (
-            {("placebo_gap", "shuffled_labels"): (NAN, NAN, NAN), ("effect", "shuffled_labels"): (NAN, NAN, NAN)},
-            "stands beyond every control that could be measured (shuffled_labels could not)",
-        ),
-        (
-            {("placebo_gap", "random_tokens"): None, ("effect", "random_tokens"): None, ("gap", "matched"): None},
-            "stands beyond every control that could be measured (random_tokens could not)",
-        ),
-        ({("gap", "none"): (NAN, NAN, NAN)}, "One of the groups is empty"),
+        ({("auc", "none"): (0.55, 0.45, 0.65)}, {}, "at k* = 7 no signal of the probe is shown, AUC 0.55 [0.45, 0.65]."),
+        ({("auc", "none"): (NAN, NAN, NAN)}, {}, "lack true or false answers, so the probe has no AUC."),
+        ({}, {"kind": "signed"}, "true and false answers move against each other."),
+        ({}, {"placebos": False}, "no placebo was measured, so it is not known what any other cut does."),
+        ({}, {"n": 9}, "cut and placebo can be compared in 9 questions, and 10 are needed."),
+        ({("delta_all", "random_tokens"): None}, {}, "cut and placebo can be compared in 0 questions, and 10 are needed."),
     ],
-)  # fmt: skip
-def test_what_does_not_stand_is_named(facts, end):
-    text = said(facts)
-    assert end in text
+)
+def test_where_nothing_can_be_claimed_nothing_is(changed, how, end):
+    text = said(changed, **how)
+    assert text.startswith("Nothing is claimed")
+    assert text.endswith(end)
     assert "nan" not in text
 
 
-def test_without_signal_no_claim():
-    text = said({("auc", "none"): (0.55, 0.45, 0.65)})
-    assert "shows no signal at k* = 7: AUC 0.55 [0.45, 0.65]" in text
-    assert "No claim about pathways is made" in text
-    assert "effect" not in text
-    missing = said({("auc", "none"): (NAN, NAN, NAN)})
-    assert "no AUC can be computed" in missing
-    assert "reaches 0.5" not in missing
+def test_the_models_own_word_has_no_own_change_and_no_k_star():
+    text = said({("own_change", "matched"): None, ("own_change", "random_tokens"): None}, readout="p_true")
+    assert text.startswith("At layer 7 the effect of cutting E_Q stands beyond that of other question tokens (AUC")
+    assert "own_change" not in text
+    assert "k*" not in text
 
 
-def test_other_kinds_leaks_and_missing_placebos_are_said():
-    assert "made for delta_kind='confidence' alone; this sweep has 'signed'" in said({}, kind="signed")
-    assert "Beware: a classifier that sees the answer's text alone reaches AUC 0.70" in said({}, text=(0.7, 0.6, 0.8))
-    assert "No placebo was measured" in said({}, placebos=False)
-    alone = said({}, readout="p_true")
-    assert "P(True) tells true from false" in alone
-    assert "shuffled" not in alone
+def test_text_that_tells_is_said_before_anything_else():
+    text = said(text={"auc": 0.7, "ci_low": 0.6, "ci_high": 0.8})
+    assert text.startswith("Beware: the answer's text alone reaches AUC 0.70 [0.60, 0.80].")
+    both = said(text={"auc": 0.7, "ci_low": 0.6, "ci_high": 0.8}, pair={"auc": 0.8, "ci_low": 0.7, "ci_high": 0.9})
+    assert "answer's text alone" not in both
+
+
+def test_small_words():
+    assert ranges([0, 1, 2, 7]) == "0-2, 7"
+    assert ranges([]) == ""
+    assert listed_and(["a"]) == "a"
+    assert listed_and(["a", "b", "c"]) == "a, b and c"
+    assert aligned([("a", "bb"), ("ccc", "d")]) == "  a    bb\n  ccc  d"
+    assert Fact(-0.001, -0.1, 0.2, -1, 1, 5).said() == "0.0 [-0.1, +0.2]"
+    assert not Fact(NAN, NAN, NAN, NAN, NAN, 0).off_zero

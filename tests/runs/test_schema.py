@@ -3,15 +3,25 @@
 import pandas as pd
 import pytest
 
-from anchorlens.runs.schema import CURVE_COLUMNS, READABLE, SAMPLE_COLUMNS, SCHEMA_VERSION, of_today
+from anchorlens.runs.schema import (
+    CURVE_COLUMNS,
+    READABLE,
+    SAMPLE_COLUMNS,
+    SCHEMA_VERSION,
+    SETTINGS,
+    SLOT_TYPES,
+    of_today,
+    settings_of,
+)
 
 
 def test_this_version_is_readable():
-    assert READABLE[-1] == SCHEMA_VERSION == 4
+    assert READABLE[-1] == SCHEMA_VERSION == 5
 
 
 def old_samples(protocol, site):
-    left = [c for c in SAMPLE_COLUMNS if c not in ("quantity", "probe_site", "value_before", "value_after")]
+    later = ("quantity", "probe_site", "value_before", "value_after", *SETTINGS, *SLOT_TYPES)
+    left = [c for c in SAMPLE_COLUMNS if c not in later]
     row = dict.fromkeys(left, 0) | {"protocol": protocol, "site": site, "p_before": 0.5, "p_after": 0.25}
     return pd.DataFrame([row])
 
@@ -31,10 +41,21 @@ def test_samples(protocol, site, wanted):
     pd.testing.assert_frame_equal(of_today(frame), frame)
 
 
-@pytest.mark.parametrize("lacks", [(), ("noise_floor",)])
+@pytest.mark.parametrize("lacks", [(), ("noise_floor", "sim_low", "sim_high", "null_short", *SETTINGS)])
 def test_curves(lacks):
     left = [c for c in CURVE_COLUMNS if c not in ("quantity", "probe_site", *lacks)]
-    frame = of_today(pd.DataFrame([dict.fromkeys(left, 0) | {"protocol": "knockout", "site": "resid_post", "p_before": 0.5}]))
-    assert list(frame.columns) == [c for c in CURVE_COLUMNS if c not in lacks]
+    row = (
+        dict.fromkeys(left, 0) | dict.fromkeys(SETTINGS, "") | {"protocol": "knockout", "site": "resid_post", "p_before": 0.5}
+    )
+    frame = of_today(pd.DataFrame([{name: row[name] for name in left}]))
+    assert tuple(frame.columns) == CURVE_COLUMNS
+    assert frame[["noise_floor", "sim_low"]].isna().all(axis=None) == bool(lacks)
+    assert frame["prompt"].tolist() == [""]
     (row,) = frame.to_dict("records")
     assert (row["site"], row["probe_site"], row["quantity"], row["p_before"]) == ("", "resid_post", "p", 0.5)
+
+
+def test_settings_that_a_protocol_does_not_have_are_empty():
+    assert settings_of({"delta_kind": "probability", "prompt": "qa", "known_only": False, "answers": "given"}) == {
+        "prompt": "qa", "answers": "", "distractor": "", "split": "", "known_only": "False",
+    }  # fmt: skip

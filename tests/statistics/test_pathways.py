@@ -1,10 +1,10 @@
-"""Pathways: the selection effect of a probe at chance, and effects that placebos take away or leave."""
+"""Pathways: the selection effect of a probe at chance, and gaps, which describe it."""
 
 import numpy as np
 import pytest
 
 from anchorlens.statistics.delta import delta_p, flipped
-from anchorlens.statistics.pathways import ALL, A, Q, effects_frame, group_curves
+from anchorlens.statistics.pathways import ALL, A, Q, gaps, group_curves, quantity_frame
 from anchorlens.statistics.resamples import Resamples
 
 
@@ -27,32 +27,48 @@ def test_a_probe_at_chance_draws_q_far_below_a_and_the_placebo_takes_it_away():
     real, placebo = curves_of(*chance(1), ids), curves_of(*chance(2), ids)
     assert (real[Q].mean < -20).all()
     assert (abs(real[A].mean) < 10).all()
-    frame = effects_frame({"none": real, "matched": real, "random_tokens": placebo}, [0, 1, 2])
-    gap = frame[(frame["quantity"] == "gap") & (frame["control"] == "none")]
-    effect = frame[frame["quantity"] == "effect"]
+    found = {
+        (name, control): estimate
+        for name, control, estimate in gaps({"none": real, "matched": real, "random_tokens": placebo})
+    }
+    gap = quantity_frame([0, 1, 2], "gap", "none", found["gap", "none"])
     assert (gap["ci_high"] < -15).all()
-    assert ((effect["ci_low"] < 0) & (effect["ci_high"] > 0)).all()
+    difference = quantity_frame([0, 1, 2], "gap_difference", "random_tokens", found["gap_difference", "random_tokens"])
+    assert ((difference["ci_low"] < 0) & (difference["ci_high"] > 0)).all()
+    assert (difference["sim_low"] <= difference["ci_low"]).all()
 
 
-def test_a_real_effect_is_left():
-    """The true knockout sends half of the rows to the other side for good; the placebo is noise."""
+def test_a_gap_difference_is_deaf_to_how_many_flip():
+    """The cut flips half of the rows, the placebo a few: the gaps are alike, and that is why no claim rests on them."""
+    ids = [f"q{i}" for i in range(400)]
+    before = np.full((1, 400), 0.8)
+    cut, placebo = before.copy(), before.copy()
+    cut[:, :200], placebo[:, :10] = 0.3, 0.3
+    found = gaps(
+        {name: curves_of(before, after, ids) for name, after in (("none", cut), ("matched", cut), ("random_tokens", placebo))}
+    )
+    (difference,) = [estimate for name, _, estimate in found if name == "gap_difference"]
+    assert difference.value[0] == pytest.approx(0)
+
+
+def test_the_cross_fold_gap_and_what_selection_made_of_the_gap_have_names_of_their_own():
     ids = [f"q{i}" for i in range(400)]
     before, after = chance(1)
-    strong = after.copy()
-    strong[:, :200] = 1 - before[:, :200]
-    frame = effects_frame(
-        {
-            "none": curves_of(before, strong, ids),
-            "matched": curves_of(before, strong, ids),
-            "random_tokens": curves_of(*chance(2), ids),
-        },
-        [0, 1, 2],
+    other = flipped(*chance(3))
+    names = {
+        (name, control): estimate
+        for name, control, estimate in gaps(
+            {"none": curves_of(before, after, ids), "cross_fold": curves_of(before, after, ids, other),
+             "shuffled_labels": curves_of(*chance(5), ids)}
+        )
+    }  # fmt: skip
+    assert set(names) == {
+        ("gap", "none"), ("cross_fold_gap", "cross_fold"), ("placebo_gap", "shuffled_labels"),
+        ("gap_difference", "shuffled_labels"), ("selection", "cross_fold"),
+    }  # fmt: skip
+    np.testing.assert_allclose(
+        names["selection", "cross_fold"].value, names["gap", "none"].value - names["cross_fold_gap", "cross_fold"].value
     )
-    effect = frame[frame["quantity"] == "effect"]
-    assert (effect["ci_high"] < -2).all()
-    real = frame[(frame["quantity"] == "gap") & (frame["control"] == "matched")]["value"].to_numpy()
-    other = frame[frame["quantity"] == "placebo_gap"]["value"].to_numpy()
-    np.testing.assert_allclose(effect["value"], real - other)
 
 
 def test_groups_against_plain_means_with_missing_rows_and_an_empty_group():

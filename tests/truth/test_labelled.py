@@ -4,12 +4,13 @@ import pytest
 
 import anchorlens as al
 from anchorlens.errors import LeakError
-from anchorlens.questions.example import Span
+from anchorlens.questions.example import Span, normalise
 from anchorlens.questions.given import given_answers, split_questions
 from anchorlens.questions.prompts import QAPrompt
-from anchorlens.questions.tokens import Answer, RowTokenizer
+from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer
 from anchorlens.truth.labelled import TruthRows
 from anchorlens.truth.text_baseline import text_only
+from anchorlens.vocabulary import SPLITS
 from tests.truth.rows import rows_of
 
 
@@ -40,3 +41,41 @@ def test_planted_distractors_across_splits_are_caught_by_name(tiny_model, data):
     # Balanced strings teach the text-only classifier nothing; drawn across splits they do (inverted: below 0.5).
     assert text_only(clean, n_resamples=100, seed=0)["auc"] == pytest.approx(0.5, abs=0.02)
     assert text_only(planted, n_resamples=100, seed=0)["ci_high"] < 0.5
+
+
+def test_every_input_is_tokenised_once_however_often_the_answers_are_permuted(tiny_model, monkeypatch):
+    """Rows that cannot be made leave in rounds; what was made in an earlier round is not made again."""
+    data = al.load_qa("popqa-sample", limit=90)
+    made: list[tuple[str, str]] = []
+    row = RowTokenizer.row
+
+    def counted(self, example, answer=None, row_id=None):
+        made.append((str(row_id), answer.text))
+        if answer.label and len(answer.text) > 12:
+            raise RowDropped("too_long", "for this test")
+        return row(self, example, answer, row_id)
+
+    monkeypatch.setattr(RowTokenizer, "row", counted)
+    rows = rows_of(tiny_model("llama"), data)
+    assert {gone.reason for gone in rows.dropped} >= {"too_long"}
+    assert len(set(made)) == len(made)
+    rows.check_balance()
+    # A failed row leaves with its true answer, so that strings stay balanced.
+    assert all(labels == [0, 1] for labels in _labels_by_example(rows).values())
+
+
+def _labels_by_example(rows):
+    found = {}
+    for row in rows.rows:
+        found.setdefault(row.example.example_id, []).append(row.answer.label)
+    return found
+
+
+@pytest.mark.parametrize("distractor", ["matched", "random"])
+def test_an_answer_stands_in_its_question_as_often_true_as_false_in_every_split(tiny_model, distractor):
+    rows = rows_of(tiny_model("llama"), al.load_qa("hotpotqa-sample"), distractor=distractor)
+    told = {(split, label): 0 for split in SPLITS for label in (0, 1)}
+    for row, split in zip(rows.rows, rows.split, strict=True):
+        told[split, row.answer.label] += f" {normalise(row.answer.text)} " in f" {normalise(row.question)} "
+    assert all(told[split, 0] == told[split, 1] for split in SPLITS)
+    assert sum(told.values()) == 2 * 90

@@ -1,6 +1,7 @@
 """Truth probes: scikit-learn's optimum, what they refuse, what they keep on disk."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from anchorlens.errors import InputError, LeakError
+from anchorlens.truth import penalties
 from anchorlens.truth.probes import LayerProbes, TruthProbe, fit_layers
 
 
@@ -123,7 +125,129 @@ def test_saved_as_safetensors_and_json_and_read_back_exactly(layered, tmp_path):
         again.predict(states, ids)
     record = json.loads((tmp_path / "p" / "probes.json").read_text())
     (tmp_path / "p" / "probes.json").write_text(json.dumps({**record, "format_version": 9}))
-    with pytest.raises(InputError, match="probes of format 9"):
+    with pytest.raises(
+        InputError, match="probes of format 9, this anchorlens reads 1 and 2. Read them with the version that wrote"
+    ):
         LayerProbes.load(tmp_path / "p")
     with pytest.raises(InputError, match="holds no probes"):
         LayerProbes.load(tmp_path)
+
+
+def with_scores(scored):
+    """Probes of which nothing matters but their validation AUC and its standard error."""
+    x, y, ids = made(5, d=3)
+    probes = {}
+    for layer, (auc, error) in scored.items():
+        probes[layer] = TruthProbe().fit(x, y, question_ids=ids)
+        probes[layer].validation_auc_, probes[layer].validation_auc_se_ = auc, error
+    return LayerProbes(probes)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("scored", "k_star"),
+    [
+        ({0: (0.6, 0.2), 1: (0.86, 0.2), 2: (0.9, 0.05), 3: (0.88, 0.05)}, 1),  # the error is that of the best layer
+        ({0: (0.6, 0.2), 1: (0.84, 0.2), 2: (0.9, 0.05), 3: (0.88, 0.05)}, 2),
+        ({4: (0.8, 0.1), 9: (0.9, NAN)}, 9),  # no standard error is known: the best
+        ({4: (0.9, NAN), 9: (0.9, NAN)}, 4),
+        ({4: (NAN, NAN), 9: (0.7, 0.1)}, 9),
+    ],
+)
+def test_k_star_is_the_lowest_layer_within_one_standard_error_of_the_best(scored, k_star):
+    assert with_scores(scored).best_layer == k_star
+
+
+def test_without_any_validation_auc_there_is_no_k_star():
+    with pytest.raises(InputError, match="the validation split lacks one of the labels. Take more questions"):
+        _ = with_scores({0: (NAN, NAN)}).best_layer
+
+
+def test_the_standard_error_is_that_of_whole_questions_drawn_again():
+    x, y, ids = made(60)
+    held = made(25, seed=1, prefix="v", strength=0.8)
+    probe = TruthProbe().fit(x, y, question_ids=ids, validation=held)
+    p, rng, aucs = probe.predict_proba(held[0], held[2], allow_seen=True)[:, 1], np.random.default_rng(5), []
+    for _ in range(2000):
+        rows = np.concatenate([[2 * q, 2 * q + 1] for q in rng.integers(25, size=25)])
+        aucs.append(roc_auc_score(held[1][rows], p[rows]))
+    assert probe.validation_auc_ < 0.95
+    assert probe.validation_auc_se_ == pytest.approx(np.std(aucs), rel=0.1)
+    perfect = TruthProbe().fit(x, y, question_ids=ids, validation=made(25, seed=1, prefix="v", strength=200.0))
+    assert perfect.validation_auc_ == 1
+    inside = 25.5 / 26  # no resample differs: half the spread of 25 comparisons, half a question from 1
+    assert perfect.validation_auc_se_ == pytest.approx(0.5 * (inside * (1 - inside) / 25) ** 0.5)
+
+
+def test_probes_of_before_the_standard_error_can_still_be_read(layered, tmp_path):
+    probes, states, _, ids, _ = layered
+    folder = probes.save(tmp_path / "p")
+    record = json.loads((folder / "probes.json").read_text())
+    del record["k_star_over_seeds"]
+    for facts in record["layers"].values():
+        facts |= {"penalties": [0.001, 0.1]}
+        del facts["validation_auc_se"], facts["converged"]
+    (folder / "probes.json").write_text(json.dumps(record | {"format_version": 1}))
+    old = LayerProbes.load(folder)
+    np.testing.assert_array_equal(old.predict(states, ids, allow_seen=True), probes.predict(states, ids, allow_seen=True))
+    assert np.isnan(old.probes[7].validation_auc_se_)
+    assert (old.best_layer, old.k_star_over_seeds, old.probes[7].penalties) == (7, (), (0.001, 0.1))
+    again = LayerProbes.load(old.save(tmp_path / "q"))
+    assert again.best_layer == 7
+    assert np.isnan(again.probes[3].validation_auc_se_)
+
+
+class Endless(LogisticRegression):
+    """A solver that says it came to no end."""
+
+    def fit(self, *data):
+        super().fit(*data)
+        self.n_iter_ = np.array([self.max_iter])
+        return self
+
+
+def warned_of(call):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        call()
+    return [str(w.message) for w in told]
+
+
+def test_one_warning_names_all_layers_whose_solver_found_no_end(layered, monkeypatch):
+    probes, states, y, ids, split = layered
+    monkeypatch.setattr(penalties, "LogisticRegression", Endless)
+    (told,) = warned_of(lambda: fit_layers([3, 7], states, y, ids, split))
+    assert told.startswith("The solver of the probes at layers 3, 7 did not converge")
+    assert warned_of(lambda: fit_layers([3, 7], states, y, ids, split, like=probes)) == []
+
+
+def test_a_layer_with_signal_whose_penalty_is_the_last_that_may_be_tried_is_named(layered, monkeypatch):
+    probes, states, y, ids, split = layered
+    assert warned_of(lambda: fit_layers([3, 7], states, y, ids, split)) == []
+    last = tuple(c for c in penalties.GRID if c <= probes.probes[7].C_)
+    for module in (penalties, "anchorlens.truth.probes"):
+        name = module if isinstance(module, str) else module.__name__
+        monkeypatch.setattr(f"{name}.GRID", last)
+    (told,) = warned_of(lambda: fit_layers([3, 7], states, y, ids, split))
+    assert f"The best penalty of the probes at layers 7 is the last that is tried (C = 1e-08 to {last[-1]:g})" in told
+
+
+def test_a_probe_times_a_factor_is_as_right_and_more_confident(layered):
+    probe, states, ids = layered[0].probes[7], layered[1], layered[3]
+    x = states[1].numpy()
+    twice = probe.times(2.0)
+    np.testing.assert_allclose(
+        twice.decision_function(x, ids, allow_seen=True), 2 * probe.decision_function(x, ids, allow_seen=True)
+    )
+    assert twice.train_questions_ == probe.train_questions_
+
+
+def test_rows_by_number_are_those_rows(layered):
+    """One that stands there twice counts twice."""
+    probes, states, y, ids, split = layered
+    where = [0, 1, 0, 1, *range(2, len(ids))]
+    own = fit_layers([3, 7], states, y[where], [ids[i] for i in where], [split[i] for i in where], like=probes, where=where)
+    copied = fit_layers([3, 7], states[:, where], y[where], [ids[i] for i in where], [split[i] for i in where], like=probes)
+    assert own.fingerprint == copied.fingerprint != probes.fingerprint

@@ -1,26 +1,18 @@
 """What an answer-only sweep shows: contrasts with the control, one row of numbers, and words."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from anchorlens.protocols.answer_only.inputs import OTHER
-from anchorlens.results.pathways import PathwayResult
+from anchorlens.results.facts import FEW, Fact
+from anchorlens.results.pathways import PathwayResult, auc_frames
+from anchorlens.results.verdict import beware
 from anchorlens.runs.schema import FLIP, P
+from anchorlens.statistics.contrasts import Estimate, mean_of
 from anchorlens.statistics.pathways import ALL, A, Q, quantity_frame
-
-# Questions that a group needs before anything is said of it.
-_ENOUGH = 10
-
-
-class Fact(NamedTuple):
-    """A value with its interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 def contrasts(result: PathwayResult) -> pd.DataFrame:
@@ -31,14 +23,13 @@ def contrasts(result: PathwayResult) -> pd.DataFrame:
     and exactly one of them flips. So with balanced answers ``delta_all`` and ``flip_rate`` lie near 0 for any two inputs that carry
     no label; ``p_after`` tells such inputs apart.
     """
-    frames: list[pd.DataFrame] = []
+    found: list[tuple[str, str, Estimate]] = []
     for name, quantity in (("delta_all", P), ("flip_rate", FLIP), ("p_after", P)):
         own, other = (result.tables(quantity)[control] for control in ("none", OTHER))
         gap = 100 * (own.after - other.after) if name == "p_after" else own.delta - other.delta
-        frames.append(quantity_frame(result.layers, name, OTHER, *result.draws.means(gap.T, ~np.isnan(gap.T))))
-    # The control has the clean AUC of the measurement: they share the clean input.
-    aucs = [frame[(frame["quantity"] != "auc") | (frame["control"] == "none")] for frame in result.auc_frames()]
-    return result.named([*frames, *(frame for frame in aucs if len(frame))])
+        found.append((name, OTHER, mean_of(gap, result.draws)))
+    frames = [quantity_frame(result.layers, *one) for one in found]
+    return pd.concat([*frames, *auc_frames(result)], ignore_index=True).assign(anchor=result.anchors[0])
 
 
 def summary(result: PathwayResult) -> pd.DataFrame:
@@ -48,7 +39,7 @@ def summary(result: PathwayResult) -> pd.DataFrame:
 
 def _numbers(result: PathwayResult) -> dict[str, Any]:
     layer = result.shown_layer
-    at, by = result.layers.index(layer), _facts(result, layer)
+    at, by = result.layers.index(layer), result.facts(layer)
     record: dict[str, Any] = {
         "model": result.model, "dataset": result.dataset, "layer": layer, "auc": by["auc", "none"].value,
         "auc_answer_only": by["auc_knocked_out", "none"].value,
@@ -72,17 +63,19 @@ def _numbers(result: PathwayResult) -> dict[str, Any]:
 
 def words(result: PathwayResult) -> str:
     """One paragraph: what the missing question does and a wrong one does not, then what only describes."""
-    here, by = _numbers(result), _facts(result, result.shown_layer)
+    here, by = _numbers(result), result.facts(result.shown_layer)
     given = result.record["config"]["answers"] == "given"
-    if here["n_all"] < _ENOUGH:
-        return f"Nothing is said: {here['n_all']} questions were measured, and {_ENOUGH} are needed."
-    parts = [] if by["auc", "none"].low > 0.5 else ["No signal: nothing here speaks of truth."]
+    if here["n_all"] < FEW:
+        return f"Nothing is said: {here['n_all']} questions were measured, and {FEW} are needed."
+    leak = beware(result.record["probe"], by)
+    parts = [leak] if leak else []
+    parts += [] if by["auc", "none"].low > 0.5 else ["No signal: nothing here speaks of truth."]
     parts.append(_finding(by["p_after", OTHER], here))
     delta = by["delta_all", OTHER]
-    said = f"Mean ΔP {here['all']:+.1f} against {here[f'all_{OTHER}']:+.1f} ({_said(delta)})"
+    said = f"Mean ΔP {here['all']:+.1f} against {here[f'all_{OTHER}']:+.1f} ({delta.said()})"
     said += f", flips {here['flips']:.0f} against {here[f'flips_{OTHER}']:.0f} %"
     parts.append(said + (": in balanced answers predicted right, both follow from the clean P." if given else "."))
-    if min(here["n_q"], here["n_a"]) >= _ENOUGH:
+    if min(here["n_q"], here["n_a"]) >= FEW:
         groups = f"{Q} {here['q']:+.1f} (n {here['n_q']}), {A} {here['a']:+.1f} (n {here['n_a']})"
         parts.append(f"By pathway (selected by a flip): {groups}.")
     return " ".join([*parts, _check(by, given=given)])
@@ -94,29 +87,18 @@ def _finding(fact: Fact, here: Mapping[str, Any]) -> str:
         f"At k* = {here['layer']} P(hallucination) is {here['p_before']:.2f} clean, {here['p_after']:.2f} without a question and "
         f"{here[f'p_after_{OTHER}']:.2f} after another row's"
     )
-    if fact.low <= 0 <= fact.high:
-        return f"{means}: a difference is not shown; the data allow {fact.low:+.1f} .. {fact.high:+.1f} points."
-    return f"{means}: difference {_said(fact)} points."
-
-
-def _said(fact: Fact) -> str:
-    """A difference with its interval, in points."""
-    return f"{fact.value:+.1f} [{fact.low:+.1f}, {fact.high:+.1f}]"
+    if not fact.off_zero:
+        return f"{means}: a difference is not shown; the data allow {fact.allows()} points."
+    return f"{means}: difference {fact.said()} points."
 
 
 def _check(by: Mapping[tuple[str, str], Fact], *, given: bool) -> str:
     """AUC before and after; that of the answer alone is a check where given answers are balanced."""
     clean, alone = by["auc", "none"], by["auc_knocked_out", "none"]
-    said = f"AUC {clean.value:.2f}, answer only {alone.value:.2f} [{alone.low:.2f}, {alone.high:.2f}]"
+    said = f"AUC {clean.value:.2f}, answer only {alone.said(2, sign=False)}"
     if not (alone.low > 0.5 or alone.high < 0.5):
         return f"{said}."
     return f"{said}: beware, it excludes 0.5" + (" although answers are balanced." if given else ": the answer alone tells.")
-
-
-def _facts(result: PathwayResult, layer: int) -> dict[tuple[str, str], Fact]:
-    effects = result.effects()
-    here = effects.loc[effects["layer"] == layer, ["quantity", "control", "value", "ci_low", "ci_high"]]
-    return {(quantity, control): Fact(*numbers) for quantity, control, *numbers in here.itertuples(index=False)}
 
 
 __all__ = ["contrasts", "summary", "words"]

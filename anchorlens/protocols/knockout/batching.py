@@ -9,6 +9,7 @@ from anchorlens.engine.select import Engine
 from anchorlens.protocols.knockout.measuring import PreparedKnockout, RowUnit
 from anchorlens.protocols.knockout.spec import Knockout
 from anchorlens.protocols.truth_probing import Room, TruthPlan, by_length
+from anchorlens.truth.fitted import DRAWS
 
 
 def plan_knockout(engine: Engine, ready: PreparedKnockout, spec: Knockout) -> TruthPlan:
@@ -22,8 +23,9 @@ def plan_knockout(engine: Engine, ready: PreparedKnockout, spec: Knockout) -> Tr
     everywhere = spec.readout == "probe" and not spec.window
     lanes = 1 if everywhere else 1 + len(ready.layers)
     n_test = len(ready.test)
-    # Every placebo has rows of its own in the table.
-    cells = n_test * len(ready.layers) * (5 if spec.placebos else 1)
+    # Every variant and every placebo probe has rows of its own in the table.
+    probed = DRAWS + 1 if spec.placebos and spec.readout == "probe" else 0
+    cells = n_test * len(ready.layers) * (len(ready.variants) + probed)
     room = Room.of(engine, ready, spec, cells, probed=spec.readout == "probe")
     size, test_size = room.rows(width), room.cut_rows(width, lanes)
     rest = [] if spec.readout == "p_true" else ready.truth.of("train", "validation")

@@ -16,13 +16,14 @@ from anchorlens.engine.interventions import CutBatch, window_layers
 from anchorlens.engine.knockout import cut_edges
 from anchorlens.engine.plan import halves
 from anchorlens.engine.select import Engine
-from anchorlens.protocols.knockout.cut_tokens import VARIANTS, RowCuts
+from anchorlens.protocols.knockout.cut_tokens import SAME_AS, VARIANTS, RowCuts
 from anchorlens.protocols.knockout.spec import Knockout
 from anchorlens.protocols.truth_probing import PreparedTruth
 from anchorlens.questions.tokens import TokenRow, pad_rows
 from anchorlens.statistics.delta import flipped
-from anchorlens.statistics.pathways import MATCHED, Measured
+from anchorlens.statistics.pathways import Measured
 from anchorlens.truth.asked import truth_reader
+from anchorlens.truth.fitted import SHUFFLED
 
 Array = npt.NDArray[np.float64]
 OnWork = Callable[[float], object]
@@ -52,10 +53,7 @@ class PreparedKnockout(PreparedTruth):
 
     def members(self, tests: Sequence[int], variant: str) -> list[int]:
         """The rows in which a variant needs a pass of its own; ``matched`` is often the same cut as ``none``."""
-        own = [j for j in tests if variant in self.cuts[j].sources]
-        if variant == MATCHED:
-            return [j for j in own if self.cuts[j].sources[MATCHED] != self.cuts[j].sources["none"]]
-        return own
+        return [j for j in tests if self.cuts[j].own_pass(variant)]
 
     def sources(self, test: int, variant: str) -> tuple[int, ...]:
         """What a variant cuts off in a row; nothing where it needs no pass of its own."""
@@ -115,14 +113,13 @@ def _batch(
     )
 
 
-def _fill_matched(ready: PreparedKnockout, tests: Sequence[int], tables: Mapping[str, Array]) -> None:
-    """Rows whose ``matched`` cut is their ``none`` cut needed no second pass; tables are [... test]."""
-    if MATCHED not in tables:
-        return
-    for place, j in enumerate(tests):
-        sources = ready.cuts[j].sources
-        if MATCHED in sources and sources[MATCHED] == sources["none"]:
-            tables[MATCHED][..., place] = tables["none"][..., place]
+def _fill_copies(ready: PreparedKnockout, tests: Sequence[int], tables: Mapping[str, Array]) -> None:
+    """Rows in which a variant cuts what one before it cuts needed no second pass; tables are [... test]."""
+    for variant in (v for v in VARIANTS if v in tables and v in SAME_AS):
+        for place, j in enumerate(tests):
+            cuts = ready.cuts[j]
+            if variant in cuts.sources and not cuts.own_pass(variant):
+                tables[variant][..., place] = tables[SAME_AS[variant]][..., place]
 
 
 class _Probed:
@@ -151,8 +148,10 @@ class _Probed:
         before = {name: probes.predict(runs[0], self.ids) for name, probes in self.sets.items()}
         cut = dict(zip(own, runs[1:], strict=True))
         n = len(self.tests)
-        after = {name: {v: np.full((len(self.layers), n), np.nan) for v in variants} for name in self.sets}
-        whole = {name: {v: np.full(n, np.nan) for v in variants} for name in self.sets}
+        # The probes of placebos are asked about the measured cut alone.
+        read = {name: variants if name == "none" else ["none"] for name in self.sets}
+        after = {name: {v: np.full((len(self.layers), n), np.nan) for v in used} for name, used in read.items()}
+        whole = {name: {v: np.full(n, np.nan) for v in used} for name, used in read.items()}
         for variant in variants:
             members = self.ready.members(self.tests, variant)
             if not members:
@@ -161,14 +160,16 @@ class _Probed:
             ids = [self.ids[place] for place in places]
             points, full = self._points(members, variant, cut[variant][:, places] if variant in cut else None)
             for name, probes in self.sets.items():
+                if variant not in read[name]:
+                    continue
                 for i, states in enumerate(points):
                     if states is not None:
                         probe = probes.probes[self.layers[self.reads[i]]]
                         after[name][variant][i, places] = probe.predict_proba(states.numpy(), ids)[:, 1]
                 whole[name][variant][places] = probes.probes[self.k].predict_proba(full.numpy(), ids)[:, 1]
         for name in self.sets:
-            _fill_matched(self.ready, self.tests, after[name])
-            _fill_matched(self.ready, self.tests, whole[name])
+            _fill_copies(self.ready, self.tests, after[name])
+            _fill_copies(self.ready, self.tests, whole[name])
         return self._controls(variants, before, after, whole)
 
     def _controls(
@@ -183,9 +184,10 @@ class _Probed:
             return np.broadcast_to(flipped(before[name][self.at], whole[name][variant]), start[name].shape)
 
         measured = [Measured(v, start["none"], after["none"][v], flips(v, "none")) for v in variants]
-        if "shuffled_labels" in self.sets:
-            name = "shuffled_labels"
-            measured.append(Measured(name, start[name], after[name]["none"], flips("none", name)))
+        for name in (name for name in self.sets if name.startswith(SHUFFLED)):
+            draw = f"draw {name.rpartition('_')[2]}"
+            donors = (draw,) * len(self.tests)
+            measured.append(Measured(SHUFFLED, start[name], after[name]["none"], flips("none", name), donors))
         if "fold_b" in self.sets:
             measured.append(Measured("cross_fold", start["fold_b"], after["fold_b"]["none"], flips("none", "fold_a")))
         return measured
@@ -238,8 +240,8 @@ def _asked(engine: Engine, ready: PreparedKnockout, spec: Knockout, unit: RowUni
             places = [tests.index(j) for j in members]
             whole[variant][places] = values[1, places]
             after[variant][np.ix_(measured_at, places)] = values[2:, places]
-    _fill_matched(ready, tests, after)
-    _fill_matched(ready, tests, whole)
+    _fill_copies(ready, tests, after)
+    _fill_copies(ready, tests, whole)
     measured: list[Measured] = []
     for variant in variants:
         per_layer = spec.split == "per_layer"

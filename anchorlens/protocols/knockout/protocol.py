@@ -15,7 +15,7 @@ from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.driver import short_way
 from anchorlens.protocols.knockout.batching import plan_knockout
-from anchorlens.protocols.knockout.cut_tokens import RANDOM, row_cuts
+from anchorlens.protocols.knockout.cut_tokens import RANDOM, named_positions, row_cuts
 from anchorlens.protocols.knockout.measuring import PreparedKnockout, RowUnit, measured_rows
 from anchorlens.protocols.knockout.spec import Knockout
 from anchorlens.protocols.plug import Bench, OnWork, Plan
@@ -23,7 +23,7 @@ from anchorlens.protocols.truth_probing import TruthPlan, TruthProtocol, fitted_
 from anchorlens.questions.example import Dropped
 from anchorlens.questions.tokenised import drop
 from anchorlens.questions.tokens import TokenRow
-from anchorlens.results.pathways import PathwayResult, gap_contrasts, pathway_samples, pathway_summary
+from anchorlens.results.pathways import PathwayResult, cut_contrasts, pathway_samples, pathway_summary
 from anchorlens.results.verdict import knockout_verdict
 
 
@@ -45,7 +45,13 @@ class KnockoutProtocol(TruthProtocol[Knockout, PreparedKnockout]):
         """See :class:`SweepProtocol`."""
         truth, dropped = labelled_rows(bench, spec)
         test = tuple(range(len(truth.rows)) if spec.readout == "p_true" else truth.of("test"))
-        cuts = tuple(row_cuts(truth.rows[i], spec.edges, spec.seed, placebos=spec.placebos) for i in test)
+        cuts = tuple(
+            row_cuts(
+                truth.rows[i], spec.edges, spec.seed, placebos=spec.placebos, sides=spec.placebo_sides,
+                named=named_positions(truth.rows[i], bench.tokenizer),
+            )
+            for i in test
+        )  # fmt: skip
         uncut = tuple(_no_edge(truth.rows[i]) for i, cut in zip(test, cuts, strict=True) if not cut.sources)
         if len(uncut) == len(cuts):
             raise InputError(
@@ -128,8 +134,8 @@ class KnockoutProtocol(TruthProtocol[Knockout, PreparedKnockout]):
         return {"inputs": inputs, "donor_ids": {}, "positions": where}
 
     def contrasts(self, result: PathwayResult) -> pd.DataFrame:
-        """At each layer ``auc`` and ``auc_knocked_out``, ``gap``, ``placebo_gap`` and ``effect`` (gap less placebo gap)."""
-        return gap_contrasts(result)
+        """At each layer the contrasts that are claimed, AUCs and text baselines, and the gaps that describe the picture."""
+        return cut_contrasts(result)
 
     def summary(self, result: PathwayResult) -> pd.DataFrame:
         """What stands at k*, in one row."""
@@ -137,7 +143,7 @@ class KnockoutProtocol(TruthProtocol[Knockout, PreparedKnockout]):
 
     def words(self, result: PathwayResult) -> str:
         """What stands beyond the controls, and what does not."""
-        return knockout_verdict(result.record, result.shown_layer, result.curves(controls=True), result.effects())
+        return knockout_verdict(result.record, result.shown_layer, result.effects())
 
     def settings(self, result: PathwayResult) -> str:
         """See :class:`SweepProtocol`."""
@@ -149,24 +155,29 @@ class KnockoutProtocol(TruthProtocol[Knockout, PreparedKnockout]):
         )
 
     def table(self, results: Sequence[PathwayResult]) -> tuple[str, pd.DataFrame]:
-        """AUC, groups and effects at k*."""
+        """AUCs, contrasts and pathways at k*."""
         found = pd.concat([self.summary(result) for result in results], ignore_index=True)
         empty = pd.Series(float("nan"), index=found.index)
 
         def shown(name: str, form: str) -> pd.Series:
             return found.get(name, empty).map(lambda v: "-" if pd.isna(v) else form.format(v))
 
+        def contrast(name: str, digits: int) -> pd.Series:
+            ends = found[[name, f"{name}_low", f"{name}_high"]].itertuples(index=False, name=None)
+            form = f"{{:+.{digits}f}} [{{:+.{digits}f}}, {{:+.{digits}f}}]"
+            return pd.Series(["-" if pd.isna(v[0]) else form.format(*v) for v in ends], index=found.index)
+
         table = pd.DataFrame(
             {
                 "model": found["model"], "data set": found["dataset"], "layer": found["layer"], "AUC": shown("auc", "{:.2f}"),
-                "cut": shown("auc_knocked_out", "{:.2f}"), "text only": shown("text_only_auc", "{:.2f}"),
+                "E_Q cut": shown("auc_cut", "{:.2f}"), "others cut": shown("auc_placebo", "{:.2f}"),
+                "pair text": shown("pair_text_auc", "{:.2f}"), "delta_all": contrast("delta_all", 1),
+                "flip_rate": contrast("flip_rate", 1), "auc_drop": contrast("auc_drop", 2), "own_change": contrast("own_change", 1),
                 "Q (n)": shown("q", "{:+.1f}") + " (" + found["n_q"].map(str) + ")",
-                "A (n)": shown("a", "{:+.1f}") + " (" + found["n_a"].map(str) + ")", "All": shown("all", "{:+.1f}"),
-                "matched": shown("gap_matched", "{:+.1f}"), "placebo": shown("gap_random_tokens", "{:+.1f}"),
-                "effect": shown("effect_random_tokens", "{:+.1f}"),
+                "A (n)": shown("a", "{:+.1f}") + " (" + found["n_a"].map(str) + ")",
             }
         )  # fmt: skip
-        title = "Knockout at k*, ΔP in percentage points. AUC: clean, cut, text alone. Effect = matched gap less placebo gap"
+        title = "Knockout at k*: AUC, contrasts of E_Q's cut with that of other question tokens (95 %), then the pathways (selected)"
         return title, table
 
 

@@ -60,6 +60,11 @@ class Knockout(TruthSpecification):
         "Pathways by the flip at k* (fixed), or at each layer by the flip there (per_layer).",
     )
     placebos: bool = argument(True, Switch("", off="--no-placebos"), "Measure the placebo splits too.")
+    placebo_sides: bool = argument(
+        True, Switch("", off="--no-placebo-sides"),
+        "Cut the placebo's tokens before and after the source apart, too (random_before, random_after): what stands after it has "
+        "already read it. Takes about a quarter of the sweep's time.",
+    )  # fmt: skip
 
     @property
     def anchor(self) -> str:

@@ -4,36 +4,19 @@ No group is chosen by the outcome, so ``delta_all`` and ``flip_rate`` are free o
 a flip of the same clean P that ΔP starts from, so their gap is description.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from anchorlens.protocols.knockout.cut_tokens import RANDOM
-from anchorlens.results.pathways import PathwayResult
+from anchorlens.results.pathways import PathwayResult, auc_frames
 from anchorlens.runs.schema import FLIP
-from anchorlens.statistics.pathways import ALL, MATCHED, A, Q, effects_frame, quantity_frame
-from anchorlens.statistics.resamples import Resamples
+from anchorlens.statistics.bands import Band
+from anchorlens.statistics.contrasts import Estimate, mean_of
+from anchorlens.statistics.pathways import ALL, MATCHED, A, Q, band_frame, gaps, quantity_frame
 
-Array = npt.NDArray[np.float64]
 _GROUPS = ((Q, "q"), (A, "a"), (ALL, "all"))
-
-
-def paired(layers: Sequence[int], quantity: str, own: Array, other: Array, draws: Resamples) -> pd.DataFrame:
-    """Mean difference over the rows that have both, at each layer, with its percentile interval.
-
-    Args:
-        layers: Layers.
-        quantity: Its name.
-        own: [layer row]; NaN where there is none.
-        other: What it is compared with, [layer row].
-        draws: Resamples over the questions of the rows.
-    """
-    gap = own - other
-    mean, many, n = draws.means(gap.T, ~np.isnan(gap).T)
-    return quantity_frame(layers, quantity, RANDOM, mean, many, n)
 
 
 def patch_contrasts(result: PathwayResult) -> pd.DataFrame:
@@ -45,28 +28,32 @@ def patch_contrasts(result: PathwayResult) -> pd.DataFrame:
         ``placebo_gap``; ``auc`` of the clean probe, over all test rows where the measured ones have one label, else with
         ``auc_knocked_out`` under every control.
     """
-    draws, p, flips = result.draws, result.tables(), result.tables(FLIP)
-    frames: list[pd.DataFrame] = []
+    p, flips = result.tables(), result.tables(FLIP)
+    found: list[tuple[str, str, Estimate]] = []
     if RANDOM in p:
-        frames.append(paired(result.layers, "delta_all", p[MATCHED].delta, p[RANDOM].delta, draws))
-        frames.append(paired(result.layers, "flip_rate", flips[MATCHED].delta, flips[RANDOM].delta, draws))
+        # Flips were averaged over donors, each counted on its own: they cannot be taken from the mean P.
+        found += [
+            (name, RANDOM, mean_of(tables[MATCHED].delta - tables[RANDOM].delta, result.draws))
+            for name, tables in (("delta_all", p), ("flip_rate", flips))
+        ]
     for control, table in flips.items():
         name = "flip_rate_random" if control == RANDOM else "flip_rate_patched"
-        mean, many, n = draws.means(table.delta.T, ~np.isnan(table.delta).T)
-        frames.append(quantity_frame(result.layers, name, control, mean, many, n))
-    gaps = effects_frame(result.groups(), result.layers)
-    frames.append(gaps[gaps["quantity"] != "effect"])
-    frames += result.auc_frames() if len(set(result.labels)) == 2 else [_test_auc(result)]
-    return result.named(frames)
+        found.append((name, control, mean_of(table.delta, result.draws)))
+    found += [one for one in gaps(result.groups()) if one[0] != "gap_difference"]
+    frames = [quantity_frame(result.layers, *one) for one in found]
+    frames += auc_frames(result) if len(set(result.labels)) == 2 else [_test_auc(result)]
+    return pd.concat(frames, ignore_index=True).assign(anchor=result.anchors[0])
 
 
 def _test_auc(result: PathwayResult) -> pd.DataFrame:
     """AUC of the clean probe over all test rows, as the record has it."""
     said = result.record["probe"]["test_auc"]
     rows = [[np.nan if v is None else v for v in said["layers"][str(layer)]] for layer in result.layers]
-    value, low, high = np.array(rows, dtype=np.float64).T
-    columns = {"layer": list(result.layers), "quantity": "auc", "control": "none", "value": value}
-    return pd.DataFrame({**columns, "ci_low": low, "ci_high": high, "n": int(said["questions"])})
+    # A run of version 4 has no bands over all layers.
+    ends = np.array([[*row, *[np.nan] * (5 - len(row))] for row in rows], dtype=np.float64).T
+    value, low, high, sim_low, sim_high = ends
+    n = np.full(len(rows), int(said["questions"]), dtype=np.int64)
+    return band_frame(result.layers, "auc", "none", Band(value, low, high, sim_low, sim_high, n))
 
 
 def patch_summary(result: PathwayResult) -> pd.DataFrame:
@@ -91,4 +78,4 @@ def patch_summary(result: PathwayResult) -> pd.DataFrame:
     return pd.DataFrame([record])
 
 
-__all__ = ["paired", "patch_contrasts", "patch_summary"]
+__all__ = ["patch_contrasts", "patch_summary"]

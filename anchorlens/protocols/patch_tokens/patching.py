@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from anchorlens.protocols.knockout.cut_tokens import RANDOM, row_cuts
+from anchorlens.protocols.knockout.cut_tokens import RANDOM, named_positions, row_cuts
 from anchorlens.questions.donors import DonorLike, DonorPicker
 from anchorlens.questions.example import Dropped, normalise
 from anchorlens.questions.tokenised import drop
@@ -131,7 +131,8 @@ class Patcher:
         inputs, replaced = {"none": whole}, {"none": changed}
         rng = random.Random(f"{self.seed}:patch:{whole.row_id}")
         # The placebo's tokens are those of the knockout of the same seed.
-        placebo = row_cuts(row, "question -> later", self.seed, placebos=True).sources.get(RANDOM, ())
+        named = named_positions(row, self.tokenizer)
+        placebo = row_cuts(row, "question -> later", self.seed, placebos=True, named=named).sources.get(RANDOM, ())
         n = min(len(changed), len(placebo))
         swapped = self._tokens(row, donor, sorted(rng.sample(placebo, n)), rng)
         if swapped:

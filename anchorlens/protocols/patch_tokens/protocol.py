@@ -27,9 +27,10 @@ from anchorlens.questions.example import Dropped
 from anchorlens.questions.tokenised import drop, make_rows
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.results.pathways import PathwayResult
-from anchorlens.runs.provenance import no_nan
+from anchorlens.statistics.bands import auc_band
+from anchorlens.statistics.contrasts import auc_of
 from anchorlens.statistics.pathways import MATCHED
-from anchorlens.statistics.resamples import Resamples, interval
+from anchorlens.statistics.resamples import Resamples
 
 
 class PatchProtocol(TruthProtocol[PatchTokens, PreparedPatches]):
@@ -208,11 +209,10 @@ def _test_auc(ready: PreparedPatches, spec: PatchTokens) -> dict[str, Any]:
     rows = [ready.row(j) for j in range(len(ready.test))]
     labels = np.array([row.answer.label for row in rows], dtype=np.float64)
     draws = Resamples.of([row.example.question_id for row in rows], n_resamples=spec.n_resamples, seed=spec.seed)
-    layers: dict[str, list[float | None]] = {}
-    for layer, p in zip(ready.layers, ready.clean, strict=True):
-        auc, many = draws.aucs(p, labels)
-        low, high = interval(many[:, None], np.array([True]))
-        layers[str(layer)] = list(no_nan({"auc": auc, "low": float(low[0]), "high": float(high[0])}).values())
+    found = auc_of(ready.clean, labels, draws)
+    made = auc_band(found.value, found.draws, found.n)
+    ends = zip(made.value, made.low, made.high, made.sim_low, made.sim_high, strict=True)
+    layers = {str(k): [None if v != v else float(v) for v in five] for k, five in zip(ready.layers, ends, strict=True)}
     return {"layers": layers, "questions": draws.weights.shape[1]}
 
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
+from anchorlens.engine.generate import is_right
 from anchorlens.engine.interventions import AnchorSwap, Slots, SwapBatch
 from anchorlens.engine.readouts import Reader
 from anchorlens.engine.reference import capture
@@ -14,6 +16,43 @@ from anchorlens.questions.tokenised import drop
 from anchorlens.questions.tokens import RowDropped, RowTokenizer, TokenRow, pad_rows
 
 NULL = "null"
+
+
+@runtime_checkable
+class Picker(Protocol):
+    """What finds the donors of a row."""
+
+    def pick(self, base: TokenRow) -> Sequence[TokenRow]:
+        """They, best-mixed first."""
+        ...
+
+
+@dataclass(frozen=True)
+class TrueToOthers(DonorPicker):
+    """A picker that takes no donor whose answer, false for its own question, is right for the base's."""
+
+    def _eligible(self, base: TokenRow, row: TokenRow) -> bool:
+        right = is_right(row.answer.exact.of(row.answer.text), base.example.answers)
+        return not right and super()._eligible(base, row)
+
+
+class SameLabelPicker:
+    """Donors of truth readouts: rows whose answer is true where the base's is true, and false where it is false.
+
+    So base and donor differ in the question and in the words of the answer, not in whether the answer is true: what is swapped is
+    the content. With true donors for every row, ΔP of false rows would mix the loss of their content with a gain of truth.
+
+    Args:
+        pool: Rows with either label.
+        make: A picker of some rows.
+    """
+
+    def __init__(self, pool: Sequence[TokenRow], make: Callable[[tuple[TokenRow, ...]], Picker]) -> None:
+        self.of = {label: make(tuple(row for row in pool if row.answer.label == label)) for label in (0, 1)}
+
+    def pick(self, base: TokenRow) -> Sequence[TokenRow]:
+        """The donors of one row."""
+        return self.of[base.answer.label].pick(base)
 
 
 @dataclass(frozen=True)
@@ -35,7 +74,7 @@ class Pair:
         target: The input that is changed: the base, or for denoising the corrupt input.
         source: The input whose streams are put there; None where streams are a statistic.
         donor: The donor row, None where streams are a statistic.
-        donor_id: Its id, or the statistic's name.
+        donor_id: Its row's id, or the statistic's name.
         placements: Anchors and their nulls.
     """
 
@@ -50,6 +89,23 @@ class Pair:
     def has_null(self) -> bool:
         """Whether this pair also measures the null."""
         return any(p.control == NULL for p in self.placements)
+
+    @property
+    def site_differs(self) -> bool | None:
+        """Whether the answer is predicted from another token than in the input whose streams are put there; None without one."""
+        return None if self.source is None else not self.same_tokens("answer_site")
+
+    def same_tokens(self, anchor: str) -> bool:
+        """Whether the anchor's slots hold the same tokens in both inputs: then the streams that enter block 0 are the same."""
+        own = next((p for p in self.placements if (p.anchor, p.control) == (anchor, "none")), None)
+        if self.source is None:
+            return False
+        to, by = (own.target, own.source) if own is not None else (row.positions[anchor] for row in (self.target, self.source))
+        return [self.target.ids[i] for i in to] == [self.source.ids[i] for i in by]
+
+    def slots(self, anchor: str, control: str) -> int | None:
+        """Positions that are changed; None where this is not measured."""
+        return next((len(p.target) for p in self.placements if (p.anchor, p.control) == (anchor, control)), None)
 
 
 @dataclass(frozen=True)
@@ -77,19 +133,28 @@ class PairMaker:
         direction: ``noising`` or ``denoising``.
         align: See :func:`~anchorlens.questions.donors.pair_positions`.
         null_donors: How many donors of each row also measure the null.
+        null: Where it lies, see :func:`~anchorlens.questions.donors.null_positions`.
         seed: Draws the null's positions.
         tokenizer: Makes the corrupt inputs.
     """
 
     def __init__(
-        self, *, anchors: tuple[str, ...], direction: str, align: str, null_donors: int, seed: int, tokenizer: RowTokenizer
+        self,
+        *,
+        anchors: tuple[str, ...],
+        direction: str,
+        align: str,
+        null_donors: int,
+        seed: int,
+        tokenizer: RowTokenizer,
+        null: str = "own",
     ) -> None:
         self.anchors, self.direction, self.align = anchors, direction, align
-        self.null_donors, self.seed, self.tokenizer = null_donors, seed, tokenizer
+        self.null_donors, self.null, self.seed, self.tokenizer = null_donors, null, seed, tokenizer
         self.shortfall = dict.fromkeys(anchors, 0) if null_donors else {}
         self.failed: dict[str, int] = {}
 
-    def with_donors(self, rows: Sequence[TokenRow], picker: DonorPicker) -> Pairs:
+    def with_donors(self, rows: Sequence[TokenRow], picker: Picker) -> Pairs:
         """Every row with its donors."""
         pairs: list[Pair] = []
         dropped: list[Dropped] = []
@@ -102,7 +167,7 @@ class PairMaker:
                     self.failed[why.reason] = self.failed.get(why.reason, 0) + 1
             pairs += made
             if not made:
-                dropped.append(drop(row.example, "no_donor", f"{picker.align} length, all anchors of the run"))
+                dropped.append(drop(row.example, "no_donor", f"{self.align} length, all anchors of the run"))
         return Pairs(tuple(pairs), tuple(dropped), self.shortfall, self.failed)
 
     def with_statistic(self, rows: Sequence[TokenRow], rule: str, statistics: StreamStatistics | None) -> Pairs:
@@ -128,7 +193,7 @@ class PairMaker:
         if self.direction == "denoising":
             target, source = self.tokenizer.corrupt_row(row, donor.example), row
         placements: list[Placement] = []
-        donor_id = donor.example.example_id
+        donor_id = donor.row_id
         for anchor in self.anchors:
             paired = pair_positions(target, source, anchor, self.align)
             if paired is None:
@@ -140,7 +205,7 @@ class PairMaker:
         return Pair(row, target, source, donor, donor_id, tuple(placements))
 
     def _null(self, target: TokenRow, anchor: str, source: tuple[int, ...], donor_id: str) -> list[Placement]:
-        positions = null_positions(target, anchor, len(source), self.seed, donor_id)
+        positions = null_positions(target, anchor, len(source), self.seed, donor_id, self.null)
         self.shortfall[anchor] += len(source) - len(positions)
         return [Placement(anchor, NULL, positions, source[: len(positions)])]
 
@@ -196,4 +261,6 @@ def build_batch(
     return SwapBatch(tokens, reader, swaps)
 
 
-__all__ = ["NULL", "Pair", "PairMaker", "Pairs", "Placement", "build_batch", "make_batches"]
+__all__ = [
+    "NULL", "Pair", "PairMaker", "Pairs", "Picker", "Placement", "SameLabelPicker", "TrueToOthers", "build_batch", "make_batches",
+]  # fmt: skip

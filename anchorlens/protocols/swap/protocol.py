@@ -17,6 +17,7 @@ from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.driver import short_way
 from anchorlens.protocols.plug import Bench, OnWork, Plan, SweepProtocol
 from anchorlens.protocols.swap.batching import Batch, plan_swaps
+from anchorlens.protocols.swap.findings import swap_contrasts, swap_words
 from anchorlens.protocols.swap.pairing import NULL, Pair, build_batch
 from anchorlens.protocols.swap.preparing import PreparedSwap, prepared_swap, reached, swap_inputs, trivial
 from anchorlens.protocols.swap.spec import Swap
@@ -24,10 +25,21 @@ from anchorlens.results.curves import curves_frame, summary_of
 from anchorlens.results.sweep import SweepResult
 from anchorlens.results.tables import samples_frame
 from anchorlens.runs.provenance import no_nan
-from anchorlens.runs.schema import CURVE_TYPES, EFFECT_COLUMNS
-from anchorlens.statistics.pathways import quantity_frame
-from anchorlens.statistics.resamples import Resamples, interval
-from anchorlens.truth.text_baseline import text_only
+from anchorlens.runs.schema import CURVE_TYPES
+from anchorlens.statistics.bands import auc_band
+from anchorlens.statistics.resamples import Resamples
+from anchorlens.vocabulary import STATISTIC_RULES, TRUTH_READOUTS
+
+# A share of rows above which a null is called weaker than its anchor's swap.
+_MOST = 0.5
+
+
+def _resolved(spec: Swap) -> dict[str, Any]:
+    """What the specification's arguments come to, where that is not what was asked for."""
+    rows = spec.donors not in STATISTIC_RULES
+    found: dict[str, Any] = {} if rows else {"n_donors": 1}
+    # Which answers are true or false is no part of a sweep that reads the answer's own probability.
+    return found | ({"donor_label": "same" if rows else "both"} if spec.of_truth else {"answers": "", "distractor": ""})
 
 
 class SwapProtocol(SweepProtocol[Swap, PreparedSwap]):
@@ -72,19 +84,28 @@ class SwapProtocol(SweepProtocol[Swap, PreparedSwap]):
         before, after = engine.run_swaps(
             made, site=spec.site, layers=unit.layers, window=spec.window, on_share=lambda share: on_work(share * unit.work)
         )
+        pairs = unit.pairs
         rows = pd.DataFrame(
             {
-                "example_id": [p.base.row_id for p in unit.pairs],
-                "question_id": [p.base.example.question_id for p in unit.pairs],
-                "donor_id": [p.donor_id for p in unit.pairs],
-                "event": [ready.reading.event(p.base) for p in unit.pairs],
+                "example_id": [p.base.row_id for p in pairs],
+                "question_id": [p.base.example.question_id for p in pairs],
+                "donor_id": [p.donor_id for p in pairs],
+                "event": [ready.reading.event(p.base) for p in pairs],
+                "site_differs": pd.array([p.site_differs for p in pairs], dtype="boolean"),
             }
         )
         cells: list[tuple[dict[str, object], Metrics]] = []
         for place, metrics in zip(unit.pairs[0].placements, after, strict=True):
-            marks = [place.control == "none" and trivial(spec, ready.reading, place.anchor, k) for k in unit.layers]
-            there = [reached(spec, ready.reading, place.anchor, place.control, k) for k in unit.layers]
-            own = {"anchor": place.anchor, "control": place.control, "trivial": np.array(marks), "reached": np.array(there)}
+            anchor, control = place.anchor, place.control
+            own: dict[str, object] = {
+                "anchor": anchor, "control": control,
+                "trivial": [
+                    [control == "none" and trivial(spec, ready.reading, p, anchor, k) for p in pairs] for k in unit.layers
+                ],
+                "reached": [reached(spec, ready.reading, anchor, control, k) for k in unit.layers],
+                "slots": pd.array([p.slots(anchor, "none") for p in pairs], dtype="Int64"),
+                "null_slots": pd.array([p.slots(anchor, NULL) for p in pairs], dtype="Int64"),
+            }  # fmt: skip
             cells.append((own, metrics))
         return samples_frame(spec.kind, unit.layers, rows, cells, before)
 
@@ -120,10 +141,11 @@ class SwapProtocol(SweepProtocol[Swap, PreparedSwap]):
         """See :class:`SweepProtocol`."""
         reading = ready.reading
         found: dict[str, Any] = {
-            "config": {"delta_kind": spec.kind},
+            "config": {"delta_kind": spec.kind, **_resolved(spec)},
             "counts": {
                 "evaluated": len({p.base.row_id for p in ready.pairs.pairs}), "null_shortfall": ready.pairs.null_shortfall,
                 "failed_pairs": ready.pairs.failed_pairs,
+                "site_differs": len({p.base.row_id for p in ready.pairs.pairs if p.site_differs}),
             },
         }  # fmt: skip
         if reading.truth is None:
@@ -134,11 +156,15 @@ class SwapProtocol(SweepProtocol[Swap, PreparedSwap]):
                 "probe_site": reading.probes.site,
                 **({"probes": spec.probes.fingerprint} if spec.probes else {}),
             }
-        labels = {name: {reading.truth.rows[i].answer.label for i in reading.truth.of(name)} for name in ("train", "test")}
-        readable = all(len(both) == 2 for both in labels.values())
         aucs = {} if reading.probes is None else {str(k): p.validation_auc_ for k, p in reading.probes.probes.items()}
-        alone = text_only(reading.truth, n_resamples=spec.n_resamples, seed=spec.seed) if readable else None
-        found["probe"] = {"k_star": reading.k_star, "validation_auc": no_nan(aucs), "text_only": alone}
+        told = {name: {"auc": one.auc, "ci_low": one.ci_low, "ci_high": one.ci_high} for name, one in ready.texts.items()}
+        found["probe"] = {
+            "k_star": reading.k_star,
+            "validation_auc": no_nan(aucs),
+            "k_star_over_seeds": [] if reading.probes is None else list(reading.probes.k_star_over_seeds),
+            "text_only": None,
+            "pair_text": None,
+        } | told
         return found
 
     def inputs(self, ready: PreparedSwap) -> dict[str, Any]:
@@ -146,83 +172,98 @@ class SwapProtocol(SweepProtocol[Swap, PreparedSwap]):
         # Only the mean of other rows can be made again from their inputs.
         return swap_inputs(ready, mean=ready.pairs.pairs[0].donor_id == "mean")
 
+    def text_scores(self, ready: PreparedSwap) -> Mapping[str, float]:
+        """See :class:`SweepProtocol`."""
+        if "pair_text" not in ready.texts or ready.reading.truth is None:
+            return {}
+        scores = zip(ready.reading.truth.rows, ready.texts["pair_text"].scores.tolist(), strict=True)
+        return {row.row_id: score for row, score in scores if score == score}
+
     def probes(self, ready: PreparedSwap) -> tuple[Any, Mapping[str, Any]]:
         """See :class:`SweepProtocol`."""
         return ready.reading.probes, {}
 
     def curves(self, result: SweepResult) -> pd.DataFrame:
         """See :class:`SweepProtocol`."""
-        config = result.record["config"]
-        curves = curves_frame(result.samples(), n_resamples=config["n_resamples"], seed=config["seed"])
-        return curves.assign(**_auc(result), noise_floor=result.noise_floor).astype(CURVE_TYPES)
+        config, events = result.record["config"], _events(result)
+        curves = curves_frame(result.samples(), n_resamples=config["n_resamples"], seed=config["seed"], event=events)
+        return curves.assign(**_auc(result, events), noise_floor=result.noise_floor).astype(CURVE_TYPES)
 
     def contrasts(self, result: SweepResult) -> pd.DataFrame:
-        """``less_null``: of each anchor its curve less its null, paired by question; ``control`` is the anchor's name."""
-        samples, config = result.samples(), result.record["config"]
-        with_null = samples.loc[samples["control"] == NULL, ["example_id", "donor_id", "anchor"]].drop_duplicates()
-        # Only donors that measured the null too are compared with it.
-        both = samples.merge(with_null, on=["example_id", "donor_id", "anchor"])
-        frames: list[pd.DataFrame] = []
-        for anchor, own in both.groupby("anchor", sort=False):
-            means = own.groupby(["example_id", "question_id", "layer", "control"])["delta_p"].mean().unstack("control")
-            if not {"none", NULL} <= set(means.columns):
-                continue
-            wide = (means["none"] - means[NULL]).unstack("layer").reindex(columns=list(result.layers))
-            values = wide.to_numpy(dtype=np.float64)
-            ids = wide.index.get_level_values("question_id")
-            draws = Resamples.of(ids, n_resamples=config["n_resamples"], seed=config["seed"])
-            mean, many, n = draws.means(values, ~np.isnan(values))
-            frames.append(quantity_frame(result.layers, "less_null", str(anchor), mean, many, n))
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(EFFECT_COLUMNS))
+        """Each anchor's curve less its null, and anchors less each other, paired by question."""
+        return swap_contrasts(result)
 
     def summary(self, result: SweepResult) -> pd.DataFrame:
-        """One row an anchor: the layer of the strongest effect, ΔP with interval, the null there, P before, n."""
+        """One row an anchor: ``max_layer``, where |ΔP| is largest, ΔP with the band over all layers, the null there, P before, n."""
         return summary_of(result.curves(controls=True))
 
-    def words(self, result: SweepResult) -> str:  # noqa: ARG002
-        """None yet: a curve's strongest layer is chosen by looking, so its pointwise interval is no finding."""
-        return ""
+    def words(self, result: SweepResult) -> str:
+        """Where an anchor's curve lies off its null, by the band over all anchors and layers."""
+        return swap_words(result)
 
     def settings(self, result: SweepResult) -> str:
         """See :class:`SweepProtocol`."""
         config = result.record["config"]
-        return (
+        label = f", donor label {config['donor_label']}" if config.get("donor_label") else ""
+        null = f", null {config['null']}" if config["null_donors"] and "null" in config else ""
+        weaker = [f"{anchor} {100 * share:.0f} % of rows" for anchor, share in _weaker(result.curves()).items()]
+        said = (
             f"readout {config['readout']}, site {config['site']}, window {config['window']}, {config['direction']}, "
-            f"donors {config['donors']} (up to {config['n_donors']}), align {config['align']}, prompt {config['prompt']}, "
-            f"known_only {config['known_only']}, seed {config['seed']}"
+            f"donors {config['donors']} (up to {config['n_donors']}){label}, align {config['align']}, prompt {config['prompt']}, "
+            f"known_only {config['known_only']}{null}, seed {config['seed']}"
         )
+        return f"{said}\nnull weaker (fewer slots than the anchor): {', '.join(weaker)}" if weaker else said
 
     def table(self, results: Sequence[SweepResult]) -> tuple[str, pd.DataFrame]:
         """The strongest effect of every curve."""
         found = pd.concat([self.summary(result) for result in results], ignore_index=True)
-        band = [f"[{low:+.1f}, {high:+.1f}]" for low, high in zip(found["ci_low"], found["ci_high"], strict=True)]
+        band = [f"[{low:+.1f}, {high:+.1f}]" for low, high in zip(found["sim_low"], found["sim_high"], strict=True)]
+        null = [_null_said(*both) for both in zip(found["null"], found["null_short"], strict=True)]
         shown = pd.DataFrame(
             {
-                "model": found["model"], "data set": found["dataset"], "anchor": found["anchor"], "layer": found["layer"],
-                "ΔP": found["delta_p"].map("{:+.1f}".format), "95 % interval": band,
-                "null": found["null"].map(lambda v: "-" if np.isnan(v) else f"{v:+.1f}"),
+                "model": found["model"], "data set": found["dataset"], "anchor": found["anchor"], "max layer": found["max_layer"],
+                "ΔP": found["delta_p"].map("{:+.1f}".format), "95 % band over all layers": band, "null": null,
                 "P before": found["p_before"].map("{:.2f}".format), "n": found["n"],
             }
         )  # fmt: skip
-        return "Strongest effect of each curve (ΔP in percentage points)", shown
+        return "Largest |ΔP| of each curve (percentage points)", shown
 
 
-def _auc(result: SweepResult) -> dict[str, Any]:
-    """Clean AUC of a truth readout over the measured rows, with its interval; nothing for other readouts."""
-    config = result.record["config"]
-    if config["readout"] not in ("probe", "p_true"):
-        return {}
+def _weaker(curves: pd.DataFrame) -> dict[str, float]:
+    """Anchor -> share of rows whose null has fewer slots, where it is most of them."""
+    shares = curves.groupby("anchor", sort=False)["null_short"].first()
+    return {str(anchor): float(share) for anchor, share in shares.items() if share > _MOST}
+
+
+def _null_said(value: float, short: float) -> str:
+    """ΔP of the null, and that it is weaker than its anchor's swap where it is in most rows."""
+    if np.isnan(value):
+        return "-"
+    return f"{value:+.1f}" + (f" (weaker: {100 * short:.0f} % of rows have fewer slots)" if short > _MOST else "")
+
+
+def _events(result: SweepResult) -> dict[str, float] | None:
+    """Row id -> 1 where what P speaks of is the case; None for readouts of the answer."""
+    readout = result.record["config"]["readout"]
+    if readout not in TRUTH_READOUTS:
+        return None
     examples = result.examples()
-    base = examples[examples["role"] == "base"].set_index("example_id")
-    before = result.samples().groupby("example_id", sort=False)["value_before"].first()
-    labels = base.loc[before.index, "label"].to_numpy(dtype=np.float64)
-    event = 1 - labels if config["readout"] == "p_true" else labels
-    ids = base.loc[before.index, "question_id"].to_numpy()
-    draws = Resamples.of(ids, n_resamples=config["n_resamples"], seed=config["seed"])
-    auc, many = draws.aucs(before.to_numpy(), event)
-    low, high = interval(many[:, None], np.array([True]))
-    known = bool(low[0] == low[0])
-    return {"auc": auc, "auc_low": low[0], "auc_high": high[0], "signal": bool(low[0] > 0.5) if known else pd.NA}
+    base = examples[examples["role"] == "base"]
+    false = base["label"].to_numpy(dtype=np.float64)
+    return dict(zip(base["example_id"], 1 - false if readout == "p_true" else false, strict=True))
+
+
+def _auc(result: SweepResult, events: Mapping[str, float] | None) -> dict[str, Any]:
+    """Clean AUC of a truth readout over the measured rows, with its interval; nothing for other readouts."""
+    if events is None:
+        return {}
+    config = result.record["config"]
+    before = result.samples().drop_duplicates("example_id")
+    draws = Resamples.of(before["question_id"], n_resamples=config["n_resamples"], seed=config["seed"])
+    auc, many = draws.aucs(before["value_before"].to_numpy(), before["example_id"].map(events).to_numpy(dtype=np.float64))
+    found = auc_band(np.array([auc]), many[:, None], np.array([before["question_id"].nunique()]))
+    low, high = float(found.low[0]), float(found.high[0])
+    return {"auc": auc, "auc_low": low, "auc_high": high, "signal": pd.NA if np.isnan(low) else low > 0.5}
 
 
 PROTOCOL = SwapProtocol()

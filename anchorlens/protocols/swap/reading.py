@@ -12,8 +12,9 @@ from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.protocols.swap.pairing import Pair
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.truth.asked import truth_reader
+from anchorlens.truth.fitted import read_probes
 from anchorlens.truth.labelled import TruthRows
-from anchorlens.truth.probes import LayerProbes, TruthProbe, fit_layers
+from anchorlens.truth.probes import LayerProbes, TruthProbe
 from anchorlens.truth.states import last_answer_states
 
 _ORDER = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
@@ -78,7 +79,15 @@ def truth_question_reading(adapter: Adapter, rows: TruthRows) -> Reading:
 
 
 def probe_reading(
-    adapter: Adapter, rows: TruthRows, probes: LayerProbes | None, *, site: str, batch_size: int, model: str, dataset: str
+    adapter: Adapter,
+    rows: TruthRows,
+    probes: LayerProbes | None,
+    *,
+    site: str,
+    batch_size: int,
+    model: str,
+    dataset: str,
+    seed: int,
 ) -> Reading:
     """P(hallucination) at k*; the test rows are measured, and the others train the probes where none are given.
 
@@ -87,16 +96,7 @@ def probe_reading(
     """
     if probes is None:
         states = last_answer_states(adapter, rows.rows, site, batch_size=batch_size)
-        probes = fit_layers(
-            range(adapter.n_layers),
-            states,
-            rows.labels,
-            rows.question_ids,
-            rows.split,
-            site=site,
-            model=model,
-            dataset=dataset,
-        )
+        probes = read_probes(rows, range(adapter.n_layers), states, site=site, model=model, dataset=dataset, seed=seed)
     k = probes.best_layer
     probe, where = probes.probes[k], probes.site
 

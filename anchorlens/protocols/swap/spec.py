@@ -13,6 +13,7 @@ from anchorlens.vocabulary import (
     ANSWER_READOUTS,
     DIRECTIONS,
     DONOR_RULES,
+    NULL_PLACES,
     SITES,
     STATISTIC_RULES,
     TRUTH_READOUTS,
@@ -64,6 +65,10 @@ class Swap(TruthSpecification):
         "Keep only questions that the model answers right, with its own answer in the input.",
     )
     null_donors: int = argument(1, Whole("N", 0), "Donors of each row that measure the null too; 0: no null.")
+    null: str = argument(
+        "own", Word("NAME", NULL_PLACES),
+        "Where the null lies: own: in the row's own part of the prompt, from the question on; anywhere: in shots and template too.",
+    )  # fmt: skip
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Swap":
@@ -98,6 +103,14 @@ class Swap(TruthSpecification):
             raise InputError(
                 f"direction='denoising' needs donor rows, and donors={self.donors!r} has none. Use donors='same_relation' or "
                 "donors='random'."
+            )
+        if self.donors in STATISTIC_RULES and self.n_donors not in (1, type(self).model_fields["n_donors"].get_default()):
+            raise InputError(
+                f"n_donors={self.n_donors} is for donor rows: donors={self.donors!r} puts one stream there. Leave n_donors out."
+            )
+        if self.null != "own" and not self.null_donors:
+            raise InputError(
+                f"null={self.null!r} says where the null lies, and null_donors=0 measures none. Leave one of them out."
             )
         if not self.of_truth:
             for name in _OF_TRUTH:

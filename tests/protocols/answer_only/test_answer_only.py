@@ -89,7 +89,7 @@ def test_delta_p_is_recomputed_from_the_files_alone(tiny_model, saved):
     p = again.samples[again.samples["quantity"] == "p"]
     cells = p.groupby(["control", "layer"]).sample(n=4, random_state=3)
     assert len(cells) == 2 * 3 * 4
-    assert cells["delta_p"].abs().max() > 1
+    assert cells["delta_p"].abs().max() > 0.1  # a probe of random weights is held back strongly
     again.check(cells, 1e-5)
     # Flips are those of P, and one row for each.
     flips = again.samples[again.samples["quantity"] == "flip"]
@@ -400,10 +400,10 @@ def test_words_speak_of_the_difference_and_of_its_interval(sweep):
     same = made(sweep, signal).verdict
     assert same.startswith(
         f"At k* = {k} P(hallucination) is 0.50 clean, 0.45 without a question and 0.45 after another row's: a difference is not "
-        "shown; the data allow +0.0 .. +0.0 points. Mean ΔP -40.0 against -40.0 (+0.0 [+0.0, +0.0]), flips "
+        "shown; the data allow 0.0 .. 0.0 points. Mean ΔP -40.0 against -40.0 (0.0 [0.0, 0.0]), flips "
     )
     assert "in balanced answers predicted right, both follow from the clean P." in same
-    assert same.endswith("AUC 1.00, answer only 0.50 [0.50, 0.50].")
+    assert same.endswith("AUC 1.00, answer only 0.50 [0.40, 0.60].")
 
     def beyond(samples, labels):
         samples = signal(samples, labels)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.metrics import roc_auc_score
 
 import anchorlens as al
 from anchorlens.errors import EmptySweepError, InputError, LeakError, SpanError
@@ -59,7 +60,28 @@ def test_placebos_effects_and_their_arithmetic(sweep):
         assert by["gap", "none", layer] == pytest.approx(gaps["none"], nan_ok=True)
         assert by["placebo_gap", "random_tokens", layer] == pytest.approx(gaps["random_tokens"], nan_ok=True)
         wanted = gaps["matched"] - gaps["random_tokens"]
-        assert by["effect", "random_tokens", layer] == pytest.approx(wanted, nan_ok=True)
+        assert by["gap_difference", "random_tokens", layer] == pytest.approx(wanted, nan_ok=True)
+
+
+def test_the_record_says_how_steady_k_star_is_and_what_text_alone_tells(sweep):
+    probe = sweep.record["probe"]
+    assert len(probe["k_star_over_seeds"]) == 5
+    assert set(probe["k_star_over_seeds"]) <= set(sweep.layers)
+    base = sweep.examples().query("role == 'base'")
+    assert base["pair_text"].between(0, 1).all()
+    assert roc_auc_score(base["label"], base["pair_text"]) == pytest.approx(probe["pair_text"]["auc"])
+    for name in ("text_only", "pair_text"):
+        assert probe[name]["ci_low"] <= probe[name]["auc"] <= probe[name]["ci_high"]
+
+
+def test_the_placebo_on_either_side_is_measured_unless_it_is_left_out(tiny_model, data, sweep):
+    together = al.knockout_sweep(tiny_model("llama"), data, placebo_sides=False, **OPTIONS)
+    more = {"random_before", "random_after"}
+    assert set(sweep.samples()["control"]) == set(together.samples()["control"]) | more
+    same = sweep.samples()[~sweep.samples()["control"].isin(more)]
+    np.testing.assert_allclose(same["value_after"], together.samples()["value_after"], atol=1e-5)
+    asked = al.knockout_sweep(tiny_model("llama"), data, readout="p_true", layers=[0, 2], **OPTIONS)
+    assert set(asked.samples()["control"]) == {"none", "matched", "random_tokens", *more}
 
 
 def test_per_layer_split_differs_and_shares_the_samples(tiny_model, data, sweep):
@@ -81,7 +103,7 @@ def test_same_seed_same_bytes_and_saved_as_loaded(tiny_model, data, sweep, tmp_p
     pd.testing.assert_frame_equal(loaded.curves(controls=True), sweep.curves(controls=True))
     pd.testing.assert_frame_equal(loaded.effects(), sweep.effects())
     assert loaded.probes.best_layer == sweep.k_star
-    assert set(loaded.placebo_probes) == {"shuffled_labels", "fold_a", "fold_b"}
+    assert set(loaded.placebo_probes) == {*(f"shuffled_labels_{i}" for i in range(1, 6)), "fold_a", "fold_b"}
     # The cross-fold split can be made again from the stored probes and P.
     assert loaded.placebo_probes["fold_a"].fingerprint == sweep.placebo_probes["fold_a"].fingerprint
     pd.testing.assert_frame_equal(al.load_curves(tmp_path / "a"), sweep.curves(controls=True))
@@ -95,7 +117,7 @@ def test_probes_of_a_sweep_refuse_the_questions_they_saw(tiny_model, data, sweep
     np.testing.assert_allclose(
         same.samples()["value_after"], sweep.samples().query("control == 'none'")["value_after"], atol=1e-12
     )
-    assert "No placebo was measured" in same.verdict or "No claim about pathways" in same.verdict
+    assert "Nothing is claimed" in same.verdict
 
 
 def test_planted_shuffled_labels_give_no_signal(tiny_model, data):
@@ -109,8 +131,8 @@ def test_planted_shuffled_labels_give_no_signal(tiny_model, data):
     result = al.knockout_sweep(tiny_model("llama"), shuffled, **OPTIONS)
     curves = result.curves()
     assert (~curves["signal"]).sum() > 0.8 * len(curves)
-    assert "shows no signal" in result.verdict
-    assert "No claim about pathways is made" in result.verdict
+    assert "Nothing is claimed: " in result.verdict
+    assert "no signal of the probe is shown" in result.verdict
 
 
 def test_planted_span_off_by_one_is_caught_by_name(tiny_model, data):

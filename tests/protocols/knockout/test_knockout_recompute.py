@@ -9,14 +9,14 @@ import transformers
 import anchorlens as al
 from tests.knockout_recompute import KnockoutRecompute
 
-CONTROLS = ("none", "random_tokens", "matched")
+CONTROLS = ("none", "random_tokens", "matched", "random_before", "random_after")
 
 
 @pytest.fixture(scope="module")
 def saved(smollm2, tmp_path_factory):
     """A small sweep of the packaged model, and the directory that it was saved to."""
     data = al.load_qa("popqa-sample", limit=60)
-    sweep = al.knockout_sweep(smollm2, data, layers=(0, 8, 15, 22, 29), n_resamples=200, progress=False)
+    sweep = al.knockout_sweep(smollm2, data, layers=(0, 8, 15, 22, 29), placebo_sides=True, n_resamples=200, progress=False)
     return sweep, sweep.save(tmp_path_factory.mktemp("knockout") / "run")
 
 
@@ -43,7 +43,9 @@ def chosen(again):
 def test_delta_p_of_single_samples(again, chosen, control):
     own = again.samples[(again.samples["control"] == control) & again.samples["example_id"].isin(chosen)]
     cells = list(own.itertuples())
-    assert len(cells) == len(chosen) * 5
+    there = [example_id for example_id in chosen if f"cut:{control}" in again.rows[cells[0].run_id, example_id][1]]
+    assert there
+    assert len(cells) == len(there) * 5
     for cell in cells:
         assert again.p(cell.run_id, cell.example_id, None, cell.layer) == pytest.approx(cell.value_before, abs=1e-4)
         assert again.delta_p(cell) == pytest.approx(cell.delta_p, abs=0.01), f"{cell.example_id} at layer {cell.layer}"
@@ -58,7 +60,7 @@ def test_pathways_of_single_rows(again, chosen, control):
     assert (by_row.nunique() == 1).all()
     assert (by_row.size() == 5).all()
     said = by_row.first()
-    for example_id in chosen:
+    for example_id in set(chosen) & set(said.index):
         assert again.pathway(own["run_id"].iloc[0], example_id, control) == said[example_id]
 
 
@@ -71,6 +73,9 @@ def test_what_is_cut_in_each_control(again):
         assert set(other) <= set(positions["question_rest"])
         assert set(matched) <= set(source)
         assert len(other) == len(matched) == len(set(other)) == len(set(matched)) > 0
+        sides = [positions.get(f"cut:{control}", []) for control in ("random_before", "random_after")]
+        assert sorted([*sides[0], *sides[1]]) == sorted(other)
+        assert max(sides[0], default=-1) < min(source) < min(sides[1], default=max(source) + 1)
 
 
 def test_a_saved_run_says_the_same(saved):

@@ -13,7 +13,6 @@ from sklearn.metrics import roc_auc_score
 import anchorlens as al
 from anchorlens.engine.cone import Cone
 from anchorlens.errors import DonorError, EmptySweepError, InputError
-from anchorlens.protocols.patch_tokens.contrasts import paired
 from anchorlens.protocols.patch_tokens.measuring import PatchUnit
 from anchorlens.protocols.patch_tokens.patching import Patcher
 from anchorlens.protocols.patch_tokens.wording import patch_words
@@ -21,6 +20,8 @@ from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokenised import make_rows
 from anchorlens.questions.tokens import Answer, RowTokenizer
 from anchorlens.runs.schema import CELL
+from anchorlens.statistics.contrasts import mean_of
+from anchorlens.statistics.pathways import quantity_frame
 from anchorlens.statistics.resamples import Resamples
 
 OPTIONS = {"progress": False, "n_resamples": 200}
@@ -238,6 +239,7 @@ def test_contrasts_are_paired_by_row(everyone):
         assert effects.loc[("gap", "none", layer), "value"] == pytest.approx(curves["Q-Anchored"] - curves["A-Anchored"])
     assert set(effects.index.get_level_values("quantity")) == {
         "delta_all", "flip_rate", "flip_rate_patched", "flip_rate_random", "gap", "placebo_gap", "auc", "auc_knocked_out",
+        "auc_beyond_text",
     }  # fmt: skip
 
 
@@ -394,7 +396,7 @@ def said(auc=0.8, low=0.7, delta=(-12.0, -16.0, -8.0), flips=(5.0, -2.0, 12.0), 
         ("flip_rate_patched", "matched", 30.0, 20.0, 40.0, n), ("flip_rate_random", "random_tokens", 25.0, 20.0, 30.0, n),
     ]  # fmt: skip
     columns = ["quantity", "control", "value", "ci_low", "ci_high", "n"]
-    effects = pd.DataFrame(facts, columns=columns).assign(layer=3)
+    effects = pd.DataFrame(facts, columns=columns).assign(layer=3, sim_low=np.nan, sim_high=np.nan)
     record = {"config": {"base": base}, "probe": {"text_only": {"auc": 0.6, "ci_low": leak, "ci_high": 0.7}}}
     return patch_words(record, summary, effects)
 
@@ -412,7 +414,7 @@ def test_words_claim_what_stands_and_no_more():
     )
     assert "difference +5.0 [+1.0, +9.0]." in said(flips=(5.0, 1.0, 9.0))
     assert "A-Anchored" not in said(n_a=9)
-    assert said(leak=0.55).startswith("Beware: the answer's text alone reaches AUC 0.60. At k* = 3")
+    assert said(leak=0.55).startswith("Beware: the answer's text alone reaches AUC 0.60 [0.55, 0.70]. At k* = 3")
     assert len(said(delta=(-1.0, -4.0, 2.0), leak=0.55).split()) <= 90
     assert said(low=0.5) == "The probe shows no signal at k* = 3 (AUC 0.80 [0.50, 0.90]): nothing is said of truth."
     assert said(n=9) == "Patch and control can be compared in 9 questions: below 10 nothing is said."
@@ -438,13 +440,16 @@ def test_where_patch_and_control_are_alike_the_interval_holds_zero():
     def fallen(shape, often):
         return np.where(rng.random(shape) < often, -100 * rng.random(shape), rng.normal(0, 3, shape))
 
-    null = paired(range(sweeps), "delta_all", fallen((sweeps, n), 0.15), fallen((sweeps, n), 0.15), draws)
+    def difference(own, other):
+        return quantity_frame(range(len(own)), "delta_all", "random_tokens", mean_of(own - other, draws))
+
+    null = difference(fallen((sweeps, n), 0.15), fallen((sweeps, n), 0.15))
     excludes = ((null["ci_low"] > 0) | (null["ci_high"] < 0)).mean()
     assert 0.02 <= excludes <= 0.09
-    real = paired(range(sweeps), "delta_all", fallen((sweeps, n), 0.6), fallen((sweeps, n), 0.15), draws)
+    real = difference(fallen((sweeps, n), 0.6), fallen((sweeps, n), 0.15))
     assert (real["ci_high"] < 0).mean() > 0.9
     # Rows without a control do not count.
     own = np.array([[-10.0, -20.0, np.nan, *[-10.0] * 37]])
-    only = paired([0], "delta_all", own, np.zeros_like(own), draws)
+    only = difference(own, np.zeros_like(own))
     assert only["value"].iloc[0] == pytest.approx(np.nanmean(own))
     assert only["n"].iloc[0] == 39

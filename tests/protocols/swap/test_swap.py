@@ -243,7 +243,9 @@ def test_trivial_cells_are_marked(tiny_model):
         tiny_model("llama"), capitals(5), anchors=("answer_site", "answer_site_all"), align="last", n_donors=1, **QUIET
     )
     marked = sweep.curves(controls=True).query("trivial")
-    assert marked[["anchor", "layer", "control"]].values.tolist() == [["answer_site_all", 0, "none"]]
+    assert marked[["anchor", "layer", "control"]].values.tolist() == [
+        ["answer_site", 0, "none"], ["answer_site_all", 0, "none"],
+    ]  # fmt: skip
 
 
 def test_answer_site_at_layer_0_changes_nothing_when_the_token_is_the_same(tiny_model):
@@ -283,6 +285,10 @@ def test_global_random_state_is_left_alone(tiny_model):
         ({"window": 0}, InputError, "window must be at least 1, got 0"),
         ({"batch_size": 0}, InputError, "batch_size must be at least 1, or None for what fits, got 0"),
         ({"seed": -1}, InputError, "seed must be at least 0"),
+        ({"null": "own part"}, InputError, "Unknown null='own part'. Known: anywhere, own"),
+        ({"null": "anywhere", "null_donors": 0}, InputError, "null='anywhere' says where the null lies, and null_donors=0 measures"),
+        ({"donors": "zero", "n_donors": 8}, InputError, "n_donors=8 is for donor rows: donors='zero' puts one stream there"),
+        ({"donors": "noise", "n_donors": 2}, InputError, "n_donors=2 is for donor rows: donors='noise' puts one stream there"),
         ({"prompt": "chat"}, InputError, "needs a tokenizer with a chat template"),
     ],
 )  # fmt: skip
@@ -297,9 +303,18 @@ def test_a_site_that_this_architecture_lacks_is_named(tiny_model):
         al.swap_sweep(tiny_model("neox"), capitals(4), site="resid_mid", **QUIET)
 
 
-def test_no_row_left_counts_the_reasons(tiny_model):
-    with pytest.raises(EmptySweepError, match=r"Dropped: no_donor 1\. Take more rows"):
-        al.swap_sweep(tiny_model("llama"), data_of([capital("France", "Paris")]), **QUIET)
+@pytest.mark.parametrize(
+    ("options", "cure"),
+    [
+        ({}, "Take more rows (donors come from the whole file), donors='random', or align='last'."),
+        ({"align": "last"}, "Take more rows (donors come from the whole file), or donors='random'."),
+        ({"donors": "random"}, "Take more rows (donors come from the whole file), or align='last'."),
+        ({"donors": "random", "align": "last"}, "Take more rows (donors come from the whole file)."),
+    ],
+)
+def test_no_row_left_counts_the_reasons_and_says_what_was_not_tried(tiny_model, options, cure):
+    with pytest.raises(EmptySweepError, match=re.escape(f"Dropped: no_donor 1. {cure}") + "$"):
+        al.swap_sweep(tiny_model("llama"), data_of([capital("France", "Paris")]), **QUIET, **options)
 
 
 def test_a_frame_is_taken_where_a_data_set_is(tiny_model):

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
 import anchorlens as al
 from anchorlens.errors import InputError
+from anchorlens.questions.example import normalise
 
 OPTIONS = {"progress": False, "n_resamples": 200, "batch_size": 40}
 
@@ -53,6 +55,11 @@ def test_swaps_that_cannot_reach_the_probe_are_missing_or_refused(tiny_model, da
     assert set(own.query("anchor == 'answer'")["layer"]) == set(range(k + 1))
     assert own.query(f"anchor == 'answer' and layer == {k}")["trivial"].all()
     assert late.record["probe"]["text_only"]["auc"] == pytest.approx(0.5, abs=0.02)
+    test = late.examples().query("role == 'base'")
+    pair = late.record["probe"]["pair_text"]
+    assert test["pair_text"].notna().all()
+    assert roc_auc_score(test["label"].astype(int), test["pair_text"]) == pytest.approx(pair["auc"], abs=0.02)
+    assert pair["ci_low"] < pair["auc"] < pair["ci_high"]
     assert late.curves()["auc"].nunique() == 1
     above = range(k + 1, len(sweep.layers))
     if above:
@@ -62,6 +69,54 @@ def test_swaps_that_cannot_reach_the_probe_are_missing_or_refused(tiny_model, da
         al.swap_sweep(model, data, direction="denoising", **options)
     with pytest.raises(InputError, match="answers= belongs to the readouts 'probe' and 'p_true'"):
         al.swap_sweep(model, data, answers="generated", progress=False)
+
+
+@pytest.mark.parametrize("readout", ["probe", "p_true"])
+def test_donors_of_a_truth_readout_have_the_label_of_their_base(tiny_model, data, readout):
+    """True rows get streams of true rows, false ones those of false rows; no false answer of a donor is right for the base."""
+    swap = al.swap_sweep(tiny_model("llama"), data, readout=readout, align="last", n_donors=3, layers=[0], **OPTIONS)
+    examples = swap.examples()
+    base, donor = (examples[examples["role"] == role].set_index("example_id") for role in ("base", "donor"))
+    asked = {example.question: example for example in data.pool}
+    labels = set()
+    for name, row in base.iterrows():
+        assert len(row["donor_ids"])
+        gold = {normalise(answer) for answer in asked[row["question"]].answers}
+        for other in row["donor_ids"]:
+            assert donor.loc[other, "label"] == row["label"]
+            assert donor.loc[other, "question"] != row["question"]
+            assert normalise(donor.loc[other, "answer"]) not in gold, name
+        labels.add(row["label"])
+    assert labels == {0, 1}
+    # From the whole file, not from the questions that limit= drew.
+    assert set(donor["question"]) - {example.question for example in data.examples}
+    assert swap.record["config"]["donor_label"] == "same"
+    assert "donors same_relation (up to 3), donor label same" in repr(swap)
+
+
+def test_the_mean_stream_of_a_truth_readout_is_that_of_true_and_false_rows(tiny_model, data):
+    swap = al.swap_sweep(tiny_model("llama"), data, readout="p_true", donors="mean", layers=[0], **OPTIONS)
+    labels = swap.examples().query("role == 'donor'")["label"]
+    assert labels.mean() == pytest.approx(0.5, abs=0.25)
+    assert swap.record["config"]["donor_label"] == "both"
+
+
+@pytest.mark.parametrize("kind", ["signed", "confidence", "true_label"])
+@pytest.mark.parametrize("readout", ["probe", "p_true"])
+def test_p_before_is_what_delta_p_starts_from(tiny_model, data, readout, kind):
+    """p_before + ΔP / 100 is the mean of the same quantity after the swap."""
+    swap = al.swap_sweep(
+        tiny_model("llama"), data, readout=readout, delta_kind=kind, align="last", n_donors=1, layers=[0], **OPTIONS
+    )
+    label = swap.examples().query("role == 'base'").set_index("example_id")["label"].astype(float)
+    own = swap.samples().query("control == 'none' and anchor == 'question'")
+    p, after = own["value_before"], own["value_after"]
+    false = own["example_id"].map(label)
+    # The probe says P(false), the model P(yes, it is right).
+    up = {"signed": p == p, "confidence": p >= 0.5, "true_label": (false == 1) == (readout == "probe")}[kind]
+    curve = swap.curves().query("anchor == 'question'").iloc[0]
+    assert curve["p_before"] == pytest.approx(np.where(up, p, 1 - p).mean())
+    assert curve["p_before"] + curve["delta_p"] / 100 == pytest.approx(np.where(up, after, 1 - after).mean())
 
 
 def test_swaps_are_read_by_p_true(tiny_model, data):

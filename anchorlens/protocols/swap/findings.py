@@ -1,0 +1,210 @@
+"""What a swap sweep shows: each anchor less its null, anchors against each other, and words (METHOD 4 and 6).
+
+Every difference is taken within a row and averaged over rows; whole questions are drawn again. ``less_null`` of all anchors and
+layers of a sweep shares one simultaneous band, so a layer may be named by it whichever anchor it belongs to.
+``anchor_difference`` has its own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import combinations
+from math import isnan
+
+import numpy as np
+import pandas as pd
+
+from anchorlens.protocols.swap.pairing import NULL
+from anchorlens.results.facts import FEW, Fact, aligned, facts_along, listed_and, ranges
+from anchorlens.results.sweep import SweepResult
+from anchorlens.results.verdict import beware
+from anchorlens.runs.schema import EFFECT_COLUMNS
+from anchorlens.statistics.bands import band
+from anchorlens.statistics.pathways import band_frame
+from anchorlens.statistics.resamples import Resamples
+
+LESS_NULL, DIFFERENCE = "less_null", "anchor_difference"
+_ROW = ["example_id", "question_id"]
+# Measured (benchmarks/null_rates_swap.py, 60 points, 40 questions): a sup-t band of 95 % holds in 94 % of null sweeps, since the
+# sample's own correlations are taken for the true ones; one of 96 % holds in 95 %.
+_JOINT_LEVEL = 0.96
+# So many anchors, or pieces of a run of layers, are told one by one.
+_APART = 3
+_FEW_LAYERS = 5
+_P = {
+    "probability": "P of the answer", "confidence": "confidence in the clean prediction", "true_label": "P of the true label",
+}  # fmt: skip
+_READERS = {"probe": "the probe", "p_true": "P(True)"}
+
+
+def swap_contrasts(result: SweepResult) -> pd.DataFrame:
+    """``less_null`` of each anchor (control ``null``) and ``anchor_difference`` of each two (``anchor``: ``A - B``), by layer.
+
+    Trivial layers have a value and a pointwise interval, but no part in the simultaneous band.
+    """
+    samples, curves = result.samples(), result.curves()
+    trivial = {str(a): set(one.loc[one["trivial"].astype(bool), "layer"]) for a, one in curves.groupby("anchor", sort=False)}
+    less, between = _less_null(samples), _between(samples, result.anchors)
+    pairs = {f"{a} - {b}": trivial[a] | trivial[b] for a, b in combinations(result.anchors, 2)}
+    frames = [_joint(result, less, trivial, LESS_NULL, NULL), _joint(result, between, pairs, DIFFERENCE, "none")]
+    whole = [frame for frame in frames if len(frame)]
+    return pd.concat(whole, ignore_index=True) if whole else pd.DataFrame(columns=list(EFFECT_COLUMNS))
+
+
+def _less_null(samples: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Anchor -> curve less null, [row layer]; only donors that measured the null too are compared with it."""
+    cell = ["anchor", *_ROW, "donor_id", "layer"]
+    sides = samples.pivot_table(index=cell, columns="control", values="delta_p", sort=False)
+    if NULL not in sides.columns:
+        return {}
+    gaps = (sides["none"] - sides[NULL]).dropna().groupby(["anchor", *_ROW, "layer"], sort=False).mean()
+    return {str(anchor): one.droplevel("anchor").unstack("layer") for anchor, one in gaps.groupby("anchor", sort=False)}
+
+
+def _between(samples: pd.DataFrame, anchors: tuple[str, ...]) -> dict[str, pd.DataFrame]:
+    """``A - B`` -> the one's curve less the other's, [row layer]."""
+    own = samples[samples["control"] == "none"].groupby(["anchor", *_ROW, "layer"], sort=False)["delta_p"].mean()
+    wide = {str(anchor): one.droplevel("anchor").unstack("layer") for anchor, one in own.groupby("anchor", sort=False)}
+    return {f"{a} - {b}": wide[a] - wide[b] for a, b in combinations(anchors, 2)}
+
+
+def _joint(
+    result: SweepResult, tables: Mapping[str, pd.DataFrame], trivial: Mapping[str, set[int]], quantity: str, control: str
+) -> pd.DataFrame:
+    """Several curves over the same rows with one simultaneous band."""
+    if not tables:
+        return pd.DataFrame()
+    layers, config = list(result.layers), result.record["config"]
+    whole = pd.concat([table.reindex(columns=layers) for table in tables.values()], axis=1)
+    values = whole.to_numpy(dtype=np.float64)
+    ids = whole.index.get_level_values("question_id")
+    draws = Resamples.of(ids, n_resamples=config["n_resamples"], seed=config["seed"])
+    value, many, n = draws.means(values, ~np.isnan(values))
+    told = np.array([layer not in trivial[name] for name in tables for layer in layers])
+    every, joint = band(value, many, n), band(value[told], many[:, told], n[told], level=_JOINT_LEVEL)
+    sides = {"sim_low": joint.sim_low, "sim_high": joint.sim_high}
+    both = {name: np.full(len(value), np.nan) for name in sides}
+    for name, side in sides.items():
+        both[name][told] = side
+    parts = replace(every, **both).parts([len(layers)] * len(tables))
+    frames = [band_frame(layers, quantity, control, one).assign(anchor=name) for name, one in zip(tables, parts, strict=True)]
+    return pd.concat(frames, ignore_index=True)
+
+
+def layers_off_null(result: SweepResult) -> dict[str, list[int]]:
+    """Anchor -> layers at which its curve lies off its null: by the band over all anchors and layers, and beyond rounding.
+
+    Trivial layers, and layers with fewer than ten questions, are never among them.
+    """
+    floor = 0.0 if isnan(result.noise_floor) else result.noise_floor
+    return {
+        anchor: [layer for layer, fact in along.items() if fact.n >= FEW and abs(fact.value) > floor and _off(fact)]
+        for anchor, along in _facts(result).items()
+    }
+
+
+def _facts(result: SweepResult) -> dict[str, dict[int, Fact]]:
+    """Anchor -> layer -> curve less null, where it takes part in the band over all anchors and layers."""
+    effects, found = result.effects(), dict[str, dict[int, Fact]]()
+    for anchor in result.anchors:
+        along = facts_along(effects[effects["anchor"] == anchor], LESS_NULL, NULL)
+        found[anchor] = {layer: fact for layer, fact in along.items() if not isnan(fact.sim_low)}
+    return {anchor: along for anchor, along in found.items() if along}
+
+
+def _off(fact: Fact) -> bool:
+    return any(fact.beyond(sign, everywhere=True) for sign in (-1, 1))
+
+
+def swap_words(result: SweepResult) -> str:
+    """A sentence, a table with an anchor a line, and what the data allow where nothing is shown."""
+    facts = _facts(result)
+    leak, silent = beware(result.record.get("probe", {}), {}), _nothing(result, facts)
+    if silent:
+        return "\n".join(part for part in (leak, silent) if part)
+    named = layers_off_null(result)
+    parts = [leak, _finding(result, facts, named), _table(facts, named), _open(facts, named)]
+    return "\n".join(part for part in parts if part)
+
+
+def _nothing(result: SweepResult, facts: Mapping[str, Mapping[int, Fact]]) -> str:
+    """Why nothing is claimed; empty where something can be."""
+    config = result.record["config"]
+    reader = _READERS.get(config["readout"])
+    if reader:
+        auc, low, high = result.curves()[["auc", "auc_low", "auc_high"]].iloc[0]
+        if isnan(auc):
+            return f"Nothing is claimed: the measured rows lack true or false answers, so {reader} has no AUC."
+        if not low > 0.5:
+            return f"Nothing is claimed: no signal of {reader} is shown, AUC {auc:.2f} [{low:.2f}, {high:.2f}]."
+        if config["delta_kind"] == "signed":
+            return "Nothing is claimed of delta_kind='signed': true and false answers move against each other."
+    if not config["null_donors"]:
+        return "Nothing is claimed: no null was measured, so it is not known what the same streams do elsewhere."
+    n = max((fact.n for along in facts.values() for fact in along.values()), default=0)
+    if n < FEW:
+        return f"Nothing is claimed: curve and null can be compared in {n} questions, and {FEW} are needed."
+    return ""
+
+
+def _finding(result: SweepResult, facts: Mapping[str, Mapping[int, Fact]], named: Mapping[str, list[int]]) -> str:
+    """Which way the swap moves P further than its null, and where the null moves it further."""
+    what = _P[result.record["config"]["delta_kind"]]
+    curve = result.curves().set_index(["anchor", "layer"])["delta_p"]
+    own: list[str] = []
+    others: list[str] = []
+    for verb, sign in (("lowers", -1), ("raises", 1)):
+        off = {anchor: [k for k in layers if facts[anchor][k].value * sign > 0] for anchor, layers in named.items()}
+        # Off the null on the side to which the curve itself lies; else it is the null that moves P, and the swap that does not.
+        mine = [anchor for anchor, layers in off.items() if any(curve[anchor, k] * sign > 0 for k in layers)]
+        theirs = [anchor for anchor, layers in off.items() if any(curve[anchor, k] * sign <= 0 for k in layers)]
+        own += [f"{verb} {'it' if own else what} at {_at(mine, named)}"] if mine else []
+        others += [f"the null {'raises' if sign < 0 else 'lowers'} it more at {_at(theirs, named)}"] if theirs else []
+    first = (
+        f"Beyond its null, the swap {' and '.join(own)}"
+        if own
+        else f"That a swap moves {what} beyond its null is shown at no anchor and layer"
+    )
+    return "; ".join([first, *others]) + "."
+
+
+def _at(anchors: list[str], named: Mapping[str, list[int]]) -> str:
+    return listed_and(anchors) if len(anchors) <= _APART else f"{len(anchors)} of {len(named)} anchors"
+
+
+def _table(facts: Mapping[str, Mapping[int, Fact]], named: Mapping[str, list[int]]) -> str:
+    rows: list[tuple[str, ...]] = [("anchor", "most, less null", "layer", "layers off 0")]
+    for anchor, layers in named.items():
+        most = max(facts[anchor], key=lambda k, along=facts[anchor]: abs(along[k].value))
+        rows.append((anchor, _over_all(facts[anchor][most]).said(), str(most), _layers(layers)))
+    return aligned(rows)
+
+
+def _over_all(fact: Fact) -> Fact:
+    """The fact with the band over all anchors and layers in place of its interval."""
+    return fact._replace(low=fact.sim_low, high=fact.sim_high)
+
+
+def _layers(layers: list[int]) -> str:
+    """``8-14, 17``; ``9 of 2-27`` where they lie in many pieces."""
+    told = ranges(layers) or "none"
+    return told if told.count(",") < _APART or len(layers) <= _FEW_LAYERS else f"{len(layers)} of {layers[0]}-{layers[-1]}"
+
+
+def _open(facts: Mapping[str, Mapping[int, Fact]], named: Mapping[str, list[int]]) -> str:
+    """What the band over all anchors and layers leaves open where nothing is named."""
+    left = {anchor: [fact for k, fact in facts[anchor].items() if k not in layers] for anchor, layers in named.items()}
+    left = {anchor: rest for anchor, rest in left.items() if rest}
+    if not left:
+        return ""
+    if len(left) > _APART:
+        left = {"": [fact for rest in left.values() for fact in rest]}
+    spans = [f"{anchor} {_span(rest)}".strip() for anchor, rest in left.items()]
+    return f"Elsewhere not shown; the data allow {', '.join(spans)} (simultaneous bands)."
+
+
+def _span(rest: list[Fact]) -> str:
+    low, high = min(fact.sim_low for fact in rest), max(fact.sim_high for fact in rest)
+    return rest[0]._replace(low=low, high=high).allows()
+
+
+__all__ = ["DIFFERENCE", "LESS_NULL", "layers_off_null", "swap_contrasts", "swap_words"]

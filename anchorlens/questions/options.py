@@ -1,0 +1,68 @@
+"""The options that a question names: "Which is larger, Belgium or Russia?" names two, "What do both X and Y play?" none."""
+
+import re
+
+from anchorlens.questions.example import normalise
+
+YES_NO = ("yes", "no")
+
+# Words of a name: capitals and numbers, with small words between them.
+_NAME = r"[\"“'‘]?[A-Z0-9À-ÖØ-Þ][^\s,;:?()]*"
+_SMALL = r"(?:(?:of|the|and|&|in|on|at|for|de|la|le|von|van|der|to|a|with)\s+){0,3}"
+_NAMES = rf"(?:(?:[Tt]he|[Aa]n?)\s+)?{_NAME}(?:\s+{_SMALL}{_NAME})*"
+_NAMES_LAST = re.compile(rf"(?:^|\s)({_NAMES})$")
+_NAMES_FIRST = re.compile(_NAMES)
+_BETWEEN = re.compile(r"\b(?:between|out of)\s+(.+?)\s+and\s+(.+?)\s*(?:,|$|\bwh(?:ich|o|ose|at)\b)", re.IGNORECASE)
+# "Is Ann Lee or Bo Ray older?": the first word is no part of the name.
+_OPENER = re.compile(r"^(?:is|are|was|were|do|does|did|has|have|had|can|will|would|q:)\s+", re.IGNORECASE)
+_OR = re.compile(r",?\s+or\s+", re.IGNORECASE)
+# Words of an option that no capital ends.
+_LONGEST = 8
+_BREAK = re.compile(r"[,;:?]\s+|\s[-–—]\s|-\s")
+
+
+def option_key(text: str) -> str:
+    """What two writings of one option share: normalised, without its article.
+
+    >>> option_key("the Sun"), option_key("The Beatles"), option_key("The")
+    ('sun', 'beatles', 'the')
+    """
+    plain = normalise(text)
+    first, _, rest = plain.partition(" ")
+    return rest if first in {"the", "a", "an"} and rest else plain
+
+
+def named_options(question: str) -> tuple[str, str] | None:
+    """The two things that a question lets one choose from, as :func:`option_key`; None where it names no such pair.
+
+    They stand on the two sides of the last "or" (of more than two, the last two count), or after "between" or "out of" on the two
+    sides of "and". A side ends at a comma, colon or dash, else where its capitalised words end.
+
+    >>> named_options("Which is larger, Belgium or Russia?"), named_options("What sport do both Ann Lee and Bo Ray play?")
+    (('belgium', 'russia'), None)
+    """
+    text = _OPENER.sub("", question.strip().rstrip("?!. "))
+    between = _BETWEEN.search(text)
+    if between is not None:
+        sides = between[1], between[2]
+    else:
+        found = list(_OR.finditer(text))
+        if not found:
+            return None
+        sides = _sides(text[: found[-1].start()], text[found[-1].end() :])
+    first, second = (option_key(side) for side in sides)
+    return (first, second) if first and second and first != second else None
+
+
+def _sides(left: str, right: str) -> tuple[str, str]:
+    """The option at the end of one text and that at the start of the other."""
+    behind, ahead = _BREAK.split(left)[-1], _BREAK.split(right)[0].rstrip(", ")
+    # "Which is larger, the dog" breaks before the options, and they run to its end; "Who is older Ann Lee" does not.
+    listed = behind != left and len(behind.split()) <= _LONGEST
+    before, after = _NAMES_LAST.search(left), _NAMES_FIRST.match(ahead)
+    first = behind if listed else before[1] if before else ""
+    to_the_end = ahead == right and len(ahead.split()) <= _LONGEST
+    return first, after[0] if after and not (listed and to_the_end) else ahead
+
+
+__all__ = ["YES_NO", "named_options", "option_key"]

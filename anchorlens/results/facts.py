@@ -1,0 +1,90 @@
+"""Numbers with their intervals, and the words and small tables that verdicts are made of."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import pandas as pd
+
+FEW = 10
+"""Questions that a group must have to be spoken of."""
+_COLUMNS = ["value", "ci_low", "ci_high", "sim_low", "sim_high", "n"]
+
+
+class Fact(NamedTuple):
+    """A value with its pointwise interval, the band over all layers, and the number of questions behind it."""
+
+    value: float
+    low: float
+    high: float
+    sim_low: float
+    sim_high: float
+    n: int
+
+    def beyond(self, sign: int, *, everywhere: bool = False) -> bool:
+        """Whether the interval lies on this side of 0; ``everywhere``: the band over all layers."""
+        low, high = (self.sim_low, self.sim_high) if everywhere else (self.low, self.high)
+        return low > 0 if sign > 0 else high < 0
+
+    @property
+    def off_zero(self) -> bool:
+        """Whether the pointwise interval leaves 0 out."""
+        return self.beyond(1) or self.beyond(-1)
+
+    def said(self, digits: int = 1, *, sign: bool = True) -> str:
+        """``-9.7 [-19.3, +1.1]``."""
+        return f"{_number(self.value, digits, sign)} {self.interval(digits, sign=sign)}"
+
+    def interval(self, digits: int = 1, *, sign: bool = True) -> str:
+        """``[-19.3, +1.1]``."""
+        return f"[{_number(self.low, digits, sign)}, {_number(self.high, digits, sign)}]"
+
+    def allows(self, digits: int = 1) -> str:
+        """``-19.3 .. +1.1``: what the data leave open where nothing is shown."""
+        return f"{_number(self.low, digits, True)} .. {_number(self.high, digits, True)}"
+
+
+Facts: TypeAlias = Mapping[tuple[str, str], Fact]
+
+
+def facts_at(effects: pd.DataFrame, layer: int) -> Facts:
+    """(quantity, control) -> fact, at one layer of an effects frame."""
+    here = effects[effects["layer"] == layer]
+    rows = here[["quantity", "control", *_COLUMNS]].itertuples(index=False, name=None)
+    return {(quantity, control): Fact(*numbers) for quantity, control, *numbers in rows}
+
+
+def facts_along(effects: pd.DataFrame, quantity: str, control: str) -> dict[int, Fact]:
+    """Layer -> fact, of one quantity and control."""
+    rows = effects[(effects["quantity"] == quantity) & (effects["control"] == control)]
+    return {int(layer): Fact(*numbers) for layer, *numbers in rows[["layer", *_COLUMNS]].itertuples(index=False, name=None)}
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """``[0, 1, 2, 7]`` -> ``0-2, 7``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """A small table: columns under each other, two spaces apart."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(f"  {line}" for line in lines)
+
+
+def listed_and(names: Sequence[str]) -> str:
+    """``a``; ``a and b``; ``a, b and c``."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _number(value: float, digits: int, sign: bool) -> str:
+    text = f"{value:{'+' if sign else ''}.{digits}f}"
+    return text.lstrip("+-") if float(text) == 0 else text
+
+
+__all__ = ["FEW", "Fact", "Facts", "aligned", "facts_along", "facts_at", "listed_and", "ranges"]

@@ -1,0 +1,96 @@
+"""What the pairs of question and given answer tell by themselves, without a model (METHOD 3).
+
+    python benchmarks/pairs.py --data ../shared/data
+
+prints for the four embedded sets (and for the files of four data sets): the rows kept of all, those left out by reason, the share of
+true and of false answers that stand in their question, the AUC of that one bit, and the two text baselines on the test split.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.metrics import roc_auc_score
+
+import anchorlens as al
+from anchorlens.questions.example import Example, normalise
+from anchorlens.questions.given import given_answers, split_questions
+from anchorlens.statistics.bands import auc_band
+from anchorlens.statistics.resamples import Resamples
+from anchorlens.truth.text_baseline import pair_text_scores, text_only_scores
+from anchorlens.vocabulary import DISTRACTORS
+
+SETS = ("popqa", "triviaqa", "hotpotqa", "nq")
+COLUMNS = ("data set", "distractor", "kept", "dropped", "true in question", "false", "AUC of it", "text_only", "pair_text")
+
+
+def stands(answer: str, question: str) -> bool:
+    """Whether an answer stands in a question as whole words."""
+    return f" {normalise(answer)} " in f" {normalise(question)} "
+
+
+def told(scores: npt.NDArray[np.float64], labels: npt.NDArray[np.float64], questions: Sequence[str]) -> str:
+    """An AUC with its interval over questions."""
+    draws = Resamples.of(questions)
+    auc, many = draws.aucs(scores, labels)
+    band = auc_band(np.array([auc]), many[:, None], np.array([draws.weights.shape[1]], dtype=np.int64))
+    return f"{auc:.3f} [{band.low[0]:.2f}, {band.high[0]:.2f}]"
+
+
+def measured(examples: Sequence[Example], split: Mapping[str, str], false: Mapping[str, str]) -> list[str]:
+    """Shares in the question, AUC of that bit over all rows, and both baselines on the test split."""
+    kept = [example for example in examples if example.example_id in false]
+    rows = [
+        (example, answer, label)
+        for example in kept
+        for answer, label in ((example.answers[0], 0), (false[example.example_id], 1))
+    ]
+    bits, labels = (
+        np.array([stands(answer, example.question) for example, answer, _ in rows]),
+        np.array([row[2] for row in rows], float),
+    )
+    out = [
+        f"{bits[labels == 0].mean():.1%}",
+        f"{bits[labels == 1].mean():.1%}",
+        f"{roc_auc_score(labels, -bits.astype(float)):.3f}",
+    ]
+    test = np.array([split[example.question_id] == "test" for example, _, _ in rows])
+    pairs = [(example.question, answer) for example, answer, _ in rows]
+    questions = [example.question_id for (example, _, _), there in zip(rows, test, strict=True) if there]
+    for name in ("text_only", "pair_text"):
+        fitted, scored = ([pair for pair, there in zip(pairs, part, strict=True) if there] for part in (~test, test))
+        if name == "text_only":
+            scores = text_only_scores([answer for _, answer in fitted], labels[~test], [answer for _, answer in scored])
+        else:
+            scores = pair_text_scores(fitted, labels[~test], scored)
+        out.append(told(scores, labels[test], questions))
+    return out
+
+
+def main() -> None:
+    """Print one row for each data set and rule."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder with popqa.jsonl, triviaqa.jsonl, hotpotqa.jsonl and nq.jsonl")
+    parser.add_argument("--seed", type=int, default=0, help="of splits and false answers")
+    args = parser.parse_args()
+    sets: list[tuple[str, Path | None]] = [(f"{name}-sample", None) for name in SETS]
+    if args.data is not None:
+        sets += [(name, args.data / f"{name}.jsonl") for name in SETS]
+    print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS))
+    for name, path in sets:
+        examples = al.load_qa(name, path=path).examples
+        split = split_questions(examples, seed=args.seed)
+        for distractor in DISTRACTORS:
+            given = given_answers(examples, split, distractor=distractor, seed=args.seed)
+            reasons = ", ".join(
+                f"{reason} {n}" for reason, n in sorted(Counter(gone.reason for gone in given.dropped).items())
+            )
+            cells = [name, distractor, f"{len(given.false)} of {len(examples)}", reasons or "none"]
+            print("| " + " | ".join(cells + measured(examples, split, given.false)) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Is the placebo probe of shuffled labels a null? How often its gap differs from the measured one where no state knows the truth.
+
+    python benchmarks/placebo_null.py                # rates at 40, 100 and 200 questions, about ten minutes on one core
+    python benchmarks/placebo_null.py --worlds 50    # a rough look
+
+States hold what the question is (the same for its true and its false row), and noise, and nothing of the truth. The cut takes half
+of the question's part away. Labels are shuffled over rows, or within questions as the package does it, each with one draw and with
+several; gaps, resamples and bands are the package's own.
+"""
+
+import argparse
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from anchorlens.questions.example import Example, Span
+from anchorlens.questions.tokens import Answer, TokenRow
+from anchorlens.statistics.bands import band
+from anchorlens.statistics.delta import delta_p, flipped, support
+from anchorlens.statistics.pathways import A, Group, Q, group_curves
+from anchorlens.statistics.resamples import Resamples
+from anchorlens.truth.fitted import DRAWS, SHUFFLED, as_confident, placebo_probes
+from anchorlens.truth.labelled import TruthRows
+from anchorlens.truth.probes import LayerProbes, fit_layers
+
+Array = np.ndarray
+WIDTH = 128
+
+
+def made_rows(split: Sequence[str]) -> TruthRows:
+    """A true and a false row for each question; ``split``: of each question."""
+    rows: list[TokenRow] = []
+    for q in range(len(split)):
+        example = Example(f"e{q}", f"q{q}", "made", "", (f"answer {q}",), Span(0, 0), Span(0, 0))
+        answers = (Answer("", Span(0, 0), "given", label) for label in (0, 1))
+        rows += [TokenRow(f"e{q}|{answer.label}", example, "", "", answer, (), 0, {}) for answer in answers]
+    return TruthRows(tuple(rows), tuple(part for part in split for _ in (0, 1)), ())
+
+
+def shuffled_over_rows(rows: TruthRows, rng: np.random.Generator) -> Array:
+    """The placebo of before: inside a split half of the true and half of the false rows get each label, whoever asks."""
+    labels = rows.labels
+    for name in ("train", "validation"):
+        for label in (0, 1):
+            where = np.array([i for i in rows.of(name) if rows.labels[i] == label])
+            rng.shuffle(where)
+            labels[where] = np.arange(len(where)) < (len(where) + label) // 2
+    return labels
+
+
+def gap(probes: LayerProbes, rows: TruthRows, clean: torch.Tensor, cut: torch.Tensor, draws: Resamples) -> tuple[float, Array]:
+    """Q less A of one probe at its only layer, with the resamples."""
+    test = rows.of("test")
+    ids, labels = [rows.question_ids[i] for i in test], rows.labels[test]
+    before, after = (probes.predict(states[:, test], ids) for states in (clean, cut))
+    start = support(before, before, labels, "confidence")
+    groups: dict[str, Group] = group_curves(delta_p(before, after, labels, "confidence"), start, flipped(before, after), draws)
+    return float(groups[Q].mean[0] - groups[A].mean[0]), groups[Q].draws[:, 0] - groups[A].draws[:, 0]
+
+
+def world(n: int, question: float, seed: int) -> dict[str, tuple[float, float]]:
+    """The interval of "measured gap less placebo gap" under every placebo."""
+    rng = np.random.default_rng([seed, n])
+    split = rng.permutation(np.repeat(["train", "validation", "test"], [round(0.45 * n), round(0.15 * n), n - round(0.6 * n)]))
+    rows = made_rows(split.tolist())
+    asked = np.repeat(question * rng.normal(size=(n, WIDTH)), 2, axis=0)
+    noise, more = rng.normal(size=(2, 2 * n, WIDTH))
+    clean, cut = (torch.tensor(x[None]).float() for x in (asked + noise, 0.5 * asked + noise + 0.5 * more))
+    ids = [rows.question_ids[i] for i in rows.of("test")]
+    draws = Resamples.of(ids, n_resamples=300, seed=seed)
+    read = fit_layers([0], clean, rows.labels, rows.question_ids, rows.split)
+
+    def over_rows() -> LayerProbes:
+        return fit_layers([0], clean, shuffled_over_rows(rows, rng), rows.question_ids, rows.split, like=read)
+
+    within = [p for name, p in placebo_probes(rows, [0], clean, read, seed=seed).items() if name.startswith(SHUFFLED)]
+    over = [over_rows() for _ in range(DRAWS)]
+    placebos = {
+        "over rows, one draw": over[:1],
+        "over rows, several draws, rescaled": [as_confident(p, read, rows, [0], clean) for p in over],
+        "within questions, one draw": within[:1],
+        "within questions, several draws": within,
+    }
+    value, many = gap(read, rows, clean, cut, draws)
+    found: dict[str, tuple[float, float]] = {}
+    for name, probes in placebos.items():
+        gaps = [gap(p, rows, clean, cut, draws) for p in probes]
+        mixed = np.array(gaps[0][1])
+        for i, (_, own) in enumerate(gaps):  # each resample takes one draw in turn, as in a result's tables
+            mixed[i :: len(gaps)] = own[i :: len(gaps)]
+        difference = np.array([value - np.mean([v for v, _ in gaps])])
+        made = band(difference, (many - mixed)[:, None], np.array([len(set(ids))]))
+        found[name] = (float(made.low[0]), float(made.high[0]))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--worlds", type=int, default=200)
+    parser.add_argument("--questions", type=int, nargs="+", default=[40, 100, 200])
+    parser.add_argument("--question-part", type=float, nargs="+", default=[0.0, 1.0, 2.0])
+    args = parser.parse_args()
+    for n in args.questions:
+        for part in args.question_part:
+            worlds = [world(n, part, seed) for seed in range(args.worlds)]
+            print(f"{n} questions, question's part {part:g} times the noise, {args.worlds} worlds without any truth:")
+            for name in worlds[0]:
+                ends = np.array([w[name] for w in worlds])
+                ends = ends[~np.isnan(ends).any(1)]
+                low, high = 100 * (ends[:, 1] < 0).mean(), 100 * (ends[:, 0] > 0).mean()
+                print(f"  {name:36s} below 0 in {low:4.1f} %, above 0 in {high:4.1f} % of {len(ends)}")
+
+
+if __name__ == "__main__":
+    main()

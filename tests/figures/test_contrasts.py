@@ -1,0 +1,335 @@
+"""The panels below the published picture: what can be claimed, and the switch among contrasts."""
+
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+
+from anchorlens.errors import InputError
+from anchorlens.figures.curves import plot_curves
+from anchorlens.figures.effects import gather_effects
+from anchorlens.figures.table import gather
+from anchorlens.figures.words import CONTRASTS
+
+from .synthetic import effect, knockout_effects, knockout_frame, swap_effects, swap_frame
+
+NAN = float("nan")
+MODELS = {"m": 12}
+SETS = ("popqa", "nq")
+
+
+class Sweep:
+    """Stands for a SweepResult: what plot_curves may ask of one."""
+
+    def __init__(self, curves: pd.DataFrame, effects: pd.DataFrame) -> None:
+        self._curves, self._effects = curves, effects
+
+    def curves(self, *, controls: bool = False) -> pd.DataFrame:
+        return self._curves if controls else self._curves[self._curves["control"] == "none"]
+
+    def effects(self) -> pd.DataFrame:
+        return self._effects
+
+
+def knockout(**options: object) -> go.Figure:
+    return plot_curves(knockout_frame(MODELS, SETS), effects=knockout_effects(MODELS, SETS), **options)  # pyright: ignore[reportArgumentType]
+
+
+def lower(figure: go.Figure, axis: str = "x2") -> list[go.Scatter]:
+    return [trace for trace in figure.data if trace.xaxis == axis]
+
+
+def lines(figure: go.Figure, axis: str = "x2") -> list[go.Scatter]:
+    return [
+        trace
+        for trace in lower(figure, axis)
+        if trace.mode.startswith("lines") and trace.fill is None and trace.line.dash != "dot"
+    ]
+
+
+def pressed(figure: go.Figure, label: str) -> go.Figure:
+    """The figure after a click on a button, as plotly's ``update`` does it."""
+    (button,) = (one for one in figure.layout.updatemenus[0].buttons if one.label == label)
+    assert button.method == "update"
+    changes, layout, which = button.args
+    again = go.Figure(figure)
+    for name, values in changes.items():
+        assert len(values) == len(which)
+        for place, value in zip(which, values, strict=True):
+            again.data[place][name] = value
+    for path, value in layout.items():
+        again.layout[path] = value
+    return again
+
+
+def wanted(effects: pd.DataFrame, **keys: object) -> list[float]:
+    return effects[(effects[list(keys)] == pd.Series(keys)).all(axis=1)]["value"].tolist()
+
+
+def test_delta_all_stands_below_in_the_questions_colours():
+    effects, figure = knockout_effects(MODELS, SETS), knockout()
+    assert [(line.line.color, line.line.dash) for line in lines(figure)] == [("#1f77b4", "solid"), ("#e377c2", "solid")]
+    assert [list(line.y) for line in lines(figure)] == [wanted(effects, dataset=d, quantity="delta_all") for d in SETS]
+    assert figure.layout.yaxis2.title.text == "ΔP less placebo's"
+    assert figure.layout.yaxis2.zeroline
+    assert [note.text for note in figure.layout.annotations] == ["m", "<b>What can be claimed</b>"]
+    assert "below: what can be claimed, ●: the interval of all layers at once excludes 0" in figure.layout.title.text
+
+
+def test_a_click_on_a_legend_entry_hides_the_contrast_with_its_curve():
+    figure = knockout()
+    for trace in lower(figure):
+        assert trace.legendgroup in {one.legendgroup for one in figure.data if one.showlegend and one.name.startswith("Q-")}
+        assert trace.showlegend is False
+
+
+@pytest.mark.parametrize(
+    ("quantity", "axis"),
+    [
+        ("delta_all", "ΔP less placebo's"),
+        ("flip_rate", "flips less placebo's"),
+        ("auc_drop", "AUC less placebo's"),
+        ("own_change", "ΔP by own change"),
+    ],
+)
+def test_each_button_shows_its_contrast_and_so_does_its_name(quantity, axis):
+    effects, first = knockout_effects(MODELS, SETS), knockout()
+    assert [one.label for one in first.layout.updatemenus[0].buttons] == ["delta_all", "flip_rate", "auc_drop", "own_change"]
+    control = "matched" if quantity == "own_change" else "random_tokens"
+    named = knockout(contrasts=quantity)
+    active = first.layout.updatemenus[0].buttons[named.layout.updatemenus[0].active].label
+    assert active == quantity
+    for figure in (pressed(first, quantity), named):
+        own = [wanted(effects, dataset=d, quantity=quantity, control=control) for d in SETS]
+        assert [list(line.y) for line in lines(figure)] == own
+        assert figure.layout.yaxis2.title.text == axis
+        low, high = figure.layout.yaxis2.range
+        rows = effects[(effects["quantity"] == quantity) & (effects["control"] == control)]
+        assert low < rows["sim_low"].min()
+        assert rows["sim_high"].max() < high
+        assert f"<b>{quantity}</b>: {CONTRASTS[quantity].said}<br>control: {control}<br>" in lines(figure)[0].text[0]
+        # The upper panel is not touched.
+        assert [t.y for t in figure.data if t.xaxis in (None, "x")] == [t.y for t in first.data if t.xaxis in (None, "x")]
+
+
+def test_the_own_change_of_other_tokens_is_a_thin_dotted_line():
+    effects, figure = knockout_effects(MODELS, SETS), knockout(contrasts="own_change")
+    dotted = [trace for trace in lower(figure) if trace.line.dash == "dot"]
+    own = [wanted(effects, dataset=d, quantity="own_change", control="random_tokens") for d in SETS]
+    assert [list(trace.y) for trace in dotted] == own
+    assert {trace.line.width for trace in dotted} == {1}
+    without = [t for t in lower(pressed(figure, "delta_all")) if t.line.dash == "dot"]
+    assert [trace.y for trace in without] == [(), ()]
+    assert [t for t in lower(knockout(contrasts="own_change", controls=False)) if t.line.dash == "dot"] == []
+
+
+def test_points_are_full_where_the_interval_of_all_layers_excludes_0():
+    ends = [(-9.0, -1.0), (-9.0, 0.0), (-9.0, 0.5), (0.5, 2.0), (NAN, NAN)]
+    rows = [effect(model="m", layer=k, value=-4.0, sim_low=low, sim_high=high) for k, (low, high) in enumerate(ends)]
+    figure = plot_curves(knockout_frame(MODELS, ("popqa",)), effects=pd.DataFrame(rows))
+    (points,) = (trace for trace in lower(figure) if trace.mode == "markers")
+    assert (list(points.x), points.marker.symbol, points.marker.color) == ([0, 3], "circle", "#1f77b4")
+    (line,) = lines(figure)
+    assert ["excludes 0" in text for text in line.text] == [True, False, False, True, False]
+
+
+def test_hover_of_a_contrast():
+    own = effect(model="m", quantity="auc_drop", value=-0.1234, ci_low=-0.2, ci_high=-0.05, sim_low=-0.3, sim_high=-0.01, n=64)
+    figure = plot_curves(knockout_frame(MODELS, ("popqa",)), effects=pd.DataFrame([own]))
+    (line,) = lines(figure)
+    assert list(line.text) == [
+        "<b>auc_drop</b>: AUC of the probe less that of the control<br>control: random_tokens<br>Q-Anchored (PopQA)<br>m<br>"
+        "anchor question, layer 0<br>−0.123 (95 %: −0.200 to −0.050; all layers at once 95 %: −0.300 to −0.010)<br>"
+        "the interval of all layers at once excludes 0<br>n = 64 questions"
+    ]
+
+
+def test_layers_that_were_not_measured_are_bridged_with_hollow_points():
+    effects = knockout_effects(MODELS, ("popqa",))
+    figure = plot_curves(knockout_frame(MODELS, ("popqa",)), effects=effects[effects["layer"] % 4 == 0])
+    (line,) = lines(figure)
+    assert (list(line.x), line.mode, line.marker.color) == ([0, 4, 8], "lines+markers", "white")
+
+
+@pytest.mark.parametrize("results", ["sweep", "list"])
+def test_results_bring_their_own_contrasts(results):
+    curves, effects = knockout_frame(MODELS, SETS), knockout_effects(MODELS, SETS)
+    sweep = Sweep(curves, effects)
+    figure = plot_curves(sweep if results == "sweep" else [sweep])
+    assert figure.to_json() == plot_curves(curves, effects=[effects]).to_json()
+
+
+def test_two_results_that_differ_in_a_setting_keep_their_contrasts_apart():
+    curves, effects = knockout_frame(MODELS, ("popqa",)), knockout_effects(MODELS, ("popqa",))
+    other = Sweep(curves.assign(distractor="random", delta_p=0.0), effects.assign(value=0.0, sim_low=-1.0, sim_high=1.0))
+    own = [list(line.y) for line in lines(plot_curves([Sweep(curves, effects), other]))]
+    assert own == [wanted(effects, quantity="delta_all"), [0.0] * 12]
+
+
+@pytest.mark.parametrize("contrasts", [True, False])
+def test_without_contrasts_the_figure_is_that_of_the_curves(contrasts):
+    curves = knockout_frame(MODELS, SETS)
+    plain = plot_curves(curves).to_json()
+    effects = knockout_effects(MODELS, SETS)
+    if contrasts:  # of an older run: a gap alone, or contrasts that do not say whose
+        old = effects.drop(columns=["anchor", "sim_low", "sim_high"])
+        assert plot_curves(curves, effects=[effects[effects["quantity"] == "gap"], old]).to_json() == plain
+        assert plot_curves(curves, effects=effects.iloc[:0]).to_json() == plain
+        assert plot_curves(curves, effects=effects.assign(model="another")).to_json() == plain
+    else:
+        assert plot_curves(curves, effects=effects, contrasts=False).to_json() == plain
+        assert plot_curves(Sweep(curves, effects), contrasts=False).to_json() == plain
+
+
+def test_a_swap_has_each_anchors_curve_less_its_null_and_no_switch():
+    anchors = ("question", "answer_site", "subject")
+    effects = swap_effects(MODELS, ("popqa",), anchors)
+    figure = plot_curves(swap_frame(MODELS, ("popqa",), anchors), effects=effects)
+    entries = [trace for trace in figure.data if trace.showlegend]
+    assert [(t.line.color, t.line.dash, t.legendgroup) for t in lines(figure)] == [
+        (t.line.color, t.line.dash, t.legendgroup) for t in entries
+    ]
+    assert [list(t.y) for t in lines(figure)] == [wanted(effects, anchor=a) for a in anchors]
+    assert figure.layout.yaxis2.title.text == "ΔP less null's"
+    assert len(figure.layout.updatemenus) == 0
+
+
+def test_contrasts_of_an_anchor_that_is_not_drawn_are_left_out():
+    effects = swap_effects(MODELS, ("popqa",), ("question", "answer_site"))
+    figure = plot_curves(swap_frame(MODELS, ("popqa",), ("question",)), effects=effects)
+    assert [list(t.y) for t in lines(figure)] == [wanted(effects, anchor="question")]
+
+
+def test_beside_a_swap_the_switch_is_the_knockouts():
+    curves = [knockout_frame(MODELS, ("popqa",)), swap_frame(MODELS, ("popqa",))]
+    effects = [knockout_effects(MODELS, ("popqa",)), swap_effects(MODELS, ("popqa",))]
+    figure = plot_curves(curves, effects=effects)
+    swap = [t.y for t in lower(figure, "x4")]
+    assert [one.label for one in figure.layout.updatemenus[0].buttons] == ["delta_all", "flip_rate", "auc_drop", "own_change"]
+    again = pressed(figure, "auc_drop")
+    assert (again.layout.yaxis3.title.text, again.layout.yaxis4.title.text) == ("AUC less placebo's", "ΔP less null's")
+    assert [t.y for t in lower(again, "x4")] == swap
+    assert list(lines(again, "x3")[0].y) == wanted(effects[0], quantity="auc_drop")
+    # Two scales, so neither follows the other.
+    assert again.layout.yaxis3.range != again.layout.yaxis4.range
+    assert figure.layout.yaxis4.matches is None
+    assert figure.layout.yaxis4.showticklabels
+    # It stands above the knockout's panel.
+    assert figure.layout.updatemenus[0].x == figure.layout.xaxis3.domain[1]
+    assert [t.y for t in lower(plot_curves(curves, effects=effects, contrasts="less_null"), "x4")] == swap
+
+
+def test_other_protocols_are_read_against_their_own_control():
+    curves = knockout_frame(MODELS, ("popqa",), placebos=()).assign(protocol="answer_only")
+    rows = [
+        effect(model="m", protocol="answer_only", control="other_question", quantity=quantity, layer=k, value=float(k))
+        for quantity in ("delta_all", "p_after")
+        for k in range(3)
+    ]
+    figure = plot_curves(curves, effects=pd.DataFrame(rows))
+    assert figure.layout.yaxis2.title.text == "ΔP less control's"
+    assert [one.label for one in figure.layout.updatemenus[0].buttons] == ["delta_all", "p_after"]
+    assert pressed(figure, "p_after").layout.yaxis2.title.text == "P after less control's"
+
+
+def test_a_figure_of_flips_shows_the_contrast_of_flips_first():
+    curves = knockout_frame(MODELS, ("popqa",)).assign(quantity="flip")
+    figure = plot_curves(curves, quantity="flip", effects=knockout_effects(MODELS, ("popqa",)))
+    assert figure.layout.yaxis2.title.text == "flips less placebo's"
+
+
+def test_a_model_without_contrasts_has_a_blank_place_below():
+    figure = plot_curves(knockout_frame({"a": 4, "b": 5}, ("popqa",)), effects=knockout_effects({"a": 4}, ("popqa",)))
+    assert (figure.layout.xaxis3.visible, figure.layout.xaxis4.visible) == (None, False)
+    assert figure.layout.yaxis4.visible is False
+    assert lower(figure, "x4") == []
+
+
+def test_models_share_one_scale_of_contrasts():
+    models = {"a": 4, "b": 6, "c": 5}
+    figure = plot_curves(knockout_frame(models, ("popqa",)), effects=knockout_effects(models, ("popqa",)))
+    layout = figure.layout
+    assert [layout[f"yaxis{k}"].matches for k in (4, 5, 6)] == [None, "y4", "y4"]
+    assert layout.yaxis4.range == layout.yaxis5.range == layout.yaxis6.range
+    assert [layout[f"yaxis{k}"].title.text for k in (4, 5, 6)] == ["ΔP less placebo's", None, None]
+
+
+def test_five_models_stand_in_two_rows_each_with_its_contrasts_below():
+    models = {f"m{k}": 3 + k for k in range(5)}
+    figure = plot_curves(knockout_frame(models, ("popqa",)), effects=knockout_effects(models, ("popqa",)))
+    titles = {note.text: note.y for note in figure.layout.annotations if note.text in models}
+    assert list(titles) == list(models)
+    # Axes 1-3 and 7-9 are curves, 4-6 and 10-12 their contrasts.
+    assert [figure.layout[f"xaxis{k}"].range[1] for k in (4, 5, 6, 10, 11)] == [2.5, 3.5, 4.5, 5.5, 6.5]
+    heads = [note for note in figure.layout.annotations if note.text == "<b>What can be claimed</b>"]
+    assert [note.y for note in heads] == [figure.layout.yaxis4.domain[1], figure.layout.yaxis10.domain[1]]
+
+
+@pytest.mark.parametrize(("width", "kind"), [(None, "buttons"), (700, "buttons"), (480, "dropdown")])
+def test_the_switch_unfolds_where_there_is_little_room(width, kind):
+    assert knockout(width=width).layout.updatemenus[0].type == kind
+
+
+@pytest.mark.parametrize("width", [None, 480])
+def test_nothing_between_the_panels_overlaps(width):
+    """Ticks and title of an x axis take 45 pixels, heading and switch 34."""
+    figure = knockout(width=width)
+    entries = sum(bool(trace.showlegend) for trace in figure.data)
+    lines_of_legend = entries if width else -(-entries // 3)
+    inner = figure.layout.height - figure.layout.margin.t - (60 + 20 * lines_of_legend)
+    gap = figure.layout.yaxis.domain[0] - figure.layout.yaxis2.domain[1]
+    assert gap * inner == pytest.approx(92)
+    with pytest.raises(InputError, match="is too small for this figure"):
+        knockout(height=400)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (
+            "flip_rates",
+            r"^contrasts='flip_rates' is neither True, False nor the name of a contrast\. Did you mean 'flip_rate'\?$",
+        ),
+        (
+            "less_null",
+            r"^There is no contrast called 'less_null' in these results\. They hold delta_all, flip_rate, auc_drop, own_change\.$",
+        ),
+    ],
+)
+def test_a_contrast_that_is_not_there(asked, said):
+    with pytest.raises(InputError, match=said):
+        knockout(contrasts=asked)
+
+
+def test_a_contrast_of_curves_alone():
+    with pytest.raises(
+        InputError, match=r"'delta_all' in these results\. They hold none: an older version wrote them, or they are curves"
+    ):
+        plot_curves(knockout_frame(MODELS, SETS), contrasts="delta_all")
+
+
+@pytest.mark.parametrize(
+    ("effects", "said"),
+    [
+        ("runs/a", r"^effects= takes the frame that effects\(\) gives, or a list of these; got 'runs/a'\.$"),
+        (
+            pd.DataFrame({"layer": [1]}),
+            r"^The effects frame lacks the columns model, dataset, protocol, quantity, control, value, ci_low, ci_high, n\.",
+        ),
+        (pd.DataFrame([effect(model="m", value="deep")]), r"^The column 'value' of the effects frame must hold numbers"),
+        (
+            pd.DataFrame([effect(model="m"), effect(model="m", value=2.0)]),
+            r"^The effects hold two values of one point \(delta_all against random_tokens, question of popqa with m, layer 0\)\.",
+        ),
+    ],
+)
+def test_frames_that_are_no_effects(effects, said):
+    curves = knockout_frame(MODELS, ("popqa",))
+    with pytest.raises(InputError, match=said):
+        gather_effects(curves, effects, gather(curves, True), True, True)
+
+
+def test_the_same_run_twice_is_the_same_figure():
+    curves, effects = knockout_frame(MODELS, SETS), knockout_effects(MODELS, SETS)
+    assert (
+        plot_curves([curves, curves], effects=[effects, effects]).to_json() == plot_curves(curves, effects=effects).to_json()
+    )

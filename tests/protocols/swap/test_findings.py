@@ -1,0 +1,250 @@
+"""What a swap claims: less its null, anchors against each other, and words. Simulated sweeps, no model."""
+
+import runpy
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anchorlens.protocols.swap.findings import layers_off_null
+from anchorlens.protocols.swap.protocol import PROTOCOL
+from anchorlens.statistics.bands import bootstrap_mean
+from tests.protocols.small_sweeps import sweep
+
+ROOT = Path(__file__).resolve().parents[3]
+SIMULATION = runpy.run_path(str(ROOT / "benchmarks" / "null_rates_swap.py"))
+simulated, rates = SIMULATION["simulated"], SIMULATION["rates"]
+
+
+def named(result):
+    return {anchor: set(layers) for anchor, layers in layers_off_null(result).items()}
+
+
+def changed(result, samples=None, anchors=None, noise=None, **config):
+    """The same sweep with other samples or settings."""
+    record = {**result.record, "config": {**result.record["config"], **config}}
+    record["config"]["anchors"] = anchors or record["config"]["anchors"]
+    record["noise"] = {"floor": result.noise_floor if noise is None else noise}
+    frame = result.samples() if samples is None else samples
+    return PROTOCOL.result.make(PROTOCOL, frame, result.examples(), record, result.run_id)
+
+
+def edited(result, **columns):
+    """Samples with columns made of themselves."""
+    return result.samples().assign(**columns)
+
+
+@pytest.fixture(scope="module")
+def effect():
+    return simulated("effect", 60, seed=3)
+
+
+def test_of_null_sweeps_few_name_a_layer():
+    """Pointwise intervals would name one in most; the band over all anchors and layers in about one of twenty."""
+    found = rates("normal", 40, 60, n_resamples=300)
+    assert found["any"] <= 0.15
+    runs = [simulated("normal", 40, seed, 300).effects().query("quantity == 'less_null'") for seed in range(15)]
+    pointwise = [((run["ci_low"] > 0) | (run["ci_high"] < 0)).any() for run in runs]
+    assert np.mean(pointwise) > 0.4
+
+
+def test_an_effect_is_found_where_it_is():
+    found = rates("effect", 60, 25, n_resamples=300)
+    assert found["right"] >= 0.9
+    assert found["wrong"] <= 0.2
+
+
+def test_less_null_is_paired_by_question_and_shares_one_band_over_anchors_and_layers(effect):
+    effects = effect.effects().query("quantity == 'less_null'")
+    assert set(effects["control"]) == {"null"}
+    assert effects["anchor"].unique().tolist() == list(effect.anchors)
+    table = effect.samples().set_index(["anchor", "question_id", "layer", "control"])["delta_p"].unstack("control")
+    gaps = (table["none"] - table["null"]).unstack(["anchor", "layer"])
+    ordered = gaps.reindex(columns=pd.MultiIndex.from_product([effect.anchors, effect.layers]))
+    wanted, joint = (
+        bootstrap_mean(ordered.to_numpy(), ordered.index, n_resamples=1000, seed=0, level=p) for p in (0.95, 0.96)
+    )
+    for column, value in (
+        ("value", wanted.value),
+        ("ci_low", wanted.low),
+        ("sim_low", joint.sim_low),
+        ("sim_high", joint.sim_high),
+    ):
+        np.testing.assert_allclose(effects[column], value)
+    # A band of its own for each anchor would be narrower: it holds for fewer points.
+    alone = bootstrap_mean(ordered["question"].to_numpy(), ordered.index, n_resamples=1000, seed=0, level=0.96)
+    assert (effects.query("anchor == 'question'")["sim_low"].to_numpy() < alone.sim_low).all()
+
+
+def test_anchors_are_compared_paired_by_question(effect):
+    effects = effect.effects().query("quantity == 'anchor_difference'")
+    assert effects["anchor"].unique().tolist() == ["question - answer_site"]
+    assert set(effects["control"]) == {"none"}
+    own = (
+        effect.samples().query("control == 'none'").set_index(["question_id", "layer", "anchor"])["delta_p"].unstack("anchor")
+    )
+    gap = (own["question"] - own["answer_site"]).unstack("layer")
+    wanted, joint = (bootstrap_mean(gap.to_numpy(), gap.index, n_resamples=1000, seed=0, level=p) for p in (0.95, 0.96))
+    for column, value in (("value", wanted.value), ("ci_high", wanted.high), ("sim_low", joint.sim_low)):
+        np.testing.assert_allclose(effects[column], value)
+    assert effects["n"].tolist() == [60] * 30
+
+
+def test_every_two_anchors_are_compared_and_all_donors_take_part(tiny_model):
+    made = sweep(tiny_model("llama"), anchors=("subject", "property", "answer_site"), layers=(1, 2))
+    found = made.effects().query("quantity == 'anchor_difference'")
+    assert found["anchor"].unique().tolist() == ["subject - property", "subject - answer_site", "property - answer_site"]
+    own = made.samples().query("control == 'none'")
+    mean = own.groupby(["anchor", "layer"])["delta_p"].mean()
+    for row in found.itertuples():
+        one, other = row.anchor.split(" - ")
+        assert row.value == pytest.approx(mean[one, row.layer] - mean[other, row.layer])
+
+
+def test_the_verdict_leads_with_the_finding_then_a_table_then_what_is_open(effect):
+    lines = effect.verdict.splitlines()
+    assert lines[0] == "Beyond its null, the swap lowers P of the answer at question."
+    assert lines[1].split() == ["anchor", "most,", "less", "null", "layer", "layers", "off", "0"]
+    facts = effect.effects().query("quantity == 'less_null'")
+    for line, anchor in zip(lines[2:4], effect.anchors, strict=True):
+        own = facts[facts["anchor"] == anchor]
+        best = own.loc[own["value"].abs().idxmax()]
+        assert line.split()[:5] == [
+            anchor, f"{best['value']:+.1f}", f"[{best['sim_low']:+.1f},", f"{best['sim_high']:+.1f}]", str(best["layer"]),
+        ]  # fmt: skip
+    assert lines[2].endswith(f" {min(named(effect)['question'])}-{max(named(effect)['question'])}")
+    assert lines[3].endswith(" none")
+    quiet = facts[facts["anchor"] == "answer_site"]
+    assert f"answer_site {quiet['sim_low'].min():+.1f} .. {quiet['sim_high'].max():+.1f}" in lines[4]
+    assert lines[4].startswith("Elsewhere not shown; the data allow question ")
+    off = facts[(facts["anchor"] == "question") & (facts["sim_high"] < 0)]["layer"]
+    assert named(effect) == {"question": set(off), "answer_site": set()}
+
+
+def test_nothing_shown_is_not_called_nothing():
+    quiet = simulated("normal", 60, seed=0)
+    assert quiet.verdict.startswith("That a swap moves P of the answer beyond its null is shown at no anchor and layer.")
+    assert "the data allow question -" in quiet.verdict
+
+
+def test_what_the_swap_raises_is_said(effect):
+    other = changed(effect, edited(effect, delta_p=lambda frame: -frame["delta_p"]))
+    assert other.verdict.startswith("Beyond its null, the swap raises P of the answer at question.")
+    moved = effect.samples()
+    moved.loc[moved.eval("anchor == 'answer_site' and control == 'none' and layer == 25"), "delta_p"] += 25
+    both = changed(effect, moved)
+    assert both.verdict.startswith(
+        "Beyond its null, the swap lowers P of the answer at question and raises it at answer_site."
+    )
+    assert 25 in named(both)["answer_site"]
+
+
+def test_a_null_that_costs_more_than_the_swap_is_no_rise(effect):
+    """At layer 25 the null of answer_site takes 25 points and the swap 2: less null is positive, and P has not risen."""
+    moved = effect.samples()
+    here = moved.eval("anchor == 'answer_site' and layer == 25")
+    moved.loc[here, "delta_p"] = moved.loc[here, "delta_p"] / 10 - np.where(moved.loc[here, "control"] == "null", 25.0, 2.0)
+    result = changed(effect, moved)
+    assert named(result)["answer_site"] == {25}
+    said = "Beyond its null, the swap lowers P of the answer at question; the null lowers it more at answer_site."
+    assert result.verdict.startswith(said)
+    alone = changed(effect, moved[moved["anchor"] == "answer_site"], anchors=("answer_site",))
+    assert alone.verdict.startswith(
+        "That a swap moves P of the answer beyond its null is shown at no anchor and layer; the null lowers it more at answer_site."
+    )
+
+
+def test_a_verdict_has_at_most_90_words(effect):
+    """With two anchors, and with seven of which each is off 0 in three separate runs of layers."""
+    assert len(effect.verdict.split()) <= 90
+    names = ("question", "subject", "property", "subject_last", "question_rest", "prompt_last", "answer_site")
+    one = effect.samples().query("anchor == 'answer_site'")
+    shift = one["layer"].isin([2, 3, 9, 10, 20]) & (one["control"] == "none")
+    frames = [one.assign(anchor=name, delta_p=one["delta_p"] - 25 * shift) for name in names]
+    many = changed(effect, pd.concat(frames, ignore_index=True), anchors=names)
+    assert {frozenset(layers) for layers in named(many).values()} == {frozenset({2, 3, 9, 10, 20})}
+    assert "lowers P of the answer at 7 of 7 anchors." in many.verdict
+    assert "  2-3, 9-10, 20\n" in many.verdict
+    assert len(many.verdict.split()) <= 90
+
+
+def test_layers_in_many_pieces_are_counted(effect):
+    shift = effect.samples().eval("layer in [2, 4, 9, 20, 22, 26] and control == 'none' and anchor == 'answer_site'")
+    pieces = changed(effect, edited(effect, delta_p=lambda frame: frame["delta_p"] - 25 * shift))
+    assert named(pieces)["answer_site"] == {2, 4, 9, 20, 22, 26}
+    assert "  6 of 2-26\n" in pieces.verdict
+
+
+def test_layers_within_the_noise_floor_are_not_named(effect):
+    value = effect.effects().query("quantity == 'less_null' and anchor == 'question'").set_index("layer")["value"].abs()
+    first, second = sorted(value[list(range(10, 20))])[-2:]
+    loud = changed(effect, noise=(first + second) / 2)
+    assert named(loud)["question"] == {int(value.idxmax())}
+
+
+def test_trivial_layers_are_not_named_and_take_no_part_in_the_band(effect):
+    marked = edited(
+        effect, trivial=lambda f: (f["layer"].isin([10, 11, 12, 13])) & (f["control"] == "none") & (f["anchor"] == "question")
+    )
+    result = changed(effect, marked)
+    assert not named(result)["question"] & {10, 11, 12, 13}
+    found = result.effects().query("quantity == 'less_null' and anchor == 'question'").set_index("layer")
+    assert found.loc[10:13, ["sim_low", "sim_high"]].isna().all(axis=None)
+    assert found.loc[10:13, ["value", "ci_low", "ci_high"]].notna().all(axis=None)
+    differences = result.effects().query("quantity == 'anchor_difference'").set_index("layer")
+    assert differences.loc[10:13, "sim_low"].isna().all()
+    assert differences.loc[14:, "sim_low"].notna().all()
+
+
+def test_below_ten_questions_nothing_is_claimed(effect):
+    few = effect.samples()
+    few = few[few["question_id"].isin(sorted(few["question_id"].unique())[:9])]
+    few.loc[(few["control"] == "none") & (few["anchor"] == "question"), "delta_p"] -= 90
+    assert (
+        changed(effect, few).verdict == "Nothing is claimed: curve and null can be compared in 9 questions, and 10 are needed."
+    )
+    assert changed(effect, null_donors=0).verdict.startswith("Nothing is claimed: no null was measured")
+
+
+def test_of_a_truth_readout_without_signal_nothing_is_claimed(effect):
+    """P(hallucination) is the same for true and false answers; with signal the same sweep speaks."""
+    examples = pd.DataFrame(
+        {"role": "base", "example_id": effect.example_ids, "label": [i % 2 for i in range(len(effect.example_ids))]}
+    )
+    labels = dict(zip(examples["example_id"], examples["label"], strict=True))
+    rng = np.random.default_rng(0)
+    noise = dict(zip(labels, rng.random(len(labels)), strict=True))
+
+    def read(signal):
+        p = {name: signal * label + (1 - signal) * noise[name] for name, label in labels.items()}
+        frame = effect.samples().assign(readout="probe", delta_kind="confidence")
+        frame["value_before"] = frame["example_id"].map(p)
+        record = {**effect.record, "config": {**effect.record["config"], "readout": "probe", "delta_kind": "confidence"}}
+        record["probe"] = {"k_star": 20, "text_only": {"auc": 0.5, "ci_low": 0.45, "ci_high": 0.55}}
+        return PROTOCOL.result.make(PROTOCOL, frame, examples, record, effect.run_id)
+
+    assert read(0.0).verdict.startswith("Nothing is claimed: no signal of the probe is shown, AUC 0.")
+    heard = read(0.6)
+    assert heard.verdict.startswith("Beyond its null, the swap lowers confidence in the clean prediction at question.")
+    heard.record["probe"]["text_only"] = {"auc": 0.7, "ci_low": 0.6, "ci_high": 0.8}
+    assert heard.verdict.startswith("Beware: the answer's text alone reaches AUC 0.70 [0.60, 0.80].\nBeyond its null")
+
+
+def test_a_null_with_fewer_slots_is_named_weaker(effect):
+    rest = (effect.samples()["anchor"] == "question").astype(int)
+    weak = changed(effect, edited(effect, null_slots=(3 - rest).astype("Int64")))
+    title, table = PROTOCOL.table([weak])
+    assert title == "Largest |ΔP| of each curve (percentage points)"
+    assert "95 % band over all layers" in table.columns
+    null = dict(zip(table["anchor"], table["null"], strict=True))
+    assert null["question"].endswith(" (weaker: 100 % of rows have fewer slots)")
+    assert "weaker" not in null["answer_site"]
+
+
+def test_simulated_noise_has_the_correlation_it_says():
+    table = SIMULATION["noise"](np.random.default_rng(0), 4000, 30)
+    assert table.std() == pytest.approx(1, abs=0.02)
+    near = [np.corrcoef(a, b)[0, 1] for a, b in pairwise(table.T)]
+    assert np.mean(near) == pytest.approx(0.8, abs=0.02)

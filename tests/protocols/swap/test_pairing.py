@@ -1,0 +1,134 @@
+"""Where the null lies and how far it falls short, and rows whose answer is predicted from another token."""
+
+import json
+
+import pandas as pd
+import pytest
+
+import anchorlens as al
+from tests.questions.make import CAPITALS, capital, capitals, data_of, equal_lengths
+
+QUIET = {"progress": False, "align": "last"}
+
+
+def test_samples_say_how_many_positions_the_anchor_and_its_null_change(tiny_model):
+    made = al.swap_sweep(
+        tiny_model("llama"), capitals(5), anchors=("question", "question_rest"), layers=(0, 1), n_donors=2, seed=1, **QUIET
+    )
+    examples = made.examples().set_index(["role", "example_id"])["positions"].map(json.loads)
+    known = 0
+    for row in made.samples().itertuples():
+        base, donor = examples["base", row.example_id], examples["donor", row.donor_id]
+        parts = ("subject", "property") if row.anchor == "question" else (row.anchor,)
+        assert row.slots == sum(min(len(base[part]), len(donor[part])) for part in parts)
+        null = base.get(f"null:{row.anchor}:{row.donor_id}")
+        # The first donor of a row measures the null; of the others there is none.
+        assert pd.isna(row.null_slots) == (null is None)
+        if null is not None:
+            known += 1
+            assert row.null_slots == len(null)
+    assert known
+    short = made.curves(controls=True).groupby("anchor")["null_short"].agg(set)
+    assert short["question"] == {0.0}
+    # The question's own words outside E_Q are many, what is left of the prompt is short.
+    assert short["question_rest"] == {1.0}
+    assert "null weaker (fewer slots than the anchor): question_rest 100 % of rows" in repr(made)
+    (null,) = {text for text in made.protocol.table([made])[1]["null"] if "weaker" in text}
+    assert null.endswith("(weaker: 100 % of rows have fewer slots)")
+
+
+def test_without_a_null_there_are_no_null_slots(tiny_model):
+    made = al.swap_sweep(tiny_model("llama"), capitals(3), layers=(0,), n_donors=1, null_donors=0, **QUIET)
+    assert made.samples()["null_slots"].isna().all()
+    assert made.curves()["null_short"].isna().all()
+    assert "weaker" not in repr(made)
+
+
+def test_the_null_costs_what_the_anchor_costs(tiny_model):
+    """Behind five shots: a null in the row's own part adds as much again, one in the shots several times that."""
+    cost = {}
+    for null, n in (("own", 0), ("own", 1), ("anywhere", 1)):
+        al.swap_sweep(
+            tiny_model("llama"), capitals(4), anchors=("question",), prompt="fewshot(5)", n_donors=1, null_donors=n, null=null,
+            on_plan=lambda plan, key=(null, n): cost.update({key: plan.flops}), **QUIET,
+        )  # fmt: skip
+    alone, own, anywhere = cost["own", 0], cost["own", 1], cost["anywhere", 1]
+    assert alone < own < 2.2 * alone
+    assert anywhere > 2 * own
+
+
+def test_no_null_of_a_run_lies_in_the_shots(tiny_model):
+    made = al.swap_sweep(
+        tiny_model("llama"), capitals(4), prompt="fewshot(2)", layers=(0,), n_donors=2, null_donors=2, **QUIET
+    )
+    base = made.examples().query("role == 'base'")
+    shared = min(
+        next(i for i, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1])
+        for a in base["token_ids"] for b in base["token_ids"] if list(a) != list(b)
+    )  # fmt: skip
+    places = [json.loads(text) for text in base["positions"]]
+    nulls = [min(where) for row in places for name, where in row.items() if name.startswith("null:")]
+    # The question opens with words that all capitals share: it begins at its first word, not where the rows part.
+    assert min(nulls) >= min(min(row["question_rest"]) for row in places)
+    assert max(nulls) > shared
+    assert made.record["config"]["null"] == "own"
+    assert "null own" in repr(made)
+
+
+def test_rows_whose_answer_is_predicted_from_another_token_are_marked(tiny_model):
+    """The site of a row with an answer inside a longer text is that text's token, not the template's."""
+    data = data_of([capital(c, a) for c, a in CAPITALS.items()])
+    made = al.swap_sweep(tiny_model("llama"), data, anchors=("answer_site",), n_donors=4, **QUIET)
+    examples = made.examples().set_index(["role", "example_id"])
+    site = {key: (list(row["token_ids"]), json.loads(row["positions"])["answer_site"][0]) for key, row in examples.iterrows()}
+    for row in made.samples().itertuples():
+        (base, at), (donor, there) = site["base", row.example_id], site["donor", row.donor_id]
+        assert row.site_differs == (base[at] != donor[there])
+        # Layer 0 holds nothing but the token: with the same one nothing is changed, and that says nothing.
+        assert row.trivial == (row.layer == 0 and row.control == "none" and not row.site_differs)
+    rows = made.samples().groupby("example_id")["site_differs"].any().sum()
+    assert made.record["counts"]["site_differs"] == rows
+
+
+def test_of_a_mixed_site_layer_0_is_not_zero(smollm2):
+    """Digits start a token of their own: their site is the space, that of words the colon."""
+    years = {"Chad": "1960", "Mali": "1961", "Togo": "1962"}
+    rows = [capital(country, answer) for country, answer in [*list(CAPITALS.items())[:3], *years.items()]]
+    made = al.swap_sweep(smollm2, data_of(rows), anchors=("answer_site",), n_donors=5, layers=(0,), null_donors=0, **QUIET)
+    own = made.samples()
+    assert 0 < own["site_differs"].sum() < len(own)
+    same = own[~own["site_differs"].astype(bool)]
+    assert same["delta_p"].abs().max() < 1e-3
+    assert same["trivial"].all()
+    other = own[own["site_differs"].astype(bool)]
+    assert other["delta_p"].abs().max() > 1e-3
+    assert not other["trivial"].any()
+
+
+def test_statistics_have_no_donor_whose_site_could_differ_and_count_as_one(tiny_model):
+    made = al.swap_sweep(tiny_model("llama"), capitals(3), donors="zero", layers=(0,), **QUIET)
+    assert made.samples()["site_differs"].isna().all()
+    assert not made.samples()["trivial"].any()
+    assert made.record["config"]["n_donors"] == 1
+    again = al.Swap.from_config(made.record["config"])
+    assert (again.donors, again.n_donors) == ("zero", 1)
+
+
+def test_a_window_that_goes_beyond_layer_0_is_not_trivial(tiny_model):
+    options = {"anchors": ("answer_site",), "layers": (0,), "n_donors": 1, **QUIET}
+    one, two = (al.swap_sweep(tiny_model("llama"), equal_lengths(), window=w, **options) for w in (1, 2))
+    assert one.curves()["trivial"].tolist() == [True]
+    assert two.curves()["trivial"].tolist() == [False]
+    assert one.delta_p.abs().max() < 1e-4
+    assert two.delta_p.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("readout", ["first_token", "answer_joint"])
+def test_an_answer_readout_has_no_true_and_false_answers(tiny_model, readout):
+    made = al.swap_sweep(tiny_model("llama"), capitals(3), readout=readout, layers=(0,), n_donors=1, **QUIET)
+    assert made.record["config"]["answers"] == made.record["config"]["distractor"] == ""
+    assert set(made.curves()["answers"]) == set(made.curves()["distractor"]) == {""}
+    again = al.Swap.from_config(made.record["config"])
+    assert again.identity() == al.Swap(readout=readout, layers=(0,), n_donors=1, align="last").identity() | {
+        "add_bos": again.add_bos
+    }

@@ -1,0 +1,99 @@
+"""What makes two strings the same answer or question: case and punctuation do not tell them apart, scripts, marks and signs do."""
+
+import random
+
+import pytest
+
+from anchorlens.engine.generate import is_right
+from anchorlens.questions.example import normalise, pooled_answers, question_id
+from tests.questions.make import capital, example
+
+# The flags of England and Scotland are one black flag with tags: gbeng, gbsct, and the tag that ends them.
+FLAG = "\U0001f3f4"
+ENGLAND, SCOTLAND = ("".join(chr(0xE0000 + ord(char)) for char in name) + "\U000e007f" for name in ("gbeng", "gbsct"))
+
+
+@pytest.mark.parametrize(
+    ("texts", "name"),
+    [
+        (("The U.S.A.! ", "the u s a", " The  U. S. A."), "the u s a"),
+        (("Rock & Roll", "rock, roll"), "rock roll"),
+        (("Straße", "STRASSE"), "strasse"),
+        (("Café", "Cafe\u0301", "CAFÉ"), "café"),
+        (("X-ray", "x ray", "X–Ray"), "x ray"),
+        (("1914-18", "1914–18", "1914 - 18"), "1914 18"),
+        (("Don't", "Don’t", "Don´t"), "don t"),
+        (("5%", "5 percent", "5 %"), "5 percent"),
+        (("-40", "−40", "–40"), "-40"),
+        (("+40", "40", "#40"), "40"),
+        (("C++", "c++.", "(C++)", "C++-"), "c++"),
+        (("Lego™", "lego"), "lego"),
+        (("❤", "❤\ufe0f"), "❤"),
+        (("zero\u200bwidth", "zerowidth"), "zerowidth"),
+        (("!!!", " !!! "), "!!!"),
+        (("", "  "), ""),
+    ],
+)
+def test_written_in_another_way_it_is_the_same(texts, name):
+    assert {normalise(text) for text in texts} == {name}
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("C++", "C#", "C"),
+        ("F#", "F"),
+        ("-40", "40"),
+        ("A+", "A-", "A"),
+        ("AB-", "AB+", "AB"),
+        ("$5", "5%", "£5", "€5"),
+        ("2 + 2", "2 2"),
+        ("काला", "कीला", "कल"),
+        ("กิน", "กีน", "กน"),
+        ("বাংলা", "বংল"),
+        ("😀", "😂", "👍", "👍🏽"),
+        ("❤", "💙"),
+        ("🇫🇷", "🇮🇹"),
+        (f"{FLAG}{ENGLAND}", f"{FLAG}{SCOTLAND}"),
+        ("♀", "♂"),
+        ("20 °", "20"),
+        ("Ёлка", "Елка"),
+        ("e", "é"),
+        ("co-op", "coop"),
+    ],
+    ids=lambda texts: " ".join(map(ascii, texts)),
+)  # fmt: skip
+def test_signs_marks_and_scripts_that_carry_the_answer_stay_apart(texts):
+    assert len({normalise(text) for text in texts}) == len(texts)
+    assert len({question_id(f"What is {text} called?") for text in texts}) == len(texts)
+
+
+def test_an_answer_of_nothing_but_punctuation_stays_as_it_is():
+    assert [normalise(text) for text in ("!!!", "???", " . . ")] == ["!!!", "???", ". ."]
+
+
+def test_whole_words_are_found_with_their_signs_and_marks():
+    assert is_right("It is written in C++, of course.", ["c++"])
+    assert not is_right("C", ["C++"]) and not is_right("C++", ["C"]) and not is_right("C#", ["C++"])
+    assert not is_right("40", ["-40"]) and not is_right("-40", ["40"])
+    assert is_right("at −40 degrees", ["-40"])
+    assert not is_right("5%", ["$5"]) and is_right("5 percent", ["5%"])
+    assert is_right("यह काला है", ["काला"]) and not is_right("कीला", ["काला"])
+    assert not is_right("😂", ["😀"]) and is_right("😀!", ["😀"])
+    assert is_right("She got an A+.", ["A+"]) and not is_right("She got an A.", ["A+"])
+
+
+def test_normalising_twice_changes_nothing():
+    """Every character of the basic plane and the emoji by itself, and random mixtures of those treated in ways of their own."""
+    codes = [*range(0x10000), *range(0x1F000, 0x1FB00), *range(0xE0000, 0xE0080)]
+    assert [code for code in codes if normalise(normalise(chr(code))) != normalise(chr(code))] == []
+    rng = random.Random(0)
+    odd = "Aa1 +-#%$°.,'é़ा\u0301😀\u200d\ufe0f−–İßﬁΣς½™´¨_"
+    texts = ["".join(rng.choices(odd, k=rng.randint(1, 9))) for _ in range(5_000)]
+    assert [text for text in texts if normalise(normalise(text)) != normalise(text)] == []
+
+
+def test_answers_are_pooled_by_question_in_order():
+    rows = [example("What is Jo Ray's job?", "Jo Ray", "job", *jobs) for jobs in (("actor",), ("judge", "actor"), ("poet",))]
+    pooled = pooled_answers([*rows, capital("Italy", "Rome")])
+    assert pooled == {rows[0].question_id: ("actor", "judge", "poet"), question_id("What is the capital of Italy?"): ("Rome",)}

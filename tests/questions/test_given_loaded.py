@@ -1,0 +1,37 @@
+"""Gold aliases are pooled by question where a file is loaded: right answers, donors and false answers all see them."""
+
+from anchorlens.engine.generate import is_right
+from anchorlens.questions.datasets import load_qa
+from anchorlens.questions.given import given_answers, split_questions
+
+ROWS = [
+    {"question": "What is John Smith's occupation?", "answers": ["actor", "film actor"], "relation": "occupation"},
+    {"question": "What is john smith's occupation", "answers": ["judge"], "relation": "occupation"},
+    {"question": "What is Ann Lee's occupation?", "answers": ["nurse"], "relation": "occupation"},
+    {"question": "What is Bo Ray's occupation?", "answers": ["pilot"], "relation": "occupation"},
+]
+
+
+def test_rows_of_one_question_have_each_others_aliases_after_their_own():
+    data = load_qa(ROWS)
+    assert [row.answers for row in data.pool] == [
+        ("actor", "film actor", "judge"),
+        ("judge", "actor", "film actor"),
+        ("nurse",),
+        ("pilot",),
+    ]
+    assert is_right("a judge", data.examples[0].answers)
+
+
+def test_a_row_that_the_draw_left_out_lends_its_aliases_too():
+    drawn = [load_qa(ROWS, limit=1, seed=seed).examples[0] for seed in range(20)]
+    assert {row.answers for row in drawn if "smith" in row.question.lower()} == {
+        ("actor", "film actor", "judge"), ("judge", "actor", "film actor"),
+    }  # fmt: skip
+
+
+def test_both_rows_stay_with_their_own_true_answers():
+    rows = load_qa(ROWS).examples
+    given = given_answers(rows, dict.fromkeys(split_questions(rows), "train"))
+    assert sorted(given.false.values()) == ["actor", "judge", "nurse", "pilot"]
+    assert {given.false[row.example_id] for row in rows[:2]} == {"nurse", "pilot"}
