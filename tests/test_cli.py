@@ -78,7 +78,7 @@ def args(tiny, questions):
 
 def test_swap_and_figure_end_to_end(capsys, args, tiny, tmp_path):
     out = here(capsys, *args, "--model", tiny("gpt2"), "--out", tmp_path / "a")
-    assert "Strongest effect of each curve" in out.out
+    assert "Largest |ΔP| of each curve" in out.out
     assert "swap: mine (llama)" in out.out
     assert "5 measured rows; dropped: none" in out.out
     assert f"figure  {tmp_path / 'a' / 'figure.html'}" in out.out
@@ -219,7 +219,7 @@ def test_a_set_without_rows_does_not_take_the_others_with_it(capsys, args, tmp_p
         capsys, *args, "--quiet", "--dataset", "lonely", "--data-file", f"lonely={lonely(tmp_path)}", "--out", tmp_path / "a", code=1
     )  # fmt: skip
     assert "No row is left to measure in lonely. Dropped: no_donor 1" in out.err
-    assert "--donors random, or --align last" in out.err
+    assert "(donors come from the whole file), or --donors random." in out.err
     assert out.err.count("No row is left") == 1
     assert "1 of 2 sweeps had no row; the others are saved." in out.err
     assert set(pd.read_parquet(tmp_path / "a" / "samples.parquet")["dataset"]) == {"mine"}
@@ -403,16 +403,13 @@ def test_knockout_from_a_shell(capsys, tiny, tmp_path):
     assert set(curves["mode"]) == {"zero"}
     assert set(curves["anchor"]) == {"subject"}
     assert set(pd.read_parquet(out / "effects.parquet")["quantity"]) == {
-        "auc",
-        "auc_knocked_out",
-        "gap",
-        "placebo_gap",
-        "effect",
-    }
+        "delta_all", "flip_rate", "auc_drop", "own_change", "auc", "auc_knocked_out", "auc_beyond_text", "gap", "placebo_gap",
+        "gap_difference", "cross_fold_gap", "selection",
+    }  # fmt: skip
     assert len(list((out / "probes").glob("*/probes.safetensors"))) == 1
     answer = json.loads(here(capsys, *run, "--overwrite", "--json", "--quiet").out)
     assert answer["verdicts"][0]["verdict"] in said.out
-    assert "effect_random_tokens" in answer["summary"][0]
+    assert "own_change_low" in answer["summary"][0]
     here(capsys, "figure", out, "--out", tmp_path / "f.html")
     assert "Placebo gap" in (tmp_path / "f.html").read_text(encoding="utf8")
 

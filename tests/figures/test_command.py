@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from anchorlens.cli.figure_command import figure_command
 from anchorlens.errors import InputError
 from anchorlens.figures import page
+from anchorlens.runs.schema import settings_of
 from anchorlens.runs.store import write_run
 
 from .synthetic import TRUTH, knockout_effects, knockout_frame
@@ -21,12 +22,12 @@ MODELS = {"m": 4}
 def run_of(path: Path, *, distractor: str = "matched", effects: bool = True) -> str:
     """A run directory of a knockout with invented numbers."""
     run_id = f"run-{distractor}"
+    config = {"prompt": "qa", **TRUTH, "distractor": distractor}
+    del config["known_only"]  # a choice of swaps alone
     curves = knockout_frame(MODELS, ("popqa",)).assign(distractor=distractor)
     tables = {"examples": pd.DataFrame({"run_id": [run_id]}), "samples": pd.DataFrame({"run_id": [run_id]}), "curves": curves}
     if effects:
-        tables["effects"] = knockout_effects(MODELS, ("popqa",)).assign(run_id=run_id)
-    config = {"prompt": "qa", **TRUTH, "distractor": distractor}
-    del config["known_only"]  # a choice of swaps alone
+        tables["effects"] = knockout_effects(MODELS, ("popqa",)).assign(run_id=run_id, **settings_of(config))
     return str(write_run(path, tables, [{"run_id": run_id, "config": config}], more=lambda _: None))
 
 

@@ -50,7 +50,7 @@ def test_the_short_way_is_the_driver_with_a_specification(tiny_model, plain):
     assert long.run_id == plain.run_id
     assert (long.delta_p == plain.delta_p).all()
     assert {name: long.record["config"][name] for name in spec.identity()} == spec.identity() | {
-        "layers": [0, 1, 2], "add_bos": False, "delta_kind": "probability"
+        "layers": [0, 1, 2], "add_bos": False, "delta_kind": "probability", "answers": "", "distractor": "",
     }  # fmt: skip
 
 

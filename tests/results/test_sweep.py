@@ -42,8 +42,10 @@ def test_an_anchor_less_its_null_is_paired_by_question(sweep):
     """``less_null``: the donor that measured both, and the mean over questions of the difference."""
     effects = sweep.effects()
     assert tuple(effects.columns) == EFFECT_COLUMNS
-    assert set(effects["quantity"]) == {"less_null"}
-    assert set(effects["control"]) == set(sweep.anchors)
+    assert set(effects["quantity"]) == {"less_null", "anchor_difference"}
+    effects = effects[effects["quantity"] == "less_null"]
+    assert set(effects["control"]) == {"null"}
+    assert set(effects["anchor"]) == set(sweep.anchors)
     samples = sweep.samples()
     null = samples[samples["control"] == "null"]
     both = samples[samples["control"] == "none"].merge(
@@ -52,14 +54,14 @@ def test_an_anchor_less_its_null_is_paired_by_question(sweep):
     assert len(both) == len(null) < (samples["control"] == "none").sum()
     wanted = (both["delta_p"] - both["delta_p_null"]).groupby([both["anchor"], both["layer"]]).mean()
     for row in effects.itertuples():
-        assert row.value == pytest.approx(wanted[row.control, row.layer])
+        assert row.value == pytest.approx(wanted[row.anchor, row.layer])
         assert row.ci_low <= row.value <= row.ci_high
         assert row.n == both["question_id"].nunique()
 
 
-def test_without_a_null_nothing_is_compared(tiny_model):
+def test_without_a_null_anchors_are_compared_with_each_other_alone(tiny_model):
     alone = al.swap_sweep(tiny_model("llama"), capitals(3), null_donors=0, **OPTIONS)
-    assert alone.effects().empty
+    assert set(alone.effects()["quantity"]) == {"anchor_difference"}
     assert tuple(alone.effects().columns) == EFFECT_COLUMNS
 
 

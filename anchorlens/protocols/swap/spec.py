@@ -74,7 +74,8 @@ class Swap(TruthSpecification):
     def from_config(cls, config: Mapping[str, Any]) -> "Swap":
         """See :class:`Specification`; with an answer readout, a record's words on truth readouts mean nothing."""
         answer = config.get("readout") not in TRUTH_READOUTS
-        return super().from_config({name: value for name, value in config.items() if not (answer and name in _OF_TRUTH)})
+        unused = {*(_OF_TRUTH if answer else ()), *(("n_donors",) if config.get("donors") in STATISTIC_RULES else ())}
+        return super().from_config({name: value for name, value in config.items() if name not in unused})
 
     @property
     def of_truth(self) -> bool:

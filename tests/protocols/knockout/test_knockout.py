@@ -14,6 +14,7 @@ from anchorlens.questions.example import Span
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import RowDropped, RowTokenizer
 
+PLACEBOS = {"random_tokens", "random_before", "random_after"}
 OPTIONS = {"progress": False, "n_resamples": 200, "batch_size": 40}
 
 
@@ -50,7 +51,7 @@ def test_the_fixed_split_is_the_flip_at_k_star(sweep):
 
 
 def test_placebos_effects_and_their_arithmetic(sweep):
-    assert set(sweep.samples()["control"]) == {"none", "matched", "random_tokens", "shuffled_labels", "cross_fold"}
+    assert set(sweep.samples()["control"]) == {"none", "matched", "shuffled_labels", "cross_fold", *PLACEBOS}
     by = sweep.effects().set_index(["quantity", "control", "layer"])["value"]
     curves = sweep.curves(controls=True).set_index(["control", "pathway", "layer"])["delta_p"]
     for layer in sweep.layers:
@@ -72,6 +73,26 @@ def test_the_record_says_how_steady_k_star_is_and_what_text_alone_tells(sweep):
     assert roc_auc_score(base["label"], base["pair_text"]) == pytest.approx(probe["pair_text"]["auc"])
     for name in ("text_only", "pair_text"):
         assert probe[name]["ci_low"] <= probe[name]["auc"] <= probe[name]["ci_high"]
+
+
+def test_planted_overlap_of_question_and_answer_is_the_first_thing_that_is_said(tiny_model):
+    """The answer shares a word with its question, and no string is more often true than false: the pair alone tells."""
+    towns = [
+        f"{a}{b}"
+        for a in ("Bar", "Cor", "Dun", "Fel", "Gor", "Hal", "Kin", "Lor")
+        for b in ("nes", "vick", "dmar", "phil", "ston")
+    ]
+    rows = [
+        {"question": f"Which river runs through {town}?", "answers": [f"{town} River"], "subject": town, "property": "river"}
+        for town in towns
+    ]
+    told = al.knockout_sweep(tiny_model("llama"), al.load_qa(rows, dataset_name="rivers"), **OPTIONS)
+    assert told.pair_text["ci_low"] > 0.5
+    assert told.text_only["ci_low"] <= 0.5 <= told.text_only["ci_high"]
+    assert told.verdict.startswith("Beware: question and answer as text reach AUC ")
+    assert "; the probe's AUC lies " in told.verdict
+    assert told.facts(told.k_star)["auc_beyond_text", "none"].value < 0
+    assert told.protocol.table([told])[1]["pair text"].tolist() == [f"{told.pair_text['auc']:.2f}"]
 
 
 def test_the_placebo_on_either_side_is_measured_unless_it_is_left_out(tiny_model, data, sweep):
@@ -176,7 +197,7 @@ def test_p_true_is_read_after_the_question_whether_it_is_right(tiny_model, data)
     model = tiny_model("llama")
     result = al.knockout_sweep(model, data, readout="p_true", layers=[0, 2], **OPTIONS)
     assert result.k_star is None
-    assert set(result.samples()["control"]) == {"none", "matched", "random_tokens"}
+    assert set(result.samples()["control"]) == {"none", "matched", *PLACEBOS}
     base = result.examples().query("role == 'base'")
     assert base["text"].str.endswith("\nIs this answer correct? Answer yes or no.\nA:").all()
     row = base.iloc[0]
