@@ -177,8 +177,12 @@ _THOUGHT_END = re.compile(rf"</(?:{_THINKING})>|\[/THINK\]", re.IGNORECASE)
 _APPOSITION = re.compile(r",\s(?=(?:an?\s\w|(?:the|one\sof)\s[a-z]|which\b|who(?:se)?\b|where\b))")
 
 
-def answer_line(text: str) -> Span | None:
+def answer_line(text: str, *, opened: bool = False) -> Span | None:
     """The line of a generated text in which the answer stands: the first one, after a reasoning model's thinking.
+
+    Args:
+        text: What was generated.
+        opened: Whether the prompt ends inside a block of thinking (:func:`unfinished_thinking` of it).
 
     Returns:
         Characters of ``text``, without white space around them; None where the thinking does not end or nothing follows it.
@@ -186,7 +190,7 @@ def answer_line(text: str) -> Span | None:
     >>> answer_line("<think>Rome? No.</think>\\n\\nParis is it.\\nQ: And?")
     Span(start=26, end=38)
     """
-    start = _after_thinking(text)
+    start = _after_thinking(text, opened)
     if start is None:
         return None
     start += len(text[start:]) - len(text[start:].lstrip())
@@ -194,22 +198,32 @@ def answer_line(text: str) -> Span | None:
     return Span(start, start + len(line)) if line else None
 
 
-def unfinished_thinking(text: str) -> bool:
-    """Whether a generated text ends while the model is still thinking."""
-    return _after_thinking(text) is None
+def unfinished_thinking(text: str, *, opened: bool = False) -> bool:
+    """Whether a text, generated after a prompt that had ``opened`` a block of thinking or not, ends inside one."""
+    return _after_thinking(text, opened) is None
 
 
-def _after_thinking(text: str) -> int | None:
+def is_thinking_tag(text: str) -> bool:
+    """Whether a text is what opens or ends a block of thinking, and nothing else."""
+    return bool(_THOUGHT.fullmatch(text) or _THOUGHT_END.fullmatch(text))
+
+
+def _after_thinking(text: str, opened: bool) -> int | None:
     """Where the last block of thinking ends, 0 where there is none; None where one is still open."""
-    end = max((found.end() for found in _THOUGHT_END.finditer(text)), default=0)
-    return None if _THOUGHT.search(text, end) else end
+    ends = [found.end() for found in _THOUGHT_END.finditer(text)]
+    end = max(ends, default=0)
+    return None if (opened and not ends) or _THOUGHT.search(text, end) else end
 
 
-def exact_answer(text: str) -> Span | None:
+def exact_answer(text: str, *, opened: bool = False) -> Span | None:
     """The short answer inside a generated text, found without looking at the gold answer.
 
     The line of :func:`answer_line`; lead-in phrases, opening quotes and trailing punctuation stripped; a further sentence, clause
     or apposition is cut off. It says where the answer's tokens are, not whether it is right: that is judged on the whole line.
+
+    Args:
+        text: What was generated.
+        opened: Whether the prompt ends inside a block of thinking.
 
     Returns:
         Characters of ``text``, or None where nothing is left.
@@ -217,7 +231,7 @@ def exact_answer(text: str) -> Span | None:
     >>> exact_answer("The capital of France is Paris. It lies on the Seine.")
     Span(start=25, end=30)
     """
-    whole = answer_line(text)
+    whole = answer_line(text, opened=opened)
     if whole is None:
         return None
     offset, line = whole.start, whole.of(text)

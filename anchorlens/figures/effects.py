@@ -16,6 +16,8 @@ from anchorlens.figures.words import CONTRASTS
 from anchorlens.kinds import described
 from anchorlens.vocabulary import SETTINGS
 
+_OF_DELTA = ("delta_all", "own_change", "less_null")
+_FEW = 10  # questions below which nothing is said
 OWNER = ["model", "dataset", "protocol", "anchor", *SETTINGS]
 """Whose contrast it is: the same columns as those of the curves above it."""
 
@@ -50,7 +52,7 @@ def gather_effects(
     Returns:
         Columns ``model dataset protocol anchor``, settings, ``quantity control layer value ci_low ci_high sim_low sim_high n``,
         ``leading`` (bool: the control that the quantity is read against; the others are drawn thin) and ``excludes_zero`` (bool: by
-        the simultaneous interval). Without a row where there is nothing to draw.
+        the simultaneous interval, of ten questions, with signal and beyond rounding). Without a row where there is nothing to draw.
 
     Raises:
         InputError: a frame that is none, lacks columns or says two things of one point; a contrast that is not there.
@@ -75,7 +77,7 @@ def gather_effects(
     if not there:
         return nothing
     _refuse_repeats(table)
-    outside = ((table["sim_low"] > 0) | (table["sim_high"] < 0)) & table["value"].notna()
+    outside = ((table["sim_low"] > 0) | (table["sim_high"] < 0)) & table["value"].notna() & _can_be_told(table, curves)
     marked = table.assign(leading=_leading(table), excludes_zero=outside)
     return marked[marked["leading"] | _kept(marked, controls)].reset_index(drop=True)
 
@@ -149,6 +151,17 @@ def _refuse_repeats(table: pd.DataFrame) -> None:
             f"The effects hold two values of one point ({first['quantity']} against {first['control']}, {first['anchor']} of "
             f"{first['dataset']} with {first['model']}, layer {first['layer']}). Keep one run of each."
         )
+
+
+def _can_be_told(table: pd.DataFrame, curves: pd.DataFrame) -> pd.Series:
+    """Whether a point may be said to stand at all: ten questions, signal at its layer, and more than rounding (for points of ΔP)."""
+    own = curves[curves["control"] == "none"]
+    by = own.groupby([*OWNER, "layer"], sort=False)[["no_signal", "noise_floor"]].max().reset_index()
+    beside = table[[*OWNER, "layer"]].merge(by, on=[*OWNER, "layer"], how="left")
+    silent = beside["no_signal"].fillna(value=False).astype(bool).to_numpy()
+    floor = beside["noise_floor"].fillna(0.0).to_numpy()
+    rounding = table["quantity"].isin(_OF_DELTA).to_numpy() & (table["value"].abs().to_numpy() <= floor)
+    return pd.Series(~silent & ~rounding & (table["n"] >= _FEW).to_numpy(), index=table.index)
 
 
 def _leading(table: pd.DataFrame) -> pd.Series:

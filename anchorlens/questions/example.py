@@ -79,6 +79,8 @@ _SIGNS = re.compile(
     re.VERBOSE,
 )
 _SUM = re.compile(r"(?<=\d)\+(?=\d)")
+# "C++11" is "C++ 11".
+_PLUSES_END = re.compile(r"(?<=\+\+)(?=\w)")
 
 
 class _Table(dict[int, str]):
@@ -94,10 +96,12 @@ class _Table(dict[int, str]):
 
 
 def _written(char: str) -> str:
-    """Nothing for zero-width joiners, variation selectors and trade marks; a space for an accent that stands for itself."""
+    """Nothing for zero-width joiners, variation selectors and trade marks; a space for a zero-width space and a lone accent."""
     # The tag characters of a flag say whose it is, the modifiers of an emoji which.
     if char in "™®©℠" or "\ufe00" <= char <= "\ufe0f":
         return ""
+    if char == "\u200b":
+        return " "
     category = unicodedata.category(char)
     if category == "Cf" and not "\U000e0020" <= char <= "\U000e007f":
         return ""
@@ -114,7 +118,8 @@ def _said(char: str) -> str:
         return char
     if category == "Pd":
         return "-"
-    sign = category in {"Sc", "So", "Sk"} or (category == "Sm" and not char.isascii())
+    # Of ASCII, "`" is a quote and "^", "+", "<" are parts of a formula.
+    sign = category in {"Sc", "So"} or (category in {"Sk", "Sm"} and not char.isascii())
     return f" {char} " if sign else " "
 
 
@@ -137,7 +142,7 @@ def normalise(text: str) -> str:
         folded = unicodedata.normalize("NFKC", folded)
     said = folded.translate(_SAID)
     if "+" in said or "-" in said or "#" in said:
-        said = _SIGNS.sub(lambda sign: sign[1] or " ", _SUM.sub(" + ", said))
+        said = _SIGNS.sub(lambda sign: sign[1] or " ", _PLUSES_END.sub(" ", _SUM.sub(" + ", said)))
     return " ".join(said.split()) or " ".join(folded.split())
 
 

@@ -67,6 +67,11 @@ def _null_short(group: pd.DataFrame) -> float:
     return float(short.groupby(known["example_id"]).mean().mean())
 
 
+_SUMMARY = (
+    "model", "dataset", "anchor", "max_layer", "delta_p", "sim_low", "sim_high", "null", "null_short", "p_before", "n",
+)  # fmt: skip
+
+
 def summary_of(curves: pd.DataFrame) -> pd.DataFrame:
     """Of every curve that is no control the layer where |ΔP| is largest, with the band over all layers and the null there.
 
@@ -88,7 +93,7 @@ def summary_of(curves: pd.DataFrame) -> pd.DataFrame:
                 "p_before": best["p_before"], "n": int(best["n"]),
             }
         )  # fmt: skip
-    return pd.DataFrame(records)
+    return pd.DataFrame(records, columns=list(_SUMMARY))
 
 
 __all__ = ["curves_frame", "summary_of"]

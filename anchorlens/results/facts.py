@@ -7,6 +7,8 @@ import pandas as pd
 
 FEW = 10
 """Questions that a group must have to be spoken of."""
+# So many pieces of a run of layers are told one by one.
+_PIECES, _FEW_LAYERS = 3, 5
 _COLUMNS = ["value", "ci_low", "ci_high", "sim_low", "sim_high", "n"]
 
 
@@ -29,6 +31,10 @@ class Fact(NamedTuple):
     def off_zero(self) -> bool:
         """Whether the pointwise interval leaves 0 out."""
         return self.beyond(1) or self.beyond(-1)
+
+    def digits(self, least: int) -> int:
+        """Decimals to tell it with: ``least``, or one more where an end of the interval would be rounded to 0."""
+        return least + any(0 < abs(end) < 0.5 * 10**-least for end in (self.low, self.high))
 
     def said(self, digits: int = 1, *, sign: bool = True) -> str:
         """``-9.7 [-19.3, +1.1]``."""
@@ -70,6 +76,19 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
+def layers_told(layers: Sequence[int]) -> str:
+    """``8-14, 17``; ``9 of 2-27`` where they lie in many pieces; ``none``."""
+    told = ranges(layers) or "none"
+    return told if told.count(",") < _PIECES or len(layers) <= _FEW_LAYERS else f"{len(layers)} of {layers[0]}-{layers[-1]}"
+
+
+def place(layer: int, k_star: "int | None") -> str:
+    """What a verdict calls its layer: k* only where it is k*."""
+    if k_star is None:
+        return f"layer {layer}"
+    return f"k* = {layer}" if layer == k_star else f"layer {layer} (k* = {k_star} was not reached)"
+
+
 def aligned(rows: Sequence[Sequence[str]]) -> str:
     """A small table: columns under each other, two spaces apart."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -87,4 +106,4 @@ def _number(value: float, digits: int, sign: bool) -> str:
     return text.lstrip("+-") if float(text) == 0 else text
 
 
-__all__ = ["FEW", "Fact", "Facts", "aligned", "facts_along", "facts_at", "listed_and", "ranges"]
+__all__ = ["FEW", "Fact", "Facts", "aligned", "facts_along", "facts_at", "layers_told", "listed_and", "place", "ranges"]

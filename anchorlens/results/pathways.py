@@ -98,7 +98,7 @@ class PathwayResult(SweepResult):
 
     @property
     def shown_layer(self) -> int:
-        """The layer that summary and verdict speak of: k*, or the nearest measured layer below; the last one for ``p_true``."""
+        """The layer that summary and verdict speak of: k*, else the nearest measured one below or above; the last for ``p_true``."""
         table = self.tables()["none"].after
         measured = [layer for layer, row in zip(self.layers, table, strict=True) if not np.isnan(row).all()]
         below = [layer for layer in measured if self.k_star is None or layer <= self.k_star]
@@ -276,7 +276,7 @@ def cut_contrasts(result: PathwayResult) -> pd.DataFrame:
     if result.record["config"]["readout"] == "probe":  # log-odds of another reader do not add up
         found += [("own_change", name, result.own_change(name)) for name in (MATCHED, RANDOM) if name in tables]
     found += gaps(result.groups())
-    frames = [quantity_frame(result.layers, *one) for one in found]
+    frames = [quantity_frame(result.layers, *one, rate=one[0] == "flip_rate") for one in found]
     return pd.concat([*frames, *auc_frames(result)], ignore_index=True).assign(anchor=result.anchors[0])
 
 

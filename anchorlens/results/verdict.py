@@ -5,22 +5,23 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from anchorlens.results.facts import FEW, Fact, Facts, aligned, facts_along, facts_at, listed_and, ranges
+from anchorlens.results.facts import FEW, Fact, Facts, aligned, facts_along, facts_at, layers_told, listed_and, place
 from anchorlens.statistics.pathways import MATCHED, RANDOM
 
 
 class Claim(NamedTuple):
-    """A contrast of a knockout: with what it is compared, on which side of 0 an effect lies, and decimals."""
+    """A contrast of a knockout: with what it is compared, on which side of 0 an effect lies, and whether its unit is a point."""
 
     control: str
     sign: int
-    digits: int
+    points: bool = True
 
 
-STANDS = {"delta_all": Claim(RANDOM, -1, 1), "flip_rate": Claim(RANDOM, 1, 1), "auc_drop": Claim(RANDOM, -1, 2)}
+STANDS = {"delta_all": Claim(RANDOM, -1), "flip_rate": Claim(RANDOM, 1), "auc_drop": Claim(RANDOM, -1, points=False)}
 """The contrasts that have to lie beyond the placebo, all of them."""
-SPECIFIC = {"own_change": Claim(MATCHED, -1, 1)}
+SPECIFIC = {"own_change": Claim(MATCHED, -1)}
 """What tells a row's own signal from mere disturbance."""
+CLAIMS = STANDS | SPECIFIC
 
 
 def knockout_verdict(record: Mapping[str, Any], layer: int, effects: pd.DataFrame) -> str:
@@ -32,22 +33,42 @@ def knockout_verdict(record: Mapping[str, Any], layer: int, effects: pd.DataFram
         effects: Of the sweep.
     """
     facts = facts_at(effects, layer)
-    where = f"k* = {layer}" if record["probe"]["k_star"] is not None else f"layer {layer}"
+    where = place(layer, record["probe"]["k_star"])
     auc = facts["auc", "none"]
-    leak = beware(record["probe"], facts)
+    leak = beware(record["probe"], facts, _reader(record))
     silent = _nothing(record, facts, auc, where)
     if silent:
         return "\n".join(part for part in (leak, silent) if part)
-    parts = [leak, _finding(facts, auc, where), _table(facts), _along(effects), _open(facts)]
+    floor = record.get("noise", {}).get("floor") or 0.0
+    states = {name: _state(facts[name, c.control], c, floor) for name, c in CLAIMS.items() if (name, c.control) in facts}
+    finding = _finding(facts, states, where, _cut(record))
+    parts = [leak, finding, _table(facts, states), _along(effects), _open(states)]
     return "\n".join(part for part in parts if part)
 
 
-def beware(probe: Mapping[str, Any], facts: Facts) -> str:
+def _reader(record: Mapping[str, Any]) -> str:
+    return "the probe" if record["config"]["readout"] == "probe" else "P(True)"
+
+
+def _cut(record: Mapping[str, Any]) -> str:
+    """What was cut: E_Q, or another source of edges."""
+    anchor = record["config"]["anchors"][0]
+    return "E_Q" if anchor == "question" else anchor
+
+
+def _state(fact: Fact, claim: Claim, floor: float) -> str:
+    """``stands``, ``reversed`` or ``open``; what lies within the noise floor is open."""
+    if claim.points and abs(fact.value) <= floor:
+        return "open"
+    return "stands" if fact.beyond(claim.sign) else "reversed" if fact.beyond(-claim.sign) else "open"
+
+
+def beware(probe: Mapping[str, Any], facts: Facts, reader: str = "the probe") -> str:
     """What the text alone tells, where its interval leaves 0.5 out; and what the probe tells beyond it."""
     pair, alone = (probe.get(name) for name in ("pair_text", "text_only"))
     if pair and pair["ci_low"] > 0.5:
         beyond = facts.get(("auc_beyond_text", "none"))
-        more = "" if beyond is None else f"; the probe's AUC lies {beyond.said(2)} beyond it"
+        more = "" if beyond is None else f"; {reader}'s AUC {beyond.said(2)} beyond it"
         return f"Beware: question and answer as text reach AUC {_auc(pair)}{more}."
     if alone and (alone["ci_low"] > 0.5 or alone["ci_high"] < 0.5):
         return f"Beware: the answer's text alone reaches AUC {_auc(alone)}."
@@ -60,7 +81,7 @@ def _auc(text: Mapping[str, float]) -> str:
 
 def _nothing(record: Mapping[str, Any], facts: Facts, auc: Fact, where: str) -> str:
     """Why nothing is claimed; empty where something can be."""
-    reader = "the probe" if record["config"]["readout"] == "probe" else "P(True)"
+    reader = _reader(record)
     if auc.value != auc.value:
         return f"Nothing is claimed: the measured rows lack true or false answers, so {reader} has no AUC."
     if not auc.low > 0.5:
@@ -76,41 +97,42 @@ def _nothing(record: Mapping[str, Any], facts: Facts, auc: Fact, where: str) -> 
     return ""
 
 
-def _finding(facts: Facts, auc: Fact, where: str) -> str:
-    standing = [name for name, claim in STANDS.items() if facts[name, claim.control].beyond(claim.sign)]
-    cut, placebo = facts["auc_knocked_out", MATCHED], facts["auc_knocked_out", RANDOM]
-    fell = f"AUC {auc.value:.2f}; E_Q cut {cut.value:.2f}, others cut {placebo.value:.2f}"
-    own = facts.get(("own_change", MATCHED))
-    specific = own is not None and own.beyond(-1)
+def _finding(facts: Facts, states: Mapping[str, str], where: str, cut: str) -> str:
+    standing = [name for name in STANDS if states[name] == "stands"]
+    turned = [name for name in STANDS if states[name] == "reversed"]
+    auc = {name: facts["auc_knocked_out", name].value for name in (MATCHED, RANDOM)}
+    fell = f"AUC {facts['auc', 'none'].value:.2f}; {cut} cut {auc[MATCHED]:.2f}, others cut {auc[RANDOM]:.2f}"
     if len(standing) == len(STANDS):
-        what = "the effect of cutting E_Q stands beyond that of other question tokens"
-        if own is not None:
+        what = f"the effect of cutting {cut} stands beyond that of other question tokens"
+        if "own_change" in states:
+            specific = states["own_change"] == "stands"
             what += " and is specific to the row" if specific else "; that it is more than disturbance is not shown"
     elif standing:
-        missing = [name for name in STANDS if name not in standing]
+        missing = [name for name in STANDS if states[name] == "open"]
+        left = [f"{listed_and(missing)} not"] if missing else []
+        left += [f"{listed_and(turned)} the other way"] if turned else []
         verb = "stands" if len(standing) == 1 else "stand"
-        what = f"{listed_and(standing)} {verb} beyond other question tokens, {listed_and(missing)} not"
+        what = f"{listed_and(standing)} {verb} beyond other question tokens, {', '.join(left)}"
     else:
-        what = "no effect of cutting E_Q beyond other question tokens is shown"
+        what = f"no effect of cutting {cut} beyond other question tokens is shown"
+        what += f", and {listed_and(turned)} {'lies' if len(turned) == 1 else 'lie'} the other way" if turned else ""
     return f"At {where} {what} ({fell})."
 
 
-def _table(facts: Facts) -> str:
+def _table(facts: Facts, states: Mapping[str, str]) -> str:
     rows: list[tuple[str, str, str, str]] = []
-    for name, claim in (STANDS | SPECIFIC).items():
-        fact = facts.get((name, claim.control))
-        if fact is None:
-            continue
-        state = "stands" if fact.beyond(claim.sign) else "reversed" if fact.beyond(-claim.sign) else "open"
-        rows.append((name, f"{fact.value:+.{claim.digits}f}", fact.interval(claim.digits), state))
+    for name, state in states.items():
+        fact = facts[name, CLAIMS[name].control]
+        value, low, high = fact.said(fact.digits(1 if CLAIMS[name].points else 2)).split(" ", 2)
+        rows.append((name, value, f"{low} {high}", state))
     return aligned(rows)
 
 
 def _along(effects: pd.DataFrame) -> str:
     """Layers at which all three stand by the bands that hold for all layers at once, and the probe has signal."""
     signal = {layer for layer, fact in facts_along(effects, "auc", "none").items() if fact.low > 0.5}
-    layers = layers_standing(effects) & signal
-    return f"Layers where it stands, bands over all layers: {ranges(sorted(layers)) or 'none shown'}."
+    layers = sorted(layers_standing(effects) & signal)
+    return f"Layers where it stands (simultaneous bands): {layers_told(layers) if layers else 'none shown'}."
 
 
 def layers_standing(effects: pd.DataFrame) -> set[int]:
@@ -122,10 +144,8 @@ def layers_standing(effects: pd.DataFrame) -> set[int]:
     return set.intersection(*found)
 
 
-def _open(facts: Facts) -> str:
-    claims = (STANDS | SPECIFIC).items()
-    left = any(not facts[name, c.control].beyond(c.sign) for name, c in claims if (name, c.control) in facts)
-    return "open: not shown; the data allow the whole interval." if left else ""
+def _open(states: Mapping[str, str]) -> str:
+    return "open: not shown, the data allow the interval." if "open" in states.values() else ""
 
 
-__all__ = ["SPECIFIC", "STANDS", "beware", "knockout_verdict", "layers_standing"]
+__all__ = ["CLAIMS", "SPECIFIC", "STANDS", "beware", "knockout_verdict", "layers_standing"]

@@ -15,6 +15,7 @@ from anchorlens.errors import ShapeError
 from anchorlens.statistics.resamples import Resamples
 
 Array = npt.NDArray[np.float64]
+_FARTHEST = 37.0
 Counts = npt.NDArray[np.int64]
 
 
@@ -45,7 +46,7 @@ class Band:
         return [Band(*parts) for parts in zip(*(np.split(column, ends) for column in columns), strict=True)]
 
 
-def band(value: Array, draws: Array, n: Counts, *, level: float = 0.95) -> Band:
+def band(value: Array, draws: Array, n: Counts, *, level: float = 0.95, rate: bool = False) -> Band:
     """Both bands of a mean, a rate or a difference, from one set of resamples.
 
     Pointwise: the percentile interval, its distance from the value widened by t/z * sqrt(n / (n - 1)), which makes up for the
@@ -57,6 +58,8 @@ def band(value: Array, draws: Array, n: Counts, *, level: float = 0.95) -> Band:
         draws: The same in every resample, [resample point]; all points of one resample come from the same draw of questions.
         n: Questions behind each point, [point].
         level: Coverage.
+        rate: A share in points, or a difference of two. Where it is the same in every resample (no row flips), that is not
+            certainty: the interval is then what so many questions without an event allow (the exact binomial bound).
 
     Returns:
         Both bands; NaN where a point has fewer than two questions.
@@ -76,6 +79,12 @@ def band(value: Array, draws: Array, n: Counts, *, level: float = 0.95) -> Band:
         sim_low[usable], sim_high[usable] = own - half, own + half
         # A skewed point's interval may reach further on one side.
         sim_low, sim_high = np.fmin(sim_low, low), np.fmax(sim_high, high)
+        if rate:
+            still = np.flatnonzero(usable)[np.nanstd(many, axis=0) == 0]
+            tail = (1 - level) / 2
+            for chance, (bottom, top) in ((tail, (low, high)), (tail / len(own), (sim_low, sim_high))):
+                limit = 100 * (1 - chance ** (1 / n[still]))
+                bottom[still], top[still] = value[still] - limit, value[still] + limit
     return Band(value, low, high, sim_low, sim_high, n)
 
 
@@ -147,7 +156,8 @@ def _critical(value: Array, draws: Array, n: Counts, level: float) -> Array:
     # A group that is empty in a resample has no deviation there.
     deviation = np.abs(draws[:, moving] - value[moving]) / error[moving]
     largest = np.fmax.reduce(deviation, axis=1)
-    c = float(np.nanquantile(largest, level))
+    # Two or three resamples may lie so far out that the normal tail is 0 in floating point.
+    c = min(float(np.nanquantile(largest, level)), _FARTHEST)
     return stats.t.isf(stats.norm.sf(c), n - 1) * np.sqrt(n / (n - 1))
 
 

@@ -121,10 +121,11 @@ def _of_group(group: Group) -> Estimate:
 
 
 def quantity_frame(
-    layers: Sequence[int], quantity: str, control: str, estimate: Estimate, *, auc: bool = False
+    layers: Sequence[int], quantity: str, control: str, estimate: Estimate, *, auc: bool = False, rate: bool = False
 ) -> pd.DataFrame:
-    """One quantity at each layer with both bands; ``auc``: those of an area under the ROC curve."""
-    made = (auc_band if auc else band)(estimate.value, estimate.draws, estimate.n)
+    """One quantity at each layer with both bands; ``auc``: of an area under the ROC curve, ``rate``: of a share in points."""
+    of = estimate.value, estimate.draws, estimate.n
+    made = auc_band(*of) if auc else band(*of, rate=rate)
     return band_frame(layers, quantity, control, made)
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
-from anchorlens.engine.generate import answer_line, exact_answer, greedy, is_right, unfinished_thinking
+from anchorlens.engine.generate import answer_line, exact_answer, greedy, is_right, is_thinking_tag, unfinished_thinking
 from anchorlens.models.adapter import Adapter
 from anchorlens.notices import warn
 from anchorlens.progress import progress as counted
 from anchorlens.questions.example import Dropped, Example, Span
+from anchorlens.questions.prompts import rendered
 from anchorlens.questions.tokenised import Rows, drop
 from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, TokenRow
 
@@ -55,13 +56,14 @@ def answered_rows(
     texts = generate_answers(
         adapter, examples, tokenizer, max_new_tokens=max_new_tokens, batch_size=batch_size, progress=progress
     )
+    opened = _opens_thinking(tokenizer, examples)
     rows: list[TokenRow] = []
     dropped: list[Dropped] = []
     for example, (ids, text) in zip(examples, texts, strict=True):
-        exact = exact_answer(text)
-        line = answer_line(text)
+        exact = exact_answer(text, opened=opened)
+        line = answer_line(text, opened=opened)
         if exact is None or line is None:
-            reason = "unfinished_thinking" if unfinished_thinking(text) else "no_exact_answer"
+            reason = "unfinished_thinking" if unfinished_thinking(text, opened=opened) else "no_exact_answer"
             dropped.append(drop(example, reason, text.strip().split("\n", 1)[0]))
             continue
         lead = len(text) - len(text.lstrip())
@@ -94,10 +96,10 @@ def generate_answers(
     """Token ids and text of the greedy answer to each question, up to the end of the line that it stands in."""
     hf = tokenizer.tokenizer
     prompts = [tokenizer.prompt_ids(example.question) for example in examples]
-    eos = _end_tokens(tokenizer)
+    eos, unseen, opened = _end_tokens(tokenizer), _unseen_tokens(tokenizer), _opens_thinking(tokenizer, examples)
 
     def decode(ids: list[int]) -> str:
-        text = hf.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        text = hf.decode([i for i in ids if i not in unseen], clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text
 
@@ -105,7 +107,7 @@ def generate_answers(
         if ids[-1] in eos:
             return True
         text = decode(ids)
-        line = answer_line(text)
+        line = answer_line(text, opened=opened)
         return line is not None and "\n" in text[line.end :]
 
     if not prompts:
@@ -120,6 +122,21 @@ def generate_answers(
             on_batch=bar.advance,
         )
     return [(ids, decode(ids)) for ids in out]
+
+
+def _opens_thinking(tokenizer: RowTokenizer, examples: Sequence[Example]) -> bool:
+    """Whether the prompt leaves a block of thinking open behind the question, as some chat templates do."""
+    if not examples:
+        return False
+    question = examples[0].question
+    prompt = rendered(tokenizer.prompt, question, tokenizer.tokenizer)
+    return unfinished_thinking(prompt.text[prompt.question_start + len(question) :])
+
+
+def _unseen_tokens(tokenizer: RowTokenizer) -> set[int]:
+    """Special tokens that are no part of the text; those that open or end a block of thinking are."""
+    added = tokenizer.tokenizer.added_tokens_decoder
+    return {i for i, token in added.items() if token.special and not is_thinking_tag(token.content)}
 
 
 def _end_tokens(tokenizer: RowTokenizer) -> set[int]:

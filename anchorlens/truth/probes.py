@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Float
 from safetensors.numpy import load_file, save_file
+from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from threadpoolctl import threadpool_limits
@@ -155,7 +156,7 @@ class TruthProbe(ClassifierMixin, BaseEstimator):
             LeakError: The probe was trained on one of these questions.
             InputError: The shapes do not go together.
         """
-        p = 1 / (1 + np.exp(-self.decision_function(X, question_ids, allow_seen=allow_seen)))
+        p = expit(self.decision_function(X, question_ids, allow_seen=allow_seen))
         return np.stack([1 - p, p], axis=1)
 
     def predict(

@@ -199,6 +199,18 @@ def test_thinking_that_does_not_end_has_no_answer_and_says_so():
     assert not unfinished_thinking("I think, Paris")
 
 
+def test_behind_a_prompt_that_opens_the_thinking_the_answer_stands_behind_its_end():
+    thinking = "Okay, it may be Rome.\nOr not."
+    assert answer_line(thinking, opened=True) is None and exact_answer(thinking, opened=True) is None
+    assert unfinished_thinking(thinking, opened=True) and not unfinished_thinking(thinking)
+    text = thinking + "\n</think>\n\nParis."
+    span = exact_answer(text, opened=True)
+    assert span is not None and span.of(text) == "Paris"
+    assert not unfinished_thinking(text, opened=True)
+    # A second block that is still open.
+    assert unfinished_thinking("a</think> <think>b", opened=True)
+
+
 def test_right_means_whole_words_in_any_case():
     assert is_right("the city of PARIS, France", ["Paris"])
     assert is_right("Tolstoy", ["Leo Tolstoy", "tolstoy"])

@@ -125,16 +125,27 @@ def test_the_own_change_of_other_tokens_is_a_thin_dotted_line():
 def test_points_are_full_where_the_interval_of_all_layers_excludes_0():
     ends = [(-9.0, -1.0), (-9.0, 0.0), (-9.0, 0.5), (0.5, 2.0), (NAN, NAN)]
     rows = [effect(model="m", layer=k, value=-4.0, sim_low=low, sim_high=high) for k, (low, high) in enumerate(ends)]
-    figure = plot_curves(knockout_frame(MODELS, ("popqa",)), effects=pd.DataFrame(rows))
+    heard = knockout_frame(MODELS, ("popqa",), silent=0)
+    figure = plot_curves(heard, effects=pd.DataFrame(rows))
     (points,) = (trace for trace in lower(figure) if trace.mode == "markers")
     assert (list(points.x), points.marker.symbol, points.marker.color) == ([0, 3], "circle", "#1f77b4")
     (line,) = lines(figure)
     assert ["excludes 0" in text for text in line.text] == [True, False, False, True, False]
 
 
+def test_points_without_signal_or_ten_questions_or_beyond_rounding_are_never_full():
+    ends = {"sim_low": -9.0, "sim_high": -1.0}
+    rows = [effect(model="m", layer=0, value=-4.0, **ends), effect(model="m", layer=3, value=-4.0, n=9, **ends)]
+    rows += [effect(model="m", layer=4, value=-4.0, **ends), effect(model="m", layer=5, value=-1e-9, **ends)]
+    figure = plot_curves(knockout_frame(MODELS, ("popqa",)).assign(noise_floor=1e-6), effects=pd.DataFrame(rows))
+    (points,) = (trace for trace in lower(figure) if trace.mode == "markers" and trace.marker.color == "#1f77b4")
+    assert list(points.x) == [4]
+
+
 def test_hover_of_a_contrast():
     own = effect(model="m", quantity="auc_drop", value=-0.1234, ci_low=-0.2, ci_high=-0.05, sim_low=-0.3, sim_high=-0.01, n=64)
-    figure = plot_curves(knockout_frame(MODELS, ("popqa",)), effects=pd.DataFrame([own]))
+    heard = knockout_frame(MODELS, ("popqa",), silent=0)
+    figure = plot_curves(heard, effects=pd.DataFrame([own]))
     (line,) = lines(figure)
     assert list(line.text) == [
         "<b>auc_drop</b>: AUC of the probe less that of the control<br>control: random_tokens<br>Q-Anchored (PopQA)<br>m<br>"

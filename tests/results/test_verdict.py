@@ -30,14 +30,18 @@ def frame(facts, *, layers=(7,), n=60, wider=1.0):
     return pd.DataFrame(rows, columns=columns)
 
 
-def said(changed=None, *, readout="probe", placebos=True, kind="confidence", text=None, pair=None, n=60, wider=1.0):
+def said(
+    changed=None, *, readout="probe", placebos=True, kind="confidence", text=None, pair=None, n=60, wider=1.0, layers=(7,), k=7,
+    anchor="question", floor=1e-4,
+):  # fmt: skip
     facts = {key: value for key, value in (FOUND | (changed or {})).items() if value is not None}
     as_text = {"auc": 0.5, "ci_low": 0.44, "ci_high": 0.56}
     record = {
-        "config": {"readout": readout, "placebos": placebos, "delta_kind": kind},
-        "probe": {"k_star": 7 if readout == "probe" else None, "text_only": text or as_text, "pair_text": pair or as_text},
+        "config": {"readout": readout, "placebos": placebos, "delta_kind": kind, "anchors": [anchor]},
+        "noise": {"floor": floor},
+        "probe": {"k_star": k if readout == "probe" else None, "text_only": text or as_text, "pair_text": pair or as_text},
     }
-    return knockout_verdict(record, 7, frame(facts, n=n, wider=wider))
+    return knockout_verdict(record, 7, frame(facts, n=n, wider=wider, layers=layers))
 
 
 def test_the_finding_stands_first_then_a_table_then_the_layers():
@@ -48,7 +52,7 @@ def test_the_finding_stands_first_then_a_table_then_the_layers():
     )
     assert [line.split()[0] for line in rest[:4]] == ["delta_all", "flip_rate", "auc_drop", "own_change"]
     assert "-25.7  [-31.4, -20.2]" in rest[0]
-    assert rest[4] == "Layers where it stands, bands over all layers: 7."
+    assert rest[4] == "Layers where it stands (simultaneous bands): 7."
     assert len(rest) == 5
 
 
@@ -60,7 +64,7 @@ def test_at_most_ninety_words_with_every_warning(changed):
     leak = {"auc": 0.66, "ci_low": 0.6, "ci_high": 0.71}
     text = said({**(changed or {}), ("auc_beyond_text", "none"): (0.2, 0.1, 0.3)}, pair=leak)
     assert text.startswith(
-        "Beware: question and answer as text reach AUC 0.66 [0.60, 0.71]; the probe's AUC lies +0.20 [+0.10, +0.30] beyond it."
+        "Beware: question and answer as text reach AUC 0.66 [0.60, 0.71]; the probe's AUC +0.20 [+0.10, +0.30] beyond it."
     )
     assert len(text.split()) <= 90, text
 
@@ -68,8 +72,8 @@ def test_at_most_ninety_words_with_every_warning(changed):
 def test_what_is_open_is_said_with_what_the_data_allow_and_never_as_none():
     text = said(OPEN | {("own_change", "matched"): (-1.0, -3.0, 1.0)})
     assert text.startswith("At k* = 7 no effect of cutting E_Q beyond other question tokens is shown")
-    assert "Layers where it stands, bands over all layers: none shown." in text
-    assert text.splitlines()[-1] == "open: not shown; the data allow the whole interval."
+    assert "Layers where it stands (simultaneous bands): none shown." in text
+    assert text.splitlines()[-1] == "open: not shown, the data allow the interval."
     assert text.count("  open") == 4
     assert "there is no" not in text.lower()
 
@@ -87,13 +91,16 @@ def test_disturbance_is_not_called_the_rows_own():
 
 def test_an_effect_of_the_other_side_is_not_one():
     text = said({("delta_all", "random_tokens"): (9.0, 5.0, 13.0)})
-    assert "flip_rate and auc_drop stand beyond other question tokens, delta_all not" in text
+    assert "flip_rate and auc_drop stand beyond other question tokens, delta_all the other way" in text
+    assert "open: not shown" not in text
+    alone = said(OPEN | {("flip_rate", "random_tokens"): (-10.7, -19.0, -2.4)})
+    assert "no effect of cutting E_Q beyond other question tokens is shown, and flip_rate lies the other way (" in alone
     assert "[+5.0, +13.0]" in text
     assert text.count("reversed") == 1
 
 
 def test_layers_are_named_by_the_band_over_all_layers_alone():
-    assert "bands over all layers: none shown" in said(wider=9.0)
+    assert "bands): none shown" in said(wider=9.0)
     facts = frame(FOUND, layers=(1, 2, 5))
     facts.loc[(facts["layer"] == 5) & (facts["quantity"] == "flip_rate"), "sim_low"] = -1.0
     assert layers_standing(facts) == {1, 2}
@@ -140,3 +147,38 @@ def test_small_words():
     assert aligned([("a", "bb"), ("ccc", "d")]) == "  a    bb\n  ccc  d"
     assert Fact(-0.001, -0.1, 0.2, -1, 1, 5).said() == "0.0 [-0.1, +0.2]"
     assert not Fact(NAN, NAN, NAN, NAN, NAN, 0).off_zero
+
+
+def test_layers_in_many_pieces_are_counted_so_that_the_words_stay_few():
+    leak = {"auc": 0.66, "ci_low": 0.6, "ci_high": 0.71}
+    changed = {("own_change", "matched"): (-1, -3, 1), ("auc_beyond_text", "none"): (0.2, 0.1, 0.3)}
+    text = said(changed, pair=leak, layers=range(1, 65, 2))
+    assert "bands): 32 of 1-63." in text
+    assert len(text.split()) <= 90
+
+
+def test_another_layer_is_not_called_k_star():
+    assert said(k=0).startswith("At layer 7 (k* = 0 was not reached) the effect")
+
+
+def test_another_source_than_the_exact_question_tokens_is_named():
+    text = said(anchor="subject")
+    assert text.startswith("At k* = 7 the effect of cutting subject stands beyond that of other question tokens")
+    assert "E_Q" not in text
+
+
+def test_what_lies_within_rounding_does_not_stand():
+    text = said({("delta_all", "random_tokens"): (-5e-5, -6e-5, -4e-5)})
+    assert "flip_rate and auc_drop stand beyond other question tokens, delta_all not" in text
+
+
+def test_an_end_that_would_be_rounded_to_zero_gets_one_more_decimal():
+    text = said({("auc_drop", "random_tokens"): (-0.06, -0.12, -0.003), ("delta_all", "random_tokens"): (-1.0, -2.0, -0.04)})
+    assert "[-0.120, -0.003]" in text
+    assert "[-2.00, -0.04]" in text
+
+
+def test_the_models_own_word_has_its_name_beside_the_text():
+    leak = {"auc": 0.66, "ci_low": 0.6, "ci_high": 0.71}
+    text = said({("auc_beyond_text", "none"): (0.2, 0.1, 0.3)}, pair=leak, readout="p_true")
+    assert "; P(True)'s AUC +0.20" in text

@@ -161,3 +161,20 @@ def test_a_probe_without_a_mistake_has_an_interval_that_ends_at_one():
 def test_without_two_questions_there_is_no_band():
     made = auc_band(np.array([0.7, np.nan]), np.full((10, 2), 0.7), np.array([1, 5]))
     assert np.isnan([*made.low, *made.sim_high]).all()
+
+
+def test_a_rate_without_an_event_is_no_certainty():
+    """Nobody flips in twelve questions: that allows a share of up to 26 points."""
+    draws = Resamples.of(np.arange(12), n_resamples=50, seed=0)
+    found = draws.means(np.zeros((12, 2)), np.ones((12, 2), dtype=bool))
+    made = band(*found, rate=True)
+    assert made.high[0] == pytest.approx(100 * (1 - 0.025 ** (1 / 12)))
+    assert made.low[0] == -made.high[0]
+    assert made.sim_high[0] > made.high[0]
+    assert band(*found).high.tolist() == [0, 0]  # of ΔP a zero in every row is one
+
+
+def test_two_resamples_give_a_finite_band():
+    for seed in range(20):
+        made = bootstrap_mean(np.random.default_rng(seed).normal(size=(30, 3)), np.arange(30), n_resamples=2, seed=seed)
+        assert np.isfinite([*made.sim_low, *made.sim_high]).all()

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from anchorlens.protocols.answer_only.inputs import OTHER
-from anchorlens.results.facts import FEW, Fact
+from anchorlens.results.facts import FEW, Fact, place
 from anchorlens.results.pathways import PathwayResult, auc_frames
 from anchorlens.results.verdict import beware
 from anchorlens.runs.schema import FLIP, P
@@ -28,7 +28,7 @@ def contrasts(result: PathwayResult) -> pd.DataFrame:
         own, other = (result.tables(quantity)[control] for control in ("none", OTHER))
         gap = 100 * (own.after - other.after) if name == "p_after" else own.delta - other.delta
         found.append((name, OTHER, mean_of(gap, result.draws)))
-    frames = [quantity_frame(result.layers, *one) for one in found]
+    frames = [quantity_frame(result.layers, *one, rate=one[0] == "flip_rate") for one in found]
     return pd.concat([*frames, *auc_frames(result)], ignore_index=True).assign(anchor=result.anchors[0])
 
 
@@ -70,7 +70,7 @@ def words(result: PathwayResult) -> str:
     leak = beware(result.record["probe"], by)
     parts = [leak] if leak else []
     parts += [] if by["auc", "none"].low > 0.5 else ["No signal: nothing here speaks of truth."]
-    parts.append(_finding(by["p_after", OTHER], here))
+    parts.append(_finding(by["p_after", OTHER], here, place(here["layer"], result.k_star)))
     delta = by["delta_all", OTHER]
     said = f"Mean ΔP {here['all']:+.1f} against {here[f'all_{OTHER}']:+.1f} ({delta.said()})"
     said += f", flips {here['flips']:.0f} against {here[f'flips_{OTHER}']:.0f} %"
@@ -81,10 +81,10 @@ def words(result: PathwayResult) -> str:
     return " ".join([*parts, _check(by, given=given)])
 
 
-def _finding(fact: Fact, here: Mapping[str, Any]) -> str:
+def _finding(fact: Fact, here: Mapping[str, Any], where: str) -> str:
     """Where P(hallucination) goes; a difference that is not shown is called so."""
     means = (
-        f"At k* = {here['layer']} P(hallucination) is {here['p_before']:.2f} clean, {here['p_after']:.2f} without a question and "
+        f"At {where} P(hallucination) is {here['p_before']:.2f} clean, {here['p_after']:.2f} without a question and "
         f"{here[f'p_after_{OTHER}']:.2f} after another row's"
     )
     if not fact.off_zero:

@@ -56,7 +56,7 @@ def row_cuts(
 ) -> RowCuts:
     """What is cut in one row.
 
-    The placebo's tokens are drawn from the question tokens that are neither of the source nor of the target, never position 0, and
+    The placebo's tokens are drawn from the question tokens outside E_Q that are not of the target, never position 0, and
     never one that names something: were the subject missed when the spans were found, the placebo would cut it. Where there are
     fewer than the source has, ``matched`` holds that many random tokens of the source.
 
@@ -75,9 +75,9 @@ def row_cuts(
     if not own or max(readers, default=-1) <= min(own):
         return RowCuts({}, goal)
     sources = {"none": own}
-    taken = {0, *own, *(goal or ()), *named}
-    question = (*row.positions["question"], *row.positions["question_rest"])
-    others = sorted(p for p in question if p not in taken)
+    # Outside E_Q, also where only a part of it is cut: the rest of it is no placebo.
+    taken = {0, *own, *row.positions["question"], *(goal or ()), *named}
+    others = sorted(p for p in row.positions["question_rest"] if p not in taken)
     if goal is not None:  # what stands after the last target flows nowhere: cutting it would be no placebo
         others = [p for p in others if p < max(goal)]
         own = tuple(p for p in own if p < max(goal))

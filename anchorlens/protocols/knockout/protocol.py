@@ -162,22 +162,17 @@ class KnockoutProtocol(TruthProtocol[Knockout, PreparedKnockout]):
         def shown(name: str, form: str) -> pd.Series:
             return found.get(name, empty).map(lambda v: "-" if pd.isna(v) else form.format(v))
 
-        def contrast(name: str, digits: int) -> pd.Series:
-            ends = found[[name, f"{name}_low", f"{name}_high"]].itertuples(index=False, name=None)
-            form = f"{{:+.{digits}f}} [{{:+.{digits}f}}, {{:+.{digits}f}}]"
-            return pd.Series(["-" if pd.isna(v[0]) else form.format(*v) for v in ends], index=found.index)
-
         table = pd.DataFrame(
             {
                 "model": found["model"], "data set": found["dataset"], "layer": found["layer"], "AUC": shown("auc", "{:.2f}"),
-                "E_Q cut": shown("auc_cut", "{:.2f}"), "others cut": shown("auc_placebo", "{:.2f}"),
-                "pair text": shown("pair_text_auc", "{:.2f}"), "delta_all": contrast("delta_all", 1),
-                "flip_rate": contrast("flip_rate", 1), "auc_drop": contrast("auc_drop", 2), "own_change": contrast("own_change", 1),
+                "cut": shown("auc_cut", "{:.2f}"), "others cut": shown("auc_placebo", "{:.2f}"),
+                "pair text": shown("pair_text_auc", "{:.2f}"), "delta_all": shown("delta_all", "{:+.1f}"),
+                "flip_rate": shown("flip_rate", "{:+.1f}"), "auc_drop": shown("auc_drop", "{:+.2f}"), "own_change": shown("own_change", "{:+.1f}"),
                 "Q (n)": shown("q", "{:+.1f}") + " (" + found["n_q"].map(str) + ")",
                 "A (n)": shown("a", "{:+.1f}") + " (" + found["n_a"].map(str) + ")",
             }
         )  # fmt: skip
-        title = "Knockout at k*: AUC, contrasts of E_Q's cut with that of other question tokens (95 %), then the pathways (selected)"
+        title = "Knockout at k*: AUC, contrasts with other question tokens cut, then the pathways (selected)"
         return title, table
 
 

@@ -40,7 +40,7 @@ def patch_contrasts(result: PathwayResult) -> pd.DataFrame:
         name = "flip_rate_random" if control == RANDOM else "flip_rate_patched"
         found.append((name, control, mean_of(table.delta, result.draws)))
     found += [one for one in gaps(result.groups()) if one[0] != "gap_difference"]
-    frames = [quantity_frame(result.layers, *one) for one in found]
+    frames = [quantity_frame(result.layers, *one, rate=one[0] == "flip_rate") for one in found]
     frames += auc_frames(result) if len(set(result.labels)) == 2 else [_test_auc(result)]
     return pd.concat(frames, ignore_index=True).assign(anchor=result.anchors[0])
 

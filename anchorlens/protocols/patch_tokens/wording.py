@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from anchorlens.protocols.knockout.cut_tokens import RANDOM
-from anchorlens.results.facts import FEW, Fact, facts_at
+from anchorlens.results.facts import FEW, Fact, facts_at, place
 from anchorlens.results.verdict import beware
 from anchorlens.statistics.pathways import MATCHED
 
@@ -20,7 +20,7 @@ def patch_words(record: Mapping[str, Any], summary: Mapping[str, Any], effects: 
         effects: Of the same sweep.
     """
     facts = facts_at(effects, summary["layer"])
-    at, auc = f"k* = {summary['layer']}", facts["auc", "none"]
+    at, auc = place(int(summary["layer"]), record["probe"]["k_star"]), facts["auc", "none"]
     if not auc.low > 0.5:
         return f"The probe shows no signal at {at} (AUC {auc.said(2, sign=False)}): nothing is said of truth."
     if ("delta_all", RANDOM) not in facts:

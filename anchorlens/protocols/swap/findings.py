@@ -5,7 +5,7 @@ layers of a sweep shares one simultaneous band, so a layer may be named by it wh
 ``anchor_difference`` has its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from math import isnan
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from anchorlens.protocols.swap.pairing import NULL
-from anchorlens.results.facts import FEW, Fact, aligned, facts_along, listed_and, ranges
+from anchorlens.results.facts import FEW, Fact, aligned, facts_along, layers_told, listed_and
 from anchorlens.results.sweep import SweepResult
 from anchorlens.results.verdict import beware
 from anchorlens.runs.schema import EFFECT_COLUMNS
@@ -27,9 +27,9 @@ _ROW = ["example_id", "question_id"]
 # Measured (benchmarks/null_rates_swap.py, 60 points, 40 questions): a sup-t band of 95 % holds in 94 % of null sweeps, since the
 # sample's own correlations are taken for the true ones; one of 96 % holds in 95 %.
 _JOINT_LEVEL = 0.96
-# So many anchors, or pieces of a run of layers, are told one by one.
+# So many anchors are told one by one.
 _APART = 3
-_FEW_LAYERS = 5
+_MOST_ROWS = 5
 _P = {
     "probability": "P of the answer", "confidence": "confidence in the clean prediction", "true_label": "P of the true label",
 }  # fmt: skip
@@ -43,8 +43,10 @@ def swap_contrasts(result: SweepResult) -> pd.DataFrame:
     """
     samples, curves = result.samples(), result.curves()
     trivial = {str(a): set(one.loc[one["trivial"].astype(bool), "layer"]) for a, one in curves.groupby("anchor", sort=False)}
-    less, between = _less_null(samples), _between(samples, result.anchors)
-    pairs = {f"{a} - {b}": trivial[a] | trivial[b] for a, b in combinations(result.anchors, 2)}
+    less = _less_null(samples)
+    there = [anchor for anchor in result.anchors if anchor in trivial]  # the others have no cell that is reached
+    pairs = {f"{a} - {b}": trivial[a] | trivial[b] for a, b in combinations(there, 2)}
+    between = _between(samples, there)
     frames = [_joint(result, less, trivial, LESS_NULL, NULL), _joint(result, between, pairs, DIFFERENCE, "none")]
     whole = [frame for frame in frames if len(frame)]
     return pd.concat(whole, ignore_index=True) if whole else pd.DataFrame(columns=list(EFFECT_COLUMNS))
@@ -60,7 +62,7 @@ def _less_null(samples: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {str(anchor): one.droplevel("anchor").unstack("layer") for anchor, one in gaps.groupby("anchor", sort=False)}
 
 
-def _between(samples: pd.DataFrame, anchors: tuple[str, ...]) -> dict[str, pd.DataFrame]:
+def _between(samples: pd.DataFrame, anchors: Sequence[str]) -> dict[str, pd.DataFrame]:
     """``A - B`` -> the one's curve less the other's, [row layer]."""
     own = samples[samples["control"] == "none"].groupby(["anchor", *_ROW, "layer"], sort=False)["delta_p"].mean()
     wide = {str(anchor): one.droplevel("anchor").unstack("layer") for anchor, one in own.groupby("anchor", sort=False)}
@@ -130,16 +132,18 @@ def _nothing(result: SweepResult, facts: Mapping[str, Mapping[int, Fact]]) -> st
     """Why nothing is claimed; empty where something can be."""
     config = result.record["config"]
     reader = _READERS.get(config["readout"])
-    if reader:
+    if reader and config.get("direction") != "denoising":  # there P before is that of the corrupt input
         auc, low, high = result.curves()[["auc", "auc_low", "auc_high"]].iloc[0]
         if isnan(auc):
             return f"Nothing is claimed: the measured rows lack true or false answers, so {reader} has no AUC."
         if not low > 0.5:
             return f"Nothing is claimed: no signal of {reader} is shown, AUC {auc:.2f} [{low:.2f}, {high:.2f}]."
-        if config["delta_kind"] == "signed":
-            return "Nothing is claimed of delta_kind='signed': true and false answers move against each other."
+    if config["delta_kind"] == "signed":
+        return "Nothing is claimed of delta_kind='signed': true and false answers move against each other."
     if not config["null_donors"]:
         return "Nothing is claimed: no null was measured, so it is not known what the same streams do elsewhere."
+    if not facts:
+        return "Nothing is claimed: every measured layer is trivial by construction."
     n = max((fact.n for along in facts.values() for fact in along.values()), default=0)
     if n < FEW:
         return f"Nothing is claimed: curve and null can be compared in {n} questions, and {FEW} are needed."
@@ -149,14 +153,20 @@ def _nothing(result: SweepResult, facts: Mapping[str, Mapping[int, Fact]]) -> st
 def _finding(result: SweepResult, facts: Mapping[str, Mapping[int, Fact]], named: Mapping[str, list[int]]) -> str:
     """Which way the swap moves P further than its null, and where the null moves it further."""
     what = _P[result.record["config"]["delta_kind"]]
-    curve = result.curves().set_index(["anchor", "layer"])["delta_p"]
+    ends = result.curves().set_index(["anchor", "layer"])[["sim_low", "sim_high"]]
+
+    def moves(anchor: str, layer: int, sign: int) -> bool:
+        """Whether the curve itself is shown to move to this side."""
+        low, high = ends.loc[(anchor, layer)]
+        return low > 0 if sign > 0 else high < 0
+
     own: list[str] = []
     others: list[str] = []
     for verb, sign in (("lowers", -1), ("raises", 1)):
         off = {anchor: [k for k in layers if facts[anchor][k].value * sign > 0] for anchor, layers in named.items()}
-        # Off the null on the side to which the curve itself lies; else it is the null that moves P, and the swap that does not.
-        mine = [anchor for anchor, layers in off.items() if any(curve[anchor, k] * sign > 0 for k in layers)]
-        theirs = [anchor for anchor, layers in off.items() if any(curve[anchor, k] * sign <= 0 for k in layers)]
+        # Off the null on the side to which the curve itself moves; else it is the null that moves P, and the swap is not shown to.
+        mine = [anchor for anchor, layers in off.items() if any(moves(anchor, k, sign) for k in layers)]
+        theirs = [anchor for anchor, layers in off.items() if any(not moves(anchor, k, sign) for k in layers)]
         own += [f"{verb} {'it' if own else what} at {_at(mine, named)}"] if mine else []
         others += [f"the null {'raises' if sign < 0 else 'lowers'} it more at {_at(theirs, named)}"] if theirs else []
     first = (
@@ -173,21 +183,17 @@ def _at(anchors: list[str], named: Mapping[str, list[int]]) -> str:
 
 def _table(facts: Mapping[str, Mapping[int, Fact]], named: Mapping[str, list[int]]) -> str:
     rows: list[tuple[str, ...]] = [("anchor", "most, less null", "layer", "layers off 0")]
-    for anchor, layers in named.items():
+    for anchor, layers in sorted(named.items(), key=lambda one: not one[1]):  # those with a layer first
         most = max(facts[anchor], key=lambda k, along=facts[anchor]: abs(along[k].value))
-        rows.append((anchor, _over_all(facts[anchor][most]).said(), str(most), _layers(layers)))
+        rows.append((anchor, _over_all(facts[anchor][most]).said(), str(most), layers_told(layers)))
+    if len(rows) > 1 + _MOST_ROWS:
+        rows[1 + _MOST_ROWS :] = [(f"and {len(rows) - 1 - _MOST_ROWS} more: see effects()", "", "", "")]
     return aligned(rows)
 
 
 def _over_all(fact: Fact) -> Fact:
     """The fact with the band over all anchors and layers in place of its interval."""
     return fact._replace(low=fact.sim_low, high=fact.sim_high)
-
-
-def _layers(layers: list[int]) -> str:
-    """``8-14, 17``; ``9 of 2-27`` where they lie in many pieces."""
-    told = ranges(layers) or "none"
-    return told if told.count(",") < _APART or len(layers) <= _FEW_LAYERS else f"{len(layers)} of {layers[0]}-{layers[-1]}"
 
 
 def _open(facts: Mapping[str, Mapping[int, Fact]], named: Mapping[str, list[int]]) -> str:

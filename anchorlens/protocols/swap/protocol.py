@@ -255,9 +255,9 @@ def _events(result: SweepResult) -> dict[str, float] | None:
 
 def _auc(result: SweepResult, events: Mapping[str, float] | None) -> dict[str, Any]:
     """Clean AUC of a truth readout over the measured rows, with its interval; nothing for other readouts."""
-    if events is None:
-        return {}
     config = result.record["config"]
+    if events is None or config.get("direction") == "denoising":  # there P before is that of the corrupt input
+        return {}
     before = result.samples().drop_duplicates("example_id")
     draws = Resamples.of(before["question_id"], n_resamples=config["n_resamples"], seed=config["seed"])
     auc, many = draws.aucs(before["value_before"].to_numpy(), before["example_id"].map(events).to_numpy(dtype=np.float64))

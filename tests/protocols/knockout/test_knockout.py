@@ -90,7 +90,7 @@ def test_planted_overlap_of_question_and_answer_is_the_first_thing_that_is_said(
     assert told.pair_text["ci_low"] > 0.5
     assert told.text_only["ci_low"] <= 0.5 <= told.text_only["ci_high"]
     assert told.verdict.startswith("Beware: question and answer as text reach AUC ")
-    assert "; the probe's AUC lies " in told.verdict
+    assert "; the probe's AUC " in told.verdict
     assert told.facts(told.k_star)["auc_beyond_text", "none"].value < 0
     assert told.protocol.table([told])[1]["pair text"].tolist() == [f"{told.pair_text['auc']:.2f}"]
 

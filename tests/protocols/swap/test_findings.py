@@ -8,10 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import anchorlens as al
 from anchorlens.protocols.swap.findings import layers_off_null
 from anchorlens.protocols.swap.protocol import PROTOCOL
 from anchorlens.statistics.bands import bootstrap_mean
 from tests.protocols.small_sweeps import sweep
+from tests.questions.make import capitals
 
 ROOT = Path(__file__).resolve().parents[3]
 SIMULATION = runpy.run_path(str(ROOT / "benchmarks" / "null_rates_swap.py"))
@@ -248,3 +250,25 @@ def test_simulated_noise_has_the_correlation_it_says():
     assert table.std() == pytest.approx(1, abs=0.02)
     near = [np.corrcoef(a, b)[0, 1] for a, b in pairwise(table.T)]
     assert np.mean(near) == pytest.approx(0.8, abs=0.02)
+
+
+def test_an_anchor_without_a_reached_cell_does_not_break_the_contrasts(tiny_model):
+    """At k* itself a swap at the question's tokens behind the block cannot reach the probe."""
+    data = al.load_qa("popqa-sample", limit=60)
+    first = al.swap_sweep(tiny_model("llama"), data, readout="probe", layers=[0], progress=False, n_resamples=20)
+    k = first.record["probe"]["k_star"]
+    result = al.swap_sweep(
+        tiny_model("llama"), data, readout="probe", anchors=("question", "answer"), site="resid_post", layers=[k], progress=False,
+        n_resamples=20,
+    )  # fmt: skip
+    assert "question - answer" not in set(result.effects()["anchor"])
+    assert result.verdict
+
+
+def test_where_every_layer_is_trivial_words_and_table_say_so(tiny_model):
+    result = al.swap_sweep(
+        tiny_model("llama"), capitals(12), layers=[0], anchors=("answer_site",), progress=False, align="last"
+    )
+    assert result.verdict == "Nothing is claimed: every measured layer is trivial by construction."
+    assert result.protocol.table([result])[1].empty
+    assert repr(result)
