@@ -9,8 +9,9 @@ import numpy as np
 from anchorlens.errors import EmptySweepError, LeakError
 from anchorlens.models.adapter import Adapter
 from anchorlens.notices import warn
-from anchorlens.questions.example import Dropped, Example
+from anchorlens.questions.example import Dropped, Example, normalise
 from anchorlens.questions.given import given_answers, split_questions
+from anchorlens.questions.options import YES_NO
 from anchorlens.questions.tokenised import Rows, drop, make_rows
 from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, TokenRow
 from anchorlens.truth.own_answers import FEW_ROWS, answered_rows
@@ -70,9 +71,15 @@ class TruthRows:
             return
         said = "; ".join(f"{s}: {counts[s, 0]} true, {counts[s, 1]} false" for s in SPLITS)
         reasons = ", ".join(f"{r} {n}" for r, n in Counter(d.reason for d in self.dropped).most_common()) or "none"
+        if self.rows and all(normalise(row.example.answers[0]) in YES_NO for row in self.rows):
+            what_to_do = (
+                "All questions share the answers yes and no, so they cannot be split, and more of them do not help: take a data set "
+                "with other answers too."
+            )
+        else:
+            what_to_do = "Take more questions (limit=)" + (", or answers='given'." if self.own_answers else ".")
         raise EmptySweepError(
-            f"A truth probe needs true and false answers in every split, and here are {said} (dropped: {reasons}). Take more "
-            "questions (limit=)" + (", or answers='given'." if self.own_answers else ".")
+            f"A truth probe needs true and false answers in every split, and here are {said} (dropped: {reasons}). {what_to_do}"
         )
 
     def check_balance(self) -> None:

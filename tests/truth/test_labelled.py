@@ -3,7 +3,7 @@
 import pytest
 
 import anchorlens as al
-from anchorlens.errors import LeakError
+from anchorlens.errors import EmptySweepError, LeakError
 from anchorlens.questions.example import Span, normalise
 from anchorlens.questions.given import given_answers, split_questions
 from anchorlens.questions.prompts import QAPrompt
@@ -11,6 +11,7 @@ from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer
 from anchorlens.truth.labelled import TruthRows
 from anchorlens.truth.text_baseline import text_only
 from anchorlens.vocabulary import SPLITS
+from tests.questions.make import capital, data_of
 from tests.truth.rows import rows_of
 
 
@@ -79,3 +80,15 @@ def test_an_answer_stands_in_its_question_as_often_true_as_false_in_every_split(
         told[split, row.answer.label] += f" {normalise(row.answer.text)} " in f" {normalise(row.question)} "
     assert all(told[split, 0] == told[split, 1] for split in SPLITS)
     assert sum(told.values()) == 2 * 90
+
+
+def test_questions_of_nothing_but_yes_and_no_cannot_be_split_and_the_error_says_so(tiny_model):
+    countries = ("France", "Japan", "Italy", "Spain", "Peru", "Cuba")
+    asked = data_of([capital(name, ("yes", "No")[i % 2]) for i, name in enumerate(countries)])
+    with pytest.raises(EmptySweepError, match="share the answers yes and no, so they cannot be split") as caught:
+        rows_of(tiny_model("llama"), asked).check()
+    assert "limit=" not in str(caught.value)
+    # Too few of others is another cause.
+    asked = data_of([capital(name, "Paris") for name in countries])
+    with pytest.raises(EmptySweepError, match=r"Take more questions \(limit=\)"):
+        rows_of(tiny_model("llama"), asked).check()

@@ -244,6 +244,15 @@ def test_a_probe_times_a_factor_is_as_right_and_more_confident(layered):
     assert twice.train_questions_ == probe.train_questions_
 
 
+def test_log_odds_beyond_all_numbers_are_a_probability_without_a_warning():
+    x, y, ids = made(40)
+    probe = TruthProbe().fit(x, y, question_ids=ids).times(1e9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        p = probe.predict_proba(x, ids, allow_seen=True)
+    assert set(p[:, 1].tolist()) == {0.0, 1.0} and (p.sum(1) == 1).all()
+
+
 def test_rows_by_number_are_those_rows(layered):
     """One that stands there twice counts twice."""
     probes, states, y, ids, split = layered

@@ -167,7 +167,8 @@ class KnockoutProtocol(TruthProtocol[Knockout, PreparedKnockout]):
                 "model": found["model"], "data set": found["dataset"], "layer": found["layer"], "AUC": shown("auc", "{:.2f}"),
                 "cut": shown("auc_cut", "{:.2f}"), "others cut": shown("auc_placebo", "{:.2f}"),
                 "pair text": shown("pair_text_auc", "{:.2f}"), "delta_all": shown("delta_all", "{:+.1f}"),
-                "flip_rate": shown("flip_rate", "{:+.1f}"), "auc_drop": shown("auc_drop", "{:+.2f}"), "own_change": shown("own_change", "{:+.1f}"),
+                "flip_rate": shown("flip_rate", "{:+.1f}"), "auc_drop": shown("auc_drop", "{:+.2f}"),
+                "own_change": shown("own_change", "{:+.1f}"),
                 "Q (n)": shown("q", "{:+.1f}") + " (" + found["n_q"].map(str) + ")",
                 "A (n)": shown("a", "{:+.1f}") + " (" + found["n_a"].map(str) + ")",
             }
