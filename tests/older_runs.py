@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from anchorlens.runs.schema import SETTINGS, SLOT_TYPES
+from anchorlens.runs.schema import SETTINGS, SLOT_TYPES, TEXT_AUCS
 
 _BANDS = ("sim_low", "sim_high")
 
@@ -13,7 +13,7 @@ _BANDS = ("sim_low", "sim_high")
 def aged(path: Path, version: int) -> Path:
     """Turn a run of today into one of version 2 to 4, in place: columns renamed back, what was not there yet taken away."""
     for name, added in (
-        ("samples", (*SETTINGS, *SLOT_TYPES)), ("curves", (*SETTINGS, *_BANDS, "null_short")), ("effects", (*_BANDS, "anchor")),
+        ("samples", (*SETTINGS, *SLOT_TYPES)), ("curves", (*SETTINGS, *_BANDS, "null_short", *TEXT_AUCS)), ("effects", (*_BANDS, "anchor")),
         ("examples", ("pair_text",)),
     ):  # fmt: skip
         if (path / f"{name}.parquet").is_file():

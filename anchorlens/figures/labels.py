@@ -10,7 +10,7 @@ import pandas as pd
 
 from anchorlens.figures.extras import CUTS, EXTRAS, GAP
 from anchorlens.figures.hover import WEAK
-from anchorlens.figures.palette import DatasetStyle, dataset_styles, shaded
+from anchorlens.figures.palette import DatasetStyle, dataset_styles, display_dataset, shaded
 from anchorlens.figures.shapes import FEW, POINTWISE, SIMULTANEOUS, has_band, rests_on_few
 from anchorlens.figures.variants import DASHES, SHADES, Variant, shared_settings, variants
 from anchorlens.figures.words import words_of
@@ -243,11 +243,24 @@ def title_parts(table: pd.DataFrame, effects: pd.DataFrame, bands: Sequence[str]
     if floor > 0:
         rings = "; rings: within it" if bool(curves["is_noise"].any()) else ""
         parts.append(f"grey: noise floor (±{floor:.1g}{rings})")
+    parts += _text_said(curves)
     if len(effects):
         parts.append("below: what can be claimed, ●: the interval of all layers at once excludes 0")
     if any(not extra.shown for extra in EXTRAS.values() if extra.label in kinds):
         parts.append("pale entries: click to show")
     return [escape(part, quote=False) for part in parts]
+
+
+def _text_said(curves: pd.DataFrame) -> list[str]:
+    """What question and answer as text tell of the answers' truth, for each data set; a mark where it is more than chance."""
+    known = curves.dropna(subset=["pair_text"])
+    told: list[str] = []
+    for name, rows in known.groupby("dataset", sort=False):
+        marks = ["!" if low > 0.5 else "" for low in rows.drop_duplicates("pair_text")["pair_text_low"]]
+        values = rows["pair_text"].drop_duplicates()
+        told.append(f"{display_dataset(str(name))} {', '.join(f'{v:.2f}{m}' for v, m in zip(values, marks, strict=True))}")
+    above = " (!: above 0.5)" if any("!" in one for one in told) else ""
+    return [f"AUC of question and answer as text{above}: {', '.join(told)}"] if told else []
 
 
 def _bands_said(drawn: Sequence[str]) -> list[str]:

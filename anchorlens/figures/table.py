@@ -30,10 +30,13 @@ _TEXT = (
 )
 _NUMBERS = ("layer", "window", "delta_p", "ci_low", "ci_high", "p_before", "n")
 # Older frames lack some; an AUC is the probe's, where the readout is one.
-_NUMBERS_IF_KNOWN = ("sim_low", "sim_high", "auc", "auc_low", "auc_high", "noise_floor", "null_short")
+_NUMBERS_IF_KNOWN = (
+    "sim_low", "sim_high", "auc", "auc_low", "auc_high", "noise_floor", "null_short", "pair_text", "pair_text_low",
+)  # fmt: skip
 REQUIRED = (*_TEXT, *_NUMBERS)
 """Columns that every frame must have; ``quantity``, ``probe_site``, those of ``SETTINGS``, ``run_id``, ``seed``, ``trivial``,
-``sim_low``, ``sim_high``, ``auc``, ``auc_low``, ``auc_high``, ``signal``, ``noise_floor`` and ``null_short`` may be absent."""
+``sim_low``, ``sim_high``, ``auc``, ``auc_low``, ``auc_high``, ``signal``, ``noise_floor``, ``null_short``, ``pair_text`` and
+``pair_text_low`` may be absent."""
 
 CURVE_KEYS = ["model", "dataset", "protocol", "anchor", "pathway", *SETTINGS, "control"]
 """What makes two rows points of the same curve."""

@@ -256,7 +256,7 @@ def pathway_curves(result: PathwayResult) -> pd.DataFrame:
                     }
                 )  # fmt: skip
                 frames.append(frame.assign(**shared, control=control, pathway=pathway, quantity=quantity, trivial=False))
-    return pd.concat(frames, ignore_index=True)[list(CURVE_COLUMNS)].astype(CURVE_TYPES)
+    return pd.concat(frames, ignore_index=True).reindex(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES)
 
 
 def auc_frames(result: PathwayResult) -> list[pd.DataFrame]:

@@ -164,13 +164,20 @@ class SweepResult:
         Raises:
             InputError: The sweep has no such quantity.
         """
-        frame = self._made("curves", lambda: self.protocol.curves(self))
+        frame = self._made("curves", lambda: self.protocol.curves(self).assign(**self._text_aucs()))
         if quantity is not None:
             there = list(frame["quantity"].unique())
             if quantity not in there:
                 raise InputError(f"This sweep has no quantity={quantity!r}. {did_you_mean(str(quantity), there)}")
             frame = frame[frame["quantity"] == quantity]
         return (frame if controls else frame[frame["control"] == "none"]).reset_index(drop=True)
+
+    def _text_aucs(self) -> dict[str, float]:
+        """What classifiers that see no model tell true from false with; NaN where there are no true and false answers."""
+        told = self.record.get("probe") or {}
+        alone, pair = (told.get(name) or {} for name in ("text_only", "pair_text"))
+        aucs = {"text_only": alone.get("auc"), "pair_text": pair.get("auc"), "pair_text_low": pair.get("ci_low")}
+        return {name: float("nan") if value is None else float(value) for name, value in aucs.items()}
 
     def effects(self) -> pd.DataFrame:
         """What the protocol compares with what, at each layer, with 95 % intervals.

@@ -11,7 +11,8 @@ SCHEMA_VERSION = 5
 """2: curves have the probe's AUC, examples the roles train and validation. 3: curves have the noise floor. 4: samples and curves
 carry any quantity (``quantity``, ``value_before``, ``value_after``); ``probe_site`` is a column of its own. 5: simultaneous bands
 (``sim_low``, ``sim_high``); prompt, answers, distractor, split and known_only are keys of samples, curves and effects; samples
-carry ``slots``, ``null_slots`` and ``site_differs``, curves ``null_short``, effects ``anchor``, examples ``pair_text``."""
+carry ``slots``, ``null_slots`` and ``site_differs``, curves ``null_short``, ``text_only``, ``pair_text`` and ``pair_text_low``,
+effects ``anchor``, examples ``pair_text``."""
 READABLE = (2, 3, 4, 5)
 
 SAMPLE_COLUMNS = (
@@ -24,13 +25,15 @@ CURVE_KEYS = (
     "model", "dataset", "protocol", "anchor", "pathway", "layer", "site", "probe_site", "window", "direction", "mode", "readout",
     "delta_kind", *SETTINGS, "control", "seed", "quantity",
 )  # fmt: skip
+TEXT_AUCS = ("text_only", "pair_text", "pair_text_low")
 CURVE_COLUMNS = (
     *CURVE_KEYS, "delta_p", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n", "trivial", "auc", "auc_low", "auc_high",
-    "signal", "noise_floor", "null_short",
+    "signal", "noise_floor", "null_short", *TEXT_AUCS,
 )  # fmt: skip
 CURVE_TYPES = {
     "auc": "float64", "auc_low": "float64", "auc_high": "float64", "signal": "boolean", "noise_floor": "float64",
-    "sim_low": "float64", "sim_high": "float64", "null_short": "float64",
+    "sim_low": "float64", "sim_high": "float64", "null_short": "float64", "text_only": "float64", "pair_text": "float64",
+    "pair_text_low": "float64",
 }  # fmt: skip
 SLOT_TYPES = {"slots": "Int64", "null_slots": "Int64", "site_differs": "boolean"}
 EXAMPLE_COLUMNS = (
@@ -75,5 +78,5 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
 
 __all__ = [
     "CELL", "CURVE_COLUMNS", "CURVE_KEYS", "CURVE_TYPES", "EFFECT_COLUMNS", "EXAMPLE_COLUMNS", "FLIP", "READABLE", "SAMPLE_COLUMNS",
-    "SCHEMA_VERSION", "SETTINGS", "SLOT_TYPES", "P", "of_today", "settings_of",
+    "SCHEMA_VERSION", "SETTINGS", "SLOT_TYPES", "TEXT_AUCS", "P", "of_today", "settings_of",
 ]  # fmt: skip

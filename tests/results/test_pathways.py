@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from anchorlens.figures.curves import plot_curves
 from anchorlens.protocols.knockout.protocol import PROTOCOL
 from anchorlens.questions.example import Span
 from anchorlens.questions.prompts import QAPrompt
@@ -162,3 +163,17 @@ def test_draws_of_a_placebo_probe_are_averaged_and_widen_the_interval():
     together = result_of(own, other, shuffled=draws)[0].groups()["shuffled_labels"]["All"]
     np.testing.assert_allclose(together.mean, np.mean([one.mean for one in each], axis=0))
     assert (together.draws.std(0) > np.mean([one.draws.std(0) for one in each], axis=0)).all()
+
+
+def test_what_text_tells_stands_beside_every_point_and_in_the_figure():
+    own, other = erased()
+    result, _ = result_of(own, other, pair=np.tile([0.0, 1.0], N_QUESTIONS))
+    assert set(result.curves()["pair_text"]) == {0.8}
+    assert set(result.curves()["pair_text_low"]) == {0.7}
+    frame = result.curves().assign(
+        site="", probe_site="resid_post", window=0, direction="noising", mode="mask", readout="probe"
+    )
+    title = plot_curves(frame.assign(delta_kind="confidence", seed=0)).layout.title.text
+    assert "AUC of question and answer as text (!: above 0.5): d 0.80!" in title.replace("<br>", " ")
+    plain, _ = result_of(own, other)
+    assert plain.curves()["pair_text"].isna().all()

@@ -10,6 +10,7 @@ from anchorlens.runs.schema import (
     SCHEMA_VERSION,
     SETTINGS,
     SLOT_TYPES,
+    TEXT_AUCS,
     of_today,
     settings_of,
 )
@@ -41,7 +42,7 @@ def test_samples(protocol, site, wanted):
     pd.testing.assert_frame_equal(of_today(frame), frame)
 
 
-@pytest.mark.parametrize("lacks", [(), ("noise_floor", "sim_low", "sim_high", "null_short", *SETTINGS)])
+@pytest.mark.parametrize("lacks", [(), ("noise_floor", "sim_low", "sim_high", "null_short", *TEXT_AUCS, *SETTINGS)])
 def test_curves(lacks):
     left = [c for c in CURVE_COLUMNS if c not in ("quantity", "probe_site", *lacks)]
     row = (
