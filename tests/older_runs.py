@@ -13,8 +13,8 @@ _BANDS = ("sim_low", "sim_high")
 def aged(path: Path, version: int) -> Path:
     """Turn a run of today into one of version 2 to 4, in place: columns renamed back, what was not there yet taken away."""
     for name, added in (
-        ("samples", (*SETTINGS, *SLOT_TYPES)), ("curves", (*SETTINGS, *_BANDS, "null_short", *TEXT_AUCS)), ("effects", (*_BANDS, "anchor")),
-        ("examples", ("pair_text",)),
+        ("samples", (*SETTINGS, *SLOT_TYPES)), ("curves", (*SETTINGS, *_BANDS, "null_short", *TEXT_AUCS)),
+        ("effects", (*SETTINGS, *_BANDS, "anchor")), ("examples", ("pair_text",)),
     ):  # fmt: skip
         if (path / f"{name}.parquet").is_file():
             frame = pd.read_parquet(path / f"{name}.parquet").drop(columns=list(added))
