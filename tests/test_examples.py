@@ -39,7 +39,7 @@ def test_target_figures_on_the_small_model(tmp_path, script):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     figure = tmp_path / "out" / "figure.html"
-    assert "Q-Anchored swap (PopQA-style sample)" in figure.read_text(encoding="utf8")
+    assert "Q-Anchored swap (PopQA-style sample" in figure.read_text(encoding="utf8")
     (samples,) = (tmp_path / "out").glob("*/samples.parquet")
     before = samples.stat().st_mtime_ns
     again = subprocess.run(command, capture_output=True, text=True)
@@ -54,7 +54,7 @@ def test_demo_with_few_questions(tmp_path):
     command = [sys.executable, str(EXAMPLES / "demo.py"), *few, "--out", str(tmp_path / "demo")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "Strongest effect of each curve" in done.stdout
+    assert "Largest |ΔP| of each curve" in done.stdout
     assert "Knockout at k*" in done.stdout
     assert (tmp_path / "demo" / "figure.html").is_file()
     curves = load_curves(tmp_path / "demo")

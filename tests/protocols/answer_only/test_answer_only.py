@@ -89,7 +89,7 @@ def test_delta_p_is_recomputed_from_the_files_alone(tiny_model, saved):
     p = again.samples[again.samples["quantity"] == "p"]
     cells = p.groupby(["control", "layer"]).sample(n=4, random_state=3)
     assert len(cells) == 2 * 3 * 4
-    assert cells["delta_p"].abs().max() > 0.1  # a probe of random weights is held back strongly
+    assert cells["delta_p"].abs().max() > 0.05  # a probe of random weights is held back strongly
     again.check(cells, 1e-5)
     # Flips are those of P, and one row for each.
     flips = again.samples[again.samples["quantity"] == "flip"]

@@ -397,7 +397,7 @@ def said(auc=0.8, low=0.7, delta=(-12.0, -16.0, -8.0), flips=(5.0, -2.0, 12.0), 
     ]  # fmt: skip
     columns = ["quantity", "control", "value", "ci_low", "ci_high", "n"]
     effects = pd.DataFrame(facts, columns=columns).assign(layer=3, sim_low=np.nan, sim_high=np.nan)
-    record = {"config": {"base": base}, "probe": {"text_only": {"auc": 0.6, "ci_low": leak, "ci_high": 0.7}}}
+    record = {"config": {"base": base}, "probe": {"k_star": 3, "text_only": {"auc": 0.6, "ci_low": leak, "ci_high": 0.7}}}
     return patch_words(record, summary, effects)
 
 
