@@ -67,13 +67,3 @@ class Resamples:
         with np.errstate(invalid="ignore", divide="ignore"):
             auc = (positive * below).sum(1) / (positive.sum(1) * negative.sum(1))
         return float(auc[0]), auc[1:]
-
-
-def interval(draws: Array, enough: npt.NDArray[np.bool_], *, level: float = 0.95) -> tuple[Array, Array]:
-    """Percentile interval of bootstrap draws [resample point]; NaN at the points that are not ``enough``."""
-    tail = 100 * (1 - level) / 2
-    low, high = np.full(draws.shape[1], np.nan), np.full(draws.shape[1], np.nan)
-    usable = enough & ~np.isnan(draws).all(0)
-    if usable.any():
-        low[usable], high[usable] = np.nanpercentile(draws[:, usable], [tail, 100 - tail], axis=0)
-    return low, high

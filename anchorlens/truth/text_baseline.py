@@ -169,15 +169,4 @@ def _scored(
     return TextBaseline(auc, float(band.low[0]), float(band.high[0]), scores)
 
 
-def text_only(rows: TruthRows, *, n_resamples: int, seed: int) -> dict[str, float]:
-    """AUC on the test split of a classifier that sees nothing but the answer's text, with its interval over questions.
-
-    Returns:
-        ``auc``, ``ci_low``, ``ci_high``.
-    """
-    said = [row.answer.exact.of(row.answer.text) for row in rows.rows]
-    found = _scored(rows, text_only_scores, said, n_resamples, seed)
-    return {"auc": found.auc, "ci_low": found.ci_low, "ci_high": found.ci_high}
-
-
-__all__ = ["TextBaseline", "pair_text_scores", "text_baselines", "text_only", "text_only_scores"]
+__all__ = ["TextBaseline", "pair_text_scores", "text_baselines", "text_only_scores"]

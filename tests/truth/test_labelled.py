@@ -9,7 +9,7 @@ from anchorlens.questions.given import given_answers, split_questions
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer
 from anchorlens.truth.labelled import TruthRows
-from anchorlens.truth.text_baseline import text_only
+from anchorlens.truth.text_baseline import text_baselines
 from anchorlens.vocabulary import SPLITS
 from tests.questions.make import capital, data_of
 from tests.truth.rows import rows_of
@@ -40,8 +40,8 @@ def test_planted_distractors_across_splits_are_caught_by_name(tiny_model, data):
     clean = rows_of(model, data)
     clean.check_balance()
     # Balanced strings teach the text-only classifier nothing; drawn across splits they do (inverted: below 0.5).
-    assert text_only(clean, n_resamples=100, seed=0)["auc"] == pytest.approx(0.5, abs=0.02)
-    assert text_only(planted, n_resamples=100, seed=0)["ci_high"] < 0.5
+    assert text_baselines(clean, n_resamples=100, seed=0)["text_only"].auc == pytest.approx(0.5, abs=0.02)
+    assert text_baselines(planted, n_resamples=100, seed=0)["text_only"].ci_high < 0.5
 
 
 def test_every_input_is_tokenised_once_however_often_the_answers_are_permuted(tiny_model, monkeypatch):
