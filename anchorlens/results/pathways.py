@@ -93,7 +93,7 @@ class PathwayResult(SweepResult):
 
     @property
     def k_star(self) -> int | None:
-        """k*: the layer with the best validation AUC; None for ``p_true``."""
+        """k*: the lowest layer within one standard error of the best validation AUC; None for ``p_true``."""
         return self.record["probe"]["k_star"]
 
     @property

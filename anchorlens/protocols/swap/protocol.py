@@ -215,7 +215,7 @@ class SwapProtocol(SweepProtocol[Swap, PreparedSwap]):
         return f"{said}\nnull weaker (fewer slots than the anchor): {', '.join(weaker)}" if weaker else said
 
     def table(self, results: Sequence[SweepResult]) -> tuple[str, pd.DataFrame]:
-        """The strongest effect of every curve."""
+        """Of every curve the layer of the largest |ΔP|, with the band over all layers."""
         found = pd.concat([self.summary(result) for result in results], ignore_index=True)
         band = [f"[{low:+.1f}, {high:+.1f}]" for low, high in zip(found["sim_low"], found["sim_high"], strict=True)]
         null = [_null_said(*both) for both in zip(found["null"], found["null_short"], strict=True)]
