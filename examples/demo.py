@@ -8,8 +8,8 @@ once at the exact question tokens (anchor `question`), once at the position that
 does the probability of the model's own answer fall?
 
 Knockout: true and false answers. A truth probe reads the stream at the answer's last token; attention from the exact question tokens
-is cut off. Answers for which the probe changes its mind are Q-Anchored, the others A-Anchored. That picture describes; what is claimed
-is how much more the cut does than one of as many *other* question tokens (the placebo), row by row.
+is cut off. Answers for which the probe changes its mind are Q-Anchored, the others A-Anchored. That picture describes;
+what is claimed is how much more the cut does than one of as many *other* question tokens (the placebo), row by row.
 """
 
 import argparse
