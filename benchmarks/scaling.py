@@ -1,9 +1,10 @@
-"""Seconds of a sweep per example, by the number of examples, beside plain forward passes of the same rows.
+"""CPU seconds of a sweep per question, by the number of questions, beside plain forward passes of the same rows.
 
     python benchmarks/scaling.py
 
-Every layer of one anchor (or both); the plain passes are those of TransformerLens, of all bases and of all donors, in batches of one
-length. Medians of interleaved rounds.
+Sweep: ``swap_sweep`` with its defaults and one donor each, nulls and checks included. Alone: the engine on the same cells.
+Forwards: TransformerLens's blocks over every different base and donor once, without hooks and without unembedding, rows of different
+length padded together up to as many tokens as one pass of a sweep takes. Medians of interleaved rounds.
 """
 
 import argparse
@@ -11,61 +12,81 @@ import json
 import sys
 import tempfile
 import time
-from itertools import groupby
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-from jobs import ANCHOR_SETS, PROMPTS, Case, model_directory, write_jobs
-from ours import load, sweep_job
+import torch
+from ours import default_sweep, engine_alone, load
+from peers.jobs import ANCHOR_SETS, Case, model_directory, write_jobs
+from peers.report import rich_table
+from rich.console import Console
+from tensors import padded
 
-from anchorlens.engine.reference import last_stream
 from anchorlens.models.adapter import Adapter
-from anchorlens.questions.tokens import pad_rows
+
+COLUMNS = ("prompt", "anchors", "n", "sweep s/question", "alone", "forwards", "sweep / forwards", "alone / forwards")
+_TOKENS = 2048  # of a pass of a sweep on a CPU
 
 
 def main() -> None:
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--examples", type=int, nargs="+", default=[1, 4, 16, 64])
+    parser.add_argument("--prompts", nargs="+", default=["qa", "fewshot(5)"])
+    parser.add_argument("--questions", type=int, nargs="+", default=[1, 4, 16, 64])
     parser.add_argument("--anchors", nargs="+", choices=list(ANCHOR_SETS), default=["answer_site", "both"])
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     adapter = load(model_directory())
-    print(f"{'prompt':12} {'anchors':12} {'n':>3} {'sweep s/example':>16} {'two forwards s/example':>23} {'ratio':>6}")
-    for prompt in PROMPTS:
+    rows: list[tuple[str, ...]] = []
+    for prompt in args.prompts:
         for anchors in args.anchors:
-            cases = [Case(prompt, anchors, n) for n in args.examples]
+            cases = [Case(prompt, anchors, n) for n in args.questions]
             with tempfile.TemporaryDirectory() as folder:
-                files = write_jobs(cases, Path(folder))
-                jobs = {case: json.loads(files[case.name].read_text()) for case in cases}
-            for job in jobs.values():
-                sweep_job(adapter, {**job, "layers": job["layers"][:1]}, "cone")
-            times: dict[Case, list[tuple[float, float]]] = {case: [] for case in cases}
-            for _ in range(args.rounds):
-                for case, job in jobs.items():
-                    times[case].append((_seconds(lambda job=job: sweep_job(adapter, job, "cone")), _plain(adapter, job)))
-            for case, measured in times.items():
-                n = len(jobs[case]["rows"])
-                sweep, plain = (median(column) / n for column in zip(*measured, strict=True))
-                ratio = median(a / b for a, b in measured)
-                print(f"{prompt:12} {anchors:12} {n:3d} {sweep:16.3f} {plain:23.3f} {ratio:6.2f}", flush=True)
+                files = write_jobs(adapter.model, cases, Path(folder))
+                jobs = [json.loads(files[case.name].read_text()) for case in cases]
+            for case, times in zip(cases, _interleaved(adapter, jobs, args.rounds), strict=True):
+                each = [f"{median(column) / case.questions:.3f}" for column in zip(*times, strict=True)]
+                ratios = [f"{median(line[i] / line[2] for line in times):.2f}" for i in range(2)]
+                rows.append((prompt, anchors, str(case.questions), *each, *ratios))
+                print(*rows[-1], file=sys.stderr, flush=True)
+    Console(width=None if sys.stdout.isatty() else 120).print(rich_table(COLUMNS, rows))
 
 
-def _seconds(work: object) -> float:
-    started = time.perf_counter()
+def _interleaved(adapter: Adapter, jobs: list[dict[str, Any]], rounds: int) -> list[list[tuple[float, float, float]]]:
+    """For each job and round: CPU seconds of the sweep, of the engine alone, and of the forward passes."""
+    times: list[list[tuple[float, float, float]]] = [[] for _ in jobs]
+    for job in jobs:
+        default_sweep(adapter.model, {**job, "layers": job["layers"][:1]})
+    for _ in range(rounds):
+        for job, found in zip(jobs, times, strict=True):
+            works = (
+                lambda job=job: default_sweep(adapter.model, job),
+                lambda job=job: engine_alone(adapter, job, "cone"),
+                lambda job=job: _forwards(adapter, job),
+            )
+            sweep, alone, forwards = map(_cpu_seconds, works)
+            found.append((sweep, alone, forwards))
+    return times
+
+
+@torch.inference_mode()
+def _forwards(adapter: Adapter, job: dict[str, Any]) -> None:
+    """Every different base and donor through all blocks once, shortest first."""
+    rows = sorted({tuple(row[kind]) for row in job["rows"] for kind in ("ids", "donor_ids")}, key=len)
+    while rows:
+        n = next((n for n in range(len(rows), 1, -1) if n * len(rows[n - 1]) <= _TOKENS), 1)
+        adapter.model(padded([list(row) for row in rows[:n]]), stop_at_layer=adapter.n_layers, padding_side="right")
+        rows = rows[n:]
+
+
+def _cpu_seconds(work: Callable[[], object]) -> float:
+    started = time.process_time()
     work()
-    return time.perf_counter() - started
-
-
-def _plain(adapter: Adapter, job: dict) -> float:
-    """All bases and all donors once, rows of one length together, at most 16 in a batch."""
-    rows = sorted((row[kind] for row in job["rows"] for kind in ("ids", "donor_ids")), key=len)
-    batches = []
-    for _, same in groupby(rows, key=len):
-        some = list(same)
-        batches += [some[i : i + 16] for i in range(0, len(some), 16)]
-    return _seconds(lambda: [last_stream(adapter, pad_rows(batch)) for batch in batches])
+    return time.process_time() - started
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from anchorlens.cli.wording import translated
 from anchorlens.errors import AnchorlensError, EmptySweepError
 
 if TYPE_CHECKING:
-    from anchorlens.engine.plan import SweepPlan
+    from anchorlens.protocols.costing import SweepPlan
     from anchorlens.protocols.specification import Specification
     from anchorlens.protocols.study import Outcome, Study
 
@@ -50,7 +50,7 @@ def measure(study: "Study", out: str | None, *, overwrite: bool, as_json: bool) 
         note(f"Error: {why.strerror or why}{f': {why.filename}' if why.filename else ''}. {done.kept}")
         sys.exit(1)
     except (RuntimeError, MemoryError) as why:
-        from anchorlens.engine.plan import out_of_memory
+        from anchorlens.engine.cost import out_of_memory
 
         if not out_of_memory(why):
             raise

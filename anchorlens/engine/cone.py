@@ -7,12 +7,11 @@ attention as keys and values of the clean row, which are there already; so do th
 many batches. Donor streams are read from the donors' rows in the same pass. All tokens, whatever they belong to, share each matrix
 product.
 
-It has the interface of the oracle, :mod:`anchorlens.engine.reference`, and gives the same numbers up to the rounding of float32:
-sums are taken in another order.
+It is an :class:`~anchorlens.engine.engine.Engine` as the oracle is (:mod:`anchorlens.engine.reference`), and gives the same numbers
+up to the rounding of float32: sums are taken in another order.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
@@ -20,18 +19,19 @@ from torch import Tensor
 
 from anchorlens.engine.cone_pass import Pass
 from anchorlens.engine.cone_plans import CutPlan, SwapPlan, token_rows
-from anchorlens.engine.interventions import CutBatch, SwapBatch
-from anchorlens.engine.layout import Cut, Lanes, Pack, Prefix, Put, Runs, common_prefix
+from anchorlens.engine.cost import PassSize, pass_bytes, pass_flops
+from anchorlens.engine.interventions import CutBatch, OnShare, SwapBatch, untold
+from anchorlens.engine.layout import Lanes, Layout, Prefix
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.models.adapter import Adapter, SiteLike
-from anchorlens.models.blocks import FusedBlocks
-from anchorlens.questions.tokens import TokenBatch
+from anchorlens.models.blocks import Blocks
+from anchorlens.questions.tokens import TokenBatch, common_prefix
 from anchorlens.typing import Stream
 
 # A prefix has to spare the rows at least this many tokens, for it costs a product of its own in every attention.
 _WORTH_A_PASS = 32
-# Beside few rows it goes along in their pass, so that weights are read once; beside many, it would be copied with every lane.
-_FEW_ROWS = 8
+# Tokens in the top layer of a pass beyond which nothing is gained; a smaller one keeps the progress bar moving.
+_MOST_TOKENS = {"cpu": 2048, "cuda": 131072, "mps": 8192}
 
 
 class Cone:
@@ -39,47 +39,49 @@ class Cone:
 
     Args:
         adapter: A model for which :func:`anchorlens.models.blocks.unsupported_reason` is None.
-        blocks: Its blocks as functions of tokens; fused ones where they are left out.
     """
 
-    def __init__(self, adapter: Adapter, blocks: FusedBlocks | None = None) -> None:
-        self.adapter, self.blocks = adapter, blocks or FusedBlocks(adapter.model)
+    name, reason = "cone", ""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self.adapter, self.blocks = adapter, Blocks(adapter.model)
         self._prefix: Prefix | None = None
-        # What the next pass has to compute beside its rows.
-        self._lead: tuple[int, ...] = ()
+        # What the clean rows of the last pass began with: a beginning that comes again is worth keeping.
+        self._last: tuple[int, ...] = ()
 
     def run_swaps(
+        self, batch: SwapBatch, *, site: SiteLike, layers: Sequence[int], window: int, on_share: OnShare = untold
+    ) -> tuple[Metrics, list[Metrics]]:
+        """See :class:`~anchorlens.engine.engine.Engine`."""
+        return self.run_many_swaps([batch], site=site, layers=layers, window=window, on_share=on_share)[0]
+
+    @torch.no_grad()
+    def run_many_swaps(
         self,
-        batch: SwapBatch,
+        batches: Sequence[SwapBatch],
         *,
         site: SiteLike,
         layers: Sequence[int],
         window: int,
-        on_share: Callable[[float], object] = lambda share: None,  # noqa: ARG005
-    ) -> tuple[Metrics, list[Metrics]]:
-        """Measure every cell of a batch: see :func:`anchorlens.engine.reference.run_swaps`.
+        on_share: OnShare = untold,
+    ) -> list[tuple[Metrics, list[Metrics]]]:
+        """Measure several batches together: each layer does all of them before the next layer is touched.
 
-        Args:
-            batch: Rows, donors, reader and swaps.
-            site: Which activation is replaced.
-            layers: Layers that are measured.
-            window: How many layers are replaced together around each.
-            on_share: Called after each layer with its share of the pass.
-
-        Returns:
-            Metrics of the clean pass ([example]), and for each swap those of the changed passes ([layer example]).
+        All their streams are held at once. For weights that are not all at hand, see :class:`~anchorlens.engine.cone_pass.Pass`.
         """
-        with torch.inference_mode():
-            where = batch.reader.where
-            plan = SwapPlan(partial(self.prefix, alone=where is not None), batch)
-            lanes = Lanes.windows(layers, window, self.blocks.n_layers)
-            run = self._pass(plan.runs, plan.packs, lanes, str(site), put=plan.put)
-            states = run.run(where, plan.reads, on_share)
-            self._prefix = run.prefix
-            return self._metrics(batch.reader, states, lanes, plan.pack_of_swap)
+        lanes = Lanes.windows(layers, window, self.adapter.n_layers)
+        top = self.adapter.n_layers - 1
+        watch = [
+            {top: "resid_post"} if b.reader.where is None else {b.reader.where[1]: str(b.reader.where[0])} for b in batches
+        ]
+        passes = self._climbed([SwapPlan(b) for b in batches], lanes, watch, str(site), on_share)
+        return [
+            self._metrics(batch.reader, one.states[one.top], lanes, one.layout.pack_of)
+            for batch, one in zip(batches, passes, strict=True)
+        ]
 
     def _metrics(
-        self, reader: Reader, states: Float[Tensor, "cell read d_model"], lanes: Lanes, pack_of_swap: Sequence[int | None]
+        self, reader: Reader, states: Float[Tensor, "cell read d_model"], lanes: Lanes, pack_of: Sequence[int | None]
     ) -> tuple[Metrics, list[Metrics]]:
         """Metrics of the clean rows and of every swap, lanes in the caller's order."""
         n = len(lanes.start)
@@ -92,99 +94,118 @@ class Cone:
         clean = at([0])
         before = Metrics(clean.p[0], clean.log_p[0], clean.logit_diff[0])
         # A swap that changes nothing in any row (a null that found no position) leaves everything as it was.
-        after = [at([0] * n if p is None else [1 + p * n + j for j in back]) for p in pack_of_swap]
+        after = [at([0] * n if p is None else [1 + p * n + j for j in back]) for p in pack_of]
         return before, after
 
+    @torch.no_grad()
     def cut_states(
         self,
         batch: CutBatch,
         *,
         where: tuple[SiteLike, int] | None,
-        windows: Sequence[Sequence[int]],
-        on_share: Callable[[float], object] = lambda share: None,  # noqa: ARG005
+        windows: Sequence[range],
+        on_share: OnShare = untold,
     ) -> Float[Tensor, "variant window read d_model"]:
-        """See :func:`anchorlens.engine.knockout.cut_states`."""
-        if where is not None:  # what is cut above is not seen, so windows that agree up to there are one
-            windows = [[layer for layer in w if layer <= where[1]] for w in windows]
-        if len({w[0] for w in windows if w}) == 1:
-            lanes, lane_of = Lanes.cumulative(windows)
-        else:
-            full = [w for w in windows if w]
-            order = sorted(range(len(full)), key=lambda i: (full[i][0], full[i][-1]))
-            starts, ends = tuple(full[i][0] for i in order), tuple(full[i][-1] for i in order)
-            lanes = Lanes(starts, starts, ends, tuple(order))
-            number = iter(range(len(full)))
-            lane_of = [order.index(next(number)) if w else -1 for w in windows]
-        with torch.inference_mode():
-            plan = CutPlan(partial(self.prefix, alone=where is not None), batch, self.blocks.n_heads)
-            run = self._pass(plan.runs, plan.packs, lanes, "", cuts=plan.cuts)
-            states = run.run(where, plan.reads, on_share)
-            self._prefix = run.prefix
-        n = len(lanes.start)
+        """See :class:`~anchorlens.engine.engine.Engine`."""
+        site, layer = ("resid_post", self.adapter.n_layers - 1) if where is None else (str(where[0]), where[1])
+        # What is cut above is not seen, so windows that agree up to there are one.
+        lanes, lane_of = Lanes.cuts([range(w.start, min(w.stop, layer + 1)) for w in windows])
+        (one,) = self._climbed([CutPlan(batch, self.adapter.shape.n_heads)], lanes, [{layer: site}], "", on_share)
+        states, n = one.states[layer], len(lanes.start)
         # A variant that cuts nothing in any row leaves everything as it was.
-        return torch.stack(
-            [states[[0 if p is None or j < 0 else 1 + p * n + j for j in lane_of]] for p in plan.pack_of_variant]
-        )
+        return torch.stack([states[[0 if p is None or j < 0 else 1 + p * n + j for j in lane_of]] for p in one.layout.pack_of])
 
+    @torch.no_grad()
     def cut_states_everywhere(
-        self,
-        batch: CutBatch,
-        *,
-        site: SiteLike,
-        layers: Sequence[int],
-        on_share: Callable[[float], object] = lambda share: None,  # noqa: ARG005
+        self, batch: CutBatch, *, site: SiteLike, layers: range, on_share: OnShare = untold
     ) -> Float[Tensor, "run layer read d_model"]:
-        """See :func:`anchorlens.engine.knockout.cut_states_everywhere`."""
-        lanes = Lanes((layers[0],), (layers[0],), (layers[-1],), (0,))
-        with torch.inference_mode():
-            plan = CutPlan(self.prefix, batch, self.blocks.n_heads)
-            run = self._pass(plan.runs, plan.packs, lanes, "", cuts=plan.cuts)
-            states = run.run_everywhere(str(site), plan.reads, on_share).float().cpu()
-            self._prefix = run.prefix
-        return torch.stack([states[:, 0], *(states[:, 0 if p is None else 1 + p] for p in plan.pack_of_variant)])
+        """See :class:`~anchorlens.engine.engine.Engine`."""
+        every = range(self.adapter.n_layers)
+        plans = [CutPlan(batch, self.adapter.shape.n_heads)]
+        (one,) = self._climbed(plans, Lanes.of([layers]), [dict.fromkeys(every, str(site))], "", on_share)
+        states = torch.stack([one.states[layer].float().cpu() for layer in every])
+        return torch.stack([states[:, 0], *(states[:, 0 if p is None else 1 + p] for p in one.layout.pack_of)])
 
-    def _pass(
-        self, runs: Runs, packs: Sequence[Pack], lanes: Lanes, site: str, *, put: Put | None = None, cuts: Sequence[Cut] = ()
-    ) -> Pass:
-        # Where nothing is changed in any row, no lane has to run.
-        lanes = lanes if packs else Lanes((), (), (), ())
-        lead, self._lead = self._lead, ()
-        return Pass(self.blocks, self.adapter.device, self._prefix, runs, packs, lanes, site, put=put, cuts=cuts, lead=lead)
-
+    @torch.no_grad()
     def last_stream(self, tokens: TokenBatch) -> Stream:
         """What leaves the last block in a clean run, as :func:`anchorlens.engine.reference.last_stream` gives it; 0 at padding."""
-        rows, self._lead = token_rows(tokens), ()
-        with torch.inference_mode():
-            runs = Runs.make([(row, len(row)) for row in rows], 0)
-            x = self._pass(runs, [], Lanes((), (), (), ()), "").last_stream()
+        layout, top = Layout.clean(token_rows(tokens)), self.adapter.n_layers - 1
+        one = Pass(self.adapter, layout, Lanes.of([]), None, seen={top: "resid_post"})
+        self._climb([one], untold)
+        x = one.states[top][0]
         out = x.new_zeros(*tokens.ids.shape, x.shape[-1])
         out[tokens.mask.to(out.device)] = x
         return out
 
-    def prefix(self, ids: tuple[int, ...], rows: int, *, alone: bool = False) -> int:
-        """Make keys and values of a prefix ready, where that is worth it; beside few rows, in their own pass.
+    def pass_bytes(self, size: PassSize, lanes: int) -> int:
+        """See :class:`~anchorlens.engine.engine.Engine`."""
+        return pass_bytes(self.adapter.shape, self.adapter.device, size, lanes)
+
+    def pass_flops(self, size: PassSize, starts: Sequence[int]) -> float:
+        """See :class:`~anchorlens.engine.engine.Engine`."""
+        return pass_flops(self.adapter.shape, size, starts)
+
+    def fills(self, size: PassSize, lanes: int) -> bool:
+        """See :class:`~anchorlens.engine.engine.Engine`."""
+        return size.runs + lanes * size.lane > _MOST_TOKENS.get(self.adapter.device.type, _MOST_TOKENS["cpu"])
+
+    def _climbed(
+        self,
+        plans: Sequence[SwapPlan] | Sequence[CutPlan],
+        lanes: Lanes,
+        seen: Sequence[dict[int, str]],
+        site: str,
+        on_share: OnShare,
+    ) -> list[Pass]:
+        """A pass for each plan, all the way up."""
+        ids = plans[0].shared
+        prefix, making = self._beginning(ids[: common_prefix([p.shared for p in plans], len(ids))], sum(p.rows for p in plans))
+        begins = () if prefix is None else prefix.ids
+        passes = [
+            Pass(
+                self.adapter,
+                plan.layout(common_prefix([begins, plan.shared], len(begins))),
+                lanes,
+                prefix,
+                site=site,
+                seen=where,
+            )
+            for plan, where in zip(plans, seen, strict=True)
+        ]
+        self._climb([*making, *passes], on_share)
+        self._prefix = prefix or self._prefix
+        return passes
+
+    def _climb(self, passes: Sequence[Pass], on_share: OnShare) -> None:
+        """All passes through each layer, one layer after the other."""
+        layers = 1 + max(one.top for one in passes)
+        for layer in range(layers):
+            block = self.blocks[layer]
+            for one in passes:
+                one.step(block)
+            on_share(1 / layers)
+
+    def _beginning(self, ids: tuple[int, ...], rows: int) -> tuple[Prefix | None, list[Pass]]:
+        """Keys and values of what rows begin with, where they are worth it.
+
+        Those that are kept are used as far as they go; a longer beginning grows from them. A single row is worth a beginning that
+        the row before it had as well.
 
         Args:
             ids: What the rows begin with, at most up to the first position that is changed or read.
             rows: How many rows there are.
-            alone: Make new ones in a pass of their own, because the next one does not go up all layers.
 
         Returns:
-            Length of the prefix to use.
+            The prefix to use, and the pass that makes what is new of it, to be run before the others in each layer.
         """
-        had, self._lead = self._prefix, ()
-        if had is not None:
-            shared = common_prefix([had.ids, ids], min(len(had.ids), len(ids)))
-            if shared and (len(ids) - shared) * (rows - 1) < _WORTH_A_PASS:
-                return shared
-        if len(ids) * (rows - 1) < _WORTH_A_PASS:
-            return 0
-        if alone or rows > _FEW_ROWS:
-            runs = Runs.make([(ids, len(ids))], 0)
-            self._prefix = Prefix(ids, *self._pass(runs, [], Lanes((), (), (), ()), "").keys_and_values())
-        else:
-            self._lead = ids
-        return len(ids)
+        had, again = self._prefix, common_prefix([ids, self._last], len(ids))
+        self._last = ids
+        shared = common_prefix([had.ids, ids], len(ids)) if had is not None else 0
+        wanted = len(ids) if (len(ids) - shared) * (rows - 1) >= _WORTH_A_PASS else again
+        if (wanted - shared < _WORTH_A_PASS and wanted < len(ids)) or wanted <= shared:
+            return had if shared else None, []
+        making = Pass(self.adapter, Layout.clean([ids[:wanted]], shared), Lanes.of([]), had, seen={}, keep=True)
+        return making.kept, [making]
 
 
 __all__ = ["Cone"]

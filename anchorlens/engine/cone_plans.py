@@ -1,53 +1,58 @@
-"""The geometry of a batch for the cone engine: which clean rows, which cells, what is put or cut where."""
+"""The geometry of a batch for the cone engine: which clean rows, which cells, what is put or cut where.
 
-from collections.abc import Callable, Sequence
+A plan is pure: it says what its rows share, and lays them out behind as much of that as somebody has computed.
+"""
+
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
 from anchorlens.engine.interventions import CutBatch, Slots, SwapBatch
-from anchorlens.engine.layout import Cut, Pack, Put, Reads, Runs, common_prefix, make_pack
-from anchorlens.questions.tokens import TokenBatch
-
-# Makes keys and values of a prefix ready for so many rows, and says how many of its tokens may be used.
-MakePrefix = Callable[[tuple[int, ...], int], int]
+from anchorlens.engine.layout import Cut, Layout, Pack, Put, Reads, Runs, make_pack
+from anchorlens.questions.tokens import TokenBatch, common_prefix
 
 
 class CutPlan:
-    """The geometry of one batch of knockouts.
+    """One batch of knockouts.
 
     Args:
-        make_prefix: Makes the shared prefix ready.
         batch: What is to be measured.
         n_heads: Query heads of the model.
+
+    Attributes:
+        shared: Ids that all clean rows begin with, up to what is changed or read.
+        rows: Clean rows.
     """
 
-    def __init__(self, make_prefix: MakePrefix, batch: CutBatch, n_heads: int) -> None:
-        rows = token_rows(batch.tokens)
-        reads = list(zip(batch.row.tolist(), batch.position.tolist(), strict=True))
-        ends = [0] * len(rows)
-        for i, position in reads:
-            ends[i] = max(ends[i], position + 1)
-        first = [_first_cut(edges, ends) for edges in batch.edges]
+    def __init__(self, batch: CutBatch, n_heads: int) -> None:
+        self.batch, self.n_heads = batch, n_heads
+        ids = token_rows(batch.tokens)
+        self.reads = list(zip(batch.row.tolist(), batch.position.tolist(), strict=True))
+        self.ends = _ends(len(ids), self.reads)
+        self.first = [_first_cut(edges, self.ends) for edges in batch.edges]
         # Rows may stand in a batch with different edges, so each is a run of its own.
-        need = list(zip(rows, ends, strict=True))
-        touched = [*(p for starts in first for p in starts.values()), *(p for _, p in reads)]
-        shared = common_prefix(rows, min(touched))
-        self.runs = Runs.make(need, make_prefix(rows[0][:shared], len(rows)))
-        of_row = list(range(len(rows)))
-        self.reads = Reads.make([(r, self.runs.token(i, p)) for r, (i, p) in enumerate(reads)])
-        self.packs: list[Pack] = []
-        self.cuts: list[Cut] = []
-        self.pack_of_variant: list[int | None] = []
-        heads = torch.zeros(n_heads, dtype=torch.bool)
-        heads[list(range(n_heads) if batch.heads is None else batch.heads)] = True
-        for edges, starts in zip(batch.edges, first, strict=True):
-            self.pack_of_variant.append(len(self.packs) if starts else None)
+        self.need = list(zip(ids, self.ends, strict=True))
+        touched = [*(p for starts in self.first for p in starts.values()), *(p for _, p in self.reads)]
+        self.shared, self.rows = ids[0][: common_prefix(ids, min(touched))], len(ids)
+
+    def layout(self, prefix: int) -> Layout:
+        """Everything behind the first ``prefix`` tokens."""
+        runs = Runs.make(self.need, prefix)
+        base = Reads.make([(r, runs.token(i, p)) for r, (i, p) in enumerate(self.reads)])
+        packs: list[Pack] = []
+        cuts: list[Cut] = []
+        pack_of: list[int | None] = []
+        heads = torch.zeros(self.n_heads, dtype=torch.bool)
+        heads[list(range(self.n_heads) if self.batch.heads is None else self.batch.heads)] = True
+        for edges, starts in zip(self.batch.edges, self.first, strict=True):
+            pack_of.append(len(packs) if starts else None)
             if starts:
-                pack = make_pack(self.runs, of_row, starts, ends, reads, self.packs[-1].stop if self.packs else 0)
-                self.packs.append(pack)
-                self.cuts.append(Cut(edges[list(pack.rows)], batch.mode, heads))
+                pack = make_pack(runs, range(self.rows), starts, self.ends, self.reads, packs[-1].stop if packs else 0)
+                packs.append(pack)
+                cuts.append(Cut(edges[list(pack.rows)], self.batch.mode, heads))
+        return Layout(runs, base, tuple(packs), tuple(pack_of), cuts=tuple(cuts))
 
 
 def _first_cut(edges: Bool[Tensor, "example query key"], ends: Sequence[int]) -> dict[int, int]:
@@ -61,74 +66,81 @@ def _first_cut(edges: Bool[Tensor, "example query key"], ends: Sequence[int]) ->
 
 
 class SwapPlan:
-    """The geometry of one batch of swaps.
+    """One batch of swaps.
 
     Args:
-        make_prefix: Makes the shared prefix ready.
         batch: What is to be measured.
+
+    Attributes:
+        shared: Ids that all clean rows begin with, up to what is changed, taken or read.
+        rows: Clean rows.
     """
 
-    def __init__(self, make_prefix: MakePrefix, batch: SwapBatch) -> None:
-        rows = token_rows(batch.tokens)
-        donors = token_rows(batch.donors) if batch.donors is not None else []
-        reads = list(zip(batch.reader.row.tolist(), batch.reader.position.tolist(), strict=True))
-        ends = [0] * len(rows)
-        for i, position in reads:
-            ends[i] = max(ends[i], position + 1)
-        placed = [_placed(swap.slots, swap.source, ends) for swap in batch.swaps]
+    def __init__(self, batch: SwapBatch) -> None:
+        ids = token_rows(batch.tokens)
+        self.batch, self.donors = batch, token_rows(batch.donors) if batch.donors is not None else []
+        self.reads = list(zip(batch.reader.row.tolist(), batch.reader.position.tolist(), strict=True))
+        self.ends = _ends(len(ids), self.reads)
+        self.placed = [_placed(swap.slots, swap.source, self.ends) for swap in batch.swaps]
         need: dict[tuple[int, ...], int] = {}
-        for i, row in enumerate(rows):
-            need[row] = max(need.get(row, 0), ends[i])
-        for place in placed:
+        for i, row in enumerate(ids):
+            need[row] = max(need.get(row, 0), self.ends[i])
+        for place in self.placed:
             for i, _, source, _ in place:
                 if source is not None:
-                    need[donors[i]] = max(need.get(donors[i], 0), source + 1)
-        index = {row: n for n, row in enumerate(need)}
-        touched = [p for place in placed for _, target, source, _ in place for p in (target, source) if p is not None]
-        shared = common_prefix(list(need), min([*touched, *(p for _, p in reads)]))
-        prefix = make_prefix(next(iter(need))[:shared], len(need))
-        self.runs = Runs.make(list(need.items()), prefix)
-        of_row = [index[row] for row in rows]
-        self.reads = Reads.make([(r, self.runs.token(of_row[i], p)) for r, (i, p) in enumerate(reads)])
-        self.packs: list[Pack] = []
-        self.pack_of_swap: list[int | None] = []
+                    need[self.donors[i]] = max(need.get(self.donors[i], 0), source + 1)
+        self.need, self.run_of = list(need.items()), {row: n for n, row in enumerate(need)}
+        self.of_row = [self.run_of[row] for row in ids]
+        touched = [p for place in self.placed for _, target, source, _ in place for p in (target, source) if p is not None]
+        n_shared = common_prefix(list(need), min([*touched, *(p for _, p in self.reads)]))
+        self.shared, self.rows = ids[0][:n_shared], len(need)
+
+    def layout(self, prefix: int) -> Layout:
+        """Everything behind the first ``prefix`` tokens."""
+        runs = Runs.make(self.need, prefix)
+        base = Reads.make([(r, runs.token(self.of_row[i], p)) for r, (i, p) in enumerate(self.reads)])
+        packs: list[Pack] = []
+        pack_of: list[int | None] = []
         cells: list[tuple[int, int]] = []
         given: list[Tensor] = []
         from_given: list[int] = []
-        width = 0
-        for swap, place in zip(batch.swaps, placed, strict=True):
+        for swap, place in zip(self.batch.swaps, self.placed, strict=True):
             starts: dict[int, int] = {}
             for i, target, _, _ in place:
                 starts[i] = min(starts.get(i, target), target)
+            pack_of.append(len(packs) if starts else None)
             if not starts:
-                self.pack_of_swap.append(None)
                 continue
-            pack = make_pack(self.runs, of_row, starts, ends, reads, width)
-            offset = dict(zip(pack.rows, _offsets(pack), strict=True))
+            pack = make_pack(runs, self.of_row, starts, self.ends, self.reads, packs[-1].stop if packs else 0)
+            packs.append(pack)
+            offset = dict(zip(pack.rows, pack.offsets, strict=True))
             for i, target, source, slot in place:
                 run = -1
                 if source is not None:
-                    run = self.runs.token(index[donors[i]], source)
+                    run = runs.token(self.run_of[self.donors[i]], source)
                 else:
                     assert swap.streams is not None  # a swap has donors or streams
                     from_given.append(len(cells))
                     given.append(swap.streams[:, i, slot])
                 cells.append((pack.first + offset[i] + target - starts[i], run))
-            self.pack_of_swap.append(len(self.packs))
-            self.packs.append(pack)
-            width = pack.stop
         columns = torch.tensor(cells, dtype=torch.long).reshape(-1, 2)
-        self.put = Put(
+        put = Put(
             columns[:, 0], columns[:, 1], torch.stack(given, 1) if given else None, torch.tensor(from_given, dtype=torch.long)
         )
+        return Layout(runs, base, tuple(packs), tuple(pack_of), put=put)
 
 
 def token_rows(tokens: TokenBatch) -> list[tuple[int, ...]]:
+    """Ids of each row, without padding."""
     return [tuple(ids[: int(n)]) for ids, n in zip(tokens.ids.tolist(), tokens.mask.sum(1), strict=True)]
 
 
-def _offsets(pack: Pack) -> list[int]:
-    return [pack.token(i, pack.starts[i]) for i in range(len(pack.rows))]
+def _ends(rows: int, reads: Sequence[tuple[int, int]]) -> list[int]:
+    """One past the last read position of each row; 0 where nothing is read."""
+    ends = [0] * rows
+    for i, position in reads:
+        ends[i] = max(ends[i], position + 1)
+    return ends
 
 
 def _placed(slots: Slots, source: Slots | None, ends: Sequence[int]) -> list[tuple[int, int, int | None, int]]:

@@ -1,6 +1,8 @@
 """What is changed in a forward pass: a swap of activations at named positions, in one layer or a window of layers."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -8,6 +10,13 @@ from torch import Tensor
 from anchorlens.engine.readouts import Reader
 from anchorlens.questions.tokens import TokenBatch
 from anchorlens.typing import SlotStreams
+
+OnShare: TypeAlias = Callable[[float], object]
+"""Told of each step of a measurement with its share of the whole."""
+
+
+def untold(share: float) -> None:
+    """Nobody is told."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +89,13 @@ class CutBatch:
     heads: tuple[int, ...] | None = None
 
 
-def window_layers(layer: int, window: int, n_layers: int) -> tuple[int, ...]:
+def window_layers(layer: int, window: int, n_layers: int) -> range:
     """The layers that are changed together around ``layer``.
 
     ``window`` layers, centred (the longer half lies above for an even number) and clipped to the model.
 
     >>> window_layers(0, 3, 12), window_layers(5, 4, 12)
-    ((0, 1), (4, 5, 6, 7))
+    (range(0, 2), range(4, 8))
     """
     start = layer - (window - 1) // 2
-    return tuple(range(max(0, start), min(n_layers, start + window)))
+    return range(max(0, start), min(n_layers, start + window))

@@ -10,22 +10,19 @@ States at layer k depend on layers <= k alone. With the cut in *all* layers, one
 separate run with the cut in layers 0..k would give at k, for every k. Windows of layers need a pass each.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
 from anchorlens.edges import parse_edges
-from anchorlens.engine.interventions import CutBatch, Slots
-from anchorlens.engine.reference import last_stream, states_at
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.models.adapter import Adapter, Hook, SiteLike
-from anchorlens.questions.tokens import TokenBatch, TokenRow
-from anchorlens.typing import SlotStreams
+from anchorlens.models.adapter import Adapter, Hook
+from anchorlens.questions.tokens import TokenRow
 from anchorlens.vocabulary import KNOCKOUT_MODES, LATER
 
 
@@ -109,8 +106,7 @@ def knockout_hooks(adapter: Adapter, cut: AttentionKnockout) -> list[Hook]:
     """
     if cut.mode not in KNOCKOUT_MODES:
         raise InputError(f"Unknown mode={cut.mode!r}. {did_you_mean(cut.mode, KNOCKOUT_MODES)}")
-    cfg = adapter.model.cfg
-    n_heads = int(cfg.n_heads)
+    n_heads = adapter.shape.n_heads
     heads = tuple(range(n_heads)) if cut.heads is None else cut.heads
     check_heads(heads, n_heads)
     if len(set(cut.layers)) != len(cut.layers) or not all(0 <= layer < adapter.n_layers for layer in cut.layers):
@@ -119,96 +115,12 @@ def knockout_hooks(adapter: Adapter, cut: AttentionKnockout) -> list[Hook]:
     chosen[list(heads)] = True
     edges = rearrange(cut.edges, "example query key -> example 1 query key")
     where = edges & rearrange(chosen, "head -> 1 head 1 1") if cut.heads is not None else edges
-    where = where.to(adapter.device)
     name, value = ("hook_attn_scores", -torch.inf) if cut.mode == "mask" else ("hook_pattern", 0.0)
 
     def put(scores: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
-        return scores.masked_fill(where, value)
+        return scores.masked_fill(where.to(scores.device), value)
 
     return [(f"blocks.{layer}.attn.{name}", put) for layer in cut.layers]
 
 
-def read_states(
-    adapter: Adapter,
-    tokens: TokenBatch,
-    positions: Slots,
-    site: SiteLike,
-    cut: AttentionKnockout | None = None,
-    on_forward: Callable[[int], None] = lambda rows: None,  # noqa: ARG005
-) -> SlotStreams:
-    """States at chosen positions of every layer, in one pass, clean or with edges cut.
-
-    Args:
-        adapter: The model.
-        tokens: The rows.
-        positions: Where the states are read, by row.
-        site: Where in the block, for example ``resid_post``.
-        cut: What is cut; None for a clean run.
-        on_forward: Called after the forward pass with the number of rows.
-
-    Returns:
-        [layer example slot d_model], float32 on the CPU.
-
-    Raises:
-        HookError: A hook did not fire exactly once.
-    """
-    rows = torch.arange(tokens.ids.shape[0])[:, None]
-    taken: list[Tensor] = []
-
-    def keep(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
-        taken.append(value[rows, positions.positions].float().cpu())
-        return value
-
-    reads: list[Hook] = [(adapter.hook_name(site, layer), keep) for layer in range(adapter.n_layers)]
-    last_stream(adapter, tokens, [*(knockout_hooks(adapter, cut) if cut is not None else ()), *reads])
-    on_forward(int(tokens.ids.shape[0]))
-    return torch.stack(taken)
-
-
-def cut_states(
-    adapter: Adapter,
-    batch: CutBatch,
-    *,
-    where: tuple[SiteLike, int] | None,
-    windows: Sequence[Sequence[int]],
-    on_share: Callable[[float], object] = lambda share: None,  # noqa: ARG005
-) -> Float[Tensor, "variant window read d_model"]:
-    """States at one place for every variant and every window of layers in which it is cut, one full pass for each.
-
-    Args:
-        adapter: The model.
-        batch: Rows, reads and edges.
-        where: Site and layer that are read; None: the stream that leaves the last block.
-        windows: Layers that are cut together; none: the clean run.
-        on_share: Called after each pass with its share of all.
-    """
-    out: list[Tensor] = []
-    for edges in batch.edges:
-        for window in windows:
-            hooks = knockout_hooks(adapter, AttentionKnockout(edges, tuple(window), batch.mode, batch.heads)) if window else []
-            out.append(states_at(adapter, batch.tokens, hooks, where, batch.row, batch.position))
-            on_share(1 / (len(batch.edges) * len(windows)))
-    return rearrange(torch.stack(out), "(variant window) read d_model -> variant window read d_model", window=len(windows))
-
-
-def cut_states_everywhere(
-    adapter: Adapter,
-    batch: CutBatch,
-    *,
-    site: SiteLike,
-    layers: Sequence[int],
-    on_share: Callable[[float], object] = lambda share: None,  # noqa: ARG005
-) -> Float[Tensor, "run layer read d_model"]:
-    """States at every layer: of the clean run, then of every variant cut in all of ``layers``; one full pass for each.
-
-    Returns:
-        float32 on the CPU.
-    """
-    where = Slots(batch.position[:, None], torch.ones(len(batch.position), 1, dtype=torch.bool))
-    assert torch.equal(batch.row, torch.arange(len(batch.tokens.ids)))  # one read a row
-    cuts = [None, *(AttentionKnockout(edges, tuple(layers), batch.mode, batch.heads) for edges in batch.edges)]
-    runs = []
-    for cut in cuts:
-        runs.append(read_states(adapter, batch.tokens, where, site, cut)[:, :, 0])
-        on_share(1 / len(cuts))
-    return torch.stack(runs)
+__all__ = ["AttentionKnockout", "anchor_edges", "check_heads", "cut_edges", "knockout_hooks"]

@@ -9,6 +9,7 @@ lanes that have joined, in the order in which they join.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from einops import rearrange
@@ -39,22 +40,33 @@ class Lanes:
     @classmethod
     def windows(cls, layers: Sequence[int], window: int, n_layers: int) -> "Lanes":
         """One lane for the window around each layer."""
-        order = sorted(range(len(layers)), key=lambda i: layers[i])
-        around = [window_layers(layers[i], window, n_layers) for i in order]
-        return cls(tuple(w[0] for w in around), tuple(w[0] for w in around), tuple(w[-1] for w in around), tuple(order))
+        return cls.of([window_layers(layer, window, n_layers) for layer in layers])
 
     @classmethod
-    def cumulative(cls, windows: Sequence[Sequence[int]]) -> "tuple[Lanes, list[int]]":
-        """Windows that all begin in the same layer, as one lane that is changed all the way and copies that leave it.
+    def of(cls, windows: Sequence[range]) -> "Lanes":
+        """One lane for each window of layers; none of them is empty."""
+        order = sorted(range(len(windows)), key=lambda i: (windows[i].start, windows[i].stop))
+        starts = tuple(windows[i].start for i in order)
+        return cls(starts, starts, tuple(windows[i][-1] for i in order), tuple(order))
 
-        A run that is changed in layers a .. b is, up to b, the run that is changed in a .. c for any c > b: so it need not be
-        computed before b + 1.
+    @classmethod
+    def cuts(cls, windows: Sequence[range]) -> "tuple[Lanes, list[int]]":
+        """Lanes for windows of which some may be empty or alike.
+
+        Windows that all begin in the same layer become one lane that is changed all the way and copies that leave it: a run that is
+        changed in layers a .. b is, up to b, the run that is changed in a .. c for any c > b, so it need not be computed before
+        b + 1.
 
         Returns:
             The lanes, and the lane of each window; -1 for an empty window, which is the clean run.
         """
-        first, last = min(w[0] for w in windows if w), max(w[-1] for w in windows if w)
-        ends = sorted({w[-1] for w in windows if w and w[-1] < last})
+        full = [w for w in windows if w]
+        if len({w.start for w in full}) != 1:
+            lanes = cls.of(full)
+            number = iter(range(len(full)))
+            return lanes, [lanes.order.index(next(number)) if w else -1 for w in windows]
+        first, last = full[0].start, max(w[-1] for w in full)
+        ends = sorted({w[-1] for w in full if w[-1] < last})
         lanes = cls(
             (first, *(end + 1 for end in ends)), (first, *(1 for _ in ends)), (last, *(0 for _ in ends)), (), forked=True
         )
@@ -184,6 +196,7 @@ class Pack:
         ends: One past the last.
         bases: Run token at position ``prefix`` of each row.
         rows: Row of the batch of each of its rows.
+        offsets: First token of the pack of each row.
     """
 
     group: Group
@@ -196,10 +209,7 @@ class Pack:
     ends: tuple[int, ...]
     bases: tuple[int, ...]
     rows: tuple[int, ...]
-
-    def token(self, row: int, position: int) -> int:
-        """Token of the pack at a position of its i-th row."""
-        return sum(self.ends[i] - self.starts[i] for i in range(row)) + position - self.starts[row]
+    offsets: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -264,37 +274,25 @@ def make_pack(
     bases = [runs.starts[of_row[i]] for i in rows]
     positions = [p for a, b in zip(begin, stop, strict=True) for p in range(a, b)]
     join = [at + p - prefix for at, a, b in zip(bases, begin, stop, strict=True) for p in range(a, b)]
-    offset, at = {}, 0
-    for i, a, b in zip(rows, begin, stop, strict=True):
-        offset[i] = at
-        at += b - a
+    offsets = list(accumulate((b - a for a, b in zip(begin, stop, strict=True)), initial=0))[:-1]
+    offset = dict(zip(rows, offsets, strict=True))
     found = [(r, offset[i] + p - starts[i]) for r, (i, p) in enumerate(reads) if i in starts and p >= starts[i]]
     return Pack(
         Group.make(begin, stop, prefix, bases), first, first + len(join), tuple(join), tuple(positions), Reads.make(found),
-        tuple(begin), tuple(stop), tuple(bases), tuple(rows),
+        tuple(begin), tuple(stop), tuple(bases), tuple(rows), tuple(offsets),
     )  # fmt: skip
-
-
-def common_prefix(rows: Sequence[Sequence[int]], longest: int) -> int:
-    """How many tokens all rows begin with, at most ``longest``."""
-    n = 0
-    while n < longest and all(len(row) > n and row[n] == rows[0][n] for row in rows):
-        n += 1
-    return n
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """Rotated keys and values of tokens that many rows begin with, by layer: [pos head d_head]."""
+    """Rotated keys and values of tokens that many rows begin with, by layer [pos head d_head]; a pass makes them as it goes."""
 
     ids: tuple[int, ...]
-    keys: Sequence[Tensor]
-    values: Sequence[Tensor]
+    keys: list[Tensor]
+    values: list[Tensor]
 
-    def at(self, layer: int, length: int) -> tuple[Tensor, Tensor] | None:
-        """Keys and values of the first ``length`` tokens, [kv_head pos d_head]; None where there are none."""
-        if not length:
-            return None
+    def at(self, layer: int, length: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of the first ``length`` tokens, [kv_head pos d_head]."""
         k, v = self.keys[layer][:length], self.values[layer][:length]
         return rearrange(k, "pos head d_head -> head pos d_head"), rearrange(v, "pos head d_head -> head pos d_head")
 
@@ -331,4 +329,31 @@ class Cut:
     heads: Bool[Tensor, "head"]
 
 
-__all__ = ["Cut", "Group", "Lanes", "Pack", "Prefix", "Put", "Reads", "Runs", "common_prefix", "make_pack"]
+@dataclass(frozen=True)
+class Layout:
+    """One batch, laid out.
+
+    Attributes:
+        runs: Clean rows.
+        reads: What is read of them.
+        packs: Cells of a lane.
+        pack_of: Pack of each swap or variant of the batch; None where it changes nothing in any row.
+        put: Streams that are put into lanes; None for cuts.
+        cuts: Which edges are cut, by pack; none for swaps.
+    """
+
+    runs: Runs
+    reads: Reads
+    packs: tuple[Pack, ...] = ()
+    pack_of: tuple[int | None, ...] = ()
+    put: Put | None = None
+    cuts: tuple[Cut, ...] = ()
+
+    @classmethod
+    def clean(cls, rows: Sequence[tuple[int, ...]], prefix: int = 0) -> "Layout":
+        """Whole rows in which nothing is changed, every token of them read."""
+        runs = Runs.make([(row, len(row)) for row in rows], prefix)
+        return cls(runs, Reads.make([(i, i) for i in range(len(runs.ids))]))
+
+
+__all__ = ["Cut", "Group", "Lanes", "Layout", "Pack", "Prefix", "Put", "Reads", "Runs", "make_pack"]

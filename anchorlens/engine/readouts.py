@@ -117,7 +117,7 @@ class ReadPlan:
                 if slot > 0 and first_only and slot != differ:
                     continue
                 reads.append((i, position - 1, token, other if slot == differ else -1, slot))
-        columns = [torch.tensor(column) for column in zip(*reads, strict=True)]
+        columns = [torch.tensor(column, dtype=torch.long, device="cpu") for column in zip(*reads, strict=True)]
         return cls(*columns, n_examples=len(rows))
 
 
@@ -202,21 +202,21 @@ class AnswerReader:
         cells, n_reads = states.shape[:-2], states.shape[-2]
         flat = states.reshape(-1, states.shape[-1])
         wanted = torch.stack([plan.token, plan.rival.clamp(min=0)], 1).to(flat.device)
-        logits, total = adapter.scores(flat, wanted.repeat(len(flat) // n_reads, 1))
+        logits, total = adapter.read.scores(flat, wanted.repeat(len(flat) // n_reads, 1))
         chosen = logits[:, 0]
         log_prob = (chosen - total).float().cpu().reshape(-1, n_reads)
         gap = (chosen - logits[:, 1]).float().cpu().reshape(-1, n_reads)
-        mask = torch.zeros(plan.n_examples, int(plan.slot.max()) + 1, dtype=torch.bool)
+        mask = torch.zeros(plan.n_examples, int(plan.slot.max()) + 1, dtype=torch.bool, device="cpu")
         mask[plan.row, plan.slot] = True
         log_p = torch.stack([self._log_p(one, mask) for one in log_prob]).reshape(*cells, -1)
-        diff = torch.full((len(gap), plan.n_examples), torch.nan)
+        diff = torch.full((len(gap), plan.n_examples), torch.nan, dtype=torch.float32, device="cpu")
         has = plan.rival >= 0
         diff[:, plan.row[has]] = gap[:, has]
         return Metrics(p=log_p.exp(), log_p=log_p, logit_diff=diff.reshape(*cells, -1))
 
     def _log_p(self, log_prob: Float[Tensor, "read"], mask: Bool[Tensor, "example answer_token"]) -> Float[Tensor, "example"]:
         plan = self.plan
-        table = torch.zeros(mask.shape)
+        table = torch.zeros(mask.shape, dtype=torch.float32, device="cpu")
         table[plan.row, plan.slot] = log_prob
         log_p = self.readout(table, mask)
         if not isinstance(log_p, Tensor):
@@ -255,12 +255,12 @@ class ChoiceReader:
     @property
     def row(self) -> Int[Tensor, "example"]:
         """Every row once."""
-        return torch.arange(len(self.position))
+        return torch.arange(len(self.position), device="cpu")
 
     @torch.no_grad()
     def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells example d_model"]) -> Metrics:
         """P(yes) / (P(yes) + P(no)), and the logit difference of the two."""
-        logits = adapter.logits(states.reshape(-1, states.shape[-1]), (*self.yes, *self.no))
+        logits = adapter.read.logits(states.reshape(-1, states.shape[-1]), (*self.yes, *self.no))
         yes, no = logits.split([len(self.yes), len(self.no)], -1)
         gap = (yes.logsumexp(-1) - no.logsumexp(-1)).float().cpu().reshape(states.shape[:-1])
         return Metrics(p=gap.sigmoid(), log_p=torch.nn.functional.logsigmoid(gap), logit_diff=gap)
@@ -290,7 +290,7 @@ class StateReader:
     @property
     def row(self) -> Int[Tensor, "example"]:
         """Every row once."""
-        return torch.arange(len(self.position))
+        return torch.arange(len(self.position), device="cpu")
 
     def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells example d_model"]) -> Metrics:  # noqa: ARG002
         """P(hallucination); the probe's log-odds stand in place of the logit difference."""

@@ -9,15 +9,142 @@ from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
-from anchorlens.engine.interventions import Slots, SwapBatch, window_layers
+from anchorlens.engine.cost import MOST_TOKENS, PassSize, rows_bytes, rows_flops
+from anchorlens.engine.interventions import CutBatch, OnShare, Slots, SwapBatch, untold, window_layers
+from anchorlens.engine.knockout import AttentionKnockout, knockout_hooks
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.errors import HookError
 from anchorlens.models.adapter import Adapter, Hook, SiteLike
 from anchorlens.questions.tokens import TokenBatch
 from anchorlens.typing import SlotStreams, Stream
+
+
+class Oracle:
+    """Measures batches of one model, cell by cell.
+
+    Args:
+        adapter: The model.
+        reason: Why it is the oracle, where the cone was asked for.
+    """
+
+    name = "reference"
+
+    def __init__(self, adapter: Adapter, reason: str = "") -> None:
+        self.adapter, self.reason = adapter, reason
+
+    def run_swaps(
+        self, batch: SwapBatch, *, site: SiteLike, layers: Sequence[int], window: int, on_share: OnShare = untold
+    ) -> tuple[Metrics, list[Metrics]]:
+        """See :class:`~anchorlens.engine.engine.Engine`: one pass for the clean rows, and one for each swap and layer."""
+        adapter, passes = self.adapter, 1 + len(batch.swaps) * len(layers)
+
+        def measured(hooks: Sequence[Hook]) -> Metrics:
+            metrics = measure(adapter, batch.tokens, hooks, batch.reader)
+            on_share(1 / passes)
+            return metrics
+
+        before = measured(())
+        after = [
+            stacked(
+                [
+                    measured(swap_hooks(adapter, swap.slots, streams, site, window_layers(layer, window, adapter.n_layers)))
+                    for layer in layers
+                ]
+            )
+            for swap, streams in zip(batch.swaps, donor_streams(adapter, batch, site), strict=True)
+        ]
+        return before, after
+
+    def run_cells(self, batch: SwapBatch, *, site: SiteLike, layers: Sequence[int], window: int) -> tuple[Metrics, Metrics]:
+        """One cell a row, all in one forward pass: the clean rows, their donors, and the rows that are changed.
+
+        What :meth:`run_swaps` does in a pass for each cell, for a few cells of many layers. A donor's streams are taken from its
+        row on the way.
+
+        Args:
+            batch: Rows, donors and one swap.
+            site: Which activation is replaced.
+            layers: The layer of each row.
+            window: See :meth:`run_swaps`.
+
+        Returns:
+            Metrics before and after, [example].
+        """
+        (swap,), n = batch.swaps, len(layers)
+        if n == 1:  # one row at a time is all that the smallest memory holds
+            before, (after,) = self.run_swaps(batch, site=site, layers=layers, window=window)
+            return before, Metrics(after.p[0], after.log_p[0], after.logit_diff[0])
+        donors = () if swap.source is None or batch.donors is None else (batch.donors,)
+        tokens = _together([batch.tokens, *donors, batch.tokens])
+        changed = n * (1 + len(donors))
+        row, slot = torch.nonzero(swap.slots.mask, as_tuple=True)
+        target = swap.slots.positions[row, slot]
+        around = [window_layers(layer, window, self.adapter.n_layers) for layer in layers]
+
+        def put_at(layer: int, own: list[int]) -> Hook:
+            of = torch.tensor(own)
+
+            def put(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
+                out = value.clone()
+                if swap.source is not None:
+                    new = value[n + row[of], swap.source.positions[row, slot][of]]
+                else:
+                    assert swap.streams is not None  # a swap has one or the other
+                    new = swap.streams[layer, row[of], slot[of]].to(value.dtype).to(value.device)
+                out[changed + row[of], target[of]] = new
+                return out
+
+            return self.adapter.hook_name(site, layer), put
+
+        owned = {k: [i for i, r in enumerate(row.tolist()) if k in around[r]] for k in range(self.adapter.n_layers)}
+        reader = batch.reader
+        rows = torch.cat([reader.row, changed + reader.row])
+        hooks = [put_at(layer, own) for layer, own in owned.items() if own]
+        states = states_at(self.adapter, tokens, hooks, reader.where, rows, reader.position.repeat(2))
+        before, after = (reader.metrics(self.adapter, part) for part in states.chunk(2))
+        return before, after
+
+    def cut_states(
+        self, batch: CutBatch, *, where: tuple[SiteLike, int] | None, windows: Sequence[range], on_share: OnShare = untold
+    ) -> Float[Tensor, "variant window read d_model"]:
+        """See :class:`~anchorlens.engine.engine.Engine`: one pass for each variant and window."""
+        out: list[Tensor] = []
+        for edges in batch.edges:
+            for window in windows:
+                cut = AttentionKnockout(edges, tuple(window), batch.mode, batch.heads)
+                hooks = knockout_hooks(self.adapter, cut) if window else []
+                out.append(states_at(self.adapter, batch.tokens, hooks, where, batch.row, batch.position))
+                on_share(1 / (len(batch.edges) * len(windows)))
+        return torch.stack(out).unflatten(0, (len(batch.edges), len(windows)))
+
+    def cut_states_everywhere(
+        self, batch: CutBatch, *, site: SiteLike, layers: range, on_share: OnShare = untold
+    ) -> Float[Tensor, "run layer read d_model"]:
+        """See :class:`~anchorlens.engine.engine.Engine`: one pass for each run."""
+        where = Slots(batch.position[:, None], torch.ones(len(batch.position), 1, dtype=torch.bool))
+        assert torch.equal(batch.row, torch.arange(len(batch.tokens.ids)))  # one read a row
+        cuts = [None, *(AttentionKnockout(edges, tuple(layers), batch.mode, batch.heads) for edges in batch.edges)]
+        runs = []
+        for cut in cuts:
+            runs.append(read_states(self.adapter, batch.tokens, where, site, cut)[:, :, 0])
+            on_share(1 / len(cuts))
+        return torch.stack(runs)
+
+    def pass_bytes(self, size: PassSize, lanes: int) -> int:  # noqa: ARG002
+        """See :class:`~anchorlens.engine.engine.Engine`."""
+        return rows_bytes(self.adapter.shape, size.run_rows, size.run_keys)
+
+    def pass_flops(self, size: PassSize, starts: Sequence[int]) -> float:
+        """See :class:`~anchorlens.engine.engine.Engine`."""
+        changed = sum(rows_flops(self.adapter.shape, rows, keys) for _, rows, _, keys in size.packs)
+        return rows_flops(self.adapter.shape, size.run_rows, size.run_keys) + len(starts) * changed
+
+    def fills(self, size: PassSize, lanes: int) -> bool:  # noqa: ARG002
+        """See :class:`~anchorlens.engine.engine.Engine`."""
+        return size.run_rows * size.run_keys > MOST_TOKENS.get(self.adapter.device.type, MOST_TOKENS["cpu"])
 
 
 def last_stream(adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook] = ()) -> Stream:
@@ -36,15 +163,7 @@ def last_stream(adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook] = ()
         return run
 
     on = tokens.to(adapter.device)
-    with torch.inference_mode():
-        stream = adapter.model.run_with_hooks(
-            on.ids,
-            fwd_hooks=[(name, counted(i, hook)) for i, (name, hook) in enumerate(hooks)],
-            stop_at_layer=adapter.n_layers,
-            attention_mask=on.mask.long(),
-            prepend_bos=False,
-            padding_side="right",
-        )
+    stream = adapter.forward(on.ids, on.mask.long(), [(name, counted(i, hook)) for i, (name, hook) in enumerate(hooks)])
     for (name, _), times in zip(hooks, fired, strict=True):
         if times != 1:
             raise HookError(
@@ -103,48 +222,6 @@ def swap_hooks(adapter: Adapter, slots: Slots, streams: SlotStreams, site: SiteL
     return [at(layer) for layer in layers]
 
 
-def run_swaps(
-    adapter: Adapter,
-    batch: SwapBatch,
-    *,
-    site: SiteLike,
-    layers: Sequence[int],
-    window: int,
-    on_share: Callable[[float], object] = lambda share: None,  # noqa: ARG005
-) -> tuple[Metrics, list[Metrics]]:
-    """Measure every cell of a batch.
-
-    Args:
-        adapter: The model.
-        batch: Rows, reader and swaps.
-        site: Which activation is replaced.
-        layers: Layers that are measured.
-        window: How many layers are replaced together around each (:func:`window_layers`).
-        on_share: Called after each forward pass with its share of all.
-
-    Returns:
-        Metrics of the clean pass ([example]), and for each swap those of the changed passes ([layer example]).
-    """
-    passes = 1 + len(batch.swaps) * len(layers)
-
-    def measured(hooks: Sequence[Hook]) -> Metrics:
-        metrics = measure(adapter, batch.tokens, hooks, batch.reader)
-        on_share(1 / passes)
-        return metrics
-
-    before = measured(())
-    after = [
-        stacked(
-            [
-                measured(swap_hooks(adapter, swap.slots, streams, site, window_layers(layer, window, adapter.n_layers)))
-                for layer in layers
-            ]
-        )
-        for swap, streams in zip(batch.swaps, donor_streams(adapter, batch, site), strict=True)
-    ]
-    return before, after
-
-
 def measure(adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook], reader: Reader) -> Metrics:
     """One forward pass with these changes, and what the reader makes of it."""
     return reader.metrics(adapter, states_at(adapter, tokens, hooks, reader.where, reader.row, reader.position))
@@ -171,6 +248,49 @@ def states_at(
     return seen[0] if seen else stream[row, position]
 
 
+def read_states(
+    adapter: Adapter, tokens: TokenBatch, positions: Slots, site: SiteLike, cut: AttentionKnockout | None = None
+) -> SlotStreams:
+    """States at chosen positions of every layer, in one pass, clean or with edges cut.
+
+    Args:
+        adapter: The model.
+        tokens: The rows.
+        positions: Where the states are read, by row.
+        site: Where in the block, for example ``resid_post``.
+        cut: What is cut; None for a clean run.
+
+    Returns:
+        [layer example slot d_model], float32 on the CPU.
+
+    Raises:
+        HookError: A hook did not fire exactly once.
+    """
+    rows = torch.arange(tokens.ids.shape[0])[:, None]
+    taken: list[Tensor] = []
+
+    def keep(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
+        taken.append(value[rows, positions.positions].float().cpu())
+        return value
+
+    reads: list[Hook] = [(adapter.hook_name(site, layer), keep) for layer in range(adapter.n_layers)]
+    last_stream(adapter, tokens, [*(knockout_hooks(adapter, cut) if cut is not None else ()), *reads])
+    return torch.stack(taken)
+
+
 def stacked(cells: Sequence[Metrics]) -> Metrics:
     """Metrics of several passes, [layer example]."""
     return Metrics(*(torch.stack([getattr(cell, name) for cell in cells]) for name in ("p", "log_p", "logit_diff")))
+
+
+def _together(batches: Sequence[TokenBatch]) -> TokenBatch:
+    """Rows of several batches in one, padded to one width."""
+    width = max(batch.ids.shape[1] for batch in batches)
+
+    def joined(tables: Sequence[Tensor]) -> Tensor:
+        return torch.cat([nn.functional.pad(table, (0, width - table.shape[1])) for table in tables])
+
+    return TokenBatch(joined([batch.ids for batch in batches]), joined([batch.mask for batch in batches]))
+
+
+__all__ = ["Oracle", "capture", "last_stream", "measure", "read_states", "states_at"]

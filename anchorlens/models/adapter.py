@@ -1,18 +1,25 @@
-"""The few things the engine needs of a model. Everything else about it stays behind this seam."""
+"""The seam: all that the engine knows of a model.
+
+Plain sizes (:class:`~anchorlens.models.shape.Shape`), a :class:`~anchorlens.models.blocks.Block` for each layer, a
+:class:`~anchorlens.models.read.Read`, and a forward pass with hooks for the oracle and for generation. A model of another kind is
+one more file that offers the same.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import torch
-from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens import HookedTransformer
-from transformer_lens.components.unembed import Unembed
+from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
 from transformer_lens.hook_points import HookPoint
 
 from anchorlens.callables import callable_name
 from anchorlens.errors import InputError, did_you_mean
+from anchorlens.models.read import Read
+from anchorlens.models.shape import Shape
+from anchorlens.typing import Stream
 
 SITES = {
     "resid_pre": "blocks.{layer}.hook_resid_pre",
@@ -21,10 +28,6 @@ SITES = {
     "attn_out": "blocks.{layer}.hook_attn_out",
     "mlp_out": "blocks.{layer}.hook_mlp_out",
 }
-
-# Columns of the unembedding that go through at once where only their sum is wanted.
-_VOCAB_SLICE = 4096
-_READ_SLICE = 256
 
 # A hook's name, and what it does with the value that passes there.
 Hook: TypeAlias = tuple[str, Callable[[Tensor, HookPoint], Tensor]]
@@ -54,6 +57,8 @@ class Adapter:
 
     Attributes:
         model: The model itself.
+        shape: Its sizes.
+        read: Its final norm and unembedding.
         n_layers: L; layers are 0 .. L-1.
         d_model: Width of the residual stream.
         device: Where its embedding lies.
@@ -64,16 +69,17 @@ class Adapter:
             raise InputError(
                 f"A HookedTransformer is needed here, not an object of type {type(model).__name__}: load it with al.load_model(...)."
             )
-        self.model = model
-        self.n_layers = int(model.cfg.n_layers)
-        self.d_model = int(model.cfg.d_model)
+        self.model, self.shape, self.read = model, Shape.of(model), Read(model)
+        self.n_layers, self.d_model = self.shape.n_layers, self.shape.d_model
         self.device = model.embed.W_E.device
 
     @property
     def sites(self) -> tuple[str, ...]:
         """Sites that every block of this architecture has (parallel blocks have no ``resid_mid``)."""
         hooks = self.model.hook_dict
-        return tuple(name for name, hook in SITES.items() if all(hook.format(layer=i) in hooks for i in range(self.n_layers)))
+        # Where blocks have no MLP the hook of its output exists all the same, and never fires.
+        sites = {name: hook for name, hook in SITES.items() if name != "mlp_out" or self.shape.d_mlp}
+        return tuple(name for name, hook in sites.items() if all(hook.format(layer=i) in hooks for i in range(self.n_layers)))
 
     def hook_name(self, site: SiteLike, layer: int) -> str:
         """The hook that carries ``site`` of one layer, [example pos d_model].
@@ -98,87 +104,51 @@ class Adapter:
             )
         return name
 
-    def logits(
-        self, stream: Float[Tensor, "row d_model"], tokens: Sequence[int] | None = None
-    ) -> Float[Tensor, "row d_vocab"]:
-        """Final norm, unembedding and soft cap of single rows, in float32 whatever the model's dtype; of a few tokens in float64.
+    def embed(self, ids: Int[Tensor, "token"], positions: Int[Tensor, "token"]) -> Float[Tensor, "token d_model"]:
+        """What enters block 0."""
+        x = self.model.embed(ids[None])[0]
+        return x + self.model.pos_embed.W_pos[positions] if self.model.cfg.positional_embedding_type == "standard" else x
 
-        Only the rows where P is read come here: unembedding every position would cost a fifth of a forward pass, and in bfloat16
-        the same row's P would move by 1e-2 with the size of the batch.
+    @torch.no_grad()
+    def forward(
+        self,
+        ids: Int[Tensor, "example pos"],
+        mask: Int[Tensor, "example pos"],
+        hooks: Sequence[Hook] = (),
+        cache: TransformerLensKeyValueCache | None = None,
+    ) -> Stream:
+        """The model's own forward pass over all blocks; the stream that leaves the last one.
+
+        Without gradients, but not in inference mode: tables that TransformerLens makes on the way stay in the model, and it has to
+        be differentiable afterwards.
 
         Args:
-            stream: Rows that left the last block.
-            tokens: Only the logits of these; all where it is left out.
+            ids: The rows, padded.
+            mask: 1 at tokens, 0 at padding.
+            hooks: What is read and changed on the way.
+            cache: Keys and values of the tokens before these; it grows.
         """
-        unembed, x = self.model.unembed, self._normed(stream)
-        if tokens is None:
-            return self._capped(_unembedded(x, unembed.W_U, unembed.b_U))
-        return self._capped(_unembedded(x.to(_wide(x)), unembed.W_U[:, list(tokens)], unembed.b_U[list(tokens)]))
+        return self.model.run_with_hooks(
+            ids,
+            fwd_hooks=list(hooks),
+            stop_at_layer=self.n_layers,
+            past_kv_cache=cache,
+            attention_mask=mask,
+            prepend_bos=False,
+            padding_side="right",
+        )
 
-    def scores(
-        self, stream: Float[Tensor, "row d_model"], tokens: Int[Tensor, "row token"]
-    ) -> tuple[Float[Tensor, "row token"], Float[Tensor, "row"]]:
-        """Logits of a few tokens of each row, and the logarithm of the sum over the whole vocabulary, as :meth:`logits` gives them.
+    def empty_cache(self) -> TransformerLensKeyValueCache:
+        """For one row, to be filled by :meth:`forward`."""
+        return TransformerLensKeyValueCache.init_cache(self.model.cfg, self.device, 1)
 
-        A float32 product over d_model is off by some 3e-6, more in large batches, which is most of what P is off by. So the
-        tokens that matter are taken again in float64: those that are asked for, and the largest of each slice of the vocabulary.
-        In slices, and rows too, because then no [row d_vocab] table is ever held. Both are float64 (float32 on Apple's GPUs).
-        """
-        if len(stream) > _READ_SLICE:
-            parts = [self.scores(x, t) for x, t in zip(stream.split(_READ_SLICE), tokens.split(_READ_SLICE), strict=True)]
-            return torch.cat([picked for picked, _ in parts]), torch.cat([total for _, total in parts])
-        unembed, x = self.model.unembed, self._normed(stream)
-        wide = x.to(_wide(x))
-        picked = self._capped(_of_tokens(wide, unembed, tokens))
-        total = wide.new_full((len(x),), -torch.inf)
-        for start in range(0, unembed.W_U.shape[1], _VOCAB_SLICE):
-            part = slice(start, start + _VOCAB_SLICE)
-            logits = self._capped(_unembedded(x, unembed.W_U[:, part], unembed.b_U[part]))
-            top, at = logits.max(-1)
-            others = (logits - top[:, None]).exp_().sum(-1) - 1.0
-            exact = self._capped(_of_tokens(wide, unembed, start + at[:, None]))[:, 0]
-            total = torch.logaddexp(total, top + torch.log(others.clamp(min=0.0) + (exact - top).exp()))
-        return picked, total
-
-    def _normed(self, stream: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
-        """The final norm, in float32."""
-        model, cfg = self.model, self.model.cfg
-        x = stream.to(torch.float32)
-        kind = cfg.normalization_type
-        if kind is not None:
-            centred = kind.startswith("LN") and not cfg.final_rms
-            if centred:
-                x = x - x.mean(-1, keepdim=True)
-            x = x / (x.pow(2).mean(-1, keepdim=True) + cfg.eps).sqrt()
-            if not kind.endswith("Pre"):
-                x = x * _parameter(model.ln_final, "w")
-                x = x + _parameter(model.ln_final, "b") if centred else x
-        return x
-
-    def _capped(self, logits: Float[Tensor, "row token"]) -> Float[Tensor, "row token"]:
-        cap = self.model.cfg.output_logits_soft_cap
-        return cap * torch.tanh(logits / cap) if cap is not None and cap > 0 else logits
+    @torch.no_grad()
+    def whole(self, ids: Int[Tensor, "pos"]) -> tuple[Float[Tensor, "pos d_model"], Float[Tensor, "pos d_vocab"]]:
+        """The model's own forward pass over one row, nothing left out: what leaves its last block, and its logits."""
+        stream = self.forward(ids[None], torch.ones_like(ids[None]))
+        logits = self.model(stream, start_at_layer=self.n_layers, prepend_bos=False, padding_side="right")
+        assert isinstance(logits, Tensor)
+        return stream[0], logits[0]
 
 
-def _unembedded(
-    x: Float[Tensor, "row d_model"], weight: Float[Tensor, "d_model token"], bias: Float[Tensor, "token"]
-) -> Float[Tensor, "row token"]:
-    logits = einsum(x, weight.to(x.dtype), "row d_model, d_model token -> row token")
-    return logits + bias.to(x.dtype)
-
-
-def _of_tokens(
-    x: Float[Tensor, "row d_model"], unembed: Unembed, tokens: Int[Tensor, "row token"]
-) -> Float[Tensor, "row token"]:
-    """Logits of each row's own tokens."""
-    weight = unembed.W_U.T[tokens].to(x.dtype)
-    return einsum(x, weight, "row d_model, row token d_model -> row token") + unembed.b_U[tokens].to(x.dtype)
-
-
-def _wide(x: Float[Tensor, "..."]) -> torch.dtype:
-    """The most exact type of a device."""
-    return torch.float32 if x.device.type == "mps" else torch.float64
-
-
-def _parameter(norm: torch.nn.Module, name: str) -> Float[Tensor, "d_model"]:
-    return norm.get_parameter(name).to(torch.float32)
+__all__ = ["SITES", "Adapter", "Hook", "SiteLike", "site_name"]

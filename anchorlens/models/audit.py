@@ -17,10 +17,11 @@ INERT = frozenset(
     {
         "transformers_version", "architectures", "output_hidden_states", "return_dict", "dtype", "chunk_size_feed_forward",
         "id2label", "label2id", "problem_type", "initializer_range", "use_cache", "pad_token_id", "bos_token_id",
-        "eos_token_id", "pretraining_tp", "attention_dropout", "hidden_dropout", "classifier_dropout", "resid_pdrop",
-        "embd_pdrop", "attn_pdrop", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
-        "summary_first_dropout", "reorder_and_upcast_attn", "is_decoder", "tie_word_embeddings", "max_window_layers",
-        "use_sliding_window",
+        "eos_token_id", "pretraining_tp", "slow_but_exact", "attention_dropout", "hidden_dropout", "classifier_dropout",
+        "resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout", "resid_dropout", "embed_dropout", "layerdrop", "init_std",
+        "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout",
+        "reorder_and_upcast_attn", "is_decoder", "tie_word_embeddings", "max_window_layers", "use_sliding_window",
+        "output_router_logits", "router_aux_loss_coef", "router_jitter_noise",
     }
 )  # fmt: skip
 # Sizes and switches that mapping.py turns into fields of the HookedTransformerConfig (or into tensors: biases, tied weights).
@@ -39,6 +40,16 @@ MAPPED: dict[str, frozenset[str]] = {
     "mistral": DECODER | {"hidden_act", "sliding_window"},
     "qwen2": DECODER | {"hidden_act", "sliding_window", "layer_types"},
     "qwen3": DECODER | {"hidden_act", "sliding_window", "layer_types"},
+    "mixtral": DECODER | {"hidden_act", "sliding_window"} | {"num_local_experts", "num_experts_per_tok"},
+    # original_max_position_embeddings is read by longrope alone, which is not mapped.
+    "phi3": DECODER | {"hidden_act", "sliding_window", "original_max_position_embeddings"},
+    "apertus": DECODER | {"hidden_act"},
+    "olmo": DECODER - {"rms_norm_eps", "attention_bias"} | {"hidden_act", "clip_qkv"},
+    "olmo2": DECODER | {"hidden_act"},
+    "olmo3": DECODER | {"hidden_act", "sliding_window", "layer_types"},
+    "olmoe": DECODER | {"hidden_act", "clip_qkv", "num_experts", "num_experts_per_tok", "norm_topk_prob"},
+    "gpt_oss": DECODER | {"hidden_act", "sliding_window", "layer_types", "num_local_experts", "num_experts_per_tok"},
+    "gemma": DECODER | {"hidden_act"},
     "gemma2": GEMMA,
     "gemma3_text": GEMMA,
     "gpt2": frozenset(
@@ -53,12 +64,39 @@ MAPPED: dict[str, frozenset[str]] = {
             "max_position_embeddings", "layer_norm_eps", "use_parallel_residual", "rope_parameters", "attention_bias",
         }
     ),
+    "gptj": frozenset(
+        {
+            "vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner", "rotary_dim", "activation_function",
+            "layer_norm_epsilon",
+        }
+    ),
+    "gpt_neo": frozenset(
+        {
+            "vocab_size", "max_position_embeddings", "hidden_size", "num_layers", "num_heads", "intermediate_size",
+            "attention_types", "window_size", "activation_function", "layer_norm_epsilon",
+        }
+    ),
+    "opt": frozenset(
+        {
+            "vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_layers", "num_attention_heads", "ffn_dim",
+            "word_embed_proj_dim", "activation_function",
+        }
+    ),
+    "bloom": frozenset({"vocab_size", "hidden_size", "n_layer", "n_head", "layer_norm_epsilon"}),
+    "phi": frozenset(
+        {
+            "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+            "hidden_act", "max_position_embeddings", "layer_norm_eps", "rope_parameters",
+        }
+    ),
 }  # fmt: skip
 # transformers' names of the activations that TransformerLens computes in the same way.
 ACTIVATIONS = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_new", "gelu_fast": "gelu_fast",
-    "gelu_pytorch_tanh": "gelu_pytorch_tanh", "relu": "relu",
+    "gelu_pytorch_tanh": "gelu_pytorch_tanh", "relu": "relu", "xielu": "xielu",
 }  # fmt: skip
+# Quantised weights that transformers turns into plain numbers while it reads them (the published gpt-oss has no others).
+UNPACKED = {"gpt_oss": "mxfp4"}
 LAYER_TYPES = {"full_attention": "global", "sliding_attention": "local"}
 ROPE_KEYS: dict[str, frozenset[str]] = {
     "default": frozenset(),
@@ -77,27 +115,29 @@ def refuse(model_type: str, what: str) -> UnsupportedModelError:
     )
 
 
-def audit_config(config: PretrainedConfig) -> None:
+def unmapped(model_type: str, name: str) -> UnsupportedModelError:
+    """The error for a family without a mapping."""
+    return UnsupportedModelError(
+        f"{name}: models of type {model_type!r} are not mapped. Mapped: {', '.join(MAPPED)}. If you can build a HookedTransformer "
+        "of it yourself, hand that to load_model."
+    )
+
+
+def audit_config(config: PretrainedConfig, name: str) -> None:
     """Refuse every field of the configuration that could change numbers and is not mapped.
 
     Args:
         config: A text configuration of one of the mapped families.
+        name: For the message.
 
     Raises:
         UnsupportedModelError: Names the family if it is not mapped, else the first field that is not.
     """
     kind = config.model_type
     if kind not in MAPPED:
-        families = ", ".join(sorted(MAPPED))
-        raise UnsupportedModelError(
-            f"Models of type {kind!r} are not mapped. Mapped: {families}. If TransformerLens knows the model, load it "
-            "with HookedTransformer and hand the live model to load_model."
-        )
-    quantised = getattr(config, "quantization_config", None)
-    if quantised is not None:
-        method = (
-            quantised.get("quant_method") if isinstance(quantised, dict) else getattr(quantised, "quant_method", "unknown")
-        )
+        raise unmapped(kind, name)
+    method = quantisation(config)
+    if method is not None and method != UNPACKED.get(kind):
         raise refuse(kind, f"quantised weights ({method}); load the checkpoint that it was made from")
     covered = MAPPED[kind] | INERT
     for field in dataclasses.fields(config):
@@ -107,6 +147,15 @@ def audit_config(config: PretrainedConfig) -> None:
         default = _default(field)
         if value != default and not (_nothing(value) and _nothing(default)):
             raise refuse(kind, f"{field.name}={value!r}")
+
+
+def quantisation(config: PretrainedConfig) -> str | None:
+    """The method by which a checkpoint's weights are quantised, None for plain numbers."""
+    how = getattr(config, "quantization_config", None)
+    if how is None:
+        return None
+    method = how.get("quant_method") if isinstance(how, dict) else getattr(how, "quant_method", None)
+    return str(getattr(method, "value", method) or "unknown")
 
 
 def _default(field: "dataclasses.Field[Any]") -> object:

@@ -1,10 +1,10 @@
 """The transformer blocks of a HookedTransformer as functions of single tokens, without hooks.
 
 The cone engine runs tokens of many rows and many changed copies together, and keeps attention between them in its own hands. It
-needs the parts of a block that look at one token alone: norms, projections, rotation, MLP. :class:`FusedBlocks` reads
-TransformerLens's own weights in place: nothing is copied and nothing transposed, which is what most of a TransformerLens forward
-pass of a short row is spent on (its gated MLP makes three contiguous transposes of its weights in each call).
-:class:`PlainBlocks` calls TransformerLens's modules for the same parts, for norms and MLPs of any other kind.
+needs the parts of a block that look at one token alone: norms, projections, rotation, MLP. A :class:`Block` reads TransformerLens's
+own weights in place: nothing is copied and nothing transposed, which is what most of a TransformerLens forward pass of a short row
+is spent on (its gated MLP makes three contiguous transposes of its weights in each call). A norm or an MLP of any other kind runs
+as the module that it is.
 
 What is done here is what :class:`transformer_lens.components.TransformerBlock` does where :func:`unsupported_reason` is None; the
 engine compares both on real tokens before it trusts this one (:mod:`anchorlens.engine.select`).
@@ -12,19 +12,22 @@ engine compares both on real tokens before it trusts this one (:mod:`anchorlens.
 
 import torch
 import torch.nn.functional as F
-from einops import einsum
+from einops import einsum, rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens import HookedTransformer
+from transformer_lens.components.abstract_attention import AbstractAttention
 from transformer_lens.components.layer_norm import LayerNorm
 from transformer_lens.components.layer_norm_pre import LayerNormPre
 from transformer_lens.components.mlps.gated_mlp import GatedMLP
 from transformer_lens.components.mlps.mlp import MLP
 from transformer_lens.components.rms_norm import RMSNorm
 from transformer_lens.components.rms_norm_pre import RMSNormPre
+from transformer_lens.hook_points import HookPoint
+from transformer_lens.utilities.architectures import POST_NORM_ARCHITECTURES
 
 # Tokens that go through an MLP at once: its inner activations are the widest of a block, and a slice stays in the cache.
-_MLP_SLICE = {"cpu": 512, "cuda": 65536, "mps": 8192}
+MLP_SLICE = {"cpu": 512, "cuda": 65536, "mps": 8192}
 
 Heads = Float[Tensor, "token head d_head"]
 Keys = Float[Tensor, "token kv_head d_head"]
@@ -35,110 +38,120 @@ def unsupported_reason(model: HookedTransformer) -> str | None:
     """What about this model's attention or streams the cone engine does not know; None where there is nothing."""
     cfg = model.cfg
     for wrong, what in (
-        (cfg.positional_embedding_type not in ("rotary", "standard"), f"{cfg.positional_embedding_type} positions"),
+        (cfg.positional_embedding_type not in ("rotary", "standard", "alibi"), f"{cfg.positional_embedding_type} positions"),
         (cfg.attention_dir != "causal", f"{cfg.attention_dir} attention"),
-        (bool(cfg.attn_only), "blocks without an MLP"),
         (bool(getattr(cfg, "load_in_4bit", False)), "4-bit weights"),
-        (bool(getattr(cfg, "use_attention_sinks", False)), "attention sinks"),
-        (getattr(cfg, "clip_qkv", None) is not None, "clipped queries and keys"),
         (bool(getattr(cfg, "use_logn_attn", False)), "log-n attention"),
         (bool(getattr(cfg, "use_dynamic_ntk_rope", False)), "dynamic rotary scaling"),
-        (str(cfg.original_architecture).startswith("Olmo"), "norms after the blocks' parts"),
     ):
         if wrong:
             return f"{what} ({cfg.original_architecture or cfg.model_name})"
-    return None
-
-
-def fused_reason(model: HookedTransformer) -> str | None:
-    """Why :class:`FusedBlocks` cannot stand for this model's modules; None where it can."""
-    for block in model.blocks:
-        if not isinstance(block.mlp, (GatedMLP, MLP)) or block.mlp.cfg.is_layer_norm_activation():
-            return f"an MLP of type {type(block.mlp).__name__}"
-        norms = [getattr(block, name) for name in ("ln1", "ln2", "ln1_post", "ln2_post") if hasattr(block, name)]
-        for norm in norms:
-            if not isinstance(norm, (nn.Identity, RMSNorm, RMSNormPre, LayerNorm, LayerNormPre)):
-                return f"a norm of type {type(norm).__name__}"
+    for layer, block in enumerate(model.blocks):
+        if not _is(block.attn, AbstractAttention):
+            return f"attention of type {type(block.attn).__name__} in layer {layer}"
     return None
 
 
 def hooked_reason(model: HookedTransformer) -> str | None:
     """Which hook of the user's own is attached; None where there is none.
 
-    The functions here run no module, so a hook would silently not fire.
+    The functions here run no module, so a hook would silently not fire. A module in a hook point's place (a sparse autoencoder that
+    is spliced in) is one.
     """
     for name, module in model.named_modules():
         lists = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
         if any(getattr(module, each, None) for each in lists) or "forward" in vars(module):
             return f"a hook is attached to {name or 'the model'}"
+        if name.rpartition(".")[2].startswith("hook_") and not _is(module, HookPoint):
+            return f"{name} holds a {type(module).__name__} in place of a hook point"
     return None
 
 
-class FusedBlocks:
-    """Token-wise parts of every block, straight from the weights.
+class Block:
+    """The token-wise parts of one block, straight from the weights.
 
     Args:
-        model: A model for which :func:`unsupported_reason` and :func:`fused_reason` are None.
+        model: A model for which :func:`unsupported_reason` is None.
+        layer: Which block.
+
+    Attributes:
+        layer: Its number.
+        parallel: Its MLP reads what its attention reads.
+        biased: Whether the biases of queries, keys, values, output and a gated MLP's inside are anything but 0.
+        soft_cap: Attention scores are bounded by this; None where they are not.
+        slopes: What a step of distance takes off a score, [head] (alibi); None for other positions.
+        sinks: A score that each head gives to no token, [head]; None for models without.
     """
 
-    name = "fused"
-
-    def __init__(self, model: HookedTransformer) -> None:
-        self.model, cfg = model, model.cfg
-        self.n_layers, self.d_model = int(cfg.n_layers), int(cfg.d_model)
-        self.n_heads, self.d_head = int(cfg.n_heads), int(cfg.d_head)
-        self.n_kv_heads = int(cfg.n_key_value_heads or cfg.n_heads)
+    def __init__(self, model: HookedTransformer, layer: int) -> None:
+        self.layer, self.block, cfg = layer, model.blocks[layer], model.cfg
+        attn = self.block.attn
         self.parallel = bool(cfg.parallel_attn_mlp)
-        self.rotary = cfg.positional_embedding_type == "rotary"
         cap = cfg.attn_scores_soft_cap
         self.soft_cap = float(cap) if cap is not None and cap > 0 else None
-        self.slice = _MLP_SLICE.get(model.embed.W_E.device.type, 512)
+        # OLMo 2 and 3 norm what a part gives, not what it reads.
+        self.norms_after = cfg.original_architecture in POST_NORM_ARCHITECTURES
+        self.n_ctx = int(cfg.n_ctx)
+        alibi = cfg.positional_embedding_type == "alibi"
+        self.slopes = AbstractAttention.create_alibi_multipliers(int(cfg.n_heads), self.device) if alibi else None
+        self.sinks = attn.sinks if getattr(cfg, "use_attention_sinks", False) else None
+        self._angles: tuple[Tensor, Tensor] | None = None
         # Llama's and Gemma's biases are zero in TransformerLens: adding them would be a pass over memory for nothing.
-        self.biased = [
-            tuple(bool(bias.any()) for bias in (b.attn.b_Q, _kv(b.attn, "b_K"), _kv(b.attn, "b_V"), b.attn.b_O))
-            for b in model.blocks
-        ]
+        inside = getattr(getattr(self.block, "mlp", None), "b_in", None)
+        biases = (attn.b_Q, _kv(attn, "b_K"), _kv(attn, "b_V"), attn.b_O, *([] if inside is None else [inside]))
+        self.biased = tuple(bool(bias.any()) for bias in biases)
 
-    def window(self, layer: int) -> int | None:
-        """How many keys a query of this layer sees, itself included; None: all before it."""
-        attn = self.model.blocks[layer].attn
-        size = attn.cfg.window_size
-        return size if attn.attn_type == "local" else None
+    @property
+    def device(self) -> torch.device:
+        """Where its weights lie."""
+        return self.block.attn.W_Q.device
 
-    def scale(self, layer: int) -> float:
-        """What attention scores of this layer are divided by."""
-        return float(self.model.blocks[layer].attn.attn_scale)
+    @property
+    def window(self) -> int | None:
+        """How many keys a query sees, itself included; None: all before it."""
+        attn = self.block.attn
+        return attn.cfg.window_size if attn.attn_type == "local" else None
 
-    def embed(self, ids: Int[Tensor, "token"], positions: Int[Tensor, "token"]) -> Tokens:
-        """What enters block 0."""
-        x = self.model.embed(ids[None])[0]
-        return x if self.rotary else x + self.model.pos_embed.W_pos[positions]
+    @property
+    def scale(self) -> float:
+        """What attention scores are divided by."""
+        return float(self.block.attn.attn_scale)
 
-    def project(self, layer: int, x: Tokens) -> tuple[Heads, Keys, Keys]:
+    def project(self, x: Tokens) -> tuple[Heads, Keys, Keys]:
         """Queries, keys and values before rotation, norms of queries and keys included."""
-        block = self.model.blocks[layer]
-        attn, normed = block.attn, _norm(block.ln1, x)
-        biased = self.biased[layer]
+        attn, biased, cfg = self.block.attn, self.biased, self.block.attn.cfg
+        normed = x if self.norms_after else normed_by(self.block.ln1, x)
         q = _heads(normed, attn.W_Q, attn.b_Q if biased[0] else None)
         k = _heads(normed, _kv(attn, "W_K"), _kv(attn, "b_K") if biased[1] else None)
         v = _heads(normed, _kv(attn, "W_V"), _kv(attn, "b_V") if biased[2] else None)
         if attn.q_norm is not None:
             assert attn.k_norm is not None  # they come together
-            q, k = _norm(attn.q_norm, q), _norm(attn.k_norm, k)
+            normed_heads = normed_by if cfg.use_qk_norm else _normed_whole
+            q, k = normed_heads(attn.q_norm, q), normed_heads(attn.k_norm, k)
+        if cfg.clip_qkv is not None:
+            q, k, v = (each.clamp_(-cfg.clip_qkv, cfg.clip_qkv) for each in (q, k, v))
         return q, k, v
 
-    def angles(self, layer: int, positions: Int[Tensor, "*token"]) -> tuple[Tensor, Tensor] | None:
-        """Cosines and sines of rotary positions, [*token 1 rotary_dim]; None for models without."""
-        if not self.rotary:
+    def angles(self, positions: Int[Tensor, "*token"]) -> tuple[Tensor, Tensor] | None:
+        """Cosines and sines of rotary positions, [*token 1 rotary_dim]; None for models without.
+
+        The table is TransformerLens's own. Where a row is longer than that, a longer one is made here and the model keeps its own.
+        """
+        attn = self.block.attn
+        if attn.cfg.positional_embedding_type != "rotary":
             return None
-        attn = self.model.blocks[layer].attn
-        return attn.rotary_cos[positions][..., None, :], attn.rotary_sin[positions][..., None, :]
+        cos, sin = self._angles or (attn.rotary_cos, attn.rotary_sin)
+        return cos[positions][..., None, :], sin[positions][..., None, :]
 
     def reserve(self, last: int) -> None:
-        """Make the rotary tables long enough for position ``last``."""
-        for block in self.model.blocks if self.rotary else ():
-            if last >= len(block.attn.rotary_cos):
-                block.attn._extend_rotary_embeddings(max(last + 1, min(self.model.cfg.n_ctx, 2 * last)))
+        """Have rotary tables that are long enough for position ``last``."""
+        attn = self.block.attn
+        if attn.cfg.positional_embedding_type != "rotary" or last < len((self._angles or (attn.rotary_cos,))[0]):
+            return
+        assert attn.cfg.rotary_dim is not None  # rotary models have one
+        size = max(last + 1, min(self.n_ctx, 2 * last))
+        sin, cos = attn.calculate_sin_cos_rotary(attn.cfg.rotary_dim, size, base=attn._rotary_base(), dtype=attn.cfg.dtype)
+        self._angles = cos.to(attn.rotary_cos.device), sin.to(attn.rotary_sin.device)
 
     def rotate_(self, x: Float[Tensor, "*token head d_head"], angles: tuple[Tensor, Tensor] | None) -> Tensor:
         """Put queries or keys at their positions, in place."""
@@ -146,7 +159,7 @@ class FusedBlocks:
             return x
         cos, sin = angles
         width = cos.shape[-1]
-        if self.model.cfg.rotary_adjacent_pairs:
+        if self.block.attn.cfg.rotary_adjacent_pairs:
             one, two = slice(0, width, 2), slice(1, width, 2)
         else:
             one, two = slice(0, width // 2), slice(width // 2, width)
@@ -155,52 +168,88 @@ class FusedBlocks:
         x[..., one], x[..., two] = first, second
         return x
 
-    def attn_out(self, layer: int, z: Heads) -> Tokens:
+    def attn_out(self, z: Heads) -> Tokens:
         """What attention adds to the stream."""
-        block = self.model.blocks[layer]
+        block = self.block
         out = einsum(z, block.attn.W_O, "token head d_head, head d_head d_model -> token d_model")
-        if self.biased[layer][3]:
+        if self.biased[3]:
             out += block.attn.b_O
-        return _norm(block.ln1_post, out) if self.model.cfg.use_normalization_before_and_after else out
+        return self._normed_after(out, "ln1")
 
-    def mlp_out(self, layer: int, x: Tokens) -> Tokens:
-        """What the MLP adds to the stream."""
-        block = self.model.blocks[layer]
-        mlp, out = block.mlp, torch.empty_like(x)
-        for start in range(0, len(x), self.slice):
-            normed = _norm(block.ln2, x[start : start + self.slice])
-            if isinstance(mlp, GatedMLP):
-                inner = mlp.act_fn(normed @ mlp.W_gate).mul_(normed @ mlp.W_in)
-                inner = inner.add_(mlp.b_in)
-            else:
-                assert isinstance(mlp, MLP)
-                inner = mlp.act_fn(torch.addmm(mlp.b_in, normed, mlp.W_in))
-            torch.addmm(mlp.b_out, inner, mlp.W_out, out=out[start : start + self.slice])
-        return _norm(block.ln2_post, out) if self.model.cfg.use_normalization_before_and_after else out
+    def mlp_out(self, x: Tokens) -> Tokens | None:
+        """What the MLP adds to the stream; None where the block has none."""
+        block, mlp = self.block, getattr(self.block, "mlp", None)
+        if mlp is None:
+            return None
+        out = torch.empty_like(x)
+        size = MLP_SLICE.get(x.device.type, 512)
+        for start in range(0, len(x), size):
+            part = slice(start, start + size)
+            normed = x[part] if self.norms_after else normed_by(block.ln2, x[part])
+            self._mlp(mlp, normed, out[part])
+        return self._normed_after(out, "ln2")
+
+    def _mlp(self, mlp: nn.Module, normed: Tokens, out: Tokens) -> None:
+        if not isinstance(mlp, (GatedMLP, MLP)) or not _is(mlp, GatedMLP, MLP) or mlp.cfg.is_layer_norm_activation():
+            out.copy_(mlp(normed[None])[0])
+            return
+        if isinstance(mlp, GatedMLP):
+            inner = mlp.act_fn(normed @ mlp.W_gate).mul_(normed @ mlp.W_in)
+            inner = inner.add_(mlp.b_in) if self.biased[4] else inner
+        else:
+            inner = mlp.act_fn(torch.addmm(mlp.b_in, normed, mlp.W_in))
+        torch.addmm(mlp.b_out, inner, mlp.W_out, out=out)
+
+    def _normed_after(self, out: Tokens, name: str) -> Tokens:
+        """Gemma's norms after a part, and OLMo's."""
+        if self.block.cfg.use_normalization_before_and_after:
+            out = normed_by(getattr(self.block, f"{name}_post"), out)
+        return normed_by(getattr(self.block, name), out) if self.norms_after else out
 
 
-class PlainBlocks(FusedBlocks):
-    """The same parts by TransformerLens's own modules: slower, for norms and MLPs of any kind."""
+class Blocks:
+    """All blocks of a model, each looked at when the engine gets there first: a model may bring its weights layer by layer."""
 
-    name = "plain"
+    def __init__(self, model: HookedTransformer) -> None:
+        self.model = model
+        self._known: dict[int, Block] = {}
 
-    def project(self, layer: int, x: Tokens) -> tuple[Heads, Keys, Keys]:
-        """See :meth:`FusedBlocks.project`."""
-        block = self.model.blocks[layer]
-        normed = block.ln1(x[None])
-        q, k, v = block.attn.calculate_qkv_matrices(normed, normed, normed)
-        return q[0], k[0], v[0]
+    def __getitem__(self, layer: int) -> Block:
+        if layer not in self._known:
+            self._known[layer] = Block(self.model, layer)
+        return self._known[layer]
 
-    def attn_out(self, layer: int, z: Heads) -> Tokens:
-        """See :meth:`FusedBlocks.attn_out`."""
-        block = self.model.blocks[layer]
-        out = einsum(z, block.attn.W_O, "token head d_head, head d_head d_model -> token d_model") + block.attn.b_O
-        return block.ln1_post(out[None])[0] if self.model.cfg.use_normalization_before_and_after else out
 
-    def mlp_out(self, layer: int, x: Tokens) -> Tokens:
-        """See :meth:`FusedBlocks.mlp_out`."""
-        block = self.model.blocks[layer]
-        return torch.cat([block.apply_mlp(block.ln2(part[None]))[0] for part in x.split(self.slice)])
+def normed_by(norm: nn.Module, x: Float[Tensor, "*token width"]) -> Float[Tensor, "*token width"]:
+    """A norm of the model: computed in float32, scaled in the model's own type, as TransformerLens does; others as they are."""
+    if isinstance(norm, nn.Identity):
+        return x
+    if not is_norm(norm):
+        return norm(x[None])[0]
+    dtype, shape = x.dtype, x.shape[-1:]
+    wide = x if dtype in (torch.float32, torch.float64) else x.float()
+    if isinstance(norm, (RMSNorm, RMSNormPre)):
+        out = F.rms_norm(wide, shape, None, norm.eps).to(dtype)
+        return out.mul_(norm.w) if isinstance(norm, RMSNorm) else out
+    assert isinstance(norm, (LayerNorm, LayerNormPre))
+    out = F.layer_norm(wide, shape, None, None, norm.eps).to(dtype)
+    return torch.addcmul(norm.b, out, norm.w) if isinstance(norm, LayerNorm) else out
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Whether it is one of TransformerLens's norms."""
+    return _is(module, RMSNorm, RMSNormPre, LayerNorm, LayerNormPre)
+
+
+def _normed_whole(norm: nn.Module, heads: Heads) -> Heads:
+    """OLMo's norm of queries or keys: over all heads together."""
+    whole = normed_by(norm, rearrange(heads, "token head d_head -> token (head d_head)"))
+    return rearrange(whole, "token (head d_head) -> token head d_head", head=heads.shape[1])
+
+
+def _is(module: nn.Module, *classes: type[nn.Module]) -> bool:
+    """Whether a module runs the code of one of these classes, and not that of a subclass."""
+    return any(isinstance(module, one) and type(module).forward is one.forward for one in classes)
 
 
 def _kv(attn: nn.Module, name: str) -> Tensor:
@@ -214,18 +263,4 @@ def _heads(x: Tokens, weight: Float[Tensor, "head d_model d_head"], bias: Float[
     return out if bias is None else out + bias
 
 
-def _norm(norm: nn.Module, x: Float[Tensor, "*token width"]) -> Float[Tensor, "*token width"]:
-    """TransformerLens's norms: computed in float32, scaled in the model's own type."""
-    if isinstance(norm, nn.Identity):
-        return x
-    assert isinstance(norm, (RMSNorm, RMSNormPre, LayerNorm, LayerNormPre))
-    dtype, shape = x.dtype, x.shape[-1:]
-    wide = x if dtype in (torch.float32, torch.float64) else x.float()
-    if isinstance(norm, (RMSNorm, RMSNormPre)):
-        out = F.rms_norm(wide, shape, None, norm.eps).to(dtype)
-        return out.mul_(norm.w) if isinstance(norm, RMSNorm) else out
-    out = F.layer_norm(wide, shape, None, None, norm.eps).to(dtype)
-    return torch.addcmul(norm.b, out, norm.w) if isinstance(norm, LayerNorm) else out
-
-
-__all__ = ["FusedBlocks", "PlainBlocks", "fused_reason", "hooked_reason", "unsupported_reason"]
+__all__ = ["Block", "Blocks", "hooked_reason", "is_norm", "unsupported_reason"]

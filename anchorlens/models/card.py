@@ -3,8 +3,9 @@
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -15,6 +16,9 @@ from transformers import PreTrainedTokenizerBase
 CARD = "anchorlens_card"
 # The second checksum weighs entries by their place up to this prime, so that swapped entries are noticed too.
 PRIME = 65_521
+# What was hashed before: a quicker checksum of all of it, and the hash.
+_WEIGHTS: WeakKeyDictionary[HookedTransformer, tuple[str, str]] = WeakKeyDictionary()
+_TOKENIZERS: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[str, str]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -88,13 +92,23 @@ def make_card(
     )
 
 
-def card_of(model: HookedTransformer) -> ModelCard:
-    """The card that load_model attached, or one of what can be seen of a model that somebody else made."""
+def name_of(model: HookedTransformer) -> str:
+    """The name on the model's card; its weights are not read."""
     card = getattr(model, CARD, None)
-    if isinstance(card, ModelCard):
-        return card
-    name = str(model.cfg.model_name or "custom")
-    return make_card(model, name, "hooked", architecture=model.cfg.original_architecture)
+    return card.name if isinstance(card, ModelCard) else str(model.cfg.model_name or "custom")
+
+
+def card_of(model: HookedTransformer) -> ModelCard:
+    """The card that load_model attached, or one of what can be seen of a model that somebody else made.
+
+    Weights that were changed since load_model made the card get a card of their own: without parity and revision, which are
+    those of the model that was loaded.
+    """
+    card = getattr(model, CARD, None)
+    if not isinstance(card, ModelCard):
+        return make_card(model, name_of(model), "hooked", architecture=model.cfg.original_architecture)
+    weights = weights_sha256(model)
+    return card if weights == card.weights_sha256 else replace(card, weights_sha256=weights, parity=None, revision=None)
 
 
 def weights_sha256(model: HookedTransformer) -> str:
@@ -103,8 +117,24 @@ def weights_sha256(model: HookedTransformer) -> str:
     Per parameter, sorted by name, the sha256 takes one line ``name dtype shape s1 s2``. With b_i the bits of its i-th entry
     (row-major) as a signed integer, s1 = Σ b_i and s2 = Σ b_i·(1 + i mod 65521), both modulo 2^64: exact, so the order of
     summation and the device do not matter. Buffers (rotary tables, masks) are no weights and are left out.
+
+    The weights are read at every call, because nothing else tells that they changed (torch's version counters miss what is
+    written through ``.data`` or numpy). A model that was hashed before is read in the order of its memory, which for the
+    transposed weights of a loaded model is some times faster; where these sums are the same as then, so is the hash.
     """
-    return _digest((name, parameter.detach()) for name, parameter in sorted(model.named_parameters()))
+    parameters = [(name, parameter.detach()) for name, parameter in sorted(model.named_parameters())]
+    if all(tensor.is_contiguous() for _, tensor in parameters):
+        return _digest(parameters)
+    in_memory = _digest((f"{name} {tensor.stride()}", _as_it_lies(tensor)) for name, tensor in parameters)
+    known = _WEIGHTS.get(model)
+    if known is None or known[0] != in_memory:
+        known = _WEIGHTS[model] = (in_memory, _digest(parameters))
+    return known[1]
+
+
+def _as_it_lies(tensor: Tensor) -> Tensor:
+    """The same numbers with the axes in the order of the memory."""
+    return tensor.permute(sorted(range(tensor.ndim), key=lambda axis: -tensor.stride(axis)))
 
 
 def _digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
@@ -138,15 +168,24 @@ def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
 
     Truncation and padding are left out: they change with the last call, not with the tokenizer.
     """
+    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if name != "pad_token"}
+    content: dict[str, Any] = {"special": special, "chat_template": tokenizer.chat_template, "adds_bos": adds_bos(tokenizer)}
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        model = json.loads(backend.to_str())
+    if backend is None:
+        return _json_sha256(content | {"model": {"class": type(tokenizer).__name__, "vocab": tokenizer.get_vocab()}})
+    # Sorting a large vocabulary takes ten times as long as writing it out.
+    text = backend.to_str()
+    written = _json_sha256(content | {"model": text})
+    known = _TOKENIZERS.get(tokenizer)
+    if known is None or known[0] != written:
+        model = json.loads(text)
         model.pop("truncation", None)
         model.pop("padding", None)
-    else:
-        model = {"class": type(tokenizer).__name__, "vocab": tokenizer.get_vocab()}
-    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if name != "pad_token"}
-    content = {"model": model, "special": special, "chat_template": tokenizer.chat_template, "adds_bos": adds_bos(tokenizer)}
+        known = _TOKENIZERS[tokenizer] = (written, _json_sha256(content | {"model": model}))
+    return known[1]
+
+
+def _json_sha256(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode("utf8")).hexdigest()
 
 

@@ -6,6 +6,7 @@ import torch
 from transformers import PretrainedConfig
 
 from anchorlens.errors import InputError, did_you_mean
+from anchorlens.models.audit import quantisation
 
 # P of one prompt moves by 1e-2 with the batch size in bfloat16 and by 3e-6 in float32, so float32 is the default wherever it is
 # affordable. From this size on an accelerator gets the checkpoint's own type: 40 GB of weights are more than most cards hold.
@@ -101,5 +102,7 @@ def pick_dtype(dtype: str | torch.dtype | None, device: str, config: PretrainedC
         return torch.float32
     stored = own_dtype(config)
     files = [*directory.glob("model*.safetensors")] or [*directory.glob("pytorch_model*.bin")]
-    n_params = sum(path.stat().st_size for path in files) / stored.itemsize
+    # What is unpacked while it is read has four bits a number, and a scale for each 32.
+    n_bytes = stored.itemsize if quantisation(config) is None else (4 + 8 / 32) / 8
+    n_params = sum(path.stat().st_size for path in files) / n_bytes
     return torch.float32 if n_params < FLOAT32_LIMIT else stored

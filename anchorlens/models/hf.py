@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from transformers import (
@@ -16,6 +17,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     Gemma3ForConditionalGeneration,
+    Mxfp4Config,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -24,6 +26,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as hf_logging
 
 from anchorlens.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
+from anchorlens.models.audit import quantisation
 from anchorlens.models.gguf_audit import check_gguf
 from anchorlens.models.mapping import check_supported
 
@@ -52,12 +55,11 @@ def weight_bars(shown: bool) -> Iterator[None]:
             hf_logging.enable_progress_bar()
 
 
-def check_directory(directory: Path, registered: str | None, name: str, with_tokenizer: bool) -> PretrainedConfig:
+def check_directory(directory: Path, name: str, with_tokenizer: bool) -> PretrainedConfig:
     """All that can be known of a Hugging Face directory before its weights are read.
 
     Args:
         directory: To look at.
-        registered: TransformerLens's official name of the model, if it registers it.
         name: For messages.
         with_tokenizer: Whether its own tokenizer will be wanted.
 
@@ -69,7 +71,7 @@ def check_directory(directory: Path, registered: str | None, name: str, with_tok
             :func:`check_tokenizer_files` and :func:`anchorlens.models.mapping.check_supported`.
     """
     config = load_config(directory)
-    check_supported(config, registered, name)
+    check_supported(config, name)
     if with_tokenizer:
         check_tokenizer_files(directory)
     check_weights(directory, config)
@@ -101,6 +103,12 @@ def load_config(directory: Path) -> PretrainedConfig:
         if kind not in CONFIG_MAPPING:
             raise UnsupportedModelError(
                 f"{directory.name}: transformers itself has no models of type {kind!r}; own code is not run."
+            )
+        classes = fields.get("architectures") or []
+        if "auto_map" in fields and classes and not any(hasattr(transformers, str(name)) for name in classes):
+            raise UnsupportedModelError(
+                f"{directory.name}: transformers itself has no class {classes[0]!r}, which this checkpoint brings along; own code "
+                "is not run."
             )
         # Said outright, so that transformers does not ask on the terminal whether to run the checkpoint's own code.
         return AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
@@ -176,7 +184,10 @@ def load_weights(directory: Path, config: PretrainedConfig, dtype: torch.dtype, 
     """
     kind: Any = Gemma3ForConditionalGeneration if config.model_type == "gemma3" else AutoModelForCausalLM
     size = sum(path.stat().st_size for pattern in ("*.safetensors", "*.bin") for path in directory.glob(pattern))
-    return _load(kind, directory, str(directory), progress and size > BAR_BYTES, {"dtype": dtype})
+    options: dict[str, Any] = {"dtype": dtype}
+    if quantisation(config) == "mxfp4":
+        options["quantization_config"] = Mxfp4Config(dequantize=True)
+    return _load(kind, directory, str(directory), progress and size > BAR_BYTES, options)
 
 
 def load_gguf(path: Path, dtype: torch.dtype = torch.float32, progress: bool = False) -> PreTrainedModel:

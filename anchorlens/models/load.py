@@ -1,13 +1,11 @@
 """A name, a path or a live model becomes a HookedTransformer whose states and logits are Hugging Face's own.
 
-Nothing is folded, centred or otherwise processed. Families with a mapping of our own (mapping.py) always take it, registered by
-TransformerLens or not; other models that TransformerLens registers take its loader. Either way the result is compared with
-Hugging Face's log-probabilities before it is returned.
+Nothing is folded, centred or otherwise processed. Every family goes through our own mapping (mapping.py), never through
+TransformerLens's loader, which takes sizes by name, reads the hub again and adds a BOS. The result is compared with Hugging Face's
+log-probabilities before it is returned.
 """
 
-import contextlib
 import copy
-import io
 import os
 import warnings
 from dataclasses import dataclass
@@ -18,13 +16,11 @@ import torch
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from anchorlens.errors import InputError, UnsupportedModelError
+from anchorlens.errors import InputError
 from anchorlens.models.card import CARD, adds_bos, make_card
 from anchorlens.models.devices import pick_device, pick_dtype
 from anchorlens.models.hf import check_directory, load_gguf, load_tokenizer, load_weights
-from anchorlens.models.hub import hub_errors
-from anchorlens.models.mapping import FAMILIES, check_supported, hooked_config, text_config
-from anchorlens.models.names import registered_name
+from anchorlens.models.mapping import check_supported, hooked_config
 from anchorlens.models.parity import (
     check_log_probs,
     check_rotary,
@@ -33,7 +29,7 @@ from anchorlens.models.parity import (
     reference_log_probs,
     rotary_tables,
 )
-from anchorlens.models.source import Source, check_live, check_options, find, no_model, tokenizer_directory
+from anchorlens.models.source import Source, check_live, check_options, find, live_name, no_model, tokenizer_directory
 from anchorlens.models.weights import count_parameters, hooked_state, install
 from anchorlens.notices import warn
 
@@ -72,7 +68,7 @@ def load_model(
 
             - ``"smollm2-135m-instruct"``, the packaged demo model;
             - a name on the Hugging Face hub, or a name that TransformerLens registers;
-            - a Hugging Face directory (Llama, Mistral, Qwen 2, Qwen 3, Gemma 2, Gemma 3, GPT-2, GPT-NeoX);
+            - a Hugging Face directory of one of the families in docs/families.md;
             - a ``.gguf`` file, or ``owner/repository/file.gguf`` on the hub;
             - a live Hugging Face model (with ``tokenizer=``), whose weights are copied;
             - a live HookedTransformer, which is returned itself, with a card.
@@ -176,9 +172,9 @@ def _load_files(
         kind = torch.float32 if dtype in (None, "auto") else pick_dtype(dtype, device, PretrainedConfig(), source.path.parent)
         model = load_gguf(source.path, kind, progress)
         own = tokenizer or load_tokenizer(source.path.parent, source.path.name)
-        check_supported(model.config, None, source.name)
+        check_supported(model.config, source.name)
         return _build(model, device, kind, own, source, checks, adopt=True)
-    config = check_directory(source.path, source.registered, source.name, tokenizer is None)
+    config = check_directory(source.path, source.name, tokenizer is None)
     kind = pick_dtype(dtype, device, config, source.path)
     own = tokenizer or load_tokenizer(source.path)
     model = load_weights(source.path, config, kind, progress)
@@ -199,19 +195,15 @@ def _build(
     The reference is computed where the Hugging Face model lies (the CPU, for files) before the weights move, so that no device
     ever holds more than two copies of them; on the CPU most weights are taken over and not copied at all.
     """
-    mapped = text_config(hf_model.config).model_type in FAMILIES
     n_params = count_parameters(hf_model)
     tokens = parity_tokens(hf_model)
     reference = reference_log_probs(hf_model, tokens) if checks.on else None
     try:
-        if mapped:
-            cfg = hooked_config(hf_model.config, device, dtype, source.name)
-            model = _quiet_hooked(cfg)
-            tables = rotary_tables(hf_model, 2048) if checks.on else {}
-            install(model, hooked_state(hf_model, cfg), adopt)
-            check_rotary(model, tables, source.name)
-        else:
-            model = _registered(hf_model, device, dtype, tokenizer, source)
+        cfg = hooked_config(hf_model.config, device, dtype, source.name)
+        model = _quiet_hooked(cfg)
+        tables = rotary_tables(hf_model, 2048) if checks.on else {}
+        install(model, hooked_state(hf_model, cfg), adopt)
+        check_rotary(model, tables, source.name)
         model.eval()
         parity = None
         if reference is not None:
@@ -229,24 +221,13 @@ def _build(
 
 
 def _quiet_hooked(cfg: HookedTransformerConfig) -> HookedTransformer:
-    """A HookedTransformer without its notice that the class will go in TransformerLens 4 (this package asks for 3)."""
-    with warnings.catch_warnings():
+    """A HookedTransformer without its notice that the class will go in TransformerLens 4 (this package asks for 3).
+
+    Experts are made with random weights, which are replaced: torch's global generator stays where it was.
+    """
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.filterwarnings("ignore", "HookedTransformer", DeprecationWarning)
         return HookedTransformer(cfg, move_to_device=False)
-
-
-def _registered(
-    hf_model: PreTrainedModel, device: str, dtype: torch.dtype, tokenizer: PreTrainedTokenizerBase, source: Source
-) -> HookedTransformer:
-    """A model of another architecture, by TransformerLens's own loader, unprocessed."""
-    if source.registered is None:
-        raise UnsupportedModelError(f"{source.name}: TransformerLens does not register this model.")
-    # The loader prints what it loaded; this package prints nothing.
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), hub_errors(source.registered, None):
-        warnings.filterwarnings("ignore", "HookedTransformer", DeprecationWarning)
-        return HookedTransformer.from_pretrained_no_processing(
-            source.registered, hf_model=hf_model, device=device, dtype=dtype, tokenizer=copy.deepcopy(tokenizer)
-        )
 
 
 def _attach_tokenizer(model: HookedTransformer, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -283,7 +264,5 @@ def _live_huggingface(
 ) -> HookedTransformer:
     """A Hugging Face model that the user holds: its weights are copied, it is left as it is."""
     where = pick_device(device if device is not None else hf_model.device)
-    named = str(hf_model.config._name_or_path)
-    name = Path(named or type(hf_model).__name__).name
-    source = Source(name, "huggingface", Path(), None, registered_name(named))
+    source = Source(live_name(hf_model), "huggingface", Path())
     return _build(hf_model, where, hf_model.dtype, tokenizer, source, checks, adopt=False)

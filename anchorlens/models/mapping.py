@@ -12,20 +12,36 @@ import torch
 from transformer_lens import HookedTransformerConfig
 from transformers import PretrainedConfig
 
-from anchorlens.errors import CheckpointError, UnsupportedModelError
-from anchorlens.models.audit import LAYER_TYPES, MAPPED, activation, audit_config, refuse, rope_kind
+from anchorlens.errors import CheckpointError
+from anchorlens.models.audit import MAPPED, activation, audit_config, refuse, unmapped
+from anchorlens.models.positions import attention, rotary, windows
 
-FAMILIES = tuple(MAPPED)
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "apertus": "ApertusForCausalLM",
+    "olmo": "OlmoForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "olmo3": "Olmo3ForCausalLM",
+    "olmoe": "OlmoeForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
+    "gemma": "GemmaForCausalLM",
     "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
     "gpt2": "GPT2LMHeadModel",
     "gpt_neox": "GPTNeoXForCausalLM",
+    "gptj": "GPTJForCausalLM",
+    "gpt_neo": "GPTNeoForCausalLM",
+    "opt": "OPTForCausalLM",
+    "bloom": "BloomForCausalLM",
+    "phi": "PhiForCausalLM",
 }
+# Bloom's positions have no end of their own; it was trained on so many.
+BLOOM_CONTEXT = 2048
 
 
 def text_config(config: PretrainedConfig) -> PretrainedConfig:
@@ -33,31 +49,26 @@ def text_config(config: PretrainedConfig) -> PretrainedConfig:
     return config.get_text_config() if config.model_type == "gemma3" else config
 
 
-def check_supported(config: PretrainedConfig, registered: str | None, name: str) -> None:
-    """Refuse a configuration that neither the mapping nor TransformerLens covers.
+def check_supported(config: PretrainedConfig, name: str) -> None:
+    """Refuse a configuration that the mapping does not cover.
 
     Args:
         config: As ``AutoConfig`` or the live model gives it.
-        registered: TransformerLens's official name of the model, if it registers it.
         name: For the message.
 
     Raises:
         UnsupportedModelError: The family or one of its features is not mapped; names it.
         CheckpointError: Its numbers are those of no model.
     """
-    if text_config(config).model_type in FAMILIES:
-        try:
-            hooked_config(config, "cpu", torch.float32, name)
-        except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CheckpointError(
-                f"The configuration of {name} is not that of a working model ({type(error).__name__}: {error}). "
-                "Compare its config.json with the original."
-            ) from error
-    elif registered is None:
-        raise UnsupportedModelError(
-            f"{name}: models of type {config.model_type!r} are not mapped. Mapped: {', '.join(FAMILIES)}; other models load "
-            "only by a name that TransformerLens registers (`anchorlens models --all`)."
-        )
+    if text_config(config).model_type not in MAPPED:
+        raise unmapped(config.model_type, name)
+    try:
+        hooked_config(config, "cpu", torch.float32, name)
+    except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(
+            f"The configuration of {name} is not that of a working model ({type(error).__name__}: {error}). "
+            "Compare its config.json with the original."
+        ) from error
 
 
 def hooked_config(config: PretrainedConfig, device: str, dtype: torch.dtype, name: str) -> HookedTransformerConfig:
@@ -73,14 +84,8 @@ def hooked_config(config: PretrainedConfig, device: str, dtype: torch.dtype, nam
         UnsupportedModelError: The family or one of its features is not mapped; names it.
     """
     text = text_config(config)
-    audit_config(text)
+    audit_config(text, name)
     kind = text.model_type
-    if kind == "gpt2":
-        fields = _gpt2(text)
-    elif kind == "gpt_neox":
-        fields = _gpt_neox(text)
-    else:
-        fields = _decoder(text)
     return HookedTransformerConfig(
         model_name=name,
         original_architecture=ARCHITECTURES[kind],
@@ -88,47 +93,50 @@ def hooked_config(config: PretrainedConfig, device: str, dtype: torch.dtype, nam
         dtype=dtype,
         init_weights=False,
         d_vocab=int(text.vocab_size),
-        **fields,
+        **_OWN.get(kind, _decoder)(text),
     )
 
 
 def _decoder(config: PretrainedConfig) -> dict[str, Any]:
-    """Llama, Mistral, Qwen 2, Qwen 3, Gemma 2 and Gemma 3: RMS norms, rotary positions, gated MLP, grouped queries."""
+    """Llama and what was made after it: norms without biases, rotary positions, gated MLP or experts, grouped queries."""
     kind = config.model_type
-    gemma = kind.startswith("gemma")
-    n_heads = int(config.num_attention_heads)
+    n_heads, n_kv = int(config.num_attention_heads), int(config.num_key_value_heads)
     d_head = int(getattr(config, "head_dim", None) or config.hidden_size // n_heads)
-    act = config.hidden_activation if gemma else config.hidden_act
+    later_gemma = kind in ("gemma2", "gemma3_text")
     fields: dict[str, Any] = {
         "d_model": int(config.hidden_size),
         "d_head": d_head,
         "n_heads": n_heads,
-        "n_key_value_heads": int(config.num_key_value_heads),
+        "n_key_value_heads": n_kv,
         "n_layers": int(config.num_hidden_layers),
         "n_ctx": int(config.max_position_embeddings),
         "d_mlp": int(config.intermediate_size),
-        "act_fn": activation(kind, act),
-        "gated_mlp": True,
-        "normalization_type": "RMS",
-        "uses_rms_norm": True,
-        "final_rms": True,
-        "eps": float(config.rms_norm_eps),
+        "act_fn": activation(kind, config.hidden_activation if later_gemma else config.hidden_act),
+        "gated_mlp": kind != "apertus",
         "use_attn_scale": True,
-        "attn_scale": math.sqrt(config.query_pre_attn_scalar if gemma else d_head),
-        "use_qk_norm": kind in ("qwen3", "gemma3_text"),
-        "positional_embedding_type": "rotary",
-        "rotary_dim": d_head,
-        "rotary_adjacent_pairs": False,
+        "attn_scale": math.sqrt(config.query_pre_attn_scalar if later_gemma else d_head),
+        "use_qk_norm": kind in ("qwen3", "gemma3_text", "apertus"),
+        "use_attention_sinks": kind == "gpt_oss",
+        "clip_qkv": config.clip_qkv if "clip_qkv" in MAPPED[kind] else None,
     }
-    if gemma:
+    if kind == "olmo":
+        # Its norms have no weights, and TransformerLens's converter knows no grouped queries.
+        if n_kv != n_heads:
+            raise refuse(kind, f"num_key_value_heads={n_kv} for {n_heads} heads")
+        fields |= {"normalization_type": "LN", "eps": 1e-5, "n_key_value_heads": None}
+    else:
+        fields |= {"normalization_type": "RMS", "uses_rms_norm": True, "final_rms": True, "eps": float(config.rms_norm_eps)}
+    if later_gemma:
         fields["use_normalization_before_and_after"] = True
         fields["attn_scores_soft_cap"] = _soft_cap(config.attn_logit_softcapping)
         fields["output_logits_soft_cap"] = _soft_cap(config.final_logit_softcapping)
-    fields |= _windows(config)
-    has_local = "local" in (fields.get("attn_types") or [])
-    if kind == "gemma3_text":
-        return fields | _gemma3_rope(config)
-    return fields | _rope(config, dict(config.rope_parameters or {}), has_local)
+    if "num_experts_per_tok" in MAPPED[kind]:
+        fields["num_experts"] = int(config.num_experts)
+        fields["experts_per_token"] = int(config.num_experts_per_tok)
+        # Mixtral always divides by the sum of the chosen experts' weights; gpt-oss's block has a softmax of its own.
+        fields["norm_topk_prob"] = config.norm_topk_prob if kind == "olmoe" else True
+    fields |= windows(config)
+    return fields | rotary(config, d_head, has_local="local" in (fields.get("attn_types") or []))
 
 
 def _soft_cap(value: float | None) -> float:
@@ -136,130 +144,90 @@ def _soft_cap(value: float | None) -> float:
     return float(value) if value else -1.0
 
 
-def _windows(config: PretrainedConfig) -> dict[str, Any]:
-    """Attention types per layer, and the window: a query sees the last ``sliding_window`` keys, itself included, in both."""
-    n_layers = int(config.num_hidden_layers)
-    kind = config.model_type
-    window = getattr(config, "sliding_window", None) if kind != "llama" else None
-    if kind == "mistral":
-        types = ["sliding_attention" if window is not None else "full_attention"] * n_layers
-    else:
-        types = list(getattr(config, "layer_types", None) or ["full_attention"] * n_layers) if kind != "llama" else []
-    types = types or ["full_attention"] * n_layers
-    for layer_type in types:
-        if layer_type not in LAYER_TYPES:
-            raise refuse(kind, f"layers of type {layer_type!r}")
-    if len(types) != n_layers:
-        raise refuse(kind, f"{len(types)} entries in layer_types for {n_layers} layers")
-    attn_types = [LAYER_TYPES[layer_type] for layer_type in types]
-    if "local" not in attn_types:
-        return {"use_local_attn": False}
-    if window is None:
-        raise refuse(kind, "sliding layers without a sliding_window")
-    return {"use_local_attn": True, "window_size": int(window), "attn_types": attn_types}
-
-
-def _rope(config: PretrainedConfig, rope: dict[str, Any], has_local: bool) -> dict[str, Any]:
-    """Rotary base and scaling of a family with one rope for all layers."""
-    family = config.model_type
-    kind = rope_kind(family, rope)
-    if float(rope.get("partial_rotary_factor") or 1.0) != 1.0 and family != "gpt_neox":
-        raise refuse(family, f"partial_rotary_factor={rope['partial_rotary_factor']!r}")
-    fields: dict[str, Any] = {"rotary_base": float(rope["rope_theta"])}
-    if kind == "linear":
-        if has_local and float(rope["factor"]) != 1.0:
-            raise refuse(family, "linear rope scaling together with sliding layers")
-        fields["rotary_scaling_factor"] = float(rope["factor"])
-    elif kind == "llama3":
-        fields |= {
-            "use_NTK_by_parts_rope": True,
-            "NTK_by_parts_factor": float(rope["factor"]),
-            "NTK_by_parts_low_freq_factor": float(rope["low_freq_factor"]),
-            "NTK_by_parts_high_freq_factor": float(rope["high_freq_factor"]),
-            "NTK_original_ctx_len": int(rope["original_max_position_embeddings"]),
-        }
-    elif kind == "yarn":
-        fields |= _yarn(family, rope)
-    return fields
-
-
-def _yarn(family: str, rope: dict[str, Any]) -> dict[str, Any]:
-    """YaRN (arXiv 2309.00071); without an attention factor it is 0.1 ln(factor) + 1, section 3.4 there."""
-    if not rope.get("factor"):
-        raise refuse(family, "yarn rope without a factor")
-    factor = float(rope["factor"])
-    attention = rope.get("attention_factor")
-    if attention is None:
-        attention = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
+def _layer_normed(config: PretrainedConfig, act: str, eps: float, d_mlp: int | None, n_ctx: int) -> dict[str, Any]:
+    """GPT-2 and its like: layer norms with biases, as many keys as queries, a plain MLP (by default four times as wide)."""
+    d_model, n_heads = int(config.hidden_size), int(config.num_attention_heads)
     return {
-        "use_yarn_rope": True,
-        "yarn_factor": factor,
-        "yarn_attention_factor": float(attention),
-        "yarn_beta_fast": float(rope.get("beta_fast") or 32),
-        "yarn_beta_slow": float(rope.get("beta_slow") or 1),
-        "yarn_original_max_position_embeddings": int(rope["original_max_position_embeddings"]),
-        "yarn_truncate": bool(rope.get("truncate", True)),
-    }
-
-
-def _gemma3_rope(config: PretrainedConfig) -> dict[str, Any]:
-    """Gemma 3 has a rope per layer type; only the full layers' one may be scaled, and only linearly."""
-    ropes: dict[str, dict[str, Any]] = dict(config.rope_parameters)
-    full, sliding = ropes["full_attention"], ropes["sliding_attention"]
-    for layer_type, rope, allowed in (("full", full, ("default", "linear")), ("sliding", sliding, ("default",))):
-        kind = rope_kind("gemma3_text", rope)
-        if kind not in allowed:
-            raise refuse("gemma3_text", f"rope of type {kind!r} in its {layer_type} layers")
-        if float(rope.get("partial_rotary_factor") or 1.0) != 1.0:
-            raise refuse("gemma3_text", f"partial_rotary_factor={rope['partial_rotary_factor']!r}")
-    scaled = rope_kind("gemma3_text", full) == "linear"
-    return {
-        "rotary_base": float(full["rope_theta"]),
-        "rotary_base_local": float(sliding["rope_theta"]),
-        "rotary_scaling_factor": float(full["factor"]) if scaled else 1.0,
-    }
-
-
-def _gpt2(config: PretrainedConfig) -> dict[str, Any]:
-    """GPT-2: layer norms with biases, learned positions, one fused attention matrix."""
-    d_head = config.n_embd // config.n_head
-    return {
-        "d_model": int(config.n_embd),
-        "d_head": int(d_head),
-        "n_heads": int(config.n_head),
-        "n_layers": int(config.n_layer),
-        "n_ctx": int(config.n_positions),
-        "d_mlp": int(config.n_inner) if config.n_inner is not None else 4 * int(config.n_embd),
-        "act_fn": activation("gpt2", config.activation_function),
+        "d_model": d_model,
+        "d_head": d_model // n_heads,
+        "n_heads": n_heads,
+        "n_layers": int(config.num_hidden_layers),
+        "n_ctx": int(n_ctx),
+        "d_mlp": 4 * d_model if d_mlp is None else int(d_mlp),
+        "act_fn": activation(config.model_type, act),
         "normalization_type": "LN",
-        "eps": float(config.layer_norm_epsilon),
-        # Without scaling the scores are divided by 1.
+        "eps": float(eps),
         "use_attn_scale": True,
-        "attn_scale": math.sqrt(d_head) if config.scale_attn_weights else 1.0,
-        "scale_attn_by_inverse_layer_idx": bool(config.scale_attn_by_inverse_layer_idx),
+        "attn_scale": math.sqrt(d_model // n_heads),
         "positional_embedding_type": "standard",
     }
 
 
-def _gpt_neox(config: PretrainedConfig) -> dict[str, Any]:
-    """GPT-NeoX: layer norms with biases, rotary positions in a part of each head, parallel or sequential blocks."""
-    d_head = int(config.hidden_size // config.num_attention_heads)
-    rope = dict(config.rope_parameters or {})
-    fields: dict[str, Any] = {
-        "d_model": int(config.hidden_size),
-        "d_head": d_head,
-        "n_heads": int(config.num_attention_heads),
-        "n_layers": int(config.num_hidden_layers),
-        "n_ctx": int(config.max_position_embeddings),
-        "d_mlp": int(config.intermediate_size),
-        "act_fn": activation("gpt_neox", config.hidden_act),
-        "normalization_type": "LN",
-        "eps": float(config.layer_norm_eps),
-        "use_attn_scale": True,
-        "attn_scale": math.sqrt(d_head),
-        "parallel_attn_mlp": bool(config.use_parallel_residual),
-        "positional_embedding_type": "rotary",
-        "rotary_dim": int(d_head * float(rope.get("partial_rotary_factor") or 1.0)),
-        "rotary_adjacent_pairs": False,
+def _gpt2(config: PretrainedConfig) -> dict[str, Any]:
+    fields = _layer_normed(config, config.activation_function, config.layer_norm_epsilon, config.n_inner, config.n_positions)
+    return fields | {
+        # Without scaling the scores are divided by 1.
+        "attn_scale": fields["attn_scale"] if config.scale_attn_weights else 1.0,
+        "scale_attn_by_inverse_layer_idx": bool(config.scale_attn_by_inverse_layer_idx),
     }
-    return fields | _rope(config, rope, has_local=False)
+
+
+def _gpt_neox(config: PretrainedConfig) -> dict[str, Any]:
+    """Rotary positions in a part of each head, parallel or sequential blocks."""
+    fields = _layer_normed(
+        config, config.hidden_act, config.layer_norm_eps, config.intermediate_size, config.max_position_embeddings
+    )
+    return fields | {"parallel_attn_mlp": bool(config.use_parallel_residual)} | rotary(config, fields["d_head"])
+
+
+def _phi(config: PretrainedConfig) -> dict[str, Any]:
+    """Parallel blocks under one norm, rotary positions in a part of each head."""
+    if config.num_key_value_heads != config.num_attention_heads:
+        raise refuse("phi", f"num_key_value_heads={config.num_key_value_heads} for {config.num_attention_heads} heads")
+    fields = _layer_normed(
+        config, config.hidden_act, config.layer_norm_eps, config.intermediate_size, config.max_position_embeddings
+    )
+    return fields | {"parallel_attn_mlp": True} | rotary(config, fields["d_head"])
+
+
+def _gptj(config: PretrainedConfig) -> dict[str, Any]:
+    """Parallel blocks under one norm, rotary positions of adjacent pairs in the first ``rotary_dim`` numbers of each head."""
+    if not config.rotary_dim:
+        raise refuse("gptj", f"rotary_dim={config.rotary_dim!r}")
+    fields = _layer_normed(config, config.activation_function, config.layer_norm_epsilon, config.n_inner, config.n_positions)
+    rope = {"positional_embedding_type": "rotary", "rotary_dim": int(config.rotary_dim), "rotary_adjacent_pairs": True}
+    return fields | {"parallel_attn_mlp": True} | rope
+
+
+def _gpt_neo(config: PretrainedConfig) -> dict[str, Any]:
+    """Scores without scale, and layers of which some slide."""
+    fields = _layer_normed(
+        config, config.activation_function, config.layer_norm_epsilon, config.intermediate_size, config.max_position_embeddings
+    )
+    return fields | {"attn_scale": 1.0} | attention("gpt_neo", list(config.attention_layers), config.window_size)
+
+
+def _opt(config: PretrainedConfig) -> dict[str, Any]:
+    if config.word_embed_proj_dim != config.hidden_size:
+        raise refuse("opt", f"word_embed_proj_dim={config.word_embed_proj_dim}")
+    # The epsilon is that of torch's own layer norm.
+    return _layer_normed(config, config.activation_function, 1e-5, config.ffn_dim, config.max_position_embeddings)
+
+
+def _bloom(config: PretrainedConfig) -> dict[str, Any]:
+    """A norm after the embedding, and a bias of the scores by distance (alibi) in place of positions."""
+    n_ctx = getattr(config, "seq_length", None) or BLOOM_CONTEXT
+    # Its own GELU is the tanh approximation written out, which TransformerLens calls gelu_fast.
+    fields = _layer_normed(config, "gelu_fast", config.layer_norm_epsilon, None, n_ctx)
+    return fields | {"positional_embedding_type": "alibi", "post_embedding_ln": True}
+
+
+_OWN = {
+    "gpt2": _gpt2,
+    "gpt_neox": _gpt_neox,
+    "gptj": _gptj,
+    "gpt_neo": _gpt_neo,
+    "opt": _opt,
+    "bloom": _bloom,
+    "phi": _phi,
+}

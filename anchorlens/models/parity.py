@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from anchorlens.errors import ParityError
 from anchorlens.models.mapping import text_config
+from anchorlens.models.positions import LAYERED_ROPE
 from anchorlens.models.weights import language_model
 
 # Largest allowed |Δ log-probability|, and largest allowed mean of it. In half precision two exact implementations differ by as
@@ -35,7 +36,7 @@ def parity_tokens(model: PreTrainedModel) -> Int[Tensor, "example pos"]:
     config = text_config(model.config)
     window = getattr(config, "sliding_window", None) or 0
     length = max(LENGTH, window + 8) if window <= LONGEST_WINDOW else LENGTH
-    length = min(length, int(config.max_position_embeddings))
+    length = min(length, int(getattr(config, "max_position_embeddings", length)))
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, int(config.vocab_size), (1, length), generator=generator)
     bos = config.bos_token_id
@@ -46,16 +47,21 @@ def parity_tokens(model: PreTrainedModel) -> Int[Tensor, "example pos"]:
 
 @contextmanager
 def plain_forward(model: PreTrainedModel) -> Iterator[None]:
-    """The model in evaluation mode with eager attention; put back as it was afterwards."""
+    """The model in evaluation mode with eager attention and experts; put back as it was afterwards."""
     training, attention = model.training, model.config._attn_implementation or "eager"
+    experts = getattr(model.config, "_experts_implementation", None) or "eager"
     model.eval()
     if attention != "eager":
         model.set_attn_implementation("eager")
+    if experts != "eager":
+        model.set_experts_implementation("eager")
     try:
         yield
     finally:
         if attention != "eager":
             model.set_attn_implementation(attention)
+        if experts != "eager":
+            model.set_experts_implementation(experts)
         model.train(training)
 
 
@@ -80,9 +86,12 @@ def rotary_tables(model: PreTrainedModel, length: int) -> dict[str, Float[Tensor
         return {}
     positions = torch.arange(length, device=model.device)[None]
     like = torch.zeros(1, device=model.device, dtype=torch.float32)
-    if text_config(model.config).model_type == "gemma3_text":
+    config = text_config(model.config)
+    if config.model_type in LAYERED_ROPE:
         types = {"global": "full_attention", "local": "sliding_attention"}
-        return {ours: rotary(like, positions, theirs)[0][0].cpu() for ours, theirs in types.items()}
+        return {
+            ours: rotary(like, positions, theirs)[0][0].cpu() for ours, theirs in types.items() if theirs in config.layer_types
+        }
     cosines = rotary(like, positions)[0][0].cpu()
     return {"global": cosines, "local": cosines}
 
@@ -98,8 +107,9 @@ def check_rotary(model: HookedTransformer, tables: dict[str, Float[Tensor, "pos 
         if kind not in tables:
             continue
         ours = block.attn.rotary_cos.to(device="cpu", dtype=torch.float32)
-        length = min(len(ours), len(tables[kind]))
-        gap = float((ours[:length] - tables[kind][:length]).abs().max())
+        # gpt-oss's table is half as wide: each angle stands there once, not twice.
+        length, width = min(len(ours), len(tables[kind])), tables[kind].shape[1]
+        gap = float((ours[:length, :width] - tables[kind][:length]).abs().max())
         if not gap < ROTARY_TOLERANCE:
             raise ParityError(
                 f"{name}: rotary positions of layer {index} ({kind}) differ from Hugging Face's by {gap:.2g}. The mapping of its "

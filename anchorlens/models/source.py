@@ -10,16 +10,29 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from anchorlens.errors import InputError, ModelNotFoundError, UnsupportedModelError
 from anchorlens.models.checkpoint import PACKAGED, check_obtainable, packaged_directory
 from anchorlens.models.gguf_audit import check_gguf
-from anchorlens.models.names import nearest_names, registered_name
+from anchorlens.models.names import nearest_names, registered_name, without_huggingface
 
 WANTED = (
     "A model is given as a name (`anchorlens models` lists some), a Hugging Face directory, a .gguf file, a HookedTransformer or "
     "a live Hugging Face model"
 )
+
+_MERGE = "Merge it first: give what model.merge_and_unload() returns, with tokenizer=."
+_BOTH_WAYS = "It reads text in both directions; what is measured here is a causal language model's next token."
+# Models of other kinds, by the name of a class that they inherit from: their packages need not be here.
+_OTHER_MODELS = {
+    "TransformerBridge": "Give al.load_model the name or directory that the bridge was made from.",
+    "PeftModel": f"An adapter stands beside the weights. {_MERGE}",
+    "Pipeline": "Give its model with its tokenizer: al.load_model(pipe.model, tokenizer=pipe.tokenizer).",
+    "HookedEncoder": _BOTH_WAYS,
+    "HookedEncoderDecoder": _BOTH_WAYS,
+    "HookedAudioEncoder": _BOTH_WAYS,
+}
 
 
 @dataclass(frozen=True)
@@ -31,14 +44,12 @@ class Source:
         kind: ``packaged``, ``hub``, ``directory`` or ``gguf``; ``huggingface`` for a live model.
         path: A Hugging Face directory, or a GGUF file.
         revision: Commit or release, if known.
-        registered: TransformerLens's official name, if it registers the model.
     """
 
     name: str
     kind: str
     path: Path
     revision: str | None = None
-    registered: str | None = None
 
 
 @dataclass(frozen=True)
@@ -175,15 +186,33 @@ def check_live(model: object, device: object, dtype: object, revision: object, o
     from anchorlens.models.devices import parse_dtype, pick_device
     from anchorlens.models.mapping import check_supported
 
-    if dtype is not None and dtype != "auto" and parse_dtype(dtype) != model.dtype:
+    wanted = model.dtype if dtype is None or dtype == "auto" else parse_dtype(dtype)
+    if wanted != model.dtype:
         raise InputError(
-            f"A live model keeps its dtype, here {model.dtype}. Convert it first: model.to({parse_dtype(dtype)})."
+            f"A live model keeps its dtype, here {model.dtype}. Load it in the other: from_pretrained(..., dtype={wanted})."
         )
     if any(parameter.is_meta for parameter in model.parameters()):
         raise InputError("Some weights of this live model are not in memory (device 'meta'). Load it without device_map.")
     pick_device(device if device is not None else model.device)
-    named = str(model.config._name_or_path)
-    check_supported(model.config, registered_name(named), Path(named or type(model).__name__).name)
+    check_supported(model.config, live_name(model))
+    if model.get_output_embeddings() is None:
+        raise InputError(
+            f"This {type(model).__name__} predicts no tokens. Load the checkpoint with AutoModelForCausalLM, or give load_model its "
+            "name or directory."
+        )
+    rounded = [buffer.dtype for name, buffer in model.named_buffers() if name.endswith("inv_freq") and buffer.itemsize < 4]
+    if rounded:
+        raise InputError(
+            f"This live model's rotary frequencies were rounded to {rounded[0]} together with its weights, which moves its "
+            f"positions. Load it in that type, from_pretrained(..., dtype={rounded[0]}), which keeps them in float32."
+        )
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise InputError(f"This live model holds an adapter beside its weights. {_MERGE}")
+
+
+def live_name(model: Any) -> str:
+    """What a live Hugging Face model is called: the last part of where it came from, else its class."""
+    return Path(str(model.config._name_or_path) or type(model).__name__).name
 
 
 def no_model(thing: object, wanted: str = WANTED) -> InputError:
@@ -193,6 +222,9 @@ def no_model(thing: object, wanted: str = WANTED) -> InputError:
         cure = ": make a model of it first, for example with from_pretrained."
     elif isinstance(thing, dict):
         cure = ": save the whole model with save_pretrained and give that directory."
+    else:
+        named = [name for kind in type(thing).__mro__ if (name := kind.__name__) in _OTHER_MODELS]
+        cure = f". {_OTHER_MODELS[named[0]]}" if named else cure
     return InputError(f"{wanted}, not {_described(thing)}{cure}")
 
 
@@ -260,7 +292,7 @@ def _local(path: Path, own_tokenizer: bool) -> Source:
     if resolved.is_dir():
         from anchorlens.models.hf import check_directory
 
-        check_directory(resolved, None, resolved.name, own_tokenizer)
+        check_directory(resolved, resolved.name, own_tokenizer)
         return Source(resolved.name, "directory", resolved)
     if resolved.suffix.lower() == ".gguf":
         check_gguf(resolved)
@@ -287,7 +319,7 @@ def _remote(name: str, revision: str | None, token: str | None) -> Found:
         )
     if gguf:
         return _remote_gguf(name, "/".join(parts[:2]), "/".join(parts[2:]), revision, token)
-    if official is not None and _without_huggingface(official):
+    if official is not None and without_huggingface(official):
         raise UnsupportedModelError(
             f"{official!r} has no Hugging Face model to be checked against. Load it with HookedTransformer.from_pretrained and "
             "hand the live model to load_model."
@@ -297,11 +329,11 @@ def _remote(name: str, revision: str | None, token: str | None) -> Found:
     from anchorlens.models.mapping import check_supported
 
     config_file = fetch_config(repo, revision, token)
-    check_supported(load_config(config_file.parent), official, repo)
+    check_supported(load_config(config_file.parent), repo)
 
     def fetch(shown: bool) -> Source:
         directory = fetch_model(repo, revision, token, shown)
-        return Source(name, "hub", directory, _commit(directory / "config.json") or revision, official)
+        return Source(name, "hub", directory, _commit(directory / "config.json") or revision)
 
     return Found("hub", fetch)
 
@@ -319,14 +351,6 @@ def _remote_gguf(name: str, repo: str, filename: str, revision: str | None, toke
         return Source(name, "gguf", path, _commit(path) or revision)
 
     return Found("gguf", fetch)
-
-
-def _without_huggingface(official: str) -> bool:
-    """Models that exist only as TransformerLens's own weights."""
-    from transformer_lens.loading_from_pretrained import NON_HF_HOSTED_MODEL_NAMES
-
-    own = ("NeelNanda/", "ArthurConmy/", "Baidicoot/")
-    return official.startswith(own) or official in NON_HF_HOSTED_MODEL_NAMES
 
 
 def _commit(path: Path) -> str | None:

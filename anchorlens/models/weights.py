@@ -1,7 +1,8 @@
 """Weights of a Hugging Face model become the parameters of a HookedTransformer, unprocessed.
 
 TransformerLens's converters name and reshape the tensors; they leave out biases that only some members of a family have, so
-those are added here. Every parameter must come from the checkpoint: nothing is filled in.
+those are added here, and zeros where a HookedTransformer has a bias and the family has none. Every other parameter must come from
+the checkpoint.
 """
 
 import copy
@@ -9,14 +10,26 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from einops import rearrange
+from einops import EinopsError, rearrange
 from torch import Tensor, nn
 from transformer_lens import HookedTransformer, HookedTransformerConfig
+from transformer_lens.pretrained.weight_conversions.apertus import convert_apertus_weights
+from transformer_lens.pretrained.weight_conversions.bloom import convert_bloom_weights
 from transformer_lens.pretrained.weight_conversions.gemma import convert_gemma_weights
 from transformer_lens.pretrained.weight_conversions.gpt2 import convert_gpt2_weights
+from transformer_lens.pretrained.weight_conversions.gptj import convert_gptj_weights
 from transformer_lens.pretrained.weight_conversions.llama import convert_llama_weights
 from transformer_lens.pretrained.weight_conversions.mistral import convert_mistral_weights
+from transformer_lens.pretrained.weight_conversions.mixtral import convert_mixtral_weights
+from transformer_lens.pretrained.weight_conversions.neo import convert_neo_weights
 from transformer_lens.pretrained.weight_conversions.neox import convert_neox_weights
+from transformer_lens.pretrained.weight_conversions.olmo import convert_olmo_weights
+from transformer_lens.pretrained.weight_conversions.olmo3 import convert_olmo3_weights
+from transformer_lens.pretrained.weight_conversions.olmoe import convert_olmoe_weights
+from transformer_lens.pretrained.weight_conversions.openai import convert_gpt_oss_weights
+from transformer_lens.pretrained.weight_conversions.opt import convert_opt_weights
+from transformer_lens.pretrained.weight_conversions.phi import convert_phi_weights
+from transformer_lens.pretrained.weight_conversions.phi3 import convert_phi3_weights
 from transformer_lens.pretrained.weight_conversions.qwen2 import convert_qwen2_weights
 from transformer_lens.pretrained.weight_conversions.qwen3 import convert_qwen3_weights
 from transformers import PreTrainedModel
@@ -29,11 +42,28 @@ CONVERTERS: dict[str, Callable[[Any, HookedTransformerConfig], dict[str, Tensor]
     "mistral": convert_mistral_weights,
     "qwen2": convert_qwen2_weights,
     "qwen3": convert_qwen3_weights,
+    "mixtral": convert_mixtral_weights,
+    "phi3": convert_phi3_weights,
+    "apertus": convert_apertus_weights,
+    "olmo": convert_olmo_weights,
+    # OLMo 2 has the parts of OLMo 3, whose converter knows grouped queries.
+    "olmo2": convert_olmo3_weights,
+    "olmo3": convert_olmo3_weights,
+    "olmoe": convert_olmoe_weights,
+    "gpt_oss": convert_gpt_oss_weights,
+    "gemma": convert_gemma_weights,
     "gemma2": convert_gemma_weights,
     "gemma3_text": convert_gemma_weights,
     "gpt2": convert_gpt2_weights,
     "gpt_neox": convert_neox_weights,
+    "gptj": convert_gptj_weights,
+    "gpt_neo": convert_neo_weights,
+    "opt": convert_opt_weights,
+    "bloom": convert_bloom_weights,
+    "phi": convert_phi_weights,
 }
+# Their converters take the biases of the attention along, or there can be none.
+_WITH_BIASES = ("gpt2", "gpt_neox", "gptj", "gpt_neo", "opt", "bloom", "phi", "phi3", "gpt_oss", "olmo")
 
 
 def language_model(model: PreTrainedModel) -> Any:
@@ -58,16 +88,33 @@ def hooked_state(model: PreTrainedModel, cfg: HookedTransformerConfig) -> dict[s
 
     Returns:
         Parameter name -> tensor, on the model's device.
+
+    Raises:
+        UnsupportedModelError: Its modules or tensors are not those of its family (quantised or replaced ones, for example).
     """
     kind = text_config(model.config).model_type
     source = copy.copy(cfg)
     source.device = str(model.device)  # the converters make their zero biases there
     base = language_model(model)
     with torch.no_grad():
-        state = _neox_state(model, base, source) if kind == "gpt_neox" else CONVERTERS[kind](model, source)
-        if kind not in ("gpt2", "gpt_neox"):
+        try:
+            state = _neox_state(model, base, source) if kind == "gpt_neox" else CONVERTERS[kind](model, source)
+        except (AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError, EinopsError) as error:
+            raise UnsupportedModelError(
+                f"The weights of this {type(model).__name__} are not laid out as those of its family "
+                f"({type(error).__name__}: {' '.join(str(error).split())}). Load the unchanged checkpoint, without quantisation and "
+                "with its own modules."
+            ) from error
+        if kind not in _WITH_BIASES:
             state |= _attention_biases(base, cfg)
-        state.setdefault("unembed.b_U", torch.zeros(cfg.d_vocab, dtype=cfg.dtype))
+        for name, shape in _absent(kind, cfg).items():
+            state[name] = torch.zeros(shape, dtype=cfg.dtype)
+        for layer in range(cfg.n_layers if kind == "phi3" else 0):
+            # The converter gives RMS norms, which have no bias, one of the vocabulary's size.
+            del state[f"blocks.{layer}.ln1.b"], state[f"blocks.{layer}.ln2.b"]
+        for name in state:
+            if name.endswith(("act_fn.alpha_p", "act_fn.alpha_n")):
+                state[name] = rearrange(state[name], "1 -> ")
         return {name: tensor.detach() for name, tensor in state.items()}
 
 
@@ -88,6 +135,20 @@ def _attention_biases(base: Any, cfg: HookedTransformerConfig) -> dict[str, Tens
         if attention.o_proj.bias is not None:
             biases[prefix + "b_O"] = attention.o_proj.bias
     return biases
+
+
+def _absent(kind: str, cfg: HookedTransformerConfig) -> dict[str, tuple[int, ...]]:
+    """What a HookedTransformer has, the family lacks and its converter leaves out, with its shape: zeros change nothing."""
+    own = {
+        "olmo": dict.fromkeys(("attn.b_Q", "attn.b_K", "attn.b_V"), (cfg.n_heads, cfg.d_head)),
+        "phi3": {"mlp.b_in": (int(cfg.d_mlp or 0),), "mlp.b_out": (cfg.d_model,)},
+    }.get(kind, {})
+    absent = {f"blocks.{layer}.{name}": shape for layer in range(cfg.n_layers) for name, shape in own.items()}
+    if kind in ("gpt2", "bloom"):
+        absent["unembed.b_U"] = (cfg.d_vocab,)
+    if kind == "bloom":
+        absent["pos_embed.W_pos"] = (cfg.n_ctx, cfg.d_model)  # never read: its positions are a bias of the scores
+    return absent
 
 
 def _neox_state(model: PreTrainedModel, base: Any, cfg: HookedTransformerConfig) -> dict[str, Tensor]:
@@ -122,7 +183,9 @@ def install(model: HookedTransformer, state: dict[str, Tensor], adopt: bool) -> 
         UnsupportedModelError: The mapping left a parameter out, or made one too many.
         CheckpointError: A tensor has another shape than the configuration says.
     """
-    wanted = dict(model.named_parameters())
+    wanted, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    for name in state.keys() & buffers.keys():
+        buffers[name].copy_(state.pop(name))
     odd = sorted(set(wanted) ^ set(state))
     if odd:
         raise UnsupportedModelError(f"The mapping does not cover these parameters: {', '.join(odd[:6])}.")

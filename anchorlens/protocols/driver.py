@@ -1,17 +1,20 @@
 """One driver for every protocol: from a model, questions and a specification to a result.
 
-Tokenizer and prompt, shots, the engine, units, progress, memory that runs out, noise floor, oracle cells and the record are done
+Tokenizer and prompt, shots, the engine, units, progress, memory that runs out, checked cells and the record are done
 here, once; what is measured is the protocol's (:mod:`anchorlens.protocols.plug`).
 """
 
 import inspect
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pandas as pd
+import torch
 
-from anchorlens.engine.select import Engine, choose_engine
+from anchorlens.engine.engine import Engine
+from anchorlens.engine.select import choose_engine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import card_of
@@ -19,7 +22,7 @@ from anchorlens.models.load import as_hooked
 from anchorlens.progress import progress
 from anchorlens.protocols.plug import Bench, Plan, SweepProtocol
 from anchorlens.protocols.specification import Specification
-from anchorlens.protocols.trust import noise_floor, oracle_cells, with_checks
+from anchorlens.protocols.trust import Trust
 from anchorlens.questions.datasets import QAData, load_qa
 from anchorlens.questions.prompts import FewShotPrompt, make_prompt
 from anchorlens.questions.tokenised import drop
@@ -47,7 +50,12 @@ def run(protocol: SweepProtocol[Any, Any], model: Any, data: Any, spec: Specific
         EmptySweepError: No row is left; the message counts the reasons.
         CheckError: A cell that was measured again by the oracle came out differently.
     """
-    adapter = Adapter(as_hooked(model))
+    # Tables of indices belong on the CPU, whatever the user's default device is.
+    with torch.device("cpu") if torch.get_default_device().type != "cpu" else nullcontext():
+        return _run(protocol, Adapter(as_hooked(model)), data, spec)
+
+
+def _run(protocol: SweepProtocol[Any, Any], adapter: Adapter, data: Any, spec: Specification) -> SweepResult:
     protocol.fit_to(spec, adapter)
     qa = data if isinstance(data, QAData) else load_qa(data, seed=spec.seed)
     bench = set_up(adapter, qa, spec, asking=protocol.asking(spec))
@@ -67,7 +75,7 @@ def set_up(adapter: Adapter, data: QAData, spec: Specification, *, asking: bool)
             "This HookedTransformer has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model."
         )
     prompt = make_prompt(spec.prompt, data.examples, data.pool, spec.seed)
-    tokenizer = RowTokenizer(hf, prompt, add_bos=spec.add_bos, max_length=adapter.model.cfg.n_ctx, ask=asking)
+    tokenizer = RowTokenizer(hf, prompt, add_bos=spec.add_bos, max_length=adapter.shape.n_ctx, ask=asking)
     shots = prompt.shot_ids if isinstance(prompt, FewShotPrompt) else frozenset()
     examples, pool = (tuple(e for e in rows if e.question_id not in shots) for rows in (data.examples, data.pool))
     used = tuple(drop(e, "used_as_shot") for e in data.examples if e.question_id in shots)
@@ -83,24 +91,27 @@ def _measured(
     with progress(label, plan.work, plan.unit_name, show=spec.progress) as bar:
         ready = protocol.fit(engine, ready, spec, plan, bar.advance)
 
-        def measure(engine: Engine, unit: Any, on_work: Callable[[float], object] = lambda _: None) -> pd.DataFrame:
-            parts = memory.measured(lambda one: protocol.measure(engine, ready, spec, one, on_work), unit)
+        def measure(unit: Any) -> pd.DataFrame:
+            parts = memory.measured(lambda one: protocol.measure(engine, ready, spec, one, bar.advance), unit)
             return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
 
-        frames = [measure(engine, unit, bar.advance) for unit in plan.units]
+        trust = Trust(protocol, ready, spec, engine, plan.cost.pass_bytes)
+        frames: list[pd.DataFrame] = []
+        for unit in plan.units:
+            frames.append(measure(unit))
+            if len(frames) == 1 and not frames[0].empty:
+                bar.enter("checks")
+                trust.first(frames[0], alone=len(plan.units) == 1)
+                bar.enter("")
         samples = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
         if samples.empty:
             raise InputError(protocol.nothing(ready, spec))
-        bar.enter("noise floor")
-        noise = noise_floor(protocol, ready, plan, samples, engine, measure, spec.seed)
-        bar.enter("checks")
-        floor = float(str(noise["floor"]))
-        checks = oracle_cells(protocol, ready, samples, engine, measure, k=spec.check_cells, floor=floor, seed=spec.seed)
-        bar.enter("")
-    return _result(
-        protocol, bench, ready, spec, samples,
-        {"plan": {**plan.cost.to_dict(), "split": memory.splits}, "noise": with_checks(noise, checks), "checks": checks},
-    )  # fmt: skip
+        if len(frames) > 1:
+            bar.enter("checks")
+            trust.rest(pd.concat(frames[1:], ignore_index=True))
+            bar.enter("")
+    how = {"plan": {**plan.cost.to_dict(), "split": memory.splits}, **trust.record()}
+    return _result(protocol, bench, ready, spec, samples, how)
 
 
 def _result(

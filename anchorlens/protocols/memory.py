@@ -6,7 +6,8 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 
-from anchorlens.engine.plan import out_of_memory, warn_of_split
+from anchorlens.engine.cost import out_of_memory
+from anchorlens.notices import warn
 
 
 @runtime_checkable
@@ -56,7 +57,7 @@ class Memory:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         if self.splits == 1:
-            warn_of_split()
+            warn("Memory ran out: batches that do not fit are split and go on. max_memory= plans for less.")
         return [one for part in parts for one in self.measured(measure, part)]  # pyright: ignore[reportArgumentType]
 
 

@@ -2,7 +2,7 @@
 
 A protocol is a specification and ``prepare / plan / measure / curves / contrasts / words``. The driver
 (:mod:`anchorlens.protocols.driver`) does the rest, once for all: tokenizer and prompt, shots, units, progress, memory that runs out,
-noise floor, oracle cells, record.
+checked cells and the noise floor, record.
 """
 
 from abc import ABC, abstractmethod
@@ -12,10 +12,13 @@ from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 
 import pandas as pd
+import torch
 
-from anchorlens.engine.plan import SweepPlan
-from anchorlens.engine.select import Engine
+from anchorlens.engine.engine import Engine
+from anchorlens.engine.interventions import untold
+from anchorlens.engine.reference import Oracle
 from anchorlens.models.adapter import Adapter, SiteLike
+from anchorlens.protocols.costing import SweepPlan
 from anchorlens.protocols.memory import Memory, Unit
 from anchorlens.protocols.specification import Specification
 from anchorlens.questions.datasets import QAData
@@ -74,12 +77,14 @@ class Plan:
         units: They.
         cost: For the user, before anything is measured.
         unit_name: What the progress bar counts.
+        device: Where the model lies.
         before: Work of :meth:`SweepProtocol.fit`.
     """
 
     units: tuple[Any, ...]
     cost: SweepPlan
     unit_name: str
+    device: torch.device
     before: float = 0.0
 
     @property
@@ -90,7 +95,7 @@ class Plan:
     @cached_property
     def memory(self) -> Memory:
         """Splits what does not fit while this is carried out, from :meth:`SweepProtocol.fit` on: one count and one warning."""
-        return Memory(self.cost.adapter.device)
+        return Memory(self.device)
 
 
 SpecT = TypeVar("SpecT", bound=Specification)
@@ -149,16 +154,17 @@ class SweepProtocol(ABC, Generic[SpecT, ReadyT]):
 
     # -- trust ----------------------------------------------------------------------------------------------------------------
     @abstractmethod
-    def rows(self, ready: ReadyT) -> Sequence[Any]:
-        """What the noise floor samples: the smallest things that can be measured alone."""
+    def longest(self, ready: ReadyT) -> int:
+        """Tokens of the longest row that is measured."""
 
     @abstractmethod
-    def alone(self, ready: ReadyT, plan: Plan, row: Any) -> Sequence[Any]:
-        """Units that measure one of :meth:`rows` in other company than the plan did."""
+    def cells(self, ready: ReadyT, samples: Sequence[Mapping[str, Any]]) -> tuple[ReadyT, Any]:
+        """The smallest unit that holds these rows of the samples, and the preparation without what they do not need."""
 
-    @abstractmethod
-    def cell(self, ready: ReadyT, sample: Mapping[str, Any]) -> Any:
-        """The smallest unit that holds this row of the samples."""
+    def measured_again(self, oracle: Oracle, ready: ReadyT, spec: SpecT, samples: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+        """These rows of the samples, and whatever comes with them, measured by the oracle."""
+        fewer, unit = self.cells(ready, samples)
+        return self.measure(oracle, fewer, spec, unit, untold)
 
     # -- record ---------------------------------------------------------------------------------------------------------------
     @abstractmethod

@@ -8,20 +8,11 @@ from typing import Any, TypeVar
 import pandas as pd
 import torch
 
+from anchorlens.engine.engine import Engine
 from anchorlens.engine.interventions import CutBatch
-from anchorlens.engine.plan import (
-    SweepPlan,
-    check_fits,
-    cut_bytes,
-    cut_rows,
-    halves,
-    pass_budget,
-    peak_of,
-    rows_per_batch,
-)
-from anchorlens.engine.select import Engine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
+from anchorlens.protocols.costing import Room, halves
 from anchorlens.protocols.plug import Bench, Plan, Prepared, SweepProtocol
 from anchorlens.protocols.truth_arguments import TruthSpecification
 from anchorlens.questions.example import Dropped
@@ -106,69 +97,11 @@ class _Training:
         return [_Training(tuple(part)) for part in halves(self.rows)] if len(self.rows) > 1 else ()
 
 
-@dataclass(frozen=True)
-class Room:
-    """Memory of a sweep with truth probes: what a pass may take beside what is kept.
-
-    Attributes:
-        engine: What measures.
-        memory: The user's limit in bytes.
-        batch_size: The user's choice of rows in a pass.
-        table: Rows of samples that will be written.
-        kept: Bytes of the states that probes are fitted on.
-    """
-
-    engine: Engine
-    memory: int | None
-    batch_size: int | None
-    table: int
-    kept: int
-
-    @classmethod
-    def of(cls, engine: Engine, ready: PreparedTruth, spec: TruthSpecification, table: int, *, probed: bool = True) -> "Room":
-        """Of a sweep with so many rows of samples."""
-        adapter = engine.adapter
-        kept = 4 * len(ready.truth.rows) * adapter.n_layers * adapter.d_model if probed else 0
-        return cls(engine, spec.max_memory, spec.batch_size, table, kept)
-
-    @property
-    def budget(self) -> int:
-        """Bytes of a pass."""
-        return pass_budget(self.engine.adapter, self.memory, self.table) - self.kept
-
-    def rows(self, width: int) -> int:
-        """Rows of so many tokens in a pass in which nothing is cut."""
-        adapter, chosen = self.engine.adapter, self.batch_size
-        size = rows_per_batch(adapter, width, chosen, max(1, self.budget) if self.memory else None)
-        while self.engine.cone is not None and not chosen and size > 1 and cut_bytes(adapter, size, width, 0) > self.budget:
-            size //= 2
-        return size
-
-    def cut_rows(self, width: int, lanes: int) -> int:
-        """Rows of so many tokens in a pass in which edges are cut, in so many lanes each."""
-        if self.engine.cone is None or self.batch_size:
-            return rows_per_batch(self.engine.adapter, width, self.batch_size, max(1, self.budget) if self.memory else None)
-        return cut_rows(self.engine.adapter, width, lanes, self.budget)
-
-    def cost(self, sizes: Sequence[int], *, rows: int, cells: int, flops: float, most: int) -> SweepPlan:
-        """What the sweep costs.
-
-        Args:
-            sizes: Rows of each batch.
-            rows: Rows that are measured.
-            cells: What is measured of them.
-            flops: Predicted.
-            most: Bytes of the largest pass.
-
-        Raises:
-            InputError: It does not fit into ``max_memory``.
-        """
-        peak = peak_of(most, self.table) + self.kept
-        check_fits(peak, self.memory)
-        engine = self.engine
-        return SweepPlan(
-            engine.name, engine.blocks, engine.reason, tuple(sizes), rows, cells, flops, peak, self.memory, engine.adapter
-        )
+def room_of(engine: Engine, ready: PreparedTruth, spec: TruthSpecification, table: int, *, probed: bool = True) -> Room:
+    """What a pass may take beside a table of so many samples, and beside the states that probes are fitted on."""
+    adapter = engine.adapter
+    kept = 4 * len(ready.truth.rows) * adapter.n_layers * adapter.d_model if probed else 0
+    return Room(engine, spec.max_memory, spec.batch_size, table, kept)
 
 
 def check_layers(spec: TruthSpecification, adapter: Adapter) -> tuple[int, ...]:
@@ -262,6 +195,10 @@ class TruthProtocol(SweepProtocol[SpecT, ReadyT], ABC):
         """See :class:`SweepProtocol`."""
         return ready.probes.get("none"), {name: probes for name, probes in ready.probes.items() if name != "none"}
 
+    def longest(self, ready: ReadyT) -> int:
+        """See :class:`SweepProtocol`."""
+        return max(len(row.ids) for row in ready.truth.rows)
+
     def text_scores(self, ready: ReadyT) -> Mapping[str, float]:
         """See :class:`SweepProtocol`."""
         return ready.pair_scores
@@ -283,6 +220,6 @@ def probe_record(ready: PreparedTruth, spec: TruthSpecification) -> dict[str, ob
 
 
 __all__ = [
-    "PreparedTruth", "Room", "TruthPlan", "TruthProtocol", "by_length", "check_layers", "clean_batch", "fitted_probes",
-    "labelled_rows", "probe_record",
+    "PreparedTruth", "TruthPlan", "TruthProtocol", "by_length", "check_layers", "clean_batch", "fitted_probes", "labelled_rows",
+    "probe_record", "room_of",
 ]  # fmt: skip

@@ -41,6 +41,9 @@ _FILLERS = word_set(
 # "What type of tree": the noun after "of" belongs to the property.
 _KINDS = word_set("type types kind kinds sort sorts form forms style breed species genre brand category")
 
+# Some of a question's words in a row: index of the first, and one past the last.
+Run = tuple[int, int]
+
 
 @dataclass(frozen=True)
 class Parsed:
@@ -66,7 +69,7 @@ class Parsed:
     verbs: tuple[bool, ...]
     content: tuple[bool, ...]
     wh: int | None
-    phrase: tuple[int, int] | None
+    phrase: Run | None
     phrase_kind: str
     quotes: tuple[Span, ...]
     cased: bool
@@ -180,7 +183,7 @@ def find_wh(words: tuple[Word, ...], quotes: tuple[Span, ...]) -> int | None:
     return min(outside, key=lambda i: (_wh_rank(words, i), i), default=None)
 
 
-def _noun_phrase(view: Parsed, first: int, kinds: bool = True) -> tuple[int, int] | None:
+def _noun_phrase(view: Parsed, first: int, kinds: bool = True) -> Run | None:
     """The run of noun-like words from ``first`` on, "and" between two of them and "of X" after a word such as "type" included."""
     words, i = view.words, first
     while i < len(words) and (i == first or not words[i].breaks):
@@ -207,7 +210,7 @@ def _skip(words: tuple[Word, ...], i: int, what: frozenset[str]) -> int:
     return i
 
 
-def _cut_verb(view: Parsed, run: tuple[int, int] | None) -> tuple[int, int] | None:
+def _cut_verb(view: Parsed, run: Run | None) -> Run | None:
     """A run without a last word that must be a verb: "what phrase *indicates* that ...", in "-s" before a determiner."""
     if run is None or run[1] - run[0] < 2 or run[1] >= len(view.words):
         return run
@@ -218,7 +221,7 @@ def _cut_verb(view: Parsed, run: tuple[int, int] | None) -> tuple[int, int] | No
     return run
 
 
-def _phrase_of(view: Parsed, end: int) -> tuple[int, int] | None:
+def _phrase_of(view: Parsed, end: int) -> Run | None:
     """The noun-like run that ends right before the word ``end``."""
     first = end
     while first > 0 and view.content[first - 1] and (first == end or not view.words[first].breaks):
@@ -226,7 +229,7 @@ def _phrase_of(view: Parsed, end: int) -> tuple[int, int] | None:
     return (first, end) if first < end else None
 
 
-def _statement_phrase(view: Parsed) -> tuple[int, int] | None:
+def _statement_phrase(view: Parsed) -> Run | None:
     """What a command or a phrase asks for: "name the *planet*", "*cast* of law & order"."""
     words = view.words
     opening = next((i for i, word in enumerate(words) if word.opens and word.low in IMPERATIVES), None)
@@ -239,7 +242,7 @@ def _statement_phrase(view: Parsed) -> tuple[int, int] | None:
     return run if owner else None
 
 
-def _phrase(view: Parsed) -> tuple[tuple[int, int] | None, str]:
+def _phrase(view: Parsed) -> tuple[Run | None, str]:
     """The noun phrase that is asked for, and how it is asked for."""
     words = view.words
     if view.wh is None:

@@ -15,7 +15,8 @@ from anchorlens.errors import InputError, SpanError, did_you_mean
 from anchorlens.kinds import as_whole, described
 from anchorlens.questions.example import Span
 from anchorlens.questions.parse import parse
-from anchorlens.questions.rules import property_of, rule_spans, subject_of
+from anchorlens.questions.property_rules import property_of
+from anchorlens.questions.rules import rule_spans, subject_of
 from anchorlens.questions.schemas import Record
 from anchorlens.questions.templates import TemplateMatch, match_template
 from anchorlens.questions.words import is_foreign, split_words

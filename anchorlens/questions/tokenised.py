@@ -50,6 +50,7 @@ def check_not_empty(kept: Sequence[object], dropped: Sequence[Dropped], what: st
         reasons = ", ".join(f"{reason} {n}" for reason, n in counts.most_common()) or "the data set is empty"
         cure = {
             "not_known": "The model knows none of these questions: leave known_only off, or take an easier set or another prompt.",
+            "too_long": "The model's context is shorter than these inputs: take shorter questions, or a prompt with fewer shots.",
             "no_donor": "Take more rows (donors come from the whole file), donors='random', or align='last'.",
         }.get(counts.most_common(1)[0][0] if counts else "", "")
         raise EmptySweepError(f"No row is left to measure {what}. Dropped: {reasons}. {cure}".rstrip())

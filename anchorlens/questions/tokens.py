@@ -264,7 +264,9 @@ class TokenBatch:
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad_id: int = 0) -> TokenBatch:
-    """Right-pad id sequences into one batch. What stands in the padding changes no number: the mask hides it, and it comes after.
+    """Right-pad id sequences into one batch, on the CPU whatever torch's default device is.
+
+    What stands in the padding changes no number: the mask hides it, and it comes after.
 
     Raises:
         InputError: There is no row.
@@ -272,12 +274,18 @@ def pad_rows(rows: Sequence[Sequence[int]], pad_id: int = 0) -> TokenBatch:
     if not rows:
         raise InputError("A batch needs at least one row.")
     width = max(len(row) for row in rows)
-    ids = torch.full((len(rows), width), pad_id, dtype=torch.long)
-    mask = torch.zeros((len(rows), width), dtype=torch.bool)
+    ids = torch.full((len(rows), width), pad_id, dtype=torch.long, device="cpu")
+    mask = torch.zeros((len(rows), width), dtype=torch.bool, device="cpu")
     for i, row in enumerate(rows):
-        ids[i, : len(row)] = torch.tensor(row, dtype=torch.long)
+        ids[i, : len(row)] = torch.tensor(row, dtype=torch.long, device="cpu")
         mask[i, : len(row)] = True
     return TokenBatch(ids=ids, mask=mask)
 
 
-__all__ = ["Answer", "PromptText", "RowDropped", "RowTokenizer", "TokenBatch", "TokenRow", "pad_rows"]
+def common_prefix(rows: Sequence[Sequence[int]], longest: int) -> int:
+    """How many tokens all rows begin with, at most ``longest``."""
+    longest = max(0, min((longest, *(len(row) for row in rows)))) if rows else 0
+    return next((n for n in range(longest) if any(row[n] != rows[0][n] for row in rows)), longest)
+
+
+__all__ = ["Answer", "PromptText", "RowDropped", "RowTokenizer", "TokenBatch", "TokenRow", "common_prefix", "pad_rows"]

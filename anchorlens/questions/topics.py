@@ -7,7 +7,7 @@ country").
 """
 
 from anchorlens.questions.example import Span
-from anchorlens.questions.parse import Parsed
+from anchorlens.questions.parse import Parsed, Run
 from anchorlens.questions.words import (
     AUX,
     BASE_VERBS,
@@ -22,8 +22,6 @@ from anchorlens.questions.words import (
     is_year,
     word_set,
 )
-
-Run = tuple[int, int]
 
 # Words that announce a title or a mention.
 CUES = word_set(

@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from torch import Tensor
 
@@ -13,6 +13,8 @@ from anchorlens.questions.example import Dropped
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.runs.schema import EXAMPLE_COLUMNS, P
 from anchorlens.statistics.delta import delta_p
+
+Array = npt.NDArray[np.float64]
 
 
 def samples_frame(
@@ -45,7 +47,7 @@ def samples_frame(
         columns: dict[str, object] = {
             **names, "anchor": own["anchor"], "layer": np.repeat(np.asarray(layers), n_rows), "control": own["control"],
             "quantity": P, "value_before": pair[0], "value_after": pair[1],
-            "delta_p": 100.0 * (pair[1] - pair[0]) if kind == "probability" else delta_p(*pair, event, kind),
+            "delta_p": delta_of(kind, *pair, event),
             "logp_before": clean["log_p"], "logp_after": _double(after.log_p).ravel(),
             "logit_diff_before": clean["logit_diff"], "logit_diff_after": _double(after.logit_diff).ravel(),
             "trivial": np.asarray(own["trivial"]).ravel(),
@@ -55,7 +57,12 @@ def samples_frame(
     return pd.concat(frames, ignore_index=True)
 
 
-def _double(values: Tensor) -> "np.ndarray[Any, np.dtype[np.float64]]":
+def delta_of(kind: str, before: Array, after: Array, event: Array) -> Array:
+    """ΔP of a kind, see :func:`samples_frame`, in percentage points."""
+    return 100.0 * (after - before) if kind == "probability" else delta_p(before, after, event, kind)
+
+
+def _double(values: Tensor) -> Array:
     return values.double().numpy()
 
 
@@ -113,4 +120,4 @@ def examples_frame(
     return frame
 
 
-__all__ = ["examples_frame", "samples_frame"]
+__all__ = ["delta_of", "examples_frame", "samples_frame"]

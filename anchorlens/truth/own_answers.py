@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
-from anchorlens.engine.generate import answer_line, exact_answer, greedy, is_right, is_thinking_tag, unfinished_thinking
+from anchorlens.engine.generate import greedy
 from anchorlens.models.adapter import Adapter
 from anchorlens.notices import warn
 from anchorlens.progress import progress as counted
+from anchorlens.questions.answer_text import answer_line, exact_answer, is_right, is_thinking_tag, unfinished_thinking
 from anchorlens.questions.example import Dropped, Example, Span
 from anchorlens.questions.prompts import rendered
 from anchorlens.questions.tokenised import Rows, drop
@@ -51,15 +52,21 @@ def answered_rows(
     The answer is generated greedily, the exact answer is found in it by one rule that does not look at the gold answer, and only
     then is the whole line that it stands in compared. The input holds what the model itself wrote, a reasoning model's thinking
     included, up to the end of the exact answer. A row whose thinking does not end within ``max_new_tokens`` is dropped as
-    ``unfinished_thinking``.
+    ``unfinished_thinking``, and one whose answer the model's context cuts off as ``too_long``: how long the question is must not
+    decide whether its answer is right.
     """
     texts = generate_answers(
         adapter, examples, tokenizer, max_new_tokens=max_new_tokens, batch_size=batch_size, progress=progress
     )
     opened = _opens_thinking(tokenizer, examples)
+    finished, n_ctx = _ending(tokenizer, examples), adapter.shape.n_ctx
     rows: list[TokenRow] = []
     dropped: list[Dropped] = []
     for example, (ids, text) in zip(examples, texts, strict=True):
+        prompt = len(tokenizer.prompt_ids(example.question))
+        if prompt + len(ids) >= n_ctx and len(ids) < max_new_tokens and not finished(ids):
+            dropped.append(drop(example, "too_long", f"{prompt} tokens before the answer, the model takes {n_ctx}"))
+            continue
         exact = exact_answer(text, opened=opened)
         line = answer_line(text, opened=opened)
         if exact is None or line is None:
@@ -93,23 +100,11 @@ def generate_answers(
     batch_size: int | None = None,
     progress: bool = False,
 ) -> list[tuple[list[int], str]]:
-    """Token ids and text of the greedy answer to each question, up to the end of the line that it stands in."""
-    hf = tokenizer.tokenizer
+    """Token ids and text of the greedy answer to each question, up to the end of the line that it stands in.
+
+    Cut off where the model's context ends; nothing where it leaves no room.
+    """
     prompts = [tokenizer.prompt_ids(example.question) for example in examples]
-    eos, unseen, opened = _end_tokens(tokenizer), _unseen_tokens(tokenizer), _opens_thinking(tokenizer, examples)
-
-    def decode(ids: list[int]) -> str:
-        text = hf.decode([i for i in ids if i not in unseen], clean_up_tokenization_spaces=False)
-        assert isinstance(text, str)
-        return text
-
-    def finished(ids: list[int]) -> bool:
-        if ids[-1] in eos:
-            return True
-        text = decode(ids)
-        line = answer_line(text, opened=opened)
-        return line is not None and "\n" in text[line.end :]
-
     if not prompts:
         return []
     with counted("answers", len(prompts), "question", show=progress) as bar:
@@ -118,10 +113,37 @@ def generate_answers(
             prompts,
             max_new_tokens=max_new_tokens,
             batch_size=batch_size,
-            stop=finished,
+            stop=_ending(tokenizer, examples),
             on_batch=bar.advance,
         )
+    decode = _decoder(tokenizer)
     return [(ids, decode(ids)) for ids in out]
+
+
+def _decoder(tokenizer: RowTokenizer) -> Callable[[list[int]], str]:
+    """What generated tokens say."""
+    unseen = _unseen_tokens(tokenizer)
+
+    def decode(ids: list[int]) -> str:
+        text = tokenizer.tokenizer.decode([i for i in ids if i not in unseen], clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        return text
+
+    return decode
+
+
+def _ending(tokenizer: RowTokenizer, examples: Sequence[Example]) -> Callable[[list[int]], bool]:
+    """Whether generated tokens end an answer: at a token that ends it, or behind the line that it stands in."""
+    decode, eos, opened = _decoder(tokenizer), _end_tokens(tokenizer), _opens_thinking(tokenizer, examples)
+
+    def finished(ids: list[int]) -> bool:
+        if not ids or ids[-1] in eos:
+            return bool(ids)
+        text = decode(ids)
+        line = answer_line(text, opened=opened)
+        return line is not None and "\n" in text[line.end :]
+
+    return finished
 
 
 def _opens_thinking(tokenizer: RowTokenizer, examples: Sequence[Example]) -> bool:

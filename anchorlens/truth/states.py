@@ -7,7 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anchorlens.engine.interventions import Slots
-from anchorlens.engine.knockout import AttentionKnockout, read_states
+from anchorlens.engine.knockout import AttentionKnockout
+from anchorlens.engine.reference import read_states
 from anchorlens.models.adapter import Adapter
 from anchorlens.questions.tokens import TokenRow, pad_rows
 

@@ -9,16 +9,20 @@ from typing import Any
 
 from peers.environments import ROOT, Environment, clean_environment, peer_environment, project_environment
 
-OWN = ("cone", "oracle")
-ENGINES = (*OWN, "transformer_lens", "hf", "nnsight", "pyvene")
 NAMES = {
-    "cone": "anchorlens",
+    "sweep": "anchorlens swap_sweep",
+    "cone": "anchorlens, engine alone",
+    "careful": "TransformerLens, careful",
+    "batched": "the same, in one batch",
+    "transformer_lens": "generic_activation_patch",
     "oracle": "anchorlens, oracle",
-    "transformer_lens": "TransformerLens",
     "hf": "Hugging Face hooks",
     "nnsight": "nnsight",
     "pyvene": "pyvene",
 }
+ENGINES = tuple(NAMES)
+MAIN = ENGINES[:5]
+"""Those that take part in every case."""
 _SCRIPT = Path(__file__).with_name("worker.py")
 
 
@@ -59,7 +63,7 @@ class Worker:
         self.versions: dict[str, str] = self._answer()["versions"]
 
     def measure(self, job: Path) -> dict[str, Any]:
-        """Seconds, P and memory of one sweep.
+        """Seconds, P and memory of one sweep, as the worker says them.
 
         Raises:
             WorkerError: It died on the way.

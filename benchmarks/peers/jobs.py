@@ -1,46 +1,141 @@
-"""The cells that are compared: made once with anchorlens, written as plain positions and token ids, given to every engine."""
+"""The cells that are compared: those of a sweep with its defaults, from its own plan, as positions and token ids."""
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import anchorlens as al
 from anchorlens.models.checkpoint import DEMO, packaged_directory
-from anchorlens.protocols.swap.pairing import Pair, PairMaker
-from anchorlens.questions.donors import DonorPicker
-from anchorlens.questions.prompts import FewShotPrompt, make_prompt
-from anchorlens.questions.tokenised import make_rows
-from anchorlens.questions.tokens import RowTokenizer
 
-ANCHORS = ("question", "answer_site")
-PROMPTS = ("qa", "fewshot(5)")
-SIZES = (1, 16)
-ANCHOR_SETS = {"question": ("question",), "answer_site": ("answer_site",), "both": ANCHORS}
+ANCHOR_SETS = {"question": ("question",), "answer_site": ("answer_site",), "both": ("question", "answer_site")}
 DATA = "popqa-sample"
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the benchmark.
+    """One table of the benchmark.
 
     Attributes:
         prompt: As :func:`anchorlens.swap_sweep` takes it.
         anchors: A key of :data:`ANCHOR_SETS`.
-        examples: Number of examples, each with one donor.
+        questions: How many are measured.
+        donors: ``n_donors``; every other argument is left at its default.
+        everyone: Whether the engines that are only there for completeness take part, too.
     """
 
     prompt: str
     anchors: str
-    examples: int
+    questions: int
+    donors: int = 1
+    everyone: bool = False
 
     @property
     def name(self) -> str:
-        """``qa/both/16``."""
-        return f"{self.prompt}/{self.anchors}/{self.examples}"
+        """``qa/both/16/1``."""
+        return f"{self.prompt}/{self.anchors}/{self.questions}/{self.donors}"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Of :func:`anchorlens.swap_sweep`."""
+        return {"prompt": self.prompt, "anchors": list(ANCHOR_SETS[self.anchors]), "n_donors": self.donors}
 
 
-CASES = tuple(Case(prompt, anchors, size) for prompt in PROMPTS for anchors in ANCHOR_SETS for size in SIZES)
+CASES = (
+    Case("qa", "both", 1, everyone=True),
+    Case("qa", "question", 16),
+    Case("qa", "answer_site", 16),
+    Case("qa", "both", 4, donors=4),
+    Case("fewshot(5)", "both", 1, everyone=True),
+    Case("fewshot(5)", "both", 4),
+)
+QUICK = (Case("qa", "question", 4), Case("fewshot(5)", "both", 1))
+
+
+class _PlanReached(Exception):  # noqa: N818 - no error
+    """Ends a sweep where it has its plan."""
+
+
+def plan_of(model: Any, data: al.QAData, **arguments: Any) -> Any:
+    """The plan that a sweep follows; nothing is measured."""
+
+    def stop(plan: Any) -> None:
+        raise _PlanReached(plan)
+
+    try:
+        al.swap_sweep(model, data, on_plan=stop, progress=False, **arguments)
+    except _PlanReached as planned:
+        return planned.args[0]
+    raise AssertionError("on_plan was not called")
+
+
+def some_questions(model: Any, data: al.QAData, n: int, **arguments: Any) -> al.QAData:
+    """So many questions that such a sweep can measure, from all over the file; the others stay as donors and shots.
+
+    Raises:
+        SystemExit: There are not so many.
+    """
+
+    def able(among: al.QAData) -> list[str]:
+        found = {pair.base.example.example_id for pair in pairs_of(plan_of(model, among, **arguments))}
+        return [example.example_id for example in among.examples if example.example_id in found]
+
+    def only(ids: Sequence[str]) -> al.QAData:
+        return replace(data, examples=tuple(example for example in data.examples if example.example_id in ids))
+
+    ids = able(data)
+    # Neighbours in the file may be one kind of question; what is left out of the first choice comes after it.
+    step = max(1, len(ids) // n)
+    ids = [one for first in range(step) for one in ids[first::step]]
+    # Other shots are drawn where other questions are measured, and a shot is nobody's donor: a question can drop out.
+    for taken in range(n, len(ids) + 1):
+        chosen = able(only(ids[:taken]))
+        if len(chosen) >= n and len(able(only(chosen[:n]))) == n:
+            return only(chosen[:n])
+    raise SystemExit(f"{data.name} has {len(ids)} questions that can be measured, {n} are needed.")
+
+
+def pairs_of(plan: Any) -> list[Any]:
+    """Every row and donor of a plan, in the order in which they are measured."""
+    # One that is measured at a few layers at a time stands in several batches.
+    return list({id(pair): pair for batch in plan.batches for pair in batch.pairs}.values())
+
+
+def write_jobs(model: Any, cases: Sequence[Case], folder: Path, dataset: str = DATA, seed: int = 0) -> dict[str, Path]:
+    """One job file (:mod:`protocol`) for each case.
+
+    Args:
+        model: What is measured.
+        cases: What of it.
+        folder: Where the files go.
+        dataset: An embedded sample.
+        seed: Of the sample.
+
+    Returns:
+        Case name -> file.
+    """
+    data = al.load_qa(dataset, seed=seed)
+    files: dict[str, Path] = {}
+    for case in cases:
+        some = some_questions(model, data, case.questions, **case.arguments)
+        pairs = pairs_of(plan_of(model, some, **case.arguments))
+        rows = [_row(pair) for pair in pairs]
+        ids = [example.example_id for example in some.examples]
+        job = {
+            "layers": list(range(model.cfg.n_layers)),
+            "places": list(dict.fromkeys(place for row in rows for place in row["target"])),
+            "rows": rows,
+            "sweep": {"dataset": dataset, "seed": seed, "examples": ids, "arguments": case.arguments},
+        }
+        files[case.name] = folder / f"{case.name.replace('/', '-')}.json"
+        files[case.name].write_text(json.dumps(job))
+    return files
+
+
+def cells_of(job: dict[str, Any]) -> int:
+    """How many P a job asks for, those before any change left out."""
+    return len(job["layers"]) * sum(len(row["target"]) for row in job["rows"])
 
 
 def model_directory() -> Path:
@@ -48,65 +143,26 @@ def model_directory() -> Path:
     return packaged_directory(DEMO)
 
 
-def model_config() -> dict[str, int]:
-    """Its ``config.json``."""
-    return json.loads((model_directory() / "config.json").read_text())
-
-
-def write_jobs(cases: Sequence[Case], folder: Path, seed: int = 0) -> dict[str, Path]:
-    """One job file for each case.
-
-    All anchors of a prompt are measured on the same examples: donors are picked that can be paired at every anchor.
-
-    Returns:
-        Case name -> file.
-    """
-    from transformers import AutoTokenizer
-
-    directory, config = model_directory(), model_config()
-    tokenizer = AutoTokenizer.from_pretrained(directory)
-    data = al.load_qa(DATA, seed=seed)
-    files: dict[str, Path] = {}
-    for prompt in dict.fromkeys(case.prompt for case in cases):
-        most = max(*SIZES, *(case.examples for case in cases))
-        pairs = _pairs(tokenizer, data, prompt, seed, most)
-        for case in (case for case in cases if case.prompt == prompt):
-            job = {
-                "model_dir": str(directory),
-                "layers": list(range(config["num_hidden_layers"])),
-                "anchors": list(ANCHOR_SETS[case.anchors]),
-                "rows": [_row(pair, ANCHOR_SETS[case.anchors]) for pair in pairs[: case.examples]],
-            }
-            files[case.name] = folder / f"{case.name.replace('/', '-')}.json"
-            files[case.name].write_text(json.dumps(job))
-    return files
-
-
-def _pairs(tokenizer: object, data: al.QAData, prompt: str, seed: int, most: int) -> tuple[Pair, ...]:
-    made = make_prompt(prompt, data.examples, data.pool, seed)
-    rows_of = RowTokenizer(tokenizer, made)
-    shots = made.shot_ids if isinstance(made, FewShotPrompt) else frozenset()
-    pool = make_rows((e for e in data.pool if e.question_id not in shots), rows_of).rows
-    rows = make_rows((e for e in data.examples if e.question_id not in shots), rows_of).rows
-    picker = DonorPicker(pool, "same_relation", ANCHORS, "equal", 1, seed)
-    maker = PairMaker(anchors=ANCHORS, direction="noising", align="equal", null_donors=0, seed=seed, tokenizer=rows_of)
-    pairs = maker.with_donors(rows, picker).pairs
-    if len(pairs) < most:
-        raise SystemExit(f"{data.name} gives {len(pairs)} rows with a donor, {most} are needed.")
-    # The file is sorted by relation: neighbours would be one kind of question with prompts of one length.
-    return pairs[:: len(pairs) // most]
-
-
-def _row(pair: Pair, anchors: Sequence[str]) -> dict[str, object]:
+def _row(pair: Any) -> dict[str, Any]:
     """Both inputs end at the last position that matters: nobody has to compute tokens that no number depends on."""
-    assert pair.source is not None
-    places = {place.anchor: place for place in pair.placements if place.anchor in anchors}
+    places = {
+        place.anchor if place.control == "none" else f"{place.anchor}:{place.control}": place for place in pair.placements
+    }
+    places = {name: place for name, place in places.items() if place.target}  # a null that found no position changes nothing
     answer = pair.base.positions["answer"][0]
     return {
         "ids": list(pair.target.ids[:answer]),
         "donor_ids": list(pair.source.ids[: 1 + max(p for place in places.values() for p in place.source)]),
-        "target": {anchor: list(place.target) for anchor, place in places.items()},
-        "source": {anchor: list(place.source) for anchor, place in places.items()},
+        "target": {name: list(place.target) for name, place in places.items()},
+        "source": {name: list(place.source) for name, place in places.items()},
         "read": answer - 1,
         "token": pair.base.ids[answer],
+        "example": pair.base.row_id,
+        "donor": pair.donor_id,
     }
+
+
+__all__ = [
+    "ANCHOR_SETS", "CASES", "DATA", "QUICK", "Case", "cells_of", "model_directory", "pairs_of", "plan_of", "some_questions",
+    "write_jobs",
+]  # fmt: skip

@@ -1,13 +1,14 @@
-"""anchorlens on a job: the same function for the oracle and for the cone, with the engine as the only difference."""
+"""anchorlens on a job: the public sweep with its defaults, and an engine alone."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from protocol import Job, Sweep
 
-from anchorlens import load_model
+import anchorlens as al
 from anchorlens.engine.readouts import AnswerReader, ReadPlan, first_token
 from anchorlens.engine.select import choose_engine
 from anchorlens.models.adapter import Adapter
@@ -21,24 +22,56 @@ LIBRARIES = ("torch", "anchorlens", "transformer-lens", "transformers")
 
 def load(directory: Path) -> Adapter:  # noqa: ARG001 - the packaged model knows where it lies
     """The packaged model."""
-    return Adapter(load_model("smollm2-135m-instruct", device="cpu"))
+    return Adapter(al.load_model("smollm2-135m-instruct", device="cpu"))
 
 
-def sweep_job(adapter: Adapter, job: Job, engine: str) -> Sweep:
-    """All cells of a job, in the batches that a sweep of the package would take.
+def default_sweep(model: Any, job: Job) -> Sweep:
+    """``anchorlens.swap_sweep`` as users call it: rows, donors, nulls, trial, checks and the frame of results."""
+    asked = job["sweep"]
+    questions = _questions(asked["dataset"], asked["seed"], tuple(asked["examples"]))
+    found = al.swap_sweep(model, questions, layers=job["layers"], progress=False, **asked["arguments"])
+    cells = found.samples()
+    names = cells["anchor"].where(cells["control"] == "none", cells["anchor"] + ":" + cells["control"])
+    keys = zip(cells["example_id"], cells["donor_id"], names, cells["layer"], strict=True)
+    after = dict(zip(keys, cells["value_after"], strict=True))
+    before = dict(zip(cells["example_id"], cells["value_before"], strict=True))
+    rows = job["rows"]
+    return Sweep(
+        [before[row["example"]] for row in rows],
+        {
+            place: [
+                [after[row["example"], row["donor"], place, k] for row in rows if place in row["target"]]
+                for k in job["layers"]
+            ]
+            for place in job["places"]
+        },
+    )
+
+
+@lru_cache
+def _questions(dataset: str, seed: int, examples: tuple[str, ...]) -> al.QAData:
+    """Read once: reading a file is no part of a sweep."""
+    from dataclasses import replace
+
+    data = al.load_qa(dataset, seed=seed)
+    return replace(data, examples=tuple(example for example in data.examples if example.example_id in examples))
+
+
+def engine_alone(adapter: Adapter, job: Job, name: str) -> Sweep:
+    """All cells of a job in the batches that a sweep takes: no rows to make, no checks, no frame.
 
     Args:
         adapter: The model.
         job: See :mod:`protocol`.
-        engine: ``cone`` or ``reference``.
+        name: The engine, ``cone`` or ``reference``.
     """
-    pairs = [_pair(row, job["anchors"], str(i)) for i, row in enumerate(job["rows"])]
+    pairs = [_pair(row, job["places"], str(i)) for i, row in enumerate(job["rows"])]
     reads = {pair.base.row_id: row for pair, row in zip(pairs, job["rows"], strict=True)}
-    chosen = choose_engine(adapter, engine, pairs[0].target.ids)
+    engine = choose_engine(adapter, name, pairs[0].target.ids)
     layers = tuple(job["layers"])
-    plan = plan_swaps(chosen, pairs, _reader(pairs, reads), layers, window=1, batch_size=None, max_memory=None)
-    place = {layer: at for at, layer in enumerate(layers)}
-    out = Sweep([0.0] * len(pairs), {anchor: [[0.0] * len(pairs) for _ in layers] for anchor in job["anchors"]})
+    plan = plan_swaps(engine, pairs, _reader(pairs, reads), layers, window=1, batch_size=None, max_memory=None, checks=0)
+    before = [0.0] * len(pairs)
+    after: dict[tuple[int, str, int], float] = {}
     for batch in plan.batches:
         made = build_batch(
             adapter,
@@ -48,21 +81,38 @@ def sweep_job(adapter: Adapter, job: Job, engine: str) -> Sweep:
             statistics=None,
             make_reader=lambda some: _reader(some, reads),
         )
-        before, after = chosen.run_swaps(made, site="resid_pre", layers=batch.layers, window=1)
-        for at, pair in enumerate(batch.pairs):
-            i = int(pair.base.row_id)
-            out.p_before[i] = float(before.p[at])
-            for anchor, metrics in zip(job["anchors"], after, strict=True):
-                for layer, value in zip(batch.layers, metrics.p[:, at].tolist(), strict=True):
-                    out.p[anchor][place[layer]][i] = value
-    return out
+        clean, changed = engine.run_swaps(made, site="resid_pre", layers=batch.layers, window=1)
+        numbers = [int(pair.base.row_id) for pair in batch.pairs]
+        for i, p in zip(numbers, clean.p.tolist(), strict=True):
+            before[i] = p
+        for place, metrics in zip(batch.pairs[0].placements, changed, strict=True):
+            for layer, values in zip(batch.layers, metrics.p.tolist(), strict=True):
+                after |= {(i, _name(place), layer): p for i, p in zip(numbers, values, strict=True)}
+    rows = list(enumerate(job["rows"]))
+    return Sweep(
+        before,
+        {
+            place: [[after[i, place, layer] for i, row in rows if place in row["target"]] for layer in layers]
+            for place in job["places"]
+        },
+    )
 
 
-def _pair(row: dict[str, Any], anchors: Sequence[str], name: str) -> Pair:
+def _name(place: Placement) -> str:
+    return place.anchor if place.control == "none" else f"{place.anchor}:{place.control}"
+
+
+def _pair(row: dict[str, Any], places: Sequence[str], name: str) -> Pair:
     """A job's row as the pairs that a sweep makes of questions."""
     base, donor = (_token_row(name, ids) for ids in (row["ids"], row["donor_ids"]))
-    places = tuple(Placement(a, "none", tuple(row["target"][a]), tuple(row["source"][a])) for a in anchors)
-    return Pair(base, base, donor, donor, name, places)
+    has_null = any(":" in place for place in row["target"])
+    made: list[Placement] = []
+    for place in places:
+        anchor, _, control = place.partition(":")
+        if not control or has_null:  # all rows of a batch have the same placements, if need be without a position
+            where = (tuple(row[side].get(place, ())) for side in ("target", "source"))
+            made.append(Placement(anchor, control or "none", *where))
+    return Pair(base, base, donor, donor, name, tuple(made))
 
 
 def _token_row(name: str, ids: Sequence[int]) -> TokenRow:
@@ -81,3 +131,6 @@ def _reader(pairs: Sequence[Pair], reads: dict[str, dict[str, Any]]) -> AnswerRe
         n_examples=len(rows),
     )
     return AnswerReader(plan, first_token)
+
+
+__all__ = ["LIBRARIES", "default_sweep", "engine_alone", "load"]

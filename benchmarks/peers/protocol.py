@@ -1,17 +1,19 @@
 """How the driver and a worker process talk: one JSON line for a job, one JSON line for what it gave and cost.
 
-A job file holds what every engine is given, and nothing that only one of them could use:
+A job file holds the cells, and what makes anchorlens's own sweep measure just these:
 
-    {"model_dir": ..., "layers": [0, 1, ...], "anchors": ["question"],
-     "rows": [{"ids": [...], "donor_ids": [...], "target": {"question": [...]}, "source": {"question": [...]},
-               "read": position, "token": id}]}
+    {"layers": [0, 1, ...], "places": ["question", "question:null", ...],
+     "rows": [{"ids": [...], "donor_ids": [...], "read": position, "token": id,
+               "target": {"question": [...], ...}, "source": {"question": [...], ...}, "example": ..., "donor": ...}],
+     "sweep": {"dataset": ..., "examples": [...], "arguments": {...}}}
 
-For each row, anchor and layer: the stream that enters the block at ``target`` positions of ``ids`` is replaced by that of a plain
-run of ``donor_ids`` at ``source`` positions, slot by slot, and P of ``token`` is read at position ``read``. Rows are ragged.
+For each place, each row that has it and each layer: the stream that enters the block at ``target`` positions of ``ids`` is
+replaced by that of a plain run of ``donor_ids`` at ``source`` positions, slot by slot, and P of ``token`` is read at position
+``read``. Rows are ragged. A place is an anchor, or its null (``question:null``), which not every row has.
 
-The answer: ``seconds``, ``p_before`` [row], ``p`` {anchor: [layer][row]}, ``peak_mib``. The time holds everything that a sweep needs
-once the model is in memory, clean runs of bases and donors too. Nothing heavy is imported here: this file runs in the environment
-of every peer.
+The answer: ``seconds`` of the clock, ``cpu_seconds`` of all threads, ``p_before`` [row], ``p`` {place: [layer][row that has it]},
+``peak_mib``. The time holds everything that a sweep needs once model and questions are in memory, clean runs of bases and donors
+too. Nothing heavy is imported here: this file runs in the environment of every peer.
 """
 
 import contextlib
@@ -41,7 +43,7 @@ class Sweep:
 
     Attributes:
         p_before: P of the clean run, [row].
-        p: Anchor -> P of the changed runs, [layer][row].
+        p: Place -> P of the changed runs, [layer][row that has the place].
     """
 
     p_before: list[float]
@@ -80,11 +82,13 @@ def serve(engine: Engine, directory: Path, answers: TextIO) -> None:
 def _measure(sweep: Callable[[], Sweep], imported: int | None) -> dict[str, object]:
     _hand_back_memory()
     with PeakMemory() as memory:
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), time.process_time()
         out = sweep()
-        seconds = time.perf_counter() - started
-    whole = memory.highest_above(imported)
-    return {"seconds": seconds, "p_before": out.p_before, "p": out.p, "peak_mib": memory.peak_mib, "with_model_mib": whole}
+        cpu_seconds, seconds = time.process_time() - cpu, time.perf_counter() - started
+    return {
+        "seconds": seconds, "cpu_seconds": cpu_seconds, "p_before": out.p_before, "p": out.p, "peak_mib": memory.peak_mib,
+        "with_model_mib": memory.highest_above(imported),
+    }  # fmt: skip
 
 
 def private_stdout() -> TextIO:

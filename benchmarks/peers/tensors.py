@@ -1,5 +1,6 @@
 """Ragged rows as tensors, for workers that pass all rows of a job at once. Needs torch and nothing else."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,29 +44,55 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Cells:
-    """Where one anchor's streams come from and go to, all rows in one list.
+class Part:
+    """The rows of a job that have a place, and the slots that are changed there, all rows in one list.
+
+    Of several places a row stands here once for each.
 
     Attributes:
-        row: [slot].
+        sizes: Rows of each place.
+        rows: Which rows of the job they are, [row].
+        ids: Their tokens, [row pos].
+        row: 0 .. n-1, [row].
+        read: Position that is read, [row].
+        token: Token whose P is read, [row].
+        slot_row: Row of each slot among these, [slot].
+        donor_row: The same among all rows of the job, [slot].
         target: Position in the base, [slot].
         source: Position in the donor, [slot].
     """
 
+    sizes: tuple[int, ...]
+    rows: Tensor
+    ids: Tensor
     row: Tensor
+    read: Tensor
+    token: Tensor
+    slot_row: Tensor
+    donor_row: Tensor
     target: Tensor
     source: Tensor
 
     @classmethod
-    def of(cls, job: Job, anchor: str, device: "torch.device | str | None" = "cpu") -> "Cells":
-        """The slots of one anchor."""
+    def of(cls, job: Job, places: Sequence[str], rows: Rows) -> "Part":
+        """What some places change."""
+        found = [[i for i, row in enumerate(job["rows"]) if place in row["target"]] for place in places]
+        one_by_one = [(i, place) for place, numbers in zip(places, found, strict=True) for i in numbers]
         slots = [
-            (i, target, source)
-            for i, row in enumerate(job["rows"])
-            for target, source in zip(row["target"][anchor], row["source"][anchor], strict=True)
+            (at, i, target, source)
+            for at, (i, place) in enumerate(one_by_one)
+            for target, source in zip(job["rows"][i]["target"][place], job["rows"][i]["source"][place], strict=True)
         ]
-        row, target, source = torch.tensor(slots, device=device).T
-        return cls(row, target, source)
+        there = torch.tensor([i for i, _ in one_by_one], device=rows.ids.device)
+        own = torch.arange(len(there), device=rows.ids.device)
+        columns = torch.tensor(slots, device=rows.ids.device).T
+        sizes = tuple(len(numbers) for numbers in found)
+        return cls(sizes, there, rows.ids[there], own, rows.read[there], rows.token[there], *columns)
+
+    def by_place(self, values: Sequence[float]) -> list[list[float]]:
+        """Values of all rows, those of each place apart."""
+        left = iter(values)
+        return [[next(left) for _ in range(size)] for size in self.sizes]
 
 
 def padded(rows: list[list[int]]) -> Tensor:

@@ -1,13 +1,13 @@
-"""anchorlens, engine ``cone``."""
+"""anchorlens, engine ``cone`` alone."""
 
-from ours import LIBRARIES, load, sweep_job
+from ours import LIBRARIES, engine_alone, load
 from protocol import Job, Sweep
 
 from anchorlens.models.adapter import Adapter
 
 
 def run(model: Adapter, job: Job) -> Sweep:
-    return sweep_job(model, job, "cone")
+    return engine_alone(model, job, "cone")
 
 
 __all__ = ["LIBRARIES", "load", "run"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from protocol import Job, Sweep
-from tensors import Cells, Rows, load_hf, probability
+from tensors import Part, Rows, load_hf, probability
 from torch import Tensor
 
 LIBRARIES = ("torch", "transformers")
@@ -25,9 +25,9 @@ def run(model: Any, job: Job) -> Sweep:
     blocks = model.model.layers
     streams: dict[int, Tensor] = {}
 
-    def read() -> list[float]:
-        states = model.model(input_ids=rows.ids, use_cache=False).last_hidden_state
-        return probability(model.lm_head(states[rows.row, rows.read]), rows.token)
+    def read(part: Rows | Part) -> list[float]:
+        states = model.model(input_ids=part.ids, use_cache=False).last_hidden_state
+        return probability(model.lm_head(states[part.row, part.read]), part.token)
 
     def keep(layer: int) -> Callable[[Any, tuple[Tensor, ...]], None]:
         def hook(_: Any, args: tuple[Tensor, ...]) -> None:
@@ -40,20 +40,20 @@ def run(model: Any, job: Job) -> Sweep:
     for handle in handles:
         handle.remove()
 
-    def put(layer: int, cells: Cells) -> Callable[[Any, tuple[Tensor, ...]], tuple[Tensor, ...]]:
+    def put(layer: int, part: Part) -> Callable[[Any, tuple[Tensor, ...]], tuple[Tensor, ...]]:
         def hook(_: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             changed = args[0].clone()
-            changed[cells.row, cells.target] = streams[layer][cells.row, cells.source]
+            changed[part.slot_row, part.target] = streams[layer][part.donor_row, part.source]
             return (changed, *args[1:])
 
         return hook
 
-    out = Sweep(p_before=read())
-    for anchor in job["anchors"]:
-        cells = Cells.of(job, anchor)
-        out.p[anchor] = []
+    out = Sweep(p_before=read(rows))
+    for place in job["places"]:
+        part = Part.of(job, [place], rows)
+        out.p[place] = []
         for layer in job["layers"]:
-            handle = blocks[layer].register_forward_pre_hook(put(layer, cells))
-            out.p[anchor].append(read())
+            handle = blocks[layer].register_forward_pre_hook(put(layer, part))
+            out.p[place].append(read(part))
             handle.remove()
     return out

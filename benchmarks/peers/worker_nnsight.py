@@ -1,4 +1,4 @@
-"""nnsight: donors are read in one trace; then one trace for each layer, with one invoke for each anchor.
+"""nnsight: donors are read in one trace; then one trace for each layer, with one invoke for each anchor or null.
 
 That is how its documentation has a grid of patches done: the clean run is kept once, and the cells of a layer share one forward
 pass as invokes. A last invoke sees the whole batch, reads the positions that are wanted and stops the run before the model's own
@@ -12,7 +12,7 @@ import nnsight
 import torch
 from nnsight import TransformersModel
 from protocol import Job, Sweep
-from tensors import Cells, Rows, probability
+from tensors import Part, Rows, probability
 
 LIBRARIES = ("torch", "nnsight", "transformers")
 
@@ -23,8 +23,9 @@ def load(directory: Path) -> Any:
 
 @torch.inference_mode()
 def run(model: Any, job: Job) -> Sweep:
-    rows, layers, anchors = Rows.of(job), job["layers"], job["anchors"]
-    cells = [Cells.of(job, anchor) for anchor in anchors]
+    rows, layers, places = Rows.of(job), job["layers"], job["places"]
+    parts = [Part.of(job, [place], rows) for place in places]
+    whole = Part.of(job, places, rows)
     blocks, norm, head = model.model.layers, model.model.norm, model.lm_head
 
     with model.trace(rows.donor_ids, use_cache=False) as tracer:
@@ -36,19 +37,16 @@ def run(model: Any, job: Job) -> Sweep:
     with model.trace(rows.ids, use_cache=False) as tracer:
         logits = nnsight.save(head(norm.output[rows.row, rows.read]))
         tracer.stop()
-    out = Sweep(p_before=probability(logits, rows.token), p={anchor: [] for anchor in anchors})
+    out = Sweep(p_before=probability(logits, rows.token), p={place: [] for place in places})
 
-    n, again = len(rows.row), len(anchors)
-    all_rows, all_reads = torch.arange(n * again), rows.read.repeat(again)
     for layer, stream in zip(layers, streams, strict=True):
         with model.trace(use_cache=False) as tracer:
-            for cell in cells:
-                with tracer.invoke(rows.ids):
-                    blocks[layer].input[cell.row, cell.target] = stream[cell.row, cell.source]
+            for part in parts:
+                with tracer.invoke(part.ids):
+                    blocks[layer].input[part.slot_row, part.target] = stream[part.donor_row, part.source]
             with tracer.invoke():
-                logits = nnsight.save(head(norm.output[all_rows, all_reads]))
+                logits = nnsight.save(head(norm.output[whole.row, whole.read]))
                 tracer.stop()
-        p = probability(logits, rows.token.repeat(again))
-        for i, anchor in enumerate(anchors):
-            out.p[anchor].append(p[i * n : (i + 1) * n])
+        for place, p in zip(places, whole.by_place(probability(logits, whole.token)), strict=True):
+            out.p[place].append(p)
     return out

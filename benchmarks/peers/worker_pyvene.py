@@ -10,7 +10,7 @@ from typing import Any
 import pyvene as pv
 import torch
 from protocol import Job, Sweep
-from tensors import Rows, load_hf, probability
+from tensors import Part, Rows, load_hf, probability
 
 LIBRARIES = ("torch", "pyvene", "transformers")
 
@@ -19,9 +19,9 @@ def load(directory: Path) -> Any:
     return load_hf(directory)
 
 
-def _slots(job: Job, side: str, anchor: str) -> list[list[int]]:
+def _slots(job: Job, side: str, place: str) -> list[list[int]]:
     """Positions, [row][slot]; equally many in each row, as pyvene wants them: the last slot of a shorter row is repeated."""
-    found = [list(row[side][anchor]) for row in job["rows"]]
+    found = [list(row[side][place]) for row in job["rows"] if place in row[side]]
     most = max(len(where) for where in found)
     return [where + where[-1:] * (most - len(where)) for where in found]
 
@@ -30,10 +30,9 @@ def _slots(job: Job, side: str, anchor: str) -> list[list[int]]:
 def run(model: Any, job: Job) -> Sweep:
     rows = Rows.of(job)
     inner, layers = model.model, job["layers"]
-    base = {"input_ids": rows.ids}
 
-    def read(states: torch.Tensor) -> list[float]:
-        return probability(model.lm_head(states[rows.row, rows.read]), rows.token)
+    def read(states: torch.Tensor, part: Rows | Part) -> list[float]:
+        return probability(model.lm_head(states[part.row, part.read]), part.token)
 
     collector = pv.IntervenableModel(
         [{"layer": layer, "component": "block_input", "intervention": pv.CollectIntervention()} for layer in layers],
@@ -46,20 +45,21 @@ def run(model: Any, job: Job) -> Sweep:
     )
     streams = dict(zip(layers, collected, strict=True))
 
-    out = Sweep(p_before=read(inner(**base, use_cache=False).last_hidden_state))
-    for anchor in job["anchors"]:
-        target = _slots(job, "target", anchor)
-        source = torch.tensor(_slots(job, "source", anchor))
-        out.p[anchor] = []
+    out = Sweep(p_before=read(inner(input_ids=rows.ids, use_cache=False).last_hidden_state, rows))
+    for place in job["places"]:
+        part = Part.of(job, [place], rows)
+        target = _slots(job, "target", place)
+        source = torch.tensor(_slots(job, "source", place))
+        out.p[place] = []
         for layer in layers:
             patched = pv.IntervenableModel(
                 {"layer": layer, "component": "block_input", "intervention_type": pv.VanillaIntervention}, model=inner
             )
             _, changed = patched(
-                base=base,
-                source_representations={patched.sorted_keys[0]: streams[layer][rows.row[:, None], source]},
+                base={"input_ids": part.ids},
+                source_representations={patched.sorted_keys[0]: streams[layer][part.rows[:, None], source]},
                 unit_locations={"sources->base": (None, [target])},
                 use_cache=False,
             )
-            out.p[anchor].append(read(changed.last_hidden_state))
+            out.p[place].append(read(changed.last_hidden_state, part))
     return out

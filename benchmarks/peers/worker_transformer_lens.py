@@ -1,4 +1,4 @@
-"""TransformerLens's own activation patching: ``patching.generic_activation_patch`` over the layers, once for each anchor.
+"""TransformerLens's own activation patching: ``patching.generic_activation_patch`` over the layers, once for each anchor or null.
 
 It hands all logits of all positions to the metric; that is its interface. The metric keeps P of every row, since what it returns
 is one number for the whole batch. The donors' run caches ``resid_pre`` alone.
@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 from protocol import Job, Sweep
-from tensors import Cells, Rows, probability
+from tensors import Part, Rows, probability
 from torch import Tensor
 from transformer_lens import ActivationCache, HookedTransformer
 from transformer_lens.patching import generic_activation_patch
@@ -34,23 +34,23 @@ def run(model: HookedTransformer, job: Job) -> Sweep:
     )
     assert isinstance(donors, ActivationCache)
 
-    def read(logits: Tensor) -> list[float]:
-        return probability(logits[rows.row, rows.read], rows.token)
+    def read(logits: Tensor, part: Rows | Part) -> list[float]:
+        return probability(logits[part.row, part.read], part.token)
 
-    out = Sweep(p_before=read(model(rows.ids, padding_side="right")))
-    for anchor in job["anchors"]:
-        cells, p = Cells.of(job, anchor, model.cfg.device), []
+    out = Sweep(p_before=read(model(rows.ids, padding_side="right"), rows))
+    for place in job["places"]:
+        part, p = Part.of(job, [place], rows), []
 
-        def put(base: Tensor, index: list[int], donor: Tensor, cells: Cells = cells) -> Tensor:  # noqa: ARG001
-            base[cells.row, cells.target] = donor[cells.row, cells.source]
+        def put(base: Tensor, index: list[int], donor: Tensor, part: Part = part) -> Tensor:  # noqa: ARG001
+            base[part.slot_row, part.target] = donor[part.donor_row, part.source]
             return base
 
-        def metric(logits: Tensor, p: list[list[float]] = p) -> Tensor:
-            p.append(read(logits))
+        def metric(logits: Tensor, p: list[list[float]] = p, part: Part = part) -> Tensor:
+            p.append(read(logits, part))
             return torch.tensor(p[-1]).mean()
 
         generic_activation_patch(
-            model, rows.ids, donors, metric, put, "resid_pre", index_df=pd.DataFrame({"layer": job["layers"]})
+            model, part.ids, donors, metric, put, "resid_pre", index_df=pd.DataFrame({"layer": job["layers"]})
         )
-        out.p[anchor] = p
+        out.p[place] = p
     return out

@@ -1,5 +1,6 @@
 """The cone engine gives the oracle's numbers: every family, site, window, reader and kind of swap."""
 
+import copy
 from dataclasses import dataclass
 
 import pytest
@@ -8,9 +9,8 @@ import torch
 from anchorlens.engine.cone import Cone
 from anchorlens.engine.interventions import AnchorSwap, Slots, SwapBatch
 from anchorlens.engine.readouts import AnswerReader, ChoiceReader, ReadPlan, StateReader, answer_joint, first_token
-from anchorlens.engine.reference import last_stream, run_swaps
+from anchorlens.engine.reference import Oracle, last_stream
 from anchorlens.models.adapter import Adapter
-from anchorlens.models.blocks import PlainBlocks
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import RowTokenizer, pad_rows
 from tests.models.tiny import FAMILIES, VOCAB, WINDOW
@@ -52,7 +52,7 @@ def random_rows(lengths, seed):
 
 def answer_reader(adapter, rows, positions=READS, readout=answer_joint):
     """Reads the model's own two best tokens; the second row has no rival."""
-    logits = [adapter.logits(last_stream(adapter, pad_rows([row]))[0]) for row in rows]
+    logits = [adapter.read.logits(last_stream(adapter, pad_rows([row]))[0]) for row in rows]
     reads = []
     for i, where in enumerate(positions):
         for slot, p in enumerate(where):
@@ -108,8 +108,8 @@ def gap_of(found, wanted):
     return Gap(**largest, effects=effects)
 
 
-def compared(adapter, batch, *, blocks=None, **options):
-    return gap_of(Cone(adapter, blocks).run_swaps(batch, **options), run_swaps(adapter, batch, **options))
+def compared(adapter, batch, **options):
+    return gap_of(Cone(adapter).run_swaps(batch, **options), Oracle(adapter).run_swaps(batch, **options))
 
 
 def case(model, readout=answer_joint):
@@ -136,11 +136,29 @@ def test_the_oracles_numbers_in_every_family_at_every_site(tiny_model, family):
             assert nowhere == 0
 
 
+class Own(torch.nn.Module):
+    """A module of another class around one of TransformerLens's."""
+
+    def __init__(self, inner, scale=1.0):
+        super().__init__()
+        self.inner, self.scale, self.cfg = inner, scale, inner.cfg
+
+    def forward(self, x):
+        return self.scale * self.inner(x)
+
+
 @pytest.mark.parametrize("family", SOME)
-def test_plain_blocks_give_the_oracles_numbers(tiny_model, family):
-    adapter, batch = case(tiny_model(family))
+def test_parts_of_another_kind_give_the_oracles_numbers(tiny_model, family):
+    """Norms and MLPs that are no module of TransformerLens's run as they are."""
+    model = copy.deepcopy(tiny_model(family))
+    for block in model.blocks:
+        block.mlp = Own(block.mlp, 1.1)
+        for name in ("ln1", "ln2", "ln1_post", "ln2_post"):
+            if hasattr(block, name):
+                setattr(block, name, Own(getattr(block, name), 0.9))
+    adapter, batch = case(model)
     for site in adapter.sites:
-        gap = compared(adapter, batch, blocks=PlainBlocks(adapter.model), site=site, layers=(0, 2), window=1)
+        gap = compared(adapter, batch, site=site, layers=(0, 2), window=1)
         assert gap.p <= SAME_P, site
         assert gap.log_p <= SAME_LOG, site
         assert min(gap.effects[:-1]) > EFFECT, (site, gap.effects)
@@ -238,7 +256,7 @@ def test_a_probe_in_a_changed_layer(tiny_model, site, seen_at):
     anchors = ANCHORS | {"probed": (last, ((4, 3, 2), (5,), (6,), (7,)))}
     batch = batch_of(state_reader(adapter, seen_at, 1), rows, donors, anchors)
     options = {"site": site, "layers": (2, 1, 0), "window": 1}
-    wanted = run_swaps(adapter, batch, **options)
+    wanted = Oracle(adapter).run_swaps(batch, **options)
     effects = (wanted[1][-1].log_p - wanted[0].log_p).abs().amax(1).tolist()
     assert effects[0] == 0
     assert (effects[1] > 1e-3) is (ORDER.index(site) <= ORDER.index(seen_at))

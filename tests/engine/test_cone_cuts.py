@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from anchorlens.engine.cone import Cone
 from anchorlens.engine.interventions import CutBatch
-from anchorlens.engine.knockout import cut_edges, cut_states, cut_states_everywhere
+from anchorlens.engine.knockout import cut_edges
+from anchorlens.engine.reference import Oracle
 from anchorlens.models.adapter import Adapter
-from anchorlens.models.blocks import PlainBlocks
 from anchorlens.questions.tokens import pad_rows
 from tests.engine.test_cone import EACH, TEXT_FAMILIES, random_rows
 
@@ -22,11 +22,11 @@ SOURCES = ([(3, 4, 5), (2,), (5, 9), (12,)], [(1,), (), (4, 6, 7), (2, 3)], [(),
 READS = (14, 9, 16, 11)
 # Lists of windows: all from one layer (as cumulative curves have them), one of all layers beside short ones, gaps, none.
 WINDOWS = (
-    [[], [0], [0, 1], [0, 1, 2]],
-    [[0, 1, 2], [0], [1], [2]],
-    [[0, 1, 2], [0, 1], [0, 1, 2], [1, 2]],
-    [[1], []],
-    [[2], [0]],
+    [range(0), range(1), range(2), range(3)],
+    [range(3), range(1), range(1, 2), range(2, 3)],
+    [range(3), range(2), range(3), range(1, 3)],
+    [range(1, 2), range(0)],
+    [range(2, 3), range(1)],
 )
 
 
@@ -51,9 +51,9 @@ def test_the_oracles_states_in_every_family(tiny_model, family):
     for windows, mode in zip(WINDOWS[:3], ("mask", "zero", "mask"), strict=True):
         batch = batch_of(mode=mode)
         options = {"where": None, "windows": windows}
-        wanted = cut_states(adapter, batch, **options)
+        wanted = Oracle(adapter).cut_states(batch, **options)
         assert gaps(Cone(adapter).cut_states(batch, **options), wanted) <= SAME, windows
-        clean = cut_states(adapter, batch, where=None, windows=[[]])[:, 0]
+        clean = Oracle(adapter).cut_states(batch, where=None, windows=[range(0)])[:, 0]
         assert (wanted[0] - clean[:1]).abs().max() > 0.01
         # The variant without edges, and the row that is cut behind its read.
         assert torch.equal(wanted[2], clean[2].expand_as(wanted[2]))
@@ -68,10 +68,12 @@ def test_states_of_a_middle_layer(tiny_model, family, layer):
     for site in ("resid_post", "attn_out") if family == "llama" else ("mlp_out",):
         for windows in WINDOWS[1:3]:
             options = {"where": (site, layer), "windows": windows}
-            wanted = cut_states(adapter, batch, **options)
+            wanted = Oracle(adapter).cut_states(batch, **options)
             assert gaps(Cone(adapter).cut_states(batch, **options), wanted) <= SAME, (site, windows)
-            if [0] in windows:
-                cut, clean = (cut_states(adapter, batch, where=(site, layer), windows=[w]) for w in ([0], []))
+            if range(1) in windows:
+                cut, clean = (
+                    Oracle(adapter).cut_states(batch, where=(site, layer), windows=[w]) for w in (range(1), range(0))
+                )
                 beside = family == "neox" and site == "mlp_out" and layer == 0  # its MLP reads what enters the block
                 assert bool((cut[0] - clean[0]).abs().max() > 1e-3) is not beside, site
 
@@ -79,18 +81,18 @@ def test_states_of_a_middle_layer(tiny_model, family, layer):
 @pytest.mark.parametrize("family", EACH)
 def test_states_of_all_layers(tiny_model, family):
     adapter = Adapter(tiny_model(family))
-    for mode, layers, heads in (("mask", range(3), None), ("zero", range(1, 3), (1, 2)), ("mask", [2], (0,))):
+    for mode, layers, heads in (("mask", range(3), None), ("zero", range(1, 3), (1, 2)), ("mask", range(2, 3), (0,))):
         batch = batch_of(mode=mode, heads=heads)
         for site in ("resid_post", "mlp_out", "attn_out"):
             options = {"site": site, "layers": layers}
-            wanted = cut_states_everywhere(adapter, batch, **options)
+            wanted = Oracle(adapter).cut_states_everywhere(batch, **options)
             assert gaps(Cone(adapter).cut_states_everywhere(batch, **options), wanted) <= SAME, (site, mode)
             moved = (wanted[1] - wanted[0]).abs().amax((1, 2))
             first = layers[0] + (adapter.model.cfg.parallel_attn_mlp and site == "mlp_out")
             assert [bool(m > 0) for m in moved] == [layer >= first for layer in range(3)], site
 
 
-def test_heads_targets_plain_blocks_and_a_common_beginning(tiny_model):
+def test_heads_targets_and_a_common_beginning(tiny_model):
     for family in ("llama", "gemma3", "gpt2"):
         adapter = Adapter(tiny_model(family))
         some = {
@@ -99,11 +101,10 @@ def test_heads_targets_plain_blocks_and_a_common_beginning(tiny_model):
             "begin": batch_of(begin=tuple(range(40, 75))),
         }
         for name, batch in some.items():
-            for blocks in (None, PlainBlocks(adapter.model)):
-                options = {"where": None, "windows": [[0, 1, 2], [1], [2]]}
-                wanted = cut_states(adapter, batch, **options)
-                assert gaps(Cone(adapter, blocks).cut_states(batch, **options), wanted) <= SAME, (family, name)
-                assert (wanted[0, 0] - wanted[2, 0]).abs().max() > 0.01, (family, name)
+            options = {"where": None, "windows": [range(3), range(1, 2), range(2, 3)]}
+            wanted = Oracle(adapter).cut_states(batch, **options)
+            assert gaps(Cone(adapter).cut_states(batch, **options), wanted) <= SAME, (family, name)
+            assert (wanted[0, 0] - wanted[2, 0]).abs().max() > 0.01, (family, name)
 
 
 @st.composite
@@ -111,7 +112,7 @@ def windows(draw):
     """Any windows of three layers, empty ones too."""
     first = st.integers(0, 2)
     ends = st.lists(st.tuples(first, first), min_size=1, max_size=5)
-    return [list(range(a, b + 1)) for a, b in draw(ends)]
+    return [range(a, b + 1) for a, b in draw(ends)]
 
 
 def test_any_windows_have_the_oracles_states(tiny_model):
@@ -128,7 +129,7 @@ def test_any_windows_have_the_oracles_states(tiny_model):
     def holds(family, some, mode, where):
         adapter, batch = Adapter(tiny_model(family)), batch_of(mode=mode)
         options = {"where": where, "windows": some}
-        wanted = cut_states(adapter, batch, **options)
+        wanted = Oracle(adapter).cut_states(batch, **options)
         assert gaps(Cone(adapter).cut_states(batch, **options), wanted) <= SAME
         moved.append(float((wanted[0] - wanted[2]).abs().max()))
 

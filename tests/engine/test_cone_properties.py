@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from anchorlens.engine.cone import Cone
 from anchorlens.engine.interventions import AnchorSwap, SwapBatch
 from anchorlens.engine.readouts import AnswerReader, ReadPlan, answer_joint
-from anchorlens.engine.reference import last_stream, run_swaps
+from anchorlens.engine.reference import Oracle, last_stream
 from anchorlens.models.adapter import Adapter
 from anchorlens.questions.tokens import pad_rows
 from tests.engine.test_cone import SAME_P, gap_of, slots
@@ -65,7 +65,7 @@ def batch_of(adapter, some):
     """Read are the tokens that the model itself holds for likely, so that P is large enough to move."""
     reads = []
     for i, row in enumerate(some):
-        logits = adapter.logits(last_stream(adapter, pad_rows([row.ids]))[0])
+        logits = adapter.read.logits(last_stream(adapter, pad_rows([row.ids]))[0])
         reads += [(i, p, int(logits[p].topk(3).indices[rank]), -1, slot) for slot, (p, rank) in enumerate(row.reads)]
     columns = [torch.tensor(column) for column in zip(*reads, strict=True)]
     swaps = tuple(
@@ -104,7 +104,7 @@ def test_any_batch_has_the_oracles_numbers(tiny_model):
     @given(family=st.sampled_from(FAMILIES), some=st.lists(rows(), min_size=1, max_size=4), way=ways())
     def holds(family, some, way):
         adapter = Adapter(tiny_model(family))
-        wanted = run_swaps(adapter, batch_of(adapter, some), **way)
+        wanted = Oracle(adapter).run_swaps(batch_of(adapter, some), **way)
         gap = gap_of(Cone(adapter).run_swaps(batch_of(adapter, some), **way), wanted)
         assert gap.p <= SAME_P
         assert gap.log_p <= 1e-3
@@ -178,7 +178,7 @@ def test_a_common_beginning_changes_no_number(tiny_model):
         adapter = Adapter(tiny_model(family))
         engine = Cone(adapter)
         for some in (*batches, batches[0]):
-            wanted = run_swaps(adapter, batch_of(adapter, some), **way)
+            wanted = Oracle(adapter).run_swaps(batch_of(adapter, some), **way)
             gap = gap_of(engine.run_swaps(batch_of(engine.adapter, some), **way), wanted)
             assert gap.p <= SAME_P
             assert gap.log_p <= 1e-3

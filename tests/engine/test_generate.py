@@ -1,13 +1,15 @@
-"""Batched greedy generation, and the rule that finds the exact answer without knowing it."""
+"""Batched greedy generation: what each prompt alone would get, and no row longer than the model's context."""
 
 import pytest
 import torch
 import transformers
 
-from anchorlens.engine.generate import answer_line, exact_answer, greedy, is_right, unfinished_thinking
+from anchorlens.engine.generate import greedy
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
-from tests.models.tiny import WINDOW
+from anchorlens.models.load import load_model
+from tests.models.tiny import FAMILIES, WINDOW, random_model, save_model
+from tests.torch_defaults import OTHER_DEFAULTS
 
 PROMPTS = [[5, 6, 7, 8], [9, 10, 11], [5, 6, 7, 9], [12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22]]
 
@@ -136,84 +138,72 @@ def test_an_empty_prompt_is_an_error(tiny_model):
         greedy(Adapter(tiny_model("llama")), [[5, 6], []], max_new_tokens=1, stop=lambda ids: False)
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        (" Paris", "Paris"),
-        (" Paris.\nQ: What", "Paris"),
-        ("The capital of France is Paris. It is big.", "Paris"),
-        (" The answer is: \"War and Peace\".", "War and Peace"),
-        ("A: 1912", "1912"),
-        (" St. Louis, Missouri", "St. Louis, Missouri"),
-        (" J. K. Rowling!", "J. K. Rowling"),
-        (" The Beatles", "The Beatles"),
-        (" the U.S.", "the U.S"),
-        (" It is in Rome", "in Rome"),
-        (" Leo Tolstoy - the writer", "Leo Tolstoy"),
-        ("Sure, the sport is called football (soccer).", "football"),
-        (" **Mars**", "Mars"),
-        ("  \n Mars", "Mars"),
-        (" Paris, the capital of France", "Paris"),
-        (" Pluto, which was a planet", "Pluto"),
-        (" Neil Armstrong, an American astronaut.", "Neil Armstrong"),
-        (" The Good, the Bad and the Ugly", "The Good, the Bad and the Ugly"),
-        (" The Lion, the Witch and the Wardrobe", "The Lion, the Witch and the Wardrobe"),
-        (" Athos, Porthos and Aramis", "Athos, Porthos and Aramis"),
-        ("<think>\nRome? No.\n</think>\n\nThe answer is Paris.\nMore", "Paris"),
-        ("Rome? No.\n</think>\n\nParis", "Paris"),
-        ("<think>a</think>b<think>c</think> Oslo", "Oslo"),
-        ("[THINK]hm[/THINK] Lima", "Lima"),
-    ],
-)  # fmt: skip
-def test_exact_answer(text, wanted):
-    span = exact_answer(text)
-    assert span is not None
-    assert span.of(text) == wanted
+# --- the model's context ---------------------------------------------------------------------------------------------------------
+
+CONTEXT = 26
+# Of prompts: some leave less room than is asked for, one leaves none, one is longer than the context itself.
+LENGTHS = (25, 10, 24, 26, 30, 12, 3)
 
 
-@pytest.mark.parametrize("text", ["", "  ", "\n", " ...", '""', "<think>", "<think>\nOkay, the user", "<think>x</think>\n"])
-def test_no_answer_is_none(text):
-    assert exact_answer(text) is None
+@pytest.fixture
+def short(tmp_path):
+    """``short("gpt2")``: a small model whose context ends after ``CONTEXT`` tokens."""
+
+    def make(family):
+        name = "n_positions" if family == "gpt2" else "max_position_embeddings"
+        return load_model(str(save_model(random_model(FAMILIES[family](**{name: CONTEXT})), tmp_path / family)), device="cpu")
+
+    return make
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        (" This is Spinal Tap", "This is Spinal Tap"),
-        (" They Were Expendable\nQ:", "They Were Expendable"),
-        ("<think>\nIs it Rome?\n</think>\n\n The Lion King is a movie \n", "The Lion King is a movie"),
-        ("\n\n Paris, the capital of France.", "Paris, the capital of France."),
-    ],
-)
-def test_the_line_of_the_answer_is_whole(text, wanted):
-    line = answer_line(text)
-    assert line is not None
-    assert line.of(text) == wanted
+@pytest.mark.parametrize("batch_size", [2, 8])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "neox", "gemma3"])
+def test_every_row_is_continued_to_the_end_of_the_context_and_no_further(short, family, batch_size):
+    """Against the whole input through the model again for every token; rows that end early take nothing from the others."""
+    model, done = short(family), []
+    prompts = [[5 + (7 * n + i) % 90 for i in range(length)] for n, length in enumerate(LENGTHS)]
+    out = greedy(
+        Adapter(model), prompts, max_new_tokens=20, batch_size=batch_size, stop=lambda ids: False, on_batch=done.append
+    )
+    assert [len(new) for new in out] == [1, 16, 2, 0, 0, 14, 20]
+    assert sum(done) == len(prompts)
+    for prompt, new in zip(prompts, out, strict=True):
+        ids = list(prompt)
+        for _ in new:
+            with torch.no_grad():
+                ids.append(int(model(torch.tensor([ids]), prepend_bos=False)[0, -1].argmax()))
+        assert new == ids[len(prompt) :]
 
 
-def test_thinking_that_does_not_end_has_no_answer_and_says_so():
-    assert answer_line("<think>\nThe capital is Paris") is None
-    assert unfinished_thinking("<think>\nThe capital is Paris")
-    assert unfinished_thinking("<think>a</think> b <think> c")
-    assert not unfinished_thinking("<think>a</think>")
-    assert not unfinished_thinking("I think, Paris")
+def test_prompts_of_which_none_leaves_room(short):
+    assert greedy(Adapter(short("gpt2")), [[5] * 26, [6] * 99], max_new_tokens=3, stop=lambda ids: False) == [[], []]
 
 
-def test_behind_a_prompt_that_opens_the_thinking_the_answer_stands_behind_its_end():
-    thinking = "Okay, it may be Rome.\nOr not."
-    assert answer_line(thinking, opened=True) is None and exact_answer(thinking, opened=True) is None
-    assert unfinished_thinking(thinking, opened=True) and not unfinished_thinking(thinking)
-    text = thinking + "\n</think>\n\nParis."
-    span = exact_answer(text, opened=True)
-    assert span is not None and span.of(text) == "Paris"
-    assert not unfinished_thinking(text, opened=True)
-    # A second block that is still open.
-    assert unfinished_thinking("a</think> <think>b", opened=True)
+def test_what_is_padding_in_all_rows_that_are_left_is_not_kept(short, monkeypatch):
+    """A batch with a row of 25 tokens: the row of 3 goes on for 20, and would be 45 wide."""
+    model = short("llama")
+    widths = []
+    monkeypatch.setattr(
+        type(model.blocks[0].attn), "_extend_rotary_embeddings", lambda self, size: pytest.fail("wider than the context")
+    )
+    model.blocks[0].attn.hook_pattern.add_perma_hook(lambda pattern, hook: widths.append(pattern.shape[-1]))
+    greedy(Adapter(model), [[5] * 25, [6, 7, 8]], max_new_tokens=20, batch_size=2, stop=lambda ids: False)
+    assert widths == [25, *range(4, 4 + 19)]
 
 
-def test_right_means_whole_words_in_any_case():
-    assert is_right("the city of PARIS, France", ["Paris"])
-    assert is_right("Tolstoy", ["Leo Tolstoy", "tolstoy"])
-    assert not is_right("Parisian", ["Paris"])
-    assert not is_right("anything", ["", "?"])
-    assert is_right("U.S.A", ["u.s.a."])
+def test_a_model_whose_rotary_table_grew_on_the_way_can_still_be_differentiated(short):
+    model = short("llama")
+    for block in model.blocks:
+        block.attn._extend_rotary_embeddings(8)
+    greedy(Adapter(model), [[5, 6, 7, 8, 9, 10]], max_new_tokens=20, stop=lambda ids: False)
+    assert len(model.blocks[0].attn.rotary_cos) == CONTEXT
+    model(torch.tensor([list(range(5, 25))])).sum().backward()
+    assert bool(model.embed.W_E.grad.any())
+
+
+@pytest.mark.parametrize("other", OTHER_DEFAULTS.values(), ids=OTHER_DEFAULTS)
+def test_torch_defaults_change_nothing(tiny_model, other):
+    adapter = Adapter(tiny_model("llama"))
+    wanted = greedy(adapter, PROMPTS, max_new_tokens=4, stop=lambda ids: False)
+    with other():
+        assert greedy(adapter, PROMPTS, max_new_tokens=4, stop=lambda ids: False) == wanted

@@ -10,8 +10,8 @@ import torch
 import transformers
 
 from anchorlens.engine.interventions import Slots
-from anchorlens.engine.knockout import AttentionKnockout, anchor_edges, cut_edges, knockout_hooks, read_states
-from anchorlens.engine.reference import last_stream
+from anchorlens.engine.knockout import AttentionKnockout, anchor_edges, cut_edges, knockout_hooks
+from anchorlens.engine.reference import last_stream, read_states
 from anchorlens.errors import HookError, InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.questions.prompts import QAPrompt
@@ -86,7 +86,7 @@ class Pair:
         """
         at = list(range(len(self.rows[i].ids))) if only is None else only
         mine = states[:, i, at]
-        own = self.adapter.logits(mine[-1]).log_softmax(-1)
+        own = self.adapter.read.logits(mine[-1]).log_softmax(-1)
         assert own.shape == plain[1].shape
         assert mine[:-1].shape == plain[0].shape
         size = plain[0].pow(2).mean(-1, keepdim=True).sqrt().clamp(min=1)

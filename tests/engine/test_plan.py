@@ -6,25 +6,12 @@ import pytest
 import torch
 
 from anchorlens.engine.cone import Cone
+from anchorlens.engine.cost import PassSize, out_of_memory
 from anchorlens.engine.interventions import window_layers
-from anchorlens.engine.layout import Group, Lanes, common_prefix
-from anchorlens.engine.plan import PassSize, fitted, halves, out_of_memory, pass_bytes
+from anchorlens.engine.layout import Group, Lanes
 from anchorlens.models.adapter import Adapter
+from anchorlens.models.blocks import Block
 from tests.engine.test_cone import answer_reader, batch_of, random_rows
-
-
-def test_halves():
-    assert halves([1, 2, 3, 4, 5]) == ([1, 2, 3], [4, 5])
-    assert halves((1, 2)) == ((1,), (2,))
-
-
-def test_neighbours_are_packed_as_long_as_they_fit():
-    def small(some):
-        return sum(some) <= 5
-
-    assert fitted([1, 2, 2, 9, 3, 1, 4], small) == [[1, 2, 2], [9], [3, 1], [4]]
-    assert fitted([], small) == []
-    assert fitted([9, 9], small) == [[9], [9]]
 
 
 def test_what_counts_as_out_of_memory():
@@ -34,16 +21,16 @@ def test_what_counts_as_out_of_memory():
 
 
 def test_more_of_anything_needs_more_memory(tiny_model):
-    adapter = Adapter(tiny_model("llama"))
+    cone = Cone(Adapter(tiny_model("llama")))
     size = PassSize(runs=2000, run_rows=40, run_keys=50, packs=((800, 40, 20, 50), (40, 40, 1, 50)), prefix=10, reads=40)
-    one = pass_bytes(adapter, size, 3)
+    one = cone.pass_bytes(size, 3)
     more = {
-        "lanes": pass_bytes(adapter, size, 6),
-        "runs": pass_bytes(adapter, replace(size, runs=4000, run_rows=80), 3),
-        "cells": pass_bytes(adapter, replace(size, packs=((1600, 80, 20, 50), (80, 80, 1, 50))), 3),
-        "keys": pass_bytes(adapter, replace(size, run_keys=500), 3),
-        "prefix": pass_bytes(adapter, replace(size, prefix=1000), 3),
-        "reads": pass_bytes(adapter, replace(size, reads=4000), 3),
+        "lanes": cone.pass_bytes(size, 6),
+        "runs": cone.pass_bytes(replace(size, runs=4000, run_rows=80), 3),
+        "cells": cone.pass_bytes(replace(size, packs=((1600, 80, 20, 50), (80, 80, 1, 50))), 3),
+        "keys": cone.pass_bytes(replace(size, run_keys=500), 3),
+        "prefix": cone.pass_bytes(replace(size, prefix=1000), 3),
+        "reads": cone.pass_bytes(replace(size, reads=4000), 3),
     }
     assert {name for name, need in more.items() if need <= one} == set()
     assert one > 4 * 2**20
@@ -74,13 +61,6 @@ def test_changed_lanes_are_those_whose_window_holds_the_layer(window):
         assert max(changed, default=0) <= lanes.joined(layer)
 
 
-def test_a_common_prefix_ends_where_rows_part_or_one_ends():
-    assert common_prefix([(1, 2, 3, 4), (1, 2, 3, 5), (1, 2, 3)], 10) == 3
-    assert common_prefix([(1, 2, 3, 4), (1, 2, 3, 5)], 2) == 2
-    assert common_prefix([(1, 2), (2, 2)], 9) == 0
-    assert common_prefix([(1, 2, 3)], 9) == 3
-
-
 def test_which_keys_a_query_may_read():
     """A prefix of two tokens; a row with own tokens 3, 4 (one of its clean run before them), one with own token 2."""
     group = Group.make([3, 2], [5, 3], 2, [0, 3])
@@ -104,13 +84,13 @@ def test_one_query_that_may_read_everything_needs_no_mask():
 
 def counted(cone, monkeypatch):
     """Tokens that go through each block."""
-    through, right = [0] * cone.blocks.n_layers, cone.blocks.project
+    through, right = [0] * cone.adapter.n_layers, Block.project
 
-    def project(layer, x):
-        through[layer] += len(x)
-        return right(layer, x)
+    def project(block, x):
+        through[block.layer] += len(x)
+        return right(block, x)
 
-    monkeypatch.setattr(cone.blocks, "project", project)
+    monkeypatch.setattr(Block, "project", project)
     return through
 
 

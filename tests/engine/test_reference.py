@@ -5,7 +5,7 @@ import torch
 
 from anchorlens.engine.interventions import AnchorSwap, Slots, SwapBatch, window_layers
 from anchorlens.engine.readouts import AnswerReader, ReadPlan, answer_joint, first_token
-from anchorlens.engine.reference import capture, last_stream, measure, run_swaps
+from anchorlens.engine.reference import Oracle, capture, last_stream, measure
 from anchorlens.errors import HookError, InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.load import load_model
@@ -37,7 +37,7 @@ def batch_of(rows, where, streams, readout, anchor="question", rivals=None):
 def self_swap(adapter, rows, site, anchor, layers):
     where = slots([r.positions[anchor] for r in rows])
     (streams,) = capture(adapter, pad_rows([r.ids for r in rows]), site, [where])
-    return run_swaps(adapter, batch_of(rows, where, streams, answer_joint, anchor), site=site, layers=layers, window=1)
+    return Oracle(adapter).run_swaps(batch_of(rows, where, streams, answer_joint, anchor), site=site, layers=layers, window=1)
 
 
 @pytest.mark.parametrize("site", ["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out"])
@@ -75,8 +75,8 @@ def test_all_positions_at_layer_0_gives_the_donors_input(smollm2):
     assert len(base.ids) == len(donor.ids)
     where = slots([range(len(base.ids))])
     (streams,) = capture(adapter, pad_rows([donor.ids]), "resid_pre", [where])
-    before, (after,) = run_swaps(
-        adapter, batch_of([base], where, streams, first_token), site="resid_pre", layers=(0,), window=1
+    before, (after,) = Oracle(adapter).run_swaps(
+        batch_of([base], where, streams, first_token), site="resid_pre", layers=(0,), window=1
     )
     with torch.no_grad():
         own = smollm2(torch.tensor([donor.ids]), prepend_bos=False)[0].softmax(-1)
@@ -90,8 +90,7 @@ def test_answer_site_at_the_last_resid_post_gives_the_donors_input(smollm2):
     base, donor = rows_of(smollm2, [("France", "Paris"), ("Kazakhstan", "Astana city")])
     where, at = slots([base.positions["answer_site"]]), slots([donor.positions["answer_site"]])
     (streams,) = capture(adapter, pad_rows([donor.ids]), "resid_post", [at])
-    _, (after,) = run_swaps(
-        adapter,
+    _, (after,) = Oracle(adapter).run_swaps(
         batch_of([base], where, streams, first_token, rivals=[donor]),
         site="resid_post",
         layers=(29,),
@@ -111,11 +110,11 @@ def test_a_batch_gives_every_rows_own_numbers(smollm2):
     where, at = slots([r.positions["subject"][-1:] for r in rows]), slots([d.positions["subject"][-1:] for d in donors])
     (streams,) = capture(adapter, pad_rows([d.ids for d in donors]), "resid_pre", [at])
     options = {"site": "resid_pre", "layers": (3, 20), "window": 1}
-    before, (after,) = run_swaps(adapter, batch_of(rows, where, streams, answer_joint), **options)
+    before, (after,) = Oracle(adapter).run_swaps(batch_of(rows, where, streams, answer_joint), **options)
     for i, (row, donor) in enumerate(zip(rows, donors, strict=True)):
         one, one_at = slots([row.positions["subject"][-1:]]), slots([donor.positions["subject"][-1:]])
         (stream,) = capture(adapter, pad_rows([donor.ids]), "resid_pre", [one_at])
-        own_before, (own,) = run_swaps(adapter, batch_of([row], one, stream, answer_joint), **options)
+        own_before, (own,) = Oracle(adapter).run_swaps(batch_of([row], one, stream, answer_joint), **options)
         assert float((own.p[:, 0] - after.p[:, i]).abs().max()) < 1e-5
         assert float((own_before.p[0] - before.p[i]).abs()) < 1e-5
 
@@ -127,7 +126,9 @@ def test_a_window_changes_all_its_layers(tiny_model):
     base, donor = rows_of(model, [("France", "Paris"), ("Japan", "Tokyo")])
     where, at = slots([base.positions["answer_site"]]), slots([donor.positions["answer_site"]])
     (streams,) = capture(adapter, pad_rows([donor.ids]), "mlp_out", [at])
-    _, (after,) = run_swaps(adapter, batch_of([base], where, streams, first_token), site="mlp_out", layers=(1,), window=3)
+    _, (after,) = Oracle(adapter).run_swaps(
+        batch_of([base], where, streams, first_token), site="mlp_out", layers=(1,), window=3
+    )
     _, cache = model.run_with_cache(torch.tensor([donor.ids]), prepend_bos=False)
 
     def put(value, hook):
@@ -167,7 +168,7 @@ def test_bfloat16_reads_p_in_float32(tiny):
     adapter, rows = Adapter(model), rows_of(model)
     stream = last_stream(adapter, pad_rows([r.ids for r in rows]))
     assert stream.dtype == torch.bfloat16
-    assert adapter.logits(stream[:, -1]).dtype == torch.float32
+    assert adapter.read.logits(stream[:, -1]).dtype == torch.float32
 
 
 @pytest.mark.parametrize("capped", [False, True])
@@ -179,8 +180,8 @@ def test_log_probabilities_are_those_of_a_float64_read(tiny, capped):
         stream = torch.randn(300, model.cfg.d_model, generator=torch.Generator().manual_seed(0))
         exact = adapter._capped(adapter._normed(stream).double() @ unembed.W_U.double() + unembed.b_U).log_softmax(-1)
         tokens = exact.topk(2, -1).indices
-        picked, total = adapter.scores(stream, tokens)
-        single = adapter.logits(stream).log_softmax(-1).gather(1, tokens)
+        picked, total = adapter.read.scores(stream, tokens)
+        single = adapter.read.logits(stream).log_softmax(-1).gather(1, tokens)
     exact = exact.gather(1, tokens)
     off, off_single = ((x - exact).abs().mean().item() for x in (picked - total[:, None], single))
     assert off < off_single / (2 if capped else 4), (off, off_single)

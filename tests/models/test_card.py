@@ -1,12 +1,14 @@
 """Hashes that notice every change and nothing else."""
 
 import hashlib
+import json
 
 import pytest
 import torch
 import transformers
 
 from anchorlens.errors import InputError
+from anchorlens.models import card as cards
 from anchorlens.models.card import PRIME, _checksums, card_of, tokenizer_sha256, weights_sha256
 from anchorlens.models.load import load_model
 from tests.tokenizers_small import small_tokenizer
@@ -50,6 +52,73 @@ def test_weights_hash_does_not_change_with_the_rotary_table(tiny):
     before = weights_sha256(model)
     model.blocks[0].attn._extend_rotary_embeddings(300)
     assert weights_sha256(model) == before
+
+
+def fresh_sha256(model):
+    """Without what was hashed before."""
+    return cards._digest((name, parameter.detach()) for name, parameter in sorted(model.named_parameters()))
+
+
+WRITES = {
+    "in place": lambda weight: weight.add_(1.0),
+    "data": lambda weight: weight.data[0].mul_(2.0),  # torch's version counter does not see it
+    "numpy": lambda weight: weight.detach().numpy().__setitem__((1, 2), 0.5),
+    "rows swapped": lambda weight: weight.data.copy_(weight.data.flip(0)),
+    "other memory": lambda weight: setattr(weight, "data", weight.data + 1.0),
+}
+
+
+@pytest.mark.parametrize("made_by", ["us", "the user"])
+@pytest.mark.parametrize("way", WRITES)
+def test_no_way_of_writing_weights_leaves_an_old_hash(tiny, way, made_by):
+    model = load_model(tiny("llama"), device="cpu")
+    if made_by == "the user":
+        del model.anchorlens_card
+        model.blocks[1].mlp.W_in = torch.nn.Parameter(model.blocks[1].mlp.W_in.detach().contiguous())
+    before = card_of(model)
+    assert card_of(model).weights_sha256 == before.weights_sha256 == fresh_sha256(model)
+    weight = model.blocks[1].mlp.W_in
+    kept = weight.detach().clone()
+    with torch.no_grad():
+        WRITES[way](weight)
+    after = card_of(model)
+    assert after.weights_sha256 == fresh_sha256(model) != before.weights_sha256
+    assert (after.name, after.parity, after.revision) == (before.name, None, None), "parity was that of the loaded weights"
+    weight.data.copy_(kept)
+    assert card_of(model) == before
+
+
+def test_what_was_hashed_before_is_read_once_in_the_order_of_its_memory(tiny, monkeypatch):
+    model = load_model(tiny("llama"), device="cpu")
+    reads = []
+    honest = cards._digest
+    monkeypatch.setattr(cards, "_digest", lambda tensors: honest(reads.append(tensor) or (n, tensor) for n, tensor in tensors))
+    assert card_of(model) is model.anchorlens_card
+    assert len(reads) == len(list(model.parameters()))
+    assert all(tensor.is_contiguous() for tensor in reads)
+    assert not all(parameter.is_contiguous() for parameter in model.parameters()), "else this shows nothing"
+
+
+def test_a_name_costs_no_hash(tiny, monkeypatch):
+    model = load_model(tiny("llama"), device="cpu")
+    monkeypatch.setattr(cards, "_digest", lambda _tensors: pytest.fail("weights were read"))
+    assert cards.name_of(model) == "llama"
+    del model.anchorlens_card
+    model.cfg.model_name = "mine"
+    assert cards.name_of(model) == "mine"
+
+
+def test_a_tokenizer_that_was_not_changed_is_not_sorted_again(monkeypatch):
+    tokenizer = small_tokenizer("byte", bos=False)
+    before = tokenizer_sha256(tokenizer)
+    assert tokenizer_sha256(small_tokenizer("byte", bos=False)) == before
+    with monkeypatch.context() as patch:
+        patch.setattr(json, "loads", lambda _text: pytest.fail("it was sorted again"))
+        assert tokenizer_sha256(tokenizer) == before
+    tokenizer.add_tokens(["Ljubljana"])
+    longer = tokenizer_sha256(tokenizer)
+    tokenizer.chat_template = "{{ messages }}"
+    assert len({before, longer, tokenizer_sha256(tokenizer)}) == 3
 
 
 def test_tokenizer_hash_ignores_padding_and_notices_bos():

@@ -1,9 +1,9 @@
 """From a name to a model, and one clear error for each way that it can fail. No test here reaches the network."""
 
 import inspect
+import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import httpx
 import huggingface_hub
@@ -18,14 +18,15 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from transformer_lens import HookedTransformer, HookedTransformerConfig
+from transformer_lens import HookedEncoder, HookedEncoderDecoder, HookedTransformer, HookedTransformerConfig
+from transformer_lens.model_bridge import TransformerBridge
 
 from anchorlens.errors import CheckpointError, DownloadError, InputError, ModelNotFoundError, UnsupportedModelError
 from anchorlens.models import devices, hub
 from anchorlens.models.card import card_of
 from anchorlens.models.load import as_hooked, load_model
 from tests.models.hubs import COMMIT, failing_hub, refused
-from tests.models.tiny import FAMILIES, random_model, save_model
+from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, random_model
 from tests.tokenizers_small import small_tokenizer
 
 # --- what works ---------------------------------------------------------------------------------------------------------------
@@ -57,24 +58,34 @@ def test_alias_of_transformer_lens_goes_to_the_official_repository(tiny, fake_hu
     assert card.architecture == "GPT2LMHeadModel"
 
 
-def test_registered_model_of_another_architecture_takes_transformer_lenss_loader(fake_hub, tmp_path, monkeypatch, capsys):
-    config = transformers.GPTJConfig(
-        vocab_size=420, n_positions=64, n_embd=32, n_layer=2, n_head=4, rotary_dim=4, bos_token_id=0, eos_token_id=1
-    )
-    directory = save_model(random_model(config), tmp_path / "gptj")
-    fake_hub(directory)
-    # The loader asks the hub for the configuration by name.
-    asked = SimpleNamespace(from_pretrained=lambda _name, **_options: config)
-    monkeypatch.setattr("transformer_lens.loading_from_pretrained.AutoConfig", asked)
+@pytest.fixture
+def not_by_transformer_lens(monkeypatch):
+    """Its loader takes sizes by name, reads tokenizers again and asks the hub: nothing goes through it."""
+    for name in ("from_pretrained", "set_tokenizer"):
+        monkeypatch.setattr(HookedTransformer, name, lambda *_args, name=name, **_options: pytest.fail(f"{name} was called"))
+
+
+def test_a_name_that_transformer_lens_registers_takes_our_own_mapping(tiny, fake_hub, not_by_transformer_lens, capsys):
+    asked = fake_hub(tiny("gptj"))
     model = load_model("gpt-j-6B", device="cpu")
-    tokens = torch.arange(8, 30)[None]
-    hf = transformers.AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager").eval()
-    with torch.no_grad():
-        gap = (model(tokens).log_softmax(-1) - hf(input_ids=tokens).logits.log_softmax(-1)).abs().max()
-    assert gap < 1e-3
-    assert model.anchorlens_card.architecture == "GPTJForCausalLM"
+    assert asked == [("EleutherAI/gpt-j-6B", None, None)]
+    assert (model.cfg.d_model, model.anchorlens_card.architecture) == (48, "GPTJForCausalLM"), "sizes are the checkpoint's own"
     assert model.tokenizer("Paris").input_ids == model.to_tokens("Paris")[0].tolist()
     assert capsys.readouterr().out == "", "nothing is printed"
+
+
+@pytest.mark.parametrize("family", sorted(FURTHER_FAMILIES))
+def test_a_live_model_with_a_tokenizer_that_lies_in_no_file(family, no_sockets, not_by_transformer_lens):
+    live = random_model(FURTHER_FAMILIES[family](), seed=1)
+    before = torch.random.get_rng_state()
+    model = load_model(live, tokenizer=small_tokenizer("byte", bos=False))
+    assert torch.equal(torch.random.get_rng_state(), before), "torch's global generator stays where it was"
+    assert (card_of(model).source, card_of(model).name, card_of(model).adds_bos) == ("huggingface", type(live).__name__, False)
+    assert model.to_tokens("Paris")[0].tolist() == small_tokenizer("byte", bos=False)("Paris").input_ids
+    tokens = torch.randint(8, 400, (2, 40), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        gap = (model(tokens).log_softmax(-1) - live(input_ids=tokens).logits.log_softmax(-1)).abs().max()
+    assert gap < 1e-3
 
 
 def test_live_hugging_face_model_needs_its_tokenizer(tiny):
@@ -160,11 +171,23 @@ def test_missing_weights_are_not_filled_with_random_numbers(tiny, tmp_path):
 
 
 def test_unsupported_directory_names_the_families(tmp_path):
-    transformers.OPTConfig().save_pretrained(tmp_path)
+    transformers.BertConfig().save_pretrained(tmp_path)
     with pytest.raises(
-        UnsupportedModelError, match=r"models of type 'opt' are not mapped\. Mapped: llama, mistral, .* gpt_neox"
+        UnsupportedModelError, match=r"models of type 'bert' are not mapped\. Mapped: llama, mistral, .* gpt_neox"
     ):
         load_model(tmp_path)
+
+
+def test_a_class_of_the_checkpoints_own_is_named(tiny, tmp_path):
+    """As bigcode/santacoder has it: a model type of transformers, and another class."""
+    here = shutil.copytree(tiny("gpt2"), tmp_path / "m")
+    fields = json.loads((here / "config.json").read_text())
+    own = {"architectures": ["GPT2LMHeadCustomModel"], "auto_map": {"AutoModelForCausalLM": "modeling.GPT2LMHeadCustomModel"}}
+    (here / "config.json").write_text(json.dumps(fields | own))
+    with pytest.raises(UnsupportedModelError, match="no class 'GPT2LMHeadCustomModel', .* own code is not run"):
+        load_model(here)
+    (here / "config.json").write_text(json.dumps(fields | {"auto_map": own["auto_map"]}))
+    assert load_model(here, device="cpu").anchorlens_card.architecture == "GPT2LMHeadModel", "a class that transformers has"
 
 
 def test_a_checkpoints_own_code_is_neither_run_nor_asked_about(tmp_path, monkeypatch):
@@ -310,6 +333,49 @@ NO_MODELS = {
 def unchecked(function):
     """As users call it: without the checks of types that the tests switch on."""
     return inspect.unwrap(function)
+
+
+# Classes of these packages, or in the first case of one that is not here, by name.
+OTHER_MODELS = {
+    "PeftModelForCausalLM": (type("PeftModel", (torch.nn.Module,), {}), "give what model.merge_and_unload() returns"),
+    "TransformerBridge": (TransformerBridge, "the name or directory that the bridge was made from"),
+    "HookedEncoder": (HookedEncoder, "reads text in both directions"),
+    "HookedEncoderDecoder": (HookedEncoderDecoder, "reads text in both directions"),
+    "TextGenerationPipeline": (transformers.TextGenerationPipeline, "al.load_model(pipe.model, tokenizer=pipe.tokenizer)"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_MODELS)
+def test_a_model_of_another_kind_is_told_its_cure(name):
+    base, cure = OTHER_MODELS[name]
+    kind = type(name, (base,), {"__init__": lambda self: None})
+    for function in (load_model, as_hooked):
+        with pytest.raises(InputError) as caught:
+            unchecked(function)(kind())
+        assert f"not an object of type {name}. " in str(caught.value)
+        assert cure in str(caught.value)
+
+
+def test_a_live_model_that_predicts_no_tokens(tiny):
+    live = transformers.AutoModel.from_pretrained(tiny("gpt2"))
+    with pytest.raises(InputError, match=r"This GPT2Model predicts no tokens\. Load the checkpoint with AutoModelForCausalLM"):
+        load_model(live, tokenizer=tiny("gpt2"))
+
+
+def test_a_live_model_with_an_adapter_beside_its_weights(tiny):
+    live = transformers.AutoModelForCausalLM.from_pretrained(tiny("gpt2"))
+    live._hf_peft_config_loaded = True
+    with pytest.raises(InputError, match=r"holds an adapter beside its weights\. Merge it first"):
+        load_model(live, tokenizer=tiny("gpt2"))
+
+
+def test_a_live_model_whose_modules_were_replaced(tiny):
+    live = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"))
+    live.model.layers[1].self_attn.q_proj = torch.nn.Sequential(live.model.layers[1].self_attn.q_proj)
+    with pytest.raises(
+        UnsupportedModelError, match=r"LlamaForCausalLM are not laid out as those of its family \(AttributeError: "
+    ):
+        load_model(live, tokenizer=tiny("llama"))
 
 
 @pytest.mark.parametrize("kind", NO_MODELS)

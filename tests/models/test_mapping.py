@@ -12,6 +12,8 @@ from anchorlens.models.audit import INERT, MAPPED
 from anchorlens.models.mapping import hooked_config
 from tests.models import tiny
 
+LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 3, "long_factor": [2.0] * 3}
+
 
 def mapped(config):
     return hooked_config(config, "cpu", torch.float32, "x")
@@ -46,6 +48,25 @@ def mapped(config):
         (tiny.gpt2(add_cross_attention=True), "add_cross_attention=True"),
         (tiny.gpt2(activation_function="quick_gelu"), "the activation 'quick_gelu'"),
         (tiny.neox(hidden_act="gelu_10"), "the activation 'gelu_10'"),
+        (tiny.opt(do_layer_norm_before=False), "do_layer_norm_before=False"),
+        (tiny.opt(word_embed_proj_dim=24), "word_embed_proj_dim=24"),
+        (tiny.opt(enable_bias=False), "enable_bias=False"),
+        (tiny.gptj(rotary_dim=0), "rotary_dim=0"),
+        (tiny.bloom(apply_residual_connection_post_layernorm=True), "apply_residual_connection_post_layernorm=True"),
+        (tiny.phi(num_key_value_heads=2), "num_key_value_heads=2 for 4 heads"),
+        (tiny.phi(qk_layernorm=True), "qk_layernorm=True"),
+        (tiny.phi3(rope_parameters=LONGROPE), "rope of type 'longrope'"),
+        (tiny.olmo(num_key_value_heads=2), "num_key_value_heads=2 for 4 heads"),
+        (tiny.olmo(attention_bias=True), "attention_bias=True"),
+        (
+            tiny.mixtral(rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}),
+            "partial_rotary",
+        ),
+        (tiny.gpt_oss(swiglu_limit=5.0), "swiglu_limit=5.0"),
+        (
+            tiny.olmo3(rope_parameters={name: {**tiny.YARN_ROPE} for name in ("full_attention", "sliding_attention")}),
+            "rope of type 'yarn' in its sliding layers",
+        ),
     ],
 )
 def test_features_without_a_counterpart_are_refused_by_name(config, named):
@@ -69,8 +90,8 @@ def test_quantised_weights_are_refused_by_name():
 
 
 def test_another_family_is_refused_by_name():
-    with pytest.raises(UnsupportedModelError, match=r"Models of type 'opt' are not mapped.*gemma2.*llama"):
-        mapped(transformers.OPTConfig())
+    with pytest.raises(UnsupportedModelError, match=r"x: models of type 't5' are not mapped.*llama.*hand that to load_model"):
+        mapped(transformers.T5Config())
 
 
 def test_a_field_of_a_later_release_is_refused_unless_it_keeps_its_default():
@@ -100,6 +121,10 @@ def test_sizes_are_the_configurations_own():
     assert cfg.attn_types == ["local", "global", "local"]
     assert mapped(tiny.gpt2()).d_mlp == 80
     assert mapped(tiny.neox()).rotary_dim == 6
+    assert (mapped(tiny.phi3()).rotary_dim, mapped(tiny.gptj()).rotary_dim) == (6, 8)
+    assert mapped(tiny.olmo3()).attn_types == ["local", "global", "local"]
+    assert mapped(tiny.bloom()).n_ctx == 2048
+    assert (mapped(tiny.olmoe()).norm_topk_prob, mapped(tiny.mixtral()).norm_topk_prob) == (False, True)
 
 
 def test_the_published_target_models_map():
@@ -118,3 +143,36 @@ def test_the_published_target_models_map():
     )  # fmt: skip
     cfg = mapped(llama)
     assert (cfg.n_layers, cfg.rotary_base, cfg.NTK_by_parts_factor, cfg.NTK_original_ctx_len) == (16, 5e5, 32.0, 8192)
+
+
+def test_further_published_models_map():
+    """Phi 2, gpt-oss-20b, Olmo 3 7B, Bloom 560m and Gemma 2b: names and places of fields as older releases wrote them."""
+    phi = transformers.PhiConfig(
+        hidden_size=2560, intermediate_size=10240, num_hidden_layers=32, num_attention_heads=32, partial_rotary_factor=0.4,
+        rope_theta=10000.0, rope_scaling=None, embd_pdrop=0.0, resid_pdrop=0.1, max_position_embeddings=2048,
+    )  # fmt: skip
+    cfg = mapped(phi)
+    assert (cfg.d_head, cfg.rotary_dim, cfg.rotary_base, cfg.parallel_attn_mlp, cfg.act_fn) == (80, 32, 1e4, True, "gelu_new")
+    yarn = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
+    oss = transformers.GptOssConfig(
+        hidden_size=2880, num_hidden_layers=24, num_local_experts=32, num_experts_per_tok=4, head_dim=64, sliding_window=128,
+        layer_types=["sliding_attention", "full_attention"] * 12, rope_theta=150000, router_aux_loss_coef=0.9,
+        rope_scaling=yarn | {"original_max_position_embeddings": 4096}, max_position_embeddings=131072,
+    )  # fmt: skip
+    cfg = mapped(oss)
+    assert (cfg.num_experts, cfg.experts_per_token, cfg.window_size, cfg.use_attention_sinks) == (32, 4, 128, True)
+    assert (cfg.rotary_base, cfg.yarn_truncate, cfg.yarn_factor) == (150000.0, False, 32.0)
+    assert cfg.yarn_attention_factor == pytest.approx(0.1 * math.log(32) + 1)
+    olmo = transformers.Olmo3Config(
+        hidden_size=4096, num_hidden_layers=32, rope_theta=500000, sliding_window=4096, max_position_embeddings=65536,
+        rope_scaling={**yarn, "factor": 8.0, "attention_factor": 1.2079, "original_max_position_embeddings": 8192, "truncate": None},
+    )  # fmt: skip
+    cfg = mapped(olmo)
+    assert (cfg.rotary_base, cfg.rotary_base_local, cfg.yarn_global_attn_only, cfg.yarn_factor) == (5e5, 5e5, True, 8.0)
+    assert cfg.attn_types == ["local", "local", "local", "global"] * 8
+    bloom = transformers.BloomConfig(n_embed=1024, n_layer=24, num_attention_heads=16, seq_length=4096, n_inner=None)
+    cfg = mapped(bloom)
+    assert (cfg.d_model, cfg.d_mlp, cfg.n_ctx, cfg.positional_embedding_type) == (1024, 4096, 4096, "alibi")
+    gemma = transformers.GemmaConfig(hidden_act="gelu", head_dim=256, num_key_value_heads=1, num_attention_heads=8)
+    cfg = mapped(gemma)
+    assert (cfg.act_fn, cfg.attn_scale, cfg.use_normalization_before_and_after) == ("gelu_pytorch_tanh", 16.0, False)

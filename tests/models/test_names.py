@@ -23,6 +23,11 @@ def test_all_adds_what_transformer_lens_registers():
     assert everything[: len(TABLE)] == TABLE
     assert KnownModel("facebook/opt-125m", "", None, "registered by TransformerLens") in everything
     assert len({model.name for model in everything}) == len(everything)
+    notes = {model.name: model.note for model in everything}
+    assert "hand over the live model" in notes["NeelNanda/Attn_Only_2L512W_C4_Code"]
+    assert not {"google-bert/bert-base-cased", "google-t5/t5-small", "bigcode/santacoder"} & set(notes), (
+        "these cannot be loaded"
+    )
 
 
 def test_aliases_in_any_case():

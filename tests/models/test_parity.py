@@ -7,11 +7,12 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from anchorlens.errors import ParityError
+from anchorlens.errors import InputError, ParityError, UnsupportedModelError
 from anchorlens.models import load, mapping
 from anchorlens.models.load import load_model
 from anchorlens.models.parity import check_log_probs, parity_tokens
-from tests.models.tiny import FAMILIES, WINDOW, random_model
+from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, WINDOW, random_model
+from tests.tokenizers_small import small_tokenizer
 
 # Five windows long, so that most keys lie outside, and past llama3's and YaRN's original lengths.
 LENGTH = 5 * WINDOW
@@ -31,7 +32,7 @@ def tokens_of(n: int, batch: int = 2) -> torch.Tensor:
     return torch.randint(8, 400, (batch, n), generator=torch.Generator().manual_seed(3))
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", sorted(FAMILIES | FURTHER_FAMILIES))
 def test_log_probs_are_hugging_faces(tiny, family):
     path, tokens = tiny(family), tokens_of(LENGTH)
     model = load_model(path, device="cpu")
@@ -62,13 +63,13 @@ def test_every_residual_stream_is_hugging_faces(tiny, family):
 
 @pytest.mark.parametrize("family", ["mistral", "qwen2", "qwen3_sliding", "gemma2", "gemma3"])
 def test_a_window_off_by_one_is_noticed_at_load(tiny, family, monkeypatch):
-    honest = mapping._windows
+    honest = mapping.windows
 
     def off_by_one(config):
         fields = honest(config)
         return fields | {"window_size": fields["window_size"] + 1}
 
-    monkeypatch.setattr(mapping, "_windows", off_by_one)
+    monkeypatch.setattr(mapping, "windows", off_by_one)
     with pytest.raises(ParityError, match="differ from Hugging Face's by up to"):
         load_model(tiny(family), device="cpu")
 
@@ -95,7 +96,7 @@ def test_a_wrong_mapping_never_loads(tiny, family, field, value, monkeypatch):
         return cfg
 
     monkeypatch.setattr(load, "hooked_config", wrong)
-    with pytest.raises((ParityError, load.UnsupportedModelError)):
+    with pytest.raises((ParityError, UnsupportedModelError)):
         load_model(tiny(family), device="cpu")
 
 
@@ -137,7 +138,7 @@ def test_tolerance_is_the_bound():
         check_log_probs(ours, theirs, torch.float32, "x")
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "neox"])
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "neox", *sorted(FURTHER_FAMILIES)])
 def test_bfloat16_loads_and_is_hugging_faces_bfloat16(tiny, family):
     path, tokens = tiny(family), tokens_of(LENGTH)
     model = load_model(path, device="cpu", dtype="bfloat16")
@@ -148,8 +149,9 @@ def test_bfloat16_loads_and_is_hugging_faces_bfloat16(tiny, family):
     with torch.no_grad():
         ours = model(tokens).float().log_softmax(-1)
         theirs = hf(input_ids=tokens).logits.float().log_softmax(-1)
-    # No further from the truth than Hugging Face's own half-precision run is.
-    assert (ours - exact).abs().mean() < 1.2 * (theirs - exact).abs().mean()
+    # No further from the truth than Hugging Face's own half-precision run is (which in these two has the softmax in float32).
+    more = 1.5 if family in ("gpt_neo", "bloom") else 1.2
+    assert (ours - exact).abs().mean() < more * (theirs - exact).abs().mean()
 
 
 @pytest.mark.parametrize(("family", "field"), [("llama", "attn_scale"), ("gemma2", "attn_scores_soft_cap")])
@@ -182,6 +184,24 @@ def test_live_hugging_face_model_is_copied_and_left_as_it_was(tiny):
         for parameter in live.parameters():
             parameter.zero_()
         assert torch.equal(model(tokens), before), "no memory is shared with the user's model"
+
+
+@pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
+def test_a_live_models_experts_are_left_as_they_were(family):
+    live = random_model(FURTHER_FAMILIES[family]()).double()
+    live.set_experts_implementation("grouped_mm")
+    model = load_model(live, tokenizer=small_tokenizer("byte", bos=False))  # grouped_mm itself knows no float64
+    assert model.anchorlens_card.parity < 1e-3
+    assert live.config._experts_implementation == "grouped_mm"
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_rotary_frequencies_that_were_rounded_are_told_their_cure(tiny, kind):
+    live = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama")).to(kind)
+    with pytest.raises(InputError, match=rf"frequencies were rounded to {kind} .* from_pretrained\(\.\.\., dtype={kind}\)"):
+        load_model(live, tokenizer=tiny("llama"))
+    live = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"), dtype=kind)
+    assert load_model(live, tokenizer=tiny("llama")).cfg.dtype == kind, "the cure is one"
 
 
 def test_tied_weights_are_not_one_tensor(tiny):

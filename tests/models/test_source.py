@@ -172,7 +172,7 @@ BROKEN = {
         r"lacks its w\.safetensors\. Fetch it",
     ),
     "exotic": (lambda here: changed_config(here, model_type="exotic"), "no models of type 'exotic'; own code is not run"),
-    "unmapped": (lambda here: changed_config(here, model_type="opt"), "models of type 'opt' are not mapped"),
+    "unmapped": (lambda here: changed_config(here, model_type="bert"), "models of type 'bert' are not mapped"),
     "feature": (lambda here: changed_config(here, add_cross_attention=True), "add_cross_attention=True, which has no exact"),
     "tokenizer": (lambda here: [p.unlink() for p in here.glob("*token*")], r"m holds no tokenizer files\. Pass tokenizer=\."),
     "weights": (
@@ -332,7 +332,7 @@ def test_live_models(tiny, tiny_model):
     assert check_model(hooked) == check_model(live, tokenizer=tokenizer) == "live"
     assert "keeps its device and dtype" in str(both_say(hooked, dtype="float32"))
     assert "Pass tokenizer=, as in al.load_model(model, tokenizer=...)." in str(both_say(live))
-    assert "keeps its dtype, here torch.float32. Convert it first: model.to(torch.bfloat16)." in str(
+    assert "keeps its dtype, here torch.float32. Load it in the other: from_pretrained(..., dtype=torch.bfloat16)." in str(
         both_say(live, dtype="bf16", tokenizer=tokenizer)
     )
     assert "A live model has no revision" in str(both_say(live, revision="main", tokenizer=tokenizer))

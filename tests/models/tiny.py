@@ -173,6 +173,108 @@ FAMILIES: dict[str, Callable[..., PretrainedConfig]] = {
 }
 
 
+def moe(kind: str, experts: str, changes: dict[str, object]) -> PretrainedConfig:
+    """Four experts, two a token."""
+    return _decoder(kind, {experts: 4, "num_experts_per_tok": 2} | changes)
+
+
+def mixtral(**changes: object) -> PretrainedConfig:
+    """Experts, all layers slide."""
+    return moe("MixtralConfig", "num_local_experts", {"sliding_window": WINDOW, "head_dim": 16} | changes)
+
+
+def phi3(**changes: object) -> PretrainedConfig:
+    """Matrices joined in one, rope in half of each head, all layers slide."""
+    return _decoder("Phi3Config", {"sliding_window": WINDOW, "partial_rotary_factor": 0.5, "pad_token_id": 3} | changes)
+
+
+def apertus(**changes: object) -> PretrainedConfig:
+    """QK norm, a plain MLP whose activation has weights, llama3 rope, attention biases."""
+    return _decoder("ApertusConfig", {"rope_parameters": dict(LLAMA3_ROPE), "attention_bias": True} | changes)
+
+
+def olmo(**changes: object) -> PretrainedConfig:
+    """Norms without weights; queries, keys and values clipped."""
+    return _decoder("OlmoConfig", {"num_key_value_heads": 4, "clip_qkv": 1.0} | changes)
+
+
+def olmo2(**changes: object) -> PretrainedConfig:
+    """Norms after the blocks' parts, QK norm over all heads at once, grouped queries."""
+    return _decoder("Olmo2Config", changes)
+
+
+def olmo3(**changes: object) -> PretrainedConfig:
+    """As OLMo 2, windows in two of three layers, YaRN in the full one alone."""
+    base = {
+        "sliding_window": WINDOW,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "rope_parameters": {
+            "full_attention": dict(YARN_ROPE),
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+        },
+    }
+    return _decoder("Olmo3Config", base | changes)
+
+
+def olmoe(**changes: object) -> PretrainedConfig:
+    """Experts whose weights do not sum to 1, QK norm over all heads at once, queries, keys and values clipped."""
+    return moe("OlmoeConfig", "num_experts", {"clip_qkv": 1.0} | changes)
+
+
+def gpt_oss(**changes: object) -> PretrainedConfig:
+    """Attention sinks, experts with biases, every other layer slides, YaRN without rounding."""
+    rope = {**YARN_ROPE, "truncate": False}
+    base = {"head_dim": 16, "sliding_window": WINDOW, "rope_parameters": rope, "swiglu_limit": 7.0}
+    return moe("GptOssConfig", "num_local_experts", base | changes)
+
+
+def gemma(**changes: object) -> PretrainedConfig:
+    """The first Gemma: no norms after the parts, no soft caps."""
+    return _decoder("GemmaConfig", {"head_dim": 16} | changes)
+
+
+GPT_SIZES = {"vocab_size": VOCAB, "bos_token_id": 0, "eos_token_id": 1}
+
+
+def gptj(**changes: object) -> PretrainedConfig:
+    """Parallel blocks, rope of adjacent pairs in a part of each head, a bias of the unembedding."""
+    sizes = {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 64, "rotary_dim": 8, "n_inner": 80}
+    return transformers.GPTJConfig(**(GPT_SIZES | sizes | changes))  # type: ignore[arg-type]
+
+
+def gpt_neo(**changes: object) -> PretrainedConfig:
+    """Unscaled scores, the second layer slides."""
+    sizes = {"hidden_size": 48, "num_layers": 3, "num_heads": 4, "intermediate_size": 80, "max_position_embeddings": 64}
+    types = {"attention_types": [[["global", "local", "global"], 1]], "window_size": WINDOW}
+    return transformers.GPTNeoConfig(**(GPT_SIZES | sizes | types | changes))  # type: ignore[arg-type]
+
+
+def opt(**changes: object) -> PretrainedConfig:
+    """Learned positions that begin at the third row."""
+    sizes = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "ffn_dim": 80, "max_position_embeddings": 64}
+    return transformers.OPTConfig(**(GPT_SIZES | sizes | {"pad_token_id": 3} | changes))  # type: ignore[arg-type]
+
+
+def bloom(**changes: object) -> PretrainedConfig:
+    """Scores fall with the distance (alibi); a norm after the embedding."""
+    sizes = {"hidden_size": 48, "n_layer": 3, "n_head": 4}
+    return transformers.BloomConfig(**(GPT_SIZES | sizes | changes))  # type: ignore[arg-type]
+
+
+def phi(**changes: object) -> PretrainedConfig:
+    """Parallel blocks under one norm, rope in half of each head."""
+    return _decoder("PhiConfig", {"num_key_value_heads": 4} | changes)
+
+
+FURTHER_FAMILIES: dict[str, Callable[..., PretrainedConfig]] = {
+    maker.__name__: maker
+    for maker in (
+        mixtral, phi3, apertus, olmo, olmo2, olmo3, olmoe, gpt_oss, gemma, gptj, gpt_neo, opt, bloom, phi
+    )
+}  # fmt: skip
+"""Loaded and compared with Hugging Face like the others; in the engine's tests they stand in tests/models/test_families.py alone."""
+
+
 def random_model(config: PretrainedConfig, seed: int = 0) -> PreTrainedModel:
     """A Hugging Face model with weights large enough that attention, norms and biases matter."""
     # Building a model draws from torch's global generator; the tests' own state stays as it was.
@@ -205,5 +307,5 @@ def save_model(model: PreTrainedModel, directory: Path, *, bos: bool = False) ->
 
 
 def save_tiny(family: str, directory: Path, seed: int = 0, *, bos: bool = False) -> Path:
-    """Write a small random checkpoint of one of ``FAMILIES``."""
-    return save_model(random_model(FAMILIES[family](), seed), directory, bos=bos)
+    """Write a small random checkpoint of one of ``FAMILIES`` or ``FURTHER_FAMILIES``."""
+    return save_model(random_model((FAMILIES | FURTHER_FAMILIES)[family](), seed), directory, bos=bos)

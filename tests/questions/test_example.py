@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from anchorlens.engine.generate import is_right
+from anchorlens.questions.answer_text import is_right
 from anchorlens.questions.example import normalise, pooled_answers, question_id
 from tests.questions.make import capital, example
 

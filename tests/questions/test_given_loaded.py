@@ -1,6 +1,6 @@
 """Gold aliases are pooled by question where a file is loaded: right answers, donors and false answers all see them."""
 
-from anchorlens.engine.generate import is_right
+from anchorlens.questions.answer_text import is_right
 from anchorlens.questions.datasets import load_qa
 from anchorlens.questions.given import given_answers, split_questions
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from anchorlens.errors import InputError, SpanError
 from anchorlens.questions.example import Example, Span, question_id
 from anchorlens.questions.prompts import ChatPrompt, FewShotPrompt, PromptText, QAPrompt, make_prompt
-from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, anchor_positions, pad_rows
+from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, anchor_positions, common_prefix, pad_rows
 from tests.questions.make import capital, example
 from tests.tokenizers_small import small_tokenizer
+from tests.torch_defaults import OTHER_DEFAULTS
 
 KINDS = [("byte", False), ("byte", True), ("metaspace", False), ("metaspace", True)]
 HARD = [
@@ -276,6 +277,30 @@ def test_padding_is_on_the_right_and_masked():
     assert batch.mask.tolist() == [[True, True, True], [True, False, False]]
     with pytest.raises(InputError, match="at least one row"):
         pad_rows([])
+
+
+@pytest.mark.parametrize("other", OTHER_DEFAULTS.values(), ids=OTHER_DEFAULTS)
+def test_padding_does_not_depend_on_torchs_defaults(other):
+    with other():
+        batch = pad_rows([[5, 6, 7], [8]], pad_id=9)
+    assert batch.ids.tolist() == [[5, 6, 7], [8, 9, 9]]
+    assert batch.mask.tolist() == [[True, True, True], [True, False, False]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "longest", "wanted"),
+    [
+        ([(1, 2, 3, 4), [1, 2, 3, 5], (1, 2, 3)], 10, 3),
+        ([(1, 2, 3, 4), (1, 2, 3, 5)], 2, 2),
+        ([(1, 2), (2, 2)], 9, 0),
+        ([(1, 2, 3)], 9, 3),
+        ([(1, 2), ()], 9, 0),
+        ([(1, 2), (1, 2)], -1, 0),
+        ([], 9, 0),
+    ],
+)
+def test_a_common_prefix_ends_where_rows_part_or_one_ends(rows, longest, wanted):
+    assert common_prefix(rows, longest) == wanted
 
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1, max_size=12)

@@ -1,15 +1,22 @@
 """The model's own answers: judged on the whole line, found after the thinking, dropped by name where the thinking does not end."""
 
 import copy
+from dataclasses import replace
+from itertools import pairwise, product
 
 import pytest
+import torch
 
+import anchorlens as al
+from anchorlens.errors import EmptySweepError
 from anchorlens.models.adapter import Adapter
+from anchorlens.models.load import load_model
 from anchorlens.questions.prompts import QAPrompt, TemplatePrompt
 from anchorlens.questions.tokens import RowTokenizer
 from anchorlens.truth import own_answers
 from anchorlens.truth.own_answers import answered_rows, generate_answers, known_rows
-from tests.questions.make import example
+from tests.models.tiny import FAMILIES, random_model, save_model
+from tests.questions.make import capital, data_of, example
 
 
 @pytest.fixture
@@ -130,3 +137,116 @@ def test_generation_goes_on_through_the_thinking_to_the_end_of_the_answers_line(
     stops.clear()
     generate_answers(Adapter(model), rows, RowTokenizer(model.tokenizer, OPENED))
     assert stops == [False, False, False, True, False, False]
+
+
+# --- the model's context ---------------------------------------------------------------------------------------------------------
+
+QUICK = {"progress": False, "layers": (0,), "n_resamples": 100, "fractions": (0.34, 0.33, 0.33)}
+QUIET = {"progress": False, "align": "last", "n_donors": 1, "null_donors": 0, "layers": (0,), "check_cells": 0}
+# Words that are one token each; each of them is right for some question.
+RIGHT = ("Paris", "France", "Tolstoy", "Peace", "War", "Leo", "Paulo", "author", "city", "capital")
+SAID = f" {' '.join(RIGHT)}\n"
+CONTEXT = 96
+
+
+@pytest.fixture(scope="module")
+def parrot(tmp_path_factory):
+    """``parrot("gpt2", n_ctx)``: answers every question with the same words, by a table of which token follows which."""
+
+    def make(family, n_ctx):
+        size = {"n_positions" if family == "gpt2" else "max_position_embeddings": n_ctx}
+        directory = tmp_path_factory.mktemp("parrot")
+        model = load_model(str(save_model(random_model(FAMILIES[family](**size)), directory)), device="cpu")
+        ids = model.tokenizer(f":{SAID}", add_special_tokens=False)["input_ids"]
+        assert len(set(ids)) == len(ids)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "blocks." in name or "W_pos" in name or name.startswith(("unembed", "ln_final.b")):
+                    parameter.zero_()
+            model.ln_final.w.fill_(1.0)
+            for token, following in pairwise(ids):
+                x = model.embed.W_E[token]
+                model.unembed.W_U[:, following] += (x - x.mean()) / x.std() if family == "gpt2" else x / x.norm()
+        return model
+
+    return make
+
+
+def asked(tokenizer, length):
+    """A question whose prompt has so many tokens."""
+    for n in range(2 * length):
+        made = replace(capital(f"Spain{n * '?'}", RIGHT[-1]), example_id=f"Spain:{length}")
+        if len(tokenizer.prompt_ids(made.question)) == length:
+            return made
+    raise AssertionError(f"no question of {length} tokens")
+
+
+@pytest.fixture(scope="module")
+def crowded(parrot):
+    """``crowded("gpt2")``: the parrot, ordinary questions, and some whose prompts leave all or a part of the answer no room."""
+
+    def make(family):
+        model = parrot(family, CONTEXT)
+        tokenizer = RowTokenizer(model.tokenizer, QAPrompt(), max_length=CONTEXT)
+        said = len(model.tokenizer(SAID, add_special_tokens=False)["input_ids"])
+        short = [capital(*pair) for pair in zip(("Japan", "Italy", "Cuba"), RIGHT, strict=False)]
+        lengths = (CONTEXT - said, CONTEXT - said + 1, CONTEXT - 1, CONTEXT, CONTEXT + 9)
+        return model, tokenizer, data_of([*short, *(asked(tokenizer, length) for length in lengths)])
+
+    return make
+
+
+@pytest.mark.parametrize("family", ["gpt2", "neox"])
+def test_rows_whose_answer_the_context_cuts_off_are_dropped_as_too_long(crowded, family):
+    model, tokenizer, data = crowded(family)
+    said = len(model.tokenizer(SAID, add_special_tokens=False)["input_ids"])
+    texts = [text for _, text in generate_answers(Adapter(model), data.examples, tokenizer)]
+    assert texts == [*[SAID] * 4, SAID[:-1], " Paris", "", ""]
+    found = known_rows(Adapter(model), data.examples, tokenizer, max_new_tokens=16, batch_size=None, progress=False)
+    assert [row.example.example_id for row in found.rows] == ["Japan", "Italy", "Cuba", f"Spain:{CONTEXT - said}"]
+    assert {row.answer.text for row in found.rows} == {SAID.strip()}
+    assert [gone.reason for gone in found.dropped] == ["too_long"] * 4
+    assert found.dropped[-1].detail == "105 tokens before the answer, the model takes 96"
+
+
+def too_long(sweep):
+    """Examples that were listed as too long, shortest first."""
+    examples = sweep.examples()
+    return sorted(examples.loc[examples["drop_reason"] == "too_long", "example_id"], key=lambda name: int(name.split(":")[1]))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "neox"])
+def test_one_long_question_does_not_end_a_sweep_of_known_questions(crowded, family):
+    model, _, data = crowded(family)
+    sweep = al.swap_sweep(model, data, known_only=True, **QUIET)
+    assert sweep.record["counts"]["dropped"] == {"too_long": 4}
+    assert too_long(sweep) == [f"Spain:{length}" for length in (86, 95, 96, 105)]
+    assert len(sweep.example_ids) == 4
+    plain = al.swap_sweep(model, data_of(list(data.examples[:4])), known_only=True, **QUIET)
+    torch.testing.assert_close(sweep.delta_p, plain.delta_p)
+
+
+@pytest.mark.parametrize(
+    ("family", "measured", "options"),
+    [
+        ("gpt2", al.knockout_sweep, {"placebos": False}),
+        ("neox", al.knockout_sweep, {"placebos": False, "readout": "p_true"}),
+        ("neox", al.patch_tokens_sweep, {"base": "all"}),
+        ("neox", al.answer_only_sweep, {}),
+    ],
+)
+def test_one_long_question_does_not_end_a_sweep_of_generated_answers(crowded, family, measured, options):
+    model, _, data = crowded(family)
+    answers = [*RIGHT[:-1], *(f"Zoo{i}" for i in range(14))]
+    some = [capital(f"{a}{b}", answer) for (a, b), answer in zip(product("KLMNT", "aeiou"), answers, strict=False)]
+    data = data_of([*some, *data.examples[3:]])
+    sweep = measured(model, data, answers="generated", **QUICK | options)
+    # Where the model is asked afterwards whether its answer is right, that question needs room too.
+    assert too_long(sweep)[-4:] == [f"Spain:{length}" for length in (86, 95, 96, 105)]
+    assert sweep.record["counts"]["dropped"] == {"too_long": 5 if options.get("readout") == "p_true" else 4}
+
+
+def test_a_context_that_is_shorter_than_every_prompt_is_said(parrot):
+    with pytest.raises(EmptySweepError, match=r"Dropped: too_long 3\. The model's context is shorter than these inputs"):
+        al.swap_sweep(parrot("gpt2", 9), data_of([capital(name, "Paris") for name in ("France", "Japan", "Italy")]),
+                      known_only=True, **QUIET)  # fmt: skip

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from anchorlens.engine.layout import Lanes
-from anchorlens.engine.plan import PassSize, block_flops, cut_bytes, halves, pass_flops, rows_bytes
-from anchorlens.engine.select import Engine
-from anchorlens.models.adapter import Adapter
+from anchorlens.engine.cost import PassSize
+from anchorlens.engine.engine import Engine
 from anchorlens.protocols.answer_only.inputs import OTHER, PreparedAnswerOnly, read_of
 from anchorlens.protocols.answer_only.spec import AnswerOnly
+from anchorlens.protocols.costing import halves
 from anchorlens.protocols.knockout.pathway_split import clean_and_split
 from anchorlens.protocols.plug import OnWork
-from anchorlens.protocols.truth_probing import Room, TruthPlan, by_length, clean_batch
+from anchorlens.protocols.truth_probing import TruthPlan, by_length, clean_batch, room_of
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.statistics.pathways import Measured
 
@@ -77,25 +76,21 @@ def plan_answer_only(engine: Engine, ready: PreparedAnswerOnly, spec: AnswerOnly
     Raises:
         InputError: Not even one row at a time fits into ``max_memory``.
     """
-    adapter, rows = engine.adapter, ready.truth.rows
+    rows = ready.truth.rows
     width = max(len(row.ids) for row in (*rows, *ready.other))
     n_test = len(ready.test)
     cells = 2 * n_test * len(ready.layers)
-    room = Room.of(engine, ready, spec, 2 * cells)  # a cell has a row for P and one for the flip
-    size = room.cut_rows(width, 1)
+    room = room_of(engine, ready, spec, 2 * cells)  # a cell has a row for P and one for the flip
+    size = room.rows(width, 1)
     training = by_length(ready.truth.of("train", "validation"), lambda i: len(rows[i].ids), size)
     units = tuple(RowUnit(batch) for batch in _batches(ready, size))
-    before = float(sum(map(len, training)))
-    if engine.cone is None:
-        most = rows_bytes(adapter, size, width)
-        flops = (before + _PASSES * n_test) * width * adapter.n_layers * block_flops(adapter)
-    else:
-        most = cut_bytes(adapter, size, width, 1)
-        flops = sum(_flops(adapter, [rows[i] for i in batch]) for batch in training)
-        flops += sum(_unit_flops(adapter, ready, unit) for unit in units)
+    flops = sum(_flops(engine, [rows[i] for i in batch]) for batch in training)
+    flops += sum(_unit_flops(engine, ready, unit) for unit in units)
     sizes = [len(batch) for batch in (*training, *(unit.tests for unit in units))]
-    cost = room.cost(sizes, rows=n_test, cells=cells, flops=flops, most=most)
-    return TruthPlan(units, cost, "row", before, training)
+    cost = room.plan(
+        sizes, rows=n_test, cells=cells, flops=flops, most=room.bytes_of(size, width, 1), width=width, checks=spec.check_cells
+    )
+    return TruthPlan(units, cost, "row", engine.adapter.device, float(sum(map(len, training))), training)
 
 
 def _batches(ready: PreparedAnswerOnly, size: int) -> list[tuple[int, ...]]:
@@ -114,24 +109,24 @@ def _batches(ready: PreparedAnswerOnly, size: int) -> list[tuple[int, ...]]:
     return batches
 
 
-def _unit_flops(adapter: Adapter, ready: PreparedAnswerOnly, unit: RowUnit) -> float:
+def _unit_flops(engine: Engine, ready: PreparedAnswerOnly, unit: RowUnit) -> float:
     rows = [ready.row(j) for j in unit.tests]
     empty = {read_of(row): row for row in (ready.empty[j] for j in unit.tests)}
     first = [min(row.positions["question"]) for row in rows]
     return (
-        _flops(adapter, rows, first)
-        + _flops(adapter, list(empty.values()))
-        + _flops(adapter, [ready.other[j] for j in unit.tests])
+        _flops(engine, rows, first)
+        + _flops(engine, list(empty.values()))
+        + _flops(engine, [ready.other[j] for j in unit.tests])
     )
 
 
-def _flops(adapter: Adapter, rows: Sequence[TokenRow], first_cut: Sequence[int] = ()) -> float:
+def _flops(engine: Engine, rows: Sequence[TokenRow], first_cut: Sequence[int] = ()) -> float:
     """Of a pass over whole rows, and over what comes after the first cut where edges are cut."""
     lengths = [len(row.ids) for row in rows]
     cones = [length - first for length, first in zip(lengths, first_cut, strict=False)]
     packs = ((sum(cones), len(cones), max(cones), max(lengths)),) if cones else ()
     # A probe reads streams: nothing is unembedded.
-    return pass_flops(adapter, PassSize(sum(lengths), len(rows), max(lengths), packs, 0, 0), Lanes((0,), (), (), ()))
+    return engine.pass_flops(PassSize(sum(lengths), len(rows), max(lengths), packs, 0, 0), (0,))
 
 
 __all__ = ["RowUnit", "measured_rows", "plan_answer_only"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.engine.select import Engine
+from anchorlens.engine.engine import Engine
 from anchorlens.protocols.answer_only.findings import contrasts, summary, words
 from anchorlens.protocols.answer_only.inputs import OTHER, PreparedAnswerOnly, changed_inputs, read_of, without_question
 from anchorlens.protocols.answer_only.measuring import RowUnit, measured_rows, plan_answer_only
@@ -62,17 +62,10 @@ class AnswerOnlyProtocol(TruthProtocol[AnswerOnly, PreparedAnswerOnly]):
         rows = [ready.row(j) for j in unit.tests]
         return pathway_samples(ANCHOR, spec.delta_kind, ready.layers, rows, measured, event_is_true=False, flips=True)
 
-    def rows(self, ready: PreparedAnswerOnly) -> Sequence[int]:
-        """Test rows."""
-        return range(len(ready.test))
-
-    def alone(self, ready: PreparedAnswerOnly, plan: Plan, row: int) -> Sequence[RowUnit]:  # noqa: ARG002
-        """A row alone."""
-        return (RowUnit((row,)),)
-
-    def cell(self, ready: PreparedAnswerOnly, sample: Mapping[str, Any]) -> RowUnit:
-        """The row, at all layers and with both inputs."""
-        return RowUnit((next(j for j in self.rows(ready) if ready.row(j).row_id == sample["example_id"]),))
+    def cells(self, ready: PreparedAnswerOnly, samples: Sequence[Mapping[str, Any]]) -> tuple[PreparedAnswerOnly, RowUnit]:
+        """Their rows, at all layers and with both inputs."""
+        wanted = {cell["example_id"] for cell in samples}
+        return ready, RowUnit(tuple(j for j in range(len(ready.test)) if ready.row(j).row_id in wanted))
 
     def keys(self, spec: AnswerOnly) -> dict[str, object]:
         """See :class:`SweepProtocol`. ``mode`` is that of the knockout that decides the pathways."""

@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 
-from anchorlens.engine.interventions import window_layers
-from anchorlens.engine.layout import Lanes
-from anchorlens.engine.plan import PassSize, block_flops, cut_bytes, pass_flops, rows_bytes
-from anchorlens.engine.select import Engine
-from anchorlens.protocols.knockout.measuring import PreparedKnockout, RowUnit
+from anchorlens.engine.cost import PassSize
+from anchorlens.engine.engine import Engine
+from anchorlens.protocols.knockout.measuring import PreparedKnockout, RowUnit, layers_at
 from anchorlens.protocols.knockout.spec import Knockout
-from anchorlens.protocols.truth_probing import Room, TruthPlan, by_length
+from anchorlens.protocols.truth_probing import TruthPlan, by_length, room_of
 from anchorlens.truth.fitted import DRAWS
 
 
@@ -18,7 +16,7 @@ def plan_knockout(engine: Engine, ready: PreparedKnockout, spec: Knockout) -> Tr
     Raises:
         InputError: Not even one row at a time fits into ``max_memory``.
     """
-    adapter, rows = engine.adapter, ready.truth.rows
+    rows = ready.truth.rows
     width = max(len(row.ids) for row in rows)
     everywhere = spec.readout == "probe" and not spec.window
     lanes = 1 if everywhere else 1 + len(ready.layers)
@@ -26,23 +24,18 @@ def plan_knockout(engine: Engine, ready: PreparedKnockout, spec: Knockout) -> Tr
     # Every variant and every placebo probe has rows of its own in the table.
     probed = DRAWS + 1 if spec.placebos and spec.readout == "probe" else 0
     cells = n_test * len(ready.layers) * (len(ready.variants) + probed)
-    room = Room.of(engine, ready, spec, cells, probed=spec.readout == "probe")
-    size, test_size = room.rows(width), room.cut_rows(width, lanes)
+    room = room_of(engine, ready, spec, cells, probed=spec.readout == "probe")
+    size, test_size = room.rows(width), room.rows(width, lanes)
     rest = [] if spec.readout == "p_true" else ready.truth.of("train", "validation")
     training = by_length(rest, lambda i: len(rows[i].ids), size)
     batches = by_length(range(n_test), lambda j: len(ready.row(j).ids), test_size)
     units = tuple(RowUnit(batch, ready.layers, _passes(ready, spec, batch)) for batch in batches)
     before = float(sum(map(len, training)))
-    most = rows_bytes(adapter, min(size, len(rows)), width)
-    if engine.cone is None:
-        flops = (before + sum(unit.work for unit in units)) * width * adapter.n_layers * block_flops(adapter)
-    else:
-        most = max(cut_bytes(adapter, test_size, width, lanes), rows_bytes(adapter, 1, width))
-        most = max(most, cut_bytes(adapter, size, width, 0)) if training else most
-        flops = _cone_flops(engine, ready, spec, training, batches)
+    most = max(room.bytes_of(test_size, width, lanes), room.bytes_of(size, width) if training else 0)
+    flops = _flops(engine, ready, spec, training, batches)
     sizes = [len(batch) for batch in (*training, *batches)]
-    cost = room.cost(sizes, rows=n_test, cells=cells, flops=flops, most=most)
-    return TruthPlan(units, cost, "row", before, training)
+    cost = room.plan(sizes, rows=n_test, cells=cells, flops=flops, most=most, width=width, checks=spec.check_cells)
+    return TruthPlan(units, cost, "row", engine.adapter.device, before, training)
 
 
 def _passes(ready: PreparedKnockout, spec: Knockout, batch: Sequence[int]) -> int:
@@ -51,26 +44,21 @@ def _passes(ready: PreparedKnockout, spec: Knockout, batch: Sequence[int]) -> in
     return 1 + each * sum(bool(ready.members(batch, variant)) for variant in ready.variants)
 
 
-def _cone_flops(
+def _flops(
     engine: Engine,
     ready: PreparedKnockout,
     spec: Knockout,
     training: Sequence[Sequence[int]],
     batches: Sequence[Sequence[int]],
 ) -> float:
-    adapter, rows, allowed = engine.adapter, ready.truth.rows, ready.cut_layers
+    rows, allowed = ready.truth.rows, ready.cut_layers
+    starts = [allowed.start]
     if spec.window:
-        around = [[i for i in window_layers(layer, spec.window, adapter.n_layers) if i in allowed] for layer in ready.layers]
-        starts = [allowed.start, *(layers[0] for layers in around if layers)]
-    elif spec.readout == "probe":
-        starts = [allowed.start]
-    else:
-        starts = list(range(allowed.start, allowed.stop))
-    lanes = Lanes(tuple(sorted(starts)), (), (), ())
-    total = 0.0
-    for batch in training:
-        lengths = [len(rows[i].ids) for i in batch]
-        total += pass_flops(adapter, PassSize(sum(lengths), len(batch), max(lengths), (), 0, len(batch)), lanes)
+        cut = [layers_at(ready, spec, engine.adapter.n_layers, layer) for layer in ready.layers]
+        starts = [allowed.start, *(layers.start for layers in cut if layers)]
+    elif spec.readout != "probe":
+        starts = list(allowed)
+    total = sum(engine.pass_flops(PassSize.clean([len(rows[i].ids) for i in batch]), ()) for batch in training)
     for batch in batches:
         by_test = {j: len(ready.row(j).ids) for j in batch}
         packs: list[tuple[int, int, int, int]] = []
@@ -79,7 +67,7 @@ def _cone_flops(
             if cones:
                 packs.append((sum(cones), len(cones), max(cones), max(by_test.values())))
         size = PassSize(sum(by_test.values()), len(batch), max(by_test.values()), tuple(packs), 0, len(batch))
-        total += pass_flops(adapter, size, lanes)
+        total += engine.pass_flops(size, starts)
     return total
 
 

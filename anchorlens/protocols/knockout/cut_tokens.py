@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anchorlens.edges import parse_edges
 from anchorlens.errors import CheckError
@@ -44,6 +44,12 @@ class RowCuts:
             raise CheckError(
                 f"The placebo cuts {len(other)} tokens and the source's other side {len(matched)}; please report this."
             )
+
+    def only(self, variants: Iterable[str]) -> "RowCuts":
+        """Without the variants that these do not need."""
+        named = {"none", *variants}
+        kept = named | {SAME_AS[v] for v in named if v in SAME_AS} | ({RANDOM} if MATCHED in named else set())
+        return replace(self, sources={v: where for v, where in self.sources.items() if v in kept})
 
     def own_pass(self, variant: str) -> bool:
         """Whether a variant cuts something that no variant before it does."""

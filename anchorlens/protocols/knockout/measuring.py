@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from anchorlens.engine.engine import Engine
 from anchorlens.engine.interventions import CutBatch, window_layers
 from anchorlens.engine.knockout import cut_edges
-from anchorlens.engine.plan import halves
-from anchorlens.engine.select import Engine
+from anchorlens.protocols.costing import halves
 from anchorlens.protocols.knockout.cut_tokens import SAME_AS, VARIANTS, RowCuts
 from anchorlens.protocols.knockout.spec import Knockout
 from anchorlens.protocols.truth_probing import PreparedTruth
@@ -93,10 +93,10 @@ def measured_rows(engine: Engine, ready: PreparedKnockout, spec: Knockout, unit:
     return _asked(engine, ready, spec, unit, on_work)
 
 
-def _layers_at(ready: PreparedKnockout, spec: Knockout, n_layers: int, layer: int) -> list[int]:
-    """Layers that are cut for the point at ``layer``."""
-    around = window_layers(layer, spec.window, n_layers) if spec.window else range(layer + 1)
-    return [i for i in around if i in ready.cut_layers]
+def layers_at(ready: PreparedKnockout, spec: Knockout, n_layers: int, layer: int) -> range:
+    """Layers that are cut for the point at ``layer``; none of them where no cut is allowed there."""
+    around, allowed = window_layers(layer, spec.window, n_layers) if spec.window else range(layer + 1), ready.cut_layers
+    return range(max(around.start, allowed.start), min(around.stop, allowed.stop))
 
 
 def _batch(
@@ -204,9 +204,9 @@ class _Probed:
             first = self.ready.cut_layers.start
             # Below the first layer nothing is cut: those layers are missing, not zero.
             return [s if layer >= first else None for layer, s in zip(self.layers, cut, strict=True)], cut[self.at]
-        cuts = [_layers_at(self.ready, self.spec, self.engine.adapter.n_layers, layer) for layer in self.layers]
+        cuts = [layers_at(self.ready, self.spec, self.engine.adapter.n_layers, layer) for layer in self.layers]
         reachable = [bool(layers) and layers[0] <= self.k for layers in cuts]
-        windows = [list(self.ready.cut_layers), *(c for c, reaches in zip(cuts, reachable, strict=True) if reaches)]
+        windows = [self.ready.cut_layers, *(c for c, reaches in zip(cuts, reachable, strict=True) if reaches)]
         full, *read = (
             self.engine.cut_states(
                 _batch(self.ready, self.spec, members, [variant]), where=(self.spec.probe_site, self.k), windows=windows,
@@ -224,8 +224,8 @@ def _asked(engine: Engine, ready: PreparedKnockout, spec: Knockout, unit: RowUni
     before = np.full((len(layers), n), np.nan)
     after = {v: np.full((len(layers), n), np.nan) for v in variants}
     whole = {v: np.full(n, np.nan) for v in variants}
-    cuts = [_layers_at(ready, spec, engine.adapter.n_layers, layer) for layer in layers]
-    windows = [[], list(ready.cut_layers), *(cut for cut in cuts if cut)]
+    cuts = [layers_at(ready, spec, engine.adapter.n_layers, layer) for layer in layers]
+    windows = [range(0), ready.cut_layers, *(cut for cut in cuts if cut)]
     measured_at = [i for i, cut in enumerate(cuts) if cut]
     own = [v for v in variants if ready.members(tests, v)]
     if own:  # else nothing is cut in these rows
@@ -250,4 +250,4 @@ def _asked(engine: Engine, ready: PreparedKnockout, spec: Knockout, unit: RowUni
     return measured
 
 
-__all__ = ["PreparedKnockout", "RowUnit", "measured_rows"]
+__all__ = ["PreparedKnockout", "RowUnit", "layers_at", "measured_rows"]

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from anchorlens.engine.engine import Engine
 from anchorlens.engine.interventions import CutBatch
 from anchorlens.engine.knockout import cut_edges
-from anchorlens.engine.select import Engine
 from anchorlens.protocols.truth_probing import PreparedTruth
 from anchorlens.questions.tokens import pad_rows
 from anchorlens.statistics.delta import flipped

@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
+from anchorlens.engine.engine import Engine
 from anchorlens.engine.knockout import check_heads
-from anchorlens.engine.select import Engine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.driver import short_way
@@ -89,19 +89,15 @@ class KnockoutProtocol(TruthProtocol[Knockout, PreparedKnockout]):
         at = f" and a probe at layer {ready.k_star}" if ready.probes else ""
         return f"No layer of {ready.layers} can be changed by cuts in layers {ready.allowed} with window {spec.window}{at}."
 
-    def rows(self, ready: PreparedKnockout) -> Sequence[int]:
-        """Test rows in which something is cut."""
-        return [j for j, cut in enumerate(ready.cuts) if cut.sources]
-
-    def alone(self, ready: PreparedKnockout, plan: Plan, row: int) -> Sequence[RowUnit]:  # noqa: ARG002
-        """A row alone."""
-        return (RowUnit((row,), ready.layers),)
-
-    def cell(self, ready: PreparedKnockout, sample: Mapping[str, Any]) -> RowUnit:
-        """A row at its layer, and at k*, where its pathway is decided."""
-        j = next(j for j in range(len(ready.test)) if ready.row(j).row_id == sample["example_id"])
-        layers = {int(sample["layer"]), *([ready.k_star] if ready.k_star is not None else [])}
-        return RowUnit((j,), tuple(sorted(layers)))
+    def cells(self, ready: PreparedKnockout, samples: Sequence[Mapping[str, Any]]) -> tuple[PreparedKnockout, RowUnit]:
+        """Their rows with their own variants, at their layers and at k*, where the pathway is decided."""
+        number = {ready.row(j).row_id: j for j in range(len(ready.test))}
+        layers = {*(int(cell["layer"]) for cell in samples), *([ready.k_star] if ready.k_star is not None else [])}
+        wanted: dict[int, set[str]] = {}
+        for cell in samples:
+            wanted.setdefault(number[cell["example_id"]], set()).add(cell["control"])
+        cuts = tuple(cut.only(wanted[j]) if j in wanted else cut for j, cut in enumerate(ready.cuts))
+        return replace(ready, cuts=cuts), RowUnit(tuple(sorted(wanted)), tuple(sorted(layers)))
 
     def keys(self, spec: Knockout) -> dict[str, object]:
         """See :class:`SweepProtocol`."""
@@ -113,7 +109,7 @@ class KnockoutProtocol(TruthProtocol[Knockout, PreparedKnockout]):
 
     def record(self, ready: PreparedKnockout, spec: Knockout) -> dict[str, Any]:
         """See :class:`SweepProtocol`."""
-        without = len(ready.cuts) - len(self.rows(ready))
+        without = sum(not cut.sources for cut in ready.cuts)
         return {
             "config": {"anchors": [spec.anchor], "cut_layers": list(ready.allowed)},
             "counts": {
@@ -125,7 +121,7 @@ class KnockoutProtocol(TruthProtocol[Knockout, PreparedKnockout]):
 
     def inputs(self, ready: PreparedKnockout) -> dict[str, Any]:
         """Test rows as ``base``, the rows that probes were fitted on as ``train`` and ``validation``."""
-        cut = [(ready.row(j), ready.cuts[j]) for j in self.rows(ready)]
+        cut = [(ready.row(j), cuts) for j, cuts in enumerate(ready.cuts) if cuts.sources]
         tested, rows = set(ready.test), ready.truth.rows
         inputs = {"base": [row for row, _ in cut]} | {
             name: [rows[i] for i in ready.truth.of(name) if i not in tested] for name in ("train", "validation")

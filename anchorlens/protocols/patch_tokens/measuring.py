@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from anchorlens.engine.plan import halves
-from anchorlens.engine.select import Engine
+from anchorlens.engine.engine import Engine
+from anchorlens.protocols.costing import halves
 from anchorlens.protocols.knockout.pathway_split import clean_and_split
 from anchorlens.protocols.memory import Memory
 from anchorlens.protocols.patch_tokens.patching import VARIANTS, Patch

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from anchorlens.engine.select import Engine
+from anchorlens.engine.engine import Engine
 from anchorlens.errors import EmptySweepError
 from anchorlens.protocols.driver import short_way
 from anchorlens.protocols.knockout.cut_tokens import RANDOM
@@ -89,22 +89,15 @@ class PatchProtocol(TruthProtocol[PatchTokens, PreparedPatches]):
         """See :class:`SweepProtocol`."""
         return measured_pairs(engine, ready, spec, unit, on_work)
 
-    def rows(self, ready: PreparedPatches) -> Sequence[int]:
-        """Pairs of row and donor that are measured."""
-        return ready.measured
-
-    def alone(self, ready: PreparedPatches, plan: Plan, row: int) -> Sequence[PatchUnit]:  # noqa: ARG002
-        """A pair alone."""
-        return (PatchUnit.of(ready.patches, (row,)),)
-
-    def cell(self, ready: PreparedPatches, sample: Mapping[str, Any]) -> PatchUnit:
-        """One patched input, beside its clean row."""
-        key = (sample["example_id"], sample["donor_id"])
-        pair = next(
+    def cells(self, ready: PreparedPatches, samples: Sequence[Mapping[str, Any]]) -> tuple[PreparedPatches, PatchUnit]:
+        """Their pairs and their patched inputs, beside the clean rows."""
+        keys = {(cell["example_id"], cell["donor_id"]) for cell in samples}
+        pairs = [
             i for i, patch in enumerate(ready.patches)
-            if (ready.row(patch.test).row_id, patch.donor.example.example_id) == key
-        )  # fmt: skip
-        return PatchUnit.of(ready.patches, (pair,), (sample["control"],))
+            if (ready.row(patch.test).row_id, patch.donor.example.example_id) in keys
+        ]  # fmt: skip
+        variants = dict.fromkeys(str(cell["control"]) for cell in samples)
+        return ready, PatchUnit.of(ready.patches, pairs, tuple(variants))
 
     def keys(self, spec: PatchTokens) -> dict[str, object]:
         """See :class:`SweepProtocol`."""

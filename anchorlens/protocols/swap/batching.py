@@ -3,25 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anchorlens.engine.layout import Lanes, common_prefix
-from anchorlens.engine.plan import (
-    PassSize,
-    SweepPlan,
-    block_flops,
-    check_fits,
-    fitted,
-    halves,
-    most_tokens,
-    pass_budget,
-    pass_bytes,
-    pass_flops,
-    peak_of,
-    rows_bytes,
-    rows_per_batch,
-)
+from anchorlens.engine.cost import PassSize
+from anchorlens.engine.engine import Engine
+from anchorlens.engine.interventions import window_layers
 from anchorlens.engine.readouts import Reader
-from anchorlens.engine.select import Engine
-from anchorlens.protocols.swap.pairing import Pair, make_batches
+from anchorlens.protocols.costing import Room, SweepPlan, halves
+from anchorlens.protocols.swap.pairing import Pair
+from anchorlens.questions.tokens import common_prefix
 
 
 @dataclass(frozen=True)
@@ -61,45 +49,70 @@ class SwapSweepPlan(SweepPlan):
     batches: tuple[Batch, ...]
 
 
-class _Sizes:
-    """Sizes of passes of the cone engine over given pairs."""
+class _Sweep:
+    """What the pairs of a sweep need of a pass, each counted once."""
 
     def __init__(self, pairs: Sequence[Pair], reader: Reader) -> None:
-        self.ends = [0] * len(pairs)
-        self.reads = [0] * len(pairs)
+        ends, reads = [0] * len(pairs), [0] * len(pairs)
         for i, position in zip(reader.row.tolist(), reader.position.tolist(), strict=True):
-            self.ends[i] = max(self.ends[i], position + 1)
-            self.reads[i] += 1
-        self.number = {id(pair): i for i, pair in enumerate(pairs)}
+            ends[i] = max(ends[i], position + 1)
+            reads[i] += 1
+        self.end, self.reads = ({id(pair): n for pair, n in zip(pairs, each, strict=True)} for each in (ends, reads))
         rows = [p.target.ids for p in pairs] + [p.source.ids for p in pairs if p.source is not None]
         touched = [t for p in pairs for place in p.placements for t in (*place.target, *(place.source if p.source else ()))]
         self.prefix = common_prefix(rows, min([*touched, *(int(at) for at in reader.position)], default=0))
 
     def cone(self, pair: Pair) -> tuple[int, ...]:
         """First changed position to last read one, for each placement; 0 where nothing is changed."""
-        end = self.ends[self.number[id(pair)]]
+        end = self.end[id(pair)]
         return tuple(max(0, end - min(place.target, default=end)) for place in pair.placements)
 
-    def of(self, pairs: Sequence[Pair]) -> PassSize:
-        """What goes through the model for some pairs."""
-        stops: dict[tuple[int, ...], int] = {}
+    def size(self, pairs: Sequence[Pair]) -> PassSize:
+        """Of a pass over some pairs."""
+        growing = _Growing(self)
         for pair in pairs:
-            end = self.ends[self.number[id(pair)]]
-            stops[pair.target.ids] = max(stops.get(pair.target.ids, 0), end)
-            if pair.source is not None:
-                last = max((p + 1 for place in pair.placements for p in place.source), default=0)
-                stops[pair.source.ids] = max(stops.get(pair.source.ids, 0), last)
-        keys = max(stops.values())
-        columns = list(zip(*(self.cone(pair) for pair in pairs), strict=True))
-        packs = tuple((sum(column), sum(n > 0 for n in column), max(column), keys) for column in columns if any(column))
-        runs = sum(stop - self.prefix for stop in stops.values())
-        reads = sum(self.reads[self.number[id(pair)]] for pair in pairs)
-        return PassSize(runs, len(stops), keys, packs, self.prefix, reads)
+            growing.add(pair)
+        return growing.size()
+
+
+class _Growing:
+    """The size of a batch while pairs join it: nothing is counted twice."""
+
+    def __init__(self, sweep: _Sweep) -> None:
+        self.sweep, self.pairs = sweep, list[Pair]()
+        self.stops: dict[tuple[int, ...], int] = {}
+        self.runs, self.keys, self.reads = 0, 0, 0
+        self.packs: list[tuple[int, int, int]] = []
+
+    def add(self, pair: Pair) -> None:
+        """One more pair."""
+        sweep, end = self.sweep, self.sweep.end[id(pair)]
+        cones = sweep.cone(pair)
+        self.pairs.append(pair)
+        self._run(pair.target.ids, end)
+        if pair.source is not None:
+            self._run(pair.source.ids, max((p + 1 for place in pair.placements for p in place.source), default=0))
+        self.packs = [
+            (tokens + n, rows + (n > 0), max(width, n))
+            for (tokens, rows, width), n in zip(self.packs or [(0, 0, 0)] * len(cones), cones, strict=True)
+        ]
+        self.reads += sweep.reads[id(pair)]
+
+    def _run(self, ids: tuple[int, ...], stop: int) -> None:
+        had = self.stops.get(ids, self.sweep.prefix)
+        stop = max(had, stop)
+        self.runs += stop - had
+        self.stops[ids], self.keys = stop, max(self.keys, stop)
+
+    def size(self) -> PassSize:
+        """As it stands."""
+        packs = tuple((*pack, self.keys) for pack in self.packs if pack[0])
+        return PassSize(self.runs, len(self.stops), self.keys, packs, self.sweep.prefix, self.reads)
 
 
 def plan_swaps(
     engine: Engine, pairs: Sequence[Pair], reader: Reader, layers: tuple[int, ...], *, window: int, batch_size: int | None,
-    max_memory: int | None,
+    max_memory: int | None, checks: int,
 ) -> SwapSweepPlan:  # fmt: skip
     """Batches that fit, and their cost.
 
@@ -111,65 +124,50 @@ def plan_swaps(
         window: Layers that are changed together.
         batch_size: The user's choice of pairs in a batch.
         max_memory: Most bytes beside the model.
+        checks: Cells that the oracle measures again.
 
     Raises:
         InputError: Not even one question at one layer fits into ``max_memory``.
     """
     cells = sum(len(p.placements) for p in pairs) * len(layers)
-    questions = len({p.base.row_id for p in pairs})
-    adapter = engine.adapter
-    width = max(len(p.target.ids) for p in pairs)
-    budget = pass_budget(adapter, max_memory, cells)
+    room, sweep = Room(engine, max_memory, batch_size, cells), _Sweep(pairs, reader)
+    shape, budget, batches = engine.adapter.shape, room.budget, list[Batch]()
 
-    def planned(batches: Sequence[Batch], flops: float, passes: int) -> SwapSweepPlan:
-        peak = peak_of(passes, cells)
-        check_fits(peak, max_memory)
-        sizes = tuple(len(b.pairs) for b in batches)
-        return SwapSweepPlan(
-            engine.name,
-            engine.blocks,
-            engine.reason,
-            sizes,
-            questions,
-            cells,
-            flops,
-            peak,
-            max_memory,
-            adapter,
-            tuple(batches),
-        )
-
-    if engine.cone is None:
-        size = rows_per_batch(adapter, width, batch_size, max(1, budget))
-        whole = [Batch(tuple(b), layers) for b in make_batches(pairs, size)]
-        forwards = sum(len(p.target.ids) * (2 + len(p.placements) * len(layers)) for p in pairs)
-        flops = forwards * adapter.n_layers * block_flops(adapter)
-        return planned(whole, flops, rows_bytes(adapter, min(size, len(pairs)), width))
-    sizes = _Sizes(pairs, reader)
-    limit = most_tokens(adapter.device)
-
-    def fits(some: Sequence[Pair]) -> bool:
-        size = sizes.of(some)
-        if pass_bytes(adapter, size, len(layers)) > budget:
+    def fits(size: PassSize, pairs: int) -> bool:
+        if engine.pass_bytes(size, len(layers)) > budget:
             return False
-        return len(some) <= batch_size if batch_size else size.runs + len(layers) * size.lane <= limit
+        return pairs <= batch_size if batch_size else not engine.fills(size, len(layers))
 
-    batches: list[Batch] = []
     for with_null in (True, False):
         # By cone, so that rows that share a table need as little padding as can be; a question's donors stay together.
-        group = sorted((p for p in pairs if p.has_null is with_null), key=lambda p: (sum(sizes.cone(p)), len(p.target.ids)))
-        for packed in fitted(group, fits):
-            batches += _fitting(engine, sizes, Batch(tuple(packed), layers), budget)
-    lanes = [Lanes.windows(b.layers, window, adapter.n_layers) for b in batches]
-    passes = [sizes.of(b.pairs) for b in batches]
-    flops = sum(pass_flops(adapter, size, lane) for size, lane in zip(passes, lanes, strict=True))
-    flops += sizes.prefix * adapter.n_layers * block_flops(adapter)
-    most = max(pass_bytes(adapter, size, len(b.layers)) for size, b in zip(passes, batches, strict=True))
-    # The oracle checks single cells.
-    return planned(batches, flops, max(most, rows_bytes(adapter, 1, width)))
+        group = sorted((p for p in pairs if p.has_null is with_null), key=lambda p: (sum(sweep.cone(p)), len(p.target.ids)))
+        growing = _Growing(sweep)
+        for pair in group:
+            had = tuple(growing.pairs)
+            growing.add(pair)
+            if had and not fits(growing.size(), len(growing.pairs)):
+                batches += _fitting(room, sweep, Batch(had, layers), budget)
+                growing = _Growing(sweep)
+                growing.add(pair)
+        if growing.pairs:
+            batches += _fitting(room, sweep, Batch(tuple(growing.pairs), layers), budget)
+    passes = [sweep.size(b.pairs) for b in batches]
+    starts = [[window_layers(layer, window, shape.n_layers).start for layer in b.layers] for b in batches]
+    flops = sum(engine.pass_flops(size, start) for size, start in zip(passes, starts, strict=True))
+    flops += sweep.prefix * shape.n_layers * shape.block_flops
+    most = max(engine.pass_bytes(size, len(b.layers)) for size, b in zip(passes, batches, strict=True))
+    questions = len({p.base.row_id for p in pairs})
+    width = max(len(p.target.ids) for p in pairs)
+    sizes = [len(b.pairs) for b in batches]
+    cost = room.plan(sizes, rows=questions, cells=cells, flops=flops, most=most, width=width, checks=checks)
+    return SwapSweepPlan(**vars(cost), batches=tuple(batches))
 
 
-def _fitting(engine: Engine, sizes: _Sizes, batch: Batch, budget: int) -> list[Batch]:
+def _fitting(room: Room, sweep: _Sweep, batch: Batch, budget: int) -> list[Batch]:
     """A batch, or its micro-batches where it alone is too large."""
-    parts = batch.split() if pass_bytes(engine.adapter, sizes.of(batch.pairs), len(batch.layers)) > budget else ()
-    return [one for part in parts for one in _fitting(engine, sizes, part, budget)] or [batch]
+    too_large = room.engine.pass_bytes(sweep.size(batch.pairs), len(batch.layers)) > budget
+    parts = batch.split() if too_large else ()
+    return [one for part in parts for one in _fitting(room, sweep, part, budget)] or [batch]
+
+
+__all__ = ["Batch", "SwapSweepPlan", "plan_swaps"]

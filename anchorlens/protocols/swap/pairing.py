@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from anchorlens.engine.generate import is_right
 from anchorlens.engine.interventions import AnchorSwap, Slots, SwapBatch
 from anchorlens.engine.readouts import Reader
 from anchorlens.engine.reference import capture
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics
+from anchorlens.questions.answer_text import is_right
 from anchorlens.questions.donors import DonorPicker, null_positions, pair_positions
 from anchorlens.questions.example import Dropped
 from anchorlens.questions.tokenised import drop
@@ -210,15 +210,6 @@ class PairMaker:
         return [Placement(anchor, NULL, positions, source[: len(positions)])]
 
 
-def make_batches(pairs: Sequence[Pair], size: int) -> list[list[Pair]]:
-    """Pairs of similar length together; pairs that measure the null apart from those that do not, so that no pass is wasted."""
-    batches: list[list[Pair]] = []
-    for has_null in (True, False):
-        group = sorted((p for p in pairs if p.has_null is has_null), key=lambda p: len(p.target.ids))
-        batches += [group[i : i + size] for i in range(0, len(group), size)]
-    return batches
-
-
 def slots_of(positions: Sequence[Sequence[int]]) -> Slots:
     """Ragged positions as a padded table."""
     padded = pad_rows([[*p] for p in positions])
@@ -262,5 +253,5 @@ def build_batch(
 
 
 __all__ = [
-    "NULL", "Pair", "PairMaker", "Pairs", "Picker", "Placement", "SameLabelPicker", "TrueToOthers", "build_batch", "make_batches",
+    "NULL", "Pair", "PairMaker", "Pairs", "Picker", "Placement", "SameLabelPicker", "TrueToOthers", "build_batch",
 ]  # fmt: skip

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from anchorlens.engine.plan import rows_per_batch
+from anchorlens.engine.cost import rows_per_batch
+from anchorlens.engine.interventions import window_layers
 from anchorlens.errors import EmptySweepError, InputError
 from anchorlens.models.adapter import SiteLike
 from anchorlens.protocols.plug import Bench, Prepared
@@ -52,7 +53,8 @@ def prepared_swap(bench: Bench, spec: Swap) -> PreparedSwap:
     rows, reading = _rows_and_reading(bench, spec)
     dropped = [*bench.dropped, *rows.dropped]
     check_not_empty(rows.rows, dropped, f"in {bench.data.name}")
-    pool = _pool(bench, spec, reading)
+    # Zeros are learnt from no row.
+    pool = _pool(bench, spec, reading) if spec.donors != "zero" else ()
     maker = PairMaker(
         anchors=spec.anchors, direction=spec.direction, align=spec.align, null_donors=spec.null_donors, null=spec.null,
         seed=spec.seed, tokenizer=bench.tokenizer,
@@ -88,7 +90,7 @@ def _texts(truth: TruthRows | None, spec: Swap) -> Mapping[str, TextBaseline]:
 
 def reached(spec: Swap, reading: Reading, anchor: str, control: str, layer: int) -> bool:
     """Whether a cell can reach what is read."""
-    first = max(0, layer - (spec.window - 1) // 2)
+    first = window_layers(layer, spec.window, layer + 1).start
     return reading.reaches(first, spec.site, at_answer=anchor == "answer" and control == "none")
 
 
@@ -99,11 +101,11 @@ def trivial(spec: Swap, reading: Reading, pair: Pair, anchor: str, layer: int) -
     rows), nothing is changed. The donor's answer tokens come in as inputs at layer 0 of ``answer_site_all``. And where the probe's
     own state at k* is put there, the probe reads the donor.
     """
-    first = layer - (spec.window - 1) // 2
-    last = first + spec.window - 1
-    if spec.site == "resid_pre" and first <= 0 and (anchor == "answer_site_all" or (last <= 0 and pair.same_tokens(anchor))):
+    changed = window_layers(layer, spec.window, layer + spec.window)
+    alone = changed == range(1)
+    if spec.site == "resid_pre" and 0 in changed and (anchor == "answer_site_all" or (alone and pair.same_tokens(anchor))):
         return True
-    return anchor == "answer" and reading.k_star is not None and first <= reading.k_star <= last
+    return anchor == "answer" and reading.k_star in changed
 
 
 def _pool(bench: Bench, spec: Swap, reading: Reading) -> tuple[TokenRow, ...]:
@@ -156,7 +158,9 @@ def _truth_rows(bench: Bench, spec: Swap) -> tuple[Rows, Reading]:
         reading = truth_question_reading(bench.adapter, truth)
     else:
         truth.check()
-        size = rows_per_batch(bench.adapter, max(len(row.ids) for row in truth.rows), spec.batch_size)
+        size = rows_per_batch(
+            bench.adapter.shape, bench.adapter.device, max(len(row.ids) for row in truth.rows), spec.batch_size
+        )
         reading = probe_reading(
             bench.adapter,
             truth,

@@ -4,14 +4,17 @@ Scope: one model, one data set, one site, one readout in each call.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from anchorlens.callables import callable_name
+from anchorlens.engine.engine import Engine
+from anchorlens.engine.interventions import SwapBatch
 from anchorlens.engine.readouts import Metrics
-from anchorlens.engine.select import Engine
+from anchorlens.engine.reference import Oracle
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.driver import short_way
@@ -23,9 +26,9 @@ from anchorlens.protocols.swap.preparing import PreparedSwap, prepared_swap, rea
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.results.curves import curves_frame, summary_of
 from anchorlens.results.sweep import SweepResult
-from anchorlens.results.tables import samples_frame
+from anchorlens.results.tables import delta_of, samples_frame
 from anchorlens.runs.provenance import no_nan
-from anchorlens.runs.schema import CURVE_TYPES
+from anchorlens.runs.schema import CELL, CURVE_TYPES
 from anchorlens.statistics.bands import auc_band
 from anchorlens.statistics.resamples import Resamples
 from anchorlens.vocabulary import STATISTIC_RULES, TRUTH_READOUTS
@@ -68,19 +71,13 @@ class SwapProtocol(SweepProtocol[Swap, PreparedSwap]):
             window=spec.window,
             batch_size=spec.batch_size,
             max_memory=spec.max_memory,
+            checks=spec.check_cells,
         )
-        return Plan(cost.batches, cost, "cell")
+        return Plan(cost.batches, cost, "cell", engine.adapter.device)
 
     def measure(self, engine: Engine, ready: PreparedSwap, spec: Swap, unit: Batch, on_work: OnWork) -> pd.DataFrame:
         """See :class:`SweepProtocol`."""
-        made = build_batch(
-            engine.adapter,
-            unit.pairs,
-            site=spec.site,
-            rule="" if ready.statistics is None else spec.donors,
-            statistics=ready.statistics,
-            make_reader=ready.reading.make,
-        )
+        made = self._batch(engine, ready, spec, unit)
         before, after = engine.run_swaps(
             made, site=spec.site, layers=unit.layers, window=spec.window, on_share=lambda share: on_work(share * unit.work)
         )
@@ -109,24 +106,39 @@ class SwapProtocol(SweepProtocol[Swap, PreparedSwap]):
             cells.append((own, metrics))
         return samples_frame(spec.kind, unit.layers, rows, cells, before)
 
-    def rows(self, ready: PreparedSwap) -> Sequence[Pair]:
+    def longest(self, ready: PreparedSwap) -> int:
         """See :class:`SweepProtocol`."""
-        return ready.pairs.pairs
+        return max(len(row.ids) for p in ready.pairs.pairs for row in (p.target, p.source) if row is not None)
 
-    def alone(self, ready: PreparedSwap, plan: Plan, row: Pair) -> Sequence[Batch]:  # noqa: ARG002
-        """A pair alone; where it was alone already, in parts."""
-        own = next((b for b in plan.units if len(b.pairs) == 1 and b.pairs[0] is row), None)
-        whole = own or Batch((row,), plan.units[0].layers)
-        parts = whole.split() or (Batch((row, row), whole.layers),)
-        return parts if own is not None else (whole,)
+    def cells(self, ready: PreparedSwap, samples: Sequence[Mapping[str, Any]]) -> tuple[PreparedSwap, Batch]:
+        """A pair with a single placement for each; their layers, one by one."""
+        by_key = {(p.base.row_id, p.donor_id): p for p in ready.pairs.pairs}
+        chosen: list[Pair] = []
+        for cell in samples:
+            pair = by_key[cell["example_id"], cell["donor_id"]]
+            place = next(p for p in pair.placements if (p.anchor, p.control) == (cell["anchor"], cell["control"]))
+            chosen.append(replace(pair, placements=(place,)))
+        return ready, Batch(tuple(chosen), tuple(int(cell["layer"]) for cell in samples))
 
-    def cell(self, ready: PreparedSwap, sample: Mapping[str, Any]) -> Batch:
-        """See :class:`SweepProtocol`."""
-        key = (sample["example_id"], sample["donor_id"])
-        pair = next(p for p in ready.pairs.pairs if (p.base.row_id, p.donor_id) == key)
-        place = next(p for p in pair.placements if (p.anchor, p.control) == (sample["anchor"], sample["control"]))
-        return Batch(
-            (Pair(pair.base, pair.target, pair.source, pair.donor, pair.donor_id, (place,)),), (int(sample["layer"]),)
+    def measured_again(
+        self, oracle: Oracle, ready: PreparedSwap, spec: Swap, samples: Sequence[Mapping[str, Any]]
+    ) -> pd.DataFrame:
+        """Each cell is a row of one batch, changed at its own layer."""
+        _, unit = self.cells(ready, samples)
+        made = self._batch(oracle, ready, spec, unit)
+        before, after = oracle.run_cells(made, site=spec.site, layers=unit.layers, window=spec.window)
+        events = np.array([ready.reading.event(p.base) for p in unit.pairs], dtype=np.float64)
+        delta = delta_of(spec.kind, before.p.double().numpy(), after.p.double().numpy(), events)
+        return pd.DataFrame([{name: cell[name] for name in CELL} for cell in samples]).assign(delta_p=delta)
+
+    def _batch(self, engine: Engine, ready: PreparedSwap, spec: Swap, unit: Batch) -> SwapBatch:
+        return build_batch(
+            engine.adapter,
+            unit.pairs,
+            site=spec.site,
+            rule="" if ready.statistics is None else spec.donors,
+            statistics=ready.statistics,
+            make_reader=ready.reading.make,
         )
 
     def keys(self, spec: Swap) -> dict[str, object]:

@@ -2,7 +2,8 @@
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -32,48 +33,61 @@ class Place(Protocol):
 
 
 class StreamStatistics:
-    """Means and spreads of clean streams over reference rows.
+    """Means and spreads of clean streams over reference rows, each taken where it is first asked for: a rule needs one or none.
 
     Args:
         adapter: The model.
         pool: Rows of the whole file; at most 64 of them, drawn by seed, are the reference.
         site: Where in the block.
         seed: Draws reference rows and noise.
+        batch_size: Reference rows that go through the model at once.
 
     Attributes:
-        reference: The rows that were used.
-        mean: Role -> mean stream by offset, [layer offset d_model].
-        std: Standard deviation of the stream at every layer, over reference rows, prompt positions (but the first) and
-            dimensions, [layer].
-        embedding_std: Standard deviation of the reference rows' token embeddings.
+        reference: The rows that are used.
     """
 
     def __init__(self, adapter: Adapter, pool: Sequence[TokenRow], site: SiteLike, seed: int, *, batch_size: int) -> None:
         rng = random.Random(f"{seed}:reference")
         self.reference = tuple(rng.sample(list(pool), min(REFERENCE_ROWS, len(pool))))
-        self.seed, self.n_layers, self.d_model = seed, adapter.n_layers, adapter.d_model
-        self.at_embedding = site == "resid_pre"
+        self.adapter, self.site, self.seed, self.batch_size = adapter, site, seed, batch_size
+
+    @cached_property
+    def mean(self) -> dict[str, Float[Tensor, "layer offset d_model"]]:
+        """Role -> mean stream by offset."""
+        roles = [role for role in self.reference[0].positions if role not in SEGMENTS]
         sums: dict[str, Tensor] = {}
         counts: dict[str, Tensor] = {}
-        first, second, n = torch.zeros(adapter.n_layers), torch.zeros(adapter.n_layers), 0
-        for start in range(0, len(self.reference), batch_size):
-            rows = self.reference[start : start + batch_size]
-            prompts = pad_rows([[*range(row.prompt_length)] for row in rows])
-            roles = [role for role in rows[0].positions if role not in SEGMENTS]
-            tables = [pad_rows([list(row.positions[role]) for row in rows]) for role in roles]
-            wanted = [Slots(t.ids, t.mask) for t in (prompts, *tables)]
-            whole, *parts = [t.float().cpu() for t in capture(adapter, pad_rows([row.ids for row in rows]), site, wanted)]
-            inner = whole[:, prompts.mask & (prompts.ids > 0)]
+        for mask, streams in self._clean(*[lambda row, role=role: row.positions[role] for role in roles]):
+            for role, here, stream in zip(roles, mask, streams, strict=True):
+                _accumulate(sums, role, (stream * here[None, :, :, None]).sum(1))
+                _accumulate(counts, role, here.sum(0).float()[None, :, None])
+        return {role: sums[role] / counts[role].clamp(min=1) for role in sums}
+
+    @cached_property
+    def std(self) -> Float[Tensor, "layer"]:
+        """Standard deviation of the stream at every layer, over reference rows, prompt positions (but the first) and dimensions."""
+        zeros = torch.zeros(self.adapter.n_layers, dtype=torch.float32, device="cpu")
+        first, second, n = zeros, zeros, 0
+        for (mask,), (stream,) in self._clean(lambda row: range(1, row.prompt_length)):
+            inner = stream[:, mask]
             first, second = first + inner.sum((1, 2)), second + inner.pow(2).sum((1, 2))
             n += inner.shape[1] * inner.shape[2]
-            for role, table, part in zip(roles, tables, parts, strict=True):
-                total = (part * table.mask[None, :, :, None]).sum(1)
-                _accumulate(sums, role, total)
-                _accumulate(counts, role, table.mask.sum(0).float()[None, :, None])
-        self.mean = {role: sums[role] / counts[role].clamp(min=1) for role in sums}
-        self.std = (second / n - (first / n).pow(2)).sqrt()
-        ids = torch.tensor([i for row in self.reference for i in row.ids], device=adapter.device)
-        self.embedding_std = float(adapter.model.embed.W_E[ids].detach().float().std())
+        return (second / n - (first / n).pow(2)).sqrt()
+
+    @cached_property
+    def embedding_std(self) -> float:
+        """Standard deviation of the reference rows' token embeddings."""
+        ids = [i for row in self.reference for i in row.ids]
+        return float(self.adapter.model.embed.W_E[ids].detach().float().std())
+
+    def _clean(self, *wanted: Callable[[TokenRow], Sequence[int]]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+        """Clean streams of the reference rows, batch by batch, at one or more sets of positions: masks and streams of each set."""
+        for start in range(0, len(self.reference), self.batch_size):
+            rows = self.reference[start : start + self.batch_size]
+            tables = [pad_rows([list(where(row)) for row in rows]) for where in wanted]
+            slots = [Slots(table.ids, table.mask) for table in tables]
+            streams = capture(self.adapter, pad_rows([row.ids for row in rows]), self.site, slots)
+            yield [table.mask for table in tables], [stream.float().cpu() for stream in streams]
 
     def covers(self, row: TokenRow, anchors: Sequence[str]) -> bool:
         """Whether the mean knows every offset of the row's anchors."""
@@ -93,7 +107,8 @@ class StreamStatistics:
         Gaussian noise with the stream's standard deviation at that layer; at layer 0 of ``resid_pre`` three times the embeddings'
         (Meng et al. 2022). One noise vector serves all layers of a row's slot, so that a curve shows layers and not draws.
         """
-        out = torch.zeros(self.n_layers, *mask.shape, self.d_model)
+        n_layers, d_model = self.adapter.n_layers, self.adapter.d_model
+        out = torch.zeros(n_layers, *mask.shape, d_model, dtype=torch.float32, device="cpu")
         if rule == "zero":
             return out
         for i, (row, place) in enumerate(places):
@@ -106,15 +121,15 @@ class StreamStatistics:
             else:
                 assert clean is not None  # the caller captured it for this rule
                 scale = self.std.clone()
-                if self.at_embedding:
+                if self.site == "resid_pre":
                     scale[0] = 3 * self.embedding_std
-                noise = torch.randn(n, self.d_model, generator=self._generator(row, place))
+                noise = torch.randn(n, d_model, generator=self._generator(row, place), dtype=torch.float32, device="cpu")
                 out[:, i, :n] = clean[:, i, :n].float().cpu() + scale[:, None, None] * noise
         return out
 
     def _generator(self, row: TokenRow, place: Place) -> torch.Generator:
         label = f"{self.seed}:noise:{row.row_id}:{place.anchor}:{place.control}".encode()
-        return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(label).digest()[:7], "big"))
+        return torch.Generator("cpu").manual_seed(int.from_bytes(hashlib.sha256(label).digest()[:7], "big"))
 
 
 def _accumulate(into: dict[str, Tensor], role: str, value: Float[Tensor, "layer offset last"]) -> None:

@@ -3,17 +3,39 @@
 import pytest
 import torch
 
+import anchorlens as al
 from anchorlens.models.adapter import Adapter
+from anchorlens.protocols.swap import statistic_donors
+from anchorlens.protocols.swap.pairing import Placement
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokenised import make_rows
 from anchorlens.questions.tokens import RowTokenizer
 from tests.questions.make import capitals
+from tests.torch_defaults import OTHER_DEFAULTS
 
 
-def test_noise_has_the_streams_own_spread_and_three_times_the_embeddings_at_layer_0(tiny_model):
+@pytest.fixture(scope="module")
+def pool(tiny_model):
+    return make_rows(capitals().pool, RowTokenizer(tiny_model("llama").tokenizer, QAPrompt())).rows
+
+
+@pytest.fixture
+def captures(monkeypatch):
+    """Rows of every batch that the statistics run."""
+    seen: list[int] = []
+    plain = statistic_donors.capture
+
+    def counted(adapter, tokens, site, wanted):
+        seen.append(len(tokens.ids))
+        return plain(adapter, tokens, site, wanted)
+
+    monkeypatch.setattr(statistic_donors, "capture", counted)
+    return seen
+
+
+def test_noise_has_the_streams_own_spread_and_three_times_the_embeddings_at_layer_0(tiny_model, pool):
     model = tiny_model("llama")
-    pool = make_rows(capitals().pool, RowTokenizer(model.tokenizer, QAPrompt())).rows
     statistics = StreamStatistics(Adapter(model), pool, "resid_pre", 0, batch_size=5)
     streams, embeddings = [], []
     for row in pool:
@@ -24,3 +46,53 @@ def test_noise_has_the_streams_own_spread_and_three_times_the_embeddings_at_laye
     wanted = torch.cat(streams, 1).flatten(1).std(-1, unbiased=False)
     torch.testing.assert_close(statistics.std, wanted, rtol=1e-3, atol=1e-4)
     assert statistics.embedding_std == pytest.approx(float(torch.cat(embeddings).detach().std()), rel=1e-3)
+
+
+def test_the_mean_is_that_of_the_same_role_and_offset(tiny_model, pool):
+    """Against every row alone; batches of 5 have other widths than the whole."""
+    model = tiny_model("llama")
+    statistics = StreamStatistics(Adapter(model), pool, "mlp_out", 0, batch_size=5)
+    alone: dict[tuple[str, int], list[torch.Tensor]] = {}
+    for row in pool:
+        _, cache = model.run_with_cache(torch.tensor([row.ids]), prepend_bos=False)
+        stream = torch.stack([cache[f"blocks.{i}.hook_mlp_out"][0] for i in range(3)])
+        for role in ("subject", "property", "answer", "answer_site"):
+            for offset, position in enumerate(row.positions[role]):
+                alone.setdefault((role, offset), []).append(stream[:, position])
+    assert max(offset for _, offset in alone) > 1
+    for (role, offset), streams in alone.items():
+        torch.testing.assert_close(statistics.mean[role][:, offset], torch.stack(streams).mean(0), rtol=1e-3, atol=1e-4)
+
+
+def test_statistics_are_taken_once_where_they_are_asked_for(tiny_model, pool, captures):
+    statistics = StreamStatistics(Adapter(tiny_model("llama")), pool, "resid_pre", 0, batch_size=5)
+    assert captures == []
+    assert statistics.mean is statistics.mean
+    assert captures == [5, 5, 2]
+    assert statistics.std is statistics.std
+    assert captures == [5, 5, 2] * 2
+
+
+@pytest.mark.parametrize(("rule", "runs"), [("zero", 0), ("mean", 1), ("noise", 1)])
+def test_a_sweep_takes_the_statistics_that_its_rule_reads(tiny_model, captures, rule, runs):
+    al.swap_sweep(tiny_model("llama"), capitals(3), donors=rule, layers=(0,), progress=False)
+    assert captures == [len(capitals().pool)] * runs
+
+
+@pytest.mark.parametrize("other", OTHER_DEFAULTS.values(), ids=OTHER_DEFAULTS)
+@pytest.mark.parametrize("rule", ["zero", "mean", "noise"])
+def test_torch_defaults_change_no_stream(tiny_model, pool, rule, other):
+    """What is put at a row's subject."""
+    at = pool[0].positions["subject"]
+    mask = torch.ones(1, len(at), dtype=torch.bool)
+    clean = torch.randn(3, 1, len(at), 48, generator=torch.Generator().manual_seed(0))
+
+    def streams():
+        statistics = StreamStatistics(Adapter(tiny_model("llama")), pool, "resid_pre", 0, batch_size=16)
+        return statistics.streams(rule, [(pool[0], Placement("subject", "none", at, at))], mask, clean)
+
+    wanted = streams()
+    with other():
+        found = streams()
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    assert bool(found.any()) is (rule != "zero")

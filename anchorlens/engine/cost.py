@@ -1,0 +1,178 @@
+"""What passes cost: bytes, multiplications and additions, and how fast this machine multiplies."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psutil
+import torch
+
+from anchorlens.errors import InputError
+from anchorlens.models.blocks import MLP_SLICE
+from anchorlens.models.read import READ_SLICE
+from anchorlens.models.shape import Shape
+
+# Tokens of a whole forward pass beyond which nothing is gained; a smaller one keeps the progress bar moving.
+MOST_TOKENS = {"cpu": 1024, "cuda": 16384, "mps": 4096}
+# Share of the matrix rate that a pass reaches; measured on two cores with SmolLM2 (docs/benchmarks.md).
+_EFFICIENCY = 0.7
+# What is held is counted; allocators keep freed blocks beside it, and matrix libraries have buffers of their own.
+_SLACK, BUFFERS = 1.5, 24 * 2**20
+# Seconds and multiplications that measuring the matrix rate may take.
+_MEASURED_S, _MEASURED_FLOP = 0.02, 4e9
+
+
+@dataclass(frozen=True)
+class PassSize:
+    """What goes through the model for one batch.
+
+    Attributes:
+        runs: Tokens of clean rows.
+        run_rows: Clean rows.
+        run_keys: Most keys of a clean row.
+        packs: For each anchor or control: tokens in a lane, rows, most tokens of a row, most keys.
+        prefix: Tokens that all rows share, computed once for many passes.
+        reads: Reads of the reader.
+    """
+
+    runs: int
+    run_rows: int
+    run_keys: int
+    packs: tuple[tuple[int, int, int, int], ...]
+    prefix: int
+    reads: int
+
+    @classmethod
+    def clean(cls, lengths: Sequence[int], reads: int | None = None) -> "PassSize":
+        """Whole rows in which nothing is changed; one read a row where it is left out."""
+        return cls(sum(lengths), len(lengths), max(lengths), (), 0, len(lengths) if reads is None else reads)
+
+    @property
+    def lane(self) -> int:
+        """Tokens of a lane."""
+        return sum(tokens for tokens, *_ in self.packs)
+
+
+def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -> int:
+    """Upper estimate of what a pass of the cone engine holds at its widest, in the top layer, beside the model itself."""
+    heads, kv = shape.n_heads * shape.d_head, shape.n_kv_heads * shape.d_head
+    tokens = size.prefix + size.runs + lanes * size.lane
+    widest = max([size.run_rows * size.run_keys, *(lanes * rows * width for _, rows, width, _ in size.packs)])
+    scores = max([size.run_rows * size.run_keys**2, *(lanes * rows * width * keys for _, rows, width, keys in size.packs)])
+    attention = tokens * (2 * shape.d_model + 3 * heads + 3 * kv) + widest * (3 * heads + 2 * kv) + 3 * shape.n_heads * scores
+    inner = 3 * min(tokens, MLP_SLICE.get(device.type, 512)) * (shape.d_mlp or shape.d_model)
+    mlp = 5 * tokens * shape.d_model + inner
+    prefix = 2 * shape.n_layers * kv * size.prefix
+    read_cells = (1 + lanes * len(size.packs)) * size.reads
+    rows, columns = READ_SLICE.get(device.type, READ_SLICE["cpu"])
+    table = min(read_cells, rows) * (3 * min(columns, shape.d_vocab) + 12 * shape.d_model) * 4
+    reads = 3 * read_cells * shape.d_model * max(shape.item, 4) + table
+    if shape.item < 4:  # a slice of the unembedding in float32
+        reads += columns * shape.d_model * 4
+    return int(_SLACK * (shape.item * (max(attention, mlp) + prefix) + reads)) + BUFFERS
+
+
+def pass_flops(shape: Shape, size: PassSize, starts: Sequence[int]) -> float:
+    """Multiplications and additions of a pass of the cone engine: matrices, attention between tokens, unembedding of what is read.
+
+    Args:
+        shape: The model.
+        size: The pass.
+        starts: Layer at which each lane joins.
+    """
+    layers = shape.n_layers
+    through = sum(layers - start for start in starts)
+    tokens = layers * size.runs + through * size.lane
+    attended = layers * size.runs * size.run_keys + through * sum(n * keys for n, _, _, keys in size.packs)
+    read = (1 + len(starts) * len(size.packs)) * size.reads
+    attention = 4.0 * shape.n_heads * shape.d_head * attended
+    return shape.block_flops * tokens + attention + 2.0 * shape.d_model * shape.d_vocab * read
+
+
+def rows_bytes(shape: Shape, rows: int, width: int) -> int:
+    """Upper estimate of what a whole forward pass of so many rows of so many tokens holds.
+
+    Streams, queries, keys, values and both sides of a gated MLP live at the same time; attention scores and pattern in every head;
+    logits of a handful of reads in float32.
+    """
+    wide = 8 * shape.d_model + 4 * shape.n_heads * shape.d_head + 3 * (shape.d_mlp or shape.d_model)
+    attention = 4 * shape.n_heads * width * width
+    return rows * ((width * wide + attention) * max(shape.item, 4) + 8 * shape.d_vocab * 4) + BUFFERS
+
+
+def rows_flops(shape: Shape, rows: int, width: int) -> float:
+    """Multiplications and additions of a whole forward pass of so many rows of so many tokens, one read a row."""
+    return rows * (width * shape.n_layers * shape.block_flops + 2.0 * shape.d_model * shape.d_vocab)
+
+
+def rows_per_batch(
+    shape: Shape, device: torch.device, width: int, batch_size: int | None, max_memory: int | None = None
+) -> int:
+    """Rows in one batch of whole forward passes.
+
+    Args:
+        shape: The model.
+        device: Where it lies.
+        width: Tokens of the longest row.
+        batch_size: The user's choice, taken as it is; None: chosen here from half of the free memory.
+        max_memory: Most bytes for a batch.
+
+    Raises:
+        InputError: ``batch_size`` is below 1.
+    """
+    if batch_size is not None:
+        if batch_size < 1:
+            raise InputError(f"batch_size must be at least 1, got {batch_size}.")
+        return batch_size
+    row = rows_bytes(shape, 1, width) - BUFFERS
+    by_memory = (max_memory - BUFFERS if max_memory else free_memory(device) // 2) // row
+    return max(1, min(int(by_memory), MOST_TOKENS.get(device.type, MOST_TOKENS["cpu"]) // max(width, 1)))
+
+
+def out_of_memory(why: BaseException) -> bool:
+    """Whether an error says that memory ran out, on any device."""
+    told = isinstance(why, RuntimeError) and "can't allocate memory" in str(why)
+    return isinstance(why, (torch.OutOfMemoryError, MemoryError)) or told
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that are free on a device."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(psutil.virtual_memory().available)
+
+
+def matrix_rate(shape: Shape, device: torch.device) -> float:
+    """Multiplications and additions a second of a product in the model's MLP, measured: the best of a few."""
+    inner = shape.d_mlp or 4 * shape.d_model
+    rows = 512 if device.type == "cpu" else 8192
+    a = torch.ones(rows, shape.d_model, dtype=shape.dtype, device=device)
+    b = torch.ones(shape.d_model, inner, dtype=shape.dtype, device=device)
+    flop = 2.0 * rows * shape.d_model * inner
+    best, spent, done = float("inf"), 0.0, 0
+    while done < 2 or (spent < _MEASURED_S and done * flop < _MEASURED_FLOP):  # the first one warms up
+        started = time.perf_counter()
+        (a @ b).sum().item()
+        taken = time.perf_counter() - started
+        best, spent, done = min(best, taken), spent + taken, done + 1
+    return flop / best
+
+
+def predicted_seconds(shape: Shape, device: torch.device, flops: float) -> float:
+    """How long so much work takes here."""
+    return flops / (_EFFICIENCY * matrix_rate(shape, device))
+
+
+__all__ = [
+    "MOST_TOKENS",
+    "PassSize",
+    "free_memory",
+    "matrix_rate",
+    "out_of_memory",
+    "pass_bytes",
+    "pass_flops",
+    "predicted_seconds",
+    "rows_bytes",
+    "rows_flops",
+    "rows_per_batch",
+]

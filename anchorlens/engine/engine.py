@@ -1,0 +1,78 @@
+"""What an engine is: the oracle and the cone are one kind of thing."""
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor
+
+from anchorlens.engine.cost import PassSize
+from anchorlens.engine.interventions import CutBatch, OnShare, SwapBatch, untold
+from anchorlens.engine.readouts import Metrics
+from anchorlens.models.adapter import Adapter, SiteLike
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Measures batches of one model, and knows what that takes.
+
+    Attributes:
+        name: ``cone`` or ``reference``.
+        reason: Why it is the oracle, where the cone was asked for.
+        adapter: The model.
+    """
+
+    name: str
+    reason: str
+    adapter: Adapter
+
+    def run_swaps(
+        self, batch: SwapBatch, *, site: SiteLike, layers: Sequence[int], window: int, on_share: OnShare = untold
+    ) -> tuple[Metrics, list[Metrics]]:
+        """Measure every cell of a batch.
+
+        Args:
+            batch: Rows, donors, reader and swaps.
+            site: Which activation is replaced.
+            layers: Layers that are measured.
+            window: How many layers are replaced together around each (:func:`~anchorlens.engine.interventions.window_layers`).
+            on_share: Told of the share of all that was done.
+
+        Returns:
+            Metrics of the clean pass ([example]), and for each swap those of the changed passes ([layer example]).
+        """
+        ...
+
+    def cut_states(
+        self, batch: CutBatch, *, where: tuple[SiteLike, int] | None, windows: Sequence[range], on_share: OnShare = untold
+    ) -> Float[Tensor, "variant window read d_model"]:
+        """States at one place for every variant and every window of layers in which it is cut.
+
+        Args:
+            batch: Rows, reads and edges.
+            where: Site and layer that are read; None: the stream that leaves the last block.
+            windows: Layers that are cut together; an empty one: the clean run.
+            on_share: Told of the share of all that was done.
+        """
+        ...
+
+    def cut_states_everywhere(
+        self, batch: CutBatch, *, site: SiteLike, layers: range, on_share: OnShare = untold
+    ) -> Float[Tensor, "run layer read d_model"]:
+        """States at every layer: of the clean run, then of every variant cut in all of ``layers``; float32 on the CPU."""
+        ...
+
+    def pass_bytes(self, size: PassSize, lanes: int) -> int:
+        """Upper estimate of what a batch holds beside the model, with so many layers or windows measured."""
+        ...
+
+    def pass_flops(self, size: PassSize, starts: Sequence[int]) -> float:
+        """Multiplications and additions of a batch whose cells are changed from these layers on."""
+        ...
+
+    def fills(self, size: PassSize, lanes: int) -> bool:
+        """Whether a batch is so large that more rows gain nothing."""
+        ...
+
+
+__all__ = ["Engine"]

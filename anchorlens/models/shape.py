@@ -1,0 +1,67 @@
+"""The sizes of a model, as plain numbers: all that planning needs to know."""
+
+from dataclasses import dataclass
+
+import torch
+from transformer_lens import HookedTransformer
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a model.
+
+    Attributes:
+        n_layers: L; layers are 0 .. L-1.
+        d_model: Width of the residual stream.
+        n_heads: Query heads.
+        n_kv_heads: Heads of keys and values.
+        d_head: Width of a head.
+        d_mlp: Inner width of an MLP; 0 where blocks have none.
+        mlp_products: Matrix products that a token takes in an MLP, each d_model by d_mlp: gates and chosen experts counted.
+        d_vocab: Tokens that it predicts.
+        n_ctx: Most positions of a row.
+        dtype: Of weights and streams.
+    """
+
+    n_layers: int
+    d_model: int
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+    d_mlp: int
+    mlp_products: int
+    d_vocab: int
+    n_ctx: int
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, model: HookedTransformer) -> "Shape":
+        """The sizes of a HookedTransformer."""
+        cfg = model.cfg
+        experts = int(cfg.experts_per_token or 1) if cfg.num_experts else 1
+        return cls(
+            n_layers=int(cfg.n_layers),
+            d_model=int(cfg.d_model),
+            n_heads=int(cfg.n_heads),
+            n_kv_heads=int(cfg.n_key_value_heads or cfg.n_heads),
+            d_head=int(cfg.d_head),
+            d_mlp=0 if cfg.attn_only else int(cfg.d_mlp or 4 * cfg.d_model),
+            mlp_products=experts * (3 if cfg.gated_mlp else 2),
+            d_vocab=int(cfg.d_vocab_out if cfg.d_vocab_out and cfg.d_vocab_out > 0 else cfg.d_vocab),
+            n_ctx=int(cfg.n_ctx),
+            dtype=cfg.dtype,
+        )
+
+    @property
+    def item(self) -> int:
+        """Bytes of a number."""
+        return torch.finfo(self.dtype).bits // 8
+
+    @property
+    def block_flops(self) -> float:
+        """Multiplications and additions of one token in one block, attention between tokens left out."""
+        attention = 2 * self.d_model * (self.n_heads + self.n_kv_heads) * self.d_head
+        return 2.0 * (attention + self.mlp_products * self.d_model * self.d_mlp)
+
+
+__all__ = ["Shape"]

@@ -1,0 +1,164 @@
+"""What a sweep will cost, known before anything is measured, and how its rows are packed into batches that fit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from anchorlens.engine.cost import PassSize, free_memory, predicted_seconds, rows_bytes, rows_flops
+from anchorlens.engine.engine import Engine
+from anchorlens.errors import InputError
+
+# Rows of samples.parquet: while they are collected, and while they are put in order.
+_ROW_BYTES, _ORDERED_BYTES = 320, 700
+
+# Rows that one cell takes when it is measured again with others: the clean one, its donor's, the changed one.
+CHECK_ROWS = 3
+# Cells that are measured again in one pass, where memory allows it: more gain nothing.
+_CHECKED_AT_ONCE = 8
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """What a sweep will do.
+
+    Attributes:
+        engine: ``cone`` or ``reference``.
+        reason: Why it is the oracle, where the cone was asked for.
+        batch_sizes: Rows of each batch, in the order in which they are measured.
+        questions: Rows that are measured.
+        cells: Anchor (or cut), layer, donor and control, for every row.
+        flops: Predicted multiplications and additions.
+        seconds: Predicted time, from the rate of a matrix product that was measured with the plan (some milliseconds).
+        peak_bytes: Predicted peak of memory beside the model.
+        pass_bytes: Predicted peak of its largest pass alone.
+        max_memory: The user's limit.
+    """
+
+    engine: str
+    reason: str
+    batch_sizes: tuple[int, ...]
+    questions: int
+    cells: int
+    flops: float
+    seconds: float
+    peak_bytes: int
+    pass_bytes: int
+    max_memory: int | None
+
+    def to_dict(self) -> dict[str, object]:
+        """What decides the numbers' last digits, for ``run.json``."""
+        return {
+            "engine": self.engine, "reason": self.reason, "batches": list(self.batch_sizes), "cells": self.cells,
+            "gflop": round(self.flops / 1e9, 3), "peak_bytes": self.peak_bytes, "max_memory": self.max_memory,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        why = f" ({self.reason or 'one full pass for each cell'})" if self.engine == "reference" else ""
+        return (
+            f"{self.questions} rows, {self.cells:,} cells in {len(self.batch_sizes)} batches; engine {self.engine}{why}; about "
+            f"{self.flops / 1e9:,.0f} GFLOP, {self.seconds:,.{0 if self.seconds > 10 else 1}f} s, at most "
+            f"{self.peak_bytes / 1e6:,.0f} MB beside the model"
+        )
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a pass may take.
+
+    Attributes:
+        engine: What measures.
+        max_memory: The user's limit in bytes.
+        batch_size: The user's choice of rows in a pass.
+        table: Rows of samples that will be written.
+        kept: Bytes that are held all the time beside them.
+    """
+
+    engine: Engine
+    max_memory: int | None
+    batch_size: int | None
+    table: int
+    kept: int = 0
+
+    @property
+    def budget(self) -> int:
+        """Bytes of a pass: the user's limit beside what is kept, or half of the free memory."""
+        all_of_it = (
+            self.max_memory - _ROW_BYTES * self.table if self.max_memory else free_memory(self.engine.adapter.device) // 2
+        )
+        return all_of_it - self.kept
+
+    def rows(self, width: int, lanes: int = 0) -> int:
+        """Rows of so many tokens in a pass: the user's choice, or as many as fit and gain.
+
+        Args:
+            width: Tokens of a row.
+            lanes: Windows of layers in which edges are cut, of each of three variants at most; 0 where nothing is cut.
+        """
+        if self.batch_size is not None:
+            return self.batch_size
+        rows, budget = 1, self.budget
+        while True:
+            more = _padded(rows + 1, width, lanes)
+            if self.engine.fills(more, lanes) or self.engine.pass_bytes(more, lanes) > budget:
+                return rows
+            rows += 1
+
+    def bytes_of(self, rows: int, width: int, lanes: int = 0) -> int:
+        """Upper estimate of such a pass."""
+        return self.engine.pass_bytes(_padded(rows, width, lanes), lanes)
+
+    def peak(self, passes: int) -> int:
+        """Most bytes of a sweep: its largest pass beside the table that grows, or the table when it is put in order.
+
+        Raises:
+            InputError: It is more than the user's limit.
+        """
+        peak = max(passes + _ROW_BYTES * self.table, _ORDERED_BYTES * self.table) + self.kept
+        if self.max_memory is not None and peak > self.max_memory:
+            raise InputError(
+                f"max_memory is {self.max_memory / 1e6:.0f} MB, and with the smallest batches this sweep needs about "
+                f"{peak / 1e6:.0f} MB beside the model. Give at least that, or measure fewer questions, layers or donors at a time."
+            )
+        return peak
+
+    def plan(
+        self, sizes: Sequence[int], *, rows: int, cells: int, flops: float, most: int, width: int, checks: int
+    ) -> SweepPlan:
+        """What the sweep costs.
+
+        Args:
+            sizes: Rows of each batch.
+            rows: Rows that are measured.
+            cells: What is measured of them.
+            flops: Predicted.
+            most: Bytes of the largest pass.
+            width: Tokens of the longest row.
+            checks: Cells that the oracle measures again.
+
+        Raises:
+            InputError: It does not fit into ``max_memory``.
+        """
+        engine, adapter = self.engine, self.engine.adapter
+        flops += rows_flops(adapter.shape, CHECK_ROWS * checks, width)
+        if checks:
+            together = rows_bytes(adapter.shape, CHECK_ROWS * min(checks, _CHECKED_AT_ONCE), width)
+            most = max(most, rows_bytes(adapter.shape, 1, width), min(together, self.budget))
+        peak = self.peak(most)
+        seconds = predicted_seconds(adapter.shape, adapter.device, flops)
+        return SweepPlan(engine.name, engine.reason, tuple(sizes), rows, cells, flops, seconds, peak, most, self.max_memory)
+
+
+def _padded(rows: int, width: int, lanes: int) -> PassSize:
+    """Rows of one width; where edges are cut, in three variants."""
+    return PassSize(rows * width, rows, width, ((rows * width, rows, width, width),) * (3 if lanes else 0), 0, rows)
+
+
+def halves(items: Sequence[Item]) -> tuple[Sequence[Item], Sequence[Item]]:
+    """Both halves; the first is the longer one."""
+    middle = (len(items) + 1) // 2
+    return items[:middle], items[middle:]
+
+
+__all__ = ["CHECK_ROWS", "Room", "SweepPlan", "halves"]

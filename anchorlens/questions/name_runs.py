@@ -1,0 +1,227 @@
+"""Names in a question, runs of capitalised words, and the subject rules that read them (:mod:`~anchorlens.questions.rules`)."""
+
+from collections.abc import Iterator
+
+from anchorlens.questions.example import Span
+from anchorlens.questions.parse import Parsed, Run
+from anchorlens.questions.topics import CUES, MAKE
+from anchorlens.questions.words import (
+    AUX,
+    DETERMINERS,
+    IMPERATIVES,
+    NATIONS,
+    PREPOSITIONS,
+    STOP,
+    TIME_WORDS,
+    WEAK,
+    Word,
+    is_demonym,
+    is_year,
+    word_set,
+)
+
+# Small words that may stand inside a capitalised name, between two capitalised words.
+_NAME_JOINERS = word_set("of the and & or de la le les von van der den di da del du al bin ibn for v vs y à et und")
+# Small words that may open a name: "painter van Gogh".
+_PARTICLES = word_set("van von der den de da di du del bin ibn")
+# Small words that may stand inside a name where a word such as "film" announces a title, or where a name opens a statement.
+_TITLE_JOINERS = _NAME_JOINERS | word_set("in on at from with to a an by my no but")
+_PLACES = word_set("in on at from with")
+
+
+def _name_run(view: Parsed, first: int, joiners: frozenset[str] = _NAME_JOINERS) -> Run:
+    """The capitalised run that begins at ``first``: capitalised words, numbers, and small words between two capitalised ones."""
+    words, end, i = view.words, first + 1, first + 1
+    while i < len(words):
+        # "wrote Murder in the Rectory", but not "wrote Emma in Bath"
+        made = first > 0 and (words[first - 1].low in MAKE or words[first].low in {"the", "a", "an"})
+        work = made and i + 1 < len(words) and words[i + 1].low == "the"
+        nickname = words[i].breaks and i == end and words[i].capital and _gap(view, i) in {'"', ' "', '" ', "/"}
+        if words[i].breaks and not nickname:
+            break
+        if (words[i].capital and i != view.wh) or (words[i].number and i == end):
+            end = i + 1
+        elif not ((words[i].low in joiners or (work and words[i].low in _PLACES)) and i - end < 2) or words[i].owned:
+            break
+        i += 1
+    return first, end
+
+
+def _gap(view: Parsed, index: int) -> str:
+    """The characters between a word and the one before it."""
+    return view.text[view.words[index - 1].end : view.words[index].start]
+
+
+def _listed(view: Parsed, runs: list[Run]) -> list[Run]:
+    """Runs of a list made one: "Gus Grissom, Ed White and Roger Chaffee"; and a place with its region: "Point Anne, Ontario"."""
+    words, merged, i = view.words, [], 0
+    while i < len(runs):
+        last = i
+        while last + 1 < len(runs) and runs[last][1] == runs[last + 1][0] and _gap(view, runs[last + 1][0]) == ", ":
+            last += 1
+        end = runs[last][1]
+        # The last of a list stands behind "and": in the run itself, or behind ", and".
+        inside = any(words[k].low in {"and", "or", "&"} for k in range(*runs[last]))
+        behind = last + 1 < len(runs) and end < len(words) and words[end].low in {"and", "or"} and runs[last + 1][0] == end + 1
+        behind = behind and _gap(view, end) in {" ", ", "} and not all(is_demonym(words[k]) for k in range(*runs[last + 1]))
+        place = last == i + 1 and runs[i][0] > 0 and words[runs[i][0] - 1].low in {"in", "of", "at", "near", "from"}
+        place = place and not _frames(view, runs[i])
+        # "the co-founder of Apple, Steve Jobs, started": what stands between two commas is no region.
+        place = place and (end == len(words) or not words[end].breaks or words[runs[i][0] - 1].low != "of")
+        if behind and last >= i:
+            merged.append((runs[i][0], runs[last + 1][1]))
+            last += 1
+        elif last > i and (inside or place):
+            merged.append((runs[i][0], end))
+        else:
+            merged += runs[i : last + 1]
+        i = last + 1
+    return merged
+
+
+def _name_runs(view: Parsed) -> Iterator[Run]:
+    """All capitalised runs, small words that open a sentence and lone months cut off."""
+    words, i = view.words, 0
+    while i < len(words):
+        word = words[i]
+        opener = word.opens and (word.low in STOP or view.verbs[i] or word.low in WEAK)
+        # "Who Was Marie Curie's husband?"
+        opener = opener or (view.wh is not None and i == view.wh + 1 and word.low in AUX)
+        alone = word.low in {"i", "a"} and not (i + 1 < len(words) and words[i + 1].capital and not words[i + 1].breaks)
+        if not word.capital or i == view.wh or opener or alone:
+            i += 1
+            continue
+        announced = i > 0 and words[i - 1].low in CUES and not word.breaks
+        first, end = _name_run(view, i, _TITLE_JOINERS if announced else _NAME_JOINERS)
+        i = end
+        while first > 1 and words[first - 1].low in _PARTICLES and not words[first].breaks and not words[first].owned:
+            first -= 1
+        if first > 0 and words[first - 1].number and not words[first].breaks:
+            # "127 Hours" and "the 1976 Olympics", but not "in 1960 Khrushchev".
+            first -= not is_year(words[first - 1]) or (first > 1 and words[first - 2].low == "the")
+        if (
+            view.phrase is not None
+            and view.phrase[0] <= first < view.phrase[1] < end
+            and words[view.phrase[1]].low in {"of", "for"}
+        ):
+            # "the Vice-President for George Bush" asks for the first and is about the second.
+            first = view.phrase[1] + 1
+            while first < end and not words[first].capital:
+                first += 1
+        if words[0].low in AUX and words[end - 1].low in NATIONS and end - first > 1:
+            # "Is Bob Smith British?": the predicate is no part of the name.
+            end -= 1
+        if words[first].low in TIME_WORDS and (end == first + 1 or words[first + 1].number):
+            first += 1
+            while first < end and (words[first].number or not words[first].capital):
+                first += 1
+        if first < end:
+            yield first, end
+
+
+def _capitals(view: Parsed, run: Run) -> int:
+    """Capitalised words of a run; of a place with its region ("Point Anne, Ontario") those of the place."""
+    joined = any(view.words[i].low in {"and", "or", "&"} for i in range(*run))
+    region = None if joined else next((i for i in range(run[0] + 1, run[1]) if _gap(view, i) == ", "), None)
+    return sum(view.words[i].capital and view.words[i].low not in NATIONS for i in range(run[0], region or run[1]))
+
+
+def _outside(view: Parsed, run: Run) -> bool:
+    """Whether a run shares no word with the phrase that is asked for."""
+    return view.phrase is None or run[1] <= view.phrase[0] or view.phrase[1] <= run[0]
+
+
+def _longest_names(view: Parsed, outside: bool, demonyms: bool) -> Span | None:
+    """The capitalised run with most capitalised words, those that do not open the sentence first."""
+    if not view.cased:
+        return None
+    runs = []
+    for run in _listed(view, list(_name_runs(view))):
+        opens = view.words[run[0]].opens
+        origin = all(is_demonym(view.words[i]) or view.words[i].low in _NAME_JOINERS for i in range(*run))
+        if (opens and _capitals(view, run) < 2) or origin != demonyms or _outside(view, run) != outside:
+            continue
+        if opens and view.wh is not None and run[0] > view.wh:
+            # "What colour is 10 Downing Street? White or Brown?"
+            continue
+        runs.append(
+            (
+                not _introduces(view, run),
+                _capitals(view, run),
+                not opens and not _frames(view, run),
+                not _modifies(view, run),
+                run,
+            )
+        )
+    best = max(runs, key=lambda item: item[:4], default=None)
+    return None if best is None else view.span(*best[4])
+
+
+def _introduces(view: Parsed, run: Run) -> bool:
+    """Whether a run qualifies the noun of another name: "*England Rugby* player Dylan Hartley"."""
+    words, after = view.words, run[1]
+    while (
+        after < len(words)
+        and after < run[1] + 3
+        and view.content[after]
+        and not words[after].capital
+        and not words[after].breaks
+    ):
+        after += 1
+    return run[1] < after < len(words) and words[after].capital and not words[after].breaks and not words[after].owned
+
+
+def _modifies(view: Parsed, run: Run) -> bool:
+    """Whether a noun in lower case follows an acronym: "the *US* state of Ohio"."""
+    after = run[1]
+    acronym = all(_acronym(view.words[i]) for i in range(*run))
+    return (
+        acronym
+        and after < len(view.words)
+        and not view.words[after].breaks
+        and view.content[after]
+        and not view.words[after].capital
+    )
+
+
+def _frames(view: Parsed, run: Run) -> bool:
+    """Whether a run stands in front of the wh-word behind a preposition: "In *Dallas*, who shot J.R.?" """
+    return view.wh is not None and run[1] <= view.wh and view.words[0].low in PREPOSITIONS
+
+
+def _acronym(word: Word) -> bool:
+    """Whether a word has two letters or more, all of them capitals."""
+    return len(word.text) > 1 and word.text.isupper()
+
+
+def opening_name(view: Parsed) -> Span | None:
+    """A name that opens a statement and whose verb follows: "*Metz* is the capital of which region of France?" """
+    words = view.words
+    if not view.cased or not words or (view.wh is not None and view.wh < 2):
+        return None
+    first = int(words[0].low in {"the", "both"})
+    small = words[0].low in (STOP - {"the", "both", "a"}) | IMPERATIVES | WEAK
+    if first >= len(words) or not words[first].capital or (small and not _acronym(words[0])):
+        return None
+    runs = _listed(view, [_name_run(view, first, _TITLE_JOINERS), *(run for run in _name_runs(view) if run[0] > first)])
+    end = runs[0][1]
+    if end >= len(words) or words[end].opens or (is_demonym(words[first]) and end == first + 1):
+        return None
+    verb = words[end].low in AUX or view.verbs[end]
+    aside = _gap(view, end) == ", " and words[end].low in DETERMINERS | {"who", "which", "whose"}
+    return view.span(*runs[0]) if aside or (verb and not words[end].breaks) else None
+
+
+def capitalised_run(view: Parsed) -> Span | None:
+    """The longest run of capitalised words outside the phrase that is asked for: "Who founded the *Bank of England*?" """
+    return _longest_names(view, outside=True, demonyms=False)
+
+
+def capitalised_run_inside(view: Parsed) -> Span | None:
+    """The same inside that phrase: "Which *Verdi* opera is set in Egypt?", had it no "Egypt"."""
+    return _longest_names(view, outside=False, demonyms=False)
+
+
+def origin(view: Parsed) -> Span | None:
+    """An adjective of origin, when there is nothing else: "Which *English* king had six wives?", had it no wives."""
+    return _longest_names(view, outside=False, demonyms=True) or _longest_names(view, outside=True, demonyms=True)

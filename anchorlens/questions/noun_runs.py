@@ -1,0 +1,65 @@
+"""Runs of noun-like words in a question, and the subject rules that read them (:mod:`~anchorlens.questions.rules`)."""
+
+from collections.abc import Iterator
+
+from anchorlens.questions.example import Span
+from anchorlens.questions.parse import Parsed, Run
+from anchorlens.questions.words import DETERMINERS, TIME_WORDS, WEAK, word_set
+
+# Small words that may stand inside a noun-like run.
+_NOUN_JOINERS = word_set("of vs")
+
+
+def noun_runs(view: Parsed, spare: Span | None = None) -> Iterator[Run]:
+    """Runs of noun-like words outside ``spare`` and the phrase that is asked for, "of" (with a determiner) and "vs" between two
+    of them included.
+    """
+    words, i = view.words, 0
+    first, last = view.phrase or (0, 0)
+    begin, end_ = (spare.start, spare.end) if spare else (0, 0)
+    taken = [first <= k < last or (w.start < end_ and begin < w.end) for k, w in enumerate(words)]
+    while i < len(words):
+        if not view.content[i] or taken[i]:
+            i += 1
+            continue
+        end = j = i + 1
+        while j < len(words) and not words[j].breaks and not taken[j]:
+            if view.content[j]:
+                end = j + 1
+            elif not (words[j].low in _NOUN_JOINERS and j == end) and not (words[j].low in DETERMINERS and j == end + 1):
+                break
+            j += 1
+        yield i, end
+        i = end
+
+
+def _strong(view: Parsed, run: Run) -> int:
+    """Noun-like words of a run that could stand as a subject alone."""
+    return sum(view.content[i] and view.words[i].low not in WEAK | TIME_WORDS for i in range(*run))
+
+
+def noun_rank(view: Parsed, run: Run) -> tuple[bool, int, int, int]:
+    """Longer runs first, then earlier ones; numbers only after words."""
+    only_numbers = all(view.words[i].number for i in range(*run))
+    return (not only_numbers, _strong(view, run), run[1] - run[0], -run[0])
+
+
+def noun_run(view: Parsed) -> Span | None:
+    """The longest noun-like run of non-stop-words: "who played the *middle sister* on full house"."""
+    best = max((r for r in noun_runs(view) if _strong(view, r)), key=lambda r: noun_rank(view, r), default=None)
+    return None if best is None else view.span(*best)
+
+
+def compound(view: Parsed) -> Span | None:
+    """All but the last word of the phrase that is asked for, when it is all there is: "who is the *chicago bears* quarterback"."""
+    if view.phrase is None or view.phrase[1] - view.phrase[0] < 2:
+        return None
+    first, end = view.phrase
+    if view.words[end - 2].low == "of":
+        return view.span(end - 1, end)
+    return view.span(first, end - 1) if _strong(view, (first, end - 1)) else None
+
+
+def whole_phrase(view: Parsed) -> Span | None:
+    """The phrase that is asked for, when all else is a verb: "who is the *first president* to be impeached"."""
+    return None if view.phrase is None else view.span(*view.phrase)

@@ -1,0 +1,118 @@
+"""Which words of a question are its property, given its subject (:mod:`~anchorlens.questions.rules`)."""
+
+from collections.abc import Callable
+
+from anchorlens.questions.example import Span
+from anchorlens.questions.noun_runs import noun_rank, noun_runs
+from anchorlens.questions.parse import Parsed
+from anchorlens.questions.words import AUX, BASE_VERBS, DETERMINERS, STOP, WH, is_year
+
+
+def _free(view: Parsed, index: int, subject: Span) -> bool:
+    """Whether a word can be part of the property: not the wh-word, no character shared with the subject."""
+    return index != view.wh and not subject.overlaps(view.span(index, index + 1))
+
+
+def asked_phrase(view: Parsed, subject: Span) -> Span | None:
+    """The head of the phrase that is asked for: "which British *composer*", "how *old*", "what is the *main religion*"."""
+    if view.phrase is None:
+        return None
+    first, end = view.phrase
+    while end > first and not _free(view, end - 1, subject):
+        end -= 1
+    start = end
+    while start > first and _free(view, start - 1, subject):
+        start -= 1
+    # Leading names qualify the head; where all words are names they are the head.
+    heads = [i for i in range(start, end) if view.cased and view.words[i].capital]
+    if heads and heads[-1] + 1 < end:
+        start = heads[-1] + 1
+    while start < end and view.words[start].low in {"of", "and", "vs"} | DETERMINERS:
+        start += 1
+    # "which 1939 *film*"
+    start += start + 1 < end and is_year(view.words[start])
+    # "spacecraft first to return", "actress best known as"
+    while end > start + 1 and view.words[end - 1].low in {"first", "best", "better"}:
+        end -= 1
+    return view.span(start, end) if start < end else None
+
+
+def main_verb(view: Parsed, subject: Span) -> Span | None:
+    """The main content verb: "who *wrote* Emma", "when did Emma *appear*"; the first after the wh-word, else the last before it."""
+    begin = 0 if view.wh is None else view.wh + 1
+    order = [*range(begin, len(view.words)), *reversed(range(begin))]
+    verbs = [i for i in order if _free(view, i, subject) and view.verbs[i] and view.words[i].low not in AUX]
+    # "When was the man who *painted* Guernica *born*?": a verb of a relative clause only where there is no other.
+    best = next((i for i in verbs if not _relative(view, i)), verbs[0] if verbs else None)
+    return None if best is None else view.span(best, best + 1)
+
+
+def _relative(view: Parsed, index: int) -> bool:
+    """Whether a verb follows a relative pronoun, small words between them."""
+    before = index - 1
+    while before > max(0, index - 4) and not view.content[before] and view.words[before].low not in WH | {"that"}:
+        before -= 1
+    return before > 0 and before != view.wh and view.words[before].low in WH | {"that"}
+
+
+def had(view: Parsed, subject: Span) -> Span | None:
+    """What is had: "where do the oslo vikings have *spring training*"."""
+    words = view.words
+    verb = next(
+        (i for i in range(len(words)) if words[i].low == "have" and view.after_do[i] and words[i].start >= subject.end), None
+    )
+    if verb is None:
+        return None
+    first = next((i for i in range(verb + 1, len(words)) if view.content[i] and _free(view, i, subject)), None)
+    if first is None:
+        return None
+    end = first
+    while end < len(words) and view.content[end] and not (end > first and words[end].breaks):
+        end += 1
+    return view.span(first, end)
+
+
+def after_do(view: Parsed, subject: Span) -> Span | None:
+    """After "do" or a modal, the first noun-like word behind the subject: "What did Otis *patent*?" """
+    if view.wh is None:
+        return None
+    for i in range(view.wh + 1, len(view.words)):
+        word = view.words[i]
+        if word.start >= subject.end and view.after_do[i] and word.low not in STOP - BASE_VERBS:
+            return view.span(i, i + 1) if _free(view, i, subject) else None
+    return None
+
+
+def predicate(view: Parsed, subject: Span) -> Span | None:
+    """In a yes/no question or a statement, the longest noun-like run behind the subject: "Are Jo and Al *tennis players*?" """
+    if view.wh is not None:
+        return None
+    runs = list(noun_runs(view, subject))
+    behind = [r for r in runs if view.words[r[0]].start >= subject.end]
+    best = max(behind or runs, key=lambda r: (r[1] - r[0], -r[0]), default=None)
+    return None if best is None else view.span(*best)
+
+
+def remaining_nouns(view: Parsed, subject: Span) -> Span | None:
+    """The longest other noun-like run, where a wh-word asks and no verb says what for: "where is the *capital* of Peru"."""
+    best = max(noun_runs(view, subject), key=lambda r: noun_rank(view, r), default=None)
+    return None if best is None else view.span(*best)
+
+
+PROPERTY_RULES: tuple[Callable[[Parsed, Span], Span | None], ...] = (
+    asked_phrase,
+    had,
+    main_verb,
+    after_do,
+    predicate,
+    remaining_nouns,
+)
+
+
+def property_of(view: Parsed, subject: Span) -> Span | None:
+    """The first property that a rule finds and that does not touch the subject or the wh-word."""
+    for rule in PROPERTY_RULES:
+        span = rule(view, subject)
+        if span is not None and span.start < span.end and not span.overlaps(subject) and not view.asks(span):
+            return span
+    return None

@@ -1,0 +1,115 @@
+"""How near a sweep comes to the arithmetic that it cannot avoid: its FLOPs at the rate of matrix products, on one thread.
+
+    python benchmarks/bound.py
+
+FLOPs are those of the cells in the sweep's own plan (:mod:`anchorlens.engine.cost`), nulls included, checks not. The rate is
+that of a block's own matrix products, in CPU seconds like the sweeps, measured before every round; the best of all rounds counts, so
+the bound is what this machine can do, not what it did.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+
+import torch
+from ours import default_sweep, engine_alone, load
+from peers.jobs import ANCHOR_SETS, DATA, Case, model_directory, plan_of, some_questions, write_jobs
+from peers.report import markdown_table, rich_table, spread, write_section
+from rich.console import Console
+
+import anchorlens as al
+from anchorlens.models.shape import Shape
+
+TITLE = "Share of the bound"
+COLUMNS = ("prompt", "anchors", "questions", "GFLOP", "bound s", "alone s", "min–max", "share", "sweep s", "min–max", "share")
+_TOKENS, _REPEATS = 512, 10
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", nargs="+", default=["qa", "fewshot(5)"])
+    parser.add_argument("--anchors", nargs="+", choices=list(ANCHOR_SETS), default=list(ANCHOR_SETS))
+    parser.add_argument("--questions", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--markdown", type=Path, default=None, metavar="FILE", help="write the table into this file, too")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    adapter = load(model_directory())
+    data = al.load_qa(DATA)
+    rates: list[float] = []
+    found: list[tuple[Case, float, list[float], list[float]]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        cases = [Case(prompt, anchors, args.questions) for prompt in args.prompts for anchors in args.anchors]
+        for case, file in zip(cases, write_jobs(adapter.model, cases, Path(folder)).values(), strict=True):
+            job = json.loads(file.read_text())
+            some = some_questions(adapter.model, data, case.questions, **case.arguments)
+            flops = plan_of(adapter.model, some, check_cells=0, **case.arguments).flops
+            alone: list[float] = []
+            sweep: list[float] = []
+            for _ in range(args.rounds):
+                rates.append(product_rate(adapter.shape))
+                alone.append(_cpu_seconds(lambda job=job: engine_alone(adapter, job, "cone")))
+                sweep.append(_cpu_seconds(lambda job=job: default_sweep(adapter.model, job)))
+            found.append((case, flops, alone, sweep))
+            print(f"{case.name}: {median(alone):.2f} and {median(sweep):.2f} CPU s", file=sys.stderr, flush=True)
+    rate = max(rates)
+    rows = [_row(case, flops, flops / rate, alone, sweep) for case, flops, alone, sweep in found]
+    said = (
+        f"SmolLM2-135M-Instruct, float32, one thread, one donor each; CPU seconds, medians of {args.rounds} rounds with smallest and "
+        f"largest. The matrix products of a block reached {min(rates) / 1e9:.0f} to {rate / 1e9:.0f} GFLOP/s in the {len(rates)} "
+        "rounds; the bound takes the best, and the FLOPs of the cells alone. Alone: trial, plan and passes of the engine; sweep: "
+        "swap_sweep with its defaults."
+    )
+    Console(width=None if sys.stdout.isatty() else 120).print(rich_table(COLUMNS, rows), said)
+    if args.markdown is not None:
+        command = shlex.join(["python", "benchmarks/bound.py", *sys.argv[1:]])
+        write_section(args.markdown, TITLE, [f"`{command}`", "", said, "", *markdown_table(COLUMNS, rows)])
+
+
+def product_rate(shape: Shape) -> float:
+    """Multiplications and additions of a block's matrix products in a CPU second, each product at its best of a few.
+
+    The plan's own rate (:func:`anchorlens.engine.cost.matrix_rate`) is by the clock: on a shared machine it is lower, and what it
+    bounds would look better than it is.
+    """
+    heads, kv = shape.n_heads * shape.d_head, shape.n_kv_heads * shape.d_head
+    inner = [(shape.d_model, shape.d_mlp)] * (shape.mlp_products - 1)
+    products = [
+        (shape.d_model, heads),
+        *[(shape.d_model, kv)] * 2,
+        (heads, shape.d_model),
+        *inner,
+        (shape.d_mlp, shape.d_model),
+    ]
+    seconds = 0.0
+    for rows, columns in products:
+        a, b = torch.rand(_TOKENS, rows), torch.rand(rows, columns)
+        seconds += min(_cpu_seconds(lambda a=a, b=b: a @ b) for _ in range(_REPEATS))
+    return _TOKENS * shape.block_flops / seconds
+
+
+def _row(case: Case, flops: float, bound: float, alone: list[float], sweep: list[float]) -> tuple[str, ...]:
+    """A line of the table."""
+    return (
+        case.prompt, case.anchors, str(case.questions), f"{flops / 1e9:,.0f}", f"{bound:.2f}", f"{median(alone):.2f}", spread(alone),
+        f"{100 * bound / median(alone):.0f} %", f"{median(sweep):.2f}", spread(sweep), f"{100 * bound / median(sweep):.0f} %",
+    )  # fmt: skip
+
+
+def _cpu_seconds(work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+if __name__ == "__main__":
+    main()

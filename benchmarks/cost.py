@@ -1,0 +1,180 @@
+"""What a default sweep spends beside its cells: CPU seconds of checks, noise floor and the engine's trial; FLOPs of the null.
+
+    python benchmarks/cost.py
+    PYTHONPATH=OTHER/TREE python benchmarks/cost.py --label before      the same of another version of the package
+
+Everything but prompt, anchors and donors has its default. Only public calls are made, and the phases that a progress bar shows are
+timed, so that the same script runs on both. GFLOP are the plan's. Seconds are medians over the rounds, with one thread unless said.
+"""
+
+import argparse
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from peers.jobs import ANCHOR_SETS, DATA, plan_of, some_questions
+from peers.report import markdown_table, rich_table, spread, write_section
+from rich.console import Console
+
+import anchorlens as al
+from anchorlens.progress import Progress
+from anchorlens.protocols import driver
+
+TITLE = "What a default sweep costs"
+COLUMNS = (
+    "prompt", "anchors", "rows", "sweep s", "min–max", "cells s", "null off s", "checks s", "share", "GFLOP", "null off", "×",
+)  # fmt: skip
+_TRIAL, _MEASURING = "trial", ""
+
+
+class Clock:
+    """CPU seconds by phase; one phase at a time.
+
+    Attributes:
+        spent: Phase -> seconds.
+    """
+
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = {}
+        self._phase: str | None = None
+        self._since = 0.0
+
+    def enter(self, phase: str | None) -> str | None:
+        """From now on it is this phase; the one that ends is returned."""
+        now = time.process_time()
+        if self._phase is not None:
+            self.spent[self._phase] = self.spent.get(self._phase, 0.0) + now - self._since
+        before, self._phase, self._since = self._phase, phase, now
+        return before
+
+
+@contextmanager
+def timed() -> Iterator[Clock]:
+    """A clock of the phases that sweeps name while they run, and of the choice of an engine, which holds the trial."""
+    clock = Clock()
+    # What a class, module or method is called by now, and what it is called by inside the block.
+    own = {"__init__": Progress.__init__, "enter": Progress.enter, "close": Progress.close}
+    choose = driver.choose_engine
+
+    def before(method: Callable[..., Any], phase: Callable[..., str | None]) -> Callable[..., Any]:
+        @wraps(method)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            clock.enter(phase(*args))
+            return method(*args, **kwargs)
+
+        return called
+
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        outer = clock.enter(_TRIAL)
+        try:
+            return choose(*args, **kwargs)
+        finally:
+            clock.enter(outer)
+
+    phases: dict[str, Callable[..., str | None]] = {
+        "__init__": lambda *_: _MEASURING, "enter": lambda _, phase: phase, "close": lambda _: None
+    }  # fmt: skip
+    try:
+        for name, method in own.items():
+            setattr(Progress, name, before(method, phases[name]))
+        driver.choose_engine = chosen
+        yield clock
+    finally:
+        for name, method in own.items():
+            setattr(Progress, name, method)
+        driver.choose_engine = choose
+        clock.enter(None)
+
+
+def main() -> None:
+    """Measure and print."""
+    args = _arguments()
+    torch.set_num_threads(args.threads)
+    model = al.load_model("smollm2-135m-instruct", device="cpu")
+    rows = [
+        _line(model, prompt, anchors, n, args)
+        for prompt in args.prompts
+        for anchors in args.anchors
+        for n in args.rows
+    ]  # fmt: skip
+    said = (
+        f"SmolLM2-135M-Instruct, {DATA}, n_donors={args.donors}, threads: {args.threads}. CPU seconds, medians of {args.rounds} "
+        "rounds: of the whole call, with smallest and largest; of its cells, as they are by default and (null off) with "
+        "null_donors=0; of checks, noise floor and trial together, with their share of the whole call. What is left are rows, pairs "
+        "and frames. GFLOP: of the plan's cells, by default, with the null off, and the one divided by the other."
+    )
+    Console(width=None if sys.stdout.isatty() else 120).print(rich_table(COLUMNS, rows, title=args.label or None), said)
+    if args.markdown is not None:
+        command = shlex.join(["python", "benchmarks/cost.py", *sys.argv[1:]])
+        title = f"{TITLE}: {args.label}" if args.label else TITLE
+        write_section(args.markdown, title, [f"`{command}`", "", said, "", *markdown_table(COLUMNS, rows)])
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", nargs="+", default=["qa", "fewshot(2)", "fewshot(5)", "chat"])
+    parser.add_argument("--anchors", nargs="+", choices=list(ANCHOR_SETS), default=["answer_site", "both"])
+    parser.add_argument("--rows", nargs="+", type=int, default=[2, 14])
+    parser.add_argument("--donors", type=int, default=1, help="n_donors (default: 1; that of a sweep is 4)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--label", default="", help="what is measured, for the title")
+    parser.add_argument("--markdown", type=Path, default=None, metavar="FILE", help="write the table into this file, too")
+    return parser.parse_args()
+
+
+def _line(model: Any, prompt: str, anchors: str, n: int, args: argparse.Namespace) -> tuple[str, ...]:
+    """Measure one line of the table."""
+    arguments = {"prompt": prompt, "anchors": ANCHOR_SETS[anchors], "n_donors": args.donors}
+    data = some_questions(model, al.load_qa(DATA), n, **arguments)
+    # Without checks, which the plans of some versions count and those of others do not.
+    gflop, without = (
+        plan_of(model, data, check_cells=0, null_donors=nulls, **arguments).flops / 1e9 for nulls in (1, 0)
+    )  # fmt: skip
+    al.swap_sweep(model, data, progress=False, layers=[0], **arguments)  # what is done once in a process is nobody's sweep
+    whole: list[float] = []
+    measuring: list[float] = []
+    bare: list[float] = []
+    checks: list[float] = []
+    for _ in range(args.rounds):
+        spent, total = _spent(model, data, arguments)
+        whole.append(total)
+        measuring.append(spent.pop(_MEASURING))
+        checks.append(sum(spent.values()))
+        bare.append(_spent(model, data, arguments | {"null_donors": 0})[0][_MEASURING])
+    print(
+        f"{prompt} {anchors} {n}: {median(whole):.2f} CPU s, of these {median(checks):.2f} of checks",
+        file=sys.stderr,
+        flush=True,
+    )
+    share = median(mine / its for mine, its in zip(checks, whole, strict=True))
+    return (
+        prompt, anchors, str(n), f"{median(whole):.2f}", spread(whole), f"{median(measuring):.2f}", f"{median(bare):.2f}",
+        f"{median(checks):.2f}", f"{100 * share:.0f} %", f"{gflop:,.0f}", f"{without:,.0f}", f"{gflop / without:.1f}",
+    )  # fmt: skip
+
+
+def _spent(model: Any, data: al.QAData, arguments: dict[str, Any]) -> tuple[dict[str, float], float]:
+    """CPU seconds by phase, and of the whole call.
+
+    Raises:
+        SystemExit: The sweep named no phase of its checks, so they would be taken for measuring.
+    """
+    with timed() as clock:
+        started = time.process_time()
+        al.swap_sweep(model, data, progress=False, **arguments)
+        total = time.process_time() - started
+    if not {"checks", _TRIAL, _MEASURING} <= set(clock.spent):
+        raise SystemExit(f"This version names other phases: {', '.join(map(repr, clock.spent))}.")
+    return clock.spent, total
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+"""TransformerLens as a careful user writes it, one anchor or null after the other."""
+
+from careful import careful
+from protocol import Job, Sweep
+from transformer_lens import HookedTransformer
+from worker_transformer_lens import LIBRARIES, load
+
+
+def run(model: HookedTransformer, job: Job) -> Sweep:
+    return careful(model, job, together=False)
+
+
+__all__ = ["LIBRARIES", "load", "run"]

@@ -1,0 +1,228 @@
+"""Writes docs/families.md: what becomes of every architecture that TransformerLens registers for HookedTransformer.
+
+    python docs/make_families.py
+
+Each is made small, with random weights and the features of its family (tests/models/tiny.py), loaded by ``load_model`` and compared
+with Hugging Face's own model; what is refused is refused here too, and its error is written down. `make test` fails where the page
+lacks an architecture, and in its slow tier where a row is not what this script writes.
+"""
+
+import inspect
+import json
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformer_lens import HookedTransformer, HookedTransformerConfig, loading_from_pretrained
+from transformers import PretrainedConfig
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from anchorlens.engine.select import choose_engine  # noqa: E402
+from anchorlens.errors import AnchorlensError  # noqa: E402
+from anchorlens.models.adapter import Adapter  # noqa: E402
+from anchorlens.models.load import load_model  # noqa: E402
+from anchorlens.models.mapping import ARCHITECTURES  # noqa: E402
+from anchorlens.models.source import check_model  # noqa: E402
+from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, random_model  # noqa: E402
+from tests.tokenizers_small import small_tokenizer  # noqa: E402
+
+PAGE = Path(__file__).with_name("families.md")
+TINY = FAMILIES | FURTHER_FAMILIES
+# Five windows of the small models; past the original lengths of their scaled ropes.
+TOKENS = torch.randint(8, 400, (2, 40), generator=torch.Generator().manual_seed(3))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One architecture.
+
+    Attributes:
+        architecture: As TransformerLens calls it.
+        example: A model of it, by name.
+        tiny: Which small checkpoint stands for it; None for what is not loaded by name.
+        own: Fields of a HookedTransformer that TransformerLens trained itself: no Hugging Face model computes it.
+        config: What the model's config.json says, for what is refused.
+    """
+
+    architecture: str
+    example: str
+    tiny: str | None = None
+    own: dict[str, Any] | None = None
+    config: Callable[[], PretrainedConfig | dict[str, object]] | None = None
+
+
+def _mapped(kind: str, example: str, tiny: str | None = None) -> Row:
+    return Row(ARCHITECTURES[kind], example, tiny or kind)
+
+
+def _own_code(kind: str, name: str) -> Callable[[], dict[str, object]]:
+    return lambda: {"model_type": kind, "architectures": [name], "auto_map": {"AutoModelForCausalLM": f"modeling.{name}"}}
+
+
+ROWS = (
+    _mapped("llama", "meta-llama/Llama-3.1-8B"),
+    _mapped("mistral", "mistralai/Mistral-7B-v0.1"),
+    _mapped("qwen2", "Qwen/Qwen2.5-7B"),
+    _mapped("qwen3", "Qwen/Qwen3-8B"),
+    _mapped("gemma", "google/gemma-2b"),
+    _mapped("gemma2", "google/gemma-2-2b"),
+    _mapped("gemma3_text", "google/gemma-3-1b-pt", "gemma3"),
+    Row("Gemma3ForConditionalGeneration", "google/gemma-3-4b-pt", "gemma3_multimodal"),
+    _mapped("gpt2", "gpt2"),
+    _mapped("gpt_neox", "EleutherAI/pythia-1.4b", "neox"),
+    _mapped("gptj", "EleutherAI/gpt-j-6B"),
+    _mapped("gpt_neo", "EleutherAI/gpt-neo-125M"),
+    _mapped("opt", "facebook/opt-125m"),
+    _mapped("bloom", "bigscience/bloom-560m"),
+    _mapped("phi", "microsoft/phi-2"),
+    _mapped("phi3", "microsoft/Phi-3-mini-4k-instruct"),
+    _mapped("apertus", "swiss-ai/Apertus-8B-2509"),
+    _mapped("mixtral", "mistralai/Mixtral-8x7B-v0.1"),
+    _mapped("olmo", "allenai/OLMo-1B-hf"),
+    _mapped("olmo2", "allenai/OLMo-2-0425-1B"),
+    _mapped("olmo3", "allenai/Olmo-3-1025-7B"),
+    _mapped("olmoe", "allenai/OLMoE-1B-7B-0924"),
+    _mapped("gpt_oss", "openai/gpt-oss-20b"),
+    Row("neel", "NeelNanda/Attn_Only_2L512W_C4_Code", own={"attn_only": True}),
+    Row("neel", "NeelNanda/SoLU_1L512W_C4_Code", own={"act_fn": "solu_ln", "d_mlp": 80}),
+    Row("neel", "ArthurConmy/redwood_attn_2l", own={"attn_only": True, "positional_embedding_type": "shortformer"}),
+    Row("neel-solu-old", "NeelNanda/SoLU_6L_v13_old", own={"act_fn": "solu_ln", "d_mlp": 80, "normalization_type": "LNPre"}),
+    Row(
+        "mingpt", "Baidicoot/Othello-GPT-Transformer-Lens", own={"act_fn": "gelu", "d_mlp": 80, "normalization_type": "LNPre"}
+    ),
+    Row("GPT2LMHeadCustomModel", "bigcode/santacoder", config=_own_code("gpt2", "GPT2LMHeadCustomModel")),
+    Row("QWenLMHeadModel", "Qwen/Qwen-1_8B", config=_own_code("qwen", "QWenLMHeadModel")),
+    Row("BertForMaskedLM", "google-bert/bert-base-cased", config=transformers.BertConfig),
+    Row("T5ForConditionalGeneration", "google-t5/t5-small", config=transformers.T5Config),
+    Row("HubertModel", "facebook/hubert-base-ls960", config=transformers.HubertConfig),
+    Row("HubertForCTC", "facebook/hubert-base-ls960", config=transformers.HubertConfig),
+    Row("Wav2Vec2Model", "facebook/wav2vec2-base", config=transformers.Wav2Vec2Config),
+    Row("Wav2Vec2ForPreTraining", "facebook/wav2vec2-base", config=transformers.Wav2Vec2Config),
+)
+
+HEAD = """\
+# Families
+
+<!-- written by docs/make_families.py; do not edit -->
+
+`al.load_model` takes the families below from the hub by name, from a directory that `save_pretrained` wrote, and as a live
+Hugging Face model with its tokenizer; so a fine-tune loads like the model that it was made from. Each goes through a mapping of
+our own (`anchorlens/models/mapping.py`), never through TransformerLens's loader: every field of the configuration is mapped,
+known to change no number, or refused by name, and at each load the log-probabilities are compared with Hugging Face's.
+
+Every architecture that TransformerLens {version} registers for HookedTransformer has a row. (Its TransformerBridge knows many
+more and is not taken.) The rows are made from **small models with random weights** and the real features of the family: windows
+shorter than the row, scaled rope, grouped queries, soft caps, experts. *parity* is the largest difference of a log-probability
+to Hugging Face's model, in nats, over two rows of 40 tokens and the whole vocabulary, in float32. *engine* is what measures a
+sweep ([engine.md](engine.md)): the cone engine, or the reference engine and why. That both give the same numbers is tested for
+each that loads by name, and for attention-only and SoLU models. Of published weights the tests have SmolLM2's alone.
+
+"""
+
+TAIL = """
+A row *as a live model* stands for weights of TransformerLens's own: no Hugging Face model computes them, so there is no parity,
+and the name is refused. Load it with `HookedTransformer.from_pretrained` and hand the model to `load_model`. The row is made
+from a small HookedTransformer of that kind. What says *no* is an `UnsupportedModelError` ([errors.md](errors.md)): the code is
+not in transformers, or the model is no causal language model.
+
+gpt-oss is published with its experts in four bits (MXFP4); they are unpacked while they are read. A `.gguf` file is read of
+these families: {gguf}.
+
+Within a family these are refused by name, because a HookedTransformer or its converter has no place for them: rope of a type
+that is not `default`, `linear`, `llama3` or `yarn` (so `longrope`, as in Phi-3 with 128k tokens); OPT with norms after its
+blocks or a narrower embedding (opt-350m); grouped queries in Phi 1 to 2 and OLMo 1; norms of queries and keys in Phi; biases in
+Llama's MLP; quantised weights other than the above. Families without a row (Falcon, MPT, Cohere, Granite, Qwen 3 MoE, Llama 4,
+...) are refused as not mapped.
+"""
+
+
+def registered() -> set[str]:
+    """The architectures that TransformerLens can make a HookedTransformer of, read from its loader."""
+    source = inspect.getsource(loading_from_pretrained)
+    named = set(re.findall(r'architecture == "([\w-]+)"', source))
+    # The name of the models that it trained itself is a default there.
+    return named | set(re.findall(r'"architecture", "([\w-]+)" if', source))
+
+
+def page() -> str:
+    """The whole page."""
+    from importlib.metadata import version
+
+    from anchorlens.models.gguf_audit import ARCHITECTURES as GGUF
+
+    lines = ["| architecture | for example | loads | parity | engine |", "| --- | --- | --- | --- | --- |"]
+    lines += [line(row) for row in ROWS]
+    gguf = ", ".join(GGUF[:-1]) + f" and {GGUF[-1]}"
+    return HEAD.format(version=version("transformer-lens")) + "\n".join(lines) + "\n" + TAIL.format(gguf=gguf)
+
+
+def line(row: Row) -> str:
+    """One row of the table."""
+    loads, parity, engine = outcome(row)
+    return f"| {row.architecture} | `{row.example}` | {loads} | {parity} | {engine} |"
+
+
+def outcome(row: Row) -> tuple[str, str, str]:
+    """Whether it loads or why not, parity, engine."""
+    if row.config is not None:
+        return f"no: {refusal(row.config())}", "", ""
+    if row.own is not None:
+        try:
+            check_model(row.example)
+        except AnchorlensError:
+            return "as a live model", "", engine_of(hooked(row.architecture, row.own))
+        raise AssertionError(f"{row.example} loads by name: its row says that it does not")
+    assert row.tiny is not None
+    live = random_model(TINY[row.tiny]())
+    assert type(live).__name__ == row.architecture
+    model = load_model(live, device="cpu", tokenizer=small_tokenizer("byte", bos=False))
+    with torch.no_grad():
+        gap = (model(TOKENS).log_softmax(-1) - live(input_ids=TOKENS).logits.log_softmax(-1)).abs().max()
+    return "yes", f"{float(gap):.0e}", engine_of(model)
+
+
+def refusal(config: "PretrainedConfig | dict[str, object]") -> str:
+    """What check_model says of a directory with this configuration."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "model"
+        path.mkdir()
+        if isinstance(config, dict):
+            (path / "config.json").write_text(json.dumps(config), encoding="utf8")
+        else:
+            config.save_pretrained(path)
+        try:
+            check_model(path)
+        except AnchorlensError as error:
+            first = re.split(r"\. |; ", str(error).removeprefix("model: "))[0]
+            return first.replace("transformers itself has", "transformers has")
+    raise AssertionError(f"{config} is not refused: its row says that it is")
+
+
+def hooked(architecture: str, fields: dict[str, Any]) -> HookedTransformer:
+    """A live model of the user's own."""
+    sizes: dict[str, Any] = {"n_layers": 3, "d_model": 48, "n_heads": 4, "d_head": 12, "n_ctx": 64, "d_vocab": 420, "seed": 0}
+    sizes |= {"act_fn": "gelu", "original_architecture": architecture} | fields
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "HookedTransformer", DeprecationWarning)
+        return load_model(HookedTransformer(HookedTransformerConfig(**sizes)), tokenizer=small_tokenizer("byte", bos=False))
+
+
+def engine_of(model: HookedTransformer) -> str:
+    """The engine that a sweep of this model gets."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        engine = choose_engine(Adapter(model), "cone", TOKENS[0].tolist())
+    return engine.name + (f": {engine.reason}" if engine.reason else "")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf8")

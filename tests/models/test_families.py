@@ -1,0 +1,228 @@
+"""Families beyond those of the engine's own tests: each loads, is Hugging Face's model and has the oracle's numbers."""
+
+import random
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformer_lens import HookedTransformer, HookedTransformerConfig
+
+from anchorlens.engine.interventions import AnchorSwap, SwapBatch
+from anchorlens.engine.reference import Oracle
+from anchorlens.engine.select import choose_engine
+from anchorlens.errors import UnsupportedModelError
+from anchorlens.models.adapter import Adapter
+from anchorlens.models.devices import pick_dtype
+from anchorlens.models.load import load_model
+from anchorlens.models.mapping import ARCHITECTURES
+from anchorlens.questions.tokens import pad_rows
+from tests.engine.test_cone import EFFECT, SAME_LOG, SAME_P, answer_reader, gap_of, random_rows, slots
+from tests.engine.test_cone_cuts import SAME, WINDOWS, gaps
+from tests.engine.test_cone_cuts import batch_of as cut_batch
+from tests.models.tiny import FURTHER_FAMILIES, WINDOW, gpt_oss, random_model, save_model
+from tests.tokenizers_small import small_tokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+TRIAL = random_rows((20,), 5)[0]
+
+
+def random_hooked(**changes):
+    """A HookedTransformer of the user's own, weights large enough that every part matters."""
+    sizes = {"n_layers": 3, "d_model": 48, "n_heads": 4, "d_head": 12, "n_ctx": 64, "d_vocab": 420, "act_fn": "gelu"}
+    model = HookedTransformer(HookedTransformerConfig(**(sizes | {"init_weights": False} | changes)))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if name.endswith(".w"):
+                parameter.copy_(1 + 0.3 * noise)
+            elif name.rpartition(".")[2].strip("_").startswith("b"):
+                parameter.copy_(0.3 * noise)
+            elif "embed" in name:
+                parameter.copy_(0.7 * noise)
+            else:
+                parameter.copy_(1.3 * noise / parameter.shape[-2] ** 0.5)
+    return model
+
+
+# As the models that TransformerLens itself trained: without MLPs, with SoLU, with positions that only keys and queries see.
+OWN = {
+    "attn_only": {"attn_only": True, "normalization_type": "LNPre"},
+    "solu": {"act_fn": "solu_ln", "d_mlp": 80},
+    "shortformer": {"attn_only": True, "positional_embedding_type": "shortformer"},
+}
+# Measured by the oracle, and why.
+BY_ORACLE = {"shortformer": "shortformer positions"}
+
+
+@pytest.fixture(scope="module")
+def family_model(tiny_model):
+    """One of ``FURTHER_FAMILIES``, or of ``OWN`` through load_model as a live model."""
+    own = {}
+
+    def make(family):
+        if family not in OWN:
+            return tiny_model(family)
+        if family not in own:
+            own[family] = load_model(random_hooked(**OWN[family]), tokenizer=small_tokenizer("byte", bos=False))
+        return own[family]
+
+    return make
+
+
+def random_batch(adapter, seed):
+    """Rows and donors of any length, spans anywhere, position 0 and none at all included, beyond a window and behind the read."""
+    rng = random.Random(seed)
+    n = rng.choice((1, 2, 4))
+    rows, donors = (random_rows([rng.randint(1, 3 * WINDOW) for _ in range(n)], 2 * seed + i) for i in (0, 1))
+    reads = [sorted(rng.sample(range(len(row)), rng.randint(1, min(3, len(row))))) for row in rows]
+    swaps = []
+    for anchor in range(rng.randint(1, 3)):
+        at = [rng.sample(range(len(row)), rng.randint(0, min(4, len(row)))) for row in rows]
+        at[0] = at[0] or [0]
+        source = [[rng.randrange(len(donor)) for _ in here] for donor, here in zip(donors, at, strict=True)]
+        swaps.append(AnchorSwap(f"anchor{anchor}", "none", slots(at), source=slots(source)))
+    batch = SwapBatch(pad_rows(rows), answer_reader(adapter, rows, reads), tuple(swaps), pad_rows(donors))
+    way = {
+        "site": rng.choice(adapter.sites),
+        "layers": tuple(rng.sample(range(adapter.n_layers), rng.randint(1, adapter.n_layers))),
+        "window": rng.choice((1, 2, 3)),
+    }
+    return batch, way
+
+
+@pytest.mark.parametrize("family", sorted(FURTHER_FAMILIES | OWN))
+def test_the_engine_that_is_chosen_gives_the_oracles_numbers(family_model, family, recwarn):
+    model = family_model(family)
+    assert (model.anchorlens_card.parity is None) == (family in OWN)
+    assert family in OWN or model.anchorlens_card.parity < 1e-3
+    adapter = Adapter(model)
+    engine = choose_engine(adapter, "cone", TRIAL)
+    if family in BY_ORACLE:
+        assert engine.name == "reference"
+        assert BY_ORACLE[family] in engine.reason
+        return
+    assert (engine.name, engine.reason) == ("cone", "")
+    assert not [str(w.message) for w in recwarn if "engine" in str(w.message)]
+    same_swaps(adapter, engine, range(2))
+    for mode, heads, windows in (("mask", None, WINDOWS[1]), ("zero", (1, 2), WINDOWS[2])):
+        cuts = cut_batch(mode=mode, heads=heads)
+        wanted = Oracle(adapter).cut_states(cuts, where=None, windows=windows)
+        assert gaps(engine.cut_states(cuts, where=None, windows=windows), wanted) <= SAME, mode
+        assert (wanted[0] - wanted[2]).abs().max() > 0.01, mode
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", sorted(FURTHER_FAMILIES | OWN))
+def test_many_random_batches(family_model, family):
+    adapter = Adapter(family_model(family))
+    if family not in BY_ORACLE:
+        same_swaps(adapter, choose_engine(adapter, "cone", TRIAL), range(2, 62))
+
+
+def same_swaps(adapter, engine, seeds):
+    """The engine and the oracle agree on random batches, most of which change something."""
+    effects = []
+    for seed in seeds:
+        batch, way = random_batch(adapter, seed)
+        gap = gap_of(engine.run_swaps(batch, **way), Oracle(adapter).run_swaps(batch, **way))
+        assert gap.p <= SAME_P, (seed, way)
+        assert gap.log_p <= SAME_LOG, (seed, way)
+        assert gap.logit_diff <= SAME_LOG, (seed, way)
+        effects += gap.effects
+    assert sum(effect > EFFECT for effect in effects) > len(effects) / 2, "else this shows nothing"
+
+
+def test_a_model_without_mlps_has_no_mlp_out(family_model):
+    assert Adapter(family_model("attn_only")).sites == ("resid_pre", "resid_post", "attn_out")
+
+
+# --- gpt-oss as it is published: experts packed in four bits ------------------------------------------------------------------
+
+FOUR_BITS = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
+
+
+def packed(directory):
+    """A checkpoint with experts in MXFP4, and what these are in plain numbers, by name: [expert in out]."""
+    save_model(random_model(gpt_oss(hidden_size=64, intermediate_size=32)), directory)
+    state = load_file(directory / "model.safetensors")
+    generator, plain = torch.Generator().manual_seed(0), {}
+    for name in [name for name in state if name.endswith(("gate_up_proj", "down_proj"))]:
+        expert, inner, outer = state.pop(name).shape
+        blocks = torch.randint(256, (expert, outer, inner // 32, 16), generator=generator, dtype=torch.uint8)
+        scales = torch.randint(122, 126, (expert, outer, inner // 32), generator=generator, dtype=torch.uint8)
+        state |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        # Two numbers a byte, the lower half first; a scale is a power of two whose zero is 127.
+        numbers = torch.stack([FOUR_BITS[(blocks & 15).long()], FOUR_BITS[(blocks >> 4).long()]], dim=-1).flatten(-2)
+        plain[name] = (numbers * 2.0 ** (scales.float() - 127)[..., None]).flatten(-2).transpose(-1, -2)
+    save_file(state, directory / "model.safetensors", metadata={"format": "pt"})
+    config = transformers.AutoConfig.from_pretrained(directory)
+    config.quantization_config = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head", "model.embed_tokens"]}
+    config.save_pretrained(directory)
+    return plain
+
+
+def test_packed_experts_are_unpacked(tmp_path):
+    plain = packed(tmp_path)
+    model = load_model(tmp_path, device="cpu")
+    assert model.anchorlens_card.parity < 1e-3
+    gate_up, down = (plain[f"model.layers.1.mlp.experts.{name}"] for name in ("gate_up_proj", "down_proj"))
+    expert = model.blocks[1].mlp.experts[2]
+    assert torch.equal(expert.W_gate.weight, gate_up[2, :, ::2].T)
+    assert torch.equal(expert.W_in.weight, gate_up[2, :, 1::2].T)
+    assert torch.equal(expert.W_out.weight, down[2].T)
+
+
+def test_other_quantised_weights_of_the_family_are_refused(tmp_path):
+    packed(tmp_path)
+    config = transformers.AutoConfig.from_pretrained(tmp_path)
+    config.quantization_config["quant_method"] = "fp8"
+    config.save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModelError, match=r"gpt_oss model has quantised weights \(fp8\)"):
+        load_model(tmp_path)
+
+
+def test_packed_experts_are_counted_as_the_numbers_that_they_become(tmp_path):
+    config = gpt_oss(dtype="bfloat16")
+    with (tmp_path / "model.safetensors").open("wb") as weights:
+        weights.truncate(14_000_000_000)  # gpt-oss-20b; the file is sparse
+    assert pick_dtype(None, "cuda", config, tmp_path) == torch.float32
+    config.quantization_config = {"quant_method": "mxfp4"}
+    assert pick_dtype(None, "cuda", config, tmp_path) == torch.bfloat16
+
+
+# --- the page -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def made():
+    return runpy.run_path(str(ROOT / "docs" / "make_families.py"))
+
+
+def cells(page):
+    """The rows of its table."""
+    return [tuple(cell.strip(" `") for cell in line.split("|")[1:-1]) for line in page.splitlines() if line.startswith("| ")][
+        2:
+    ]
+
+
+def test_the_page_names_every_architecture_of_transformer_lens(made):
+    """Fails at a release of TransformerLens that brings another, and where the page was not written again."""
+    rows = cells(made["PAGE"].read_text(encoding="utf8"))
+    assert {row[0] for row in rows} == made["registered"]()
+    assert [row[:2] for row in rows] == [(row.architecture, row.example) for row in made["ROWS"]], "run docs/make_families.py"
+    assert {row[0] for row in rows if row[2] == "yes"} == {*ARCHITECTURES.values(), "Gemma3ForConditionalGeneration"}
+    assert {"LlamaForCausalLM", "mingpt", "neel", "T5ForConditionalGeneration"} < made["registered"](), (
+        "it reads TransformerLens"
+    )
+
+
+@pytest.mark.slow
+def test_the_page_is_what_the_script_writes(made):
+    """All but the last digits of parity, which the machine decides."""
+    written, now = cells(made["PAGE"].read_text(encoding="utf8")), cells(made["page"]())
+    assert [row[:3] + row[4:] for row in written] == [row[:3] + row[4:] for row in now]
+    assert all(0 < float(row[3]) < 1e-3 for row in now if row[2] == "yes")
