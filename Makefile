@@ -11,7 +11,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export GOMP_SPINCOUNT ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint bench clean
+.PHONY: help setup demo test test-all lint bench bench-quick clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -48,14 +48,17 @@ test: lint  ## lint, types and the fast tests
 test-all: $(DEV)  ## the slow tests: wheel in an empty environment, examples, notebook, browser
 	@$(PY) -m pytest -q -m slow
 
-bench: $(RUN)  ## the cone engine against the oracle and four other libraries (two hours on two cores); then generation and knockout
+bench: $(RUN)  ## sweeps beside TransformerLens and other libraries, their bound, checks and growth; generation, knockout (an hour on two cores)
 	@$(PY) benchmarks/compare.py --markdown docs/benchmarks.md
-	@$(PY) benchmarks/scaling.py
-	@$(PY) benchmarks/attention.py
-	@$(PY) benchmarks/equality.py
-	@$(PY) benchmarks/oracle.py
+	@$(PY) benchmarks/bound.py --markdown docs/benchmarks.md
+	@$(PY) benchmarks/cost.py --markdown docs/benchmarks.md
+	@$(PY) benchmarks/scaling.py --questions 1 4 16
+	@$(PY) benchmarks/equality.py --questions 4
 	@$(PY) benchmarks/generation.py
-	@$(PY) benchmarks/knockout.py
+	@$(PY) benchmarks/knockout.py --limit 100
+
+bench-quick: $(RUN)  ## two small cases beside TransformerLens (five minutes at most on two cores)
+	@$(PY) benchmarks/compare.py --quick --out runs/benchmarks-quick.json
 
 clean:  ## remove .venv, caches and built files (not the models in the user's cache)
 	rm -rf $(VENV) build dist runs .pytest_cache .ruff_cache .hypothesis

@@ -1,16 +1,18 @@
-"""The engine's attention beside torch's scaled-dot-product attention, on the same queries, keys and values of real sweeps.
+"""The engine's attention beside torch's scaled-dot-product attention, on queries, keys and values of real sweeps; CPU seconds.
 
-    python benchmarks/attention.py
+    python benchmarks/attention.py --cases "*/both/*"
 
 Clean rows and lanes apart: lanes of a row share the keys before it, which the fused function takes only as copies, one for each
 lane. Columns `fused` are its time divided by the engine's.
 """
 
+import argparse
 import json
 import sys
 import tempfile
 import time
 from collections import Counter
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -18,44 +20,51 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 import torch
 import torch.nn.functional as F
+from alone import engine_alone, load
 from einops import rearrange, repeat
 from jaxtyping import Float
-from jobs import CASES, model_directory, write_jobs
-from ours import load, sweep_job
+from peers.jobs import CASES, model_directory, write_jobs
 from torch import Tensor
 
 from anchorlens.engine.cone_pass import Pass
+from anchorlens.models.blocks import Block
 
 _OWN = Pass._attend
 
 
 def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", default=["*"], metavar="PATTERN", help="as benchmarks/compare.py takes them")
+    args = parser.parse_args()
+    cases = [case for case in CASES if any(fnmatch(case.name, pattern) for pattern in args.cases)]
     adapter = load(model_directory())
     seconds: Counter[tuple[str, str]] = Counter()
     largest = 0.0
 
-    def both(self: Pass, layer: int, index: int, group: Any, *streams: Tensor) -> Tensor:
+    def both(self: Pass, block: Block, group: Any, *streams: Tensor) -> Tensor:
         nonlocal largest
         found: dict[str, Tensor] = {}
+        part = "clean" if streams[1].data_ptr() == streams[3].data_ptr() else "lanes"  # the clean rows' keys are their own
         ways = {"own": _OWN, "fused": fused}
-        for name in sorted(ways, reverse=bool(layer % 2)):  # neither is always the one that finds the cache warm
-            started = time.perf_counter()
-            found[name] = ways[name](self, layer, index, group, *streams)
-            seconds["lanes" if index else "clean", name] += time.perf_counter() - started
+        for name in sorted(ways, reverse=bool(block.layer % 2)):  # neither is always the one that finds the cache warm
+            started = time.process_time()
+            found[name] = ways[name](self, block, group, *streams)
+            seconds[part, name] += time.process_time() - started
         largest = max(largest, float((found["own"] - found["fused"]).abs().max()))
         return found["own"]
 
     Pass._attend = both
-    print(f"{'case':26} {'sweep s':>8} {'clean s':>8} {'fused':>6} {'lanes s':>8} {'fused':>6} {'largest difference':>19}")
+    print(f"{'case':26} {'engine s':>8} {'clean s':>8} {'fused':>6} {'lanes s':>8} {'fused':>6} {'largest difference':>19}")
     with tempfile.TemporaryDirectory() as folder:
-        for name, file in write_jobs(CASES, Path(folder)).items():
+        for name, file in write_jobs(adapter.model, cases, Path(folder)).items():
             job = json.loads(file.read_text())
-            sweep_job(adapter, {**job, "layers": job["layers"][:1]}, "cone")
+            engine_alone(adapter, {**job, "layers": job["layers"][:1]}, "cone")
             seconds.clear()
             largest = 0.0
-            started = time.perf_counter()
-            sweep_job(adapter, job, "cone")
-            whole = time.perf_counter() - started - seconds["clean", "fused"] - seconds["lanes", "fused"]
+            started = time.process_time()
+            engine_alone(adapter, job, "cone")
+            whole = time.process_time() - started - seconds["clean", "fused"] - seconds["lanes", "fused"]
             clean, lanes = seconds["clean", "own"], seconds["lanes", "own"]
             ratios = seconds["clean", "fused"] / clean, seconds["lanes", "fused"] / lanes
             print(
@@ -65,7 +74,7 @@ def main() -> None:
 
 
 def fused(
-    self: Pass, layer: int, index: int, group: Any, q: Tensor, k: Tensor, v: Tensor, base_k: Tensor, base_v: Tensor  # noqa: ARG001
+    self: Pass, block: Block, group: Any, q: Tensor, k: Tensor, v: Tensor, base_k: Tensor, base_v: Tensor
 ) -> Float[Tensor, "lane found head d_head"]:  # fmt: skip
     """What :meth:`Pass._attend` gives, by ``scaled_dot_product_attention``; no soft cap, no cut."""
     sizes = {"lane": len(q), "row": group.n_rows}
@@ -76,11 +85,11 @@ def fused(
         before = "(row key) kv d_head -> (lane row) kv key d_head"
         keys.insert(0, repeat(base_k[group.base], before, **sizes))
         values.insert(0, repeat(base_v[group.base], before, **sizes))
-    leads = self.n_lead and group is self.lead_group
-    if self.prefix is not None and not leads:
-        for table, shared in zip((keys, values), self.prefix.at(layer, len(self.runs.prefix)), strict=True):
+    n_prefix = len(self.layout.runs.prefix)
+    if n_prefix and self.prefix is not None:
+        for table, shared in zip((keys, values), self.prefix.at(block.layer, n_prefix), strict=True):
             table.insert(0, shared.expand(sizes["lane"] * sizes["row"], *shared.shape))
-    denied = group.denied(self.blocks.window(layer))
+    denied = group.denied(block.window)
     out = F.scaled_dot_product_attention(
         rearrange(q[:, group.queries], "lane (row query) head d_head -> (lane row) head query d_head", row=group.n_rows),
         torch.cat(keys, 2),

@@ -20,7 +20,8 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 import torch
-from ours import default_sweep, engine_alone, load
+from alone import engine_alone, load
+from ours import default_sweep
 from peers.jobs import ANCHOR_SETS, DATA, Case, model_directory, plan_of, some_questions, write_jobs
 from peers.report import markdown_table, rich_table, spread, write_section
 from rich.console import Console
@@ -51,8 +52,9 @@ def main() -> None:
         cases = [Case(prompt, anchors, args.questions) for prompt in args.prompts for anchors in args.anchors]
         for case, file in zip(cases, write_jobs(adapter.model, cases, Path(folder)).values(), strict=True):
             job = json.loads(file.read_text())
-            some = some_questions(adapter.model, data, case.questions, **case.arguments)
+            some, _ = some_questions(adapter.model, data, case.questions, **case.arguments)
             flops = plan_of(adapter.model, some, check_cells=0, **case.arguments).flops
+            default_sweep(adapter.model, {**job, "layers": job["layers"][:1]})
             alone: list[float] = []
             sweep: list[float] = []
             for _ in range(args.rounds):
@@ -64,10 +66,10 @@ def main() -> None:
     rate = max(rates)
     rows = [_row(case, flops, flops / rate, alone, sweep) for case, flops, alone, sweep in found]
     said = (
-        f"SmolLM2-135M-Instruct, float32, one thread, one donor each; CPU seconds, medians of {args.rounds} rounds with smallest and "
-        f"largest. The matrix products of a block reached {min(rates) / 1e9:.0f} to {rate / 1e9:.0f} GFLOP/s in the {len(rates)} "
-        "rounds; the bound takes the best, and the FLOPs of the cells alone. Alone: trial, plan and passes of the engine; sweep: "
-        "swap_sweep with its defaults."
+        f"SmolLM2-135M-Instruct, float32, one thread, one donor each; CPU seconds, medians of {args.rounds} rounds with "
+        f"smallest and largest. The matrix products of a block reached {min(rates) / 1e9:.0f} to {rate / 1e9:.0f} GFLOP/s "
+        f"in the {len(rates)} rounds; the bound takes the best, and the FLOPs of the cells alone. Alone: trial, plan and "
+        "passes of the engine; sweep: swap_sweep with its defaults."
     )
     Console(width=None if sys.stdout.isatty() else 120).print(rich_table(COLUMNS, rows), said)
     if args.markdown is not None:

@@ -46,13 +46,12 @@ class Clock:
         self._phase: str | None = None
         self._since = 0.0
 
-    def enter(self, phase: str | None) -> str | None:
-        """From now on it is this phase; the one that ends is returned."""
+    def enter(self, phase: str | None) -> None:
+        """From now on it is this phase; None: nothing that is told apart."""
         now = time.process_time()
         if self._phase is not None:
             self.spent[self._phase] = self.spent.get(self._phase, 0.0) + now - self._since
-        before, self._phase, self._since = self._phase, phase, now
-        return before
+        self._phase, self._since = phase, now
 
 
 @contextmanager
@@ -72,11 +71,11 @@ def timed() -> Iterator[Clock]:
         return called
 
     def chosen(*args: Any, **kwargs: Any) -> Any:
-        outer = clock.enter(_TRIAL)
+        clock.enter(_TRIAL)
         try:
             return choose(*args, **kwargs)
         finally:
-            clock.enter(outer)
+            clock.enter(None)
 
     phases: dict[str, Callable[..., str | None]] = {
         "__init__": lambda *_: _MEASURING, "enter": lambda _, phase: phase, "close": lambda _: None
@@ -105,10 +104,11 @@ def main() -> None:
         for n in args.rows
     ]  # fmt: skip
     said = (
-        f"SmolLM2-135M-Instruct, {DATA}, n_donors={args.donors}, threads: {args.threads}. CPU seconds, medians of {args.rounds} "
-        "rounds: of the whole call, with smallest and largest; of its cells, as they are by default and (null off) with "
-        "null_donors=0; of checks, noise floor and trial together, with their share of the whole call. What is left are rows, pairs "
-        "and frames. GFLOP: of the plan's cells, by default, with the null off, and the one divided by the other."
+        f"SmolLM2-135M-Instruct, {DATA}, n_donors={args.donors}, threads: {args.threads}. CPU seconds, medians of "
+        f"{args.rounds} rounds: of the whole call, with smallest and largest; of its cells, as they are by default and "
+        "(null off) with null_donors=0; of checks, noise floor and trial together, with their share of the whole call. "
+        "What is left are rows, pairs and frames. GFLOP: of the plan's cells, by default, with the null off, and the one "
+        "divided by the other."
     )
     Console(width=None if sys.stdout.isatty() else 120).print(rich_table(COLUMNS, rows, title=args.label or None), said)
     if args.markdown is not None:
@@ -133,7 +133,7 @@ def _arguments() -> argparse.Namespace:
 def _line(model: Any, prompt: str, anchors: str, n: int, args: argparse.Namespace) -> tuple[str, ...]:
     """Measure one line of the table."""
     arguments = {"prompt": prompt, "anchors": ANCHOR_SETS[anchors], "n_donors": args.donors}
-    data = some_questions(model, al.load_qa(DATA), n, **arguments)
+    data, _ = some_questions(model, al.load_qa(DATA), n, **arguments)
     # Without checks, which the plans of some versions count and those of others do not.
     gflop, without = (
         plan_of(model, data, check_cells=0, null_donors=nulls, **arguments).flops / 1e9 for nulls in (1, 0)

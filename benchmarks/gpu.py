@@ -1,10 +1,12 @@
-"""Time of a sweep on a GPU: random weights in the shape of a real model, beside TransformerLens's own activation patching.
+"""Time of the engine on a GPU: random weights in the shape of a real model, beside TransformerLens on the same cells.
 
     python benchmarks/gpu.py --shapes llama-3.2-1b qwen3-8b
 
 No weights have to be fetched: the time does not depend on them. Rows are random tokens with the lengths of real questions; every
-layer is swapped at the anchors. Seconds and ratios are medians of interleaved rounds. Rate: the operations that the numbers depend
-on, in the cone's time, as a share of what a large matrix product of the model's MLP reaches on the same device.
+layer is swapped at the anchors, without nulls. Seconds are by the clock, medians of interleaved rounds with smallest and largest.
+Careful and generic: how many times as long TransformerLens takes, as a careful user writes it in one batch, and with
+``generic_activation_patch``. Rate: the plan's FLOPs in the engine's time, as a share of what a matrix product of the model's MLP
+reaches on the same device.
 """
 
 import argparse
@@ -22,15 +24,16 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 os.environ["TQDM_DISABLE"] = "1"  # TransformerLens draws a bar for each anchor
 
 import torch
-from compare import cone_flops
-from jobs import ANCHOR_SETS
-from ours import sweep_job
+from alone import engine_alone, planned
+from careful import careful
+from peers.jobs import ANCHOR_SETS
+from peers.report import rich_table, spread
 from rich.console import Console
-from rich.table import Table
 from transformer_lens import HookedTransformer
 from transformers import LlamaConfig, PretrainedConfig, Qwen3Config
-from worker_transformer_lens import run as transformer_lens
+from worker_transformer_lens import run as generic
 
+from anchorlens.engine.cost import matrix_rate
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.mapping import hooked_config
 
@@ -56,6 +59,7 @@ SHAPES: dict[str, Callable[..., PretrainedConfig]] = {
 # Tokens that all rows begin with, and those around a row's question.
 PROMPTS = {"zero-shot": 2, "5-shot": 110}
 _BEFORE, _AFTER, _QUESTION = 2, 4, (8, 18)
+COLUMNS = ("shape", "prompt", "anchors", "n", "engine s", "min–max", "careful ×", "generic ×", "rate", "GiB beside the model")
 
 
 def main() -> None:
@@ -65,19 +69,20 @@ def main() -> None:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise SystemExit("torch sees no GPU here. To try the script: --device cpu --layers 2 --rounds 1 --shapes llama-3.2-1b")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
-    table = Table("shape", "prompt", "anchors", "n", "cone s", "TransformerLens s", "ratio", "rate", "GiB beside the model")
+    rows: list[tuple[str, ...]] = []
     with torch.inference_mode():
         for shape in args.shapes:
             config = SHAPES[shape](**({"num_hidden_layers": args.layers} if args.layers else {}))
             adapter = Adapter(random_model(config, device, getattr(torch, args.dtype)))
-            rate = matrix_rate(config, device, getattr(torch, args.dtype))
+            rate = max(matrix_rate(adapter.shape, adapter.device) for _ in range(5))
             print(f"{shape} on {name}, {args.dtype}: a matrix product reaches {rate / 1e12:.3g} TFLOP/s", file=sys.stderr)
             for prompt, prefix in PROMPTS.items():
                 for anchors in args.anchors:
                     for n in args.examples:
                         job = random_job(config, prefix, ANCHOR_SETS[anchors], n)
-                        table.add_row(shape, prompt, anchors, str(n), *_measured(adapter, config, job, rate, args.rounds))
-    Console(width=120).print(table)
+                        rows.append((shape, prompt, anchors, str(n), *_measured(adapter, job, rate, args.rounds)))
+                        print(*rows[-1], file=sys.stderr, flush=True)
+    Console(width=None if sys.stdout.isatty() else 140).print(rich_table(COLUMNS, rows))
 
 
 def _arguments() -> argparse.Namespace:
@@ -125,46 +130,36 @@ def random_job(config: PretrainedConfig, prefix: int, anchors: tuple[str, ...], 
         rows.append(
             {"ids": ids, "donor_ids": donor, "target": places, "source": places, "read": len(ids) - 1, "token": donor[-1]}
         )
-    return {"layers": list(range(config.num_hidden_layers)), "anchors": list(anchors), "rows": rows}
+    return {"layers": list(range(config.num_hidden_layers)), "places": list(anchors), "rows": rows}
 
 
-def _measured(adapter: Adapter, config: PretrainedConfig, job: dict[str, Any], rate: float, rounds: int) -> list[str]:
+def _measured(adapter: Adapter, job: dict[str, Any], rate: float, rounds: int) -> list[str]:
     """A line of the table."""
-    for work in (lambda: sweep_job(adapter, job, "cone"), lambda: transformer_lens(adapter.model, job)):
+    works = (
+        lambda: engine_alone(adapter, job, "cone"),
+        lambda: careful(adapter.model, job, together=True),
+        lambda: generic(adapter.model, job),
+    )
+    for work in works:
         work()  # kernels are chosen and memory is taken on first use
     cuda = adapter.device.type == "cuda"
     held = torch.cuda.memory_allocated(adapter.device) if cuda else 0
-    times: list[tuple[float, float]] = []
+    times: list[tuple[float, ...]] = []
     peak = 0
     for _ in range(rounds):
         if cuda:
             torch.cuda.reset_peak_memory_stats(adapter.device)
-        cone = _seconds(lambda: sweep_job(adapter, job, "cone"))
+        ours = _seconds(works[0])
         peak = max(peak, torch.cuda.max_memory_allocated(adapter.device) - held) if cuda else 0
-        times.append((cone, _seconds(lambda: transformer_lens(adapter.model, job))))
-    ours, theirs = (median(column) for column in zip(*times, strict=True))
-    reached = cone_flops(job, config.to_dict()) / ours / rate
-    ratio = median(b / a for a, b in times)
-    return [f"{ours:.3f}", f"{theirs:.3f}", f"{ratio:.1f}", f"{reached:.0%}", f"{peak / 2**30:.2f}" if cuda else "–"]
-
-
-def matrix_rate(config: PretrainedConfig, device: torch.device, dtype: torch.dtype) -> float:
-    """Floating-point operations in a second of a large product with a matrix of the MLP, the best of a few."""
-    m, repeats = (8192, 20) if device.type == "cuda" else (1024, 1)
-    a = torch.rand(m, config.hidden_size, device=device, dtype=dtype)
-    b = torch.rand(config.hidden_size, config.intermediate_size, device=device, dtype=dtype)
-
-    def products() -> None:
-        for _ in range(repeats):
-            c = a @ b
-        c[0, 0].item()
-
-    best = min(_seconds(products) for _ in range(6))
-    return 2.0 * repeats * m * config.hidden_size * config.intermediate_size / best
+        times.append((ours, *map(_seconds, works[1:])))
+    own = [line[0] for line in times]
+    ratios = [f"{median(line[i] / line[0] for line in times):.1f}" for i in (1, 2)]
+    reached = planned(adapter, job, "cone")[1].flops / median(own) / rate
+    return [f"{median(own):.3f}", spread(own, ".3f"), *ratios, f"{reached:.0%}", f"{peak / 2**30:.2f}" if cuda else "–"]
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """Both engines end with numbers on the CPU, so nothing is left running."""
+    """All of them end with numbers on the CPU, so nothing is left running."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started

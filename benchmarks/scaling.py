@@ -12,7 +12,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,7 +20,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 import torch
-from ours import default_sweep, engine_alone, load
+from alone import engine_alone, load
+from ours import default_sweep
 from peers.jobs import ANCHOR_SETS, Case, model_directory, write_jobs
 from peers.report import rich_table
 from rich.console import Console
@@ -75,12 +76,19 @@ def _interleaved(adapter: Adapter, jobs: list[dict[str, Any]], rounds: int) -> l
 
 @torch.inference_mode()
 def _forwards(adapter: Adapter, job: dict[str, Any]) -> None:
-    """Every different base and donor through all blocks once, shortest first."""
-    rows = sorted({tuple(row[kind]) for row in job["rows"] for kind in ("ids", "donor_ids")}, key=len)
-    while rows:
-        n = next((n for n in range(len(rows), 1, -1) if n * len(rows[n - 1]) <= _TOKENS), 1)
-        adapter.model(padded([list(row) for row in rows[:n]]), stop_at_layer=adapter.n_layers, padding_side="right")
-        rows = rows[n:]
+    """Every different base and donor through all blocks once."""
+    for rows in packed({tuple(row[kind]) for row in job["rows"] for kind in ("ids", "donor_ids")}):
+        adapter.model(padded(rows), stop_at_layer=adapter.n_layers, padding_side="right")
+
+
+def packed(rows: Iterable[Sequence[int]], most: int = _TOKENS) -> list[list[list[int]]]:
+    """Rows of similar length together, as many as fit into so many tokens, padding included; one at least."""
+    batches: list[list[list[int]]] = []
+    for row in sorted(map(list, rows), key=len):
+        if not batches or (len(batches[-1]) + 1) * len(row) > most:
+            batches.append([])
+        batches[-1].append(row)
+    return batches
 
 
 def _cpu_seconds(work: Callable[[], object]) -> float:

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
 from transformer_lens.cache.key_value_cache_entry import TransformerLensKeyValueCacheEntry
 
-from anchorlens.engine.cost import free_memory, rows_bytes, rows_per_batch
+from anchorlens.engine.cost import BUFFERS, free_memory, rows_bytes, rows_per_batch
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.questions.tokens import common_prefix
@@ -75,7 +75,7 @@ def _rows_at_once(adapter: Adapter, width: int, batch_size: int | None) -> int:
     # Unlike in a single pass, keys and values of all layers stay.
     shape = adapter.shape
     cached = 2 * shape.n_layers * shape.n_kv_heads * shape.d_head * shape.item
-    by_memory = free_memory(adapter.device) // 2 // (rows_bytes(shape, 1, width) + width * cached)
+    by_memory = free_memory(adapter.device) // 2 // (rows_bytes(shape, 1, width) - BUFFERS + width * cached)
     return max(1, min(by_memory, _MOST_ROWS.get(adapter.device.type, 64)))
 
 

@@ -185,7 +185,7 @@ def capture(adapter: Adapter, tokens: TokenBatch, site: SiteLike, wanted: Sequen
         [layer example slot d_model] for each set; what stands in unused slots means nothing.
     """
     n_rows = tokens.ids.shape[0]
-    rows = torch.arange(n_rows)[:, None]
+    rows = torch.arange(n_rows, device="cpu")[:, None]
     taken: list[list[Tensor]] = [[] for _ in wanted]
 
     def keep(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
@@ -266,7 +266,7 @@ def read_states(
     Raises:
         HookError: A hook did not fire exactly once.
     """
-    rows = torch.arange(tokens.ids.shape[0])[:, None]
+    rows = torch.arange(tokens.ids.shape[0], device="cpu")[:, None]
     taken: list[Tensor] = []
 
     def keep(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001

@@ -17,13 +17,13 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     Gemma3ForConditionalGeneration,
-    Mxfp4Config,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as hf_logging
+from transformers.utils.quantization_config import Mxfp4Config
 
 from anchorlens.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 from anchorlens.models.audit import quantisation

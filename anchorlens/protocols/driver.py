@@ -17,7 +17,7 @@ from anchorlens.engine.engine import Engine
 from anchorlens.engine.select import choose_engine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
-from anchorlens.models.card import card_of
+from anchorlens.models.card import card_of, name_of
 from anchorlens.models.load import as_hooked
 from anchorlens.progress import progress
 from anchorlens.protocols.plug import Bench, Plan, SweepProtocol
@@ -79,7 +79,7 @@ def set_up(adapter: Adapter, data: QAData, spec: Specification, *, asking: bool)
     shots = prompt.shot_ids if isinstance(prompt, FewShotPrompt) else frozenset()
     examples, pool = (tuple(e for e in rows if e.question_id not in shots) for rows in (data.examples, data.pool))
     used = tuple(drop(e, "used_as_shot") for e in data.examples if e.question_id in shots)
-    name = card_of(adapter.model).name
+    name = name_of(adapter.model)
     return Bench(adapter, name, data, examples, pool, tokenizer, (*data.dropped, *used), spec.progress)
 
 

@@ -88,9 +88,10 @@ class Specification(BaseModel):
         how=True,
     )
     check_cells: int = argument(
-        4,
+        8,
         Whole("N", 0),
-        "So many random cells are measured again by the reference engine; a difference stops the sweep.",
+        "So many random cells are measured again by the reference engine; a difference in the first batch stops the sweep, a later "
+        "one marks the run.",
         how=True,
     )
     on_plan: Callable[[Any], object] | None = argument(

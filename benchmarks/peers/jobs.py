@@ -50,7 +50,7 @@ CASES = (
     Case("fewshot(5)", "both", 1, everyone=True),
     Case("fewshot(5)", "both", 4),
 )
-QUICK = (Case("qa", "question", 4), Case("fewshot(5)", "both", 1))
+QUICK = (Case("qa", "question", 4), Case("fewshot(5)", "answer_site", 1))
 
 
 class _PlanReached(Exception):  # noqa: N818 - no error
@@ -70,30 +70,40 @@ def plan_of(model: Any, data: al.QAData, **arguments: Any) -> Any:
     raise AssertionError("on_plan was not called")
 
 
-def some_questions(model: Any, data: al.QAData, n: int, **arguments: Any) -> al.QAData:
+def some_questions(model: Any, data: al.QAData, n: int, **arguments: Any) -> tuple[al.QAData, Any]:
     """So many questions that such a sweep can measure, from all over the file; the others stay as donors and shots.
+
+    Returns:
+        The questions, and the sweep's plan.
 
     Raises:
         SystemExit: There are not so many.
     """
 
-    def able(among: al.QAData) -> list[str]:
-        found = {pair.base.example.example_id for pair in pairs_of(plan_of(model, among, **arguments))}
-        return [example.example_id for example in among.examples if example.example_id in found]
+    def only(ids: Sequence[str]) -> tuple[al.QAData, Any]:
+        some = replace(data, examples=tuple(example for example in data.examples if example.example_id in ids))
+        return some, plan_of(model, some, **arguments)
 
-    def only(ids: Sequence[str]) -> al.QAData:
-        return replace(data, examples=tuple(example for example in data.examples if example.example_id in ids))
-
-    ids = able(data)
+    ids = _able(data, plan_of(model, data, **arguments))
     # Neighbours in the file may be one kind of question; what is left out of the first choice comes after it.
     step = max(1, len(ids) // n)
     ids = [one for first in range(step) for one in ids[first::step]]
     # Other shots are drawn where other questions are measured, and a shot is nobody's donor: a question can drop out.
     for taken in range(n, len(ids) + 1):
-        chosen = able(only(ids[:taken]))
-        if len(chosen) >= n and len(able(only(chosen[:n]))) == n:
-            return only(chosen[:n])
+        some, plan = only(ids[:taken])
+        able = _able(some, plan)
+        if n <= len(able) < taken:
+            some, plan = only(able[:n])
+            able = _able(some, plan)
+        if len(able) == n == len(some.examples):
+            return some, plan
     raise SystemExit(f"{data.name} has {len(ids)} questions that can be measured, {n} are needed.")
+
+
+def _able(data: al.QAData, plan: Any) -> list[str]:
+    """The questions that a plan measures."""
+    found = {pair.base.example.example_id for pair in pairs_of(plan)}
+    return [example.example_id for example in data.examples if example.example_id in found]
 
 
 def pairs_of(plan: Any) -> list[Any]:
@@ -118,9 +128,8 @@ def write_jobs(model: Any, cases: Sequence[Case], folder: Path, dataset: str = D
     data = al.load_qa(dataset, seed=seed)
     files: dict[str, Path] = {}
     for case in cases:
-        some = some_questions(model, data, case.questions, **case.arguments)
-        pairs = pairs_of(plan_of(model, some, **case.arguments))
-        rows = [_row(pair) for pair in pairs]
+        some, plan = some_questions(model, data, case.questions, **case.arguments)
+        rows = [_row(pair) for pair in pairs_of(plan)]
         ids = [example.example_id for example in some.examples]
         job = {
             "layers": list(range(model.cfg.n_layers)),

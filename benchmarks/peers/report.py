@@ -194,23 +194,25 @@ def _to_the_right(rows: Sequence[Sequence[str]], n: int) -> list[bool]:
 def legend(run: dict[str, Any]) -> list[str]:
     """What is timed and what the columns are, a paragraph each."""
     return [
-        "Cells: the stream that enters a block is replaced at an anchor's positions by a donor's, at every layer, and P of the first "
-        "answer token is read; and the same at the null's positions. They are those of a sweep's own plan, nulls included, and "
-        "everybody gets just these. Arguments that are not named have their defaults; prompt qa, both anchors and 4 donors are "
-        "defaults, too.",
-        "What is timed: **anchorlens swap_sweep** is the public call, from questions to the frame of results: rows, donors, nulls, "
-        "the engine's trial, all cells, checked cells and noise floor; bands are not in it. **Engine alone** gets positions and token "
-        "ids like the peers: trial, plan and passes. **TransformerLens, careful** caches the clean streams, changes those that enter "
-        "a layer, runs on from there and unembeds one position, for one anchor or null after the other or (**in one batch**) for all "
-        "of a layer together. **generic_activation_patch** is TransformerLens's own function, a whole pass and all logits for every "
-        "cell. Oracle, hooks and pyvene take a whole pass for every cell, too, nnsight one for all anchors and nulls of a layer; all "
-        "of them pass all rows at once and unembed one position. Clean runs of bases and donors are in everybody's time; loading the "
-        "model, reading the file and a first sweep of one layer, which warms up, are in nobody's.",
-        f"CPU s: seconds of all threads of the worker's process, median of {run['rounds']} rounds, with the smallest and largest; "
-        "wall s: the same by the clock, which other work on the machine moves more. × sweep, and in the first table alone ×, careful "
-        "×, batch × and generic ×: median over the rounds of its CPU seconds divided by those of swap_sweep in the same round. MiB: "
-        "highest resident anonymous memory above its value before the sweep; with model: above its value before the model was "
-        f"loaded. ΔP off: the largest difference of a ΔP to that of {run['reference']}, in percentage points.",
+        "Cells: the stream that enters a block is replaced at an anchor's positions by a donor's, at every layer, and P of "
+        "the first answer token is read; and the same at the null's positions. They are those of a sweep's own plan, nulls "
+        "included, and everybody gets just these. Arguments that are not named have their defaults; prompt qa, both "
+        "anchors and 4 donors are defaults, too.",
+        "What is timed: **anchorlens swap_sweep** is the public call, from questions to the frame of results: rows, "
+        "donors, nulls, the engine's trial, all cells, checked cells and noise floor; bands are not in it. **Engine "
+        "alone** gets positions and token ids like the peers: trial, plan and passes. **TransformerLens, careful** caches "
+        "the clean streams, changes those that enter a layer, runs on from there and unembeds one position, for one anchor "
+        "or null after the other or (**in one batch**) for all of a layer together. **generic_activation_patch** is "
+        "TransformerLens's own function, a whole pass and all logits for every cell. Oracle, hooks and pyvene take a whole "
+        "pass for every cell, too, nnsight one for all anchors and nulls of a layer; all of them pass all rows at once and "
+        "unembed one position. Clean runs of bases and donors are in everybody's time; loading the model, reading the file "
+        "and a first sweep of one layer, which warms up, are in nobody's.",
+        f"CPU s: seconds of all threads of the worker's process, median of {run['rounds']} rounds, with the smallest and "
+        "largest; wall s: the same by the clock, which other work on the machine moves more. × sweep, and in the first "
+        "table alone ×, careful ×, batch × and generic ×: median over the rounds of its CPU seconds divided by those of "
+        "swap_sweep in the same round. MiB: highest resident anonymous memory above its value before the sweep; with "
+        "model: above its value before the model was loaded. ΔP off: the largest difference of a ΔP to that of "
+        f"{run['reference']}, in percentage points.",
     ]
 
 

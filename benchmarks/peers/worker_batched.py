@@ -1,9 +1,11 @@
 """TransformerLens as a careful user writes it, all anchors and nulls of a layer in one batch."""
 
 from careful import careful
+from ours import load
 from protocol import Job, Sweep
 from transformer_lens import HookedTransformer
-from worker_transformer_lens import LIBRARIES, load
+
+LIBRARIES = ("torch", "transformer-lens", "transformers")
 
 
 def run(model: HookedTransformer, job: Job) -> Sweep:

@@ -1,6 +1,7 @@
 """anchorlens, engine ``reference`` alone."""
 
-from ours import LIBRARIES, engine_alone, load
+from alone import engine_alone, load
+from ours import LIBRARIES
 from protocol import Job, Sweep
 
 from anchorlens.models.adapter import Adapter

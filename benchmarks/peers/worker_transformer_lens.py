@@ -4,10 +4,9 @@ It hands all logits of all positions to the metric; that is its interface. The m
 is one number for the whole batch. The donors' run caches ``resid_pre`` alone.
 """
 
-from pathlib import Path
-
 import pandas as pd
 import torch
+from ours import load
 from protocol import Job, Sweep
 from tensors import Part, Rows, probability
 from torch import Tensor
@@ -15,12 +14,6 @@ from transformer_lens import ActivationCache, HookedTransformer
 from transformer_lens.patching import generic_activation_patch
 
 LIBRARIES = ("torch", "transformer-lens", "transformers")
-
-
-def load(_: Path) -> HookedTransformer:
-    import anchorlens
-
-    return anchorlens.load_model("smollm2-135m-instruct", device="cpu")
 
 
 @torch.inference_mode()
@@ -54,3 +47,6 @@ def run(model: HookedTransformer, job: Job) -> Sweep:
         )
         out.p[place] = p
     return out
+
+
+__all__ = ["LIBRARIES", "load", "run"]

@@ -11,7 +11,9 @@ from anchorlens.engine.knockout import cut_edges
 from anchorlens.engine.reference import Oracle
 from anchorlens.models.adapter import Adapter
 from anchorlens.questions.tokens import pad_rows
-from tests.engine.test_cone import EACH, TEXT_FAMILIES, random_rows
+from tests.engine.make import random_rows
+from tests.engine.test_cone import EACH, TEXT_FAMILIES
+from tests.models.tiny import VOCAB
 
 # Largest difference of a state; states are of size 1 and more.
 SAME = 1e-3
@@ -30,8 +32,8 @@ WINDOWS = (
 )
 
 
-def batch_of(*, mode="mask", heads=None, targets=LATER, begin=()):
-    rows = [[*begin, *row] for row in random_rows(LENGTHS, 5)]
+def batch_of(*, mode="mask", heads=None, targets=LATER, begin=(), vocab=VOCAB):
+    rows = [[*begin, *row] for row in random_rows(LENGTHS, 5, vocab)]
     far = len(begin)
     width = max(map(len, rows))
     moved = [[tuple(p + far for p in own) for own in sources] for sources in SOURCES]

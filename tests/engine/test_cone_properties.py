@@ -12,7 +12,7 @@ from anchorlens.engine.readouts import AnswerReader, ReadPlan, answer_joint
 from anchorlens.engine.reference import Oracle, last_stream
 from anchorlens.models.adapter import Adapter
 from anchorlens.questions.tokens import pad_rows
-from tests.engine.test_cone import SAME_P, gap_of, slots
+from tests.engine.make import SAME_P, gap_of, slots
 from tests.models.tiny import VOCAB
 
 FAMILIES = ("llama", "qwen3_sliding", "gemma3", "gpt2", "neox")

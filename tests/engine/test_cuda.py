@@ -13,15 +13,19 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 from anchorlens.engine.cone import Cone
 from anchorlens.engine.readouts import ChoiceReader
 from anchorlens.engine.reference import Oracle
+from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
-from tests.engine.test_cone import SAME_LOG, SAME_P, batch_of, case, gap_of, given_swaps, random_rows
+from anchorlens.models.read import READ_SLICE
+from tests.engine.fuzz import BASE, adapter_of, numbered
+from tests.engine.make import SAME_LOG, SAME_P, batch_of, case, gap_of, given_swaps, random_rows
 from tests.engine.test_cone_cuts import batch_of as cuts_of
 
-GPU = torch.device("cuda:0")
+CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 FAMILIES = ["llama", "gemma3", "gpt2", "neox"]
 aten = torch.ops.aten
 COPIES = [aten._to_copy.default, *(getattr(aten.to, name) for name in aten.to.overloads())]
@@ -32,7 +36,7 @@ class StandIn(TorchDispatchMode):
 
     Attributes:
         waits: What the host had to wait for, and ``layer`` where a layer ended, in order.
-        launches: Operations on what lies there; views are among them.
+        launches: Operations on what lies there, views left out.
     """
 
     def __init__(self):
@@ -52,7 +56,7 @@ class StandIn(TorchDispatchMode):
             return self.copied(args[0], said)
         assert not there or all(x.is_meta or not x.ndim for x in tensors), f"{func} gets a table that lies on the CPU"
         assert there or asked is None or asked.type == "cpu", f"{func} makes its table on the device"
-        self.launches += there
+        self.launches += there and not func.is_view
         return func(*args, **kwargs)
 
     def copied(self, x, said):
@@ -70,11 +74,18 @@ class StandIn(TorchDispatchMode):
 
 
 @contextmanager
-def on_stand_in(cone):
-    """The engine with its model there; torch would start CUDA before it dispatches."""
-    torch.nn.Module.to(cone.adapter.model, "meta")
-    cone.adapter.device = GPU
-    with mock.patch("torch.cuda._lazy_init"), mock.patch.object(Block, "device", GPU), StandIn() as stand_in:
+def on_stand_in(cone, first=0):
+    """The engine with its model there, or with what comes from block ``first`` on; torch would start CUDA before it dispatches."""
+    model = cone.adapter.model
+    for module in (model,) if first == 0 else (*model.blocks[first:], model.ln_final, model.unembed):
+        torch.nn.Module.to(module, "meta")
+    for block in cone.blocks._known.values():  # what they hold of their own since the trial
+        for name in ("slopes", "sinks"):
+            if block.layer >= first and getattr(block, name) is not None:
+                setattr(block, name, getattr(block, name).to("meta"))
+    cone.adapter.device = CPU if first else GPU
+    where = property(lambda block: GPU if block.layer >= first else CPU)
+    with mock.patch("torch.cuda._lazy_init"), mock.patch.object(Block, "device", where), StandIn() as stand_in:
         yield stand_in
 
 
@@ -156,6 +167,60 @@ def test_knockouts_wait_for_nothing_before_the_last_layer(tiny_model, family):
             everywhere = cone.cut_states_everywhere(batch, site="resid_post", layers=range(3), on_share=gpu.layer)
         assert early(gpu.waits[: gpu.waits.index("read back") + 1]) == []
         assert (states.shape, everywhere.shape) == ((3, 3, 4, 48), (4, 3, 4, 48))
+
+
+@pytest.mark.parametrize("first", [1, 2])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "alibi", "sinks"])
+def test_blocks_on_another_device_get_what_they_need_there(name, first):
+    """The stand-in refuses whatever was left behind: streams, tables, given streams, cuts, and a beginning that is kept."""
+    cone = Cone(adapter_of.__wrapped__(name))
+    begin = tuple(range(40))
+    adapter, batch = case(adapter_of(name).model)
+    cone.last_stream(batch.tokens)
+    batch = replace(batch, swaps=(*batch.swaps, *given_swaps(adapter)))
+    rows = [[*begin, *row] for row in random_rows((9, 8, 7, 9), 3, 97)]
+    at = tuple((len(row) - 2,) for row in rows)
+    reader = ChoiceReader(torch.tensor([len(row) - 1 for row in rows]), (5,), (6, 7))
+    shared = batch_of(reader, rows, rows[::-1], {"answer_site": (at, at[::-1])})
+    with on_stand_in(cone, first) as gpu:
+        before, after = cone.run_swaps(batch, site="resid_pre", layers=[0, 2], window=2, on_share=gpu.layer)
+        assert before.p.device == after[0].p.device == CPU
+        for _ in range(2):
+            assert cone.run_swaps(shared, site="resid_post", layers=[1], window=1)[1][0].p.shape == (1, 4)
+        assert [k.is_meta for k in cone._prefix.keys] == [layer >= first for layer in range(3)]
+        cuts = cuts_of(mode="zero", heads=(1, 2), vocab=97)
+        for where in (None, ("resid_mid", 0)):
+            states = cone.cut_states(cuts, where=where, windows=[range(1), range(1, 3), range(0)])
+            assert states.is_meta is (where is None)
+        assert cone.cut_states_everywhere(cuts, site="resid_post", layers=range(3)).shape == (4, 3, 4, 24)
+        assert cone.last_stream(batch.tokens).is_meta
+    assert "layer" in gpu.waits
+
+
+@pytest.mark.parametrize("kind", ["swaps", "cuts", "together", "in_a_row"])
+def test_a_device_for_each_block_changes_no_number(kind, monkeypatch):
+    """As far as torch goes, ``cpu:1`` is another device than ``cpu:2``: all tables move at every layer."""
+    monkeypatch.setattr(Block, "device", property(lambda block: torch.device("cpu", block.layer)))
+    for name in ("llama", "alibi", "sinks_near"):
+        for number in range(2):
+            assert numbered(kind, name, number).off <= 1, (name, number)
+
+
+# One pass of 500 pairs at 30 layers with Llama 3's vocabulary: in a CPU's slices its read takes 86,875 launches.
+READS, LLAMA3_VOCAB = 31_000, 128_256
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1500), (torch.bfloat16, 1600)])
+def test_a_read_of_many_rows_takes_few_launches(dtype, most):
+    sizes = BASE | {"n_layers": 1, "d_model": 8, "n_heads": 1, "d_head": 8, "d_vocab": LLAMA3_VOCAB, "dtype": dtype}
+    model = HookedTransformer(HookedTransformerConfig(**sizes))
+    read = Adapter(torch.nn.Module.to(model, "meta")).read
+    stream, tokens = (torch.empty(READS, n, dtype=d, device="meta") for n, d in ((8, dtype), (2, torch.long)))
+    with mock.patch.dict(READ_SLICE, {"meta": READ_SLICE["cuda"]}), StandIn() as gpu, torch.no_grad():
+        picked, total = read.scores(stream, tokens)
+    assert (picked.shape, total.shape) == ((READS, 2), (READS,))
+    assert 100 < gpu.launches < most
+    assert gpu.waits == []
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")

@@ -1,5 +1,7 @@
 """Batched greedy generation: what each prompt alone would get, and no row longer than the model's context."""
 
+from functools import cache
+
 import pytest
 import torch
 import transformers
@@ -8,6 +10,7 @@ from anchorlens.engine.generate import greedy
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.load import load_model
+from anchorlens.models.read import Read
 from tests.models.tiny import FAMILIES, WINDOW, random_model, save_model
 from tests.torch_defaults import OTHER_DEFAULTS
 
@@ -48,20 +51,31 @@ def alone(model, prompt, max_new_tokens, **options):
     return out[0, len(prompt) :].tolist()
 
 
-class Recording(Adapter):
-    """An adapter that keeps the log-probabilities of every step."""
+class Recording(Read):
+    """Keeps the log-probabilities of every step."""
 
-    def logits(self, stream):
-        out = super().logits(stream)
-        self.steps = [*getattr(self, "steps", []), out.log_softmax(-1)]
+    def __init__(self, model):
+        super().__init__(model)
+        self.steps = []
+
+    def logits(self, stream, tokens=None):
+        out = super().logits(stream, tokens)
+        self.steps.append(out.log_softmax(-1))
         return out
+
+
+def recording(model):
+    """An adapter, and what it reads."""
+    adapter = Adapter(model)
+    adapter.read = Recording(model)
+    return adapter, adapter.read.steps
 
 
 @pytest.mark.parametrize("prompts", SETS.values(), ids=SETS)
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gemma3", "qwen2_yarn", "qwen3_sliding", "gpt2", "neox"])
 def test_shared_prompts_are_continued_as_hugging_face_does_alone(tiny, tiny_model, family, prompts):
     """The same tokens, and the same log-probabilities at every step of one batch (some small models repeat one token for ever)."""
-    adapter = Recording(tiny_model(family))
+    adapter, steps = recording(tiny_model(family))
     hf = transformers.AutoModelForCausalLM.from_pretrained(tiny(family), attn_implementation="eager").eval()
     out = greedy(adapter, prompts, max_new_tokens=4, batch_size=8, stop=lambda ids: False)
     # Rows stand in order of length.
@@ -69,9 +83,7 @@ def test_shared_prompts_are_continued_as_hugging_face_does_alone(tiny, tiny_mode
         with torch.no_grad():
             logits = hf(torch.tensor([[*prompts[i], *out[i][:-1]]])).logits[0, len(prompts[i]) - 1 :]
         assert out[i] == logits.argmax(-1).tolist()
-        torch.testing.assert_close(
-            torch.stack([step[row] for step in adapter.steps[-4:]]), logits.log_softmax(-1), atol=5e-4, rtol=0
-        )
+        torch.testing.assert_close(torch.stack([step[row] for step in steps[-4:]]), logits.log_softmax(-1), atol=5e-4, rtol=0)
     new = greedy(adapter, prompts, max_new_tokens=5, batch_size=2, stop=lambda ids: ids[-1] == hf.config.eos_token_id)
     assert new == [alone(hf, prompt, 5) for prompt in prompts]
 
@@ -125,12 +137,12 @@ def test_many_prompts_of_many_lengths_together(tiny_model, family):
     """Against each row alone: tokens, and log-probabilities of the last step."""
     generator = torch.Generator().manual_seed(0)
     prompts = [[*SHARED, *torch.randint(2, 400, (n % 23 + 1,), generator=generator).tolist()] for n in range(40)]
-    together, one = Recording(tiny_model(family)), Recording(tiny_model(family))
+    (together, steps), (one, steps_alone) = recording(tiny_model(family)), recording(tiny_model(family))
     out = greedy(together, prompts, max_new_tokens=3, batch_size=40, stop=lambda ids: False)
-    assert [step.shape[0] for step in together.steps] == [1, 40, 40, 40]
+    assert [step.shape[0] for step in steps] == [1, 40, 40, 40]
     for row, i in enumerate(sorted(range(40), key=lambda i: len(prompts[i]))):
         assert greedy(one, [prompts[i]], max_new_tokens=3, stop=lambda ids: False) == [out[i]]
-        torch.testing.assert_close(together.steps[-1][row], one.steps[-1][0], atol=5e-4, rtol=0)
+        torch.testing.assert_close(steps[-1][row], steps_alone[-1][0], atol=5e-4, rtol=0)
 
 
 def test_an_empty_prompt_is_an_error(tiny_model):
@@ -145,13 +157,15 @@ CONTEXT = 26
 LENGTHS = (25, 10, 24, 26, 30, 12, 3)
 
 
-@pytest.fixture
-def short(tmp_path):
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
     """``short("gpt2")``: a small model whose context ends after ``CONTEXT`` tokens."""
+    root = tmp_path_factory.mktemp("short")
 
+    @cache
     def make(family):
         name = "n_positions" if family == "gpt2" else "max_position_embeddings"
-        return load_model(str(save_model(random_model(FAMILIES[family](**{name: CONTEXT})), tmp_path / family)), device="cpu")
+        return load_model(str(save_model(random_model(FAMILIES[family](**{name: CONTEXT})), root / family)), device="cpu")
 
     return make
 
@@ -188,6 +202,7 @@ def test_what_is_padding_in_all_rows_that_are_left_is_not_kept(short, monkeypatc
     )
     model.blocks[0].attn.hook_pattern.add_perma_hook(lambda pattern, hook: widths.append(pattern.shape[-1]))
     greedy(Adapter(model), [[5] * 25, [6, 7, 8]], max_new_tokens=20, batch_size=2, stop=lambda ids: False)
+    model.reset_hooks(including_permanent=True)
     assert widths == [25, *range(4, 4 + 19)]
 
 

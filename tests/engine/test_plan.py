@@ -11,7 +11,7 @@ from anchorlens.engine.interventions import window_layers
 from anchorlens.engine.layout import Group, Lanes
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
-from tests.engine.test_cone import answer_reader, batch_of, random_rows
+from tests.engine.make import answer_reader, batch_of, random_rows
 
 
 def test_what_counts_as_out_of_memory():

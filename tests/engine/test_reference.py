@@ -143,8 +143,9 @@ def test_a_window_changes_all_its_layers(tiny_model):
 
 
 def test_windows_are_centred_and_clipped():
-    assert [window_layers(layer, 3, 5) for layer in range(5)] == [(0, 1), (0, 1, 2), (1, 2, 3), (2, 3, 4), (3, 4)]
-    assert window_layers(2, 1, 5) == (2,)
+    assert [[*window_layers(layer, 3, 5)] for layer in range(5)] == [[0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4]]
+    assert [[*window_layers(layer, 4, 5)] for layer in range(5)] == [[0, 1, 2], [0, 1, 2, 3], [1, 2, 3, 4], [2, 3, 4], [3, 4]]
+    assert [*window_layers(2, 1, 5)] == [2]
 
 
 def test_parallel_blocks_have_no_resid_mid_and_say_so(tiny_model):
@@ -169,20 +170,3 @@ def test_bfloat16_reads_p_in_float32(tiny):
     stream = last_stream(adapter, pad_rows([r.ids for r in rows]))
     assert stream.dtype == torch.bfloat16
     assert adapter.read.logits(stream[:, -1]).dtype == torch.float32
-
-
-@pytest.mark.parametrize("capped", [False, True])
-def test_log_probabilities_are_those_of_a_float64_read(tiny, capped):
-    model = load_model(str(tiny("gemma2" if capped else "llama")), device="cpu")
-    adapter, unembed = Adapter(model), model.unembed
-    with torch.no_grad():
-        unembed.W_U *= 20 / (unembed.W_U.std() * model.cfg.d_model**0.5)  # logits as large as a trained model's
-        stream = torch.randn(300, model.cfg.d_model, generator=torch.Generator().manual_seed(0))
-        exact = adapter._capped(adapter._normed(stream).double() @ unembed.W_U.double() + unembed.b_U).log_softmax(-1)
-        tokens = exact.topk(2, -1).indices
-        picked, total = adapter.read.scores(stream, tokens)
-        single = adapter.read.logits(stream).log_softmax(-1).gather(1, tokens)
-    exact = exact.gather(1, tokens)
-    off, off_single = ((x - exact).abs().mean().item() for x in (picked - total[:, None], single))
-    assert off < off_single / (2 if capped else 4), (off, off_single)
-    assert off < 1e-6

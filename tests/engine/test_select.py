@@ -13,7 +13,8 @@ from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
 from anchorlens.models.load import load_model
-from tests.engine.test_cone import TEXT_FAMILIES, Own, case, gap_of
+from tests.engine.make import Own, case, gap_of
+from tests.engine.test_cone import TEXT_FAMILIES
 from tests.models.tiny import VOCAB
 
 TRIAL = (5, 17, 230, 9, 88, 301, 4, 12, 55, 7, 100, 2)
@@ -50,12 +51,20 @@ def twice(value, hook):
     return 2 * value
 
 
+def nothing(value, hook):
+    return None
+
+
 HOOKS = {
     "add_hook": ("blocks.1.hook_mlp_out", lambda m: m.add_hook("blocks.1.hook_mlp_out", twice)),
     "add_perma_hook": ("blocks.0.hook_resid_pre", lambda m: m.add_perma_hook("blocks.0.hook_resid_pre", twice)),
     "torch": ("blocks.2.mlp", lambda m: m.blocks[2].mlp.register_forward_hook(lambda mod, args, out: 2 * out)),
     "torch_pre": ("blocks.2.attn", lambda m: m.blocks[2].attn.register_forward_pre_hook(lambda mod, args: None)),
     "model": ("the model", lambda m: m.register_forward_hook(lambda mod, args, out: out)),
+    # What these see is not changed by the cone, but they would not see it.
+    "add_hook_bwd": ("blocks.1.hook_mlp_out", lambda m: m.add_hook("blocks.1.hook_mlp_out", nothing, dir="bwd")),
+    "torch_bwd": ("blocks.2.mlp", lambda m: m.blocks[2].mlp.register_full_backward_hook(lambda mod, into, out: None)),
+    "torch_bwd_pre": ("blocks.0.attn", lambda m: m.blocks[0].attn.register_full_backward_pre_hook(lambda mod, out: None)),
 }
 
 
@@ -143,9 +152,25 @@ def subclassed(model):
     model.blocks[0].mlp.__class__ = Twice
 
 
+def normed(model):
+    """A norm of the user's own."""
+    model.blocks[1].ln2 = Own(model.blocks[1].ln2, 0.5)
+
+
+def trained(model):
+    """Biases that were zero at the first sweep are not any more."""
+    with torch.no_grad():
+        for block in model.blocks:
+            for bias in (block.attn.b_Q, block.attn.b_K, block.attn.b_V, block.attn.b_O, block.mlp.b_in):
+                assert not bias.any()
+                bias.copy_(torch.randn(bias.shape, generator=torch.Generator().manual_seed(3)))
+
+
 @pytest.mark.parametrize(
     ("change", "engine", "what"),
     [
+        (normed, "cone", ""),
+        (trained, "cone", ""),
         (ablated, "reference", "attention of type OwnAttention in layer 1"),
         (spliced, "reference", "blocks.1.hook_resid_post holds a Linear in place of a hook point"),
         (subclassed, "cone", ""),

@@ -28,7 +28,7 @@ def test_the_plan_is_told_before_anything_is_measured(tiny_model, monkeypatch):
     assert plan.questions == 6
     assert plan.flops > 0
     assert plan.seconds > 0
-    assert f"{plan.questions} rows, {plan.cells} cells in {len(plan.batches)} batches; engine cone (fused)" in str(plan)
+    assert f"{plan.questions} rows, {plan.cells} cells in {len(plan.batches)} batches; engine cone; about" in str(plan)
 
 
 def test_what_on_plan_raises_stops_the_sweep(tiny_model, monkeypatch):

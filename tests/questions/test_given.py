@@ -354,30 +354,30 @@ def test_6000_rows_take_seconds():
             example(f"Who sang the song {i} of {rng.choice(words)}?", f"song {i}", "sang", *answers, example_id=str(i))
         )
     split = {row.question_id: SPLITS[i % 3] for i, row in enumerate(rows)}
-    start = time.perf_counter()
+    start = time.process_time()
     split_questions(rows)
     for distractor in ("matched", "random"):
         assert len(given_answers(rows, split, distractor=distractor).false) > 5900
     # Two seconds on a free core; comparing every pair took minutes.
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
 
 
 def test_4000_questions_with_the_same_two_options_take_seconds():
     rows = [comparison(f"right in case {i}", "Alpha", "Beta", ("Alpha", "Beta")[i % 2]) for i in range(4000)]
-    start = time.perf_counter()
+    start = time.process_time()
     given = given_answers(rows, in_one_split(rows))
     # Ten seconds where every row was compared with every other.
-    assert len(given.false) == 4000 and time.perf_counter() - start < 5
+    assert len(given.false) == 4000 and time.process_time() - start < 5
 
 
 def test_8000_uneven_yes_and_no_take_seconds_and_only_the_surplus_leaves():
     rows = [
         replace(capital(f"Land {i}", "no" if i % 5 < 2 else "yes"), answer_type="yes/no", relation=None) for i in range(8000)
     ]
-    start = time.perf_counter()
+    start = time.process_time()
     given = given_answers(rows, in_one_split(rows))
     # 26 seconds where the assignment had to find the surplus.
-    assert time.perf_counter() - start < 13
+    assert time.process_time() - start < 13
     assert Counter(given.false.values()) == {"yes": 3200, "no": 3200}
     assert {gone.answer for gone in given.dropped} == {"yes"}
     # Which of them leave is drawn.
@@ -432,6 +432,6 @@ def test_the_options_that_a_question_names():
     ids=lambda text: f"{text[:12]}...{text[-4:]}",
 )
 def test_a_hostile_question_is_read_in_less_than_a_second(hostile):
-    start = time.perf_counter()
+    start = time.process_time()
     named_options(hostile)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1

@@ -48,7 +48,8 @@ class RowCuts:
     def only(self, variants: Iterable[str]) -> "RowCuts":
         """Without the variants that these do not need."""
         named = {"none", *variants}
-        kept = named | {SAME_AS[v] for v in named if v in SAME_AS} | ({RANDOM} if MATCHED in named else set())
+        kept = named | {SAME_AS[v] for v in named if v in SAME_AS}
+        kept |= {RANDOM, MATCHED} if kept & {RANDOM, MATCHED} else set()  # as many of the one as of the other
         return replace(self, sources={v: where for v, where in self.sources.items() if v in kept})
 
     def own_pass(self, variant: str) -> bool:

@@ -6,7 +6,6 @@ import torch
 import anchorlens as al
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.swap import statistic_donors
-from anchorlens.protocols.swap.pairing import Placement
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokenised import make_rows
@@ -81,18 +80,10 @@ def test_a_sweep_takes_the_statistics_that_its_rule_reads(tiny_model, captures, 
 
 @pytest.mark.parametrize("other", OTHER_DEFAULTS.values(), ids=OTHER_DEFAULTS)
 @pytest.mark.parametrize("rule", ["zero", "mean", "noise"])
-def test_torch_defaults_change_no_stream(tiny_model, pool, rule, other):
-    """What is put at a row's subject."""
-    at = pool[0].positions["subject"]
-    mask = torch.ones(1, len(at), dtype=torch.bool)
-    clean = torch.randn(3, 1, len(at), 48, generator=torch.Generator().manual_seed(0))
-
-    def streams():
-        statistics = StreamStatistics(Adapter(tiny_model("llama")), pool, "resid_pre", 0, batch_size=16)
-        return statistics.streams(rule, [(pool[0], Placement("subject", "none", at, at))], mask, clean)
-
-    wanted = streams()
+def test_torch_defaults_change_no_number(tiny_model, rule, other):
+    options = {"donors": rule, "layers": (0, 2), "progress": False, "check_cells": 0}
+    wanted = al.swap_sweep(tiny_model("llama"), capitals(3), **options)
     with other():
-        found = streams()
-    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
-    assert bool(found.any()) is (rule != "zero")
+        found = al.swap_sweep(tiny_model("llama"), capitals(3), **options)
+    torch.testing.assert_close(found.delta_p, wanted.delta_p, rtol=0, atol=0, equal_nan=True)
+    assert bool(found.delta_p.nan_to_num().any())

@@ -1,0 +1,106 @@
+"""An engine of anchorlens on a job: the same function for the oracle and for the cone, with the engine as the only difference."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ours
+import torch
+from protocol import Job, Sweep
+
+from anchorlens.engine.engine import Engine
+from anchorlens.engine.readouts import AnswerReader, ReadPlan, first_token
+from anchorlens.engine.select import choose_engine
+from anchorlens.models.adapter import Adapter
+from anchorlens.protocols.swap.batching import SwapSweepPlan, plan_swaps
+from anchorlens.protocols.swap.pairing import Pair, Placement, build_batch
+from anchorlens.questions.example import Example, Span
+from anchorlens.questions.tokens import Answer, TokenRow
+
+
+def load(directory: Path) -> Adapter:
+    """The model of a Hugging Face directory."""
+    return Adapter(ours.load(directory))
+
+
+def planned(adapter: Adapter, job: Job, name: str) -> tuple[Engine, SwapSweepPlan]:
+    """The engine that measures a job, and the batches that a sweep would take."""
+    pairs = [_pair(row, job["places"], str(i)) for i, row in enumerate(job["rows"])]
+    engine, reader = choose_engine(adapter, name, pairs[0].target.ids), _reader(pairs, job)
+    layers = tuple(job["layers"])
+    return engine, plan_swaps(engine, pairs, reader, layers, window=1, batch_size=None, max_memory=None, checks=0)
+
+
+def engine_alone(adapter: Adapter, job: Job, name: str) -> Sweep:
+    """All cells of a job in the batches that a sweep takes: no rows to make, no checks, no frame.
+
+    Args:
+        adapter: The model.
+        job: See :mod:`protocol`.
+        name: The engine, ``cone`` or ``reference``.
+    """
+    engine, plan = planned(adapter, job, name)
+    before = [0.0] * len(job["rows"])
+    after: dict[tuple[int, str, int], float] = {}
+    for batch in plan.batches:
+        made = build_batch(
+            adapter,
+            batch.pairs,
+            site="resid_pre",
+            rule="",
+            statistics=None,
+            make_reader=lambda some: _reader(some, job),
+        )
+        clean, changed = engine.run_swaps(made, site="resid_pre", layers=batch.layers, window=1)
+        numbers = [int(pair.base.row_id) for pair in batch.pairs]
+        for i, p in zip(numbers, clean.p.tolist(), strict=True):
+            before[i] = p
+        for place, metrics in zip(batch.pairs[0].placements, changed, strict=True):
+            for layer, values in zip(batch.layers, metrics.p.tolist(), strict=True):
+                after |= {(i, _name(place), layer): p for i, p in zip(numbers, values, strict=True)}
+    rows = list(enumerate(job["rows"]))
+    return Sweep(
+        before,
+        {
+            place: [[after[i, place, k] for i, row in rows if place in row["target"]] for k in job["layers"]]
+            for place in job["places"]
+        },
+    )
+
+
+def _name(place: Placement) -> str:
+    return place.anchor if place.control == "none" else f"{place.anchor}:{place.control}"
+
+
+def _pair(row: dict[str, Any], places: Sequence[str], name: str) -> Pair:
+    """A job's row as the pairs that a sweep makes of questions."""
+    base, donor = (_token_row(name, ids) for ids in (row["ids"], row["donor_ids"]))
+    has_null = any(":" in place for place in row["target"])
+    made: list[Placement] = []
+    for place in places:
+        anchor, _, control = place.partition(":")
+        if not control or has_null:  # all rows of a batch have the same placements, if need be without a position
+            where = (tuple(row[side].get(place, ())) for side in ("target", "source"))
+            made.append(Placement(anchor, control or "none", *where))
+    return Pair(base, base, donor, donor, name, tuple(made))
+
+
+def _token_row(name: str, ids: Sequence[int]) -> TokenRow:
+    example = Example(name, name, "job", "", ("",), Span(0, 0), Span(0, 0))
+    return TokenRow(name, example, "", "", Answer.gold(""), tuple(ids), len(ids), {})
+
+
+def _reader(pairs: Sequence[Pair], job: Job) -> AnswerReader:
+    rows = [job["rows"][int(pair.base.row_id)] for pair in pairs]
+    plan = ReadPlan(
+        row=torch.arange(len(rows)),
+        position=torch.tensor([row["read"] for row in rows]),
+        token=torch.tensor([row["token"] for row in rows]),
+        rival=torch.full((len(rows),), -1),
+        slot=torch.zeros(len(rows), dtype=torch.long),
+        n_examples=len(rows),
+    )
+    return AnswerReader(plan, first_token)
+
+
+__all__ = ["engine_alone", "load", "planned"]

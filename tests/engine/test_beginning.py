@@ -1,0 +1,105 @@
+"""What rows begin with is computed once: when it is worth it, how far it is used, and that it changes no number."""
+
+import random
+
+import pytest
+import torch
+
+from anchorlens.engine.cone import Cone
+from anchorlens.engine.readouts import ChoiceReader
+from anchorlens.engine.reference import Oracle
+from anchorlens.models.blocks import Block
+from tests.engine.fuzz import adapter_of, effect_of, swaps_off
+from tests.engine.make import batch_of
+
+A, B, C = (random.Random(seed).choices(range(97), k=40) for seed in range(3))
+OWN = 4  # tokens of a row behind its beginning
+WAY = {"site": "resid_pre", "layers": (2,), "window": 1}
+
+
+def batch(begin, n):
+    """Rows (and as many donors) that have these tokens in common; the first token behind them is changed, the last one read."""
+    rng = random.Random(n)
+    rows, donors = ([[*begin, i + side * n, *rng.choices(range(97), k=OWN - 1)] for i in range(n)] for side in (0, 1))
+    at = tuple((len(begin),) for _ in rows)
+    reader = ChoiceReader(torch.tensor([len(begin) + OWN - 1] * n), (1, 2), (3,))
+    return batch_of(reader, rows, donors, {"first": (at, at)})
+
+
+def own(n):
+    """Tokens of rows, donors and cells in the last layer that a batch takes beside its beginning."""
+    return n * OWN + n + n * OWN
+
+
+@pytest.fixture
+def through(monkeypatch):
+    """Tokens that went through the last block since it was asked last."""
+    tokens, right = [0], Block.project
+
+    def project(block, x):
+        tokens[0] += len(x) if block.layer == 2 else 0
+        return right(block, x)
+
+    def asked():
+        tokens.append(tokens[0])
+        tokens[0] = 0
+        return tokens.pop()
+
+    monkeypatch.setattr(Block, "project", project)
+    return asked
+
+
+# Each step: what rows begin with, how many rows, then tokens of the beginning that are computed once, and that each row computes.
+SWEEPS = {
+    "rows of one batch share it": [(A[:20], 4, 20, 0)],
+    "too short for so few rows": [(A[:4], 2, 0, 4), (A[:4], 2, 4, 0)],
+    "short, and many rows": [(A[:4], 5, 4, 0)],
+    "single rows share it from the second on": [(A, 1, 40, 0), (A, 1, 0, 0)],
+    "it grows": [(A[:20], 4, 20, 0), (A, 4, 20, 0), (A, 1, 0, 0)],
+    "it grows by what is worth it": [(A[:38], 2, 38, 0), (A, 2, 0, 2), (A, 2, 2, 0)],
+    "a part of it is used": [(A, 4, 40, 0), (A[:15], 4, 0, 0), (A[:15] + B[:3], 2, 0, 3), (A, 2, 0, 0)],
+    "it branches": [(A, 4, 40, 0), (A[:15] + B[:20], 4, 20, 0), (A[:15] + B[:20], 1, 0, 0), (A[:20], 1, 0, 5)],
+    "another one takes its place": [(A, 4, 40, 0), (B, 4, 40, 0), (A, 4, 40, 0)],
+    "it stays while others come that are not worth it": [(A, 4, 40, 0), (B[:3], 1, 0, 3), (A, 4, 0, 0)],
+    "it outgrows the branch": [(A[:30], 4, 30, 0), (A[:5] + B[:35], 4, 35, 0), (A[:5] + B[:38], 4, 0, 3)],
+}
+
+
+@pytest.mark.parametrize("steps", SWEEPS.values(), ids=SWEEPS)
+def test_what_is_computed_and_that_the_numbers_are_the_oracles(steps, through):
+    adapter = adapter_of("llama", torch.float64)
+    cone = Cone(adapter)
+    for i, (begin, n, once, each) in enumerate(steps):
+        one = batch(begin, n)
+        found, tokens = cone.run_swaps(one, **WAY), through()
+        wanted = Oracle(adapter).run_swaps(one, **WAY)
+        assert swaps_off(found, wanted, torch.float64) <= 1, i
+        assert effect_of(wanted) > 0.01, i
+        runs = 2 * n
+        assert tokens == own(n) + once + each * runs, (i, tokens - own(n))
+
+
+def test_batches_that_go_together_share_what_all_begin_with(through):
+    adapter, cone = adapter_of("llama", torch.float64), Cone(adapter_of("llama", torch.float64))
+    batches = [batch(A[:30] + B[:4], 2), batch(A[:30] + C[:2], 1), batch(A[:30], 3)]
+    found, tokens = cone.run_many_swaps(batches, **WAY), through()
+    for one, mine in zip(batches, found, strict=True):
+        assert swaps_off(mine, Oracle(adapter).run_swaps(one, **WAY), torch.float64) <= 1
+    assert tokens == sum(map(own, (2, 1, 3))) + 30 + 4 * 4 + 2 * 2
+
+
+@pytest.mark.parametrize("site", ["resid_pre", "resid_mid"])
+def test_the_last_layer_asks_only_for_what_is_read(site, monkeypatch):
+    """Unless what is changed there stands behind its attention."""
+    adapter, asked, right = adapter_of("llama"), [], Block.attn_out
+
+    def attn_out(block, z):
+        asked.append(len(z))
+        return right(block, z)
+
+    monkeypatch.setattr(Block, "attn_out", attn_out)
+    Cone(adapter).run_swaps(batch([], 2), site=site, layers=(1,), window=1)
+    joined = 2 * OWN
+    runs = 2 * OWN + 2
+    before = runs + joined if site == "resid_pre" else runs
+    assert asked == [runs, before, 2 + 2 if site == "resid_pre" else runs + joined]
