@@ -23,8 +23,7 @@ import torch
 from alone import engine_alone, load
 from ours import default_sweep
 from peers.jobs import ANCHOR_SETS, DATA, Case, model_directory, plan_of, some_questions, write_jobs
-from peers.report import markdown_table, rich_table, spread, write_section
-from rich.console import Console
+from peers.report import markdown_table, rich_table, show, spread, write_section
 
 import anchorlens as al
 from anchorlens.models.shape import Shape
@@ -71,7 +70,7 @@ def main() -> None:
         f"in the {len(rates)} rounds; the bound takes the best, and the FLOPs of the cells alone. Alone: trial, plan and "
         "passes of the engine; sweep: swap_sweep with its defaults."
     )
-    Console(width=None if sys.stdout.isatty() else 120).print(rich_table(COLUMNS, rows), said)
+    show([rich_table(COLUMNS, rows)], [said])
     if args.markdown is not None:
         command = shlex.join(["python", "benchmarks/bound.py", *sys.argv[1:]])
         write_section(args.markdown, TITLE, [f"`{command}`", "", said, "", *markdown_table(COLUMNS, rows)])

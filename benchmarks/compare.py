@@ -27,8 +27,7 @@ import torch
 from ours import load
 from peers.client import ENGINES, MAIN, NAMES, Worker, WorkerError, environment_of
 from peers.jobs import CASES, QUICK, Case, model_directory, write_jobs
-from peers.report import Line, Measured, legend, lines_of, machine, markdown, record, remarks, rich_tables, write_section
-from rich.console import Console
+from peers.report import Line, Measured, legend, lines_of, machine, markdown, record, remarks, rich_tables, show, write_section
 
 TITLE = "The same cells with other libraries"
 _ALLOWED = 0.01
@@ -43,11 +42,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         jobs = write_jobs(load(args.model), cases, Path(folder))
         lines, run = _measured(cases, jobs, args)
-    console = Console(width=None if sys.stdout.isatty() else 120)  # a log has no width of its own
-    for table in rich_tables(lines):
-        console.print(table)
-    for text in (*remarks(lines, run), machine(run), *legend(run)):
-        console.print(text.replace("**", ""), highlight=False, markup=False)
+    show(rich_tables(lines), (*remarks(lines, run), machine(run), *legend(run)))
     worst = max((line.difference for line in lines if line.difference is not None), default=0.0)
     if worst > _ALLOWED:
         raise SystemExit(f"Two engines differ by {worst:.2g} points.")

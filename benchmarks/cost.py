@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 from peers.jobs import ANCHOR_SETS, DATA, plan_of, some_questions
-from peers.report import markdown_table, rich_table, spread, write_section
-from rich.console import Console
+from peers.report import markdown_table, rich_table, show, spread, write_section
 
 import anchorlens as al
 from anchorlens.progress import Progress
@@ -110,7 +109,7 @@ def main() -> None:
         "What is left are rows, pairs and frames. GFLOP: of the plan's cells, by default, with the null off, and the one "
         "divided by the other."
     )
-    Console(width=None if sys.stdout.isatty() else 120).print(rich_table(COLUMNS, rows, title=args.label or None), said)
+    show([rich_table(COLUMNS, rows, title=args.label or None)], [said])
     if args.markdown is not None:
         command = shlex.join(["python", "benchmarks/cost.py", *sys.argv[1:]])
         title = f"{TITLE}: {args.label}" if args.label else TITLE

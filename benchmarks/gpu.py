@@ -27,8 +27,7 @@ import torch
 from alone import engine_alone, planned
 from careful import careful
 from peers.jobs import ANCHOR_SETS
-from peers.report import rich_table, spread
-from rich.console import Console
+from peers.report import rich_table, show, spread
 from transformer_lens import HookedTransformer
 from transformers import LlamaConfig, PretrainedConfig, Qwen3Config
 from worker_transformer_lens import run as generic
@@ -82,7 +81,7 @@ def main() -> None:
                         job = random_job(config, prefix, ANCHOR_SETS[anchors], n)
                         rows.append((shape, prompt, anchors, str(n), *_measured(adapter, job, rate, args.rounds)))
                         print(*rows[-1], file=sys.stderr, flush=True)
-    Console(width=None if sys.stdout.isatty() else 140).print(rich_table(COLUMNS, rows))
+    show([rich_table(COLUMNS, rows)], [])
 
 
 def _arguments() -> argparse.Namespace:

@@ -23,8 +23,7 @@ import torch
 from alone import engine_alone, load
 from ours import default_sweep
 from peers.jobs import ANCHOR_SETS, Case, model_directory, write_jobs
-from peers.report import rich_table
-from rich.console import Console
+from peers.report import rich_table, show
 from tensors import padded
 
 from anchorlens.models.adapter import Adapter
@@ -54,7 +53,7 @@ def main() -> None:
                 ratios = [f"{median(line[i] / line[2] for line in times):.2f}" for i in range(2)]
                 rows.append((prompt, anchors, str(case.questions), *each, *ratios))
                 print(*rows[-1], file=sys.stderr, flush=True)
-    Console(width=None if sys.stdout.isatty() else 120).print(rich_table(COLUMNS, rows))
+    show([rich_table(COLUMNS, rows)], [])
 
 
 def _interleaved(adapter: Adapter, jobs: list[dict[str, Any]], rounds: int) -> list[list[tuple[float, float, float]]]:

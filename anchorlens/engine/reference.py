@@ -78,8 +78,10 @@ class Oracle:
             before, (after,) = self.run_swaps(batch, site=site, layers=layers, window=window)
             return before, Metrics(after.p[0], after.log_p[0], after.logit_diff[0])
         donors = () if swap.source is None or batch.donors is None else (batch.donors,)
-        tokens = _together([batch.tokens, *donors, batch.tokens])
-        changed = n * (1 + len(donors))
+        together = _together([batch.tokens, *donors, batch.tokens])
+        # Clean rows and donors that stand there twice go through once; the changed ones come last, each for itself.
+        tokens, place = _distinct(together, len(together.ids) - n)
+        clean, donor, changed = place[:n], place[n : 2 * n], place[-n:]
         row, slot = torch.nonzero(swap.slots.mask, as_tuple=True)
         target = swap.slots.positions[row, slot]
         around = [window_layers(layer, window, self.adapter.n_layers) for layer in layers]
@@ -90,18 +92,18 @@ class Oracle:
             def put(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
                 out = value.clone()
                 if swap.source is not None:
-                    new = value[n + row[of], swap.source.positions[row, slot][of]]
+                    new = value[donor[row[of]], swap.source.positions[row, slot][of]]
                 else:
                     assert swap.streams is not None  # a swap has one or the other
                     new = swap.streams[layer, row[of], slot[of]].to(value.dtype).to(value.device)
-                out[changed + row[of], target[of]] = new
+                out[changed[row[of]], target[of]] = new
                 return out
 
             return self.adapter.hook_name(site, layer), put
 
         owned = {k: [i for i, r in enumerate(row.tolist()) if k in around[r]] for k in range(self.adapter.n_layers)}
         reader = batch.reader
-        rows = torch.cat([reader.row, changed + reader.row])
+        rows = torch.cat([clean[reader.row], changed[reader.row]])
         hooks = [put_at(layer, own) for layer, own in owned.items() if own]
         states = states_at(self.adapter, tokens, hooks, reader.where, rows, reader.position.repeat(2))
         before, after = (reader.metrics(self.adapter, part) for part in states.chunk(2))
@@ -291,6 +293,20 @@ def _together(batches: Sequence[TokenBatch]) -> TokenBatch:
         return torch.cat([nn.functional.pad(table, (0, width - table.shape[1])) for table in tables])
 
     return TokenBatch(joined([batch.ids for batch in batches]), joined([batch.mask for batch in batches]))
+
+
+def _distinct(tokens: TokenBatch, n: int) -> tuple[TokenBatch, Int[Tensor, "row"]]:
+    """The rows with each of the first ``n`` only once, and where each row is now."""
+    kept: list[int] = []
+    seen: dict[tuple[int, ...], int] = {}
+    place: list[int] = []
+    for i, row in enumerate(zip(tokens.ids.tolist(), tokens.mask.tolist(), strict=True)):
+        key = (*row[0], sum(row[1])) if i < n else (-1, i)
+        if key not in seen:
+            seen[key] = len(kept)
+            kept.append(i)
+        place.append(seen[key])
+    return TokenBatch(tokens.ids[kept], tokens.mask[kept]), torch.tensor(place)
 
 
 __all__ = ["Oracle", "capture", "last_stream", "measure", "read_states", "states_at"]

@@ -88,7 +88,7 @@ class Specification(BaseModel):
         how=True,
     )
     check_cells: int = argument(
-        8,
+        4,
         Whole("N", 0),
         "So many random cells are measured again by the reference engine; a difference in the first batch stops the sweep, a later "
         "one marks the run.",

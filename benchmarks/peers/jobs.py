@@ -46,11 +46,11 @@ CASES = (
     Case("qa", "both", 1, everyone=True),
     Case("qa", "question", 16),
     Case("qa", "answer_site", 16),
-    Case("qa", "both", 4, donors=4),
-    Case("fewshot(5)", "both", 1, everyone=True),
-    Case("fewshot(5)", "both", 4),
+    Case("qa", "both", 2, donors=4),
+    Case("fewshot(5)", "both", 1),
+    Case("fewshot(5)", "both", 8),
 )
-QUICK = (Case("qa", "question", 4), Case("fewshot(5)", "answer_site", 1))
+QUICK = (Case("qa", "question", 4), Case("fewshot(2)", "answer_site", 1))
 
 
 class _PlanReached(Exception):  # noqa: N818 - no error

@@ -1,5 +1,6 @@
 """What was measured, as records, as tables for a terminal and as sections of a Markdown file."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import Any
 from peers.client import NAMES
 from peers.jobs import Case, cells_of
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 
-COLUMNS = ("engine", "CPU s", "min–max", "× sweep", "wall s", "min–max", "MiB", "with model", "ΔP off")
-SUMMARY = ("prompt", "anchors", "questions", "donors", "cells", "sweep CPU s", "alone ×", "careful ×", "batch ×", "generic ×")
-_POINTS = 100
+COLUMNS = ("engine", "CPU s", "min–max", "× sweep", "wall s", "min–max", "MiB", "all MiB", "ΔP off")
+SUMMARY = ("prompt", "anchors", "questions", "donors", "cells", "sweep s", "alone ×", "careful ×", "batch ×", "generic ×")
+_POINTS, _WIDTH = 100, 120
 
 
 @dataclass
@@ -172,12 +174,22 @@ def rich_tables(lines: Sequence[Line]) -> list[Table]:
 
 def rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> Table:
     """A table for a terminal: words to the left, numbers to the right."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column, right in zip(columns, _to_the_right(rows, len(columns)), strict=True):
         table.add_column(column, justify="right" if right else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def show(tables: Sequence[Table], texts: Sequence[str]) -> None:
+    """Print tables and what is said of them; no number is cut off where a terminal is narrow, and a log has no width of its own."""
+    width = Console().width if sys.stdout.isatty() else _WIDTH
+    console = Console(width=max(width, _WIDTH))
+    for table in tables:
+        console.print(table)
+    for text in texts:
+        console.print(text.replace("**", ""), highlight=False, markup=False, width=width)
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -208,11 +220,11 @@ def legend(run: dict[str, Any]) -> list[str]:
         "unembed one position. Clean runs of bases and donors are in everybody's time; loading the model, reading the file "
         "and a first sweep of one layer, which warms up, are in nobody's.",
         f"CPU s: seconds of all threads of the worker's process, median of {run['rounds']} rounds, with the smallest and "
-        "largest; wall s: the same by the clock, which other work on the machine moves more. × sweep, and in the first "
-        "table alone ×, careful ×, batch × and generic ×: median over the rounds of its CPU seconds divided by those of "
-        "swap_sweep in the same round. MiB: highest resident anonymous memory above its value before the sweep; with "
-        "model: above its value before the model was loaded. ΔP off: the largest difference of a ΔP to that of "
-        f"{run['reference']}, in percentage points.",
+        "largest; wall s: the same by the clock, which other work on the machine moves more. × sweep, and in the table of "
+        "all cases (sweep s: CPU seconds of swap_sweep) alone ×, careful ×, batch × and generic ×: median over the rounds "
+        "of its CPU seconds divided by those of swap_sweep in the same round. MiB: highest resident anonymous memory above "
+        "its value before the sweep; all MiB: above its value before the model was loaded. ΔP off: the largest difference "
+        f"of a ΔP to that of {run['reference']}, in percentage points.",
     ]
 
 
@@ -260,5 +272,5 @@ def record(lines: Sequence[Line], run: dict[str, Any]) -> dict[str, Any]:
 
 __all__ = [
     "Line", "Measured", "legend", "lines_of", "machine", "markdown", "markdown_table", "number", "record", "remarks", "rich_table",
-    "rich_tables", "spread", "write_section",
+    "rich_tables", "show", "spread", "write_section",
 ]  # fmt: skip

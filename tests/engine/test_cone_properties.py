@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -25,6 +26,14 @@ checked = settings(
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+# The slow tier draws other ones at every run, and makes small what fails.
+drawn = settings(
+    max_examples=100,
+    deadline=None,
+    derandomize=False,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +49,7 @@ class Row:
 @st.composite
 def rows(draw, begin=(), n_swaps=2):
     """A row of 3 to 14 tokens after ``begin``; everything that is changed, taken or read lies behind it."""
-    first = max(1, len(begin))
+    first = len(begin)
     ids, donor = ((*begin, *draw(st.lists(TOKENS, min_size=3, max_size=14))) for _ in range(2))
     at = draw(st.lists(st.integers(first, len(ids) - 1), min_size=1, max_size=3, unique=True))
     reads = tuple((position, draw(st.integers(0, 2))) for position in sorted(at))
@@ -97,10 +106,12 @@ class Seen:
         self.cells += int(((p[1:] - p[0]).abs() > 100 * SAME_P).sum())
 
 
+@pytest.mark.slow
 def test_any_batch_has_the_oracles_numbers(tiny_model):
+    """On Hugging Face's families; :mod:`tests.engine.fuzz` has all kinds of configurations."""
     seen = Seen()
 
-    @checked
+    @drawn
     @given(family=st.sampled_from(FAMILIES), some=st.lists(rows(), min_size=1, max_size=4), way=ways())
     def holds(family, some, way):
         adapter = Adapter(tiny_model(family))
@@ -168,11 +179,12 @@ def with_a_beginning(draw):
     return [draw(st.lists(rows(begin=b), min_size=2, max_size=4)) for b in (begin, second)]
 
 
+@pytest.mark.slow
 def test_a_common_beginning_changes_no_number(tiny_model):
     """It is computed once; also where an engine that has one goes on with a longer, a shorter or another one."""
     seen, kept = Seen(), []
 
-    @settings(checked, max_examples=10)
+    @settings(drawn, max_examples=60)
     @given(family=st.sampled_from(FAMILIES), batches=with_a_beginning(), way=ways())
     def holds(family, batches, way):
         adapter = Adapter(tiny_model(family))
@@ -187,4 +199,4 @@ def test_a_common_beginning_changes_no_number(tiny_model):
 
     holds()
     assert seen.cells > 10
-    assert sum(n >= 20 for n in kept) > len(kept) / 2
+    assert sum(n >= 20 for n in kept) > len(kept) / 4

@@ -21,7 +21,8 @@ from anchorlens.engine.reference import Oracle
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
 from anchorlens.models.read import READ_SLICE
-from tests.engine.fuzz import BASE, adapter_of, numbered
+from tests.engine.configurations import BASE, adapter_of
+from tests.engine.fuzz import numbered
 from tests.engine.make import SAME_LOG, SAME_P, batch_of, case, gap_of, given_swaps, random_rows
 from tests.engine.test_cone_cuts import batch_of as cuts_of
 

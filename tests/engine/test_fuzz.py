@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from tests.engine.fuzz import CONFIGS, KINDS, numbered, outcome
+from tests.engine.configurations import CONFIGS
+from tests.engine.fuzz import KINDS, numbered, outcome
 
 CASES = {"swaps": 3, "cuts": 2, "together": 1, "cells": 1, "in_a_row": 1}
 SEEN = 1e-2

@@ -9,7 +9,8 @@ from transformer_lens.components.abstract_attention import AbstractAttention
 from anchorlens.engine.cone import Cone
 from anchorlens.engine.reference import Oracle
 from anchorlens.engine.select import choose_engine
-from tests.engine.fuzz import adapter_of, cells, cut_batch, effect_of, states_off, swap_batch, swaps_off
+from tests.engine.configurations import adapter_of
+from tests.engine.fuzz import cells, cut_batch, effect_of, states_off, swap_batch, swaps_off
 
 TABLE = 16
 ROTARY = ["llama", "gptj", "qk_norm", "olmo3", "sinks"]

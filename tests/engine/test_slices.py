@@ -9,7 +9,8 @@ from anchorlens.models import blocks, read
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
 from anchorlens.models.load import load_model
-from tests.engine.fuzz import adapter_of, swaps_off
+from tests.engine.configurations import adapter_of
+from tests.engine.fuzz import swaps_off
 from tests.engine.make import case
 
 # Rows and columns of the read; 97 tokens and 20 rows are whole slices of some of them, and not of others.
