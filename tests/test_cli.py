@@ -499,7 +499,7 @@ def test_a_studys_mistakes_are_found_before_anything_is_loaded(capsys, tiny, que
 def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(capsys, args, tiny, tmp_path):
     out = here(capsys, *args, "--dry-run", "--out", tmp_path / "a").out
     assert re.fullmatch(
-        r"\S*llama on mine: 5 rows, \d+ cells in \d+ batches; engine cone \(fused\); about \d+ GFLOP, [\d.]+ s, "
+        r"\S*llama on mine: 5 rows, \d+ cells in \d+ batches; engine cone; about \d+ GFLOP, [\d.]+ s, "
         r"at most \d+ MB beside the model\n",
         out,
     )

@@ -87,7 +87,7 @@ class Trust:
         self.cells += len(cells)
         allowed = _ALLOWED.get(self.engine.adapter.shape.dtype, _ALLOWED[torch.float32])
         oracle, size = Oracle(self.engine.adapter), self._at_once(len(cells))
-        records: Sequence[Mapping[Any, Any]] = cells.to_dict("records")
+        records: list[dict[Any, Any]] = cells.to_dict("records")
         for start in range(0, len(records), size):
             again = self.protocol.measured_again(oracle, self.ready, self.spec, records[start : start + size])
             both = samples.merge(again[again["quantity"] == P].drop_duplicates(CELL), on=CELL, suffixes=("", "_again"))
