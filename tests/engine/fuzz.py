@@ -106,14 +106,14 @@ def tokens(rng: random.Random, adapter: Adapter, n: int) -> Tokens:
 
 
 def rows_and_donors(
-    rng: random.Random, adapter: Adapter, n: int, begin: Tokens, longest: int = 20
+    rng: random.Random, adapter: Adapter, n: int, begin: Tokens, longest: int = 20, again: float = 0.3
 ) -> tuple[list[Tokens], ...]:
-    """Rows behind a beginning, some of them the same row again."""
+    """Rows behind a beginning, some of them the same row again, or that row and a token 0, with which rows are padded."""
     rows, donors = ([[*begin, *tokens(rng, adapter, rng.randint(1, longest))] for _ in range(n)] for _ in range(2))
-    if rng.random() > 0.7:
+    if rng.random() > 1 - again:
         for i in range(n):
             donors[i] = rows[rng.randrange(n)] if rng.random() > 0.5 else donors[i]
-            rows[i] = rows[rng.randrange(n)] if rng.random() > 0.7 else rows[i]
+            rows[i] = [*rows[rng.randrange(n)], *rng.choice(((), (), (0,)))] if rng.random() > 0.6 else rows[i]
     return rows, donors
 
 
@@ -145,10 +145,10 @@ def a_reader(rng: random.Random, adapter: Adapter, rows: list[Tokens]) -> tuple[
 
 
 def swap_batch(
-    rng: random.Random, adapter: Adapter, *, begin: Tokens, n: int, most: int = 3, longest: int = 20
+    rng: random.Random, adapter: Adapter, *, begin: Tokens, n: int, most: int = 3, longest: int = 20, again: float = 0.3
 ) -> tuple[str, SwapBatch]:
     """Spans anywhere: at position 0, on the read and behind it, of any length, none at all."""
-    rows, donors = rows_and_donors(rng, adapter, n, begin, longest)
+    rows, donors = rows_and_donors(rng, adapter, n, begin, longest, again)
     low = len(begin) if rng.random() < 0.5 else 0
     swaps, told = [], []
     for k in range(rng.randint(1, most)):
@@ -273,7 +273,7 @@ def together(rng: random.Random, adapter: Adapter) -> Outcome:
 def cells(rng: random.Random, adapter: Adapter) -> Outcome:
     """The oracle's one cell a row, each at a layer of its own: what it gives for all rows at all these layers."""
     begin, n = tokens(rng, adapter, rng.choice((0, 5))), rng.choice((2, 1, 3, 4, 6))
-    told, batch = swap_batch(rng, adapter, begin=begin, n=n, most=1)
+    told, batch = swap_batch(rng, adapter, begin=begin, n=n, most=1, again=0.7)
     layers = [rng.randrange(adapter.n_layers) for _ in range(n)]
     site, window = rng.choice(adapter.sites), rng.choice((1, 1, 2, 3, 7))
     every = sorted(set(layers))

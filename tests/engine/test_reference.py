@@ -3,14 +3,17 @@
 import pytest
 import torch
 
-from anchorlens.engine.interventions import AnchorSwap, Slots, SwapBatch, window_layers
-from anchorlens.engine.readouts import AnswerReader, ReadPlan, answer_joint, first_token
+from anchorlens.engine.interventions import AnchorSwap, SwapBatch, window_layers
+from anchorlens.engine.readouts import AnswerReader, ChoiceReader, ReadPlan, answer_joint, first_token
 from anchorlens.engine.reference import Oracle, capture, last_stream, measure
 from anchorlens.errors import HookError, InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.load import load_model
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import RowTokenizer, pad_rows
+from tests.engine.configurations import adapter_of
+from tests.engine.make import batch_of as swaps_of
+from tests.engine.make import slots
 from tests.models.tiny import FAMILIES
 from tests.questions.make import capital
 
@@ -20,11 +23,6 @@ FACTS = [("France", "Paris"), ("Japan", "Tokyo"), ("Kazakhstan", "Astana city"),
 def rows_of(model, facts=FACTS):
     tokenizer = RowTokenizer(model.tokenizer, QAPrompt())
     return [tokenizer.row(capital(*fact)) for fact in facts]
-
-
-def slots(positions):
-    padded = pad_rows([list(p) for p in positions])
-    return Slots(padded.ids, padded.mask)
 
 
 def batch_of(rows, where, streams, readout, anchor="question", rivals=None):
@@ -140,6 +138,21 @@ def test_a_window_changes_all_its_layers(tiny_model):
     )
     wanted = logits[0, base.positions["answer_site"][0]].softmax(-1)[base.answer_ids[0]]
     assert after.p[0, 0] == pytest.approx(float(wanted), abs=1e-6)
+
+
+def test_one_cell_a_row_of_rows_that_differ_in_their_padding():
+    """A row and the same row with one more token, of the id with which rows are padded: three tokens are read, then four."""
+    adapter = adapter_of("gpt2")
+    row, donor = [5, 6, 7], [8, 9, 4]
+    for rows in ([row, [*row, 0]], [[*row, 0], row]):
+        reader = ChoiceReader(torch.tensor([len(r) - 1 for r in rows]), (1, 2), (3,))
+        at = ((0,), (0,))
+        batch = swaps_of(reader, rows, [donor, donor], {"first": (at, at)})
+        wanted, (changed,) = Oracle(adapter).run_swaps(batch, site="resid_pre", layers=(0, 1), window=1)
+        before, after = Oracle(adapter).run_cells(batch, site="resid_pre", layers=(0, 1), window=1)
+        assert abs(wanted.logit_diff[0] - wanted.logit_diff[1]) > 0.1
+        assert torch.allclose(before.logit_diff, wanted.logit_diff, atol=1e-4)
+        assert torch.allclose(after.logit_diff, changed.logit_diff.diagonal(), atol=1e-4)
 
 
 def test_windows_are_centred_and_clipped():
