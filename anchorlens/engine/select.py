@@ -42,7 +42,7 @@ def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Se
     """
     ids = torch.tensor(list(trial)[:_TRIAL_TOKENS], device=adapter.device)
     stream, logits = adapter.whole(ids)
-    read = _gap(adapter.read.logits(stream), logits)
+    read = _gap(adapter, stream, logits)
     if not read <= _same(adapter):
         raise InputError(
             "P cannot be read from this model: what its own forward pass makes of the last block's stream differs from its final "
@@ -67,7 +67,7 @@ def _difference(cone: Cone, ids: Tensor, logits: Float[Tensor, "pos d_vocab"]) -
     """How far the engine is from the model's own forward pass on a row, or why it cannot run it; None where they agree."""
     tokens = TokenBatch(ids.cpu()[None], torch.ones(1, len(ids), dtype=torch.bool))
     try:
-        gap = _gap(cone.adapter.read.logits(cone.last_stream(tokens)[0]), logits)
+        gap = _gap(cone.adapter, cone.last_stream(tokens)[0], logits)
     except Exception as why:  # whatever its blocks cannot run, the model may
         if out_of_memory(why):
             raise
@@ -76,22 +76,21 @@ def _difference(cone: Cone, ids: Tensor, logits: Float[Tensor, "pos d_vocab"]) -
 
 
 @torch.no_grad()
-def _gap(mine: Float[Tensor, "pos d_vocab"], theirs: Float[Tensor, "pos d_vocab"]) -> float:
-    """How far log-probabilities are off, as a share of their spread: the worst position; NaN where one of them is.
+def _gap(adapter: Adapter, stream: Float[Tensor, "pos d_model"], logits: Float[Tensor, "pos d_vocab"]) -> float:
+    """How far log-probabilities of a last stream are off the model's own, as a share of their spread: the worst position.
 
     Over the likelier half of the vocabulary: tokens that are never predicted (padding, with a bias of minus infinity) say nothing.
+    NaN where a position gives NaN. One position at a time, so that a wide vocabulary takes no memory that was not promised.
     """
-    wide = torch.float32 if mine.device.type == "mps" else torch.float64
-    a, b = (x.to(mine.device, wide).log_softmax(-1) for x in (mine, theirs))
-    likelier = b >= b.median(-1, keepdim=True).values
-    n = likelier.sum(-1)
-
-    def spread_of(x: Float[Tensor, "pos d_vocab"]) -> Float[Tensor, "pos"]:
-        return (x.where(likelier, 0).pow(2).sum(-1) / n).sqrt()
-
-    mean = b.where(likelier, 0).sum(-1, keepdim=True) / n[:, None]
-    off, spread = spread_of(a - b), spread_of(b - mean)
-    return float(torch.where(off == 0, off, off / spread).max())
+    wide = torch.float32 if logits.device.type == "mps" else torch.float64
+    gaps: list[Tensor] = []
+    for x, own in zip(stream.split(1), logits, strict=True):
+        mine, theirs = (row.to(logits.device, wide).log_softmax(-1) for row in (adapter.read.logits(x)[0], own))
+        likelier = theirs >= theirs.median()
+        off, spread = mine[likelier] - theirs[likelier], theirs[likelier] - theirs[likelier].mean()
+        off, spread = off.pow(2).mean().sqrt(), spread.pow(2).mean().sqrt()
+        gaps.append(torch.where(off == 0, off, off / spread))
+    return float(torch.stack(gaps).max())
 
 
 def _same(adapter: Adapter) -> float:

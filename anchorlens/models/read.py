@@ -69,6 +69,7 @@ class Read:
             for i, part in enumerate(parts):
                 logits = self._capped(_unembedded(part, weight, bias))
                 top, at = logits.max(-1)
+                top = top.clamp(min=torch.finfo(top.dtype).min)  # a slice of padding alone may be minus infinity throughout
                 others = (logits - top[:, None]).exp_().sum(-1) - 1.0
                 exact = self._of_tokens(part, start + at[:, None])[:, 0]
                 whole = top + torch.log(others.clamp(min=0.0) + (exact - top).exp())

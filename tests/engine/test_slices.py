@@ -64,6 +64,18 @@ def test_every_row_gets_its_own_logits(name, sizes, in_slices):
     assert (logits[1:] - logits[:-1]).abs().amax(1).min() > 0.5  # rows differ
 
 
+def test_a_slice_of_tokens_that_are_never_predicted_adds_nothing(in_slices):
+    """A padded vocabulary whose last slice is padding alone, with a bias of minus infinity."""
+    adapter = adapter_of.__wrapped__("gpt2")
+    in_slices(512, (256, 16))
+    x, tokens = states(adapter, 3), torch.tensor([[1, 2], [3, 4], [5, 6]])
+    with torch.no_grad():
+        adapter.model.unembed.b_U[96:] = -torch.inf
+        total = adapter.read.scores(x, tokens)[1]
+        wanted = adapter.read.logits(x).logsumexp(-1)
+    assert (total - wanted).abs().max() < 1e-4
+
+
 @pytest.mark.parametrize("capped", [False, True])
 @pytest.mark.parametrize("sizes", [(256, 4096), (7, 50)])
 def test_log_probabilities_are_those_of_a_float64_read(tiny, capped, sizes, in_slices):
