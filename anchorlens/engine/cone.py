@@ -20,7 +20,7 @@ from torch import Tensor
 from anchorlens.engine.cone_pass import Pass
 from anchorlens.engine.cone_plans import CutPlan, SwapPlan, token_rows
 from anchorlens.engine.cost import PassSize, pass_bytes, pass_flops
-from anchorlens.engine.interventions import CutBatch, OnShare, SwapBatch, untold
+from anchorlens.engine.interventions import CutBatch, OnShare, SwapBatch, check_windows, untold
 from anchorlens.engine.layout import Lanes, Layout, Prefix
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.models.adapter import Adapter, SiteLike
@@ -107,6 +107,7 @@ class Cone:
         on_share: OnShare = untold,
     ) -> Float[Tensor, "variant window read d_model"]:
         """See :class:`~anchorlens.engine.engine.Engine`."""
+        check_windows(windows)
         site, layer = ("resid_post", self.adapter.n_layers - 1) if where is None else (str(where[0]), where[1])
         # What is cut above is not seen, so windows that agree up to there are one.
         lanes, lane_of = Lanes.cuts([range(w.start, min(w.stop, layer + 1)) for w in windows])
@@ -120,6 +121,7 @@ class Cone:
         self, batch: CutBatch, *, site: SiteLike, layers: range, on_share: OnShare = untold
     ) -> Float[Tensor, "run layer read d_model"]:
         """See :class:`~anchorlens.engine.engine.Engine`."""
+        check_windows([layers])
         every = range(self.adapter.n_layers)
         plans = [CutPlan(batch, self.adapter.shape.n_heads)]
         (one,) = self._climbed(plans, Lanes.of([layers]), [dict.fromkeys(every, str(site))], "", on_share)

@@ -1,6 +1,6 @@
 """What is changed in a forward pass: a swap of activations at named positions, in one layer or a window of layers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -8,6 +8,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from anchorlens.engine.readouts import Reader
+from anchorlens.errors import InputError
 from anchorlens.questions.tokens import TokenBatch
 from anchorlens.typing import SlotStreams
 
@@ -87,6 +88,19 @@ class CutBatch:
     edges: tuple[Bool[Tensor, "example query key"], ...]
     mode: str = "mask"
     heads: tuple[int, ...] | None = None
+
+
+def check_windows(windows: Sequence[range]) -> None:
+    """Refuse windows with gaps: a pass goes up layer by layer and is changed in a stretch of them.
+
+    Raises:
+        InputError: A window leaves layers out.
+    """
+    for window in windows:
+        if window.step != 1:
+            raise InputError(
+                f"A window is a stretch of neighbouring layers; {window!r} leaves some out. Give several windows."
+            )
 
 
 def window_layers(layer: int, window: int, n_layers: int) -> range:

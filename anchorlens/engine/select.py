@@ -41,7 +41,15 @@ def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Se
         InputError: P cannot be read from the model's last stream, by either engine.
     """
     ids = torch.tensor(list(trial)[:_TRIAL_TOKENS], device=adapter.device)
-    stream, logits = adapter.whole(ids)
+    try:
+        stream, logits = adapter.whole(ids)
+    except Exception as why:
+        if out_of_memory(why):
+            raise
+        raise InputError(
+            f"The model's own forward pass fails on a row of {len(ids)} tokens: {type(why).__name__}: {_first_line(why)}. "
+            "Its parts have to agree in type and device: move a HookedTransformer with model.to(...), which tells its cfg too."
+        ) from why
     read = _gap(adapter, stream, logits)
     if not read <= _same(adapter):
         raise InputError(
@@ -71,7 +79,7 @@ def _difference(cone: Cone, ids: Tensor, logits: Float[Tensor, "pos d_vocab"]) -
     except Exception as why:  # whatever its blocks cannot run, the model may
         if out_of_memory(why):
             raise
-        return f"it cannot run a trial row ({type(why).__name__}: {str(why).splitlines()[0][:160]})"
+        return f"it cannot run a trial row ({type(why).__name__}: {_first_line(why)})"
     return None if gap <= _same(cone.adapter) else f"on a trial row it differs from the model by {_told(gap)}"
 
 
@@ -95,6 +103,10 @@ def _gap(adapter: Adapter, stream: Float[Tensor, "pos d_model"], logits: Float[T
 
 def _same(adapter: Adapter) -> float:
     return _SAME.get(adapter.shape.dtype, _SAME[torch.float32])
+
+
+def _first_line(why: Exception) -> str:
+    return (str(why).strip().splitlines() or [""])[0][:160]
 
 
 def _told(gap: float) -> str:

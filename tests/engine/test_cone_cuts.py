@@ -9,6 +9,7 @@ from anchorlens.engine.cone import Cone
 from anchorlens.engine.interventions import CutBatch
 from anchorlens.engine.knockout import cut_edges
 from anchorlens.engine.reference import Oracle
+from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.questions.tokens import pad_rows
 from tests.engine.make import random_rows
@@ -107,6 +108,16 @@ def test_heads_targets_and_a_common_beginning(tiny_model):
             wanted = Oracle(adapter).cut_states(batch, **options)
             assert gaps(Cone(adapter).cut_states(batch, **options), wanted) <= SAME, (family, name)
             assert (wanted[0, 0] - wanted[2, 0]).abs().max() > 0.01, (family, name)
+
+
+def test_windows_that_leave_layers_out_are_refused(tiny_model):
+    cone, batch = Cone(Adapter(tiny_model("gpt2"))), batch_of()
+    for run, options in (
+        (cone.cut_states, {"where": None, "windows": [range(1), range(0, 3, 2)]}),
+        (cone.cut_states_everywhere, {"site": "resid_post", "layers": range(0, 3, 2)}),
+    ):
+        with pytest.raises(InputError, match="leaves some out"):
+            run(batch, **options)
 
 
 @st.composite

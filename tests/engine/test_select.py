@@ -268,6 +268,14 @@ def test_a_read_that_is_not_the_models_is_an_error(engine):
     assert chosen(Adapter(model), engine)[0].name == engine
 
 
+@pytest.mark.parametrize("engine", ["cone", "reference"])
+def test_a_model_that_cannot_run_itself_is_an_error(engine):
+    model = own_transformer()
+    torch.nn.Module.to(model, torch.bfloat16)  # behind cfg.dtype's back
+    with pytest.raises(InputError, match=r"own forward pass fails on a row.*RuntimeError.*model\.to"):
+        chosen(Adapter(model), engine)
+
+
 @pytest.mark.parametrize(
     "flags",
     [
