@@ -121,7 +121,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--prompts", nargs="+", default=["qa", "fewshot(2)", "fewshot(5)", "chat"])
     parser.add_argument("--anchors", nargs="+", choices=list(ANCHOR_SETS), default=["answer_site", "both"])
     parser.add_argument("--rows", nargs="+", type=int, default=[2, 14])
-    parser.add_argument("--donors", type=int, default=1, help="n_donors (default: 1; that of a sweep is 4)")
+    parser.add_argument("--donors", type=int, default=4, help="n_donors (default: 4, that of a sweep)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--label", default="", help="what is measured, for the title")
