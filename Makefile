@@ -51,7 +51,7 @@ test-all: $(DEV)  ## the slow tests: wheel in an empty environment, examples, no
 bench: $(RUN)  ## sweeps beside TransformerLens and other libraries, their bound, checks and growth; generation, knockout (an hour on two cores)
 	@$(PY) benchmarks/compare.py --markdown docs/benchmarks.md
 	@$(PY) benchmarks/bound.py --markdown docs/benchmarks.md
-	@$(PY) benchmarks/cost.py --prompts qa 'fewshot(5)' --rows 14 --rounds 2 --markdown docs/benchmarks.md
+	@$(PY) benchmarks/cost.py --prompts qa 'fewshot(5)' --rows 14 --rounds 2 --donors 1 --label 'one donor' --markdown docs/benchmarks.md
 	@$(PY) benchmarks/scaling.py --questions 1 4 16
 	@$(PY) benchmarks/equality.py --questions 4
 	@$(PY) benchmarks/generation.py

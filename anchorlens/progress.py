@@ -22,7 +22,7 @@ class Progress:
     def __init__(self, label: str, total: float, unit: str, *, show: bool) -> None:
         self.label, self.total, self.unit = label, total, unit
         self.done, self.phase = 0.0, ""
-        self._told = 0.0
+        self._told = self._skipped = 0.0
         self._started = self._said = time.monotonic()
         self._bar = None
         self._lines = show and not _interactive()
@@ -39,6 +39,16 @@ class Progress:
             self._bar.update(step)
         elif self._lines and time.monotonic() - self._said >= _SECONDS_BETWEEN_LINES:
             self._say()
+
+    def skip(self, work: float) -> None:
+        """So much was done before: it counts towards the end, and not towards the rate."""
+        step = min(work, max(self.total - self.done, 0))
+        self.done += step
+        self._skipped += step
+        if self._bar is not None:
+            self._bar.n += step
+            self._bar.initial += step
+            self._bar.refresh()
 
     def enter(self, phase: str) -> None:
         """Name what is being done beside the count (``noise floor``); empty for the work itself."""
@@ -59,7 +69,8 @@ class Progress:
         self._said, self._told = time.monotonic(), self.done
         spent = self._said - self._started
         share = self.done / self.total if self.total else 1.0
-        left = f", about {spent * (1 - share) / share:.0f} s left" if 0 < share < 1 else ""
+        own = self.done - self._skipped
+        left = f", about {spent * (self.total - self.done) / own:.0f} s left" if own > 0 and share < 1 else ""
         phase = f" ({self.phase})" if self.phase else ""
         sys.stderr.write(f"{self.label}: {share:.0%} of {self.total:,.0f} {self.unit}s{phase}, {spent:.0f} s{left}\n")
         sys.stderr.flush()

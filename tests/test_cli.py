@@ -528,3 +528,46 @@ def test_bad_engine_options(capsys, args, tmp_path, option, said):
     err = here(capsys, *args, *option, "--out", tmp_path / "a", code=2).err
     assert said.removeprefix("max_memory") in err
     assert not (tmp_path / "a").exists()
+
+
+def test_a_run_that_was_stopped_is_looked_at_and_goes_on(capsys, args, tmp_path, monkeypatch):
+    from anchorlens.protocols import plug
+    from anchorlens.runs.journal import SweepJournal
+
+    monkeypatch.setattr(plug, "_SHARD_FLOP", 1.0)
+    right, kept = SweepJournal.write, []
+
+    def write(self, number, *rest):
+        if len(kept) == 2:
+            raise KeyboardInterrupt
+        kept.append(number)
+        return right(self, number, *rest)
+
+    monkeypatch.setattr(SweepJournal, "write", write)
+    out = tmp_path / "run"
+    given = [*args, "--batch-size", "1", "--out", out]
+    err = here(capsys, *given, code=1).err
+    assert "Stopped. What was measured is kept in" in err
+    assert "(2 shards): continue with --resume." in err
+    told = here(capsys, "status", out).out
+    for said in ("stopped", "2 of 5 shards", "swap: llama on mine", "--resume"):
+        assert said in told
+    err = here(capsys, *given, code=2).err
+    assert "unfinished run (2 shards done). Continue it with --resume, or throw it away with --force-new." in err
+    assert "config.seed: 0 before, 3 now" in here(capsys, *given, "--resume", "--seed", "3", code=2).err
+    monkeypatch.setattr(SweepJournal, "write", right)
+    here(capsys, *given, "--resume")
+    assert json.loads(here(capsys, "status", out, "--json").out)["state"] == "finished"
+    here(capsys, *given, "--resume")  # nothing is left to do
+    assert "holds a run already" in here(capsys, *given, code=2).err
+    assert "is not a run" in here(capsys, "status", tmp_path / "nothing", code=2).err
+
+
+@pytest.mark.slow
+def test_a_schedulers_signal_ends_a_run_as_ctrl_c_does(args, tmp_path):
+    given = [*args, "--limit", "12", "--n-donors", "9", "--batch-size", "1", "--out", str(tmp_path / "a")]
+    code = _STOPS_ITSELF.replace("SIGINT", "SIGTERM")
+    done = subprocess.run([sys.executable, "-c", code, *given], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1, done.stderr
+    assert "Stopped." in done.stderr
+    assert [*tmp_path.iterdir()] == []

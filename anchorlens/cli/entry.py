@@ -18,6 +18,7 @@ from anchorlens.errors import AnchorlensError, did_you_mean
 # Command -> what it does; protocols stand in the registry.
 _OTHERS = {
     "run": "Measure a study: several models, data sets and protocols",
+    "status": "How far a run is, whoever measures it",
     "figure": "Draw the curves of one or more runs",
     "models": "List models that load by name",
     "datasets": "List question sets, and the schema of your own",
@@ -43,6 +44,10 @@ class _Commands(click.Group):
             from anchorlens.cli.study_command import run_command
 
             return run_command
+        if cmd_name == "status":
+            from anchorlens.cli.status_command import status_command
+
+            return status_command
         if cmd_name == "figure":
             from anchorlens.cli.figure_command import figure_command
 

@@ -1,8 +1,10 @@
 """Measuring from a shell: a study is looked at, measured and written; what is finished stays whatever happens later."""
 
 import json
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,8 +27,8 @@ class _Planned(Exception):  # noqa: N818 - it ends a sweep on purpose
         self.plan = plan
 
 
-def measure(study: "Study", out: str | None, *, overwrite: bool, as_json: bool) -> None:
-    """Measure and write; exit code 1 where a sweep had no row."""
+def measure(study: "Study", out: str | None, *, overwrite: bool, resume: bool, force_new: bool, as_json: bool) -> None:
+    """Measure and write; exit code 1 where a sweep had no row, or where it was stopped."""
     from anchorlens.protocols.study import Outcome, run_study
 
     done = Outcome(0, None)
@@ -38,23 +40,28 @@ def measure(study: "Study", out: str | None, *, overwrite: bool, as_json: bool) 
             show_result(result)
 
     try:
-        run_study(study, out, overwrite=overwrite, outcome=done, on_result=said, on_empty=lambda why: note(translated(why)))
+        with _stopped_by_term():
+            run_study(
+                study, out, overwrite=overwrite, resume=resume, force_new=force_new, outcome=done, on_result=said,
+                on_empty=lambda why: note(translated(why)),
+            )  # fmt: skip
     except AnchorlensError as why:
         if done.results:
             why.args = (f"{why} {done.kept}",)
         raise
     except KeyboardInterrupt:
-        note(f"\nStopped. {done.kept}")
+        note(translated(f"\nStopped. {done.kept}"))
         sys.exit(1)
     except OSError as why:
-        note(f"Error: {why.strerror or why}{f': {why.filename}' if why.filename else ''}. {done.kept}")
+        note(translated(f"Error: {why.strerror or why}{f': {why.filename}' if why.filename else ''}. {done.kept}"))
         sys.exit(1)
     except (RuntimeError, MemoryError) as why:
         from anchorlens.engine.cost import out_of_memory
 
         if not out_of_memory(why):
             raise
-        note(f"Error: memory ran out, and the smallest unit cannot be split: {why}. Try --dtype bfloat16. {done.kept}")
+        said_so = f"Error: memory ran out, and the smallest unit cannot be split: {why}. Try --dtype bfloat16. {done.kept}"
+        note(translated(said_so))
         sys.exit(1)
     if as_json:
         click.echo(outcome_json(done))
@@ -63,6 +70,20 @@ def measure(study: "Study", out: str | None, *, overwrite: bool, as_json: bool) 
     if done.empty:
         note(f"{len(done.empty)} of {done.total} sweeps had no row; the others are saved.")
         sys.exit(1)
+
+
+@contextmanager
+def _stopped_by_term() -> Iterator[None]:
+    """SIGTERM, which schedulers send before they kill, ends a run as Ctrl-C does: what is measured is kept."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _figure(outcome: "Outcome") -> str:

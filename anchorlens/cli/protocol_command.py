@@ -14,7 +14,7 @@ from anchorlens.protocols.specification import Specification
 
 _NOT_SPEC = (
     "config", "model", "dataset", "data_file", "columns", "spans", "limit", "device", "dtype", "out", "overwrite", "as_json",
-    "quiet", "dry_run",
+    "quiet", "dry_run", "resume", "force_new",
 )  # fmt: skip
 
 
@@ -113,6 +113,8 @@ def _output_params() -> list[click.Parameter]:
         ),
         click.Option(["--out", "-o"], default=None, metavar="DIR", help="Run directory to write.  [required]"),
         click.Option(["--overwrite"], is_flag=True, help="Replace a run that is there."),
+        click.Option(["--resume"], is_flag=True, help="Continue a run that was stopped; what was measured is not measured again."),
+        click.Option(["--force-new"], is_flag=True, help="Throw away what a run that was stopped had measured, and begin again."),
         click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object for scripts."),
         click.Option(["--quiet", "-q"], is_flag=True, help="No progress bars."),
     ]  # fmt: skip
@@ -134,7 +136,7 @@ def _run(spec: type[Specification], given: dict[str, Any]) -> None:
     if given["out"]:
         from anchorlens.runs.store import check_target
 
-        check_target(given["out"], overwrite=given["overwrite"])
+        check_target(given["out"], overwrite=given["overwrite"] or given["resume"] or given["force_new"])
     from anchorlens.protocols.study import DataRequest, Study
     from anchorlens.questions.datasets import parse_columns
 
@@ -148,7 +150,8 @@ def _run(spec: type[Specification], given: dict[str, Any]) -> None:
     if given["dry_run"]:
         plan_only(study, as_json=given["as_json"])
     else:
-        measure(study, given["out"], overwrite=given["overwrite"], as_json=given["as_json"])
+        how = {name: given[name] for name in ("overwrite", "resume", "force_new", "as_json")}
+        measure(study, given["out"], **how)
 
 
 _EXAMPLES = {

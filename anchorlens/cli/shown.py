@@ -26,7 +26,9 @@ def show_result(result: "SweepResult") -> None:
     title, table = result.protocol.table([result])
     frame = table.drop(columns=[name for name in ("model", "data set", "dataset") if name in table.columns])
     heading = f"{result.protocol.name}: {result.dataset} ({result.model})\n{title}"
-    _table(heading, list(frame.columns), [[str(v) for v in row] for row in frame.itertuples(index=False)], right=frame.columns)
+    show_table(
+        heading, list(frame.columns), [[str(v) for v in row] for row in frame.itertuples(index=False)], right=frame.columns
+    )
     gone = ", ".join(f"{reason} {n}" for reason, n in result.dropped().items()) or "none"
     short = sum(result.record["counts"].get("null_shortfall", {}).values())
     rows = result.record["counts"].get("rows")
@@ -69,7 +71,8 @@ def _folded(text: str) -> str:
     return "\n".join(line if line.startswith(" ") else click.wrap_text(line, width) for line in text.splitlines())
 
 
-def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[str] = ()) -> None:
+def show_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[str] = ()) -> None:
+    """A table for people."""
     from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
@@ -92,7 +95,7 @@ def listing(title: str, things: Iterable[object], *, as_json: bool) -> None:
         click.echo(json.dumps(rows, ensure_ascii=False))
         return
     head = tuple(rows[0])
-    _table(title, head, [["" if row[key] is None else str(row[key]) for key in head] for row in rows])
+    show_table(title, head, [["" if row[key] is None else str(row[key]) for key in head] for row in rows])
 
 
 def _as_dict(record: object) -> dict[str, Any]:
@@ -102,4 +105,4 @@ def _as_dict(record: object) -> dict[str, Any]:
     return dict(record)
 
 
-__all__ = ["listing", "note", "outcome_json", "records", "show_result"]
+__all__ = ["listing", "note", "outcome_json", "records", "show_result", "show_table"]

@@ -9,7 +9,7 @@ _COMMON = {
     "path": "--data-file", "limit": "--limit", "seed": "--seed", "columns": "--columns", "spans": "--spans", "device": "--device",
     "dtype": "--dtype", "overwrite": "--overwrite", "dataset_name": "--dataset", "anchors": "--anchors", "quantity": "--quantity",
     "known_only": "--known-only", "n_donors": "--n-donors", "n_resamples": "--resamples",
-    "bands": "--bands", "contrasts": "--contrasts",
+    "bands": "--bands", "contrasts": "--contrasts", "resume": "--resume", "force_new": "--force-new",
 }  # fmt: skip
 _PHRASES = (
     ("Choose another path", "Choose another --out"),
@@ -48,7 +48,7 @@ def translated(text: str) -> str:
 
     given = next((word for word in sys.argv[1:] if not word.startswith("-")), "").replace("-", "_")
     if given == "run":
-        return in_shell(text, only={"overwrite": "--overwrite"})
+        return in_shell(text, only={"overwrite": "--overwrite", "resume": "--resume", "force_new": "--force-new"})
     if given not in PROTOCOLS:
         return in_shell(text)
     arguments = specification_of(given).arguments()

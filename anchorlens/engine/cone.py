@@ -45,9 +45,25 @@ class Cone:
 
     def __init__(self, adapter: Adapter) -> None:
         self.adapter, self.blocks = adapter, Blocks(adapter.model)
+        # What all rows begin with, once it is said; and what they began with last, which may be more.
+        self._shared: Prefix | None = None
         self._prefix: Prefix | None = None
         # What the clean rows of the last pass began with: a beginning that comes again is worth keeping.
         self._last: tuple[int, ...] = ()
+
+    def begin(self, shared: Sequence[int] = ()) -> None:
+        """See :class:`~anchorlens.engine.engine.Engine`. What is shared goes through the model once, by itself."""
+        ids = tuple(shared) if len(shared) >= _WORTH_A_PASS else ()
+        if ids != (() if self._shared is None else self._shared.ids):
+            self._shared = self._alone(ids) if ids else None
+        self._prefix, self._last = self._shared, ()
+
+    @torch.no_grad()
+    def _alone(self, ids: tuple[int, ...]) -> Prefix | None:
+        """Keys and values of a beginning."""
+        making = Pass(self.adapter, Layout.clean([ids]), Lanes.of([]), None, seen={}, keep=True)
+        self._climb([making], untold)
+        return making.kept
 
     def run_swaps(
         self, batch: SwapBatch, *, site: SiteLike, layers: Sequence[int], window: int, on_share: OnShare = untold

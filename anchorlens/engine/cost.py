@@ -1,7 +1,9 @@
 """What passes cost: bytes, multiplications and additions, and how fast this machine multiplies."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import psutil
@@ -135,8 +137,24 @@ def out_of_memory(why: BaseException) -> bool:
     return isinstance(why, (torch.OutOfMemoryError, MemoryError)) or told
 
 
+_seen: ContextVar[int | None] = ContextVar("free memory", default=None)
+
+
+@contextmanager
+def memory_seen(free: int) -> Iterator[None]:
+    """Plan with so much free memory in a ``with`` block, whatever else comes and goes meanwhile: batches decide the last digits."""
+    token = _seen.set(free)
+    try:
+        yield
+    finally:
+        _seen.reset(token)
+
+
 def free_memory(device: torch.device) -> int:
-    """Bytes that are free on a device."""
+    """Bytes that are free on a device, or that are taken for free (:func:`memory_seen`)."""
+    seen = _seen.get()
+    if seen is not None:
+        return seen
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return int(psutil.virtual_memory().available)
@@ -169,6 +187,7 @@ __all__ = [
     "PassSize",
     "free_memory",
     "matrix_rate",
+    "memory_seen",
     "out_of_memory",
     "pass_bytes",
     "pass_flops",

@@ -26,6 +26,14 @@ class Engine(Protocol):
     reason: str
     adapter: Adapter
 
+    def begin(self, shared: Sequence[int] = ()) -> None:
+        """Let go of what earlier batches left: from here on, the same batches give the same bits, whatever came before.
+
+        Args:
+            shared: Tokens that the rows of all batches begin with, as far as that is known.
+        """
+        ...
+
     def run_swaps(
         self, batch: SwapBatch, *, site: SiteLike, layers: Sequence[int], window: int, on_share: OnShare = untold
     ) -> tuple[Metrics, list[Metrics]]:

@@ -8,8 +8,11 @@ of exactly zero.
 from collections.abc import Callable, Sequence
 
 import torch
+from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
+from transformer_lens.cache.key_value_cache_entry import TransformerLensKeyValueCacheEntry
 from transformer_lens.hook_points import HookPoint
 
 from anchorlens.engine.cost import MOST_TOKENS, PassSize, rows_bytes, rows_flops
@@ -18,7 +21,7 @@ from anchorlens.engine.knockout import AttentionKnockout, knockout_hooks
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.errors import HookError
 from anchorlens.models.adapter import Adapter, Hook, SiteLike
-from anchorlens.questions.tokens import TokenBatch
+from anchorlens.questions.tokens import TokenBatch, common_prefix
 from anchorlens.typing import SlotStreams, Stream
 
 
@@ -28,12 +31,16 @@ class Oracle:
     Args:
         adapter: The model.
         reason: Why it is the oracle, where the cone was asked for.
+        worth_a_pass: Tokens that a beginning which is run once has to spare in :meth:`run_cells`: its pass reads all weights again.
     """
 
     name = "reference"
 
-    def __init__(self, adapter: Adapter, reason: str = "") -> None:
-        self.adapter, self.reason = adapter, reason
+    def __init__(self, adapter: Adapter, reason: str = "", worth_a_pass: int = 64) -> None:
+        self.adapter, self.reason, self.worth_a_pass = adapter, reason, worth_a_pass
+
+    def begin(self, shared: Sequence[int] = ()) -> None:
+        """See :class:`~anchorlens.engine.engine.Engine`; nothing is ever left."""
 
     def run_swaps(
         self, batch: SwapBatch, *, site: SiteLike, layers: Sequence[int], window: int, on_share: OnShare = untold
@@ -62,7 +69,7 @@ class Oracle:
         """One cell a row, all in one forward pass: the clean rows, their donors, and the rows that are changed.
 
         What :meth:`run_swaps` does in a pass for each cell, for a few cells of many layers. A donor's streams are taken from its
-        row on the way.
+        row on the way. What all rows begin with goes through the model once, into the model's own cache of keys and values.
 
         Args:
             batch: Rows, donors and one swap.
@@ -83,7 +90,14 @@ class Oracle:
         tokens, place = _distinct(together, len(together.ids) - n)
         clean, donor, changed = place[:n], place[n : 2 * n], place[-n:]
         row, slot = torch.nonzero(swap.slots.mask, as_tuple=True)
-        target = swap.slots.positions[row, slot]
+        reader = batch.reader
+        used = [swap.slots.positions[row, slot], reader.position]
+        if swap.source is not None:
+            used.append(swap.source.positions[row, slot])
+        first = min(int(positions.min()) for positions in used if len(positions))
+        n_shared, cache = _beginning(self.adapter, tokens, first, self.worth_a_pass)
+        tokens = TokenBatch(tokens.ids[:, n_shared:], tokens.mask[:, n_shared:])
+        target = swap.slots.positions[row, slot] - n_shared
         around = [window_layers(layer, window, self.adapter.n_layers) for layer in layers]
 
         def put_at(layer: int, own: list[int]) -> Hook:
@@ -92,7 +106,7 @@ class Oracle:
             def put(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
                 out = value.clone()
                 if swap.source is not None:
-                    new = value[donor[row[of]], swap.source.positions[row, slot][of]]
+                    new = value[donor[row[of]], swap.source.positions[row, slot][of] - n_shared]
                 else:
                     assert swap.streams is not None  # a swap has one or the other
                     new = swap.streams[layer, row[of], slot[of]].to(value.dtype).to(value.device)
@@ -102,10 +116,9 @@ class Oracle:
             return self.adapter.hook_name(site, layer), put
 
         owned = {k: [i for i, r in enumerate(row.tolist()) if k in around[r]] for k in range(self.adapter.n_layers)}
-        reader = batch.reader
         rows = torch.cat([clean[reader.row], changed[reader.row]])
         hooks = [put_at(layer, own) for layer, own in owned.items() if own]
-        states = states_at(self.adapter, tokens, hooks, reader.where, rows, reader.position.repeat(2))
+        states = states_at(self.adapter, tokens, hooks, reader.where, rows, (reader.position - n_shared).repeat(2), cache)
         before, after = (reader.metrics(self.adapter, part) for part in states.chunk(2))
         return before, after
 
@@ -149,8 +162,10 @@ class Oracle:
         return size.run_rows * size.run_keys > MOST_TOKENS.get(self.adapter.device.type, MOST_TOKENS["cpu"])
 
 
-def last_stream(adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook] = ()) -> Stream:
-    """One forward pass over all blocks; the stream that leaves the last one.
+def last_stream(
+    adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook] = (), cache: TransformerLensKeyValueCache | None = None
+) -> Stream:
+    """One forward pass over all blocks; the stream that leaves the last one. A cache holds keys and values of the tokens before.
 
     Raises:
         HookError: A hook did not fire exactly once.
@@ -165,7 +180,7 @@ def last_stream(adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook] = ()
         return run
 
     on = tokens.to(adapter.device)
-    stream = adapter.forward(on.ids, on.mask.long(), [(name, counted(i, hook)) for i, (name, hook) in enumerate(hooks)])
+    stream = adapter.forward(on.ids, on.mask.long(), [(name, counted(i, hook)) for i, (name, hook) in enumerate(hooks)], cache)
     for (name, _), times in zip(hooks, fired, strict=True):
         if times != 1:
             raise HookError(
@@ -236,8 +251,12 @@ def states_at(
     where: tuple[SiteLike, int] | None,
     row: Int[Tensor, "read"],
     position: Int[Tensor, "read"],
+    cache: TransformerLensKeyValueCache | None = None,
 ) -> Float[Tensor, "read d_model"]:
-    """One forward pass with these changes, and chosen states of it: of a site and layer, or of the last stream (None)."""
+    """One forward pass with these changes, and chosen states of it: of a site and layer, or of the last stream (None).
+
+    A cache holds keys and values of the tokens before; positions are counted from behind them.
+    """
     seen: list[Tensor] = []
 
     def keep(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
@@ -246,7 +265,7 @@ def states_at(
 
     # After the hooks of the intervention: what is read is the changed state.
     reads: list[Hook] = [(adapter.hook_name(*where), keep)] if where is not None else []
-    stream = last_stream(adapter, tokens, [*hooks, *reads])
+    stream = last_stream(adapter, tokens, [*hooks, *reads], cache)
     return seen[0] if seen else stream[row, position]
 
 
@@ -283,6 +302,25 @@ def read_states(
 def stacked(cells: Sequence[Metrics]) -> Metrics:
     """Metrics of several passes, [layer example]."""
     return Metrics(*(torch.stack([getattr(cell, name) for cell in cells]) for name in ("p", "log_p", "logit_diff")))
+
+
+def _beginning(adapter: Adapter, tokens: TokenBatch, most: int, worth: int) -> tuple[int, TransformerLensKeyValueCache | None]:
+    """How many tokens all rows begin with, where that is worth a pass of its own, and the model's cache of them for every row."""
+    lengths = tokens.mask.sum(1).tolist()
+    rows = [ids[:n] for ids, n in zip(tokens.ids.tolist(), lengths, strict=True)]
+    shared = common_prefix(rows, min(most, *(n - 1 for n in lengths)))
+    if shared * (len(rows) - 1) < worth:
+        return 0, None
+    cache, ids = adapter.empty_cache(), tokens.ids[:1, :shared].to(adapter.device)
+    adapter.forward(ids, torch.ones_like(ids), cache=cache)
+    entries = [
+        TransformerLensKeyValueCacheEntry(
+            repeat(entry.past_keys, "1 pos head d_head -> row pos head d_head", row=len(rows)),
+            repeat(entry.past_values, "1 pos head d_head -> row pos head d_head", row=len(rows)),
+        )
+        for entry in cache.entries
+    ]
+    return shared, TransformerLensKeyValueCache(entries, torch.ones_like(ids).expand(len(rows), -1))
 
 
 def _together(batches: Sequence[TokenBatch]) -> TokenBatch:

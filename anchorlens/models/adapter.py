@@ -5,7 +5,8 @@ Plain sizes (:class:`~anchorlens.models.shape.Shape`), a :class:`~anchorlens.mod
 one more file that offers the same.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TypeAlias
 
 import torch
@@ -128,15 +129,16 @@ class Adapter:
             hooks: What is read and changed on the way.
             cache: Keys and values of the tokens before these; it grows.
         """
-        return self.model.run_with_hooks(
-            ids,
-            fwd_hooks=list(hooks),
-            stop_at_layer=self.n_layers,
-            past_kv_cache=cache,
-            attention_mask=mask,
-            prepend_bos=False,
-            padding_side="right",
-        )
+        with _grouped(self.model) if cache is not None else nullcontext():
+            return self.model.run_with_hooks(
+                ids,
+                fwd_hooks=list(hooks),
+                stop_at_layer=self.n_layers,
+                past_kv_cache=cache,
+                attention_mask=mask,
+                prepend_bos=False,
+                padding_side="right",
+            )
 
     def empty_cache(self) -> TransformerLensKeyValueCache:
         """For one row, to be filled by :meth:`forward`."""
@@ -149,6 +151,17 @@ class Adapter:
         logits = self.model(stream, start_at_layer=self.n_layers, prepend_bos=False, padding_side="right")
         assert isinstance(logits, Tensor)
         return stream[0], logits[0]
+
+
+@contextmanager
+def _grouped(model: HookedTransformer) -> Iterator[None]:
+    """Without ``ungroup_grouped_query_attention``, which changes no number, and for which TransformerLens's cache has no room."""
+    cfg = model.cfg
+    before, cfg.ungroup_grouped_query_attention = cfg.ungroup_grouped_query_attention, False
+    try:
+        yield
+    finally:
+        cfg.ungroup_grouped_query_attention = before
 
 
 __all__ = ["SITES", "Adapter", "Hook", "SiteLike", "site_name"]

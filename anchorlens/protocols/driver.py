@@ -4,39 +4,44 @@ Tokenizer and prompt, shots, the engine, units, progress, memory that runs out, 
 here, once; what is measured is the protocol's (:mod:`anchorlens.protocols.plug`).
 """
 
-import inspect
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 import torch
 
+from anchorlens.engine.cost import free_memory, memory_seen
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.select import choose_engine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import card_of, name_of
 from anchorlens.models.load import as_hooked
-from anchorlens.progress import progress
+from anchorlens.notices import warn
+from anchorlens.progress import Progress, progress
 from anchorlens.protocols.plug import Bench, Plan, SweepProtocol
 from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.trust import Trust
 from anchorlens.questions.datasets import QAData, load_qa
 from anchorlens.questions.prompts import FewShotPrompt, make_prompt
 from anchorlens.questions.tokenised import drop
-from anchorlens.questions.tokens import RowTokenizer
+from anchorlens.questions.tokens import RowTokenizer, common_prefix
 from anchorlens.results.sweep import SweepResult
 from anchorlens.results.tables import examples_frame
+from anchorlens.runs.journal import SweepJournal, differences
 from anchorlens.runs.provenance import data_record, environment, model_record, run_id_of
 from anchorlens.runs.schema import SAMPLE_COLUMNS, SLOT_TYPES, settings_of
 
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result", bound=SweepResult)
+# Inputs that show what all begin with.
+_LOOKED_AT = 16
 
 
-def run(protocol: SweepProtocol[Any, Any], model: Any, data: Any, spec: Specification) -> SweepResult:
+def run(
+    protocol: SweepProtocol[Any, Any], model: Any, data: Any, spec: Specification, journal: SweepJournal | None = None
+) -> SweepResult:
     """Measure every cell of a sweep.
 
     Args:
@@ -44,18 +49,30 @@ def run(protocol: SweepProtocol[Any, Any], model: Any, data: Any, spec: Specific
         model: A HookedTransformer, or what :func:`anchorlens.load_model` takes.
         data: From :func:`anchorlens.load_qa`, or what it takes as its first argument.
         spec: The protocol's specification.
+        journal: Keeps what is measured as soon as it is; what it has is not measured again.
 
     Raises:
         InputError: The model cannot be measured so, or nothing fits into the memory that was given.
+        RunError: The journal is that of another sweep, or cannot be written.
         EmptySweepError: No row is left; the message counts the reasons.
         CheckError: A cell that was measured again by the oracle came out differently.
     """
     # Tables of indices belong on the CPU, whatever the user's default device is.
     with torch.device("cpu") if torch.get_default_device().type != "cpu" else nullcontext():
-        return _run(protocol, Adapter(as_hooked(model)), data, spec)
+        adapter = Adapter(as_hooked(model))
+        free = {"bytes": free_memory(adapter.device)}
+        if journal is not None:
+            # Where it lies and how exactly it was mapped there is the environment's.
+            card = model_record(card_of(adapter.model))
+            journal.begun("model", {name: value for name, value in card.items() if name not in ("device", "parity")})
+            free = journal.kept("free_memory", free)
+        with memory_seen(free["bytes"]):
+            return _run(protocol, adapter, data, spec, journal)
 
 
-def _run(protocol: SweepProtocol[Any, Any], adapter: Adapter, data: Any, spec: Specification) -> SweepResult:
+def _run(
+    protocol: SweepProtocol[Any, Any], adapter: Adapter, data: Any, spec: Specification, journal: SweepJournal | None
+) -> SweepResult:
     protocol.fit_to(spec, adapter)
     qa = data if isinstance(data, QAData) else load_qa(data, seed=spec.seed)
     bench = set_up(adapter, qa, spec, asking=protocol.asking(spec))
@@ -64,7 +81,21 @@ def _run(protocol: SweepProtocol[Any, Any], adapter: Adapter, data: Any, spec: S
     plan = protocol.plan(engine, ready, spec)
     if spec.on_plan is not None:
         spec.on_plan(plan.cost)
-    return _measured(protocol, bench, engine, ready, plan, spec)
+    if journal is not None:
+        journal.begun("plan", {**plan.cost.to_dict(), "check_cells": spec.check_cells, "shards": len(plan.shards)})
+        _same_machine(journal, adapter)
+        journal.find(len(plan.shards))
+    return _measured(protocol, bench, engine, ready, plan, spec, journal)
+
+
+def _same_machine(journal: SweepJournal, adapter: Adapter) -> None:
+    """Warn where shards that are there were measured with something that decides the last digits."""
+    now = {name: value for name, value in environment(adapter.device).items() if name != "command"}
+    found = differences(journal.kept("environment", now), now)
+    if found:
+        warn(
+            f"This run was begun elsewhere: {'; '.join(found)}. Its numbers may differ in their last digits from shard to shard."
+        )
 
 
 def set_up(adapter: Adapter, data: QAData, spec: Specification, *, asking: bool) -> Bench:
@@ -84,34 +115,98 @@ def set_up(adapter: Adapter, data: QAData, spec: Specification, *, asking: bool)
 
 
 def _measured(
-    protocol: SweepProtocol[Any, Any], bench: Bench, engine: Engine, ready: Any, plan: Plan, spec: Specification
+    protocol: SweepProtocol[Any, Any],
+    bench: Bench,
+    engine: Engine,
+    ready: Any,
+    plan: Plan,
+    spec: Specification,
+    journal: SweepJournal | None,
 ) -> SweepResult:
-    memory = plan.memory
     label = f"{protocol.name} {bench.model_name} {bench.data.name}"
     with progress(label, plan.work, plan.unit_name, show=spec.progress) as bar:
         ready = protocol.fit(engine, ready, spec, plan, bar.advance)
-
-        def measure(unit: Any) -> pd.DataFrame:
-            parts = memory.measured(lambda one: protocol.measure(engine, ready, spec, one, bar.advance), unit)
-            return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
-
         trust = Trust(protocol, ready, spec, engine, plan.cost.pass_bytes)
+        sweep = _Sweep(protocol, engine, ready, spec, plan, trust, bar, _beginning(bench))
         frames: list[pd.DataFrame] = []
-        for unit in plan.units:
-            frames.append(measure(unit))
-            if len(frames) == 1 and not frames[0].empty:
-                bar.enter("checks")
-                trust.first(frames[0], alone=len(plan.units) == 1)
-                bar.enter("")
-        samples = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-        if samples.empty:
+        # Rows of the first batch, which is checked at once.
+        first = 0
+        for number in range(len(plan.shards)):
+            kept = None if journal is None else journal.read(number)
+            if kept is not None:
+                sweep.skip(number, kept[1])
+            else:
+                kept = sweep.shard(number)
+                if journal is not None:
+                    kept = journal.write(number, *kept)
+            frames.append(kept[0])
+            first = kept[1]["first"] if number == 0 else first
+        frames = [frame for frame in frames if len(frame)]
+        if not frames:
             raise InputError(protocol.nothing(ready, spec))
-        if len(frames) > 1:
+        samples = pd.concat(frames, ignore_index=True)
+        if len(samples) > first:
             bar.enter("checks")
-            trust.rest(pd.concat(frames[1:], ignore_index=True))
+            trust.rest(samples.iloc[first:].reset_index(drop=True))
             bar.enter("")
-    how = {"plan": {**plan.cost.to_dict(), "split": memory.splits}, **trust.record()}
+    how = {"plan": {**plan.cost.to_dict(), "split": plan.memory.splits}, **trust.record()}
     return _result(protocol, bench, ready, spec, samples, how)
+
+
+def _beginning(bench: Bench) -> tuple[int, ...]:
+    """Tokens that inputs begin with, as a few of them show: what stands before the question."""
+    some = [bench.tokenizer.prompt_ids(example.question) for example in bench.examples[:_LOOKED_AT]]
+    return some[0][: common_prefix(some, len(some[0]))] if len(some) > 1 else ()
+
+
+@dataclass
+class _Sweep:
+    """What is needed to measure a shard."""
+
+    protocol: SweepProtocol[Any, Any]
+    engine: Engine
+    ready: Any
+    spec: Specification
+    plan: Plan
+    trust: Trust
+    bar: Progress
+    shared: tuple[int, ...]
+
+    def shard(self, number: int) -> tuple[pd.DataFrame, dict[str, Any]]:
+        """Measure a shard: its rows, and notes for who will read it. The sweep's first batch is checked right after it.
+
+        Nothing of earlier shards is used, so that it comes out the same wherever and whenever it is measured.
+
+        Raises:
+            CheckError: A cell of the first batch came out differently.
+        """
+        units, memory, trust = self.plan.shards[number], self.plan.memory, self.trust
+        splits, frames = memory.splits, []
+        notes: dict[str, Any] = {"first": 0, "gaps": [], "checked": 0}
+        self.engine.begin(self.shared)
+        for unit in units:
+            frames.append(self._unit(unit))
+            if number == 0 and len(frames) == 1 and not frames[0].empty:
+                self.bar.enter("checks")
+                trust.first(frames[0], alone=len(self.plan.units) == 1)
+                self.bar.enter("")
+                notes = {"first": len(frames[0]), "gaps": list(trust.gaps), "checked": trust.cells}
+        frames = [frame for frame in frames if len(frame)]
+        whole = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+        return whole, notes | {"splits": memory.splits - splits, "work": sum(unit.work for unit in units)}
+
+    def skip(self, number: int, notes: Mapping[str, Any]) -> None:
+        """Count a shard that was measured before."""
+        self.plan.memory.splits += notes["splits"]
+        self.trust.known(notes["gaps"], notes["checked"])
+        self.bar.skip(sum(unit.work for unit in self.plan.shards[number]))
+
+    def _unit(self, unit: Any) -> pd.DataFrame:
+        def measured(one: Any) -> pd.DataFrame:
+            return self.protocol.measure(self.engine, self.ready, self.spec, one, self.bar.advance)
+
+        parts = self.plan.memory.measured(measured, unit)
+        return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
 
 
 def _result(
@@ -149,46 +244,4 @@ def _result(
     return protocol.result.make(protocol, whole, examples, record, run_id).with_probes(*protocol.probes(ready))
 
 
-def short_way(
-    protocol: SweepProtocol[Any, Any], spec: Callable[Arguments, Specification], result: type[Result]
-) -> Callable[Concatenate[Any, Any, Arguments], Result]:
-    """The function ``NAME_sweep(model, data, ...)`` of a protocol; its arguments are those of the specification."""
-
-    def sweep(model: Any, data: Any, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        if args:
-            raise InputError(
-                f"{protocol.name}_sweep takes its arguments by name: {next(iter(made.arguments()))}=..., and so on."
-            )
-        done = run(protocol, model, data, spec(*args, **kwargs))
-        assert isinstance(done, result)  # the protocol says what it makes
-        return done
-
-    made = protocol.spec
-    sweep.__name__ = sweep.__qualname__ = f"{protocol.name}_sweep"
-    sweep.__module__ = type(protocol).__module__
-    sweep.__doc__ = _documented(made, protocol)
-    first = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Any) for name in ("model", "data")]
-    rest = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.get_default(), annotation=field.annotation)
-        for name, field in ((name, made.model_fields[name]) for name in made.arguments())
-    ]
-    sweep.__signature__ = inspect.Signature([*first, *rest], return_annotation=result)  # pyright: ignore[reportFunctionMemberAccess]
-    return sweep
-
-
-def _documented(spec: type[Specification], protocol: SweepProtocol[Any, Any]) -> str:
-    """A docstring with every argument's own help."""
-    lines = [inspect.cleandoc(spec.__doc__ or protocol.title), "", "Args:"]
-    lines.append(
-        "    model: A HookedTransformer from :func:`anchorlens.load_model`, or what that takes: a name, a path, a live model."
-    )
-    lines.append("    data: From :func:`anchorlens.load_qa`, or what it takes as its first argument.")
-    lines += [f"    {name}: {one.help}" for name, one in spec.arguments().items()]
-    lines += ["", "Returns:", f"    A :class:`~{protocol.result.__module__}.{protocol.result.__name__}`.", "", "Raises:"]
-    lines.append("    InputError: An argument is not one of those above, or the model lacks what it names.")
-    lines.append("    EmptySweepError: No row is left; the message counts the reasons.")
-    lines.append("    CheckError: A cell that was measured again by the oracle came out differently.")
-    return "\n".join(lines) + "\n"
-
-
-__all__ = ["run", "set_up", "short_way"]
+__all__ = ["run", "set_up"]

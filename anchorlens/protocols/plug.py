@@ -69,6 +69,10 @@ class Prepared:
     layers: tuple[int, ...]
 
 
+# Work of a shard, and how many there are at most.
+_SHARD_FLOP, _MOST_SHARDS = 1e12, 1000
+
+
 @dataclass(frozen=True)
 class Plan:
     """Units in the order in which they are measured, and what they cost.
@@ -91,6 +95,21 @@ class Plan:
     def work(self) -> float:
         """All of it."""
         return self.before + sum(unit.work for unit in self.units)
+
+    @cached_property
+    def shards(self) -> tuple[tuple[Any, ...], ...]:
+        """Units that are kept together: neighbours, each shard with some seconds of work, and no more shards than a folder likes."""
+        least = max(_SHARD_FLOP, self.cost.flops / _MOST_SHARDS)
+        whole = sum(unit.work for unit in self.units) or 1.0
+        shards: list[list[Any]] = [[]]
+        held = 0.0
+        for unit in self.units:
+            if held >= least:
+                shards.append([])
+                held = 0.0
+            shards[-1].append(unit)
+            held += self.cost.flops * unit.work / whole
+        return tuple(map(tuple, shards))
 
     @cached_property
     def memory(self) -> Memory:

@@ -15,12 +15,14 @@ from anchorlens.kinds import described
 from anchorlens.models.load import load_model
 from anchorlens.models.source import check_model
 from anchorlens.protocols.driver import run
+from anchorlens.protocols.keeping import Kept, check_keeping, finished, identity, keeping, model_name
+from anchorlens.protocols.loading import load_run
 from anchorlens.protocols.registry import PROTOCOLS, protocol_of, specification_of
 from anchorlens.protocols.specification import Specification, tomllib
 from anchorlens.questions.datasets import QAData, load_qa
 from anchorlens.questions.prompts import make_prompt
-from anchorlens.results.saving import save_run
 from anchorlens.results.sweep import SweepResult
+from anchorlens.runs.journal import parts_of, shards_in
 from anchorlens.runs.store import check_target
 
 _DATA_KEYS = ("name", "path", "limit", "seed", "columns", "spans", "dataset_name")
@@ -157,10 +159,17 @@ class Outcome:
     @property
     def kept(self) -> str:
         """What is on disk, for a message."""
-        if not self.results or self.out is None:
-            return "Nothing was written."
-        n = len(self.results)
-        return f"{n} of {self.total} sweeps {'is' if n == 1 else 'are'} finished and kept in {self.out}."
+        n, parts = len(self.results), None if self.out is None else parts_of(self.out)
+        shards = 0 if parts is None else shards_in(parts, n + len(self.empty))
+        said: list[str] = []
+        if n and self.out is not None:
+            said.append(f"{n} of {self.total} sweeps {'is' if n == 1 else 'are'} finished and kept in {self.out}.")
+        if shards:
+            also = "Of the next one what" if n else "What"
+            said.append(
+                f"{also} was measured is kept in {parts} ({shards} shard{'s' * (shards != 1)}): continue with resume=True."
+            )
+        return " ".join(said) or "Nothing was written."
 
 
 def run_study(
@@ -168,16 +177,24 @@ def run_study(
     out: "str | os.PathLike[str] | None" = None,
     *,
     overwrite: bool = False,
+    resume: bool = False,
+    force_new: bool = False,
     outcome: Outcome | None = None,
     on_result: Callable[[SweepResult, Outcome], object] = lambda result, outcome: None,  # noqa: ARG005
     on_empty: Callable[[str], object] = lambda said: None,  # noqa: ARG005
 ) -> Outcome:
-    """Measure everything; each finished sweep is written to ``out`` at once.
+    """Measure everything; each finished sweep is written to ``out`` at once, and what is measured of the next one beside it.
+
+    Until the last sweep is finished ``OUT.parts`` holds what was measured so far, shard by shard, so that a study that was stopped
+    in whatever way can go on: with the same arguments and ``resume=True``. Its tables are then, byte for byte, those of a study that
+    was never stopped.
 
     Args:
         study: What.
         out: Run directory.
         overwrite: Replace a run that is there (when the first sweep has been measured, not before).
+        resume: Continue what was stopped; begin where there is nothing yet, and do nothing where all is done.
+        force_new: Throw away what was stopped, and begin again.
         outcome: Filled as the study goes on, so that the caller has it when an error or an interrupt ends it.
         on_result: Told of each finished sweep, after it was written.
         on_empty: Told of each sweep without a row; the others go on.
@@ -185,61 +202,94 @@ def run_study(
     Raises:
         InputError: Something is wrong with a name, path or argument: before the first model is loaded where it needs none.
         EmptySweepError: No sweep had a row.
+        RunError: What was stopped was another study, another process measures it, or the place cannot be written.
         AnchorlensError: A sweep failed; what was finished before is kept.
     """
     if not isinstance(study, Study):
         raise InputError(f"run_study takes an anchorlens.Study, got {described(study)}. Study.from_toml(path) reads one.")
-    target = None if out is None else check_target(out, overwrite=overwrite)
-    data = study.check()
-    steps = [(m, qa, spec) for m in study.models for qa in data for spec in study.specifications]
+    check_keeping(out, resume=resume, force_new=force_new)
     done = outcome if outcome is not None else Outcome(0, None)
-    done.total, done.out = len(steps), target
+    told = _Told(on_result, on_empty)
+    if out is None:
+        _measured(_every(study, study.check()), study, done, told, None)
+        return done
+    target = check_target(out, overwrite=overwrite or resume or force_new or parts_of(Path(out)).exists())
+    steps = _every(study, study.check())
+    sweeps = [identity(*step) for step in steps]
+    if resume and finished(target, sweeps):
+        done.results += load_run(target)
+        done.total, done.out = len(done.results), target
+        return done
+    with keeping(target, sweeps, overwrite=overwrite, resume=resume, force_new=force_new) as kept:
+        done.out = target
+        _measured(steps, study, done, told, kept)
+    return done
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Who hears of finished and of empty sweeps."""
+
+    result: Callable[[SweepResult, Outcome], object]
+    empty: Callable[[str], object]
+
+
+def _every(study: Study, data: Sequence[QAData]) -> list[tuple[Any, QAData, Specification]]:
+    return [(m, qa, spec) for m in study.models for qa in data for spec in study.specifications]
+
+
+def _measured(
+    steps: Sequence[tuple[Any, QAData, Specification]],
+    study: Study,
+    done: Outcome,
+    told: _Told,
+    kept: Kept | None,
+) -> None:
+    """Every sweep in its turn.
+
+    Raises:
+        EmptySweepError: No sweep had a row.
+    """
+    done.total = len(steps)
     model, loaded = None, object()
-    written, pending = False, [f"{s.NAME}: {_name(m)} on {d.name}" for m, d, s in steps]
+    pending = [f"{s.NAME}: {model_name(m)} on {d.name}" for m, d, s in steps]
 
     def write(more: Sequence[SweepResult]) -> None:
-        nonlocal written
-        if target is not None and (done.results or more):
-            save_run([*done.results, *more], target, overwrite=overwrite or written, pending=pending)
-            written = True
+        if kept is not None and (done.results or more):
+            kept.write([*done.results, *more], pending)
 
-    for name, qa, spec in steps:
+    for number, (name, qa, spec) in enumerate(steps):
         if name is not loaded:
             model = None  # let go of before the next one needs the memory
             model, loaded = _load(name, study), name
-        said = f"{_name(name)} on {qa.name}"
+        said = f"{model_name(name)} on {qa.name}"
         try:
-            result = run(protocol_of(spec.NAME), model, qa, spec)
+            result = run(protocol_of(spec.NAME), model, qa, spec, None if kept is None else kept.journal.sweep(number))
         except EmptySweepError as why:
             done.empty.append(str(why))
-            on_empty(f"{said}: {why}")
+            told.empty(f"{said}: {why}")
             del pending[0]
             continue
         del pending[0]
         if any(result.run_id == other.run_id for other in done.results):
-            on_empty(
+            told.empty(
                 f"{said}: {spec.NAME} came out as a sweep that is there already (run_id {result.run_id}); it is kept once."
             )
             done.total -= 1
             continue
         write([result])  # first on disk, then counted as kept
         done.results.append(result)
-        on_result(result, done)
+        told.result(result, done)
     if not done.results:
         raise EmptySweepError(" ".join(dict.fromkeys(done.empty)))
     if done.empty:
         write([])  # nothing is pending any more
-    return done
 
 
 def _load(model: Any, study: Study) -> Any:
     if isinstance(model, (str, os.PathLike)):
         return load_model(model, device=study.device, dtype=study.dtype)
     return model
-
-
-def _name(model: Any) -> str:
-    return str(model) if isinstance(model, (str, os.PathLike)) else type(model).__name__
 
 
 def _study(cls: type[Study], values: Mapping[str, Any], file: str, folder: Path) -> Study:

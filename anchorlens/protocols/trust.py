@@ -6,7 +6,7 @@ that sums are taken in another order. The largest difference of a ΔP is the noi
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +56,11 @@ class Trust:
     gaps: list[float] = field(default_factory=list)
     cells: int = 0
     failed: list[str] = field(default_factory=list)
+
+    def known(self, gaps: Sequence[float], cells: int) -> None:
+        """What was found in the first batch, by a process that is gone."""
+        self.gaps += gaps
+        self.cells += cells
 
     def first(self, samples: pd.DataFrame, *, alone: bool) -> None:
         """Check cells of the first batch: half of them, or all where it is the only one.

@@ -38,7 +38,12 @@ class Saved(Protocol):
 
 
 def save_run(
-    results: "Saved | Sequence[Saved]", path: "str | os.PathLike[str]", *, overwrite: bool = False, pending: Sequence[str] = ()
+    results: "Saved | Sequence[Saved]",
+    path: "str | os.PathLike[str]",
+    *,
+    overwrite: bool = False,
+    pending: Sequence[str] = (),
+    study: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
     """Write sweeps as one run directory: run.json, examples, samples, curves and effects as parquet, figure.html.
 
@@ -49,6 +54,7 @@ def save_run(
         path: The directory; its parents are made.
         overwrite: Replace a run that is there.
         pending: Sweeps that are still to come and will be added, for the record.
+        study: What is measured altogether, for the record: whether it is the same decides whether it may go on.
 
     Returns:
         The directory.
@@ -92,7 +98,7 @@ def save_run(
             warn(f"No figure.html in {target}: {why}")
 
     entries = [{"run_id": s.run_id, **s.record, **({"verdict": s.verdict} if s.verdict else {})} for s in sweeps]
-    return write_run(target, tables, entries, more=more, pending=pending)
+    return write_run(target, tables, entries, more=more, pending=pending, study=study)
 
 
 __all__ = ["save_run"]

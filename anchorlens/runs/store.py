@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import psutil
 import pyarrow as pa
 
 from anchorlens.errors import RunError
@@ -34,6 +35,7 @@ def check_target(path: "str | os.PathLike[str]", *, overwrite: bool = False) -> 
     if not isinstance(path, str | os.PathLike) or not str(path):
         raise RunError(f"A run is written to a directory: give its path, got {path!r}.")
     target = Path(path)
+    _brought_back(target)
     if target.name in ("", "..") or (target.exists() and target.resolve() in (Path.cwd(), *Path.cwd().parents)):
         raise RunError(f"{target} is the folder you stand in, or above it. Choose another path.")
     if target.exists():
@@ -47,6 +49,17 @@ def check_target(path: "str | os.PathLike[str]", *, overwrite: bool = False) -> 
     if not parent.is_dir() or not _writable(parent):
         raise RunError(f"{parent} cannot be written. Choose another path.")
     return target
+
+
+def _brought_back(target: Path) -> None:
+    """A process that was killed between the two renames of :func:`write_run` left the run that was there beside its place."""
+    if target.exists() or not target.parent.is_dir():
+        return
+    for old in target.parent.glob(f".{target.name}.*.old"):
+        pid = old.name.removesuffix(".old").rpartition(".")[2]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            old.rename(target)
+            return
 
 
 def _writable(folder: Path) -> bool:
@@ -67,6 +80,7 @@ def write_run(
     *,
     more: Callable[[Path], None],
     pending: Sequence[str] = (),
+    study: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
     """Write a run directory in place of what is there.
 
@@ -76,6 +90,7 @@ def write_run(
         sweeps: Entries of ``run.json``.
         more: Writes further files (a figure, probes) into the directory that it is given.
         pending: What is still to be measured and will be added, for ``run.json``.
+        study: What is measured altogether, for ``run.json``.
 
     Returns:
         The directory.
@@ -93,6 +108,7 @@ def write_run(
             "schema_version": SCHEMA_VERSION,
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "pending": list(pending),
+            "study": list(study),
             "sweeps": list(sweeps),
         }
         (work / "run.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf8")
@@ -145,6 +161,13 @@ def read_record(path: "str | os.PathLike[str]") -> dict[str, Any]:
     return record
 
 
+def study_of(path: Path) -> list[Any] | None:
+    """What a run directory was to hold altogether; None where there is none, or where nothing says it."""
+    if not (path / "run.json").is_file():
+        return None
+    return read_record(path).get("study") or None
+
+
 def read_table(path: "str | os.PathLike[str]", name: str) -> pd.DataFrame:
     """One table of a run directory, with the columns of this version.
 
@@ -169,4 +192,4 @@ def load_curves(path: "str | os.PathLike[str]") -> pd.DataFrame:
     return read_table(path, "curves")
 
 
-__all__ = ["check_target", "load_curves", "read_record", "read_table", "write_run"]
+__all__ = ["check_target", "load_curves", "read_record", "read_table", "study_of", "write_run"]

@@ -123,10 +123,10 @@ def some_positions(rng: random.Random, low: int, length: int, n: int) -> tuple[i
     return tuple(rng.sample(range(low, length), min(n, length - low)))
 
 
-def a_reader(rng: random.Random, adapter: Adapter, rows: list[Tokens]) -> tuple[str, Reader]:
+def a_reader(rng: random.Random, adapter: Adapter, rows: list[Tokens], low: int = 0) -> tuple[str, Reader]:
     """P of the model's own best tokens at some positions, a choice, or a probe of a layer."""
     kind = rng.choice(("answer", "answer", "choice", "state"))
-    reads = [sorted(some_positions(rng, 0, len(row), rng.choice((1, 1, 2, 3)))) for row in rows]
+    reads = [sorted(some_positions(rng, low, len(row), rng.choice((1, 1, 2, 3)))) for row in rows]
     last = torch.tensor([where[-1] for where in reads])
     if kind == "choice":
         return f"choice at {last.tolist()}", ChoiceReader(last, (1, 2), (3,))
@@ -145,9 +145,17 @@ def a_reader(rng: random.Random, adapter: Adapter, rows: list[Tokens]) -> tuple[
 
 
 def swap_batch(
-    rng: random.Random, adapter: Adapter, *, begin: Tokens, n: int, most: int = 3, longest: int = 20, again: float = 0.3
+    rng: random.Random,
+    adapter: Adapter,
+    *,
+    begin: Tokens,
+    n: int,
+    most: int = 3,
+    longest: int = 20,
+    again: float = 0.3,
+    behind: bool = False,
 ) -> tuple[str, SwapBatch]:
-    """Spans anywhere: at position 0, on the read and behind it, of any length, none at all."""
+    """Spans anywhere: at position 0, on the read and behind it, of any length, none at all; reads too, or behind the beginning."""
     rows, donors = rows_and_donors(rng, adapter, n, begin, longest, again)
     low = len(begin) if rng.random() < 0.5 else 0
     swaps, told = [], []
@@ -168,7 +176,7 @@ def swap_batch(
             streams = torch.randn(shape, generator=generator).to(adapter.shape.dtype)
             swaps.append(AnchorSwap(f"span{k}", "none", where, streams=streams))
             told.append(f"{at} given")
-    read, reader = a_reader(rng, adapter, rows)
+    read, reader = a_reader(rng, adapter, rows, len(begin) if behind else 0)
     lengths = f"{[len(row) for row in rows]} behind {len(begin)}, donors {[len(row) for row in donors]}"
     return f"rows {lengths}; put {'; '.join(told)}; read {read}", SwapBatch(
         pad_rows(rows), reader, tuple(swaps), pad_rows(donors)
@@ -272,13 +280,13 @@ def together(rng: random.Random, adapter: Adapter) -> Outcome:
 
 def cells(rng: random.Random, adapter: Adapter) -> Outcome:
     """The oracle's one cell a row, each at a layer of its own: what it gives for all rows at all these layers."""
-    begin, n = tokens(rng, adapter, rng.choice((0, 5))), rng.choice((2, 1, 3, 4, 6))
-    told, batch = swap_batch(rng, adapter, begin=begin, n=n, most=1, again=0.7)
+    begin, n = tokens(rng, adapter, rng.choice((0, 5, 30))), rng.choice((2, 1, 3, 4, 6))
+    told, batch = swap_batch(rng, adapter, begin=begin, n=n, most=1, again=0.7, behind=rng.random() < 0.7)
     layers = [rng.randrange(adapter.n_layers) for _ in range(n)]
     site, window = rng.choice(adapter.sites), rng.choice((1, 1, 2, 3, 7))
     every = sorted(set(layers))
     clean, (changed,) = Oracle(adapter).run_swaps(batch, site=site, layers=every, window=window)
-    before, after = Oracle(adapter).run_cells(batch, site=site, layers=layers, window=window)
+    before, after = Oracle(adapter, worth_a_pass=rng.choice((2, 64))).run_cells(batch, site=site, layers=layers, window=window)
     at = [every.index(layer) for layer in layers]
     wanted = Metrics(*(getattr(changed, name)[at, range(n)] for name in ("p", "log_p", "logit_diff")))
     off = max(metrics_off(a, b, adapter.shape.dtype) for a, b in ((before, clean), (after, wanted)))

@@ -104,3 +104,29 @@ def test_the_last_layer_asks_only_for_what_is_read(site, monkeypatch):
     runs = 2 * OWN + 2
     before = runs + joined if site == "resid_pre" else runs
     assert asked == [runs, before, 2 + 2 if site == "resid_pre" else runs + joined]
+
+
+def test_after_begin_the_same_batches_give_the_same_bits_whatever_came_before():
+    adapter = adapter_of("llama")
+    shots = tuple(range(1, 41))
+    first, second = batch([*shots, 61, 62], 3), batch(list(shots), 2)
+
+    def bits(cone, one):
+        before, (after, *_) = cone.run_swaps(one, site="resid_pre", layers=(0, 1, 2), window=1)
+        return torch.cat([before.log_p.reshape(-1), after.log_p.reshape(-1)])
+
+    fresh = Cone(adapter)
+    fresh.begin(shots)
+    wanted = bits(fresh, second)
+    cone = Cone(adapter)
+    cone.begin(shots)
+    bits(cone, first)
+    kept = cone._shared
+    assert kept is not None
+    assert kept.ids == shots
+    cone.begin(shots)
+    assert cone._shared is kept  # not computed again
+    assert torch.equal(bits(cone, second), wanted)
+    cone.begin()
+    assert cone._prefix is None
+    assert torch.allclose(bits(cone, second), wanted, atol=1e-5)

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 import anchorlens as al
+from anchorlens.protocols import keeping
 from anchorlens.protocols import study as module
 from anchorlens.runs import store
 from tests.questions.make import capitals
@@ -49,7 +50,7 @@ def test_what_turns_out_to_be_the_same_sweep_is_kept_once(tiny, tmp_path):
 
 
 def test_a_failing_write_counts_nothing_as_kept(tiny, tmp_path, monkeypatch):
-    real, calls = module.save_run, []
+    real, calls = keeping.save_run, []
 
     def full(*args, **kwargs):
         calls.append(args)
@@ -57,13 +58,17 @@ def test_a_failing_write_counts_nothing_as_kept(tiny, tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(module, "save_run", full)
+    monkeypatch.setattr(keeping, "save_run", full)
     outcome = module.Outcome(0, None)
     study = al.Study(str(tiny("llama")), [capitals(4)], [small(), small(seed=1)], device="cpu")
     with pytest.raises(OSError, match="No space left"):
         al.run_study(study, tmp_path / "a", outcome=outcome)
-    assert outcome.kept == f"1 of 2 sweeps is finished and kept in {tmp_path / 'a'}."
+    assert outcome.kept == (
+        f"1 of 2 sweeps is finished and kept in {tmp_path / 'a'}. Of the next one what was measured is kept in "
+        f"{tmp_path / 'a.parts'} (1 shard): continue with resume=True."
+    )
     assert len(al.load_run(tmp_path / "a")) == 1
+    assert len(al.run_study(study, tmp_path / "a", resume=True).results) == 2
 
 
 def test_a_stop_between_the_two_renames_brings_the_old_run_back(tiny_model, tmp_path, monkeypatch):

@@ -15,8 +15,8 @@ from anchorlens.protocols.answer_only.findings import contrasts, summary, words
 from anchorlens.protocols.answer_only.inputs import OTHER, PreparedAnswerOnly, changed_inputs, read_of, without_question
 from anchorlens.protocols.answer_only.measuring import RowUnit, measured_rows, plan_answer_only
 from anchorlens.protocols.answer_only.spec import AnswerOnly
-from anchorlens.protocols.driver import short_way
 from anchorlens.protocols.plug import Bench, OnWork, Plan
+from anchorlens.protocols.sweeps import short_way
 from anchorlens.protocols.truth_probing import TruthPlan, TruthProtocol, fitted_probes, labelled_rows, probe_record
 from anchorlens.questions.tokenised import check_not_empty
 from anchorlens.results.pathways import PathwayResult, pathway_samples

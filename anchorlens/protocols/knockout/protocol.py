@@ -13,12 +13,12 @@ from anchorlens.engine.engine import Engine
 from anchorlens.engine.knockout import check_heads
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
-from anchorlens.protocols.driver import short_way
 from anchorlens.protocols.knockout.batching import plan_knockout
 from anchorlens.protocols.knockout.cut_tokens import RANDOM, named_positions, row_cuts
 from anchorlens.protocols.knockout.measuring import PreparedKnockout, RowUnit, measured_rows
 from anchorlens.protocols.knockout.spec import Knockout
 from anchorlens.protocols.plug import Bench, OnWork, Plan
+from anchorlens.protocols.sweeps import short_way
 from anchorlens.protocols.truth_probing import TruthPlan, TruthProtocol, fitted_probes, labelled_rows, probe_record
 from anchorlens.questions.example import Dropped
 from anchorlens.questions.tokenised import drop

@@ -13,7 +13,6 @@ import pandas as pd
 
 from anchorlens.engine.engine import Engine
 from anchorlens.errors import EmptySweepError
-from anchorlens.protocols.driver import short_way
 from anchorlens.protocols.knockout.cut_tokens import RANDOM
 from anchorlens.protocols.patch_tokens.batching import PatchPlan, plan_patches
 from anchorlens.protocols.patch_tokens.contrasts import patch_contrasts, patch_summary
@@ -22,6 +21,7 @@ from anchorlens.protocols.patch_tokens.patching import Patcher
 from anchorlens.protocols.patch_tokens.spec import PatchTokens
 from anchorlens.protocols.patch_tokens.wording import patch_words
 from anchorlens.protocols.plug import Bench, OnWork, Plan
+from anchorlens.protocols.sweeps import short_way
 from anchorlens.protocols.truth_probing import TruthProtocol, fitted_probes, labelled_rows, probe_record
 from anchorlens.questions.example import Dropped
 from anchorlens.questions.tokenised import drop, make_rows

@@ -17,13 +17,13 @@ from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.reference import Oracle
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
-from anchorlens.protocols.driver import short_way
 from anchorlens.protocols.plug import Bench, OnWork, Plan, SweepProtocol
 from anchorlens.protocols.swap.batching import Batch, plan_swaps
 from anchorlens.protocols.swap.findings import swap_contrasts, swap_words
 from anchorlens.protocols.swap.pairing import NULL, Pair, build_batch
 from anchorlens.protocols.swap.preparing import PreparedSwap, prepared_swap, reached, swap_inputs, trivial
 from anchorlens.protocols.swap.spec import Swap
+from anchorlens.protocols.sweeps import short_way
 from anchorlens.results.curves import curves_frame, summary_of
 from anchorlens.results.sweep import SweepResult
 from anchorlens.results.tables import delta_of, samples_frame
