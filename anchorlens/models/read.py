@@ -65,11 +65,11 @@ class Read:
         totals = [part.new_full((len(part),), -torch.inf, dtype=_wide(part)) for part in parts]
         for start in range(0, unembed.W_U.shape[1], columns):
             some = slice(start, start + columns)
-            weight, bias = unembed.W_U[:, some].to(x.dtype), unembed.b_U[some]
+            # Padding may have a bias of minus infinity, and a slice of padding alone no largest logit.
+            weight, bias = unembed.W_U[:, some].to(x.dtype), unembed.b_U[some].clamp(min=torch.finfo(unembed.b_U.dtype).min)
             for i, part in enumerate(parts):
                 logits = self._capped(_unembedded(part, weight, bias))
                 top, at = logits.max(-1)
-                top = top.clamp(min=torch.finfo(top.dtype).min)  # a slice of padding alone may be minus infinity throughout
                 others = (logits - top[:, None]).exp_().sum(-1) - 1.0
                 exact = self._of_tokens(part, start + at[:, None])[:, 0]
                 whole = top + torch.log(others.clamp(min=0.0) + (exact - top).exp())
