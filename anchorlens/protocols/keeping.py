@@ -21,11 +21,12 @@ from anchorlens.truth.probes import LayerProbes
 
 
 def identity(model: Any, data: QAData, spec: Specification) -> dict[str, Any]:
-    """What is known of a sweep before its model is loaded, as JSON has it."""
+    """What is known of a sweep before its model is loaded, as JSON has it; of a local model its folder's name."""
     code = spec.own_code()
+    name = model_name(model)
     return as_json(
         {
-            "protocol": spec.NAME, "model": model_name(model), "data": data_record(data),
+            "protocol": spec.NAME, "model": Path(name).name if Path(name).exists() else name, "data": data_record(data),
             "config": {**spec.identity(), **({"own_code": code} if code else {})},
         }
     )  # fmt: skip
