@@ -320,7 +320,9 @@ def _beginning(adapter: Adapter, tokens: TokenBatch, most: int, worth: int) -> t
         )
         for entry in cache.entries
     ]
-    return shared, TransformerLensKeyValueCache(entries, torch.ones_like(ids).expand(len(rows), -1))
+    every = TransformerLensKeyValueCache(entries, torch.ones_like(ids).expand(len(rows), -1))
+    every.freeze()  # the rows' own keys and values are needed in their layer alone; nothing of the beginning is copied for a row
+    return shared, every
 
 
 def _together(batches: Sequence[TokenBatch]) -> TokenBatch:
