@@ -73,6 +73,10 @@ def opened(target: Path, sweeps: Sequence[Mapping[str, Any]], *, resume: bool, f
             else was being measured.
     """
     folder = parts_of(target)
+    if folder.exists() and not _is_ours(folder):
+        raise RunError(
+            f"{folder} is there and holds no parts of a run; a run of {target} needs that place. Choose another path."
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as why:
@@ -91,9 +95,9 @@ def opened(target: Path, sweeps: Sequence[Mapping[str, Any]], *, resume: bool, f
         _compared(journal, target, resume=resume, force_new=force_new)
         yield journal
     finally:
-        lock.release()
         if not shards_in(folder):  # nothing was measured, or all is done
             shutil.rmtree(folder, ignore_errors=True)
+        lock.release()
 
 
 def _compared(journal: Journal, target: Path, *, resume: bool, force_new: bool) -> None:
@@ -120,9 +124,14 @@ def _compared(journal: Journal, target: Path, *, resume: bool, force_new: bool) 
     refuse(differences({"sweeps": was["sweeps"]}, {"sweeps": journal.sweeps}), journal.folder)
 
 
+def _is_ours(folder: Path) -> bool:
+    """Whether nothing is lost where it is removed, but what a run left there."""
+    return folder.is_dir() and ((folder / "run.json").is_file() or all(one.name == "lock" for one in folder.iterdir()))
+
+
 def shards_in(folder: Path, first: int = 0) -> int:
     """How many shards ``OUT.parts`` holds, from a sweep on."""
-    return sum(1 for shard in folder.glob("*/*.parquet") if int(shard.parent.name) >= first)
+    return sum(1 for shard in folder.glob("[0-9][0-9][0-9]/*.parquet") if int(shard.parent.name) >= first)
 
 
 class SweepJournal:

@@ -171,6 +171,20 @@ def test_a_damaged_shard_is_told_put_aside_and_measured_again(tiny_model, tmp_pa
     assert hashes(out) == hashes(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_what_is_not_ours_is_never_removed(what, tiny_model, tmp_path):
+    own = tmp_path / "out.parts"
+    if what == "folder":
+        (own / "notes").mkdir(parents=True)
+        (own / "notes" / "my.parquet").write_text("mine")
+    else:
+        own.write_text("mine")
+    for more in ({}, {"resume": True}, {"force_new": True}):
+        with pytest.raises(RunError, match=r"out\.parts is there and holds no parts of a run"):
+            SWEEPS["swap"](tiny_model("llama"), out=tmp_path / "out", **more)
+    assert (own / "notes" / "my.parquet" if what == "folder" else own).read_text() == "mine"
+
+
 def test_two_processes_on_one_run(tiny_model, tmp_path):
     out, model = tmp_path / "out", tiny_model("llama")
 
