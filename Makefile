@@ -52,8 +52,8 @@ bench: $(RUN)  ## sweeps beside TransformerLens and other libraries, their bound
 	@$(PY) benchmarks/compare.py --markdown docs/benchmarks.md
 	@$(PY) benchmarks/bound.py --markdown docs/benchmarks.md
 	@$(PY) benchmarks/cost.py --prompts qa 'fewshot(5)' --rows 14 --rounds 2 --donors 1 --label 'one donor' --markdown docs/benchmarks.md
-	@$(PY) benchmarks/scaling.py --questions 1 4 16
-	@$(PY) benchmarks/equality.py --questions 4
+	@$(PY) benchmarks/scaling.py --questions 1 8 --rounds 2
+	@$(PY) benchmarks/equality.py --questions 2
 	@$(PY) benchmarks/generation.py
 	@$(PY) benchmarks/knockout.py --limit 100
 

@@ -88,10 +88,11 @@ def _measured(cases: Sequence[Case], jobs: dict[str, Path], args: argparse.Names
     try:
         for case in cases:
             measured = {engine: Measured(failed=failures.get(engine, "")) for engine in takes_part[case]}
-            for i in range(args.rounds):
-                _round(workers, measured, jobs[case.name], f"{case.name}, round {i + 1}/{args.rounds}")
+            rounds = min(args.rounds, case.rounds)
+            for i in range(rounds):
+                _round(workers, measured, jobs[case.name], f"{case.name}, round {i + 1}/{rounds}")
             lines += lines_of(case, json.loads(jobs[case.name].read_text()), measured, reference)
-            run = _record(args, workers, notes, NAMES[reference])
+            run = _record(cases, args, workers, notes, NAMES[reference])
             _write(args.out, json.dumps(record(lines, run), indent=1, ensure_ascii=False) + "\n")
             if args.markdown is not None:
                 write_section(args.markdown, args.title, markdown(lines, run))
@@ -137,7 +138,9 @@ def _round(workers: dict[str, Worker], measured: dict[str, Measured], job: Path,
         _say(f"{label}: {engine} {m.answers[-1]['cpu_seconds']:.2f} CPU s, {m.answers[-1]['seconds']:.2f} s")
 
 
-def _record(args: argparse.Namespace, workers: dict[str, Worker], notes: dict[str, str], reference: str) -> dict[str, Any]:
+def _record(
+    cases: Sequence[Case], args: argparse.Namespace, workers: dict[str, Worker], notes: dict[str, str], reference: str
+) -> dict[str, Any]:
     """What was run, where and with what."""
     versions = {k: v for worker in workers.values() for k, v in worker.versions.items()}
     return {
@@ -149,6 +152,7 @@ def _record(args: argparse.Namespace, workers: dict[str, Worker], notes: dict[st
         "environments": notes,
         "reference": reference,
         "rounds": args.rounds,
+        "fewer": {case.name: case.rounds for case in cases if case.rounds < args.rounds},
     }
 
 

@@ -23,6 +23,7 @@ class Case:
         questions: How many are measured.
         donors: ``n_donors``; every other argument is left at its default.
         everyone: Whether the engines that are only there for completeness take part, too.
+        rounds: How often it is measured at most; one that takes ten minutes a round is measured less.
     """
 
     prompt: str
@@ -30,6 +31,7 @@ class Case:
     questions: int
     donors: int = 1
     everyone: bool = False
+    rounds: int = 3
 
     @property
     def name(self) -> str:
@@ -48,7 +50,7 @@ CASES = (
     Case("qa", "answer_site", 16),
     Case("qa", "both", 2, donors=4),
     Case("fewshot(5)", "both", 1),
-    Case("fewshot(5)", "both", 8),
+    Case("fewshot(5)", "both", 16, rounds=2),
 )
 QUICK = (Case("qa", "question", 4), Case("fewshot(2)", "answer_site", 1))
 

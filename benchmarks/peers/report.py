@@ -219,13 +219,17 @@ def legend(run: dict[str, Any]) -> list[str]:
         "pass for every cell, too, nnsight one for all anchors and nulls of a layer; all of them pass all rows at once and "
         "unembed one position. Clean runs of bases and donors are in everybody's time; loading the model, reading the file "
         "and a first sweep of one layer, which warms up, are in nobody's.",
-        f"CPU s: seconds of all threads of the worker's process, median of {run['rounds']} rounds, with the smallest and "
-        "largest; wall s: the same by the clock, which other work on the machine moves more. × sweep, and in the table of "
+        f"CPU s: seconds of all threads of the worker's process, median of {run['rounds']} rounds{_fewer(run)}, with the smallest "
+        "and largest; wall s: the same by the clock, which other work on the machine moves more. × sweep, and in the table of "
         "all cases (sweep s: CPU seconds of swap_sweep) alone ×, careful ×, batch × and generic ×: median over the rounds "
         "of its CPU seconds divided by those of swap_sweep in the same round. MiB: highest resident anonymous memory above "
         "its value before the sweep; all MiB: above its value before the model was loaded. ΔP off: the largest difference "
         f"of a ΔP to that of {run['reference']}, in percentage points.",
     ]
+
+
+def _fewer(run: dict[str, Any]) -> str:
+    return "".join(f" ({rounds} of {case})" for case, rounds in run["fewer"].items())
 
 
 def remarks(lines: Sequence[Line], run: dict[str, Any]) -> list[str]:
