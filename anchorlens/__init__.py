@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from anchorlens.protocols.study import DataRequest, Study, run_study
     from anchorlens.protocols.swap.protocol import swap_sweep
     from anchorlens.protocols.swap.spec import Swap
+    from anchorlens.protocols.verifying import Verification, verify_run
     from anchorlens.questions.datasets import QAData, known_datasets, load_qa
     from anchorlens.questions.example import Example, Span
     from anchorlens.questions.prompts import PromptText
@@ -43,6 +44,7 @@ _HOME = {
     "Study": "protocols.study",
     "SweepResult": "results.sweep",
     "TruthProbe": "truth.probes",
+    "Verification": "protocols.verifying",
     "card_of": "models.card",
     "known_datasets": "questions.datasets",
     "known_models": "models.names",
@@ -54,6 +56,7 @@ _HOME = {
     "run_study": "protocols.study",
     "save_html": "figures.page",
     "save_run": "results.saving",
+    "verify_run": "protocols.verifying",
 }
 
 # Every protocol gives its sweep and its specification.
@@ -84,6 +87,7 @@ __all__ = [
     "Swap",
     "SweepResult",
     "TruthProbe",
+    "Verification",
     "__version__",
     "card_of",
     "knockout_sweep",
@@ -99,6 +103,7 @@ __all__ = [
     "save_html",
     "save_run",
     "swap_sweep",
+    "verify_run",
 ]
 
 

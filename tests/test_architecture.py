@@ -25,8 +25,8 @@ ORDER = (
 """Each imports what stands before it. The face is ``anchorlens/__init__.py``: what users import, and the command line alone."""
 
 SHARED = (
-    "arguments", "costing", "memory", "specification", "truth_arguments", "plug", "trust", "truth_probing", "driver",
-    "keeping", "sweeps", "<protocol>", "registry", "loading", "study",
+    "arguments", "costing", "memory", "specification", "truth_arguments", "written", "plug", "trust", "truth_probing", "driver",
+    "keeping", "sweeps", "<protocol>", "registry", "loading", "verifying", "study",
 )  # fmt: skip
 """The same inside the room of protocols; ``<protocol>`` are the folders, of which some use another's parts."""
 

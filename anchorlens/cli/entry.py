@@ -19,6 +19,7 @@ from anchorlens.errors import AnchorlensError, did_you_mean
 _OTHERS = {
     "run": "Measure a study: several models, data sets and protocols",
     "status": "How far a run is, whoever measures it",
+    "verify": "Check a run's bytes, and measure some of its cells again",
     "figure": "Draw the curves of one or more runs",
     "models": "List models that load by name",
     "datasets": "List question sets, and the schema of your own",
@@ -48,6 +49,10 @@ class _Commands(click.Group):
             from anchorlens.cli.status_command import status_command
 
             return status_command
+        if cmd_name == "verify":
+            from anchorlens.cli.verify_command import verify_command
+
+            return verify_command
         if cmd_name == "figure":
             from anchorlens.cli.figure_command import figure_command
 

@@ -21,6 +21,7 @@ from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.protocols.costing import SweepPlan
 from anchorlens.protocols.memory import Memory, Unit
 from anchorlens.protocols.specification import Specification
+from anchorlens.protocols.written import Written
 from anchorlens.questions.datasets import QAData
 from anchorlens.questions.example import Dropped, Example
 from anchorlens.questions.tokens import RowTokenizer
@@ -184,6 +185,14 @@ class SweepProtocol(ABC, Generic[SpecT, ReadyT]):
         """These rows of the samples, and whatever comes with them, measured by the oracle."""
         fewer, unit = self.cells(ready, samples)
         return self.measure(oracle, fewer, spec, unit, untold)
+
+    @abstractmethod
+    def restored(self, adapter: Adapter, spec: SpecT, written: Written) -> ReadyT:
+        """The preparation of a sweep that was read from its files, as far as :meth:`measured_again` needs it.
+
+        Raises:
+            RunError: The files do not hold what is needed.
+        """
 
     # -- record ---------------------------------------------------------------------------------------------------------------
     @abstractmethod

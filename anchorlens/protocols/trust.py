@@ -17,6 +17,7 @@ from anchorlens.engine.cost import rows_bytes
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import Oracle
 from anchorlens.errors import CheckError
+from anchorlens.models.adapter import Adapter
 from anchorlens.notices import warn
 from anchorlens.protocols.costing import CHECK_ROWS
 from anchorlens.protocols.plug import SweepProtocol
@@ -90,24 +91,14 @@ class Trust:
         if cells.empty:
             return
         self.cells += len(cells)
-        allowed = _ALLOWED.get(self.engine.adapter.shape.dtype, _ALLOWED[torch.float32])
-        oracle, size = Oracle(self.engine.adapter), self._at_once(len(cells))
-        records: list[dict[Any, Any]] = cells.to_dict("records")
-        for start in range(0, len(records), size):
-            again = self.protocol.measured_again(oracle, self.ready, self.spec, records[start : start + size])
-            both = samples.merge(again[again["quantity"] == P].drop_duplicates(CELL), on=CELL, suffixes=("", "_again"))
-            for cell in both.to_dict("records"):
-                gap = abs(cell["delta_p"] - cell["delta_p_again"])
-                self.gaps.append(gap)
-                if self.engine.name != oracle.name and not gap <= allowed:  # NaN too
-                    self.failed.append(f"{gap:.2g} points (allowed: {allowed:.2g}) at {_place(cell)}")
-
-    def _at_once(self, cells: int) -> int:
-        """Cells that are measured again in one pass: no more than the sweep's own passes take."""
-        shape, width = self.engine.adapter.shape, self.protocol.longest(self.ready)
-        while cells > 1 and rows_bytes(shape, CHECK_ROWS * cells, width) > self.budget:
-            cells //= 2
-        return cells
+        adapter = self.engine.adapter
+        allowed, oracle = allowed_gap(adapter), Oracle(adapter)
+        both = measured_twice(self.protocol, self.ready, self.spec, oracle, samples, cells, self.budget)
+        for cell in both.to_dict("records"):
+            gap = abs(cell["delta_p"] - cell["delta_p_again"])
+            self.gaps.append(gap)
+            if self.engine.name != oracle.name and not gap <= allowed:  # NaN too
+                self.failed.append(f"{gap:.2g} points (allowed: {allowed:.2g}) at {place_of(cell)}")
 
     def record(self) -> dict[str, dict[str, object]]:
         """``checks`` and ``noise`` for ``run.json``; the floor is None where nothing was measured again."""
@@ -119,6 +110,41 @@ class Trust:
             },
             "noise": {"floor": largest, "cells": len(self.gaps)},
         }  # fmt: skip
+
+
+def allowed_gap(adapter: Adapter) -> float:
+    """How far two right measurements of a cell may lie apart, in points."""
+    return _ALLOWED.get(adapter.shape.dtype, _ALLOWED[torch.float32])
+
+
+def measured_twice(
+    protocol: SweepProtocol[Any, Any], ready: Any, spec: Specification, oracle: Oracle, samples: pd.DataFrame,
+    cells: pd.DataFrame, budget: int,
+) -> pd.DataFrame:  # fmt: skip
+    """Cells measured again by the oracle, and whatever is measured with them.
+
+    Args:
+        protocol: What was measured.
+        ready: Its preparation.
+        spec: Its specification.
+        oracle: What measures again.
+        samples: Rows of ``samples.parquet``.
+        cells: Some of them.
+        budget: Bytes that a pass may take; one cell at a time may take more.
+
+    Returns:
+        Rows of ``samples``, with ``value_before_again``, ``value_after_again`` and ``delta_p_again`` beside them.
+    """
+    size, width = max(1, len(cells)), protocol.longest(ready)
+    while size > 1 and rows_bytes(oracle.adapter.shape, CHECK_ROWS * size, width) > budget:
+        size //= 2
+    records: list[dict[Any, Any]] = cells.to_dict("records")
+    frames: list[pd.DataFrame] = []
+    for start in range(0, len(records), size):
+        again = protocol.measured_again(oracle, ready, spec, records[start : start + size])
+        own = again[again["quantity"] == P].drop_duplicates(CELL)[[*CELL, "value_before", "value_after", "delta_p"]]
+        frames.append(samples.merge(own, on=CELL, suffixes=("", "_again")))
+    return pd.concat(frames, ignore_index=True)
 
 
 def _drawn(cells: pd.DataFrame, k: int, seed: str) -> pd.DataFrame:
@@ -135,9 +161,10 @@ def _drawn(cells: pd.DataFrame, k: int, seed: str) -> pd.DataFrame:
     return cells.iloc[sorted(pool)]
 
 
-def _place(cell: Mapping[Any, Any]) -> str:
+def place_of(cell: Mapping[Any, Any]) -> str:
+    """What a message calls a cell."""
     said = {"example": cell["example_id"], "donor": cell["donor_id"], "anchor": cell["anchor"], "layer": cell["layer"]}
     return ", ".join(f"{name} {value}" for name, value in said.items() if value != "")
 
 
-__all__ = ["Trust"]
+__all__ = ["Trust", "allowed_gap", "measured_twice", "place_of"]

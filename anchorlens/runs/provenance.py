@@ -6,7 +6,9 @@ import platform
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import torch
 
@@ -27,6 +29,15 @@ def versions() -> dict[str, str]:
     return found
 
 
+@cache
+def code_sha256() -> str:
+    """A hash of this package's own code: two versions of one number may differ."""
+    digest, home = hashlib.sha256(), Path(__file__).parents[1]
+    for file in sorted(home.rglob("*.py")):
+        digest.update(f"{file.relative_to(home).as_posix()} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
 def environment(device: torch.device) -> dict[str, object]:
     """What the numbers were computed with."""
     record: dict[str, object] = {
@@ -35,6 +46,7 @@ def environment(device: torch.device) -> dict[str, object]:
         "device": str(device),
         "threads": torch.get_num_threads(),
         "versions": versions(),
+        "code_sha256": code_sha256(),
         "command": " ".join([sys.argv[0].rsplit("/", 1)[-1], *sys.argv[1:]]),
     }
     if device.type == "cuda":

@@ -17,6 +17,7 @@ import psutil
 import pyarrow as pa
 
 from anchorlens.errors import RunError
+from anchorlens.runs.checksums import write_sums
 from anchorlens.runs.schema import READABLE, SCHEMA_VERSION, of_today
 
 TABLES = ("examples", "samples", "curves")
@@ -112,6 +113,7 @@ def write_run(
             "sweeps": list(sweeps),
         }
         (work / "run.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf8")
+        write_sums(work)
         shutil.rmtree(old, ignore_errors=True)
         if target.exists():
             target.rename(old)

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from anchorlens.engine.engine import Engine
+from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.answer_only.findings import contrasts, summary, words
 from anchorlens.protocols.answer_only.inputs import OTHER, PreparedAnswerOnly, changed_inputs, read_of, without_question
 from anchorlens.protocols.answer_only.measuring import RowUnit, measured_rows, plan_answer_only
@@ -18,6 +19,7 @@ from anchorlens.protocols.answer_only.spec import AnswerOnly
 from anchorlens.protocols.plug import Bench, OnWork, Plan
 from anchorlens.protocols.sweeps import short_way
 from anchorlens.protocols.truth_probing import TruthPlan, TruthProtocol, fitted_probes, labelled_rows, probe_record
+from anchorlens.protocols.written import Written
 from anchorlens.questions.tokenised import check_not_empty
 from anchorlens.results.pathways import PathwayResult, pathway_samples
 
@@ -66,6 +68,14 @@ class AnswerOnlyProtocol(TruthProtocol[AnswerOnly, PreparedAnswerOnly]):
         """Their rows, at all layers and with both inputs."""
         wanted = {cell["example_id"] for cell in samples}
         return ready, RowUnit(tuple(j for j in range(len(ready.test)) if ready.row(j).row_id in wanted))
+
+    def restored(self, adapter: Adapter, spec: AnswerOnly, written: Written) -> PreparedAnswerOnly:  # noqa: ARG002
+        """See :class:`SweepProtocol`."""
+        names = [row.row_id for row in written.of("base")]
+        donors = tuple(written.donor_ids[name][0] for name in names)
+        empty = tuple(written.row("corrupt", f"{name}~") for name in names)
+        other = tuple(written.row("corrupt", f"{name}~{donor}") for name, donor in zip(names, donors, strict=True))
+        return PreparedAnswerOnly(**written.truth(spec.probe_site), empty=empty, other=other, donors=donors)
 
     def keys(self, spec: AnswerOnly) -> dict[str, object]:
         """See :class:`SweepProtocol`. ``mode`` is that of the knockout that decides the pathways."""

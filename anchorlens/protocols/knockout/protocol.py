@@ -9,22 +9,25 @@ from typing import Any
 
 import pandas as pd
 
+from anchorlens.edges import parse_edges
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.knockout import check_heads
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.knockout.batching import plan_knockout
-from anchorlens.protocols.knockout.cut_tokens import RANDOM, named_positions, row_cuts
+from anchorlens.protocols.knockout.cut_tokens import RANDOM, RowCuts, named_positions, row_cuts
 from anchorlens.protocols.knockout.measuring import PreparedKnockout, RowUnit, measured_rows
 from anchorlens.protocols.knockout.spec import Knockout
 from anchorlens.protocols.plug import Bench, OnWork, Plan
 from anchorlens.protocols.sweeps import short_way
 from anchorlens.protocols.truth_probing import TruthPlan, TruthProtocol, fitted_probes, labelled_rows, probe_record
+from anchorlens.protocols.written import Written
 from anchorlens.questions.example import Dropped
 from anchorlens.questions.tokenised import drop
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.results.pathways import PathwayResult, cut_contrasts, pathway_samples, pathway_summary
 from anchorlens.results.verdict import knockout_verdict
+from anchorlens.vocabulary import LATER
 
 
 class KnockoutProtocol(TruthProtocol[Knockout, PreparedKnockout]):
@@ -98,6 +101,19 @@ class KnockoutProtocol(TruthProtocol[Knockout, PreparedKnockout]):
             wanted.setdefault(number[cell["example_id"]], set()).add(cell["control"])
         cuts = tuple(cut.only(wanted[j]) if j in wanted else cut for j, cut in enumerate(ready.cuts))
         return replace(ready, cuts=cuts), RowUnit(tuple(sorted(wanted)), tuple(sorted(layers)))
+
+    def restored(self, adapter: Adapter, spec: Knockout, written: Written) -> PreparedKnockout:  # noqa: ARG002
+        """See :class:`SweepProtocol`."""
+        target = parse_edges(spec.edges)[1]
+        cuts = tuple(
+            RowCuts(
+                {name.removeprefix("cut:"): where for name, where in row.positions.items() if name.startswith("cut:")},
+                None if target == LATER else row.positions[target],
+            )
+            for row in written.of("base")
+        )
+        first, last = written.config["cut_layers"]
+        return PreparedKnockout(**written.truth(spec.probe_site), cuts=cuts, allowed=(first, last))
 
     def keys(self, spec: Knockout) -> dict[str, object]:
         """See :class:`SweepProtocol`."""

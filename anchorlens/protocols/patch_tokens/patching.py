@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anchorlens.protocols.knockout.cut_tokens import RANDOM, named_positions, row_cuts
+from anchorlens.protocols.written import Written
 from anchorlens.questions.donors import DonorLike, DonorPicker
 from anchorlens.questions.example import Dropped, normalise
 from anchorlens.questions.tokenised import drop
@@ -47,6 +48,18 @@ class Patch:
         same = self.inputs.get(MATCHED) is self.inputs["none"]
         kept = tuple(v for v in VARIANTS if v in variants and v in self.inputs)
         return tuple(v for v in kept if not (v == MATCHED and same and "none" in kept))
+
+
+def restored_patch(test: int, row: TokenRow, donor_id: str, written: Written) -> Patch:
+    """The patch of a row and a donor, from the inputs that a run directory holds."""
+    whole = f"{row.row_id}~{donor_id}"
+    inputs = {"none": written.row("corrupt", whole)}
+    if ("corrupt", f"{whole}~{RANDOM}") in written.rows:
+        inputs[RANDOM] = written.row("corrupt", f"{whole}~{RANDOM}")
+        # Where it is the patch itself it was written once.
+        inputs[MATCHED] = written.rows.get(("corrupt", f"{whole}~{MATCHED}"), inputs["none"])
+    replaced = {variant: one.positions["replaced"] for variant, one in inputs.items()}
+    return Patch(test, written.row("donor", donor_id), inputs, replaced)
 
 
 @dataclass(frozen=True)
@@ -181,4 +194,4 @@ def _stands_in(answer: str, question: str) -> bool:
     return f" {answer} " in f" {normalise(question)} "
 
 
-__all__ = ["VARIANTS", "Patch", "Patcher", "Patches"]
+__all__ = ["VARIANTS", "Patch", "Patcher", "Patches", "restored_patch"]

@@ -13,16 +13,18 @@ import pandas as pd
 
 from anchorlens.engine.engine import Engine
 from anchorlens.errors import EmptySweepError
+from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.knockout.cut_tokens import RANDOM
 from anchorlens.protocols.patch_tokens.batching import PatchPlan, plan_patches
 from anchorlens.protocols.patch_tokens.contrasts import patch_contrasts, patch_summary
 from anchorlens.protocols.patch_tokens.measuring import PatchUnit, PreparedPatches, measured_pairs, read_tests
-from anchorlens.protocols.patch_tokens.patching import Patcher
+from anchorlens.protocols.patch_tokens.patching import Patcher, restored_patch
 from anchorlens.protocols.patch_tokens.spec import PatchTokens
 from anchorlens.protocols.patch_tokens.wording import patch_words
 from anchorlens.protocols.plug import Bench, OnWork, Plan
 from anchorlens.protocols.sweeps import short_way
 from anchorlens.protocols.truth_probing import TruthProtocol, fitted_probes, labelled_rows, probe_record
+from anchorlens.protocols.written import Written
 from anchorlens.questions.example import Dropped
 from anchorlens.questions.tokenised import drop, make_rows
 from anchorlens.questions.tokens import TokenRow
@@ -98,6 +100,15 @@ class PatchProtocol(TruthProtocol[PatchTokens, PreparedPatches]):
         ]  # fmt: skip
         variants = dict.fromkeys(str(cell["control"]) for cell in samples)
         return ready, PatchUnit.of(ready.patches, pairs, tuple(variants))
+
+    def restored(self, adapter: Adapter, spec: PatchTokens, written: Written) -> PreparedPatches:  # noqa: ARG002
+        """See :class:`SweepProtocol`; pathways are not in it, for no P hangs on them."""
+        base = written.of("base")
+        patches = tuple(
+            restored_patch(j, row, donor, written) for j, row in enumerate(base) for donor in written.donor_ids[row.row_id]
+        )
+        every = np.ones(len(base), dtype=np.bool_)
+        return PreparedPatches(**written.truth(spec.probe_site), patches=patches, failed={}, q=~every, kept=every)
 
     def keys(self, spec: PatchTokens) -> dict[str, object]:
         """See :class:`SweepProtocol`."""

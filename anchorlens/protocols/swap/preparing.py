@@ -12,7 +12,7 @@ from anchorlens.protocols.plug import Bench, Prepared
 from anchorlens.protocols.swap.pairing import Pair, PairMaker, Pairs, SameLabelPicker, TrueToOthers
 from anchorlens.protocols.swap.reading import Reading, answer_reading, probe_reading, truth_question_reading
 from anchorlens.protocols.swap.spec import Swap
-from anchorlens.protocols.swap.statistic_donors import StreamStatistics
+from anchorlens.protocols.swap.statistic_donors import StreamStatistics, reference_rows
 from anchorlens.questions.donors import DonorPicker
 from anchorlens.questions.example import Dropped, Example
 from anchorlens.questions.tokenised import Rows, check_not_empty, make_rows
@@ -61,7 +61,7 @@ def prepared_swap(bench: Bench, spec: Swap) -> PreparedSwap:
     )  # fmt: skip
     statistics = None
     if spec.donors in STATISTIC_RULES:
-        statistics = StreamStatistics(bench.adapter, pool, spec.site, spec.seed, batch_size=16)
+        statistics = StreamStatistics(bench.adapter, reference_rows(pool, spec.seed), spec.site, spec.seed)
         pairs = maker.with_statistic(rows.rows, spec.donors, statistics)
     else:
         how = (spec.donors, spec.anchors, spec.align, spec.n_donors, spec.seed)
@@ -182,7 +182,7 @@ def _all_truth_rows(bench: Bench, spec: Swap, examples: Sequence[Example]) -> Tr
     )  # fmt: skip
 
 
-def swap_inputs(ready: PreparedSwap, *, mean: bool) -> dict[str, object]:
+def swap_inputs(ready: PreparedSwap) -> dict[str, object]:
     """Base rows, donors and corrupt inputs of a sweep, and the positions of its nulls."""
     donors: dict[str, TokenRow] = {}
     donor_ids: dict[str, list[str]] = {}
@@ -198,7 +198,7 @@ def swap_inputs(ready: PreparedSwap, *, mean: bool) -> dict[str, object]:
             if place.control == "null":
                 nulls.setdefault(pair.target.row_id, {})[f"null:{place.anchor}:{pair.donor_id}"] = list(place.target)
     if ready.statistics is not None:
-        donors = {row.row_id: row for row in ready.statistics.reference} if mean else {}
+        donors = {row.row_id: row for row in ready.statistics.reference}
     base = [row for row in ready.rows if row.row_id in donor_ids]
     fitted = _fitted_rows(ready.reading.truth, ready.reading.rows or ())
     inputs = {"base": base, **fitted, "donor": list(donors.values()), "corrupt": list(corrupt.values())}

@@ -22,8 +22,10 @@ from anchorlens.protocols.swap.batching import Batch, plan_swaps
 from anchorlens.protocols.swap.findings import swap_contrasts, swap_words
 from anchorlens.protocols.swap.pairing import NULL, Pair, build_batch
 from anchorlens.protocols.swap.preparing import PreparedSwap, prepared_swap, reached, swap_inputs, trivial
+from anchorlens.protocols.swap.restoring import restored_swap
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.protocols.sweeps import short_way
+from anchorlens.protocols.written import Written
 from anchorlens.results.curves import curves_frame, summary_of
 from anchorlens.results.sweep import SweepResult
 from anchorlens.results.tables import delta_of, samples_frame
@@ -128,8 +130,14 @@ class SwapProtocol(SweepProtocol[Swap, PreparedSwap]):
         made = self._batch(oracle, ready, spec, unit)
         before, after = oracle.run_cells(made, site=spec.site, layers=unit.layers, window=spec.window)
         events = np.array([ready.reading.event(p.base) for p in unit.pairs], dtype=np.float64)
-        delta = delta_of(spec.kind, before.p.double().numpy(), after.p.double().numpy(), events)
-        return pd.DataFrame([{name: cell[name] for name in CELL} for cell in samples]).assign(delta_p=delta)
+        pair = before.p.double().numpy(), after.p.double().numpy()
+        delta = delta_of(spec.kind, *pair, events)
+        measured = {"value_before": pair[0], "value_after": pair[1], "delta_p": delta}
+        return pd.DataFrame([{name: cell[name] for name in CELL} for cell in samples]).assign(**measured)
+
+    def restored(self, adapter: Adapter, spec: Swap, written: Written) -> PreparedSwap:
+        """See :class:`SweepProtocol`."""
+        return restored_swap(adapter, spec, written)
 
     def _batch(self, engine: Engine, ready: PreparedSwap, spec: Swap, unit: Batch) -> SwapBatch:
         return build_batch(
@@ -181,8 +189,7 @@ class SwapProtocol(SweepProtocol[Swap, PreparedSwap]):
 
     def inputs(self, ready: PreparedSwap) -> dict[str, Any]:
         """See :class:`SweepProtocol`."""
-        # Only the mean of other rows can be made again from their inputs.
-        return swap_inputs(ready, mean=ready.pairs.pairs[0].donor_id == "mean")
+        return swap_inputs(ready)
 
     def text_scores(self, ready: PreparedSwap) -> Mapping[str, float]:
         """See :class:`SweepProtocol`."""

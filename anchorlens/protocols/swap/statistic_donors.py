@@ -32,24 +32,27 @@ class Place(Protocol):
     def source(self) -> tuple[int, ...]: ...
 
 
+def reference_rows(pool: Sequence[TokenRow], seed: int) -> tuple[TokenRow, ...]:
+    """The rows that means and spreads are taken over: at most 64 of the whole file, drawn by seed."""
+    return tuple(random.Random(f"{seed}:reference").sample(list(pool), min(REFERENCE_ROWS, len(pool))))
+
+
 class StreamStatistics:
     """Means and spreads of clean streams over reference rows, each taken where it is first asked for: a rule needs one or none.
 
     Args:
         adapter: The model.
-        pool: Rows of the whole file; at most 64 of them, drawn by seed, are the reference.
+        reference: From :func:`reference_rows`.
         site: Where in the block.
-        seed: Draws reference rows and noise.
+        seed: Draws the noise.
         batch_size: Reference rows that go through the model at once.
-
-    Attributes:
-        reference: The rows that are used.
     """
 
-    def __init__(self, adapter: Adapter, pool: Sequence[TokenRow], site: SiteLike, seed: int, *, batch_size: int) -> None:
-        rng = random.Random(f"{seed}:reference")
-        self.reference = tuple(rng.sample(list(pool), min(REFERENCE_ROWS, len(pool))))
-        self.adapter, self.site, self.seed, self.batch_size = adapter, site, seed, batch_size
+    def __init__(
+        self, adapter: Adapter, reference: Sequence[TokenRow], site: SiteLike, seed: int, *, batch_size: int = 16
+    ) -> None:
+        self.adapter, self.reference, self.site, self.seed = adapter, tuple(reference), site, seed
+        self.batch_size = batch_size
 
     @cached_property
     def mean(self) -> dict[str, Float[Tensor, "layer offset d_model"]]:

@@ -6,7 +6,7 @@ import torch
 import anchorlens as al
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.swap import statistic_donors
-from anchorlens.protocols.swap.statistic_donors import StreamStatistics
+from anchorlens.protocols.swap.statistic_donors import StreamStatistics, reference_rows
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokenised import make_rows
 from anchorlens.questions.tokens import RowTokenizer
@@ -35,7 +35,7 @@ def captures(monkeypatch):
 
 def test_noise_has_the_streams_own_spread_and_three_times_the_embeddings_at_layer_0(tiny_model, pool):
     model = tiny_model("llama")
-    statistics = StreamStatistics(Adapter(model), pool, "resid_pre", 0, batch_size=5)
+    statistics = StreamStatistics(Adapter(model), reference_rows(pool, 0), "resid_pre", 0, batch_size=5)
     streams, embeddings = [], []
     for row in pool:
         ids = torch.tensor([row.ids])
@@ -50,7 +50,7 @@ def test_noise_has_the_streams_own_spread_and_three_times_the_embeddings_at_laye
 def test_the_mean_is_that_of_the_same_role_and_offset(tiny_model, pool):
     """Against every row alone; batches of 5 have other widths than the whole."""
     model = tiny_model("llama")
-    statistics = StreamStatistics(Adapter(model), pool, "mlp_out", 0, batch_size=5)
+    statistics = StreamStatistics(Adapter(model), reference_rows(pool, 0), "mlp_out", 0, batch_size=5)
     alone: dict[tuple[str, int], list[torch.Tensor]] = {}
     for row in pool:
         _, cache = model.run_with_cache(torch.tensor([row.ids]), prepend_bos=False)
@@ -64,7 +64,7 @@ def test_the_mean_is_that_of_the_same_role_and_offset(tiny_model, pool):
 
 
 def test_statistics_are_taken_once_where_they_are_asked_for(tiny_model, pool, captures):
-    statistics = StreamStatistics(Adapter(tiny_model("llama")), pool, "resid_pre", 0, batch_size=5)
+    statistics = StreamStatistics(Adapter(tiny_model("llama")), reference_rows(pool, 0), "resid_pre", 0, batch_size=5)
     assert captures == []
     assert statistics.mean is statistics.mean
     assert captures == [5, 5, 2]
