@@ -11,20 +11,20 @@ _BANDS = ("sim_low", "sim_high")
 
 
 def aged(path: Path, version: int) -> Path:
-    """Turn a run of today into one of version 2 to 4, in place: columns renamed back, what was not there yet taken away."""
+    """Turn a run of today into one of version 2 to 5, in place: columns renamed back, what was not there yet taken away."""
     for name, added in (
         ("samples", (*SETTINGS, *SLOT_TYPES)), ("curves", (*SETTINGS, *_BANDS, "null_short", *TEXT_AUCS)),
-        ("effects", (*SETTINGS, *_BANDS, "anchor")), ("examples", ("pair_text",)),
-    ):  # fmt: skip
+        ("effects", (*SETTINGS, *_BANDS, "anchor")), ("examples", ("pair_text", "tokens")),
+    ) if version < 5 else (("examples", ("tokens",)),):  # fmt: skip
         if (path / f"{name}.parquet").is_file():
             frame = pd.read_parquet(path / f"{name}.parquet").drop(columns=list(added))
             frame.to_parquet(path / f"{name}.parquet", index=False)
     record = json.loads((path / "run.json").read_text())
     record["schema_version"] = version
-    for sweep in record["sweeps"]:
+    for sweep in record["sweeps"] if version < 5 else ():
         sweep.get("probe", {}).pop("pair_text", None)
     (path / "run.json").write_text(json.dumps(record))
-    return path if version == 4 else _before_quantities(path, version)
+    return path if version > 3 else _before_quantities(path, version)
 
 
 def _before_quantities(path: Path, version: int) -> Path:

@@ -239,7 +239,9 @@ def _result(
     }
     same: dict[str, Any] = {**keys, **settings_of(config), **protocol.keys(spec)}
     whole = samples.assign(**same).reindex(columns=list(SAMPLE_COLUMNS)).astype(SLOT_TYPES)
-    examples = examples_frame(run_id, bench.data.name, prompt, dropped=ready.dropped, **protocol.inputs(ready))
+    examples = examples_frame(
+        run_id, bench.data.name, prompt, dropped=ready.dropped, token_text=bench.tokenizer.token_text, **protocol.inputs(ready)
+    )
     examples["pair_text"] = examples["example_id"].map(dict(protocol.text_scores(ready))).astype("float64")
     return protocol.result.make(protocol, whole, examples, record, run_id).with_probes(*protocol.probes(ready))
 

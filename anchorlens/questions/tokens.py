@@ -4,8 +4,9 @@ Spans are characters; a token belongs to a span when their offsets overlap. Posi
 then property), so that slot i of a base row and slot i of a donor row are the same role and offset.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 
 import torch
 from jaxtyping import Bool, Int
@@ -145,6 +146,21 @@ class RowTokenizer:
         spans = {"subject": example.subject, "property": example.property}
         name = row_id or example.example_id
         return self._row(name, example, example.question, spans, answer or Answer.gold(example.answers[0]))
+
+    @cached_property
+    def token_text(self) -> Callable[[int], str]:
+        """Token id -> its text, with the space before it where it has one; characters of several tokens come out as signs."""
+        decoder = self.tokenizer
+
+        @cache
+        def text(token: int) -> str:
+            said = decoder.decode([token], clean_up_tokenization_spaces=False)
+            assert isinstance(said, str)
+            raw = decoder.convert_ids_to_tokens(token)
+            # SentencePiece writes the space as a sign of its own, and leaves it out where a text begins.
+            return f" {said}" if isinstance(raw, str) and raw.startswith("\u2581") and not said.startswith(" ") else said
+
+        return text
 
     def corrupt_row(self, base: TokenRow, donor: Example) -> TokenRow:
         """The base's input with its E_Q text replaced by the donor's, the base's answer kept (METHOD 4, denoising)."""

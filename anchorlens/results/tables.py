@@ -1,7 +1,7 @@
 """Measurements become the rows of ``samples.parquet``, inputs those of ``examples.parquet``."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -75,6 +75,7 @@ def examples_frame(
     dropped: Sequence[Dropped],
     donor_ids: Mapping[str, list[str]],
     positions: Mapping[str, dict[str, list[int]]],
+    token_text: Callable[[int], str],
 ) -> pd.DataFrame:
     """The rows of ``examples.parquet``: from them alone every input and every changed position can be built again.
 
@@ -86,6 +87,7 @@ def examples_frame(
         dropped: Rows that were left out.
         donor_ids: Row id of a base row -> ids of its donors.
         positions: Row id of any row but a donor -> positions beside those of the anchors.
+        token_text: Token id -> its text.
     """
     records: list[dict[str, object]] = []
     for role, rows in inputs.items():
@@ -97,7 +99,7 @@ def examples_frame(
                 {
                     "example_id": row.row_id, "question_id": row.example.question_id, "role": role, "question": row.question,
                     "answer": row.answer.exact.of(row.answer.text), "label": row.answer.label, "text": row.text,
-                    "token_ids": list(row.ids), "positions": json.dumps(own),
+                    "token_ids": list(row.ids), "tokens": [token_text(i) for i in row.ids], "positions": json.dumps(own),
                     "donor_ids": donor_ids.get(row.row_id, []) if role == "base" else [],
                     "relation": row.example.relation, "answer_type": row.example.answer_type,
                     "popularity": row.example.popularity, "span_source": row.example.span_source,
@@ -107,7 +109,7 @@ def examples_frame(
         records.append(  # noqa: PERF401 - a comprehension would hide the record's shape
             {
                 "example_id": row.example_id, "question_id": "", "role": "dropped", "question": row.question,
-                "answer": row.answer, "token_ids": [], "positions": "{}", "donor_ids": [], "drop_reason": row.reason,
+                "answer": row.answer, "token_ids": [], "tokens": [], "positions": "{}", "donor_ids": [], "drop_reason": row.reason,
                 "drop_detail": row.detail,
             }
         )  # fmt: skip

@@ -7,13 +7,13 @@ import pandas as pd
 
 from anchorlens.vocabulary import FLIP, SETTINGS, P
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """2: curves have the probe's AUC, examples the roles train and validation. 3: curves have the noise floor. 4: samples and curves
 carry any quantity (``quantity``, ``value_before``, ``value_after``); ``probe_site`` is a column of its own. 5: simultaneous bands
 (``sim_low``, ``sim_high``); prompt, answers, distractor, split and known_only are keys of samples, curves and effects; samples
 carry ``slots``, ``null_slots`` and ``site_differs``, curves ``null_short``, ``text_only``, ``pair_text`` and ``pair_text_low``,
-effects ``anchor``, examples ``pair_text``."""
-READABLE = (2, 3, 4, 5)
+effects ``anchor``, examples ``pair_text``. 6: examples carry ``tokens``, the text of every token."""
+READABLE = (2, 3, 4, 5, 6)
 
 SAMPLE_COLUMNS = (
     "run_id", "model", "dataset", "example_id", "question_id", "protocol", "anchor", "pathway", "layer", "site", "probe_site",
@@ -37,7 +37,7 @@ CURVE_TYPES = {
 }  # fmt: skip
 SLOT_TYPES = {"slots": "Int64", "null_slots": "Int64", "site_differs": "boolean"}
 EXAMPLE_COLUMNS = (
-    "run_id", "example_id", "question_id", "role", "dataset", "question", "answer", "label", "prompt", "text", "token_ids",
+    "run_id", "example_id", "question_id", "role", "dataset", "question", "answer", "label", "prompt", "text", "token_ids", "tokens",
     "positions", "donor_ids", "drop_reason", "drop_detail", "relation", "answer_type", "popularity", "span_source", "pair_text",
 )  # fmt: skip
 EFFECT_COLUMNS = (

@@ -22,7 +22,7 @@ from anchorlens.runs.schema import READABLE, SCHEMA_VERSION, of_today
 
 TABLES = ("examples", "samples", "curves")
 # Lists that are empty in every row would otherwise be written as null columns.
-_LISTS = {"token_ids": pa.list_(pa.int64()), "donor_ids": pa.list_(pa.string())}
+_LISTS = {"token_ids": pa.list_(pa.int64()), "tokens": pa.list_(pa.string()), "donor_ids": pa.list_(pa.string())}
 
 
 def check_target(path: "str | os.PathLike[str]", *, overwrite: bool = False) -> Path:

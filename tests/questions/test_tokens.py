@@ -325,3 +325,11 @@ def test_any_text_gives_covering_disjoint_segments_or_a_named_reason(before, sub
     assert not set(subject_at) & set(property_at)
     assert list(subject_at) == list(range(subject_at[0], subject_at[-1] + 1))
     assert subject in tok.decode([row.ids[p] for p in subject_at], clean_up_tokenization_spaces=False)
+
+
+def test_the_texts_of_a_rows_tokens_are_its_text(tokenizer):
+    rows = RowTokenizer(tokenizer, QAPrompt())
+    row = rows.row(capital("France", "Paris"))
+    texts = [rows.token_text(i) for i in row.ids]
+    assert "".join(texts).endswith(row.text)
+    assert texts[row.positions["subject"][0]].startswith(" ")

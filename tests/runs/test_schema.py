@@ -17,7 +17,7 @@ from anchorlens.runs.schema import (
 
 
 def test_this_version_is_readable():
-    assert READABLE[-1] == SCHEMA_VERSION == 5
+    assert READABLE[-1] == SCHEMA_VERSION == 6
 
 
 def old_samples(protocol, site):
