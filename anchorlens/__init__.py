@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from anchorlens.questions.datasets import QAData, known_datasets, load_qa
     from anchorlens.questions.example import Example, Span
     from anchorlens.questions.prompts import PromptText
+    from anchorlens.report.page import write_report
     from anchorlens.results.pathways import PathwayResult
     from anchorlens.results.saving import save_run
     from anchorlens.results.sweep import SweepResult
@@ -57,6 +58,7 @@ _HOME = {
     "save_html": "figures.page",
     "save_run": "results.saving",
     "verify_run": "protocols.verifying",
+    "write_report": "report.page",
 }
 
 # Every protocol gives its sweep and its specification.
@@ -104,6 +106,7 @@ __all__ = [
     "save_run",
     "swap_sweep",
     "verify_run",
+    "write_report",
 ]
 
 

@@ -19,7 +19,8 @@ GROUND = ("errors", "typing", "vocabulary", "kinds", "edges", "callables", "prog
 """Files that belong to no room: they import one another at most."""
 
 ORDER = (
-    "ground", "statistics", "models", "questions", "engine", "truth", "figures", "runs", "results", "protocols", "face", "cli",
+    "ground", "statistics", "models", "questions", "engine", "truth", "figures", "runs", "results", "protocols", "report",
+    "face", "cli",
     "__main__",
 )  # fmt: skip
 """Each imports what stands before it. The face is ``anchorlens/__init__.py``: what users import, and the command line alone."""

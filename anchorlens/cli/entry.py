@@ -20,6 +20,7 @@ _OTHERS = {
     "run": "Measure a study: several models, data sets and protocols",
     "status": "How far a run is, whoever measures it",
     "verify": "Check a run's bytes, and measure some of its cells again",
+    "report": "One page of everything about one or more runs",
     "figure": "Draw the curves of one or more runs",
     "models": "List models that load by name",
     "datasets": "List question sets, and the schema of your own",
@@ -53,6 +54,10 @@ class _Commands(click.Group):
             from anchorlens.cli.verify_command import verify_command
 
             return verify_command
+        if cmd_name == "report":
+            from anchorlens.cli.report_command import report_command
+
+            return report_command
         if cmd_name == "figure":
             from anchorlens.cli.figure_command import figure_command
 

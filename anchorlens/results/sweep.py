@@ -12,11 +12,14 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from anchorlens.errors import InputError, did_you_mean
+from anchorlens.figures.example import example_figure
+from anchorlens.results.own_rows import ROLES, rows_of
 from anchorlens.results.saving import save_run
 from anchorlens.runs.schema import EFFECT_COLUMNS, SAMPLE_COLUMNS, P, settings_of
 from anchorlens.truth.probes import LayerProbes
@@ -199,6 +202,20 @@ class SweepResult:
     def verdict(self) -> str:
         """What was found, in words."""
         return self.protocol.words(self)
+
+    def show(self, example_id: str) -> go.Figure:
+        """One example: its tokens with their roles, and its own ΔP by layer beside its control, as a Plotly figure.
+
+        Args:
+            example_id: One of :attr:`example_ids`.
+
+        Raises:
+            InputError: No example of this name was measured.
+        """
+        if example_id not in self.example_ids:
+            raise InputError(f"No example {example_id!r} was measured. {did_you_mean(str(example_id), self.example_ids)}")
+        (row,) = rows_of(self._samples, self._examples, self.anchors, self.layers, [example_id])
+        return example_figure(row, self.layers, ROLES, f"{self.model} on {self.dataset}")
 
     def save(self, path: "str | os.PathLike[str]", *, overwrite: bool = False) -> Path:
         """Write a run directory. See :func:`anchorlens.save_run`."""

@@ -1,0 +1,61 @@
+"""One example: its tokens with their roles, and its own ΔP by layer."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+import plotly.graph_objects as go
+
+# Colours of marked tokens, dark enough for text; a role that is not here is a control.
+_TEXT = {"subject": "#0550ae", "property": "#1a7f37", "answer": "#bc4c00", "answer_site": "#a0287a"}
+_CONTROL = "#6e7781"
+_CURVES = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
+_WIDTH = 90
+
+
+def example_figure(row: Mapping[str, Any], layers: Sequence[int], roles: Mapping[str, str], heading: str) -> go.Figure:
+    """The curve of one row, its tokens above it.
+
+    Args:
+        row: From :func:`anchorlens.results.own_rows.rows_of`.
+        layers: Layers of its curves.
+        roles: Role -> what it is called.
+        heading: Model and data set.
+    """
+    figure, colours = go.Figure(), iter(_CURVES * len(row["curves"]))
+    for name, values in row["curves"].items():
+        control = ", " in name
+        look = {"color": "#999999", "dash": "dot", "width": 1.5} if control else {"color": next(colours), "width": 2}
+        mode = "lines" if len(layers) > 1 else "markers"
+        figure.add_scatter(x=list(layers), y=values, name=escape(name), mode=mode, line=look, connectgaps=False)
+    lines = _tokens(row["tokens"], row["marks"])
+    key = " · ".join(f'<span style="color:{_TEXT.get(role, _CONTROL)}">{escape(roles[role])}</span>' for role in row["marks"])
+    said = [row["label"] and f"answer {row['label']}", row["pathway"], f"P before {row['before']:.3f}"]
+    title = [f"<b>{escape(heading)}</b> {escape(row['id'])}", *lines, f"<sup>{' · '.join(filter(None, [*said, key]))}</sup>"]
+    figure.update_layout(
+        title={"text": "<br>".join(title), "font": {"size": 13}, "x": 0.02, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"t": 14}},
+        margin={"t": 24 + 18 * len(title), "l": 60, "r": 20, "b": 50}, height=340 + 18 * len(title),
+        xaxis={"title": {"text": "Layer"}, "zeroline": False}, yaxis={"title": {"text": "ΔP (points)"}, "zerolinecolor": "#888888"},
+        template="plotly_white", showlegend=True,
+    )  # fmt: skip
+    return figure
+
+
+def _tokens(tokens: Sequence[str], marks: Mapping[str, Sequence[int]]) -> list[str]:
+    """Lines of tokens, marked ones bold and coloured."""
+    of = {p: role for role, where in marks.items() for p in where}
+    lines, width = [""], 0
+    for p, token in enumerate(tokens):
+        parts = token.split("\n")
+        for i, part in enumerate(parts):
+            if i or width + len(part) > _WIDTH:
+                lines.append("")
+                width = 0
+            text = escape(part).replace(" ", "\u00a0")
+            colour = _TEXT.get(of[p], _CONTROL) if p in of else ""
+            lines[-1] += f'<b><span style="color:{colour}">{text}</span></b>' if colour and part.strip() else text
+            width += len(part)
+    return lines
+
+
+__all__ = ["example_figure"]

@@ -1,0 +1,168 @@
+"""``write_report``: sweeps as one page that needs no network."""
+
+import json
+import os
+from collections.abc import Sequence
+from html import escape
+from importlib import resources
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+from plotly.offline import get_plotlyjs
+
+from anchorlens import __version__
+from anchorlens.errors import InputError, RunError
+from anchorlens.figures.curves import plot_curves
+from anchorlens.kinds import described
+from anchorlens.protocols.loading import load_run
+from anchorlens.report.contents import command_of, dropped_of, facts_of, name_of, study_of_results
+from anchorlens.results.own_rows import ROLES, rows_of
+from anchorlens.results.sweep import SweepResult
+
+# Newer plotly shows a button that uploads the figure; results may be private.
+_CONFIG = {"displaylogo": False, "responsive": True, "showSendToCloud": False, "plotlyServerURL": ""}
+
+
+def write_report(
+    runs: "SweepResult | str | os.PathLike[str] | Sequence[SweepResult | str | os.PathLike[str]]",
+    path: "str | os.PathLike[str]",
+    *,
+    title: str | None = None,
+) -> Path:
+    """Write one page with everything about some sweeps.
+
+    Verdicts first; then figures, contrasts and controls, what was left out and why, every measured row with its tokens and its own
+    curve, and provenance. The page holds plotly's script once (about 5 MB) and needs no network. It is written under a temporary
+    name and then renamed.
+
+    Args:
+        runs: Sweeps, or run directories.
+        path: Where the page goes (``.html``).
+        title: Its heading.
+
+    Returns:
+        ``path``.
+
+    Raises:
+        InputError: There is nothing to report, or no page can be written there.
+        RunError: A run cannot be read.
+    """
+    results = _results(runs)
+    target = Path(path)
+    if target.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"A report is a page: give a path that ends with .html; got {str(path)!r}.")
+    if target.is_dir() or not target.absolute().parent.is_dir():
+        raise InputError(f"{target.parent} is no directory to write {target.name} into. Create it first.")
+    page = render(results, title or _title(results))
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(page, encoding="utf8")
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target
+
+
+def _results(runs: Any) -> list[SweepResult]:
+    single = isinstance(runs, (SweepResult, str, os.PathLike))
+    if not single and not isinstance(runs, Sequence):
+        raise InputError(f"write_report takes sweeps or run directories; got {described(runs)}.")
+    found: list[SweepResult] = []
+    for one in [runs] if single else runs:
+        if isinstance(one, SweepResult):
+            found.append(one)
+        elif isinstance(one, (str, os.PathLike)):
+            found += load_run(one)
+        else:
+            raise InputError(f"write_report takes sweeps or run directories; got {described(one)} among them.")
+    if not found:
+        raise InputError("A report needs at least one sweep.")
+    twice = next((one.run_id for i, one in enumerate(found) if one.run_id in [other.run_id for other in found[:i]]), None)
+    if twice is not None:
+        raise RunError(f"The sweep {twice} is there twice: give each run once.")
+    return found
+
+
+def _title(results: Sequence[SweepResult]) -> str:
+    models, sets = (list(dict.fromkeys(names)) for names in zip(*((r.model, r.dataset) for r in results), strict=True))
+    return f"{', '.join(models)} on {', '.join(sets)}"
+
+
+def render(results: Sequence[SweepResult], title: str) -> str:
+    """The page.
+
+    Args:
+        results: Sweeps.
+        title: Its heading.
+    """
+    home = resources.files("anchorlens.report")
+    sweeps = [
+        {
+            "name": name_of(result), "verdict": _paragraphs(result.verdict), "settings": result.protocol.settings(result),
+            "summary": _table(result), "dropped": dropped_of(result), "facts": facts_of(result), "command": command_of(result),
+            "n": len(result.example_ids), "layers": list(result.layers),
+        }
+        for result in results
+    ]  # fmt: skip
+    data = [
+        {
+            "name": sweep["name"],
+            "layers": sweep["layers"],
+            "rows": rows_of(result.samples(), result.examples(), result.anchors, result.layers),
+        }
+        for sweep, result in zip(sweeps, results, strict=True)
+    ]
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string((home / "page.html").read_text(encoding="utf8"))
+    return template.render(
+        title=title, sweeps=sweeps, figures=_figures(results), study=study_of_results(results), roles=ROLES, version=__version__,
+        rows=sum(len(one["rows"]) for one in data), data=_embedded({"sweeps": data, "roles": ROLES}), plotly=get_plotlyjs(),
+        style=(home / "page.css").read_text(encoding="utf8"), script=(home / "page.js").read_text(encoding="utf8"),
+    )  # fmt: skip
+
+
+def _paragraphs(text: str) -> list[tuple[bool, str]]:
+    """The lines of a verdict, those of a table (indented) together: whether they are a table's, and they."""
+    lines = text.splitlines()
+    groups = groupby(lines, key=lambda line: line.startswith(" "))
+    return [(table, "\n".join(some)) for table, some in groups]
+
+
+def _embedded(value: Any) -> str:
+    """JSON that may stand inside a script element, whatever a question says."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _table(result: SweepResult) -> str:
+    heading, frame = result.protocol.table([result])
+    same = [name for name in ("model", "data set", "dataset") if name in frame.columns]
+    inner = frame.drop(columns=same).to_html(index=False, border=0, escape=True, na_rep="-")
+    return inner.replace("<thead>", f"<caption>{escape(heading)}</caption><thead>", 1)
+
+
+def _figures(results: Sequence[SweepResult]) -> list[dict[str, str]]:
+    """One figure of all that can share one, else one a sweep; each with words for who cannot see it."""
+    try:
+        groups = [list(results)]
+        made = [_figure(groups[0], 0)]
+    except InputError:
+        groups = [[result] for result in results]
+        made = [_figure(group, i) for i, group in enumerate(groups)]
+    return [
+        {"html": html, "alt": " ".join([f"ΔP by layer: {', '.join(map(name_of, group))}.", *(r.verdict for r in group)])}
+        for html, group in zip(made, groups, strict=True)
+    ]
+
+
+def _figure(results: Sequence[SweepResult], number: int) -> str:
+    curves = pd.concat([result.curves(controls=True) for result in results], ignore_index=True)
+    effects = [frame for frame in (result.effects() for result in results) if len(frame)]
+    figure = plot_curves(curves, effects=effects)
+    return figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"figure-{number}", config=_CONFIG)
+
+
+__all__ = ["render", "write_report"]

@@ -1,0 +1,174 @@
+"""The report: one page, whole, without network, whatever stands in the questions."""
+
+import json
+import re
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import anchorlens as al
+from anchorlens.cli.entry import main
+from anchorlens.errors import InputError, RunError
+from anchorlens.report.contents import dropped_of, facts_of, study_of_results
+from anchorlens.report.page import render
+from anchorlens.results.own_rows import rows_of
+from tests.older_runs import aged
+from tests.questions.make import CAPITALS, capitals
+
+SMALL = {"align": "last", "n_donors": 2, "n_resamples": 20, "progress": False}
+HOSTILE = "What is </script><script>document.title='x'</script> the <b>capital</b> of {{ 7 * 7 }} &amp; Peru?"
+
+
+@cache
+def questions():
+    return al.load_qa("popqa-sample", limit=90)
+
+
+@pytest.fixture(scope="module")
+def sweeps(tiny_model):
+    model = tiny_model("llama")
+    return (
+        al.swap_sweep(model, capitals(), **SMALL),
+        al.knockout_sweep(model, questions(), layers=[0, 2], n_resamples=20, progress=False),
+    )
+
+
+@pytest.fixture(scope="module")
+def page(sweeps):
+    return render(list(sweeps), "Two sweeps")
+
+
+def rows(result, **more):
+    return rows_of(result.samples(), result.examples(), result.anchors, result.layers, **more)
+
+
+def data_in(page):
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    return json.loads(text)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_rows_curve_is_the_mean_over_its_donors(sweeps, which):
+    result = sweeps[which]
+    found = rows(result)
+    assert [row["id"] for row in found] == list(result.example_ids)
+    samples = result.samples()
+    for row in found[:5]:
+        own = samples[(samples["example_id"] == row["id"]) & (samples["control"] == "none") & (samples["quantity"] == "p")]
+        for anchor in result.anchors:
+            means = own[own["anchor"] == anchor].groupby("layer")["delta_p"].mean()
+            assert np.allclose(row["curves"][anchor], means.reindex(list(result.layers)), atol=0.006)
+        every = [(abs(v), v, k) for a in result.anchors for v, k in zip(row["curves"][a], result.layers, strict=True)]
+        assert abs(row["peak"]) == max(every)[0]
+        at = own[own["layer"] == row["at"]]
+        assert np.isclose(row["before"], at["value_before"].iloc[0], atol=1e-4)
+        assert row["pathway"] == at["pathway"].iloc[0]
+    assert rows(result, ids=[found[3]["id"]]) == [found[3]]
+
+
+def test_tokens_are_marked_once_and_say_the_text(sweeps):
+    for result in sweeps:
+        texts = result.examples().query("role == 'base'").set_index("example_id")["text"]
+        for row in rows(result):
+            assert "".join(row["tokens"]).endswith(texts[row["id"]])
+            marked = [p for where in row["marks"].values() for p in where]
+            assert len(marked) == len(set(marked))
+            assert row["answer"] in "".join(row["tokens"][p] for p in row["marks"]["answer"])
+    assert any("cut:random_tokens" in row["marks"] for row in rows(sweeps[1]))
+
+
+def test_the_page_holds_everything_once(page, sweeps):
+    assert page.count("plotly.js v") == 1
+    for result in sweeps:
+        assert result.run_id in page
+        for line in result.verdict.splitlines():
+            assert line.replace("'", "&#39;").replace(">", "&gt;") in page
+    data = data_in(page)
+    assert [len(sweep["rows"]) for sweep in data["sweeps"]] == [len(result.example_ids) for result in sweeps]
+    assert "no_distractor" in page
+    # Nothing is fetched: what stands outside plotly's own script names no host.
+    outside = re.sub(r"<script>/\*\*\s*\* plotly\.js.*?</script>", "", page, flags=re.DOTALL)
+    assert len(outside) < len(page) / 2
+    assert not re.findall(r"(?:src|href)=[\"'](?:https?:)?//", outside)
+
+
+def test_what_a_question_says_is_no_markup(tiny_model):
+    made = capitals()
+    examples = (replace(made.examples[0], question=HOSTILE), *made.examples[1:])
+    first = examples[0]
+    start, at = HOSTILE.index("Peru"), HOSTILE.index("capital")
+    examples = (
+        replace(
+            first,
+            subject=replace(first.subject, start=start, end=start + 4),
+            property=replace(first.property, start=at, end=at + 7),
+        ),
+        *examples[1:],
+    )
+    result = al.swap_sweep(tiny_model("llama"), replace(made, examples=examples), **SMALL)
+    page = render([result], HOSTILE)
+    assert "<script>document.title" not in page
+    assert "49" not in page.split("<h1>")[1].split("</h1>")[0]
+    assert any(row["question"] == HOSTILE for row in data_in(page)["sweeps"][0]["rows"])
+    assert "<b>" not in result.show(result.example_ids[0]).layout.title.text.split("<br>", 1)[1].replace("<b><span", "")
+
+
+def test_what_was_dropped_and_where_it_comes_from(sweeps):
+    (gone,) = [one for one in dropped_of(sweeps[1]) if one["reason"] == "no_distractor"]
+    assert gone["rows"] == int(sweeps[1].dropped()["no_distractor"])
+    assert gone["question"]
+    facts = facts_of(sweeps[0])
+    assert facts["model"]["weights_sha256"] == sweeps[0].record["model"]["weights_sha256"]
+    assert facts["config"]["n_donors"] == "2"
+
+
+def test_the_study_in_it_measures_the_same(sweeps, tmp_path, tiny):
+    assert study_of_results(sweeps) == ""  # a table from memory stands in no file
+    text = study_of_results([sweeps[1]])
+    (tmp_path / "study.toml").write_text(text.replace('"llama"', json.dumps(str(tiny("llama")))))
+    study = al.Study.from_toml(tmp_path / "study.toml")
+    (again,) = al.run_study(replace(study, device="cpu")).results
+    pd.testing.assert_frame_equal(again.samples(), sweeps[1].samples())
+
+
+def test_runs_are_read_and_written(sweeps, tmp_path, capsys):
+    al.save_run(list(sweeps), tmp_path / "run")
+    with pytest.raises(SystemExit) as stopped:
+        main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "a.html"), "--title", "Mine"])
+    assert stopped.value.code == 0
+    assert "a.html" in capsys.readouterr().out
+    text = (tmp_path / "a.html").read_text(encoding="utf8")
+    assert "<title>Mine</title>" in text
+    assert [*tmp_path.glob(".*")] == []
+    old = aged(sweeps[1].save(tmp_path / "old"), 3)
+    assert "Skip to the examples" in al.write_report(old, tmp_path / "b.html").read_text(encoding="utf8")
+
+
+def test_sweeps_that_share_no_figure_have_one_each(tiny_model):
+    twice = [al.swap_sweep(tiny_model("llama"), capitals(), seed=seed, **SMALL) for seed in (0, 1)]
+    assert render(twice, "seeds").count('<figure role="img"') == 2
+
+
+def test_what_cannot_be_reported(sweeps, tmp_path):
+    for runs, out, said in (
+        ([], "a.html", "at least one sweep"),
+        (sweeps[0], "a.pdf", "ends with .html"),
+        (sweeps[0], "no/where/a.html", "no directory"),
+        ([sweeps[0], sweeps[0]], "a.html", "is there twice"),
+        (tmp_path, "a.html", "is not a run"),
+    ):
+        with pytest.raises((InputError, RunError), match=said):
+            al.write_report(runs, tmp_path / out)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_one_example_is_shown(sweeps):
+    figure = sweeps[0].show(sweeps[0].example_ids[2])
+    country = list(CAPITALS)[2]
+    assert country in figure.layout.title.text
+    assert [trace.name for trace in figure.data] == ["question", "question, null", "answer_site", "answer_site, null"]
+    with pytest.raises(InputError, match="No example 'Frence' was measured.*France"):
+        sweeps[0].show("Frence")
