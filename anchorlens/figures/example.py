@@ -33,7 +33,10 @@ def example_figure(row: Mapping[str, Any], layers: Sequence[int], roles: Mapping
     said = [row["label"] and f"answer {row['label']}", row["pathway"], f"P before {row['before']:.3f}"]
     title = [f"<b>{escape(heading)}</b> {escape(row['id'])}", *lines, f"<sup>{' · '.join(filter(None, [*said, key]))}</sup>"]
     figure.update_layout(
-        title={"text": "<br>".join(title), "font": {"size": 13}, "x": 0.02, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"t": 14}},
+        title={
+            "text": "<br>".join(title), "font": {"size": 13}, "x": 0.02, "xanchor": "left", "y": 1, "yanchor": "top",
+            "pad": {"t": 14},
+        },
         margin={"t": 24 + 18 * len(title), "l": 60, "r": 20, "b": 50}, height=340 + 18 * len(title),
         xaxis={"title": {"text": "Layer"}, "zeroline": False}, yaxis={"title": {"text": "ΔP (points)"}, "zerolinecolor": "#888888"},
         template="plotly_white", showlegend=True,

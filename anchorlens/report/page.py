@@ -13,7 +13,6 @@ import jinja2
 import pandas as pd
 from plotly.offline import get_plotlyjs
 
-from anchorlens import __version__
 from anchorlens.errors import InputError, RunError
 from anchorlens.figures.curves import plot_curves
 from anchorlens.kinds import described
@@ -21,6 +20,7 @@ from anchorlens.protocols.loading import load_run
 from anchorlens.report.contents import command_of, dropped_of, facts_of, name_of, study_of_results
 from anchorlens.results.own_rows import ROLES, rows_of
 from anchorlens.results.sweep import SweepResult
+from anchorlens.runs.provenance import versions
 
 # Newer plotly shows a button that uploads the figure; results may be private.
 _CONFIG = {"displaylogo": False, "responsive": True, "showSendToCloud": False, "plotlyServerURL": ""}
@@ -118,7 +118,8 @@ def render(results: Sequence[SweepResult], title: str) -> str:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((home / "page.html").read_text(encoding="utf8"))
     return template.render(
-        title=title, sweeps=sweeps, figures=_figures(results), study=study_of_results(results), roles=ROLES, version=__version__,
+        title=title, sweeps=sweeps, figures=_figures(results), study=study_of_results(results), roles=ROLES,
+        version=versions()["anchorlens"],
         rows=sum(len(one["rows"]) for one in data), data=_embedded({"sweeps": data, "roles": ROLES}), plotly=get_plotlyjs(),
         style=(home / "page.css").read_text(encoding="utf8"), script=(home / "page.js").read_text(encoding="utf8"),
     )  # fmt: skip
