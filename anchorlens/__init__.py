@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from anchorlens.results.saving import save_run
     from anchorlens.results.sweep import SweepResult
     from anchorlens.runs.store import load_curves
+    from anchorlens.runs.workers import RayExecutor
     from anchorlens.truth.probes import LayerProbes, TruthProbe
 
 _HOME = {
@@ -39,6 +40,7 @@ _HOME = {
     "PathwayResult": "results.pathways",
     "PromptText": "questions.prompts",
     "QAData": "questions.datasets",
+    "RayExecutor": "runs.workers",
     "Span": "questions.example",
     "Study": "protocols.study",
     "SweepResult": "results.sweep",
@@ -78,6 +80,7 @@ __all__ = [
     "PathwayResult",
     "PromptText",
     "QAData",
+    "RayExecutor",
     "RunError",
     "Span",
     "Study",

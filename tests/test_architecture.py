@@ -26,7 +26,7 @@ ORDER = (
 
 SHARED = (
     "arguments", "costing", "memory", "specification", "truth_arguments", "plug", "trust", "truth_probing", "driver",
-    "hands", "keeping", "sweeps", "<protocol>", "registry", "loading", "study",
+    "hands", "spread", "keeping", "sweeps", "<protocol>", "registry", "loading", "study",
 )  # fmt: skip
 """The same inside the room of protocols; ``<protocol>`` are the folders, of which some use another's parts."""
 

@@ -1,9 +1,7 @@
-"""Who measures the sweeps of a run: this process, or workers."""
+"""Who measures the sweeps of a run: this process, or others (:mod:`anchorlens.protocols.spread`)."""
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from anchorlens.models.load import load_model
@@ -11,7 +9,6 @@ from anchorlens.protocols.driver import Measuring, Station
 from anchorlens.protocols.plug import SweepProtocol
 from anchorlens.protocols.specification import Specification
 from anchorlens.questions.datasets import QAData
-from anchorlens.runs.workers import RayExecutor
 
 
 class Hands(ABC):
@@ -32,10 +29,11 @@ class Here(Hands):
     Args:
         device: Where models run that are given by name; the best one where it is None.
         dtype: Their number type; their own where it is None.
+        command: What began the run, where it was not this process.
     """
 
-    def __init__(self, device: str | None = None, dtype: str | None = None) -> None:
-        self._device, self._dtype = device, dtype
+    def __init__(self, device: str | None = None, dtype: str | None = None, command: str | None = None) -> None:
+        self._device, self._dtype, self._command = device, dtype, command
         self._given: Any = None
         self._model: Any = None
 
@@ -46,13 +44,7 @@ class Here(Hands):
             named = isinstance(model, (str, os.PathLike))
             self._model = load_model(model, device=self._device, dtype=self._dtype) if named else model
             self._given = model
-        return Station(protocol, self._model, data, spec)
+        return Station(protocol, self._model, data, spec, self._command)
 
 
-@contextmanager
-def hands(executor: RayExecutor | None, device: str | None = None, dtype: str | None = None) -> Iterator[Hands]:
-    """Who measures in a ``with`` block: workers where there is an executor."""
-    yield Here(device, dtype)
-
-
-__all__ = ["Hands", "Here", "hands"]
+__all__ = ["Hands", "Here"]

@@ -15,11 +15,12 @@ from anchorlens.errors import EmptySweepError, InputError, did_you_mean
 from anchorlens.kinds import described
 from anchorlens.models.source import check_model
 from anchorlens.protocols.driver import carried_out
-from anchorlens.protocols.hands import Hands, hands
+from anchorlens.protocols.hands import Hands
 from anchorlens.protocols.keeping import Kept, check_keeping, finished, identity, keeping, model_name
 from anchorlens.protocols.loading import load_run
 from anchorlens.protocols.registry import PROTOCOLS, protocol_of, specification_of
 from anchorlens.protocols.specification import Specification, tomllib
+from anchorlens.protocols.spread import at_work, refuse_live
 from anchorlens.questions.datasets import QAData, load_qa
 from anchorlens.questions.prompts import make_prompt
 from anchorlens.results.sweep import SweepResult
@@ -220,10 +221,11 @@ def run_study(
         raise InputError(f"run_study takes an anchorlens.Study, got {described(study)}. Study.from_toml(path) reads one.")
     share, who = share_of(shard), executor_of(executor)
     check_keeping(out, overwrite=overwrite, resume=resume, force_new=force_new, share=share)
+    refuse_live(who, study.models)
     done = outcome if outcome is not None else Outcome(0, None)
     done.share, told = share, _Told(on_result, on_empty)
     if out is None:
-        with hands(who, study.device, study.dtype) as measuring:
+        with at_work(who, study.device, study.dtype) as measuring:
             _measured(_every(study, study.check()), measuring, done, told, None)
         return done
     resume = resume or share is not None
@@ -241,7 +243,7 @@ def run_study(
         "share": share,
         "command": command,
     }
-    with keeping(target, sweeps, **how) as kept, hands(who, study.device, study.dtype) as measuring:
+    with keeping(target, sweeps, **how) as kept, at_work(who, study.device, study.dtype) as measuring:
         done.out = target
         _measured(steps, measuring, done, told, kept)
     return done

@@ -6,10 +6,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from anchorlens.errors import InputError
 from anchorlens.protocols.driver import carried_out, run
-from anchorlens.protocols.hands import hands
 from anchorlens.protocols.keeping import check_keeping, finished, identity, keeping, load_sweeps
 from anchorlens.protocols.plug import SweepProtocol
 from anchorlens.protocols.specification import Specification
+from anchorlens.protocols.spread import at_work, refuse_live
 from anchorlens.questions.datasets import QAData, load_qa
 from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.shares import Share, share_of
@@ -87,11 +87,12 @@ def _carried_out(
 ) -> SweepResult | None:  # fmt: skip
     """A sweep that is kept as it is measured, or that others measure."""
     check_keeping(out, overwrite=overwrite, resume=resume, force_new=force_new, share=share)
+    refuse_live(executor, [model])
     if out is None and overwrite:
         raise InputError("overwrite=True needs a run directory: give out=.")
     qa = data if isinstance(data, QAData) else load_qa(data, seed=spec.seed)
     if out is None:
-        with hands(executor) as who:
+        with at_work(executor) as who:
             return carried_out(lambda: who.station(protocol, model, qa, spec), spec)
     sweeps = [identity(model, qa, spec)]
     if (resume or share is not None) and finished(out, sweeps):
@@ -99,7 +100,7 @@ def _carried_out(
         return done
     with (
         keeping(out, sweeps, overwrite=overwrite, resume=resume, force_new=force_new, share=share) as kept,
-        hands(executor) as who,
+        at_work(executor) as who,
     ):
         done = carried_out(lambda: who.station(protocol, model, qa, spec), spec, kept.journal.sweep(0))
         if done is not None:
