@@ -3,12 +3,15 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -635,4 +638,66 @@ def test_a_schedulers_signal_ends_a_run_as_ctrl_c_does(args, tmp_path):
     done = subprocess.run([sys.executable, "-c", code, *given], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1, done.stderr
     assert "Stopped." in done.stderr
+    assert [*tmp_path.iterdir()] == []
+
+
+def _left(mark):
+    """Processes that were started with a mark in their environment."""
+    found = []
+    for one in psutil.process_iter():
+        try:
+            if one.environ().get("MARK") == mark and one.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(one.cmdline()))
+        except psutil.Error:
+            continue
+    return found
+
+
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'anchorlens[ray]'")
+
+
+@needs_ray
+@pytest.mark.slow
+def test_workers_from_a_shell(args, tmp_path):
+    given, mark = [*args, "--quiet", "--json"], str(tmp_path)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "MARK": mark}
+    shell(*given, "--out", str(tmp_path / "whole"), env=env)
+    done = shell(*given, "--out", str(tmp_path / "out"), "--executor", "ray", "--workers", "2", env=env)
+    assert json.loads(done.stdout)["run"] == str(tmp_path / "out")
+    for table in ("samples", "examples", "curves", "effects"):
+        assert (tmp_path / "out" / f"{table}.parquet").read_bytes() == (tmp_path / "whole" / f"{table}.parquet").read_bytes()
+    assert "--executor ray" in json.loads((tmp_path / "out" / "run.json").read_text())["sweeps"][0]["environment"]["command"]
+    assert _left(mark) == []
+    done = shell(
+        *given, "--out", str(tmp_path / "bad"), "--executor", "ray", "--workers", "2", "--layers", "9", env=env, code=2
+    )
+    assert done.stderr.splitlines()[-1] == "Error: --layers must be different numbers from 0 to 2, got (9,)."
+    assert not [*tmp_path.glob("bad*")]
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_signal_ends_a_run_with_workers_and_leaves_none(args, tmp_path):
+    mark = str(tmp_path)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "MARK": mark}
+    given = [*args, "--quiet", "--out", str(tmp_path / "out"), "--executor", "ray", "--workers", "2"]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "anchorlens", *given],
+        cwd=ROOT,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until = time.monotonic() + 120
+    while not any("ray::_Worker" in line for line in _left(mark)) and time.monotonic() < until:
+        time.sleep(0.2)
+    run.send_signal(signal.SIGTERM)
+    _, err = run.communicate(timeout=60)
+    assert run.returncode == 1, err
+    assert "Stopped. Nothing was written." in err
+    until = time.monotonic() + 20
+    while _left(mark) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert _left(mark) == []
     assert [*tmp_path.iterdir()] == []

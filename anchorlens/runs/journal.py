@@ -145,9 +145,14 @@ def _compared(
 
 def is_ours(folder: Path) -> bool:
     """Whether nothing is lost where it is removed, but what a run left there."""
-    begun = (folder / "run.json").is_file()
-    first = re.compile(rf"{LOCK}(-\d+-of-\d+)?$|\.run\.json\.")  # what stands there before it
-    return begun or (folder.is_dir() and all(first.match(one.name) for one in folder.iterdir()))
+    first = re.compile(rf"{LOCK}(-\d+-of-\d+)?$|\.run\.json\.")  # what stands there before the record does
+    try:
+        there = [one.name for one in folder.iterdir()]
+    except FileNotFoundError:  # gone meanwhile: a job that had nothing was the last one
+        return True
+    except NotADirectoryError:
+        return False
+    return all(map(first.match, there)) or (folder / "run.json").is_file()  # in this order: another job may just be writing it
 
 
 def shards_in(folder: Path, first: int = 0) -> int:

@@ -10,10 +10,11 @@ import shutil
 import signal
 import socket
 import tempfile
+import threading
 import warnings
 from collections import Counter, deque
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -30,8 +31,12 @@ from anchorlens.notices import warn
 _IN_FLIGHT = 2
 # Workers that one call may cost.
 _DEATHS = 3
-# Seconds in which a cluster has to answer.
-_PATIENCE = 20.0
+# Seconds in which a cluster has to answer, and in which there has to be room for who takes another's place, where nobody else works.
+_PATIENCE, _ARRIVAL = 20.0, 600.0
+_NO_ROOM = (
+    f"There has been no room for a worker for {_ARRIVAL:.0f} s: others use the cluster, or a part of it is gone. What was measured "
+    "is kept: continue with resume=True, and fewer workers=."
+)
 # Of a folder for sockets: longer names do not fit where their names go, and Ray then fails.
 _LONGEST_FOLDER = 40
 
@@ -157,7 +162,11 @@ class Crew:
         self._given = (role, gpus, threads, str(Path.cwd()))
         self._dead = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.WorkerCrashedError)
         self._actors = [self._made.remote(*self._given) for _ in range(workers)]
-        self.places: list[Place] = ray.get([actor.place.remote() for actor in self._actors])
+        self._arriving: dict[Any, int] = {}
+        try:
+            self.places: list[Place] = ray.get([actor.place.remote() for actor in self._actors], timeout=_ARRIVAL)
+        except ray.exceptions.GetTimeoutError as why:
+            raise WorkerError(_NO_ROOM) from why
 
     def everywhere(self, what: str, method: str, *given: Any) -> list[Any]:
         """What a method gives, of every worker.
@@ -176,58 +185,57 @@ class Crew:
 
     def done(self, calls: Sequence[Call]) -> Generator[tuple[Any, Any], None, None]:
         """Keys of calls and what they gave, as they come; raises as :meth:`everywhere` does."""
-        queue, flying = deque(calls), dict[Any, tuple[int, Call]]()
-        deaths = Counter[Any]()
+        queue, flying, deaths = deque(calls), dict[Any, tuple[int, Call]](), Counter[Any]()
         while queue or flying:
-            for seat in range(len(self._actors)):
-                while (call := self._next(queue, flying, seat)) is not None:
+            for seat in set(range(len(self._actors))) - set(self._arriving.values()):
+                while (call := _next(queue, flying, seat)) is not None:
                     flying[self._actors[seat].call.remote(call.method, call.given)] = seat, call
-            (ready, *_), _ = self._ray.wait(list(flying), num_returns=1)
-            seat, call = flying[ready]
+            ready, _ = self._ray.wait([*flying, *self._arriving], num_returns=1, timeout=None if flying else _ARRIVAL)
+            if not ready:
+                raise WorkerError(_NO_ROOM)
+            if ready[0] in self._arriving:
+                self._arrived(ready[0], deaths)
+                continue
+            seat, call = flying[ready[0]]
             try:
-                value, told = self._ray.get(ready)
+                value, told = self._ray.get(ready[0])
             except self._dead:
                 # What it was at is the first of its calls; the others had not begun.
                 lost = [(ref, one) for ref, (where, one) in flying.items() if where == seat]
                 for ref, one in reversed(lost):
                     del flying[ref]
                     queue.appendleft(one)
-                self._replace(seat, lost[0][1], deaths)
+                self._replace(seat, lost[0][1].what, deaths)
                 continue
             except self._ray.exceptions.RayTaskError as why:
                 raise why.cause from why
-            del flying[ready]
+            del flying[ready[0]]
             for said in told:
                 if said not in self._told:
                     self._told.add(said)
                     warn(said)
             yield call.key, value
 
-    def _next(self, queue: deque[Call], flying: dict[Any, tuple[int, Call]], seat: int) -> Call | None:
-        """The next call for a worker, taken out of the queue; None where it has enough."""
-        if sum(where == seat for where, _ in flying.values()) >= _IN_FLIGHT:
-            return None
-        for call in queue:
-            if call.seat in (None, seat):
-                queue.remove(call)
-                return call
-        return None
-
-    def _replace(self, seat: int, call: Call, deaths: Counter[Any]) -> None:
-        deaths[call.key] += 1
+    def _replace(self, seat: int, what: str, deaths: Counter[Any]) -> None:
+        """Another worker for one that died; the others go on until it is there."""
+        deaths[what] += 1
         place = self.places[seat]
-        if deaths[call.key] >= _DEATHS:
-            raise WorkerError(
-                f"{_DEATHS} workers died at {call.what}, the last one as {place}: most often memory has run out. What was measured "
-                "is kept. Try fewer workers=, a smaller batch_size= or max_memory=, and continue with resume=True."
-            )
-        warn(f"A worker ({place}) died at {call.what}: another one takes its place and begins it again.")
         self._ray.kill(self._actors[seat])
         self._actors[seat] = self._made.remote(*self._given)
+        self._arriving[self._actors[seat].place.remote()] = seat
+        if deaths[what] >= _DEATHS:
+            raise WorkerError(
+                f"{_DEATHS} workers died at {what}, the last one as {place}: most often memory has run out. What was measured "
+                "is kept. Try fewer workers=, a smaller batch_size= or max_memory=, and continue with resume=True."
+            )
+        warn(f"A worker ({place}) died at {what}: another one takes its place and begins it again.")
+
+    def _arrived(self, ref: Any, deaths: Counter[Any]) -> None:
+        seat = self._arriving.pop(ref)
         try:
-            self.places[seat] = self._ray.get(self._actors[seat].place.remote())
+            self.places[seat] = self._ray.get(ref)
         except self._dead:
-            self._replace(seat, call, deaths)
+            self._replace(seat, "its start", deaths)
 
     def sent(self, value: Any) -> Any:
         """What is kept for all workers, to be :func:`fetched` by each."""
@@ -237,6 +245,17 @@ class Crew:
         """No worker is left."""
         for actor in self._actors:
             self._ray.kill(actor)
+
+
+def _next(queue: deque[Call], flying: Mapping[Any, tuple[int, Call]], seat: int) -> Call | None:
+    """The next call for a worker, taken out of the queue; None where it has enough."""
+    if sum(where == seat for where, _ in flying.values()) >= _IN_FLIGHT:
+        return None
+    for call in queue:
+        if call.seat in (None, seat):
+            queue.remove(call)
+            return call
+    return None
 
 
 def fetched(sent: Any) -> Any:
@@ -261,16 +280,17 @@ def crew(executor: RayExecutor, role: Any, device: str | None) -> Iterator[Crew]
     Raises:
         InputError: There is no such cluster, or no room for so many workers.
     """
-    # Nothing is sent to anybody, and who asks for no GPU is asked by us to use the CPU.
-    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
+    # Nothing is sent to anybody, who asks for no GPU is asked by us to use the CPU, and workers are as important as this process.
+    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_worker_niceness"):
         os.environ.setdefault(name, "0")
     ray = _ray()
     threads = torch.get_num_threads()
     own = None if ray.is_initialized() or executor.address is not None else _own_folder()
     began, quiet = not ray.is_initialized(), ExitStack()
+    quiet.enter_context(_signal_kept())
     try:
         if began:
-            with _signal_kept():
+            with _signal_kept() if callable(signal.getsignal(signal.SIGTERM)) else nullcontext():
                 _begin(ray, executor, own, threads, device)
             quiet.enter_context(_nothing_printed())
         room, gpus = _room(ray, executor, threads, device)
@@ -307,7 +327,12 @@ def _begin(ray: Any, executor: RayExecutor, folder: str | None, threads: int, de
                 "--head`, or leave it out: one is started on this machine."
             ) from why
         return
-    workers = executor.workers or _most_here(executor, threads, device)
+    workers, cores = executor.workers or _most_here(executor, threads, device), os.cpu_count() or 1
+    if workers * threads > cores:
+        warn(
+            f"{workers} workers of {threads} threads share {cores} cores and will wait for each other: set "
+            f"OMP_NUM_THREADS={max(1, cores // workers)}."
+        )
     ray.init(address="local", num_cpus=workers * threads, include_dashboard=False, _temp_dir=folder, **quiet)
 
 
@@ -366,11 +391,13 @@ def _own_folder() -> str:
 
 @contextmanager
 def _signal_kept() -> Iterator[None]:
-    """Ray sets a handler of its own for SIGTERM; one of ours, with which a run ends as with Ctrl-C, stays."""
+    """Ray sets a handler of its own for SIGTERM; the one that was there (of a shell's command: stop as with Ctrl-C) comes back."""
     before = signal.getsignal(signal.SIGTERM)
-    yield
-    if callable(before):
-        signal.signal(signal.SIGTERM, before)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 __all__ = ["Call", "Crew", "Place", "RayExecutor", "crew", "executor_of", "fetched"]

@@ -1,6 +1,7 @@
 """Sweeps that Ray's workers measure: the bytes of one process, whoever dies meanwhile."""
 
 import os
+import shutil
 import signal
 from functools import cache
 
@@ -48,6 +49,7 @@ def _cluster():
     )  # fmt: skip
     yield
     ray.shutdown()
+    shutil.rmtree(folder)
     plug._SHARD_FLOP = before
     torch.set_num_threads(threads)
 
