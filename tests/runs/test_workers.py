@@ -146,6 +146,7 @@ def test_a_worker_that_dies_costs_nothing_and_a_call_that_kills_is_stopped(two, 
     before = {place.pid for place in two.places}
     with pytest.warns(UserWarning, match=r"A worker \(process \d+ on .*\) died at number 4: another one takes its place"):
         assert sorted(dict(two.done(calls("dies", range(8))))) == list(range(8))
+    assert two.everywhere("all", "double", 1) == [(2, 0.0), (2, 0.0)]  # the other one is there by now
     assert len({place.pid for place in two.places} - before) == 1
     with pytest.warns(UserWarning), pytest.raises(WorkerError, match=r"3 workers died at number 13.*memory.*resume=True"):
         list(two.done(calls("dies", [13, 14])))
