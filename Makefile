@@ -5,6 +5,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
+ALL := $(VENV)/.installed-all
 
 # On a busy machine, threads that wait by spinning keep each other from working: measured up to 30 times slower.
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -34,6 +35,10 @@ $(DEV): pyproject.toml constraints.txt | $(PY)
 	@$(PIP) -e '.[dev]'
 	@touch $(RUN) $@
 
+$(ALL): $(DEV)
+	@$(PIP) -e '.[dev,ray]'
+	@touch $@
+
 demo: $(RUN)  ## ΔP curves of SmolLM2-135M on the embedded questions; figure and run at the end
 	@$(PY) examples/demo.py
 
@@ -45,7 +50,7 @@ lint: $(DEV)  ## ruff and pyright
 test: lint  ## lint, types and the fast tests
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -q -m "not slow" -n 2 --dist loadfile
 
-test-all: $(DEV)  ## the slow tests: wheel in an empty environment, examples, notebook, browser
+test-all: $(ALL)  ## the slow tests: wheel in an empty environment, examples, notebook, browser, Ray
 	@$(PY) -m pytest -q -m slow
 
 bench: $(RUN)  ## sweeps beside TransformerLens and other libraries, their bound, checks and growth; generation, knockout (an hour on two cores)

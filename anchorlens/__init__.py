@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from anchorlens.results.saving import save_run
     from anchorlens.results.sweep import SweepResult
     from anchorlens.runs.store import load_curves
+    from anchorlens.runs.workers import RayExecutor
     from anchorlens.truth.probes import LayerProbes, TruthProbe
 
 _HOME = {
@@ -41,6 +42,7 @@ _HOME = {
     "PathwayResult": "results.pathways",
     "PromptText": "questions.prompts",
     "QAData": "questions.datasets",
+    "RayExecutor": "runs.workers",
     "Span": "questions.example",
     "Study": "protocols.study",
     "SweepResult": "results.sweep",
@@ -83,6 +85,7 @@ __all__ = [
     "PathwayResult",
     "PromptText",
     "QAData",
+    "RayExecutor",
     "RunError",
     "Span",
     "Study",

@@ -73,6 +73,10 @@ class CheckError(AnchorlensError):
     """A number that was computed twice, by independent ways, came out differently."""
 
 
+class WorkerError(AnchorlensError):
+    """Workers died again and again at the same piece of work."""
+
+
 class RunError(InputError):
     """A run directory is missing, incomplete, of another schema version, or already there."""
 

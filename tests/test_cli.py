@@ -3,12 +3,15 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -169,9 +172,9 @@ def test_unknown_model_names_the_nearest(capsys, questions, tmp_path):
 
 def test_a_typo_in_the_second_model_costs_seconds_not_the_first_one(capsys, args, tmp_path, monkeypatch):
     """Every name is looked at before the first model is loaded."""
-    from anchorlens.protocols import study
+    from anchorlens.protocols import hands
 
-    monkeypatch.setattr(study, "load_model", lambda *a, **k: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(hands, "load_model", lambda *a, **k: pytest.fail("a model was loaded"))
     err = here(capsys, *args, "--model", "smolm2-135m-instruct", "--out", tmp_path / "a", code=2).err
     assert "Did you mean 'smollm2-135m-instruct'?" in err
     assert not (tmp_path / "a").exists()
@@ -228,7 +231,7 @@ def test_a_set_without_rows_does_not_take_the_others_with_it(capsys, args, tmp_p
 def test_what_is_finished_stays_when_a_later_sweep_fails(capsys, args, tiny, tmp_path, monkeypatch):
     from anchorlens.protocols import study
 
-    real, seen = study.run, []
+    real, seen = study.carried_out, []
 
     def fails_second(*given):
         seen.append(given)
@@ -236,7 +239,7 @@ def test_what_is_finished_stays_when_a_later_sweep_fails(capsys, args, tiny, tmp
             raise CheckError("The cone engine and the oracle differ by 3 points.")
         return real(*given)
 
-    monkeypatch.setattr(study, "run", fails_second)
+    monkeypatch.setattr(study, "carried_out", fails_second)
     out = here(capsys, *args, "--quiet", "--model", tiny("gpt2"), "--out", tmp_path / "a", code=1)
     assert f"differ by 3 points. 1 of 2 sweeps is finished and kept in {tmp_path / 'a'}." in out.err
     assert set(pd.read_parquet(tmp_path / "a" / "samples.parquet")["model"]) == {"llama"}
@@ -563,6 +566,71 @@ def test_a_run_that_was_stopped_is_looked_at_and_goes_on(capsys, args, tmp_path,
     assert "is not a run" in here(capsys, "status", tmp_path / "nothing", code=2).err
 
 
+def test_jobs_and_merge(capsys, args, tmp_path, monkeypatch):
+    from anchorlens.protocols import plug
+
+    monkeypatch.setattr(plug, "_SHARD_FLOP", 1.0)
+    monkeypatch.chdir(tmp_path)
+    given = [*args, "--batch-size", "1", "--quiet"]
+    here(capsys, *given, "--out", "whole")
+    said = here(capsys, *given, "--out", "run", "--shard", "2/2").out
+    assert (
+        "Job 2/2 has measured its share: 2 of 5 shards are in run.parts. When all are there, finish with: anchorlens merge run"
+        in said
+    )
+    told = here(capsys, "status", "run").out
+    assert "2 of 5 shards" in told
+    assert "`anchorlens merge`" in told
+    err = here(capsys, "merge", "run", code=2).err
+    assert (
+        "run.parts lacks 3 of 5 shards (0, 2, 4). Run job 1/2 again, or measure here what is missing with --measure-missing."
+        in err
+    )
+    for shard in ("4/3", "0/3", "x/3"):
+        err = here(capsys, *given, "--out", "run", "--shard", shard, code=2).err
+        assert f"--shard takes i/n, the i-th of n jobs with i from 1 to n, such as '2/8'; got '{shard}'." in err
+    err = here(capsys, *given, "--out", "run", "--shard", "1/2", "--seed", "3", code=2).err
+    assert "config.seed: 0 before, 3 now" in err
+    record = json.loads(here(capsys, *given, "--out", "run", "--shard", "1/2", "--json").out)
+    assert (record["job"], record["sweeps"][0]["done"]) == ("1/2", 5)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # what was given with relative names is found
+    out = here(capsys, "merge", tmp_path / "run").out
+    assert f"run     {tmp_path / 'run'}" in out
+    for table in ("samples", "examples", "curves", "effects"):
+        assert (tmp_path / "run" / f"{table}.parquet").read_bytes() == (tmp_path / "whole" / f"{table}.parquet").read_bytes()
+    assert "run is finished" in here(capsys, "merge", tmp_path / "run").out
+
+
+def test_merge_measures_what_is_missing_and_takes_parts_from_elsewhere(capsys, args, tmp_path, monkeypatch):
+    from anchorlens.protocols import plug
+
+    monkeypatch.setattr(plug, "_SHARD_FLOP", 1.0)
+    given = [*args, "--batch-size", "1", "--quiet"]
+    for i in (1, 2):
+        here(capsys, *given, "--out", tmp_path / f"machine{i}" / "a", "--shard", f"{i}/3")
+    parts = [tmp_path / f"machine{i}" / "a.parts" for i in (1, 2)]
+    out = here(capsys, "merge", tmp_path / "a", *parts, code=2)
+    assert "4 shards copied to a.parts." in out.err
+    assert "lacks 1 of 5 shards (2). Run job 3/3 again" in out.err
+    out = here(capsys, "merge", tmp_path / "a", *parts, "--measure-missing", "--json")
+    assert "0 shards copied" in out.err
+    assert json.loads(out.out)["run"] == str(tmp_path / "a")
+    assert not (tmp_path / "a.parts").exists()
+
+
+def test_what_cannot_be_merged(capsys, args, tmp_path):
+    assert (
+        "nothing.parts holds no parts of a run: there is nothing to merge."
+        in here(capsys, "merge", tmp_path / "nothing", code=2).err
+    )
+    err = here(capsys, *args, "--workers", "2", "--out", tmp_path / "a", code=2).err
+    assert "--workers needs --executor ray." in err
+    err = here(capsys, *args, "--executor", "dask", "--out", tmp_path / "a", code=2).err
+    assert "--executor takes 'ray'" in err
+    assert [*tmp_path.iterdir()] == []
+
+
 @pytest.mark.slow
 def test_a_schedulers_signal_ends_a_run_as_ctrl_c_does(args, tmp_path):
     given = [*args, "--limit", "12", "--n-donors", "9", "--batch-size", "1", "--out", str(tmp_path / "a")]
@@ -570,4 +638,66 @@ def test_a_schedulers_signal_ends_a_run_as_ctrl_c_does(args, tmp_path):
     done = subprocess.run([sys.executable, "-c", code, *given], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1, done.stderr
     assert "Stopped." in done.stderr
+    assert [*tmp_path.iterdir()] == []
+
+
+def _left(mark):
+    """Processes that were started with a mark in their environment."""
+    found = []
+    for one in psutil.process_iter():
+        try:
+            if one.environ().get("MARK") == mark and one.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(one.cmdline()))
+        except psutil.Error:
+            continue
+    return found
+
+
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'anchorlens[ray]'")
+
+
+@needs_ray
+@pytest.mark.slow
+def test_workers_from_a_shell(args, tmp_path):
+    given, mark = [*args, "--quiet", "--json"], str(tmp_path)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "MARK": mark}
+    shell(*given, "--out", str(tmp_path / "whole"), env=env)
+    done = shell(*given, "--out", str(tmp_path / "out"), "--executor", "ray", "--workers", "2", env=env)
+    assert json.loads(done.stdout)["run"] == str(tmp_path / "out")
+    for table in ("samples", "examples", "curves", "effects"):
+        assert (tmp_path / "out" / f"{table}.parquet").read_bytes() == (tmp_path / "whole" / f"{table}.parquet").read_bytes()
+    assert "--executor ray" in json.loads((tmp_path / "out" / "run.json").read_text())["sweeps"][0]["environment"]["command"]
+    assert _left(mark) == []
+    done = shell(
+        *given, "--out", str(tmp_path / "bad"), "--executor", "ray", "--workers", "2", "--layers", "9", env=env, code=2
+    )
+    assert done.stderr.splitlines()[-1] == "Error: --layers must be different numbers from 0 to 2, got (9,)."
+    assert not [*tmp_path.glob("bad*")]
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_signal_ends_a_run_with_workers_and_leaves_none(args, tmp_path):
+    mark = str(tmp_path)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "MARK": mark}
+    given = [*args, "--quiet", "--out", str(tmp_path / "out"), "--executor", "ray", "--workers", "2"]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "anchorlens", *given],
+        cwd=ROOT,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until = time.monotonic() + 120
+    while not any("ray::_Worker" in line for line in _left(mark)) and time.monotonic() < until:
+        time.sleep(0.2)
+    run.send_signal(signal.SIGTERM)
+    _, err = run.communicate(timeout=60)
+    assert run.returncode == 1, err
+    assert "Stopped. Nothing was written." in err
+    until = time.monotonic() + 20
+    while _left(mark) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert _left(mark) == []
     assert [*tmp_path.iterdir()] == []

@@ -18,6 +18,7 @@ from anchorlens.errors import AnchorlensError, did_you_mean
 # Command -> what it does; protocols stand in the registry.
 _OTHERS = {
     "run": "Measure a study: several models, data sets and protocols",
+    "merge": "Finish a run from the shards of several jobs",
     "status": "How far a run is, whoever measures it",
     "verify": "Check a run's bytes, and measure some of its cells again",
     "report": "One page of everything about one or more runs",
@@ -46,6 +47,10 @@ class _Commands(click.Group):
             from anchorlens.cli.study_command import run_command
 
             return run_command
+        if cmd_name == "merge":
+            from anchorlens.cli.merge_command import merge_command
+
+            return merge_command
         if cmd_name == "status":
             from anchorlens.cli.status_command import status_command
 

@@ -3,12 +3,15 @@
 import json
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from anchorlens.cli.sharing import executor_of_options
 from anchorlens.cli.shown import note, outcome_json, show_result
 from anchorlens.cli.wording import translated
 from anchorlens.errors import AnchorlensError, EmptySweepError
@@ -27,9 +30,19 @@ class _Planned(Exception):  # noqa: N818 - it ends a sweep on purpose
         self.plan = plan
 
 
-def measure(study: "Study", out: str | None, *, overwrite: bool, resume: bool, force_new: bool, as_json: bool) -> None:
-    """Measure and write; exit code 1 where a sweep had no row, or where it was stopped."""
+def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
+    """Measure and write; exit code 1 where a sweep had no row, or where it was stopped.
+
+    Args:
+        study: What.
+        command: The command that was given.
+        given: Its options: ``out``, ``overwrite``, ``resume``, ``force_new``, ``as_json``, those of :mod:`anchorlens.cli.sharing`
+            and its own. They are kept, so that ``anchorlens merge`` can give them again.
+    """
     from anchorlens.protocols.study import Outcome, run_study
+
+    as_json, how = given["as_json"], {name: given[name] for name in ("overwrite", "resume", "force_new", "shard")}
+    executor, begun_by = executor_of_options(given), {"name": command, "given": dict(given), "folder": str(Path.cwd())}
 
     done = Outcome(0, None)
 
@@ -42,7 +55,7 @@ def measure(study: "Study", out: str | None, *, overwrite: bool, resume: bool, f
     try:
         with _stopped_by_term():
             run_study(
-                study, out, overwrite=overwrite, resume=resume, force_new=force_new, outcome=done, on_result=said,
+                study, given["out"], **how, executor=executor, command=begun_by, outcome=done, on_result=said,
                 on_empty=lambda why: note(translated(why)),
             )  # fmt: skip
     except AnchorlensError as why:
@@ -63,13 +76,30 @@ def measure(study: "Study", out: str | None, *, overwrite: bool, resume: bool, f
         said_so = f"Error: memory ran out, and the smallest unit cannot be split: {why}. Try --dtype bfloat16. {done.kept}"
         note(translated(said_so))
         sys.exit(1)
-    if as_json:
+    if done.share is not None and not done.results:
+        _show_share(done, as_json=as_json)
+    elif as_json:
         click.echo(outcome_json(done))
     else:
         click.echo(f"figure  {_figure(done)}\nrun     {done.out}")
     if done.empty:
         note(f"{len(done.empty)} of {done.total} sweeps had no row; the others are saved.")
         sys.exit(1)
+
+
+def _show_share(done: "Outcome", *, as_json: bool) -> None:
+    """What a job has done, and what is next."""
+    from anchorlens.runs.journal import parts_of
+    from anchorlens.runs.status import status_of
+
+    assert done.out is not None  # a share needs it
+    found = status_of(done.out)
+    if as_json:
+        click.echo(json.dumps({"job": str(done.share), **asdict(found)}))
+        return
+    kept, shards = sum(one.done for one in found.sweeps), sum(one.shards or 0 for one in found.sweeps)
+    what = f"Job {done.share} has measured its share: {kept} of {shards} shards are in {parts_of(done.out)}."
+    click.echo(f"{what} {'Finish' if kept == shards else 'When all are there, finish'} with: anchorlens merge {done.out}")
 
 
 @contextmanager

@@ -1,11 +1,13 @@
 """One command for each protocol, made of its specification: its own options and no other's."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from anchorlens.cli.given import data_files, read_config
 from anchorlens.cli.measure import measure, plan_only
+from anchorlens.cli.sharing import SHARING, sharing_params
 from anchorlens.cli.wording import flag_of
 from anchorlens.errors import InputError
 from anchorlens.protocols.arguments import Argument, Switch
@@ -14,7 +16,7 @@ from anchorlens.protocols.specification import Specification
 
 _NOT_SPEC = (
     "config", "model", "dataset", "data_file", "columns", "spans", "limit", "device", "dtype", "out", "overwrite", "as_json",
-    "quiet", "dry_run", "resume", "force_new",
+    "quiet", "dry_run", "resume", "force_new", *SHARING,
 )  # fmt: skip
 
 
@@ -31,7 +33,7 @@ def protocol_command(name: str) -> click.Command:
     return _ProtocolCommand(
         name,
         params=[*_common_params(), *_spec_params(spec), *_output_params()],
-        callback=lambda **given: _run(spec, given),
+        callback=lambda **given: measure_protocol(spec, given),
         help="\n\n".join(paragraphs),
         short_help=PROTOCOLS[name],
         epilog=_examples(name),
@@ -115,12 +117,14 @@ def _output_params() -> list[click.Parameter]:
         click.Option(["--overwrite"], is_flag=True, help="Replace a run that is there."),
         click.Option(["--resume"], is_flag=True, help="Continue a run that was stopped; what was measured is not measured again."),
         click.Option(["--force-new"], is_flag=True, help="Throw away what a run that was stopped had measured, and begin again."),
+        *sharing_params(),
         click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object for scripts."),
         click.Option(["--quiet", "-q"], is_flag=True, help="No progress bars."),
     ]  # fmt: skip
 
 
-def _run(spec: type[Specification], given: dict[str, Any]) -> None:
+def measure_protocol(spec: type[Specification], given: Mapping[str, Any]) -> None:
+    """Measure what the options of a command say."""
     for key, flag in (("model", "--model"), ("dataset", "--dataset")):
         if not given[key]:
             raise click.UsageError(f"{flag} is missing. See `anchorlens {spec.NAME} --help` for examples.")
@@ -136,7 +140,7 @@ def _run(spec: type[Specification], given: dict[str, Any]) -> None:
     if given["out"]:
         from anchorlens.runs.store import check_target
 
-        check_target(given["out"], overwrite=given["overwrite"] or given["resume"] or given["force_new"])
+        check_target(given["out"], overwrite=any(given[name] for name in ("overwrite", "resume", "force_new", "shard")))
     from anchorlens.protocols.study import DataRequest, Study
     from anchorlens.questions.datasets import parse_columns
 
@@ -150,8 +154,7 @@ def _run(spec: type[Specification], given: dict[str, Any]) -> None:
     if given["dry_run"]:
         plan_only(study, as_json=given["as_json"])
     else:
-        how = {name: given[name] for name in ("overwrite", "resume", "force_new", "as_json")}
-        measure(study, given["out"], **how)
+        measure(study, spec.NAME, given)
 
 
 _EXAMPLES = {
@@ -186,4 +189,4 @@ def _examples(name: str) -> str:
     return "\b\nExamples:\n" + "\b\n".join(part for part in parts if part)
 
 
-__all__ = ["flags_of", "protocol_command"]
+__all__ = ["flags_of", "measure_protocol", "protocol_command"]

@@ -40,7 +40,9 @@ def status_command(run: str, as_json: bool) -> None:
     ]
     show_table(f"{run}: {found.state}", ("sweep", "kept", "left", "last shard"), rows)
     if found.state == "stopped":
-        click.echo("Continue with the command that began it and --resume.")
+        click.echo("Continue with the command that began it and --resume; shards of several jobs with `anchorlens merge`.")
+    if found.jobs:
+        click.echo(f"Jobs that measure now: {', '.join(found.jobs)}.")
     if found.rss_mb is not None and found.state == "running":
         click.echo(f"Memory of the process at its last shard: {found.rss_mb:,} MB.")
 

@@ -5,12 +5,16 @@ import sys
 from collections.abc import Mapping
 
 # Arguments of the functions behind the commands, and how a shell says them; those of protocols come from their specifications.
+_SHARING = {
+    "shard": "--shard", "executor": "--executor", "workers": "--workers", "address": "--address",
+    "gpus_per_worker": "--gpus-per-worker",
+}  # fmt: skip
 _COMMON = {
     "path": "--data-file", "limit": "--limit", "seed": "--seed", "columns": "--columns", "spans": "--spans", "device": "--device",
     "dtype": "--dtype", "overwrite": "--overwrite", "dataset_name": "--dataset", "anchors": "--anchors", "quantity": "--quantity",
     "known_only": "--known-only", "n_donors": "--n-donors", "n_resamples": "--resamples",
     "bands": "--bands", "contrasts": "--contrasts", "resume": "--resume", "force_new": "--force-new",
-}  # fmt: skip
+} | _SHARING  # fmt: skip
 _PHRASES = (
     ("Choose another path", "Choose another --out"),
     ("A sweep's save(", "`anchorlens swap ... --out` makes one ("),
@@ -48,7 +52,7 @@ def translated(text: str) -> str:
 
     given = next((word for word in sys.argv[1:] if not word.startswith("-")), "").replace("-", "_")
     if given == "run":
-        return in_shell(text, only={"overwrite": "--overwrite", "resume": "--resume", "force_new": "--force-new"})
+        return in_shell(text, only={"overwrite": "--overwrite", "resume": "--resume", "force_new": "--force-new"} | _SHARING)
     if given not in PROTOCOLS:
         return in_shell(text)
     arguments = specification_of(given).arguments()

@@ -16,6 +16,7 @@ from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.journal import Journal, as_json, differences, opened, parts_of, refuse
 from anchorlens.runs.provenance import data_record
 from anchorlens.runs.schema import settings_of
+from anchorlens.runs.shares import Share
 from anchorlens.runs.store import check_target, read_record, read_table, study_of
 from anchorlens.truth.probes import LayerProbes
 
@@ -59,19 +60,21 @@ class Kept:
 
 @contextmanager
 def keeping(
-    out: "str | os.PathLike[str]", sweeps: Sequence[Mapping[str, Any]], *, overwrite: bool, resume: bool, force_new: bool
-) -> Iterator[Kept]:
-    """Keep what is measured in the block; the parts go when it ends well.
+    out: "str | os.PathLike[str]", sweeps: Sequence[Mapping[str, Any]], *, overwrite: bool, resume: bool, force_new: bool,
+    share: Share | None = None, command: Mapping[str, Any] | None = None,
+) -> Iterator[Kept]:  # fmt: skip
+    """Keep what is measured in the block; the parts go when it ends well, but for those of a share.
 
     Raises:
         RunError: The place is taken or cannot be written, another process measures there, or something else was measured.
     """
     target = check_target(out, overwrite=True)
-    with opened(target, sweeps, resume=resume, force_new=force_new) as journal:
-        own = resume and study_of(target) == journal.sweeps
+    with opened(target, sweeps, resume=resume, force_new=force_new, share=share, command=command) as journal:
+        own = (resume or share is not None) and study_of(target) == journal.sweeps
         check_target(target, overwrite=overwrite or own)
         yield Kept(target, journal, overwrite or own)
-        journal.finished()
+        if share is None:
+            journal.finished()
 
 
 def finished(out: "str | os.PathLike[str]", sweeps: Sequence[Mapping[str, Any]]) -> bool:
@@ -90,12 +93,20 @@ def finished(out: "str | os.PathLike[str]", sweeps: Sequence[Mapping[str, Any]])
     return not read_record(target)["pending"]
 
 
-def check_keeping(out: Any, *, resume: bool, force_new: bool) -> None:
+def check_keeping(out: Any, *, overwrite: bool, resume: bool, force_new: bool, share: Share | None) -> None:
     """What is given has to agree.
 
     Raises:
         InputError: It does not.
     """
+    if share is not None and (overwrite or force_new):
+        which = "overwrite" if overwrite else "force_new"
+        raise InputError(
+            f"{which}=True and shard= contradict each other: a job throws nothing away that another one may need. Choose another "
+            "path, or remove what is there."
+        )
+    if share is not None and out is None:
+        raise InputError("shard= needs a run directory, where the shards of all jobs are kept: give out=.")
     if resume and force_new:
         raise InputError("resume=True and force_new=True contradict each other: give one of them.")
     if out is None and (resume or force_new):

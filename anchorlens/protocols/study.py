@@ -7,23 +7,27 @@ once, and stays when a later one fails or is stopped.
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from anchorlens.errors import EmptySweepError, InputError, did_you_mean
 from anchorlens.kinds import described
-from anchorlens.models.load import load_model
 from anchorlens.models.source import check_model
-from anchorlens.protocols.driver import run
+from anchorlens.protocols.driver import carried_out
+from anchorlens.protocols.hands import Hands
 from anchorlens.protocols.keeping import Kept, check_keeping, finished, identity, keeping, model_name
 from anchorlens.protocols.loading import load_run
 from anchorlens.protocols.registry import PROTOCOLS, protocol_of, specification_of
 from anchorlens.protocols.specification import Specification, tomllib
+from anchorlens.protocols.spread import at_work, refuse_live
 from anchorlens.questions.datasets import QAData, load_qa
 from anchorlens.questions.prompts import make_prompt
 from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.journal import parts_of, shards_in
+from anchorlens.runs.shares import Share, share_of
 from anchorlens.runs.store import check_target
+from anchorlens.runs.workers import RayExecutor, executor_of
 
 _DATA_KEYS = ("name", "path", "limit", "seed", "columns", "spans", "dataset_name")
 
@@ -149,10 +153,12 @@ class Outcome:
         empty: What was said of sweeps that had no row.
         total: Sweeps of the study.
         out: The run directory; None where nothing is written.
+        share: What of it was measured here, where that is not all; who has all shards finishes the sweeps.
     """
 
     total: int
     out: Path | None
+    share: Share | None = field(default=None, kw_only=True)
     results: list[SweepResult] = field(default_factory=list)
     empty: list[str] = field(default_factory=list)
 
@@ -166,9 +172,8 @@ class Outcome:
             said.append(f"{n} of {self.total} sweeps {'is' if n == 1 else 'are'} finished and kept in {self.out}.")
         if shards:
             also = "Of the next one what" if n else "What"
-            said.append(
-                f"{also} was measured is kept in {parts} ({shards} shard{'s' * (shards != 1)}): continue with resume=True."
-            )
+            how = "continue with resume=True" if self.share is None else f"job {self.share} goes on with the same command"
+            said.append(f"{also} was measured is kept in {parts} ({shards} shard{'s' * (shards != 1)}): {how}.")
         return " ".join(said) or "Nothing was written."
 
 
@@ -179,6 +184,9 @@ def run_study(
     overwrite: bool = False,
     resume: bool = False,
     force_new: bool = False,
+    shard: "str | tuple[int, int] | Share | None" = None,
+    executor: "str | RayExecutor | None" = None,
+    command: Mapping[str, Any] | None = None,
     outcome: Outcome | None = None,
     on_result: Callable[[SweepResult, Outcome], object] = lambda result, outcome: None,  # noqa: ARG005
     on_empty: Callable[[str], object] = lambda said: None,  # noqa: ARG005
@@ -195,6 +203,10 @@ def run_study(
         overwrite: Replace a run that is there (when the first sweep has been measured, not before).
         resume: Continue what was stopped; begin where there is nothing yet, and do nothing where all is done.
         force_new: Throw away what was stopped, and begin again.
+        shard: ``"2/8"`` or ``(2, 8)``: measure the second of eight shares and keep it in ``OUT.parts``; when all are there,
+            ``resume=True`` finishes the run. The outcome has no results then.
+        executor: ``"ray"`` or a :class:`~anchorlens.RayExecutor`: workers measure; models have to be names or paths.
+        command: How a shell began the run, for who will finish it.
         outcome: Filled as the study goes on, so that the caller has it when an error or an interrupt ends it.
         on_result: Told of each finished sweep, after it was written.
         on_empty: Told of each sweep without a row; the others go on.
@@ -207,12 +219,16 @@ def run_study(
     """
     if not isinstance(study, Study):
         raise InputError(f"run_study takes an anchorlens.Study, got {described(study)}. Study.from_toml(path) reads one.")
-    check_keeping(out, resume=resume, force_new=force_new)
+    share, who = share_of(shard), executor_of(executor)
+    check_keeping(out, overwrite=overwrite, resume=resume, force_new=force_new, share=share)
+    refuse_live(who, study.models)
     done = outcome if outcome is not None else Outcome(0, None)
-    told = _Told(on_result, on_empty)
+    done.share, told = share, _Told(on_result, on_empty)
     if out is None:
-        _measured(_every(study, study.check()), study, done, told, None)
+        with at_work(who, study.device, study.dtype) as measuring:
+            _measured(_every(study, study.check()), measuring, done, told, None)
         return done
+    resume = resume or share is not None
     target = check_target(out, overwrite=overwrite or resume or force_new or parts_of(Path(out)).exists())
     steps = _every(study, study.check())
     sweeps = [identity(*step) for step in steps]
@@ -220,9 +236,16 @@ def run_study(
         done.results += load_run(target)
         done.total, done.out = len(done.results), target
         return done
-    with keeping(target, sweeps, overwrite=overwrite, resume=resume, force_new=force_new) as kept:
+    how: dict[str, Any] = {
+        "overwrite": overwrite,
+        "resume": resume,
+        "force_new": force_new,
+        "share": share,
+        "command": command,
+    }
+    with keeping(target, sweeps, **how) as kept, at_work(who, study.device, study.dtype) as measuring:
         done.out = target
-        _measured(steps, study, done, told, kept)
+        _measured(steps, measuring, done, told, kept)
     return done
 
 
@@ -240,7 +263,7 @@ def _every(study: Study, data: Sequence[QAData]) -> list[tuple[Any, QAData, Spec
 
 def _measured(
     steps: Sequence[tuple[Any, QAData, Specification]],
-    study: Study,
+    measuring: Hands,
     done: Outcome,
     told: _Told,
     kept: Kept | None,
@@ -251,7 +274,6 @@ def _measured(
         EmptySweepError: No sweep had a row.
     """
     done.total = len(steps)
-    model, loaded = None, object()
     pending = [f"{s.NAME}: {model_name(m)} on {d.name}" for m, d, s in steps]
 
     def write(more: Sequence[SweepResult]) -> None:
@@ -259,18 +281,18 @@ def _measured(
             kept.write([*done.results, *more], pending)
 
     for number, (name, qa, spec) in enumerate(steps):
-        if name is not loaded:
-            model = None  # let go of before the next one needs the memory
-            model, loaded = _load(name, study), name
         said = f"{model_name(name)} on {qa.name}"
+        make = partial(measuring.station, protocol_of(spec.NAME), name, qa, spec)
         try:
-            result = run(protocol_of(spec.NAME), model, qa, spec, None if kept is None else kept.journal.sweep(number))
+            result = carried_out(make, spec, None if kept is None else kept.journal.sweep(number))
         except EmptySweepError as why:
             done.empty.append(str(why))
             told.empty(f"{said}: {why}")
             del pending[0]
             continue
         del pending[0]
+        if result is None:  # its share is kept
+            continue
         if any(result.run_id == other.run_id for other in done.results):
             told.empty(
                 f"{said}: {spec.NAME} came out as a sweep that is there already (run_id {result.run_id}); it is kept once."
@@ -280,16 +302,10 @@ def _measured(
         write([result])  # first on disk, then counted as kept
         done.results.append(result)
         told.result(result, done)
-    if not done.results:
+    if not done.results and (done.share is None or len(done.empty) == len(steps)):
         raise EmptySweepError(" ".join(dict.fromkeys(done.empty)))
-    if done.empty:
+    if done.empty and done.share is None:
         write([])  # nothing is pending any more
-
-
-def _load(model: Any, study: Study) -> Any:
-    if isinstance(model, (str, os.PathLike)):
-        return load_model(model, device=study.device, dtype=study.dtype)
-    return model
 
 
 def _study(cls: type[Study], values: Mapping[str, Any], file: str, folder: Path) -> Study:

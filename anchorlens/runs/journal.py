@@ -9,10 +9,12 @@ import hashlib
 import io
 import json
 import os
+import re
+import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -21,12 +23,13 @@ import pandas as pd
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-from filelock import FileLock, Timeout
 
 from anchorlens.errors import RunError
 from anchorlens.notices import warn
+from anchorlens.runs.locks import LOCK, alive, opening, taken
+from anchorlens.runs.shares import Share
 
-_VERSION = 1
+_VERSION = 2
 # Where notes on a shard stand in its file.
 _NOTES = b"anchorlens"
 _DIGITS = 20
@@ -44,14 +47,16 @@ class Journal:
     Args:
         folder: ``OUT.parts``; it has to be locked (:func:`opened`).
         sweeps: What is measured, one entry a sweep.
+        share: What this process measures of it; None for all.
     """
 
-    def __init__(self, folder: Path, sweeps: Sequence[Mapping[str, Any]]) -> None:
-        self.folder, self.sweeps = folder, [as_json(one) for one in sweeps]
+    def __init__(self, folder: Path, sweeps: Sequence[Mapping[str, Any]], share: Share | None = None) -> None:
+        self.folder, self.sweeps, self.share = folder, [as_json(one) for one in sweeps], share
 
     def sweep(self, number: int) -> "SweepJournal":
         """The shards of one sweep."""
-        return SweepJournal(self.folder / f"{number:03d}", self.folder / "log.jsonl", number)
+        log = "log.jsonl" if self.share is None else f"log-{self.share.name}.jsonl"
+        return SweepJournal(self.folder / f"{number:03d}", self.folder / log, number, self.share)
 
     def finished(self) -> None:
         """The run stands in its directory: the parts are not needed any more."""
@@ -59,79 +64,106 @@ class Journal:
 
 
 @contextmanager
-def opened(target: Path, sweeps: Sequence[Mapping[str, Any]], *, resume: bool, force_new: bool) -> Iterator[Journal]:
+def opened(
+    target: Path, sweeps: Sequence[Mapping[str, Any]], *, resume: bool, force_new: bool, share: Share | None = None,
+    command: Mapping[str, Any] | None = None,
+) -> Iterator[Journal]:  # fmt: skip
     """The journal of a run, locked for this process.
 
     Args:
         target: The run directory.
         sweeps: What will be measured, in its order, as far as it is known without a model.
-        resume: Continue what is there.
+        resume: Continue what is there; a share always does.
         force_new: Throw it away.
+        share: What this process measures; others may measure other shares at the same time.
+        command: How a shell began the run, for who will finish it.
 
     Raises:
         RunError: Another process has it, parts of a run are there and neither ``resume`` nor ``force_new`` is given, or something
             else was being measured.
     """
     folder = parts_of(target)
-    if folder.exists() and not _is_ours(folder):
+    if folder.exists() and not is_ours(folder):
         raise RunError(
             f"{folder} is there and holds no parts of a run; a run of {target} needs that place. Choose another path."
         )
+    journal = Journal(folder, sweeps, share)
+    with opening(folder, target, share):
+        if share is None:
+            _compared(journal, target, command, resume=resume, force_new=force_new)
+            try:
+                yield journal
+            finally:
+                _left(folder)  # nothing was measured, or all is done
+            return
+        own = taken(folder, target, share)
+        try:
+            _compared(journal, target, command, resume=True, force_new=force_new, others=bool(alive(folder, besides=share)))
+        except BaseException:
+            own.release()
+            raise
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as why:
-        raise RunError(f"{folder} cannot be made ({why.strerror}). Choose another path.") from why
-    lock = FileLock(folder / "lock")
-    try:
-        lock.acquire(timeout=1)  # who asks for a run's status holds it for a moment
-    except Timeout as why:
-        raise RunError(
-            f"Another process is measuring {target}: it holds {folder / 'lock'}. Wait for it, stop it, or choose another path."
-        ) from why
-    except OSError as why:
-        raise RunError(f"{folder} cannot be written ({why.strerror}). Choose another path.") from why
-    try:
-        journal = Journal(folder, sweeps)
-        _compared(journal, target, resume=resume, force_new=force_new)
         yield journal
     finally:
-        if not shards_in(folder):  # nothing was measured, or all is done
-            shutil.rmtree(folder, ignore_errors=True)
-        lock.release()
+        own.release()
+        with suppress(RunError), opening(folder, target, None):  # the last job that has nothing leaves nothing
+            _left(folder)
 
 
-def _compared(journal: Journal, target: Path, *, resume: bool, force_new: bool) -> None:
+def _left(folder: Path) -> None:
+    """Parts without a shard are of no use."""
+    if not shards_in(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _compared(
+    journal: Journal, target: Path, command: Mapping[str, Any] | None, *, resume: bool, force_new: bool, others: bool = False
+) -> None:
     """What was being measured has to be what is asked for now."""
     file = journal.folder / "run.json"
     done = shards_in(journal.folder)
-    if file.exists() and (force_new or not done):
+    if file.exists() and (force_new or not done) and not others:
         for one in journal.folder.iterdir():
             if one.is_dir():
                 shutil.rmtree(one)
-            elif one.name != "lock":
+            elif not one.name.startswith(LOCK):
                 one.unlink()
     if not file.exists():
-        write_whole(file, _text({"version": _VERSION, "target": target.name, "sweeps": journal.sweeps}))
+        run = {"version": _VERSION, "target": target.name, "command": command, "sweeps": journal.sweeps}
+        write_whole(file, _text(run))
         return
     if not resume:
         raise RunError(
             f"{journal.folder} holds an unfinished run ({done} shard{'s' * (done != 1)} done). Continue it with resume=True, or "
             "throw it away with force_new=True."
         )
-    was = _read(file)
+    was = read_json(file)
     if was.get("version") != _VERSION:
         raise RunError(f"{file} was written by another version of anchorlens. Start over with force_new=True.")
     refuse(differences({"sweeps": was["sweeps"]}, {"sweeps": journal.sweeps}), journal.folder)
 
 
-def _is_ours(folder: Path) -> bool:
+def is_ours(folder: Path) -> bool:
     """Whether nothing is lost where it is removed, but what a run left there."""
-    return folder.is_dir() and ((folder / "run.json").is_file() or all(one.name == "lock" for one in folder.iterdir()))
+    first = re.compile(rf"{LOCK}(-\d+-of-\d+)?$|\.run\.json\.")  # what stands there before the record does
+    try:
+        there = [one.name for one in folder.iterdir()]
+    except FileNotFoundError:  # gone meanwhile: a job that had nothing was the last one
+        return True
+    except NotADirectoryError:
+        return False
+    return all(map(first.match, there)) or (folder / "run.json").is_file()  # in this order: another job may just be writing it
 
 
 def shards_in(folder: Path, first: int = 0) -> int:
     """How many shards ``OUT.parts`` holds, from a sweep on."""
-    return sum(1 for shard in folder.glob("[0-9][0-9][0-9]/*.parquet") if int(shard.parent.name) >= first)
+    return sum(len(shard_files(one)) for one in folder.glob("[0-9][0-9][0-9]") if int(one.name) >= first)
+
+
+def shard_files(folder: Path) -> dict[int, Path]:
+    """The shards of one sweep by their numbers; of two that go by one number (of two machines) the same one always."""
+    found = ((file.name.partition("-")[0], file) for file in sorted(folder.glob("*.parquet")))
+    return {int(number): file for number, file in found if number.isdigit()}
 
 
 class SweepJournal:
@@ -141,12 +173,17 @@ class SweepJournal:
         folder: Where they are.
         log: Gets a line for each shard.
         number: Of the sweep in its run.
+        share: What this process measures of it; None for all.
     """
 
-    def __init__(self, folder: Path, log: Path, number: int) -> None:
-        self.folder, self.log, self.number = folder, log, number
+    def __init__(self, folder: Path, log: Path, number: int, share: Share | None = None) -> None:
+        self.folder, self.log, self.number, self.share = folder, log, number, share
         self._found: dict[int, Path] = {}
         self._since = time.monotonic()
+
+    def mine(self, number: int) -> bool:
+        """Whether this process measures a shard."""
+        return self.share is None or self.share.holds(self.number, number)
 
     def begun(self, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
         """Note what decides the numbers, or compare it with what was noted before.
@@ -157,29 +194,24 @@ class SweepJournal:
         Raises:
             RunError: It differs; the message names the differences.
         """
-        file, now = self.folder / f"{name}.json", as_json(value)
-        if not file.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_whole(file, _text(now))
-            return now
-        was = _read(file)
-        refuse(differences({name: was}, {name: now}), self.folder.parent)
+        was = self.kept(name, value)
+        refuse(differences({name: was}, {name: as_json(value)}), self.folder.parent)
         return was
 
     def kept(self, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
         """What was noted under this name before; ``value`` where nothing was, which is noted now."""
         file = self.folder / f"{name}.json"
-        return _read(file) if file.exists() else self.begun(name, value)
+        if not file.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_first(file, _text(as_json(value)))
+        return read_json(file)
 
     def find(self, n_shards: int) -> None:
         """Look for the shards that are there."""
-        self._found = {}
-        for file in sorted(self.folder.glob("*.parquet")):
-            number = file.name.partition("-")[0]
-            if number.isdigit() and int(number) < n_shards:
-                self._found[int(number)] = file
-        for file in self.folder.glob("*.tmp"):  # of a process that is gone: this one holds the lock
-            file.unlink(missing_ok=True)
+        self._found = {number: file for number, file in shard_files(self.folder).items() if number < n_shards}
+        if self.share is None:
+            for file in self.folder.glob("*.tmp"):  # of a process that is gone: this one holds the lock
+                file.unlink(missing_ok=True)
         self._tell(event="begin", shards=n_shards, found=len(self._found))
 
     def read(self, number: int) -> tuple[pd.DataFrame, dict[str, Any]] | None:
@@ -188,7 +220,7 @@ class SweepJournal:
         if file is None:
             return None
         data = file.read_bytes()
-        if file.name != _name(number, data):
+        if file.name != shard_name(number, data):
             aside = file.with_suffix(".damaged")
             file.replace(aside)
             del self._found[number]
@@ -211,7 +243,7 @@ class SweepJournal:
         into = io.BytesIO()
         pq.write_table(table, into)
         data = into.getvalue()
-        file = self.folder / _name(number, data)
+        file = self.folder / shard_name(number, data)
         try:
             write_whole(file, data)
             self._tell(event="shard", shard=number, rows=len(frame), **{k: v for k, v in notes.items() if k == "work"})
@@ -267,16 +299,34 @@ def refuse(found: Sequence[str], folder: Path) -> None:
 
 def write_whole(file: Path, data: bytes) -> None:
     """A file that is there as a whole or not at all, on the disk before this returns."""
-    work = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    with _written(file, data) as work:
+        work.replace(file)
+
+
+def write_first(file: Path, data: bytes) -> None:
+    """The same, where of several processes that write it the first one counts; the others find its file."""
+    with _written(file, data) as work:
+        try:
+            file.hardlink_to(work)
+        except FileExistsError:
+            return
+        except OSError:  # a file system without links: who comes later finds the file, but for the moment in between
+            if not file.exists():
+                work.replace(file)
+
+
+@contextmanager
+def _written(file: Path, data: bytes) -> Iterator[Path]:
+    """The bytes under another name, which no other process has, not on any machine."""
+    work = file.with_name(f".{file.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with work.open("wb") as out:
             out.write(data)
             out.flush()
             os.fsync(out.fileno())
-        work.replace(file)
-    except BaseException:
+        yield work
+    finally:
         work.unlink(missing_ok=True)
-        raise
 
 
 def _frame(data: bytes) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -284,11 +334,17 @@ def _frame(data: bytes) -> tuple[pd.DataFrame, dict[str, Any]]:
     return table.to_pandas(), json.loads((table.schema.metadata or {})[_NOTES])
 
 
-def _name(number: int, data: bytes) -> str:
+def shard_name(number: int, data: bytes) -> str:
+    """Its number and the hash of its bytes."""
     return f"{number:05d}-{hashlib.sha256(data).hexdigest()[:_DIGITS]}.parquet"
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """A note.
+
+    Raises:
+        RunError: It is damaged.
+    """
     try:
         return json.loads(file.read_text(encoding="utf8"))
     except (OSError, ValueError) as why:
@@ -309,4 +365,18 @@ def _short(value: Any) -> str:
     return said if len(said) <= 60 else f"{said[:28]} … {said[-28:]}"
 
 
-__all__ = ["Journal", "SweepJournal", "as_json", "differences", "opened", "parts_of", "refuse", "shards_in", "write_whole"]
+__all__ = [
+    "Journal",
+    "SweepJournal",
+    "as_json",
+    "differences",
+    "is_ours",
+    "opened",
+    "parts_of",
+    "read_json",
+    "refuse",
+    "shard_files",
+    "shard_name",
+    "shards_in",
+    "write_whole",
+]

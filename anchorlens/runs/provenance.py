@@ -38,8 +38,13 @@ def code_sha256() -> str:
     return digest.hexdigest()
 
 
-def environment(device: torch.device) -> dict[str, object]:
-    """What the numbers were computed with."""
+def command_line() -> str:
+    """What this process was started as."""
+    return " ".join([sys.argv[0].rsplit("/", 1)[-1], *sys.argv[1:]])
+
+
+def environment(device: torch.device, command: str) -> dict[str, object]:
+    """What the numbers were computed with, and what began the run."""
     record: dict[str, object] = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -47,7 +52,7 @@ def environment(device: torch.device) -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "versions": versions(),
         "code_sha256": code_sha256(),
-        "command": " ".join([sys.argv[0].rsplit("/", 1)[-1], *sys.argv[1:]]),
+        "command": command,
     }
     if device.type == "cuda":
         record["gpu"] = torch.cuda.get_device_name(device)

@@ -1,16 +1,15 @@
 """How far a run is: read from its directory and its parts, whoever measures it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from anchorlens.errors import RunError
-from anchorlens.runs.journal import parts_of
+from anchorlens.runs.journal import parts_of, shard_files
+from anchorlens.runs.locks import LOCK, alive, held
 from anchorlens.runs.store import read_record
 
 # Lines of the log from which the rate is taken.
@@ -46,11 +45,13 @@ class RunStatus:
         state: ``finished``, ``running`` or ``stopped``.
         sweeps: Its sweeps.
         rss_mb: Memory of the process at the last shard, in MB; None where nothing was kept yet.
+        jobs: The jobs that measure now, such as ``2/8``; none where one process measures all.
     """
 
     state: str
     sweeps: tuple[SweepStatus, ...]
     rss_mb: int | None = None
+    jobs: tuple[str, ...] = ()
 
 
 def status_of(path: "str | Path") -> RunStatus:
@@ -69,9 +70,13 @@ def status_of(path: "str | Path") -> RunStatus:
         return RunStatus("finished", tuple(_whole(sweep["config"]["protocol"], sweep) for sweep in record["sweeps"]))
     plan = json.loads((parts / "run.json").read_text(encoding="utf8"))["sweeps"]
     done = {_name(s["config"]["protocol"], s) for s in read_record(target)["sweeps"]} if has_run else set()
-    log = _log(parts / "log.jsonl")
-    sweeps = tuple(_part(parts / f"{i:03d}", i, one, log, done) for i, one in enumerate(plan))
-    return RunStatus("running" if _locked(parts / "lock") else "stopped", sweeps, log[-1]["rss_mb"] if log else None)
+    jobs = alive(parts)
+    logs = [_log(parts / f"log-{job.name}.jsonl") for job in jobs] or [_log(file) for file in sorted(parts.glob("log*.jsonl"))]
+    sweeps = tuple(_part(parts / f"{i:03d}", i, one, logs, done) for i, one in enumerate(plan))
+    last = max((log[-1] for log in logs if log), key=lambda line: line["time"], default=None)
+    running = bool(jobs) or held(parts / LOCK)
+    said = None if last is None else last["rss_mb"]
+    return RunStatus("running" if running else "stopped", sweeps, said, tuple(map(str, jobs)))
 
 
 def _name(protocol: str, sweep: Mapping[str, Any]) -> str:
@@ -83,17 +88,22 @@ def _whole(protocol: str, sweep: Mapping[str, Any]) -> SweepStatus:
     return SweepStatus(_name(protocol, sweep), None, 0, True, None, "")
 
 
-def _part(folder: Path, number: int, sweep: Mapping[str, Any], log: list[dict[str, Any]], done: set[str]) -> SweepStatus:
+def _part(
+    folder: Path, number: int, sweep: Mapping[str, Any], logs: Sequence[Sequence[Mapping[str, Any]]], done: set[str]
+) -> SweepStatus:
     name = _name(sweep["protocol"], sweep)
     plan = folder / "plan.json"
     shards = json.loads(plan.read_text(encoding="utf8"))["shards"] if plan.is_file() else None
-    kept = len(list(folder.glob("*.parquet"))) if folder.is_dir() else 0
-    mine = [line for line in log if line["sweep"] == number and line["event"] == "shard"]
-    recent = mine[-_RECENT:]
-    left = None
-    if shards is not None and recent:
-        left = (shards - kept) * sum(line["seconds"] for line in recent) / len(recent)
-    return SweepStatus(name, shards, kept, name in done and kept == shards, left, mine[-1]["time"] if mine else "")
+    kept = len(shard_files(folder))
+    rate, told = 0.0, ""
+    for log in logs:  # of each process that measures
+        mine = [line for line in log if line["sweep"] == number and line["event"] == "shard"]
+        recent = mine[-_RECENT:]
+        if recent:
+            rate += len(recent) / max(sum(line["seconds"] for line in recent), 1e-3)
+            told = max(told, mine[-1]["time"])
+    left = (shards - kept) / rate if shards is not None and rate else None
+    return SweepStatus(name, shards, kept, name in done and kept == shards, left, told)
 
 
 def _log(file: Path) -> list[dict[str, Any]]:
@@ -105,17 +115,6 @@ def _log(file: Path) -> list[dict[str, Any]]:
         except ValueError:
             continue
     return found
-
-
-def _locked(file: Path) -> bool:
-    """Whether a process holds the run now."""
-    lock = FileLock(file)
-    try:
-        lock.acquire(timeout=0)
-    except (Timeout, OSError):
-        return True
-    lock.release()
-    return False
 
 
 def ago(told: str, now: datetime | None = None) -> str:

@@ -76,8 +76,8 @@ def test_a_sweep_that_goes_on_has_the_same_bytes(name, tiny_model, tmp_path, sma
     out = tmp_path / "out"
     began(sweep, stopped, out)
     measured = []
-    right = driver._Sweep.shard
-    monkeypatch.setattr(driver._Sweep, "shard", lambda self, number: measured.append(number) or right(self, number))
+    right = driver.Station.shard
+    monkeypatch.setattr(driver.Station, "shard", lambda self, number, bar: measured.append(number) or right(self, number, bar))
     result = sweep(out=out, resume=True)
     assert measured[0] == 2
     assert len(measured) >= 1
@@ -95,7 +95,7 @@ def test_what_is_done_is_done(tiny_model, tmp_path, small_shards, monkeypatch):
     out = tmp_path / "out"
     first = SWEEPS["swap"](tiny_model("llama"), out=out, resume=True)  # nothing is there yet: it begins
     before = hashes(out)
-    monkeypatch.setattr(driver, "_run", None)  # nothing is measured
+    monkeypatch.setattr(driver, "_carried_out", None)  # nothing is measured
     again = SWEEPS["swap"](tiny_model("llama"), out=out, resume=True)
     assert again.samples().equals(first.samples())
     assert hashes(out) == before

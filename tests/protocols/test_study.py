@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 import anchorlens as al
-from anchorlens.protocols import keeping
+from anchorlens.protocols import hands, keeping
 from anchorlens.protocols import study as module
 from anchorlens.runs import store
 from tests.questions.make import capitals
@@ -34,7 +34,7 @@ def test_two_specifications_on_one_model_and_set(tiny, tmp_path):
 
 @pytest.mark.parametrize("other", [{}, {"engine": "reference"}, {"batch_size": 1}, {"check_cells": 0}])
 def test_a_specification_that_stands_twice_is_refused_before_any_model(tiny, other, monkeypatch):
-    monkeypatch.setattr(module, "load_model", lambda *a, **k: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(hands, "load_model", lambda *a, **k: pytest.fail("a model was loaded"))
     study = al.Study(str(tiny("llama")), [capitals(4)], [small(), small(**other)])
     with pytest.raises(al.InputError, match="stands twice in this study"):
         al.run_study(study)
