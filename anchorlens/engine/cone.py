@@ -198,9 +198,9 @@ class Cone:
         """All passes through each layer, one layer after the other."""
         layers = 1 + max(one.top for one in passes)
         for layer in range(layers):
-            block = self.blocks[layer]
-            for one in passes:
-                one.step(block)
+            with self.blocks.held(layer) as block:
+                for one in passes:
+                    one.step(block)
             on_share(1 / layers)
 
     def _beginning(self, ids: tuple[int, ...], rows: int) -> tuple[Prefix | None, list[Pass]]:

@@ -84,8 +84,9 @@ def rotary_tables(model: PreTrainedModel, length: int) -> dict[str, Float[Tensor
     rotary: Any = getattr(language_model(model), "rotary_emb", None)
     if rotary is None:
         return {}
-    positions = torch.arange(length, device=model.device)[None]
-    like = torch.zeros(1, device=model.device, dtype=torch.float32)
+    device = next(rotary.buffers()).device
+    positions = torch.arange(length, device=device)[None]
+    like = torch.zeros(1, device=device, dtype=torch.float32)
     config = text_config(model.config)
     if config.model_type in LAYERED_ROPE:
         types = {"global": "full_attention", "local": "sliding_attention"}

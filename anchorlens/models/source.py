@@ -120,6 +120,28 @@ def check_options(device: object, dtype: object, revision: object, token: object
         raise InputError("token= takes the text of an access token. Leave it out to use HF_TOKEN or the stored login.")
 
 
+def check_stream(name_or_path: object, stream: object) -> None:
+    """Refuse to stream what cannot be, as far as its name tells.
+
+    Raises:
+        InputError: It is in memory already, or a GGUF file.
+    """
+    if not isinstance(stream, bool):
+        raise InputError(f"stream={stream!r}: give True to read the weights layer by layer, or leave it out.")
+    if not stream:
+        return
+    if not isinstance(name_or_path, (str, os.PathLike)):
+        raise InputError(
+            "stream=True reads weights from files, and a live model has them in memory. Give the name or directory that it was "
+            "loaded from, or leave stream out."
+        )
+    if os.fspath(name_or_path).lower().endswith(".gguf"):
+        raise InputError(
+            "A .gguf file is unpacked as a whole and cannot be streamed. Give the model's Hugging Face directory or name, or leave "
+            "stream out."
+        )
+
+
 def _text(value: object) -> str | None:
     """A text that is more than white space, else None."""
     return value if isinstance(value, str) and value.strip() else None
