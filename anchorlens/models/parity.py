@@ -68,7 +68,9 @@ def plain_forward(model: PreTrainedModel) -> Iterator[None]:
 def reference_log_probs(model: PreTrainedModel, tokens: Int[Tensor, "example pos"]) -> Float[Tensor, "example pos d_vocab"]:
     """Hugging Face's log-probabilities, in float32 on the CPU."""
     with torch.no_grad(), plain_forward(model):
-        logits = model(input_ids=tokens.to(model.device), use_cache=False).logits
+        # Of a model whose weights come layer by layer, the embedding is there.
+        device = model.get_input_embeddings().weight.device
+        logits = model(input_ids=tokens.to(device), use_cache=False).logits
     return logits.to(device="cpu", dtype=torch.float32).log_softmax(-1)
 
 
