@@ -164,7 +164,9 @@ class Cone:
         return pass_flops(self.adapter.shape, size, starts)
 
     def fills(self, size: PassSize, lanes: int) -> bool:
-        """See :class:`~anchorlens.engine.engine.Engine`."""
+        """See :class:`~anchorlens.engine.engine.Engine`. Weights that are read in every pass are shared by all that fits."""
+        if self.adapter.shape.streamed is not None:
+            return False
         return size.runs + lanes * size.lane > _MOST_TOKENS.get(self.adapter.device.type, _MOST_TOKENS["cpu"])
 
     def _climbed(

@@ -129,15 +129,14 @@ def weights_sha256(model: HookedTransformer) -> str:
     Of a streamed model the layers are read one after the other, and again only where size or time of a file has changed.
     """
     stream = stream_of(model)
-    if stream is not None:
-        return _hashed(_streamed_lines(stream) | _lines((n, p) for n, p in model.named_parameters() if not p.is_meta))
-    parameters = [(name, parameter.detach()) for name, parameter in sorted(model.named_parameters())]
+    read = {} if stream is None else _streamed_lines(stream)
+    parameters = [(name, tensor.detach()) for name, tensor in sorted(model.named_parameters()) if name not in read]
     if all(tensor.is_contiguous() for _, tensor in parameters):
-        return _digest(parameters)
-    in_memory = _digest((f"{name} {tensor.stride()}", _as_it_lies(tensor)) for name, tensor in parameters)
+        return _hashed(read | _lines(parameters))
+    in_memory = _hashed(read | _lines((f"{name} {tensor.stride()}", _as_it_lies(tensor)) for name, tensor in parameters))
     known = _WEIGHTS.get(model)
     if known is None or known[0] != in_memory:
-        known = _WEIGHTS[model] = (in_memory, _digest(parameters))
+        known = _WEIGHTS[model] = (in_memory, _hashed(read | _lines(parameters)))
     return known[1]
 
 
@@ -156,10 +155,6 @@ def _streamed_lines(stream: Stream) -> dict[str, str]:
                 lines |= _lines((f"blocks.{layer}.{name}", parameter) for name, parameter in block.named_parameters())
         stream.known = stamp, lines
     return stream.known[1]
-
-
-def _digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    return _hashed(_lines(tensors))
 
 
 def _hashed(lines: Mapping[str, str]) -> str:

@@ -31,7 +31,16 @@ from anchorlens.models.parity import (
     rotary_tables,
 )
 from anchorlens.models.skeleton import Skeleton
-from anchorlens.models.source import Source, check_live, check_options, check_stream, find, live_name, no_model, tokenizer_directory
+from anchorlens.models.source import (
+    Source,
+    check_live,
+    check_options,
+    check_stream,
+    find,
+    live_name,
+    no_model,
+    tokenizer_directory,
+)
 from anchorlens.models.streaming import Stream, attach
 from anchorlens.models.weights import count_parameters, hooked_state, install
 from anchorlens.notices import warn

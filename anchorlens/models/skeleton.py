@@ -90,7 +90,9 @@ class Skeleton:
         read = self.files.read(self._of_ends.values())
         return {key: read[tensor] for key, tensor in self._of_ends.items()}
 
-    def layer_state(self, weights: Mapping[str, Tensor], cfg: HookedTransformerConfig, device: torch.device) -> dict[str, Tensor]:
+    def layer_state(
+        self, weights: Mapping[str, Tensor], cfg: HookedTransformerConfig, device: torch.device
+    ) -> dict[str, Tensor]:
         """The weights of one layer under TransformerLens's names in a block; mostly views.
 
         Only after :meth:`shorten`, and in one thread at a time.
@@ -99,7 +101,9 @@ class Skeleton:
             state = hooked_state(self.model, _of_depth(cfg, 1), device)
         return {name.removeprefix("blocks.0."): tensor for name, tensor in state.items() if name.startswith("blocks.0.")}
 
-    def ends_state(self, weights: Mapping[str, Tensor], cfg: HookedTransformerConfig, device: torch.device) -> dict[str, Tensor]:
+    def ends_state(
+        self, weights: Mapping[str, Tensor], cfg: HookedTransformerConfig, device: torch.device
+    ) -> dict[str, Tensor]:
         """The same of what belongs to no layer, under its names in a HookedTransformer."""
         self._vectors = {name: tensor for name, tensor in weights.items() if tensor.ndim < 2}
         with self._with_ends(weights):
@@ -153,7 +157,7 @@ class Skeleton:
 
 @contextmanager
 def filled(module: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """A module with these parameters in a ``with`` block, and as it was afterwards; a buffer of such a name takes the numbers over."""
+    """A module with these parameters in a ``with`` block, and as it was afterwards; a buffer of such a name takes its numbers."""
     buffers = dict(module.named_buffers())
     before = {name: module.get_parameter(name) for name in weights if name not in buffers}
     for name in weights.keys() & buffers.keys():
@@ -212,8 +216,8 @@ def _found(wanted: Mapping[str, Tensor], files: Shards, model: PreTrainedModel, 
         name = next((one for one in names if one in files.shapes), None)
         if name is None:
             raise InputError(
-                f"{shown} cannot be streamed: its files hold no tensor {key!r}. Either it is of a family whose weights are joined or "
-                "unpacked when they are loaded (experts, quantised weights), or weights are missing. Leave stream out."
+                f"{shown} cannot be streamed: its files hold no tensor {key!r}. Either it is of a family whose weights are joined "
+                "or unpacked when they are loaded (experts, quantised weights), or weights are missing. Leave stream out."
             )
         if files.shapes[name] != tuple(parameter.shape):
             raise CheckpointError(
