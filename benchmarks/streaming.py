@@ -90,7 +90,7 @@ def write_random(config: LlamaConfig, directory: Path) -> Path:
 def _shards(config: LlamaConfig, directory: Path) -> Iterator[tuple[str, str]]:
     """Write each shard; tensor -> its file."""
     d, inner = int(config.hidden_size), int(config.intermediate_size)
-    q, kv = config.num_attention_heads * config.head_dim, int(config.num_key_value_heads) * config.head_dim
+    q, kv = (int(heads or 0) * int(config.head_dim or 0) for heads in (config.num_attention_heads, config.num_key_value_heads))
     n, generator = int(config.num_hidden_layers), torch.Generator().manual_seed(0)
 
     def noise(*shape: int, scale: float) -> torch.Tensor:

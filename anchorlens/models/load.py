@@ -133,6 +133,7 @@ def as_hooked(
     revision: str | None = None,
     tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str] | None = None,
     token: str | None = None,
+    stream: bool = False,
     progress: bool = True,
 ) -> HookedTransformer:
     """The model that was meant where one is asked for: a HookedTransformer itself, untouched, and all else through load_model.
@@ -144,17 +145,19 @@ def as_hooked(
         revision: See there.
         tokenizer: See there.
         token: See there.
+        stream: See there.
         progress: See there.
 
     Raises:
         InputError: It is no model.
         AnchorlensError: See :func:`load_model`.
     """
-    if isinstance(model, HookedTransformer) and all(option is None for option in (device, dtype, revision, tokenizer)):
+    options = (device, dtype, revision, tokenizer, stream or None)
+    if isinstance(model, HookedTransformer) and all(option is None for option in options):
         return model
     if not isinstance(model, (str, os.PathLike, HookedTransformer, PreTrainedModel)):
         raise no_model(model, _WANTED)
-    return load_model(model, device, dtype, revision, tokenizer=tokenizer, token=token, progress=progress)
+    return load_model(model, device, dtype, revision, tokenizer=tokenizer, token=token, stream=stream, progress=progress)
 
 
 def _checks(check_parity: bool, tolerance: object) -> Checks:

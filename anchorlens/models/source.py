@@ -73,6 +73,7 @@ def check_model(
     revision: object = None,
     tokenizer: object = None,
     token: object = None,
+    stream: object = False,
 ) -> str:
     """Whether ``load_model`` could load a model, as far as can be told without loading, downloading or converting its weights.
 
@@ -86,6 +87,7 @@ def check_model(
         revision: Branch, tag or commit on the hub.
         tokenizer: To use instead of the checkpoint's own.
         token: Access token for the hub.
+        stream: Whether its weights will be read layer by layer.
 
     Returns:
         ``packaged``, ``directory``, ``gguf``, ``hub``, or ``live`` for a model that is in memory.
@@ -94,6 +96,7 @@ def check_model(
         AnchorlensError: The one that ``load_model`` would raise.
     """
     check_options(device, dtype, revision, token)
+    check_stream(name_or_path, stream)
     own_tokenizer = tokenizer is None
     if not own_tokenizer:
         _check_tokenizer(tokenizer)

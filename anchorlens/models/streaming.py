@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformer_lens import HookedTransformer
-from transformer_lens.components import TransformerBlock
+from transformer_lens.components.transformer_block import TransformerBlock
 
 from anchorlens.models.shards import touch
 from anchorlens.models.skeleton import Skeleton, filled
