@@ -13,8 +13,8 @@ from anchorlens.protocols.registry import PROTOCOLS, specification_of
 from anchorlens.protocols.specification import Specification
 
 _NOT_SPEC = (
-    "config", "model", "dataset", "data_file", "columns", "spans", "limit", "device", "dtype", "stream", "out", "overwrite", "as_json",
-    "quiet", "dry_run", "resume", "force_new",
+    "config", "model", "dataset", "data_file", "columns", "spans", "limit", "device", "dtype", "stream", "out", "overwrite",
+    "as_json", "quiet", "dry_run", "resume", "force_new",
 )  # fmt: skip
 
 

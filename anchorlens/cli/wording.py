@@ -7,9 +7,9 @@ from collections.abc import Mapping
 # Arguments of the functions behind the commands, and how a shell says them; those of protocols come from their specifications.
 _COMMON = {
     "path": "--data-file", "limit": "--limit", "seed": "--seed", "columns": "--columns", "spans": "--spans", "device": "--device",
-    "dtype": "--dtype", "stream": "--stream", "overwrite": "--overwrite", "dataset_name": "--dataset", "anchors": "--anchors", "quantity": "--quantity",
+    "dtype": "--dtype", "overwrite": "--overwrite", "dataset_name": "--dataset", "anchors": "--anchors", "quantity": "--quantity",
     "known_only": "--known-only", "n_donors": "--n-donors", "n_resamples": "--resamples",
-    "bands": "--bands", "contrasts": "--contrasts", "resume": "--resume", "force_new": "--force-new",
+    "stream": "--stream", "bands": "--bands", "contrasts": "--contrasts", "resume": "--resume", "force_new": "--force-new",
 }  # fmt: skip
 _PHRASES = (
     ("Choose another path", "Choose another --out"),

@@ -69,8 +69,8 @@ def reference_log_probs(model: PreTrainedModel, tokens: Int[Tensor, "example pos
     """Hugging Face's log-probabilities, in float32 on the CPU."""
     with torch.no_grad(), plain_forward(model):
         # Of a model whose weights come layer by layer, the embedding is there.
-        device = model.get_input_embeddings().weight.device
-        logits = model(input_ids=tokens.to(device), use_cache=False).logits
+        embedding: Any = model.get_input_embeddings()
+        logits = model(input_ids=tokens.to(embedding.weight.device), use_cache=False).logits
     return logits.to(device="cpu", dtype=torch.float32).log_softmax(-1)
 
 

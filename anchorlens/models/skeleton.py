@@ -61,7 +61,7 @@ class Skeleton:
         self.model, self.files, self.dtype = _without_weights(config, dtype), Shards(files), dtype
         self.n_params = count_parameters(self.model)
         own = {id(parameter) for parameter in language_model(self.model).parameters()}
-        head = self.model.get_output_embeddings()
+        head: Any = self.model.get_output_embeddings()
         own |= {id(parameter) for parameter in head.parameters()}
         wanted = {key: parameter for key, parameter in self.model.named_parameters() if id(parameter) in own}
         name, layers = _layers(self.model, int(text_config(config).num_hidden_layers))
@@ -118,7 +118,7 @@ class Skeleton:
     def _with_ends(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
         """The model with what belongs to no layer."""
         with filled(self.model, weights):
-            head = self.model.get_output_embeddings()
+            head: Any = self.model.get_output_embeddings()
             tied, before = head.weight.is_meta, head.weight
             if tied:
                 head.weight = self.model.get_input_embeddings().weight
