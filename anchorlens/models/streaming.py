@@ -47,10 +47,10 @@ class _Brought:
     weights: dict[str, Tensor]
     ready: Any = None
 
-    def taken(self) -> dict[str, Tensor]:
+    def taken(self, device: torch.device) -> dict[str, Tensor]:
         """For the current stream of the device, which waits for them, and which their memory belongs to from here on."""
         if self.ready is not None:
-            current = torch.cuda.current_stream(self.ready.device)
+            current = torch.cuda.current_stream(device)
             current.wait_event(self.ready)
             for tensor in self.weights.values():
                 if tensor.is_cuda:
@@ -113,7 +113,7 @@ class Stream:
         brought = coming.result()
         if layer + 1 < self.n_layers:
             self._next = (layer + 1, self._thread.submit(self._bring, layer + 1))
-        return brought.taken()
+        return brought.taken(self.device)
 
     def _bring(self, layer: int) -> _Brought:
         """A layer's weights under TransformerLens's names, on the device and in the model's type."""
@@ -127,7 +127,7 @@ class Stream:
             wanted = dict(block.named_parameters())
             check_names(wanted.keys() | dict(block.named_buffers()).keys() & state.keys(), state)
             weights = {
-                name: fitted(f"blocks.{layer}.{name}", tensor, wanted[name].shape, self.device, self.model.cfg.dtype)
+                name: _dense(fitted(f"blocks.{layer}.{name}", tensor, wanted[name].shape, self.device, self.model.cfg.dtype))
                 if name in wanted
                 else tensor
                 for name, tensor in state.items()
@@ -163,6 +163,12 @@ class Stream:
             own[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         of_files = {tensor.untyped_storage().data_ptr() for tensor in raw.values()}
         self.resident_bytes = sum(n for at, n in own.items() if at not in of_files)
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """A tensor that lies in one piece, in the order of its axes; a copy of one with gaps, which every product would copy again."""
+    extent = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor if extent == tensor.numel() else tensor.clone(memory_format=torch.preserve_format)
 
 
 class StreamedBlock(TransformerBlock):
