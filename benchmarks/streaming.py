@@ -6,7 +6,7 @@
 Random weights in the shape of Llama-3.2-3B (6.4 GB in bfloat16) are written to a temporary directory, shard by shard, and deleted
 afterwards; SmolLM2's tokenizer goes with them. Each way runs in a process of its own, one after the other, so both find the files in
 the system's cache. Memory is resident anonymous memory (RssAnon), and with the pages of mapped files (VmRSS), above what the process
-had when everything was imported, sampled every three milliseconds: loading and sweep. ``--cold`` drops the files from the cache
+had when everything was imported, sampled every three milliseconds. ``--cold`` drops the files from the cache
 before each way.
 """
 
@@ -56,10 +56,10 @@ def main() -> None:
     if args.json:
         print(json.dumps(found))
         return
-    print("| way | load, s | sweep, s | anonymous, GB | resident, GB | predicted beside the model, GB |")
+    print("| way | load, s | sweep, s | anonymous while loading, GB | anonymous, sweep, GB | resident, sweep, GB |")
     print("| --- | --- | --- | --- | --- | --- |")
     for way, one in found.items():
-        sizes = " | ".join(f"{one[name] / 1e9:.2f}" for name in ("anonymous", "resident", "predicted"))
+        sizes = " | ".join(f"{one[name] / 1e9:.2f}" for name in ("loading", "anonymous", "resident"))
         print(f"| {way} | {one['load']:.1f} | {one['sweep']:.1f} | {sizes} |")
     for way, one in found.items():
         print(f"\n{way}: {one['plan']}")
@@ -152,7 +152,8 @@ def _measured(args: argparse.Namespace) -> dict[str, Any]:
     watching.start()
     started = time.perf_counter()
     model = al.load_model(args.worker, device="cpu", dtype=args.dtype, stream=WAYS[args.only[0]], progress=False)
-    loaded = time.perf_counter()
+    loaded, loading = time.perf_counter(), highest["RssAnon"] - baseline["RssAnon"]
+    highest |= _memory()
     plans: list[Any] = []
     options: dict[str, Any] = {"batch_size": args.batch_size, "max_memory": args.max_memory, "on_plan": plans.append}
     result = al.swap_sweep(model, data, n_donors=1, layers=args.at, check_cells=2, progress=False, **options)
@@ -162,7 +163,7 @@ def _measured(args: argparse.Namespace) -> dict[str, Any]:
     samples = result.samples()
     return {
         "load": loaded - started, "sweep": ended - loaded, "predicted": plans[0].peak_bytes, "plan": str(plans[0]),
-        "anonymous": highest["RssAnon"] - baseline["RssAnon"], "resident": highest["VmRSS"] - baseline["VmRSS"],
+        "loading": loading, "anonymous": highest["RssAnon"] - baseline["RssAnon"], "resident": highest["VmRSS"] - baseline["VmRSS"],
         "log_p": samples[["logp_before", "logp_after"]].to_numpy().ravel().tolist(), "delta_p": samples["delta_p"].tolist(),
         "weights": al.card_of(model).weights_sha256, "engine": plans[0].engine, "seconds": plans[0].seconds,
     }  # fmt: skip
