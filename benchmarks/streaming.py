@@ -56,11 +56,13 @@ def main() -> None:
     if args.json:
         print(json.dumps(found))
         return
-    print("| way | load, s | sweep, s | anonymous while loading, GB | anonymous, sweep, GB | resident, sweep, GB |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print(
+        "| way | load, s | sweep, s | sweep, CPU s | anonymous while loading, GB | anonymous, sweep, GB | resident, sweep, GB |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     for way, one in found.items():
         sizes = " | ".join(f"{one[name] / 1e9:.2f}" for name in ("loading", "anonymous", "resident"))
-        print(f"| {way} | {one['load']:.1f} | {one['sweep']:.1f} | {sizes} |")
+        print(f"| {way} | {one['load']:.1f} | {one['sweep']:.1f} | {one['cpu']:.1f} | {sizes} |")
     for way, one in found.items():
         print(f"\n{way}: {one['plan']}")
     if len(found) == len(WAYS):
@@ -154,15 +156,16 @@ def _measured(args: argparse.Namespace) -> dict[str, Any]:
     model = al.load_model(args.worker, device="cpu", dtype=args.dtype, stream=WAYS[args.only[0]], progress=False)
     loaded, loading = time.perf_counter(), highest["RssAnon"] - baseline["RssAnon"]
     highest |= _memory()
+    cpu = time.process_time()
     plans: list[Any] = []
     options: dict[str, Any] = {"batch_size": args.batch_size, "max_memory": args.max_memory, "on_plan": plans.append}
     result = al.swap_sweep(model, data, n_donors=1, layers=args.at, check_cells=2, progress=False, **options)
-    ended = time.perf_counter()
+    ended, cpu = time.perf_counter(), time.process_time() - cpu
     done.set()
     watching.join()
     samples = result.samples()
     return {
-        "load": loaded - started, "sweep": ended - loaded, "predicted": plans[0].peak_bytes, "plan": str(plans[0]),
+        "load": loaded - started, "sweep": ended - loaded, "cpu": cpu, "predicted": plans[0].peak_bytes, "plan": str(plans[0]),
         "loading": loading, "anonymous": highest["RssAnon"] - baseline["RssAnon"], "resident": highest["VmRSS"] - baseline["VmRSS"],
         "log_p": samples[["logp_before", "logp_after"]].to_numpy().ravel().tolist(), "delta_p": samples["delta_p"].tolist(),
         "weights": al.card_of(model).weights_sha256, "engine": plans[0].engine, "seconds": plans[0].seconds,
