@@ -94,7 +94,7 @@ def test_generated_answers(tiny_model, streamed):
 
 def test_a_hook_of_the_users_own_is_heard(streamed):
     model = streamed("llama")
-    model.add_perma_hook("blocks.1.hook_mlp_out", lambda value, hook: 0 * value)  # noqa: ARG005
+    model.add_perma_hook("blocks.1.hook_mlp_out", lambda value, hook: 0 * value)
     with pytest.warns(UserWarning, match=r"a hook is attached to blocks.1.hook_mlp_out"):
         assert sweep(model, batch_size=4).record["plan"]["engine"] == "reference"
 
