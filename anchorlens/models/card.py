@@ -129,14 +129,15 @@ def weights_sha256(model: HookedTransformer) -> str:
     Of a streamed model the layers are read one after the other, and again only where size or time of a file has changed.
     """
     stream = stream_of(model)
-    read = {} if stream is None else _streamed_lines(stream)
-    parameters = [(name, tensor.detach()) for name, tensor in sorted(model.named_parameters()) if name not in read]
+    read = () if stream is None else (_streamed_lines(stream),)
+    here = (named for named in sorted(model.named_parameters()) if not any(named[0] in lines for lines in read))
+    parameters = [(name, tensor.detach()) for name, tensor in here]
     if all(tensor.is_contiguous() for _, tensor in parameters):
-        return _hashed(read | _lines(parameters))
-    in_memory = _hashed(read | _lines((f"{name} {tensor.stride()}", _as_it_lies(tensor)) for name, tensor in parameters))
+        return _digest(parameters, *read)
+    in_memory = _digest(((f"{name} {tensor.stride()}", _as_it_lies(tensor)) for name, tensor in parameters), *read)
     known = _WEIGHTS.get(model)
     if known is None or known[0] != in_memory:
-        known = _WEIGHTS[model] = (in_memory, _hashed(read | _lines(parameters)))
+        known = _WEIGHTS[model] = (in_memory, _digest(parameters, *read))
     return known[1]
 
 
@@ -157,7 +158,11 @@ def _streamed_lines(stream: Stream) -> dict[str, str]:
     return stream.known[1]
 
 
-def _hashed(lines: Mapping[str, str]) -> str:
+def _digest(tensors: Iterable[tuple[str, Tensor]], *read: Mapping[str, str]) -> str:
+    """The hash of tensors, and of lines that were made of others before."""
+    lines = _lines(tensors)
+    for others in read:
+        lines |= others
     return hashlib.sha256("".join(line for _, line in sorted(lines.items())).encode()).hexdigest()
 
 

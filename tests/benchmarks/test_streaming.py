@@ -1,4 +1,4 @@
-"""A model in the shape of Llama-3.2-3B, streamed: how much of it is in memory, and that its sweep is the one of the model in memory."""
+"""A model in the shape of Llama-3.2-3B, streamed: how much of it is in memory, and the same sweep as of the model in memory."""
 
 import json
 import shutil

@@ -159,7 +159,8 @@ def test_a_shell_and_a_study_stream_too(tiny, tmp_path, capsys):
     data.write_text("\n".join(json.dumps(row) for row in rows))
     study = tmp_path / "study.toml"
     study.write_text(
-        f'models = ["{tiny("llama")}"]\nstream = true\ndevice = "cpu"\n[[data]]\nname = "capitals.jsonl"\n[[protocol]]\nname = "swap"\n'
+        f'models = ["{tiny("llama")}"]\nstream = true\ndevice = "cpu"\n'
+        '[[data]]\nname = "capitals.jsonl"\n[[protocol]]\nname = "swap"\n'
     )
     assert al.Study.from_toml(study).stream
     args = ["swap", "--model", str(tiny("llama")), "--stream", "--device", "cpu", "--dataset", str(data), "--dry-run", "-q"]
