@@ -31,7 +31,8 @@ class Streamed:
 
     Attributes:
         read_bytes: Bytes of weights that are read in every pass through all layers, in the model's type.
-        held_bytes: Most bytes of weights in memory at once: two layers, and embeddings where they are no views of a file.
+        held_bytes: Most bytes of weights in memory at once: two layers, a matrix that TransformerLens's MLP transposes, and embeddings
+            where they are no views of a file.
         rate: Bytes a second at which they were read so far, preparation included.
     """
 
@@ -85,7 +86,8 @@ class Stream:
     def sizes(self) -> Streamed:
         """What it takes."""
         rate = self._bytes / self._seconds if self._seconds else float("inf")
-        return Streamed(sum(self._layer_bytes), 2 * max(self._layer_bytes) + self.resident_bytes, rate)
+        matrix = max(p.numel() * p.element_size() for p in self.model.blocks.parameters())
+        return Streamed(sum(self._layer_bytes), 2 * max(self._layer_bytes) + matrix + self.resident_bytes, rate)
 
     @contextmanager
     def held(self, layer: int) -> Iterator[None]:
