@@ -31,8 +31,8 @@ class Streamed:
 
     Attributes:
         read_bytes: Bytes of weights that are read in every pass through all layers, in the model's type.
-        held_bytes: Most bytes of weights in memory at once: two layers, a matrix that TransformerLens's MLP transposes, and embeddings
-            where they are no views of a file.
+        held_bytes: Most bytes of weights in memory at once: two layers, a matrix that TransformerLens's MLP transposes, and
+            embeddings where they are no views of a file.
         rate: Bytes a second at which they were read so far, preparation included.
     """
 
