@@ -135,7 +135,7 @@ def plan_only(study: "Study", *, as_json: bool) -> None:
     found: list[dict[str, Any]] = []
     empty: list[str] = []
     for name in study.models:
-        model = load_model(name, device=study.device, dtype=study.dtype)
+        model = load_model(name, device=study.device, dtype=study.dtype, stream=study.stream)
         for qa in data:
             for spec in _stopping(study.specifications, stop):
                 try:

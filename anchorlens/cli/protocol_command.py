@@ -15,8 +15,8 @@ from anchorlens.protocols.registry import PROTOCOLS, specification_of
 from anchorlens.protocols.specification import Specification
 
 _NOT_SPEC = (
-    "config", "model", "dataset", "data_file", "columns", "spans", "limit", "device", "dtype", "out", "overwrite", "as_json",
-    "quiet", "dry_run", "resume", "force_new", *SHARING,
+    "config", "model", "dataset", "data_file", "columns", "spans", "limit", "device", "dtype", "stream", "out", "overwrite",
+    "as_json", "quiet", "dry_run", "resume", "force_new", *SHARING,
 )  # fmt: skip
 
 
@@ -109,6 +109,9 @@ def _output_params() -> list[click.Parameter]:
         click.Option(["--device"], default=None, help="cuda, mps or cpu; the best one if left out."),
         click.Option(["--dtype"], default=None, help="float32, bfloat16 or float16."),
         click.Option(
+            ["--stream"], is_flag=True, help="Read the weights layer by layer from their files: for models larger than memory."
+        ),
+        click.Option(
             ["--dry-run"], is_flag=True,
             help="Only print what would be measured: cells, batches, FLOPs, seconds, memory. Needs no --out; answers that a sweep "
             "starts from are still generated.",
@@ -150,7 +153,7 @@ def measure_protocol(spec: type[Specification], given: Mapping[str, Any]) -> Non
     files = data_files(names, given["data_file"])
     columns = None if given["columns"] is None else parse_columns(given["columns"])
     data = [DataRequest(name, files.get(name), given["limit"], made.seed, columns, given["spans"]) for name in names]
-    study = Study(given["model"], data, [made], given["device"], given["dtype"])
+    study = Study(given["model"], data, [made], given["device"], given["dtype"], given["stream"])
     if given["dry_run"]:
         plan_only(study, as_json=given["as_json"])
     else:

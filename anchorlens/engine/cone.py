@@ -164,7 +164,9 @@ class Cone:
         return pass_flops(self.adapter.shape, size, starts)
 
     def fills(self, size: PassSize, lanes: int) -> bool:
-        """See :class:`~anchorlens.engine.engine.Engine`."""
+        """See :class:`~anchorlens.engine.engine.Engine`. Weights that are read in every pass are shared by all that fits."""
+        if self.adapter.shape.streamed is not None:
+            return False
         return size.runs + lanes * size.lane > _MOST_TOKENS.get(self.adapter.device.type, _MOST_TOKENS["cpu"])
 
     def _climbed(
@@ -198,9 +200,9 @@ class Cone:
         """All passes through each layer, one layer after the other."""
         layers = 1 + max(one.top for one in passes)
         for layer in range(layers):
-            block = self.blocks[layer]
-            for one in passes:
-                one.step(block)
+            with self.blocks.held(layer) as block:
+                for one in passes:
+                    one.step(block)
             on_share(1 / layers)
 
     def _beginning(self, ids: tuple[int, ...], rows: int) -> tuple[Prefix | None, list[Pass]]:

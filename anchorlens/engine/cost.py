@@ -127,7 +127,9 @@ def rows_per_batch(
             raise InputError(f"batch_size must be at least 1, got {batch_size}.")
         return batch_size
     row = rows_bytes(shape, 1, width) - BUFFERS
-    by_memory = (max_memory - BUFFERS if max_memory else free_memory(device) // 2) // row
+    by_memory = ((max_memory - BUFFERS if max_memory else free_memory(device) // 2) - shape.weights_held) // row
+    if shape.streamed is not None:
+        return max(1, int(by_memory))
     return max(1, min(int(by_memory), MOST_TOKENS.get(device.type, MOST_TOKENS["cpu"]) // max(width, 1)))
 
 

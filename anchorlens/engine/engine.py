@@ -79,7 +79,7 @@ class Engine(Protocol):
         ...
 
     def fills(self, size: PassSize, lanes: int) -> bool:
-        """Whether a batch is so large that more rows gain nothing."""
+        """Whether a batch is so large that more rows gain nothing; never, where weights are read in every pass."""
         ...
 
 

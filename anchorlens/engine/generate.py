@@ -75,7 +75,11 @@ def _rows_at_once(adapter: Adapter, width: int, batch_size: int | None) -> int:
     # Unlike in a single pass, keys and values of all layers stay.
     shape = adapter.shape
     cached = 2 * shape.n_layers * shape.n_kv_heads * shape.d_head * shape.item
-    by_memory = free_memory(adapter.device) // 2 // (rows_bytes(shape, 1, width) - BUFFERS + width * cached)
+    by_memory = (free_memory(adapter.device) // 2 - shape.weights_held) // (
+        rows_bytes(shape, 1, width) - BUFFERS + width * cached
+    )
+    if shape.streamed is not None:  # all weights are read for every token
+        return max(1, by_memory)
     return max(1, min(by_memory, _MOST_ROWS.get(adapter.device.type, 64)))
 
 

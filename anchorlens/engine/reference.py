@@ -159,6 +159,8 @@ class Oracle:
 
     def fills(self, size: PassSize, lanes: int) -> bool:  # noqa: ARG002
         """See :class:`~anchorlens.engine.engine.Engine`."""
+        if self.adapter.shape.streamed is not None:
+            return False
         return size.run_rows * size.run_keys > MOST_TOKENS.get(self.adapter.device.type, MOST_TOKENS["cpu"])
 
 

@@ -88,12 +88,13 @@ def _gap(adapter: Adapter, stream: Float[Tensor, "pos d_model"], logits: Float[T
     """How far log-probabilities of a last stream are off the model's own, as a share of their spread: the worst position.
 
     Over the likelier half of the vocabulary: tokens that are never predicted (padding, with a bias of minus infinity) say nothing.
-    NaN where a position gives NaN. One position at a time, so that a wide vocabulary takes no memory that was not promised.
+    NaN where a position gives NaN. One position at a time in float64, so that a wide vocabulary takes no memory that was not
+    promised; but all are unembedded together, because a table in half precision becomes float32 on the way.
     """
     wide = torch.float32 if logits.device.type == "mps" else torch.float64
     gaps: list[Tensor] = []
-    for x, own in zip(stream.split(1), logits, strict=True):
-        mine, theirs = (row.to(logits.device, wide).log_softmax(-1) for row in (adapter.read.logits(x)[0], own))
+    for read, own in zip(adapter.read.logits(stream), logits, strict=True):
+        mine, theirs = (row.to(logits.device, wide).log_softmax(-1) for row in (read, own))
         likelier = theirs >= theirs.median()
         off, spread = mine[likelier] - theirs[likelier], theirs[likelier] - theirs[likelier].mean()
         off, spread = off.pow(2).mean().sqrt(), spread.pow(2).mean().sqrt()

@@ -10,6 +10,9 @@ What is done here is what :class:`transformer_lens.components.TransformerBlock` 
 engine compares both on real tokens before it trusts this one (:mod:`anchorlens.engine.select`).
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.nn.functional as F
 from einops import einsum, rearrange
@@ -25,6 +28,8 @@ from transformer_lens.components.rms_norm import RMSNorm
 from transformer_lens.components.rms_norm_pre import RMSNormPre
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.utilities.architectures import POST_NORM_ARCHITECTURES
+
+from anchorlens.models.streaming import held
 
 # Tokens that go through an MLP at once: its inner activations are the widest of a block, and a slice stays in the cache.
 MLP_SLICE = {"cpu": 512, "cuda": 65536, "mps": 8192}
@@ -80,7 +85,6 @@ class Block:
         biased: Whether the biases of queries, keys, values, output and a gated MLP's inside are anything but 0.
         soft_cap: Attention scores are bounded by this; None where they are not.
         slopes: What a step of distance takes off a score, [head] (alibi); None for other positions.
-        sinks: A score that each head gives to no token, [head]; None for models without.
     """
 
     def __init__(self, model: HookedTransformer, layer: int) -> None:
@@ -94,7 +98,7 @@ class Block:
         self.n_ctx = int(cfg.n_ctx)
         alibi = cfg.positional_embedding_type == "alibi"
         self.slopes = AbstractAttention.create_alibi_multipliers(int(cfg.n_heads), self.device) if alibi else None
-        self.sinks = attn.sinks if getattr(cfg, "use_attention_sinks", False) else None
+        self._has_sinks = bool(getattr(cfg, "use_attention_sinks", False))
         self._angles: tuple[Tensor, Tensor] | None = None
         # Llama's and Gemma's biases are zero in TransformerLens: adding them would be a pass over memory for nothing.
         inside = getattr(getattr(self.block, "mlp", None), "b_in", None)
@@ -105,6 +109,11 @@ class Block:
     def device(self) -> torch.device:
         """Where its weights lie."""
         return self.block.attn.W_Q.device
+
+    @property
+    def sinks(self) -> Float[Tensor, "head"] | None:
+        """A score that each head gives to no token; None for models without."""
+        return self.block.attn.sinks if self._has_sinks else None
 
     @property
     def window(self) -> int | None:
@@ -208,16 +217,19 @@ class Block:
 
 
 class Blocks:
-    """All blocks of a model, each looked at when the engine gets there first: a model may bring its weights layer by layer."""
+    """All blocks of a model, each looked at when the engine gets there first, and held while it works on it."""
 
     def __init__(self, model: HookedTransformer) -> None:
         self.model = model
         self._known: dict[int, Block] = {}
 
-    def __getitem__(self, layer: int) -> Block:
-        if layer not in self._known:
-            self._known[layer] = Block(self.model, layer)
-        return self._known[layer]
+    @contextmanager
+    def held(self, layer: int) -> Iterator[Block]:
+        """A block whose weights are there in a ``with`` block: a model may read them layer by layer."""
+        with held(self.model.blocks[layer]):
+            if layer not in self._known:
+                self._known[layer] = Block(self.model, layer)
+            yield self._known[layer]
 
 
 def normed_by(norm: nn.Module, x: Float[Tensor, "*token width"]) -> Float[Tensor, "*token width"]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -13,9 +13,13 @@ from torch import Tensor
 from transformer_lens import HookedTransformer
 from transformers import PreTrainedTokenizerBase
 
+from anchorlens.models.streaming import Stream, stream_of
+
 CARD = "anchorlens_card"
 # The second checksum weighs entries by their place up to this prime, so that swapped entries are noticed too.
 PRIME = 65_521
+# Numbers of a transposed tensor that are put in order at once.
+_PIECE = 2**24
 # What was hashed before: a quicker checksum of all of it, and the hash.
 _WEIGHTS: WeakKeyDictionary[HookedTransformer, tuple[str, str]] = WeakKeyDictionary()
 _TOKENIZERS: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[str, str]] = WeakKeyDictionary()
@@ -121,14 +125,19 @@ def weights_sha256(model: HookedTransformer) -> str:
     The weights are read at every call, because nothing else tells that they changed (torch's version counters miss what is
     written through ``.data`` or numpy). A model that was hashed before is read in the order of its memory, which for the
     transposed weights of a loaded model is some times faster; where these sums are the same as then, so is the hash.
+
+    Of a streamed model the layers are read one after the other, and again only where size or time of a file has changed.
     """
-    parameters = [(name, parameter.detach()) for name, parameter in sorted(model.named_parameters())]
+    stream = stream_of(model)
+    read = () if stream is None else (_streamed_lines(stream),)
+    here = (named for named in sorted(model.named_parameters()) if not any(named[0] in lines for lines in read))
+    parameters = [(name, tensor.detach()) for name, tensor in here]
     if all(tensor.is_contiguous() for _, tensor in parameters):
-        return _digest(parameters)
-    in_memory = _digest((f"{name} {tensor.stride()}", _as_it_lies(tensor)) for name, tensor in parameters)
+        return _digest(parameters, *read)
+    in_memory = _digest(((f"{name} {tensor.stride()}", _as_it_lies(tensor)) for name, tensor in parameters), *read)
     known = _WEIGHTS.get(model)
     if known is None or known[0] != in_memory:
-        known = _WEIGHTS[model] = (in_memory, _digest(parameters))
+        known = _WEIGHTS[model] = (in_memory, _digest(parameters, *read))
     return known[1]
 
 
@@ -137,30 +146,69 @@ def _as_it_lies(tensor: Tensor) -> Tensor:
     return tensor.permute(sorted(range(tensor.ndim), key=lambda axis: -tensor.stride(axis)))
 
 
-def _digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    digest = hashlib.sha256()
+def _streamed_lines(stream: Stream) -> dict[str, str]:
+    """Lines of the layers' parameters; as they were read, while the files stay as they are."""
+    stamp = stream.skeleton.files.stamp()
+    if stream.known is None or stream.known[0] != stamp:
+        lines: dict[str, str] = {}
+        for layer, block in enumerate(stream.model.blocks):
+            with stream.held(layer):
+                lines |= _lines((f"blocks.{layer}.{name}", parameter) for name, parameter in block.named_parameters())
+        stream.known = stamp, lines
+    return stream.known[1]
+
+
+def _digest(tensors: Iterable[tuple[str, Tensor]], *read: Mapping[str, str]) -> str:
+    """The hash of tensors, and of lines that were made of others before."""
+    lines = _lines(tensors)
+    for others in read:
+        lines |= others
+    return hashlib.sha256("".join(line for _, line in sorted(lines.items())).encode()).hexdigest()
+
+
+def _lines(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
+    """What :func:`weights_sha256` takes of each tensor, by its name."""
+    lines: dict[str, str] = {}
     for name, tensor in tensors:
-        first, second = _checksums(tensor)
+        first, second = _checksums(tensor.detach())
         kind, shape = str(tensor.dtype).removeprefix("torch."), "x".join(map(str, tensor.shape))
-        digest.update(f"{name} {kind} {shape} {first} {second}\n".encode())
-    return digest.hexdigest()
+        lines[name] = f"{name} {kind} {shape} {first} {second}\n"
+    return lines
 
 
 def _checksums(tensor: Tensor) -> tuple[int, int]:
     """The two sums of :func:`weights_sha256`, from one pass: entries of the same weight are summed first."""
     integers = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}[tensor.element_size()]
-    flat = tensor.reshape(-1).view(integers)
-    whole = flat.numel() // PRIME * PRIME
-    rows, rest = flat[:whole].view(-1, PRIME), flat[whole:]
-    if flat.device.type == "cpu":
-        # On a busy machine numpy's one thread is quicker than torch's several, which wait for each other.
-        columns = torch.from_numpy(rows.numpy().sum(0, dtype=np.int64))
-    else:
-        columns = rows.sum(0, dtype=torch.int64).cpu()
-    columns[: len(rest)] += rest.to(device="cpu", dtype=torch.int64)
-    columns = columns if whole else columns[: len(rest)]
+    columns, seen = torch.zeros(min(PRIME, tensor.numel()), dtype=torch.int64), 0
+    for piece in _pieces(tensor):
+        flat = piece.reshape(-1).view(integers)
+        # What is left of the row that the piece before began, whole rows, the beginning of a row.
+        head, tail = flat.split([n := min(-seen % PRIME, len(flat)), len(flat) - n])
+        at = seen % PRIME
+        columns[at : at + len(head)] += head.to(device="cpu", dtype=torch.int64)
+        whole = len(tail) // PRIME * PRIME
+        if whole:
+            columns += _column_sums(tail[:whole].view(-1, PRIME))
+        rest = tail[whole:]
+        columns[: len(rest)] += rest.to(device="cpu", dtype=torch.int64)
+        seen += len(flat)
     weights = torch.arange(1, len(columns) + 1)
     return int(columns.sum()) % 2**64, int((columns * weights).sum()) % 2**64
+
+
+def _column_sums(rows: Tensor) -> Tensor:
+    """int64 on the CPU."""
+    if rows.device.type == "cpu":
+        # On a busy machine numpy's one thread is quicker than torch's several, which wait for each other.
+        return torch.from_numpy(rows.numpy().sum(0, dtype=np.int64))
+    return rows.sum(0, dtype=torch.int64).cpu()
+
+
+def _pieces(tensor: Tensor) -> Sequence[Tensor]:
+    """A tensor in parts along its first axis, where all of it in row-major order would be a copy that takes memory."""
+    if tensor.is_contiguous() or tensor.numel() <= _PIECE:
+        return (tensor,)
+    return tensor.split(max(1, _PIECE * len(tensor) // tensor.numel()))
 
 
 def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -122,7 +122,7 @@ def check_weights(directory: Path, config: PretrainedConfig) -> None:
     Raises:
         CheckpointError: A file is missing, cut off, or only the pointer that git-lfs leaves for it.
     """
-    for path in _weight_files(directory, config):
+    for path in weight_files(directory, config):
         try:
             with path.open("rb") as stream:
                 pointer = stream.read(len(LFS_POINTER)) == LFS_POINTER
@@ -135,7 +135,7 @@ def check_weights(directory: Path, config: PretrainedConfig) -> None:
             raise CheckpointError(f"{path} is only git-lfs's pointer to the weights. Run `git lfs pull` in {directory}.")
 
 
-def _weight_files(directory: Path, config: PretrainedConfig) -> list[Path]:
+def weight_files(directory: Path, config: PretrainedConfig) -> list[Path]:
     """The files that transformers will read."""
     named = getattr(config, "transformers_weights", None)
     if named is not None and not isinstance(named, str):

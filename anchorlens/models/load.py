@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias, cast
 
 import torch
+from accelerate import init_empty_weights
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -29,7 +30,18 @@ from anchorlens.models.parity import (
     reference_log_probs,
     rotary_tables,
 )
-from anchorlens.models.source import Source, check_live, check_options, find, live_name, no_model, tokenizer_directory
+from anchorlens.models.skeleton import Skeleton
+from anchorlens.models.source import (
+    Source,
+    check_live,
+    check_options,
+    check_stream,
+    find,
+    live_name,
+    no_model,
+    tokenizer_directory,
+)
+from anchorlens.models.streaming import Stream, attach
 from anchorlens.models.weights import count_parameters, hooked_state, install
 from anchorlens.notices import warn
 
@@ -57,6 +69,7 @@ def load_model(
     *,
     tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str] | None = None,
     token: str | None = None,
+    stream: bool = False,
     check_parity: bool = True,
     parity_tolerance: float | None = None,
     progress: bool = True,
@@ -79,6 +92,8 @@ def load_model(
         revision: Branch, tag or commit on the hub.
         tokenizer: To use instead of the checkpoint's own: a tokenizer (copied) or a directory that holds one.
         token: Access token for the hub; by default ``HF_TOKEN`` or the stored login.
+        stream: Leave the layers' weights in their safetensors files, and read each when it runs: for models larger than memory
+            (docs/streaming.md).
         check_parity: Compare with Hugging Face's log-probabilities. Switch off only for a checkpoint that has passed before.
         parity_tolerance: Another bound on |Δ log-probability| (default 1e-3 in float32, 0.25 in float16, 2.0 in bfloat16,
             where the mean is bounded as well).
@@ -97,6 +112,7 @@ def load_model(
         InputError: An argument that cannot be.
     """
     check_options(device, dtype, revision, token)
+    check_stream(name_or_path, stream)
     checks = _checks(check_parity, parity_tolerance)
     own = _given_tokenizer(tokenizer)
     if isinstance(name_or_path, HookedTransformer):
@@ -106,7 +122,7 @@ def load_model(
         check_live(name_or_path, device, dtype, revision, own is None)
         return _live_huggingface(name_or_path, device, cast(PreTrainedTokenizerBase, own), checks)
     source = find(name_or_path, revision, token, own is None).fetch(progress)
-    return _load_files(source, pick_device(device), dtype, own, checks, progress)
+    return _load_files(source, pick_device(device), dtype, own, checks, progress, stream)
 
 
 def as_hooked(
@@ -117,6 +133,7 @@ def as_hooked(
     revision: str | None = None,
     tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str] | None = None,
     token: str | None = None,
+    stream: bool = False,
     progress: bool = True,
 ) -> HookedTransformer:
     """The model that was meant where one is asked for: a HookedTransformer itself, untouched, and all else through load_model.
@@ -128,17 +145,19 @@ def as_hooked(
         revision: See there.
         tokenizer: See there.
         token: See there.
+        stream: See there.
         progress: See there.
 
     Raises:
         InputError: It is no model.
         AnchorlensError: See :func:`load_model`.
     """
-    if isinstance(model, HookedTransformer) and all(option is None for option in (device, dtype, revision, tokenizer)):
+    options = (device, dtype, revision, tokenizer, stream or None)
+    if isinstance(model, HookedTransformer) and all(option is None for option in options):
         return model
     if not isinstance(model, (str, os.PathLike, HookedTransformer, PreTrainedModel)):
         raise no_model(model, _WANTED)
-    return load_model(model, device, dtype, revision, tokenizer=tokenizer, token=token, progress=progress)
+    return load_model(model, device, dtype, revision, tokenizer=tokenizer, token=token, stream=stream, progress=progress)
 
 
 def _checks(check_parity: bool, tolerance: object) -> Checks:
@@ -166,6 +185,7 @@ def _load_files(
     tokenizer: PreTrainedTokenizerBase | None,
     checks: Checks,
     progress: bool,
+    stream: bool,
 ) -> HookedTransformer:
     """From files on disk to the finished model."""
     if source.kind == "gguf":
@@ -177,6 +197,8 @@ def _load_files(
     config = check_directory(source.path, source.name, tokenizer is None)
     kind = pick_dtype(dtype, device, config, source.path)
     own = tokenizer or load_tokenizer(source.path)
+    if stream:
+        return _build_streamed(Skeleton(source.path, config, kind), device, own, source, checks)
     model = load_weights(source.path, config, kind, progress)
     return _build(model, device, kind, own, source, checks, adopt=True)
 
@@ -216,6 +238,34 @@ def _build(
     _attach_tokenizer(model, tokenizer)
     architecture = type(hf_model).__name__
     card = make_card(model, source.name, source.kind, source.revision, architecture, parity, n_params)
+    object.__setattr__(model, CARD, card)
+    return model
+
+
+def _build_streamed(
+    skeleton: Skeleton, device: str, tokenizer: PreTrainedTokenizerBase, source: Source, checks: Checks
+) -> HookedTransformer:
+    """The same without ever holding more than two layers: both models go through the few tokens layer by layer."""
+    dtype, where = skeleton.dtype, torch.device(device)
+    tokens, reference = skeleton.reference() if checks.on else (None, None)
+    tables = rotary_tables(skeleton.model, 2048) if checks.on else {}
+    skeleton.shorten()
+    with init_empty_weights(include_buffers=False):
+        model = _quiet_hooked(hooked_config(skeleton.model.config, device, dtype, source.name))
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = None if buffer is None else buffer.to(where)
+    stream = Stream(skeleton, model, where)
+    stream.fill_ends()
+    attach(stream)
+    check_rotary(model, tables, source.name)
+    model.eval()
+    parity = None
+    if tokens is not None and reference is not None:
+        parity = check_log_probs(hooked_log_probs(model, tokens), reference, dtype, source.name, checks.tolerance)
+    _attach_tokenizer(model, tokenizer)
+    architecture = type(skeleton.model).__name__
+    card = make_card(model, source.name, source.kind, source.revision, architecture, parity, skeleton.n_params)
     object.__setattr__(model, CARD, card)
     return model
 

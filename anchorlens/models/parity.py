@@ -68,7 +68,9 @@ def plain_forward(model: PreTrainedModel) -> Iterator[None]:
 def reference_log_probs(model: PreTrainedModel, tokens: Int[Tensor, "example pos"]) -> Float[Tensor, "example pos d_vocab"]:
     """Hugging Face's log-probabilities, in float32 on the CPU."""
     with torch.no_grad(), plain_forward(model):
-        logits = model(input_ids=tokens.to(model.device), use_cache=False).logits
+        # Of a model whose weights come layer by layer, the embedding is there.
+        embedding: Any = model.get_input_embeddings()
+        logits = model(input_ids=tokens.to(embedding.weight.device), use_cache=False).logits
     return logits.to(device="cpu", dtype=torch.float32).log_softmax(-1)
 
 
@@ -84,8 +86,9 @@ def rotary_tables(model: PreTrainedModel, length: int) -> dict[str, Float[Tensor
     rotary: Any = getattr(language_model(model), "rotary_emb", None)
     if rotary is None:
         return {}
-    positions = torch.arange(length, device=model.device)[None]
-    like = torch.zeros(1, device=model.device, dtype=torch.float32)
+    device = next(rotary.buffers()).device
+    positions = torch.arange(length, device=device)[None]
+    like = torch.zeros(1, device=device, dtype=torch.float32)
     config = text_config(model.config)
     if config.model_type in LAYERED_ROPE:
         types = {"global": "full_attention", "local": "sliding_attention"}

@@ -45,7 +45,12 @@ class Read:
         """
         unembed, x = self._model.unembed, self._normed(stream)
         if tokens is None:
-            return self._capped(_unembedded(x, unembed.W_U, unembed.b_U))
+            if unembed.W_U.dtype == x.dtype:
+                return self._capped(_unembedded(x, unembed.W_U, unembed.b_U))
+            # In slices, so that not all of it stands there in float32.
+            columns = READ_SLICE.get(x.device.type, READ_SLICE["cpu"])[1]
+            parts = zip(unembed.W_U.split(columns, 1), unembed.b_U.split(columns), strict=True)
+            return self._capped(torch.cat([_unembedded(x, weight, bias) for weight, bias in parts], -1))
         return self._capped(_unembedded(x.to(_wide(x)), unembed.W_U[:, list(tokens)], unembed.b_U[list(tokens)]))
 
     def scores(

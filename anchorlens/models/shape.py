@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from transformer_lens import HookedTransformer
 
+from anchorlens.models.streaming import Streamed, stream_of
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -21,6 +23,7 @@ class Shape:
         d_vocab: Tokens that it predicts.
         n_ctx: Most positions of a row.
         dtype: Of weights and streams.
+        streamed: What reading the weights takes; None where they are in memory.
     """
 
     n_layers: int
@@ -33,11 +36,12 @@ class Shape:
     d_vocab: int
     n_ctx: int
     dtype: torch.dtype
+    streamed: Streamed | None = None
 
     @classmethod
     def of(cls, model: HookedTransformer) -> "Shape":
         """The sizes of a HookedTransformer."""
-        cfg = model.cfg
+        cfg, stream = model.cfg, stream_of(model)
         experts = int(cfg.experts_per_token or 1) if cfg.num_experts else 1
         return cls(
             n_layers=int(cfg.n_layers),
@@ -50,7 +54,13 @@ class Shape:
             d_vocab=int(cfg.d_vocab_out if cfg.d_vocab_out and cfg.d_vocab_out > 0 else cfg.d_vocab),
             n_ctx=int(cfg.n_ctx),
             dtype=cfg.dtype,
+            streamed=None if stream is None else stream.sizes,
         )
+
+    @property
+    def weights_held(self) -> int:
+        """Most bytes of weights that a pass brings into memory; 0 where all are there."""
+        return 0 if self.streamed is None else self.streamed.held_bytes
 
     @property
     def item(self) -> int:

@@ -73,6 +73,7 @@ def check_model(
     revision: object = None,
     tokenizer: object = None,
     token: object = None,
+    stream: object = False,
 ) -> str:
     """Whether ``load_model`` could load a model, as far as can be told without loading, downloading or converting its weights.
 
@@ -86,6 +87,7 @@ def check_model(
         revision: Branch, tag or commit on the hub.
         tokenizer: To use instead of the checkpoint's own.
         token: Access token for the hub.
+        stream: Whether its weights will be read layer by layer.
 
     Returns:
         ``packaged``, ``directory``, ``gguf``, ``hub``, or ``live`` for a model that is in memory.
@@ -94,6 +96,7 @@ def check_model(
         AnchorlensError: The one that ``load_model`` would raise.
     """
     check_options(device, dtype, revision, token)
+    check_stream(name_or_path, stream)
     own_tokenizer = tokenizer is None
     if not own_tokenizer:
         _check_tokenizer(tokenizer)
@@ -118,6 +121,28 @@ def check_options(device: object, dtype: object, revision: object, token: object
     if token is not None and not _text(token):
         # What was given is not quoted: it may be a part of a secret.
         raise InputError("token= takes the text of an access token. Leave it out to use HF_TOKEN or the stored login.")
+
+
+def check_stream(name_or_path: object, stream: object) -> None:
+    """Refuse to stream what cannot be, as far as its name tells.
+
+    Raises:
+        InputError: It is in memory already, or a GGUF file.
+    """
+    if not isinstance(stream, bool):
+        raise InputError(f"stream={stream!r}: give True to read the weights layer by layer, or leave it out.")
+    if not stream:
+        return
+    if not isinstance(name_or_path, (str, os.PathLike)):
+        raise InputError(
+            "stream=True reads weights from files, and a live model has them in memory. Give the name or directory that it was "
+            "loaded from, or leave stream out."
+        )
+    if os.fspath(name_or_path).lower().endswith(".gguf"):
+        raise InputError(
+            "A .gguf file is unpacked as a whole and cannot be streamed. Give the model's Hugging Face directory or name, or leave "
+            "stream out."
+        )
 
 
 def _text(value: object) -> str | None:

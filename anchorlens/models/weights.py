@@ -6,7 +6,7 @@ the checkpoint.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -79,12 +79,15 @@ def count_parameters(model: PreTrainedModel) -> int:
     return sum(parameter.numel() for parameter in {id(parameter): parameter for parameter in found}.values())
 
 
-def hooked_state(model: PreTrainedModel, cfg: HookedTransformerConfig) -> dict[str, Tensor]:
+def hooked_state(
+    model: PreTrainedModel, cfg: HookedTransformerConfig, device: torch.device | None = None
+) -> dict[str, Tensor]:
     """The model's weights under TransformerLens's names; mostly views of the model's own memory.
 
     Args:
         model: A Hugging Face model of a mapped family.
         cfg: Its mapped configuration.
+        device: Where its weights lie; the model's own where it is left out.
 
     Returns:
         Parameter name -> tensor, on the model's device.
@@ -94,7 +97,7 @@ def hooked_state(model: PreTrainedModel, cfg: HookedTransformerConfig) -> dict[s
     """
     kind = text_config(model.config).model_type
     source = copy.copy(cfg)
-    source.device = str(model.device)  # the converters make their zero biases there
+    source.device = str(device or model.device)  # the converters make their zero biases there
     base = language_model(model)
     with torch.no_grad():
         try:
@@ -168,6 +171,28 @@ def _neox_state(model: PreTrainedModel, base: Any, cfg: HookedTransformerConfig)
             linear.bias = None
 
 
+def check_names(wanted: Collection[str], state: Collection[str]) -> None:
+    """Whether a state has every parameter, and none besides.
+
+    Raises:
+        UnsupportedModelError: The mapping left a parameter out, or made one too many.
+    """
+    odd = sorted(set(wanted) ^ set(state))
+    if odd:
+        raise UnsupportedModelError(f"The mapping does not cover these parameters: {', '.join(odd[:6])}.")
+
+
+def fitted(name: str, tensor: Tensor, shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """A tensor as a parameter has to be; itself, where it is that already.
+
+    Raises:
+        CheckpointError: It has another shape.
+    """
+    if tuple(tensor.shape) != tuple(shape):
+        raise CheckpointError(f"{name} has shape {tuple(tensor.shape)}, the configuration says {tuple(shape)}.")
+    return tensor.to(device=device, dtype=dtype)
+
+
 def install(model: HookedTransformer, state: dict[str, Tensor], adopt: bool) -> None:
     """Give every parameter of ``model`` its tensor.
 
@@ -186,16 +211,12 @@ def install(model: HookedTransformer, state: dict[str, Tensor], adopt: bool) -> 
     wanted, buffers = dict(model.named_parameters()), dict(model.named_buffers())
     for name in state.keys() & buffers.keys():
         buffers[name].copy_(state.pop(name))
-    odd = sorted(set(wanted) ^ set(state))
-    if odd:
-        raise UnsupportedModelError(f"The mapping does not cover these parameters: {', '.join(odd[:6])}.")
+    check_names(wanted.keys(), state)
     device, dtype = torch.device(str(model.cfg.device)), model.cfg.dtype
     taken: set[int] = set()
     for name, parameter in wanted.items():
         tensor = state.pop(name)
-        if tensor.shape != parameter.shape:
-            raise CheckpointError(f"{name} has shape {tuple(tensor.shape)}, the configuration says {tuple(parameter.shape)}.")
-        fresh = tensor.to(device=device, dtype=dtype)
+        fresh = fitted(name, tensor, parameter.shape, device, dtype)
         storage = fresh.untyped_storage()
         moved = storage.data_ptr() != tensor.untyped_storage().data_ptr()
         alone = storage.nbytes() == fresh.numel() * fresh.element_size() and storage.data_ptr() not in taken

@@ -1,11 +1,12 @@
 """What a sweep will cost, known before anything is measured, and how its rows are packed into batches that fit."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from anchorlens.engine.cost import PassSize, free_memory, predicted_seconds, rows_bytes, rows_flops
 from anchorlens.engine.engine import Engine
+from anchorlens.engine.reference import Oracle
 from anchorlens.errors import InputError
 
 # Rows of samples.parquet: while they are collected, and while they are put in order.
@@ -34,6 +35,8 @@ class SweepPlan:
         peak_bytes: Predicted peak of memory beside the model.
         pass_bytes: Predicted peak of its largest pass alone.
         max_memory: The user's limit.
+        weight_reads: How often the weights of a streamed model are read; 0 where they are in memory.
+        weight_bytes: Bytes of them that are read in all.
     """
 
     engine: str
@@ -46,20 +49,24 @@ class SweepPlan:
     peak_bytes: int
     pass_bytes: int
     max_memory: int | None
+    weight_reads: int = field(default=0, kw_only=True)
+    weight_bytes: int = field(default=0, kw_only=True)
 
     def to_dict(self) -> dict[str, object]:
         """What decides the numbers' last digits, for ``run.json``."""
+        streamed = {"weight_reads": self.weight_reads, "weight_bytes": self.weight_bytes} if self.weight_reads else {}
         return {
             "engine": self.engine, "reason": self.reason, "batches": list(self.batch_sizes), "cells": self.cells,
-            "gflop": round(self.flops / 1e9, 3), "peak_bytes": self.peak_bytes, "max_memory": self.max_memory,
+            "gflop": round(self.flops / 1e9, 3), "peak_bytes": self.peak_bytes, "max_memory": self.max_memory, **streamed,
         }  # fmt: skip
 
     def __str__(self) -> str:
         why = f" ({self.reason or 'one full pass for each cell'})" if self.engine == "reference" else ""
+        read = f"; weights read {self.weight_reads} times, {self.weight_bytes / 1e9:,.1f} GB" if self.weight_reads else ""
         return (
             f"{self.questions} rows, {self.cells:,} cells in {len(self.batch_sizes)} batches; engine {self.engine}{why}; about "
             f"{self.flops / 1e9:,.0f} GFLOP, {self.seconds:,.{0 if self.seconds > 10 else 1}f} s, at most "
-            f"{self.peak_bytes / 1e6:,.0f} MB beside the model"
+            f"{self.peak_bytes / 1e6:,.0f} MB {'with two layers' if self.weight_reads else 'beside the model'}{read}"
         )
 
 
@@ -87,7 +94,7 @@ class Room:
         all_of_it = (
             self.max_memory - _ROW_BYTES * self.table if self.max_memory else free_memory(self.engine.adapter.device) // 2
         )
-        return all_of_it - self.kept
+        return all_of_it - self.kept - self.engine.adapter.shape.weights_held
 
     def rows(self, width: int, lanes: int = 0) -> int:
         """Rows of so many tokens in a pass: the user's choice, or as many as fit and gain.
@@ -98,12 +105,19 @@ class Room:
         """
         if self.batch_size is not None:
             return self.batch_size
-        rows, budget = 1, self.budget
-        while True:
-            more = _padded(rows + 1, width, lanes)
-            if self.engine.fills(more, lanes) or self.engine.pass_bytes(more, lanes) > budget:
-                return rows
-            rows += 1
+        budget = self.budget
+
+        def fit(rows: int) -> bool:
+            size = _padded(rows, width, lanes)
+            return not self.engine.fills(size, lanes) and self.engine.pass_bytes(size, lanes) <= budget
+
+        rows, step = 1, 1
+        while fit(rows + step):  # steps grow, and then shrink again: memory alone may allow very many
+            rows, step = rows + step, 2 * step
+        while step > 1:
+            step //= 2
+            rows += step * fit(rows + step)
+        return rows
 
     def bytes_of(self, rows: int, width: int, lanes: int = 0) -> int:
         """Upper estimate of such a pass."""
@@ -115,7 +129,8 @@ class Room:
         Raises:
             InputError: It is more than the user's limit.
         """
-        peak = max(passes + _ROW_BYTES * self.table, _ORDERED_BYTES * self.table) + self.kept
+        kept = self.kept + self.engine.adapter.shape.weights_held
+        peak = max(passes + _ROW_BYTES * self.table, _ORDERED_BYTES * self.table) + kept
         if self.max_memory is not None and peak > self.max_memory:
             raise InputError(
                 f"max_memory is {self.max_memory / 1e6:.0f} MB, and with the smallest batches this sweep needs about "
@@ -147,7 +162,24 @@ class Room:
             most = max(most, rows_bytes(adapter.shape, 1, width), min(together, self.budget))
         peak = self.peak(most)
         seconds = predicted_seconds(adapter.shape, adapter.device, flops)
-        return SweepPlan(engine.name, engine.reason, tuple(sizes), rows, cells, flops, seconds, peak, most, self.max_memory)
+        plan = SweepPlan(engine.name, engine.reason, tuple(sizes), rows, cells, flops, seconds, peak, most, self.max_memory)
+        streamed = adapter.shape.streamed
+        if streamed is None:
+            return plan
+        reads = self._reads(len(sizes), -(-cells // max(1, sum(sizes))), checks, width)
+        # What is read and what is computed go on side by side.
+        seconds = max(seconds, reads * streamed.read_bytes / streamed.rate)
+        return replace(plan, seconds=seconds, weight_reads=reads, weight_bytes=reads * streamed.read_bytes)
+
+    def _reads(self, batches: int, cells: int, checks: int, width: int) -> int:
+        """Passes through all layers: of batches, of what their rows begin with, of checked cells and what these begin with.
+
+        The oracle takes one for each cell of a row, one for the donors and a clean one.
+        """
+        passes = batches * (cells + 2) if self.engine.name == Oracle.name else batches + 1
+        shape = self.engine.adapter.shape
+        at_once = max(1, min(_CHECKED_AT_ONCE, self.budget // rows_bytes(shape, CHECK_ROWS, width)))
+        return passes + 2 * -(-checks // at_once)
 
 
 def _padded(rows: int, width: int, lanes: int) -> PassSize:

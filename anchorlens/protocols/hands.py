@@ -29,11 +29,14 @@ class Here(Hands):
     Args:
         device: Where models run that are given by name; the best one where it is None.
         dtype: Their number type; their own where it is None.
+        stream: Whether their weights are read layer by layer.
         command: What began the run, where it was not this process.
     """
 
-    def __init__(self, device: str | None = None, dtype: str | None = None, command: str | None = None) -> None:
-        self._device, self._dtype, self._command = device, dtype, command
+    def __init__(
+        self, device: str | None = None, dtype: str | None = None, stream: bool = False, command: str | None = None
+    ) -> None:
+        self._device, self._dtype, self._stream, self._command = device, dtype, stream, command
         self._given: Any = None
         self._model: Any = None
 
@@ -42,7 +45,8 @@ class Here(Hands):
         if model is not self._given:
             self._model = None  # let go of before the next one needs the memory
             named = isinstance(model, (str, os.PathLike))
-            self._model = load_model(model, device=self._device, dtype=self._dtype) if named else model
+            how = {"device": self._device, "dtype": self._dtype, "stream": self._stream}
+            self._model = load_model(model, **how) if named else model
             self._given = model
         return Station(protocol, self._model, data, spec, self._command)
 

@@ -59,13 +59,14 @@ class Hand:
     Args:
         device: Where models run; the best one where it is None.
         dtype: Their number type; their own where it is None.
+        stream: Whether their weights are read layer by layer.
         command: What began the run.
         gpus: That it may use.
     """
 
-    def __init__(self, device: str | None, dtype: str | None, command: str, gpus: float) -> None:
+    def __init__(self, device: str | None, dtype: str | None, stream: bool, command: str, gpus: float) -> None:
         here = "cpu" if device is None and not gpus and torch.cuda.is_available() else device
-        self._here, self._model = Here(here, dtype, command), None
+        self._here, self._model = Here(here, dtype, stream, command), None
         self._task: Task | None = None
         self._station: Any = None
         self._planned: Planned | None = None
@@ -225,16 +226,18 @@ def refuse_live(executor: RayExecutor | None, models: Sequence[Any]) -> None:
 
 
 @contextmanager
-def at_work(executor: RayExecutor | None, device: str | None = None, dtype: str | None = None) -> Iterator[Hands]:
+def at_work(
+    executor: RayExecutor | None, device: str | None = None, dtype: str | None = None, stream: bool = False
+) -> Iterator[Hands]:
     """Who measures in a ``with`` block: this process, or workers where there is an executor.
 
     Raises:
         InputError: There is no such cluster, or no room for so many workers.
     """
     if executor is None:
-        yield Here(device, dtype)
+        yield Here(device, dtype, stream)
         return
-    with crew(executor, partial(Hand, device, dtype, command_line()), device) as made:
+    with crew(executor, partial(Hand, device, dtype, stream, command_line()), device) as made:
         yield Workers(made)
 
 

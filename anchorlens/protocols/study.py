@@ -72,6 +72,7 @@ class Study:
         specifications: Of the protocols: ``al.Swap()``, ...
         device: Where models run; the best one where it is None.
         dtype: Their number type; their own where it is None.
+        stream: Whether the weights of named models are read layer by layer.
     """
 
     models: Any
@@ -79,6 +80,7 @@ class Study:
     specifications: Any
     device: str | None = None
     dtype: str | None = None
+    stream: bool = False
 
     def __post_init__(self) -> None:
         for name, single, what in (
@@ -96,7 +98,7 @@ class Study:
 
     @classmethod
     def from_toml(cls, path: "str | os.PathLike[str]") -> "Study":
-        """Read a study's file: ``models``, ``device``, ``dtype``, tables ``[[data]]`` and ``[[protocol]]``.
+        """Read a study's file: ``models``, ``device``, ``dtype``, ``stream``, tables ``[[data]]`` and ``[[protocol]]``.
 
         Raises:
             InputError: It cannot be read, or a key or value in it is wrong.
@@ -132,7 +134,8 @@ class Study:
                 "max_memory and check_cells decide no number."
             )
         for model in self.models:
-            check_model(model, device=self.device, dtype=self.dtype)
+            named = isinstance(model, (str, os.PathLike))
+            check_model(model, device=self.device, dtype=self.dtype, stream=self.stream and named)
         loaded = [data.load() if isinstance(data, DataRequest) else data for data in self.data]
         names = [data.name for data in loaded]
         again = next((name for name in names if names.count(name) > 1), None)
@@ -225,7 +228,7 @@ def run_study(
     done = outcome if outcome is not None else Outcome(0, None)
     done.share, told = share, _Told(on_result, on_empty)
     if out is None:
-        with at_work(who, study.device, study.dtype) as measuring:
+        with at_work(who, study.device, study.dtype, study.stream) as measuring:
             _measured(_every(study, study.check()), measuring, done, told, None)
         return done
     resume = resume or share is not None
@@ -243,7 +246,7 @@ def run_study(
         "share": share,
         "command": command,
     }
-    with keeping(target, sweeps, **how) as kept, at_work(who, study.device, study.dtype) as measuring:
+    with keeping(target, sweeps, **how) as kept, at_work(who, study.device, study.dtype, study.stream) as measuring:
         done.out = target
         _measured(steps, measuring, done, told, kept)
     return done
@@ -309,7 +312,7 @@ def _measured(
 
 
 def _study(cls: type[Study], values: Mapping[str, Any], file: str, folder: Path) -> Study:
-    known = ("models", "device", "dtype", "data", "protocol")
+    known = ("models", "device", "dtype", "stream", "data", "protocol")
     for key in values:
         if key not in known:
             raise InputError(f"{file}: unknown key '{key}'. {did_you_mean(key, known)}")
@@ -333,7 +336,8 @@ def _study(cls: type[Study], values: Mapping[str, Any], file: str, folder: Path)
         if not isinstance(name, str):
             raise InputError(f"{file}: a [[protocol]] needs a name. {did_you_mean('', PROTOCOLS)}")
         specifications.append(specification_of(name).of(entry))
-    return cls(tuple(models), tuple(data), tuple(specifications), values.get("device"), values.get("dtype"))
+    how = {name: values[name] for name in ("device", "dtype", "stream") if name in values}
+    return cls(tuple(models), tuple(data), tuple(specifications), **how)
 
 
 def _table(one: Any, key: str, file: str) -> dict[str, Any]:

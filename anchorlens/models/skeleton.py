@@ -1,0 +1,230 @@
+"""A Hugging Face model without its weights, through which those of one layer at a time become a HookedTransformer's.
+
+The converters (:mod:`anchorlens.models.weights`) take a Hugging Face model. Here they get one that has a single layer, whose
+parameters are views of the files; so a family that is mapped is streamed without a second mapping.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import init_empty_weights
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformer_lens import HookedTransformerConfig
+from transformers import AutoModelForCausalLM, Gemma3ForConditionalGeneration, PretrainedConfig, PreTrainedModel
+
+from anchorlens.errors import CheckpointError, InputError
+from anchorlens.models.hf import weight_files
+from anchorlens.models.mapping import text_config
+from anchorlens.models.parity import parity_tokens, reference_log_probs
+from anchorlens.models.shards import Shards
+from anchorlens.models.weights import count_parameters, hooked_state, language_model
+
+# Gemma 3's multimodal checkpoints name the language model's tensors in the other order, GPT-NeoX's the head as it was called once.
+_RENAMED = (
+    ("model.language_model.", "language_model.model."),
+    ("lm_head.", "language_model.lm_head."),
+    ("lm_head.", "embed_out."),
+)
+
+
+class Skeleton:
+    """A checkpoint's Hugging Face model, its parameters on ``meta`` and its files at hand.
+
+    Args:
+        directory: The checkpoint.
+        config: Its configuration.
+        dtype: Type in which the model will run.
+
+    Attributes:
+        model: The Hugging Face model.
+        files: Where its weights lie.
+        n_layers: L.
+        n_params: Parameters of the language model.
+
+    Raises:
+        InputError: Its files are no safetensors, or name weights in a way that is not known here.
+        CheckpointError: Weights are missing, or have other shapes than the configuration says.
+    """
+
+    def __init__(self, directory: Path, config: PretrainedConfig, dtype: torch.dtype) -> None:
+        files = weight_files(directory, config)
+        if any(path.suffix != ".safetensors" for path in files):
+            raise InputError(
+                f"stream=True reads safetensors, and the weights in {directory} are {files[0].suffix} files. Load it once without "
+                "stream and save it again with save_pretrained, or leave stream out."
+            )
+        self.model, self.files, self.dtype = _without_weights(config, dtype), Shards(files), dtype
+        self.n_params = count_parameters(self.model)
+        own = {id(parameter) for parameter in language_model(self.model).parameters()}
+        head: Any = self.model.get_output_embeddings()
+        own |= {id(parameter) for parameter in head.parameters()}
+        wanted = {key: parameter for key, parameter in self.model.named_parameters() if id(parameter) in own}
+        name, layers = _layers(self.model, int(text_config(config).num_hidden_layers))
+        self.layers, self.n_layers = layers, len(layers)
+        found = _found(wanted, self.files, self.model, str(directory))
+        # Tensor in the files of every parameter: of each layer by its name in the layer, and of all that is no layer's.
+        self._of_layer: list[dict[str, str]] = [{} for _ in layers]
+        self._of_ends: dict[str, str] = {}
+        # The last norm: Gemma's converter makes ones of its shape in every layer.
+        self._vectors: dict[str, Tensor] = {}
+        for key, tensor in found.items():
+            if key.startswith(f"{name}."):
+                index, _, inner = key.removeprefix(f"{name}.").partition(".")
+                self._of_layer[int(index)][inner] = tensor
+            else:
+                self._of_ends[key] = tensor
+
+    def read_layer(self, layer: int) -> dict[str, Tensor]:
+        """A layer's weights as they stand in the files, by their names in the layer."""
+        names = self._of_layer[layer]
+        read = self.files.read(names.values())
+        return {inner: read[tensor] for inner, tensor in names.items()}
+
+    def read_ends(self) -> dict[str, Tensor]:
+        """What belongs to no layer, by its name in the model: embeddings, the last norm, the head where it is not tied."""
+        read = self.files.read(self._of_ends.values())
+        return {key: read[tensor] for key, tensor in self._of_ends.items()}
+
+    def layer_state(
+        self, weights: Mapping[str, Tensor], cfg: HookedTransformerConfig, device: torch.device
+    ) -> dict[str, Tensor]:
+        """The weights of one layer under TransformerLens's names in a block; mostly views.
+
+        Only after :meth:`shorten`, and in one thread at a time.
+        """
+        with filled(self.model, self._vectors), filled(self.layers[0], weights):
+            state = hooked_state(self.model, _of_depth(cfg, 1), device)
+        return {name.removeprefix("blocks.0."): tensor for name, tensor in state.items() if name.startswith("blocks.0.")}
+
+    def ends_state(
+        self, weights: Mapping[str, Tensor], cfg: HookedTransformerConfig, device: torch.device
+    ) -> dict[str, Tensor]:
+        """The same of what belongs to no layer, under its names in a HookedTransformer."""
+        self._vectors = {name: tensor for name, tensor in weights.items() if tensor.ndim < 2}
+        with self._with_ends(weights):
+            state = hooked_state(self.model, _of_depth(cfg, 0), device)
+        return {name: tensor for name, tensor in state.items() if not name.startswith("blocks.")}
+
+    def shorten(self) -> None:
+        """Keep the first layer alone, which stands for each of them in turn."""
+        del self.layers[1:]
+
+    @contextmanager
+    def _with_ends(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
+        """The model with what belongs to no layer."""
+        with filled(self.model, weights):
+            head: Any = self.model.get_output_embeddings()
+            tied, before = head.weight.is_meta, head.weight
+            if tied:
+                head.weight = self.model.get_input_embeddings().weight
+            try:
+                yield
+            finally:
+                if tied:
+                    head.weight = before
+
+    def reference(self) -> tuple[Int[Tensor, "example pos"], Float[Tensor, "example pos d_vocab"]]:
+        """Hugging Face's own forward pass over a few tokens, its layers read one after the other: tokens and log-probabilities.
+
+        On the CPU, and before :meth:`shorten`.
+        """
+        entered: dict[int, Any] = {}
+        hooks = []
+        for index, layer in enumerate(self.layers):
+
+            def enter(module: nn.Module, args: Any, index: int = index) -> None:  # noqa: ARG001
+                weights = {name: tensor.to(self.dtype) for name, tensor in self.read_layer(index).items()}
+                entered[index] = filled(module, weights)
+                entered[index].__enter__()
+
+            def leave(module: nn.Module, args: Any, out: Any, index: int = index) -> None:  # noqa: ARG001
+                entered.pop(index).__exit__(None, None, None)
+
+            hooks += [layer.register_forward_pre_hook(enter), layer.register_forward_hook(leave)]
+        tokens = parity_tokens(self.model)
+        try:
+            with self._with_ends({name: tensor.to(self.dtype) for name, tensor in self.read_ends().items()}):
+                return tokens, reference_log_probs(self.model, tokens)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+@contextmanager
+def filled(module: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
+    """A module with these parameters in a ``with`` block, and as it was afterwards; a buffer of such a name takes its numbers."""
+    buffers = dict(module.named_buffers())
+    before = {name: module.get_parameter(name) for name in weights if name not in buffers}
+    for name in weights.keys() & buffers.keys():
+        buffers[name].copy_(weights[name])
+    try:
+        for name in before:
+            _set(module, name, nn.Parameter(weights[name], requires_grad=False))
+        yield
+    finally:
+        for name, parameter in before.items():
+            _set(module, name, parameter)
+
+
+def _set(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    owner, _, leaf = name.rpartition(".")
+    module.get_submodule(owner)._parameters[leaf] = parameter
+
+
+def _of_depth(cfg: HookedTransformerConfig, n_layers: int) -> HookedTransformerConfig:
+    one = copy.copy(cfg)
+    one.n_layers = n_layers
+    return one
+
+
+def _without_weights(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    """The model as ``from_pretrained`` makes it, with real buffers (rotary frequencies) and parameters on ``meta``."""
+    with torch.random.fork_rng(devices=[]), init_empty_weights(include_buffers=False):
+        if config.model_type == "gemma3":
+            model: Any = Gemma3ForConditionalGeneration._from_config(config, dtype=dtype, attn_implementation="eager")
+        else:
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
+    if text_config(config).tie_word_embeddings:
+        model.get_output_embeddings().weight = model.get_input_embeddings().weight
+    return model.eval().requires_grad_(False)
+
+
+def _layers(model: PreTrainedModel, n_layers: int) -> tuple[str, nn.ModuleList]:
+    """The language model's list of layers and its name, which is another one in each family."""
+    inside = language_model(model)
+    layers = next(m for m in inside.modules() if isinstance(m, nn.ModuleList) and len(m) == n_layers)
+    return next(name for name, module in model.named_modules() if module is layers), layers
+
+
+def _found(wanted: Mapping[str, Tensor], files: Shards, model: PreTrainedModel, shown: str) -> dict[str, str]:
+    """Parameter -> tensor in the files, whose names may have the base model's prefix, or lack it.
+
+    Raises:
+        InputError: Not a single layer's names are there: they are put together in another way.
+        CheckpointError: Some are missing, or have another shape.
+    """
+    prefix = f"{model.base_model_prefix}."
+    found: dict[str, str] = {}
+    for key, parameter in wanted.items():
+        names = [key, key.removeprefix(prefix), prefix + key]
+        names += [theirs + key.removeprefix(ours) for ours, theirs in _RENAMED if key.startswith(ours)]
+        name = next((one for one in names if one in files.shapes), None)
+        if name is None:
+            raise InputError(
+                f"{shown} cannot be streamed: its files hold no tensor {key!r}. Either it is of a family whose weights are joined "
+                "or unpacked when they are loaded (experts, quantised weights), or weights are missing. Leave stream out."
+            )
+        if files.shapes[name] != tuple(parameter.shape):
+            raise CheckpointError(
+                f"{name} has shape {files.shapes[name]}, the configuration says {tuple(parameter.shape)}. Fetch {shown} again."
+            )
+        found[key] = name
+    return found
+
+
+__all__ = ["Skeleton", "filled"]

@@ -1,0 +1,199 @@
+"""A sweep of a model that is streamed from its files, beside the same sweep of the model in memory: seconds and memory.
+
+    python benchmarks/streaming.py
+    python benchmarks/streaming.py --dtype float32 --questions 16
+
+Random weights in the shape of Llama-3.2-3B (6.4 GB in bfloat16) are written to a temporary directory, shard by shard, and deleted
+afterwards; SmolLM2's tokenizer goes with them. Each way runs in a process of its own, one after the other, so both find the files in
+the system's cache. Memory is resident anonymous memory (RssAnon), and with the pages of mapped files (VmRSS), above what the process
+had when everything was imported, sampled every three milliseconds. ``--cold`` drops the files from the cache
+before each way.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import LlamaConfig
+
+ROOT = Path(__file__).resolve().parents[1]
+LLAMA_3B = {
+    "vocab_size": 128256, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28, "num_attention_heads": 24,
+    "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072, "tie_word_embeddings": True, "rms_norm_eps": 1e-5,
+    "bos_token_id": 128000, "eos_token_id": 128001,
+    "rope_parameters": {
+        "rope_type": "llama3", "rope_theta": 500_000.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+}  # fmt: skip
+WAYS = {"in memory": False, "streamed": True}
+
+
+def main() -> None:
+    """Write the checkpoint, measure both ways, print a table."""
+    args = _arguments()
+    if args.worker:
+        print(json.dumps(_measured(args)))
+        return
+    shape = LLAMA_3B | {name: n for name, n in (("num_hidden_layers", args.layers), ("vocab_size", args.vocab)) if n}
+    with tempfile.TemporaryDirectory(prefix="streaming-", dir=args.dir) as scratch:
+        directory = write_random(LlamaConfig(**shape), Path(scratch) / "model")
+        n_bytes = sum(path.stat().st_size for path in directory.glob("*.safetensors"))
+        print(f"{shape['num_hidden_layers']} layers, {n_bytes / 1e9:.2f} GB in {directory}", file=sys.stderr)
+        found = {way: _of_worker(args, directory, way) for way in (args.only or WAYS)}
+    if args.json:
+        print(json.dumps(found))
+        return
+    print(
+        "| way | load, s | sweep, s | sweep, CPU s | anonymous while loading, GB | anonymous, sweep, GB | resident, sweep, GB |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for way, one in found.items():
+        sizes = " | ".join(f"{one[name] / 1e9:.2f}" for name in ("loading", "anonymous", "resident"))
+        print(f"| {way} | {one['load']:.1f} | {one['sweep']:.1f} | {one['cpu']:.1f} | {sizes} |")
+    for way, one in found.items():
+        print(f"\n{way}: {one['plan']}")
+    if len(found) == len(WAYS):
+        one, two = (found[way]["log_p"] for way in WAYS)
+        gap = max(abs(a - b) for a, b in zip(one, two, strict=True))
+        same = "equal to the bit" if one == two else f"differ by up to {gap:.2g} nats"
+        ratio = found["streamed"]["sweep"] / found["in memory"]["sweep"]
+        print(f"\n{len(one)} log-probabilities: {same}; the streamed sweep took {ratio:.2f} × as long")
+
+
+def write_random(config: LlamaConfig, directory: Path) -> Path:
+    """A checkpoint of random weights in bfloat16, a shard for each layer, never more than one of them in memory."""
+    from anchorlens.models.checkpoint import DEMO, packaged_directory
+
+    directory.mkdir()
+    config.architectures, config.dtype = ["LlamaForCausalLM"], torch.bfloat16
+    config.save_pretrained(directory)
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        if (file := packaged_directory(DEMO) / name).is_file():
+            shutil.copy(file, directory)
+    shards = dict(_shards(config, directory))
+    index = {"metadata": {}, "weight_map": shards}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf8")
+    return directory
+
+
+def _shards(config: LlamaConfig, directory: Path) -> Iterator[tuple[str, str]]:
+    """Write each shard; tensor -> its file."""
+    d, inner = int(config.hidden_size), int(config.intermediate_size)
+    q, kv = (int(heads or 0) * int(config.head_dim or 0) for heads in (config.num_attention_heads, config.num_key_value_heads))
+    n, generator = int(config.num_hidden_layers), torch.Generator().manual_seed(0)
+
+    def noise(*shape: int, scale: float) -> torch.Tensor:
+        return torch.empty(shape).uniform_(-1.7 * scale, 1.7 * scale, generator=generator).bfloat16()
+
+    for layer in range(n + 1):
+        if layer == n:
+            tensors = {
+                "model.embed_tokens.weight": noise(int(config.vocab_size), d, scale=0.1),
+                "model.norm.weight": torch.ones(d),
+            }
+        else:
+            sizes = {
+                "self_attn.q_proj": (q, d), "self_attn.k_proj": (kv, d), "self_attn.v_proj": (kv, d), "self_attn.o_proj": (d, q),
+                "mlp.gate_proj": (inner, d), "mlp.up_proj": (inner, d), "mlp.down_proj": (d, inner),
+            }  # fmt: skip
+            tensors = {f"{name}.weight": noise(*size, scale=size[1] ** -0.5) for name, size in sizes.items()}
+            tensors |= {f"{name}.weight": torch.ones(d) for name in ("input_layernorm", "post_attention_layernorm")}
+            tensors = {f"model.layers.{layer}.{name}": tensor for name, tensor in tensors.items()}
+        file = f"model-{layer + 1:05d}-of-{n + 1:05d}.safetensors"
+        save_file({name: tensor.bfloat16() for name, tensor in tensors.items()}, directory / file, metadata={"format": "pt"})
+        yield from ((name, file) for name in tensors)
+
+
+def _of_worker(args: argparse.Namespace, directory: Path, way: str) -> dict[str, Any]:
+    if args.cold:
+        for path in directory.iterdir():
+            with path.open("rb") as stream:
+                os.fsync(stream.fileno())
+                os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    given = ["--questions", str(args.questions), "--dtype", args.dtype, "--max-memory", args.max_memory]
+    given += ["--batch-size", str(args.batch_size)] if args.batch_size else []
+    done = subprocess.run(
+        [sys.executable, __file__, "--worker", str(directory), "--only", way, *given],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"{way}:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout)
+
+
+def _measured(args: argparse.Namespace) -> dict[str, Any]:
+    """One way, in this process."""
+    warnings.simplefilter("ignore")
+    import anchorlens as al
+
+    _ = al.load_model, al.load_qa, al.swap_sweep, al.card_of  # imports what they need
+    data = al.load_qa("popqa-sample", limit=args.questions)
+    baseline, highest, done = _memory(), _memory(), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.003):
+            for name, size in _memory().items():
+                highest[name] = max(highest[name], size)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    started = time.perf_counter()
+    model = al.load_model(args.worker, device="cpu", dtype=args.dtype, stream=WAYS[args.only[0]], progress=False)
+    loaded, loading = time.perf_counter(), highest["RssAnon"] - baseline["RssAnon"]
+    highest |= _memory()
+    cpu = time.process_time()
+    plans: list[Any] = []
+    options: dict[str, Any] = {"batch_size": args.batch_size, "max_memory": args.max_memory, "on_plan": plans.append}
+    result = al.swap_sweep(model, data, n_donors=1, layers=args.at, check_cells=2, progress=False, **options)
+    ended, cpu = time.perf_counter(), time.process_time() - cpu
+    done.set()
+    watching.join()
+    samples = result.samples()
+    return {
+        "load": loaded - started, "sweep": ended - loaded, "cpu": cpu, "predicted": plans[0].peak_bytes, "plan": str(plans[0]),
+        "loading": loading, "anonymous": highest["RssAnon"] - baseline["RssAnon"], "resident": highest["VmRSS"] - baseline["VmRSS"],
+        "log_p": samples[["logp_before", "logp_after"]].to_numpy().ravel().tolist(), "delta_p": samples["delta_p"].tolist(),
+        "weights": al.card_of(model).weights_sha256, "engine": plans[0].engine, "seconds": plans[0].seconds,
+    }  # fmt: skip
+
+
+def _memory() -> dict[str, int]:
+    """RssAnon and VmRSS, in bytes."""
+    lines = (line.partition(":") for line in Path("/proc/self/status").read_text(encoding="utf8").splitlines())
+    return {name: int(size.split()[0]) * 1024 for name, _, size in lines if name in ("RssAnon", "VmRSS")}
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--questions", type=int, default=8)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--layers", type=int, help="fewer layers than the model has")
+    parser.add_argument("--vocab", type=int, help="fewer tokens than the model has")
+    parser.add_argument("--at", type=int, nargs="+", help="layers that are measured; all of them where it is left out")
+    parser.add_argument("--batch-size", type=int, help="pairs in a pass, the same in both ways; else each as it likes")
+    parser.add_argument("--max-memory", default="1.5GB")
+    parser.add_argument("--only", nargs="+", choices=WAYS)
+    parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--dir", help="where to write the weights")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

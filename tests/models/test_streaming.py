@@ -1,0 +1,233 @@
+"""Models whose layers are read from their files as they run: the same model, never more than two layers of it at once."""
+
+import gc
+import json
+import os
+import weakref
+from collections import Counter
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import anchorlens as al
+from anchorlens.errors import CheckpointError, InputError
+from anchorlens.models.blocks import hooked_reason
+from anchorlens.models.skeleton import Skeleton
+from anchorlens.models.source import check_model
+from anchorlens.models.streaming import Stream, StreamedBlock, held, stream_of
+from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, llama, random_model, save_model
+
+# Weights of these are joined when transformers loads them, or cannot be loaded at all.
+JOINED = {"mixtral", "olmoe", "gpt_oss"}
+STREAMED = [name for name in (FAMILIES | FURTHER_FAMILIES) if name not in JOINED]
+TOKENS = torch.arange(30, 54)[None]
+
+
+def stream(path, **options):
+    return al.load_model(path, device="cpu", stream=True, progress=False, **options)
+
+
+@pytest.fixture
+def sharded(tmp_path):
+    """A llama of six layers in many files."""
+    model = random_model(llama(num_hidden_layers=6))
+    directory = save_model(model, tmp_path / "sharded")
+    (directory / "model.safetensors").unlink()
+    model.save_pretrained(directory, max_shard_size="60KB")
+    assert len(list(directory.glob("*.safetensors"))) > 4
+    return directory
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Layers that were read, in order."""
+    right, seen = Skeleton.read_layer, []
+
+    def read(self, layer):
+        seen.append(layer)
+        return right(self, layer)
+
+    monkeypatch.setattr(Skeleton, "read_layer", read)
+    return seen
+
+
+@pytest.mark.parametrize("family", STREAMED)
+def test_it_is_the_model_that_is_loaded_into_memory(tiny, tiny_model, family):
+    whole, streamed = tiny_model(family), stream(tiny(family))
+    assert torch.equal(whole(TOKENS), streamed(TOKENS))
+    assert al.card_of(streamed) == al.card_of(whole)
+    assert al.card_of(streamed).parity is not None
+    assert all(p.is_meta is name.startswith("blocks.") for name, p in streamed.named_parameters())
+    shapes = {name: (p.shape, p.dtype) for name, p in whole.named_parameters()}
+    assert {name: (p.shape, p.dtype) for name, p in streamed.named_parameters()} == shapes
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2"])
+def test_other_types_are_converted_as_they_come(tiny, family, dtype):
+    whole, streamed = al.load_model(tiny(family), device="cpu", dtype=dtype), stream(tiny(family), dtype=dtype)
+    assert torch.equal(whole(TOKENS), streamed(TOKENS))
+    assert al.card_of(streamed) == al.card_of(whole)
+
+
+def test_a_checkpoint_in_half_precision_is_streamed_in_either_type(tmp_path):
+    directory = save_model(random_model(llama()).bfloat16(), tmp_path / "half")
+    for dtype in ("auto", "float32"):
+        whole, streamed = al.load_model(directory, device="cpu", dtype=dtype), stream(directory, dtype=dtype)
+        assert torch.equal(whole(TOKENS), streamed(TOKENS))
+        assert al.card_of(streamed) == al.card_of(whole)
+    # Of the checkpoint's own type everything is a view of its file; else the embedding is a copy, once for both its uses.
+    table = streamed.embed.W_E
+    extra = streamed.ln_final.w.numel() + streamed.unembed.b_U.numel()
+    assert stream_of(streamed).resident_bytes == 4 * (table.numel() + extra)
+    assert stream_of(stream(directory, dtype="auto")).resident_bytes == 2 * streamed.unembed.b_U.numel()
+
+
+def test_many_files(sharded):
+    whole, streamed = al.load_model(sharded, device="cpu"), stream(sharded)
+    assert torch.equal(whole(TOKENS), streamed(TOKENS))
+    assert al.card_of(streamed) == al.card_of(whole)
+
+
+def test_a_pass_reads_every_layer_once_and_in_order(sharded, reads):
+    model = stream(sharded)
+    reads.clear()
+    model(TOKENS)
+    assert reads == [0, 1, 2, 3, 4, 5]
+    model(TOKENS, stop_at_layer=2)
+    model(TOKENS)
+    # What was brought ahead of a pass that ended there is let go of.
+    assert reads[6:] == [0, 1, 2, 0, 1, 2, 3, 4, 5]
+
+
+def test_never_more_than_two_layers_are_held(sharded, monkeypatch):
+    model = stream(sharded)
+    gc.collect()
+    alive, most = Counter(), Counter()
+    right = Stream._bring
+
+    def bring(self, layer):
+        brought = right(self, layer)
+        for tensor in brought.weights.values():
+            alive[layer] += 1
+            weakref.finalize(tensor, alive.subtract, [layer])
+        most["layers"] = max(most["layers"], sum(n > 0 for n in alive.values()))
+        return brought
+
+    monkeypatch.setattr(Stream, "_bring", bring)
+    model(TOKENS)
+    assert most["layers"] == 2
+    assert not any(alive.values())  # all were dropped
+
+
+def test_parts_of_a_block_that_is_held_run_as_modules(tiny, tiny_model):
+    streamed, whole = stream(tiny("llama")), tiny_model("llama")
+    x = torch.randn(1, 5, 48, generator=torch.Generator().manual_seed(0))
+    with held(streamed.blocks[1]):
+        assert torch.equal(streamed.blocks[1](x), whole.blocks[1](x))
+        assert not streamed.blocks[1].attn.W_Q.is_meta  # the block that ran inside did not take them away
+    assert streamed.blocks[1].attn.W_Q.is_meta
+
+
+def test_weights_are_dropped_after_an_error(tiny):
+    model = stream(tiny("llama"))
+    with pytest.raises(ZeroDivisionError), held(model.blocks[0]):
+        raise ZeroDivisionError
+    assert all(p.is_meta for p in model.blocks[0].parameters())
+    assert torch.isfinite(model(TOKENS)).all()
+
+
+def test_blocks_are_blocks_and_hooks_are_the_users(tiny):
+    model = stream(tiny("llama"))
+    assert all(isinstance(block, StreamedBlock) for block in model.blocks)
+    assert hooked_reason(model) is None
+    model.blocks[1].register_forward_hook(lambda *_: None)
+    assert hooked_reason(model) == "a hook is attached to blocks.1"
+
+
+def test_the_hash_is_read_again_only_where_a_file_has_changed(sharded, reads):
+    model = stream(sharded)
+    reads.clear()
+    first = al.card_of(model)
+    assert not reads
+    name = "model.layers.3.mlp.up_proj.weight"
+    file = sharded / json.loads((sharded / "model.safetensors.index.json").read_text())["weight_map"][name]
+    os.utime(file, ns=(1, 1))
+    assert al.card_of(model) == first
+    assert reads == [0, 1, 2, 3, 4, 5]
+    tensors = {key: tensor.clone() for key, tensor in load_file(file).items()}
+    tensors[name][5, 7] += 1
+    file.unlink()  # not written over: other views of the old file stay what they are
+    save_file(tensors, file, metadata={"format": "pt"})
+    changed = al.card_of(model)
+    assert changed.weights_sha256 != first.weights_sha256
+    assert changed.parity is None
+    assert changed.weights_sha256 == al.card_of(al.load_model(sharded, device="cpu")).weights_sha256
+
+
+def test_a_change_of_what_is_in_memory_is_noticed(tiny):
+    model = stream(tiny("llama"))
+    first = al.card_of(model).weights_sha256
+    with torch.no_grad():
+        model.ln_final.w[3] += 1
+    assert al.card_of(model).weights_sha256 != first
+
+
+def test_large_tensors_are_hashed_in_parts_as_they_are_whole(monkeypatch):
+    from anchorlens.models import card
+
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randn(300, 700, generator=generator).T
+    whole = card._checksums(table)
+    entries = table.reshape(-1).view(torch.int32).tolist()
+    told = sum(entries) % 2**64, sum(b * (1 + i % card.PRIME) for i, b in enumerate(entries)) % 2**64
+    assert whole == told
+    for piece in (1, 1000, 65_521, 70_000):
+        monkeypatch.setattr(card, "_PIECE", piece)
+        assert card._checksums(table) == told
+
+
+def test_a_file_that_goes_away_or_shrinks_is_an_error(sharded):
+    model = stream(sharded)
+    for file in sharded.glob("*.safetensors"):
+        file.rename(file.with_suffix(".moved"))
+    with pytest.raises(CheckpointError, match=r"While a model is streamed its files have to stay as they are"):
+        model(TOKENS)
+    for file in sharded.glob("*.moved"):
+        file.rename(file.with_suffix(".safetensors"))
+    assert torch.isfinite(model(TOKENS)).all()
+
+
+@pytest.mark.parametrize("family", ["mixtral", "olmoe"])
+def test_families_that_are_joined_when_they_are_loaded_are_refused(tiny, family):
+    with pytest.raises(InputError, match=r"cannot be streamed.*Leave stream out"):
+        stream(tiny(family))
+
+
+def test_a_missing_or_misshapen_tensor_is_named(tiny, tmp_path):
+    tensors = {key: tensor.clone() for key, tensor in load_file(tiny("llama") / "model.safetensors").items()}
+    for change, error, said in (
+        ({"model.layers.1.mlp.up_proj.weight": None}, InputError, r"no tensor 'model.layers.1.mlp.up_proj.weight'"),
+        ({"model.norm.weight": torch.ones(7)}, CheckpointError, r"model.norm.weight has shape \(7,\).*says \(48,\)"),
+    ):
+        directory = save_model(random_model(llama()), tmp_path / said[:9])
+        kept = {key: tensor for key, tensor in (tensors | change).items() if tensor is not None}
+        save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(error, match=said):
+            stream(directory)
+
+
+def test_what_cannot_be_streamed_is_said_before_anything_is_read(tiny, tiny_model, tmp_path):
+    with pytest.raises(InputError, match=r"live model has them in memory. Give the name or directory"):
+        stream(tiny_model("llama"))
+    with pytest.raises(InputError, match=r"gguf file is unpacked as a whole.*Hugging Face directory"):
+        check_model("owner/repository/model.gguf", stream=True)
+    with pytest.raises(InputError, match=r"stream='yes': give True"):
+        check_model(str(tiny("llama")), stream="yes")
+    directory = save_model(random_model(llama()), tmp_path / "old")
+    tensors = load_file(directory / "model.safetensors")
+    (directory / "model.safetensors").unlink()
+    torch.save(tensors, directory / "pytorch_model.bin")  # noqa: TID251
+    with pytest.raises(InputError, match=r"reads safetensors, and the weights in .* are .bin files.*save_pretrained"):
+        stream(directory)
