@@ -9,6 +9,7 @@ from anchorlens.errors import AnchorlensError, CheckError, EmptySweepError, Hook
 from anchorlens.protocols.registry import PROTOCOLS, class_of
 
 if TYPE_CHECKING:
+    from anchorlens.engine.sizes import ModelSize, model_size
     from anchorlens.figures.curves import plot_curves
     from anchorlens.figures.page import save_html
     from anchorlens.models.card import ModelCard, card_of
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from anchorlens.protocols.loading import load_run
     from anchorlens.protocols.patch_tokens.protocol import patch_tokens_sweep
     from anchorlens.protocols.patch_tokens.spec import PatchTokens
-    from anchorlens.protocols.study import DataRequest, Study, run_study
+    from anchorlens.protocols.study import DataRequest, Study, run_study, study_plans
     from anchorlens.protocols.swap.protocol import swap_sweep
     from anchorlens.protocols.swap.spec import Swap
     from anchorlens.protocols.verifying import Verification, verify_run
@@ -39,6 +40,7 @@ _HOME = {
     "Example": "questions.example",
     "LayerProbes": "truth.probes",
     "ModelCard": "models.card",
+    "ModelSize": "engine.sizes",
     "PathwayResult": "results.pathways",
     "PromptText": "questions.prompts",
     "QAData": "questions.datasets",
@@ -55,10 +57,12 @@ _HOME = {
     "load_model": "models.load",
     "load_qa": "questions.datasets",
     "load_run": "protocols.loading",
+    "model_size": "engine.sizes",
     "plot_curves": "figures.curves",
     "run_study": "protocols.study",
     "save_html": "figures.page",
     "save_run": "results.saving",
+    "study_plans": "protocols.study",
     "verify_run": "protocols.verifying",
     "write_report": "report.page",
 }
@@ -81,6 +85,7 @@ __all__ = [
     "LayerProbes",
     "LeakError",
     "ModelCard",
+    "ModelSize",
     "PatchTokens",
     "PathwayResult",
     "PromptText",
@@ -102,11 +107,13 @@ __all__ = [
     "load_model",
     "load_qa",
     "load_run",
+    "model_size",
     "patch_tokens_sweep",
     "plot_curves",
     "run_study",
     "save_html",
     "save_run",
+    "study_plans",
     "swap_sweep",
     "verify_run",
     "write_report",

@@ -13,31 +13,18 @@ before each way.
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import save_file
-from transformers import LlamaConfig
+from targets import config_of, write_random
 
 ROOT = Path(__file__).resolve().parents[1]
-LLAMA_3B = {
-    "vocab_size": 128256, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28, "num_attention_heads": 24,
-    "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072, "tie_word_embeddings": True, "rms_norm_eps": 1e-5,
-    "bos_token_id": 128000, "eos_token_id": 128001,
-    "rope_parameters": {
-        "rope_type": "llama3", "rope_theta": 500_000.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    },
-}  # fmt: skip
 WAYS = {"in memory": False, "streamed": True}
 
 
@@ -47,11 +34,13 @@ def main() -> None:
     if args.worker:
         print(json.dumps(_measured(args)))
         return
-    shape = LLAMA_3B | {name: n for name, n in (("num_hidden_layers", args.layers), ("vocab_size", args.vocab)) if n}
+    config = config_of(
+        "Llama-3.2-3B", **{name: n for name, n in (("num_hidden_layers", args.layers), ("vocab_size", args.vocab)) if n}
+    )
     with tempfile.TemporaryDirectory(prefix="streaming-", dir=args.dir) as scratch:
-        directory = write_random(LlamaConfig(**shape), Path(scratch) / "model")
+        directory = write_random(config, Path(scratch) / "model")
         n_bytes = sum(path.stat().st_size for path in directory.glob("*.safetensors"))
-        print(f"{shape['num_hidden_layers']} layers, {n_bytes / 1e9:.2f} GB in {directory}", file=sys.stderr)
+        print(f"{config.num_hidden_layers} layers, {n_bytes / 1e9:.2f} GB in {directory}", file=sys.stderr)
         found = {way: _of_worker(args, directory, way) for way in (args.only or WAYS)}
     if args.json:
         print(json.dumps(found))
@@ -71,50 +60,6 @@ def main() -> None:
         same = "equal to the bit" if one == two else f"differ by up to {gap:.2g} nats"
         ratio = found["streamed"]["sweep"] / found["in memory"]["sweep"]
         print(f"\n{len(one)} log-probabilities: {same}; the streamed sweep took {ratio:.2f} × as long")
-
-
-def write_random(config: LlamaConfig, directory: Path) -> Path:
-    """A checkpoint of random weights in bfloat16, a shard for each layer, never more than one of them in memory."""
-    from anchorlens.models.checkpoint import DEMO, packaged_directory
-
-    directory.mkdir()
-    config.architectures, config.dtype = ["LlamaForCausalLM"], torch.bfloat16
-    config.save_pretrained(directory)
-    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
-        if (file := packaged_directory(DEMO) / name).is_file():
-            shutil.copy(file, directory)
-    shards = dict(_shards(config, directory))
-    index = {"metadata": {}, "weight_map": shards}
-    (directory / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf8")
-    return directory
-
-
-def _shards(config: LlamaConfig, directory: Path) -> Iterator[tuple[str, str]]:
-    """Write each shard; tensor -> its file."""
-    d, inner = int(config.hidden_size), int(config.intermediate_size)
-    q, kv = (int(heads or 0) * int(config.head_dim or 0) for heads in (config.num_attention_heads, config.num_key_value_heads))
-    n, generator = int(config.num_hidden_layers), torch.Generator().manual_seed(0)
-
-    def noise(*shape: int, scale: float) -> torch.Tensor:
-        return torch.empty(shape).uniform_(-1.7 * scale, 1.7 * scale, generator=generator).bfloat16()
-
-    for layer in range(n + 1):
-        if layer == n:
-            tensors = {
-                "model.embed_tokens.weight": noise(int(config.vocab_size), d, scale=0.1),
-                "model.norm.weight": torch.ones(d),
-            }
-        else:
-            sizes = {
-                "self_attn.q_proj": (q, d), "self_attn.k_proj": (kv, d), "self_attn.v_proj": (kv, d), "self_attn.o_proj": (d, q),
-                "mlp.gate_proj": (inner, d), "mlp.up_proj": (inner, d), "mlp.down_proj": (d, inner),
-            }  # fmt: skip
-            tensors = {f"{name}.weight": noise(*size, scale=size[1] ** -0.5) for name, size in sizes.items()}
-            tensors |= {f"{name}.weight": torch.ones(d) for name in ("input_layernorm", "post_attention_layernorm")}
-            tensors = {f"model.layers.{layer}.{name}": tensor for name, tensor in tensors.items()}
-        file = f"model-{layer + 1:05d}-of-{n + 1:05d}.safetensors"
-        save_file({name: tensor.bfloat16() for name, tensor in tensors.items()}, directory / file, metadata={"format": "pt"})
-        yield from ((name, file) for name in tensors)
 
 
 def _of_worker(args: argparse.Namespace, directory: Path, way: str) -> dict[str, Any]:

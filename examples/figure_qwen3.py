@@ -1,7 +1,8 @@
-"""Swap curves of Qwen3-8B beside Qwen3-32B on PopQA, TriviaQA, HotpotQA and NQ.
+"""Curves of Qwen3-8B beside Qwen3-32B on PopQA, TriviaQA, HotpotQA and NQ.
 
-``python examples/figure_qwen3.py --small`` runs the same code on the demo model and the embedded samples. The full figure needs
-an accelerator that holds the larger checkpoint: two bytes for each of its 32 billion parameters in bfloat16, and room to work.
+``python examples/figure_qwen3.py --estimate`` says what it takes on the card at hand: the 32 billion parameters of the larger one
+are 65 GB in bfloat16, and are streamed where they do not fit. ``--small`` runs the same code on the demo model and the embedded
+samples.
 """
 
 from target_figure import main

@@ -1,24 +1,22 @@
 """What ``figure_llama32.py`` and ``figure_qwen3.py`` share: several models on four question sets, one figure.
 
-Every model becomes one run directory below ``--out``. A model whose run is there already is read and not measured again, so a
-stopped job goes on where it was when the same command is given once more. Beside each run lies a file with the settings that
-decide its numbers; a run of other settings is refused, because the panels of one figure must agree.
+Each model is a study in a run directory of its own below ``--out``. First its size is looked at: whether it fits on the card at
+hand, or its layers are streamed, and what has to be downloaded; ``--estimate`` then has the planner say what the sweeps take. A
+study that was stopped goes on where it was when the same command is given once more; one that is finished is read.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import anchorlens as al
-from anchorlens.errors import EmptySweepError, RunError
 
 DATASETS = ("popqa", "triviaqa", "hotpotqa", "nq")
 SMALL_MODELS = ("smollm2-135m-instruct",)
 SMALL_DATASETS = tuple(f"{name}-sample" for name in DATASETS)
-ANCHORS = ("question", "answer_site")
+PROTOCOLS = ("knockout", "swap")
 
 
 @dataclass(frozen=True)
@@ -26,28 +24,24 @@ class Settings:
     """Everything that decides the numbers of the figure, apart from the models themselves.
 
     Attributes:
+        protocols: What is measured: each has its own panel for each model.
         datasets: Question sets, in the order of the legend.
         limit: Questions drawn from each set.
-        layers: How many layers are measured, evenly spaced from the first to the last; None for all.
-        n_donors: Most donors for one question.
-        known_only: Whether only questions that the model answers right are measured.
+        layers: How many layers a swap measures, evenly spaced from the first to the last; None for all.
         prompt: What stands before the answer.
-        dtype: Type of the weights; None for the package's choice.
-        seed: Of the draw, the donors, the null and the resamples.
+        seed: Of everything that is drawn.
     """
 
+    protocols: tuple[str, ...]
     datasets: tuple[str, ...]
     limit: int
     layers: int | None
-    n_donors: int
-    known_only: bool
     prompt: str
-    dtype: str | None
     seed: int
 
 
-FULL = Settings(DATASETS, limit=500, layers=None, n_donors=4, known_only=True, prompt="fewshot(4)", dtype=None, seed=0)
-SMALL = Settings(SMALL_DATASETS, limit=5, layers=4, n_donors=1, known_only=False, prompt="qa", dtype=None, seed=0)
+FULL = Settings(("knockout",), DATASETS, limit=2000, layers=None, prompt="qa", seed=0)
+SMALL = Settings(PROTOCOLS, SMALL_DATASETS, limit=120, layers=8, prompt="qa", seed=0)
 
 
 def evenly_spaced(count: int | None, n_layers: int) -> list[int] | None:
@@ -66,120 +60,105 @@ def parser(models: Sequence[str], out: str) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description=f"""
-Measure swap curves of {" and ".join(models)} and draw them side by side.
+Measure {" and ".join(models)} and draw their curves side by side.
 
-At each layer the stream of the question's core words (anchor "question") or of the position from which the answer is
-predicted (anchor "answer_site") is replaced by that of another question. The figure shows how far the probability of
-the answer falls, in percentage points, for {", ".join(DATASETS)}.
+knockout (the published protocol): attention from the question's exact tokens is cut, a truth probe reads the answer, and the
+figure shows how far its confidence falls, for rows whose prediction flips (Q-Anchored) and for the others (A-Anchored).
+swap: at each layer the stream of the question's core words, or of the position from which the answer is predicted, is
+replaced by that of another question, and the probability of the answer is read.
 
-The full figure needs the models and the data sets (from the Hugging Face hub or its local cache) and an accelerator
-that holds the weights. --small runs the same code in about a minute on two processor cores.
+The full figure needs the models and {", ".join(DATASETS)} (from the Hugging Face hub or its local cache). A model that does not
+fit on the card is streamed, layer by layer. --small runs the same code on the demo model and embedded questions.
 """,
         epilog=f"""
 examples:
   %(prog)s --small
-  %(prog)s --limit 500 --out {out}
-  %(prog)s --limit 500 --out {out}      the same again: models that are there are not measured again
+  %(prog)s --estimate                   what it takes: memory, disk, time; nothing is measured
+  %(prog)s --out {out}
+  %(prog)s --out {out}      the same again: goes on where it was stopped
 """,
     )
     add = made.add_argument  # in brackets: the default, then that of --small
-    add("--small", action="store_true", help="the demo model and the four embedded samples, few questions, few layers")
-    add("--out", metavar="DIR", help=f"directory for figure.html and one run per model (default {out}; {out}-small)")
-    add("--limit", type=int, metavar="N", help="questions drawn from each set; donors come from the whole set (500; 5)")
-    add("--layers", type=int, metavar="N", help="measure N layers, evenly spaced from first to last (all; 4)")
-    add("--n-donors", type=int, metavar="N", help="most donors for one question, averaged first (4; 1)")
-    add("--prompt", help="qa, fewshot(k) or chat (fewshot(4); qa)")
+    add("--small", action="store_true", help="the demo model and the four embedded samples, both protocols side by side")
+    add("--estimate", action="store_true", help="say what it takes and measure nothing; downloads the models")
+    add("--models", nargs="+", metavar="MODEL", help="other names or directories, one panel each")
+    add("--protocols", nargs="+", choices=PROTOCOLS, help="(knockout; knockout swap)")
     add(
-        "--known-only", action=argparse.BooleanOptionalAction,
-        help="measure only questions that the model answers right: where P before is low, ΔP cannot fall far (yes; no)",
-    )  # fmt: skip
-    add("--seed", type=int, metavar="N", help="of draw, donors, null and bootstrap (0)")
-    add("--device", help="cuda, cuda:1, mps or cpu (the first that is there)")
-    add(
-        "--dtype",
-        help="float32, bfloat16 or float16 (float32; from 10 billion parameters on an accelerator the checkpoint's own)",
+        "--datasets", nargs="+", metavar="SET", help="question sets; NAME=FILE reads a file of that schema (the four; samples)"
     )
-    add("--batch-size", type=int, metavar="N", help="rows in one forward pass (chosen for the memory at hand)")
-    add("--overwrite", action="store_true", help="measure again what is there")
+    add("--out", metavar="DIR", help=f"directory for figure.html and one run per model (default {out}; {out}-small)")
+    add("--limit", type=int, metavar="N", help="questions drawn from each set; donors come from the whole set (2000; 120)")
+    add("--layers", type=int, metavar="N", help="a swap measures N layers, evenly spaced (all; 8)")
+    add("--prompt", help="qa, fewshot(k) or chat (qa)")
+    add("--seed", type=int, metavar="N", help="of everything that is drawn (0)")
+    add("--device", help="cuda, cuda:1, mps or cpu (the first that is there)")
+    add("--dtype", help="float32, bfloat16 or float16 (float32; from 10 billion parameters on a card the checkpoint's own)")
+    add(
+        "--stream",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="read weights layer by layer (auto: what does not fit)",
+    )
+    add("--max-memory", metavar="SIZE", help="most memory beside the weights, for example 8GB (half of what is free)")
+    add("--force-new", action="store_true", help="throw away what was measured")
     return made
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
     """The settings of the mode, with what the arguments say in their place."""
-    names = [field.name for field in fields(Settings) if field.name != "datasets"]
-    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    return replace(SMALL if args.small else FULL, **given)
+    given = {field.name: getattr(args, field.name) for field in fields(Settings) if getattr(args, field.name) is not None}
+    lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+    return replace(SMALL if args.small else FULL, **given | lists)
 
 
-def is_there(folder: Path, settings: Settings) -> bool:
-    """Whether a finished run of these settings lies in ``folder``; its settings lie beside it.
-
-    Raises:
-        RunError: A run of other settings lies there.
-    """
-    if not (folder / "run.json").is_file():
-        return False
-    file = settings_file(folder)
-    theirs = json.loads(file.read_text(encoding="utf8")) if file.is_file() else {}
-    mine = json.loads(json.dumps(asdict(settings)))  # tuples as lists, as the file has them
-    differ = [f"{name} {theirs.get(name)!r} there, {value!r} now" for name, value in mine.items() if theirs.get(name) != value]
-    if differ:
-        raise RunError(f"{folder} was made with other settings: {'; '.join(differ)}. Choose another --out, or --overwrite.")
-    return True
+def study_of(model: str, size: al.ModelSize, settings: Settings, args: argparse.Namespace) -> al.Study:
+    """What is measured of one model."""
+    sets = [name.partition("=") for name in settings.datasets]
+    data = [al.DataRequest(name, path or None, limit=settings.limit, seed=settings.seed) for name, _, path in sets]
+    same = {"prompt": settings.prompt, "seed": settings.seed, "max_memory": args.max_memory}
+    layers = evenly_spaced(settings.layers, size.n_layers)
+    made = {"knockout": lambda: al.Knockout(**same), "swap": lambda: al.Swap(layers=layers, n_donors=1, **same)}
+    stream = args.stream == "always" or (args.stream == "auto" and not size.fits)
+    return al.Study([model], data, [made[name]() for name in settings.protocols], args.device, args.dtype, stream)
 
 
-def settings_file(folder: Path) -> Path:
-    """Where the settings of a run are kept: beside it, written after it."""
-    return folder.parent / f"{folder.name}.settings.json"
+def estimated(study: al.Study) -> None:
+    """Print what each sweep of a study takes."""
+    seconds = 0.0
+    for one in al.study_plans(study):
+        print(f"  {one.protocol} on {one.dataset}: {one.plan or one.why}")
+        seconds += one.plan.seconds if one.plan else 0.0
+    print(f"  all of it about {seconds / 3600:.1f} hours" if seconds > 3600 else f"  all of it about {seconds:.0f} s")
 
 
-def measure(
-    name: str, data: Sequence[al.QAData], settings: Settings, *, device: str | None, batch_size: int | None
-) -> list[al.SweepResult]:
-    """One model on every set. A set of which no row is left is said and skipped: hours of work on the others stay."""
-    model = al.load_model(name, device=device, dtype=settings.dtype)
-    results: list[al.SweepResult] = []
-    for qa in data:
-        try:
-            sweep = al.swap_sweep(
-                model, qa, anchors=ANCHORS, layers=evenly_spaced(settings.layers, int(model.cfg.n_layers)),
-                n_donors=settings.n_donors, known_only=settings.known_only, prompt=settings.prompt, batch_size=batch_size,
-                seed=settings.seed,
-            )  # fmt: skip
-        except EmptySweepError as why:
-            print(f"{name} on {qa.name} is left out: {why}", file=sys.stderr)
-            continue
-        results.append(sweep)
-    if not results:
-        raise EmptySweepError(
-            f"{name}: no set has a row to measure. Try a larger --limit, another --prompt, or --no-known-only."
-        )
-    return results
-
-
-def run(models: Sequence[str], out: Path, settings: Settings, args: argparse.Namespace) -> Path:
-    """Measure what is not there yet, draw all of it, and print the strongest effects.
+def run(models: Sequence[str], out: Path, settings: Settings, args: argparse.Namespace) -> Path | None:
+    """Estimate, measure what is not there yet, draw all of it, and print what was found.
 
     Returns:
-        The figure's path.
+        The figure's path; None where only an estimate was asked for.
     """
-    folders = [out / name.rsplit("/", 1)[-1] for name in models]
-    missing = [args.overwrite or not is_there(folder, settings) for folder in folders]
-    # Before the models: a data set that cannot be read should cost seconds, not hours.
-    data = [al.load_qa(name, limit=settings.limit, seed=settings.seed) for name in settings.datasets] if any(missing) else []
-    for name, folder, needed in zip(models, folders, missing, strict=True):
-        if needed:
-            results = measure(name, data, settings, device=args.device, batch_size=args.batch_size)
-            al.save_run(results, folder, overwrite=args.overwrite)
-            settings_file(folder).write_text(json.dumps(asdict(settings), indent=2) + "\n", encoding="utf8")
-        else:
-            print(f"{name}: read from {folder}")
+    sizes = [al.model_size(name, args.device, args.dtype) for name in models]
+    for size in sizes:
+        print(size)
+    studies = [study_of(name, size, settings, args) for name, size in zip(models, sizes, strict=True)]
+    if args.estimate:
+        for study in studies:
+            print(f"{study.models[0]}{', streamed' if study.stream else ''}:")
+            estimated(study)
+        return None
+    folders = [out / name.rstrip("/").rsplit("/", 1)[-1] for name in models]
+    for study, folder in zip(studies, folders, strict=True):
+        # A set of which no row is left is said and skipped: hours of work on the others stay.
+        al.run_study(
+            study, folder, resume=not args.force_new, force_new=args.force_new, overwrite=args.force_new,
+            on_empty=lambda why: print(why, file=sys.stderr),
+        )  # fmt: skip
     # From the files alone, so that a run made today and one made last week are drawn alike.
-    figure = al.save_html(al.plot_curves([al.load_curves(folder) for folder in folders]), out / "figure.html")
-    for folder in folders:
-        for sweep in al.load_run(folder):
-            print(sweep.summary().to_string(index=False, float_format="{:.2f}".format))
-    print(f"Figure: {figure}")
+    sweeps = [sweep for folder in folders for sweep in al.load_run(folder)]
+    figure = al.save_html(al.plot_curves(sweeps), out / "figure.html")
+    for sweep in sweeps:
+        print(f"\n{sweep.protocol.name}, {sweep.model} on {sweep.dataset}\n{sweep.verdict}")
+    print(f"\nFigure: {figure}")
     return figure
 
 
@@ -194,7 +173,10 @@ def main(models: Sequence[str], out: str, argv: Sequence[str] | None = None) -> 
     args = parser(models, out).parse_args(argv)
     target = Path(args.out or (f"{out}-small" if args.small else out))
     try:
-        run(SMALL_MODELS if args.small else models, target, settings_of(args), args)
+        run(args.models or (SMALL_MODELS if args.small else models), target, settings_of(args), args)
     except al.AnchorlensError as why:
         print(f"Error: {why}", file=sys.stderr)
         sys.exit(why.exit_code)
+    except KeyboardInterrupt:
+        print("\nStopped. The same command goes on from here.", file=sys.stderr)
+        sys.exit(1)

@@ -3,7 +3,7 @@
 import json
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -17,17 +17,7 @@ from anchorlens.cli.wording import translated
 from anchorlens.errors import AnchorlensError, EmptySweepError
 
 if TYPE_CHECKING:
-    from anchorlens.protocols.costing import SweepPlan
-    from anchorlens.protocols.specification import Specification
     from anchorlens.protocols.study import Outcome, Study
-
-
-class _Planned(Exception):  # noqa: N818 - it ends a sweep on purpose
-    """Carries the plan out of a sweep before anything is measured."""
-
-    def __init__(self, plan: "SweepPlan") -> None:
-        super().__init__()
-        self.plan = plan
 
 
 def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
@@ -124,32 +114,19 @@ def _figure(outcome: "Outcome") -> str:
 
 def plan_only(study: "Study", *, as_json: bool) -> None:
     """Print what each sweep would cost; nothing is measured or written."""
-    from anchorlens.models.load import load_model
-    from anchorlens.protocols.driver import run
-    from anchorlens.protocols.registry import protocol_of
+    from anchorlens.protocols.study import study_plans
 
-    def stop(plan: "SweepPlan") -> None:
-        raise _Planned(plan)
-
-    data = study.check()
     found: list[dict[str, Any]] = []
     empty: list[str] = []
-    for name in study.models:
-        model = load_model(name, device=study.device, dtype=study.dtype, stream=study.stream)
-        for qa in data:
-            for spec in _stopping(study.specifications, stop):
-                try:
-                    run(protocol_of(spec.NAME), model, qa, spec)
-                except _Planned as why:
-                    plan = why.plan
-                    own = {"model": name, "dataset": qa.name, "protocol": spec.NAME, "rows": plan.questions}
-                    found.append({**own, "seconds": round(plan.seconds, 2), **plan.to_dict()})
-                    if not as_json:
-                        which = f" ({spec.NAME})" if len(study.specifications) > 1 else ""
-                        click.echo(f"{name} on {qa.name}{which}: {plan}")
-                except EmptySweepError as why:
-                    empty.append(str(why))
-        del model
+    for one in study_plans(study):
+        if one.plan is None:
+            empty.append(one.why)
+            continue
+        own = {"model": one.model, "dataset": one.dataset, "protocol": one.protocol, "rows": one.plan.questions}
+        found.append({**own, "seconds": round(one.plan.seconds, 2), **one.plan.to_dict()})
+        if not as_json:
+            which = f" ({one.protocol})" if len(study.specifications) > 1 else ""
+            click.echo(f"{one.model} on {one.dataset}{which}: {one.plan}")
     if not found:
         raise EmptySweepError(" ".join(dict.fromkeys(empty)))
     for said in empty:
@@ -158,10 +135,6 @@ def plan_only(study: "Study", *, as_json: bool) -> None:
         click.echo(json.dumps(found))
     if empty:
         sys.exit(1)
-
-
-def _stopping(specifications: "Sequence[Specification]", stop: Any) -> "list[Specification]":
-    return [spec.changed(on_plan=stop) for spec in specifications]
 
 
 __all__ = ["measure", "plan_only"]

@@ -58,7 +58,7 @@ class Skeleton:
                 f"stream=True reads safetensors, and the weights in {directory} are {files[0].suffix} files. Load it once without "
                 "stream and save it again with save_pretrained, or leave stream out."
             )
-        self.model, self.files, self.dtype = _without_weights(config, dtype), Shards(files), dtype
+        self.model, self.files, self.dtype = without_weights(config, dtype), Shards(files), dtype
         self.n_params = count_parameters(self.model)
         own = {id(parameter) for parameter in language_model(self.model).parameters()}
         head: Any = self.model.get_output_embeddings()
@@ -182,7 +182,7 @@ def _of_depth(cfg: HookedTransformerConfig, n_layers: int) -> HookedTransformerC
     return one
 
 
-def _without_weights(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+def without_weights(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
     """The model as ``from_pretrained`` makes it, with real buffers (rotary frequencies) and parameters on ``meta``."""
     with torch.random.fork_rng(devices=[]), init_empty_weights(include_buffers=False):
         if config.model_type == "gemma3":
@@ -227,4 +227,4 @@ def _found(wanted: Mapping[str, Tensor], files: Shards, model: PreTrainedModel, 
     return found
 
 
-__all__ = ["Skeleton", "filled"]
+__all__ = ["Skeleton", "filled", "without_weights"]

@@ -5,7 +5,7 @@ once, and stays when a later one fails or is stopped.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,8 +14,9 @@ from typing import Any
 from anchorlens.errors import EmptySweepError, InputError, did_you_mean
 from anchorlens.kinds import described
 from anchorlens.models.source import check_model
+from anchorlens.protocols.costing import SweepPlan
 from anchorlens.protocols.driver import carried_out
-from anchorlens.protocols.hands import Hands
+from anchorlens.protocols.hands import Hands, Here
 from anchorlens.protocols.keeping import Kept, check_keeping, finished, identity, keeping, model_name
 from anchorlens.protocols.loading import load_run
 from anchorlens.protocols.registry import PROTOCOLS, protocol_of, specification_of
@@ -253,6 +254,47 @@ def run_study(
 
 
 @dataclass(frozen=True)
+class Planning:
+    """What one sweep of a study would take.
+
+    Attributes:
+        model: Its name.
+        dataset: Its name.
+        protocol: Its name.
+        plan: Cells, batches, predicted FLOPs, seconds and bytes; None where no row can be measured.
+        why: Why not.
+    """
+
+    model: str
+    dataset: str
+    protocol: str
+    plan: SweepPlan | None
+    why: str = ""
+
+
+def study_plans(study: Study) -> Iterator[Planning]:
+    """What every sweep of a study would take; models are loaded, nothing is measured or written.
+
+    Args:
+        study: What.
+
+    Yields:
+        One for each model, data set and specification, as soon as it is known.
+
+    Raises:
+        InputError: See :func:`run_study`.
+    """
+    here = Here(study.device, study.dtype, study.stream)
+    for model, qa, spec in _every(study, study.check()):
+        names = (model_name(model), qa.name, spec.NAME)
+        try:
+            station = here.station(protocol_of(spec.NAME), model, qa, spec)
+            yield Planning(*names, station.plan(station.free).cost)
+        except EmptySweepError as why:
+            yield Planning(*names, None, str(why))
+
+
+@dataclass(frozen=True)
 class _Told:
     """Who hears of finished and of empty sweeps."""
 
@@ -358,4 +400,4 @@ def _list(values: Mapping[str, Any], key: str, file: str) -> list[Any]:
     return found
 
 
-__all__ = ["DataRequest", "Outcome", "Study", "run_study"]
+__all__ = ["DataRequest", "Outcome", "Planning", "Study", "run_study", "study_plans"]

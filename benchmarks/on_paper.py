@@ -1,0 +1,126 @@
+"""What the four target models would take on hardware that is not here: counted by the planner, divided by rates.
+
+    python benchmarks/on_paper.py
+
+The questions, pairs, batches, FLOPs, bytes and readings of the weights are the planner's, for the model's shape and the memory that
+is named; SmolLM2's tokenizer makes the rows. Rates of the graphics card, its bus and the disk are those of data sheets, times the
+shares that are printed; the rate of the laptop's processor is that of this machine's matrix products, measured now. Nothing of it
+was run.
+"""
+
+import argparse
+import shlex
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from peers.report import markdown_table, rich_table, show, write_section
+from targets import SHAPES, config_of
+
+import anchorlens as al
+from anchorlens.engine.cone import Cone
+from anchorlens.engine.cost import matrix_rate
+from anchorlens.models.shape import Shape
+from anchorlens.models.skeleton import without_weights
+from anchorlens.models.streaming import Streamed
+from anchorlens.models.weights import count_parameters
+from anchorlens.protocols import driver
+from anchorlens.protocols.registry import protocol_of
+
+TITLE = "On paper"
+COLUMNS = (
+    "model", "where", "protocol", "weights GB", "streamed", "TFLOP", "read", "GB read", "computing s", "reading s", "s a question",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a model would run.
+
+    Attributes:
+        name: What it is.
+        memory: Bytes of it.
+        flops: Multiplications and additions a second that passes reach.
+        read: Bytes of weights a second.
+    """
+
+    name: str
+    memory: float
+    flops: float
+    read: float
+
+
+def main() -> None:
+    """Plan and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--questions", type=int, default=100)
+    parser.add_argument("--markdown", type=Path, default=None, metavar="FILE", help="write the table into this file, too")
+    args = parser.parse_args()
+    adapter_model = al.load_model("smollm2-135m-instruct", device="cpu")
+    data = al.load_qa("popqa-sample", limit=args.questions)
+    # All that a plan needs of an engine is what it costs.
+    driver.choose_engine = lambda adapter, *_: Cone(adapter)
+    rows: list[tuple[str, ...]] = []
+    here_rate = 0.0
+    for name in SHAPES:
+        shape, n_bytes, layer, ends = shape_of(name)
+        here_rate = matrix_rate(shape, torch.device("cpu"))
+        for place in (
+            Place("card, 24 GB", 24e9, 0.4 * 165e12, 0.8 * 31.5e9),
+            Place("laptop, 16 GB", 16e9, 0.55 * here_rate, 3e9),
+        ):
+            streamed = 1.2 * n_bytes > place.memory
+            held = Streamed(layer * shape.n_layers, 2 * layer + ends, place.read) if streamed else None
+            for spec in (al.Knockout(progress=False), al.Swap(n_donors=1, progress=False)):
+                free = place.memory - (0 if streamed else n_bytes)
+                plan, questions = planned(adapter_model, data, spec, replace(shape, streamed=held), int(free))
+                computing, reading = plan.flops / place.flops, plan.weight_bytes / place.read
+                rows.append(
+                    (
+                        name, place.name, spec.NAME, f"{n_bytes / 1e9:.1f}", "yes" if streamed else "no",
+                        f"{plan.flops / 1e12:,.0f}",
+                        f"{plan.weight_reads}" if streamed else "-", f"{plan.weight_bytes / 1e9:,.0f}" if streamed else "-",
+                        f"{computing:,.0f}", f"{reading:,.0f}" if streamed else "-",
+                        f"{max(computing, reading) / questions:.2f}",
+                    )
+                )  # fmt: skip
+    note = (
+        f"{args.questions} questions of popqa-sample, bfloat16. Card: 165 TFLOP/s and 31.5 GB/s over the bus, by data sheet; passes "
+        f"reach 0.4 and 0.8 of them. Laptop: {here_rate / 1e9:,.0f} GFLOP/s, measured here with {torch.get_num_threads()} threads, "
+        "of which passes reach 0.55; 3 GB/s from its SSD. Seconds a question: of computing or reading, whichever is more."
+    )
+    if args.markdown is not None:
+        command = f"`{shlex.join(['python', 'benchmarks/on_paper.py', *sys.argv[1:]])}`"
+        write_section(args.markdown, TITLE, [command, "", note, "", *markdown_table(COLUMNS, rows)])
+    show([rich_table(COLUMNS, rows)], [note])
+
+
+def shape_of(name: str) -> tuple[Shape, int, int, int]:
+    """Shape of a target model, and bytes of its weights, of a layer, and of what belongs to none; in bfloat16."""
+    config: Any = config_of(name)
+    n_params = count_parameters(without_weights(config, torch.bfloat16))
+    table = config.vocab_size * config.hidden_size
+    ends = table * (1 if config.tie_word_embeddings else 2)
+    shape = Shape(
+        config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.num_key_value_heads, config.head_dim,
+        config.intermediate_size, 3, config.vocab_size, config.max_position_embeddings, torch.bfloat16,
+    )  # fmt: skip
+    layer = (n_params - ends) // config.num_hidden_layers
+    return shape, 2 * (n_params + table * config.tie_word_embeddings), 2 * layer, 2 * ends
+
+
+def planned(model: Any, data: al.QAData, spec: Any, shape: Shape, free: int) -> tuple[Any, int]:
+    """The plan of a sweep, as if the model had another shape; and its questions."""
+    protocol = protocol_of(spec.NAME)
+    protocol_class: Any = type(protocol)
+    protocol_class.fit_to = lambda *_: None  # it would look for hooks of layers that the stand-in lacks
+    station = driver.Station(protocol, model, data, spec)
+    adapter = station._adapter
+    adapter.shape, adapter.n_layers, adapter.d_model = shape, shape.n_layers, shape.d_model
+    return station.plan(free).cost, len(data)
+
+
+if __name__ == "__main__":
+    main()
