@@ -2,6 +2,7 @@
 
 import os
 from html import escape, unescape
+from importlib.resources import files
 from pathlib import Path
 from re import sub
 
@@ -12,13 +13,15 @@ from anchorlens.kinds import described
 
 _PAGE = """<!doctype html>
 <html lang="en">
-<head><meta charset="utf-8"><title>{title}</title>
-<style>html, body {{ margin: 0; background: white; }}</style></head>
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
+<style>html, body {{ margin: 0; background: {paper}; }} #anchorlens-figure {{ min-width: {least}px; }}</style></head>
 <body>
 {figure}
 </body>
 </html>
 """
+# Two panels and their legend need so much; a narrower window scrolls, and a telephone zooms out.
+_LEAST_WIDTH = 700
 
 
 def save_html(fig: go.Figure, path: str | os.PathLike[str]) -> Path:
@@ -63,9 +66,20 @@ def _page(fig: go.Figure) -> str:
         full_html=False,
         include_plotlyjs=True,
         div_id="anchorlens-figure",
-        # Newer plotly shows a button that uploads the figure; results may be private.
-        config={"displaylogo": False, "responsive": True, "showSendToCloud": False, "plotlyServerURL": ""},
+        post_script=files("anchorlens.figures").joinpath("page.js").read_text(encoding="utf8"),
+        config={
+            "displaylogo": False,
+            "responsive": True,
+            # Newer plotly shows a button that uploads the figure; results may be private.
+            "showSendToCloud": False,
+            "plotlyServerURL": "",
+            "toImageButtonOptions": {"filename": "anchorlens", "scale": 3},
+        },
     )
-    text = fig.to_dict()["layout"].get("title", {}).get("text") or "anchorlens figure"
+    layout = fig.to_dict()["layout"]
+    text = layout.get("title", {}).get("text") or "anchorlens figure"
     plain = " ".join(unescape(sub(r"<[^>]*>", " ", text.split("<br>")[0])).split())
-    return _PAGE.format(title=escape(plain, quote=False), figure=inner)
+    least = min(_LEAST_WIDTH, layout.get("width") or _LEAST_WIDTH)
+    return _PAGE.format(
+        title=escape(plain, quote=False), paper=layout.get("paper_bgcolor") or "white", least=least, figure=inner
+    )

@@ -54,10 +54,11 @@ def _order(choice: Sequence[str]) -> list[tuple[bool, str]]:
 
 
 def shared_settings(rows: pd.DataFrame) -> list[str]:
-    """Parts of the title line: settings that all curves share and that are not the usual ones."""
+    """Parts of the title line: settings that all curves share."""
     parts: list[str] = []
     for name in SETTINGS:
         values = rows[name].unique().tolist()
-        if len(values) == 1 and values[0] not in ("", _USUAL[name]):
-            parts.append(f"{name} {values[0]}")
+        if len(values) == 1 and values[0]:
+            said = {"True": "known only", "False": "known or not"}.get(values[0]) if name == "known_only" else None
+            parts.append(said or f"{name} {values[0]}")
     return parts
