@@ -33,7 +33,7 @@ def headline(table: pd.DataFrame) -> str:
 
 def title_parts(
     table: pd.DataFrame, effects: pd.DataFrame, bands: Sequence[str], beside: Mapping[str, Beside]
-) -> tuple[list[str], list[str]]:
+) -> list[list[str]]:
     """What the figure says about itself under its title, in parts that are never broken apart.
 
     Args:
@@ -43,13 +43,14 @@ def title_parts(
         beside: What the second legend lists.
 
     Returns:
-        What was done (protocol with its settings, questions, P before), and how to read it (bands, controls, marks).
+        What was done, for each protocol (its settings, questions, P before), and how to read it (bands, controls, marks); each of
+        these begins a line.
     """
     curves = table[(table["control"] == "none") & (table["extra"] == "")]
-    done: list[str] = []
-    for protocol, rows in curves.groupby("protocol", sort=False):
-        done += _settings(str(protocol), rows)
-    done += [*_numbers(curves), *_text_said(curves)]
+    done = [
+        [*_settings(str(protocol), rows), *_numbers(rows), *_text_said(rows)]
+        for protocol, rows in curves.groupby("protocol", sort=False)
+    ]
     read = [said for said in (words_of(table).said,) if said]
     read += _bands_said([kind for kind in bands if has_band(curves, kind) or has_band(effects, kind)])
     read += _controls_said(beside)
@@ -71,7 +72,7 @@ def title_parts(
         read.append("below: what can be claimed, ●: the interval of all layers at once excludes 0")
     if any(not one.shown for one in beside.values()):
         read.append("pale entries: click to show")
-    return [escape(part, quote=False) for part in done], [escape(part, quote=False) for part in read]
+    return [[escape(part, quote=False) for part in parts] for parts in (*done, read)]
 
 
 def _numbers(curves: pd.DataFrame) -> list[str]:

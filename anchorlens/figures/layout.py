@@ -15,7 +15,7 @@ from anchorlens.errors import InputError
 from anchorlens.figures.extras import Beside
 from anchorlens.figures.heading import headline, title_parts, wrapped
 from anchorlens.figures.labels import in_panel, panel_titles
-from anchorlens.figures.legend import BESIDE, LINE, PAD, SIZES, Legend
+from anchorlens.figures.legend import BESIDE, LETTER, LINE, PAD, SIZES, Legend
 from anchorlens.figures.words import words_of
 
 INK = "#222222"
@@ -34,8 +34,6 @@ MARGINS = (58, 20)
 """Pixels to the left and right of the panels."""
 # Where the width is the page's: as narrow as a notebook cell may be. A saved page breaks the heading's lines where it ends.
 _ASSUMED_WIDTH = 700
-# Of the heading's small letters, in the widest common font.
-_LETTER = 6.4
 _FIRST_LINE = '<span style="font-size:17px"><b>{}</b></span>'
 _NEXT_LINE = '<span style="font-size:12px;color:#555555">{}</span>'
 # Buttons that mean nothing for these curves, and the one of newer plotly versions that uploads a figure.
@@ -52,7 +50,7 @@ class Sheet:
     contrasts: bool
     mixed: bool
     first: str
-    parts: tuple[list[str], list[str]]
+    parts: list[list[str]]
     inner: int
     legend_height: int
     height: int
@@ -61,7 +59,7 @@ class Sheet:
     @property
     def heading(self) -> list[str]:
         """The lines of the heading, as plotly takes them."""
-        letters = max(40, int(((self.width or _ASSUMED_WIDTH) - sum(MARGINS)) / _LETTER))
+        letters = max(40, int(((self.width or _ASSUMED_WIDTH) - sum(MARGINS)) / LETTER))
         lines = [line for parts in self.parts for line in wrapped(parts, letters)]
         return [*([_FIRST_LINE.format(self.first)] if self.first else []), *map(_NEXT_LINE.format, lines)]
 
@@ -84,7 +82,7 @@ class Sheet:
         return {
             "first": _FIRST_LINE.format(self.first) if self.first else "",
             "next": _NEXT_LINE.split("{}"),
-            "parts": list(self.parts),
+            "parts": self.parts,
             "inner": None if fixed else self.inner,
             "top": _TOP,
             "line": _LINE,

@@ -20,6 +20,9 @@ SIZES = (12, 11, 10)
 BESIDE = 40
 """Pixels of an entry beside its text: the line of 30, and a gap on either side of it."""
 
+LETTER = 6.4
+"""Pixels of one of the heading's small letters, in the widest common font."""
+
 # Width of a letter as a share of its size, in DejaVu Sans, the widest that a browser falls back to.
 _WIDEST = 0.57
 _MARGINS = 80  # pixels to the left and right of the legend

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from anchorlens.errors import InputError
 from anchorlens.kinds import described
 
+PAGES = (".html", ".htm")
 _PAGE = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
@@ -38,22 +39,41 @@ def save_html(fig: go.Figure, path: str | os.PathLike[str]) -> Path:
         ``path`` as a Path.
 
     Raises:
-        InputError: the directory does not exist, or ``path`` is a directory.
+        InputError: the directory does not exist, ``path`` is a directory, or it does not end with ``.html`` or ``.htm``.
+    """
+    target = check_target(fig, path, "save_html")
+    if target.suffix.lower() not in PAGES:
+        raise InputError(f"{target.name} does not end with .html. Name it so, or call write_figure for a PNG, SVG or PDF.")
+    return written(target, _page(fig))
+
+
+def check_target(fig: object, path: object, caller: str) -> Path:
+    """The file that a figure may be written to.
+
+    Raises:
+        InputError: no figure, no path, a directory, or a directory that does not exist.
     """
     if not isinstance(fig, go.Figure):
-        raise InputError(f"save_html writes a plotly figure, such as plot_curves gives; got {described(fig)}.")
+        raise InputError(f"{caller} writes a plotly figure, such as plot_curves gives; got {described(fig)}.")
     if not isinstance(path, str | os.PathLike):
-        raise InputError(f"save_html needs the path of a file; got {described(path)}.")
-    target = Path(path)
+        raise InputError(f"{caller} needs the path of a file; got {described(path)}.")
+    target = Path(os.fspath(path))
     if target.is_dir():
         raise InputError(f"{target} is a directory. Name a file in it, such as {target / 'figure.html'}.")
     if not target.parent.is_dir():
         raise InputError(f"There is no directory {target.parent} to write {target.name} into. Create it first.")
-    page = _page(fig)
-    # The process id keeps two writers of one path apart; the last to finish wins with a whole page.
+    return target
+
+
+def written(target: Path, content: str | bytes) -> Path:
+    """Write a file under a temporary name beside it, and rename that: nobody ever reads half of it."""
+    # The process id keeps two writers of one path apart; the last to finish wins with a whole file.
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(page, encoding="utf8")
+        if isinstance(content, str):
+            temporary.write_text(content, encoding="utf8")
+        else:
+            temporary.write_bytes(content)
         temporary.replace(target)  # os.replace: atomic
     finally:
         temporary.unlink(missing_ok=True)
