@@ -10,10 +10,12 @@ from anchorlens.protocols.registry import PROTOCOLS, class_of
 
 if TYPE_CHECKING:
     from anchorlens.figures.curves import plot_curves
+    from anchorlens.figures.files import write_figure
     from anchorlens.figures.page import save_html
     from anchorlens.models.card import ModelCard, card_of
     from anchorlens.models.load import load_model
     from anchorlens.models.names import known_models
+    from anchorlens.protocols.comparing import Comparison, compare
     from anchorlens.protocols.knockout.protocol import knockout_sweep
     from anchorlens.protocols.knockout.spec import Knockout
     from anchorlens.protocols.loading import load_run
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from anchorlens.truth.probes import LayerProbes, TruthProbe
 
 _HOME = {
+    "Comparison": "protocols.comparing",
     "DataRequest": "protocols.study",
     "Example": "questions.example",
     "LayerProbes": "truth.probes",
@@ -46,6 +49,7 @@ _HOME = {
     "TruthProbe": "truth.probes",
     "Verification": "protocols.verifying",
     "card_of": "models.card",
+    "compare": "protocols.comparing",
     "known_datasets": "questions.datasets",
     "known_models": "models.names",
     "load_curves": "runs.store",
@@ -56,6 +60,7 @@ _HOME = {
     "run_study": "protocols.study",
     "save_html": "figures.page",
     "save_run": "results.saving",
+    "write_figure": "figures.files",
     "verify_run": "protocols.verifying",
 }
 
@@ -68,6 +73,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AnchorlensError",
     "CheckError",
+    "Comparison",
     "DataRequest",
     "EmptySweepError",
     "Example",
@@ -90,6 +96,7 @@ __all__ = [
     "Verification",
     "__version__",
     "card_of",
+    "compare",
     "knockout_sweep",
     "known_datasets",
     "known_models",
@@ -104,6 +111,7 @@ __all__ = [
     "save_run",
     "swap_sweep",
     "verify_run",
+    "write_figure",
 ]
 
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from anchorlens.cli.figure_command import figure_command
 from anchorlens.errors import InputError
-from anchorlens.figures import page
+from anchorlens.figures import files
 from anchorlens.runs.schema import settings_of
 from anchorlens.runs.store import write_run
 
@@ -39,7 +39,7 @@ def called(*arguments: str) -> Result:
 def drawn(tmp_path, monkeypatch):
     """What a call draws: every text of the figure that it writes."""
     figures: list[go.Figure] = []
-    monkeypatch.setattr(page, "save_html", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(files, "write_figure", lambda figure, path: figures.append(figure))
 
     def draw(*arguments: str) -> str:
         result = called(*arguments, "--out", str(tmp_path / "f.html"))
