@@ -155,7 +155,8 @@ def plan_sheet(
 
 def empty_panels(sheet: Sheet, names: Sequence[str]) -> go.Figure:
     """A figure with a titled panel per name and no curve."""
-    letters = max(8, int((sheet.panel_width - 30) / 8))
+    size, pixels = (15, 8) if 8 * max(map(len, names)) <= sheet.panel_width - 30 else (12, 6.6)
+    letters = max(8, int((sheet.panel_width - 12) / pixels))
     short = [name if len(name) <= letters else f"{name[: letters - 9]}…{name[-8:]}" for name in names]
     inner = sheet.height - sheet.top - sheet.bottom
     rows = sheet.rows * (2 if sheet.contrasts else 1)
@@ -175,7 +176,7 @@ def empty_panels(sheet: Sheet, names: Sequence[str]) -> go.Figure:
         vertical_spacing=min(0.6 / (rows - 1), gap / inner) if rows > 1 else 0.0,
     )
     for shown, name in zip(short, names, strict=True):
-        figure.update_annotations({"font": {"size": 15, "color": INK}, "hovertext": name, "yshift": 2}, {"text": shown})
+        figure.update_annotations({"font": {"size": size, "color": INK}, "hovertext": name, "yshift": 2}, {"text": shown})
     return figure
 
 

@@ -26,7 +26,14 @@ def in_theme(figure: go.Figure, theme: str) -> go.Figure:
     """
     if theme not in THEMES:
         raise InputError(f"There is no theme={theme!r}. {did_you_mean(str(theme), THEMES)}")
-    return figure if theme == "light" else go.Figure(_darkened(figure.to_plotly_json() | {"frames": []}))
+    if theme == "light":
+        return figure
+    made = go.Figure(_darkened(figure.to_plotly_json()))
+    # The button that is pressed is nearly white, whatever the others are.
+    layout: Any = made.layout  # plotly's types allow for figures that have none
+    for menu in layout.updatemenus:
+        menu.update(bgcolor="#aeb4ba", font={"color": "#222222"})
+    return made
 
 
 def _darkened(value: Any) -> Any:
