@@ -11,6 +11,7 @@ from anchorlens.protocols.registry import PROTOCOLS, class_of
 if TYPE_CHECKING:
     from anchorlens.figures.curves import plot_curves
     from anchorlens.figures.files import write_figure
+    from anchorlens.figures.further import plot_auc, plot_heatmap, plot_sizes
     from anchorlens.figures.page import save_html
     from anchorlens.models.card import ModelCard, card_of
     from anchorlens.models.load import load_model
@@ -56,7 +57,10 @@ _HOME = {
     "load_model": "models.load",
     "load_qa": "questions.datasets",
     "load_run": "protocols.loading",
+    "plot_auc": "figures.further",
     "plot_curves": "figures.curves",
+    "plot_heatmap": "figures.further",
+    "plot_sizes": "figures.further",
     "run_study": "protocols.study",
     "save_html": "figures.page",
     "save_run": "results.saving",
@@ -105,7 +109,10 @@ __all__ = [
     "load_qa",
     "load_run",
     "patch_tokens_sweep",
+    "plot_auc",
     "plot_curves",
+    "plot_heatmap",
+    "plot_sizes",
     "run_study",
     "save_html",
     "save_run",

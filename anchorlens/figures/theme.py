@@ -15,7 +15,7 @@ _SWAPPED = {
     "#222222": _INK, "#555555": _QUIET, "#e6e6e6": _GRID, "#444444": _LINE, "#888888": "#7d848b", "white": _PAPER,
     "#bbbbbb": "#5a6067", "#666666": "#a8adb3",
 }  # fmt: skip
-_DARKEST = 0.58
+_DARKEST = 0.62
 
 
 def in_theme(figure: go.Figure, theme: str) -> go.Figure:
@@ -58,7 +58,7 @@ def lighter(colour: str) -> str:
     """``colour`` with so much light that it can be seen on near black, in its own hue.
 
     >>> lighter("#ff7f0e"), lighter("#8c564b")
-    ('#ff8d29', '#b47e74')
+    ('#ff983d', '#bb8b81')
     """
     hue, light, saturation = colorsys.rgb_to_hls(*(part / 255 for part in rgb_of(colour)))
     return hex_of(colorsys.hls_to_rgb(hue, max(light, _DARKEST), saturation))

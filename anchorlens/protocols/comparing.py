@@ -171,10 +171,14 @@ def _difference(a: Measured, b: Measured, quantity: str, n_resamples: int, seed:
     table.insert(0, "protocol", samples["protocol"].iloc[0])
     table.insert(0, "dataset", dataset)
     table.insert(0, "model", model)
-    first = samples[samples["control"] == "none"].iloc[0]
+    own, theirs = (one[one["control"] == "none"].iloc[0] for one in (a.samples(), samples))
     varied = {"layer", "anchor", "model", "dataset", "protocol", "quantity", "pathway"}
-    shared = {key: first[key] for key in CURVE_KEYS if key not in varied}
-    pathway = "All" if first["pathway"] else ""
+    keys = [key for key in CURVE_KEYS if key not in varied]
+    shared = {
+        key: f"{theirs[key]} less {own[key]}" if isinstance(own[key], str) and own[key] != theirs[key] else theirs[key]
+        for key in keys
+    }
+    pathway = "All" if theirs["pathway"] else ""
     curves = table.assign(**shared, pathway=pathway, quantity=DIFFERENCE, delta_p=table["difference"], trivial=False)
     return table, curves
 
