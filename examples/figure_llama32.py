@@ -1,4 +1,4 @@
-"""Swap curves of Llama-3.2-1B beside Llama-3.2-3B on PopQA, TriviaQA, HotpotQA and NQ.
+"""Llama-3.2-1B beside Llama-3.2-3B on PopQA, TriviaQA, HotpotQA and NQ: swaps, or with ``--protocol knockout`` the published figure.
 
 ``python examples/figure_llama32.py --small`` runs the same code on the demo model and the embedded samples. The full figure needs
 both checkpoints, which are gated: accept their terms on the hub and set HF_TOKEN, or have them in the hub's cache.

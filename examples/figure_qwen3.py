@@ -1,4 +1,4 @@
-"""Swap curves of Qwen3-8B beside Qwen3-32B on PopQA, TriviaQA, HotpotQA and NQ.
+"""Qwen3-8B beside Qwen3-32B on PopQA, TriviaQA, HotpotQA and NQ: swaps, or with ``--protocol knockout`` the published figure.
 
 ``python examples/figure_qwen3.py --small`` runs the same code on the demo model and the embedded samples. The full figure needs
 an accelerator that holds the larger checkpoint: two bytes for each of its 32 billion parameters in bfloat16, and room to work.

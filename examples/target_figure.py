@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import anchorlens as al
 from anchorlens.errors import EmptySweepError, RunError
@@ -26,6 +27,7 @@ class Settings:
     """Everything that decides the numbers of the figure, apart from the models themselves.
 
     Attributes:
+        protocol: ``knockout``: the published figure, pathways of a truth probe. ``swap``: the same layout for activation swaps.
         datasets: Question sets, in the order of the legend.
         limit: Questions drawn from each set.
         layers: How many layers are measured, evenly spaced from the first to the last; None for all.
@@ -36,6 +38,7 @@ class Settings:
         seed: Of the draw, the donors, the null and the resamples.
     """
 
+    protocol: str
     datasets: tuple[str, ...]
     limit: int
     layers: int | None
@@ -46,8 +49,8 @@ class Settings:
     seed: int
 
 
-FULL = Settings(DATASETS, limit=500, layers=None, n_donors=4, known_only=True, prompt="fewshot(4)", dtype=None, seed=0)
-SMALL = Settings(SMALL_DATASETS, limit=5, layers=4, n_donors=1, known_only=False, prompt="qa", dtype=None, seed=0)
+FULL = Settings("swap", DATASETS, limit=500, layers=None, n_donors=4, known_only=True, prompt="fewshot(4)", dtype=None, seed=0)
+SMALL = Settings("swap", SMALL_DATASETS, limit=5, layers=4, n_donors=1, known_only=False, prompt="qa", dtype=None, seed=0)
 
 
 def evenly_spaced(count: int | None, n_layers: int) -> list[int] | None:
@@ -66,11 +69,13 @@ def parser(models: Sequence[str], out: str) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description=f"""
-Measure swap curves of {" and ".join(models)} and draw them side by side.
+Measure curves of {" and ".join(models)} and draw them side by side, for {", ".join(DATASETS)}.
 
-At each layer the stream of the question's core words (anchor "question") or of the position from which the answer is
-predicted (anchor "answer_site") is replaced by that of another question. The figure shows how far the probability of
-the answer falls, in percentage points, for {", ".join(DATASETS)}.
+--protocol swap: at each layer the stream of the question's core words (anchor "question") or of the position from which
+the answer is predicted (anchor "answer_site") is replaced by that of another question. The figure shows how far the
+probability of the answer falls, in percentage points.
+--protocol knockout: the published figure. Attention from the question's core words is cut, a truth probe is read, and
+the answers fall into two pathways. What can be claimed stands below it.
 
 The full figure needs the models and the data sets (from the Hugging Face hub or its local cache) and an accelerator
 that holds the weights. --small runs the same code in about a minute on two processor cores.
@@ -84,14 +89,15 @@ examples:
     )
     add = made.add_argument  # in brackets: the default, then that of --small
     add("--small", action="store_true", help="the demo model and the four embedded samples, few questions, few layers")
+    add("--protocol", choices=("swap", "knockout"), help="what is measured (swap)")
     add("--out", metavar="DIR", help=f"directory for figure.html and one run per model (default {out}; {out}-small)")
     add("--limit", type=int, metavar="N", help="questions drawn from each set; donors come from the whole set (500; 5)")
     add("--layers", type=int, metavar="N", help="measure N layers, evenly spaced from first to last (all; 4)")
-    add("--n-donors", type=int, metavar="N", help="most donors for one question, averaged first (4; 1)")
+    add("--n-donors", type=int, metavar="N", help="swap: most donors for one question, averaged first (4; 1)")
     add("--prompt", help="qa, fewshot(k) or chat (fewshot(4); qa)")
     add(
         "--known-only", action=argparse.BooleanOptionalAction,
-        help="measure only questions that the model answers right: where P before is low, ΔP cannot fall far (yes; no)",
+        help="swap: measure only questions that the model answers right: where P before is low, ΔP cannot fall far (yes; no)",
     )  # fmt: skip
     add("--seed", type=int, metavar="N", help="of draw, donors, null and bootstrap (0)")
     add("--device", help="cuda, cuda:1, mps or cpu (the first that is there)")
@@ -121,6 +127,7 @@ def is_there(folder: Path, settings: Settings) -> bool:
         return False
     file = settings_file(folder)
     theirs = json.loads(file.read_text(encoding="utf8")) if file.is_file() else {}
+    theirs.setdefault("protocol", "swap")  # once there was no other
     mine = json.loads(json.dumps(asdict(settings)))  # tuples as lists, as the file has them
     differ = [f"{name} {theirs.get(name)!r} there, {value!r} now" for name, value in mine.items() if theirs.get(name) != value]
     if differ:
@@ -141,11 +148,14 @@ def measure(
     results: list[al.SweepResult] = []
     for qa in data:
         try:
-            sweep = al.swap_sweep(
-                model, qa, anchors=ANCHORS, layers=evenly_spaced(settings.layers, int(model.cfg.n_layers)),
-                n_donors=settings.n_donors, known_only=settings.known_only, prompt=settings.prompt, batch_size=batch_size,
-                seed=settings.seed,
-            )  # fmt: skip
+            layers = evenly_spaced(settings.layers, int(model.cfg.n_layers))
+            shared: Any = {"layers": layers, "prompt": settings.prompt, "batch_size": batch_size, "seed": settings.seed}
+            if settings.protocol == "knockout":
+                sweep = al.knockout_sweep(model, qa, **shared)
+            else:
+                sweep = al.swap_sweep(
+                    model, qa, anchors=ANCHORS, n_donors=settings.n_donors, known_only=settings.known_only, **shared
+                )
         except EmptySweepError as why:
             print(f"{name} on {qa.name} is left out: {why}", file=sys.stderr)
             continue
@@ -175,7 +185,9 @@ def run(models: Sequence[str], out: Path, settings: Settings, args: argparse.Nam
         else:
             print(f"{name}: read from {folder}")
     # From the files alone, so that a run made today and one made last week are drawn alike.
-    figure = al.save_html(al.plot_curves([al.load_curves(folder) for folder in folders]), out / "figure.html")
+    figure = al.write_figure(
+        al.plot_curves([sweep for folder in folders for sweep in al.load_run(folder)]), out / "figure.html"
+    )
     for folder in folders:
         for sweep in al.load_run(folder):
             print(sweep.summary().to_string(index=False, float_format="{:.2f}".format))
@@ -192,7 +204,8 @@ def main(models: Sequence[str], out: str, argv: Sequence[str] | None = None) -> 
         argv: Arguments; those of the process where they are left out.
     """
     args = parser(models, out).parse_args(argv)
-    target = Path(args.out or (f"{out}-small" if args.small else out))
+    usual = out if args.protocol in (None, "swap") else f"{out}-{args.protocol}"
+    target = Path(args.out or (f"{usual}-small" if args.small else usual))
     try:
         run(SMALL_MODELS if args.small else models, target, settings_of(args), args)
     except al.AnchorlensError as why:

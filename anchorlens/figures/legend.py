@@ -27,7 +27,7 @@ LETTER = 6.4
 _WIDEST = 0.57
 _MARGINS = 80  # pixels to the left and right of the legend
 # A page whose width is not known, such as a notebook cell, counts as this wide, and its letters as no larger than that.
-_UNKNOWN_WIDTH, _UNKNOWN_SIZES = 820, (11, 10)
+_UNKNOWN_WIDTH, _UNKNOWN_SIZES = 720, (11, 10)
 
 
 @dataclass(frozen=True)
