@@ -11,7 +11,10 @@ CURVE = ["model", "part", *ENTRY_KEYS]
 
 
 def with_ticks(table: pd.DataFrame) -> pd.DataFrame:
-    """``table`` with ``before``, the mean P before of each curve, and ``tick``, -100 times that; NaN where none is drawn.
+    """``table`` with ``before``, the mean P before of each curve, and ``tick``, how far it can fall; NaN where none is drawn.
+
+    A mean ΔP cannot fall below -100 times the mean P before of its layer. What a probe reads before differs from layer to layer, so
+    the tick is that of the layer where P before is largest: no point of the curve lies below it.
 
     There is no tick where ΔP has no such floor (another quantity, denoising, P unknown) or where it lies far below all curves.
     """
@@ -19,8 +22,8 @@ def with_ticks(table: pd.DataFrame) -> pd.DataFrame:
         (table["control"] == "none") & (table["extra"] == "") & (table["quantity"] == P) & (table["direction"] != "denoising")
     )
     known = table["p_before"].where(own & table["delta_p"].notna())
-    before = known.groupby([table[name] for name in CURVE], sort=False).transform("mean").where(own)
-    tick = -100 * before
+    curves = known.groupby([table[name] for name in CURVE], sort=False)
+    before, tick = curves.transform("mean").where(own), -100 * curves.transform("max").where(own)
     return table.assign(before=before, tick=tick.where(tick >= _REACH * min(float(table["delta_p"].min()), 0.0)))
 
 

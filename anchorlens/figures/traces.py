@@ -102,7 +102,7 @@ def tick_of(rows: pd.DataFrame, entry: Entry, edge: float) -> go.Scatter | None:
     if math.isnan(tick):
         return None
     low, high = rows["p_before"].min(), rows["p_before"].max()
-    ends = "" if high - low < 0.005 else f" ({low:.2f} to {high:.2f})"
+    ends = "" if high - low < 0.005 else f", {low:.2f} to {high:.2f} by layer"
     return go.Scatter(
         x=[edge],
         y=[tick],
@@ -112,7 +112,7 @@ def tick_of(rows: pd.DataFrame, entry: Entry, edge: float) -> go.Scatter | None:
         cliponaxis=False,
         legendgroup=entry.group,
         showlegend=False,
-        text=[f"<b>{entry.label}</b><br>mean P before {-tick / 100:.2f}{ends}<br>ΔP cannot fall below {signed(tick)}"],
+        text=[f"<b>{entry.label}</b><br>P before {rows['before'].mean():.2f}{ends}<br>ΔP cannot fall below {signed(tick)}"],
         hoverinfo="text",
     )
 

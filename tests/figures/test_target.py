@@ -172,6 +172,16 @@ def test_ticks_say_how_far_each_curve_can_fall():
     assert not [t for t in plot_curves(frame.assign(direction="denoising")).data if t.name.endswith("P before")]
 
 
+def test_no_point_lies_below_its_tick_where_p_before_differs_by_layer():
+    frame = knockout_frame({"m": 8}, ("popqa",), placebos=())
+    frame["p_before"] = 0.5 + 0.05 * frame["layer"]
+    frame["delta_p"] = -100 * frame["p_before"]  # all of P is lost at every layer
+    figure = plot_curves(frame)
+    ticks = {t.name: t for t in figure.data if t.name.endswith("P before")}
+    assert {list(tick.y)[0] for tick in ticks.values()} == {pytest.approx(-85)}
+    assert "P before 0.68, 0.50 to 0.85 by layer" in ticks["Q-Anchored (PopQA), P before"].text[0]
+
+
 def test_a_tick_far_below_the_curves_does_not_press_them_flat():
     frame = swap_frame({"m": 8}, ("popqa",)).assign(p_before=0.99)
     frame["delta_p"] = frame["delta_p"] / 10
