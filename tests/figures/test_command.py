@@ -86,6 +86,20 @@ def test_two_runs_that_differ_in_a_setting_keep_their_contrasts(tmp_path, drawn)
         assert f"Q-Anchored (PopQA, distractor {distractor}), contrast" in told
 
 
+def test_labels_give_each_run_panels_of_its_own(tmp_path, drawn):
+    runs = run_of(tmp_path / "a"), run_of(tmp_path / "b", distractor="random")
+    told = drawn(*runs, "--label", "first", "--label", "second")
+    assert "m: first" in told
+    assert "m: second" in told
+    assert "What can be claimed" in told
+    for labels in (["--label", "one"], ["--label", "one", "--label", "one"]):
+        result = called(*runs, *labels)
+        assert isinstance(result.exception, InputError)
+        assert str(result.exception) == (
+            "There are 2 runs and 1 different labels. Give --label once for each run, in their order."
+        )
+
+
 def test_json_names_the_file_and_the_runs(tmp_path):
     run, out = run_of(tmp_path / "a"), str(tmp_path / "f.html")
     assert json.loads(called(run, "--out", out, "--json").output) == {"figure": out, "runs": [run]}
