@@ -11,10 +11,13 @@ from anchorlens.protocols.registry import PROTOCOLS, class_of
 if TYPE_CHECKING:
     from anchorlens.engine.sizes import ModelSize, model_size
     from anchorlens.figures.curves import plot_curves
+    from anchorlens.figures.files import write_figure
+    from anchorlens.figures.further import plot_auc, plot_heatmap, plot_sizes
     from anchorlens.figures.page import save_html
     from anchorlens.models.card import ModelCard, card_of
     from anchorlens.models.load import load_model
     from anchorlens.models.names import known_models
+    from anchorlens.protocols.comparing import Comparison, compare
     from anchorlens.protocols.knockout.protocol import knockout_sweep
     from anchorlens.protocols.knockout.spec import Knockout
     from anchorlens.protocols.loading import load_run
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from anchorlens.truth.probes import LayerProbes, TruthProbe
 
 _HOME = {
+    "Comparison": "protocols.comparing",
     "DataRequest": "protocols.study",
     "Example": "questions.example",
     "LayerProbes": "truth.probes",
@@ -51,6 +55,7 @@ _HOME = {
     "TruthProbe": "truth.probes",
     "Verification": "protocols.verifying",
     "card_of": "models.card",
+    "compare": "protocols.comparing",
     "known_datasets": "questions.datasets",
     "known_models": "models.names",
     "load_curves": "runs.store",
@@ -58,11 +63,15 @@ _HOME = {
     "load_qa": "questions.datasets",
     "load_run": "protocols.loading",
     "model_size": "engine.sizes",
+    "plot_auc": "figures.further",
     "plot_curves": "figures.curves",
+    "plot_heatmap": "figures.further",
+    "plot_sizes": "figures.further",
     "run_study": "protocols.study",
     "save_html": "figures.page",
     "save_run": "results.saving",
     "study_plans": "protocols.study",
+    "write_figure": "figures.files",
     "verify_run": "protocols.verifying",
     "write_report": "report.page",
 }
@@ -76,6 +85,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AnchorlensError",
     "CheckError",
+    "Comparison",
     "DataRequest",
     "EmptySweepError",
     "Example",
@@ -100,6 +110,7 @@ __all__ = [
     "Verification",
     "__version__",
     "card_of",
+    "compare",
     "knockout_sweep",
     "known_datasets",
     "known_models",
@@ -109,13 +120,17 @@ __all__ = [
     "load_run",
     "model_size",
     "patch_tokens_sweep",
+    "plot_auc",
     "plot_curves",
+    "plot_heatmap",
+    "plot_sizes",
     "run_study",
     "save_html",
     "save_run",
     "study_plans",
     "swap_sweep",
     "verify_run",
+    "write_figure",
     "write_report",
 ]
 

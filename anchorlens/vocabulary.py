@@ -39,6 +39,11 @@ P = "p"
 """The quantity that every sweep measures: a probability."""
 FLIP = "flip"
 """1 where the prediction changed, else 0; its mean change is a flip rate."""
+AUC, SIZE = "auc", "size"
+"""Of figures: a probe's AUC, and the questions of a pathway."""
+
+DIFFERENCE = "difference"
+"""What :func:`anchorlens.compare` gives: one run's ΔP less another's."""
 
 KNOCKOUT_MODES = ("mask", "zero")
 LATER = "later"

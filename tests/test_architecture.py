@@ -27,7 +27,7 @@ ORDER = (
 
 SHARED = (
     "arguments", "costing", "memory", "specification", "truth_arguments", "written", "plug", "trust", "truth_probing", "driver",
-    "hands", "spread", "keeping", "sweeps", "<protocol>", "registry", "loading", "verifying", "study",
+    "hands", "spread", "keeping", "sweeps", "<protocol>", "registry", "loading", "comparing", "verifying", "study",
 )  # fmt: skip
 """The same inside the room of protocols; ``<protocol>`` are the folders, of which some use another's parts."""
 

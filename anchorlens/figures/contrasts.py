@@ -15,9 +15,10 @@ import plotly.graph_objects as go
 
 from anchorlens.figures.effects import OWNER
 from anchorlens.figures.hover import contrast_texts
-from anchorlens.figures.labels import Entry, Key, legend_places
+from anchorlens.figures.labels import Entry, Key, in_panel, legend_places
 from anchorlens.figures.layout import FRAME, INK, ZERO, Sheet, hide_panel, y_range
 from anchorlens.figures.shapes import (
+    CROWD,
     POINTWISE,
     SIMULTANEOUS,
     THIN_WIDTH,
@@ -52,7 +53,7 @@ def add_contrasts(
     figure: go.Figure,
     sheet: Sheet,
     effects: pd.DataFrame,
-    panels: Mapping[tuple[str, str], str],
+    panels: Mapping[Key, str],
     entries: Mapping[Key, Entry],
     *,
     bands: Sequence[str],
@@ -64,7 +65,7 @@ def add_contrasts(
         figure: With its curves; the panels below them are empty.
         sheet: Where the panels stand.
         effects: Contrasts as ``gather_effects`` gives them.
-        panels: (model, protocol) -> title, in their order.
+        panels: (model, part, protocol) -> title, in their order.
         entries: Of the legend.
         bands: The intervals that are drawn.
         first: The contrast to show first; where a protocol lacks it, the first that it has.
@@ -88,7 +89,7 @@ def add_contrasts(
     if choices:
         buttons = [_button(name, views[name], layouts[name], traces, start) for name in choices]
         active = next(k for k, name in enumerate(choices) if views[name] == shown)
-        _add_switch(figure, sheet, buttons, active, next(k for k, (_, protocol) in enumerate(panels) if protocol in free))
+        _add_switch(figure, sheet, buttons, active, next(k for k, (*_, protocol) in enumerate(panels) if protocol in free))
 
 
 def _has(effects: pd.DataFrame, protocol: str, quantity: str) -> bool:
@@ -114,23 +115,24 @@ def _shown_first(effects: pd.DataFrame, first: str) -> dict[str, str]:
 def _traces(
     effects: pd.DataFrame,
     sheet: Sheet,
-    panels: Mapping[tuple[str, str], str],
+    panels: Mapping[Key, str],
     entries: Mapping[Key, Entry],
     bands: Sequence[str],
 ) -> Iterator[tuple[int, int, _Trace]]:
     """Every trace with its depth and its curve's place in the legend."""
     places = legend_places(entries)
     for key, rows in effects.groupby(OWNER, sort=False):
-        model, dataset, protocol, anchor, *settings = map(str, key)
+        model, part, dataset, protocol, anchor, *settings = map(str, key)
         # Of the pathways of one anchor the first in the legend: the question's.
         own = [entry for k, entry in entries.items() if (*k[:3], *k[4:]) == (dataset, protocol, anchor, *settings)]
         entry = min(own, key=lambda one: one.order)
-        title = panels[model, protocol]
-        cell = sheet.below(list(panels).index((model, protocol)))
+        title = panels[model, part, protocol]
+        crowded = in_panel(effects, (model, part, protocol)).groupby(OWNER).ngroups > CROWD
+        cell = sheet.below(list(panels).index((model, part, protocol)))
         parts = {
             str(name): _Part(part.sort_values("layer"), entry, title) for name, part in rows.groupby("quantity", sort=False)
         }
-        look = _Look(entry, few=rests_on_few(rows[rows["leading"]], "value"), sparse=_sparse(rows))
+        look = _Look(entry, few=rests_on_few(rows[rows["leading"]], "value"), sparse=_sparse(rows), crowded=crowded)
         for depth in (*(depth for depth, kind in _KIND_AT.items() if kind in bands), _THIN, _LINE, _POINTS):
             data = {name: part.data(depth) for name, part in parts.items()}
             if any(x for x, _, _ in data.values()):
@@ -184,6 +186,7 @@ class _Look:
     entry: Entry
     few: bool
     sparse: bool
+    crowded: bool
 
     def trace(self, depth: int) -> go.Scatter:
         """The trace at a depth, without points."""
@@ -192,7 +195,11 @@ class _Look:
         look: dict[str, object] = {"mode": "lines", "line": line, "hoverinfo": "text", "connectgaps": False}
         if depth in _KIND_AT:
             line["width"] = 0
-            look |= {"fill": "toself", "fillcolor": fill_of(colour, _KIND_AT[depth]), "hoverinfo": "skip"}
+            look |= {
+                "fill": "toself",
+                "fillcolor": fill_of(colour, _KIND_AT[depth], crowded=self.crowded),
+                "hoverinfo": "skip",
+            }
         elif depth == _THIN:
             line |= {"width": 1, "dash": "dot"}
         elif depth == _LINE:
@@ -213,14 +220,13 @@ class _Axis:
     titled: bool
 
 
-def _style(
-    figure: go.Figure, sheet: Sheet, effects: pd.DataFrame, panels: Mapping[tuple[str, str], str]
-) -> dict[str, list[_Axis]]:
+def _style(figure: go.Figure, sheet: Sheet, effects: pd.DataFrame, panels: Mapping[Key, str]) -> dict[str, list[_Axis]]:
     """Dress the lower panels; protocol -> its y axes."""
     axes: dict[str, list[_Axis]] = {}
-    for panel, (model, protocol) in enumerate(panels):
+    for panel, key in enumerate(panels):
         row, column = sheet.below(panel)
-        if not bool(((effects["model"] == model) & (effects["protocol"] == protocol)).any()):
+        protocol = key[-1]
+        if in_panel(effects, key).empty:
             hide_panel(figure, (row, column))
             continue
         above, here = _subplot(figure, sheet.cell(panel)), _subplot(figure, (row, column))

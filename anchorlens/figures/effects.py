@@ -4,28 +4,28 @@ The table has the schema of ``effects.parquet``: one row per layer, quantity and
 contrasts that the figure can draw are kept (:data:`~anchorlens.figures.words.CONTRASTS`), and only those whose curves it draws.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import pandas as pd
 
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.extras import CUTS
-from anchorlens.figures.table import CurveSource, numbers
+from anchorlens.figures.table import CurveSource, labelled, numbers
 from anchorlens.figures.words import CONTRASTS
 from anchorlens.kinds import described
 from anchorlens.vocabulary import SETTINGS
 
 _OF_DELTA = ("delta_all", "own_change", "less_null")
 _FEW = 10  # questions below which nothing is said
-OWNER = ["model", "dataset", "protocol", "anchor", *SETTINGS]
+OWNER = ["model", "part", "dataset", "protocol", "anchor", *SETTINGS]
 """Whose contrast it is: the same columns as those of the curves above it."""
 
 _PLACE = [*OWNER, "quantity", "control", "layer"]
 _REQUIRED = ("model", "dataset", "protocol", "layer", "quantity", "control", "value", "ci_low", "ci_high", "n")
 _NUMBERS = ("layer", "value", "ci_low", "ci_high", "sim_low", "sim_high", "n")
 
-Effects: TypeAlias = pd.DataFrame | Sequence[pd.DataFrame]
+Effects: TypeAlias = pd.DataFrame | Sequence[pd.DataFrame] | Mapping[str, pd.DataFrame | Sequence[pd.DataFrame]]
 
 
 @runtime_checkable
@@ -63,8 +63,9 @@ def gather_effects(
     if not isinstance(contrasts, bool) and contrasts not in CONTRASTS:
         known = did_you_mean(str(contrasts), CONTRASTS)
         raise InputError(f"contrasts={contrasts!r} is neither True, False nor the name of a contrast. {known}")
-    given = (*_of_results(results), *_given(effects))
-    found = [frame for one in given if len(frame := _checked(one, curves))]
+    given = [(label, frame) for label, one in labelled(results).items() for frame in _of_results(one)]
+    given += [(label, frame) for label, one in labelled(effects).items() for frame in _given(one)]
+    found = [frame for label, one in given if len(frame := _checked(one, curves, label))]
     table = pd.concat(found, ignore_index=True).drop_duplicates(ignore_index=True) if found else nothing
     there = [name for name in CONTRASTS if name in set(table["quantity"])]
     if not isinstance(contrasts, bool) and contrasts not in there:
@@ -101,7 +102,7 @@ def _given(effects: object) -> Sequence[object]:
     return [effects]
 
 
-def _checked(frame: object, curves: pd.DataFrame) -> pd.DataFrame:
+def _checked(frame: object, curves: pd.DataFrame, label: str) -> pd.DataFrame:
     if not isinstance(frame, pd.DataFrame):
         raise InputError(f"effects= takes the frame that effects() gives, or a list of these; got {described(frame)}.")
     missing = [name for name in _REQUIRED if name not in frame.columns]
@@ -126,7 +127,7 @@ def _checked(frame: object, curves: pd.DataFrame) -> pd.DataFrame:
     for name in _NUMBERS:
         table[name] = numbers(known[name], "effects") if name in known.columns else float("nan")
     table["layer"] = table["layer"].astype(int)
-    return _with_owner(table, curves)
+    return _with_owner(table.assign(part=label) if label else table, curves)
 
 
 def _with_owner(table: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:

@@ -1,10 +1,12 @@
-"""What stands beside the pathway curves of a knockout: the unsplit curve, the placebo splits and their gap.
+"""What stands beside the curves: the range of their controls, each control, and of a knockout its unsplit curve and placebo splits.
 
 A split by the very quantity that is plotted draws Q below A whatever the tokens mean, so the figure shows what splits that mean
-nothing draw (METHOD 5). Each kind is one entry of the legend, for all data sets and panels together.
+nothing draw (METHOD 5). One grey area a panel holds all controls; each kind of them is an entry of the second legend, for all data
+sets and panels together, and is drawn after a click on it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -26,8 +28,8 @@ CUTS = {
 
 
 @dataclass(frozen=True)
-class Extra:
-    """One kind of thin curve with one legend entry of its own.
+class Beside:
+    """One kind of thin curve, or the area that holds them, with one entry in the second legend.
 
     Attributes:
         label: The entry's text.
@@ -44,12 +46,16 @@ class Extra:
     dark: bool
 
 
-UNSPLIT = Extra("All (unsplit)", "dashdot", 1.2, shown=False, dark=True)
-SPLIT = Extra("Placebo split", "dot", 1.2, shown=False, dark=False)
-OTHERS = Extra("Other placebos", "2px,6px", 1.2, shown=False, dark=False)
-GAP = Extra("Placebo gap", "dot", 1.6, shown=True, dark=True)
-EXTRAS = {extra.label: extra for extra in (UNSPLIT, SPLIT, OTHERS, GAP)}
+UNSPLIT = Beside("All (unsplit)", "dashdot", 1.2, shown=False, dark=True)
+SPLIT = Beside("Placebo split", "dot", 1.2, shown=False, dark=False)
+OTHERS = Beside("Other placebos", "2px,6px", 1.2, shown=False, dark=False)
+GAP = Beside("Placebo gap", "dot", 1.6, shown=False, dark=True)
+RANGE = Beside("Range of controls", "solid", 0.6, shown=True, dark=False)
+EXTRAS = {extra.label: extra for extra in (GAP, SPLIT, OTHERS, UNSPLIT)}
 """In the order of the legend."""
+
+# Dots of a first, second, ... control; all further ones look like the last.
+_DOTS = ("dot", "2px,6px", "1px,9px")
 
 _SPLIT_KEYS = ["dataset", "protocol", "anchor", *SETTINGS]
 _PAIR = ("Q-Anchored", "A-Anchored")
@@ -85,7 +91,7 @@ def with_extras(table: pd.DataFrame) -> pd.DataFrame:
 
 def _gaps(placebo: pd.DataFrame) -> pd.DataFrame:
     question, answer = (placebo[placebo["pathway"] == pathway] for pathway in _PAIR)
-    keys = ["model", *_SPLIT_KEYS, "layer"]
+    keys = ["model", "part", *_SPLIT_KEYS, "layer"]
     both = question.merge(answer[[*keys, "delta_p", "n"]], on=keys, suffixes=("", "_answer"))
     both = both.assign(
         delta_p=both["delta_p"] - both["delta_p_answer"],
@@ -95,3 +101,33 @@ def _gaps(placebo: pd.DataFrame) -> pd.DataFrame:
         extra=GAP.label,
     )
     return both[placebo.columns]
+
+
+def beside_curves(table: pd.DataFrame, controls: bool | Sequence[str]) -> dict[str, Beside]:
+    """What the second legend lists, in its order.
+
+    Args:
+        table: Points as :func:`with_extras` gives them.
+        controls: What the user asked for; a control that was named is drawn at once, and then there is no range.
+
+    Returns:
+        Label -> kind; the label of a control is its name.
+    """
+    named = () if isinstance(controls, bool) else (controls,) if isinstance(controls, str) else tuple(controls)
+    plain = sorted(
+        (str(name) for name in table.loc[table["extra"] == "", "control"].unique() if name != "none"),
+        key=lambda name: name != "null",
+    )
+    found = {} if named or in_range(table).empty else {RANGE.label: RANGE}
+    for rank, name in enumerate(plain):
+        found[name] = Beside(name, _DOTS[min(rank, len(_DOTS) - 1)], 1, shown=name in named, dark=False)
+    for label, extra in EXTRAS.items():
+        own = table.loc[table["extra"] == label, "control"]
+        if len(own):
+            found[label] = replace(extra, shown=extra.shown or bool(own.isin(named).any()))
+    return found
+
+
+def in_range(table: pd.DataFrame) -> pd.DataFrame:
+    """The points of controls that the grey area holds: all but those that split by the plotted quantity itself."""
+    return table[(table["control"] != "none") & table["extra"].isin(["", SPLIT.label]) & table["delta_p"].notna()]

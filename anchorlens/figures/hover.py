@@ -83,7 +83,7 @@ def _point_said(row: Any, words: Words) -> list[str]:
 
 def _gap_said(row: Any, words: Words) -> list[str]:
     return [
-        f"Q − A = {_signed(row.delta_p)}{words.unit} with {PLACEBOS['random_tokens']}",
+        f"Q − A = {signed(row.delta_p)}{words.unit} with {PLACEBOS['random_tokens']}",
         "a gap that a split makes by itself",
         *_size(row.n),
     ]
@@ -91,10 +91,10 @@ def _gap_said(row: Any, words: Words) -> list[str]:
 
 def _measured(row: Any, value: float, unit: str, digits: int) -> str:
     """A value with both of its intervals."""
-    ends = [[_signed(end, digits) for end in pair] for pair in ((row.ci_low, row.ci_high), (row.sim_low, row.sim_high))]
+    ends = [[signed(end, digits) for end in pair] for pair in ((row.ci_low, row.ci_high), (row.sim_low, row.sim_high))]
     point, every = _interval(*ends[0]), _interval(*ends[1])
     intervals = [point, *([f"all layers at once {every}"] if every else [])]
-    return f"{_signed(value, digits)}{unit} ({'; '.join(part for part in intervals if part) or 'no interval'})"
+    return f"{signed(value, digits)}{unit} ({'; '.join(part for part in intervals if part) or 'no interval'})"
 
 
 def _interval(low: str, high: str) -> str:
@@ -108,7 +108,8 @@ def _size(n: float) -> list[str]:
     return [said, f"fewer than {FEW} questions: read with care"] if n < FEW else [said]
 
 
-def _signed(value: float, digits: int = 2) -> str:
-    # A true minus, as in the axis; -0.00 is said as 0.00.
+def signed(value: float, digits: int = 2) -> str:
+    """A number with a true minus."""
+    # As in the axis; -0.00 is said as 0.00.
     text = f"{value:.{digits}f}"
     return text.lstrip("-") if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")

@@ -1,20 +1,20 @@
-"""What a curve is called, how it is drawn, and what the figure says about itself."""
+"""What a curve is called, how it is drawn, and in which panel."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TypeAlias
 
 import pandas as pd
 
-from anchorlens.figures.extras import CUTS, EXTRAS, GAP
-from anchorlens.figures.hover import WEAK
-from anchorlens.figures.palette import DatasetStyle, dataset_styles, display_dataset, shaded
-from anchorlens.figures.shapes import FEW, POINTWISE, SIMULTANEOUS, has_band, rests_on_few
-from anchorlens.figures.variants import DASHES, SHADES, Variant, shared_settings, variants
-from anchorlens.figures.words import words_of
+from anchorlens.errors import InputError, did_you_mean
+from anchorlens.figures.palette import DatasetStyle, dataset_styles, shaded
+from anchorlens.figures.variants import DASHES, SHADES, Variant, variants
 from anchorlens.vocabulary import SETTINGS
+
+HUES = ("curve", "dataset")
+"""What a colour may stand for."""
 
 _PATHWAYS = ("Q-Anchored", "A-Anchored", "All")
 _ANSWERS = ("answer_site", "answer", "answer_site_all")
@@ -28,19 +28,11 @@ _OTHERS: dict[str, tuple[str, str]] = {
 }
 _ANSWER_DASHES = ("dash", "longdashdot", "dashdot")
 _ANSWER_SHADES = (0.0, -0.4, 0.35)
-_CONTROLS = {"null": "donor streams at random positions"}
-_PROTOCOLS = {
-    "swap": "activation swap",
-    "knockout": "attention knockout",
-}
 Key: TypeAlias = tuple[str, ...]
 """The columns of :data:`ENTRY_KEYS` of one curve."""
 
 ENTRY_KEYS = ["dataset", "protocol", "anchor", "pathway", *SETTINGS]
 """What makes two curves, of whatever models, one entry of the legend."""
-
-# Where the mode is the rule by which donors are chosen.
-_OF_DONORS = ("swap", "patch_tokens")
 
 
 @dataclass(frozen=True)
@@ -78,48 +70,60 @@ def display_models(models: Sequence[str]) -> dict[str, str]:
     return {model: escape(name if names.count(name) == 1 else model, quote=False) for model, name in short.items()}
 
 
-def panel_titles(table: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """The panels: one per model, or per model and protocol where the figure has several protocols.
+PANEL = ["model", "part", "protocol"]
+"""What makes two curves stand in one panel; ``part`` is a label that the user gave, or a data set, or both."""
+
+
+def panel_titles(table: pd.DataFrame) -> dict[Key, str]:
+    """The panels: one per model and part, or per model, part and protocol where the figure has several protocols.
 
     Curves of two protocols are two quantities, and the sixteen of four data sets cannot be told apart in one panel.
 
     Returns:
-        The title of every (model, protocol) of ``table``, models in order of appearance.
+        The title of every (model, part, protocol) of ``table``, models in order of appearance.
     """
     protocols = table["protocol"].unique().tolist()
-    present = set(table[["model", "protocol"]].itertuples(index=False, name=None))
+    present = set(table[PANEL].itertuples(index=False, name=None))
     return {
-        (model, protocol): name if len(protocols) == 1 else f"{name}: {escape(protocol, quote=False)}"
+        (model, part, protocol): ": ".join(
+            [name, *(escape(said, quote=False) for said in (part, protocol if len(protocols) > 1 else "") if said)]
+        )
         for model, name in display_models(table["model"].unique().tolist()).items()
+        for part in table["part"].unique().tolist()
         for protocol in protocols
-        if (model, protocol) in present
+        if (model, part, protocol) in present
     }
 
 
-def legend_entries(table: pd.DataFrame) -> dict[Key, Entry]:
+def in_panel(table: pd.DataFrame, panel: Key) -> pd.DataFrame:
+    """The rows of one panel."""
+    return table[(table[PANEL] == list(panel)).all(axis=1)]
+
+
+def legend_entries(table: pd.DataFrame, hue: str = "curve") -> dict[Key, Entry]:
     """The legend of a figure.
 
     Args:
         table: Points as ``with_extras`` gives them.
+        hue: ``curve``: question and answer have a colour each. ``dataset``: both have that of the data set, the answer's dashed.
 
     Returns:
         An entry per (dataset, protocol, anchor, pathway, *settings) of the table. Entries sort by data set, then the usual
         settings first, then pathways before swaps, then question before answer before other anchors. Where the panels are named
         after their protocols, the entries are not, so that one serves the panels of all protocols. An entry names the settings
-        that differ between the runs of its protocol, and says where all of its curves rest on fewer than 20 questions.
+        that differ between the runs of its protocol.
     """
+    if hue not in HUES:
+        raise InputError(f"There is no colour={hue!r}. {did_you_mean(str(hue), HUES)}")
     styles = dataset_styles(table["dataset"].unique().tolist())
-    own = table[table["control"] == "none"]
+    if hue == "dataset":
+        styles = {name: replace(style, answer=style.question) for name, style in styles.items()}
     keys: list[Key] = list(dict.fromkeys(table[ENTRY_KEYS].itertuples(index=False, name=None)))
     names, differing = _Names(keys), variants(table)
-    few = own.groupby(ENTRY_KEYS, sort=False)[["model", "delta_p", "n"]].apply(
-        lambda rows: all(rests_on_few(curve, "delta_p") for _, curve in rows.groupby("model"))
-    )
     entries: dict[Key, Entry] = {}
     for key in keys:
         entry, variant = names.entry(key, styles[key[0]]), differing[(key[1], *key[4:])]
         said = [styles[key[0]].display, *([escape(variant.text, quote=False)] if variant.text else [])]
-        said += [f"n &lt; {FEW}"] if bool(few.get(key, default=False)) else []
         entries[key] = _of_variant(entry, ", ".join(said), variant)
     return entries
 
@@ -170,7 +174,7 @@ class _Names:
         dash = "dash" if pathway == "A-Anchored" else "solid"
         if place == len(_PATHWAYS):
             colour, dash = shaded(colour, -0.45), "dashdot"
-        return Entry(label, colour, dash, (style.rank, 0, place, _rank(anchor)))
+        return Entry(label, colour, dash, (style.rank, 0, place, anchor_rank(anchor)))
 
     def _anchor(self, key: Key, style: DatasetStyle) -> Entry:
         _, protocol, anchor, *_ = key
@@ -187,123 +191,12 @@ class _Names:
         if protocol in self.cut:
             # Beside pathways of the same panel, so that no two look alike.
             colour = shaded(colour, -0.45)
-        return Entry(escape(name, quote=False), colour, dash, (style.rank, 1, _rank(anchor), 0))
+        return Entry(escape(name, quote=False), colour, dash, (style.rank, 1, anchor_rank(anchor), 0))
 
     def _hue_of_unknown(self, anchor: str) -> str:
         return tuple(dataset_styles([f"anchor {name}" for name in self.unknown]).values())[self.unknown.index(anchor)].answer
 
 
-def _rank(anchor: str) -> int:
+def anchor_rank(anchor: str) -> int:
     known = ("question", *_ANSWERS, *_OTHERS)
     return known.index(anchor) if anchor in known else len(known)
-
-
-def headline(table: pd.DataFrame) -> str:
-    """The title where the user gives none: ``ΔP by layer: activation swap``."""
-    protocols = [_PROTOCOLS.get(name, name.replace("_", " ")) for name in map(str, table["protocol"].unique())]
-    name = words_of(table).name
-    return escape(f"{name[0].upper()}{name[1:]} by layer: {' and '.join(protocols)}", quote=False)
-
-
-def title_parts(table: pd.DataFrame, effects: pd.DataFrame, bands: Sequence[str]) -> list[str]:
-    """What the figure says about itself under its title, in parts that are never broken apart.
-
-    Args:
-        table: Points as ``with_extras`` gives them.
-        effects: Contrasts that are drawn below.
-        bands: The bands that are drawn.
-
-    Returns:
-        Protocol with its settings (those that differ from the default), unit, then what bands, dots and marks mean.
-    """
-    curves = table[table["control"] == "none"]
-    parts: list[str] = []
-    for protocol, rows in curves.groupby("protocol", sort=False):
-        parts += _settings(str(protocol), rows)
-    parts += [said for said in (words_of(table).said,) if said]
-    parts += _bands_said([kind for kind in bands if has_band(curves, kind) or has_band(effects, kind)])
-    dotted = [
-        f"{name} ({said})" if (said := (_CONTROLS | CUTS).get(name)) else name
-        for name in table.loc[(table["control"] != "none") & (table["extra"] == ""), "control"].unique()
-    ]
-    kinds = set(table["extra"])
-    if GAP.label in kinds:
-        dotted.append("placebo gap (Q − A of a split by other question tokens)")
-    if dotted:
-        parts.append("dotted: " + ", ".join(dotted))
-    if bool((table["null_short"] > WEAK).any()):
-        parts.append("▽: null weaker (fewer slots than the anchor in most rows)")
-    if bool(curves["trivial"].any()):
-        parts.append("hollow: trivial by construction")
-    if bool((curves["no_signal"] & curves["delta_p"].notna()).any()):
-        parts.append("×: no signal (AUC interval reaches 0.5)")
-    if any(rests_on_few(rows, "delta_p") for _, rows in curves.groupby(["model", *ENTRY_KEYS], sort=False)):
-        parts.append(f"thin line: fewer than {FEW} questions")
-    floor = float(curves["noise_floor"].max())
-    if floor > 0:
-        rings = "; rings: within it" if bool(curves["is_noise"].any()) else ""
-        parts.append(f"grey: noise floor (±{floor:.1g}{rings})")
-    parts += _text_said(curves)
-    if len(effects):
-        parts.append("below: what can be claimed, ●: the interval of all layers at once excludes 0")
-    if any(not extra.shown for extra in EXTRAS.values() if extra.label in kinds):
-        parts.append("pale entries: click to show")
-    return [escape(part, quote=False) for part in parts]
-
-
-def _text_said(curves: pd.DataFrame) -> list[str]:
-    """What question and answer as text tell of the answers' truth, for each data set; a mark where it is more than chance."""
-    known = curves.dropna(subset=["pair_text"])
-    told: list[str] = []
-    for name, rows in known.groupby("dataset", sort=False):
-        marks = ["!" if low > 0.5 else "" for low in rows.drop_duplicates("pair_text")["pair_text_low"]]
-        values = rows["pair_text"].drop_duplicates()
-        told.append(f"{display_dataset(str(name))} {', '.join(f'{v:.2f}{m}' for v, m in zip(values, marks, strict=True))}")
-    above = " (!: above 0.5)" if any("!" in one for one in told) else ""
-    return [f"AUC of question and answer as text{above}: {', '.join(told)}"] if told else []
-
-
-def _bands_said(drawn: Sequence[str]) -> list[str]:
-    if set(drawn) == {POINTWISE, SIMULTANEOUS}:
-        return ["bands: 95 % bootstrap over questions, inner: each layer by itself, outer: all layers at once"]
-    every = " (all layers at once)" if SIMULTANEOUS in drawn else ""
-    return [f"band: 95 % bootstrap over questions{every}"] if drawn else []
-
-
-def _settings(protocol: str, rows: pd.DataFrame) -> list[str]:
-    def values(column: str) -> list[str]:
-        return [str(value) for value in rows[column].unique() if value != ""]
-
-    anchors: list[str] = sorted(values("anchor"), key=_rank)
-    parts = [f"protocol {protocol}", *(f"readout {name}" for name in values("readout"))]
-    parts.append(f"anchor{'s' if len(anchors) > 1 else ''} {', '.join(anchors)}")
-    parts += [f"{'donors' if protocol in _OF_DONORS else 'mode'} {name}" for name in values("mode")]
-    parts += [name for name in values("direction") if name != "noising"]
-    parts += [f"site {name}" for name in values("site") if protocol != "swap" or name != "resid_pre"]
-    parts += [f"probe at {name}" for name in values("probe_site") if name != "resid_post"]
-    windows = sorted({int(value) for value in rows["window"].dropna()})
-    if any(window > (1 if protocol == "swap" else 0) for window in windows):
-        parts.append(f"window {', '.join(map(str, windows))}")
-    readout = values("readout")
-    if readout in (["probe"], ["p_true"]):
-        parts += [f"delta_kind {name}" for name in values("delta_kind") if name != "confidence"]
-    return parts + shared_settings(rows)
-
-
-def wrapped(parts: Sequence[str], limit: int) -> list[str]:
-    """Lines of at most ``limit`` characters; parts are joined by `` · `` and only one longer than a line is broken inside."""
-    lines: list[str] = []
-    for word in _words(parts, limit):
-        if lines and len(lines[-1]) + len(word) <= limit:
-            lines[-1] += word
-        else:
-            lines.append(word.lstrip(" "))
-    return [line.strip(" ").removeprefix("· ").removesuffix(" ·") for line in lines]
-
-
-def _words(parts: Sequence[str], limit: int) -> list[str]:
-    words: list[str] = []
-    for number, part in enumerate(parts):
-        joined = part if number == 0 else f" · {part}"
-        words += [joined] if len(joined) <= limit else re.findall(r"\s*\S+", joined)
-    return words

@@ -1,9 +1,9 @@
 """Everything of the figure that is not a curve: its grid of panels, heading, axes, legend and size."""
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from html import escape, unescape
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,10 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from anchorlens.errors import InputError
-from anchorlens.figures.labels import headline, panel_titles, title_parts, wrapped
+from anchorlens.figures.extras import Beside
+from anchorlens.figures.heading import headline, title_parts, wrapped
+from anchorlens.figures.labels import in_panel, panel_titles
+from anchorlens.figures.legend import BESIDE, LETTER, LINE, PAD, SIZES, Legend
 from anchorlens.figures.words import words_of
 
 INK = "#222222"
@@ -21,15 +24,18 @@ FRAME: dict[str, Any] = {"showline": True, "linecolor": "#444444", "ticks": "out
 ZERO: dict[str, Any] = {"zeroline": True, "zerolinecolor": "#888888", "zerolinewidth": 1.5}
 _NOISE = "rgba(110, 110, 110, 0.28)"
 _FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
-# Pixels. The legend and the x axes' titles stand below the panels; a row's titles and ticks stand between two rows.
-_LINE, _BELOW, _ROW_GAP, _HEIGHT, _ROW_HEIGHT, _LEGEND_LINE = 17, 110, 84, 600, 320, 20
-# Of a row of contrasts; its heading and switch stand in the gap above it.
-_LOWER_HEIGHT, _LOWER_GAP = 210, 92
-# Below the panels of a figure with contrasts: the x axes' titles, then the legend's lines. Beside an entry's text stands its line.
-_LOWER_BELOW, _ENTRY_LINE = 60, 59
-_LEFT, _RIGHT = 64, 24
-# Where the width is left to the page: narrow enough for a notebook cell.
-_ASSUMED_WIDTH = 1000
+# Pixels. A line of the heading; what stands above its second line and below its last, the panels' titles among that.
+_LINE, _TOP = 17, 52
+# Panels of one row; of each of several; of a row of contrasts, whose heading and switch stand in the gap above it.
+_HEIGHT, _ROW_HEIGHT, _LOWER_HEIGHT, _ROW_GAP, _LOWER_GAP = 380, 320, 210, 84, 92
+# Below the panels: the x axes' ticks and titles; then the legends.
+_BELOW = 58
+MARGINS = (58, 20)
+"""Pixels to the left and right of the panels."""
+# Where the width is the page's: as narrow as a notebook cell may be. A saved page breaks the heading's lines where it ends.
+_ASSUMED_WIDTH = 700
+_FIRST_LINE = '<span style="font-size:17px"><b>{}</b></span>'
+_NEXT_LINE = '<span style="font-size:12px;color:#555555">{}</span>'
 # Buttons that mean nothing for these curves, and the one of newer plotly versions that uploads a figure.
 _UNUSED_BUTTONS = ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "sendChartToCloud"]
 
@@ -43,11 +49,49 @@ class Sheet:
     columns: int
     contrasts: bool
     mixed: bool
-    heading: str
-    top: int
-    bottom: int
+    first: str
+    parts: list[list[str]]
+    inner: int
+    legend_height: int
     height: int
     width: int | None
+
+    @property
+    def heading(self) -> list[str]:
+        """The lines of the heading, as plotly takes them."""
+        letters = max(40, int(((self.width or _ASSUMED_WIDTH) - sum(MARGINS)) / LETTER))
+        lines = [line for parts in self.parts for line in wrapped(parts, letters)]
+        return [*([_FIRST_LINE.format(self.first)] if self.first else []), *map(_NEXT_LINE.format, lines)]
+
+    @property
+    def top(self) -> int:
+        """Pixels above the panels."""
+        return _TOP + _LINE * len(self.heading)
+
+    @property
+    def bottom(self) -> int:
+        """Pixels below them."""
+        return _BELOW + self.legend_height
+
+    def page_plan(self, *, fixed: bool) -> dict[str, Any]:
+        """What a page needs to arrange the figure again for its width and its font.
+
+        Args:
+            fixed: Whether the user gave a height, which then stays.
+        """
+        return {
+            "first": _FIRST_LINE.format(self.first) if self.first else "",
+            "next": _NEXT_LINE.split("{}"),
+            "parts": self.parts,
+            "inner": None if fixed else self.inner,
+            "top": _TOP,
+            "line": _LINE,
+            "below": _BELOW,
+            "row": LINE,
+            "pad": PAD,
+            "beside": BESIDE,
+            "sizes": list(SIZES),
+        }
 
     def cell(self, panel: int) -> tuple[int, int]:
         """Row and column, from 1, of the ``panel``-th panel."""
@@ -67,7 +111,8 @@ class Sheet:
 def plan_sheet(
     table: pd.DataFrame,
     effects: pd.DataFrame,
-    listed: Collection[str],
+    legends: Sequence[Legend],
+    beside: Mapping[str, Beside],
     *,
     title: str | None,
     bands: Sequence[str],
@@ -77,12 +122,13 @@ def plan_sheet(
     """Sizes of the figure of ``table``.
 
     Args:
-        table: Points as ``with_extras`` gives them.
+        table: Points as ``with_ticks`` gives them.
         effects: Contrasts to be drawn below; they may be none.
-        listed: The legend's texts.
+        legends: Both legends.
+        beside: What the second one lists.
         title: First line of the heading; None names the protocol, ``""`` leaves it out.
         bands: The intervals that are drawn.
-        height: Pixels, or None for 600 with one row of panels and more with more rows, contrasts or a long legend.
+        height: Pixels, or None for panels of the usual height.
         width: Pixels, or None for as wide as the page.
 
     Raises:
@@ -91,31 +137,26 @@ def plan_sheet(
     panels, protocols = len(panel_titles(table)), table["protocol"].nunique()
     # Up to four models side by side, beyond that rows as equal as can be; or a row per model and a column per protocol.
     rows = math.ceil(panels / (4 if protocols == 1 else protocols))
-    lines = wrapped(title_parts(table, effects, bands), max(40, int((width or _ASSUMED_WIDTH) / 6.8)))
     first = headline(table) if title is None else title
-    heading = f'<span style="font-size:17px"><b>{first}</b></span><br>' if first else ""
-    heading += "<br>".join(f'<span style="font-size:12px;color:#555555">{line}</span>' for line in lines)
-    top = 52 + _LINE * (1 + heading.count("<br>"))
-    legend = max(0, math.ceil(len(listed) / 4) - 3) * _LEGEND_LINE
-    usual = (_HEIGHT if rows == 1 else top + _BELOW + rows * _ROW_HEIGHT) + legend
-    least_height = top + _BELOW + 100 * rows
-    bottom = _BELOW
+    inner, least = _HEIGHT if rows == 1 else rows * _ROW_HEIGHT + (rows - 1) * _ROW_GAP, 100 * rows
     if len(effects):
-        in_a_line = max(1, ((width or _ASSUMED_WIDTH) - _LEFT - _RIGHT) // (_entries(listed)[0] + _ENTRY_LINE))
-        bottom = _LOWER_BELOW + _LEGEND_LINE * math.ceil(len(listed) / in_a_line)
         gaps = (2 * rows - 1) * _LOWER_GAP
-        usual = top + bottom + rows * (_ROW_HEIGHT + _LOWER_HEIGHT) + gaps
-        least_height = top + bottom + 200 * rows + gaps
-    for name, pixels, least in (("height", height, least_height), ("width", width, 320)):
-        if pixels is not None and pixels < least:
-            raise InputError(f"{name}={pixels} pixels is too small for this figure. Give at least {least}, or None.")
-    columns = math.ceil(panels / rows)
-    return Sheet(panels, rows, columns, len(effects) > 0, protocols > 1, heading, top, bottom, height or usual, width)
+        inner, least = rows * (_ROW_HEIGHT + _LOWER_HEIGHT) + gaps, 200 * rows + gaps
+    sheet = Sheet(
+        panels, rows, math.ceil(panels / rows), len(effects) > 0, protocols > 1, first,
+        title_parts(table, effects, bands, beside), inner, sum(legend.height for legend in legends), 0, width,
+    )  # fmt: skip
+    around = sheet.top + sheet.bottom
+    for name, pixels, smallest in (("height", height, around + least), ("width", width, 320)):
+        if pixels is not None and pixels < smallest:
+            raise InputError(f"{name}={pixels} pixels is too small for this figure. Give at least {smallest}, or None.")
+    return replace(sheet, height=height or around + inner)
 
 
 def empty_panels(sheet: Sheet, names: Sequence[str]) -> go.Figure:
     """A figure with a titled panel per name and no curve."""
-    letters = max(8, int((sheet.panel_width - 30) / 8))
+    size, pixels = (15, 8) if 8 * max(map(len, names)) <= sheet.panel_width - 30 else (12, 6.6)
+    letters = max(8, int((sheet.panel_width - 12) / pixels))
     short = [name if len(name) <= letters else f"{name[: letters - 9]}…{name[-8:]}" for name in names]
     inner = sheet.height - sheet.top - sheet.bottom
     rows = sheet.rows * (2 if sheet.contrasts else 1)
@@ -135,7 +176,7 @@ def empty_panels(sheet: Sheet, names: Sequence[str]) -> go.Figure:
         vertical_spacing=min(0.6 / (rows - 1), gap / inner) if rows > 1 else 0.0,
     )
     for shown, name in zip(short, names, strict=True):
-        figure.update_annotations({"font": {"size": 15, "color": INK}, "hovertext": name, "yshift": 2}, {"text": shown})
+        figure.update_annotations({"font": {"size": size, "color": INK}, "hovertext": name, "yshift": 2}, {"text": shown})
     return figure
 
 
@@ -143,10 +184,10 @@ def style_axes(figure: go.Figure, sheet: Sheet, table: pd.DataFrame, *, bands: S
     """Layers on every x axis, each with its panel's own range; one scale for the y axes of all curves."""
     # Equal ranges at first, and with `matches` zooming one panel zooms all.
     figure.update_yaxes(matches="y", range=_delta_range(table, bands), showticklabels=False, **ZERO, **FRAME)
-    for panel, (model, protocol) in enumerate(panel_titles(table)):
+    for panel, key in enumerate(panel_titles(table)):
         row, column = sheet.cell(panel)
-        layers = table.loc[(table["model"] == model) & (table["protocol"] == protocol), "layer"]
-        first, last = int(layers.min()), int(layers.max())
+        own = in_panel(table, key)
+        first, last = int(own["layer"].min()), int(own["layer"].max())
         figure.update_xaxes(
             title={"text": "Layer", "standoff": 6},
             range=[first - 0.5, last + 0.5],
@@ -158,7 +199,6 @@ def style_axes(figure: go.Figure, sheet: Sheet, table: pd.DataFrame, *, bands: S
             col=column,
             **FRAME,
         )
-        own = table[(table["model"] == model) & (table["protocol"] == protocol)]
         floor = float(own["noise_floor"].max())
         if floor > 0:
             place: dict[str, Any] = {"row": row, "col": column}
@@ -184,7 +224,7 @@ def _delta_range(table: pd.DataFrame, bands: Sequence[str]) -> list[float]:
     """One y range for all panels: everything that is drawn, and zero."""
     curves, floor = table[table["control"] == "none"], table["noise_floor"]
     ends = [curves[f"{kind}_{end}"] for kind in bands for end in ("low", "high")]
-    return y_range([table["delta_p"], floor, -floor], ends, words_of(table).bound)
+    return y_range([table["delta_p"], table["tick"], floor, -floor], ends, words_of(table).bound)
 
 
 def y_range(values: Sequence[pd.Series], ends: Sequence[pd.Series], bound: float) -> list[float]:
@@ -206,50 +246,28 @@ def _step(span: int, most: int) -> int:
     return next(step for step in (1, 2, 4, 5, 8, 10, 20, 25, 50, 100, 200, 500, 1000, span + 1) if span / step <= most)
 
 
-def _entries(listed: Collection[str]) -> tuple[int, int]:
-    """Width of a legend entry's text and size of its letters.
-
-    Room for the longest name; four entries (two data sets) in a row of a figure 1,200 wide, in smaller letters if need be.
-    """
-    longest = max(len(unescape(name)) for name in listed)
-    letters = 12 if longest <= 33 else 11
-    return max(178, round(0.51 * letters * longest)), letters
-
-
-def style_page(figure: go.Figure, sheet: Sheet, listed: Collection[str]) -> None:
-    """Heading above, legend below, sizes and fonts; set on the figure alone, whatever the session's default template is."""
-    entry_width, letters = _entries(listed)
+def style_page(figure: go.Figure, sheet: Sheet) -> None:
+    """Heading, sizes and fonts; set on the figure alone, whatever the session's default template is."""
+    left, right = MARGINS
     figure.update_layout(
         template="plotly_white",
         font={"family": _FONT, "size": 13, "color": INK},
         # The size given here sets the distance of the lines; the first line's own size stands in its text.
         title={
-            "text": sheet.heading,
+            "text": "<br>".join(sheet.heading),
             "font": {"size": 13},
             "x": 0,
             "xref": "paper",
             "xanchor": "left",
-            "y": 1 - 22 / sheet.height,
+            "y": 1,
+            "yref": "container",
             "yanchor": "top",
+            "pad": {"t": 22},
         },
-        margin={"l": _LEFT, "r": _RIGHT, "t": sheet.top, "b": 56},
+        margin={"l": left, "r": right, "t": sheet.top, "b": sheet.bottom},
         height=sheet.height,
         width=sheet.width,
         showlegend=True,
-        legend={
-            "orientation": "h",
-            "traceorder": "normal",
-            "groupclick": "togglegroup",
-            "x": 0.5,
-            "xanchor": "center",
-            "y": 0,
-            "yref": "container",
-            "yanchor": "bottom",
-            "itemwidth": 44,
-            "entrywidth": entry_width,
-            "entrywidthmode": "pixels",
-            "font": {"size": letters},
-        },
         modebar={"remove": _UNUSED_BUTTONS},
         hovermode="closest",
         hoverlabel={"align": "left", "namelength": -1},

@@ -2,6 +2,7 @@
 
 import os
 from html import escape, unescape
+from importlib.resources import files
 from pathlib import Path
 from re import sub
 
@@ -10,15 +11,18 @@ import plotly.graph_objects as go
 from anchorlens.errors import InputError
 from anchorlens.kinds import described
 
+PAGES = (".html", ".htm")
 _PAGE = """<!doctype html>
 <html lang="en">
-<head><meta charset="utf-8"><title>{title}</title>
-<style>html, body {{ margin: 0; background: white; }}</style></head>
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
+<style>html, body {{ margin: 0; background: {paper}; }} #anchorlens-figure {{ min-width: {least}px; }}</style></head>
 <body>
 {figure}
 </body>
 </html>
 """
+# Two panels and their legend need so much; a narrower window scrolls, and a telephone zooms out.
+_LEAST_WIDTH = 700
 
 
 def save_html(fig: go.Figure, path: str | os.PathLike[str]) -> Path:
@@ -35,22 +39,41 @@ def save_html(fig: go.Figure, path: str | os.PathLike[str]) -> Path:
         ``path`` as a Path.
 
     Raises:
-        InputError: the directory does not exist, or ``path`` is a directory.
+        InputError: the directory does not exist, ``path`` is a directory, or it does not end with ``.html`` or ``.htm``.
+    """
+    target = check_target(fig, path, "save_html")
+    if target.suffix.lower() not in PAGES:
+        raise InputError(f"{target.name} does not end with .html. Name it so, or call write_figure for a PNG, SVG or PDF.")
+    return written(target, _page(fig))
+
+
+def check_target(fig: object, path: object, caller: str) -> Path:
+    """The file that a figure may be written to.
+
+    Raises:
+        InputError: no figure, no path, a directory, or a directory that does not exist.
     """
     if not isinstance(fig, go.Figure):
-        raise InputError(f"save_html writes a plotly figure, such as plot_curves gives; got {described(fig)}.")
+        raise InputError(f"{caller} writes a plotly figure, such as plot_curves gives; got {described(fig)}.")
     if not isinstance(path, str | os.PathLike):
-        raise InputError(f"save_html needs the path of a file; got {described(path)}.")
-    target = Path(path)
+        raise InputError(f"{caller} needs the path of a file; got {described(path)}.")
+    target = Path(os.fspath(path))
     if target.is_dir():
         raise InputError(f"{target} is a directory. Name a file in it, such as {target / 'figure.html'}.")
     if not target.parent.is_dir():
         raise InputError(f"There is no directory {target.parent} to write {target.name} into. Create it first.")
-    page = _page(fig)
-    # The process id keeps two writers of one path apart; the last to finish wins with a whole page.
+    return target
+
+
+def written(target: Path, content: str | bytes) -> Path:
+    """Write a file under a temporary name beside it, and rename that: nobody ever reads half of it."""
+    # The process id keeps two writers of one path apart; the last to finish wins with a whole file.
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(page, encoding="utf8")
+        if isinstance(content, str):
+            temporary.write_text(content, encoding="utf8")
+        else:
+            temporary.write_bytes(content)
         temporary.replace(target)  # os.replace: atomic
     finally:
         temporary.unlink(missing_ok=True)
@@ -63,9 +86,20 @@ def _page(fig: go.Figure) -> str:
         full_html=False,
         include_plotlyjs=True,
         div_id="anchorlens-figure",
-        # Newer plotly shows a button that uploads the figure; results may be private.
-        config={"displaylogo": False, "responsive": True, "showSendToCloud": False, "plotlyServerURL": ""},
+        post_script=files("anchorlens.figures").joinpath("page.js").read_text(encoding="utf8"),
+        config={
+            "displaylogo": False,
+            "responsive": True,
+            # Newer plotly shows a button that uploads the figure; results may be private.
+            "showSendToCloud": False,
+            "plotlyServerURL": "",
+            "toImageButtonOptions": {"filename": "anchorlens", "scale": 3},
+        },
     )
-    text = fig.to_dict()["layout"].get("title", {}).get("text") or "anchorlens figure"
+    layout = fig.to_dict()["layout"]
+    text = layout.get("title", {}).get("text") or "anchorlens figure"
     plain = " ".join(unescape(sub(r"<[^>]*>", " ", text.split("<br>")[0])).split())
-    return _PAGE.format(title=escape(plain, quote=False), figure=inner)
+    least = min(_LEAST_WIDTH, layout.get("width") or _LEAST_WIDTH)
+    return _PAGE.format(
+        title=escape(plain, quote=False), paper=layout.get("paper_bgcolor") or "white", least=least, figure=inner
+    )

@@ -71,7 +71,7 @@ def _further_pair(number: int) -> tuple[str, str]:
         return _FURTHER[number]
     # Steps of the golden ratio around the colour circle never come back to a hue.
     hue = (0.07 + number * 0.61803398875) % 1.0
-    return _hex(colorsys.hls_to_rgb(hue, 0.36, 0.75)), _hex(colorsys.hls_to_rgb((hue + 0.5) % 1.0, 0.45, 0.7))
+    return hex_of(colorsys.hls_to_rgb(hue, 0.36, 0.75)), hex_of(colorsys.hls_to_rgb((hue + 0.5) % 1.0, 0.45, 0.7))
 
 
 def dataset_styles(names: Sequence[str]) -> dict[str, DatasetStyle]:
@@ -103,11 +103,11 @@ def dataset_styles(names: Sequence[str]) -> dict[str, DatasetStyle]:
     return styles
 
 
-def _hex(rgb: tuple[float, float, float]) -> str:
+def hex_of(rgb: tuple[float, float, float]) -> str:
     return "#" + "".join(f"{round(255 * part):02x}" for part in rgb)
 
 
-def _rgb(colour: str) -> tuple[int, int, int]:
+def rgb_of(colour: str) -> tuple[int, int, int]:
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
@@ -118,7 +118,7 @@ def shaded(colour: str, amount: float) -> str:
     ('#402010', '#804020', '#ffffff')
     """
     target = 255 if amount > 0 else 0
-    return "#" + "".join(f"{round(part + abs(amount) * (target - part)):02x}" for part in _rgb(colour))
+    return "#" + "".join(f"{round(part + abs(amount) * (target - part)):02x}" for part in rgb_of(colour))
 
 
 def translucent(colour: str, opacity: float) -> str:
@@ -127,5 +127,5 @@ def translucent(colour: str, opacity: float) -> str:
     >>> translucent("#1f77b4", 0.15)
     'rgba(31,119,180,0.15)'
     """
-    red, green, blue = _rgb(colour)
+    red, green, blue = rgb_of(colour)
     return f"rgba({red},{green},{blue},{opacity:g})"

@@ -15,6 +15,8 @@ BANDS = {"both": (SIMULTANEOUS, POINTWISE), "pointwise": (POINTWISE,), "simultan
 """The words that ``bands=`` takes, and what each draws, from back to front."""
 
 _OPACITY = {POINTWISE: 0.15, SIMULTANEOUS: 0.07}
+# Where more curves than these share a panel their bands are paler, or those around zero add up to a block.
+CROWD = 4
 # Of a curve, and of one that rests on few questions.
 WIDTH, THIN_WIDTH = 2.2, 1.1
 FEW = 20
@@ -78,9 +80,9 @@ def outline(rows: pd.DataFrame, value: str, kind: str) -> tuple[list[int | None]
     return x[:-1], y[:-1]
 
 
-def fill_of(colour: str, kind: str) -> str:
-    """The colour of a band of a curve."""
-    return translucent(colour, _OPACITY[kind])
+def fill_of(colour: str, kind: str, *, crowded: bool = False) -> str:
+    """The colour of a band of a curve, paler among many."""
+    return translucent(colour, round(_OPACITY[kind] * (0.42 if crowded else 1), 3))
 
 
 def values_of(column: pd.Series) -> list[float | None]:

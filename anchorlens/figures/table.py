@@ -5,7 +5,7 @@ points, ``p_before`` a mean probability in [0, 1], ``n`` a number of questions. 
 under one label, the same point twice) is refused here, so that the drawing code never has to choose.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -13,6 +13,7 @@ import pandas as pd
 
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.extras import CUTS
+from anchorlens.figures.palette import display_dataset
 from anchorlens.vocabulary import SETTINGS, P
 
 _TEXT = (
@@ -33,12 +34,13 @@ _NUMBERS = ("layer", "window", "delta_p", "ci_low", "ci_high", "p_before", "n")
 _NUMBERS_IF_KNOWN = (
     "sim_low", "sim_high", "auc", "auc_low", "auc_high", "noise_floor", "null_short", "pair_text", "pair_text_low",
 )  # fmt: skip
+_LABELLED = "plot_curves({'first': a, 'second': b}), in a shell --label first --label second"
 REQUIRED = (*_TEXT, *_NUMBERS)
 """Columns that every frame must have; ``quantity``, ``probe_site``, those of ``SETTINGS``, ``run_id``, ``seed``, ``trivial``,
 ``sim_low``, ``sim_high``, ``auc``, ``auc_low``, ``auc_high``, ``signal``, ``noise_floor``, ``null_short``, ``pair_text`` and
 ``pair_text_low`` may be absent."""
 
-CURVE_KEYS = ["model", "dataset", "protocol", "anchor", "pathway", *SETTINGS, "control"]
+CURVE_KEYS = ["model", "part", "dataset", "protocol", "anchor", "pathway", *SETTINGS, "control"]
 """What makes two rows points of the same curve."""
 
 _NEVER_EMPTY = ("model", "dataset", "protocol", "anchor", "control")
@@ -56,6 +58,8 @@ class CurveSource(Protocol):
 
 
 CurveResult: TypeAlias = pd.DataFrame | CurveSource
+CurveResults: TypeAlias = CurveResult | Sequence[CurveResult] | Mapping[str, CurveResult | Sequence[CurveResult]]
+"""What ``plot_curves`` takes; the keys of a mapping are labels, each with panels of its own."""
 
 
 def gather(results: object, controls: bool | Sequence[str], quantity: str = P) -> pd.DataFrame:
@@ -75,7 +79,12 @@ def gather(results: object, controls: bool | Sequence[str], quantity: str = P) -
     Raises:
         InputError: no rows, none of this quantity, missing columns or values, or points that would be drawn over each other.
     """
-    tables = [_checked(frame) for frame in _frames(results, controls is not False) if len(frame)]
+    tables = [
+        _checked(frame).assign(part=label)
+        for label, one in labelled(results).items()
+        for frame in _frames(one, controls is not False)
+        if len(frame)
+    ]
     if not tables:
         raise InputError("plot_curves was given no point: every frame is empty. Pass a sweep, or frames from its curves().")
     table = pd.concat(tables, ignore_index=True).drop_duplicates(ignore_index=True)
@@ -88,6 +97,28 @@ def gather(results: object, controls: bool | Sequence[str], quantity: str = P) -
     _refuse_repeats(table)
     _refuse_orphans(table)
     return table.assign(null_short=_null_short(table))
+
+
+def labelled(results: object) -> Mapping[str, object]:
+    """Label -> results; without a label where none was given.
+
+    Raises:
+        InputError: A label is empty or no text.
+    """
+    if not isinstance(results, Mapping):
+        return {"": results}
+    for label in results:
+        if not isinstance(label, str) or not label.strip():
+            raise InputError(
+                f"A label must be a text that is not empty, such as {{'qa': first, 'fewshot': second}}; got {label!r}."
+            )
+    return results
+
+
+def by_dataset(table: pd.DataFrame) -> pd.DataFrame:
+    """``table`` with a panel for each data set."""
+    shown = table["dataset"].map(display_dataset)
+    return table.assign(part=shown.where(table["part"] == "", table["part"] + ": " + shown))
 
 
 def _frames(results: object, controls: bool) -> list[pd.DataFrame]:
@@ -186,7 +217,7 @@ def _kept_controls(table: pd.DataFrame, controls: bool | Sequence[str]) -> list[
 def _refuse_mixtures(table: pd.DataFrame) -> None:
     """One meaning of ΔP per protocol; one window per protocol and model (a share of the depth differs between models)."""
     curves = table[table["control"] == "none"]
-    for protocol, rows in curves.groupby("protocol", sort=False):
+    for (protocol, _), rows in curves.groupby(["protocol", "part"], sort=False):
         for column in _ONE_PER_PROTOCOL:
             _refuse_several(rows[column].unique().tolist(), column, f"the {protocol} curves")
         for model, own in rows.groupby("model", sort=False):
@@ -199,7 +230,8 @@ def _refuse_several(values: list[str] | list[int], column: str, among: str) -> N
     if len(values) > 1:
         raise InputError(
             f"The column '{column}' has {len(values)} values among {among}: {', '.join(map(repr, values))}. They would be "
-            f'drawn over each other. Draw one at a time: plot_curves(frame[frame["{column}"] == {values[0]!r}]).'
+            f'drawn over each other. Draw one at a time: plot_curves(frame[frame["{column}"] == {values[0]!r}]); or each with a '
+            f"label of its own, {_LABELLED}."
         )
 
 
@@ -217,7 +249,9 @@ def _refuse_repeats(table: pd.DataFrame) -> None:
         values = rows[column].unique().tolist()
         if len(values) > 1:
             _refuse_several(values, column, f"the rows of one point ({where})")
-    raise InputError(f"One point has {len(rows)} different values ({where}). Keep one row per point.")
+    raise InputError(
+        f"One point has {len(rows)} different values ({where}). Keep one row per point, or give each run a label, {_LABELLED}."
+    )
 
 
 def _refuse_orphans(table: pd.DataFrame) -> None:
@@ -226,7 +260,7 @@ def _refuse_orphans(table: pd.DataFrame) -> None:
     curves = set(table.loc[table["control"] == "none", keys].itertuples(index=False, name=None))
     for row in table.loc[table["control"] != "none", [*keys, "control"]].itertuples(index=False, name=None):
         if row[:-1] not in curves:
-            model, dataset, _, anchor, pathway = row[:5]
+            model, _, dataset, _, anchor, pathway = row[:6]
             raise InputError(
                 f"The control '{row[-1]}' of {pathway or anchor}, {dataset}, {model} has no curve beside it (no row with "
                 "control 'none'). Add that curve's rows, or pass controls=False."

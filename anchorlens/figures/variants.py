@@ -9,6 +9,8 @@ from anchorlens.vocabulary import SETTINGS
 
 _USUAL = {"prompt": "qa", "answers": "given", "distractor": "matched", "split": "fixed", "known_only": "False"}
 
+_KNOWN = {"True": "known only", "False": "known or not"}
+
 SHADES = (0.0, -0.45, 0.45, -0.7)
 # The first variant has the look of METHOD 8; dots are the controls'.
 DASHES = {
@@ -34,10 +36,12 @@ def variants(table: pd.DataFrame) -> dict[tuple[str, ...], Variant]:
     """The choices of a figure.
 
     Returns:
-        (protocol, *settings) -> variant. Its text holds the settings that differ among the curves of the protocol.
+        (protocol, *settings) -> variant. Its text holds the settings that differ among the curves of the protocol; where each panel
+        has one choice, its title tells them apart and the curves look alike.
     """
     found: dict[tuple[str, ...], Variant] = {}
     for protocol, rows in table.groupby("protocol", sort=False):
+        told = rows.groupby("part")[list(SETTINGS)].nunique().max(axis=None) == 1
         choices = sorted(set(rows[list(SETTINGS)].itertuples(index=False, name=None)), key=_order)
         said = [choice for choice in choices if any(choice)]
         differing = [k for k in range(len(SETTINGS)) if len({choice[k] for choice in said}) > 1]
@@ -45,7 +49,7 @@ def variants(table: pd.DataFrame) -> dict[tuple[str, ...], Variant]:
             text = ", ".join(f"{SETTINGS[k]} {choice[k]}" for k in differing if choice[k])
             # Runs of older versions do not say; beside one that does, that is the difference.
             text = "settings unknown" if said and not any(choice) else text
-            found[(str(protocol), *choice)] = Variant(text, rank)
+            found[(str(protocol), *choice)] = Variant("", 0) if told else Variant(text, rank)
     return found
 
 
@@ -54,10 +58,11 @@ def _order(choice: Sequence[str]) -> list[tuple[bool, str]]:
 
 
 def shared_settings(rows: pd.DataFrame) -> list[str]:
-    """Parts of the title line: settings that all curves share and that are not the usual ones."""
+    """Parts of the title line: settings that all curves share, and those in which labelled runs differ."""
     parts: list[str] = []
     for name in SETTINGS:
-        values = rows[name].unique().tolist()
-        if len(values) == 1 and values[0] not in ("", _USUAL[name]):
-            parts.append(f"{name} {values[0]}")
+        values = [str(value) for value in rows[name].unique()]
+        if (len(values) == 1 and values[0]) or rows["part"].nunique() > 1:
+            shown = ", ".join(_KNOWN.get(value, value) if name == "known_only" else value for value in values if value)
+            parts += [shown if name == "known_only" else f"{name} {shown}"] if shown else []
     return parts

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from anchorlens.vocabulary import FLIP, P
+from anchorlens.vocabulary import AUC, DIFFERENCE, FLIP, SIZE, P
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,15 @@ DELTA = Words("ΔP", "ΔP", "ΔP in percentage points", " points", 100)
 FLIPS = Words(
     "flip rate", "flip rate (points)", "flip rate: share of predictions that changed, in percentage points", " points", 100
 )
+DIFFERENCES = Words("difference of ΔP", "ΔP less ΔP", "second run's ΔP less the first's, in percentage points", " points", 200)
+AUCS = Words("AUC of the probe", "AUC", "line: 0.5, no better than chance", "", 1)
+SIZES = Words("size of the pathways", "questions", "", " questions")
 
 
 def words_of(table: pd.DataFrame) -> Words:
     """The words for the quantity of a table's points."""
     quantity = str(table["quantity"].iloc[0])
-    known = {P: DELTA, FLIP: FLIPS}
+    known = {P: DELTA, FLIP: FLIPS, DIFFERENCE: DIFFERENCES, AUC: AUCS, SIZE: SIZES}
     return known[quantity] if quantity in known else Words(name := f"Δ {quantity}", name, "", "")
 
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from anchorlens.cli.figure_command import figure_command
 from anchorlens.errors import InputError
-from anchorlens.figures import page
+from anchorlens.figures import files
 from anchorlens.runs.schema import settings_of
 from anchorlens.runs.store import write_run
 
@@ -39,7 +39,7 @@ def called(*arguments: str) -> Result:
 def drawn(tmp_path, monkeypatch):
     """What a call draws: every text of the figure that it writes."""
     figures: list[go.Figure] = []
-    monkeypatch.setattr(page, "save_html", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(files, "write_figure", lambda figure, path: figures.append(figure))
 
     def draw(*arguments: str) -> str:
         result = called(*arguments, "--out", str(tmp_path / "f.html"))
@@ -84,6 +84,20 @@ def test_two_runs_that_differ_in_a_setting_keep_their_contrasts(tmp_path, drawn)
     told = drawn(run_of(tmp_path / "a"), run_of(tmp_path / "b", distractor="random"))
     for distractor in ("matched", "random"):
         assert f"Q-Anchored (PopQA, distractor {distractor}), contrast" in told
+
+
+def test_labels_give_each_run_panels_of_its_own(tmp_path, drawn):
+    runs = run_of(tmp_path / "a"), run_of(tmp_path / "b", distractor="random")
+    told = drawn(*runs, "--label", "first", "--label", "second")
+    assert "m: first" in told
+    assert "m: second" in told
+    assert "What can be claimed" in told
+    for labels in (["--label", "one"], ["--label", "one", "--label", "one"]):
+        result = called(*runs, *labels)
+        assert isinstance(result.exception, InputError)
+        assert str(result.exception) == (
+            "There are 2 runs and 1 different labels. Give --label once for each run, in their order."
+        )
 
 
 def test_json_names_the_file_and_the_runs(tmp_path):

@@ -1,6 +1,7 @@
 """Names, panels, gaps, marks and hover of the figure."""
 
 import math
+import re
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -15,12 +16,12 @@ NAN = float("nan")
 
 
 def names(figure: go.Figure) -> list[str]:
-    listed = sorted((trace for trace in figure.data if trace.showlegend), key=lambda trace: trace.legendrank)
-    return [trace.name for trace in listed]
+    return [trace.name for trace in figure.data if trace.showlegend and trace.legend != "legend2"]
 
 
 def looks(figure: go.Figure) -> dict[str, tuple[str, str]]:
-    return {trace.name: (trace.line.color, trace.line.dash) for trace in figure.data if trace.showlegend}
+    listed = (trace for trace in figure.data if trace.showlegend and trace.legend != "legend2")
+    return {trace.name: (trace.line.color, trace.line.dash) for trace in listed}
 
 
 def swap(*anchors: str, datasets: tuple[str, ...] = ("popqa",)) -> go.Figure:
@@ -86,7 +87,7 @@ def test_knockout_and_swap_stand_in_panels_of_their_own_with_one_legend():
     assert [layout[axis]["range"][1] for axis in ("xaxis", "xaxis2", "xaxis3", "xaxis4")] == [3.5, 4.5, 5.5, 5.5]
     tops = [layout[axis]["domain"][1] for axis in ("yaxis", "yaxis2", "yaxis3", "yaxis4")]
     assert tops[0] == tops[1] > tops[2] == tops[3]  # a row per model, a column per protocol
-    assert names(figure)[:3] == ["Q-Anchored (PopQA)", "A-Anchored (PopQA)", "All (unsplit)"]
+    assert names(figure) == ["Q-Anchored (PopQA)", "A-Anchored (PopQA)"]
     assert looks(figure)["A-Anchored (PopQA)"] == ("#ff7f0e", "dash")
     mates = [trace for trace in figure.data if trace.name == "Q-Anchored (PopQA)" and trace.mode == "lines"]
     assert sorted(trace.xaxis for trace in mates) == ["x", "x2", "x3", "x4"]
@@ -191,7 +192,7 @@ def test_hover_says_all_there_is_to_say():
 
 def test_hover_of_a_control_names_it():
     figure = swap("question")
-    (dotted,) = (trace for trace in figure.data if trace.line.dash == "dot")
+    (dotted,) = (trace for trace in figure.data if trace.line.dash == "dot" and trace.text)
     assert dotted.text[0].startswith(
         "<b>Q-Anchored swap (PopQA)</b><br>control: null<br>m, PopQA<br>anchor question, layer 0<br>"
     )
@@ -200,8 +201,8 @@ def test_hover_of_a_control_names_it():
 def test_controls_and_bands_can_be_left_out():
     frame = swap_frame({"m": 4}, ("popqa",))
     figure = plot_curves(frame, controls=False, bands=False)
-    assert len(figure.data) == 2
-    assert "dotted" not in figure.layout.title.text
+    assert [trace.name for trace in figure.data if not trace.name.endswith("P before")] == names(figure)
+    assert "controls" not in figure.layout.title.text
     assert "band" not in figure.layout.title.text
 
 
@@ -209,14 +210,18 @@ def test_controls_by_name_and_their_dots():
     frame = swap_frame({"m": 4}, ("popqa",), ("question",))
     second = frame[frame["control"] == "null"].assign(control="placebo")
     both = [second, frame]
-    assert [t.line.dash for t in plot_curves(both).data if t.line.width == 1] == ["2px,6px", "dot"]
-    (only,) = (t for t in plot_curves(both, controls=["placebo"]).data if t.line.width == 1)
-    assert only.name == "Q-Anchored swap (PopQA), placebo"
+    drawn = [t for t in plot_curves(both).data if t.line.width == 1 and t.text]
+    assert {t.name: (t.line.dash, t.visible) for t in drawn} == {
+        "Q-Anchored swap (PopQA), null": ("dot", "legendonly"),
+        "Q-Anchored swap (PopQA), placebo": ("2px,6px", "legendonly"),
+    }
+    (only,) = (t for t in plot_curves(both, controls=["placebo"]).data if t.line.width == 1 and t.text)
+    assert (only.name, only.visible) == ("Q-Anchored swap (PopQA), placebo", None)  # what was named needs no click
 
 
 def test_settings_that_are_not_the_default_stand_in_the_title_line():
     told = plot_curves(pd.DataFrame([point(direction="denoising", site="attn_out", window=5)])).layout.title.text
-    assert "denoising · site attn_out · window 5" in told.replace("</span><br>", " · ")
+    assert "denoising · site attn_out · window 5" in " · ".join(re.findall(r">([^<>]+)</span>", told))
     plain = plot_curves(pd.DataFrame([point()])).layout.title.text
     assert not any(word in plain for word in ("noising", "site", "window"))
 
@@ -278,7 +283,8 @@ def test_ticks_are_whole_layers():
 def test_sizes():
     frame = swap_frame({"m1": 3, "m2": 3})
     usual = plot_curves(frame).layout
-    assert (usual.height, usual.width) == (600, None)
+    panels = (usual.yaxis.domain[1] - usual.yaxis.domain[0]) * (usual.height - usual.margin.t - usual.margin.b)
+    assert (round(panels), usual.width) == (380, None)
     sized = plot_curves(frame, height=500, width=900).layout
     assert (sized.height, sized.width) == (500, 900)
     six = plot_curves(swap_frame({f"m{k}": 3 for k in range(6)}, ("popqa",)))

@@ -9,6 +9,8 @@ from anchorlens.figures.table import REQUIRED, gather
 
 from .synthetic import point, swap_frame
 
+LABELLED = "plot_curves({'first': a, 'second': b}), in a shell --label first --label second"
+
 
 def refusal(*rows: dict[str, object], **options: object) -> str:
     with pytest.raises(InputError) as caught:
@@ -59,7 +61,7 @@ def test_mixtures_name_the_column_and_the_filter(column, values):
     among = "the swap curves of Qwen/Qwen3-8B" if column == "window" else "the swap curves"
     assert refusal(*(point(**{column: value}) for value in values)) == (
         f"The column '{column}' has 2 values among {among}: {values[0]!r}, {values[1]!r}. They would be drawn over each other. "
-        f'Draw one at a time: plot_curves(frame[frame["{column}"] == {values[0]!r}]).'
+        f'Draw one at a time: plot_curves(frame[frame["{column}"] == {values[0]!r}]); or each with a label of its own, {LABELLED}.'
     )
 
 
@@ -73,13 +75,14 @@ def test_one_point_of_two_runs(column, values):
     assert refusal(point(**{column: values[0]}), point(**{column: values[1]}, delta_p=-3.0)) == (
         f"The column '{column}' has 2 values among the rows of one point (question of popqa with Qwen/Qwen3-8B, layer 0, "
         f"control none): {values[0]!r}, {values[1]!r}. They would be drawn over each other. "
-        f'Draw one at a time: plot_curves(frame[frame["{column}"] == {values[0]!r}]).'
+        f'Draw one at a time: plot_curves(frame[frame["{column}"] == {values[0]!r}]); or each with a label of its own, {LABELLED}.'
     )
 
 
 def test_one_point_with_two_values():
     assert refusal(point(), point(delta_p=-3.0)) == (
-        "One point has 2 different values (question of popqa with Qwen/Qwen3-8B, layer 0, control none). Keep one row per point."
+        "One point has 2 different values (question of popqa with Qwen/Qwen3-8B, layer 0, control none). "
+        f"Keep one row per point, or give each run a label, {LABELLED}."
     )
 
 

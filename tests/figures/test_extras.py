@@ -49,7 +49,7 @@ def pair(control: str, question: list[float], answer: list[float], **changes: ob
         ("All (unsplit)", "dashdot", "legendonly", 8),
         ("Placebo split", "dot", "legendonly", 16),
         ("Other placebos", "2px,6px", "legendonly", 32),
-        ("Placebo gap", "dot", None, 8),
+        ("Placebo gap", "dot", "legendonly", 8),
     ],
 )
 def test_each_kind_has_one_grey_entry_that_switches_all_its_curves(target, label, dash, visible, curves):
@@ -106,16 +106,22 @@ def test_group_without_a_question_keeps_its_entry_and_leaves_no_gap():
     for row in rows:
         row["n"] = 0 if row["pathway"] == "Q-Anchored" else 100
     figure = plot_curves(pd.DataFrame(rows))
-    assert [trace.name for trace in legend(figure)] == ["Q-Anchored (PopQA)", "A-Anchored (PopQA)", "Placebo split"]
-    assert "placebo gap" not in figure.layout.title.text
+    assert [trace.name for trace in legend(figure)] == [
+        "Q-Anchored (PopQA)",
+        "A-Anchored (PopQA)",
+        "Range of controls",
+        "Placebo split",
+    ]
 
 
 def test_unsplit_curve_alone_is_a_curve_like_any_other():
     rows = [knockout(pathway="All", layer=k, control=control) for k in range(3) for control in ("none", "random_tokens")]
     figure = plot_curves(pd.DataFrame(rows))
-    assert [(trace.name, trace.line.dash, trace.visible) for trace in legend(figure)] == [("All (PopQA)", "solid", None)]
-    (dotted,) = (trace for trace in figure.data if trace.line.dash == "dot")
-    assert (dotted.visible, dotted.legendgroup) == (None, legend(figure)[0].legendgroup)
+    assert [(trace.name, trace.line.dash, trace.visible) for trace in legend(figure)] == [
+        ("All (PopQA)", "solid", None), ("Range of controls", "solid", None), ("random_tokens", "dot", "legendonly"),
+    ]  # fmt: skip
+    (dotted,) = mates(figure, "random_tokens")
+    assert (dotted.name, dotted.visible) == ("All (PopQA), random_tokens", "legendonly")
 
 
 def test_matched_is_drawn_only_where_it_is_named():
@@ -125,7 +131,7 @@ def test_matched_is_drawn_only_where_it_is_named():
     assert kept == {"none", "random_tokens", "shuffled_labels", "cross_fold"}
     assert set(gather(without, True)["control"]) == {"none", "random_tokens"}
     named = plot_curves(frame, controls=["matched"])
-    assert [trace.name for trace in named.data if trace.name.endswith("matched")] == [
+    assert [trace.name for trace in named.data if trace.name.endswith(", matched")] == [
         "Q-Anchored (PopQA), matched",
         "A-Anchored (PopQA), matched",
     ]
@@ -139,8 +145,8 @@ def test_controls_choose_the_placebos_but_not_the_unsplit_curve():
 
     assert extras(True) == EXTRAS
     assert extras(False) == ["All (unsplit)"]
-    assert extras(["random_tokens"]) == ["All (unsplit)", "Placebo split", "Placebo gap"]
-    assert extras(["cross_fold"]) == ["All (unsplit)", "Other placebos"]
+    assert extras(["random_tokens"]) == ["Placebo gap", "Placebo split", "All (unsplit)"]
+    assert extras(["cross_fold"]) == ["Other placebos", "All (unsplit)"]
     with pytest.raises(InputError, match="Did you mean 'random_tokens'"):
         extras(["random_token"])
     told = plot_curves(frame, controls=False, bands=False).layout.title.text
@@ -150,9 +156,12 @@ def test_controls_choose_the_placebos_but_not_the_unsplit_curve():
 
 def test_other_controls_of_a_knockout_are_dotted_beside_their_curve():
     figure = plot_curves(pd.DataFrame([*pair("none", [-9.0] * 2, [-1.0] * 2), *pair("mine", [-5.0] * 2, [1.0] * 2)]))
-    assert [trace.name for trace in legend(figure)] == ["Q-Anchored (PopQA)", "A-Anchored (PopQA)"]
-    groups = [trace.legendgroup for trace in figure.data if trace.line.dash == "dot"]
-    assert groups == [trace.legendgroup for trace in legend(figure)]
+    assert [trace.name for trace in mates(figure, "mine")] == ["Q-Anchored (PopQA), mine", "A-Anchored (PopQA), mine"]
+    assert "grey area: range of the controls: mine" in figure.layout.title.text
+    figure = plot_curves(
+        pd.DataFrame([*pair("none", [-9.0] * 2, [-1.0] * 2), *pair("mine", [-5.0] * 2, [1.0] * 2)]), controls="mine"
+    )
+    assert {trace.visible for trace in mates(figure, "mine")} == {None}
     assert "dotted: mine" in figure.layout.title.text
 
 
@@ -209,7 +218,6 @@ def test_frames_without_the_probes_columns_are_drawn_as_before():
     frame = swap_frame({"m": 4}, ("popqa",))
     wanted = plot_curves(frame).to_json()
     assert plot_curves(frame.assign(auc=NAN, auc_low=NAN, auc_high=NAN, signal=None)).to_json() == wanted
-    assert "legendonly" not in wanted
     assert "auc" not in wanted.casefold()
 
 

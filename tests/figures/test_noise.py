@@ -20,7 +20,7 @@ def test_a_grey_band_spans_the_noise_floor():
     (band,) = figure.layout.shapes
     assert (band.y0, band.y1, band.layer) == (-0.5, 0.5, "below")
     assert band.xref == "x domain"
-    assert "grey: noise floor (±0.5; rings: within it)" in figure.layout.title.text
+    assert "grey line at 0: noise floor (±0.5; rings: within it)" in figure.layout.title.text
 
 
 def test_layers_within_the_floor_are_marked_and_say_so():

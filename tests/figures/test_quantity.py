@@ -108,12 +108,17 @@ def told(**changes):
     ).layout.title.text
 
 
+def unbroken(title: str) -> str:
+    """The small lines of a heading as one."""
+    return title.replace('</span><br><span style="font-size:12px;color:#555555">', " · ")
+
+
 def test_the_title_says_where_a_probe_reads_only_where_it_is_not_the_default():
     assert "resid_post" not in told()
     assert "probe at mlp_out" in told(probe_site="mlp_out").replace("</span><br>", " · ")
     assert "site" not in told(probe_site="mlp_out")
     swap = plot_curves(pd.DataFrame([point(readout="probe", probe_site="attn_out", site="mlp_out")])).layout.title.text
-    assert "site mlp_out · probe at attn_out" in swap
+    assert "site mlp_out · probe at attn_out" in unbroken(swap)
 
 
 def test_the_site_of_an_older_knockout_is_where_its_probe_reads():

@@ -24,12 +24,12 @@ ENTRIES = [
 ]
 
 
-EXTRAS = ["All (unsplit)", "Placebo split", "Other placebos", "Placebo gap"]
+EXTRAS = ["Range of controls", "Placebo gap", "Placebo split", "Other placebos", "All (unsplit)"]
 
 
 def legend(figure: go.Figure) -> list[go.Scatter]:
-    """The traces that the legend lists, as plotly orders them."""
-    return sorted((trace for trace in figure.data if trace.showlegend), key=lambda trace: trace.legendrank)
+    """The traces that the legends list: the curves, set by set, then what stands beside them."""
+    return [trace for trace in figure.data if trace.showlegend]
 
 
 def lines_of(figure: go.Figure, name: str) -> list[go.Scatter]:
@@ -72,12 +72,27 @@ def test_eight_entries_in_order_with_their_colours_and_then_those_of_all_data_se
     assert target.layout.showlegend is True
 
 
-def test_legend_stands_below_all_panels(target):
-    box = target.layout.legend
-    assert (box.orientation, box.yref, box.y, box.yanchor) == ("h", "container", 0, "bottom")
-    assert (box.x, box.xanchor) == (0.5, "center")
-    # Grouped order would put every curve into a column of its own.
-    assert box.traceorder == "normal"
+def test_both_legends_stand_below_all_panels_and_each_other(target):
+    layout = target.layout
+    for box in (layout.legend, layout.legend2):
+        assert (box.orientation, box.yref, box.yanchor, box.x, box.xanchor) == ("h", "container", "bottom", 0, "left")
+        # Grouped order would put every curve into a column of its own.
+        assert (box.traceorder, box.entrywidthmode, box.entrywidth) == ("normal", "fraction", 0.25)
+    assert layout.legend2.y == 0
+    assert 2 * 19 < layout.legend.y * layout.height < layout.margin.b - 2 * 19
+
+
+def test_question_stands_above_answer_of_its_set_in_four_columns(target):
+    ranked = sorted(legend(target)[:8], key=lambda trace: trace.legendrank)
+    rows = [[trace.name for trace in ranked[k : k + 4]] for k in (0, 4)]
+    assert rows == [[name for name, _ in ENTRIES[k::2]] for k in (0, 1)]
+
+
+def test_isolating_a_curve_leaves_what_stands_beside_the_curves(target):
+    assert (target.layout.legend.itemdoubleclick, target.layout.legend2.itemdoubleclick) == ("toggleothers", False)
+    beside = [trace for trace in target.data if trace.legendgroup in EXTRAS]
+    assert {trace.legend for trace in beside} == {"legend2"}
+    assert {trace.legend for trace in target.data if trace.legendgroup not in EXTRAS} == {None}
 
 
 def test_question_is_solid_and_answer_dashed_in_both_panels(target):
@@ -114,21 +129,66 @@ def test_every_entry_has_a_band_and_crosses_that_hide_with_it(target):
         red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
         # The band of all layers at once, and on it that of each layer by itself.
         opacities = [trace.fillcolor.removeprefix(f"rgba({red},{green},{blue},") for trace in bands]
-        assert opacities == ["0.07)", "0.07)", "0.15)", "0.15)"]
+        assert opacities == ["0.029)", "0.029)", "0.063)", "0.063)"]
         assert {trace.hoverinfo for trace in bands} == {"skip"}
         assert not any(trace.showlegend for trace in bands)
         assert {trace.visible for trace in mates} == {None}
     assert target.layout.legend.groupclick == "togglegroup"
 
 
-def test_null_of_a_swap_is_dotted_and_hides_with_its_curve():
-    figure = plot_curves(swap_frame(), title=TITLE)
+def test_nulls_of_a_swap_are_one_grey_area_a_panel_and_each_a_dotted_line_after_a_click():
+    frame = swap_frame()
+    figure = plot_curves(frame, title=TITLE)
+    assert [(trace.name, trace.visible) for trace in legend(figure)[8:]] == [
+        ("Range of controls", None),
+        ("null", "legendonly"),
+    ]
     for name, colour in ENTRIES:
-        (group,) = {trace.legendgroup for trace in lines_of(figure, name.replace("Anchored", "Anchored swap"))}
-        dotted = [trace for trace in figure.data if trace.legendgroup == group and trace.line.dash == "dot"]
+        dotted = [trace for trace in figure.data if trace.name == f"{name.replace('Anchored', 'Anchored swap')}, null"]
         assert [trace.xaxis for trace in dotted] == ["x", "x2"]
-        assert {(trace.line.color, trace.line.width, trace.visible) for trace in dotted} == {(colour, 1, None)}
+        assert {(t.line.color, t.line.dash, t.line.width, t.visible) for t in dotted} == {(colour, "dot", 1, "legendonly")}
         assert not any(trace.showlegend for trace in dotted)
+    areas = [trace for trace in figure.data if trace.name == "Range of controls" and not trace.showlegend]
+    for area, model in zip(areas, TARGET_MODELS, strict=True):
+        nulls = frame[(frame["model"] == model) & (frame["control"] == "null")].groupby("layer")["delta_p"]
+        layers = TARGET_MODELS[model]
+        assert list(area.x[: 2 * layers]) == [*range(layers), *reversed(range(layers))]
+        assert list(area.y[:layers]) == nulls.max().tolist()
+        assert list(area.y[layers : 2 * layers]) == nulls.min().tolist()[::-1]
+
+
+def test_ticks_say_how_far_each_curve_can_fall():
+    frame = swap_frame({"m": 8}, ("popqa",))
+    frame.loc[frame["anchor"] == "answer_site", "p_before"] = 0.4
+    ticks = {t.name: t for t in plot_curves(frame).data if t.name.endswith("P before")}
+    assert {name: (list(t.x), list(t.y)) for name, t in ticks.items()} == {
+        "Q-Anchored swap (PopQA), P before": ([7.5], [pytest.approx(-60)]),
+        "A-Anchored swap (PopQA), P before": ([7.5], [pytest.approx(-40)]),
+    }
+    told = plot_curves(frame).layout.title.text
+    assert "n 100 questions · P before 0.40–0.60" in told.replace("</span><br>", " · ")
+    assert "ticks at the right: −100·P before" in told
+    # Where ΔP cannot fall by P: when something is put back, and of another quantity.
+    assert not [t for t in plot_curves(frame.assign(direction="denoising")).data if t.name.endswith("P before")]
+
+
+def test_no_point_lies_below_its_tick_where_p_before_differs_by_layer():
+    frame = knockout_frame({"m": 8}, ("popqa",), placebos=())
+    frame["p_before"] = 0.5 + 0.05 * frame["layer"]
+    frame["delta_p"] = -100 * frame["p_before"]  # all of P is lost at every layer
+    figure = plot_curves(frame)
+    ticks = {t.name: t for t in figure.data if t.name.endswith("P before")}
+    assert [tick.y[0] for tick in ticks.values()] == pytest.approx([-85] * len(ticks))
+    assert "P before 0.68, 0.50 to 0.85 by layer" in ticks["Q-Anchored (PopQA), P before"].text[0]
+
+
+def test_a_tick_far_below_the_curves_does_not_press_them_flat():
+    frame = swap_frame({"m": 8}, ("popqa",)).assign(p_before=0.99)
+    frame["delta_p"] = frame["delta_p"] / 10
+    figure = plot_curves(frame, bands=False)
+    assert not [t for t in figure.data if t.name.endswith("P before")]
+    assert figure.layout.yaxis.range[0] > -20
+    assert "P before 0.99" in figure.layout.title.text
 
 
 def test_band_goes_along_the_upper_bound_and_back_along_the_lower():
@@ -154,21 +214,23 @@ def test_title_says_synthetic_and_the_line_below_says_what_is_drawn(target):
     assert TITLE in lines[0]
     told = " · ".join(line[line.index(">") + 1 : line.rindex("<")] for line in lines[1:])
     assert told == (
-        "protocol knockout · readout probe · anchor question · mode mask · ΔP in percentage points · "
+        "protocol knockout · readout probe · anchor question · mode mask · prompt qa · answers given · distractor matched · "
+        "split fixed · n 158–312 questions · P before 0.60 · ΔP in percentage points · "
         "bands: 95 % bootstrap over questions, inner: each layer by itself, outer: all layers at once · "
-        "dotted: placebo gap (Q − A of a split by other question tokens) · "
+        "grey area: range of the controls: placebo split (other question tokens cut, and split by that) · "
+        "ticks at the right: −100·P before, as far as ΔP can fall · "
         "×: no signal (AUC interval reaches 0.5) · pale entries: click to show"
     )
 
 
 def test_swap_version_has_eight_swap_entries():
     figure = plot_curves(swap_frame())
-    assert [(trace.name, trace.line.color) for trace in legend(figure)] == [
+    assert [(trace.name, trace.line.color) for trace in legend(figure)[:8]] == [
         (name.replace("Anchored", "Anchored swap"), colour) for name, colour in ENTRIES
     ]
     told = figure.layout.title.text
     assert "ΔP by layer: activation swap" in told
-    assert "dotted: null (donor streams at random positions)" in told
+    assert "grey area: range of the controls: null (donor streams at random positions)" in told
     assert "donors same_relation" in told
 
 

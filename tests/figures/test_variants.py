@@ -16,7 +16,7 @@ MODELS = {"m": 4}
 
 
 def legend(figure: go.Figure) -> list[go.Scatter]:
-    return sorted((trace for trace in figure.data if trace.showlegend), key=lambda trace: trace.legendrank)
+    return [trace for trace in figure.data if trace.showlegend and trace.legend != "legend2"]
 
 
 def names(figure: go.Figure) -> list[str]:
@@ -66,13 +66,15 @@ def test_two_swaps_that_differ_in_a_setting_keep_their_nulls_apart(column, other
     figure = plot_curves(two(frame, column, other))
     usual = frame[column].iloc[0]
     assert names(figure) == [f"Q-Anchored swap (PopQA, {column} {value})" for value in (usual, other)]
-    groups = [trace.legendgroup for trace in figure.data if trace.line.dash == "dot"]
-    assert sorted(groups) == sorted(trace.legendgroup for trace in legend(figure))
+    dotted = [trace.name for trace in figure.data if trace.line.dash == "dot" and trace.text]
+    assert sorted(dotted) == sorted(f"{trace.name}, null" for trace in legend(figure))
 
 
-def test_a_setting_that_all_share_stands_in_the_title_line_unless_it_is_the_usual_one():
+def test_a_setting_that_all_share_stands_in_the_title_line():
     frame = knockout_frame(MODELS, ("popqa", "nq"))
-    assert "distractor" not in plot_curves(frame).to_json()
+    told = plot_curves(frame).layout.title.text
+    assert all(said in told for said in ("prompt qa", "answers given", "distractor matched", "split fixed"))
+    assert "known only" in plot_curves(swap_frame(MODELS).assign(known_only="True")).layout.title.text
     figure = plot_curves(frame.assign(distractor="random"))
     assert names(figure)[:2] == ["Q-Anchored (PopQA)", "A-Anchored (PopQA)"]
     assert "distractor random" in figure.layout.title.text
@@ -144,13 +146,13 @@ def small(n: int, **changes: object) -> list[dict[str, object]]:
 def test_curves_of_few_questions_are_thin_and_say_so(n, marked):
     figure = plot_curves(pd.DataFrame(small(n)))
     (line,) = legend(figure)
-    assert line.name == ("Q-Anchored swap (PopQA, n &lt; 20)" if marked else "Q-Anchored swap (PopQA)")
+    assert line.name == "Q-Anchored swap (PopQA)"
     assert line.line.width == (1.1 if marked else 2.2)
     assert ("thin line: fewer than 20 questions" in figure.layout.title.text) is marked
     assert ("fewer than 20 questions: read with care" in line.text[0]) is marked
 
 
-def test_the_legend_marks_an_entry_only_where_it_holds_for_all_models():
+def test_a_curve_of_few_questions_is_thin_in_its_own_panel_alone():
     figure = plot_curves(pd.DataFrame([*small(12), *small(300, model="b")]))
     assert names(figure) == ["Q-Anchored swap (PopQA)"]
     assert [trace.line.width for trace in figure.data if trace.mode == "lines" and trace.fill is None] == [1.1, 2.2]
@@ -178,7 +180,7 @@ def test_a_null_with_too_few_slots_is_marked(where):
     frame.loc[(frame["control"] == where) & (frame["anchor"] == "question"), "null_short"] = 0.87
     frame.loc[(frame["control"] == where) & (frame["anchor"] == "answer_site"), "null_short"] = 0.5
     figure = plot_curves(frame)
-    nulls = [trace for trace in figure.data if trace.line.dash == "dot"]
+    nulls = [trace for trace in figure.data if trace.line.dash == "dot" and trace.text]
     assert [trace.mode for trace in nulls] == ["lines+markers", "lines"]
     assert nulls[0].marker.symbol == "triangle-down-open"
     assert "<br>null weaker: 87 % of rows have fewer slots" in nulls[0].text[0]
@@ -201,7 +203,7 @@ def test_placebo_tokens_on_one_side_are_drawn_only_where_they_are_named(control)
     frame = knockout_frame(MODELS, ("popqa",), placebos=("random_tokens", control))
     assert control not in plot_curves(frame).to_json()
     named = plot_curves(frame, controls=[control])
-    drawn = [trace for trace in named.data if trace.name.endswith(control)]
+    drawn = [trace for trace in named.data if trace.name.endswith(f", {control}")]
     assert [trace.name for trace in drawn] == [f"{p}-Anchored (PopQA), {control}" for p in "QA"]
     side = control.removeprefix("random_")
     assert f"control: {control} (other question tokens {side} E_Q cut)" in drawn[0].text[0]

@@ -1,0 +1,86 @@
+// Arranges an anchorlens figure for the width of its page and the font that the browser found, and keeps what was hidden.
+(function () {
+  const gd = document.getElementById("anchorlens-figure");
+  const plan = gd.layout.meta && gd.layout.meta.anchorlens;
+  if (!plan) return;
+  const pen = document.createElement("canvas").getContext("2d");
+  const plain = document.createElement("textarea");
+
+  function widthOf(text, size) {
+    plain.innerHTML = text; // names hold entities
+    pen.font = size + "px " + gd._fullLayout.font.family;
+    return pen.measureText(plain.value).width;
+  }
+
+  // The first arrangement, and the largest letters in it, in which the longest name fits beside its line.
+  function chosen(room) {
+    const names = plan.legends.flatMap((legend) => legend.traces.map((k) => gd.data[k].name));
+    const ways = plan.legends[plan.legends.length - 1].ways;
+    for (let k = 0; k < ways.length; k++)
+      for (const size of plan.sizes)
+        if (plan.beside + Math.max(...names.map((name) => widthOf(name, size))) <= room / ways[k].columns) return [k, size];
+    return [ways.length - 1, plan.sizes[plan.sizes.length - 1]];
+  }
+
+  function lines(room) {
+    const found = plan.first ? [plan.first] : [];
+    for (const parts of plan.parts) {
+      let line = "";
+      for (const part of parts) {
+        const longer = line ? line + " · " + part : part;
+        if (line && widthOf(longer, 12) > room) { found.push(plan.next.join(line)); line = part; } else line = longer;
+      }
+      if (line) found.push(plan.next.join(line));
+    }
+    return found;
+  }
+
+  let width = 0;
+  function arrange() {
+    if (gd._fullLayout.width === width) return;
+    width = gd._fullLayout.width;
+    const margin = gd.layout.margin, room = width - margin.l - margin.r;
+    const [way, size] = chosen(room), heading = lines(room), top = plan.top + plan.line * heading.length;
+    const heights = plan.legends.map((one) => plan.row * Math.ceil(one.traces.length / one.ways[way].columns) + plan.pad);
+    const bottom = plan.below + heights.reduce((a, b) => a + b, 0);
+    const height = plan.inner ? top + plan.inner + bottom : gd.layout.height;
+    const layout = gd.layout;
+    let below = 0;
+    plan.legends.forEach((one, k) => {
+      const columns = one.ways[way].columns, legend = layout[one.name];
+      Object.assign(legend, { y: below / height, entrywidth: 1 / columns, font: { size: size } });
+      below += heights[k];
+      one.traces.forEach((trace, at) => { gd.data[trace].legendrank = one.ways[way].ranks[at] + 1; });
+    });
+    layout.title.text = heading.join("<br>");
+    Object.assign(layout.margin, { t: top, b: bottom });
+    // Not by relayout: with a height given there, plotly would also hold the width for ever.
+    layout.height = height;
+    gd.parentElement.style.height = height + "px";
+    return Plotly.react(gd, gd.data, layout);
+  }
+
+  // Two clicks on a curve leave it alone with what stands beside the curves; two more give back what was there before.
+  let before = null, alone = null;
+  function isolate(event) {
+    const trace = gd.data[event.curveNumber];
+    if ((trace.legend || "legend") !== "legend") return false;
+    const own = gd.data.map((_, k) => k).filter((k) => (gd.data[k].legend || "legend") === "legend");
+    const now = own.map((k) => (gd.data[k].visible === undefined ? true : gd.data[k].visible));
+    if (before && alone === trace.legendgroup) {
+      Plotly.restyle(gd, { visible: before }, own);
+      before = null;
+    } else {
+      before = before || now;
+      alone = trace.legendgroup;
+      Plotly.restyle(gd, { visible: own.map((k) => gd.data[k].legendgroup === alone || "legendonly") }, own);
+    }
+    return false;
+  }
+
+  const file = decodeURIComponent(location.pathname).split("/").pop().replace(/\.html?$/, "");
+  if (file) gd._context.toImageButtonOptions.filename = file;
+  gd.on("plotly_legenddoubleclick", isolate);
+  gd.on("plotly_afterplot", arrange);
+  arrange();
+})();
