@@ -1,6 +1,6 @@
 // Arranges an anchorlens figure for the width of its page and the font that the browser found, and keeps what was hidden.
 (function () {
-  const gd = document.getElementById("anchorlens-figure");
+  const gd = document.getElementById("{plot_id}");
   const plan = gd.layout.meta && gd.layout.meta.anchorlens;
   if (!plan) return;
   const pen = document.createElement("canvas").getContext("2d");

@@ -80,12 +80,18 @@ def written(target: Path, content: str | bytes) -> Path:
     return target
 
 
-def _page(fig: go.Figure) -> str:
-    # A fixed id instead of plotly's random one: equal figures give equal bytes.
-    inner = fig.to_html(
+def inner_html(fig: go.Figure, name: str, *, plotlyjs: bool = True) -> str:
+    """A figure as a part of a page, with the script that arranges it for the page's width.
+
+    Args:
+        fig: The figure.
+        name: Id of its element. A fixed one instead of plotly's random one: equal figures give equal bytes.
+        plotlyjs: Put plotly's own script in; a page needs it once.
+    """
+    return fig.to_html(
         full_html=False,
-        include_plotlyjs=True,
-        div_id="anchorlens-figure",
+        include_plotlyjs=plotlyjs,
+        div_id=name,
         post_script=files("anchorlens.figures").joinpath("page.js").read_text(encoding="utf8"),
         config={
             "displaylogo": False,
@@ -96,6 +102,10 @@ def _page(fig: go.Figure) -> str:
             "toImageButtonOptions": {"filename": "anchorlens", "scale": 3},
         },
     )
+
+
+def _page(fig: go.Figure) -> str:
+    inner = inner_html(fig, "anchorlens-figure")
     layout = fig.to_dict()["layout"]
     text = layout.get("title", {}).get("text") or "anchorlens figure"
     plain = " ".join(unescape(sub(r"<[^>]*>", " ", text.split("<br>")[0])).split())

@@ -15,15 +15,13 @@ from plotly.offline import get_plotlyjs
 
 from anchorlens.errors import InputError, RunError
 from anchorlens.figures.curves import plot_curves
+from anchorlens.figures.page import PAGES, inner_html, written
 from anchorlens.kinds import described
 from anchorlens.protocols.loading import load_run
 from anchorlens.report.contents import command_of, dropped_of, facts_of, name_of, study_of_results
 from anchorlens.results.own_rows import ROLES, rows_of
 from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.provenance import versions
-
-# Newer plotly shows a button that uploads the figure; results may be private.
-_CONFIG = {"displaylogo": False, "responsive": True, "showSendToCloud": False, "plotlyServerURL": ""}
 
 
 def write_report(
@@ -52,18 +50,11 @@ def write_report(
     """
     results = _results(runs)
     target = Path(path)
-    if target.suffix.lower() not in (".html", ".htm"):
+    if target.suffix.lower() not in PAGES:
         raise InputError(f"A report is a page: give a path that ends with .html; got {str(path)!r}.")
     if target.is_dir() or not target.absolute().parent.is_dir():
         raise InputError(f"{target.parent} is no directory to write {target.name} into. Create it first.")
-    page = render(results, title or _title(results))
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(page, encoding="utf8")
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return target
+    return written(target, render(results, title or _title(results)))
 
 
 def _results(runs: Any) -> list[SweepResult]:
@@ -163,7 +154,7 @@ def _figure(results: Sequence[SweepResult], number: int) -> str:
     curves = pd.concat([result.curves(controls=True) for result in results], ignore_index=True)
     effects = [frame for frame in (result.effects() for result in results) if len(frame)]
     figure = plot_curves(curves, effects=effects)
-    return figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"figure-{number}", config=_CONFIG)
+    return inner_html(figure, f"figure-{number}", plotlyjs=False)
 
 
 __all__ = ["render", "write_report"]
