@@ -81,9 +81,8 @@ def on_stand_in(cone, first=0):
     for module in (model,) if first == 0 else (*model.blocks[first:], model.ln_final, model.unembed):
         torch.nn.Module.to(module, "meta")
     for block in cone.blocks._known.values():  # what they hold of their own since the trial
-        for name in ("slopes", "sinks"):
-            if block.layer >= first and getattr(block, name) is not None:
-                setattr(block, name, getattr(block, name).to("meta"))
+        if block.layer >= first and block.slopes is not None:
+            block.slopes = block.slopes.to("meta")
     cone.adapter.device = CPU if first else GPU
     where = property(lambda block: GPU if block.layer >= first else CPU)
     with mock.patch("torch.cuda._lazy_init"), mock.patch.object(Block, "device", where), StandIn() as stand_in:

@@ -329,7 +329,7 @@ def test_the_short_way_has_every_argument_with_its_help(spec):
     signature, said = inspect.signature(sweep), inspect.getdoc(sweep)
     model, data, *rest = signature.parameters.values()
     assert (model.name, data.name) == ("model", "data")
-    assert [one.name for one in rest] == [*spec.arguments(), "out", "overwrite", "resume", "force_new"]
+    assert [one.name for one in rest] == [*spec.arguments(), "out", "overwrite", "resume", "force_new", "shard", "executor"]
     assert all(one.kind is one.KEYWORD_ONLY for one in rest)
     rest = rest[:-4]
     plain = spec()
