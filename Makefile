@@ -48,7 +48,7 @@ lint: $(DEV)  ## ruff and pyright
 	@$(VENV)/bin/pyright
 
 test: lint  ## lint, types and the fast tests
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -q -m "not slow" -n 2 --dist loadfile --durations=40
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -q -m "not slow" -n 2 --dist loadfile
 
 test-all: $(ALL)  ## the slow tests: wheel in an empty environment, examples, notebook, browser, Ray
 	@$(PY) -m pytest -q -m slow

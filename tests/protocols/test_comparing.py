@@ -62,6 +62,7 @@ def test_pairing_sees_what_two_bands_hide():
     assert set(same["difference"]) == {0.0}
 
 
+@pytest.mark.slow
 def test_of_two_runs_alike_the_interval_excludes_zero_in_one_of_twenty():
     rng = np.random.default_rng(2)
     outside, anywhere = [], []

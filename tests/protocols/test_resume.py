@@ -17,6 +17,7 @@ from anchorlens.protocols import driver, plug
 from anchorlens.runs.journal import SweepJournal, parts_of, shards_in
 from tests.questions.make import capitals, data_of
 from tests.runs.kills import TABLES, hashes
+from tests.tiers import fast
 
 OPTIONS = {"align": "last", "n_donors": 1, "batch_size": 2, "n_resamples": 20, "progress": False}
 TRUTH = {"n_resamples": 20, "progress": False, "batch_size": 10}
@@ -67,7 +68,7 @@ def began(sweep, stopped, out, after=2, **more):
     assert not out.exists()
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("name", fast(["swap", "knockout"], SWEEPS))
 def test_a_sweep_that_goes_on_has_the_same_bytes(name, tiny_model, tmp_path, small_shards, stopped, monkeypatch):
     def sweep(**more):
         return SWEEPS[name](tiny_model("llama"), **more)

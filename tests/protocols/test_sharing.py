@@ -21,6 +21,7 @@ from anchorlens.runs.status import status_of
 from tests.protocols.test_resume import OPTIONS, SWEEPS
 from tests.questions.make import capitals, data_of
 from tests.runs.kills import hashes
+from tests.tiers import fast
 
 forks = pytest.mark.skipif(sys.platform != "linux", reason="children are forked")
 
@@ -36,7 +37,7 @@ def swap(tiny_model):
     return lambda **more: SWEEPS["swap"](tiny_model("llama"), **more)
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("name", fast(["swap"], SWEEPS))
 def test_three_jobs_make_the_run_of_one_process(name, tiny_model, tmp_path):
     def sweep(**more):
         return SWEEPS[name](tiny_model("llama"), **more)
@@ -192,6 +193,7 @@ def test_parts_for_a_place_that_has_none_leave_nothing_where_they_are_refused(sw
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_jobs_of_a_study(tiny, tmp_path):
     """Sweeps of several data sets, one of them without a row; a job has its share of each."""
     sets = [

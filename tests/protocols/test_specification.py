@@ -331,7 +331,7 @@ def test_the_short_way_has_every_argument_with_its_help(spec):
     assert (model.name, data.name) == ("model", "data")
     assert [one.name for one in rest] == [*spec.arguments(), "out", "overwrite", "resume", "force_new", "shard", "executor"]
     assert all(one.kind is one.KEYWORD_ONLY for one in rest)
-    rest = rest[:-4]
+    rest = rest[:-6]
     plain = spec()
     assert all(getattr(plain, one.name) == one.default for one in rest)
     for name, one in spec.arguments().items():

@@ -14,6 +14,7 @@ from anchorlens.errors import InputError, RunError
 from anchorlens.protocols import verifying
 from anchorlens.runs.checksums import SUMS, write_sums
 from tests.questions.make import capitals
+from tests.tiers import fast
 
 SMALL = {"align": "last", "n_donors": 2, "n_resamples": 20, "progress": False}
 TRUTH = {"n_resamples": 20, "progress": False}
@@ -78,7 +79,7 @@ def found(verified, what):
     return one
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("name", fast(["swap", "denoising", "noise", "probe", "knockout", "patch_tokens"], SWEEPS))
 def test_every_kind_of_sweep_comes_out_again(name, written, tiny_model):
     verified = verify(written(name), tiny_model, cells=40)
     assert verified.ok, verified

@@ -83,6 +83,7 @@ def test_half_a_name_is_enough(tokenizer):
     assert found["pair_text"].ci_low > 0.5
 
 
+@pytest.mark.slow
 def test_pairs_drawn_at_random_are_named_in_at_most_one_set_of_twenty(tokenizer):
     """60 sets of 60 questions without any leak: lower end above 0.5 in at most 5 %."""
     rng = random.Random(2)

@@ -100,6 +100,7 @@ def test_delta_p_is_recomputed_from_the_files_alone(tiny_model, saved):
     np.testing.assert_array_equal(both["delta_p_flip"], 100.0 * changed)
 
 
+@pytest.mark.slow
 def test_on_real_weights(smollm2, tmp_path):
     result = answer_only_sweep(smollm2, al.load_qa("triviaqa-sample", limit=40), layers=(4, 15, 29), **OPTIONS)
     again = Again(result.save(tmp_path / "run"), smollm2)

@@ -43,6 +43,7 @@ def effect():
     return simulated("effect", 60, seed=3)
 
 
+@pytest.mark.slow
 def test_of_null_sweeps_few_name_a_layer():
     """Pointwise intervals would name one in most; the band over all anchors and layers in about one of twenty."""
     found = rates("normal", 40, 60, n_resamples=300)
