@@ -287,6 +287,7 @@ def test_a_command_has_its_protocols_options_and_no_others(name):
         assert f"{foreign} " not in text
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_no_half_file(args, tmp_path):
     """Stopped in the middle of the forward passes."""
     process = subprocess.Popen(
@@ -327,6 +328,7 @@ def test_ctrl_c_keeps_the_sweeps_that_are_finished(args, tiny, tmp_path):
     assert set(pd.read_parquet(tmp_path / "a" / "curves.parquet")["model"]) == {"llama"}
 
 
+@pytest.mark.slow
 def test_progress_in_a_pipe_is_lines_not_carriage_returns(args, tmp_path):
     done = shell(*args, "--out", str(tmp_path / "a"))
     assert "\r" not in done.stderr

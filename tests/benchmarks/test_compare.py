@@ -95,6 +95,7 @@ def driven(script, monkeypatch, worker, *arguments):
     compare.main()
 
 
+@pytest.mark.slow
 def test_driver_writes_what_was_measured(script, tiny, tmp_path, monkeypatch, capsys):
     """`make bench-quick` on a small model."""
     out, text = tmp_path / "runs" / "bench.json", tmp_path / "benchmarks.md"
@@ -120,6 +121,7 @@ def test_driver_writes_what_was_measured(script, tiny, tmp_path, monkeypatch, ca
     assert "anchorlens swap_sweep" in shown and "generic_activation_patch" in shown and "What is timed" in shown
 
 
+@pytest.mark.slow
 def test_a_worker_is_a_process_that_answers_jobs_or_dies_with_its_reason(script, jobs, answers, tiny, tmp_path):
     client = script("peers.client")
     name = "fewshot(2)/question/2/1"

@@ -236,6 +236,7 @@ def test_a_full_disk(tiny, tmp_path):
     assert len(al.load_run(tmp_path / "out")) == 1
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_where_it_was(tiny, tmp_path, small_shards, stopped):
     """Stopped in its second sweep: the first one stands in the run directory, shards of the second beside it."""
     sets = [capitals(), data_of(list(capitals().examples[:8]), name="others")]

@@ -188,6 +188,7 @@ def test_own_code_has_to_be_given_again(tiny_model, tmp_path):
         verify(tmp_path / "run", tiny_model, own={"readout": lambda log_probs, mask: log_probs[:, 0]})
 
 
+@pytest.mark.slow
 def test_own_donors_prompts_and_probes_are_written_down(tiny_model, tmp_path):
     model = tiny_model("llama")
     fitted = al.knockout_sweep(model, replace(questions(), name="fitted"), **TRUTH).probes
@@ -203,6 +204,7 @@ def test_own_donors_prompts_and_probes_are_written_down(tiny_model, tmp_path):
         assert len(verified.cells) >= 5
 
 
+@pytest.mark.slow
 def test_the_cells_are_random_and_of_every_sweep(tiny_model, tmp_path):
     model = tiny_model("llama")
     al.save_run(

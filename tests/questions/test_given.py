@@ -344,6 +344,7 @@ def test_as_many_rows_are_kept_as_by_comparing_every_pair_and_none_gets_a_right_
     assert dropped > 100
 
 
+@pytest.mark.slow
 def test_6000_rows_take_seconds():
     rng = random.Random(0)
     words = [f"{a}{b}" for a in "bcdfghklmnprstvz" for b in ("a", "ero", "in", "ond", "us", "ely", "ick", "orth")]
@@ -370,6 +371,7 @@ def test_4000_questions_with_the_same_two_options_take_seconds():
     assert len(given.false) == 4000 and time.process_time() - start < 5
 
 
+@pytest.mark.slow
 def test_8000_uneven_yes_and_no_take_seconds_and_only_the_surplus_leaves():
     rows = [
         replace(capital(f"Land {i}", "no" if i % 5 < 2 else "yes"), answer_type="yes/no", relation=None) for i in range(8000)

@@ -125,6 +125,7 @@ def test_effects_are_found_and_disturbance_is_not_called_specific(rates):
     assert noisier["own_change"].below <= 0.1
 
 
+@pytest.mark.slow
 def test_sweeps_of_noise_name_no_layer_and_an_effect_is_named(rates):
     found = rates.simultaneous(40, runs=60, seed=2, resamples=300)
     assert found["names a layer"] <= 0.06
