@@ -265,3 +265,13 @@ def test_a_study_goes_on_where_it_was(tiny, tmp_path, small_shards, stopped):
 def shards_of(run):
     """Shards of the first sweep of a run."""
     return len(json.loads((run / "run.json").read_text())["sweeps"][0]["plan"]["batches"])
+
+
+@pytest.mark.parametrize("more", [{}, {"resume": True}, {"shard": "1/2"}])
+def test_a_place_that_nobody_may_write_is_refused_before_anything_is_measured(tiny_model, monkeypatch, more):
+    """/proc refuses even who may do everything."""
+    if not Path("/proc/self").is_dir():
+        pytest.skip("there is no /proc here")
+    monkeypatch.setattr(driver.Station, "plan", None)
+    with pytest.raises(RunError, match="cannot be written.*Choose another path"):
+        SWEEPS["swap"](tiny_model("llama"), out=Path("/proc/runs/a"), **more)
