@@ -122,8 +122,8 @@ class QAData:
         import pandas
 
         columns = (
-            "example_id question_id dataset question answers relation answer_type subject property "
-            "subject_start subject_end property_start property_end span_source popularity"
+            "example_id question subject property answers relation answer_type span_source popularity "
+            "subject_start subject_end property_start property_end question_id dataset"
         )
         return pandas.DataFrame([_frame_row(example) for example in self.examples], columns=columns.split())
 
