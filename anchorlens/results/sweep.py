@@ -11,7 +11,6 @@ from html import escape
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import torch
@@ -120,7 +119,8 @@ class SweepResult:
     @property
     def noise_floor(self) -> float:
         """How far ΔP of one cell moves, in points, when the same inputs are measured in other batches; NaN where unknown."""
-        return float(self.record.get("noise", {}).get("floor", np.nan))
+        floor = self.record.get("noise", {}).get("floor")  # None where no cell was measured again
+        return float("nan") if floor is None else float(floor)
 
     @property
     def model(self) -> str:
@@ -223,7 +223,7 @@ class SweepResult:
         """What the protocol compares with what, at each layer, with 95 % intervals.
 
         Returns:
-            ``quantity control anchor layer value ci_low ci_high n sim_low sim_high``, whose it is (``run_id model dataset``),
+            ``quantity layer value control anchor ci_low ci_high n sim_low sim_high``, whose it is (``run_id model dataset``),
             and its settings: ``control`` says with what it was compared, ``ci`` is the pointwise interval, ``sim`` the band that
             holds for all layers at once.
         """

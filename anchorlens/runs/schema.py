@@ -56,9 +56,10 @@ CELL = ["example_id", "donor_id", "anchor", "control", "layer", "quantity"]
 
 # The order for reading. A terminal shows the first and the last few columns, a notebook ten of each.
 _NAMED = ("quantity", "control", "anchor", "pathway")
-_ANSWER = (
-    "layer", "max_layer", "delta_p", "delta_p_again", "off", "value", "difference", "ci_low", "ci_high", "p_before",
-    "value_before", "value_after", "n", "question", "answer", "label", "drop_reason", "drop_detail", "donor_id",
+_VALUE = ("layer", "max_layer", "delta_p", "delta_p_again", "off", "value", "difference")
+_BESIDE = (
+    "ci_low", "ci_high", "p_before", "value_before", "value_after", "n", "question", "answer", "label", "drop_reason",
+    "drop_detail", "donor_id",
 )  # fmt: skip
 _SAME = tuple(dict.fromkeys(("run_id", *CURVE_KEYS)))
 
@@ -66,16 +67,20 @@ _SAME = tuple(dict.fromkeys(("run_id", *CURVE_KEYS)))
 def answer_first(frame: pd.DataFrame) -> list[str]:
     """The columns of a table in the order for reading: what was found first, what is the same in every row last.
 
-    First stand the row's name and those of ``quantity control anchor pathway`` that differ between rows (the anchor where neither it
-    nor the pathway does), then layer, value, interval, P before and n, then whatever else names a row (a second model, a second
-    set), then all other columns; what does not differ comes last.
+    First stand those of ``quantity control anchor pathway`` that differ between rows (the anchor where neither it nor the pathway
+    does), then layer, value, interval, P before and n, then whatever else names a row (a second model, a second set), then all
+    other columns; what does not differ comes last. Where a row is one of an example, or a quantity of its own, name, layer and value
+    stand together.
     """
     there = list(frame.columns)
     differ = {name for name in _SAME if name in there and frame[name].nunique(dropna=False) > 1}
     named = [name for name in _NAMED if name in differ]
     if "anchor" in there and not {"anchor", "pathway"} & differ:
         named.append("anchor")
-    first = [name for name in ("example_id", "role", *named, *_ANSWER) if name in there]
+    rows = [name for name in ("example_id", "role") if name in there]
+    head = rows or (["quantity"] if "value" in there else [])
+    order = [*head, *_VALUE, *named, *_BESIDE] if head else [*named, *_VALUE, *_BESIDE]
+    first = [name for name in dict.fromkeys(order) if name in there]
     first += [name for name in there if name in differ and name not in first]
     same = [name for name in _SAME if name in there and name not in first]
     return [*first, *(name for name in there if name not in first and name not in same), *same]

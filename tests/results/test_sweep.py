@@ -8,7 +8,7 @@ import pytest
 
 import anchorlens as al
 from anchorlens.errors import InputError
-from anchorlens.runs.schema import EFFECT_COLUMNS, answer_first
+from anchorlens.runs.schema import CURVE_KEYS, EFFECT_COLUMNS, answer_first
 from tests.questions.make import capitals
 
 OPTIONS = {"n_donors": 2, "align": "last", "layers": (0, 2), "seed": 3, "progress": False}
@@ -74,8 +74,8 @@ def test_frames_show_what_was_found_first(sweep, monkeypatch):
     """In a terminal of 80 columns, and in a notebook, which shows ten columns from either end."""
     assert list(sweep.curves().columns)[: len(LEAD)] == LEAD
     assert list(sweep.curves(controls=True).columns)[: len(LEAD) + 1] == ["control", *LEAD]
-    assert list(sweep.samples().columns)[:5] == ["example_id", "control", "anchor", "layer", "delta_p"]
-    assert list(sweep.effects().columns)[:5] == ["quantity", "control", "anchor", "layer", "value"]
+    assert list(sweep.samples().columns)[:5] == ["example_id", "layer", "delta_p", "control", "anchor"]
+    assert list(sweep.effects().columns)[:5] == ["quantity", "layer", "value", "control", "anchor"]
     assert list(sweep.examples().columns)[:5] == ["example_id", "role", "question", "answer", "label"]
     assert list(sweep.summary().columns)[:3] == ["anchor", "max_layer", "delta_p"]
     monkeypatch.setattr("pandas.io.formats.format.get_terminal_size", lambda: os.terminal_size((80, 24)))
@@ -94,8 +94,8 @@ def test_frames_show_what_was_found_first(sweep, monkeypatch):
 
 
 def test_what_is_the_same_in_every_row_comes_last(sweep):
-    last = list(sweep.curves().columns)[-10:]
-    assert {"seed", "known_only", "readout", "mode"} <= set(last)
+    same = set(CURVE_KEYS) - {"anchor", "layer"}
+    assert set(list(sweep.curves().columns)[-len(same) :]) == same
     two = pd.concat([sweep.curves(), sweep.curves().assign(model="another")])
     assert answer_first(two)[: len(LEAD) + 1] == [*LEAD, "model"]
     assert sorted(answer_first(two)) == sorted(two.columns)
@@ -103,6 +103,14 @@ def test_what_is_the_same_in_every_row_comes_last(sweep):
     assert answer_first(one)[: len(LEAD)] == LEAD
     rows = one.assign(pathway="Q-Anchored").pipe(lambda q: pd.concat([q, q.assign(pathway="A-Anchored")]))
     assert answer_first(rows)[: len(LEAD)] == ["pathway", *LEAD[1:]]
+
+
+def test_a_sweep_of_which_nothing_is_measured_again_has_no_noise_floor(tiny_model, tmp_path):
+    unchecked = al.swap_sweep(tiny_model("llama"), capitals(3), **OPTIONS | {"check_cells": 0})
+    (again,) = al.load_run(unchecked.save(tmp_path / "run"))
+    for one in (unchecked, again):
+        assert np.isnan(one.noise_floor)
+        assert one.curves()["noise_floor"].isna().all()
 
 
 def test_what_is_given_out_is_a_copy(sweep):
