@@ -16,7 +16,7 @@ import pandas as pd
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.kinds import as_whole, described
 from anchorlens.protocols.loading import load_run
-from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, P, answer_first
+from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, P, answer_first, summary_order
 from anchorlens.statistics.bands import bootstrap_mean
 from anchorlens.vocabulary import DIFFERENCE
 
@@ -53,11 +53,11 @@ class Comparison:
         """The difference at every layer.
 
         Returns:
-            ``anchor layer difference ci_low ci_high n first second sim_low sim_high only_first only_second model dataset protocol``:
-            the second less the first with both 95 % intervals (points), shared questions, mean ΔP of the shared rows in either
-            run, and rows that only one of them has.
+            ``anchor layer difference ci_low ci_high n``, ``first second``, ``sim_low sim_high``, ``only_first only_second``, and
+            ``model dataset protocol``: the second less the first with both 95 % intervals (points), shared questions, mean ΔP of
+            the shared rows in either run, and rows that only one of them has.
         """
-        return self._table[answer_first(self._table)].copy()
+        return self._table[summary_order(self._table)].copy()
 
     def curves(self, *, controls: bool = False) -> pd.DataFrame:  # noqa: ARG002
         """The differences as curves: ``plot_curves(comparison, quantity="difference")`` draws them."""

@@ -24,6 +24,7 @@ from anchorlens.questions.answers import answer_type
 from anchorlens.questions.columns import (
     check_columns,
     check_fields,
+    missing_marks,
     misspelt_columns,
     packed_answers,
     parse_columns,
@@ -249,7 +250,8 @@ def _read(origin: Origin, columns: Mapping[str, str]) -> tuple[list[Row], list[s
     rows = renamed(raw, columns, origin.schema, origin.source)
     check_fields(rows, origin.schema, origin.source, own=origin.own)
     doubts = [misspelt_columns(rows, origin.schema, origin.source) if origin.own else None]
-    doubts.append(packed_answers(rows, origin.schema, origin.source) if origin.cells else None)
+    if origin.cells:
+        doubts += [doubt(rows, origin.schema, origin.source) for doubt in (packed_answers, missing_marks)]
     return rows, [doubt for doubt in doubts if doubt is not None]
 
 

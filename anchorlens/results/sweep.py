@@ -23,7 +23,7 @@ from anchorlens.questions.example import Dropped
 from anchorlens.results.inputs import dropped_rows, joined_rows
 from anchorlens.results.own_rows import ROLES, rows_of
 from anchorlens.results.saving import save_run
-from anchorlens.runs.schema import EFFECT_COLUMNS, SAMPLE_COLUMNS, P, answer_first, settings_of
+from anchorlens.runs.schema import EFFECT_COLUMNS, SAMPLE_COLUMNS, P, answer_first, settings_of, summary_order
 from anchorlens.truth.probes import LayerProbes
 
 
@@ -235,7 +235,7 @@ class SweepResult:
     def summary(self) -> pd.DataFrame:
         """A few numbers: the strongest point of each anchor, or what stands at k*."""
         frame = self.protocol.summary(self)
-        return frame[answer_first(frame)]
+        return frame[summary_order(frame)]
 
     @property
     def verdict(self) -> str:

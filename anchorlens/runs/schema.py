@@ -86,6 +86,14 @@ def answer_first(frame: pd.DataFrame) -> list[str]:
     return [*first, *(name for name in there if name not in first and name not in same), *same]
 
 
+def summary_order(frame: pd.DataFrame) -> list[str]:
+    """The columns of a small table of several models or sets: whose a row is stands in the middle, which a narrow terminal hides."""
+    whose = [name for name in ("model", "dataset", "protocol") if name in frame.columns]
+    told = [name for name in answer_first(frame) if name not in whose]
+    half = len(told) // 2
+    return [*told[:half], *whose, *told[half:]]
+
+
 def as_stored(table: str, frame: pd.DataFrame) -> pd.DataFrame:
     """A table of results with its columns in the order of its file; one that an older run lacks is left out."""
     return frame[[name for name in TABLE_COLUMNS[table] if name in frame.columns]]
@@ -121,5 +129,5 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
 __all__ = [
     "CELL", "CURVE_COLUMNS", "CURVE_KEYS", "CURVE_TYPES", "EFFECT_COLUMNS", "EXAMPLE_COLUMNS", "FLIP", "READABLE", "SAMPLE_COLUMNS",
     "SCHEMA_VERSION", "SETTINGS", "SLOT_TYPES", "TABLE_COLUMNS", "TEXT_AUCS", "P", "answer_first", "as_stored", "of_today",
-    "settings_of",
+    "settings_of", "summary_order",
 ]  # fmt: skip
