@@ -7,6 +7,7 @@ import pytest
 
 import anchorlens as al
 from anchorlens.cli.entry import main
+from anchorlens.models.skeleton import Skeleton
 from tests.questions.make import CAPITALS, capitals
 
 
@@ -39,6 +40,17 @@ def test_a_right_run_ends_with_0(run, tiny, verify):
     assert len(told["cells"]) == 3
     assert {"value_after_again", "off"} <= told["cells"][0].keys()
     assert {check["found"] for check in told["checks"]} == {"match", "not checked"}
+
+
+def test_a_model_larger_than_memory(run, tiny, verify, monkeypatch):
+    reads, right = [], Skeleton.read_layer
+    monkeypatch.setattr(Skeleton, "read_layer", lambda self, layer: reads.append(layer) or right(self, layer))
+    given = (run, "--model", tiny("llama"), "--cells", 3, "--device", "cpu")
+    streamed = verify(*given, "--stream", code=0).out
+    assert set(reads) == {0, 1, 2}
+    assert streamed == verify(*given, code=0).out
+    assert "--stream" in verify("--help", code=0).out
+    assert "cannot be streamed" in verify(run, "--model", "a/b.gguf", "--stream", code=2).err
 
 
 def test_a_damaged_run_ends_with_1(run, tiny, verify, tmp_path):

@@ -48,6 +48,10 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
                 study, given["out"], **how, executor=executor, command=begun_by, outcome=done, on_result=said,
                 on_empty=lambda why: note(translated(why)),
             )  # fmt: skip
+    except EmptySweepError as why:
+        if done.total > 1:  # each has been told when it came
+            why.args = (f"None of {done.total} sweeps had a row.",)
+        raise
     except AnchorlensError as why:
         if done.results:
             why.args = (f"{why} {done.kept}",)

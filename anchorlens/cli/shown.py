@@ -29,7 +29,7 @@ def show_result(result: "SweepResult") -> None:
     show_table(
         heading, list(frame.columns), [[str(v) for v in row] for row in frame.itertuples(index=False)], right=frame.columns
     )
-    gone = ", ".join(f"{reason} {n}" for reason, n in result.dropped().items()) or "none"
+    gone = ", ".join(f"{reason} {n}" for reason, n in result.dropped_counts.items()) or "none"
     short = sum(result.record["counts"].get("null_shortfall", {}).values())
     rows = result.record["counts"].get("rows")
     splits = f" ({', '.join(f'{n} {name}' for name, n in rows.items())} rows)" if rows else ""

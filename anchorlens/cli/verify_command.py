@@ -12,7 +12,7 @@ EPILOG = """\b
 Examples:
   anchorlens verify runs/a
   anchorlens verify runs/a --cells 100 --seed 1
-  anchorlens verify runs/b --model path/to/checkpoint
+  anchorlens verify runs/b --model path/to/checkpoint --stream
   anchorlens verify runs/c --model llama=path/to/llama --model qwen=path/to/qwen --data-file popqa.jsonl
 
 Exit code 0: nothing differs; 1: something does; 2: the command has to change.
@@ -36,6 +36,9 @@ Exit code 0: nothing differs; 1: something does; 2: the command has to change.
     "--columns", default=None, metavar="FIELD=COLUMN,...", help="Names of that file's columns, where they are not ours."
 )
 @click.option("--device", default=None, help="cuda, cuda:1, mps or cpu; the first that is there if left out.")
+@click.option(
+    "--stream", is_flag=True, help="Read the weights layer by layer, for a model larger than memory (docs/streaming.md)."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts.")
 def verify_command(
     run: str,
@@ -45,6 +48,7 @@ def verify_command(
     files: tuple[str, ...],
     columns: str | None,
     device: str | None,
+    stream: bool,
     as_json: bool,
 ) -> None:
     """Check that a run directory is what was written, and measure random cells of it again, slowly and plainly.
@@ -63,9 +67,9 @@ def verify_command(
     sets = _named(files, [one["data"]["name"] for one in sweeps], "--data-file")
     named = None if columns is None else parse_columns(columns)
     data = {name: load_qa(name, path=file, columns=named) for name, file in sets.items()}
-    found = verify_run(run, cells=cells, seed=seed, model=model or None, data=data or None, device=device)
+    found = verify_run(run, cells=cells, seed=seed, model=model or None, data=data or None, device=device, stream=stream)
     if as_json:
-        click.echo(json.dumps({"run": run, "ok": found.ok, "checks": records(found.table()), "cells": records(found.cells)}))
+        click.echo(json.dumps({"run": run, "ok": found.ok, "checks": records(found.table()), "cells": records(found.cells())}))
     else:
         rows = [(one.what, one.found, one.said) for one in found.checks]
         show_table(f"{run}: {MATCH if found.ok else MISMATCH}", ("what", "found", ""), rows)

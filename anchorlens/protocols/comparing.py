@@ -16,7 +16,7 @@ import pandas as pd
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.kinds import as_whole, described
 from anchorlens.protocols.loading import load_run
-from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, P
+from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, P, answer_first, summary_order
 from anchorlens.statistics.bands import bootstrap_mean
 from anchorlens.vocabulary import DIFFERENCE
 
@@ -43,21 +43,29 @@ class Comparison:
 
     Attributes:
         labels: What the first and the second run are called.
-        table: ``model dataset protocol anchor layer first second difference ci_low ci_high sim_low sim_high n only_first
-            only_second``: mean ΔP of the shared rows in either run, the second less the first with both 95 % intervals (points),
-            shared questions, and rows that only one of them has.
     """
 
     labels: tuple[str, str]
-    table: pd.DataFrame
+    _table: pd.DataFrame
     _curves: pd.DataFrame
+
+    def table(self) -> pd.DataFrame:
+        """The difference at every layer.
+
+        Returns:
+            ``anchor layer difference ci_low ci_high n``, ``first second``, ``sim_low sim_high``, ``only_first only_second``, and
+            ``model dataset protocol``: the second less the first with both 95 % intervals (points), shared questions, mean ΔP of
+            the shared rows in either run, and rows that only one of them has.
+        """
+        return self._table[summary_order(self._table)].copy()
 
     def curves(self, *, controls: bool = False) -> pd.DataFrame:  # noqa: ARG002
         """The differences as curves: ``plot_curves(comparison, quantity="difference")`` draws them."""
-        return self._curves.copy()
+        return self._curves[answer_first(self._curves)].copy()
 
     def __repr__(self) -> str:
-        best = self.table.loc[self.table.groupby(["model", "dataset", "protocol", "anchor"])["difference"].apply(_largest)]
+        table = self._table
+        best = table.loc[table.groupby(["model", "dataset", "protocol", "anchor"])["difference"].apply(_largest)]
         shown = best[["model", "dataset", "protocol", "anchor", "layer", "difference", "sim_low", "sim_high", "n"]]
         head = (
             f"Comparison: {self.labels[1]} less {self.labels[0]}, ΔP in points; largest difference, band of all layers at once"

@@ -332,7 +332,8 @@ def _measured(
             result = carried_out(make, spec, None if kept is None else kept.journal.sweep(number))
         except EmptySweepError as why:
             done.empty.append(str(why))
-            told.empty(f"{said}: {why}")
+            if len(steps) > 1:  # a study of one sweep ends with what is said of it
+                told.empty(f"{said}: {why}")
             del pending[0]
             continue
         del pending[0]

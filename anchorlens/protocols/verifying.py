@@ -30,7 +30,7 @@ from anchorlens.questions.datasets import QAData, load_qa
 from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.checksums import SUMS, changed_files
 from anchorlens.runs.provenance import code_sha256, versions
-from anchorlens.runs.schema import P
+from anchorlens.runs.schema import P, answer_first
 from anchorlens.runs.store import read_record
 
 # What is found of one thing.
@@ -65,13 +65,11 @@ class Verification:
     Attributes:
         path: The run directory.
         checks: In the order in which they were made.
-        cells: The cells that were measured again: the columns of ``samples.parquet``, ``value_before_again``,
-            ``value_after_again``, ``delta_p_again``, and ``off``: the largest difference of the three, in points.
     """
 
     path: Path
     checks: tuple[Check, ...]
-    cells: pd.DataFrame = field(repr=False)
+    _cells: pd.DataFrame = field(repr=False)
 
     @property
     def ok(self) -> bool:
@@ -81,6 +79,15 @@ class Verification:
     def table(self) -> pd.DataFrame:
         """One row a check."""
         return pd.DataFrame([vars(check) for check in self.checks])
+
+    def cells(self) -> pd.DataFrame:
+        """The cells that were measured again.
+
+        Returns:
+            The columns of ``samples.parquet``, ``value_before_again``, ``value_after_again``, ``delta_p_again``, and ``off``: the
+            largest difference of the three, in points. Empty where none was measured.
+        """
+        return self._cells[answer_first(self._cells)].copy()
 
     def __repr__(self) -> str:
         said = "\n".join(f"  {one.what}: {one.found}; {one.said}" for one in self.checks)
@@ -95,6 +102,7 @@ def verify_run(
     model: Given = None,
     data: "QAData | Mapping[str, QAData] | None" = None,
     device: str | None = None,
+    stream: bool = False,
     own: Mapping[str, Callable[..., Any]] | None = None,
     show_progress: bool = True,
 ) -> Verification:
@@ -108,6 +116,7 @@ def verify_run(
             they are loaded by their names; a model from a directory or of your own has to be given.
         data: The question set, or question sets by name, to compare their hashes. The embedded samples need not be given.
         device: Where the model is put.
+        stream: Read the weights of models that are loaded here layer by layer, for those larger than memory (docs/streaming.md).
         own: Functions of your own that the run was made with, by argument: ``{"readout": ..., "site": ...}``.
         show_progress: Show a bar.
 
@@ -137,7 +146,7 @@ def verify_run(
     measured: list[pd.DataFrame] = []
     with progress(f"verify {folder.name}", max(1, sum(map(len, drawn))), "cell", show=show_progress and count > 0) as bar:
         for name, group in _by_model(results, drawn):
-            adapter, found = _model(name, group[0][0], model, device)
+            adapter, found = _model(name, group[0][0], model, device, stream)
             checks += found
             if any(one.found == MISMATCH for one in found):
                 checks.append(Check(f"cells: {name}", NOT_CHECKED, "the model is another one"))
@@ -223,7 +232,7 @@ def _by_model(
     yield from groups.items()
 
 
-def _model(name: str, result: SweepResult, given: Given, device: str | None) -> tuple[Adapter, list[Check]]:
+def _model(name: str, result: SweepResult, given: Given, device: str | None, stream: bool) -> tuple[Adapter, list[Check]]:
     """The model that was measured, and whether it is that one."""
     was = result.record["model"]
     meant = given.get(name) if isinstance(given, Mapping) else given
@@ -237,7 +246,8 @@ def _model(name: str, result: SweepResult, given: Given, device: str | None) -> 
     files = isinstance(meant, (str, os.PathLike))
     # A packaged model has one release, a directory none.
     revision = was["revision"] if meant == name and was["source"] == "hub" else None
-    hooked = as_hooked(meant, device=device, dtype=was["dtype"], revision=revision) if files else as_hooked(meant)
+    files_only = {"device": device, "dtype": was["dtype"], "revision": revision, "stream": stream}
+    hooked = as_hooked(meant, **files_only) if files else as_hooked(meant)
     card: ModelCard = card_of(hooked)
     found = [
         _hash(f"weights: {name}", was["weights_sha256"], card.weights_sha256),

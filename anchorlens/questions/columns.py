@@ -10,6 +10,8 @@ from anchorlens.questions.schemas import SCHEMAS, Row, Schema, read_answers
 
 # How alike a column and a field must be to be taken for a slip of the pen: "relaton" is, "relation_id" is not.
 _ALIKE = 0.88
+# How programs write that a cell holds nothing.
+_NOTHING = {"nan", "<na>", "n/a", "null"}
 
 
 def parse_columns(text: str) -> dict[str, str]:
@@ -182,3 +184,15 @@ def packed_answers(rows: Sequence[Row], schema: Schema, source: str) -> str | No
         f"{source}, row {number}{more}: the answer {shown!r} is taken as one alias. "
         f"If it is several, write a JSON list in the cell: {meant}."
     )
+
+
+def missing_marks(rows: Sequence[Row], schema: Schema, source: str) -> str | None:
+    """What to warn of where a cell of a csv or tsv file seems to say that there is no answer; None where none does."""
+    for number, row in enumerate(rows, start=1):
+        cell = next((row[field] for field in schema.answers if read_answers(row.get(field))), None)
+        if isinstance(cell, str) and cell.strip().casefold() in _NOTHING:
+            return (
+                f"{source}, row {number}: the answer {cell.strip()!r} is taken as it stands. If it means that there is none, leave "
+                "the cell empty."
+            )
+    return None

@@ -24,6 +24,7 @@ from anchorlens.questions.answers import answer_type
 from anchorlens.questions.columns import (
     check_columns,
     check_fields,
+    missing_marks,
     misspelt_columns,
     packed_answers,
     parse_columns,
@@ -122,8 +123,8 @@ class QAData:
         import pandas
 
         columns = (
-            "example_id question_id dataset question answers relation answer_type subject property "
-            "subject_start subject_end property_start property_end span_source popularity"
+            "example_id question subject property answers relation answer_type span_source popularity "
+            "subject_start subject_end property_start property_end question_id dataset"
         )
         return pandas.DataFrame([_frame_row(example) for example in self.examples], columns=columns.split())
 
@@ -249,7 +250,8 @@ def _read(origin: Origin, columns: Mapping[str, str]) -> tuple[list[Row], list[s
     rows = renamed(raw, columns, origin.schema, origin.source)
     check_fields(rows, origin.schema, origin.source, own=origin.own)
     doubts = [misspelt_columns(rows, origin.schema, origin.source) if origin.own else None]
-    doubts.append(packed_answers(rows, origin.schema, origin.source) if origin.cells else None)
+    if origin.cells:
+        doubts += [doubt(rows, origin.schema, origin.source) for doubt in (packed_answers, missing_marks)]
     return rows, [doubt for doubt in doubts if doubt is not None]
 
 

@@ -12,6 +12,7 @@ from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.page import save_html
 from anchorlens.kinds import described
 from anchorlens.notices import warn
+from anchorlens.runs.schema import as_stored
 from anchorlens.runs.store import check_target, write_run
 from anchorlens.truth.probes import LayerProbes
 
@@ -76,15 +77,14 @@ def save_run(
             f"A run needs at least one sweep, and each only once; run_id {twice} is there {ids.count(twice)} times: the same "
             "specification on the same model and data."
         )
-    curves = pd.concat([sweep.curves(controls=True) for sweep in sweeps], ignore_index=True)
-    tables = {
-        "examples": pd.concat([sweep.examples() for sweep in sweeps], ignore_index=True),
-        "samples": pd.concat([sweep.samples() for sweep in sweeps], ignore_index=True),
-        "curves": curves,
-    }
     effects = [frame for frame in (sweep.effects() for sweep in sweeps) if len(frame)]
-    if effects:
-        tables["effects"] = pd.concat(effects, ignore_index=True)
+    frames = {
+        "examples": [sweep.examples() for sweep in sweeps],
+        "samples": [sweep.samples() for sweep in sweeps],
+        "curves": [sweep.curves(controls=True) for sweep in sweeps],
+        **({"effects": effects} if effects else {}),
+    }
+    tables = {name: as_stored(name, pd.concat(own, ignore_index=True)) for name, own in frames.items()}
 
     def more(folder: Path) -> None:
         for sweep in sweeps:
@@ -93,7 +93,7 @@ def save_run(
             for name, probes in sweep.placebo_probes.items():
                 probes.save(folder / "probes" / sweep.run_id / name)
         try:
-            save_html(plot_curves(curves, effects=effects), folder / "figure.html")
+            save_html(plot_curves(tables["curves"], effects=effects), folder / "figure.html")
         except InputError as why:  # curves that cannot share a figure are no reason to lose them
             warn(f"No figure.html in {target}: {why}")
 

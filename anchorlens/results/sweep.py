@@ -4,13 +4,13 @@ What curves, contrasts and words are made of the samples is the protocol's; the 
 """
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import torch
@@ -19,9 +19,11 @@ from torch import Tensor
 
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.example import example_figure
+from anchorlens.questions.example import Dropped
+from anchorlens.results.inputs import dropped_rows, joined_rows
 from anchorlens.results.own_rows import ROLES, rows_of
 from anchorlens.results.saving import save_run
-from anchorlens.runs.schema import EFFECT_COLUMNS, SAMPLE_COLUMNS, P, settings_of
+from anchorlens.runs.schema import EFFECT_COLUMNS, SAMPLE_COLUMNS, P, answer_first, settings_of, summary_order
 from anchorlens.truth.probes import LayerProbes
 
 
@@ -117,7 +119,8 @@ class SweepResult:
     @property
     def noise_floor(self) -> float:
         """How far ΔP of one cell moves, in points, when the same inputs are measured in other batches; NaN where unknown."""
-        return float(self.record.get("noise", {}).get("floor", np.nan))
+        floor = self.record.get("noise", {}).get("floor")  # None where no cell was measured again
+        return float("nan") if floor is None else float(floor)
 
     @property
     def model(self) -> str:
@@ -138,18 +141,47 @@ class SweepResult:
         values = table.reindex(index).to_numpy().reshape(len(self.anchors), len(self.layers), len(self.example_ids))
         return torch.from_numpy(values.copy())
 
+    @property
+    def dropped(self) -> tuple[Dropped, ...]:
+        """Rows that were left out, with their reasons."""
+        return dropped_rows(self._examples)
+
+    @property
+    def dropped_counts(self) -> dict[str, int]:
+        """Reasons of :attr:`dropped`, counted; the most frequent first."""
+        return dict(Counter(row.reason for row in self.dropped).most_common())
+
     def samples(self) -> pd.DataFrame:
         """One row for each example, donor, anchor, layer, control and quantity."""
-        return self._samples.copy()
+        return self._in_order("samples", self._samples)
 
     def examples(self) -> pd.DataFrame:
-        """One row for each input: base, donor, corrupt, and dropped with its reason."""
-        return self._examples.copy()
+        """One row for each input: base, donor, corrupt, and dropped with its reason.
 
-    def dropped(self) -> pd.Series:
-        """How many rows were left out, by reason."""
-        gone = self._examples.loc[self._examples["role"] == "dropped", "drop_reason"]
-        return gone.value_counts().rename_axis("drop_reason").rename("rows")
+        A question that is measured and also somebody's donor stands twice: the key is ``run_id example_id role``. To have samples
+        with their questions and answers, take :meth:`joined`.
+        """
+        return self._in_order("examples", self._examples)
+
+    def joined(self, *, controls: bool = False, quantity: str | None = None) -> pd.DataFrame:
+        """The samples, each with the row that was measured: question, answer, its segments, tokens, and the donor's question.
+
+        Args:
+            controls: Take in the controls' samples too.
+            quantity: Which quantity: ``p``, or another one that the protocol measures (``flip``). All where it is left out.
+
+        Returns:
+            As many rows as the samples have. Beside their columns: ``question answer label``, ``subject`` and ``property`` (what
+            their tokens say), ``donor_question donor_answer`` (empty where no other row takes part), ``relation answer_type
+            popularity span_source pair_text text tokens positions`` of the row that was measured.
+
+        Raises:
+            InputError: The sweep has no such quantity.
+        """
+        samples = self._of_quantity(self._samples, quantity)
+        samples = samples if controls else samples[samples["control"] == "none"]
+        frame = joined_rows(samples, self._examples, self.record["config"])
+        return frame[answer_first(frame)]
 
     def curves(self, *, controls: bool = False, quantity: str | None = None) -> pd.DataFrame:
         """Mean ΔP by anchor or pathway and layer with both 95 % bands (bootstrap over questions), n questions and mean P before.
@@ -168,12 +200,17 @@ class SweepResult:
             InputError: The sweep has no such quantity.
         """
         frame = self._made("curves", lambda: self.protocol.curves(self).assign(**self._text_aucs()))
-        if quantity is not None:
-            there = list(frame["quantity"].unique())
-            if quantity not in there:
-                raise InputError(f"This sweep has no quantity={quantity!r}. {did_you_mean(str(quantity), there)}")
-            frame = frame[frame["quantity"] == quantity]
-        return (frame if controls else frame[frame["control"] == "none"]).reset_index(drop=True)
+        frame = self._of_quantity(frame, quantity)
+        frame = (frame if controls else frame[frame["control"] == "none"]).reset_index(drop=True)
+        return frame[answer_first(frame)]
+
+    def _of_quantity(self, frame: pd.DataFrame, quantity: str | None) -> pd.DataFrame:
+        if quantity is None:
+            return frame
+        there = list(frame["quantity"].unique())
+        if quantity not in there:
+            raise InputError(f"This sweep has no quantity={quantity!r}. {did_you_mean(str(quantity), there)}")
+        return frame[frame["quantity"] == quantity]
 
     def _text_aucs(self) -> dict[str, float]:
         """What classifiers that see no model tell true from false with; NaN where there are no true and false answers."""
@@ -186,17 +223,19 @@ class SweepResult:
         """What the protocol compares with what, at each layer, with 95 % intervals.
 
         Returns:
-            ``run_id protocol model dataset anchor layer quantity control value ci_low ci_high sim_low sim_high n``: ``control`` says
-            with what it was compared, ``ci`` is the pointwise interval, ``sim`` the band that holds for all layers at once.
+            ``quantity layer value control anchor ci_low ci_high n sim_low sim_high``, whose it is (``run_id model dataset``),
+            and its settings: ``control`` says with what it was compared, ``ci`` is the pointwise interval, ``sim`` the band that
+            holds for all layers at once.
         """
         frame = self._made("effects", lambda: self.protocol.contrasts(self))
         own = {"run_id": self.run_id, "protocol": self.protocol.name, "model": self.model, "dataset": self.dataset}
-        named = frame.assign(**own, **settings_of(self.record["config"]))
-        return named[list(EFFECT_COLUMNS)]
+        named = frame.assign(**own, **settings_of(self.record["config"]))[list(EFFECT_COLUMNS)]
+        return named[answer_first(named)]
 
     def summary(self) -> pd.DataFrame:
         """A few numbers: the strongest point of each anchor, or what stands at k*."""
-        return self.protocol.summary(self)
+        frame = self.protocol.summary(self)
+        return frame[summary_order(frame)]
 
     @property
     def verdict(self) -> str:
@@ -221,6 +260,12 @@ class SweepResult:
         """Write a run directory. See :func:`anchorlens.save_run`."""
         return save_run([self], path, overwrite=overwrite)
 
+    def _in_order(self, name: str, frame: pd.DataFrame) -> pd.DataFrame:
+        """A copy with its columns in the order for reading, which is found once."""
+        if (key := f"order of {name}") not in self._memo:
+            self._memo[key] = answer_first(frame)
+        return frame[self._memo[key]].copy()
+
     def _made(self, name: str, make: Any) -> pd.DataFrame:
         if name not in self._memo:
             self._memo[name] = make()
@@ -228,10 +273,10 @@ class SweepResult:
 
     def __repr__(self) -> str:
         shape = f"[anchor {len(self.anchors)}, layer {len(self.layers)}, example {len(self.example_ids)}]"
-        gone = ", ".join(f"{reason} {n}" for reason, n in self.dropped().items()) or "none"
+        gone = ", ".join(f"{reason} {n}" for reason, n in self.dropped_counts.items()) or "none"
         head = f"{type(self).__name__}: {self.protocol.name}, {self.model} on {self.dataset}; delta_p {shape}\n"
         said = "".join(f"  {line}\n" for line in self.protocol.settings(self).splitlines())
-        table = self.summary()
+        table = self.protocol.summary(self)
         shown = table.T.to_string(header=False, float_format=_two) if len(table) == 1 and table.shape[1] > 9 else (
             table.to_string(index=False, float_format=_two)
         )  # fmt: skip
@@ -243,7 +288,7 @@ class SweepResult:
             f"<b>{title[0].upper()}{title[1:]}</b>: {self.model} on {self.dataset}, n = {len(self.example_ids)}, ΔP in points"
         )
         said = f"<pre>{escape(self.verdict)}</pre>" if self.verdict else ""
-        return f"<p>{head}</p>{self.summary().to_html(index=False, float_format=_two)}{said}"
+        return f"<p>{head}</p>{self.protocol.summary(self).to_html(index=False, float_format=_two)}{said}"
 
 
 def _two(value: float) -> str:

@@ -45,8 +45,58 @@ EFFECT_COLUMNS = (
     "sim_low", "sim_high", "n",
 )  # fmt: skip
 
+TABLE_COLUMNS = {
+    "samples": SAMPLE_COLUMNS, "curves": CURVE_COLUMNS, "effects": EFFECT_COLUMNS, "examples": EXAMPLE_COLUMNS,
+}  # fmt: skip
+"""Columns of the files, in their order there. Frames that are shown have an order of their own: :func:`answer_first`."""
+
 CELL = ["example_id", "donor_id", "anchor", "control", "layer", "quantity"]
 """What makes two rows of ``samples`` the same measurement."""
+
+
+# The order for reading. A terminal shows the first and the last few columns, a notebook ten of each.
+_NAMED = ("quantity", "control", "anchor", "pathway")
+_VALUE = ("layer", "max_layer", "delta_p", "delta_p_again", "off", "value", "difference")
+_BESIDE = (
+    "ci_low", "ci_high", "p_before", "value_before", "value_after", "n", "question", "answer", "label", "drop_reason",
+    "drop_detail", "donor_id",
+)  # fmt: skip
+_SAME = tuple(dict.fromkeys(("run_id", *CURVE_KEYS)))
+
+
+def answer_first(frame: pd.DataFrame) -> list[str]:
+    """The columns of a table in the order for reading: what was found first, what is the same in every row last.
+
+    First stand those of ``quantity control anchor pathway`` that differ between rows (the anchor where neither it nor the pathway
+    does), then layer, value, interval, P before and n, then whatever else names a row (a second model, a second set), then all
+    other columns; what does not differ comes last. Where a row is one of an example, or a quantity of its own, name, layer and value
+    stand together.
+    """
+    there = list(frame.columns)
+    differ = {name for name in _SAME if name in there and frame[name].nunique(dropna=False) > 1}
+    named = [name for name in _NAMED if name in differ]
+    if "anchor" in there and not {"anchor", "pathway"} & differ:
+        named.append("anchor")
+    rows = [name for name in ("example_id", "role") if name in there]
+    head = rows or (["quantity"] if "value" in there else [])
+    order = [*head, *_VALUE, *named, *_BESIDE] if head else [*named, *_VALUE, *_BESIDE]
+    first = [name for name in dict.fromkeys(order) if name in there]
+    first += [name for name in there if name in differ and name not in first]
+    same = [name for name in _SAME if name in there and name not in first]
+    return [*first, *(name for name in there if name not in first and name not in same), *same]
+
+
+def summary_order(frame: pd.DataFrame) -> list[str]:
+    """The columns of a small table of several models or sets: whose a row is stands in the middle, which a narrow terminal hides."""
+    whose = [name for name in ("model", "dataset", "protocol") if name in frame.columns]
+    told = [name for name in answer_first(frame) if name not in whose]
+    half = len(told) // 2
+    return [*told[:half], *whose, *told[half:]]
+
+
+def as_stored(table: str, frame: pd.DataFrame) -> pd.DataFrame:
+    """A table of results with its columns in the order of its file; one that an older run lacks is left out."""
+    return frame[[name for name in TABLE_COLUMNS[table] if name in frame.columns]]
 
 
 def of_today(frame: pd.DataFrame) -> pd.DataFrame:
@@ -78,5 +128,6 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
 
 __all__ = [
     "CELL", "CURVE_COLUMNS", "CURVE_KEYS", "CURVE_TYPES", "EFFECT_COLUMNS", "EXAMPLE_COLUMNS", "FLIP", "READABLE", "SAMPLE_COLUMNS",
-    "SCHEMA_VERSION", "SETTINGS", "SLOT_TYPES", "TEXT_AUCS", "P", "of_today", "settings_of",
+    "SCHEMA_VERSION", "SETTINGS", "SLOT_TYPES", "TABLE_COLUMNS", "TEXT_AUCS", "P", "answer_first", "as_stored", "of_today",
+    "settings_of", "summary_order",
 ]  # fmt: skip

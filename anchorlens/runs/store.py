@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from anchorlens.errors import RunError
 from anchorlens.runs.checksums import write_sums
-from anchorlens.runs.schema import READABLE, SCHEMA_VERSION, of_today
+from anchorlens.runs.schema import READABLE, SCHEMA_VERSION, answer_first, of_today
 
 TABLES = ("examples", "samples", "curves")
 # Lists that are empty in every row would otherwise be written as null columns.
@@ -187,11 +187,18 @@ def read_table(path: "str | os.PathLike[str]", name: str) -> pd.DataFrame:
 def load_curves(path: "str | os.PathLike[str]") -> pd.DataFrame:
     """All curves of a run directory, controls too, without computing anything again.
 
+    Args:
+        path: The run directory.
+
+    Returns:
+        The columns of ``curves.parquet``, in the order for reading: what was found first, what is the same in every row last.
+
     Raises:
         RunError: See :func:`read_record`.
     """
     read_record(path)
-    return read_table(path, "curves")
+    curves = read_table(path, "curves")
+    return curves[answer_first(curves)]
 
 
 __all__ = ["check_target", "load_curves", "read_record", "read_table", "study_of", "write_run"]

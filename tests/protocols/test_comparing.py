@@ -45,20 +45,24 @@ def test_the_difference_is_that_of_shared_rows_and_controls_have_no_part():
     a, b = rng.normal(size=(20, 3)) * 20, rng.normal(size=(24, 3)) * 20
     found = compare(run(a, donors=2), run(b, first=4), labels=("qa", "fewshot"))
     shared = b[:16] - a[4:]
-    assert found.table["difference"].to_numpy() == pytest.approx(shared.mean(0))
-    assert found.table["first"].to_numpy() == pytest.approx(a[4:].mean(0))
-    assert found.table[["n", "only_first", "only_second"]].drop_duplicates().values.tolist() == [[8, 4, 8]]
+    assert found.table()["difference"].to_numpy() == pytest.approx(shared.mean(0))
+    assert found.table()["first"].to_numpy() == pytest.approx(a[4:].mean(0))
+    assert found.table()[["n", "only_first", "only_second"]].drop_duplicates().values.tolist() == [[8, 4, 8]]
     assert "fewshot less qa" in repr(found)
+    assert list(found.table().columns)[:5] == ["anchor", "layer", "difference", "ci_low", "ci_high"]
+    spoilt = found.table()
+    spoilt["difference"] = 0  # what is given out is a copy
+    assert found.table()["difference"].to_numpy() == pytest.approx(shared.mean(0))
 
 
 def test_pairing_sees_what_two_bands_hide():
     """Questions differ far more from each other than the runs do."""
     rng = np.random.default_rng(1)
     a = rng.normal(size=(40, 2)) * 30
-    found = compare(run(a), run(a - 2 + rng.normal(size=a.shape))).table
+    found = compare(run(a), run(a - 2 + rng.normal(size=a.shape))).table()
     assert (found["sim_high"] < 0).all()
     assert (found["ci_high"] - found["ci_low"] < 2).all()
-    same = compare(run(a), run(a)).table
+    same = compare(run(a), run(a)).table()
     assert set(same["difference"]) == {0.0}
 
 
@@ -69,7 +73,7 @@ def test_of_two_runs_alike_the_interval_excludes_zero_in_one_of_twenty():
     for k in range(300):
         question = rng.normal(size=(30, 1)) * 20
         a, b = (np.repeat(question + rng.normal(size=(30, 4)) * 8, 2, axis=0) for _ in range(2))
-        table = compare(run(a), run(b), n_resamples=300, seed=k).table
+        table = compare(run(a), run(b), n_resamples=300, seed=k).table()
         outside += ((table["ci_low"] > 0) | (table["ci_high"] < 0)).tolist()
         anywhere.append(bool(((table["sim_low"] > 0) | (table["sim_high"] < 0)).any()))
     assert 0.03 < np.mean(outside) < 0.075

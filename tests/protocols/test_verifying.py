@@ -11,6 +11,7 @@ import pytest
 
 import anchorlens as al
 from anchorlens.errors import InputError, RunError
+from anchorlens.models.streaming import stream_of
 from anchorlens.protocols import verifying
 from anchorlens.runs.checksums import SUMS, write_sums
 from tests.questions.make import capitals
@@ -84,10 +85,10 @@ def test_every_kind_of_sweep_comes_out_again(name, written, tiny_model):
     verified = verify(written(name), tiny_model, cells=40)
     assert verified.ok, verified
     assert found(verified, "cells").found == verifying.MATCH
-    assert len(verified.cells) >= 40
-    assert verified.cells["off"].max() < 1e-3
+    assert len(verified.cells()) >= 40
+    assert verified.cells()["off"].max() < 1e-3
     # Not one and the same number: every control and anchor of the sweep is among them, or could be.
-    assert verified.cells["value_after_again"].nunique() > 5
+    assert verified.cells()["value_after_again"].nunique() > 5
     assert "mismatch" not in repr(verified)
 
 
@@ -168,7 +169,7 @@ def test_other_weights_are_not_measured(written, tiny, tiny_model):
     verified = verify(written("swap"), tiny_model, model=other)
     assert found(verified, "weights").found == verifying.MISMATCH
     assert found(verified, "cells").found == verifying.NOT_CHECKED
-    assert verified.cells.empty
+    assert verified.cells().empty
     assert not verified.ok
 
 
@@ -177,6 +178,32 @@ def test_a_model_that_loads_by_no_name_has_to_be_given(written, tiny):
         al.verify_run(written("swap"), show_progress=False)
     verified = al.verify_run(written("swap"), model={"llama": str(tiny("llama"))}, device="cpu", cells=2, show_progress=False)
     assert verified.ok, verified
+
+
+@pytest.mark.parametrize("name", fast(["swap", "knockout"], ["swap", "denoising", "knockout", "patch_tokens", "answer_only"]))
+def test_a_model_larger_than_memory_is_read_layer_by_layer(name, written, tiny, monkeypatch):
+    """Its blocks are never all there, the hashes are those of the model in memory, and the cells come out again."""
+    held, right = [], verifying.Oracle
+
+    def oracle(adapter):
+        held.append((stream_of(adapter.model), {p.device.type for p in adapter.model.blocks.parameters()}))
+        return right(adapter)
+
+    monkeypatch.setattr(verifying, "Oracle", oracle)
+    how = {"model": str(tiny("llama")), "device": "cpu", "cells": 8, "show_progress": False}
+    streamed, whole = (al.verify_run(written(name), stream=stream, **how) for stream in (True, False))
+    assert (held[0][0] is None, held[1][0] is None) == (False, True)
+    assert [places for _, places in held] == [{"meta"}, {"cpu"}]
+    assert streamed.ok, streamed
+    assert found(streamed, "weights").found == verifying.MATCH
+    assert streamed.checks == whole.checks
+    pd.testing.assert_frame_equal(streamed.cells(), whole.cells())
+
+
+def test_a_streamed_model_of_other_weights_is_a_mismatch(written, tiny):
+    verified = al.verify_run(written("swap"), model=str(tiny("qwen3")), device="cpu", stream=True, show_progress=False)
+    assert found(verified, "weights").found == verifying.MISMATCH
+    assert not verified.ok
 
 
 def test_own_code_has_to_be_given_again(tiny_model, tmp_path):
@@ -201,7 +228,7 @@ def test_own_donors_prompts_and_probes_are_written_down(tiny_model, tmp_path):
         sweep.save(tmp_path / name)
         verified = verify(tmp_path / name, tiny_model, cells=5)
         assert verified.ok, verified
-        assert len(verified.cells) >= 5
+        assert len(verified.cells()) >= 5
 
 
 @pytest.mark.slow
@@ -214,8 +241,8 @@ def test_the_cells_are_random_and_of_every_sweep(tiny_model, tmp_path):
     one, again, other = (verify(tmp_path / "run", tiny_model, cells=6, seed=seed) for seed in (0, 0, 1))
     assert {check.what.split()[1] for check in one.checks if check.what.startswith("cells")} == {"swap", "knockout"}
     keys = ["example_id", "donor_id", "layer", "anchor", "control"]
-    assert one.cells[keys].equals(again.cells[keys])
-    assert not one.cells[keys].equals(other.cells[keys])
+    assert one.cells()[keys].equals(again.cells()[keys])
+    assert not one.cells()[keys].equals(other.cells()[keys])
 
 
 def test_wrong_arguments(written, tiny_model, tmp_path):
@@ -224,3 +251,5 @@ def test_wrong_arguments(written, tiny_model, tmp_path):
     with pytest.raises(InputError, match="cells takes a whole number"):
         verify(written("swap"), tiny_model, cells=-1)
     assert verify(written("swap"), tiny_model, cells=10**6).ok  # all there are
+    with pytest.raises(InputError, match=r"gguf file is unpacked as a whole"):
+        verify(written("swap"), tiny_model, model="a/b/c.gguf", stream=True)

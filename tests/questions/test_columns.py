@@ -224,3 +224,18 @@ def test_answers_in_json_or_in_a_list_are_not_taken_for_packed(tmp_path):
             load_qa(write(tmp_path / "mine.csv", [{**rows[0], "answers": ["Steins;Gate"]}])),
         ]
     assert [example.answers for data in sets for example in data.examples] == [("Steins;Gate",)] * 3
+
+
+@pytest.mark.parametrize("mark", ["nan", "NULL", "<NA>", "n/a"])
+def test_a_mark_for_nothing_is_warned_of_where_it_stands_as_text(tmp_path, mark):
+    """As a frame leaves it that was turned into text; in a frame itself nan is nothing."""
+    rows = [{"question": "Who wrote Emma?", "answers": "Jane Austen"}, {"question": "Who wrote Ulysses?", "answers": mark}]
+    said = f"file:mine.csv, row 2: the answer {mark!r} is taken as it stands. If it means that there is none, leave the cell empty."
+    with pytest.warns(UserWarning, match=re.escape(said)) as caught:
+        data = load_qa(write(tmp_path / "mine.csv", rows))
+    assert len(caught) == 1
+    assert data.examples[1].answers == (mark,)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_qa(write(tmp_path / "none.csv", [rows[0], {**rows[1], "answers": ""}])).dropped_counts == {"no_answer": 1}
+        assert len(load_qa(write(tmp_path / "banana.csv", [{**rows[0], "answers": "a Nan bread"}]))) == 1

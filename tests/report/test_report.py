@@ -118,7 +118,7 @@ def test_what_a_question_says_is_no_markup(tiny_model):
 
 def test_what_was_dropped_and_where_it_comes_from(sweeps):
     (gone,) = [one for one in dropped_of(sweeps[1]) if one["reason"] == "no_distractor"]
-    assert gone["rows"] == int(sweeps[1].dropped()["no_distractor"])
+    assert gone["rows"] == int(sweeps[1].dropped_counts["no_distractor"])
     assert gone["question"]
     facts = facts_of(sweeps[0])
     assert facts["model"]["weights_sha256"] == sweeps[0].record["model"]["weights_sha256"]

@@ -1,12 +1,14 @@
 """A sweep's result: what it says of itself."""
 
+import os
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import anchorlens as al
 from anchorlens.errors import InputError
-from anchorlens.runs.schema import EFFECT_COLUMNS
+from anchorlens.runs.schema import CURVE_KEYS, EFFECT_COLUMNS, answer_first
 from tests.questions.make import capitals
 
 OPTIONS = {"n_donors": 2, "align": "last", "layers": (0, 2), "seed": 3, "progress": False}
@@ -41,7 +43,7 @@ def test_curves_of_one_quantity(sweep):
 def test_an_anchor_less_its_null_is_paired_by_question(sweep):
     """``less_null``: the donor that measured both, and the mean over questions of the difference."""
     effects = sweep.effects()
-    assert tuple(effects.columns) == EFFECT_COLUMNS
+    assert sorted(effects.columns) == sorted(EFFECT_COLUMNS)
     assert set(effects["quantity"]) == {"less_null", "anchor_difference"}
     effects = effects[effects["quantity"] == "less_null"]
     assert set(effects["control"]) == {"null"}
@@ -62,11 +64,57 @@ def test_an_anchor_less_its_null_is_paired_by_question(sweep):
 def test_without_a_null_anchors_are_compared_with_each_other_alone(tiny_model):
     alone = al.swap_sweep(tiny_model("llama"), capitals(3), null_donors=0, **OPTIONS)
     assert set(alone.effects()["quantity"]) == {"anchor_difference"}
-    assert tuple(alone.effects().columns) == EFFECT_COLUMNS
+    assert sorted(alone.effects().columns) == sorted(EFFECT_COLUMNS)
+
+
+LEAD = ["anchor", "layer", "delta_p", "ci_low", "ci_high", "p_before", "n"]
+
+
+def test_frames_show_what_was_found_first(sweep, monkeypatch):
+    """In a terminal of 80 columns, and in a notebook, which shows ten columns from either end."""
+    assert list(sweep.curves().columns)[: len(LEAD)] == LEAD
+    assert list(sweep.curves(controls=True).columns)[: len(LEAD) + 1] == ["control", *LEAD]
+    assert list(sweep.samples().columns)[:5] == ["example_id", "layer", "delta_p", "control", "anchor"]
+    assert list(sweep.effects().columns)[:5] == ["quantity", "layer", "value", "control", "anchor"]
+    assert list(sweep.examples().columns)[:5] == ["example_id", "role", "question", "answer", "label"]
+    assert list(sweep.summary().columns)[:3] == ["anchor", "max_layer", "delta_p"]
+    monkeypatch.setattr("pandas.io.formats.format.get_terminal_size", lambda: os.terminal_size((80, 24)))
+    frames = {
+        "delta_p": (sweep.curves(), sweep.curves(controls=True), sweep.samples(), sweep.joined(), sweep.summary()),
+        "value": (sweep.effects(),),
+    }
+    for column, shown in frames.items():
+        for frame in shown:
+            with pd.option_context("display.max_columns", 0, "display.width", 80):
+                told = repr(frame.head())
+                assert f" {column} " in told.splitlines()[0], told
+                assert max(map(len, told.splitlines())) <= 80
+            with pd.option_context("display.max_columns", 20):
+                assert f"<th>{column}</th>" in frame._repr_html_()
+
+
+def test_what_is_the_same_in_every_row_comes_last(sweep):
+    same = set(CURVE_KEYS) - {"anchor", "layer"}
+    assert set(list(sweep.curves().columns)[-len(same) :]) == same
+    two = pd.concat([sweep.curves(), sweep.curves().assign(model="another")])
+    assert answer_first(two)[: len(LEAD) + 1] == [*LEAD, "model"]
+    assert sorted(answer_first(two)) == sorted(two.columns)
+    one = sweep.curves().query("anchor == 'question'")
+    assert answer_first(one)[: len(LEAD)] == LEAD
+    rows = one.assign(pathway="Q-Anchored").pipe(lambda q: pd.concat([q, q.assign(pathway="A-Anchored")]))
+    assert answer_first(rows)[: len(LEAD)] == ["pathway", *LEAD[1:]]
+
+
+def test_a_sweep_of_which_nothing_is_measured_again_has_no_noise_floor(tiny_model, tmp_path):
+    unchecked = al.swap_sweep(tiny_model("llama"), capitals(3), **OPTIONS | {"check_cells": 0})
+    (again,) = al.load_run(unchecked.save(tmp_path / "run"))
+    for one in (unchecked, again):
+        assert np.isnan(one.noise_floor)
+        assert one.curves()["noise_floor"].isna().all()
 
 
 def test_what_is_given_out_is_a_copy(sweep):
-    for frame in (sweep.samples, sweep.examples, sweep.curves, sweep.effects):
+    for frame in (sweep.samples, sweep.examples, sweep.curves, sweep.effects, sweep.joined):
         before = frame()
         changed = frame()
         changed.iloc[:, 0] = "spoilt"

@@ -309,7 +309,7 @@ def test_answers_of_other_tokens_are_dropped_and_counted(tiny_model, data, sweep
     gone = result.examples().query("drop_reason == 'answer_retokenised'")
     assert set(gone["example_id"]) == set(answers.index[answers == chosen])
     assert set(gone["answer"]) == {chosen}
-    assert result.dropped()["answer_retokenised"] == len(gone) == result.record["counts"]["dropped"]["answer_retokenised"]
+    assert result.dropped_counts["answer_retokenised"] == len(gone) == result.record["counts"]["dropped"]["answer_retokenised"]
     assert set(result.example_ids) == set(sweep.example_ids) - set(gone["example_id"])
     auc = result.effects().query("quantity == 'auc_knocked_out' and control == 'none'")
     np.testing.assert_allclose(auc["value"], 0.5, atol=1e-12)  # both labels of the string left

@@ -184,7 +184,7 @@ def test_base_rows_are_true_and_predicted_true(sweep, everyone):
     assert set(base["example_id"]) == set(true.index[true < 0.5])
     gone = sweep.examples().query("drop_reason == 'predicted_false'")
     assert set(gone["example_id"]) == set(true.index[true >= 0.5])
-    assert sweep.dropped()["predicted_false"] == len(gone) > 0
+    assert sweep.dropped_counts["predicted_false"] == len(gone) > 0
     assert set(everyone.examples().query("role == 'base'")["label"]) == {0, 1}
 
 
