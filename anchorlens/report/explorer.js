@@ -189,8 +189,9 @@ function render({ model, el }) {
     }],
   ];
   for (const [where, kind, does] of heard) where.addEventListener(kind, does);
-  // A notebook's own keys (a for a new cell, arrows between cells) stay out of the controls.
+  // A notebook's own keys (a for a new cell, arrows between cells) stay out of the controls; JupyterLab hears keys first, and asks for this.
   frame.addEventListener("keydown", (event) => event.stopPropagation());
+  frame.setAttribute("data-lm-suppress-shortcuts", "true");
   const changes = { "change:data": () => { read(); example(); }, "change:example": example, "change:layer": layer };
   for (const [kind, does] of Object.entries(changes)) model.on(kind, does);
   read();
