@@ -33,7 +33,7 @@ function steps(low, high) {
 }
 
 function render({ model, el }) {
-  const search = element("input", { type: "search", placeholder: "words of question or answer" });
+  const search = element("input", { type: "search", placeholder: "question or answer" });
   const chooser = element("select");
   const count = element("span", { className: "count" });
   count.setAttribute("role", "status");
@@ -121,7 +121,7 @@ function render({ model, el }) {
       const look = looks.get(own[0]);
       const made = element("mark", { textContent: shown, title: own.map((name) => `${name}: ${points(row.curves[name][at])}`).join("; ") + `, position ${place}` });
       made.style.setProperty("--c", look.colour);
-      made.style.setProperty("--strength", `${Math.round(60 * Math.min(1, effect(own[0]) / most))}%`);
+      made.style.setProperty("--strength", `${Math.round(50 * Math.min(1, effect(own[0]) / most))}%`);
       made.style.textDecorationStyle = look.underline;
       return made;
     }));

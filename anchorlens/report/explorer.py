@@ -40,7 +40,8 @@ def explore(sweep: SweepResult, *, example: str | None = None, layer: int | None
             one of the two attributes.)
     """
     if not isinstance(sweep, SweepResult):
-        raise InputError(f"explore takes a sweep, such as swap_sweep gives or load_run lists; got {described(sweep)}.")
+        told = f"a {type(sweep).__name__}; choose one of it" if isinstance(sweep, list | tuple) else described(sweep)
+        raise InputError(f"explore takes a sweep, such as swap_sweep gives or load_run lists; got {told}.")
     if find_spec("anywidget") is None:
         raise InputError(
             "explore needs anywidget, which is not installed: pip install 'anchorlens[explorer]'. Without it "

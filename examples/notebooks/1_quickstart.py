@@ -20,7 +20,7 @@
 import anchorlens as al
 
 model = al.load_model("smollm2-135m-instruct")  # a TransformerLens HookedTransformer
-data = al.load_qa("popqa-sample", limit=22)  # 22 questions are measured; the other rows of the set serve as donors
+data = al.load_qa("popqa-sample", limit=60)  # 60 questions are measured; the other rows of the set serve as donors
 data
 
 # %% [markdown]

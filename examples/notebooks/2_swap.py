@@ -34,11 +34,11 @@ pd.Series(
 )
 
 # %% [markdown]
-# `limit` draws 16 questions to be measured. The rest of the file stays in the pool, where *donors*, the other
+# `limit` draws 40 questions to be measured. The rest of the file stays in the pool, where *donors*, the other
 # questions, come from.
 
 # %%
-data = al.load_qa("popqa-sample", limit=16, seed=0)
+data = al.load_qa("popqa-sample", limit=40, seed=0)
 data
 
 # %% [markdown]
@@ -126,6 +126,9 @@ less_null = sweep.effects().query("quantity == 'less_null'")
 less_null[["anchor", "layer", "value", "sim_low", "sim_high", "n"]].round(1)
 
 # %% [markdown]
+# (`answer_site` at layer 0 has no band: nothing is changed there, as all prompts end in the same token, while the null
+# does hurt. Such values hold by construction.)
+#
 # `sim_low` and `sim_high` hold for all layers and anchors of the sweep at once. Use them before you say *which* layers;
 # the narrower `ci_low`, `ci_high` are for a layer that you had named before you looked. The verdict does this for you:
 
@@ -135,15 +138,15 @@ print(sweep.verdict)
 # %% [markdown]
 # ## A mean may hide two groups
 #
-# `delta_p` holds every question. Before you explain a mean, look at what it is a mean of.
+# `delta_p` holds every question. Before you explain a mean, look at what it is a mean of. ΔP cannot fall below what was
+# there before (last column, in points): a small fall may be all that there was to lose.
 
 # %%
 at = sweep.layers.index(22)
-own = pd.DataFrame(sweep.delta_p[:, at].T.numpy(), index=list(sweep.example_ids), columns=list(sweep.anchors))
-questions = sweep.examples().query("role == 'base'").set_index("example_id")
-own.join(questions[["question", "answer"]]).sort_values(
-    "question", key=lambda column: column if column.dtype == float else column.str.len()
-).round(1)
+own = pd.DataFrame(sweep.delta_p[:, at].T.numpy(), index=list(sweep.example_ids), columns=[f"ΔP, {a}" for a in sweep.anchors])
+questions = sweep.examples().query("role == 'base'").set_index("example_id")[["question", "answer"]]
+measured = sweep.samples().query("layer == 22 and anchor == 'question' and control == 'none'").set_index("example_id")
+questions.join(own.round(1)).assign(before=(100 * measured["value_before"]).round(1)).sort_values("ΔP, question")
 
 # %% [markdown]
 # ## Is it sufficient, too?

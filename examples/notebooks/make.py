@@ -10,6 +10,7 @@ Needs `pip install 'anchorlens[notebook,images]'` and a Chromium or Chrome.
 
 import argparse
 import base64
+import io
 import re
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ import jupytext
 import nbformat
 import plotly.graph_objects as go
 from nbclient import NotebookClient
+from PIL import Image
 
 import anchorlens as al
 
@@ -110,8 +112,14 @@ def _title(figure: go.Figure) -> str:
 
 
 def _picture(figure: go.Figure, folder: Path) -> str:
-    path = al.write_figure(figure, folder / ".figure.png", width=PICTURE_WIDTH, scale=1)
-    return base64.b64encode(path.read_bytes()).decode("ascii")
+    return _small(al.write_figure(figure, folder / ".figure.png", width=PICTURE_WIDTH, scale=1))
+
+
+def _small(picture: Path) -> str:
+    """A picture in 256 colours, which none of ours needs more of, as text."""
+    made = io.BytesIO()
+    Image.open(picture).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(made, "PNG", optimize=True)
+    return base64.b64encode(made.getvalue()).decode("ascii")
 
 
 def _photograph(page: Path, folder: Path) -> str:
@@ -126,7 +134,7 @@ def _photograph(page: Path, folder: Path) -> str:
     command = [browser, *flags.split(), f"--user-data-dir={folder / '.browser'}", f"--window-size={width},{height}"]
     command += ["--virtual-time-budget=10000", f"--screenshot={path}", page.as_uri()]
     subprocess.run(command, check=True, capture_output=True, timeout=180)
-    return base64.b64encode(path.read_bytes()).decode("ascii")
+    return _small(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -72,7 +72,7 @@ def test_what_is_chosen_is_known(swap):
 
 def test_mistakes_are_told(swap, unchecked):
     pytest.importorskip("anywidget")
-    with pytest.raises(InputError, match="explore takes a sweep, such as swap_sweep gives or load_run lists; got a list"):
+    with pytest.raises(InputError, match="explore takes a sweep, such as swap_sweep gives or load_run lists; got a list; choose one"):
         al.explore([swap])
     with pytest.raises(InputError, match=r"No example 'Jpan' was measured. Did you mean 'Japan'"):
         al.explore(swap, example="Jpan")
@@ -188,11 +188,11 @@ def test_the_slider_moves_tokens_numbers_and_the_line(tmp_path):
         ["question, null", "−20.0"],
     ]
     assert [mark[0] for mark in first["marks"]] == [" capital", " <b>Peru</b>", "A:"]
-    assert [mark[1] for mark in first["marks"]] == ["60%", "60%", "0%"]
+    assert [mark[1] for mark in first["marks"]] == ["50%", "50%", "0%"]
     assert first["marks"][1][2] == "question: −50.0; subject: −30.0, position 4"
     assert first["said"] == "layer 0"
     assert then["numbers"][:3] == [["question", "−10.0"], ["subject", "−5.0"], ["answer_site", "−30.0"]]
-    assert [mark[1] for mark in then["marks"]] == ["12%", "12%", "36%"]
+    assert [mark[1] for mark in then["marks"]] == ["10%", "10%", "30%"]
     assert (then["output"], then["saved"]) == ("8", [{"example": "a", "layer": 8}])
     assert last["numbers"][2] == ["answer_site", "not measured"]
     assert "At layer 29: question +2.5, subject 0.0, answer_site not measured" in last["label"]
