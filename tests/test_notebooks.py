@@ -76,7 +76,7 @@ def test_a_notebook_shows_pictures_and_stays_small(name):
         base64.b64decode(output.data["image/png"]) for output in outputs(stored(name)) if "image/png" in output.get("data", {})
     ]
     assert pictures
-    assert all(picture.startswith(b"\x89PNG") and len(picture) <= 100_000 for picture in pictures)
+    assert all(picture.startswith(b"\x89PNG") and len(picture) <= 65_536 for picture in pictures)
     assert (FOLDER / f"{name}.ipynb").stat().st_size <= 400_000
 
 

@@ -81,8 +81,13 @@ function render({ model, el }) {
     row = model.get("data").rows.find((one) => one.id === model.get("example"));
     names = Object.keys(row.curves);
     let own = 0;
-    looks = new Map(names.map((name) => [name, isControl(name) ? { colour: "var(--control)", dash: "1 3", underline: "dotted", width: 1.5 }
-      : { colour: `var(--c${own % COLOURS})`, dash: DASHES[own % COLOURS], underline: UNDERLINES[own++ % COLOURS], width: 2.5 }]));
+    looks = new Map(names.filter((name) => !isControl(name)).map((name) => [name,
+      { colour: `var(--c${own % COLOURS})`, tint: `var(--c${own % COLOURS})`, dash: DASHES[own % COLOURS], underline: UNDERLINES[own++ % COLOURS], width: 2.5 }]));
+    // A control's line has the colour of its anchor, thin and dotted; tokens that are changed for a control are grey.
+    for (const name of names.filter(isControl)) {
+      const colour = looks.get(name.split(", ")[0])?.colour ?? "var(--control)";
+      looks.set(name, { colour, tint: "var(--control)", dash: "1 3", underline: "dotted", width: 1.5 });
+    }
     if (![...chooser.options].some((option) => option.value === row.id)) filter();
     chooser.value = row.id;
     const said = [["answer", row.answer], ["which is", row.label], ["pathway", row.pathway], ["P before", row.before.toFixed(3)],
@@ -120,7 +125,7 @@ function render({ model, el }) {
       if (!own.length) return element("span", { textContent: shown, className: row.answer_tokens.includes(place) ? "answer" : "", title: `position ${place}` });
       const look = looks.get(own[0]);
       const made = element("mark", { textContent: shown, title: own.map((name) => `${name}: ${points(row.curves[name][at])}`).join("; ") + `, position ${place}` });
-      made.style.setProperty("--c", look.colour);
+      made.style.setProperty("--c", look.tint);
       made.style.setProperty("--strength", `${Math.round(50 * Math.min(1, effect(own[0]) / most))}%`);
       made.style.textDecorationStyle = look.underline;
       return made;

@@ -98,8 +98,9 @@ al.plot_curves(ko)
 
 # %% [markdown]
 # Now the published picture stands above, and what can be claimed below. Here it *is* a finding, and a strong one: on
-# these questions, which were written so that the model knows them. On real data sets, which it does not know, little of
-# it is left ([docs/knockout.md](../../docs/knockout.md)): the gap looked much the same there.
+# these questions, which were written so that the model knows many of them. On 300 real questions of each of four data
+# sets, which it does not know, Q lies below A as well, by 7 to 22 points; what can be claimed stands on one of the four
+# alone ([docs/knockout.md](../../docs/knockout.md)).
 #
 # ## Pitfall 3: is it truth that the probe reads?
 #
@@ -128,19 +129,20 @@ print(careless.verdict)
 #
 # ## Pitfall 4: naming layers after looking at them
 #
-# Thirty layers are thirty chances. Points that leave zero out by the pointwise interval, and by the band of all layers
-# at once:
+# Thirty layers are thirty chances. How many of them leave zero out by the pointwise interval, and by the band of all
+# layers at once?
 
 # %%
-by_layer = effects[(effects["quantity"] == "delta_all")]
-pointwise = by_layer[by_layer["ci_high"] < 0]["layer"].tolist()
-together = by_layer[by_layer["sim_high"] < 0]["layer"].tolist()
-print("pointwise:   ", pointwise)
-print("all at once: ", together)
+bands = effects[effects["quantity"].isin(claims["quantity"])].assign(
+    pointwise=lambda frame: (frame["ci_low"] > 0) | (frame["ci_high"] < 0),
+    all_at_once=lambda frame: (frame["sim_low"] > 0) | (frame["sim_high"] < 0),
+)
+bands.groupby(["quantity", "control"])[["pointwise", "all_at_once"]].sum()
 
 # %% [markdown]
-# Claim the second list. And beware of k* itself: there the split was made, so split and curve share the same noise, and
-# Q dips by itself. Compare the layers beside it.
+# Claim layers by the second column. An effect as strong as this one survives it; of what is weak (the last row is the
+# *placebo's*) few layers are left. And beware of k* itself: there the split was made, so split and curve share the same
+# noise, and Q dips by itself. Compare the layers beside it.
 #
 # ## Pitfall 5: what "A-Anchored" means
 #

@@ -23,7 +23,7 @@ import anchorlens as al
 
 model = al.load_model("smollm2-135m-instruct")
 swap = al.swap_sweep(
-    model, al.load_qa("nq-sample", limit=40), known_only=True, prompt="fewshot(2)", n_donors=1, layers="0-28:4", seed=0
+    model, al.load_qa("nq-sample", limit=60), known_only=True, prompt="fewshot(2)", n_donors=1, layers="0-28:4", seed=0
 )
 knockout = al.knockout_sweep(model, al.load_qa("nq-sample", limit=110), seed=0)
 al.save_run([swap, knockout], "runs/both", overwrite=True)
@@ -31,8 +31,8 @@ al.save_run([swap, knockout], "runs/both", overwrite=True)
 # %% [markdown]
 # ## One page with everything
 #
-# The page needs no network and no Python: send it as it is. (The same from a shell: `anchorlens report runs/both
-# --out runs/report.html`.)
+# The page needs no network and no Python: send it as it is. (The same from a shell: `anchorlens report runs/both --out
+# runs/report.html`.)
 
 # %%
 al.write_report("runs/both", "runs/report.html", title="SmolLM2-135M on NQ-style questions")
@@ -70,8 +70,8 @@ print(f"noise floor below 0.001 points: {noise['floor'] < 1e-3}")
 # ### 3. Single questions
 #
 # The report's table of examples can be searched and sorted; a row opens into its tokens and its own curve. The same
-# here. First the question with the strongest effect, then one that goes against the mean: an example is an
-# illustration, whichever you choose.
+# here: the question with the strongest effect, and the one with the weakest. A weak fall may be all that there was to
+# lose, so read it beside P before. An example is an illustration, whichever you choose.
 
 # %%
 at = swap.layers.index(20)
@@ -91,7 +91,7 @@ swap.show(weakest)
 # It is in the report, and in the run directory as `figure.html`. To look at it in a notebook:
 
 # %%
-al.plot_curves(list(results.values()))
+al.plot_curves(list(results.values()), colour="dataset")
 
 # %% [markdown]
 # A saved page (`al.write_figure(figure, "figure.html")`, or the report) does more than the figure in a notebook: it

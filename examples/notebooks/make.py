@@ -116,9 +116,9 @@ def _picture(figure: go.Figure, folder: Path) -> str:
 
 
 def _small(picture: Path) -> str:
-    """A picture in 256 colours, which none of ours needs more of, as text."""
+    """A picture in 64 colours, of which ours need no more, as text."""
     made = io.BytesIO()
-    Image.open(picture).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(made, "PNG", optimize=True)
+    Image.open(picture).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(made, "PNG", optimize=True)
     return base64.b64encode(made.getvalue()).decode("ascii")
 
 
