@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from anchorlens.questions.datasets import QAData, known_datasets, load_qa
     from anchorlens.questions.example import Example, Span
     from anchorlens.questions.prompts import PromptText
+    from anchorlens.report.explorer import explore
     from anchorlens.report.page import write_report
     from anchorlens.results.pathways import PathwayResult
     from anchorlens.results.saving import save_run
@@ -56,6 +57,7 @@ _HOME = {
     "Verification": "protocols.verifying",
     "card_of": "models.card",
     "compare": "protocols.comparing",
+    "explore": "report.explorer",
     "known_datasets": "questions.datasets",
     "known_models": "models.names",
     "load_curves": "runs.store",
@@ -111,6 +113,7 @@ __all__ = [
     "__version__",
     "card_of",
     "compare",
+    "explore",
     "knockout_sweep",
     "known_datasets",
     "known_models",

@@ -8,6 +8,9 @@ was fine and the work itself failed.
 import difflib
 from collections.abc import Iterable
 
+# Names that a message lists, of examples for instance, of which there may be thousands.
+_MOST = 40
+
 
 class AnchorlensError(Exception):
     """Base of all errors of this package."""
@@ -82,7 +85,7 @@ class RunError(InputError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A sentence with the nearest known names, and all of them where none is near.
+    """A sentence with the nearest known names, and where none is near all of them, or the first of very many.
 
     >>> did_you_mean("popqq", ["popqa", "nq"])
     "Did you mean 'popqa'?"
@@ -93,4 +96,5 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     near = list(dict.fromkeys([*part, *difflib.get_close_matches(word, names, n=3, cutoff=0.6)]))[:3]
     if near:
         return "Did you mean " + " or ".join(f"'{name}'" for name in near) + "?"
-    return "Known: " + ", ".join(names) + "."
+    more = f", and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return f"Known: {', '.join(names[:_MOST])}{more}."

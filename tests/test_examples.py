@@ -79,12 +79,3 @@ def test_a_probe_at_chance_draws_a_gap(tmp_path):
     assert points["Q-Anchored"] < -10
     assert points["Q-Anchored"] < points["A-Anchored"] - 10
     assert (tmp_path / "s.html").is_file()
-
-
-@pytest.mark.slow
-def test_notebook_runs(tmp_path):
-    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
-    notebook = nbformat.read(EXAMPLES / "swap_on_smollm2.ipynb", as_version=4)
-    assert all(not cell.get("outputs") for cell in notebook.cells), "no outputs are stored"
-    nbclient.NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    assert any("plotly" in str(output) for cell in notebook.cells for output in cell.get("outputs", []))

@@ -55,7 +55,9 @@ def check_columns(columns: object, schema: Schema) -> dict[str, str]:
     for field, column in columns.items():
         if field in schema.fields:
             continue
-        turned = f"Write {{{column!r}: {field!r}}}: our field first, then your column."
+        # All that is the wrong way round, so that nobody is told of one pair after the other.
+        right = dict((c, f) if f not in schema.fields and c in schema.fields else (f, c) for f, c in columns.items())
+        turned = f"Write {right}: our field first, then your column."
         cure = turned if column in schema.fields else did_you_mean(field, [group[0] for group in schema.groups])
         raise InputError(f"columns: the schema {schema.name!r} has no field {field!r}. {cure}")
     return dict(columns)

@@ -116,6 +116,22 @@ def test_isolate_and_restore_give_back_what_was_hidden(figures, tmp_path):
     assert seen["restored"] == seen["hidden"]
 
 
+def test_without_its_script_a_figure_keeps_its_controls_to_itself(figures, tmp_path):
+    """As a notebook shows it: what was never hidden by hand is restored, and no control comes with it."""
+    script = """
+    const first = shown();
+    await click("Q-Anchored (PopQA)", 2);
+    const alone = shown();
+    await click("Q-Anchored (PopQA)", 2);
+    return { first, alone, restored: shown() };
+    """
+    plain = go.Figure(figures["target"])
+    plain.layout.meta = None  # the script does nothing to a figure that has no plan
+    seen = asked(plain, tmp_path, 1280, script)
+    assert {name.split("|")[0].split(",")[0] for name in seen["alone"]} == {"Q-Anchored (PopQA)", "Range of controls"}
+    assert seen["restored"] == seen["first"]
+
+
 def test_a_control_comes_with_one_click_and_goes_with_another(figures, tmp_path):
     script = """
     const name = () => shown().filter((one) => one.startsWith("Placebo gap")).length;

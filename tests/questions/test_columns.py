@@ -75,6 +75,11 @@ def test_another_mapping_is_another_data_set():
             "the schema 'own' has no field 'q'. Write {'question': 'q'}: our field first, then your column.",
         ),
         (
+            {"q": "question", "gold": "answers"},
+            InputError,
+            "the schema 'own' has no field 'q'. Write {'question': 'q', 'answers': 'gold'}: our field first, then your column.",
+        ),
+        (
             {"question": "p"},
             DataError,
             "columns={'question': 'p'}: list has no column 'p', or nothing stands in it. It has q, gold, extra0",

@@ -1,0 +1,47 @@
+"""The widget of ``explore``. Imported only where anywidget is installed (``pip install 'anchorlens[explorer]'``)."""
+
+from importlib.resources import files
+from typing import Any
+
+import anywidget
+import traitlets
+
+from anchorlens.errors import InputError, did_you_mean
+
+_HERE = files("anchorlens.report")
+
+
+class Explorer(anywidget.AnyWidget):
+    """One example of a sweep, its layer under a slider. Made by :func:`anchorlens.explore`.
+
+    Attributes:
+        example: Id of the example that is shown; may be set.
+        layer: The layer that is shown; may be set.
+        data: What is shown, see :func:`anchorlens.report.explorer.contents`.
+    """
+
+    _esm = _HERE.joinpath("explorer.js").read_text(encoding="utf8")
+    _css = _HERE.joinpath("explorer.css").read_text(encoding="utf8")
+    data = traitlets.Dict().tag(sync=True)
+    example = traitlets.Unicode().tag(sync=True)
+    layer = traitlets.Int().tag(sync=True)
+
+    @traitlets.validate("example")
+    def _known(self, proposal: Any) -> str:
+        ids = [row["id"] for row in self.data["rows"]]
+        if proposal["value"] not in ids:
+            raise InputError(f"No example {proposal['value']!r} was measured. {did_you_mean(proposal['value'], ids)}")
+        return proposal["value"]
+
+    @traitlets.validate("layer")
+    def _measured(self, proposal: Any) -> int:
+        layers = self.data["layers"]
+        if proposal["value"] not in layers:
+            raise InputError(f"Layer {proposal['value']} was not measured. Measured: {', '.join(map(str, layers))}.")
+        return proposal["value"]
+
+    def __repr__(self) -> str:
+        return f"Explorer({self.data['heading']!r}, {len(self.data['rows'])} examples; example={self.example!r}, layer={self.layer})"
+
+
+__all__ = ["Explorer"]

@@ -1,0 +1,302 @@
+"""The explorer: what it is given, what it refuses, and what its script does in a browser."""
+
+import importlib.util
+import json
+import re
+from html import unescape
+from importlib.resources import files
+
+import pytest
+
+import anchorlens as al
+from anchorlens.errors import InputError
+from anchorlens.report.explorer import contents
+from anchorlens.results.own_rows import rows_of
+from tests.figures.browser import run
+from tests.questions.make import capitals
+
+SMALL = {"align": "last", "n_donors": 2, "n_resamples": 20, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def swap(tiny_model):
+    return al.swap_sweep(tiny_model("llama"), capitals(), **SMALL)
+
+
+@pytest.fixture(scope="module")
+def knockout(tiny_model):
+    data = al.load_qa("popqa-sample", limit=90)
+    return al.knockout_sweep(tiny_model("llama"), data, layers=[0, 2], n_resamples=20, progress=False)
+
+
+def test_rows_are_those_of_a_report(swap, knockout):
+    for result in (swap, knockout):
+        made = contents(result)
+        assert made["layers"] == list(result.layers)
+        rows = rows_of(result.samples(), result.examples(), result.anchors, result.layers)
+        assert [row["curves"] for row in made["rows"]] == [row["curves"] for row in rows]
+        assert json.loads(json.dumps(made)) == made
+
+
+def test_every_anchor_says_which_tokens_are_its_own(swap, knockout):
+    at = swap.examples().query("role == 'base'").set_index("example_id")["positions"]
+    for row in contents(swap)["rows"]:
+        own = json.loads(at[row["id"]])
+        assert row["places"]["question"] == own["question"]
+        assert row["places"]["answer_site"] == own["answer_site"]
+        assert row["places"]["question, null"] == []  # differs from donor to donor
+        assert row["answer"] in "".join(row["tokens"][p] for p in row["answer_tokens"])
+    row = contents(knockout)["rows"][0]
+    said = {name: "".join(row["tokens"][p] for p in where) for name, where in row["places"].items()}
+    question = next(e for e in al.load_qa("popqa-sample").examples if e.question == row["question"])
+    assert question.subject.of(question.question) in said["question"]
+    assert set(row["places"]["question"]).isdisjoint(row["places"]["question, random_tokens"])
+    assert said["question, random_tokens"]
+
+
+def test_what_is_chosen_is_known(swap):
+    pytest.importorskip("anywidget")
+    shown = al.explore(swap)
+    assert shown.example == swap.example_ids[0]
+    assert shown.layer == contents(swap)["rows"][0]["at"]
+    shown = al.explore(swap, example="Japan", layer=swap.layers[-1])
+    assert (shown.example, shown.layer) == ("Japan", swap.layers[-1])
+    shown.layer = 0
+    with pytest.raises(InputError, match=r"Layer 77 was not measured. Measured: 0, 1"):
+        shown.layer = 77
+    with pytest.raises(InputError, match=r"No example 'Jpan' was measured. Did you mean 'Japan'"):
+        shown.example = "Jpan"
+    assert (shown.example, shown.layer) == ("Japan", 0)
+    assert repr(shown).startswith("Explorer('Activation swap: ")
+
+
+def test_mistakes_are_told(swap, unchecked):
+    pytest.importorskip("anywidget")
+    with pytest.raises(InputError, match="explore takes a sweep, such as .* or load_run lists; got a list; choose one"):
+        al.explore([swap])
+    with pytest.raises(InputError, match=r"No example 'Jpan' was measured. Did you mean 'Japan'"):
+        al.explore(swap, example="Jpan")
+    for layer in (77, 1.5, "1"):
+        with pytest.raises(InputError, match=re.escape(f"Layer {layer!r} was not measured. Measured: 0, 1")):
+            al.explore(swap, layer=layer)
+
+
+def test_without_anywidget_it_says_what_to_install(swap, monkeypatch):
+    right = importlib.util.find_spec
+    monkeypatch.setattr(
+        "anchorlens.report.explorer.find_spec", lambda name, *more: None if name == "anywidget" else right(name, *more)
+    )
+    with pytest.raises(InputError, match=r"anywidget, which is not installed: pip install 'anchorlens\[explorer\]'"):
+        al.explore(swap)
+
+
+# --- in a browser --------------------------------------------------------------------------------------------------------------
+
+# Tokens with markup, a line's end, two anchors on one token, layers with a hole, a layer that was not measured.
+ROWS = [
+    {
+        "id": "a", "question": "What is the capital of <b>Peru</b>?", "answer": "Lima", "label": "", "pathway": "",
+        "before": 0.52, "peak": -50.0, "at": 0, "answer_tokens": [7],
+        "tokens": ["Q", ":", " capital", " of", " <b>Peru</b>", "?\n", "A:", " Lima"],
+        "places": {"question": [2, 4], "subject": [4], "answer_site": [6], "question, null": []},
+        "curves": {
+            "question": [-50.0, -40.0, -10.0, 2.5], "subject": [-30.0, -45.0, -5.0, 0.0],
+            "answer_site": [0.0, -1.0, -30.0, None], "question, null": [-20.0, -10.0, 0.0, 0.0],
+        },
+    },
+    {
+        "id": "b", "question": "Who wrote Emma?", "answer": "Jane Austen", "label": "false", "pathway": "Q-Anchored",
+        "before": 0.9, "peak": 12.0, "at": 8, "answer_tokens": [3], "tokens": ["Q:", " Emma", "A:", " Jane"],
+        "places": {"question": [1], "answer_site": [2]},
+        "curves": {"question": [1.0, 2.0, 12.0, 3.0], "answer_site": [0.0, 0.0, 0.0, 0.0]},
+    },
+]  # fmt: skip
+DATA = {"heading": "Activation swap: m on d", "layers": [0, 4, 8, 29], "rows": ROWS}
+# A model as a notebook's: values, and who listens to their change.
+PAGE = """<!doctype html><html lang="en" {theme}><head><meta charset="utf-8"><title>explorer</title><style>{css}
+body {{ margin: 0; background: {paper}; }}</style></head><body><div id="here"></div>
+<script type="module">
+const faults = [];
+window.addEventListener("error", (event) => faults.push(event.message));
+console.error = console.warn = (...said) => faults.push(said.join(" "));
+const values = {{ data: {data}, example: "a", layer: 0 }}, listeners = {{}}, saved = [];
+const model = {{
+  get: (name) => values[name],
+  set(name, value) {{ values[name] = value; (listeners["change:" + name] || []).forEach((does) => does()); }},
+  save_changes() {{ saved.push({{ example: values.example, layer: values.layer }}); }},
+  on(kind, does) {{ (listeners[kind] ||= []).push(does); }},
+  off(kind, does) {{ listeners[kind] = listeners[kind].filter((one) => one !== does); }},
+}};
+const source = {source};
+const {{ default: widget }} = await import(URL.createObjectURL(new Blob([source], {{ type: "text/javascript" }})));
+const el = document.getElementById("here");
+const end = widget.render({{ model, el }});
+const find = (what) => el.querySelector(what);
+const all = (what) => [...el.querySelectorAll(what)];
+const numbers = () => all("tbody tr").map((one) => [one.children[1].textContent, one.children[2].textContent]);
+const marks = () => all("mark").map((one) => [one.textContent, one.style.getPropertyValue("--strength"), one.title]);
+const say = (what, kind) => what.dispatchEvent(new Event(kind, {{ bubbles: true }}));
+const answer = await (async () => {{ {script} }})();
+const told = document.createElement("pre");
+told.id = "told";
+told.hidden = true;
+told.textContent = JSON.stringify({{ answer, faults }});
+document.body.append(told);
+</script></body></html>"""
+
+
+def page(folder, script, *, theme="", paper="white"):
+    source, css = (
+        files("anchorlens.report").joinpath(f"explorer.{kind}").read_text(encoding="utf8") for kind in ("js", "css")
+    )
+    safe = [json.dumps(value).replace("</", "<\\/") for value in (DATA, source)]
+    path = folder / "page.html"
+    path.write_text(
+        PAGE.format(css=css, data=safe[0], source=safe[1], script=script, theme=theme, paper=paper), encoding="utf8"
+    )
+    return path
+
+
+def asked(folder, script):
+    found = re.search(
+        r'<pre id="told"[^>]*>(.*?)</pre>', run(folder, 900, "--dump-dom", page(folder, script).as_uri()), re.DOTALL
+    )
+    assert found is not None, "the page's script did not finish"
+    told = json.loads(unescape(found[1]))
+    assert told["faults"] == []
+    return told["answer"]
+
+
+@pytest.mark.slow
+def test_the_slider_moves_tokens_numbers_and_the_line(tmp_path):
+    script = """
+    const here = () => Number(find(".here").getAttribute("x1"));
+    const slider = find("input[type=range]");
+    const first = { numbers: numbers(), marks: marks(), here: here(), said: slider.getAttribute("aria-valuetext") };
+    slider.value = "2"; say(slider, "input");
+    const then = { numbers: numbers(), marks: marks(), here: here(), output: find("output").textContent, saved: [...saved] };
+    slider.value = "3"; say(slider, "input");
+    const last = { numbers: numbers(), here: here(), label: find("svg[role=img]").getAttribute("aria-label") };
+    return { first, then, last, max: slider.max, text: find(".tokens").textContent, bold: all("b").length };
+    """
+    seen = asked(tmp_path, script)
+    first, then, last = seen["first"], seen["then"], seen["last"]
+    assert first["numbers"] == [
+        ["question", "−50.0"],
+        ["subject", "−30.0"],
+        ["answer_site", "0.0"],
+        ["question, null", "−20.0"],
+    ]
+    assert [mark[0] for mark in first["marks"]] == [" capital", " <b>Peru</b>", "A:"]
+    assert [mark[1] for mark in first["marks"]] == ["50%", "50%", "0%"]
+    assert first["marks"][1][2] == "question: −50.0; subject: −30.0, position 4"
+    assert first["said"] == "layer 0"
+    assert then["numbers"][:3] == [["question", "−10.0"], ["subject", "−5.0"], ["answer_site", "−30.0"]]
+    assert [mark[1] for mark in then["marks"]] == ["10%", "10%", "30%"]
+    assert (then["output"], then["saved"]) == ("8", [{"example": "a", "layer": 8}])
+    assert last["numbers"][2] == ["answer_site", "not measured"]
+    assert "At layer 29: question +2.5, subject 0.0, answer_site not measured" in last["label"]
+    # Layers stand where they are, not one beside the other.
+    assert (then["here"] - first["here"]) / (last["here"] - first["here"]) == pytest.approx(8 / 29, abs=1e-3)
+    assert seen["max"] == "3"
+    assert "⏎" in seen["text"]
+    assert seen["bold"] == 0, "what a question says is no markup"
+
+
+@pytest.mark.slow
+def test_examples_are_searched_and_chosen(tmp_path):
+    script = """
+    const options = () => all("option").map((one) => one.value), search = find("input[type=search]"), chooser = find("select");
+    const said = () => [find(".count").textContent, options(), chooser.value, find(".facts").textContent];
+    const first = said();
+    search.value = "AUSTEN emma"; say(search, "input");
+    const filtered = said();
+    search.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true }));
+    const entered = { said: said(), numbers: numbers(), saved: saved.at(-1) };
+    search.value = "nothing such"; say(search, "input");
+    const none = said();
+    search.value = ""; say(search, "input");
+    chooser.value = "a"; say(chooser, "change");
+    const back = said();
+    model.set("example", "b");  // from Python
+    const python = said();
+    return { first, filtered, entered, none, back, python };
+    """
+    seen = asked(tmp_path, script)
+    facts = "answer Lima · P before 0.520 · largest change −50.0 at layer 0"
+    assert seen["first"] == ["2 of 2 examples", ["a", "b"], "a", facts]
+    assert seen["filtered"] == ["1 of 2 examples", ["a", "b"], "a", facts], "the shown example stays in the list"
+    other = "answer Jane Austen · which is false · pathway Q-Anchored · P before 0.900 · largest change +12.0 at layer 8"
+    assert seen["entered"] == {
+        "said": ["1 of 2 examples", ["a", "b"], "b", other],
+        "numbers": [["question", "+1.0"], ["answer_site", "0.0"]],
+        "saved": {"example": "b", "layer": 0},
+    }
+    assert seen["none"] == ["0 of 2 examples", ["b"], "b", other]
+    assert seen["back"][2:] == ["a", facts]
+    assert seen["python"][2:] == ["b", other]
+
+
+@pytest.mark.slow
+def test_controls_are_native_named_and_keep_a_notebooks_keys_away(tmp_path):
+    script = """
+    let heard = 0;
+    document.addEventListener("keydown", () => heard++);
+    find("select").dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowDown", bubbles: true }));
+    const label = (one) => one.labels[0].firstChild.textContent.trim();
+    const named = all("input, select").map((one) => [one.tagName, one.type, label(one), one.tabIndex]);
+    const chart = find("svg[role=img]"), box = chart.getBoundingClientRect();
+    chart.dispatchEvent(new MouseEvent("click", { clientX: box.left + box.width * 0.33, clientY: box.top + 20, bubbles: true }));
+    const clicked = values.layer;
+    end();
+    model.set("layer", 29);
+    const lab = find("select").closest("[data-lm-suppress-shortcuts]") !== null;  // as JupyterLab looks for it
+    return { heard, lab, named, clicked, after: find("output").textContent };
+    """
+    seen = asked(tmp_path, script)
+    assert (seen["heard"], seen["lab"]) == (0, True)
+    assert seen["named"] == [
+        ["INPUT", "search", "Search", 0], ["SELECT", "select-one", "Example", 0], ["INPUT", "range", "Layer", 0],
+    ]  # fmt: skip
+    assert seen["clicked"] == 8
+    assert seen["after"] == "8", "a view that was closed listens no more"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("theme", "paper"), [("theme=light", "rgb(255, 255, 255)"), ("theme=dark", "rgb(17, 17, 17)")])
+def test_what_is_written_can_be_read_in_both_themes(tmp_path, theme, paper):
+    """Contrast of the text, of its lines and of the strongest tint with what lies behind them: 4.5 and 3, as WCAG asks."""
+    script = """
+    const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    const over = (colour, ground) => {
+      canvas.fillStyle = ground; canvas.fillRect(0, 0, 1, 1);
+      canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+      const [r, g, b] = canvas.getImageData(0, 0, 1, 1).data;
+      return `rgb(${r}, ${g}, ${b})`;
+    };
+    const light = (colour) => {
+      const straight = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+      const [r, g, b] = colour.match(/\\d+/g).map((v) => straight(v / 255));
+      return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const contrast = (a, b) => { const [x, y] = [light(a), light(b)].sort((p, q) => q - p); return (x + 0.05) / (y + 0.05); };
+    const paper = getComputedStyle(document.body).backgroundColor;
+    const text = (one, ground = paper) => contrast(over(getComputedStyle(one).color, ground), ground);
+    return {
+      texts: [".heading", ".facts", ".count", "thead th:nth-child(2)", "output", ".tokens span"].map((what) => text(find(what))),
+      marks: all("mark").map((one) => text(one, over(getComputedStyle(one).backgroundColor, paper))),
+      lines: all("svg[role=img] path").map((one) => contrast(over(getComputedStyle(one).stroke, paper), paper)),
+      tints: all("mark").map((one) => over(getComputedStyle(one).backgroundColor, paper)),
+    };
+    """
+    path = page(tmp_path, script, theme=theme, paper=paper)
+    found = re.search(r'<pre id="told"[^>]*>(.*?)</pre>', run(tmp_path, 900, "--dump-dom", path.as_uri()), re.DOTALL)
+    assert found is not None
+    told = json.loads(unescape(found[1]))
+    assert told["faults"] == []
+    seen = told["answer"]
+    assert min(seen["texts"]) >= 4.5
+    assert min(seen["marks"]) >= 4.5
+    assert len(seen["lines"]) == 4
+    assert min(seen["lines"]) >= 3
+    assert seen["tints"][0] != seen["tints"][2] == paper, "the answer site has no effect at layer 0"

@@ -1,0 +1,89 @@
+"""The notebooks are their scripts, hold outputs that name no machine, and run."""
+
+import base64
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[1] / "examples" / "notebooks"
+NAMES = sorted(script.stem for script in FOLDER.glob("[0-9]_*.py"))
+# A path of any machine, an object's address, a duration.
+_OWN = re.compile(
+    r"/(?:tmp|home|root|work|usr|opt|var|mnt|Users)/|site-packages|[A-Z]:\\|\bat 0x[0-9a-f]{6,}|\b\d+(?:\.\d+)? ?it/s\b"
+)
+_CELL_TYPES = ("code", "markdown")
+
+
+def stored(name):
+    nbformat = pytest.importorskip("nbformat")
+    return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+
+
+def outputs(notebook):
+    return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+
+
+def texts(output):
+    if output.output_type == "stream":
+        return [output.text]
+    return [str(value) for kind, value in output.data.items() if kind != "image/png"]
+
+
+def kinds(notebook):
+    """What each cell puts out: names of streams, and the forms in which values are shown."""
+    return [
+        [output.get("name") or sorted(output.data) for output in cell.outputs]
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+    ]
+
+
+def test_every_script_has_its_notebook():
+    assert len(NAMES) == 5
+    assert {path.stem for path in FOLDER.glob("*.ipynb")} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_is_its_script(name):
+    jupytext = pytest.importorskip("jupytext")
+    script = jupytext.read(FOLDER / f"{name}.py")
+    notebook = stored(name)
+    assert {cell.cell_type for cell in notebook.cells} <= set(_CELL_TYPES)
+    told = [(cell.cell_type, cell.source) for cell in notebook.cells]
+    assert told == [(cell.cell_type, cell.source) for cell in script.cells], f"run `python examples/notebooks/make.py {name}`"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_outputs_are_there_and_name_no_machine(name):
+    notebook = stored(name)
+    found = outputs(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), "run from top to bottom, once"
+    assert {output.output_type for output in found} <= {"stream", "execute_result", "display_data"}
+    assert {output.name for output in found if output.output_type == "stream"} <= {"stdout"}
+    assert [text for output in found for text in texts(output) if _OWN.search(text)] == []
+    assert not [
+        kind for output in found for kind in output.get("data", {}) if kind not in ("image/png", "text/html", "text/plain")
+    ]
+    assert "plotly.js" not in (FOLDER / f"{name}.ipynb").read_text(encoding="utf8")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_shows_pictures_and_stays_small(name):
+    pictures = [
+        base64.b64decode(output.data["image/png"]) for output in outputs(stored(name)) if "image/png" in output.get("data", {})
+    ]
+    assert pictures
+    assert all(picture.startswith(b"\x89PNG") and len(picture) <= 65_536 for picture in pictures)
+    assert (FOLDER / f"{name}.ipynb").stat().st_size <= 400_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_runs(name, tmp_path):
+    """From top to bottom in an empty folder; a cell that fails stops it, and each puts out what is stored."""
+    make = runpy.run_path(str(FOLDER / "make.py"))
+    again = make["executed"](name, tmp_path)
+    assert kinds(again) == kinds(stored(name))
