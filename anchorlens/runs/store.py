@@ -187,8 +187,14 @@ def read_table(path: "str | os.PathLike[str]", name: str) -> pd.DataFrame:
 def load_curves(path: "str | os.PathLike[str]") -> pd.DataFrame:
     """All curves of a run directory, controls too, without computing anything again.
 
+    Args:
+        path: The directory.
+
+    Returns:
+        One row a point: the columns of ``curves.parquet``.
+
     Raises:
-        RunError: See :func:`read_record`.
+        RunError: There is no run, it cannot be read, a table is missing, or another version of the schema wrote it.
     """
     read_record(path)
     return read_table(path, "curves")
