@@ -63,8 +63,8 @@ def known_models(all_registered: bool = False) -> tuple[KnownModel, ...]:
             seconds.
 
     Returns:
-        One entry a model: ``name`` (what ``load_model`` takes), ``family``, ``n_layers`` and ``note`` (where it comes from, or what it
-        needs).
+        One entry a model: ``name`` (what ``load_model`` takes), ``family``, ``n_layers`` and ``note`` (where it comes from, or
+        what it needs).
     """
     if not all_registered:
         return TABLE
