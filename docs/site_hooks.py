@@ -39,5 +39,6 @@ def on_page_content(html: str, **_: Any) -> str:
 def _mathml(found: re.Match[str]) -> str:
     block = found["line"] is None
     tex = html.unescape(found["block" if block else "line"]).strip()
-    made = convert(tex, display="block" if block else "inline")
+    # A sign that TeX wants escaped inside ``text`` stays escaped in the converter's <mtext>.
+    made = re.sub(r"\\([_%])", r"\1", convert(tex, display="block" if block else "inline"))
     return f'<div class="formula">{made}</div>' if block else made
