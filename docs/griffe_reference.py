@@ -125,6 +125,8 @@ def _parameters(given: Any) -> griffe.Parameters:
 def _written(annotation: Any) -> str | None:
     if annotation is inspect.Signature.empty:
         return None
-    if isinstance(annotation, str):
-        return annotation
-    return annotation.__name__ if isinstance(annotation, type) else inspect.formatannotation(annotation).replace("typing.", "")
+    plain = isinstance(annotation, type) and not hasattr(annotation, "__args__")
+    text = (
+        annotation if isinstance(annotation, str) else annotation.__name__ if plain else inspect.formatannotation(annotation)
+    )
+    return re.sub(r"\b(?:typing|collections\.abc)\.", "", text)

@@ -6,6 +6,7 @@
 """
 
 import inspect
+import re
 import textwrap
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def section(command: click.Command, context: click.Context) -> str:
         parts += [textwrap.indent(textwrap.dedent(text), "    ") if kept else _prose(text), ""]
     asked = [one for one in command.get_params(context) if isinstance(one, click.Option) and "--help" not in one.opts]
     rows = [record for one in asked if (record := one.get_help_record(context)) is not None]
-    parts += ["| option | |", "| --- | --- |", *(f"| `{_cell(flags)}` | {_cell(text)} |" for flags, text in rows)]
+    parts += ["| option | what it does |", "| --- | --- |", *(f"| `{_cell(flags)}` | {_cell(text)} |" for flags, text in rows)]
     examples = inspect.cleandoc((command.epilog or "").replace("\b\n", "\n")).removeprefix("Examples:\n")
     parts += ["", textwrap.indent(textwrap.dedent(examples), "    ")]
     return "\n".join(parts) + "\n"
@@ -58,7 +59,9 @@ def _paragraphs(text: str | None) -> list[tuple[bool, str]]:
 
 
 def _prose(text: str) -> str:
-    return " ".join(text.replace("``", "`").split())
+    """One line, with a link where a section of the method is named."""
+    line = " ".join(text.replace("``", "`").split())
+    return re.sub(r"METHOD (\d)", r"[METHOD \1](method.md)", line)
 
 
 def _cell(text: str) -> str:

@@ -5,6 +5,7 @@ MathML is drawn by the browser itself: no script, no font and no network, when t
 
 import html
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[1]
 # File in the root -> page of the site.
 PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+_FILE = re.compile(r"\[(?P<page>[\w-]+\.md)\]\(")
 # What pymdownx.arithmatex makes of $...$ and of $$...$$.
 _FORMULA = re.compile(
     r'<span class="arithmatex">\\\((?P<line>.*?)\\\)</span>|<div class="arithmatex">\s*\\\[(?P<block>.*?)\\\]\s*</div>',
@@ -29,6 +31,19 @@ def on_files(files: Files, config: Any) -> Files:
             text = text.replace(f"]({other}", f"]({target}")
         files.append(File.generated(config, page, content=text))
     return files
+
+
+def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
+    """A link that is called by its file, as it is read best in a repository, gets the page's name in the navigation."""
+    names = dict(_named(config.nav))
+    return _FILE.sub(lambda found: f"[{names.get(found['page'], found['page'])}](", markdown)
+
+
+def _named(nav: list[Any]) -> Iterator[tuple[str, str]]:
+    """File -> name of every page."""
+    for one in nav:
+        for name, inner in one.items() if isinstance(one, dict) else ():
+            yield from [(inner, name)] if isinstance(inner, str) else _named(inner)
 
 
 def on_page_content(html: str, **_: Any) -> str:
