@@ -6,13 +6,14 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.t
 RUN := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 ALL := $(VENV)/.installed-all
+DOCS := $(VENV)/.installed-docs
 
 # On a busy machine, threads that wait by spinning keep each other from working: measured up to 30 times slower.
 export OMP_WAIT_POLICY ?= PASSIVE
 export GOMP_SPINCOUNT ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint bench bench-quick clean
+.PHONY: help setup demo test test-all lint docs bench bench-quick clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,8 +37,13 @@ $(DEV): pyproject.toml constraints.txt | $(PY)
 	@touch $(RUN) $@
 
 $(ALL): $(DEV)
-	@$(PIP) -e '.[dev,ray]'
-	@touch $@
+	@$(PIP) -e '.[dev,ray,docs]'
+	@touch $(DOCS) $@
+
+$(DOCS): pyproject.toml constraints.txt | $(PY)
+	@echo "Installing anchorlens and the tools for its site (some minutes the first time) ..."
+	@$(PIP) -e '.[docs]'
+	@touch $(RUN) $@
 
 demo: $(RUN)  ## ΔP curves of SmolLM2-135M on the embedded questions; figure and run at the end
 	@$(PY) examples/demo.py
@@ -50,8 +56,12 @@ lint: $(DEV)  ## ruff and pyright
 test: lint  ## lint, types and the fast tests
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -q -m "not slow" -n 2 --dist loadfile
 
-test-all: $(ALL)  ## the slow tests: wheel in an empty environment, examples, notebook, browser, Ray
+test-all: $(ALL)  ## the slow tests: wheel in an empty environment, examples, notebook, browser, Ray, site
 	@$(PY) -m pytest -q -m slow
+
+docs: $(DOCS)  ## the site, into site/: a broken link or anchor fails
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet --site-dir site
+	@echo "site/index.html"
 
 bench: $(RUN)  ## sweeps beside TransformerLens and other libraries, their bound, checks and growth; generation, knockout (an hour on two cores)
 	@$(PY) benchmarks/compare.py --markdown docs/benchmarks.md
@@ -66,5 +76,5 @@ bench-quick: $(RUN)  ## two small cases beside TransformerLens (five minutes at 
 	@$(PY) benchmarks/compare.py --quick --out runs/benchmarks-quick.json
 
 clean:  ## remove .venv, caches and built files (not the models in the user's cache)
-	rm -rf $(VENV) build dist runs .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist runs site .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -28,6 +28,9 @@ def plot_auc(results: CurveResults, *, title: str | None = None, theme: str = "l
         theme: ``light`` or ``dark``.
         width: Pixels; None fills the page or notebook cell.
 
+    Returns:
+        A plotly figure; a line at 0.5 is what guessing gives.
+
     Raises:
         InputError: no probe was read.
     """
@@ -47,7 +50,16 @@ def plot_auc(results: CurveResults, *, title: str | None = None, theme: str = "l
 def plot_sizes(
     results: CurveResults, *, title: str | None = None, theme: str = "light", width: int | None = None
 ) -> go.Figure:
-    """How many questions stand behind each pathway at each layer. Arguments as in :func:`plot_auc`.
+    """How many questions stand behind each pathway at each layer.
+
+    Args:
+        results: As :func:`~anchorlens.figures.curves.plot_curves` takes them; of a protocol with pathways.
+        title: First line of the title; None says what is drawn.
+        theme: ``light`` or ``dark``.
+        width: Pixels; None fills the page or notebook cell.
+
+    Returns:
+        A plotly figure.
 
     Raises:
         InputError: the results have no pathways.
@@ -73,6 +85,12 @@ def plot_heatmap(
         title: First line of the title; None says what is drawn.
         theme: ``light`` or ``dark``.
         width: Pixels; None fills the page or notebook cell.
+
+    Returns:
+        A plotly figure, ΔP in percentage points (or the quantity in its own unit).
+
+    Raises:
+        InputError: no such quantity.
     """
     points = by_dataset(gather(results, controls=False, quantity=quantity))
     points["role"] = points["pathway"].where(points["pathway"] != "", points["anchor"])

@@ -107,6 +107,12 @@ def card_of(model: HookedTransformer) -> ModelCard:
 
     Weights that were changed since load_model made the card get a card of their own: without parity and revision, which are
     those of the model that was loaded.
+
+    Args:
+        model: A HookedTransformer; its weights are read once.
+
+    Returns:
+        Name, sizes, device, type and hashes.
     """
     card = getattr(model, CARD, None)
     if not isinstance(card, ModelCard):

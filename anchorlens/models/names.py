@@ -61,6 +61,10 @@ def known_models(all_registered: bool = False) -> tuple[KnownModel, ...]:
     Args:
         all_registered: Also list what TransformerLens registers and can be loaded. Imports it, and torch with it, which takes
             seconds.
+
+    Returns:
+        One entry a model: ``name`` (what ``load_model`` takes), ``family``, ``n_layers`` and ``note`` (where it comes from, or
+        what it needs).
     """
     if not all_registered:
         return TABLE

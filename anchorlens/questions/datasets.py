@@ -119,7 +119,12 @@ class QAData:
         return f"<table><caption>QAData: {html.escape(self.name)}</caption>{rows}</table>"
 
     def to_frame(self) -> "pandas.DataFrame":
-        """One row per example; segments as text and as characters, answers as a list."""
+        """One row per example: look at it before you measure.
+
+        Returns:
+            ``example_id question_id dataset question answers relation answer_type subject property``, where the segments begin and
+            end (``subject_start`` and so on, characters from 0), ``span_source`` and ``popularity``; answers are a list.
+        """
         import pandas
 
         columns = (
@@ -151,7 +156,11 @@ def _frame_row(example: Example) -> dict[str, Any]:
 
 
 def known_datasets() -> tuple[KnownDataset, ...]:
-    """The question sets that ``load_qa`` knows by name: four of the hub, four embedded samples."""
+    """The question sets that ``load_qa`` knows by name: four of the hub, four embedded samples.
+
+    Returns:
+        One entry a set, with its name, where it comes from and its schema.
+    """
     return KNOWN
 
 

@@ -9,7 +9,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, order=True)
 class Span:
-    """A run of characters ``text[start:end]``."""
+    """A run of characters ``text[start:end]``.
+
+    Attributes:
+        start: Index of the first character, from 0.
+        end: Index one past the last.
+    """
 
     start: int
     end: int

@@ -191,10 +191,11 @@ def load_curves(path: "str | os.PathLike[str]") -> pd.DataFrame:
         path: The run directory.
 
     Returns:
-        The columns of ``curves.parquet``, in the order for reading: what was found first, what is the same in every row last.
+        One row a point: the columns of ``curves.parquet``, in the order for reading: what was found first, what is the same in every
+        row last.
 
     Raises:
-        RunError: See :func:`read_record`.
+        RunError: There is no run, it cannot be read, a table is missing, or another version of the schema wrote it.
     """
     read_record(path)
     curves = read_table(path, "curves")

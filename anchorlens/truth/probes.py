@@ -133,7 +133,11 @@ class TruthProbe(ClassifierMixin, BaseEstimator):
         return ((features - self.mean_) / self.scale_) @ self.coef_[0] + self.intercept_[0]
 
     def times(self, factor: float) -> "TruthProbe":
-        """A probe with these log-odds times a positive factor: more or less confident, and of one mind with this one."""
+        """A probe with these log-odds times a positive factor: more or less confident, and of one mind with this one.
+
+        Args:
+            factor: Above 0.
+        """
         other = copy(self)
         other.coef_, other.intercept_ = self.coef_ * factor, self.intercept_ * factor
         return other
@@ -259,7 +263,15 @@ class LayerProbes:
     def predict(
         self, states: Float[Tensor, "layer example d_model"], question_ids: Sequence[str], *, allow_seen: bool = False
     ) -> Array:
-        """P(hallucination) at each layer, [layer example]; ``states`` holds the layers of :attr:`layers`, in order.
+        """P(hallucination) at each layer.
+
+        Args:
+            states: States at the last exact answer token, [layer example d_model], of the layers of :attr:`layers` in their order.
+            question_ids: Question of each example.
+            allow_seen: Score questions that a probe was trained on, too; what comes out means nothing about others.
+
+        Returns:
+            P from 0 to 1, [layer example].
 
         Raises:
             LeakError: A probe was trained on one of these questions.
