@@ -36,6 +36,7 @@ Exit code 0: nothing differs; 1: something does; 2: the command has to change.
     "--columns", default=None, metavar="FIELD=COLUMN,...", help="Names of that file's columns, where they are not ours."
 )
 @click.option("--device", default=None, help="cuda, cuda:1, mps or cpu; the first that is there if left out.")
+@click.option("--n-devices", type=int, default=1, help="CUDA devices that the model is spread over; 1 if left out.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts.")
 def verify_command(
     run: str,
@@ -45,6 +46,7 @@ def verify_command(
     files: tuple[str, ...],
     columns: str | None,
     device: str | None,
+    n_devices: int,
     as_json: bool,
 ) -> None:
     """Check that a run directory is what was written, and measure random cells of it again, slowly and plainly.
@@ -63,7 +65,7 @@ def verify_command(
     sets = _named(files, [one["data"]["name"] for one in sweeps], "--data-file")
     named = None if columns is None else parse_columns(columns)
     data = {name: load_qa(name, path=file, columns=named) for name, file in sets.items()}
-    found = verify_run(run, cells=cells, seed=seed, model=model or None, data=data or None, device=device)
+    found = verify_run(run, cells=cells, seed=seed, model=model or None, data=data or None, device=device, n_devices=n_devices)
     if as_json:
         click.echo(json.dumps({"run": run, "ok": found.ok, "checks": records(found.table()), "cells": records(found.cells)}))
     else:

@@ -15,7 +15,7 @@ import warnings
 from collections import Counter, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,7 +50,8 @@ class RayExecutor:
     Attributes:
         workers: How many; None: as many as there is room for.
         address: Of a Ray cluster that runs (``"auto"`` finds one); None starts one on this machine, which ends with the run.
-        gpus_per_worker: Whole numbers, or a part of one GPU; None: one where there are any and no other device is asked for.
+        gpus_per_worker: Whole numbers, or a part of one GPU; None: as many as the model is spread over, where there are any and no
+            other device is asked for.
 
     Raises:
         InputError: A value is of another kind, or Ray is not installed.
@@ -269,13 +270,14 @@ def _ray() -> Any:
 
 
 @contextmanager
-def crew(executor: RayExecutor, role: Any, device: str | None) -> Iterator[Crew]:
+def crew(executor: RayExecutor, role: Any, device: str | None, n_devices: int = 1) -> Iterator[Crew]:
     """Workers for a ``with`` block, and no process of theirs after it.
 
     Args:
         executor: How many, and where.
         role: Makes what each of them holds, in its process, of the GPUs that it has.
         device: Where models are asked to run.
+        n_devices: Over how many GPUs each model is spread.
 
     Raises:
         InputError: There is no such cluster, or no room for so many workers.
@@ -285,6 +287,8 @@ def crew(executor: RayExecutor, role: Any, device: str | None) -> Iterator[Crew]
         os.environ.setdefault(name, "0")
     ray = _ray()
     threads = torch.get_num_threads()
+    if executor.gpus_per_worker is None and n_devices > 1:
+        executor = replace(executor, gpus_per_worker=float(n_devices))
     own = None if ray.is_initialized() or executor.address is not None else _own_folder()
     began, quiet = not ray.is_initialized(), ExitStack()
     quiet.enter_context(_signal_kept())
