@@ -234,7 +234,9 @@ def at_work(executor: RayExecutor | None, loading: Loading | None = None) -> Ite
     if executor is None:
         yield Here(loading)
         return
-    with crew(executor, partial(Hand, loading, command_line()), loading.device, loading.n_devices) as made:
+    if executor.gpus_per_worker is None and loading.n_devices > 1:  # a worker sees no more than it is given
+        executor = replace(executor, gpus_per_worker=float(loading.n_devices))
+    with crew(executor, partial(Hand, loading, command_line()), loading.device) as made:
         yield Workers(made)
 
 

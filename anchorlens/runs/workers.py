@@ -15,7 +15,7 @@ import warnings
 from collections import Counter, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,8 +50,8 @@ class RayExecutor:
     Attributes:
         workers: How many; None: as many as there is room for.
         address: Of a Ray cluster that runs (``"auto"`` finds one); None starts one on this machine, which ends with the run.
-        gpus_per_worker: Whole numbers, or a part of one GPU; None: as many as the model is spread over, where there are any and no
-            other device is asked for.
+        gpus_per_worker: Whole numbers, or a part of one GPU; None: one where there are any and no other device is asked for,
+            or as many as models are spread over.
 
     Raises:
         InputError: A value is of another kind, or Ray is not installed.
@@ -270,14 +270,13 @@ def _ray() -> Any:
 
 
 @contextmanager
-def crew(executor: RayExecutor, role: Any, device: str | None, n_devices: int = 1) -> Iterator[Crew]:
+def crew(executor: RayExecutor, role: Any, device: str | None) -> Iterator[Crew]:
     """Workers for a ``with`` block, and no process of theirs after it.
 
     Args:
         executor: How many, and where.
         role: Makes what each of them holds, in its process, of the GPUs that it has.
         device: Where models are asked to run.
-        n_devices: Over how many GPUs each model is spread.
 
     Raises:
         InputError: There is no such cluster, or no room for so many workers.
@@ -287,8 +286,6 @@ def crew(executor: RayExecutor, role: Any, device: str | None, n_devices: int = 
         os.environ.setdefault(name, "0")
     ray = _ray()
     threads = torch.get_num_threads()
-    if executor.gpus_per_worker is None and n_devices > 1:
-        executor = replace(executor, gpus_per_worker=float(n_devices))
     own = None if ray.is_initialized() or executor.address is not None else _own_folder()
     began, quiet = not ray.is_initialized(), ExitStack()
     quiet.enter_context(_signal_kept())
