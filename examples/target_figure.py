@@ -92,6 +92,7 @@ examples:
     add("--prompt", help="qa, fewshot(k) or chat (qa)")
     add("--seed", type=int, metavar="N", help="of everything that is drawn (0)")
     add("--device", help="cuda, cuda:1, mps or cpu (the first that is there)")
+    add("--n-devices", type=int, default=1, metavar="N", help="spread each model over N cards, from --device on (1)")
     add("--dtype", help="float32, bfloat16 or float16 (float32; from 10 billion parameters on a card the checkpoint's own)")
     add(
         "--stream",
@@ -119,7 +120,8 @@ def study_of(model: str, size: al.ModelSize, settings: Settings, args: argparse.
     layers = evenly_spaced(settings.layers, size.n_layers)
     made = {"knockout": lambda: al.Knockout(**same), "swap": lambda: al.Swap(layers=layers, n_donors=1, **same)}
     stream = args.stream == "always" or (args.stream == "auto" and not size.fits)
-    return al.Study([model], data, [made[name]() for name in settings.protocols], args.device, args.dtype, stream)
+    where = {"device": args.device, "n_devices": 1 if stream else args.n_devices, "dtype": args.dtype, "stream": stream}
+    return al.Study([model], data, [made[name]() for name in settings.protocols], **where)
 
 
 def estimated(study: al.Study) -> None:
@@ -137,7 +139,7 @@ def run(models: Sequence[str], out: Path, settings: Settings, args: argparse.Nam
     Returns:
         The figure's path; None where only an estimate was asked for.
     """
-    sizes = [al.model_size(name, args.device, args.dtype) for name in models]
+    sizes = [al.model_size(name, args.device, args.dtype, n_devices=args.n_devices) for name in models]
     for size in sizes:
         print(size)
     studies = [study_of(name, size, settings, args) for name, size in zip(models, sizes, strict=True)]

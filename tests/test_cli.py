@@ -153,6 +153,11 @@ def test_bad_config(capsys, args, tmp_path, text, message):
         (["--modle", "x"], "No such option"),
         (["--prompt", "few"], "Unknown prompt 'few'. Use 'qa', 'fewshot(4)', 'fewshot(4, seed=1)', 'chat'"),
         (["--device", "tpu"], "tpu"),
+        (
+            ["--n-devices", "2"],
+            "--n-devices 2 spreads a model over CUDA devices, and --device cpu is none. Leave one of the two out.",
+        ),
+        (["--n-devices", "0"], "--n-devices 0 is no number of devices: give a whole number from 1 on."),
         (["--dtype", "float13"], "float13"),
     ],
 )

@@ -15,8 +15,8 @@ from anchorlens.protocols.registry import PROTOCOLS, specification_of
 from anchorlens.protocols.specification import Specification
 
 _NOT_SPEC = (
-    "config", "model", "dataset", "data_file", "columns", "spans", "limit", "device", "dtype", "stream", "out", "overwrite",
-    "as_json", "quiet", "dry_run", "resume", "force_new", *SHARING,
+    "config", "model", "dataset", "data_file", "columns", "spans", "limit", "device", "n_devices", "dtype", "stream", "out",
+    "overwrite", "as_json", "quiet", "dry_run", "resume", "force_new", *SHARING,
 )  # fmt: skip
 
 
@@ -107,6 +107,9 @@ def _common_params() -> list[click.Parameter]:
 def _output_params() -> list[click.Parameter]:
     return [
         click.Option(["--device"], default=None, help="cuda, mps or cpu; the best one if left out."),
+        click.Option(
+            ["--n-devices"], type=int, default=1, metavar="N", help="Spread the model over N CUDA devices, from --device on."
+        ),
         click.Option(["--dtype"], default=None, help="float32, bfloat16 or float16."),
         click.Option(
             ["--stream"], is_flag=True, help="Read the weights layer by layer from their files: for models larger than memory."
@@ -153,7 +156,7 @@ def measure_protocol(spec: type[Specification], given: Mapping[str, Any]) -> Non
     files = data_files(names, given["data_file"])
     columns = None if given["columns"] is None else parse_columns(given["columns"])
     data = [DataRequest(name, files.get(name), given["limit"], made.seed, columns, given["spans"]) for name in names]
-    study = Study(given["model"], data, [made], given["device"], given["dtype"], given["stream"])
+    study = Study(given["model"], data, [made], given["device"], given["dtype"], given["stream"], given["n_devices"])
     if given["dry_run"]:
         plan_only(study, as_json=given["as_json"])
     else:

@@ -26,7 +26,8 @@ def sharing_params() -> list[click.Option]:
         click.Option(["--address"], default=None, help="Ray cluster of --executor, or auto; one on this machine if left out."),
         click.Option(
             ["--gpus-per-worker"], type=float, default=None,
-            help="GPUs of a worker of --executor, also a part of one; 1 if left out where there are any and --device is not cpu.",
+            help="GPUs of a worker of --executor, also a part of one; as --n-devices if left out, where there are any and --device "
+            "is not cpu.",
         ),
     ]  # fmt: skip
 

@@ -39,6 +39,7 @@ Exit code 0: nothing differs; 1: something does; 2: the command has to change.
 @click.option(
     "--stream", is_flag=True, help="Read the weights layer by layer, for a model larger than memory (docs/streaming.md)."
 )
+@click.option("--n-devices", type=int, default=1, help="CUDA devices that the model is spread over; 1 if left out.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts.")
 def verify_command(
     run: str,
@@ -49,6 +50,7 @@ def verify_command(
     columns: str | None,
     device: str | None,
     stream: bool,
+    n_devices: int,
     as_json: bool,
 ) -> None:
     """Check that a run directory is what was written, and measure random cells of it again, slowly and plainly.
@@ -67,7 +69,9 @@ def verify_command(
     sets = _named(files, [one["data"]["name"] for one in sweeps], "--data-file")
     named = None if columns is None else parse_columns(columns)
     data = {name: load_qa(name, path=file, columns=named) for name, file in sets.items()}
-    found = verify_run(run, cells=cells, seed=seed, model=model or None, data=data or None, device=device, stream=stream)
+    found = verify_run(
+        run, cells=cells, seed=seed, model=model or None, data=data or None, device=device, n_devices=n_devices, stream=stream
+    )
     if as_json:
         click.echo(json.dumps({"run": run, "ok": found.ok, "checks": records(found.table()), "cells": records(found.cells())}))
     else:

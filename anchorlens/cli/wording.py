@@ -13,7 +13,8 @@ _COMMON = {
     "path": "--data-file", "limit": "--limit", "seed": "--seed", "columns": "--columns", "spans": "--spans", "device": "--device",
     "dtype": "--dtype", "overwrite": "--overwrite", "dataset_name": "--dataset", "anchors": "--anchors", "quantity": "--quantity",
     "known_only": "--known-only", "n_donors": "--n-donors", "n_resamples": "--resamples",
-    "stream": "--stream", "bands": "--bands", "contrasts": "--contrasts", "resume": "--resume", "force_new": "--force-new",
+    "n_devices": "--n-devices", "stream": "--stream", "bands": "--bands",
+    "contrasts": "--contrasts", "resume": "--resume", "force_new": "--force-new",
 } | _SHARING  # fmt: skip
 _PHRASES = (
     ("Choose another path", "Choose another --out"),

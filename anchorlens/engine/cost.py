@@ -56,7 +56,7 @@ class PassSize:
 
 
 def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -> int:
-    """Upper estimate of what a pass of the cone engine holds at its widest, in the top layer, beside the model itself."""
+    """Upper estimate of what a pass of the cone engine holds on one device at its widest, in the top layer, beside the model."""
     heads, kv = shape.n_heads * shape.d_head, shape.n_kv_heads * shape.d_head
     tokens = size.prefix + size.runs + lanes * size.lane
     widest = max([size.run_rows * size.run_keys, *(lanes * rows * width for _, rows, width, _ in size.packs)])
@@ -64,7 +64,7 @@ def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -
     attention = tokens * (2 * shape.d_model + 3 * heads + 3 * kv) + widest * (3 * heads + 2 * kv) + 3 * shape.n_heads * scores
     inner = 3 * min(tokens, MLP_SLICE.get(device.type, 512)) * (shape.d_mlp or shape.d_model)
     mlp = 5 * tokens * shape.d_model + inner
-    prefix = 2 * shape.n_layers * kv * size.prefix
+    prefix = 2 * shape.layers_together * kv * size.prefix
     read_cells = (1 + lanes * len(size.packs)) * size.reads
     rows, columns = READ_SLICE.get(device.type, READ_SLICE["cpu"])
     table = min(read_cells, rows) * (3 * min(columns, shape.d_vocab) + 12 * shape.d_model) * 4
@@ -108,13 +108,13 @@ def rows_flops(shape: Shape, rows: int, width: int) -> float:
 
 
 def rows_per_batch(
-    shape: Shape, device: torch.device, width: int, batch_size: int | None, max_memory: int | None = None
+    shape: Shape, devices: Sequence[torch.device], width: int, batch_size: int | None, max_memory: int | None = None
 ) -> int:
     """Rows in one batch of whole forward passes.
 
     Args:
         shape: The model.
-        device: Where it lies.
+        devices: Where it lies.
         width: Tokens of the longest row.
         batch_size: The user's choice, taken as it is; None: chosen here from half of the free memory.
         max_memory: Most bytes for a batch.
@@ -127,10 +127,10 @@ def rows_per_batch(
             raise InputError(f"batch_size must be at least 1, got {batch_size}.")
         return batch_size
     row = rows_bytes(shape, 1, width) - BUFFERS
-    by_memory = ((max_memory - BUFFERS if max_memory else free_memory(device) // 2) - shape.weights_held) // row
+    by_memory = ((max_memory - BUFFERS if max_memory else free_memory(devices) // 2) - shape.weights_held) // row
     if shape.streamed is not None:
         return max(1, int(by_memory))
-    return max(1, min(int(by_memory), MOST_TOKENS.get(device.type, MOST_TOKENS["cpu"]) // max(width, 1)))
+    return max(1, min(int(by_memory), MOST_TOKENS.get(devices[0].type, MOST_TOKENS["cpu"]) // max(width, 1)))
 
 
 def out_of_memory(why: BaseException) -> bool:
@@ -152,14 +152,19 @@ def memory_seen(free: int) -> Iterator[None]:
         _seen.reset(token)
 
 
-def free_memory(device: torch.device) -> int:
-    """Bytes that are free on a device, or that are taken for free (:func:`memory_seen`)."""
+def free_memory(devices: Sequence[torch.device]) -> int:
+    """Bytes that are free on each of these devices, or that are taken for free (:func:`memory_seen`).
+
+    A pass takes what it holds from device to device, so the fullest one decides.
+    """
     seen = _seen.get()
     if seen is not None:
         return seen
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return int(psutil.virtual_memory().available)
+    return min(_free(device) for device in devices)
+
+
+def _free(device: torch.device) -> int:
+    return int(torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available)
 
 
 def matrix_rate(shape: Shape, device: torch.device) -> float:

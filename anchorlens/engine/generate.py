@@ -71,11 +71,11 @@ def greedy(
 
 def _rows_at_once(adapter: Adapter, width: int, batch_size: int | None) -> int:
     if batch_size is not None:
-        return rows_per_batch(adapter.shape, adapter.device, width, batch_size)
+        return rows_per_batch(adapter.shape, adapter.devices, width, batch_size)
     # Unlike in a single pass, keys and values of all layers stay.
     shape = adapter.shape
-    cached = 2 * shape.n_layers * shape.n_kv_heads * shape.d_head * shape.item
-    by_memory = (free_memory(adapter.device) // 2 - shape.weights_held) // (
+    cached = 2 * shape.layers_together * shape.n_kv_heads * shape.d_head * shape.item
+    by_memory = (free_memory(adapter.devices) // 2 - shape.weights_held) // (
         rows_bytes(shape, 1, width) - BUFFERS + width * cached
     )
     if shape.streamed is not None:  # all weights are read for every token
@@ -131,18 +131,18 @@ def _greedy_batch(
 def _next_tokens(
     adapter: Adapter, ids: Int[Tensor, "row pos"], mask: Int[Tensor, "row pos"], cache: TransformerLensKeyValueCache
 ) -> Int[Tensor, "row"]:
-    """The likeliest token after each row; the cache grows by the row's keys and values."""
-    return adapter.read.logits(adapter.forward(ids, mask, cache=cache)[:, -1]).argmax(-1)
+    """The likeliest token after each row, where the embedding is; the cache grows by the row's keys and values."""
+    return adapter.read.logits(adapter.forward(ids, mask, cache=cache)[:, -1]).argmax(-1).to(adapter.device)
 
 
 def _gathered(
     prefix: TransformerLensKeyValueCache, columns: Int[Tensor, "row pos"], mask: Int[Tensor, "row pos"]
 ) -> TransformerLensKeyValueCache:
     """A new cache whose rows hold the given columns of the prefix."""
-    entries = [
-        TransformerLensKeyValueCacheEntry(entry.past_keys[0, columns], entry.past_values[0, columns])
-        for entry in prefix.entries
-    ]
+    entries: list[TransformerLensKeyValueCacheEntry] = []
+    for entry in prefix.entries:
+        at = columns.to(entry.past_keys.device)
+        entries.append(TransformerLensKeyValueCacheEntry(entry.past_keys[0, at], entry.past_values[0, at]))
     return TransformerLensKeyValueCache(entries, mask)
 
 

@@ -201,7 +201,7 @@ def capture(adapter: Adapter, tokens: TokenBatch, site: SiteLike, wanted: Sequen
         wanted: Sets of positions; one tensor is returned for each.
 
     Returns:
-        [layer example slot d_model] for each set; what stands in unused slots means nothing.
+        [layer example slot d_model] for each set, where the embedding is; what stands in unused slots means nothing.
     """
     n_rows = tokens.ids.shape[0]
     rows = torch.arange(n_rows, device="cpu")[:, None]
@@ -209,7 +209,7 @@ def capture(adapter: Adapter, tokens: TokenBatch, site: SiteLike, wanted: Sequen
 
     def keep(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
         for out, slots in zip(taken, wanted, strict=True):
-            out.append(value[rows, slots.positions].clone())
+            out.append(value[rows, slots.positions].to(adapter.device))
         return value
 
     last_stream(adapter, tokens, [(adapter.hook_name(site, layer), keep) for layer in range(adapter.n_layers)])

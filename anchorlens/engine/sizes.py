@@ -40,7 +40,8 @@ class ModelSize:
         download_bytes: Bytes that still have to be downloaded; 0 where the files are at hand.
         free_disk: Bytes that are free where they would go.
         device: Where it would run.
-        free_memory: Bytes that are free there.
+        free_memory: Bytes that are free there; on the fullest device of several.
+        n_devices: Devices that it would be spread over.
     """
 
     name: str
@@ -53,15 +54,28 @@ class ModelSize:
     free_disk: int
     device: str
     free_memory: int
+    n_devices: int = 1
+
+    @property
+    def device_bytes(self) -> tuple[int, ...]:
+        """Bytes of weights on each device: its layers, the embedding on the first, last norm and unembedding on the last."""
+        layers = [sum(i * self.n_devices // self.n_layers == k for i in range(self.n_layers)) for k in range(self.n_devices)]
+        held = [n * self.layer_bytes for n in layers]
+        ends = self.weight_bytes - sum(held)
+        held[0] += ends // 2
+        held[-1] += ends - ends // 2
+        return tuple(held)
 
     @property
     def fits(self) -> bool:
         """Whether it can be loaded as a whole, with room to work; else it has to be streamed (``load_model(..., stream=True)``)."""
-        return _BESIDE * self.weight_bytes < self.free_memory
+        return _BESIDE * max(self.device_bytes) < self.free_memory
 
     def __str__(self) -> str:
         load = "at hand" if not self.download_bytes else f"{_gb(self.download_bytes)} to download, {_gb(self.free_disk)} free"
-        where = f"{_gb(self.free_memory)} free on {self.device}: {'fits' if self.fits else 'layers are streamed'}"
+        several = f"each of {self.n_devices} devices from {self.device} on ({_gb(max(self.device_bytes))} of it at most)"
+        on = self.device if self.n_devices == 1 else several
+        where = f"{_gb(self.free_memory)} free on {on}: {'fits' if self.fits else 'layers are streamed'}"
         return (
             f"{self.name}: {self.n_params / 1e9:.2f} billion parameters, {self.n_layers} layers, {_gb(self.weight_bytes)} in "
             f"{str(self.dtype).removeprefix('torch.')}; {where}; files {load}"
@@ -70,7 +84,7 @@ class ModelSize:
 
 def model_size(
     name_or_path: "str | os.PathLike[str]", device: "str | torch.device | None" = None, dtype: "str | torch.dtype | None" = None,
-    *, revision: str | None = None, token: str | None = None,
+    *, n_devices: int = 1, revision: str | None = None, token: str | None = None,
 ) -> ModelSize:  # fmt: skip
     """The size of a model, from its configuration alone; of a model on the hub only ``config.json`` is fetched.
 
@@ -78,13 +92,14 @@ def model_size(
         name_or_path: A name on the hub, a packaged model or a Hugging Face directory.
         device: As for :func:`anchorlens.load_model`.
         dtype: As for :func:`anchorlens.load_model`.
+        n_devices: As for :func:`anchorlens.load_model`.
         revision: Branch, tag or commit on the hub.
         token: Access token for the hub.
 
     Raises:
         AnchorlensError: See :func:`anchorlens.load_model`; no weights are needed.
     """
-    kind = check_model(name_or_path, device=device, dtype=dtype, revision=revision, token=token)
+    kind = check_model(name_or_path, device=device, dtype=dtype, revision=revision, n_devices=n_devices, token=token)
     if kind in ("gguf", "live"):
         raise InputError("model_size reads a configuration: give a name on the hub, a packaged model or a directory.")
     name = os.fspath(name_or_path)
@@ -92,6 +107,8 @@ def model_size(
     config = load_config(folder)
     check_supported(config, name)
     where = pick_device(device)
+    first = torch.device(where)
+    all_of_them = [first] if n_devices == 1 else [torch.device("cuda", (first.index or 0) + k) for k in range(n_devices)]
     stored = own_dtype(config)
     model = without_weights(config, stored)
     n_params = count_parameters(model)
@@ -103,7 +120,8 @@ def model_size(
     weights = n_params + (embedded if inner.tie_word_embeddings else 0)
     return ModelSize(
         name, n_params, n_layers, run, weights * run.itemsize, (n_params - ends) // n_layers * run.itemsize,
-        0 if at_hand else n_params * stored.itemsize, shutil.disk_usage(home).free, where, free_memory(torch.device(where)),
+        0 if at_hand else n_params * stored.itemsize, shutil.disk_usage(home).free, where, free_memory(all_of_them),
+        n_devices,
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from transformer_lens.hook_points import HookPoint
 
 from anchorlens.callables import callable_name
 from anchorlens.errors import InputError, did_you_mean
+from anchorlens.models.placement import block_devices, devices_of, following
 from anchorlens.models.read import Read
 from anchorlens.models.shape import Shape
 from anchorlens.typing import Stream
@@ -63,6 +64,7 @@ class Adapter:
         n_layers: L; layers are 0 .. L-1.
         d_model: Width of the residual stream.
         device: Where its embedding lies.
+        devices: All that it lies on, in the order of its layers.
     """
 
     def __init__(self, model: HookedTransformer) -> None:
@@ -72,7 +74,7 @@ class Adapter:
             )
         self.model, self.shape, self.read = model, Shape.of(model), Read(model)
         self.n_layers, self.d_model = self.shape.n_layers, self.shape.d_model
-        self.device = model.embed.W_E.device
+        self.device, self.devices = model.embed.W_E.device, devices_of(model)
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -118,7 +120,7 @@ class Adapter:
         hooks: Sequence[Hook] = (),
         cache: TransformerLensKeyValueCache | None = None,
     ) -> Stream:
-        """The model's own forward pass over all blocks; the stream that leaves the last one.
+        """The model's own forward pass over all blocks; the stream that leaves the last one, on its device.
 
         Without gradients, but not in inference mode: tables that TransformerLens makes on the way stay in the model, and it has to
         be differentiable afterwards.
@@ -129,7 +131,7 @@ class Adapter:
             hooks: What is read and changed on the way.
             cache: Keys and values of the tokens before these; it grows.
         """
-        with _grouped(self.model) if cache is not None else nullcontext():
+        with _grouped(self.model) if cache is not None else nullcontext(), following(self.model):
             return self.model.run_with_hooks(
                 ids,
                 fwd_hooks=list(hooks),
@@ -142,13 +144,16 @@ class Adapter:
 
     def empty_cache(self) -> TransformerLensKeyValueCache:
         """For one row, to be filled by :meth:`forward`."""
-        return TransformerLensKeyValueCache.init_cache(self.model.cfg, self.device, 1)
+        cache = TransformerLensKeyValueCache.init_cache(self.model.cfg, self.device, 1)
+        for entry, device in zip(cache.entries, block_devices(self.model), strict=True):
+            entry.past_keys, entry.past_values = entry.past_keys.to(device), entry.past_values.to(device)
+        return cache
 
     @torch.no_grad()
     def whole(self, ids: Int[Tensor, "pos"]) -> tuple[Float[Tensor, "pos d_model"], Float[Tensor, "pos d_vocab"]]:
         """The model's own forward pass over one row, nothing left out: what leaves its last block, and its logits."""
         stream = self.forward(ids[None], torch.ones_like(ids[None]))
-        logits = self.model(stream, start_at_layer=self.n_layers, prepend_bos=False, padding_side="right")
+        logits = self.model(stream.to(self.read.device), start_at_layer=self.n_layers, prepend_bos=False, padding_side="right")
         assert isinstance(logits, Tensor)
         return stream[0], logits[0]
 

@@ -6,6 +6,7 @@ import torch
 from transformers import PretrainedConfig
 
 from anchorlens.errors import InputError, did_you_mean
+from anchorlens.kinds import as_whole, described
 from anchorlens.models.audit import quantisation
 
 # P of one prompt moves by 1e-2 with the batch size in bfloat16 and by 3e-6 in float32, so float32 is the default wherever it is
@@ -62,6 +63,33 @@ def pick_device(device: object) -> str:
     if wanted.type not in ("cuda", "mps", "cpu"):
         raise InputError(f"Models run on cuda, mps or cpu, not on {wanted.type!r}. Use device='cpu'.")
     return str(wanted)
+
+
+def check_n_devices(n_devices: object, device: object) -> None:
+    """Whether a model can be spread over so many CUDA devices here, the first of which is ``device``.
+
+    Raises:
+        InputError: It is no number, the device is of another kind, or there are not so many.
+    """
+    wanted = as_whole(n_devices)
+    if wanted is None or wanted < 1:
+        raise InputError(f"n_devices={described(n_devices)} is no number of devices: give a whole number from 1 on.")
+    if wanted == 1:
+        return
+    first = torch.device("cuda" if device is None else pick_device(device))
+    if first.type != "cuda":
+        raise InputError(
+            f"n_devices={wanted} spreads a model over CUDA devices, and device={str(first)!r} is none. Leave one of the two out."
+        )
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    there = count - (first.index or 0)
+    if wanted > there:
+        cure = f"Give n_devices={there}" if there > 1 else "Leave n_devices out"
+        where = f", and {first} is followed by {there - 1}" if first.index else ""
+        raise InputError(
+            f"n_devices={wanted}, but this machine has {count} CUDA device{'s' * (count != 1)}{where}. {cure}; stream=True runs a "
+            "model that does not fit."
+        )
 
 
 def parse_dtype(dtype: object) -> torch.dtype:

@@ -14,6 +14,7 @@ from typing import TypeAlias, cast
 
 import torch
 from accelerate import init_empty_weights
+from torch import nn
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -61,12 +62,24 @@ class Checks:
     tolerance: float | None
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a model goes: its first device, and how many it is spread over."""
+
+    device: str
+    n_devices: int = 1
+
+    def __str__(self) -> str:
+        return self.device if self.n_devices == 1 else f"{self.n_devices} devices from {self.device} on"
+
+
 def load_model(
     name_or_path: ModelLike,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     revision: str | None = None,
     *,
+    n_devices: int = 1,
     tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str] | None = None,
     token: str | None = None,
     stream: bool = False,
@@ -90,6 +103,8 @@ def load_model(
             own. By default float32, but on an accelerator the checkpoint's own from 10 billion parameters on. A live model
             keeps its own.
         revision: Branch, tag or commit on the hub.
+        n_devices: Spread the layers over so many CUDA devices, ``device`` and those after it, as TransformerLens counts them
+            (docs/scaling.md).
         tokenizer: To use instead of the checkpoint's own: a tokenizer (copied) or a directory that holds one.
         token: Access token for the hub; by default ``HF_TOKEN`` or the stored login.
         stream: Leave the layers' weights in their safetensors files, and read each when it runs: for models larger than memory
@@ -111,18 +126,18 @@ def load_model(
         ParityError: The result is not Hugging Face's model.
         InputError: An argument that cannot be.
     """
-    check_options(device, dtype, revision, token)
-    check_stream(name_or_path, stream)
+    check_options(device, dtype, revision, token, n_devices)
+    check_stream(name_or_path, stream, n_devices)
     checks = _checks(check_parity, parity_tolerance)
     own = _given_tokenizer(tokenizer)
     if isinstance(name_or_path, HookedTransformer):
-        check_live(name_or_path, device, dtype, revision, own is None)
+        check_live(name_or_path, device, dtype, revision, own is None, n_devices)
         return _live_hooked(name_or_path, own)
     if isinstance(name_or_path, PreTrainedModel):
-        check_live(name_or_path, device, dtype, revision, own is None)
-        return _live_huggingface(name_or_path, device, cast(PreTrainedTokenizerBase, own), checks)
+        check_live(name_or_path, device, dtype, revision, own is None, n_devices)
+        return _live_huggingface(name_or_path, device, n_devices, cast(PreTrainedTokenizerBase, own), checks)
     source = find(name_or_path, revision, token, own is None).fetch(progress)
-    return _load_files(source, pick_device(device), dtype, own, checks, progress, stream)
+    return _load_files(source, Place(pick_device(device), n_devices), dtype, own, checks, progress, stream)
 
 
 def as_hooked(
@@ -131,6 +146,7 @@ def as_hooked(
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     revision: str | None = None,
+    n_devices: int = 1,
     tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str] | None = None,
     token: str | None = None,
     stream: bool = False,
@@ -143,6 +159,7 @@ def as_hooked(
         device: This and the others are load_model's. A HookedTransformer takes none but the tokenizer.
         dtype: See there.
         revision: See there.
+        n_devices: See there.
         tokenizer: See there.
         token: See there.
         stream: See there.
@@ -152,12 +169,14 @@ def as_hooked(
         InputError: It is no model.
         AnchorlensError: See :func:`load_model`.
     """
-    options = (device, dtype, revision, tokenizer, stream or None)
+    options = (device, dtype, revision, tokenizer, stream or None, None if n_devices == 1 else n_devices)
     if isinstance(model, HookedTransformer) and all(option is None for option in options):
         return model
     if not isinstance(model, (str, os.PathLike, HookedTransformer, PreTrainedModel)):
         raise no_model(model, _WANTED)
-    return load_model(model, device, dtype, revision, tokenizer=tokenizer, token=token, stream=stream, progress=progress)
+    return load_model(
+        model, device, dtype, revision, n_devices=n_devices, tokenizer=tokenizer, token=token, stream=stream, progress=progress
+    )
 
 
 def _checks(check_parity: bool, tolerance: object) -> Checks:
@@ -180,7 +199,7 @@ def _given_tokenizer(tokenizer: object) -> PreTrainedTokenizerBase | None:
 
 def _load_files(
     source: Source,
-    device: str,
+    place: Place,
     dtype: str | torch.dtype | None,
     tokenizer: PreTrainedTokenizerBase | None,
     checks: Checks,
@@ -189,23 +208,27 @@ def _load_files(
 ) -> HookedTransformer:
     """From files on disk to the finished model."""
     if source.kind == "gguf":
-        kind = torch.float32 if dtype in (None, "auto") else pick_dtype(dtype, device, PretrainedConfig(), source.path.parent)
+        kind = (
+            torch.float32
+            if dtype in (None, "auto")
+            else pick_dtype(dtype, place.device, PretrainedConfig(), source.path.parent)
+        )
         model = load_gguf(source.path, kind, progress)
         own = tokenizer or load_tokenizer(source.path.parent, source.path.name)
         check_supported(model.config, source.name)
-        return _build(model, device, kind, own, source, checks, adopt=True)
+        return _build(model, place, kind, own, source, checks, adopt=True)
     config = check_directory(source.path, source.name, tokenizer is None)
-    kind = pick_dtype(dtype, device, config, source.path)
+    kind = pick_dtype(dtype, place.device, config, source.path)
     own = tokenizer or load_tokenizer(source.path)
     if stream:
-        return _build_streamed(Skeleton(source.path, config, kind), device, own, source, checks)
+        return _build_streamed(Skeleton(source.path, config, kind), place.device, own, source, checks)
     model = load_weights(source.path, config, kind, progress)
-    return _build(model, device, kind, own, source, checks, adopt=True)
+    return _build(model, place, kind, own, source, checks, adopt=True)
 
 
 def _build(
     hf_model: PreTrainedModel,
-    device: str,
+    place: Place,
     dtype: torch.dtype,
     tokenizer: PreTrainedTokenizerBase,
     source: Source,
@@ -221,7 +244,7 @@ def _build(
     tokens = parity_tokens(hf_model)
     reference = reference_log_probs(hf_model, tokens) if checks.on else None
     try:
-        cfg = hooked_config(hf_model.config, device, dtype, source.name)
+        cfg = hooked_config(hf_model.config, place.device, dtype, source.name, place.n_devices)
         model = _quiet_hooked(cfg)
         tables = rotary_tables(hf_model, 2048) if checks.on else {}
         install(model, hooked_state(hf_model, cfg), adopt)
@@ -232,8 +255,8 @@ def _build(
             parity = check_log_probs(hooked_log_probs(model, tokens), reference, dtype, source.name, checks.tolerance)
     except torch.OutOfMemoryError as error:
         raise InputError(
-            f"{source.name} does not fit on {device} in {str(dtype).removeprefix('torch.')}. "
-            "Pass dtype='bfloat16' or device='cpu'."
+            f"{source.name} does not fit on {place} in {str(dtype).removeprefix('torch.')}. Pass dtype='bfloat16', stream=True, "
+            "device='cpu', or spread it over more cards with n_devices=."
         ) from error
     _attach_tokenizer(model, tokenizer)
     architecture = type(hf_model).__name__
@@ -255,6 +278,9 @@ def _build_streamed(
     for module in model.modules():
         for name, buffer in module._buffers.items():
             module._buffers[name] = None if buffer is None else buffer.to(where)
+        for name, parameter in module._parameters.items():  # TransformerLens makes experts in float32
+            if parameter is not None and parameter.dtype != dtype:
+                module._parameters[name] = nn.Parameter(parameter.to(dtype))
     stream = Stream(skeleton, model, where)
     stream.fill_ends()
     attach(stream)
@@ -309,10 +335,11 @@ def _live_hooked(model: HookedTransformer, tokenizer: PreTrainedTokenizerBase | 
 def _live_huggingface(
     hf_model: PreTrainedModel,
     device: str | torch.device | None,
+    n_devices: int,
     tokenizer: PreTrainedTokenizerBase,
     checks: Checks,
 ) -> HookedTransformer:
     """A Hugging Face model that the user holds: its weights are copied, it is left as it is."""
-    where = pick_device(device if device is not None else hf_model.device)
+    place = Place(pick_device(device if device is not None else hf_model.device), n_devices)
     source = Source(live_name(hf_model), "huggingface", Path())
-    return _build(hf_model, where, hf_model.dtype, tokenizer, source, checks, adopt=False)
+    return _build(hf_model, place, hf_model.dtype, tokenizer, source, checks, adopt=False)

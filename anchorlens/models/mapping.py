@@ -71,7 +71,9 @@ def check_supported(config: PretrainedConfig, name: str) -> None:
         ) from error
 
 
-def hooked_config(config: PretrainedConfig, device: str, dtype: torch.dtype, name: str) -> HookedTransformerConfig:
+def hooked_config(
+    config: PretrainedConfig, device: str, dtype: torch.dtype, name: str, n_devices: int = 1
+) -> HookedTransformerConfig:
     """The HookedTransformerConfig of a mapped family.
 
     Args:
@@ -79,6 +81,7 @@ def hooked_config(config: PretrainedConfig, device: str, dtype: torch.dtype, nam
         device: Where the HookedTransformer will live.
         dtype: Its parameters' type.
         name: Recorded as ``cfg.model_name``.
+        n_devices: Over how many devices it will be spread, ``device`` the first of them.
 
     Raises:
         UnsupportedModelError: The family or one of its features is not mapped; names it.
@@ -90,6 +93,7 @@ def hooked_config(config: PretrainedConfig, device: str, dtype: torch.dtype, nam
         model_name=name,
         original_architecture=ARCHITECTURES[kind],
         device=device,
+        n_devices=n_devices,
         dtype=dtype,
         init_weights=False,
         d_vocab=int(text.vocab_size),

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from anchorlens.errors import ParityError
 from anchorlens.models.mapping import text_config
+from anchorlens.models.placement import following, home
 from anchorlens.models.positions import LAYERED_ROPE
 from anchorlens.models.weights import language_model
 
@@ -76,8 +77,8 @@ def reference_log_probs(model: PreTrainedModel, tokens: Int[Tensor, "example pos
 
 def hooked_log_probs(model: HookedTransformer, tokens: Int[Tensor, "example pos"]) -> Float[Tensor, "example pos d_vocab"]:
     """The HookedTransformer's log-probabilities, in float32 on the CPU."""
-    with torch.no_grad():
-        logits = model(tokens.to(str(model.cfg.device)), return_type="logits")
+    with torch.no_grad(), following(model):
+        logits = model(tokens.to(home(model.cfg, "embed")), return_type="logits")
     return logits.to(device="cpu", dtype=torch.float32).log_softmax(-1)
 
 

@@ -64,6 +64,7 @@ class Read:
         become float32 once. Both are float64 (float32 on Apple's GPUs).
         """
         unembed, x = self._model.unembed, self._normed(stream)
+        tokens = tokens.to(x.device)
         rows, columns = READ_SLICE.get(x.device.type, READ_SLICE["cpu"])
         parts = x.split(rows)
         picked = torch.cat([self._of_tokens(part, t) for part, t in zip(parts, tokens.split(rows), strict=True)])

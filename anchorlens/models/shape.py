@@ -1,10 +1,12 @@
 """The sizes of a model, as plain numbers: all that planning needs to know."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
 from transformer_lens import HookedTransformer
 
+from anchorlens.models.placement import block_devices
 from anchorlens.models.streaming import Streamed, stream_of
 
 
@@ -24,6 +26,7 @@ class Shape:
         n_ctx: Most positions of a row.
         dtype: Of weights and streams.
         streamed: What reading the weights takes; None where they are in memory.
+        layers_together: Most layers that lie on one device.
     """
 
     n_layers: int
@@ -37,6 +40,10 @@ class Shape:
     n_ctx: int
     dtype: torch.dtype
     streamed: Streamed | None = None
+    layers_together: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers_together", self.layers_together or self.n_layers)
 
     @classmethod
     def of(cls, model: HookedTransformer) -> "Shape":
@@ -55,6 +62,7 @@ class Shape:
             n_ctx=int(cfg.n_ctx),
             dtype=cfg.dtype,
             streamed=None if stream is None else stream.sizes,
+            layers_together=max(Counter(block_devices(model)).values()),
         )
 
     @property

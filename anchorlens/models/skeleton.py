@@ -1,11 +1,12 @@
 """A Hugging Face model without its weights, through which those of one layer at a time become a HookedTransformer's.
 
 The converters (:mod:`anchorlens.models.weights`) take a Hugging Face model. Here they get one that has a single layer, whose
-parameters are views of the files; so a family that is mapped is streamed without a second mapping.
+parameters are views of the files; so a family that is mapped is streamed without a second mapping. Experts stand in the files one by
+one, and are joined as transformers joins them.
 """
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,15 @@ _RENAMED = (
     ("lm_head.", "language_model.lm_head."),
     ("lm_head.", "embed_out."),
 )
+# Mixtral's router; and what transformers joins when it loads: parameter of all experts -> matrices of each, one below the other.
+_ROUTER = (".mlp.gate.", ".block_sparse_moe.gate.")
+_EXPERTS = {
+    ".mlp.experts.gate_up_proj": (
+        (".block_sparse_moe.experts.{}.w1.weight", ".block_sparse_moe.experts.{}.w3.weight"),
+        (".mlp.experts.{}.gate_proj.weight", ".mlp.experts.{}.up_proj.weight"),
+    ),
+    ".mlp.experts.down_proj": ((".block_sparse_moe.experts.{}.w2.weight",), (".mlp.experts.{}.down_proj.weight",)),
+}
 
 
 class Skeleton:
@@ -67,23 +77,39 @@ class Skeleton:
         name, layers = _layers(self.model, int(text_config(config).num_hidden_layers))
         self.layers, self.n_layers = layers, len(layers)
         found = _found(wanted, self.files, self.model, str(directory))
-        # Tensor in the files of every parameter: of each layer by its name in the layer, and of all that is no layer's.
-        self._of_layer: list[dict[str, str]] = [{} for _ in layers]
+        # Tensors in the files of every parameter: of each layer by its name in the layer, and of all that is no layer's.
+        self._of_layer: list[dict[str, tuple[str, ...]]] = [{} for _ in layers]
         self._of_ends: dict[str, str] = {}
         # The last norm: Gemma's converter makes ones of its shape in every layer.
         self._vectors: dict[str, Tensor] = {}
-        for key, tensor in found.items():
+        for key, tensors in found.items():
             if key.startswith(f"{name}."):
                 index, _, inner = key.removeprefix(f"{name}.").partition(".")
-                self._of_layer[int(index)][inner] = tensor
+                self._of_layer[int(index)][inner] = tensors
             else:
-                self._of_ends[key] = tensor
+                (self._of_ends[key],) = tensors
 
-    def read_layer(self, layer: int) -> dict[str, Tensor]:
-        """A layer's weights as they stand in the files, by their names in the layer."""
+    @property
+    def joined_bytes(self) -> int:
+        """Of the largest parameter that is put together of several tensors, which stands there twice for a moment; 0 without."""
+        first = self.layers[0]
+        joined = [first.get_parameter(inner).numel() for inner, tensors in self._of_layer[0].items() if len(tensors) > 1]
+        return max(joined, default=0) * self.dtype.itemsize
+
+    def read_layer(self, layer: int) -> dict[str, list[Tensor]]:
+        """A layer's weights as they stand in the files, by their names in the layer; of experts the matrices of all of them."""
         names = self._of_layer[layer]
-        read = self.files.read(names.values())
-        return {inner: read[tensor] for inner, tensor in names.items()}
+        read = self.files.read(tensor for tensors in names.values() for tensor in tensors)
+        return {inner: [read[tensor] for tensor in tensors] for inner, tensors in names.items()}
+
+    def joined(self, read: Mapping[str, Sequence[Tensor]], placed: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        """What :meth:`read_layer` gave as one tensor for each parameter, after each part was ``placed`` where it is wanted."""
+        whole: dict[str, Tensor] = {}
+        for inner, parts in read.items():
+            there = [placed(part) for part in parts]
+            # Experts one below the other, of each the gate above what it gates: the order in which the joined tensor lies.
+            whole[inner] = there[0] if len(there) == 1 else torch.cat(there).view(self.layers[0].get_parameter(inner).shape)
+        return whole
 
     def read_ends(self) -> dict[str, Tensor]:
         """What belongs to no layer, by its name in the model: embeddings, the last norm, the head where it is not tied."""
@@ -138,7 +164,7 @@ class Skeleton:
         for index, layer in enumerate(self.layers):
 
             def enter(module: nn.Module, args: Any, index: int = index) -> None:  # noqa: ARG001
-                weights = {name: tensor.to(self.dtype) for name, tensor in self.read_layer(index).items()}
+                weights = self.joined(self.read_layer(index), lambda tensor: tensor.to(self.dtype))
                 entered[index] = filled(module, weights)
                 entered[index].__enter__()
 
@@ -201,30 +227,47 @@ def _layers(model: PreTrainedModel, n_layers: int) -> tuple[str, nn.ModuleList]:
     return next(name for name, module in model.named_modules() if module is layers), layers
 
 
-def _found(wanted: Mapping[str, Tensor], files: Shards, model: PreTrainedModel, shown: str) -> dict[str, str]:
-    """Parameter -> tensor in the files, whose names may have the base model's prefix, or lack it.
+def _found(wanted: Mapping[str, Tensor], files: Shards, model: PreTrainedModel, shown: str) -> dict[str, tuple[str, ...]]:
+    """Parameter -> tensors in the files, whose names may have the base model's prefix, or lack it.
 
     Raises:
         InputError: Not a single layer's names are there: they are put together in another way.
         CheckpointError: Some are missing, or have another shape.
     """
     prefix = f"{model.base_model_prefix}."
-    found: dict[str, str] = {}
+    found: dict[str, tuple[str, ...]] = {}
     for key, parameter in wanted.items():
         names = [key, key.removeprefix(prefix), prefix + key]
         names += [theirs + key.removeprefix(ours) for ours, theirs in _RENAMED if key.startswith(ours)]
-        name = next((one for one in names if one in files.shapes), None)
-        if name is None:
+        names += [key.replace(*_ROUTER)]
+        every = [(name,) for name in names] + _parts(key, parameter)
+        tensors = next((some for some in every if all(one in files.shapes for one in some)), None)
+        if tensors is None:
             raise InputError(
-                f"{shown} cannot be streamed: its files hold no tensor {key!r}. Either it is of a family whose weights are joined "
-                "or unpacked when they are loaded (experts, quantised weights), or weights are missing. Leave stream out."
+                f"{shown} cannot be streamed: its files hold no tensor {key!r}. Either its weights are unpacked when they are "
+                "loaded (quantised ones), or weights are missing. Leave stream out."
             )
-        if files.shapes[name] != tuple(parameter.shape):
-            raise CheckpointError(
-                f"{name} has shape {files.shapes[name]}, the configuration says {tuple(parameter.shape)}. Fetch {shown} again."
-            )
-        found[key] = name
+        shape = tuple(parameter.shape)
+        if len(tensors) > 1:  # experts: each its share of the second axis
+            shape = (shape[0] * shape[1] // len(tensors), *shape[2:])
+        for name in tensors:
+            if files.shapes[name] != shape:
+                raise CheckpointError(
+                    f"{name} has shape {files.shapes[name]}, the configuration says {shape}. Fetch {shown} again."
+                )
+        found[key] = tensors
     return found
+
+
+def _parts(key: str, parameter: Tensor) -> list[tuple[str, ...]]:
+    """Names that the tensors of a parameter of experts may have, expert by expert; none of any other parameter."""
+    ours = next((name for name in _EXPERTS if key.endswith(name)), None)
+    if ours is None:
+        return []
+    layer = key.removesuffix(ours)
+    return [
+        tuple(layer + name.format(expert) for expert in range(len(parameter)) for name in names) for names in _EXPERTS[ours]
+    ]
 
 
 __all__ = ["Skeleton", "filled", "without_weights"]

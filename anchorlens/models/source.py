@@ -71,6 +71,7 @@ def check_model(
     device: object = None,
     dtype: object = None,
     revision: object = None,
+    n_devices: object = 1,
     tokenizer: object = None,
     token: object = None,
     stream: object = False,
@@ -85,6 +86,7 @@ def check_model(
         device: Where it will run.
         dtype: In which type.
         revision: Branch, tag or commit on the hub.
+        n_devices: Over how many devices it will be spread.
         tokenizer: To use instead of the checkpoint's own.
         token: Access token for the hub.
         stream: Whether its weights will be read layer by layer.
@@ -95,23 +97,27 @@ def check_model(
     Raises:
         AnchorlensError: The one that ``load_model`` would raise.
     """
-    check_options(device, dtype, revision, token)
-    check_stream(name_or_path, stream)
+    check_options(device, dtype, revision, token, n_devices)
+    check_stream(name_or_path, stream, n_devices)
     own_tokenizer = tokenizer is None
     if not own_tokenizer:
         _check_tokenizer(tokenizer)
     if isinstance(name_or_path, (str, os.PathLike)):
         return find(name_or_path, _text(revision), _text(token), own_tokenizer).kind
-    check_live(name_or_path, device, dtype, revision, own_tokenizer)
+    check_live(name_or_path, device, dtype, revision, own_tokenizer, n_devices)
     return "live"
 
 
-def check_options(device: object, dtype: object, revision: object, token: object) -> None:
+def check_options(device: object, dtype: object, revision: object, token: object, n_devices: object = 1) -> None:
     """Refuse options that no model could have, before any file is read.
 
     Raises:
-        InputError: There is no such device or type here, or the revision or token is no text.
+        InputError: There are no such devices or type here, or the revision or token is no text.
     """
+    if type(n_devices) is not int or n_devices != 1:
+        from anchorlens.models.devices import check_n_devices
+
+        check_n_devices(n_devices, device)
     if device is not None or dtype is not None:
         from anchorlens.models.devices import check_device_dtype
 
@@ -123,16 +129,21 @@ def check_options(device: object, dtype: object, revision: object, token: object
         raise InputError("token= takes the text of an access token. Leave it out to use HF_TOKEN or the stored login.")
 
 
-def check_stream(name_or_path: object, stream: object) -> None:
+def check_stream(name_or_path: object, stream: object, n_devices: object = 1) -> None:
     """Refuse to stream what cannot be, as far as its name tells.
 
     Raises:
-        InputError: It is in memory already, or a GGUF file.
+        InputError: It is in memory already, or a GGUF file, or it is to be spread too.
     """
     if not isinstance(stream, bool):
         raise InputError(f"stream={stream!r}: give True to read the weights layer by layer, or leave it out.")
     if not stream:
         return
+    if n_devices != 1:
+        raise InputError(
+            "stream=True holds two layers at a time, on one device: there is nothing to spread. Leave n_devices out where the model "
+            "is larger than all devices together, else leave stream out."
+        )
     if not isinstance(name_or_path, (str, os.PathLike)):
         raise InputError(
             "stream=True reads weights from files, and a live model has them in memory. Give the name or directory that it was "
@@ -175,7 +186,9 @@ def tokenizer_directory(tokenizer: object) -> Path:
     return path
 
 
-def check_live(model: object, device: object, dtype: object, revision: object, own_tokenizer: bool) -> None:
+def check_live(
+    model: object, device: object, dtype: object, revision: object, own_tokenizer: bool, n_devices: object = 1
+) -> None:
     """Whether a model that is in memory can be taken over with these options.
 
     Args:
@@ -184,6 +197,7 @@ def check_live(model: object, device: object, dtype: object, revision: object, o
         dtype: As for ``load_model``.
         revision: As for ``load_model``.
         own_tokenizer: Whether no other tokenizer is given.
+        n_devices: As for ``load_model``.
 
     Raises:
         InputError: It is no model, or the options do not fit it.
@@ -193,8 +207,10 @@ def check_live(model: object, device: object, dtype: object, revision: object, o
     from transformers import PreTrainedModel
 
     if isinstance(model, HookedTransformer):
-        if device is not None or dtype is not None or revision is not None:
-            raise InputError("A live HookedTransformer keeps its device and dtype: move it yourself, and give no revision.")
+        if device is not None or dtype is not None or revision is not None or n_devices != 1:
+            raise InputError(
+                "A live HookedTransformer keeps its device and dtype: move it yourself, and give no revision and no n_devices."
+            )
         if own_tokenizer and model.tokenizer is None:
             raise InputError(
                 "This HookedTransformer has no tokenizer. Pass tokenizer=, as in al.load_model(model, tokenizer=...)."
@@ -208,7 +224,7 @@ def check_live(model: object, device: object, dtype: object, revision: object, o
         raise InputError(
             "A live Hugging Face model comes without its tokenizer. Pass tokenizer=, as in al.load_model(model, tokenizer=...)."
         )
-    from anchorlens.models.devices import parse_dtype, pick_device
+    from anchorlens.models.devices import check_n_devices, parse_dtype, pick_device
     from anchorlens.models.mapping import check_supported
 
     wanted = model.dtype if dtype is None or dtype == "auto" else parse_dtype(dtype)
@@ -219,6 +235,7 @@ def check_live(model: object, device: object, dtype: object, revision: object, o
     if any(parameter.is_meta for parameter in model.parameters()):
         raise InputError("Some weights of this live model are not in memory (device 'meta'). Load it without device_map.")
     pick_device(device if device is not None else model.device)
+    check_n_devices(n_devices, device if device is not None else model.device)
     check_supported(model.config, live_name(model))
     if model.get_output_embeddings() is None:
         raise InputError(

@@ -31,8 +31,8 @@ class Streamed:
 
     Attributes:
         read_bytes: Bytes of weights that are read in every pass through all layers, in the model's type.
-        held_bytes: Most bytes of weights in memory at once: two layers, a matrix that TransformerLens's MLP transposes, and
-            embeddings where they are no views of a file.
+        held_bytes: Most bytes of weights in memory at once: two layers, a matrix that TransformerLens's MLP transposes, the
+            parts of experts that are joined, and embeddings where they are no views of a file.
         rate: Bytes a second at which they were read so far, preparation included.
     """
 
@@ -87,7 +87,8 @@ class Stream:
         """What it takes."""
         rate = self._bytes / self._seconds if self._seconds else float("inf")
         matrix = max(p.numel() * p.element_size() for p in self.model.blocks.parameters())
-        return Streamed(sum(self._layer_bytes), 2 * max(self._layer_bytes) + matrix + self.resident_bytes, rate)
+        held = 2 * max(self._layer_bytes) + matrix + self.skeleton.joined_bytes + self.resident_bytes
+        return Streamed(sum(self._layer_bytes), held, rate)
 
     @contextmanager
     def held(self, layer: int) -> Iterator[None]:
@@ -123,7 +124,7 @@ class Stream:
         # What a thread starts with is torch's own: gradients, no default device of the user's, and no side stream.
         side: AbstractContextManager[Any] = nullcontext() if self._side is None else torch.cuda.stream(self._side)
         with torch.no_grad(), torch.device("cpu"), side:
-            read = {name: self._placed(tensor) for name, tensor in self.skeleton.read_layer(layer).items()}
+            read = self.skeleton.joined(self.skeleton.read_layer(layer), self._placed)
             state = self.skeleton.layer_state(read, self.model.cfg, self.device)
             block = self.model.blocks[layer]
             wanted = dict(block.named_parameters())

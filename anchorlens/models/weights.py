@@ -36,6 +36,7 @@ from transformers import PreTrainedModel
 
 from anchorlens.errors import CheckpointError, UnsupportedModelError
 from anchorlens.models.mapping import text_config
+from anchorlens.models.placement import home
 
 CONVERTERS: dict[str, Callable[[Any, HookedTransformerConfig], dict[str, Tensor]]] = {
     "llama": convert_llama_weights,
@@ -200,7 +201,7 @@ def install(model: HookedTransformer, state: dict[str, Tensor], adopt: bool) -> 
     contiguous, so a forward pass copies none of them.
 
     Args:
-        model: Freshly made, its parameters not yet filled; ends up on ``cfg.device`` in ``cfg.dtype``.
+        model: Freshly made, its parameters not yet filled; ends up where its configuration says, in ``cfg.dtype``.
         state: From :func:`hooked_state`; emptied on the way.
         adopt: Take over memory that one tensor fills alone, instead of copying it. Only for a model that is thrown away after.
 
@@ -212,11 +213,11 @@ def install(model: HookedTransformer, state: dict[str, Tensor], adopt: bool) -> 
     for name in state.keys() & buffers.keys():
         buffers[name].copy_(state.pop(name))
     check_names(wanted.keys(), state)
-    device, dtype = torch.device(str(model.cfg.device)), model.cfg.dtype
+    cfg = model.cfg
     taken: set[int] = set()
     for name, parameter in wanted.items():
         tensor = state.pop(name)
-        fresh = fitted(name, tensor, parameter.shape, device, dtype)
+        fresh = fitted(name, tensor, parameter.shape, home(cfg, name), cfg.dtype)
         storage = fresh.untyped_storage()
         moved = storage.data_ptr() != tensor.untyped_storage().data_ptr()
         alone = storage.nbytes() == fresh.numel() * fresh.element_size() and storage.data_ptr() not in taken
@@ -225,4 +226,6 @@ def install(model: HookedTransformer, state: dict[str, Tensor], adopt: bool) -> 
         taken.add(fresh.untyped_storage().data_ptr())
         owner, _, leaf = name.rpartition(".")
         setattr(model.get_submodule(owner), leaf, nn.Parameter(fresh))
-    nn.Module.to(model, device)
+    for name, module in model.named_children():
+        for inside, part in module.named_children() if name == "blocks" else [("", module)]:
+            part.to(home(cfg, f"{name}.{inside}"))

@@ -37,6 +37,7 @@ class SweepPlan:
         max_memory: The user's limit.
         weight_reads: How often the weights of a streamed model are read; 0 where they are in memory.
         weight_bytes: Bytes of them that are read in all.
+        n_devices: Devices that the model is spread over; the memory is that of each.
     """
 
     engine: str
@@ -51,22 +52,25 @@ class SweepPlan:
     max_memory: int | None
     weight_reads: int = field(default=0, kw_only=True)
     weight_bytes: int = field(default=0, kw_only=True)
+    n_devices: int = field(default=1, kw_only=True)
 
     def to_dict(self) -> dict[str, object]:
         """What decides the numbers' last digits, for ``run.json``."""
         streamed = {"weight_reads": self.weight_reads, "weight_bytes": self.weight_bytes} if self.weight_reads else {}
+        spread = {"n_devices": self.n_devices} if self.n_devices > 1 else {}
         return {
             "engine": self.engine, "reason": self.reason, "batches": list(self.batch_sizes), "cells": self.cells,
-            "gflop": round(self.flops / 1e9, 3), "peak_bytes": self.peak_bytes, "max_memory": self.max_memory, **streamed,
+            "gflop": round(self.flops / 1e9, 3), "peak_bytes": self.peak_bytes, "max_memory": self.max_memory, **streamed, **spread,
         }  # fmt: skip
 
     def __str__(self) -> str:
         why = f" ({self.reason or 'one full pass for each cell'})" if self.engine == "reference" else ""
         read = f"; weights read {self.weight_reads} times, {self.weight_bytes / 1e9:,.1f} GB" if self.weight_reads else ""
+        where = f"on each of {self.n_devices} devices beside the model" if self.n_devices > 1 else "beside the model"
         return (
             f"{self.questions} rows, {self.cells:,} cells in {len(self.batch_sizes)} batches; engine {self.engine}{why}; about "
             f"{self.flops / 1e9:,.0f} GFLOP, {self.seconds:,.{0 if self.seconds > 10 else 1}f} s, at most "
-            f"{self.peak_bytes / 1e6:,.0f} MB {'with two layers' if self.weight_reads else 'beside the model'}{read}"
+            f"{self.peak_bytes / 1e6:,.0f} MB {'with two layers' if self.weight_reads else where}{read}"
         )
 
 
@@ -92,7 +96,7 @@ class Room:
     def budget(self) -> int:
         """Bytes of a pass: the user's limit beside what is kept, or half of the free memory."""
         all_of_it = (
-            self.max_memory - _ROW_BYTES * self.table if self.max_memory else free_memory(self.engine.adapter.device) // 2
+            self.max_memory - _ROW_BYTES * self.table if self.max_memory else free_memory(self.engine.adapter.devices) // 2
         )
         return all_of_it - self.kept - self.engine.adapter.shape.weights_held
 
@@ -162,7 +166,10 @@ class Room:
             most = max(most, rows_bytes(adapter.shape, 1, width), min(together, self.budget))
         peak = self.peak(most)
         seconds = predicted_seconds(adapter.shape, adapter.device, flops)
-        plan = SweepPlan(engine.name, engine.reason, tuple(sizes), rows, cells, flops, seconds, peak, most, self.max_memory)
+        plan = SweepPlan(
+            engine.name, engine.reason, tuple(sizes), rows, cells, flops, seconds, peak, most, self.max_memory,
+            n_devices=len(adapter.devices),
+        )  # fmt: skip
         streamed = adapter.shape.streamed
         if streamed is None:
             return plan

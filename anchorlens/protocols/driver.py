@@ -78,7 +78,7 @@ class Measuring(ABC):
     """Who measures a sweep: this process (:class:`Station`), or workers.
 
     Attributes:
-        free: Bytes of memory that are free where the model lies.
+        free: Bytes of memory that are free where the model lies; on the fullest device of several.
     """
 
     free: int
@@ -241,7 +241,7 @@ class Station(Measuring):
         self._protocol, self._data, self._spec, self._command = protocol, data, spec, command or command_line()
         with _tables_on_cpu():
             self._adapter = Adapter(as_hooked(model))
-            self.free = free_memory(self._adapter.device)
+            self.free = free_memory(self._adapter.devices)
 
     @property
     def card(self) -> Mapping[str, object]:
@@ -262,7 +262,7 @@ class Station(Measuring):
             label = f"{protocol.name} {self._bench.model_name} {qa.name}"
             work = tuple(sum(unit.work for unit in units) for units in plan.shards)
             return Planned(
-                label, plan.unit_name, plan.before, work, plan.cost, environment(self._adapter.device, self._command)
+                label, plan.unit_name, plan.before, work, plan.cost, environment(self._adapter.devices, self._command)
             )
 
     def measured(self, numbers: Sequence[int], bar: Progress) -> Generator[tuple[int, Shard], None, None]:
@@ -317,7 +317,7 @@ class Station(Measuring):
                 trust.rest(samples.iloc[first:].reset_index(drop=True))
                 bar.enter("")
             how = {"plan": {**plan.cost.to_dict(), "split": splits}, **trust.record()}
-            where = environment(self._adapter.device, self._command)
+            where = environment(self._adapter.devices, self._command)
             return _result(protocol, self._bench, self._ready, self._spec, samples, {"environment": where, **how})
 
     @contextmanager

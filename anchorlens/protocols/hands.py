@@ -2,6 +2,7 @@
 
 import os
 from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from anchorlens.models.load import load_model
@@ -9,6 +10,23 @@ from anchorlens.protocols.driver import Measuring, Station
 from anchorlens.protocols.plug import SweepProtocol
 from anchorlens.protocols.specification import Specification
 from anchorlens.questions.datasets import QAData
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How models are loaded that are given by name; see :func:`anchorlens.load_model`.
+
+    Attributes:
+        device: Where they run; the best one where it is None.
+        dtype: Their number type; their own where it is None.
+        stream: Whether their weights are read layer by layer.
+        n_devices: Over how many devices they are spread.
+    """
+
+    device: str | None = None
+    dtype: str | None = None
+    stream: bool = False
+    n_devices: int = 1
 
 
 class Hands(ABC):
@@ -27,16 +45,12 @@ class Here(Hands):
     """This process.
 
     Args:
-        device: Where models run that are given by name; the best one where it is None.
-        dtype: Their number type; their own where it is None.
-        stream: Whether their weights are read layer by layer.
+        loading: How models are loaded that are given by name.
         command: What began the run, where it was not this process.
     """
 
-    def __init__(
-        self, device: str | None = None, dtype: str | None = None, stream: bool = False, command: str | None = None
-    ) -> None:
-        self._device, self._dtype, self._stream, self._command = device, dtype, stream, command
+    def __init__(self, loading: Loading | None = None, command: str | None = None) -> None:
+        self._loading, self._command = loading or Loading(), command
         self._given: Any = None
         self._model: Any = None
 
@@ -45,10 +59,9 @@ class Here(Hands):
         if model is not self._given:
             self._model = None  # let go of before the next one needs the memory
             named = isinstance(model, (str, os.PathLike))
-            how = {"device": self._device, "dtype": self._dtype, "stream": self._stream}
-            self._model = load_model(model, **how) if named else model
+            self._model = load_model(model, **asdict(self._loading)) if named else model
             self._given = model
         return Station(protocol, self._model, data, spec, self._command)
 
 
-__all__ = ["Hands", "Here"]
+__all__ = ["Hands", "Here", "Loading"]

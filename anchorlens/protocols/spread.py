@@ -18,7 +18,7 @@ from anchorlens.kinds import described
 from anchorlens.notices import warn
 from anchorlens.progress import Progress
 from anchorlens.protocols.driver import Measuring, Planned, Shard
-from anchorlens.protocols.hands import Hands, Here
+from anchorlens.protocols.hands import Hands, Here, Loading
 from anchorlens.protocols.plug import SweepProtocol
 from anchorlens.protocols.specification import Specification
 from anchorlens.questions.datasets import QAData
@@ -57,16 +57,14 @@ class Hand:
     """What a worker holds: a model, and the sweep that it is at.
 
     Args:
-        device: Where models run; the best one where it is None.
-        dtype: Their number type; their own where it is None.
-        stream: Whether their weights are read layer by layer.
+        loading: How models are loaded.
         command: What began the run.
         gpus: That it may use.
     """
 
-    def __init__(self, device: str | None, dtype: str | None, stream: bool, command: str, gpus: float) -> None:
-        here = "cpu" if device is None and not gpus and torch.cuda.is_available() else device
-        self._here, self._model = Here(here, dtype, stream, command), None
+    def __init__(self, loading: Loading, command: str, gpus: float) -> None:
+        unseen = loading.device is None and not gpus and torch.cuda.is_available()
+        self._here, self._model = Here(replace(loading, device="cpu") if unseen else loading, command), None
         self._task: Task | None = None
         self._station: Any = None
         self._planned: Planned | None = None
@@ -226,18 +224,19 @@ def refuse_live(executor: RayExecutor | None, models: Sequence[Any]) -> None:
 
 
 @contextmanager
-def at_work(
-    executor: RayExecutor | None, device: str | None = None, dtype: str | None = None, stream: bool = False
-) -> Iterator[Hands]:
+def at_work(executor: RayExecutor | None, loading: Loading | None = None) -> Iterator[Hands]:
     """Who measures in a ``with`` block: this process, or workers where there is an executor.
 
     Raises:
         InputError: There is no such cluster, or no room for so many workers.
     """
+    loading = loading or Loading()
     if executor is None:
-        yield Here(device, dtype, stream)
+        yield Here(loading)
         return
-    with crew(executor, partial(Hand, device, dtype, stream, command_line()), device) as made:
+    if executor.gpus_per_worker is None and loading.n_devices > 1:  # a worker sees no more than it is given
+        executor = replace(executor, gpus_per_worker=float(loading.n_devices))
+    with crew(executor, partial(Hand, loading, command_line()), loading.device) as made:
         yield Workers(made)
 
 

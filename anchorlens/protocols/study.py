@@ -16,7 +16,7 @@ from anchorlens.kinds import described
 from anchorlens.models.source import check_model
 from anchorlens.protocols.costing import SweepPlan
 from anchorlens.protocols.driver import carried_out
-from anchorlens.protocols.hands import Hands, Here
+from anchorlens.protocols.hands import Hands, Here, Loading
 from anchorlens.protocols.keeping import Kept, check_keeping, finished, identity, keeping, model_name
 from anchorlens.protocols.loading import load_run
 from anchorlens.protocols.registry import PROTOCOLS, protocol_of, specification_of
@@ -74,6 +74,7 @@ class Study:
         device: Where models run; the best one where it is None.
         dtype: Their number type; their own where it is None.
         stream: Whether the weights of named models are read layer by layer.
+        n_devices: Over how many devices named models are spread.
     """
 
     models: Any
@@ -82,6 +83,7 @@ class Study:
     device: str | None = None
     dtype: str | None = None
     stream: bool = False
+    n_devices: int = 1
 
     def __post_init__(self) -> None:
         for name, single, what in (
@@ -99,7 +101,7 @@ class Study:
 
     @classmethod
     def from_toml(cls, path: "str | os.PathLike[str]") -> "Study":
-        """Read a study's file: ``models``, ``device``, ``dtype``, ``stream``, tables ``[[data]]`` and ``[[protocol]]``.
+        """Read a study's file: ``models``, ``device``, ``n_devices``, ``dtype``, ``stream``, tables ``[[data]]``, ``[[protocol]]``.
 
         Raises:
             InputError: It cannot be read, or a key or value in it is wrong.
@@ -114,6 +116,11 @@ class Study:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as why:
             raise InputError(f"{file} is not TOML: {why}.") from why
         return _study(cls, values, str(file), file.parent)
+
+    @property
+    def loading(self) -> Loading:
+        """How its models are loaded."""
+        return Loading(self.device, self.dtype, self.stream, self.n_devices)
 
     def check(self) -> list[QAData]:
         """Look at everything that needs no model, and load the data.
@@ -136,7 +143,8 @@ class Study:
             )
         for model in self.models:
             named = isinstance(model, (str, os.PathLike))
-            check_model(model, device=self.device, dtype=self.dtype, stream=self.stream and named)
+            how = {"stream": self.stream and named, "n_devices": self.n_devices}
+            check_model(model, device=self.device, dtype=self.dtype, **how)
         loaded = [data.load() if isinstance(data, DataRequest) else data for data in self.data]
         names = [data.name for data in loaded]
         again = next((name for name in names if names.count(name) > 1), None)
@@ -229,7 +237,7 @@ def run_study(
     done = outcome if outcome is not None else Outcome(0, None)
     done.share, told = share, _Told(on_result, on_empty)
     if out is None:
-        with at_work(who, study.device, study.dtype, study.stream) as measuring:
+        with at_work(who, study.loading) as measuring:
             _measured(_every(study, study.check()), measuring, done, told, None)
         return done
     resume = resume or share is not None
@@ -247,7 +255,7 @@ def run_study(
         "share": share,
         "command": command,
     }
-    with keeping(target, sweeps, **how) as kept, at_work(who, study.device, study.dtype, study.stream) as measuring:
+    with keeping(target, sweeps, **how) as kept, at_work(who, study.loading) as measuring:
         done.out = target
         _measured(steps, measuring, done, told, kept)
     return done
@@ -284,7 +292,7 @@ def study_plans(study: Study) -> Iterator[Planning]:
     Raises:
         InputError: See :func:`run_study`.
     """
-    here = Here(study.device, study.dtype, study.stream)
+    here = Here(study.loading)
     for model, qa, spec in _every(study, study.check()):
         names = (model_name(model), qa.name, spec.NAME)
         try:
@@ -355,7 +363,7 @@ def _measured(
 
 
 def _study(cls: type[Study], values: Mapping[str, Any], file: str, folder: Path) -> Study:
-    known = ("models", "device", "dtype", "stream", "data", "protocol")
+    known = ("models", "device", "n_devices", "dtype", "stream", "data", "protocol")
     for key in values:
         if key not in known:
             raise InputError(f"{file}: unknown key '{key}'. {did_you_mean(key, known)}")
@@ -379,7 +387,7 @@ def _study(cls: type[Study], values: Mapping[str, Any], file: str, folder: Path)
         if not isinstance(name, str):
             raise InputError(f"{file}: a [[protocol]] needs a name. {did_you_mean('', PROTOCOLS)}")
         specifications.append(specification_of(name).of(entry))
-    how = {name: values[name] for name in ("device", "dtype", "stream") if name in values}
+    how = {name: values[name] for name in ("device", "n_devices", "dtype", "stream") if name in values}
     return cls(tuple(models), tuple(data), tuple(specifications), **how)
 
 

@@ -103,6 +103,7 @@ def verify_run(
     data: "QAData | Mapping[str, QAData] | None" = None,
     device: str | None = None,
     stream: bool = False,
+    n_devices: int = 1,
     own: Mapping[str, Callable[..., Any]] | None = None,
     show_progress: bool = True,
 ) -> Verification:
@@ -117,6 +118,7 @@ def verify_run(
         data: The question set, or question sets by name, to compare their hashes. The embedded samples need not be given.
         device: Where the model is put.
         stream: Read the weights of models that are loaded here layer by layer, for those larger than memory (docs/streaming.md).
+        n_devices: Over how many devices it is spread.
         own: Functions of your own that the run was made with, by argument: ``{"readout": ..., "site": ...}``.
         show_progress: Show a bar.
 
@@ -146,7 +148,7 @@ def verify_run(
     measured: list[pd.DataFrame] = []
     with progress(f"verify {folder.name}", max(1, sum(map(len, drawn))), "cell", show=show_progress and count > 0) as bar:
         for name, group in _by_model(results, drawn):
-            adapter, found = _model(name, group[0][0], model, device, stream)
+            adapter, found = _model(name, group[0][0], model, device, n_devices, stream)
             checks += found
             if any(one.found == MISMATCH for one in found):
                 checks.append(Check(f"cells: {name}", NOT_CHECKED, "the model is another one"))
@@ -232,7 +234,9 @@ def _by_model(
     yield from groups.items()
 
 
-def _model(name: str, result: SweepResult, given: Given, device: str | None, stream: bool) -> tuple[Adapter, list[Check]]:
+def _model(
+    name: str, result: SweepResult, given: Given, device: str | None, n_devices: int, stream: bool
+) -> tuple[Adapter, list[Check]]:
     """The model that was measured, and whether it is that one."""
     was = result.record["model"]
     meant = given.get(name) if isinstance(given, Mapping) else given
@@ -246,8 +250,10 @@ def _model(name: str, result: SweepResult, given: Given, device: str | None, str
     files = isinstance(meant, (str, os.PathLike))
     # A packaged model has one release, a directory none.
     revision = was["revision"] if meant == name and was["source"] == "hub" else None
-    files_only = {"device": device, "dtype": was["dtype"], "revision": revision, "stream": stream}
-    hooked = as_hooked(meant, **files_only) if files else as_hooked(meant)
+    how: dict[str, Any] = {
+        "device": device, "n_devices": n_devices, "dtype": was["dtype"], "revision": revision, "stream": stream
+    }  # fmt: skip
+    hooked = as_hooked(meant, **how) if files else as_hooked(meant)
     card: ModelCard = card_of(hooked)
     found = [
         _hash(f"weights: {name}", was["weights_sha256"], card.weights_sha256),
@@ -284,7 +290,7 @@ def _again(adapter: Adapter, result: SweepResult, chosen: pd.DataFrame, own: Map
     """Cells of one sweep, measured again."""
     protocol, spec = protocol_of(result.protocol.name), _specification(result, own)
     ready = protocol.restored(adapter, spec, Written(result))
-    budget = free_memory(adapter.device) // 2
+    budget = free_memory(adapter.devices) // 2
     both = measured_twice(protocol, ready, spec, Oracle(adapter), result.samples(), chosen, budget)
     gaps = [100 * (both[f"value_{when}"] - both[f"value_{when}_again"]).abs() for when in ("before", "after")]
     gaps.append((both["delta_p"] - both["delta_p_again"]).abs())

@@ -4,7 +4,7 @@ import hashlib
 import json
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -43,19 +43,25 @@ def command_line() -> str:
     return " ".join([sys.argv[0].rsplit("/", 1)[-1], *sys.argv[1:]])
 
 
-def environment(device: torch.device, command: str) -> dict[str, object]:
-    """What the numbers were computed with, and what began the run."""
+def environment(devices: Sequence[torch.device], command: str) -> dict[str, object]:
+    """What the numbers were computed with, and what began the run.
+
+    Args:
+        devices: Those that the model lies on, in the order of its layers.
+        command: What began the run.
+    """
     record: dict[str, object] = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "device": str(device),
+        "device": ", ".join(map(str, devices)),
         "threads": torch.get_num_threads(),
         "versions": versions(),
         "code_sha256": code_sha256(),
         "command": command,
     }
-    if device.type == "cuda":
-        record["gpu"] = torch.cuda.get_device_name(device)
+    cards = [torch.cuda.get_device_name(device) for device in devices if device.type == "cuda"]
+    if cards:
+        record["gpu"] = ", ".join(dict.fromkeys(cards))
     return record
 
 

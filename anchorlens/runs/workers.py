@@ -50,7 +50,8 @@ class RayExecutor:
     Attributes:
         workers: How many; None: as many as there is room for.
         address: Of a Ray cluster that runs (``"auto"`` finds one); None starts one on this machine, which ends with the run.
-        gpus_per_worker: Whole numbers, or a part of one GPU; None: one where there are any and no other device is asked for.
+        gpus_per_worker: Whole numbers, or a part of one GPU; None: one where there are any and no other device is asked for,
+            or as many as models are spread over.
 
     Raises:
         InputError: A value is of another kind, or Ray is not installed.

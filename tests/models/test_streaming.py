@@ -18,9 +18,7 @@ from anchorlens.models.source import check_model
 from anchorlens.models.streaming import Stream, StreamedBlock, held, stream_of
 from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, llama, random_model, save_model
 
-# Weights of these are joined when transformers loads them, or cannot be loaded at all.
-JOINED = {"mixtral", "olmoe", "gpt_oss"}
-STREAMED = [name for name in (FAMILIES | FURTHER_FAMILIES) if name not in JOINED]
+STREAMED = [*FAMILIES, *FURTHER_FAMILIES]
 TOKENS = torch.arange(30, 54)[None]
 
 
@@ -64,7 +62,7 @@ def test_it_is_the_model_that_is_loaded_into_memory(tiny, tiny_model, family):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
-@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2"])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "mixtral"])
 def test_other_types_are_converted_as_they_come(tiny, family, dtype):
     whole, streamed = al.load_model(tiny(family), device="cpu", dtype=dtype), stream(tiny(family), dtype=dtype)
     assert torch.equal(whole(TOKENS), streamed(TOKENS))
@@ -209,10 +207,40 @@ def test_a_file_that_goes_away_or_shrinks_is_an_error(sharded):
     assert torch.isfinite(model(TOKENS)).all()
 
 
-@pytest.mark.parametrize("family", ["mixtral", "olmoe"])
-def test_families_that_are_joined_when_they_are_loaded_are_refused(tiny, family):
-    with pytest.raises(InputError, match=r"cannot be streamed.*Leave stream out"):
-        stream(tiny(family))
+@pytest.mark.parametrize(("family", "one"), [("mixtral", "block_sparse_moe.experts.2.w3"), ("olmoe", "mlp.experts.2.up_proj")])
+def test_experts_that_stand_in_the_files_one_by_one(tiny, tmp_path, family, one):
+    name = f"model.layers.1.{one}.weight"
+    tensors = {key: tensor.clone() for key, tensor in load_file(tiny(family) / "model.safetensors").items()}
+    assert tensors[name].shape == (80, 48)
+    model = stream(tiny(family))
+    with held(model.blocks[1]):
+        assert torch.equal(model.blocks[1].mlp.experts[2].W_in.weight, tensors[name])
+    # Parts and the whole of the matrices that are joined, beside two layers.
+    gates = 4 * 2 * 80 * 48 * 4
+    assert stream_of(model).skeleton.joined_bytes == gates
+    plain = stream_of(stream(tiny("llama")))
+    assert plain.skeleton.joined_bytes == 0
+    layer = sum(p.numel() for p in model.blocks[0].parameters()) * 4
+    matrix, ends = max(p.numel() for p in model.blocks.parameters()) * 4, stream_of(model).resident_bytes
+    assert stream_of(model).sizes.held_bytes == 2 * layer + matrix + gates + ends
+    for change, error, said in (
+        (None, InputError, r"no tensor 'model.layers.1.mlp.experts.gate_up_proj'"),
+        (torch.ones(79, 48), CheckpointError, rf"{name} has shape \(79, 48\).*says \(80, 48\)"),
+    ):
+        directory = save_model(random_model(FURTHER_FAMILIES[family]()), tmp_path / error.__name__)
+        kept = {key: tensor for key, tensor in (tensors | {name: change}).items() if tensor is not None}
+        save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(error, match=said):
+            stream(directory)
+
+
+def test_weights_that_are_unpacked_when_they_are_loaded_are_refused(tiny, tmp_path):
+    tensors = {key: tensor.clone() for key, tensor in load_file(tiny("llama") / "model.safetensors").items()}
+    packed = {key.replace("up_proj.weight", "up_proj.weight_blocks"): tensor for key, tensor in tensors.items()}
+    directory = save_model(random_model(llama()), tmp_path / "packed")
+    save_file(packed, directory / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"cannot be streamed.*quantised.*Leave stream out"):
+        stream(directory)
 
 
 def test_a_missing_or_misshapen_tensor_is_named(tiny, tmp_path):

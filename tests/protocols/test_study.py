@@ -131,6 +131,20 @@ def test_a_file_with_wrong_kinds(tmp_path, text):
         al.Study.from_toml(file)
 
 
+def test_a_file_says_how_models_are_loaded(tmp_path, monkeypatch):
+    file = tmp_path / "study.toml"
+    how = 'device = "cuda:0"\nn_devices = 2\ndtype = "bfloat16"\n'
+    file.write_text(f'models = ["some/model"]\ndata = ["nq-sample"]\n{how}[[protocol]]\nname = "swap"\n')
+    study = al.Study.from_toml(file)
+    asked = []
+    monkeypatch.setattr(module, "check_model", lambda model, **options: asked.append(options))
+    study.check()
+    monkeypatch.setattr(hands, "load_model", lambda model, **options: asked.append(options))
+    monkeypatch.setattr(hands, "Station", lambda *_: None)
+    hands.Here(study.loading).station(None, "some/model", None, None)
+    assert asked == [{"device": "cuda:0", "dtype": "bfloat16", "stream": False, "n_devices": 2}] * 2
+
+
 def test_arguments_are_given_by_name(tiny_model):
     with pytest.raises(al.InputError, match=r"swap_sweep takes its arguments by name: anchors=..."):
         al.swap_sweep(tiny_model("llama"), capitals(4), "question")

@@ -1,11 +1,14 @@
 """Who asks for workers, and what is said where there can be none."""
 
 import importlib.util
+from contextlib import contextmanager
 
 import pytest
 
 import anchorlens as al
 from anchorlens.errors import InputError, WorkerError
+from anchorlens.protocols import spread
+from anchorlens.protocols.hands import Loading
 from anchorlens.runs import workers
 from anchorlens.runs.workers import RayExecutor, executor_of
 from tests.questions.make import capitals
@@ -63,6 +66,22 @@ def test_a_live_model_is_refused_before_any_worker_is_made(tiny_model, installed
     with pytest.raises(InputError, match="each worker loads the model"):
         al.run_study(al.Study([model], [capitals()], [al.Swap()]), tmp_path / "a", executor="ray")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("given", "wanted"), [(None, 2.0), (4.0, 4.0)])
+@pytest.mark.usefixtures("installed")
+def test_a_worker_gets_as_many_gpus_as_its_model_is_spread_over(monkeypatch, given, wanted):
+    asked = []
+
+    @contextmanager
+    def crew(executor, role, device):
+        asked.append((executor.gpus_per_worker, role.args[0], device))
+        yield None
+
+    monkeypatch.setattr(spread, "crew", crew)
+    loading = Loading("cuda", n_devices=2)
+    with spread.at_work(RayExecutor(gpus_per_worker=given), loading):
+        assert asked == [(wanted, loading, "cuda")]
 
 
 # --- with Ray ------------------------------------------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def _truth_rows(bench: Bench, spec: Swap) -> tuple[Rows, Reading]:
     else:
         truth.check()
         size = rows_per_batch(
-            bench.adapter.shape, bench.adapter.device, max(len(row.ids) for row in truth.rows), spec.batch_size
+            bench.adapter.shape, bench.adapter.devices, max(len(row.ids) for row in truth.rows), spec.batch_size
         )
         reading = probe_reading(
             bench.adapter,

@@ -1,0 +1,131 @@
+"""CUDA devices that are only said to be there: real numbers, on the CPU, under the rules that torch has for devices.
+
+What lies on a pretended device says so (``x.device``), and an operation on tensors of two devices is an error, as it is on cards;
+indices on the CPU and single numbers from there are let through, as they are there. Account is kept of copies between devices. So a
+model that is spread over devices can be run, and its numbers compared to the bit with those of one device.
+"""
+
+from contextlib import ExitStack, contextmanager
+from unittest import mock
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from anchorlens.models.blocks import MLP_SLICE
+from anchorlens.models.read import READ_SLICE
+
+CPU = torch.device("cpu")
+aten = torch.ops.aten
+_INDEXED = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
+_PINNED = {aten.pin_memory.default, aten._pin_memory.default}
+
+
+class There(torch.Tensor):
+    """A tensor that lies on a pretended device.
+
+    Attributes:
+        inner: Its numbers.
+    """
+
+    @staticmethod
+    def __new__(cls, inner, device):
+        like = {"strides": inner.stride(), "storage_offset": inner.storage_offset(), "dtype": inner.dtype, "device": device}
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, **like)
+
+    def __init__(self, inner, device):
+        self.inner = inner
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return _done(func, args, kwargs or {}, [])
+
+    def __repr__(self):
+        return f"There({self.inner!r}, {self.device})"
+
+
+class Pretended(TorchDispatchMode):
+    """While it is active there are pretended devices.
+
+    Attributes:
+        moves: Copies between devices: from, to, dtype and shape.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.moves = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return _done(func, args, kwargs or {}, self.moves)
+
+    def streams(self, width):
+        """Devices between which tables of numbers of this width were moved, in order."""
+        return [(str(a), str(b)) for a, b, dtype, shape in self.moves if dtype.is_floating_point and shape[-1:] == (width,)]
+
+
+def _done(func, args, kwargs, moves):
+    if func in _PINNED:
+        return args[0]
+    asked = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+    to = asked.get("device")
+    to = None if to is None else torch.device(to)
+    if func is aten._to_copy.default:
+        return _copied(args[0], to or args[0].device, asked, moves)
+    if func is aten.copy_.default:
+        if args[0].device != args[1].device:
+            moves.append((args[1].device, args[0].device, args[1].dtype, args[1].shape))
+        _inner(args[0]).copy_(_inner(args[1]))
+        return args[0]
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    places = {x.device for x in tensors if isinstance(x, There)}
+    assert len(places) <= 1, f"{func} mixes {sorted(map(str, places))}"
+    here = [x for x in tensors if not isinstance(x, There)]
+    if places and func in _INDEXED:  # tables of indices may lie on the CPU, what they look into may not
+        here = [x for x in (args[0], *args[2:3]) if isinstance(x, torch.Tensor) and not isinstance(x, There)]
+    assert not places or not any(x.ndim for x in here), f"{func} gets a table that lies on the CPU"
+    where = to or next(iter(places), CPU)
+    if to is not None:
+        kwargs = kwargs | {"device": CPU}
+        assert "device" not in asked or len(args) <= [a.name for a in func._schema.arguments].index("device")
+    own = {id(_inner(x)): x for x in tensors}
+    out = func(*tree_map(_inner, args), **tree_map(_inner, kwargs))
+    if where.type == "cpu":
+        return out
+    return tree_map(lambda x: own.get(id(x)) if id(x) in own else There(x, where) if isinstance(x, torch.Tensor) else x, out)
+
+
+def _inner(x):
+    return x.inner if isinstance(x, There) else x
+
+
+def _copied(x, to, asked, moves):
+    if x.device != to:
+        moves.append((x.device, to, x.dtype, x.shape))
+    out = _inner(x).to(dtype=asked.get("dtype") or x.dtype, copy=True)
+    return out if to.type == "cpu" else There(out, to)
+
+
+@contextmanager
+def pretended(count=2, free=None):
+    """So many CUDA devices in a ``with`` block, with so much free memory each; sizes of slices are those of the CPU."""
+    free = free or [4 * 2**30] * count
+    name = [f"Pretended {i}" for i in range(count)]
+    devices = {
+        "_lazy_init": lambda: None,
+        "is_available": lambda: True,
+        "device_count": lambda: count,
+        "mem_get_info": lambda device: (free[torch.device(device).index], 2 * max(free)),
+        "get_device_name": lambda device: name[torch.device(device).index],
+        "empty_cache": lambda: None,
+    }
+    with ExitStack() as stack:
+        for key, value in devices.items():
+            stack.enter_context(mock.patch.object(torch.cuda, key, value))
+        for slices in (MLP_SLICE, READ_SLICE):
+            stack.enter_context(mock.patch.dict(slices, {"cuda": slices["cpu"]}))
+        yield stack.enter_context(Pretended())
+
+
+__all__ = ["CPU", "Pretended", "There", "pretended"]

@@ -1,0 +1,368 @@
+"""Models that lie on several devices, with pretended ones (tests/engine/pretended.py) and, where there are two cards, on these.
+
+The numbers are those of one device to the bit, and streams cross from a device to the next where the blocks do, once.
+"""
+
+import gc
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from transformer_lens.utilities.multi_gpu import get_device_for_block_index
+
+import anchorlens as al
+from anchorlens.engine.cone import Cone
+from anchorlens.engine.cost import free_memory, rows_per_batch
+from anchorlens.engine.generate import _rows_at_once, greedy
+from anchorlens.engine.reference import Oracle, last_stream
+from anchorlens.engine.select import choose_engine
+from anchorlens.errors import InputError
+from anchorlens.models.adapter import Adapter
+from anchorlens.models.placement import block_devices, devices_of, following, home
+from anchorlens.models.shape import Shape
+from anchorlens.questions.tokens import pad_rows
+from tests.engine.make import SAME_LOG, SAME_P, case, gap_of, given_swaps, random_rows
+from tests.engine.pretended import CPU, There, pretended
+from tests.engine.test_cone_cuts import batch_of as cuts_of
+from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, llama, random_model, save_model
+from tests.protocols.small_sweeps import sweep
+from tests.tiers import fast
+
+FIRST, SECOND, THIRD = (torch.device("cuda", i) for i in range(3))
+TOKENS = torch.arange(30, 54)[None]
+EVERY = [*FAMILIES, *FURTHER_FAMILIES]
+# Attention sinks, alibi, learned positions, parallel blocks, experts, QK norms, windows and norms after the parts among them.
+SOME = ["llama", "gpt2", "bloom", "gpt_oss", "gemma3", "mixtral", "neox"]
+VALUES = ["value_before", "value_after", "logp_before", "logp_after"]
+
+
+def load(path, n_devices=1, **options):
+    return al.load_model(path, **{"device": "cuda:0", "n_devices": n_devices, "progress": False} | options)
+
+
+@pytest.fixture
+def devices():
+    with pretended(3) as account:
+        yield account
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory):
+    """A llama of seven layers."""
+    return save_model(random_model(llama(num_hidden_layers=7)), tmp_path_factory.mktemp("deep") / "seven")
+
+
+def same(one, two):
+    """Metrics of two engines, equal to the bit."""
+    for a, b in zip([one[0], *one[1]], [two[0], *two[1]], strict=True):
+        for name in ("p", "log_p", "logit_diff"):
+            assert torch.equal(getattr(a, name).nan_to_num(7.0), getattr(b, name).nan_to_num(7.0))
+
+
+def test_the_pretended_devices_are_as_strict_as_cards(devices):
+    one, two = torch.arange(6.0).to(FIRST), torch.arange(6.0).to(SECOND)
+    assert (one.device, two.device) == (FIRST, SECOND)
+    assert devices.moves == [(CPU, FIRST, torch.float32, (6,)), (CPU, SECOND, torch.float32, (6,))]
+    for mixed in (
+        lambda: one + two,
+        lambda: torch.cat([one, two]),
+        lambda: one[two.long()],
+        lambda: one[:2].mul_(two[:2]),
+        lambda: torch.where(one > 2, one, two),
+    ):
+        with pytest.raises(AssertionError, match="mixes"):
+            mixed()
+    for left in (lambda: one + torch.arange(6.0), lambda: torch.arange(6.0)[one.long()]):
+        with pytest.raises(AssertionError, match="lies on the CPU"):
+            left()
+    assert one[torch.tensor([1, 2])].cpu().tolist() == [1.0, 2.0]
+    assert (one + torch.tensor(1.0)).device == FIRST
+    assert torch.zeros(2, device=SECOND).device == torch.tensor([1, 2], device=SECOND).device == SECOND
+    one[1:3] = 7.0
+    one.view(2, 3)[0].add_(1.0)
+    assert one.tolist() == [1.0, 8.0, 8.0, 3.0, 4.0, 5.0]
+    assert one.to(FIRST) is one
+    assert isinstance(one.to(SECOND), There)
+
+
+@pytest.mark.parametrize(
+    ("layers", "n", "first", "wanted"),
+    [
+        (7, 3, 0, [0, 0, 0, 1, 1, 2, 2]),
+        (8, 2, 1, [1, 1, 1, 1, 2, 2, 2, 2]),
+        (3, 1, 2, [2, 2, 2]),
+        (2, 3, 0, [0, 1]),
+    ],
+)
+def test_blocks_lie_where_transformerlens_brings_the_stream(tmp_path, layers, n, first, wanted):
+    path = save_model(random_model(llama(num_hidden_layers=layers)), tmp_path / "model")
+    with pretended(4) as account:
+        model = load(path, n, device=f"cuda:{first}")
+        assert [device.index for device in block_devices(model)] == wanted
+        assert [get_device_for_block_index(i, model.cfg).index for i in range(layers)] == wanted
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            part, _, rest = name.partition(".")
+            there = wanted[int(rest.partition(".")[0])] if part == "blocks" else wanted[0 if part == "embed" else -1]
+            assert tensor.device == torch.device("cuda", there) == home(model.cfg, name), name
+        account.moves.clear()
+        model(TOKENS)  # TransformerLens's own
+        steps = [(f"cuda:{a}", f"cuda:{b}") for a, b in itertools.pairwise(wanted) if a != b]
+        assert account.streams(48) == steps
+
+
+@pytest.mark.parametrize("family", fast(SOME, EVERY))
+def test_it_is_the_model_that_lies_on_one_device(tiny, tiny_model, devices, family):
+    one, three = load(tiny(family)), load(tiny(family), 3)
+    assert devices_of(one) == (FIRST,)
+    assert devices_of(three) == (FIRST, SECOND, THIRD)
+    with following(three), torch.no_grad():
+        found = three(TOKENS)
+    assert found.device == THIRD
+    assert torch.equal(found.cpu(), one(TOKENS).cpu())
+    # Hash and card say what the model is, not where: of the model on the CPU they are the same but for the device.
+    assert al.card_of(three) == al.card_of(one)
+    whole = al.card_of(tiny_model(family))
+    assert al.card_of(three).weights_sha256 == whole.weights_sha256
+    assert al.card_of(three).parity == pytest.approx(whole.parity, abs=1e-3)
+    assert not any(block._forward_pre_hooks for block in three.blocks)
+
+
+@pytest.mark.parametrize("family", fast(["llama", "bloom", "gpt_oss", "gemma3"], SOME))
+def test_both_engines_give_the_numbers_of_one_device(tiny, devices, family):
+    wide = 48
+    (one, batch), (three, _) = case(load(tiny(family))), case(load(tiny(family), 3))
+    for swaps in (batch.swaps, given_swaps(three)):
+        some = type(batch)(batch.tokens, batch.reader, swaps, batch.donors)
+        for site in ("resid_pre", "mlp_out"):
+            how = {"site": site, "layers": [0, 1, 2], "window": 2}
+            devices.moves.clear()
+            found = Cone(three).run_swaps(some, **how)
+            assert devices.streams(wide) == [("cuda:0", "cuda:1"), ("cuda:1", "cuda:2")] or swaps is not batch.swaps
+            same(found, Cone(one).run_swaps(some, **how))
+            same(Oracle(three).run_swaps(some, **how), Oracle(one).run_swaps(some, **how))
+    rows = pad_rows(random_rows((9, 12, 7), 3))
+    devices.moves.clear()
+    stream = last_stream(three, rows)
+    assert stream.device == THIRD
+    assert devices.streams(wide) == [("cuda:0", "cuda:1"), ("cuda:1", "cuda:2")]
+    # Masks come along, so that no score has to be moved.
+    assert all(dtype is torch.long or shape[-1] == wide for _, _, dtype, shape in devices.moves)
+    assert torch.equal(stream.cpu(), last_stream(one, rows).cpu())
+    assert torch.equal(Cone(three).last_stream(rows).cpu(), Cone(one).last_stream(rows).cpu())
+
+
+@pytest.mark.parametrize("mode", ["mask", "zero"])
+@pytest.mark.parametrize("engine", [Cone, Oracle])
+def test_knockouts_give_the_states_of_one_device(tiny, devices, engine, mode):
+    one, three = Adapter(load(tiny("gemma3"))), Adapter(load(tiny("gemma3"), 3))
+    cuts = cuts_of(mode=mode, heads=(1, 2))
+    for where in (None, ("resid_mid", 0), ("attn_out", 1)):
+        windows = [range(1), range(1, 3), range(0)]
+        a, b = (engine(adapter).cut_states(cuts, where=where, windows=windows) for adapter in (one, three))
+        assert b.device == (THIRD if where is None else torch.device("cuda", where[1]))
+        assert torch.equal(a.cpu(), b.cpu())
+    a, b = (engine(x).cut_states_everywhere(cuts, site="resid_post", layers=range(3)) for x in (one, three))
+    assert a.device == b.device == CPU
+    assert torch.equal(a, b)
+    assert a.std() > 0.1
+
+
+def test_a_beginning_stays_where_its_layers_are(tiny, devices):
+    model = load(tiny("llama"), 3)
+    cone, begin = Cone(Adapter(model)), list(range(40))
+    one = Cone(Adapter(load(tiny("llama"))))
+    rows = [[*begin, *row] for row in random_rows((9, 8, 7, 9), 3)]
+    for engine in (cone, one):
+        engine.begin(begin)
+    assert [k.device for k in cone._prefix.keys] == [FIRST, SECOND, THIRD]
+    for some in (rows, rows[::-1]):
+        found = [engine.last_stream(pad_rows(some)).cpu() for engine in (cone, one)]
+        assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "bloom", "gpt_oss"])
+def test_continuations_are_those_of_one_device(tiny, devices, family):
+    prompts = [[*range(20), *row] for row in random_rows((9, 4, 12, 4), 5)]
+    found = []
+    for n in (1, 3):
+        adapter = Adapter(load(tiny(family), n))
+        cache = adapter.empty_cache()
+        assert [entry.past_keys.device for entry in cache.entries] == block_devices(adapter.model)
+        options = {"max_new_tokens": 8, "batch_size": 3}
+        found.append(greedy(adapter, prompts, **options, stop=lambda ids: ids[-1] % 7 == 0))
+    assert found[0] == found[1]
+    assert len({len(ids) for ids in found[0]}) > 1
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt_oss"])
+def test_a_live_model_whose_blocks_lie_anywhere(tiny, devices, family):
+    """As TransformerLens's n_devices= leaves one, where the most memory was free; its own norms move to what they are given."""
+    (one, batch), live = case(load(tiny(family))), load(tiny(family))
+    live.cfg.n_devices = 2
+    for block, device in zip(live.blocks, (SECOND, FIRST, SECOND), strict=True):
+        torch.nn.Module.to(block, device)
+    for part in (live.ln_final, live.unembed):
+        torch.nn.Module.to(part, SECOND)
+    torch.nn.Module.to(live.blocks[0].ln1, FIRST if family == "llama" else SECOND)
+    adapter = Adapter(live)
+    assert (adapter.devices, Shape.of(live).layers_together) == ((FIRST, SECOND), 2)
+    engine = choose_engine(adapter, "cone", range(30, 50))
+    assert engine.name == "cone"
+    how = {"site": "resid_pre", "layers": [0, 2], "window": 1}
+    same(engine.run_swaps(batch, **how), Cone(one).run_swaps(batch, **how))
+    same(Oracle(adapter).run_swaps(batch, **how), Oracle(one).run_swaps(batch, **how))
+    prompts = random_rows((5, 9), 2)
+    new = [greedy(x, prompts, max_new_tokens=4, stop=lambda _: False) for x in (adapter, one)]
+    assert new[0] == new[1]
+
+
+def test_a_sweep_of_a_spread_model(tiny, devices):
+    told = []
+    results = [
+        sweep(load(tiny("llama"), n), batch_size=4, check_cells=4, on_plan=lambda plan: told.append(plan)) for n in (1, 2)
+    ]
+    a, b = (result.samples()[VALUES].to_numpy() for result in results)
+    np.testing.assert_array_equal(a, b)
+    assert len(a) > 0
+    one, two = (result.record for result in results)
+    assert results[0].run_id == results[1].run_id
+    assert (one["environment"]["device"], two["environment"]["device"]) == ("cuda:0", "cuda:0, cuda:1")
+    assert (one["environment"]["gpu"], two["environment"]["gpu"]) == ("Pretended 0", "Pretended 0, Pretended 1")
+    assert two["plan"]["engine"] == "cone"
+    assert "MB beside the model" in str(told[0])
+    assert "MB on each of 2 devices beside the model" in str(told[1])
+    assert ("n_devices" in one["plan"], two["plan"]["n_devices"]) == (False, 2)
+
+
+def test_truth_probes_of_a_spread_model(tiny, devices):
+    from tests.questions.make import capitals
+
+    how = {"progress": False, "n_resamples": 20, "batch_size": 40, "placebos": False, "check_cells": 2}
+    found = [al.knockout_sweep(load(tiny("gpt2"), n), capitals(12), **how).samples()[VALUES].to_numpy() for n in (1, 3)]
+    np.testing.assert_array_equal(*found)
+    assert len(found[0]) > 0
+
+
+def test_the_fullest_device_decides_how_much_is_taken(tiny):
+    gib = 2**30
+    with pretended(2, [3 * gib, gib]):
+        adapter = Adapter(load(tiny("llama"), 2))
+        assert free_memory(adapter.devices) == gib
+        assert free_memory(adapter.devices[:1]) == 3 * gib
+        assert (adapter.shape.n_layers, adapter.shape.layers_together) == (3, 2)
+        rows = rows_per_batch(adapter.shape, adapter.devices, 2, None, None)
+        assert rows == rows_per_batch(adapter.shape, adapter.devices[1:], 2, None, None)
+    with pretended(2, [3 * gib, 2**26]):
+        few = _rows_at_once(Adapter(load(tiny("llama"), 2)), 200, None)
+        assert 1 <= few < _rows_at_once(Adapter(load(tiny("llama"))), 200, None)
+
+
+def test_sizes_are_those_of_each_device(tiny, deep):
+    gib = 2**30
+    with pretended(3, [3 * gib, 2 * gib, gib]):
+        one, three = al.model_size(deep, "cuda:0"), al.model_size(deep, "cuda:0", n_devices=3)
+        assert (one.free_memory, three.free_memory) == (3 * gib, gib)
+        assert (one.device_bytes, sum(three.device_bytes)) == ((one.weight_bytes,), three.weight_bytes)
+        assert "free on each of 3 devices from cuda:0 on" in str(three)
+        model = load(deep, 3)
+        held = dict.fromkeys((FIRST, SECOND, THIRD), 0)
+        for parameter in model.parameters():
+            held[parameter.device] += parameter.numel() * 4
+        # Biases that the family lacks stand in a HookedTransformer as zeros.
+        for said, there in zip(three.device_bytes, held.values(), strict=True):
+            assert said <= there < 1.05 * said
+    with pretended(2, [one.weight_bytes] * 2):
+        assert not al.model_size(deep, "cuda:0").fits
+        assert al.model_size(deep, "cuda:0", n_devices=2).fits
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"n_devices": 4}, r"n_devices=4, but this machine has 2 CUDA devices\. Give n_devices=2; stream=True runs"),
+        (
+            {"n_devices": 2, "device": "cuda:1"},
+            r"n_devices=2, but this machine has 2 CUDA devices, and cuda:1 is followed by 0\. Leave n_devices out;",
+        ),
+        ({"n_devices": 2, "device": "cpu"}, r"n_devices=2 spreads a model over CUDA devices, and device='cpu' is none\."),
+        ({"n_devices": 0}, r"n_devices=0 is no number of devices: give a whole number from 1 on\."),
+        ({"n_devices": True}, r"n_devices=True is no number of devices"),
+        ({"n_devices": "two"}, r"n_devices='two' is no number of devices"),
+        (
+            {"n_devices": 2, "stream": True},
+            r"stream=True holds two layers at a time, on one device: there is nothing to spread",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_what_cannot_be_spread_is_said_before_anything_is_read(tiny, options, said):
+    from anchorlens.models.source import check_model
+
+    with pretended(2):
+        for refuse in (lambda: al.load_model("./no/such/model", **options), lambda: check_model(tiny("llama"), **options)):
+            with pytest.raises(InputError, match=said):
+                refuse()
+
+
+def test_without_a_card_nothing_is_spread(tiny, tiny_model):
+    if torch.cuda.device_count() == 0:
+        with pytest.raises(InputError, match=r"n_devices=4, but this machine has 0 CUDA devices\. Leave n_devices out"):
+            al.load_model(tiny("llama"), n_devices=4)
+    with pretended(2), pytest.raises(InputError, match="keeps its device and dtype: .* and no n_devices"):
+        al.load_model(tiny_model("llama"), n_devices=2)
+    live = random_model(llama())
+    with pretended(2), pytest.raises(InputError, match=r"n_devices=2 spreads .* device='cpu' is none"):
+        al.load_model(live, n_devices=2, tokenizer=tiny("llama"))
+
+
+def test_a_live_hugging_face_model_is_spread(tiny, devices):
+    model = load(random_model(llama()), 2, tokenizer=tiny("llama"))
+    assert devices_of(model) == (FIRST, SECOND)
+    assert al.card_of(model).weights_sha256 == al.card_of(load(tiny("llama"))).weights_sha256
+
+
+def test_a_card_that_is_too_small_says_what_to_do(tiny, devices, monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("anchorlens.models.load.install", full)
+    said = (
+        r"does not fit on 2 devices from cuda:0 on in float32\. .*stream=True.* or spread it over more cards with n_devices="
+    )
+    with pytest.raises(InputError, match=said):
+        load(tiny("llama"), 2)
+
+
+needs_cards = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are not two GPUs here")
+
+
+@needs_cards
+@pytest.mark.parametrize("family", SOME)
+def test_two_cards_give_the_numbers_of_one(tiny, family):
+    """Kernels may differ between cards of two kinds, so not to the bit."""
+    (one, batch), (two, _) = case(load(tiny(family))), case(load(tiny(family), 2))
+    assert devices_of(two.model) == (FIRST, SECOND)
+    assert al.card_of(two.model).weights_sha256 == al.card_of(one.model).weights_sha256
+    for site in ("resid_pre", "mlp_out"):
+        how = {"site": site, "layers": [0, 1, 2], "window": 2}
+        for engine in (Cone, Oracle):
+            gap = gap_of(engine(two).run_swaps(batch, **how), engine(one).run_swaps(batch, **how))
+            assert gap.p <= SAME_P
+            assert gap.log_p <= SAME_LOG
+    prompts = random_rows((5, 9), 2)
+    new = [greedy(x, prompts, max_new_tokens=4, stop=lambda _: False) for x in (one, two)]
+    assert new[0] == new[1]
+
+
+@needs_cards
+def test_each_card_holds_its_share(deep):
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = [torch.cuda.memory_allocated(i) for i in range(2)]
+    model = load(deep, 2)
+    held = [torch.cuda.memory_allocated(i) - at for i, at in enumerate(before)]
+    said = al.model_size(deep, "cuda:0", n_devices=2).device_bytes
+    for there, weights in zip(held, said, strict=True):
+        assert weights <= there < 4 * weights + 2**20  # rotary tables and the allocator's blocks beside these small weights
+    assert len(model.blocks) == 7
