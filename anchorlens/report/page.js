@@ -151,7 +151,7 @@
     chart.setAttribute("aria-label", `ΔP of this example by layer; largest ${number(row.peak, 1)} points at layer ${row.at}`);
     const told = [data.sweeps[row.sweep].name, row.id, row.label && `answer ${row.label}`, row.pathway, `P before ${number(row.before, 3)}`,
       `largest ΔP ${number(row.peak, 1)} at layer ${row.at}`];
-    const cell = element("td", { colSpan: 8 }, element("h4", { textContent: told.filter(Boolean).join(" · ") }),
+    const cell = element("td", { colSpan: 8 }, element("h3", { textContent: told.filter(Boolean).join(" · ") }),
       element("div", { className: "both" }, element("div", {}, tokens, key), element("div", {}, chart, numbers(row))));
     cell.setAttribute("role", "cell");
     const made = element("tr", { className: "detail" }, cell);
@@ -218,13 +218,16 @@
   const near = new IntersectionObserver((seen) => {
     for (const one of seen.filter((entry) => entry.isIntersecting)) {
       near.unobserve(one.target);
-      figure(one.target);
+      figure(one.target.firstElementChild);
     }
   }, { rootMargin: "600px" });
-  for (const plot of plots) near.observe(plot);
+  for (const plot of plots) near.observe(plot.parentElement);
 
   function again() {
-    for (const plot of plots) if (plot.data || root.classList.contains("print")) { near.unobserve(plot); figure(plot); }
+    for (const plot of plots) if (plot.data || root.classList.contains("print")) {
+      near.unobserve(plot.parentElement);
+      figure(plot);
+    }
     for (const chart of document.querySelectorAll(".chart")) draw(chart);
   }
   night.addEventListener("change", again);

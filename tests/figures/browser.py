@@ -24,7 +24,7 @@ QUIET = [
 _LISTEN = """<script>
 window.faults = [];
 window.addEventListener("error", (event) => window.faults.push(event.message));
-for (const kind of ["error", "warn"]) console[kind] = (...said) => window.faults.push(said.join(" "));
+for (const kind of ["error", "warn", "trace"]) console[kind] = (...said) => window.faults.push(said.join(" "));
 </script>"""
 _ASK = """<script>
 const gd = document.getElementById("anchorlens-figure");
@@ -107,7 +107,7 @@ def visited(path: Path, *, width: int = 1280, height: int = 900, dark: bool = Fa
         scheme: Any = "dark" if dark else "light"
         page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme, **more)
         page.set_default_timeout(20_000)
-        page.on("console", lambda said: faults.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("console", lambda said: faults.append(said.text) if said.type in ("error", "warning", "trace") else None)
         page.on("pageerror", lambda why: faults.append(str(why)))
         page.route("**/*", asked_for)
         page.goto(own)
@@ -194,7 +194,9 @@ def faint(page: Any, least: float = 4.5) -> list[tuple[str, float]]:
 
 def tabbed(page: Any) -> list[dict[str, Any]]:
     """Every stop of a walk with the Tab key, from the top of the page to its end."""
-    page.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0); }")
+    # The next stop follows what was clicked last: begin before everything.
+    page.evaluate("() => { document.body.tabIndex = -1; document.body.focus(); document.body.removeAttribute('tabindex'); }")
+    page.evaluate("() => scrollTo(0, 0)")
     many, stops = page.evaluate(f"() => ({STOPS})().length"), []
     for _ in range(many + 5):
         page.keyboard.press("Tab")

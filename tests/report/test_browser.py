@@ -62,9 +62,9 @@ def column(page, name):
 
 def drawn(page):
     """Scroll through the page, so that every figure is drawn."""
-    for plot in page.locator("figure .plot").all():
-        plot.scroll_into_view_if_needed()
-        page.wait_for_function("(plot) => plot.querySelectorAll('.traces').length > 0", arg=plot.element_handle())
+    for figure in page.locator("figure").all():
+        figure.scroll_into_view_if_needed()
+        page.wait_for_function("(figure) => figure.querySelectorAll('.traces').length > 0", arg=figure.element_handle())
     page.wait_for_timeout(300)
 
 
@@ -111,8 +111,10 @@ def test_colours_follow_the_system_and_keep_what_was_hidden(report):
         drawn(page)
         page.locator("figure .legendtoggle").first.click()
         hidden = "() => document.querySelector('figure .plot').data.map((trace) => trace.visible === 'legendonly')"
-        page.wait_for_function(f"() => ({hidden})().some(Boolean)")
+        first = page.evaluate(hidden)
+        page.wait_for_timeout(700)
         before = page.evaluate(hidden)
+        assert sum(before) > sum(first)
         page.emulate_media(color_scheme="dark")
         page.wait_for_function("() => document.querySelector('figure .plot').layout.paper_bgcolor === '#14171a'")
         assert page.evaluate(hidden) == before
@@ -249,7 +251,6 @@ def test_a_keyboard_reaches_everything(report):
 def test_keys_do_what_clicks_do(report):
     with visited(report) as page:
         drawn(page)
-        page.evaluate("() => scrollTo(0, 0)")
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")  # over the figures to the examples
         page.keyboard.press("Tab")
