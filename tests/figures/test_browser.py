@@ -21,7 +21,7 @@ WIDTHS = (390, 700, 1000, 1280, 1920)
 # Where a page is narrower than 700 pixels, it scrolls.
 LEAST = 700
 # Columns of the legend, in Liberation and in DejaVu Sans; four everywhere else.
-COLUMNS = {("target", 700): (4, 2), ("swap", 700): (2, 2), ("samples", 700): (2, 2), ("samples", 1000): (4, 2)}
+COLUMNS = {("target", 700): (4, 2), ("swap", 700): (2, 2), ("samples", 700): (2, 2), ("samples", 1000): (2, 2)}
 BOXES = """() => {
 const gd = document.getElementById("anchorlens-figure");
 const box = (node) => {
