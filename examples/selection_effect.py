@@ -3,7 +3,7 @@
 The labels of the training answers are shuffled, so the probe at each layer is at chance. Then the usual protocol: attention from the
 question's exact tokens is cut, answers are split by whether this probe's prediction flips, and ΔP is drawn for both groups.
 
-    python examples/selection_effect.py --out runs/selection.html
+    python examples/selection_effect.py --out runs/selection.html     # or .png
 """
 
 import argparse
@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("--data-file", default=None, help="a local file of the data set's schema")
     parser.add_argument("--limit", type=int, default=None)
     parser.add_argument("--model", default="smollm2-135m-instruct")
-    parser.add_argument("--out", type=Path, default=Path("runs/selection.html"))
+    parser.add_argument("--out", type=Path, default=Path("runs/selection.html"), help="a page, or a .png, .svg or .pdf")
     args = parser.parse_args()
 
     data = al.load_qa(args.dataset, path=args.data_file, limit=args.limit)
@@ -36,7 +36,8 @@ def main() -> None:
                 f"  {pathway:10} {group['delta_p']:+6.1f} [{group['ci_low']:+.1f}, {group['ci_high']:+.1f}]  n = {group['n']}"
             )
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    al.save_html(al.plot_curves(chance, title="ΔP by layer, split and read by a probe of shuffled labels"), args.out)
+    figure = al.plot_curves(chance, title="ΔP by layer, split and read by a probe of shuffled labels")
+    al.write_figure(figure, args.out, width=1000, scale=2)  # the size is that of a picture
     print(f"figure  {args.out}")
 
 

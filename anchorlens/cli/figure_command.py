@@ -20,6 +20,7 @@ Examples:
   anchorlens figure runs/patch --quantity flip --out flips.html
   anchorlens figure runs/qa runs/fewshot --label qa --label fewshot --out both.html
   anchorlens figure runs/a --colour dataset --facet dataset --out figure.pdf
+  anchorlens figure runs/a --width 1000 --scale 2 --out figure.png
 """
 
 _BANDS_HELP = (
@@ -58,6 +59,13 @@ _SWITCHES = {"all": True, "none": False}
 @click.option("--facet", default=None, metavar="dataset", help="A panel for each data set.")
 @click.option("--theme", default="light", show_default=True, metavar="KIND", help="light or dark.")
 @click.option("--width", type=click.IntRange(min=320), default=None, metavar="PIXELS", help="Width; a page fills its window.")
+@click.option(
+    "--scale",
+    type=click.FloatRange(min=0.1, max=10),
+    default=None,
+    metavar="X",
+    help="Points of a PNG for each pixel.  [default: 3]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts.")
 def figure_command(
     runs: tuple[str, ...],
@@ -73,6 +81,7 @@ def figure_command(
     facet: str | None,
     theme: str,
     width: int | None,
+    scale: float | None,
     as_json: bool,
 ) -> None:
     """Draw the curves of one or more runs as one file, an interactive page or a picture: a panel for each model.
@@ -117,7 +126,7 @@ def figure_command(
         theme=theme,
         width=width,
     )
-    write_figure(figure, Path(out))
+    write_figure(figure, Path(out), scale=scale)
     click.echo(json.dumps({"figure": out, "runs": list(runs)}) if as_json else f"figure  {out}")
 
 

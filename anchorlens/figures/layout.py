@@ -182,8 +182,9 @@ def empty_panels(sheet: Sheet, names: Sequence[str]) -> go.Figure:
 
 def style_axes(figure: go.Figure, sheet: Sheet, table: pd.DataFrame, *, bands: Sequence[str]) -> None:
     """Layers on every x axis, each with its panel's own range; one scale for the y axes of all curves."""
-    # Equal ranges at first, and with `matches` zooming one panel zooms all.
+    # Equal ranges at first, and with `matches` zooming one panel zooms all; an axis that matches itself is warned of.
     figure.update_yaxes(matches="y", range=_delta_range(table, bands), showticklabels=False, **ZERO, **FRAME)
+    figure.update_layout(yaxis_matches=None)
     for panel, key in enumerate(panel_titles(table)):
         row, column = sheet.cell(panel)
         own = in_panel(table, key)

@@ -1,7 +1,70 @@
-// Arranges an anchorlens figure for the width of its page and the font that the browser found, and keeps what was hidden.
+// Arranges an anchorlens figure for the width of its page and the font that the browser found, keeps what was hidden, and gives the
+// legend and the switch, which plotly draws for a mouse alone, to the keyboard.
 (function () {
   const gd = document.getElementById("{plot_id}");
   const plan = gd.layout.meta && gd.layout.meta.anchorlens;
+
+  // Enter or Space does what a click does; Shift + Enter what two clicks do.
+  let last = null;
+  function button(node, label, pressed, act) {
+    for (const [name, value] of Object.entries({ tabindex: "0", role: "button", "aria-label": label, "aria-pressed": pressed }))
+      node.setAttribute(name, value);
+    node.onkeydown = function (event) {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      last = label;
+      act(event.shiftKey);
+    };
+    // Drawing may put another node in the place of the one that was pressed.
+    if (label === last && document.activeElement === document.body) node.focus({ preventScroll: true });
+  }
+  function reach() {
+    for (const entry of gd.querySelectorAll(".traces")) {
+      const node = entry.querySelector('[class$="toggle"]'), trace = entry.__data__[0].trace;
+      const shown = gd._fullData[trace.index].visible === true;
+      const group = gd.data.map((_, k) => k).filter((k) => k === trace.index || (trace.legendgroup && gd.data[k].legendgroup === trace.legendgroup));
+      // Plotly's half strength is too faint to be read.
+      if (!shown) entry.style.opacity = 0.65;
+      button(node, entry.textContent, shown, function (alone) {
+        if (alone) isolate({ curveNumber: trace.index });
+        else Plotly.restyle(gd, { visible: shown ? "legendonly" : true }, group);
+      });
+    }
+    for (const one of gd.querySelectorAll(".updatemenu-button, .updatemenu-header, .updatemenu-dropdown-button")) {
+      const menu = gd._fullLayout.updatemenus.find((own) => own.buttons.some((b) => b.label === one.textContent));
+      button(one, one.textContent, !!menu && menu.buttons[menu.active].label === one.textContent, function () {
+        one.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+        setTimeout(reach, 50); // a list that unfolds draws nothing else
+      });
+    }
+  }
+  document.addEventListener("focusin", (event) => { if (!gd.contains(event.target)) last = null; });
+  gd.on("plotly_afterplot", reach);
+  reach();
+  if (!gd.closest("figure")) {
+    gd.setAttribute("role", "figure");
+    gd.setAttribute("aria-label", document.title);
+  }
+
+  // Two clicks on a curve leave it alone with what stands beside the curves; two more give back what was there before.
+  let before = null, alone = null;
+  function isolate(event) {
+    const trace = gd.data[event.curveNumber];
+    if ((trace.legend || "legend") !== "legend") return false;
+    const own = gd.data.map((_, k) => k).filter((k) => (gd.data[k].legend || "legend") === "legend");
+    const now = own.map((k) => (gd.data[k].visible === undefined ? true : gd.data[k].visible));
+    if (before && alone === trace.legendgroup) {
+      Plotly.restyle(gd, { visible: before }, own);
+      before = null;
+    } else {
+      before = before || now;
+      alone = trace.legendgroup;
+      Plotly.restyle(gd, { visible: own.map((k) => gd.data[k].legendgroup === alone || "legendonly") }, own);
+    }
+    return false;
+  }
+  gd.on("plotly_legenddoubleclick", isolate);
+
   if (!plan) return;
   const pen = document.createElement("canvas").getContext("2d");
   const plain = document.createElement("textarea");
@@ -60,27 +123,8 @@
     return Plotly.react(gd, gd.data, layout);
   }
 
-  // Two clicks on a curve leave it alone with what stands beside the curves; two more give back what was there before.
-  let before = null, alone = null;
-  function isolate(event) {
-    const trace = gd.data[event.curveNumber];
-    if ((trace.legend || "legend") !== "legend") return false;
-    const own = gd.data.map((_, k) => k).filter((k) => (gd.data[k].legend || "legend") === "legend");
-    const now = own.map((k) => (gd.data[k].visible === undefined ? true : gd.data[k].visible));
-    if (before && alone === trace.legendgroup) {
-      Plotly.restyle(gd, { visible: before }, own);
-      before = null;
-    } else {
-      before = before || now;
-      alone = trace.legendgroup;
-      Plotly.restyle(gd, { visible: own.map((k) => gd.data[k].legendgroup === alone || "legendonly") }, own);
-    }
-    return false;
-  }
-
   const file = decodeURIComponent(location.pathname).split("/").pop().replace(/\.html?$/, "");
   if (file) gd._context.toImageButtonOptions.filename = file;
-  gd.on("plotly_legenddoubleclick", isolate);
   gd.on("plotly_afterplot", arrange);
   arrange();
 })();

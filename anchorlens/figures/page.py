@@ -15,12 +15,23 @@ PAGES = (".html", ".htm")
 _PAGE = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
-<style>html, body {{ margin: 0; background: {paper}; }} #anchorlens-figure {{ min-width: {least}px; }}</style></head>
+<style>html, body {{ margin: 0; background: {paper}; }} #anchorlens-figure {{ min-width: {least}px; }}
+/* Plotly's own ring cannot be seen on black. */
+.js-plotly-plot .plotly .modebar-btn:focus-visible {{ outline: 2px solid #4c8dff !important; }}</style></head>
 <body>
 {figure}
 </body>
 </html>
 """
+CONFIG = {
+    "displaylogo": False,
+    "responsive": True,
+    # Newer plotly shows a button that uploads the figure; results may be private.
+    "showSendToCloud": False,
+    "plotlyServerURL": "",
+    "toImageButtonOptions": {"filename": "anchorlens", "scale": 3},
+}
+"""How plotly behaves on a page."""
 # Two panels and their legend need so much; a narrower window scrolls, and a telephone zooms out.
 _LEAST_WIDTH = 700
 
@@ -89,19 +100,17 @@ def inner_html(fig: go.Figure, name: str, *, plotlyjs: bool = True) -> str:
         plotlyjs: Put plotly's own script in; a page needs it once.
     """
     return fig.to_html(
-        full_html=False,
-        include_plotlyjs=plotlyjs,
-        div_id=name,
-        post_script=files("anchorlens.figures").joinpath("page.js").read_text(encoding="utf8"),
-        config={
-            "displaylogo": False,
-            "responsive": True,
-            # Newer plotly shows a button that uploads the figure; results may be private.
-            "showSendToCloud": False,
-            "plotlyServerURL": "",
-            "toImageButtonOptions": {"filename": "anchorlens", "scale": 3},
-        },
+        full_html=False, include_plotlyjs=plotlyjs, div_id=name, post_script=arranging(f'"{name}"'), config=CONFIG
     )
+
+
+def arranging(plot: str) -> str:
+    """The script that arranges a drawn figure for the width of its page, and gives its legend to the keyboard.
+
+    Args:
+        plot: In JavaScript, the figure's element or its id.
+    """
+    return files("anchorlens.figures").joinpath("page.js").read_text(encoding="utf8").replace('"{plot_id}"', plot)
 
 
 def _page(fig: go.Figure) -> str:

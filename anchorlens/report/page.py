@@ -2,23 +2,34 @@
 
 import json
 import os
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Iterator, Sequence
 from importlib import resources
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import pandas as pd
+import plotly.graph_objects as go
+from plotly.io import to_json
 from plotly.offline import get_plotlyjs
 
 from anchorlens.errors import InputError, RunError
 from anchorlens.figures.curves import plot_curves
-from anchorlens.figures.page import PAGES, inner_html, written
+from anchorlens.figures.page import CONFIG, PAGES, arranging, written
+from anchorlens.figures.theme import THEMES, in_theme
 from anchorlens.kinds import described
 from anchorlens.protocols.loading import load_run
-from anchorlens.report.contents import command_of, dropped_of, facts_of, name_of, study_of_results
+from anchorlens.report.contents import (
+    about,
+    command_of,
+    dropped_of,
+    facts_of,
+    kind_of,
+    name_of,
+    studies_of,
+    tables_of,
+    verdict_of,
+)
 from anchorlens.results.own_rows import ROLES, rows_of
 from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.provenance import versions
@@ -92,35 +103,29 @@ def render(results: Sequence[SweepResult], title: str) -> str:
     home = resources.files("anchorlens.report")
     sweeps = [
         {
-            "name": name_of(result), "verdict": _paragraphs(result.verdict), "settings": result.protocol.settings(result),
-            "summary": _table(result), "dropped": dropped_of(result), "facts": facts_of(result), "command": command_of(result),
-            "n": len(result.example_ids), "layers": list(result.layers),
+            "name": name_of(result), "kind": kind_of(result), "of": f"{result.model} on {result.dataset}",
+            "verdict": verdict_of(result.verdict), "settings": result.protocol.settings(result), "facts": facts_of(result),
+            "command": command_of(result), "n": len(result.example_ids),
         }
         for result in results
     ]  # fmt: skip
     data = [
         {
-            "name": sweep["name"],
-            "layers": sweep["layers"],
+            "name": name_of(result), "layers": list(result.layers),
             "rows": rows_of(result.samples(), result.examples(), result.anchors, result.layers),
         }
-        for sweep, result in zip(sweeps, results, strict=True)
-    ]
+        for result in results
+    ]  # fmt: skip
+    dropped = dropped_of(results)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((home / "page.html").read_text(encoding="utf8"))
     return template.render(
-        title=title, sweeps=sweeps, figures=_figures(results), study=study_of_results(results), roles=ROLES,
-        version=versions()["anchorlens"],
-        rows=sum(len(one["rows"]) for one in data), data=_embedded({"sweeps": data, "roles": ROLES}), plotly=get_plotlyjs(),
-        style=(home / "page.css").read_text(encoding="utf8"), script=(home / "page.js").read_text(encoding="utf8"),
+        title=title, about=about(results), sweeps=sweeps, figures=_figures(results), tables=tables_of(results), dropped=dropped,
+        whole=[name_of(result) for result in results if not result.dropped_counts], studies=studies_of(results),
+        version=versions()["anchorlens"], data=_embedded({"sweeps": data, "roles": ROLES, "config": CONFIG}), plotly=get_plotlyjs(),
+        arranging=arranging("plot"), style=(home / "page.css").read_text(encoding="utf8"),
+        script=(home / "page.js").read_text(encoding="utf8"),
     )  # fmt: skip
-
-
-def _paragraphs(text: str) -> list[tuple[bool, str]]:
-    """The lines of a verdict, those of a table (indented) together: whether they are a table's, and they."""
-    lines = text.splitlines()
-    groups = groupby(lines, key=lambda line: line.startswith(" "))
-    return [(table, "\n".join(some)) for table, some in groups]
 
 
 def _embedded(value: Any) -> str:
@@ -129,32 +134,46 @@ def _embedded(value: Any) -> str:
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def _table(result: SweepResult) -> str:
-    heading, frame = result.protocol.table([result])
-    same = [name for name in ("model", "data set", "dataset") if name in frame.columns]
-    inner = frame.drop(columns=same).to_html(index=False, border=0, escape=True, na_rep="-")
-    return inner.replace("<thead>", f"<caption>{escape(heading)}</caption><thead>", 1)
-
-
-def _figures(results: Sequence[SweepResult]) -> list[dict[str, str]]:
+def _figures(results: Sequence[SweepResult]) -> list[dict[str, Any]]:
     """One figure of all that can share one, else one a sweep; each with words for who cannot see it."""
     try:
         groups = [list(results)]
-        made = [_figure(groups[0], 0)]
+        made = [_figure(groups[0])]
     except InputError:
         groups = [[result] for result in results]
-        made = [_figure(group, i) for i, group in enumerate(groups)]
+        made = [_figure(group) for group in groups]
     return [
-        {"html": html, "alt": " ".join([f"ΔP by layer: {', '.join(map(name_of, group))}.", *(r.verdict for r in group)])}
-        for html, group in zip(made, groups, strict=True)
-    ]
+        {
+            "told": _embedded(_in_both_themes(figure)), "height": figure.to_dict()["layout"]["height"],
+            "alt": " ".join([f"ΔP by layer: {', '.join(map(name_of, group))}.", *(result.verdict for result in group)]),
+        }
+        for figure, group in zip(made, groups, strict=True)
+    ]  # fmt: skip
 
 
-def _figure(results: Sequence[SweepResult], number: int) -> str:
+def _figure(results: Sequence[SweepResult]) -> go.Figure:
     curves = pd.concat([result.curves(controls=True) for result in results], ignore_index=True)
     effects = [frame for frame in (result.effects() for result in results) if len(frame)]
-    figure = plot_curves(curves, effects=effects)
-    return inner_html(figure, f"figure-{number}", plotlyjs=False)
+    return plot_curves(curves, effects=effects)
+
+
+def _in_both_themes(figure: go.Figure) -> dict[str, Any]:
+    """A figure as plain values, with what changes where the page is dark: paths and values."""
+    light, dark = (json.loads(to_json(in_theme(figure, theme))) for theme in THEMES)
+    return {**light, "dark": list(_changes(light, dark, []))}
+
+
+def _changes(old: Any, new: Any, path: list[str | int]) -> Iterator[tuple[list[str | int], Any]]:
+    if old == new:
+        return
+    if isinstance(old, dict) and isinstance(new, dict) and old.keys() <= new.keys():
+        for key in new:
+            yield from _changes(old.get(key), new[key], [*path, key])
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for at, pair in enumerate(zip(old, new, strict=True)):
+            yield from _changes(*pair, [*path, at])
+    else:
+        yield path, new
 
 
 __all__ = ["render", "write_report"]

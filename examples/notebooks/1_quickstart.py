@@ -104,7 +104,7 @@ sweep.show(sweep.example_ids[0])
 sweep.save("runs/quickstart", overwrite=True)
 (again,) = al.load_run("runs/quickstart")
 print(again.run_id == sweep.run_id)
-sweep.dropped()  # nothing is left out silently: how many rows, and why
+sweep.dropped_counts  # nothing is left out silently: how many rows, and why
 
 # %% [markdown]
 # **Next**: [2_swap](2_swap.ipynb) goes through the swap step by step,

@@ -91,7 +91,7 @@ table.tail(16)
 # *selection*.
 
 # %%
-sweep.dropped()
+sweep.dropped_counts
 
 # %% [markdown]
 # ## Curves

@@ -72,7 +72,7 @@ first = al.swap_sweep(model, data, prompt="fewshot(2)", **options)
 first
 
 # %%
-first.dropped()
+first.dropped_counts
 
 # %% [markdown]
 # Too few rows? `align="last"` takes donors of any length (pairs are counted from the last token of each segment),

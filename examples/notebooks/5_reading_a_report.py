@@ -59,7 +59,7 @@ print(results["knockout"].verdict)
 # - *Checks*: some cells were measured twice, in another way.
 
 # %%
-results["swap"].dropped()
+results["swap"].dropped_counts
 
 # %%
 checks, noise = swap.record["checks"], swap.record["noise"]

@@ -1,4 +1,5 @@
-"""The saved page in a real browser: the legend at every width and in every font, isolating and restoring, nothing cut off."""
+"""The saved page in a real browser: the legend at every width and in every font, isolating and restoring, nothing cut off; with a
+mouse and with a keyboard alone, light and dark."""
 
 from itertools import combinations
 from typing import Any
@@ -7,14 +8,22 @@ import plotly.graph_objects as go
 import pytest
 
 from anchorlens.figures.curves import plot_curves
+from anchorlens.figures.page import save_html
+from anchorlens.figures.theme import in_theme
 
-from .browser import asked
+from .browser import asked, faint, tabbed, visited
 from .synthetic import knockout_effects, knockout_frame, swap_frame
 from .test_target import ENTRIES
 
 pytestmark = pytest.mark.slow
 
-BOXES = """
+WIDTHS = (390, 700, 1000, 1280, 1920)
+# Where a page is narrower than 700 pixels, it scrolls.
+LEAST = 700
+# Columns of the legend, in Liberation and in DejaVu Sans; four everywhere else.
+COLUMNS = {("target", 700): (4, 2), ("swap", 700): (2, 2), ("samples", 700): (2, 2), ("samples", 1000): (2, 2)}
+BOXES = """() => {
+const gd = document.getElementById("anchorlens-figure");
 const box = (node) => {
   const b = node.getBoundingClientRect();
   return { left: b.left, right: b.right, top: b.top, bottom: b.bottom };
@@ -26,9 +35,10 @@ const entries = [...gd.querySelectorAll(".traces")].map((one) => {
 });
 const heading = [...gd.querySelectorAll(".gtitle tspan, .gtitle")].map(box);
 const panels = [...gd.querySelectorAll(".xy .bg, .subplot .bg, rect.bg")].map(box);
-const size = { width: gd.clientWidth, height: gd.clientHeight, svg: gd._fullLayout.height, body: document.body.scrollHeight };
+const size = { width: gd.clientWidth, height: gd.clientHeight, svg: gd._fullLayout.height, body: document.body.scrollHeight,
+  page: document.documentElement.scrollWidth };
 return { entries, heading, panels, size };
-"""
+}"""
 
 
 def overlap(a: dict[str, float], b: dict[str, float]) -> bool:
@@ -45,40 +55,41 @@ def figures() -> dict[str, go.Figure]:
     }
 
 
-def measured(figure: go.Figure, folder: Any, width: int, font: str) -> dict[str, Any]:
-    return asked(go.Figure(figure).update_layout(font_family=font), folder, width, BOXES)
-
-
+@pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("font", ["Liberation Sans", "DejaVu Sans"])
-@pytest.mark.parametrize(
-    ("name", "width", "columns"),
-    [
-        ("target", 700, {"Liberation Sans": 4, "DejaVu Sans": 2}),
-        ("target", 1000, {"Liberation Sans": 4, "DejaVu Sans": 4}),
-        ("target", 1280, {"Liberation Sans": 4, "DejaVu Sans": 4}),
-        ("target", 1920, {"Liberation Sans": 4, "DejaVu Sans": 4}),
-        ("swap", 700, {"Liberation Sans": 2, "DejaVu Sans": 2}),
-        ("swap", 1000, {"Liberation Sans": 4, "DejaVu Sans": 4}),
-        ("samples", 700, {"Liberation Sans": 2, "DejaVu Sans": 2}),
-        ("samples", 1280, {"Liberation Sans": 4, "DejaVu Sans": 4}),
-    ],
-)
-def test_legend_is_four_by_two_or_two_by_four_and_nothing_overlaps(figures, tmp_path, name, width, columns, font):
-    seen = measured(figures[name], tmp_path, width, font)
+@pytest.mark.parametrize("name", ["target", "swap", "samples"])
+def test_legend_is_four_by_two_or_two_by_four_and_nothing_overlaps(figures, tmp_path, name, font, theme):
+    figure = in_theme(go.Figure(figures[name]).update_layout(font_family=font), theme)
+    with visited(save_html(figure, tmp_path / "page.html"), dark=theme == "dark") as page:
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            page.reload()
+            page.wait_for_timeout(400)
+            columns = COLUMNS.get((name, max(width, LEAST)), (4, 4))[font.startswith("DejaVu")]
+            check(page.evaluate(BOXES), max(width, LEAST), columns)
+        # What was arranged for one width is arranged anew for another.
+        page.set_viewport_size({"width": 700, "height": 900})
+        page.wait_for_timeout(900)
+        check(page.evaluate(BOXES), 700, COLUMNS[name, 700][font.startswith("DejaVu")])
+
+
+def check(seen: dict[str, Any], width: int, columns: int) -> None:
+    """Nothing lies on anything else, nothing is cut off, and a data set's curves stand below one another."""
     entries, size = seen["entries"], seen["size"]
     for one, other in combinations(entries, 2):
         assert not overlap(one, other), f"{one['name']} and {other['name']} overlap"
     assert min(one["left"] for one in [*entries, *seen["heading"]]) >= 0
     assert max(one["right"] for one in [*entries, *seen["heading"]]) <= width
+    assert size["width"] == size["page"] == width
     assert max(one["bottom"] for one in entries) <= size["height"] == size["svg"]
-    assert size["body"] - size["height"] < 30  # nothing but the answer of this test stands below the figure
+    assert size["body"] - size["height"] < 30  # nothing stands below the figure
     assert max(one["bottom"] for one in seen["heading"]) < min(panel["top"] for panel in seen["panels"])
     # Q above A of its set, set after set in so many columns.
     curves = entries_by_name(entries)
     assert len(curves) == 8
     order = list(curves)
     lefts = [round(curves[one]["left"]) for one in order]
-    assert len(set(lefts)) == columns[font]
+    assert len(set(lefts)) == columns
     for question, answer in zip(order[::2], order[1::2], strict=True):
         assert question.startswith("Q-Anchored")
         assert answer == question.replace("Q-Anch", "A-Anch")
@@ -167,3 +178,77 @@ def test_arranging_comes_to_rest_when_the_window_changes(figures, tmp_path):
     assert seen["columns"] == [2, 4, 4]
     assert seen["more"] == 0
     assert seen["entries"] >= len(ENTRIES)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_keyboard_reaches_every_curve_and_every_button(figures, tmp_path, theme):
+    path = save_html(in_theme(figures["target"], theme), tmp_path / "page.html")
+    with visited(path, width=1000, dark=theme == "dark") as page:
+        page.wait_for_timeout(400)
+        stops = tabbed(page)
+        assert [stop["at"] for stop in stops] == list(range(len(stops)))
+        assert [stop for stop in stops if not (stop["name"] and stop["ring"] and stop["seen"])] == []
+        names = {stop["name"] for stop in stops}
+        entries = page.locator(".traces").all_text_contents()
+        assert set(entries) | {"delta_all", "flip_rate", "auc_drop", "own_change"} <= names
+        assert any("PNG" in name for name in names)
+        assert len(entries) > 8
+        told = page.evaluate("() => [document.querySelector('#anchorlens-figure')].map((one) => [one.role, one.ariaLabel])")
+        assert told == [["figure", "ΔP by layer: attention knockout"]]
+
+
+def test_every_stop_looks_different_while_it_has_the_focus(figures, tmp_path):
+    for theme in ("light", "dark"):
+        path = save_html(in_theme(figures["target"], theme), tmp_path / f"{theme}.html")
+        with visited(path, width=1000, dark=theme == "dark") as page:
+            page.wait_for_timeout(400)
+            for chosen in ("[aria-label='Q-Anchored (PopQA)']", "[aria-label=flip_rate]", ".modebar-btn >> nth=0"):
+                node = page.locator(chosen).first
+                node.scroll_into_view_if_needed()
+                page.mouse.move(500, 300)  # buttons of the corner are shown while the mouse is over the figure
+                page.wait_for_timeout(400)
+                box = node.bounding_box()
+                clip = {"x": box["x"] - 6, "y": box["y"] - 6, "width": box["width"] + 12, "height": box["height"] + 12}
+                before = page.screenshot(clip=clip)
+                assert page.screenshot(clip=clip) == before  # it comes to rest
+                page.keyboard.press("Tab")  # so that the browser knows that a keyboard is used
+                node.focus()
+                page.wait_for_timeout(200)
+                assert page.screenshot(clip=clip) != before, (theme, chosen)
+                page.evaluate("() => document.activeElement.blur()")
+
+
+def test_keys_hide_isolate_restore_and_unfold_the_switch(tmp_path):
+    figure = plot_curves(knockout_frame({"m": 12}), effects=knockout_effects({"m": 12}), width=500)
+    data = "document.querySelector('#anchorlens-figure').data"
+    shown = f"() => {data}.filter((t) => t.visible !== 'legendonly').map((t) => t.name)"
+    with visited(save_html(figure, tmp_path / "page.html"), width=1000) as page:
+        page.wait_for_timeout(400)
+        first = page.evaluate(shown)
+        page.locator("[aria-label='A-Anchored (NQ)']").focus()
+        page.keyboard.press("Enter")
+        hidden = page.evaluate(shown)
+        assert {name.split(",")[0] for name in set(first) - set(hidden)} == {"A-Anchored (NQ)"}
+        page.locator("[aria-label='Q-Anchored (PopQA)']").focus()
+        page.keyboard.press("Shift+Enter")
+        alone = page.evaluate(shown)
+        assert {name.split(",")[0] for name in alone} == {"Q-Anchored (PopQA)", "Range of controls"}
+        page.keyboard.press("Shift+Enter")
+        assert page.evaluate(shown) == hidden  # and not what was hidden before
+        page.locator("[aria-label='Placebo gap']").focus()
+        page.keyboard.press("Space")
+        assert any(name.startswith("Placebo gap (") for name in page.evaluate(shown))
+        page.locator("g.updatemenu-header").focus()
+        page.keyboard.press("Enter")
+        choice = page.locator("g.updatemenu-dropdown-button[aria-label=auc_drop]")
+        choice.focus()
+        page.keyboard.press("Enter")
+        page.wait_for_function("() => document.querySelector('#anchorlens-figure')._fullLayout.updatemenus[0].active === 2")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["target", "samples"])
+def test_every_text_can_be_read(figures, tmp_path, name, theme):
+    with visited(save_html(in_theme(figures[name], theme), tmp_path / "page.html"), dark=theme == "dark") as page:
+        page.wait_for_timeout(400)
+        assert faint(page) == []

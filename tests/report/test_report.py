@@ -12,7 +12,7 @@ import pytest
 import anchorlens as al
 from anchorlens.cli.entry import main
 from anchorlens.errors import InputError, RunError
-from anchorlens.report.contents import dropped_of, facts_of, study_of_results
+from anchorlens.report.contents import dropped_of, facts_of, studies_of, tables_of, verdict_of
 from anchorlens.report.page import render
 from anchorlens.results.own_rows import rows_of
 from tests.older_runs import aged
@@ -85,7 +85,8 @@ def test_the_page_holds_everything_once(page, sweeps):
     for result in sweeps:
         assert result.run_id in page
         for line in result.verdict.splitlines():
-            assert line.replace("'", "&#39;").replace(">", "&gt;") in page
+            for cell in re.split(" {2,}", line.strip()):
+                assert ">" + cell.replace("'", "&#39;").replace(">", "&gt;") + "<" in page
     data = data_in(page)
     assert [len(sweep["rows"]) for sweep in data["sweeps"]] == [len(result.example_ids) for result in sweeps]
     assert "no_distractor" in page
@@ -117,17 +118,63 @@ def test_what_a_question_says_is_no_markup(tiny_model):
 
 
 def test_what_was_dropped_and_where_it_comes_from(sweeps):
-    (gone,) = [one for one in dropped_of(sweeps[1]) if one["reason"] == "no_distractor"]
-    assert gone["rows"] == int(sweeps[1].dropped_counts["no_distractor"])
-    assert gone["question"]
+    table = dropped_of([sweeps[1]])
+    assert table.columns == ["reason", "rows", "one of them"]
+    assert {reason: int(rows) for reason, rows, _ in table.rows} == sweeps[1].dropped_counts
+    questions = set(sweeps[1].examples().query("role == 'dropped'")["question"])
+    assert all(one.split(" (")[0] in questions or one in questions for *_, one in table.rows)
+    assert [row[1:] for row in dropped_of(sweeps).rows] == table.rows  # nothing of the first was dropped
     facts = facts_of(sweeps[0])
     assert facts["model"]["weights_sha256"] == sweeps[0].record["model"]["weights_sha256"]
     assert facts["config"]["n_donors"] == "2"
 
 
+VERDICT = """Beware: question and answer as text reach AUC 0.70 [0.60, 0.80].
+At k* = 9 the effect of cutting E_Q stands.
+  delta_all   -25.5  [-29.2, -21.7]  stands
+  own_change  -14.1  [-17.3, -10.8]  open
+Layers where it stands (simultaneous bands): 4-6."""
+
+
+def test_a_verdict_is_taken_apart_and_nothing_is_lost():
+    told = verdict_of(VERDICT)
+    assert told.beware == VERDICT.splitlines()[:1]
+    assert (told.finding, told.notes) == (VERDICT.splitlines()[1], VERDICT.splitlines()[4:])
+    assert told.table.rows == [
+        ["delta_all", "-25.5", "[-29.2, -21.7]", "stands"],
+        ["own_change", "-14.1", "[-17.3, -10.8]", "open"],
+    ]
+    assert told.table.columns == []
+    assert told.table.numbers == [False, True, False, False]
+    headed = verdict_of(
+        "Nothing.\n  anchor    most, less null  layer\n  question  -30.7            23\n  and 2 more: see effects()"
+    )
+    assert headed.table.columns == ["anchor", "most, less null", "layer"]
+    assert headed.table.rows[1] == ["and 2 more: see effects()", "", ""]
+    empty = verdict_of("")
+    assert (empty.finding, empty.table.rows) == ("", [])
+
+
+def test_one_table_a_protocol_without_what_all_sweeps_share(sweeps):
+    (swap,), (first, second) = tables_of([sweeps[0]]), tables_of(sweeps)
+    assert swap.rows == [[str(v) for v in row] for row in swap_table(sweeps[0]).itertuples(index=False, name=None)]
+    assert first.columns == ["data set", *swap.columns]
+    assert "AUC" in second.columns
+    twice = replace(sweeps[0], record={**sweeps[0].record, "data": {**sweeps[0].record["data"], "name": "other"}})
+    (both,) = tables_of([sweeps[0], twice])
+    assert [row[0] for row in both.rows] == ["capitals"] * 2 + ["other"] * 2
+
+
+def swap_table(result):
+    return result.protocol.table([result])[1].drop(columns=["model", "data set"])
+
+
 def test_the_study_in_it_measures_the_same(sweeps, tmp_path, tiny):
-    assert study_of_results(sweeps) == ""  # a table from memory stands in no file
-    text = study_of_results([sweeps[1]])
+    assert studies_of([sweeps[0]]) == []  # a table from memory stands in no file
+    (text,) = studies_of(sweeps)
+    assert studies_of([sweeps[1]]) == [text]
+    other = replace(sweeps[1], record={**sweeps[1].record, "data": {**sweeps[1].record["data"], "limit": 5}})
+    assert ["limit = 5" in study for study in studies_of([sweeps[1], other])] == [False, True]
     (tmp_path / "study.toml").write_text(text.replace('"llama"', json.dumps(str(tiny("llama")))))
     study = al.Study.from_toml(tmp_path / "study.toml")
     (again,) = al.run_study(replace(study, device="cpu")).results
@@ -149,7 +196,7 @@ def test_runs_are_read_and_written(sweeps, tmp_path, capsys):
 
 def test_sweeps_that_share_no_figure_have_one_each(tiny_model):
     twice = [al.swap_sweep(tiny_model("llama"), capitals(), seed=seed, **SMALL) for seed in (0, 1)]
-    assert render(twice, "seeds").count('<figure role="img"') == 2
+    assert render(twice, "seeds").count("<figure ") == 2
 
 
 def test_what_cannot_be_reported(sweeps, tmp_path):

@@ -1,0 +1,406 @@
+"""The report in a real browser, as people use it: with a mouse, with a keyboard alone, in the dark, on a telephone, on paper."""
+
+import json
+import logging
+import re
+import time
+from collections import Counter
+
+import pytest
+
+import anchorlens as al
+from tests.figures.browser import faint, tabbed, visited
+from tests.questions.make import capitals
+
+from .large import enlarged
+from .test_report import SMALL, questions
+
+pytestmark = pytest.mark.slow
+
+WIDTHS = (390, 700, 1000, 1280, 1920)
+CELL = "#examples tbody tr:not(.detail) td:nth-child({})"
+HEADS = ["question", "answer", "label", "pathway", "P before", "ΔP by layer", "largest ΔP", "at layer"]
+# Names of the traces of the first figure that are not hidden.
+SHOWN = """() => document.querySelector("figure .plot").data
+  .filter((trace) => trace.visible !== "legendonly").map((trace) => trace.name)"""
+# Seconds until the table answers, in headless Chromium.
+SOON = 2.0
+
+
+@pytest.fixture(scope="module")
+def report(tiny_model, tmp_path_factory):
+    """Two protocols, with labels and pathways: every filter there is."""
+    model = tiny_model("llama")
+    sweeps = [
+        al.swap_sweep(model, capitals(), **SMALL),
+        al.knockout_sweep(model, questions(), layers=[0, 1, 2], n_resamples=20, progress=False),
+    ]
+    return al.write_report(sweeps, tmp_path_factory.mktemp("report") / "report.html", title="Two sweeps")
+
+
+@pytest.fixture(scope="module")
+def data(report):
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', report.read_text("utf8"), re.DOTALL)
+    return json.loads(text)
+
+
+@pytest.fixture(scope="module")
+def large(tiny_model, tmp_path_factory):
+    """2,000 examples, two anchors, each with its null, at 30 layers; with the seconds that writing took."""
+    result = enlarged(al.swap_sweep(tiny_model("llama"), capitals(), **SMALL), examples=2000, layers=30)
+    result.curves(controls=True)  # statistics are the sweep's, not the report's
+    result.effects()
+    began = time.perf_counter()
+    path = al.write_report(result, tmp_path_factory.mktemp("large") / "large.html")
+    return path, time.perf_counter() - began
+
+
+def column(page, name):
+    cells = page.locator(CELL.format(HEADS.index(name) + 1)).all_text_contents()
+    return [float(text.replace("−", "-")) for text in cells] if name in ("P before", "largest ΔP", "at layer") else cells
+
+
+def drawn(page):
+    """Scroll through the page, so that every figure is drawn."""
+    for figure in page.locator("figure").all():
+        figure.scroll_into_view_if_needed()
+        page.wait_for_function("(figure) => figure.querySelectorAll('.traces').length > 0", arg=figure.element_handle())
+    page.wait_for_timeout(300)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_it_fits_every_window_and_asks_no_network(report, width, dark):
+    with visited(report, width=width, dark=dark) as page:
+        drawn(page)
+        page.locator(".open").first.click()
+        page.wait_for_selector(".chart .main-svg")
+        page.evaluate("() => document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+        # Nothing is cut off: what is wider than its box can be scrolled there, and no text of a table leaves the page.
+        over = page.evaluate(
+            """() => [...document.querySelectorAll("main *")]
+              .filter((one) => !one.closest(".scroll, .chart, .hidden, svg") && one.getClientRects().length
+                && one.getBoundingClientRect().right > innerWidth + 1).map((one) => one.outerHTML.slice(0, 80))"""
+        )
+        assert over == []
+        ground, paper = page.evaluate(
+            "() => [getComputedStyle(document.body).backgroundColor, document.querySelector('figure .plot').layout.paper_bgcolor]"
+        )
+        assert (ground, paper) == (("rgb(20, 23, 26)", "#14171a") if dark else ("rgb(255, 255, 255)", "white"))
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_every_text_can_be_read(report, dark):
+    with visited(report, dark=dark) as page:
+        drawn(page)
+        for row in page.locator(".open").all()[:2]:
+            row.click()
+        page.wait_for_selector(".chart .main-svg")
+        page.evaluate("() => document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        page.wait_for_timeout(300)
+        assert faint(page) == []
+        page.fill("#search", "")  # its placeholder is a text too
+        told = page.evaluate("() => getComputedStyle(document.querySelector('#search'), '::placeholder').color")
+        soft = page.evaluate("() => getComputedStyle(document.querySelector('.meta')).color")
+        assert told == soft
+
+
+def test_colours_follow_the_system_and_keep_what_was_hidden(report):
+    with visited(report) as page:
+        drawn(page)
+        page.locator("figure .legendtoggle").first.click()
+        hidden = "() => document.querySelector('figure .plot').data.map((trace) => trace.visible === 'legendonly')"
+        first = page.evaluate(hidden)
+        page.wait_for_timeout(700)
+        before = page.evaluate(hidden)
+        assert sum(before) > sum(first)
+        page.emulate_media(color_scheme="dark")
+        page.wait_for_function("() => document.querySelector('figure .plot').layout.paper_bgcolor === '#14171a'")
+        assert page.evaluate(hidden) == before
+
+
+def test_the_table_is_searched_and_filtered(report, data):
+    every = [row | {"sweep": k} for k, sweep in enumerate(data["sweeps"]) for row in sweep["rows"]]
+
+    def expected(word="", **wanted):
+        return sum(
+            all(part in f"{row['question']} {row['answer']} {row['id']}".lower() for part in word.split())
+            and all(row[key] == value for key, value in wanted.items())
+            for row in every
+        )
+
+    with visited(report) as page:
+        count = lambda: int(page.locator("#count").text_content().split()[0])  # noqa: E731
+        assert count() == len(every)
+        page.locator("#search").click()
+        page.keyboard.type("capital PERU")
+        assert count() == expected("capital peru") == 1
+        assert column(page, "question") == ["What is the capital of Peru?"]
+        page.keyboard.press("ControlOrMeta+a")
+        page.keyboard.type("no such words")
+        assert (count(), column(page, "question")) == (0, [])
+        page.keyboard.press("ControlOrMeta+a")
+        page.keyboard.press("Delete")
+        assert count() == len(every)
+        for key, value in (("sweep", 1), ("label", "false"), ("pathway", every[-1]["pathway"])):
+            page.select_option(f"#{key}", str(value))
+            assert count() == len(column(page, "question")) == expected(**{key: value})
+            assert 0 < count() < len(every)
+            page.select_option(f"#{key}", "")
+        page.select_option("#sweep", "1")
+        page.select_option("#label", "true")
+        assert count() == expected(sweep=1, label="true") < expected(sweep=1)
+        assert set(column(page, "label")) == {"true"}
+
+
+def test_every_column_is_sorted_both_ways(report):
+    with visited(report) as page:
+        assert column(page, "largest ΔP") == sorted(column(page, "largest ΔP"))
+        for name in ("P before", "largest ΔP", "at layer"):
+            head = page.get_by_role("button", name=name, exact=True)
+            page.locator("#examples thead button").first.click()  # another one first
+            head.click()
+            assert column(page, name) == sorted(column(page, name))
+            assert page.locator("th[aria-sort='ascending']").all_text_contents() == [name]
+            head.click()
+            assert column(page, name) == sorted(column(page, name), reverse=True)
+            assert page.locator("th[aria-sort='descending']").all_text_contents() == [name]
+        for name in ("question", "answer", "label", "pathway"):
+            page.get_by_role("button", name=name, exact=True).click()
+            # The browser's own order of words: capitals beside small letters.
+            ordered = page.evaluate(
+                "(some) => some.toSorted(new Intl.Collator(undefined, { numeric: true }).compare)", column(page, name)
+            )
+            assert column(page, name) == ordered
+            assert len(set(column(page, name))) > 1
+
+
+def test_an_example_opens_into_its_tokens_and_its_own_curve(report, data):
+    with visited(report) as page:
+        for k, row in ((0, data["sweeps"][0]["rows"][3]), (1, data["sweeps"][1]["rows"][5])):
+            page.select_option("#sweep", str(k))
+            page.fill("#search", row["question"])
+            at = column(page, "answer").index(row["answer"])
+            page.locator(".open").nth(at).click()
+            detail = page.locator(".detail")
+            detail.locator(".main-svg").first.wait_for()
+            assert detail.locator(".tokens").text_content() == "".join(row["tokens"])
+            of = {p: name for name, where in row["marks"].items() for p in where}
+            marked = page.evaluate(
+                "() => [...document.querySelectorAll('.tokens span')].map((one) => one.parentElement.className)"
+            )
+            assert marked == [
+                f"r-{of[p].replace('cut:random_tokens', 'control')}" if p in of else "tokens"
+                for p in range(len(row["tokens"]))
+            ]
+            grounds = page.evaluate(
+                "() => [...document.querySelectorAll('.tokens mark')].map((one) => getComputedStyle(one).backgroundColor)"
+            )
+            assert grounds
+            assert "rgba(0, 0, 0, 0)" not in grounds
+            assert set(detail.locator(".key mark").all_text_contents()) == {data["roles"][name] for name in row["marks"]}
+            curves = page.evaluate("() => document.querySelector('.chart').data.map(({ name, y }) => [name, Array.from(y)])")
+            assert dict(curves) == row["curves"]
+            detail.get_by_text("Numbers").click()
+            assert detail.locator("tbody tr").count() == len(data["sweeps"][k]["layers"])
+            page.locator(".open").nth(at).click()
+            assert detail.count() == 0
+
+
+def test_clicks_in_a_figure_hide_isolate_and_restore(report):
+    with visited(report) as page:
+        drawn(page)
+        entries = page.locator("figure .legendtoggle")
+        names = [one.get_attribute("aria-label") for one in entries.all()]
+        assert len(names) >= 4
+        first = page.evaluate(SHOWN)
+        entries.nth(0).click()
+        page.wait_for_timeout(700)  # plotly waits for a second click
+        hidden = page.evaluate(SHOWN)
+        assert names[0] in first
+        assert names[0] not in hidden
+        entries.nth(1).dblclick()
+        page.wait_for_timeout(700)
+        alone = page.evaluate(SHOWN)
+        assert names[1] in alone
+        assert not set(names[2:]) & set(alone)
+        entries.nth(1).dblclick()
+        page.wait_for_timeout(700)
+        assert page.evaluate(SHOWN) == hidden
+
+
+def test_a_keyboard_reaches_everything(report):
+    with visited(report) as page:
+        drawn(page)
+        page.locator(".open").nth(1).click()
+        page.wait_for_selector(".chart .main-svg")
+        many = page.evaluate("() => document.querySelectorAll('a[href], button, input, select, summary').length")
+        stops = tabbed(page)
+        assert [stop["at"] for stop in stops] == list(range(len(stops)))  # all of them, in their order
+        assert len(stops) >= 0.5 * many > 30
+        assert [stop for stop in stops if not (stop["name"] and stop["ring"] and stop["seen"])] == []
+        names = Counter(stop["name"] for stop in stops)
+        assert stops[0]["name"] == "Skip to the examples"
+        for wanted in ("Provenance", "delta_all", "flip_rate", "Download plot as a PNG", "Numbers", "largest ΔP"):
+            assert any(wanted in name for name in names), wanted
+        legend = page.locator("figure .traces").count()
+        assert sum(stop["tag"] == "rect" for stop in stops) == legend > 4
+
+
+def test_keys_do_what_clicks_do(report):
+    with visited(report) as page:
+        drawn(page)
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")  # over the figures to the examples
+        page.keyboard.press("Tab")
+        assert page.evaluate("() => document.activeElement.id") == "search"
+        page.keyboard.type("peru")
+        assert page.locator("#count").text_content().startswith("1 ")
+        page.keyboard.press("Tab")
+        page.keyboard.press("End")  # the last choice of a list
+        assert page.locator("#count").text_content().startswith("0 ")
+        page.keyboard.press("Home")
+        page.locator("#search").fill("")
+        head = page.get_by_role("button", name="P before", exact=True)
+        for key, way in (("Enter", "ascending"), ("Space", "descending")):
+            head.press(key)
+            assert page.locator(f"th[aria-sort='{way}']").text_content() == "P before"
+        row = page.locator(".open").nth(2)
+        row.press("Enter")
+        assert (row.get_attribute("aria-expanded"), page.locator(".detail").count()) == ("true", 1)
+        row.press("Space")
+        assert (row.get_attribute("aria-expanded"), page.locator(".detail").count()) == ("false", 0)
+        summary = page.locator("summary").first
+        summary.press("Enter")
+        assert page.locator("details[open]").count() == 1
+
+
+def test_keys_hide_isolate_and_restore_curves_and_turn_the_switch(report):
+    with visited(report) as page:
+        drawn(page)
+        first = page.evaluate(SHOWN)
+        entry = page.locator("figure .legendtoggle").nth(0)
+        name = entry.get_attribute("aria-label")
+        entry.focus()
+        assert entry.get_attribute("aria-pressed") == "true"
+        page.keyboard.press("Space")
+        assert entry.get_attribute("aria-pressed") == "false"
+        assert name not in page.evaluate(SHOWN)
+        # The focus stays where it was, though all was drawn anew.
+        assert page.evaluate("() => document.activeElement.getAttribute('aria-label')") == name
+        page.keyboard.press("Enter")
+        assert page.evaluate(SHOWN) == first
+        page.keyboard.press("Shift+Enter")
+        alone = page.evaluate(SHOWN)
+        assert name in alone
+        assert len(alone) < len(first)
+        page.keyboard.press("Shift+Enter")
+        assert page.evaluate(SHOWN) == first
+        switch = page.locator("figure [role=button][aria-label=flip_rate]")
+        switch.focus()
+        page.keyboard.press("Enter")
+        page.wait_for_function(
+            "() => document.querySelector('[aria-label=flip_rate]').getAttribute('aria-pressed') === 'true'"
+        )
+        assert page.evaluate("() => document.activeElement.getAttribute('aria-label')") == "flip_rate"
+
+
+def test_its_parts_have_names_and_an_order(report):
+    with visited(report) as page:
+        drawn(page)
+        page.locator(".open").first.click()
+        page.wait_for_selector(".chart .main-svg")
+        told = page.evaluate(
+            """() => ({
+              lang: document.documentElement.lang, title: document.title,
+              heads: [...document.querySelectorAll("h1, h2, h3, h4")].map((one) => +one.tagName[1]),
+              twice: [...document.querySelectorAll("[id]")].map((one) => one.id).filter((id, k, all) => all.indexOf(id) !== k),
+              marks: ["header", "nav[aria-label]", "main", "footer"].map((one) => document.querySelectorAll(`body > ${one}`).length),
+              figures: [...document.querySelectorAll("figure, .chart")].map((one) => one.getAttribute("aria-label")),
+              unscoped: [...document.querySelectorAll("th:not([scope])")].length,
+              sections: [...document.querySelectorAll("section")]
+                .map((one) => document.getElementById(one.getAttribute("aria-labelledby")).textContent),
+              broken: [...document.querySelectorAll("a[href^='#']")]
+                .filter((one) => !document.querySelector(one.getAttribute("href"))).length,
+              fields: [...document.querySelectorAll("input, select")].filter((one) => !one.labels.length).length,
+            })"""
+        )
+        assert (told["lang"], told["title"]) == ("en", "Two sweeps")
+        assert told["heads"].count(1) == 1
+        assert all(after - before <= 1 for before, after in zip(told["heads"], told["heads"][1:], strict=False))
+        assert told["twice"] == []
+        assert told["marks"] == [1, 1, 1, 1]
+        assert all(len(text) > 30 for text in told["figures"])
+        assert len(told["figures"]) >= 2
+        assert (told["unscoped"], told["broken"], told["fields"]) == (0, 0, 0)
+        assert told["sections"][0] == "What was found"  # the verdict first
+
+
+def test_on_paper_it_is_light_and_no_figure_is_cut(report, tmp_path):
+    with visited(report, dark=True) as page:
+        page.locator(".open").first.click()
+        page.wait_for_selector(".chart .main-svg")
+        page.evaluate(
+            """() => addEventListener("beforeprint", async () => {
+              for (let k = 0; k < 50; k++) await null;  // what is drawn for paper is drawn before the browser goes on
+              const plot = document.querySelector("figure .plot");
+              window.printed = { width: plot._fullLayout.width, paper: plot.layout.paper_bgcolor,
+                chart: document.querySelector(".chart").clientWidth };
+            })"""
+        )
+        page.pdf(path=tmp_path / "report.pdf", format="A4", prefer_css_page_size=True, print_background=True)
+        assert page.evaluate("() => window.printed.width") <= 690
+        assert page.evaluate("() => window.printed.chart") <= 690
+        assert page.evaluate("() => window.printed.paper") == "white"
+        page.wait_for_function("() => document.querySelector('figure .plot').layout.paper_bgcolor === '#14171a'")
+        page.emulate_media(media="print")
+        gone = page.evaluate(
+            "() => ['nav', 'form', '.skip'].map((one) => getComputedStyle(document.querySelector(one)).display)"
+        )
+        assert gone == ["none"] * 3
+        assert page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert (tmp_path / "report.pdf").stat().st_size > 20_000
+
+
+def test_two_thousand_examples_open_soon(large, record_property):
+    path, wrote = large
+    size = path.stat().st_size
+    usable = """() => {
+      const search = document.querySelector("#search"), count = () => document.querySelector("#count")?.textContent ?? "";
+      if (!count().startsWith("2000 ") || !document.querySelector("#examples tbody tr")) return false;
+      search.value = "row-1999";
+      search.dispatchEvent(new Event("input"));
+      const found = count().startsWith("1 of 2000");
+      search.value = "";
+      search.dispatchEvent(new Event("input"));
+      return found && performance.now() / 1000;
+    }"""
+    seconds, whole = [], []
+    for _ in range(3):
+        with visited(path) as page:
+            page.reload(wait_until="commit")
+            seconds.append(page.wait_for_function(usable, polling=20).json_value())
+            page.wait_for_function("() => document.querySelector('figure .traces')", polling=20)
+            whole.append(page.evaluate("() => performance.now() / 1000"))
+    told = f"written in {wrote:.1f} s, {size / 1e6:.1f} MB; table after {min(seconds):.2f} s, figure after {min(whole):.2f} s"
+    record_property("report of 2,000 examples", told)
+    logging.getLogger(__name__).info(told)  # shown by --log-cli-level=INFO
+    assert sorted(seconds)[1] < SOON, told
+    assert size < 12e6, told
+
+
+def test_many_examples_are_shown_a_hundred_at_a_time(large):
+    with visited(large[0]) as page:
+        rows = page.locator("#examples tbody tr")
+        assert rows.count() == 100
+        more = page.locator("#more")
+        more.focus()
+        page.keyboard.press("Enter")
+        assert rows.count() == 200
+        # Where the button was, the first new row has the focus.
+        assert page.evaluate("() => [...document.querySelectorAll('.open')].indexOf(document.activeElement)") == 100
+        assert len({rows.nth(k).locator(".open").text_content() for k in (0, 50, 100, 150)}) == 4
+        page.fill("#search", "row-77")
+        assert rows.count() == 11  # row-77 and row-770 to row-779
+        assert more.is_hidden()
