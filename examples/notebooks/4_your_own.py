@@ -94,7 +94,7 @@ al.plot_curves({"fewshot(2)": first, "own prompt": second})
 
 # %%
 comparison = al.compare(first, second, labels=("fewshot(2)", "own prompt"))
-comparison.table[
+comparison.table()[
     ["anchor", "layer", "first", "second", "difference", "sim_low", "sim_high", "n", "only_first", "only_second"]
 ].round(1)
 
