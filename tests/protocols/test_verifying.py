@@ -180,7 +180,7 @@ def test_a_model_that_loads_by_no_name_has_to_be_given(written, tiny):
     assert verified.ok, verified
 
 
-@pytest.mark.parametrize("name", fast(["swap", "knockout"], ["swap", "denoising", "knockout", "patch_tokens", "answer_only"]))
+@pytest.mark.parametrize("name", fast(["swap"], ["swap", "denoising", "knockout", "patch_tokens", "answer_only"]))
 def test_a_model_larger_than_memory_is_read_layer_by_layer(name, written, tiny, monkeypatch):
     """Its blocks are never all there, the hashes are those of the model in memory, and the cells come out again."""
     held, right = [], verifying.Oracle
