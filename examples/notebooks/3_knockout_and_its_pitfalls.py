@@ -140,9 +140,9 @@ bands = effects[effects["quantity"].isin(claims["quantity"])].assign(
 bands.groupby(["quantity", "control"])[["pointwise", "all_at_once"]].sum()
 
 # %% [markdown]
-# Claim layers by the second column. An effect as strong as this one survives it; of what is weak (the last row is the
-# *placebo's*) few layers are left. And beware of k* itself: there the split was made, so split and curve share the same
-# noise, and Q dips by itself. Compare the layers beside it.
+# Claim layers by the second column. An effect as strong as this one survives it; of what is weak fewer layers are left
+# (the last row is the *placebo's* own change). And beware of k* itself: there the split was made, so split and curve
+# share the same noise, and Q dips by itself. Compare the layers beside it.
 #
 # ## Pitfall 5: what "A-Anchored" means
 #

@@ -130,11 +130,13 @@ def test_isolate_and_restore_give_back_what_was_hidden(figures, tmp_path):
 def test_without_its_script_a_figure_keeps_its_controls_to_itself(figures, tmp_path):
     """As a notebook shows it: what was never hidden by hand is restored, and no control comes with it."""
     script = """
-    const first = shown();
+    // What has points; the others are neither hidden nor seen.
+    const drawn = () => gd._fullData.filter((one) => one.visible === true).map((one) => one.name + "|" + one.xaxis);
+    const first = drawn();
     await click("Q-Anchored (PopQA)", 2);
-    const alone = shown();
+    const alone = drawn();
     await click("Q-Anchored (PopQA)", 2);
-    return { first, alone, restored: shown() };
+    return { first, alone, restored: drawn() };
     """
     plain = go.Figure(figures["target"])
     plain.layout.meta = None  # the script does nothing to a figure that has no plan
