@@ -60,7 +60,7 @@ test-all: $(ALL)  ## the slow tests: wheel in an empty environment, examples, no
 	@$(PY) -m pytest -q -m slow
 
 docs: $(DOCS)  ## the site, into site/: a broken link or anchor fails
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet --site-dir site
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --site-dir site
 	@echo "site/index.html"
 
 bench: $(RUN)  ## sweeps beside TransformerLens and other libraries, their bound, checks and growth; generation, knockout (an hour on two cores)
