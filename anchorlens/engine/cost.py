@@ -1,5 +1,6 @@
 """What passes cost: bytes, multiplications and additions, and how fast this machine multiplies."""
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,11 @@ MOST_TOKENS = {"cpu": 1024, "cuda": 16384, "mps": 4096}
 _EFFICIENCY = 0.7
 # What is held is counted; allocators keep freed blocks beside it, and matrix libraries have buffers of their own.
 _SLACK, BUFFERS = 1.5, 24 * 2**20
+# In half precision on a CPU oneDNN makes a kernel for each shape of a product that it meets, and keeps the last 1,024: bytes of one,
+# measured (weights of 1024 x 1024 to 1024 x 4096; products of attention), and how many products of either kind there are: queries,
+# keys, output and the last slice of an MLP for each number of tokens; scores and what they gather, of prefix, base and own keys.
+_KERNEL, _ATTENTION_KERNEL, _KERNELS = 0.95e6, 0.6e6, 1024
+_PRODUCTS, _ATTENTION_PRODUCTS = 5, 6
 # Seconds and multiplications that measuring the matrix rate may take.
 _MEASURED_S, _MEASURED_FLOP = 0.02, 4e9
 
@@ -71,7 +77,26 @@ def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -
     reads = 3 * read_cells * shape.d_model * max(shape.item, 4) + table
     if shape.item < 4:  # a slice of the unembedding in float32
         reads += columns * shape.d_model * 4
-    return int(_SLACK * (shape.item * (max(attention, mlp) + prefix) + reads)) + BUFFERS
+    kernels = kernel_bytes(shape, device, 1 + lanes, 1 + lanes * len(size.packs))
+    return int(_SLACK * (shape.item * (max(attention, mlp) + prefix) + reads)) + kernels + BUFFERS
+
+
+def kernel_bytes(shape: Shape, device: torch.device, counts: int, groups: int) -> int:
+    """Upper estimate of the kernels that oneDNN keeps; 0 where it is not asked (float32, and any GPU).
+
+    Args:
+        shape: The model.
+        device: Where it lies.
+        counts: How many numbers of tokens go through a layer, layer by layer: lanes join.
+        groups: How many groups of rows attend, layer by layer.
+    """
+    half = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}.get(shape.dtype)
+    if device.type != "cpu" or half is None or not getattr(torch.ops.mkldnn, half)():
+        return 0
+    set_to = os.environ.get("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "")
+    most = int(set_to) if set_to.isdigit() else _KERNELS
+    products = min(most, _PRODUCTS * counts)
+    return int(_KERNEL * products + _ATTENTION_KERNEL * min(most - products, _ATTENTION_PRODUCTS * groups))
 
 
 def pass_flops(shape: Shape, size: PassSize, starts: Sequence[int]) -> float:
@@ -193,6 +218,7 @@ __all__ = [
     "MOST_TOKENS",
     "PassSize",
     "free_memory",
+    "kernel_bytes",
     "matrix_rate",
     "memory_seen",
     "out_of_memory",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from anchorlens.engine.cost import PassSize, free_memory, predicted_seconds, rows_bytes, rows_flops
+from anchorlens.engine.cost import PassSize, free_memory, kernel_bytes, predicted_seconds, rows_bytes, rows_flops
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import Oracle
 from anchorlens.errors import InputError
@@ -164,7 +164,10 @@ class Room:
         if checks:
             together = rows_bytes(adapter.shape, CHECK_ROWS * min(checks, _CHECKED_AT_ONCE), width)
             most = max(most, rows_bytes(adapter.shape, 1, width), min(together, self.budget))
-        peak = self.peak(most)
+        # Batches of other sizes make kernels of their own, which stay as long as there is room for them.
+        each = -(-cells // max(1, sum(sizes)))
+        one, every = (kernel_bytes(adapter.shape, adapter.device, n * (1 + each), n * each) for n in (1, len(sizes)))
+        peak = self.peak(most + every - one)
         seconds = predicted_seconds(adapter.shape, adapter.device, flops)
         plan = SweepPlan(
             engine.name, engine.reason, tuple(sizes), rows, cells, flops, seconds, peak, most, self.max_memory,

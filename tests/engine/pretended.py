@@ -24,23 +24,40 @@ _PINNED = {aten.pin_memory.default, aten._pin_memory.default}
 class There(torch.Tensor):
     """A tensor that lies on a pretended device.
 
+    To torch's own code below Python it is a meta tensor, because a build without CUDA can do nothing with one on CUDA.
+
     Attributes:
         inner: Its numbers.
+        place: The device.
     """
 
     @staticmethod
-    def __new__(cls, inner, device):
-        like = {"strides": inner.stride(), "storage_offset": inner.storage_offset(), "dtype": inner.dtype, "device": device}
+    def __new__(cls, inner, place):
+        like = {"strides": inner.stride(), "storage_offset": inner.storage_offset(), "dtype": inner.dtype, "device": "meta"}
         return torch.Tensor._make_wrapper_subclass(cls, inner.shape, **like)
 
-    def __init__(self, inner, device):
-        self.inner = inner
+    def __init__(self, inner, place):
+        self.inner, self.place = inner, place
+
+    device = property(lambda self: self.place)
+    is_cuda = property(lambda self: True)
+    is_meta = is_cpu = property(lambda self: False)
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         return _done(func, args, kwargs or {}, [])
+
+    def __getitem__(self, key):
+        return super().__getitem__(_listed(key))
+
+    def __setitem__(self, key, value):
+        super().__setitem__(_listed(key), value)
+
+    def tolist(self):
+        """What torch itself refuses for tensors of other classes."""
+        return self.inner.tolist()
 
     def __repr__(self):
         return f"There({self.inner!r}, {self.device})"
@@ -68,9 +85,13 @@ class Pretended(TorchDispatchMode):
 def _done(func, args, kwargs, moves):
     if func in _PINNED:
         return args[0]
-    asked = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+    names = [argument.name for argument in func._schema.arguments]
+    asked = dict(zip(names, args, strict=False)) | kwargs
     to = asked.get("device")
-    to = None if to is None else torch.device(to)
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    places = {x.device for x in tensors if isinstance(x, There)}
+    if to is not None and to.type == "meta":  # what torch's own code below Python makes beside a tensor there
+        to = next(iter(places), _done.last)
     if func is aten._to_copy.default:
         return _copied(args[0], to or args[0].device, asked, moves)
     if func is aten.copy_.default:
@@ -78,22 +99,31 @@ def _done(func, args, kwargs, moves):
             moves.append((args[1].device, args[0].device, args[1].dtype, args[1].shape))
         _inner(args[0]).copy_(_inner(args[1]))
         return args[0]
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    places = {x.device for x in tensors if isinstance(x, There)}
     assert len(places) <= 1, f"{func} mixes {sorted(map(str, places))}"
     here = [x for x in tensors if not isinstance(x, There)]
+    assert not any(x.is_meta for x in here), f"{func} gets a tensor without numbers"
     if places and func in _INDEXED:  # tables of indices may lie on the CPU, what they look into may not
         here = [x for x in (args[0], *args[2:3]) if isinstance(x, torch.Tensor) and not isinstance(x, There)]
     assert not places or not any(x.ndim for x in here), f"{func} gets a table that lies on the CPU"
     where = to or next(iter(places), CPU)
     if to is not None:
+        assert names.index("device") >= len(args)
         kwargs = kwargs | {"device": CPU}
-        assert "device" not in asked or len(args) <= [a.name for a in func._schema.arguments].index("device")
     own = {id(_inner(x)): x for x in tensors}
     out = func(*tree_map(_inner, args), **tree_map(_inner, kwargs))
     if where.type == "cpu":
         return out
-    return tree_map(lambda x: own.get(id(x)) if id(x) in own else There(x, where) if isinstance(x, torch.Tensor) else x, out)
+    _done.last = where
+    return tree_map(lambda x: (own[id(x)] if id(x) in own else There(x, where)) if isinstance(x, torch.Tensor) else x, out)
+
+
+_done.last = CPU
+
+
+def _listed(key):
+    """Lists of indices as tables on the CPU: torch would make them where it takes the tensor to be, without their numbers."""
+    one = torch.tensor(key) if isinstance(key, list) else key
+    return tuple(torch.tensor(k) if isinstance(k, list) else k for k in one) if isinstance(one, tuple) else one
 
 
 def _inner(x):

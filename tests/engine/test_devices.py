@@ -5,6 +5,7 @@ The numbers are those of one device to the bit, and streams cross from a device 
 
 import gc
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -73,16 +74,15 @@ def test_the_pretended_devices_are_as_strict_as_cards(devices):
     ):
         with pytest.raises(AssertionError, match="mixes"):
             mixed()
-    for left in (lambda: one + torch.arange(6.0), lambda: torch.arange(6.0)[one.long()]):
+    for left in (lambda: one + torch.arange(6.0), lambda: torch.arange(6.0).index_select(0, one.long())):
         with pytest.raises(AssertionError, match="lies on the CPU"):
             left()
     assert one[torch.tensor([1, 2])].cpu().tolist() == [1.0, 2.0]
     assert (one + torch.tensor(1.0)).device == FIRST
-    assert torch.zeros(2, device=SECOND).device == torch.tensor([1, 2], device=SECOND).device == SECOND
+    assert torch.zeros(2, device=SECOND).device == torch.arange(2, device=SECOND).device == SECOND
     one[1:3] = 7.0
     one.view(2, 3)[0].add_(1.0)
     assert one.tolist() == [1.0, 8.0, 8.0, 3.0, 4.0, 5.0]
-    assert one.to(FIRST) is one
     assert isinstance(one.to(SECOND), There)
 
 
@@ -111,7 +111,7 @@ def test_blocks_lie_where_transformerlens_brings_the_stream(tmp_path, layers, n,
         assert account.streams(48) == steps
 
 
-@pytest.mark.parametrize("family", fast(SOME, EVERY))
+@pytest.mark.parametrize("family", fast(["llama", "bloom", "gpt_oss"], EVERY))
 def test_it_is_the_model_that_lies_on_one_device(tiny, tiny_model, devices, family):
     one, three = load(tiny(family)), load(tiny(family), 3)
     assert devices_of(one) == (FIRST,)
@@ -128,18 +128,19 @@ def test_it_is_the_model_that_lies_on_one_device(tiny, tiny_model, devices, fami
     assert not any(block._forward_pre_hooks for block in three.blocks)
 
 
-@pytest.mark.parametrize("family", fast(["llama", "bloom", "gpt_oss", "gemma3"], SOME))
+@pytest.mark.parametrize("family", fast(["llama", "bloom"], SOME))
 def test_both_engines_give_the_numbers_of_one_device(tiny, devices, family):
     wide = 48
     (one, batch), (three, _) = case(load(tiny(family))), case(load(tiny(family), 3))
-    for swaps in (batch.swaps, given_swaps(three)):
-        some = type(batch)(batch.tokens, batch.reader, swaps, batch.donors)
-        for site in ("resid_pre", "mlp_out"):
-            how = {"site": site, "layers": [0, 1, 2], "window": 2}
-            devices.moves.clear()
-            found = Cone(three).run_swaps(some, **how)
-            assert devices.streams(wide) == [("cuda:0", "cuda:1"), ("cuda:1", "cuda:2")] or swaps is not batch.swaps
-            same(found, Cone(one).run_swaps(some, **how))
+    taken, given = replace(batch, swaps=batch.swaps[:2]), replace(batch, swaps=given_swaps(three)[1:2])
+    for some, site in ((taken, "resid_pre"), (taken, "mlp_out"), (given, "resid_pre")):
+        how = {"site": site, "layers": [0, 2], "window": 2}
+        devices.moves.clear()
+        found = Cone(three).run_swaps(some, **how)
+        # All that is measured crosses together; what is given comes from the CPU besides.
+        assert [move for move in devices.streams(wide) if move[0] != "cpu"] == [("cuda:0", "cuda:1"), ("cuda:1", "cuda:2")]
+        same(found, Cone(one).run_swaps(some, **how))
+        if site == "resid_pre":
             same(Oracle(three).run_swaps(some, **how), Oracle(one).run_swaps(some, **how))
     rows = pad_rows(random_rows((9, 12, 7), 3))
     devices.moves.clear()
@@ -147,12 +148,13 @@ def test_both_engines_give_the_numbers_of_one_device(tiny, devices, family):
     assert stream.device == THIRD
     assert devices.streams(wide) == [("cuda:0", "cuda:1"), ("cuda:1", "cuda:2")]
     # Masks come along, so that no score has to be moved.
-    assert all(dtype is torch.long or shape[-1] == wide for _, _, dtype, shape in devices.moves)
+    between = [(dtype, shape) for a, b, dtype, shape in devices.moves if CPU not in (a, b)]
+    assert all(dtype is torch.long or shape[-1] == wide for dtype, shape in between)
     assert torch.equal(stream.cpu(), last_stream(one, rows).cpu())
     assert torch.equal(Cone(three).last_stream(rows).cpu(), Cone(one).last_stream(rows).cpu())
 
 
-@pytest.mark.parametrize("mode", ["mask", "zero"])
+@pytest.mark.parametrize("mode", fast(["mask"], ["mask", "zero"]))
 @pytest.mark.parametrize("engine", [Cone, Oracle])
 def test_knockouts_give_the_states_of_one_device(tiny, devices, engine, mode):
     one, three = Adapter(load(tiny("gemma3"))), Adapter(load(tiny("gemma3"), 3))
@@ -181,7 +183,7 @@ def test_a_beginning_stays_where_its_layers_are(tiny, devices):
         assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "bloom", "gpt_oss"])
+@pytest.mark.parametrize("family", fast(["gpt2"], ["llama", "gpt2", "bloom", "gpt_oss"]))
 def test_continuations_are_those_of_one_device(tiny, devices, family):
     prompts = [[*range(20), *row] for row in random_rows((9, 4, 12, 4), 5)]
     found = []
@@ -195,7 +197,7 @@ def test_continuations_are_those_of_one_device(tiny, devices, family):
     assert len({len(ids) for ids in found[0]}) > 1
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt_oss"])
+@pytest.mark.parametrize("family", fast(["llama"], ["llama", "gpt2", "gpt_oss"]))
 def test_a_live_model_whose_blocks_lie_anywhere(tiny, devices, family):
     """As TransformerLens's n_devices= leaves one, where the most memory was free; its own norms move to what they are given."""
     (one, batch), live = case(load(tiny(family))), load(tiny(family))
@@ -209,7 +211,7 @@ def test_a_live_model_whose_blocks_lie_anywhere(tiny, devices, family):
     assert (adapter.devices, Shape.of(live).layers_together) == ((FIRST, SECOND), 2)
     engine = choose_engine(adapter, "cone", range(30, 50))
     assert engine.name == "cone"
-    how = {"site": "resid_pre", "layers": [0, 2], "window": 1}
+    how, batch = {"site": "resid_pre", "layers": [0, 2], "window": 1}, replace(batch, swaps=batch.swaps[:1])
     same(engine.run_swaps(batch, **how), Cone(one).run_swaps(batch, **how))
     same(Oracle(adapter).run_swaps(batch, **how), Oracle(one).run_swaps(batch, **how))
     prompts = random_rows((5, 9), 2)
@@ -235,6 +237,7 @@ def test_a_sweep_of_a_spread_model(tiny, devices):
     assert ("n_devices" in one["plan"], two["plan"]["n_devices"]) == (False, 2)
 
 
+@pytest.mark.slow
 def test_truth_probes_of_a_spread_model(tiny, devices):
     from tests.questions.make import capitals
 
