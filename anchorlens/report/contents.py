@@ -13,6 +13,8 @@ from anchorlens.protocols.registry import protocol_of
 from anchorlens.protocols.specification import tomllib
 from anchorlens.results.sweep import SweepResult
 
+# Numbers, such as layers, one a line.
+_LINES = re.compile(r"\[\n((?: +-?[\d.]+,\n)+)\]")
 _NUMBER = re.compile(r"[-+−]?\d|[-–]$")
 
 
@@ -186,7 +188,8 @@ def _study(results: Sequence[SweepResult]) -> str:
         entry = {"name": result.protocol.name, **changed}
         if entry not in protocols:
             protocols.append(entry)
-    return tomli_w.dumps({"models": models, "data": tables, "protocol": protocols})
+    text = tomli_w.dumps({"models": models, "data": tables, "protocol": protocols})
+    return _LINES.sub(lambda found: f"[{', '.join(found[1].replace(',', ' ').split())}]", text)
 
 
 def _changed(spec: Any) -> dict[str, Any]:
