@@ -95,9 +95,11 @@ def figure_command(
     """
     from anchorlens.figures.curves import plot_curves
     from anchorlens.figures.files import check_kind, write_figure
-    from anchorlens.runs.store import load_curves
+    from anchorlens.runs.store import check_place, load_curves
 
     check_kind(out)
+    if (folder := Path(out).absolute().parent).is_dir():
+        check_place(folder)
     if labels and len(set(labels)) != len(runs):
         raise InputError(
             f"There are {len(runs)} runs and {len(set(labels))} different labels. Give --label once for each run, in their order."

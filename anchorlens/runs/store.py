@@ -46,10 +46,18 @@ def check_target(path: "str | os.PathLike[str]", *, overwrite: bool = False) -> 
             raise RunError(f"{target} is there and is not a run. Choose another path.")
         if is_run and not overwrite:
             raise RunError(f"{target} holds a run already. Choose another path, or give overwrite=True.")
-    parent = next((p for p in (target.absolute().parent, *target.absolute().parents) if p.exists()), Path("/"))
-    if not parent.is_dir() or not _writable(parent):
-        raise RunError(f"{parent} cannot be written. Choose another path.")
+    check_place(next((p for p in (target.absolute().parent, *target.absolute().parents) if p.exists()), Path("/")))
     return target
+
+
+def check_place(folder: Path) -> None:
+    """A folder in which something can be written.
+
+    Raises:
+        RunError: Nothing can.
+    """
+    if not folder.is_dir() or not _writable(folder):
+        raise RunError(f"{folder} cannot be written. Choose another path.")
 
 
 def _brought_back(target: Path) -> None:
@@ -202,4 +210,4 @@ def load_curves(path: "str | os.PathLike[str]") -> pd.DataFrame:
     return curves[answer_first(curves)]
 
 
-__all__ = ["check_target", "load_curves", "read_record", "read_table", "study_of", "write_run"]
+__all__ = ["check_place", "check_target", "load_curves", "read_record", "read_table", "study_of", "write_run"]

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from anchorlens.cli.figure_command import figure_command
 from anchorlens.errors import InputError
 from anchorlens.figures import files
+from anchorlens.runs import store
 from anchorlens.runs.schema import settings_of
 from anchorlens.runs.store import write_run
 
@@ -114,3 +115,12 @@ def test_help_says_what_the_words_mean():
         "delta_all, flip_rate",
     ):
         assert said in text
+
+
+def test_a_place_that_cannot_be_written_is_said_before_anything_is_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "_writable", lambda folder: folder != tmp_path / "closed")
+    (tmp_path / "closed").mkdir()
+    result = called(run_of(tmp_path / "a"), "--out", str(tmp_path / "closed" / "f.html"))
+    assert isinstance(result.exception, InputError)
+    assert str(result.exception) == f"{tmp_path / 'closed'} cannot be written. Choose another path."
+    assert called(run_of(tmp_path / "b"), "--out", str(tmp_path / "f.html")).exit_code == 0
