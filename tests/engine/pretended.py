@@ -7,7 +7,7 @@ model that is spread over devices can be run, and its numbers compared to the bi
 
 import sys
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import cache, partial
 from unittest import mock
 
 import torch
@@ -97,7 +97,7 @@ def _done(func, args, kwargs, moves):
         if not places:  # a model without weights; or what torch's own code below Python makes for a tensor there
             out = func(*args, **kwargs)
             if not tensors and isinstance(out, torch.Tensor):
-                out.numbers = partial(func, *args, **kwargs | {"device": CPU})
+                out.numbers = cache(partial(func, *args, **kwargs | {"device": CPU}))
             return out
         to = next(iter(places))
     if func is aten._to_copy.default:
@@ -159,6 +159,9 @@ def pretended(count=2, free=None):
             stack.enter_context(mock.patch.object(torch.cuda, key, value))
         for slices in (MLP_SLICE, READ_SLICE):
             stack.enter_context(mock.patch.dict(slices, {"cuda": slices["cpu"]}))
+        # Else a module that moves gives its parameters new numbers, and no other device.
+        stack.callback(torch.__future__.set_overwrite_module_params_on_conversion, False)
+        torch.__future__.set_overwrite_module_params_on_conversion(True)
         # TransformerLens lets no other class of tensors begin in the middle.
         kind = lambda x: torch.Tensor if isinstance(x, There) else type(x)  # noqa: E731
         module = sys.modules[HookedTransformer.__module__]
