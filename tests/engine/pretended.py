@@ -113,15 +113,20 @@ def _done(func, args, kwargs, moves):
     if places and func in _INDEXED:  # tables of indices may lie on the CPU, what they look into may not
         here = [x for x in (args[0], *args[2:3]) if isinstance(x, torch.Tensor) and not isinstance(x, There)]
     assert not places or not any(x.ndim for x in here), f"{func} gets a table that lies on the CPU"
-    where = to or next(iter(places), CPU)
+    # What torch's own code made without a place of its own lies where the operation before was.
+    where = to or next(iter(places), _done.last if len(here) < len(tensors) else CPU)
     if to is not None:
         assert names.index("device") >= len(args)
         kwargs = kwargs | {"device": CPU}
+    _done.last = where
     own = {id(_inner(x)): x for x in tensors}
     out = func(*tree_map(_inner, args), **tree_map(_inner, kwargs))
     if where.type == "cpu":
         return out
     return tree_map(lambda x: (own[id(x)] if id(x) in own else There(x, where)) if isinstance(x, torch.Tensor) else x, out)
+
+
+_done.last = CPU
 
 
 def _listed(key):
