@@ -5,12 +5,15 @@ indices on the CPU and single numbers from there are let through, as they are th
 model that is spread over devices can be run, and its numbers compared to the bit with those of one device.
 """
 
+import sys
 from contextlib import ExitStack, contextmanager
+from functools import cache, partial
 from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+from transformer_lens import HookedTransformer
 
 from anchorlens.models.blocks import MLP_SLICE
 from anchorlens.models.read import READ_SLICE
@@ -90,8 +93,13 @@ def _done(func, args, kwargs, moves):
     to = asked.get("device")
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     places = {x.device for x in tensors if isinstance(x, There)}
-    if to is not None and to.type == "meta":  # what torch's own code below Python makes beside a tensor there
-        to = next(iter(places), _done.last)
+    if to is not None and to.type == "meta":
+        if not places:  # a model without weights; or what torch's own code below Python makes for a tensor there
+            out = func(*args, **kwargs)
+            if not tensors and isinstance(out, torch.Tensor):
+                out.numbers = cache(partial(func, *args, **kwargs | {"device": CPU}))
+            return out
+        to = next(iter(places))
     if func is aten._to_copy.default:
         return _copied(args[0], to or args[0].device, asked, moves)
     if func is aten.copy_.default:
@@ -100,20 +108,21 @@ def _done(func, args, kwargs, moves):
         _inner(args[0]).copy_(_inner(args[1]))
         return args[0]
     assert len(places) <= 1, f"{func} mixes {sorted(map(str, places))}"
-    here = [x for x in tensors if not isinstance(x, There)]
-    assert not any(x.is_meta for x in here), f"{func} gets a tensor without numbers"
+    here = [x for x in tensors if not isinstance(x, There) and not hasattr(x, "numbers")]
+    assert not places or not any(x.is_meta for x in here), f"{func} gets a tensor without numbers"
     if places and func in _INDEXED:  # tables of indices may lie on the CPU, what they look into may not
         here = [x for x in (args[0], *args[2:3]) if isinstance(x, torch.Tensor) and not isinstance(x, There)]
     assert not places or not any(x.ndim for x in here), f"{func} gets a table that lies on the CPU"
-    where = to or next(iter(places), CPU)
+    # What torch's own code made without a place of its own lies where the operation before was.
+    where = to or next(iter(places), _done.last if len(here) < len(tensors) else CPU)
     if to is not None:
         assert names.index("device") >= len(args)
         kwargs = kwargs | {"device": CPU}
+    _done.last = where
     own = {id(_inner(x)): x for x in tensors}
     out = func(*tree_map(_inner, args), **tree_map(_inner, kwargs))
     if where.type == "cpu":
         return out
-    _done.last = where
     return tree_map(lambda x: (own[id(x)] if id(x) in own else There(x, where)) if isinstance(x, torch.Tensor) else x, out)
 
 
@@ -127,7 +136,7 @@ def _listed(key):
 
 
 def _inner(x):
-    return x.inner if isinstance(x, There) else x
+    return x.inner if isinstance(x, There) else x.numbers() if hasattr(x, "numbers") else x
 
 
 def _copied(x, to, asked, moves):
@@ -155,6 +164,13 @@ def pretended(count=2, free=None):
             stack.enter_context(mock.patch.object(torch.cuda, key, value))
         for slices in (MLP_SLICE, READ_SLICE):
             stack.enter_context(mock.patch.dict(slices, {"cuda": slices["cpu"]}))
+        # Else a module that moves gives its parameters new numbers, and no other device.
+        stack.callback(torch.__future__.set_overwrite_module_params_on_conversion, False)
+        torch.__future__.set_overwrite_module_params_on_conversion(True)
+        # TransformerLens lets no other class of tensors begin in the middle.
+        kind = lambda x: torch.Tensor if isinstance(x, There) else type(x)  # noqa: E731
+        module = sys.modules[HookedTransformer.__module__]
+        stack.enter_context(mock.patch.object(module, "type", kind, create=True))
         yield stack.enter_context(Pretended())
 
 

@@ -65,8 +65,8 @@ def test_kernels_are_counted_up_to_what_onednn_keeps(monkeypatch):
     size = PassSize(200, 8, 25, ((40, 8, 5, 25), (40, 8, 5, 25)), 0, 8)
     counted = pass_bytes(SHAPE, CPU, size, 8)
     monkeypatch.setenv(SET_TO, "64")
-    assert kernel_bytes(SHAPE, CPU, 100, 10_000) == 64 * 950_000
-    assert counted - pass_bytes(SHAPE, CPU, size, 8) == 45 * 950_000 + 102 * 600_000 - (45 * 950_000 + 19 * 600_000)
+    assert kernel_bytes(SHAPE, CPU, 100, 10_000) == 128 * 950_000
+    assert counted - pass_bytes(SHAPE, CPU, size, 8) == (102 - 83) * 600_000
 
 
 @pytest.mark.slow
