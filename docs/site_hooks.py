@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # File in the root -> page of the site.
 PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 _FILE = re.compile(r"\[(?P<page>[\w-]+\.md)\]\(")
+_CELL = re.compile(r"<td[^>]*>.*?</td>", re.DOTALL)
 # What pymdownx.arithmatex makes of $...$ and of $$...$$.
 _FORMULA = re.compile(
     r'<span class="arithmatex">\\\((?P<line>.*?)\\\)</span>|<div class="arithmatex">\s*\\\[(?P<block>.*?)\\\]\s*</div>',
@@ -47,8 +48,8 @@ def _named(nav: list[Any]) -> Iterator[tuple[str, str]]:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Every formula of a page."""
-    return _FORMULA.sub(_mathml, html)
+    """Every formula of a page; and a bar in the code of a table, which has to be escaped in the source, is a bar."""
+    return _CELL.sub(lambda found: found[0].replace("\\|", "|"), _FORMULA.sub(_mathml, html))
 
 
 def _mathml(found: re.Match[str]) -> str:

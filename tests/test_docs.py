@@ -7,13 +7,17 @@ import runpy
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import yaml
 
 import anchorlens as al
 from anchorlens import errors
+from tests.figures.browser import chromium
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -35,8 +39,10 @@ def test_every_public_name_stands_in_the_reference_once():
     shown = [
         name for page in DOCS.glob("reference/*.md") for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)
     ]
-    homes = {name: getattr(getattr(al, name), "__module__", "anchorlens") for name in dir(al) if not name.startswith("__")}
+    homes = {name: f"anchorlens.{home}" for name, home in al._HOME.items()}  # looked up, not imported: torch takes its time
+    homes |= {name: "anchorlens.errors" for name in dir(al) if hasattr(errors, name)}
     wanted = {f"{home}.{name}" for name, home in homes.items()} | {"anchorlens.__version__"}
+    assert set(dir(al)) == {*homes, "__version__"}
     assert set(al.__all__) <= {*homes, "__version__"}
     assert wanted <= set(shown)
     assert [name for name, n in Counter(shown).items() if n > 1] == []
@@ -109,14 +115,20 @@ def test_a_broken_link_fails_the_site(tmp_path, broken, said):
     assert said in built.stderr
 
 
-@pytest.mark.slow
-def test_the_site_builds_without_a_warning(tmp_path):
-    """Broken links and anchors, pages that no navigation names, and names that the reference cannot find are warnings."""
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The whole site. Broken links and anchors, pages without navigation, and names that the reference cannot find are warnings."""
     pytest.importorskip("mkdocs", reason="pip install 'anchorlens[docs]'")
-    built = build_site(ROOT, tmp_path / "site")
+    folder = tmp_path_factory.mktemp("site")
+    built = build_site(ROOT, folder)
     assert built.returncode == 0, built.stderr
     assert [line for line in (built.stdout + built.stderr).splitlines() if not line.startswith("INFO ")] == []
-    html = {str(page.relative_to(tmp_path / "site")): page.read_text(encoding="utf8") for page in tmp_path.rglob("*.html")}
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_has_every_name_and_needs_no_network(site):
+    html = {str(page.relative_to(site)): page.read_text(encoding="utf8") for page in site.rglob("*.html")}
     # Nothing is fetched from elsewhere, formulas are drawn by the browser, and the sweep's own arguments are there.
     for name, text in html.items():
         assert not re.search(
@@ -127,6 +139,49 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert "n_donors" in html["reference/protocols/index.html"]
     for name in dir(al):
         assert any(f">{name}</" in text for file, text in html.items() if file.startswith("reference/")), name
+
+
+@pytest.mark.slow
+def test_the_site_in_a_browser(site):
+    """No error, no request to elsewhere, nothing wider than the window; formulas are drawn, and the search finds a word."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
+    Thread(target=server.serve_forever, daemon=True).start()
+    home, told = f"http://127.0.0.1:{server.server_port}/", []
+    try:
+        with playwright.sync_playwright() as started:
+            browser = started.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+            for width in (1280, 390):
+                page = browser.new_page(viewport={"width": width, "height": 900})
+                page.on("console", lambda said: told.append(said.text) if said.type in ("error", "warning") else None)
+                page.on("pageerror", lambda why: told.append(str(why)))
+                page.on(
+                    "request", lambda asked: None if asked.url.startswith((home, "data:", "blob:")) else told.append(asked.url)
+                )
+                for one in ("", "method/", "glossary/", "reference/protocols/", "cli/", "knockout-smollm2/"):
+                    page.goto(home + one)
+                    assert page.evaluate("document.documentElement.scrollWidth") == width, one
+                page.goto(f"{home}method/")
+                sizes = page.evaluate(
+                    "[...document.querySelectorAll('.formula math')].map(one => one.getBoundingClientRect().height)"
+                )
+                assert len(sizes) > 10
+                assert min(sizes) > 10
+            page = browser.new_page(viewport={"width": 1280, "height": 900})
+            page.goto(home)
+            page.click(".md-search__input")
+            page.keyboard.type("own_change", delay=40)
+            page.wait_for_selector(".md-search-result__item a[href*='glossary/']", timeout=20_000)
+            browser.close()
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert told == []
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *said: object) -> None:
+        pass
 
 
 def test_workflows_and_hooks_call_what_make_calls():
