@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from anchorlens.models.card import ModelCard, card_of
     from anchorlens.models.load import load_model
     from anchorlens.models.names import known_models
+    from anchorlens.protocols.answer_only.protocol import answer_only_sweep
+    from anchorlens.protocols.answer_only.spec import AnswerOnly
     from anchorlens.protocols.comparing import Comparison, compare
     from anchorlens.protocols.knockout.protocol import knockout_sweep
     from anchorlens.protocols.knockout.spec import Knockout
@@ -86,6 +88,7 @@ for _name in PROTOCOLS:
 __version__ = "0.1.0"
 __all__ = [
     "AnchorlensError",
+    "AnswerOnly",
     "CheckError",
     "Comparison",
     "DataRequest",
@@ -111,6 +114,7 @@ __all__ = [
     "TruthProbe",
     "Verification",
     "__version__",
+    "answer_only_sweep",
     "card_of",
     "compare",
     "explore",
