@@ -19,13 +19,17 @@ function drawn(name, attributes = {}, text = "") {
   return made;
 }
 
-const points = (value) => (value === null || value === undefined ? "not measured" : `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(value).toFixed(1)}`);
+function points(value) {
+  if (value === null || value === undefined) return "not measured";
+  const size = Math.abs(value).toFixed(1);
+  return (size === "0.0" ? "" : value > 0 ? "+" : "−") + size;
+}
 // What stands after the comma says that it is a control.
 const isControl = (name) => name.includes(", ");
 
-// Steps of 1, 2 or 5 with a power of ten, about four of them.
+// Steps of 1, 2 or 5 with a power of ten, five of them at most.
 function steps(low, high) {
-  const rough = (high - low) / 4, power = 10 ** Math.floor(Math.log10(rough));
+  const rough = (high - low) / 5, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].find((k) => k * power >= rough) * power;
   const found = [];
   for (let k = Math.ceil(low / step); k * step <= high; k++) found.push(k * step);

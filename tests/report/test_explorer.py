@@ -100,7 +100,7 @@ ROWS = [
         "tokens": ["Q", ":", " capital", " of", " <b>Peru</b>", "?\n", "A:", " Lima"],
         "places": {"question": [2, 4], "subject": [4], "answer_site": [6], "question, null": []},
         "curves": {
-            "question": [-50.0, -40.0, -10.0, 2.5], "subject": [-30.0, -45.0, -5.0, 0.0],
+            "question": [-50.0, -40.0, -10.0, 2.5], "subject": [-30.0, -45.0, -5.0, -0.04],
             "answer_site": [0.0, -1.0, -30.0, None], "question, null": [-20.0, -10.0, 0.0, 0.0],
         },
     },
