@@ -63,7 +63,7 @@ data.to_frame()[["question", "subject", "property", "answers", "answer_type", "s
 # ## The first measurement
 #
 # `known_only` keeps the questions that the model answers right. A row also needs a *donor*: another question of the
-# same kind whose two segments have as many tokens as its own. `dropped()` says what that cost.
+# same kind whose two segments have as many tokens as its own. `dropped_counts` says what that cost.
 
 # %%
 model = al.load_model("smollm2-135m-instruct")
