@@ -131,6 +131,7 @@ def test_a_file_with_wrong_kinds(tmp_path, text):
         al.Study.from_toml(file)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_file_says_how_models_are_loaded(tmp_path, monkeypatch):
     file = tmp_path / "study.toml"
     how = 'device = "cuda:0"\nn_devices = 2\ndtype = "bfloat16"\n'

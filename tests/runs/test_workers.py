@@ -69,7 +69,7 @@ def test_a_live_model_is_refused_before_any_worker_is_made(tiny_model, installed
 
 
 @pytest.mark.parametrize(("given", "wanted"), [(None, 2.0), (4.0, 4.0)])
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("installed", "unchecked")
 def test_a_worker_gets_as_many_gpus_as_its_model_is_spread_over(monkeypatch, given, wanted):
     asked = []
 
