@@ -159,7 +159,7 @@ def _figure(results: Sequence[SweepResult]) -> go.Figure:
 
 def _in_both_themes(figure: go.Figure) -> dict[str, Any]:
     """A figure as plain values, with what changes where the page is dark: paths and values."""
-    light, dark = (json.loads(str(to_json(in_theme(figure, theme)))) for theme in THEMES)
+    light, dark = (json.loads(to_json(in_theme(figure, theme)) or "") for theme in THEMES)
     return {**light, "dark": list(_changes(light, dark, []))}
 
 

@@ -40,7 +40,7 @@ def called(*arguments: str) -> Result:
 def drawn(tmp_path, monkeypatch):
     """What a call draws: every text of the figure that it writes."""
     figures: list[go.Figure] = []
-    monkeypatch.setattr(files, "write_figure", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(files, "write_figure", lambda figure, path, scale=None: figures.append(figure))
 
     def draw(*arguments: str) -> str:
         result = called(*arguments, "--out", str(tmp_path / "f.html"))

@@ -163,7 +163,8 @@ def test_one_table_a_protocol_without_what_all_sweeps_share(sweeps):
     record = {**sweeps[0].record, "data": {**sweeps[0].record["data"], "name": "other"}}
     twice = replace(sweeps[0], record=record, _samples=sweeps[0]._samples.assign(dataset="other"), _memo={})
     (both,) = tables_of([sweeps[0], twice])
-    assert [row[0] for row in both.rows] == ["capitals"] * 2 + ["other"] * 2
+    assert both.columns == first.columns
+    assert [row[1:] for row in both.rows] == swap.rows * 2
 
 
 def swap_table(result):
