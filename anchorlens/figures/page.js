@@ -91,7 +91,13 @@
       let line = "";
       for (const part of parts) {
         const longer = line ? line + " · " + part : part;
-        if (line && widthOf(longer, 12) > room) { found.push(plan.next.join(line)); line = part; } else line = longer;
+        if (widthOf(longer, 12) <= room) { line = longer; continue; }
+        if (line) found.push(plan.next.join(line));
+        line = "";
+        for (const word of part.split(" ")) { // one that is wider than the page is broken between its words
+          const more = line ? line + " " + word : word;
+          if (line && widthOf(more, 12) > room) { found.push(plan.next.join(line)); line = word; } else line = more;
+        }
       }
       if (line) found.push(plan.next.join(line));
     }

@@ -254,3 +254,15 @@ def test_every_text_can_be_read(figures, tmp_path, name, theme):
     with visited(save_html(in_theme(figures[name], theme), tmp_path / "page.html"), dark=theme == "dark") as page:
         page.wait_for_timeout(400)
         assert faint(page) == []
+
+
+def test_a_fact_that_is_wider_than_the_page_is_broken_between_its_words(figures, tmp_path):
+    figure = go.Figure(figures["swap"])
+    plan = figure.layout.meta["anchorlens"]
+    figure.update_layout(meta={"anchorlens": {**plan, "parts": [["short", "a fact of many words " * 12, "end"]]}})
+    with visited(save_html(figure, tmp_path / "page.html"), width=700) as page:
+        page.wait_for_timeout(400)
+        seen = page.evaluate(BOXES)
+        assert max(line["right"] for line in seen["heading"]) <= 700
+        assert max(line["bottom"] for line in seen["heading"]) < min(panel["top"] for panel in seen["panels"])
+        assert page.locator(".gtitle").text_content().count("many") == 12
