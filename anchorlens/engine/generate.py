@@ -89,7 +89,7 @@ def _run_prefix(adapter: Adapter, prompts: Sequence[Sequence[int]]) -> Transform
     # Nobody shares a single prompt's tokens: two passes would be slower than one.
     shared = common_prefix(prompts, min(len(ids) for ids in prompts) - 1) if len(prompts) > 1 else 0
     if shared:
-        row = torch.tensor([list(prompts[0][:shared])], dtype=torch.long).to(adapter.device)
+        row = torch.tensor([list(prompts[0][:shared])], dtype=torch.long, device="cpu").to(adapter.device)
         _next_tokens(adapter, row, torch.ones_like(row), cache)
     return cache
 
@@ -104,8 +104,8 @@ def _greedy_batch(
     width, cached = max(len(ids) for ids in prompts), prefix.previous_attention_mask.shape[1]
     padding = [width - len(ids) for ids in prompts]
     padded = [[0] * pad + list(ids) for pad, ids in zip(padding, prompts, strict=True)]
-    step = torch.tensor(padded, dtype=torch.long).to(adapter.device)[:, cached:]
-    pads = torch.tensor(padding, dtype=torch.long).to(adapter.device)[:, None]
+    step = torch.tensor(padded, dtype=torch.long, device="cpu").to(adapter.device)[:, cached:]
+    pads = torch.tensor(padding, dtype=torch.long, device="cpu").to(adapter.device)[:, None]
     mask = (torch.arange(width, device=adapter.device) >= pads).long()
     # Columns are those of the padded rows, so the prefix starts at each row's own padding, and what it thereby loses at its end is
     # run again. Keys may be moved because the cache holds them before they are rotated.

@@ -40,7 +40,7 @@ def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Se
     Raises:
         InputError: P cannot be read from the model's last stream, by either engine.
     """
-    ids = torch.tensor(list(trial)[:_TRIAL_TOKENS]).to(adapter.device)
+    ids = torch.tensor(list(trial)[:_TRIAL_TOKENS], device="cpu").to(adapter.device)
     try:
         stream, logits = adapter.whole(ids)
     except Exception as why:

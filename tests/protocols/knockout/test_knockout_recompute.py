@@ -7,6 +7,7 @@ import torch
 import transformers
 
 import anchorlens as al
+from anchorlens.runs.schema import as_stored
 from tests.knockout_recompute import KnockoutRecompute
 
 CONTROLS = ("none", "random_tokens", "matched", "random_before", "random_after")
@@ -86,8 +87,8 @@ def test_a_saved_run_says_the_same(saved):
     pd.testing.assert_frame_equal(read.curves(controls=True), sweep.curves(controls=True))
     pd.testing.assert_frame_equal(read.effects(), sweep.effects())
     pd.testing.assert_frame_equal(read.samples(), sweep.samples())
-    pd.testing.assert_frame_equal(pd.read_parquet(path / "curves.parquet"), sweep.curves(controls=True))
-    pd.testing.assert_frame_equal(pd.read_parquet(path / "effects.parquet"), sweep.effects())
+    pd.testing.assert_frame_equal(pd.read_parquet(path / "curves.parquet"), as_stored("curves", sweep.curves(controls=True)))
+    pd.testing.assert_frame_equal(pd.read_parquet(path / "effects.parquet"), as_stored("effects", sweep.effects()))
     assert read.verdict == sweep.verdict
     assert read.k_star == sweep.k_star
     assert read.layers == sweep.layers
