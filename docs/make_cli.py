@@ -46,7 +46,11 @@ def section(command: click.Command, context: click.Context) -> str:
         parts += [textwrap.indent(textwrap.dedent(text), "    ") if kept else _prose(text), ""]
     asked = [one for one in command.get_params(context) if isinstance(one, click.Option) and "--help" not in one.opts]
     rows = [record for one in asked if (record := one.get_help_record(context)) is not None]
-    parts += ["| option | what it does |", "| --- | --- |", *(f"| `{_cell(flags)}` | {_cell(text)} |" for flags, text in rows)]
+    parts += [
+        "| option | what it does |",
+        "| --- | --- |",
+        *(f"| `{_cell(flags)}` | {_plain(text)} |" for flags, text in rows),
+    ]
     examples = inspect.cleandoc((command.epilog or "").replace("\b\n", "\n")).removeprefix("Examples:\n")
     parts += ["", textwrap.indent(textwrap.dedent(examples), "    ")]
     return "\n".join(parts) + "\n"
@@ -66,6 +70,11 @@ def _prose(text: str) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.replace("``", "`").replace("|", "\\|").split())
+
+
+def _plain(text: str) -> str:
+    """A cell of text; two brackets in a row would be a link."""
+    return _cell(text).replace("[", "\\[")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,6 @@ def test_target_figures_on_the_small_model(tmp_path, script):
     before = samples.stat().st_mtime_ns
     again = subprocess.run(command, capture_output=True, text=True)
     assert again.returncode == 0
-    assert "read from" in again.stdout + again.stderr
     assert samples.stat().st_mtime_ns == before
 
 

@@ -74,6 +74,10 @@ class SweepPlan:
         )
 
 
+_ANY = 10**6
+"""More shapes of products than are ever kept."""
+
+
 @dataclass(frozen=True)
 class Room:
     """What a pass may take.
@@ -98,7 +102,9 @@ class Room:
         all_of_it = (
             self.max_memory - _ROW_BYTES * self.table if self.max_memory else free_memory(self.engine.adapter.devices) // 2
         )
-        return all_of_it - self.kept - self.engine.adapter.shape.weights_held
+        room = all_of_it - self.kept - self.engine.adapter.shape.weights_held
+        # Batches that fill all of it would leave nothing for the kernels that each of them makes (half precision on a CPU).
+        return room - min(room // 4, kernel_bytes(self.engine.adapter.shape, self.engine.adapter.device, _ANY, _ANY))
 
     def rows(self, width: int, lanes: int = 0) -> int:
         """Rows of so many tokens in a pass: the user's choice, or as many as fit and gain.

@@ -32,7 +32,8 @@ from tests.tiers import fast
 
 FIRST, SECOND, THIRD = (torch.device("cuda", i) for i in range(3))
 TOKENS = torch.arange(30, 54)[None]
-EVERY = [*FAMILIES, *FURTHER_FAMILIES]
+# Transformers makes GPT-J's table of positions from tables that pretended devices cannot follow.
+EVERY = [name for name in (FAMILIES | FURTHER_FAMILIES) if name != "gptj"]
 # Attention sinks, alibi, learned positions, parallel blocks, experts, QK norms, windows and norms after the parts among them.
 SOME = ["llama", "gpt2", "bloom", "gpt_oss", "gemma3", "mixtral", "neox"]
 VALUES = ["value_before", "value_after", "logp_before", "logp_after"]
@@ -192,7 +193,7 @@ def test_continuations_are_those_of_one_device(tiny, devices, family):
         cache = adapter.empty_cache()
         assert [entry.past_keys.device for entry in cache.entries] == block_devices(adapter.model)
         options = {"max_new_tokens": 8, "batch_size": 3}
-        found.append(greedy(adapter, prompts, **options, stop=lambda ids: ids[-1] % 7 == 0))
+        found.append(greedy(adapter, prompts, **options, stop=lambda ids: ids[-1] % 3 == 0))
     assert found[0] == found[1]
     assert len({len(ids) for ids in found[0]}) > 1
 
@@ -243,7 +244,7 @@ def test_truth_probes_of_a_spread_model(tiny, devices):
     from tests.questions.make import capitals
 
     how = {"progress": False, "n_resamples": 20, "batch_size": 40, "placebos": False, "check_cells": 2}
-    found = [al.knockout_sweep(load(tiny("gpt2"), n), capitals(12), **how).samples()[VALUES].to_numpy() for n in (1, 3)]
+    found = [al.knockout_sweep(load(tiny("gpt2"), n), capitals(30), **how).samples()[VALUES].to_numpy() for n in (1, 3)]
     np.testing.assert_array_equal(*found)
     assert len(found[0]) > 0
 

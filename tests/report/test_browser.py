@@ -203,6 +203,7 @@ def test_an_example_opens_into_its_tokens_and_its_own_curve(report, data):
             curves = page.evaluate("() => document.querySelector('.chart').data.map(({ name, y }) => [name, Array.from(y)])")
             assert dict(curves) == row["curves"]
             detail.get_by_text("Numbers").click()
+            detail.locator("tbody tr").first.wait_for()
             assert detail.locator("tbody tr").count() == len(data["sweeps"][k]["layers"])
             page.locator(".open").nth(at).click()
             assert detail.count() == 0
