@@ -181,7 +181,6 @@ class Pass:
         None where nobody asks any more: a pass that keeps keys and values needs nothing else of its last block.
         """
         q, k, v = block.project(x)
-        q /= block.scale
         n, lanes = self.n_runs, (self.n_lanes, self.n_cell)
         angles, at_cells = block.angles(self.positions), block.angles(self.cell_positions)
         base_q, base_k, base_v = block.rotate_(q[:n], angles), block.rotate_(k[:n], angles), v[:n]
@@ -189,6 +188,7 @@ class Pass:
             self._keep(block.layer, base_k, base_v)
             if block.layer == self.top:
                 return None
+        base_q, base_k, base_v = _wide(base_q).div_(block.scale), _wide(base_k), _wide(base_v)
         groups = self._trimmed() if trim else self.groups
         sizes = [len(group.found) for group in groups]
         out = q.new_empty(sizes[0] + self.n_lanes * sum(sizes[1:]), *q.shape[1:])
@@ -197,6 +197,7 @@ class Pass:
             return out
         cell_q = block.rotate_(q[n:].view(*lanes, *q.shape[1:]), at_cells)
         cell_k, cell_v = block.rotate_(k[n:].view(*lanes, *k.shape[1:]), at_cells), v[n:].view(*lanes, *v.shape[1:])
+        cell_q, cell_k, cell_v = _wide(cell_q).div_(block.scale), _wide(cell_k), _wide(cell_v)
         in_lanes = out[sizes[0] :].view(self.n_lanes, sum(sizes[1:]), *q.shape[1:])
         at = 0
         for pack, group in zip(self.layout.packs, groups[1:], strict=True):
@@ -253,7 +254,7 @@ class Pass:
         n_prefix = len(self.layout.runs.prefix)
         if n_prefix:
             assert self.prefix is not None  # who laid the runs out behind one gave it
-            keys, values = self.prefix.at(block.layer, n_prefix)
+            keys, values = (_wide(each) for each in self.prefix.at(block.layer, n_prefix))
             every = rearrange(flat, "kv row query d_head -> kv (row query) d_head")
             scores.append(
                 rearrange(every @ keys.mT, "kv (row lane query) key -> kv row lane query key", row=n_rows, lane=len(q))
@@ -346,6 +347,14 @@ class _Placed:
                 None if allowed is None else _on(self.device, rearrange(~allowed, "row query key -> 1 row 1 query 1 key"))
             )
         return self._denied[window]
+
+
+def _wide(heads: Float[Tensor, "*token head d_head"]) -> Float[Tensor, "*token head d_head"]:
+    """Queries, keys or values for attention: in float32 where they are in half precision on a CPU.
+
+    Their products are small ones of ever other sizes, and oneDNN makes a kernel for each, which takes longer than they do.
+    """
+    return heads.float() if heads.device.type == "cpu" and heads.dtype in (torch.bfloat16, torch.float16) else heads
 
 
 def _on(device: torch.device, table: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """What passes cost: bytes, multiplications and additions, and how fast this machine multiplies."""
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ import psutil
 import torch
 
 from anchorlens.errors import InputError
-from anchorlens.models.blocks import MLP_SLICE
+from anchorlens.models.blocks import EVEN, MLP_SLICE
 from anchorlens.models.read import READ_SLICE
 from anchorlens.models.shape import Shape
 
@@ -21,11 +20,10 @@ MOST_TOKENS = {"cpu": 1024, "cuda": 16384, "mps": 4096}
 _EFFICIENCY = 0.7
 # What is held is counted; allocators keep freed blocks beside it, and matrix libraries have buffers of their own.
 _SLACK, BUFFERS = 1.5, 24 * 2**20
-# In half precision on a CPU oneDNN makes a kernel for each shape of a product that it meets, and keeps the last 1,024: bytes of one,
-# measured (weights of 1024 x 1024 to 1024 x 4096; products of attention), and how many products of either kind there are: queries,
-# keys, output and the last slice of an MLP for each number of tokens; scores and what they gather, of prefix, base and own keys.
-_KERNEL, _ATTENTION_KERNEL, _KERNELS = 0.95e6, 0.6e6, 1024
-_PRODUCTS, _ATTENTION_PRODUCTS = 5, 6
+# In half precision on a CPU oneDNN makes a kernel for each shape of a product and keeps it. Blocks take tokens in multiples of
+# models.blocks.EVEN, so there are few: of queries, keys, output and two of an MLP. Bytes of one, measured: 1 MB where a model is 576
+# wide, 1 to 2 at 1,024, 3 to 5 at 3,072, 3 at 5,120.
+_PRODUCTS, _KERNEL, _KERNEL_WIDTH = 5, 1e6, 1e3
 # Seconds and multiplications that measuring the matrix rate may take.
 _MEASURED_S, _MEASURED_FLOP = 0.02, 4e9
 
@@ -67,7 +65,10 @@ def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -
     tokens = size.prefix + size.runs + lanes * size.lane
     widest = max([size.run_rows * size.run_keys, *(lanes * rows * width for _, rows, width, _ in size.packs)])
     scores = max([size.run_rows * size.run_keys**2, *(lanes * rows * width * keys for _, rows, width, keys in size.packs)])
-    attention = tokens * (2 * shape.d_model + 3 * heads + 3 * kv) + widest * (3 * heads + 2 * kv) + 3 * shape.n_heads * scores
+    attention = widest * (3 * heads + 2 * kv) + 3 * shape.n_heads * scores
+    if shape.item < 4 and device.type == "cpu":  # it is in float32 there, beside the queries, keys and values that it is given
+        attention = 2 * (attention + tokens * (2 * heads + 2 * kv))
+    tables = tokens * (2 * shape.d_model + 3 * heads + 3 * kv) + attention
     inner = 3 * min(tokens, MLP_SLICE.get(device.type, 512)) * (shape.d_mlp or shape.d_model)
     mlp = 5 * tokens * shape.d_model + inner
     prefix = 2 * shape.layers_together * kv * size.prefix
@@ -77,27 +78,16 @@ def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -
     reads = 3 * read_cells * shape.d_model * max(shape.item, 4) + table
     if shape.item < 4:  # a slice of the unembedding in float32
         reads += columns * shape.d_model * 4
-    kernels = kernel_bytes(shape, device, 1 + lanes, 1 + lanes * len(size.packs))
-    return int(_SLACK * (shape.item * (max(attention, mlp) + prefix) + reads)) + kernels + BUFFERS
+    return int(_SLACK * (shape.item * (max(tables, mlp) + prefix) + reads)) + kernel_bytes(shape, device) + BUFFERS
 
 
-def kernel_bytes(shape: Shape, device: torch.device, counts: int, groups: int) -> int:
-    """Upper estimate of the kernels that oneDNN keeps; 0 where it is not asked (float32, and any GPU).
-
-    Args:
-        shape: The model.
-        device: Where it lies.
-        counts: How many numbers of tokens go through a layer, layer by layer: lanes join.
-        groups: How many groups of rows attend, layer by layer.
-    """
+def kernel_bytes(shape: Shape, device: torch.device) -> int:
+    """Upper estimate of the kernels that oneDNN keeps; 0 where it is not asked (float32, and any GPU)."""
     half = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}.get(shape.dtype)
     if device.type != "cpu" or half is None or not getattr(torch.ops.mkldnn, half)():
         return 0
-    set_to = os.environ.get("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "")
-    # Measured with 32: what 200 shapes left behind were the bytes of up to 80 kernels.
-    most = int(set_to) + 64 if set_to.isdigit() else _KERNELS
-    products = min(most, _PRODUCTS * counts)
-    return int(_KERNEL * products + _ATTENTION_KERNEL * min(most - products, _ATTENTION_PRODUCTS * groups))
+    sizes = max(1, MLP_SLICE["cpu"] // EVEN)
+    return int(_PRODUCTS * sizes * (_KERNEL + _KERNEL_WIDTH * shape.d_model))
 
 
 def pass_flops(shape: Shape, size: PassSize, starts: Sequence[int]) -> float:

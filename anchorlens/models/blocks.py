@@ -10,7 +10,7 @@ What is done here is what :class:`transformer_lens.components.TransformerBlock` 
 engine compares both on real tokens before it trusts this one (:mod:`anchorlens.engine.select`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -33,6 +33,9 @@ from anchorlens.models.streaming import held
 
 # Tokens that go through an MLP at once: its inner activations are the widest of a block, and a slice stays in the cache.
 MLP_SLICE = {"cpu": 512, "cuda": 65536, "mps": 8192}
+# In half precision on a CPU, oneDNN makes a kernel for every number of rows that it meets, which takes as long as a product of
+# some hundred tokens and stays in memory (megabytes each): rows come in multiples of this many.
+EVEN = 64
 
 Heads = Float[Tensor, "token head d_head"]
 Keys = Float[Tensor, "token kv_head d_head"]
@@ -128,6 +131,14 @@ class Block:
 
     def project(self, x: Tokens) -> tuple[Heads, Keys, Keys]:
         """Queries, keys and values before rotation, norms of queries and keys included."""
+        parts = [self._projected(part) for part in _evenly(x)]
+        if len(parts) == 1:
+            q, k, v = parts[0]
+        else:
+            q, k, v = (torch.cat(each) for each in zip(*parts, strict=True))
+        return q[: len(x)], k[: len(x)], v[: len(x)]
+
+    def _projected(self, x: Tokens) -> tuple[Heads, Keys, Keys]:
         attn, biased, cfg = self.block.attn, self.biased, self.block.attn.cfg
         normed = x if self.norms_after else normed_by(self.block.ln1, x)
         q = _heads(normed, attn.W_Q, attn.b_Q if biased[0] else None)
@@ -180,7 +191,9 @@ class Block:
     def attn_out(self, z: Heads) -> Tokens:
         """What attention adds to the stream."""
         block = self.block
-        out = einsum(z, block.attn.W_O, "token head d_head, head d_head d_model -> token d_model")
+        equation = "token head d_head, head d_head d_model -> token d_model"
+        parts = [einsum(part, block.attn.W_O, equation) for part in _evenly(z)]
+        out = (parts[0] if len(parts) == 1 else torch.cat(parts))[: len(z)]
         if self.biased[3]:
             out += block.attn.b_O
         return self._normed_after(out, "ln1")
@@ -190,13 +203,12 @@ class Block:
         block, mlp = self.block, getattr(self.block, "mlp", None)
         if mlp is None:
             return None
-        out = torch.empty_like(x)
-        size = MLP_SLICE.get(x.device.type, 512)
-        for start in range(0, len(x), size):
-            part = slice(start, start + size)
-            normed = x[part] if self.norms_after else normed_by(block.ln2, x[part])
-            self._mlp(mlp, normed, out[part])
-        return self._normed_after(out, "ln2")
+        slices = _evenly(x, MLP_SLICE.get(x.device.type, 512))
+        sizes = [len(part) for part in slices]
+        out = x.new_empty(sum(sizes), x.shape[1])
+        for part, at in zip(slices, out.split(sizes), strict=True):
+            self._mlp(mlp, part if self.norms_after else normed_by(block.ln2, part), at)
+        return self._normed_after(out[: len(x)], "ln2")
 
     def _mlp(self, mlp: nn.Module, normed: Tokens, out: Tokens) -> None:
         if not isinstance(mlp, (GatedMLP, MLP)) or not _is(mlp, GatedMLP, MLP) or mlp.cfg.is_layer_norm_activation():
@@ -270,9 +282,25 @@ def _kv(attn: nn.Module, name: str) -> Tensor:
     return own if own is not None else getattr(attn, name)
 
 
+def _evenly(x: Float[Tensor, "token *one"], size: int = 0) -> Sequence[Float[Tensor, "_ *one"]]:
+    """Tokens in slices; in half precision on a CPU the last one is filled up with zeros to a multiple of :data:`EVEN`.
+
+    Args:
+        x: What a product takes.
+        size: Tokens of a slice; 0: all of them at once, where nothing speaks against it.
+    """
+    if x.device.type != "cpu" or x.dtype not in (torch.bfloat16, torch.float16):
+        return x.split(size) if size else [x]
+    parts = list(x.split(size or MLP_SLICE["cpu"]))
+    missing = -len(parts[-1]) % EVEN
+    if missing:
+        parts[-1] = torch.cat([parts[-1], x.new_zeros(missing, *x.shape[1:])])
+    return parts
+
+
 def _heads(x: Tokens, weight: Float[Tensor, "head d_model d_head"], bias: Float[Tensor, "head d_head"] | None) -> Heads:
     out = einsum(x, weight, "token d_model, head d_model d_head -> token head d_head")
     return out if bias is None else out + bias
 
 
-__all__ = ["Block", "Blocks", "hooked_reason", "is_norm", "unsupported_reason"]
+__all__ = ["EVEN", "MLP_SLICE", "Block", "Blocks", "hooked_reason", "is_norm", "unsupported_reason"]

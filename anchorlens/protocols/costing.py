@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from anchorlens.engine.cost import PassSize, free_memory, kernel_bytes, predicted_seconds, rows_bytes, rows_flops
+from anchorlens.engine.cost import PassSize, free_memory, predicted_seconds, rows_bytes, rows_flops
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import Oracle
 from anchorlens.errors import InputError
@@ -74,10 +74,6 @@ class SweepPlan:
         )
 
 
-_ANY = 10**6
-"""More shapes of products than are ever kept."""
-
-
 @dataclass(frozen=True)
 class Room:
     """What a pass may take.
@@ -102,9 +98,7 @@ class Room:
         all_of_it = (
             self.max_memory - _ROW_BYTES * self.table if self.max_memory else free_memory(self.engine.adapter.devices) // 2
         )
-        room = all_of_it - self.kept - self.engine.adapter.shape.weights_held
-        # Batches that fill all of it would leave nothing for the kernels that each of them makes (half precision on a CPU).
-        return room - min(room // 4, kernel_bytes(self.engine.adapter.shape, self.engine.adapter.device, _ANY, _ANY))
+        return all_of_it - self.kept - self.engine.adapter.shape.weights_held
 
     def rows(self, width: int, lanes: int = 0) -> int:
         """Rows of so many tokens in a pass: the user's choice, or as many as fit and gain.
@@ -170,10 +164,7 @@ class Room:
         if checks:
             together = rows_bytes(adapter.shape, CHECK_ROWS * min(checks, _CHECKED_AT_ONCE), width)
             most = max(most, rows_bytes(adapter.shape, 1, width), min(together, self.budget))
-        # Batches of other sizes make kernels of their own, which stay as long as there is room for them.
-        each = -(-cells // max(1, sum(sizes)))
-        one, every = (kernel_bytes(adapter.shape, adapter.device, n * (1 + each), n * each) for n in (1, len(sizes)))
-        peak = self.peak(most + every - one)
+        peak = self.peak(most)
         seconds = predicted_seconds(adapter.shape, adapter.device, flops)
         plan = SweepPlan(
             engine.name, engine.reason, tuple(sizes), rows, cells, flops, seconds, peak, most, self.max_memory,

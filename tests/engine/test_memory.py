@@ -7,17 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.engine.memory import STATUS
+
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = [0, 10, 20, 29]
-# RssAnon, every three milliseconds, above its value before the sweep; what the allocator still holds is handed back first.
 PEAK = """
-import ctypes, gc, json, sys, threading, time, warnings
+import json, sys, warnings
 warnings.simplefilter("ignore")
 import anchorlens as al
-
-def anonymous():
-    lines = open("/proc/self/status").read().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) * 1024
+from tests.engine.memory import peak
 
 model = al.load_model("smollm2-135m-instruct", device="cpu")
 data = al.load_qa("popqa-sample", limit=5)
@@ -31,33 +29,17 @@ for kind, options in json.loads(sys.argv[1]):
         options = swap | options
     else:
         data = al.load_qa("popqa-sample", limit=40)
-    gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)
-    start = highest = anonymous()
-    done = threading.Event()
-    def watch():
-        global highest
-        while not done.wait(0.003):
-            highest = max(highest, anonymous())
-    thread = threading.Thread(target=watch)
-    thread.start()
-    result = sweep(model, data, on_plan=plans.append, **{**options, "progress": False})
-    done.set()
-    thread.join()
-    told.append({"peak": highest - start, "predicted": plans[0].peak_bytes, "batches": len(plans[0].batch_sizes),
+    with peak() as found:
+        result = sweep(model, data, on_plan=plans.append, **{**options, "progress": False})
+    told.append({"peak": found[0], "predicted": plans[0].peak_bytes, "batches": len(plans[0].batch_sizes),
                  "engine": plans[0].engine})
 print(json.dumps(told))
 """
 GROWTH = """
-import ctypes, gc, json, sys, warnings
+import json, sys, warnings
 warnings.simplefilter("ignore")
 import anchorlens as al
-
-def anonymous():
-    gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)
-    lines = open("/proc/self/status").read().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) * 1024
+from tests.engine.memory import settled
 
 model = al.load_model(sys.argv[1], device="cpu")
 data = al.load_qa("popqa-sample", limit=3)
@@ -66,13 +48,13 @@ for i in range(200):
     al.swap_sweep(model, data, n_donors=1, align="last", donors="random", check_cells=1, n_resamples=20, seed=i % 7,
                   prompt="fewshot(2)", progress=False)
     if i in (19, 199):
-        sizes.append(anonymous())
+        sizes.append(settled())
 print(json.dumps(sizes))
 """
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc"),
+    pytest.mark.skipif(not STATUS.exists(), reason="memory is read from /proc"),
 ]
 
 
