@@ -69,3 +69,18 @@ def unchecked() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", before)
+
+
+@pytest.fixture
+def layers_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Layers of streamed models as they are read from their files, in order."""
+    from anchorlens.models.skeleton import Skeleton
+
+    right, seen = Skeleton.read_layer, list[int]()
+
+    def read(self: Skeleton, layer: int):
+        seen.append(layer)
+        return right(self, layer)
+
+    monkeypatch.setattr(Skeleton, "read_layer", read)
+    return seen

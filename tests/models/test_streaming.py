@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 import anchorlens as al
 from anchorlens.errors import CheckpointError, InputError
 from anchorlens.models.blocks import hooked_reason
-from anchorlens.models.skeleton import Skeleton
 from anchorlens.models.source import check_model
 from anchorlens.models.streaming import Stream, StreamedBlock, held, stream_of
 from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, llama, random_model, save_model
@@ -35,19 +34,6 @@ def sharded(tmp_path):
     model.save_pretrained(directory, max_shard_size="60KB")
     assert len(list(directory.glob("*.safetensors"))) > 4
     return directory
-
-
-@pytest.fixture
-def reads(monkeypatch):
-    """Layers that were read, in order."""
-    right, seen = Skeleton.read_layer, []
-
-    def read(self, layer):
-        seen.append(layer)
-        return right(self, layer)
-
-    monkeypatch.setattr(Skeleton, "read_layer", read)
-    return seen
 
 
 @pytest.mark.parametrize("family", STREAMED)
@@ -88,15 +74,15 @@ def test_many_files(sharded):
     assert al.card_of(streamed) == al.card_of(whole)
 
 
-def test_a_pass_reads_every_layer_once_and_in_order(sharded, reads):
+def test_a_pass_reads_every_layer_once_and_in_order(sharded, layers_read):
     model = stream(sharded)
-    reads.clear()
+    layers_read.clear()
     model(TOKENS)
-    assert reads == [0, 1, 2, 3, 4, 5]
+    assert layers_read == [0, 1, 2, 3, 4, 5]
     model(TOKENS, stop_at_layer=2)
     model(TOKENS)
     # What was brought ahead of a pass that ended there is let go of.
-    assert reads[6:] == [0, 1, 2, 0, 1, 2, 3, 4, 5]
+    assert layers_read[6:] == [0, 1, 2, 0, 1, 2, 3, 4, 5]
 
 
 def test_never_more_than_two_layers_are_held(sharded, monkeypatch):
@@ -154,16 +140,16 @@ def test_blocks_are_blocks_and_hooks_are_the_users(tiny):
     assert hooked_reason(model) == "a hook is attached to blocks.1"
 
 
-def test_the_hash_is_read_again_only_where_a_file_has_changed(sharded, reads):
+def test_the_hash_is_read_again_only_where_a_file_has_changed(sharded, layers_read):
     model = stream(sharded)
-    reads.clear()
+    layers_read.clear()
     first = al.card_of(model)
-    assert not reads
+    assert not layers_read
     name = "model.layers.3.mlp.up_proj.weight"
     file = sharded / json.loads((sharded / "model.safetensors.index.json").read_text())["weight_map"][name]
     os.utime(file, ns=(1, 1))
     assert al.card_of(model) == first
-    assert reads == [0, 1, 2, 3, 4, 5]
+    assert layers_read == [0, 1, 2, 3, 4, 5]
     tensors = {key: tensor.clone() for key, tensor in load_file(file).items()}
     tensors[name][5, 7] += 1
     file.unlink()  # not written over: other views of the old file stay what they are

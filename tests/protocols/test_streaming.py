@@ -8,7 +8,6 @@ import pytest
 import anchorlens as al
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
-from anchorlens.models.skeleton import Skeleton
 from anchorlens.models.streaming import stream_of
 from anchorlens.protocols.costing import Room
 from tests.models.tiny import llama, random_model, save_model
@@ -24,19 +23,6 @@ KNOCKOUT = {"progress": False, "n_resamples": 50, "batch_size": 40, "placebos": 
 @pytest.fixture(scope="module")
 def streamed(tiny):
     return lambda family: al.load_model(tiny(family), device="cpu", stream=True, progress=False)
-
-
-@pytest.fixture
-def passes(monkeypatch):
-    """How often each layer was read."""
-    right, seen = Skeleton.read_layer, []
-
-    def read(self, layer):
-        seen.append(layer)
-        return right(self, layer)
-
-    monkeypatch.setattr(Skeleton, "read_layer", read)
-    return seen
 
 
 def same(one, two):
@@ -100,7 +86,7 @@ def test_a_hook_of_the_users_own_is_heard(streamed):
         assert sweep(model, batch_size=4).record["plan"]["engine"] == "reference"
 
 
-def test_all_rows_go_up_the_layers_together(tmp_path, passes, monkeypatch):
+def test_all_rows_go_up_the_layers_together(tmp_path, layers_read, monkeypatch):
     import anchorlens.engine.cone as cone
 
     monkeypatch.setitem(cone._MOST_TOKENS, "cpu", 64)
@@ -108,7 +94,7 @@ def test_all_rows_go_up_the_layers_together(tmp_path, passes, monkeypatch):
     whole = sweep(al.load_model(directory, device="cpu"))
     model = al.load_model(directory, device="cpu", stream=True)
     plans = []
-    passes.clear()
+    layers_read.clear()
     layers = sweep(model, on_plan=plans.append)
     assert len(whole.record["plan"]["batches"]) > 4
     assert len(layers.record["plan"]["batches"]) == 2  # those that measure a null, and those that do not
@@ -116,7 +102,7 @@ def test_all_rows_go_up_the_layers_together(tmp_path, passes, monkeypatch):
     np.testing.assert_allclose(one, two, atol=1e-4)
     # The plan's passes, and the trial's two.
     trial = 2
-    assert passes.count(3) - trial <= plans[0].weight_reads <= passes.count(3) - trial + 2
+    assert layers_read.count(3) - trial <= plans[0].weight_reads <= layers_read.count(3) - trial + 2
     assert plans[0].weight_bytes == plans[0].weight_reads * stream_of(model).sizes.read_bytes
     blocks = sum(p.numel() * 4 for p in model.blocks.parameters())
     assert stream_of(model).sizes.read_bytes == blocks
