@@ -219,5 +219,7 @@ def test_one_example_is_shown(sweeps):
     country = list(CAPITALS)[2]
     assert country in figure.layout.title.text
     assert [trace.name for trace in figure.data] == ["question", "question, null", "answer_site", "answer_site, null"]
-    with pytest.raises(InputError, match="No example 'Frence' was measured.*France"):
+    for wanted in (2, "italy", "the capital of ITALY?", -10):
+        assert sweeps[0].show(wanted) == figure
+    with pytest.raises(InputError, match="No measured example has 'Frence' .* Did you mean 'France' or 'france'"):
         sweeps[0].show("Frence")
