@@ -8,6 +8,7 @@ from anchorlens.notices import warn
 from anchorlens.progress import progress as counted
 from anchorlens.questions.answer_text import answer_line, exact_answer, is_right, is_thinking_tag, unfinished_thinking
 from anchorlens.questions.example import Dropped, Example, Span
+from anchorlens.questions.more import more_questions
 from anchorlens.questions.prompts import rendered
 from anchorlens.questions.tokenised import Rows, drop
 from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, TokenRow
@@ -33,7 +34,7 @@ def known_rows(
     if 0 < len(rows) < FEW_ROWS:
         warn(
             f"known_only left {len(rows)} of {len(examples)} questions: below {FEW_ROWS}, bands are wide. "
-            "Take more questions (limit=) or an easier set."
+            f"Take {more_questions()}, or an easier set."
         )
     return Rows(rows, (*wrong, *answered.dropped))
 
