@@ -10,6 +10,8 @@ from anchorlens.questions.example import Dropped
 
 # Questions that a message lists.
 _MOST = 5
+# Words that are spelt so much alike may have been meant; less, and "Poland" would be taken for "play".
+_ALIKE = 0.8
 
 
 def chosen_example(wanted: object, rows: Mapping[str, tuple[str, str]], dropped: Sequence[Dropped] = ()) -> str:
@@ -73,11 +75,11 @@ def _near(text: str, rows: Mapping[str, tuple[str, str]]) -> str:
     """What is spelt alike, and where nothing is, how to find an id."""
     words = sorted(set().union(*(_words(question) for question, _ in rows.values())))
     strange = [word for word in sorted(_words(text)) if not any(word in known for known in words)]
-    near = difflib.get_close_matches(text, list(rows), n=3)
-    near += [one for word in strange for one in difflib.get_close_matches(word, words, n=3)]
+    near = difflib.get_close_matches(text, list(rows), n=3, cutoff=_ALIKE)
+    near += [one for word in strange for one in difflib.get_close_matches(word, words, n=3, cutoff=_ALIKE)]
     if near:
         return "Did you mean " + " or ".join(f"'{one}'" for one in dict.fromkeys(near)) + "?"
-    return "Ids and questions stand in joined()[['example_id', 'question']].drop_duplicates()."
+    return "All ids and questions: joined()[['example_id', 'question']].drop_duplicates()."
 
 
 __all__ = ["chosen_example"]

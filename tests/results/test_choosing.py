@@ -48,8 +48,9 @@ def test_words_of_several_questions_list_them():
         ("capital of Frence", r"Did you mean 'france'\?"),
         (
             "zzzz",
-            r"in its question. Ids and questions stand in joined\(\)\[\['example_id', 'question'\]\].drop_duplicates\(\).$",
+            r"in its question. All ids and questions: joined\(\)\[\['example_id', 'question'\]\].drop_duplicates\(\).$",
         ),
+        ("Poland", "All ids and questions: joined"),
         ("?", "No measured example has '.' as its id"),
         ("", "No measured example has '' as its id"),
         (5, "There is no example 5: 5 were measured, numbered from 0 to 4."),
