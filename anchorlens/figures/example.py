@@ -39,11 +39,8 @@ def example_figure(row: Mapping[str, Any], layers: Sequence[int], roles: Mapping
     lines = _tokens(row["tokens"], row["marks"])
     key = " · ".join(f'<span style="color:{_TEXT.get(role, _CONTROL)}">{escape(roles[role])}</span>' for role in row["marks"])
     said = [row["label"] and f"answer {row['label']}", row["pathway"], f"P before {row['before']:.3f}"]
-    title = [
-        f"<b>{escape(heading)}</b> {escape(row['id'])}",
-        *lines,
-        f'<span style="font-size:11px">{" · ".join(filter(None, [*said, key]))}</span>',
-    ]
+    told = " · ".join(filter(None, [*said, key]))
+    title = [f"<b>{escape(heading)}</b> {escape(row['id'])}", *lines, f'<span style="font-size:11px">{told}</span>']
     figure.update_layout(
         title={
             "text": "<br>".join(title), "font": {"size": 13}, "x": 0.02, "xanchor": "left", "y": 1, "yanchor": "top",
