@@ -22,6 +22,7 @@ CURES = {
     "no_spans": "The function or pipeline of spans= found no segment in these questions: give spans='auto' or another one.",
     "used_as_shot": "All rows serve as shots of the prompt: take {more}, or a prompt with fewer shots.",
     "not_known": "The model knows none of these questions: leave known_only off, or take an easier set or another prompt.",
+    "answer_not_alone": "The model answers in sentences: take prompt='fewshot(2)', so that it gives the answer alone.",
     "too_long": "The model's context is shorter than these inputs: take shorter questions, or a prompt with fewer shots.",
     "no_exact_answer": "The model wrote nothing that can be its answer: take another prompt, or a larger max_new_tokens=.",
     "unfinished_thinking": "The model was still thinking: give a larger max_new_tokens=, or switch thinking off in the template.",
