@@ -298,7 +298,8 @@ class SweepResult:
         head = (
             f"<b>{title[0].upper()}{title[1:]}</b>: {self.model} on {self.dataset}, n = {len(self.example_ids)}, ΔP in points"
         )
-        said = f"<pre>{escape(self.verdict)}</pre>" if self.verdict else ""
+        # JupyterLab breaks lines of a <pre> inside words.
+        said = f"<pre style='white-space: pre-wrap; word-break: normal'>{escape(self.verdict)}</pre>" if self.verdict else ""
         return f"<p>{head}</p>{self.protocol.summary(self).to_html(index=False, float_format=_two)}{said}"
 
 
