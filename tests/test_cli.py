@@ -372,7 +372,7 @@ def test_files_go_to_data_sets_by_name_or_order(tmp_path):
 @pytest.mark.parametrize(
     ("python", "said"),
     [
-        ("Take more questions (limit=).", "Take more questions (--limit)."),
+        ("Take more questions (limit= up to 90).", "Take more questions (--limit up to 90)."),
         ("n_donors must be at least 1, got 0.", "--n-donors must be at least 1, got 0."),
         ("window must be at least 1, got 0.", "--window must be at least 1, got 0."),
         ("Use donors='random', or align='last'.", "Use --donors random, or --align last."),

@@ -35,6 +35,18 @@ def test_pages_that_a_script_writes_are_what_it_writes(script):
     assert made["PAGE"].read_text(encoding="utf8") == made["page"](), f"run `python docs/{script}`"
 
 
+def test_extras_are_named_where_one_installs():
+    """Those for users in the README and in the quickstart, all that there are in the quickstart's table."""
+    section = (ROOT / "pyproject.toml").read_text(encoding="utf8").partition("[project.optional-dependencies]\n")[2]
+    extras = set(re.findall(r"^(\w+) = \[", section.partition("\n[")[0], re.MULTILINE))
+    assert {"notebook", "dev"} <= extras
+    readme = (ROOT / "README.md").read_text(encoding="utf8")
+    assert {name for name in extras if re.search(rf"[\[,]{name}[\],]", readme)} == extras - {"dev", "docs"}
+    assert len(readme.splitlines()) <= 120
+    rows = (DOCS / "quickstart.md").read_text(encoding="utf8").partition("| extra | for |\n")[2].partition("\n\n")[0]
+    assert {name for line in rows.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1])} == extras
+
+
 def test_every_public_name_stands_in_the_reference_once():
     shown = [
         name for page in DOCS.glob("reference/*.md") for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)

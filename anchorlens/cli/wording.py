@@ -31,8 +31,8 @@ def in_shell(text: str, flags: Mapping[str, str] | None = None, *, only: Mapping
         flags: Argument -> flag, of the command that was given; beside those that all commands have.
         only: These and no others.
 
-    >>> in_shell("Take more questions (limit=), or give overwrite=True.")
-    'Take more questions (--limit), or give --overwrite.'
+    >>> in_shell("Take more questions (limit= up to 90), or give overwrite=True.")
+    'Take more questions (--limit up to 90), or give --overwrite.'
     """
     known = dict(only) if only is not None else _COMMON | dict(flags or {})
     for python, shell in _PHRASES:

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 # Colours of marked tokens, dark enough for text; a role that is not here is a control.
 _TEXT = {"subject": "#0550ae", "property": "#1a7f37", "answer": "#bc4c00", "answer_site": "#a0287a"}
 _CONTROL = "#6e7781"
+_SYMBOLS, _DASHES = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross"), ("solid", "dash", "longdashdot")
 _CURVES = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
 _WIDTH = 90
 
@@ -22,16 +23,24 @@ def example_figure(row: Mapping[str, Any], layers: Sequence[int], roles: Mapping
         roles: Role -> what it is called.
         heading: Model and data set.
     """
-    figure, colours = go.Figure(), iter(_CURVES * len(row["curves"]))
+    figure = go.Figure()
+    own = [name for name in row["curves"] if ", " not in name]
     for name, values in row["curves"].items():
-        control = ", " in name
-        look = {"color": "#999999", "dash": "dot", "width": 1.5} if control else {"color": next(colours), "width": 2}
-        mode = "lines" if len(layers) > 1 else "markers"
-        figure.add_scatter(x=list(layers), y=values, name=escape(name), mode=mode, line=look, connectgaps=False)
+        anchor, _, control = name.partition(", ")
+        at = own.index(anchor) if anchor in own else len(own)
+        # Told by shade and by symbol: a control has the symbol of its anchor, open, on a thin dotted line.
+        colour, symbol = _CURVES[at % len(_CURVES)], _SYMBOLS[at % len(_SYMBOLS)]
+        look = {"color": colour, "dash": "dot" if control else _DASHES[at % len(_DASHES)], "width": 1.2 if control else 2.2}
+        figure.add_scatter(
+            x=list(layers), y=values, name=escape(name), mode="lines+markers", line=look, connectgaps=False,
+            marker={"symbol": f"{symbol}-open" if control else symbol, "size": 7, "color": colour}, opacity=0.75 if control else 1,
+            legendgroup=escape(anchor),
+        )  # fmt: skip
     lines = _tokens(row["tokens"], row["marks"])
     key = " · ".join(f'<span style="color:{_TEXT.get(role, _CONTROL)}">{escape(roles[role])}</span>' for role in row["marks"])
     said = [row["label"] and f"answer {row['label']}", row["pathway"], f"P before {row['before']:.3f}"]
-    title = [f"<b>{escape(heading)}</b> {escape(row['id'])}", *lines, f"<sup>{' · '.join(filter(None, [*said, key]))}</sup>"]
+    told = " · ".join(filter(None, [*said, key]))
+    title = [f"<b>{escape(heading)}</b> {escape(row['id'])}", *lines, f'<span style="font-size:11px">{told}</span>']
     figure.update_layout(
         title={
             "text": "<br>".join(title), "font": {"size": 13}, "x": 0.02, "xanchor": "left", "y": 1, "yanchor": "top",
@@ -39,7 +48,7 @@ def example_figure(row: Mapping[str, Any], layers: Sequence[int], roles: Mapping
         },
         margin={"t": 24 + 18 * len(title), "l": 60, "r": 20, "b": 50}, height=340 + 18 * len(title),
         xaxis={"title": {"text": "Layer"}, "zeroline": False}, yaxis={"title": {"text": "ΔP (points)"}, "zerolinecolor": "#888888"},
-        template="plotly_white", showlegend=True,
+        template="plotly_white", showlegend=True, legend={"groupclick": "toggleitem"},
     )  # fmt: skip
     return figure
 

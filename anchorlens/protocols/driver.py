@@ -31,6 +31,7 @@ from anchorlens.protocols.plug import Bench, SweepProtocol
 from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.trust import Trust
 from anchorlens.questions.datasets import QAData, load_qa
+from anchorlens.questions.more import questions_of
 from anchorlens.questions.prompts import FewShotPrompt, make_prompt
 from anchorlens.questions.tokenised import drop
 from anchorlens.questions.tokens import RowTokenizer, TokenRow, common_prefix
@@ -251,9 +252,10 @@ class Station(Measuring):
     def plan(self, free: int) -> Planned:
         """See :class:`Measuring`."""
         self.free, protocol, spec = free, self._protocol, self._spec
-        with self._as_planned():
+        with _tables_on_cpu():
             protocol.fit_to(spec, self._adapter)
-            qa = self._data if isinstance(self._data, QAData) else load_qa(self._data, seed=spec.seed)
+            self._data = qa = self._data if isinstance(self._data, QAData) else load_qa(self._data, seed=spec.seed)
+        with self._as_planned():
             self._bench = set_up(self._adapter, qa, spec, asking=protocol.asking(spec))
             self._ready = protocol.prepare(self._bench, spec)
             self._engine = choose_engine(self._adapter, spec.engine, self._ready.trial, self._ready.sites)
@@ -322,7 +324,7 @@ class Station(Measuring):
 
     @contextmanager
     def _as_planned(self) -> Iterator[None]:
-        with _tables_on_cpu(), memory_seen(self.free):
+        with _tables_on_cpu(), memory_seen(self.free), questions_of(self._data):
             yield
 
     def _fit(self, bar: Progress) -> None:

@@ -106,4 +106,23 @@ def is_right(line: str, gold: Sequence[str]) -> bool:
     return any(f" {normalise(alias)} " in words for alias in gold if normalise(alias))
 
 
-__all__ = ["answer_line", "exact_answer", "is_right", "is_thinking_tag", "unfinished_thinking"]
+def names_gold(exact: str, line: str, gold: Sequence[str]) -> bool:
+    """Whether what was found in a line is a gold alias and nothing else, so that its first token is the right answer's.
+
+    An article before it and a place or date after a comma ("Paris, France") are allowed; so is a part of an alias that takes the
+    whole line, since the lead-in rule also cuts titles ("This is Spinal Tap"). Not: "Sydney is a city in Australia", where the first
+    token is the question's own; "directed by Alfred Hitchcock"; "Abraham Lincoln" for Abraham. This looks at the gold answer, and so
+    may leave a row out, never say where its answer stands.
+
+    >>> names_gold("Paris, France", "It is Paris, France.", ["Paris"]), names_gold("Abraham Lincoln", "Abraham Lincoln", ["Abraham"])
+    (True, False)
+    """
+    aliases = {_bare(alias) for alias in gold} - {""}
+    return not aliases.isdisjoint({_bare(exact), _bare(exact.split(", ", 1)[0]), _bare(line)})
+
+
+def _bare(text: str) -> str:
+    return re.sub(r"^(?:the|an?) (?=.)", "", normalise(text))
+
+
+__all__ = ["answer_line", "exact_answer", "is_right", "is_thinking_tag", "names_gold", "unfinished_thinking"]

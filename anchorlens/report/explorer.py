@@ -9,7 +9,7 @@ import json
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from anchorlens.errors import InputError, did_you_mean
+from anchorlens.errors import InputError
 from anchorlens.kinds import as_whole, described
 from anchorlens.results.own_rows import rows_of
 from anchorlens.results.sweep import SweepResult
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from anchorlens.report.explorer_widget import Explorer
 
 
-def explore(sweep: SweepResult, *, example: str | None = None, layer: int | None = None) -> "Explorer":
+def explore(sweep: SweepResult, *, example: str | int | None = None, layer: int | None = None) -> "Explorer":
     """Look through a sweep's examples, layer by layer, in Jupyter, VS Code or Colab.
 
     A slider chooses the layer, a list with a search field the example. Tokens of an anchor are underlined, and tinted by |ΔP| of
@@ -28,7 +28,8 @@ def explore(sweep: SweepResult, *, example: str | None = None, layer: int | None
 
     Args:
         sweep: What a sweep function or :func:`~anchorlens.load_run` gave.
-        example: The example to begin with, by its id; the first where it is left out.
+        example: The example to begin with, as ``sweep.show`` takes it (id, number or words of its question); the first where it
+            is left out.
         layer: The layer to begin with; that of the example's largest change where it is left out.
 
     Returns:
@@ -45,15 +46,13 @@ def explore(sweep: SweepResult, *, example: str | None = None, layer: int | None
     if find_spec("anywidget") is None:
         raise InputError(
             "explore needs anywidget, which is not installed: pip install 'anchorlens[explorer]'. Without it "
-            "sweep.show(example_id) draws one example, and write_report all of them."
+            "sweep.show(example) draws one example, and write_report all of them."
         )
     from anchorlens.report.explorer_widget import Explorer
 
     made = contents(sweep)
     rows = {row["id"]: row for row in made["rows"]}
-    chosen = next(iter(rows)) if example is None else example
-    if chosen not in rows:
-        raise InputError(f"No example {chosen!r} was measured. {did_you_mean(str(chosen), rows)}")
+    chosen = sweep.id_of(0 if example is None else example)
     at = as_whole(rows[chosen]["at"] if layer is None else layer)
     if at not in sweep.layers:
         raise InputError(f"Layer {layer!r} was not measured. Measured: {', '.join(map(str, sweep.layers))}.")

@@ -6,7 +6,8 @@ from typing import Any
 import anywidget
 import traitlets
 
-from anchorlens.errors import InputError, did_you_mean
+from anchorlens.errors import InputError
+from anchorlens.results.choosing import chosen_example
 
 _HERE = files("anchorlens.report")
 
@@ -15,7 +16,7 @@ class Explorer(anywidget.AnyWidget):
     """One example of a sweep, its layer under a slider. Made by :func:`anchorlens.explore`.
 
     Attributes:
-        example: Id of the example that is shown; may be set.
+        example: Id of the example that is shown; may be set, by words of its question too.
         layer: The layer that is shown; may be set.
         data: What is shown, see :func:`anchorlens.report.explorer.contents`.
     """
@@ -28,10 +29,7 @@ class Explorer(anywidget.AnyWidget):
 
     @traitlets.validate("example")
     def _known(self, proposal: Any) -> str:
-        ids = [row["id"] for row in self.data["rows"]]
-        if proposal["value"] not in ids:
-            raise InputError(f"No example {proposal['value']!r} was measured. {did_you_mean(proposal['value'], ids)}")
-        return proposal["value"]
+        return chosen_example(proposal["value"], {row["id"]: (row["question"], row["answer"]) for row in self.data["rows"]})
 
     @traitlets.validate("layer")
     def _measured(self, proposal: Any) -> int:

@@ -59,6 +59,7 @@
     body.append(...shown.slice(drawn, drawn + STEP).map(line));
     drawn = Math.min(drawn + STEP, shown.length);
     field("more").hidden = drawn === shown.length;
+    field("printed").textContent = drawn === rows.length ? "" : `${drawn} of ${rows.length} examples; the page itself has all.`;
   }
 
   for (const head of heads) {

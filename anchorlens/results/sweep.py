@@ -20,6 +20,7 @@ from torch import Tensor
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.example import example_figure
 from anchorlens.questions.example import Dropped
+from anchorlens.results.choosing import chosen_example
 from anchorlens.results.inputs import dropped_rows, joined_rows
 from anchorlens.results.own_rows import ROLES, rows_of
 from anchorlens.results.saving import save_run
@@ -242,19 +243,29 @@ class SweepResult:
         """What was found, in words."""
         return self.protocol.words(self)
 
-    def show(self, example_id: str) -> go.Figure:
+    def show(self, example: str | int) -> go.Figure:
         """One example: its tokens with their roles, and its own ΔP by layer beside its control, as a Plotly figure.
 
         Args:
-            example_id: One of :attr:`example_ids`.
+            example: Its id (of :attr:`example_ids`), its number (from 0, in their order), or words of its question, such as
+                ``"france"``: in any case and order, as long as one measured question has them all.
 
         Raises:
-            InputError: No example of this name was measured.
+            InputError: No measured example is meant, or several, which the message lists with their ids.
         """
-        if example_id not in self.example_ids:
-            raise InputError(f"No example {example_id!r} was measured. {did_you_mean(str(example_id), self.example_ids)}")
-        (row,) = rows_of(self._samples, self._examples, self.anchors, self.layers, [example_id])
+        name = self.id_of(example)
+        (row,) = rows_of(self._samples, self._examples, self.anchors, self.layers, [name])
         return example_figure(row, self.layers, ROLES, f"{self.model} on {self.dataset}")
+
+    def id_of(self, example: str | int) -> str:
+        """The id of an example that is given as :meth:`show` takes it.
+
+        Raises:
+            InputError: No measured example is meant, or several, which the message lists with their ids.
+        """
+        base = self._examples[self._examples["role"] == "base"]
+        told = zip(base["example_id"], base["question"], base["answer"], strict=True)
+        return chosen_example(example, {name: (str(question), str(answer)) for name, question, answer in told}, self.dropped)
 
     def save(self, path: "str | os.PathLike[str]", *, overwrite: bool = False) -> Path:
         """Write a run directory. See :func:`anchorlens.save_run`."""
@@ -287,7 +298,8 @@ class SweepResult:
         head = (
             f"<b>{title[0].upper()}{title[1:]}</b>: {self.model} on {self.dataset}, n = {len(self.example_ids)}, ΔP in points"
         )
-        said = f"<pre>{escape(self.verdict)}</pre>" if self.verdict else ""
+        # JupyterLab breaks lines of a <pre> inside words.
+        said = f"<pre style='white-space: pre-wrap; word-break: normal'>{escape(self.verdict)}</pre>" if self.verdict else ""
         return f"<p>{head}</p>{self.protocol.summary(self).to_html(index=False, float_format=_two)}{said}"
 
 

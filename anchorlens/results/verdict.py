@@ -110,12 +110,12 @@ def _finding(facts: Facts, states: Mapping[str, str], where: str, cut: str) -> s
     elif standing:
         missing = [name for name in STANDS if states[name] == "open"]
         left = [f"{listed_and(missing)} not"] if missing else []
-        left += [f"{listed_and(turned)} the other way"] if turned else []
+        left += [f"by {listed_and(turned)} cutting these does more"] if turned else []
         verb = "stands" if len(standing) == 1 else "stand"
         what = f"{listed_and(standing)} {verb} beyond other question tokens, {', '.join(left)}"
     else:
         what = f"no effect of cutting {cut} beyond other question tokens is shown"
-        what += f", and {listed_and(turned)} {'lies' if len(turned) == 1 else 'lie'} the other way" if turned else ""
+        what += f"; by {listed_and(turned)} cutting these does more" if turned else ""
     return f"At {where} {what} ({fell})."
 
 

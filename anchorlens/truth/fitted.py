@@ -11,6 +11,7 @@ from scipy.special import expit
 from torch import Tensor
 
 from anchorlens.notices import warn
+from anchorlens.questions.more import more_questions
 from anchorlens.truth.labelled import TruthRows
 from anchorlens.truth.placebo_labels import half_splits, shuffled_labels
 from anchorlens.truth.probes import LayerProbes, TruthProbe, fit_layers
@@ -106,7 +107,7 @@ def placebo_probes(
     folds = half_splits(rows, seed)
     if all(len({y for y, part in zip(rows.labels, fold, strict=True) if part == "train"}) == 2 for fold in folds):
         return sets | {name: fit(rows.labels, fold) for name, fold in zip(("fold_a", "fold_b"), folds, strict=True)}
-    warn("cross_fold is left out: one half of the training questions has answers of one label only. Take more questions.")
+    warn(f"cross_fold is left out: one half of the training questions has answers of one label only. Take {more_questions()}.")
     return sets
 
 

@@ -11,6 +11,7 @@ from anchorlens.models.adapter import Adapter
 from anchorlens.notices import warn
 from anchorlens.questions.example import Dropped, Example, normalise
 from anchorlens.questions.given import given_answers, split_questions
+from anchorlens.questions.more import more_questions
 from anchorlens.questions.options import YES_NO
 from anchorlens.questions.tokenised import Rows, drop, make_rows
 from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, TokenRow
@@ -67,7 +68,7 @@ class TruthRows:
         if all(counts[split, label] for split in SPLITS for label in (0, 1)):
             few = ", ".join(f"{name} {n}" for name, n in self.sizes.items() if n < FEW_ROWS)
             if few:
-                warn(f"Few rows ({few}): k*, AUC and groups are noisy. Take more questions (limit=).")
+                warn(f"Few rows ({few}): k*, AUC and groups are noisy. Take {more_questions()}.")
             return
         said = "; ".join(f"{s}: {counts[s, 0]} true, {counts[s, 1]} false" for s in SPLITS)
         reasons = ", ".join(f"{r} {n}" for r, n in Counter(d.reason for d in self.dropped).most_common()) or "none"
@@ -77,7 +78,7 @@ class TruthRows:
                 "with other answers too."
             )
         else:
-            what_to_do = "Take more questions (limit=)" + (", or answers='given'." if self.own_answers else ".")
+            what_to_do = f"Take {more_questions()}" + (", or answers='given'." if self.own_answers else ".")
         raise EmptySweepError(
             f"A truth probe needs true and false answers in every split, and here are {said} (dropped: {reasons}). {what_to_do}"
         )

@@ -6,8 +6,16 @@ from anchorlens.engine.generate import greedy
 from anchorlens.models.adapter import Adapter
 from anchorlens.notices import warn
 from anchorlens.progress import progress as counted
-from anchorlens.questions.answer_text import answer_line, exact_answer, is_right, is_thinking_tag, unfinished_thinking
+from anchorlens.questions.answer_text import (
+    answer_line,
+    exact_answer,
+    is_right,
+    is_thinking_tag,
+    names_gold,
+    unfinished_thinking,
+)
 from anchorlens.questions.example import Dropped, Example, Span
+from anchorlens.questions.more import more_questions
 from anchorlens.questions.prompts import rendered
 from anchorlens.questions.tokenised import Rows, drop
 from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, TokenRow
@@ -24,18 +32,31 @@ def known_rows(
     batch_size: int | None,
     progress: bool,
 ) -> Rows:
-    """Rows that the model answers right, with its own answer as y (METHOD 3, ``known_only``)."""
+    """Rows that the model answers right, with its own answer as y (METHOD 3, ``known_only``).
+
+    A row whose line holds a right answer, but whose exact answer is not that alone, is left out as ``answer_not_alone``: P would be
+    read at another word than the answer's, and some of these lines are wrong.
+    """
     answered = answered_rows(
         adapter, examples, tokenizer, max_new_tokens=max_new_tokens, batch_size=batch_size, progress=progress
     )
-    rows = tuple(row for row in answered.rows if row.answer.label == 0)
+    right = [row for row in answered.rows if row.answer.label == 0]
+    rows = tuple(row for row in right if _alone(row))
     wrong = [drop(row.example, "not_known", row.answer.text) for row in answered.rows if row.answer.label == 1]
+    wrong += [drop(row.example, "answer_not_alone", row.answer.text) for row in right if not _alone(row)]
     if 0 < len(rows) < FEW_ROWS:
         warn(
             f"known_only left {len(rows)} of {len(examples)} questions: below {FEW_ROWS}, bands are wide. "
-            "Take more questions (limit=) or an easier set."
+            f"Take {more_questions()}, or an easier set."
         )
     return Rows(rows, (*wrong, *answered.dropped))
+
+
+def _alone(row: TokenRow) -> bool:
+    # What stands before the exact answer in its line belongs to a title, or to a lead-in.
+    text, exact = row.answer.text, row.answer.exact
+    line = text[text.rfind("\n", 0, exact.start) + 1 :]
+    return names_gold(exact.of(text), line, row.example.answers)
 
 
 def answered_rows(

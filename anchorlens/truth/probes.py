@@ -27,6 +27,7 @@ from torch import Tensor
 
 from anchorlens.errors import InputError, LeakError
 from anchorlens.notices import warn
+from anchorlens.questions.more import more_questions
 from anchorlens.truth.penalties import GRID, PENALTIES, Held, chosen_fit
 
 Array = npt.NDArray[np.float64]
@@ -235,7 +236,7 @@ class LayerProbes:
         known = {layer: auc for layer, auc in scored.items() if auc == auc}
         if not known:
             raise InputError(
-                "No probe has a validation AUC: the validation split lacks one of the labels. Take more questions."
+                f"No probe has a validation AUC: the validation split lacks one of the labels. Take {more_questions()}."
             )
         best = max(known, key=lambda layer: (known[layer], -layer))
         error = self.probes[best].validation_auc_se_
@@ -404,15 +405,27 @@ def _warn_of(probes: Mapping[int, TruthProbe]) -> None:
     edge = [k for k, p in probes.items() if p.C_ in (GRID[0], GRID[-1]) and p.validation_auc_ - 2 * p.validation_auc_se_ > 0.5]
     if edge:
         warn(
-            f"The best penalty of the probes at layers {', '.join(map(str, edge))} is the last that is tried "
-            f"(C = {GRID[0]:g} to {GRID[-1]:g}): their confidence may be off. Take more questions (limit=)."
+            f"At {_layers(edge)} the best penalty of the probe is the first or last that is tried (C = {GRID[0]:g} to "
+            f"{GRID[-1]:g}): the data do not settle how sure the probe is. {_unsettled()}"
         )
     open_ended = [k for k, p in probes.items() if not p.converged_]
     if open_ended:
         warn(
-            f"The solver of the probes at layers {', '.join(map(str, open_ended))} did not converge: their confidence may be off. "
-            "Take more questions (limit=)."
+            f"At {_layers(open_ended)} the fit of the probe stopped before its end: how sure the probe is, is not settled. "
+            f"{_unsettled()}"
         )
+
+
+def _layers(layers: Sequence[int]) -> str:
+    return f"layer{'' if len(layers) == 1 else 's'} {', '.join(map(str, layers))}"
+
+
+def _unsettled() -> str:
+    """What can still be read of such a layer."""
+    return (
+        "AUC and flips can be read as elsewhere; ΔP in points may be too small or too large there, so do not compare its size "
+        f"between layers. Take {more_questions()}, or leave these layers out."
+    )
 
 
 __all__ = ["PENALTIES", "LayerProbes", "TruthProbe", "fit_layers"]

@@ -89,10 +89,11 @@ print(sweep.delta_p.shape, "= anchor, layer, example")
 # %% [markdown]
 # ## One question
 #
-# A mean hides its questions. `show` draws one: its tokens with their roles, and its own curve.
+# A mean hides its questions. `show` draws one, found by its number, its id or words of its question: its tokens with their roles,
+# and its own curve.
 
 # %%
-sweep.show(sweep.example_ids[0])
+sweep.show(0)
 
 # %% [markdown]
 # ## Keep it

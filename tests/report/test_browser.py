@@ -338,7 +338,7 @@ def test_its_parts_have_names_and_an_order(report):
         assert told["sections"][0] == "What was found"  # the verdict first
 
 
-def test_on_paper_it_is_light_and_no_figure_is_cut(report, tmp_path):
+def test_on_paper_it_is_light_and_nothing_is_cut(report, data, tmp_path):
     with visited(report, dark=True) as page:
         page.locator(".open").first.click()
         page.wait_for_selector(".chart .main-svg")
@@ -346,12 +346,16 @@ def test_on_paper_it_is_light_and_no_figure_is_cut(report, tmp_path):
             """() => addEventListener("beforeprint", async () => {
               for (let k = 0; k < 50; k++) await null;  // what is drawn for paper is drawn before the browser goes on
               const plot = document.querySelector("figure .plot");
-              window.printed = { width: plot._fullLayout.width, paper: plot.layout.paper_bgcolor,
+              const figure = document.querySelector("figure").getBoundingClientRect();
+              window.printed = { width: figure.width, height: figure.height, drawn: plot._fullLayout.width,
+                paper: plot.layout.paper_bgcolor,
                 chart: document.querySelector(".chart").clientWidth };
             })"""
         )
         page.pdf(path=tmp_path / "report.pdf", format="A4", prefer_css_page_size=True, print_background=True)
         assert page.evaluate("() => window.printed.width") <= 690
+        assert page.evaluate("() => window.printed.height") <= 1010  # what a sheet of A4 leaves, so that no legend is torn off
+        assert page.evaluate("() => window.printed.drawn") == 800  # in the figure's own pixels, before it is made smaller
         assert page.evaluate("() => window.printed.chart") <= 690
         assert page.evaluate("() => window.printed.paper") == "white"
         page.wait_for_function("() => document.querySelector('figure .plot').layout.paper_bgcolor === '#14171a'")
@@ -360,6 +364,20 @@ def test_on_paper_it_is_light_and_no_figure_is_cut(report, tmp_path):
             "() => ['nav', 'form', '.skip'].map((one) => getComputedStyle(document.querySelector(one)).display)"
         )
         assert gone == ["none"] * 3
+        # What is closed cannot be opened on paper; rows that are not printed are counted; heads keep their words.
+        assert not page.locator("details:not([open])").first.is_visible()
+        printed, every = (
+            page.locator("#examples tbody tr:not(.detail)").count(),
+            sum(len(one["rows"]) for one in data["sweeps"]),
+        )
+        said = "" if printed == every else f"{printed} of {every} examples; the page itself has all."
+        assert page.locator("#printed").text_content() == said
+        assert page.evaluate("() => getComputedStyle(document.querySelector('#examples th button')).display") == "contents"
+        # Nothing is wider than the sheet: the browser would shrink the whole page.
+        page.set_viewport_size({"width": 688, "height": 1000})
+        page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+        page.wait_for_timeout(1500)
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= 688
         assert page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert (tmp_path / "report.pdf").stat().st_size > 20_000
 
@@ -393,6 +411,8 @@ def test_two_thousand_examples_open_soon(large, record_property):
 
 def test_many_examples_are_shown_a_hundred_at_a_time(large):
     with visited(large[0]) as page:
+        assert page.locator("#printed").text_content() == "100 of 2000 examples; the page itself has all."
+        assert not page.locator("#printed").is_visible()  # for paper
         rows = page.locator("#examples tbody tr")
         assert rows.count() == 100
         more = page.locator("#more")

@@ -64,9 +64,11 @@ def test_what_is_chosen_is_known(swap):
     shown.layer = 0
     with pytest.raises(InputError, match=r"Layer 77 was not measured. Measured: 0, 1"):
         shown.layer = 77
-    with pytest.raises(InputError, match=r"No example 'Jpan' was measured. Did you mean 'Japan'"):
+    with pytest.raises(InputError, match=r"No measured example has 'Jpan' .* Did you mean 'Japan'"):
         shown.example = "Jpan"
     assert (shown.example, shown.layer) == ("Japan", 0)
+    shown.example = "of peru"
+    assert shown.example == al.explore(swap, example="peru").example == al.explore(swap, example=-1).example == "Peru"
     assert repr(shown).startswith("Explorer('Activation swap: ")
 
 
@@ -74,7 +76,7 @@ def test_mistakes_are_told(swap, unchecked):
     pytest.importorskip("anywidget")
     with pytest.raises(InputError, match="explore takes a sweep, such as .* or load_run lists; got a list; choose one"):
         al.explore([swap])
-    with pytest.raises(InputError, match=r"No example 'Jpan' was measured. Did you mean 'Japan'"):
+    with pytest.raises(InputError, match=r"No measured example has 'Jpan' .* Did you mean 'Japan'"):
         al.explore(swap, example="Jpan")
     for layer in (77, 1.5, "1"):
         with pytest.raises(InputError, match=re.escape(f"Layer {layer!r} was not measured. Measured: 0, 1")):

@@ -219,5 +219,12 @@ def test_one_example_is_shown(sweeps):
     country = list(CAPITALS)[2]
     assert country in figure.layout.title.text
     assert [trace.name for trace in figure.data] == ["question", "question, null", "answer_site", "answer_site, null"]
-    with pytest.raises(InputError, match="No example 'Frence' was measured.*France"):
+    looks = [(trace.marker.symbol, trace.line.color) for trace in figure.data]
+    assert [symbol for symbol, _ in looks] == ["circle", "circle-open", "square", "square-open"]
+    assert looks[0][1] == looks[1][1] != looks[2][1] == looks[3][1]
+    assert [trace.line.dash for trace in figure.data] == ["solid", "dot", "dash", "dot"]
+    assert all(trace.mode == "lines+markers" for trace in figure.data)
+    for wanted in (2, "italy", "the capital of ITALY?", -10):
+        assert sweeps[0].show(wanted) == figure
+    with pytest.raises(InputError, match="No measured example has 'Frence' .* Did you mean 'France' or 'france'"):
         sweeps[0].show("Frence")

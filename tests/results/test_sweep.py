@@ -31,6 +31,7 @@ def test_repr_and_notebook_table_name_shape_and_counts(sweep):
     assert "dropped: none" in text
     assert "<table" in sweep._repr_html_()
     assert "n = 5" in sweep._repr_html_()
+    assert "<pre style='white-space: pre-wrap; word-break: normal'>Nothing is claimed" in sweep._repr_html_()
 
 
 def test_curves_of_one_quantity(sweep):

@@ -91,10 +91,10 @@ def test_disturbance_is_not_called_the_rows_own():
 
 def test_an_effect_of_the_other_side_is_not_one():
     text = said({("delta_all", "random_tokens"): (9.0, 5.0, 13.0)})
-    assert "flip_rate and auc_drop stand beyond other question tokens, delta_all the other way" in text
+    assert "flip_rate and auc_drop stand beyond other question tokens, by delta_all cutting these does more" in text
     assert "open: not shown" not in text
     alone = said(OPEN | {("flip_rate", "random_tokens"): (-10.7, -19.0, -2.4)})
-    assert "no effect of cutting E_Q beyond other question tokens is shown, and flip_rate lies the other way (" in alone
+    assert "no effect of cutting E_Q beyond other question tokens is shown; by flip_rate cutting these does more (" in alone
     assert "[+5.0, +13.0]" in text
     assert text.count("reversed") == 1
 

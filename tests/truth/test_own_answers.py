@@ -48,8 +48,32 @@ def test_a_right_title_is_right_whatever_the_span_leaves_of_it(answered, text, g
     (row,) = answered({("Which film lasts longest?", gold): text}).rows
     assert row.answer.label == 0
     assert row.answer.exact.of(row.answer.text) == exact
-    (known,) = answered({("Which film lasts longest?", gold): text}, known_rows).rows
-    assert known.answer == row.answer
+    found = answered({("Which film lasts longest?", gold): text}, known_rows)
+    if exact == "a movie":  # P would be read at " a"
+        assert [(gone.reason, gone.detail) for gone in found.dropped] == [("answer_not_alone", row.answer.text)]
+    else:
+        assert [known.answer for known in found.rows] == [row.answer]
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "kept"),
+    [
+        (" Abraham Lincoln", "Abraham", False),
+        (" The Psycho film was directed by Alfred Hitchcock", "Alfred Hitchcock", False),
+        (" Sydney is a city in Australia.", "Australia", False),
+        (" 1. Fire is a form of heat. 2. Snow is a", "snow", False),
+        (" The giraffe", "giraffe", True),
+        (" Liverpool, England.", "Liverpool", True),
+        (" The capital of France is Paris.", "Paris", True),
+    ],
+)
+def test_known_is_only_an_answer_that_stands_alone(answered, text, gold, kept):
+    """All of these lines hold a gold alias; of the others P would be read at another word."""
+    asked = {("Which film lasts longest?", gold): text}
+    assert [row.answer.label for row in answered(asked).rows] == [0]
+    found = answered(asked, known_rows)
+    assert len(found.rows) == kept
+    assert [gone.reason for gone in found.dropped] == [] if kept else ["answer_not_alone"]
 
 
 def test_a_wrong_answer_stays_wrong(answered):
@@ -196,6 +220,13 @@ def crowded(parrot):
     return make
 
 
+@pytest.fixture
+def wordy(monkeypatch):
+    """Right is what holds a right answer: the models of these tests write many words on a line."""
+    monkeypatch.setattr(own_answers, "names_gold", lambda *told: True)
+
+
+@pytest.mark.usefixtures("wordy")
 @pytest.mark.parametrize("family", ["gpt2", "neox"])
 def test_rows_whose_answer_the_context_cuts_off_are_dropped_as_too_long(crowded, family):
     model, tokenizer, data = crowded(family)
@@ -215,6 +246,7 @@ def too_long(sweep):
     return sorted(examples.loc[examples["drop_reason"] == "too_long", "example_id"], key=lambda name: int(name.split(":")[1]))
 
 
+@pytest.mark.usefixtures("wordy")
 @pytest.mark.parametrize("family", ["gpt2", "neox"])
 def test_one_long_question_does_not_end_a_sweep_of_known_questions(crowded, family):
     model, _, data = crowded(family)

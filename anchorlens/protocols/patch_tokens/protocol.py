@@ -26,6 +26,7 @@ from anchorlens.protocols.sweeps import short_way
 from anchorlens.protocols.truth_probing import TruthProtocol, fitted_probes, labelled_rows, probe_record
 from anchorlens.protocols.written import Written
 from anchorlens.questions.example import Dropped
+from anchorlens.questions.more import more_questions
 from anchorlens.questions.tokenised import drop, make_rows
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.results.pathways import PathwayResult
@@ -79,8 +80,8 @@ class PatchProtocol(TruthProtocol[PatchTokens, PreparedPatches]):
         kept = np.array([j in asked and (spec.base == "all" or not predicted_false[j]) for j in range(len(ready.test))])
         if not kept.any():
             raise EmptySweepError(
-                f"None of {len(asked)} true test rows is predicted true by the probe at k* = {fitted.k_star}. Take more questions "
-                "(limit=), or base='all'."
+                f"None of {len(asked)} true test rows is predicted true by the probe at k* = {fitted.k_star}. Take "
+                f"{more_questions()}, or base='all'."
             )
         gone = [_predicted_false(ready.row(j)) for j in sorted(asked) if not kept[j]]
         return replace(fitted, clean=clean, q=q, kept=kept, dropped=(*ready.dropped, *gone))

@@ -47,6 +47,8 @@ def _finding(delta: Fact, at: str, over: str) -> str:
             f"Not shown at {at} {over}: that replacing E_Q changes ΔP otherwise than {control}; the data allow {delta.allows()} "
             "points."
         )
+    if delta.value > 0:
+        return f"At {at} ΔP is {delta.said()} points above that of {control} {over}: E_Q is not shown to matter more than they do."
     return f"At {at} replacing E_Q moves ΔP by {delta.said()} points beyond {control} {over}."
 
 

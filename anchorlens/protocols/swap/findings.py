@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from math import isnan
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -29,7 +30,7 @@ _ROW = ["example_id", "question_id"]
 _JOINT_LEVEL = 0.96
 # So many anchors are told one by one.
 _APART = 3
-_MOST_ROWS = 5
+_MOST_ROWS, _WIDE = 5, 5  # rows of the table; with so many columns it has fewer
 _P = {
     "probability": "P of the answer", "confidence": "confidence in the clean prediction", "true_label": "P of the true label",
 }  # fmt: skip
@@ -118,13 +119,15 @@ def _off(fact: Fact) -> bool:
 
 
 def swap_words(result: SweepResult) -> str:
-    """A sentence, a table with an anchor a line, and what the data allow where nothing is shown."""
+    """A sentence or two, a table with an anchor a line, and what the data allow where nothing is shown."""
     facts = _facts(result)
     leak, silent = beware(result.record.get("probe", {}), {}), _nothing(result, facts)
     if silent:
         return "\n".join(part for part in (leak, silent) if part)
     named = layers_off_null(result)
-    parts = [leak, _finding(result, facts, named), _table(facts, named), _open(facts, named)]
+    sides = _sides(result, facts, named)
+    finding = _finding(_P[result.record["config"]["delta_kind"]], sides, len(named))
+    parts = [leak, finding, _table(facts, named, sides), _open(facts, named)]
     return "\n".join(part for part in parts if part)
 
 
@@ -150,45 +153,88 @@ def _nothing(result: SweepResult, facts: Mapping[str, Mapping[int, Fact]]) -> st
     return ""
 
 
-def _finding(result: SweepResult, facts: Mapping[str, Mapping[int, Fact]], named: Mapping[str, list[int]]) -> str:
-    """Which way the swap moves P further than its null, and where the null moves it further."""
-    what = _P[result.record["config"]["delta_kind"]]
+class _Sides(NamedTuple):
+    """Layers off the null by anchor, apart by which of the two moves P further, and to which side (-1: it is lowered)."""
+
+    swap: dict[int, dict[str, list[int]]]
+    null: dict[int, dict[str, list[int]]]
+
+    @property
+    def in_words(self) -> bool:
+        """Whether a sentence can name every anchor with its layers."""
+        return all(len(of) <= _APART for side in self for of in side.values())
+
+
+def _sides(result: SweepResult, facts: Mapping[str, Mapping[int, Fact]], named: Mapping[str, list[int]]) -> _Sides:
+    """A layer is the swap's where the curve itself is shown to move to the side on which it lies off its null; else the null's.
+
+    Where P falls by 2 points and by 25 under the null, less null is +23; P has not risen, and the null has lowered it.
+    """
     ends = result.curves().set_index(["anchor", "layer"])[["sim_low", "sim_high"]]
+    sides = _Sides({-1: {}, 1: {}}, {-1: {}, 1: {}})
+    for anchor, layers in named.items():
+        for k in layers:
+            sign = 1 if facts[anchor][k].value > 0 else -1
+            low, high = ends.loc[(anchor, k)]
+            moved = low > 0 if sign > 0 else high < 0
+            of = sides.swap[sign] if moved else sides.null[-sign]
+            of.setdefault(anchor, []).append(k)
+    return sides
 
-    def moves(anchor: str, layer: int, sign: int) -> bool:
-        """Whether the curve itself is shown to move to this side."""
-        low, high = ends.loc[(anchor, layer)]
-        return low > 0 if sign > 0 else high < 0
 
-    own: list[str] = []
-    others: list[str] = []
-    for verb, sign in (("lowers", -1), ("raises", 1)):
-        off = {anchor: [k for k in layers if facts[anchor][k].value * sign > 0] for anchor, layers in named.items()}
-        # Off the null on the side to which the curve itself moves; else it is the null that moves P, and the swap is not shown to.
-        mine = [anchor for anchor, layers in off.items() if any(moves(anchor, k, sign) for k in layers)]
-        theirs = [anchor for anchor, layers in off.items() if any(not moves(anchor, k, sign) for k in layers)]
-        own += [f"{verb} {'it' if own else what} at {_at(mine, named)}"] if mine else []
-        others += [f"the null {'raises' if sign < 0 else 'lowers'} it more at {_at(theirs, named)}"] if theirs else []
+def _finding(what: str, sides: _Sides, of: int) -> str:
+    """Where the swap moves P further than its null, and where the null moves it as far or further."""
+
+    def told(side: Mapping[int, Mapping[str, list[int]]], lowers: str, raises: str) -> list[tuple[str, str]]:
+        return [(verb, _at(side[sign], of)) for verb, sign in ((lowers, -1), (raises, 1)) if side[sign]]
+
+    own, others = told(sides.swap, "lowers", "raises"), told(sides.null, "lower", "raise")
+    said = " and ".join(f"{verb} {'it' if i else what} at {where}" for i, (verb, where) in enumerate(own))
     first = (
-        f"Beyond its null, the swap {' and '.join(own)}"
+        f"Beyond its null, the swap {said}"
         if own
         else f"That a swap moves {what} beyond its null is shown at no anchor and layer"
     )
-    return "; ".join([first, *others]) + "."
+    if not others:
+        return f"{first}."
+    said = " and ".join(f"{verb} it more at {where}" for verb, where in others)
+    return f"{first}.\nThe same states at other tokens (the null) {said}: no effect of the anchor is shown there."
 
 
-def _at(anchors: list[str], named: Mapping[str, list[int]]) -> str:
-    return listed_and(anchors) if len(anchors) <= _APART else f"{len(anchors)} of {len(named)} anchors"
+def _at(layers_of: Mapping[str, list[int]], of: int) -> str:
+    """``question (layers 3-8) and answer_site (layer 12)``."""
+    if len(layers_of) > _APART:
+        return f"{len(layers_of)} of {of} anchors"
+    return listed_and([f"{anchor} ({_layers(layers)})" for anchor, layers in layers_of.items()])
 
 
-def _table(facts: Mapping[str, Mapping[int, Fact]], named: Mapping[str, list[int]]) -> str:
-    rows: list[tuple[str, ...]] = [("anchor", "most, less null", "layer", "layers off 0")]
-    for anchor, layers in sorted(named.items(), key=lambda one: not one[1]):  # those with a layer first
+def _layers(layers: Sequence[int]) -> str:
+    told = layers_told(layers)
+    return told.replace(" of ", " layers of ") if " of " in told else f"layer{'' if len(layers) == 1 else 's'} {told}"
+
+
+def _table(facts: Mapping[str, Mapping[int, Fact]], named: Mapping[str, list[int]], sides: _Sides) -> str:
+    """The largest difference of each anchor; its layers too where the sentence does not have them."""
+    rows: list[tuple[str, ...]] = [("anchor", "most, less null", "layer", *_layer_columns("", sides))]
+    for anchor in sorted(named, key=lambda one: not named[one]):  # those with a layer first
         most = max(facts[anchor], key=lambda k, along=facts[anchor]: abs(along[k].value))
-        rows.append((anchor, _over_all(facts[anchor][most]).said(), str(most), layers_told(layers)))
-    if len(rows) > 1 + _MOST_ROWS:
-        rows[1 + _MOST_ROWS :] = [(f"and {len(rows) - 1 - _MOST_ROWS} more: see effects()", "", "", "")]
+        rows.append((anchor, _over_all(facts[anchor][most]).said(), str(most), *_layer_columns(anchor, sides)))
+    most_rows = _MOST_ROWS if len(rows[0]) < _WIDE else _APART
+    if len(rows) > 1 + most_rows:
+        rest = f"and {len(rows) - 1 - most_rows} more: effects()"
+        rows[1 + most_rows :] = [(rest, *[""] * (len(rows[0]) - 1))]
     return aligned(rows)
+
+
+def _layer_columns(anchor: str, sides: _Sides) -> list[str]:
+    """Layers beyond the null, and those at which the null does more, where there are any; without an anchor the heads."""
+    if sides.in_words:
+        return []
+    shown = [("beyond null", sides.swap), ("null more", sides.null)]
+    shown = [(head, side) for head, side in shown if any(side.values())]
+    return [
+        layers_told(sorted(k for of in side.values() for k in of.get(anchor, []))) if anchor else head for head, side in shown
+    ]
 
 
 def _over_all(fact: Fact) -> Fact:

@@ -412,6 +412,10 @@ def test_words_claim_what_stands_and_no_more():
         "Not shown at k* = 3 (40 questions, true answers predicted true): that replacing E_Q changes ΔP otherwise than replacing as "
         "many other question tokens; the data allow -4.0 .. +2.0 points. "
     )
+    assert said(delta=(6.0, 2.0, 10.0)).startswith(
+        "At k* = 3 ΔP is +6.0 [+2.0, +10.0] points above that of replacing as many other question tokens (40 questions, true and "
+        "false answers): E_Q is not shown to matter more than they do. "
+    )
     assert "difference +5.0 [+1.0, +9.0]." in said(flips=(5.0, 1.0, 9.0))
     assert "A-Anchored" not in said(n_a=9)
     assert said(leak=0.55).startswith("Beware: the answer's text alone reaches AUC 0.60 [0.55, 0.70]. At k* = 3")

@@ -108,17 +108,17 @@ def test_every_two_anchors_are_compared_and_all_donors_take_part(tiny_model):
 
 def test_the_verdict_leads_with_the_finding_then_a_table_then_what_is_open(effect):
     lines = effect.verdict.splitlines()
-    assert lines[0] == "Beyond its null, the swap lowers P of the answer at question."
-    assert lines[1].split() == ["anchor", "most,", "less", "null", "layer", "layers", "off", "0"]
+    layers = named(effect)["question"]
+    assert layers == set(range(min(layers), max(layers) + 1))
+    assert lines[0] == f"Beyond its null, the swap lowers P of the answer at question (layers {min(layers)}-{max(layers)})."
+    assert lines[1].split() == ["anchor", "most,", "less", "null", "layer"]
     facts = effect.effects().query("quantity == 'less_null'")
     for line, anchor in zip(lines[2:4], effect.anchors, strict=True):
         own = facts[facts["anchor"] == anchor]
         best = own.loc[own["value"].abs().idxmax()]
-        assert line.split()[:5] == [
+        assert line.split() == [
             anchor, f"{best['value']:+.1f}", f"[{best['sim_low']:+.1f},", f"{best['sim_high']:+.1f}]", str(best["layer"]),
         ]  # fmt: skip
-    assert lines[2].endswith(f" {min(named(effect)['question'])}-{max(named(effect)['question'])}")
-    assert lines[3].endswith(" none")
     quiet = facts[facts["anchor"] == "answer_site"]
     assert f"answer_site {quiet['sim_low'].min():+.1f} .. {quiet['sim_high'].max():+.1f}" in lines[4]
     assert lines[4].startswith("Elsewhere not shown; the data allow question ")
@@ -134,13 +134,13 @@ def test_nothing_shown_is_not_called_nothing():
 
 def test_what_the_swap_raises_is_said(effect):
     other = changed(effect, edited(effect, delta_p=lambda frame: -frame["delta_p"]))
-    assert other.verdict.startswith("Beyond its null, the swap raises P of the answer at question.")
+    assert other.verdict.startswith("Beyond its null, the swap raises P of the answer at question (layers ")
     moved = effect.samples()
     moved.loc[moved.eval("anchor == 'answer_site' and control == 'none' and layer == 25"), "delta_p"] += 25
     both = changed(effect, moved)
-    assert both.verdict.startswith(
-        "Beyond its null, the swap lowers P of the answer at question and raises it at answer_site."
-    )
+    first = both.verdict.splitlines()[0]
+    assert first.startswith("Beyond its null, the swap lowers P of the answer at question (layers ")
+    assert first.endswith(") and raises it at answer_site (layer 25).")
     assert 25 in named(both)["answer_site"]
 
 
@@ -151,12 +151,33 @@ def test_a_null_that_costs_more_than_the_swap_is_no_rise(effect):
     moved.loc[here, "delta_p"] = moved.loc[here, "delta_p"] / 10 - np.where(moved.loc[here, "control"] == "null", 25.0, 2.0)
     result = changed(effect, moved)
     assert named(result)["answer_site"] == {25}
-    said = "Beyond its null, the swap lowers P of the answer at question; the null lowers it more at answer_site."
-    assert result.verdict.startswith(said)
-    alone = changed(effect, moved[moved["anchor"] == "answer_site"], anchors=("answer_site",))
-    assert alone.verdict.startswith(
-        "That a swap moves P of the answer beyond its null is shown at no anchor and layer; the null lowers it more at answer_site."
+    first, second = result.verdict.splitlines()[:2]
+    assert first.startswith("Beyond its null, the swap lowers P of the answer at question (layers ")
+    assert "answer_site" not in first
+    null_more = (
+        "The same states at other tokens (the null) lower it more at answer_site (layer 25): "
+        "no effect of the anchor is shown there."
     )
+    assert second == null_more
+    alone = changed(effect, moved[moved["anchor"] == "answer_site"], anchors=("answer_site",))
+    assert alone.verdict.splitlines()[:2] == [
+        "That a swap moves P of the answer beyond its null is shown at no anchor and layer.", null_more,
+    ]  # fmt: skip
+
+
+def test_an_anchor_has_layers_of_both_kinds_and_each_is_named_once(effect):
+    """Layers at which the swap does more, and others at which its null does, up and down."""
+    moved = effect.samples()
+    for layer, control, shift in ((3, "none", -25), (4, "none", -25), (9, "null", -25), (20, "null", 25)):
+        moved.loc[moved.eval(f"anchor == 'answer_site' and layer == {layer} and control == '{control}'"), "delta_p"] += shift
+    result = changed(effect, moved)
+    first, second = result.verdict.splitlines()[:2]
+    assert first.endswith(" and answer_site (layers 3-4).")
+    assert second == (
+        "The same states at other tokens (the null) lower it more at answer_site (layer 9) and raise it more at answer_site "
+        "(layer 20): no effect of the anchor is shown there."
+    )
+    assert len(result.verdict.split()) <= 90
 
 
 def test_a_verdict_has_at_most_90_words(effect):
@@ -169,15 +190,23 @@ def test_a_verdict_has_at_most_90_words(effect):
     many = changed(effect, pd.concat(frames, ignore_index=True), anchors=names)
     assert {frozenset(layers) for layers in named(many).values()} == {frozenset({2, 3, 9, 10, 20})}
     assert "lowers P of the answer at 7 of 7 anchors." in many.verdict
+    assert many.verdict.splitlines()[1].split()[-3:] == ["layer", "beyond", "null"]
     assert "  2-3, 9-10, 20\n" in many.verdict
     assert len(many.verdict.split()) <= 90
+    frames = [one.assign(delta_p=one["delta_p"] - 25 * ((one["layer"] == 25) & (one["control"] == "null"))) for one in frames]
+    both = changed(effect, pd.concat(frames, ignore_index=True), anchors=names).verdict
+    assert "(the null) lower it more at 7 of 7 anchors: no effect of the anchor is shown there." in both
+    assert both.splitlines()[2].split()[-3:] == ["null", "null", "more"]
+    assert "  2-3, 9-10, 20  25\n" in both
+    assert "and 4 more: effects()" in both
+    assert len(both.split()) <= 90
 
 
 def test_layers_in_many_pieces_are_counted(effect):
     shift = effect.samples().eval("layer in [2, 4, 9, 20, 22, 26] and control == 'none' and anchor == 'answer_site'")
     pieces = changed(effect, edited(effect, delta_p=lambda frame: frame["delta_p"] - 25 * shift))
     assert named(pieces)["answer_site"] == {2, 4, 9, 20, 22, 26}
-    assert "  6 of 2-26\n" in pieces.verdict
+    assert "answer_site (6 layers of 2-26)." in pieces.verdict
 
 
 def test_layers_within_the_noise_floor_are_not_named(effect):
@@ -230,7 +259,7 @@ def test_of_a_truth_readout_without_signal_nothing_is_claimed(effect):
 
     assert read(0.0).verdict.startswith("Nothing is claimed: no signal of the probe is shown, AUC 0.")
     heard = read(0.6)
-    assert heard.verdict.startswith("Beyond its null, the swap lowers confidence in the clean prediction at question.")
+    assert heard.verdict.startswith("Beyond its null, the swap lowers confidence in the clean prediction at question (layers ")
     heard.record["probe"]["text_only"] = {"auc": 0.7, "ci_low": 0.6, "ci_high": 0.8}
     assert heard.verdict.startswith("Beware: the answer's text alone reaches AUC 0.70 [0.60, 0.80].\nBeyond its null")
 

@@ -206,6 +206,7 @@ def test_known_only_keeps_what_the_model_says_itself(smollm2):
     }
     gone = sweep.examples().query("role == 'dropped'").set_index("example_id")["drop_reason"]
     assert set(gone[gone == "not_known"].index) == {row.example_id for row in data.examples} - right
+    assert set(gone[gone == "answer_not_alone"].index) <= right
     assert len(right) >= 3
     for row in sweep.examples().query("role == 'base'").itertuples():
         assert row.answer in said[row.example_id]
