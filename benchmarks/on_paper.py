@@ -21,7 +21,7 @@ from targets import SHAPES, config_of
 
 import anchorlens as al
 from anchorlens.engine.cone import Cone
-from anchorlens.engine.cost import matrix_rate
+from anchorlens.engine.cost import PassSize, matrix_rate, pass_bytes
 from anchorlens.models.shape import Shape
 from anchorlens.models.skeleton import without_weights
 from anchorlens.models.streaming import Streamed
@@ -44,12 +44,14 @@ class Place:
         memory: Bytes of it.
         flops: Multiplications and additions a second that passes reach.
         read: Bytes of weights a second.
+        device: What it is to torch.
     """
 
     name: str
     memory: float
     flops: float
     read: float
+    device: str
 
 
 def main() -> None:
@@ -60,22 +62,21 @@ def main() -> None:
     args = parser.parse_args()
     adapter_model = al.load_model("smollm2-135m-instruct", device="cpu")
     data = al.load_qa("popqa-sample", limit=args.questions)
-    # All that a plan needs of an engine is what it costs.
-    driver.choose_engine = lambda adapter, *_: Cone(adapter)
     rows: list[tuple[str, ...]] = []
     here_rate = 0.0
     for name in SHAPES:
         shape, n_bytes, layer, ends = shape_of(name)
         here_rate = matrix_rate(shape, torch.device("cpu"))
         for place in (
-            Place("card, 24 GB", 24e9, 0.4 * 165e12, 0.8 * 31.5e9),
-            Place("laptop, 16 GB", 16e9, 0.55 * here_rate, 3e9),
+            Place("card, 24 GB", 24e9, 0.4 * 165e12, 0.8 * 31.5e9, "cuda"),
+            Place("laptop, 16 GB", 16e9, 0.55 * here_rate, 3e9, "cpu"),
         ):
             streamed = 1.2 * n_bytes > place.memory
             held = Streamed(layer * shape.n_layers, 2 * layer + ends, place.read) if streamed else None
             for spec in (al.Knockout(progress=False), al.Swap(n_donors=1, progress=False)):
                 free = place.memory - (0 if streamed else n_bytes)
-                plan, questions = planned(adapter_model, data, spec, replace(shape, streamed=held), int(free))
+                there = torch.device(place.device)
+                plan, questions = planned(adapter_model, data, spec, replace(shape, streamed=held), int(free), there)
                 computing, reading = plan.flops / place.flops, plan.weight_bytes / place.read
                 rows.append(
                     (
@@ -111,8 +112,15 @@ def shape_of(name: str) -> tuple[Shape, int, int, int]:
     return shape, 2 * (n_params + table * config.tie_word_embeddings), 2 * layer, 2 * ends
 
 
-def planned(model: Any, data: al.QAData, spec: Any, shape: Shape, free: int) -> tuple[Any, int]:
-    """The plan of a sweep, as if the model had another shape; and its questions."""
+def planned(model: Any, data: al.QAData, spec: Any, shape: Shape, free: int, device: torch.device) -> tuple[Any, int]:
+    """The plan of a sweep, as if the model had another shape and were on another device; and its questions."""
+
+    class There(Cone):
+        def pass_bytes(self, size: PassSize, lanes: int) -> int:
+            return pass_bytes(self.adapter.shape, device, size, lanes)
+
+    # All that a plan needs of an engine is what it costs.
+    driver.choose_engine = lambda adapter, *_: There(adapter)
     protocol = protocol_of(spec.NAME)
     protocol_class: Any = type(protocol)
     protocol_class.fit_to = lambda *_: None  # it would look for hooks of layers that the stand-in lacks
