@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
-from einops import einsum, rearrange
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens import HookedTransformer
@@ -131,14 +131,6 @@ class Block:
 
     def project(self, x: Tokens) -> tuple[Heads, Keys, Keys]:
         """Queries, keys and values before rotation, norms of queries and keys included."""
-        parts = [self._projected(part) for part in _evenly(x)]
-        if len(parts) == 1:
-            q, k, v = parts[0]
-        else:
-            q, k, v = (torch.cat(each) for each in zip(*parts, strict=True))
-        return q[: len(x)], k[: len(x)], v[: len(x)]
-
-    def _projected(self, x: Tokens) -> tuple[Heads, Keys, Keys]:
         attn, biased, cfg = self.block.attn, self.biased, self.block.attn.cfg
         normed = x if self.norms_after else normed_by(self.block.ln1, x)
         q = _heads(normed, attn.W_Q, attn.b_Q if biased[0] else None)
@@ -191,9 +183,8 @@ class Block:
     def attn_out(self, z: Heads) -> Tokens:
         """What attention adds to the stream."""
         block = self.block
-        equation = "token head d_head, head d_head d_model -> token d_model"
-        parts = [einsum(part, block.attn.W_O, equation) for part in _evenly(z)]
-        out = (parts[0] if len(parts) == 1 else torch.cat(parts))[: len(z)]
+        weight = rearrange(block.attn.W_O, "head d_head d_model -> (head d_head) d_model")
+        out = _product(rearrange(z, "token head d_head -> token (head d_head)"), weight)
         if self.biased[3]:
             out += block.attn.b_O
         return self._normed_after(out, "ln1")
@@ -298,8 +289,15 @@ def _evenly(x: Float[Tensor, "token *one"], size: int = 0) -> Sequence[Float[Ten
     return parts
 
 
+def _product(x: Float[Tensor, "token inner"], weight: Float[Tensor, "inner outer"]) -> Float[Tensor, "token outer"]:
+    """Tokens times one matrix: a view where weights lie as Hugging Face's do. A batched product would copy it in half precision."""
+    parts = [part @ weight for part in _evenly(x)]
+    return (parts[0] if len(parts) == 1 else torch.cat(parts))[: len(x)]
+
+
 def _heads(x: Tokens, weight: Float[Tensor, "head d_model d_head"], bias: Float[Tensor, "head d_head"] | None) -> Heads:
-    out = einsum(x, weight, "token d_model, head d_model d_head -> token head d_head")
+    out = _product(x, rearrange(weight, "head d_model d_head -> d_model (head d_head)"))
+    out = rearrange(out, "token (head d_head) -> token head d_head", head=len(weight))
     return out if bias is None else out + bias
 
 

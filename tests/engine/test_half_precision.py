@@ -55,14 +55,20 @@ def test_kernels_are_counted_where_onednn_makes_them(monkeypatch):
 def test_a_sweep_makes_products_of_few_sizes(name, dtype, monkeypatch):
     """In multiples of 64 tokens, slices at most; in float32 of as many as there are."""
     adapter, batch = case(adapter_of(name, dtype).model)
-    sizes = {"einsum": set(), "_mlp": set()}
-    einsum, mlp = blocks.einsum, Block._mlp
-    monkeypatch.setattr(blocks, "einsum", lambda x, *rest: (sizes["einsum"].add(len(x)), einsum(x, *rest))[1])
-    monkeypatch.setattr(Block, "_mlp", lambda self, m, x, out: (sizes["_mlp"].add(len(x)), mlp(self, m, x, out))[1])
+    sizes = {"product": set(), "mlp": set()}
+    evenly, mlp = blocks._evenly, Block._mlp
+
+    def cut(x, size=0):
+        parts = evenly(x, size)
+        sizes["product"].update(map(len, parts))
+        return parts
+
+    monkeypatch.setattr(blocks, "_evenly", cut)
+    monkeypatch.setattr(Block, "_mlp", lambda self, m, x, out: (sizes["mlp"].add(len(x)), mlp(self, m, x, out))[1])
     Cone(adapter).run_swaps(batch, site="resid_pre", layers=range(adapter.n_layers), window=1)
     most = MLP_SLICE["cpu"]
     even = {EVEN * (1 + i) for i in range(most // EVEN)}
-    for part in ("einsum", "_mlp"):
+    for part in ("product", "mlp"):
         assert sizes[part]
         assert (sizes[part] <= even) is (dtype != torch.float32), sizes
 
