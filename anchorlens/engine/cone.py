@@ -4,8 +4,9 @@ In a causal model a change at layer l and position p alters only layers >= l and
 nothing else. Clean rows (bases and donors, each different one once) go up the layers together; the cells of a layer join when the
 pass reaches it, as copies of their base from the first changed position to the last read one. What stands before that enters their
 attention as keys and values of the clean row, which are there already; so do the tokens that all rows begin with, computed once for
-many batches. Donor streams are read from the donors' rows in the same pass. All tokens, whatever they belong to, share each matrix
-product.
+many batches. Donor streams are read from the donors' rows in the same pass; and where base and donor begin alike, the first changed
+tokens go on as their donor's (:func:`~anchorlens.engine.cone_plans.cone_start`), so that they are not computed either. All tokens,
+whatever they belong to, share each matrix product.
 
 It is an :class:`~anchorlens.engine.engine.Engine` as the oracle is (:mod:`anchorlens.engine.reference`), and gives the same numbers
 up to the rounding of float32: sums are taken in another order.
@@ -90,7 +91,7 @@ class Cone:
         watch = [
             {top: "resid_post"} if b.reader.where is None else {b.reader.where[1]: str(b.reader.where[0])} for b in batches
         ]
-        passes = self._climbed([SwapPlan(b) for b in batches], lanes, watch, str(site), on_share)
+        passes = self._climbed([SwapPlan(b, site) for b in batches], lanes, watch, str(site), on_share)
         return [
             self._metrics(batch.reader, one.states[one.top], lanes, one.layout.pack_of)
             for batch, one in zip(batches, passes, strict=True)

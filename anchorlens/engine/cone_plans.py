@@ -11,6 +11,7 @@ from torch import Tensor
 
 from anchorlens.engine.interventions import CutBatch, Slots, SwapBatch
 from anchorlens.engine.layout import Cut, Layout, Pack, Put, Reads, Runs, make_pack
+from anchorlens.models.adapter import SiteLike
 from anchorlens.questions.tokens import TokenBatch, common_prefix
 
 
@@ -70,18 +71,20 @@ class SwapPlan:
 
     Args:
         batch: What is to be measured.
+        site: Where streams are put.
 
     Attributes:
         shared: Ids that all clean rows begin with, up to what is changed, taken or read.
         rows: Clean rows.
     """
 
-    def __init__(self, batch: SwapBatch) -> None:
+    def __init__(self, batch: SwapBatch, site: SiteLike) -> None:
         ids = token_rows(batch.tokens)
         self.batch, self.donors = batch, token_rows(batch.donors) if batch.donors is not None else []
         self.reads = list(zip(batch.reader.row.tolist(), batch.reader.position.tolist(), strict=True))
         self.ends = _ends(len(ids), self.reads)
         self.placed = [_placed(swap.slots, swap.source, self.ends) for swap in batch.swaps]
+        self.cones = [self._cones(ids, place, site) for place in self.placed]
         need: dict[tuple[int, ...], int] = {}
         for i, row in enumerate(ids):
             need[row] = max(need.get(row, 0), self.ends[i])
@@ -95,6 +98,22 @@ class SwapPlan:
         n_shared = common_prefix(list(need), min([*touched, *(p for _, p in self.reads)]))
         self.shared, self.rows = ids[0][:n_shared], len(need)
 
+    def _cones(
+        self, ids: Sequence[tuple[int, ...]], place: Sequence[tuple[int, int, int | None, int]], site: SiteLike
+    ) -> dict[int, tuple[int, bool]]:
+        """Row -> where its cone begins, and whether what stands before that is the donor's; unchanged rows are left out."""
+        changed: dict[int, list[tuple[int, int | None]]] = {}
+        for i, target, source, _ in place:
+            changed.setdefault(i, []).append((target, source))
+        reads: dict[int, list[int]] = {}
+        for i, position in self.reads:
+            reads.setdefault(i, []).append(position)
+        out: dict[int, tuple[int, bool]] = {}
+        for i, pairs in changed.items():
+            start = cone_start(ids[i], self.donors[i] if self.donors else (), pairs, reads[i], site)
+            out[i] = start, start > min(target for target, _ in pairs)
+        return out
+
     def layout(self, prefix: int) -> Layout:
         """Everything behind the first ``prefix`` tokens."""
         runs = Runs.make(self.need, prefix)
@@ -104,17 +123,18 @@ class SwapPlan:
         cells: list[tuple[int, int]] = []
         given: list[Tensor] = []
         from_given: list[int] = []
-        for swap, place in zip(self.batch.swaps, self.placed, strict=True):
-            starts: dict[int, int] = {}
-            for i, target, _, _ in place:
-                starts[i] = min(starts.get(i, target), target)
+        for swap, place, cones in zip(self.batch.swaps, self.placed, self.cones, strict=True):
+            starts = {i: start for i, (start, _) in cones.items()}
             pack_of.append(len(packs) if starts else None)
             if not starts:
                 continue
-            pack = make_pack(runs, self.of_row, starts, self.ends, self.reads, packs[-1].stop if packs else 0)
+            before = {i: self.run_of[self.donors[i]] for i, (_, theirs) in cones.items() if theirs}
+            pack = make_pack(runs, self.of_row, starts, self.ends, self.reads, packs[-1].stop if packs else 0, before)
             packs.append(pack)
             offset = dict(zip(pack.rows, pack.offsets, strict=True))
             for i, target, source, slot in place:
+                if target < starts[i]:
+                    continue
                 run = -1
                 if source is not None:
                     run = runs.token(self.run_of[self.donors[i]], source)
@@ -128,6 +148,35 @@ class SwapPlan:
             columns[:, 0], columns[:, 1], torch.stack(given, 1) if given else None, torch.tensor(from_given, dtype=torch.long)
         )
         return Layout(runs, base, tuple(packs), tuple(pack_of), put=put)
+
+
+def cone_start(
+    ids: Sequence[int], donor: Sequence[int], pairs: Sequence[tuple[int, int | None]], reads: Sequence[int], site: SiteLike
+) -> int:
+    """First position of a swap's cone that has to be computed.
+
+    That is the first changed one, unless all that it can read is the donor's, too: then from the changed layer on it goes its
+    donor's own way, which the donor's clean run has computed once for all layers. So does every position behind it, as long as it is
+    put there from the same position of the donor, or has nothing before it in which the two differ.
+
+    Args:
+        ids: Tokens of the base.
+        donor: Tokens of the donor.
+        pairs: Changed positions and the donor's position that each is taken from; None where it comes from nowhere.
+        reads: Positions that are read; those that the change reaches are in the cone.
+        site: Where streams are put.
+    """
+    source = dict(pairs)
+    first = min(source)
+    # A whole stream goes on as the donor's; an attention's or MLP's output alone is added to the base's own.
+    if str(site) not in ("resid_pre", "resid_mid", "resid_post"):
+        return first
+    alike = common_prefix([tuple(ids), tuple(donor)], min(len(ids), len(donor)))
+    stop = min(max(source) + 1, *(position for position in reads if position >= first))
+    start = first
+    while first <= alike and start < stop and (source[start] == start if start in source else start < alike):
+        start += 1
+    return start
 
 
 def token_rows(tokens: TokenBatch) -> list[tuple[int, ...]]:
@@ -152,4 +201,4 @@ def _placed(slots: Slots, source: Slots | None, ends: Sequence[int]) -> list[tup
     return [(i, t, s, n) for i, t, s, n in found if t < ends[i]]
 
 
-__all__ = ["CutPlan", "SwapPlan", "token_rows"]
+__all__ = ["CutPlan", "SwapPlan", "cone_start", "token_rows"]

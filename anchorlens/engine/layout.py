@@ -7,7 +7,7 @@ only the positions from the first changed one to the last read one. All tokens o
 lanes that have joined, in the order in which they join.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -118,7 +118,7 @@ class Group:
             starts: Position of the first own token of each row.
             ends: One past the last.
             prefix: Positions that every row shares.
-            base: Run token at position ``prefix`` of each row's clean run; None for runs.
+            base: Run token at position ``prefix`` of the run that stands before each row; None for runs.
             reads: Only these tokens ask; all where it is left out.
         """
         first = [0]
@@ -137,7 +137,8 @@ class Group:
         found = [i * width + slot for i, row in enumerate(asked) for slot in range(len(row))]
         between = 0 if base is None else max(starts) - prefix
         tokens = [
-            [at + min(u, start - prefix) for u in range(between)] for at, start in zip(base or starts, starts, strict=True)
+            [at + min(u, max(start - prefix - 1, 0)) for u in range(between)]
+            for at, start in zip(base or starts, starts, strict=True)
         ]
         positions = [[start + q - at for q in row] for row, (start, _, at) in zip(queries, spans, strict=True)]
         begin, stop = torch.tensor(starts)[:, None], torch.tensor(ends)[:, None]
@@ -194,7 +195,7 @@ class Pack:
         reads: What is read of it.
         starts: First own position of each row.
         ends: One past the last.
-        bases: Run token at position ``prefix`` of each row.
+        bases: Run token at position ``prefix`` of the run that stands before each row.
         rows: Row of the batch of each of its rows.
         offsets: First token of the pack of each row.
     """
@@ -258,22 +259,24 @@ def make_pack(
     ends: Sequence[int],
     reads: Sequence[tuple[int, int]],
     first: int,
+    before: Mapping[int, int] | None = None,
 ) -> Pack:
     """The cells of one anchor.
 
     Args:
         runs: The clean rows.
         of_row: Run of each row of the batch.
-        starts: Row -> first changed position; rows that are not changed are left out.
+        starts: Row -> first position that is computed; rows that are not changed are left out.
         ends: One past the last read position of each row.
         reads: Row and position of each of the reader's reads.
         first: Where its tokens begin in a lane.
+        before: Row -> run that stands before its first position, where that is not its own clean run.
     """
     prefix, rows = len(runs.prefix), sorted(starts)
     begin, stop = [starts[i] for i in rows], [ends[i] for i in rows]
-    bases = [runs.starts[of_row[i]] for i in rows]
+    bases = [runs.starts[(before or {}).get(i, of_row[i])] for i in rows]
     positions = [p for a, b in zip(begin, stop, strict=True) for p in range(a, b)]
-    join = [at + p - prefix for at, a, b in zip(bases, begin, stop, strict=True) for p in range(a, b)]
+    join = [runs.token(of_row[i], p) for i, a, b in zip(rows, begin, stop, strict=True) for p in range(a, b)]
     offsets = list(accumulate((b - a for a, b in zip(begin, stop, strict=True)), initial=0))[:-1]
     offset = dict(zip(rows, offsets, strict=True))
     found = [(r, offset[i] + p - starts[i]) for r, (i, p) in enumerate(reads) if i in starts and p >= starts[i]]

@@ -108,12 +108,19 @@ def tokens(rng: random.Random, adapter: Adapter, n: int) -> Tokens:
 def rows_and_donors(
     rng: random.Random, adapter: Adapter, n: int, begin: Tokens, longest: int = 20, again: float = 0.3
 ) -> tuple[list[Tokens], ...]:
-    """Rows behind a beginning, some of them the same row again, or that row and a token 0, with which rows are padded."""
+    """Rows behind a beginning, some of them the same row again, or that row and a token 0, with which rows are padded.
+
+    Some donors are their row with a few other tokens, as donors of the same template are.
+    """
     rows, donors = ([[*begin, *tokens(rng, adapter, rng.randint(1, longest))] for _ in range(n)] for _ in range(2))
     if rng.random() > 1 - again:
         for i in range(n):
             donors[i] = rows[rng.randrange(n)] if rng.random() > 0.5 else donors[i]
             rows[i] = [*rows[rng.randrange(n)], *rng.choice(((), (), (0,)))] if rng.random() > 0.6 else rows[i]
+    for i, row in enumerate(rows):
+        if rng.random() < 0.4:
+            other = set(some_positions(rng, len(begin), len(row), rng.choice((1, 1, 2, 3))))
+            donors[i] = [rng.randrange(adapter.model.cfg.d_vocab) if p in other else token for p, token in enumerate(row)]
     return rows, donors
 
 
@@ -164,8 +171,9 @@ def swap_batch(
         if not any(at):
             at[0] = (len(rows[0]) - 1,)
         if rng.random() < 0.7:
+            stays = rng.random() < 0.4
             source = [
-                tuple(rng.randrange(min(low, len(donor) - 1), len(donor)) for _ in here)
+                tuple(p if stays and p < len(donor) else rng.randrange(min(low, len(donor) - 1), len(donor)) for p in here)
                 for here, donor in zip(at, donors, strict=True)
             ]
             swaps.append(AnchorSwap(f"span{k}", "none", slots(at), source=slots(source)))

@@ -28,8 +28,11 @@ def batch(begin, n):
 
 
 def own(n):
-    """Tokens of rows, donors and cells in the last layer that a batch takes beside its beginning."""
-    return n * OWN + n + n * OWN
+    """Tokens of rows, donors and cells in the last layer that a batch takes beside its beginning.
+
+    The token that is changed is in no cell: it goes on as its donor's, which stands behind the same beginning.
+    """
+    return n * OWN + n + n * (OWN - 1)
 
 
 @pytest.fixture
@@ -100,7 +103,7 @@ def test_the_last_layer_asks_only_for_what_is_read(site, monkeypatch):
 
     monkeypatch.setattr(Block, "attn_out", attn_out)
     Cone(adapter).run_swaps(batch([], 2), site=site, layers=(1,), window=1)
-    joined = 2 * OWN
+    joined = 2 * (OWN - 1)
     runs = 2 * OWN + 2
     before = runs + joined if site == "resid_pre" else runs
     assert asked == [runs, before, 2 + 2 if site == "resid_pre" else runs + joined]

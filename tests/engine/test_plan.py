@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from anchorlens.engine.cone import Cone
+from anchorlens.engine.cone_plans import cone_start
 from anchorlens.engine.cost import PassSize, out_of_memory
 from anchorlens.engine.interventions import window_layers
 from anchorlens.engine.layout import Group, Lanes
+from anchorlens.engine.reference import Oracle
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
-from tests.engine.make import answer_reader, batch_of, random_rows
+from tests.engine.make import SAME_P, answer_reader, batch_of, gap_of, random_rows
 
 
 def test_what_counts_as_out_of_memory():
@@ -121,6 +123,52 @@ def test_cells_hold_the_positions_from_the_first_changed_to_the_last_read(tiny_m
     cone.run_swaps(batch, site="resid_pre", layers=(0, 2), window=1)
     cell = 12 - 4  # positions 4 to 11
     assert through == [12 + 5 + cell, 12 + 5 + cell, 12 + 5 + 2 * cell]
+
+
+BASE, TWIN = (1, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 4, 50, 6, 70)
+STARTS = {
+    "a donor's stretch behind the same beginning": ([(4, 4), (5, 5)], [8], 6),
+    "in any order": ([(5, 5), (4, 4)], [8], 6),
+    "what stands alike between two": ([(2, 2), (4, 4)], [8], 5),
+    "what stands alike, but reads what does not": ([(4, 4), (6, 6)], [8], 5),
+    "nothing but what is alike": ([(1, 1), (2, 2)], [8], 3),
+    "taken from elsewhere": ([(4, 3)], [8], 4),
+    "taken from elsewhere at last": ([(4, 4), (5, 3)], [8], 5),
+    "taken from nowhere": ([(4, None)], [8], 4),
+    "what differs before it": ([(5, 5)], [8], 5),
+    "a read in it": ([(2, 2), (4, 4), (5, 5)], [4, 8], 4),
+    "a read before it": ([(4, 4)], [2, 8], 5),
+}
+
+
+@pytest.mark.parametrize(("pairs", "reads", "start"), STARTS.values(), ids=STARTS)
+def test_a_cone_begins_behind_what_goes_the_donors_own_way(pairs, reads, start):
+    for site in ("resid_pre", "resid_mid", "resid_post"):
+        assert cone_start(BASE, TWIN, pairs, reads, site) == start
+    for site in ("attn_out", "mlp_out"):  # what is added to the base's own stream
+        assert cone_start(BASE, TWIN, pairs, reads, site) == min(target for target, _ in pairs)
+
+
+@pytest.mark.parametrize("site", ["resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out"])
+@pytest.mark.parametrize("family", ["llama", "qwen3_sliding", "gpt2", "neox"])
+def test_donors_of_the_same_template_cost_what_stands_behind_them(family, site, tiny_model, monkeypatch):
+    """The subject of a template, and a word of it that both have: all that is computed stands behind the subject."""
+    adapter = Adapter(tiny_model(family))
+    if site not in adapter.sites:
+        pytest.skip(f"{family} has no {site}")
+    cone, (row,) = Cone(adapter), random_rows((12,), 1)
+    donor = [*row[:5], *[token + 1 for token in row[5:7]], *row[7:]]
+    at, null = (((2, 5, 6),), ((2, 5, 6),)), (((4, 8, 9),), ((2, 5, 6),))
+    batch = batch_of(answer_reader(adapter, [row], [(11,)]), [row], [donor], {"question": at, "null": null})
+    way = {"site": site, "layers": range(adapter.n_layers), "window": 1}
+    wanted = Oracle(adapter).run_swaps(batch, **way)
+    through = counted(cone, monkeypatch)
+    gap = gap_of(cone.run_swaps(batch, **way), wanted)
+    assert gap.p <= SAME_P
+    cell = 12 - 7 if site.startswith("resid") else 12 - 2
+    lanes = [layer + (site == "resid_pre") for layer in range(adapter.n_layers)]
+    # The base up to its read, the donor up to what is taken; then the lanes that have joined before the attention.
+    assert through == [12 + 7 + n * (cell + 12 - 4) for n in lanes]
 
 
 def test_a_common_prefix_goes_through_the_blocks_once_for_two_batches(tiny_model, monkeypatch):

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from anchorlens.engine.cone_plans import cone_start
 from anchorlens.engine.cost import PassSize
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.interventions import window_layers
 from anchorlens.engine.readouts import Reader
+from anchorlens.models.adapter import SiteLike
 from anchorlens.protocols.costing import Room, SweepPlan, halves
 from anchorlens.protocols.swap.pairing import Pair
 from anchorlens.questions.tokens import common_prefix
@@ -52,20 +54,29 @@ class SwapSweepPlan(SweepPlan):
 class _Sweep:
     """What the pairs of a sweep need of a pass, each counted once."""
 
-    def __init__(self, pairs: Sequence[Pair], reader: Reader) -> None:
-        ends, reads = [0] * len(pairs), [0] * len(pairs)
+    def __init__(self, pairs: Sequence[Pair], reader: Reader, site: SiteLike) -> None:
+        positions: list[list[int]] = [[] for _ in pairs]
         for i, position in zip(reader.row.tolist(), reader.position.tolist(), strict=True):
-            ends[i] = max(ends[i], position + 1)
-            reads[i] += 1
-        self.end, self.reads = ({id(pair): n for pair, n in zip(pairs, each, strict=True)} for each in (ends, reads))
+            positions[i].append(position)
+        self.reads = {id(pair): sorted(each) for pair, each in zip(pairs, positions, strict=True)}
+        self.cones = {id(pair): self._cones(pair, site) for pair in pairs}
         rows = [p.target.ids for p in pairs] + [p.source.ids for p in pairs if p.source is not None]
         touched = [t for p in pairs for place in p.placements for t in (*place.target, *(place.source if p.source else ()))]
         self.prefix = common_prefix(rows, min([*touched, *(int(at) for at in reader.position)], default=0))
 
-    def cone(self, pair: Pair) -> tuple[int, ...]:
-        """First changed position to last read one, for each placement; 0 where nothing is changed."""
-        end = self.end[id(pair)]
-        return tuple(max(0, end - min(place.target, default=end)) for place in pair.placements)
+    def end(self, pair: Pair) -> int:
+        """One past the last read position."""
+        return max(self.reads[id(pair)], default=-1) + 1
+
+    def _cones(self, pair: Pair, site: SiteLike) -> tuple[int, ...]:
+        """Tokens that are computed for each placement; 0 where nothing is changed."""
+        end, out = self.end(pair), list[int]()
+        for place in pair.placements:
+            sources = place.source if pair.source is not None else [None] * len(place.target)
+            pairs = [(t, s) for t, s in zip(place.target, sources, strict=True) if t < end]
+            donor = pair.source.ids if pair.source is not None else ()
+            out.append(end - cone_start(pair.target.ids, donor, pairs, self.reads[id(pair)], site) if pairs else 0)
+        return tuple(out)
 
     def size(self, pairs: Sequence[Pair]) -> PassSize:
         """Of a pass over some pairs."""
@@ -86,8 +97,8 @@ class _Growing:
 
     def add(self, pair: Pair) -> None:
         """One more pair."""
-        sweep, end = self.sweep, self.sweep.end[id(pair)]
-        cones = sweep.cone(pair)
+        sweep, end = self.sweep, self.sweep.end(pair)
+        cones = sweep.cones[id(pair)]
         self.pairs.append(pair)
         self._run(pair.target.ids, end)
         if pair.source is not None:
@@ -96,7 +107,7 @@ class _Growing:
             (tokens + n, rows + (n > 0), max(width, n))
             for (tokens, rows, width), n in zip(self.packs or [(0, 0, 0)] * len(cones), cones, strict=True)
         ]
-        self.reads += sweep.reads[id(pair)]
+        self.reads += len(sweep.reads[id(pair)])
 
     def _run(self, ids: tuple[int, ...], stop: int) -> None:
         had = self.stops.get(ids, self.sweep.prefix)
@@ -111,8 +122,8 @@ class _Growing:
 
 
 def plan_swaps(
-    engine: Engine, pairs: Sequence[Pair], reader: Reader, layers: tuple[int, ...], *, window: int, batch_size: int | None,
-    max_memory: int | None, checks: int,
+    engine: Engine, pairs: Sequence[Pair], reader: Reader, layers: tuple[int, ...], *, site: SiteLike, window: int,
+    batch_size: int | None, max_memory: int | None, checks: int,
 ) -> SwapSweepPlan:  # fmt: skip
     """Batches that fit, and their cost.
 
@@ -121,6 +132,7 @@ def plan_swaps(
         pairs: All pairs of the sweep.
         reader: What is read of them, in their order.
         layers: Layers that are measured.
+        site: Where streams are put.
         window: Layers that are changed together.
         batch_size: The user's choice of pairs in a batch.
         max_memory: Most bytes beside the model.
@@ -130,7 +142,7 @@ def plan_swaps(
         InputError: Not even one question at one layer fits into ``max_memory``.
     """
     cells = sum(len(p.placements) for p in pairs) * len(layers)
-    room, sweep = Room(engine, max_memory, batch_size, cells), _Sweep(pairs, reader)
+    room, sweep = Room(engine, max_memory, batch_size, cells), _Sweep(pairs, reader, site)
     shape, budget, batches = engine.adapter.shape, room.budget, list[Batch]()
 
     def fits(size: PassSize, pairs: int) -> bool:
@@ -140,7 +152,9 @@ def plan_swaps(
 
     for with_null in (True, False):
         # By cone, so that rows that share a table need as little padding as can be; a question's donors stay together.
-        group = sorted((p for p in pairs if p.has_null is with_null), key=lambda p: (sum(sweep.cone(p)), len(p.target.ids)))
+        group = sorted(
+            (p for p in pairs if p.has_null is with_null), key=lambda p: (sum(sweep.cones[id(p)]), len(p.target.ids))
+        )
         growing = _Growing(sweep)
         for pair in group:
             had = tuple(growing.pairs)

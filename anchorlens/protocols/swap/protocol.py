@@ -70,6 +70,7 @@ class SwapProtocol(SweepProtocol[Swap, PreparedSwap]):
             ready.pairs.pairs,
             reader,
             ready.layers,
+            site=spec.site,
             window=spec.window,
             batch_size=spec.batch_size,
             max_memory=spec.max_memory,

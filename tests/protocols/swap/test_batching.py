@@ -2,6 +2,8 @@
 
 import pytest
 
+from anchorlens.engine.cone import Cone
+from anchorlens.engine.cone_plans import SwapPlan
 from anchorlens.errors import InputError
 from anchorlens.protocols.swap.batching import Batch
 from anchorlens.protocols.swap.pairing import Pair
@@ -45,3 +47,27 @@ def test_little_memory_makes_more_batches_and_the_same_numbers(tiny_model, plain
     assert little.record["plan"]["max_memory"] == limit
     assert little.record["plan"]["peak_bytes"] <= limit
     assert (delta_p(little) - delta_p(plain)).abs().max() <= 1e-3
+
+
+@pytest.mark.parametrize("site", ["resid_pre", "mlp_out"])
+def test_what_is_planned_is_what_the_engine_lays_out(tiny_model, monkeypatch, site):
+    """Tokens of clean rows and of each anchor's cells; most donors are of the same template."""
+    prefix, planned, laid, shorter, flops, run = [], [], [], [], Cone.pass_flops, Cone.run_swaps
+
+    def pass_flops(cone, size, starts):
+        prefix.append(size.prefix)
+        planned.append((size.runs, [tokens for tokens, *_ in size.packs]))
+        return flops(cone, size, starts)
+
+    def run_swaps(cone, batch, **way):
+        plan = SwapPlan(batch, way["site"])
+        layout = plan.layout(prefix[0])
+        laid.append((len(layout.runs.ids), [pack.stop - pack.first for pack in layout.packs]))
+        shorter.append(any(theirs for cones in plan.cones for _, theirs in cones.values()))
+        return run(cone, batch, **way)
+
+    monkeypatch.setattr(Cone, "pass_flops", pass_flops)
+    monkeypatch.setattr(Cone, "run_swaps", run_swaps)
+    sweep(tiny_model("llama"), site=site, check_cells=0, batch_size=2)
+    assert sorted(planned) == sorted(laid)
+    assert any(shorter) == (site == "resid_pre")
