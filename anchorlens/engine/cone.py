@@ -59,7 +59,6 @@ class Cone:
             self._shared = self._alone(ids) if ids else None
         self._prefix, self._last = self._shared, ()
 
-    @torch.no_grad()
     def _alone(self, ids: tuple[int, ...]) -> Prefix | None:
         """Keys and values of a beginning."""
         making = Pass(self.adapter, Layout.clean([ids]), Lanes.of([]), None, seen={}, keep=True)
@@ -72,7 +71,6 @@ class Cone:
         """See :class:`~anchorlens.engine.engine.Engine`."""
         return self.run_many_swaps([batch], site=site, layers=layers, window=window, on_share=on_share)[0]
 
-    @torch.no_grad()
     def run_many_swaps(
         self,
         batches: Sequence[SwapBatch],
@@ -114,7 +112,6 @@ class Cone:
         after = [at([0] * n if p is None else [1 + p * n + j for j in back]) for p in pack_of]
         return before, after
 
-    @torch.no_grad()
     def cut_states(
         self,
         batch: CutBatch,
@@ -133,7 +130,6 @@ class Cone:
         # A variant that cuts nothing in any row leaves everything as it was.
         return torch.stack([states[[0 if p is None or j < 0 else 1 + p * n + j for j in lane_of]] for p in one.layout.pack_of])
 
-    @torch.no_grad()
     def cut_states_everywhere(
         self, batch: CutBatch, *, site: SiteLike, layers: range, on_share: OnShare = untold
     ) -> Float[Tensor, "run layer read d_model"]:
@@ -145,7 +141,6 @@ class Cone:
         states = torch.stack([one.states[layer].float().cpu() for layer in every])
         return torch.stack([states[:, 0], *(states[:, 0 if p is None else 1 + p] for p in one.layout.pack_of)])
 
-    @torch.no_grad()
     def last_stream(self, tokens: TokenBatch) -> Stream:
         """What leaves the last block in a clean run, as :func:`anchorlens.engine.reference.last_stream` gives it; 0 at padding."""
         layout, top = Layout.clean(token_rows(tokens)), self.adapter.n_layers - 1

@@ -15,6 +15,7 @@ from torch import Tensor
 from anchorlens.engine.layout import Cut, Group, Lanes, Layout, Prefix
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
+from anchorlens.models.devices import half_on_cpu
 
 Tokens = Float[Tensor, "token d_model"]
 # Tables that differ in their tokens.
@@ -352,9 +353,9 @@ class _Placed:
 def _wide(heads: Float[Tensor, "*token head d_head"]) -> Float[Tensor, "*token head d_head"]:
     """Queries, keys or values for attention: in float32 where they are in half precision on a CPU.
 
-    Their products are small ones of ever other sizes, and oneDNN makes a kernel for each, which takes longer than they do.
+    Their products are small ones of ever other sizes, whose kernels would take longer to make than they take.
     """
-    return heads.float() if heads.device.type == "cpu" and heads.dtype in (torch.bfloat16, torch.float16) else heads
+    return heads.float() if half_on_cpu(heads.device, heads.dtype) else heads
 
 
 def _on(device: torch.device, table: Tensor) -> Tensor:

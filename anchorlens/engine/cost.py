@@ -11,6 +11,7 @@ import torch
 
 from anchorlens.errors import InputError
 from anchorlens.models.blocks import EVEN, MLP_SLICE
+from anchorlens.models.devices import half_on_cpu
 from anchorlens.models.read import READ_SLICE
 from anchorlens.models.shape import Shape
 
@@ -66,7 +67,7 @@ def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -
     widest = max([size.run_rows * size.run_keys, *(lanes * rows * width for _, rows, width, _ in size.packs)])
     scores = max([size.run_rows * size.run_keys**2, *(lanes * rows * width * keys for _, rows, width, keys in size.packs)])
     attention = widest * (3 * heads + 2 * kv) + 3 * shape.n_heads * scores
-    if shape.item < 4 and device.type == "cpu":  # it is in float32 there, beside the queries, keys and values that it is given
+    if half_on_cpu(device, shape.dtype):  # it is in float32 there, beside the queries, keys and values that it is given
         attention = 2 * (attention + tokens * (2 * heads + 2 * kv))
     tables = tokens * (2 * shape.d_model + 3 * heads + 3 * kv) + attention
     inner = 3 * min(tokens, MLP_SLICE.get(device.type, 512)) * (shape.d_mlp or shape.d_model)
@@ -83,8 +84,10 @@ def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -
 
 def kernel_bytes(shape: Shape, device: torch.device) -> int:
     """Upper estimate of the kernels that oneDNN keeps; 0 where it is not asked (float32, and any GPU)."""
-    half = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}.get(shape.dtype)
-    if device.type != "cpu" or half is None or not getattr(torch.ops.mkldnn, half)():
+    if not half_on_cpu(device, shape.dtype):
+        return 0
+    supported = "_is_mkldnn_bf16_supported" if shape.dtype is torch.bfloat16 else "_is_mkldnn_fp16_supported"
+    if not getattr(torch.ops.mkldnn, supported)():
         return 0
     sizes = max(1, MLP_SLICE["cpu"] // EVEN)
     return int(_PRODUCTS * sizes * (_KERNEL + _KERNEL_WIDTH * shape.d_model))

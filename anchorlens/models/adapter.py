@@ -107,6 +107,7 @@ class Adapter:
             )
         return name
 
+    @torch.no_grad()
     def embed(self, ids: Int[Tensor, "token"], positions: Int[Tensor, "token"]) -> Float[Tensor, "token d_model"]:
         """What enters block 0."""
         x = self.model.embed(ids[None])[0]

@@ -29,12 +29,12 @@ from transformer_lens.components.rms_norm_pre import RMSNormPre
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.utilities.architectures import POST_NORM_ARCHITECTURES
 
+from anchorlens.models.devices import half_on_cpu
 from anchorlens.models.streaming import held
 
 # Tokens that go through an MLP at once: its inner activations are the widest of a block, and a slice stays in the cache.
 MLP_SLICE = {"cpu": 512, "cuda": 65536, "mps": 8192}
-# In half precision on a CPU, oneDNN makes a kernel for every number of rows that it meets, which takes as long as a product of
-# some hundred tokens and stays in memory (megabytes each): rows come in multiples of this many.
+# In half precision on a CPU (:func:`anchorlens.models.devices.half_on_cpu`) rows come in multiples of this many.
 EVEN = 64
 
 Heads = Float[Tensor, "token head d_head"]
@@ -280,7 +280,7 @@ def _evenly(x: Float[Tensor, "token *one"], size: int = 0) -> Sequence[Float[Ten
         x: What a product takes.
         size: Tokens of a slice; 0: all of them at once, where nothing speaks against it.
     """
-    if x.device.type != "cpu" or x.dtype not in (torch.bfloat16, torch.float16):
+    if not half_on_cpu(x.device, x.dtype):
         return x.split(size) if size else [x]
     parts = list(x.split(size or MLP_SLICE["cpu"]))
     missing = -len(parts[-1]) % EVEN

@@ -23,6 +23,15 @@ DTYPES = {
 }
 
 
+def half_on_cpu(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether products are oneDNN's, in half precision on a CPU.
+
+    It makes a kernel for every size that it meets, which takes as long as a product of some hundred tokens and stays in memory
+    (megabytes each).
+    """
+    return device.type == "cpu" and dtype in (torch.bfloat16, torch.float16)
+
+
 def check_device_dtype(device: object, dtype: object) -> None:
     """Whether models can run on ``device`` in ``dtype`` here, either of which may be None; no file is read.
 
