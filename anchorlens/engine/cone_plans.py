@@ -173,9 +173,11 @@ def cone_start(
         return first
     alike = common_prefix([tuple(ids), tuple(donor)], min(len(ids), len(donor)))
     stop = min(max(source) + 1, *(position for position in reads if position >= first))
-    start = first
-    while first <= alike and start < stop and (source[start] == start if start in source else start < alike):
-        start += 1
+    start = at = first
+    while first <= alike and at < stop and (source[at] == at if at in source else at < alike):
+        at += 1
+        if at - 1 in source:  # the donor's run is needed up to what is taken from it, and no further
+            start = at
     return start
 
 

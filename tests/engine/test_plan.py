@@ -131,12 +131,13 @@ STARTS = {
     "in any order": ([(5, 5), (4, 4)], [8], 6),
     "what stands alike between two": ([(2, 2), (4, 4)], [8], 5),
     "what stands alike, but reads what does not": ([(4, 4), (6, 6)], [8], 5),
+    "alike behind it, where nothing is taken": ([(2, 2), (6, 0)], [8], 3),
     "nothing but what is alike": ([(1, 1), (2, 2)], [8], 3),
     "taken from elsewhere": ([(4, 3)], [8], 4),
     "taken from elsewhere at last": ([(4, 4), (5, 3)], [8], 5),
     "taken from nowhere": ([(4, None)], [8], 4),
     "what differs before it": ([(5, 5)], [8], 5),
-    "a read in it": ([(2, 2), (4, 4), (5, 5)], [4, 8], 4),
+    "a read in it": ([(2, 2), (4, 4), (5, 5)], [4, 8], 3),
     "a read before it": ([(4, 4)], [2, 8], 5),
 }
 
