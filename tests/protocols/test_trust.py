@@ -129,8 +129,7 @@ def test_the_oracle_shows_its_own_noise_and_checks_nothing(tiny_model, plain):
 def test_half_precision_has_a_larger_noise_floor(tiny, plain):
     record = sweep(load_model(str(tiny("llama")), device="cpu", dtype="bfloat16"), check_cells=16).record
     assert record["plan"]["engine"] == "cone"
-    assert record["noise"]["floor"] > 10 * plain.record["noise"]["floor"]
-    assert record["noise"]["floor"] > 1e-3
+    assert record["noise"]["floor"] > 1000 * plain.record["noise"]["floor"]
 
 
 @pytest.mark.parametrize(("dtype", "allowed"), [("float32", 0.01), ("float16", 1.0), ("bfloat16", 5.0)])
