@@ -90,16 +90,16 @@ class CutBatch:
     heads: tuple[int, ...] | None = None
 
 
-def check_windows(windows: Sequence[range]) -> None:
+def check_windows(windows: Sequence[object]) -> None:
     """Refuse windows with gaps: a pass goes up layer by layer and is changed in a stretch of them.
 
     Raises:
-        InputError: A window leaves layers out.
+        InputError: A window is no range, or leaves layers out.
     """
     for window in windows:
-        if window.step != 1:
+        if not isinstance(window, range) or window.step != 1:
             raise InputError(
-                f"A window is a stretch of neighbouring layers; {window!r} leaves some out. Give several windows."
+                f"A window is a range of neighbouring layers, as range(2, 5); got {window!r}. For others give several windows."
             )
 
 

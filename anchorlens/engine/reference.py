@@ -16,7 +16,7 @@ from transformer_lens.cache.key_value_cache_entry import TransformerLensKeyValue
 from transformer_lens.hook_points import HookPoint
 
 from anchorlens.engine.cost import MOST_TOKENS, PassSize, rows_bytes, rows_flops
-from anchorlens.engine.interventions import CutBatch, OnShare, Slots, SwapBatch, untold, window_layers
+from anchorlens.engine.interventions import CutBatch, OnShare, Slots, SwapBatch, check_windows, untold, window_layers
 from anchorlens.engine.knockout import AttentionKnockout, knockout_hooks
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.errors import HookError
@@ -126,6 +126,7 @@ class Oracle:
         self, batch: CutBatch, *, where: tuple[SiteLike, int] | None, windows: Sequence[range], on_share: OnShare = untold
     ) -> Float[Tensor, "variant window read d_model"]:
         """See :class:`~anchorlens.engine.engine.Engine`: one pass for each variant and window."""
+        check_windows(windows)
         out: list[Tensor] = []
         for edges in batch.edges:
             for window in windows:
@@ -139,6 +140,7 @@ class Oracle:
         self, batch: CutBatch, *, site: SiteLike, layers: range, on_share: OnShare = untold
     ) -> Float[Tensor, "run layer read d_model"]:
         """See :class:`~anchorlens.engine.engine.Engine`: one pass for each run."""
+        check_windows([layers])
         where = Slots(batch.position[:, None], torch.ones(len(batch.position), 1, dtype=torch.bool))
         assert torch.equal(batch.row, torch.arange(len(batch.tokens.ids)))  # one read a row
         cuts = [None, *(AttentionKnockout(edges, tuple(layers), batch.mode, batch.heads) for edges in batch.edges)]

@@ -154,7 +154,9 @@ class Adapter:
     def whole(self, ids: Int[Tensor, "pos"]) -> tuple[Float[Tensor, "pos d_model"], Float[Tensor, "pos d_vocab"]]:
         """The model's own forward pass over one row, nothing left out: what leaves its last block, and its logits."""
         stream = self.forward(ids[None], torch.ones_like(ids[None]))
-        logits = self.model(stream.to(self.read.device), start_at_layer=self.n_layers, prepend_bos=False, padding_side="right")
+        last = stream.to(self.read.device)
+        with torch.autocast(last.device.type, enabled=False):  # as Read does
+            logits = self.model(last, start_at_layer=self.n_layers, prepend_bos=False, padding_side="right")
         assert isinstance(logits, Tensor)
         return stream[0], logits[0]
 

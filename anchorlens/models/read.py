@@ -1,6 +1,8 @@
 """From the last stream to logits: final norm, unembedding and soft cap of the rows where P is read."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
 from einops import einsum
@@ -14,6 +16,21 @@ from anchorlens.models.blocks import is_norm
 # Rows and columns of the unembedding that go through at once where only their sum is wanted: small enough for a CPU's cache, large
 # enough that a GPU is not kept waiting for launches.
 READ_SLICE = {"cpu": (256, 4096), "cuda": (4096, 16384), "mps": (1024, 8192)}
+
+
+Args = ParamSpec("Args")
+Result = TypeVar("Result")
+
+
+def _exact(method: "Callable[Concatenate[Read, Args], Result]") -> "Callable[Concatenate[Read, Args], Result]":
+    """Without the caller's autocast: its products in half precision are those of the model's blocks, not of what is read."""
+
+    @wraps(method)
+    def exact(self: "Read", *args: Args.args, **named: Args.kwargs) -> Result:
+        with torch.autocast(self.device.type, enabled=False):
+            return method(self, *args, **named)
+
+    return exact
 
 
 class Read:
@@ -34,6 +51,7 @@ class Read:
         """Where streams have to be."""
         return self._model.unembed.W_U.device
 
+    @_exact
     def logits(
         self, stream: Float[Tensor, "row d_model"], tokens: Sequence[int] | None = None
     ) -> Float[Tensor, "row d_vocab"]:
@@ -53,6 +71,7 @@ class Read:
             return self._capped(torch.cat([_unembedded(x, weight, bias) for weight, bias in parts], -1))
         return self._capped(_unembedded(x.to(_wide(x)), unembed.W_U[:, list(tokens)], unembed.b_U[list(tokens)]))
 
+    @_exact
     def scores(
         self, stream: Float[Tensor, "row d_model"], tokens: Int[Tensor, "row token"]
     ) -> tuple[Float[Tensor, "row token"], Float[Tensor, "row"]]:

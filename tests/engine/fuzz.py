@@ -120,7 +120,9 @@ def rows_and_donors(
     for i, row in enumerate(rows):
         if rng.random() < 0.4:
             other = set(some_positions(rng, len(begin), len(row), rng.choice((1, 1, 2, 3))))
-            donors[i] = [rng.randrange(adapter.model.cfg.d_vocab) if p in other else token for p, token in enumerate(row)]
+            donor = [rng.randrange(adapter.model.cfg.d_vocab) if p in other else token for p, token in enumerate(row)]
+            # Cut, as it is or longer.
+            donors[i] = [*donor, *tokens(rng, adapter, 4)][: rng.randint(len(begin) + 1, len(row) + 4)]
     return rows, donors
 
 
@@ -171,9 +173,12 @@ def swap_batch(
         if not any(at):
             at[0] = (len(rows[0]) - 1,)
         if rng.random() < 0.7:
-            stays = rng.random() < 0.4
+            stays = rng.choice((0.0, 0.0, 0.85, 1.0))  # how much of what is taken stays where it stood
             source = [
-                tuple(p if stays and p < len(donor) else rng.randrange(min(low, len(donor) - 1), len(donor)) for p in here)
+                tuple(
+                    p if rng.random() < stays and p < len(donor) else rng.randrange(min(low, len(donor) - 1), len(donor))
+                    for p in here
+                )
                 for here, donor in zip(at, donors, strict=True)
             ]
             swaps.append(AnchorSwap(f"span{k}", "none", slots(at), source=slots(source)))

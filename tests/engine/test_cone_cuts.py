@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anchorlens.engine.cone import Cone
-from anchorlens.engine.interventions import CutBatch
+from anchorlens.engine.interventions import CutBatch, check_windows
 from anchorlens.engine.knockout import cut_edges
 from anchorlens.engine.reference import Oracle
 from anchorlens.errors import InputError
@@ -110,14 +110,17 @@ def test_heads_targets_and_a_common_beginning(tiny_model):
             assert (wanted[0, 0] - wanted[2, 0]).abs().max() > 0.01, (family, name)
 
 
-def test_windows_that_leave_layers_out_are_refused(tiny_model):
-    cone, batch = Cone(Adapter(tiny_model("gpt2"))), batch_of()
+@pytest.mark.parametrize("kind", [Cone, Oracle])
+def test_windows_that_leave_layers_out_are_refused(tiny_model, kind):
+    engine, batch = kind(Adapter(tiny_model("gpt2"))), batch_of()
     for run, options in (
-        (cone.cut_states, {"where": None, "windows": [range(1), range(0, 3, 2)]}),
-        (cone.cut_states_everywhere, {"site": "resid_post", "layers": range(0, 3, 2)}),
+        (engine.cut_states, {"where": None, "windows": [range(1), range(0, 3, 2)]}),
+        (engine.cut_states_everywhere, {"site": "resid_post", "layers": range(0, 3, 2)}),
     ):
-        with pytest.raises(InputError, match="leaves some out"):
+        with pytest.raises(InputError, match="a range of neighbouring layers"):
             run(batch, **options)
+    with pytest.raises(InputError, match=r"as range\(2, 5\); got \[0, 2\]"):
+        check_windows([range(2), [0, 2]])
 
 
 @st.composite

@@ -54,6 +54,7 @@ def rows(draw, begin=(), n_swaps=2):
     if draw(st.integers(0, 2)) == 1:  # a donor of the same template
         other = draw(st.dictionaries(st.integers(first, len(ids) - 1), TOKENS, max_size=3))
         donor = tuple(other.get(p, token) for p, token in enumerate(ids))
+        donor = donor[: draw(st.integers(first + 1, len(donor)))]
     at = draw(st.lists(st.integers(first, len(ids) - 1), min_size=1, max_size=3, unique=True))
     reads = tuple((position, draw(st.integers(0, 2))) for position in sorted(at))
     swaps = []
@@ -62,8 +63,10 @@ def rows(draw, begin=(), n_swaps=2):
         last = max(at) if k == 0 else len(ids) - 1
         target = draw(st.lists(st.integers(first, last), min_size=k == 0, max_size=3, unique=True))
         source = draw(st.lists(st.integers(first, len(donor) - 1), min_size=len(target), max_size=len(target)))
-        if draw(st.integers(0, 2)) == 1:  # streams that stay where they stood
-            source = [p if p < len(donor) else other for p, other in zip(target, source, strict=True)]
+        if draw(st.integers(0, 2)) == 1:  # streams that stay where they stood, or most of them
+            stay = draw(st.lists(st.integers(0, 4).map(bool), min_size=len(target), max_size=len(target)))
+            found = zip(target, source, stay, strict=True)
+            source = [p if stays and p < len(donor) else other for p, other, stays in found]
         swaps.append((tuple(target), tuple(source)))
     return Row(ids, donor, reads, tuple(swaps))
 

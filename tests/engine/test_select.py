@@ -191,6 +191,15 @@ def test_a_model_that_changed_after_a_sweep_is_looked_at_again(change, engine, w
     assert max(gap.effects) > 0.1
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_little_wrong_is_wrong(tiny_model, monkeypatch, family):
+    """Five percent off in what one kind of part gives out moves hardly any probability."""
+    adapter, right = Adapter(tiny_model(family)), Block.mlp_out
+    assert chosen(adapter)[0].name == "cone"
+    monkeypatch.setattr(Block, "mlp_out", lambda self, x: 1.05 * right(self, x))
+    assert chosen(adapter)[0].name == "reference"
+
+
 @pytest.mark.parametrize("wrong", [0.9, float("nan")])
 def test_an_engine_that_differs_makes_way_for_the_oracle(fresh, monkeypatch, wrong):
     monkeypatch.setattr(Block, "scale", wrong)
@@ -220,11 +229,19 @@ def test_memory_that_runs_out_in_the_trial_is_no_reason_to_need_more(fresh, monk
         chosen(Adapter(fresh()))
 
 
-def test_autocast_is_the_oracles(fresh):
+def test_autocast_is_the_oracles_and_what_is_read_stays_exact(fresh):
+    """With a bias, which a product in half precision would round as well."""
     adapter = Adapter(fresh())
+    with torch.no_grad():
+        adapter.model.unembed.b_U.normal_(generator=torch.Generator().manual_seed(1))
+    rows = torch.randn(3, adapter.d_model, generator=torch.Generator().manual_seed(2), dtype=torch.float32)
+    picks = torch.tensor([[1, 2]] * 3)
+    wanted = adapter.read.logits(rows), *adapter.read.scores(rows, picks)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         picked, _ = chosen(adapter)
+        found = adapter.read.logits(rows), *adapter.read.scores(rows, picks)
     assert picked.name == "reference"
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 
 def scaled(by):

@@ -42,7 +42,7 @@ class KnockoutProtocol(TruthProtocol[Knockout, PreparedKnockout]):
         if spec.cut_layers is not None and spec.cut_layers[1] > last:
             raise InputError(f"cut_layers must be first and last layer, from 0 to {last}; got {spec.cut_layers}.")
         if spec.heads is not None:
-            check_heads(spec.heads, int(adapter.model.cfg.n_heads))
+            check_heads(spec.heads, adapter.shape.n_heads)
 
     def prepare(self, bench: Bench, spec: Knockout) -> PreparedKnockout:
         """See :class:`SweepProtocol`."""
