@@ -4,8 +4,8 @@ The cone engine runs tokens of many rows and many changed copies together, and k
 needs the parts of a block that look at one token alone: norms, projections, rotation, MLP. A :class:`Block` reads TransformerLens's
 own weights in place: nothing is transposed, which is what most of a TransformerLens forward pass of a short row is spent on (its
 gated MLP makes three contiguous transposes of its weights in each call), and nothing copied where weights lie as Hugging Face's do
-(a matrix for each head by itself, as a HookedTransformer made from a configuration has them, becomes one in each call). A norm or an MLP of any other kind runs
-as the module that it is.
+(a matrix for each head by itself, as a HookedTransformer made from a configuration has them, becomes one in each call). A norm or an
+MLP of any other kind runs as the module that it is.
 
 What is done here is what :class:`transformer_lens.components.TransformerBlock` does where :func:`unsupported_reason` is None; the
 engine compares both on real tokens before it trusts this one (:mod:`anchorlens.engine.select`).
