@@ -18,6 +18,7 @@ from transformer_lens.hook_points import HookPoint
 
 from anchorlens.callables import callable_name
 from anchorlens.errors import InputError, did_you_mean
+from anchorlens.models.devices import without_autocast
 from anchorlens.models.placement import block_devices, devices_of, following
 from anchorlens.models.read import Read
 from anchorlens.models.shape import Shape
@@ -155,7 +156,7 @@ class Adapter:
         """The model's own forward pass over one row, nothing left out: what leaves its last block, and its logits."""
         stream = self.forward(ids[None], torch.ones_like(ids[None]))
         last = stream.to(self.read.device)
-        with torch.autocast(last.device.type, enabled=False):  # as Read does
+        with without_autocast(last.device):
             logits = self.model(last, start_at_layer=self.n_layers, prepend_bos=False, padding_side="right")
         assert isinstance(logits, Tensor)
         return stream[0], logits[0]

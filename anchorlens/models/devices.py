@@ -1,5 +1,6 @@
 """Where a model runs and in which type, when the user does not say."""
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -30,6 +31,12 @@ def half_on_cpu(device: torch.device, dtype: torch.dtype) -> bool:
     (megabytes each).
     """
     return device.type == "cpu" and dtype in (torch.bfloat16, torch.float16)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """What is read is exact under a caller's ``torch.autocast`` too, which rounds the products of the blocks alone."""
+    on = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if on else nullcontext()
 
 
 def check_device_dtype(device: object, dtype: object) -> None:

@@ -12,6 +12,7 @@ from transformer_lens import HookedTransformer
 from transformer_lens.components.unembed import Unembed
 
 from anchorlens.models.blocks import is_norm
+from anchorlens.models.devices import without_autocast
 
 # Rows and columns of the unembedding that go through at once where only their sum is wanted: small enough for a CPU's cache, large
 # enough that a GPU is not kept waiting for launches.
@@ -23,11 +24,11 @@ Result = TypeVar("Result")
 
 
 def _exact(method: "Callable[Concatenate[Read, Args], Result]") -> "Callable[Concatenate[Read, Args], Result]":
-    """Without the caller's autocast: its products in half precision are those of the model's blocks, not of what is read."""
+    """Without the caller's autocast."""
 
     @wraps(method)
     def exact(self: "Read", *args: Args.args, **named: Args.kwargs) -> Result:
-        with torch.autocast(self.device.type, enabled=False):
+        with without_autocast(self.device):
             return method(self, *args, **named)
 
     return exact
