@@ -198,7 +198,7 @@ class Cone:
         for layer in range(layers):
             with self.blocks.held(layer) as block:
                 for one in passes:
-                    one.step(block)
+                    one.step(block, on_share)
             on_share(1 / layers)
 
     def _beginning(self, ids: tuple[int, ...], rows: int) -> tuple[Prefix | None, list[Pass]]:

@@ -12,6 +12,7 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from anchorlens.engine.interventions import OnShare, untold
 from anchorlens.engine.layout import Cut, Group, Lanes, Layout, Prefix
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
@@ -72,8 +73,8 @@ class Pass:
             self.from_given = _on(device, put.from_given)
 
     @torch.no_grad()
-    def step(self, block: Block) -> None:
-        """Through one block; they come in order, from the first."""
+    def step(self, block: Block, on_share: OnShare = untold) -> None:
+        """Through one block; they come in order, from the first. Told of no share on the way, where memory may be looked at."""
         layer = block.layer
         if layer > self.top:
             return
@@ -84,22 +85,23 @@ class Pass:
         site = self.seen.get(layer)
         # In the last layer only what is read has to be asked for; but what is put there after its attention has other places.
         trim = layer == self.top and site == "resid_post" and self.site in ("resid_pre", "")
-        seen, out = self._layer(block, self.x, site, trim=trim)
+        seen, out = self._layer(block, self.x, site, on_share, trim=trim)
         if site is not None:
             self.states[layer] = self._gathered(seen, trimmed=trim)
         self.x = out if layer < self.top else out[:0]
 
-    def _layer(self, block: Block, x: Table, seen_at: str | None, *, trim: bool) -> tuple[Table, Table]:
+    def _layer(self, block: Block, x: Table, seen_at: str | None, on_share: OnShare, *, trim: bool) -> tuple[Table, Table]:
         """One block; what stood at ``seen_at`` and what leaves it."""
         layer, site = block.layer, self.site
         if site in ("resid_pre", ""):
             (x,) = self._joined(layer, x)
             self._put(layer, x)
         seen = x
-        z = self._attention(block, x, trim=trim)
+        z = self._attention(block, x, on_share, trim=trim)
         if z is None:
             return x, x
         attn = block.attn_out(z)
+        on_share(0.0)
         if trim:
             x = x[self._read_tokens(self.n_lanes)]
         if site == "attn_out":
@@ -176,7 +178,7 @@ class Pass:
             at += len(pack.reads.tokens)
         return out
 
-    def _attention(self, block: Block, x: Table, *, trim: bool) -> Float[Tensor, "_ head d_head"] | None:
+    def _attention(self, block: Block, x: Table, on_share: OnShare, *, trim: bool) -> Float[Tensor, "_ head d_head"] | None:
         """What the heads of every token gather, [token head d_head]; of the read tokens alone where the rest is of no use.
 
         None where nobody asks any more: a pass that keeps keys and values needs nothing else of its last block.
@@ -207,6 +209,7 @@ class Pass:
                 block, group, cell_q[:, own], cell_k[:, own], cell_v[:, own], base_k, base_v
             )
             at += size
+            on_share(0.0)
         return out
 
     def _keep(self, layer: int, k: Float[Tensor, "token kv_head d_head"], v: Float[Tensor, "token kv_head d_head"]) -> None:

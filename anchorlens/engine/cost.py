@@ -10,8 +10,8 @@ import psutil
 import torch
 
 from anchorlens.errors import InputError
-from anchorlens.models.blocks import EVEN, MLP_SLICE
-from anchorlens.models.devices import half_on_cpu
+from anchorlens.models.blocks import EVEN, MLP_SLICE, WIDE_SLICE
+from anchorlens.models.devices import half_in_float32, half_on_cpu, has_half_products
 from anchorlens.models.read import READ_SLICE
 from anchorlens.models.shape import Shape
 
@@ -79,15 +79,14 @@ def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -
     reads = 3 * read_cells * shape.d_model * max(shape.item, 4) + table
     if shape.item < 4:  # a slice of the unembedding in float32
         reads += columns * shape.d_model * 4
+    if half_in_float32(device, shape.dtype):
+        reads += WIDE_SLICE * 4
     return int(_SLACK * (shape.item * (max(tables, mlp) + prefix) + reads)) + kernel_bytes(shape, device) + BUFFERS
 
 
 def kernel_bytes(shape: Shape, device: torch.device) -> int:
     """Upper estimate of the kernels that oneDNN keeps; 0 where it is not asked (float32, and any GPU)."""
-    if not half_on_cpu(device, shape.dtype):
-        return 0
-    supported = "_is_mkldnn_bf16_supported" if shape.dtype is torch.bfloat16 else "_is_mkldnn_fp16_supported"
-    if not getattr(torch.ops.mkldnn, supported)():
+    if not half_on_cpu(device, shape.dtype) or not has_half_products(shape.dtype):
         return 0
     sizes = max(1, MLP_SLICE["cpu"] // EVEN)
     return int(_PRODUCTS * sizes * (_KERNEL + _KERNEL_WIDTH * shape.d_model))
@@ -191,8 +190,9 @@ def matrix_rate(shape: Shape, device: torch.device) -> float:
     inner = shape.d_mlp or 4 * shape.d_model
     # Short enough to end before other work on the machine gets its turn.
     rows = 256 if device.type == "cpu" else 8192
-    a = torch.ones(rows, shape.d_model, dtype=shape.dtype, device=device)
-    b = torch.ones(shape.d_model, inner, dtype=shape.dtype, device=device)
+    dtype = torch.float32 if half_in_float32(device, shape.dtype) else shape.dtype
+    a = torch.ones(rows, shape.d_model, dtype=dtype, device=device)
+    b = torch.ones(shape.d_model, inner, dtype=dtype, device=device)
     flop = 2.0 * rows * shape.d_model * inner
     best, spent, done = float("inf"), 0.0, 0
     while done < 2 or (spent < _MEASURED_S and done * flop < _MEASURED_FLOP):  # the first one warms up

@@ -30,13 +30,15 @@ from transformer_lens.components.rms_norm_pre import RMSNormPre
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.utilities.architectures import POST_NORM_ARCHITECTURES
 
-from anchorlens.models.devices import half_on_cpu
+from anchorlens.models.devices import half_in_float32, half_on_cpu
 from anchorlens.models.streaming import held
 
 # Tokens that go through an MLP at once: its inner activations are the widest of a block, and a slice stays in the cache.
 MLP_SLICE = {"cpu": 512, "cuda": 65536, "mps": 8192}
 # In half precision on a CPU (:func:`anchorlens.models.devices.half_on_cpu`) rows come in multiples of this many.
 EVEN = 64
+# Numbers of a weight that stand there in float32 at once, where a CPU has no products in half precision.
+WIDE_SLICE = 2**22
 
 Heads = Float[Tensor, "token head d_head"]
 Keys = Float[Tensor, "token kv_head d_head"]
@@ -207,11 +209,11 @@ class Block:
             out.copy_(mlp(normed[None])[0])
             return
         if isinstance(mlp, GatedMLP):
-            inner = mlp.act_fn(normed @ mlp.W_gate).mul_(normed @ mlp.W_in)
+            inner = mlp.act_fn(_times(normed, mlp.W_gate)).mul_(_times(normed, mlp.W_in))
             inner = inner.add_(mlp.b_in) if self.biased[4] else inner
         else:
-            inner = mlp.act_fn(torch.addmm(mlp.b_in, normed, mlp.W_in))
-        torch.addmm(mlp.b_out, inner, mlp.W_out, out=out)
+            inner = mlp.act_fn(_times(normed, mlp.W_in, mlp.b_in))
+        _times(inner, mlp.W_out, mlp.b_out, out=out)
 
     def _normed_after(self, out: Tokens, name: str) -> Tokens:
         """Gemma's norms after a part, and OLMo's."""
@@ -292,8 +294,24 @@ def _evenly(x: Float[Tensor, "token *one"], size: int = 0) -> Sequence[Float[Ten
 
 def _product(x: Float[Tensor, "token inner"], weight: Float[Tensor, "inner outer"]) -> Float[Tensor, "token outer"]:
     """Tokens times one matrix: a view where weights lie as Hugging Face's do. A batched product would copy it in half precision."""
-    parts = [part @ weight for part in _evenly(x)]
+    parts = [_times(part, weight) for part in _evenly(x)]
     return (parts[0] if len(parts) == 1 else torch.cat(parts))[: len(x)]
+
+
+def _times(
+    x: Float[Tensor, "token inner"], weight: Float[Tensor, "inner outer"], bias: Float[Tensor, "outer"] | None = None,
+    out: Float[Tensor, "token outer"] | None = None,
+) -> Float[Tensor, "token outer"]:  # fmt: skip
+    """Tokens times one matrix, and a bias. In half precision sums are float32's and rounded once, with instructions or without."""
+    if not half_in_float32(x.device, x.dtype):
+        return torch.matmul(x, weight, out=out) if bias is None else torch.addmm(bias, x, weight, out=out)
+    out = x.new_empty(len(x), weight.shape[1]) if out is None else out
+    wide, columns = x.float(), max(1, WIDE_SLICE // len(weight))
+    for start in range(0, weight.shape[1], columns):
+        some = slice(start, start + columns)
+        product = wide @ weight[:, some].float()
+        out[:, some] = product if bias is None else product.add_(bias[some])
+    return out
 
 
 def _heads(x: Tokens, weight: Float[Tensor, "head d_model d_head"], bias: Float[Tensor, "head d_head"] | None) -> Heads:
@@ -302,4 +320,4 @@ def _heads(x: Tokens, weight: Float[Tensor, "head d_model d_head"], bias: Float[
     return out if bias is None else out + bias
 
 
-__all__ = ["EVEN", "MLP_SLICE", "Block", "Blocks", "hooked_reason", "is_norm", "unsupported_reason"]
+__all__ = ["EVEN", "MLP_SLICE", "WIDE_SLICE", "Block", "Blocks", "hooked_reason", "is_norm", "unsupported_reason"]

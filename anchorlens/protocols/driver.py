@@ -27,6 +27,7 @@ from anchorlens.models.load import as_hooked
 from anchorlens.notices import warn
 from anchorlens.progress import Progress, progress
 from anchorlens.protocols.costing import SweepPlan
+from anchorlens.protocols.memory import Heap
 from anchorlens.protocols.plug import Bench, SweepProtocol
 from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.trust import Trust
@@ -261,6 +262,7 @@ class Station(Measuring):
             self._engine = choose_engine(self._adapter, spec.engine, self._ready.trial, self._ready.sites)
             self._plan = plan = protocol.plan(self._engine, self._ready, spec)
             self._beginning, self._fitted = _beginning(self._bench), False
+            self._heap = Heap(self._adapter.device, plan.cost.peak_bytes)
             label = f"{protocol.name} {self._bench.model_name} {qa.name}"
             work = tuple(sum(unit.work for unit in units) for units in plan.shards)
             return Planned(
@@ -318,6 +320,7 @@ class Station(Measuring):
                 bar.enter("checks")
                 trust.rest(samples.iloc[first:].reset_index(drop=True))
                 bar.enter("")
+            self._heap.look()
             how = {"plan": {**plan.cost.to_dict(), "split": splits}, **trust.record()}
             where = environment(self._adapter.devices, self._command)
             return _result(protocol, self._bench, self._ready, self._spec, samples, {"environment": where, **how})
@@ -331,17 +334,29 @@ class Station(Measuring):
         """What is learnt before the first shard, once."""
         if not self._fitted:
             before = self._plan.memory.splits
-            self._ready = self._protocol.fit(self._engine, self._ready, self._spec, self._plan, bar.advance)
+            self._ready = self._protocol.fit(self._engine, self._ready, self._spec, self._plan, self._told(bar))
             self._fit_splits = self._plan.memory.splits - before
             self._inputs = _digest(self._protocol.inputs(self._ready)["inputs"])
             self._fitted = True
 
+    def _told(self, bar: Progress) -> Callable[[float], None]:
+        """Moves the bar, and keeps to the memory that was planned: some times a layer in the cone, cell by cell in the oracle."""
+
+        def told(work: float) -> None:
+            self._heap.look()
+            bar.advance(work)
+
+        return told
+
     def _trust(self) -> Trust:
+        self._heap.look()
         return Trust(self._protocol, self._ready, self._spec, self._engine, self._plan.cost.pass_bytes)
 
     def _unit(self, unit: Any, bar: Progress) -> pd.DataFrame:
+        told = self._told(bar)
+
         def measured(one: Any) -> pd.DataFrame:
-            return self._protocol.measure(self._engine, self._ready, self._spec, one, bar.advance)
+            return self._protocol.measure(self._engine, self._ready, self._spec, one, told)
 
         parts = self._plan.memory.measured(measured, unit)
         return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]

@@ -57,7 +57,7 @@ def test_four_layers_of_it(tmp_path):
 def test_all_of_it_stays_below_two_and_a_half_gigabytes(tmp_path):
     """In the checkpoint's own bfloat16, 6.4 GB: loading, hash, parity, trial, sweep and checked cells."""
     room_for(8 * 10**9)
-    found = measured(tmp_path, "--questions", "8", "--batch-size", "8")
+    found = measured(tmp_path, "--questions", "2", "--batch-size", "2")
     the_same(found)
     for when in ("loading", "anonymous"):
         assert found["streamed"][when] < LIMIT, (when, found["streamed"][when])

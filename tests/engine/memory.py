@@ -2,10 +2,13 @@
 
 import ctypes
 import gc
+import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import torch
 
 STATUS = Path("/proc/self/status")
 
@@ -21,6 +24,18 @@ def settled() -> int:
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     return anonymous()
+
+
+def holes(n_blocks: int) -> list[torch.Tensor]:
+    """Every second of so many blocks of 0.25 to 4 MB: as long as they are kept, the heap has holes between them.
+
+    A loop over requests of ever other sizes finds other holes each time, and glibc keeps the pages that were touched.
+    """
+    # A block of this size that is freed raises the size up to which glibc takes blocks from the heap.
+    torch.empty(31 * 2**20, dtype=torch.uint8)
+    rng = random.Random(0)
+    blocks = [torch.empty(rng.randrange(2**18, 2**22), dtype=torch.uint8).fill_(1) for _ in range(n_blocks)]
+    return blocks[::2]
 
 
 @contextmanager

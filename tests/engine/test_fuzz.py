@@ -31,7 +31,7 @@ def test_any_case_has_the_oracles_numbers(kind, pytestconfig):
     """Other cases at every run; what fails is made small."""
     effects = []
 
-    @settings(max_examples=300, deadline=None, derandomize=False, print_blob=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=150, deadline=None, derandomize=False, print_blob=True, suppress_health_check=list(HealthCheck))
     @given(name=st.sampled_from(list(CONFIGS)), rng=st.randoms(use_true_random=False))
     def holds(name, rng):
         one = outcome(kind, name, rng)

@@ -15,12 +15,13 @@ PEAK = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
 import anchorlens as al
-from tests.engine.memory import peak
+from tests.engine.memory import holes, peak
 
 model = al.load_model("smollm2-135m-instruct", device="cpu")
 data = al.load_qa("popqa-sample", limit=5)
 swap = {"n_donors": 1, "align": "last", "donors": "random", "progress": False, "check_cells": 2}
 al.swap_sweep(model, data, layers=[0, 29], **swap)  # imports, thread pools, rotary tables
+kept = holes(300)
 told = []
 for kind, options in json.loads(sys.argv[1]):
     plans = []

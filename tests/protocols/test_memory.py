@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from anchorlens.engine.cone import Cone
+from anchorlens.protocols.memory import Heap
+from tests.engine.memory import STATUS, anonymous, holes, settled
 from tests.protocols.small_sweeps import delta_p, running_out, sweep, told_by
 
 
@@ -43,3 +45,49 @@ def test_another_error_is_not_taken_for_missing_memory(tiny_model, monkeypatch):
     monkeypatch.setattr(Cone, "run_swaps", broken)
     with pytest.raises(RuntimeError, match="shapes do not match"):
         sweep(tiny_model("llama"))
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="memory is read from /proc")
+def test_what_is_freed_goes_back_where_more_is_held_than_planned():
+    kept = holes(40)
+    start = settled()
+    heap, roomy, elsewhere = (
+        Heap(torch.device(name), size) for name, size in [("cpu", 8 * 2**20), ("cpu", 2**30), ("meta", 8 * 2**20)]
+    )
+
+    def used_and_freed():
+        for _ in range(40):
+            torch.empty(2**20, dtype=torch.uint8).fill_(1)
+            again = [torch.empty(size, dtype=torch.uint8).fill_(1) for size in range(2**18, 2**21, 2**17)]
+            del again
+
+    used_and_freed()
+    held = anonymous() - start
+    assert held > 8 * 2**20  # else nothing is shown
+    roomy.look()
+    elsewhere.look()
+    assert anonymous() - start > held / 2
+    heap.look()
+    assert anonymous() - start < held / 2
+    assert len(kept) == 20
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="memory is read from /proc")
+def test_what_is_in_use_is_not_looked_for_with_every_call(monkeypatch):
+    heap = Heap(torch.device("cpu"), 8 * 2**20)
+    trims = []
+    monkeypatch.setattr(heap, "_trim", trims.append)
+    in_use = torch.ones(2**24)
+    for _ in range(5):
+        heap.look()
+    assert trims == [0]
+    assert in_use.sum() > 0
+
+
+@pytest.mark.parametrize("engine", ["cone", "reference"])
+def test_a_sweep_looks_in_every_layer(engine, tiny_model, monkeypatch):
+    looks = []
+    monkeypatch.setattr(Heap, "look", lambda heap: looks.append(heap))
+    result = sweep(tiny_model("llama"), engine=engine)
+    n_layers = result.record["model"]["n_layers"]
+    assert len(looks) >= n_layers * len(result.record["plan"]["batches"]) > 0
