@@ -215,9 +215,9 @@ def test_the_last_stream_is_the_oracles(tiny_model, family):
 
 
 def test_a_pass_tells_its_share(tiny_model):
-    """Shares of the layers add up to one, and one comes after each layer."""
+    """Shares of the layers add up to one, and one comes after each layer; within a layer it tells that it goes on."""
     adapter, batch = case(tiny_model("llama"))
     shares = []
     Cone(adapter).run_swaps(batch, site="resid_pre", layers=(0, 1), window=1, on_share=shares.append)
-    assert len(shares) == adapter.n_layers
+    assert len([share for share in shares if share]) == adapter.n_layers < len(shares)
     assert sum(shares) == pytest.approx(1)
