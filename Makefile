@@ -57,7 +57,7 @@ test: lint  ## lint, types and the fast tests
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -q -m "not slow" -n 2 --dist loadfile
 
 test-all: $(ALL)  ## the slow tests: wheel in an empty environment, examples, notebook, browser, Ray, site
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -q -m slow -n 2 --dist worksteal --durations 20
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -q -m slow -n 2 --dist loadfile
 
 docs: $(DOCS)  ## the site, into site/: a broken link or anchor fails
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --site-dir site
