@@ -73,6 +73,24 @@ def test_a_sweep_makes_products_of_few_sizes(name, dtype, monkeypatch):
         assert (sizes[part] <= even) is (dtype != torch.float32), sizes
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("biased", [True, False])
+def test_without_instructions_products_are_float32s_and_rounded_once(dtype, biased, monkeypatch):
+    monkeypatch.setattr(blocks, "WIDE_SLICE", 5 * 48)  # five columns at a time, of 17
+    draw = torch.Generator().manual_seed(0)
+    x, weight, bias = (torch.randn(*size, generator=draw).to(dtype) for size in ((7, 48), (48, 17), (17,)))
+    wanted = x.double() @ weight.double() + (bias.double() if biased else 0.0)
+    out = x.new_zeros(7, 17)
+    for into in (None, out):
+        monkeypatch.setattr(blocks, "half_in_float32", lambda device, dtype: True)
+        found = blocks._times(x, weight, bias if biased else None, out=into)
+        assert found.dtype == dtype
+        assert into is None or found.data_ptr() == out.data_ptr()
+        step = torch.finfo(dtype).eps * wanted.abs().clamp(min=1.0)
+        assert ((found.double() - wanted).abs() <= 0.51 * step).all()
+    assert float(wanted.abs().max()) > 1
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
 def test_the_cone_is_no_further_from_the_truth_than_transformer_lens_is(name):
     """The truth: the same weights in float64. Attention in float32 rounds less than TransformerLens does; rows of six seeds."""
