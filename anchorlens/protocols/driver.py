@@ -344,7 +344,8 @@ class Station(Measuring):
 
         def told(work: float) -> None:
             self._heap.look()
-            bar.advance(work)
+            if work:
+                bar.advance(work)
 
         return told
 
