@@ -36,7 +36,8 @@ def half_on_cpu(device: torch.device, dtype: torch.dtype) -> bool:
 def has_half_products(dtype: torch.dtype) -> bool:
     """Whether this machine's CPU has instructions for products of a half-precision type, which oneDNN's kernels use."""
     supported = "_is_mkldnn_bf16_supported" if dtype is torch.bfloat16 else "_is_mkldnn_fp16_supported"
-    return bool(getattr(torch.ops.mkldnn, supported)())
+    asked = getattr(torch.ops.mkldnn, supported, None)  # torch may be built without oneDNN
+    return asked is not None and bool(asked())
 
 
 def half_in_float32(device: torch.device, dtype: torch.dtype) -> bool:
