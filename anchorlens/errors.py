@@ -1,8 +1,7 @@
-"""Every error that anchorlens raises on purpose.
+"""Errors that anchorlens raises on purpose, with one base class.
 
-One base class, so that ``except anchorlens.AnchorlensError`` catches all of them. The message of each says what was wrong and
-what to do about it. ``exit_code`` is what the command line returns: 2 where the user's input has to change, 1 where the input
-was fine and the work itself failed.
+A message has the form "``name=value``: problem. Fix.". ``exit_code`` is the exit code of the command line: 2 if the user's input has
+to change, 1 if the input was valid and the work failed.
 """
 
 import difflib
@@ -13,13 +12,25 @@ _MOST = 40
 
 
 class AnchorlensError(Exception):
-    """Base of all errors of this package."""
+    """Base of all errors of this package.
+
+    Args:
+        message: The problem and its fix.
+        argument: Name of the Python argument that has to change; the command line adds its option.
+
+    Attributes:
+        arguments: Names of the arguments that have to change; empty if unknown.
+    """
 
     exit_code: int = 1
 
+    def __init__(self, *message: object, argument: str = "") -> None:
+        super().__init__(*message)
+        self.arguments = (argument,) if argument else ()
+
 
 class InputError(AnchorlensError):
-    """Something that the user gave (an argument, a file, a name) has to change."""
+    """Invalid input: an argument, a file or a name."""
 
     exit_code = 2
 
@@ -85,7 +96,7 @@ class RunError(InputError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A sentence with the nearest known names, and where none is near all of them, or the first of very many.
+    """Return a sentence with the nearest known names; if none is near, all of them (at most 40).
 
     >>> did_you_mean("popqq", ["popqa", "nq"])
     "Did you mean 'popqa'?"

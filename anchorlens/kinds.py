@@ -1,4 +1,4 @@
-"""What kind of object the user gave, and how a message speaks of it."""
+"""Descriptions of the user's values in messages."""
 
 import operator
 from collections.abc import Iterable

@@ -13,6 +13,3 @@ def warn(message: str) -> None:
             place = level
         frame = frame.f_back
     warnings.warn(message, UserWarning, stacklevel=place + 1)
-
-
-__all__ = ["warn"]

@@ -23,4 +23,4 @@ Stream: TypeAlias = Float[Tensor, "example pos d_model"]
 """A residual stream, or what a block's part adds to it."""
 
 SlotStreams: TypeAlias = Float[Tensor, "layer example slot d_model"]
-"""What stands at chosen positions at every layer."""
+"""Activations at chosen positions of every layer."""

@@ -1,7 +1,4 @@
-"""The words that arguments may take, in one place: signatures, ``--help``, checks and tables are made from them.
-
-Nothing is imported here, so that a shell that asks for help does not wait for torch.
-"""
+"""Values that arguments may take; signatures, ``--help``, checks and tables are made from them. Imports nothing."""
 
 QUESTION_ANCHORS = ("question", "subject", "property", "subject_last", "question_rest", "prompt_last")
 ANSWER_ANCHORS = ("answer", "answer_site", "answer_site_all")
@@ -18,7 +15,7 @@ ANSWER_READOUTS = ("first_token", "answer_mean", "answer_joint")
 TRUTH_READOUTS = ("probe", "p_true")
 
 ANSWERS = ("given", "generated")
-"""Which answers stand in the input of a truth readout: gold ones, or the model's own."""
+"""Answers in the input of a truth readout: gold answers, or the model's own."""
 
 DISTRACTORS = ("matched", "random")
 DELTA_KINDS = ("confidence", "signed", "true_label")
@@ -29,21 +26,22 @@ ALIGNMENTS = ("equal", "last")
 ROW_RULES = ("same_relation", "random")
 STATISTIC_RULES = ("mean", "zero", "noise")
 DONOR_RULES = ROW_RULES + STATISTIC_RULES
+DONOR_FUNCTION = "a function of a row and the pool that gives rows of the pool"
 NULL_PLACES = ("own", "anywhere")
-"""Where a null lies: in the row's own part of the prompt, or anywhere in it."""
+"""Region of the null's positions: the row's own part of the prompt, or the whole prompt."""
 
 SETTINGS = ("prompt", "answers", "distractor", "split", "known_only")
-"""Choices of a specification by which two curves of one model and data set may differ; "" where a protocol has no such choice."""
+"""Arguments that tell curves of one model and data set apart; "" if a protocol lacks one."""
 
 P = "p"
-"""The quantity that every sweep measures: a probability."""
+"""Quantity of every sweep: a probability."""
 FLIP = "flip"
 """1 where the prediction changed, else 0; its mean change is a flip rate."""
 AUC, SIZE = "auc", "size"
 """Of figures: a probe's AUC, and the questions of a pathway."""
 
 DIFFERENCE = "difference"
-"""What :func:`anchorlens.compare` gives: one run's ΔP less another's."""
+"""Quantity of :func:`anchorlens.compare`: ΔP of one run minus ΔP of another."""
 
 KNOCKOUT_MODES = ("mask", "zero")
 LATER = "later"

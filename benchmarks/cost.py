@@ -24,7 +24,7 @@ from peers.report import markdown_table, rich_table, show, spread, write_section
 
 import anchorlens as al
 from anchorlens.progress import Progress
-from anchorlens.protocols import driver
+from anchorlens.running import runner as driver
 
 TITLE = "What a default sweep costs"
 COLUMNS = (

@@ -15,7 +15,7 @@ import pandas as pd
 import anchorlens as al
 from anchorlens.engine.reference import last_stream
 from anchorlens.models.adapter import Adapter
-from anchorlens.questions.tokens import pad_rows
+from anchorlens.prompts.batches import pad_rows
 
 
 def passes(inputs: pd.DataFrame) -> int:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from anchorlens.results.verdict import SPECIFIC, STANDS, layers_standing
+from anchorlens.protocols.knockout.findings import SPECIFIC, STANDS, layers_standing
 from anchorlens.statistics.bands import auc_band, band
 from anchorlens.statistics.contrasts import Arm, Estimate, auc_difference, auc_of, delta_all, flip_rate, own_change
 from anchorlens.statistics.delta import delta_p, flipped

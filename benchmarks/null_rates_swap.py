@@ -22,7 +22,7 @@ import argparse
 import numpy as np
 import pandas as pd
 
-from anchorlens.protocols.registry import protocol_of
+from anchorlens.protocols.registry import analysis_of
 from anchorlens.protocols.swap.findings import layers_off_null
 from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.schema import SAMPLE_COLUMNS, SLOT_TYPES
@@ -62,18 +62,18 @@ def simulated(kind: str, questions: int, seed: int, n_resamples: int = 1000) -> 
     )
     same = {
         "model": "none", "dataset": kind, "protocol": "swap", "readout": "first_token", "delta_kind": "probability", "donor_id": "d",
-        "quantity": "p", "value_before": 0.7, "trivial": False, "seed": 0, "slots": 3, "null_slots": 3, "site_differs": False,
+        "metric": "p", "value_before": 0.7, "trivial": False, "seed": 0, "slots": 3, "null_slots": 3, "site_differs": False,
     }  # fmt: skip
     own = index.to_frame(index=False).assign(question_id=lambda frame: frame["example_id"], delta_p=delta.ravel(), **same)
-    samples = own.assign(**{name: "" for name in SAMPLE_COLUMNS if name not in own.columns}).astype(SLOT_TYPES)
+    samples = own.assign(**{name: None for name in SAMPLE_COLUMNS if name not in own.columns}).astype(SLOT_TYPES)
     examples = pd.DataFrame({"role": "base", "example_id": samples["example_id"].unique()})
     config = {
         "anchors": ANCHORS, "layers": list(range(LAYERS)), "readout": "first_token", "delta_kind": "probability", "null_donors": 1,
         "n_resamples": n_resamples, "seed": 0,
     }  # fmt: skip
     record = {"config": config, "noise": {"floor": 1e-4}, "model": {"name": "none"}, "data": {"name": kind}, "counts": {}}
-    protocol = protocol_of("swap")
-    return protocol.result.make(protocol, samples, examples, record, "simulated")
+    analysis = analysis_of("swap")
+    return analysis.result.make(analysis, samples, examples, record, "simulated")
 
 
 def rates(kind: str, questions: int, runs: int, n_resamples: int = 1000) -> dict[str, float]:

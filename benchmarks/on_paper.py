@@ -26,8 +26,8 @@ from anchorlens.models.shape import Shape
 from anchorlens.models.skeleton import without_weights
 from anchorlens.models.streaming import Streamed
 from anchorlens.models.weights import count_parameters
-from anchorlens.protocols import driver
-from anchorlens.protocols.registry import protocol_of
+from anchorlens.protocols.registry import measurement_of
+from anchorlens.running import runner as driver
 
 TITLE = "On paper"
 COLUMNS = (
@@ -121,10 +121,10 @@ def planned(model: Any, data: al.QAData, spec: Any, shape: Shape, free: int, dev
 
     # All that a plan needs of an engine is what it costs.
     driver.choose_engine = lambda adapter, *_: There(adapter)
-    protocol = protocol_of(spec.NAME)
-    protocol_class: Any = type(protocol)
-    protocol_class.fit_to = lambda *_: None  # it would look for hooks of layers that the stand-in lacks
-    station = driver.Station(protocol, model, data, spec)
+    measurement = measurement_of(spec.NAME)
+    measurement_class: Any = type(measurement)
+    measurement_class.check_model = lambda *_: None  # it would look for hooks of layers that the stand-in lacks
+    station = driver.Station(measurement, model, data, spec)
     adapter = station._adapter
     adapter.shape, adapter.n_layers, adapter.d_model = shape, shape.n_layers, shape.d_model
     return station.plan(free).cost, len(data)

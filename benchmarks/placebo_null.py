@@ -14,15 +14,15 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from anchorlens.probing.fitted import DRAWS, SHUFFLED, as_confident, placebo_probes
+from anchorlens.probing.labelled import TruthRows
+from anchorlens.probing.probes import LayerProbes, fit_layers
 from anchorlens.questions.example import Example, Span
 from anchorlens.questions.tokens import Answer, TokenRow
 from anchorlens.statistics.bands import band
 from anchorlens.statistics.delta import delta_p, flipped, support
 from anchorlens.statistics.pathways import A, Group, Q, group_curves
 from anchorlens.statistics.resamples import Resamples
-from anchorlens.truth.fitted import DRAWS, SHUFFLED, as_confident, placebo_probes
-from anchorlens.truth.labelled import TruthRows
-from anchorlens.truth.probes import LayerProbes, fit_layers
 
 Array = np.ndarray
 WIDTH = 128
@@ -34,7 +34,20 @@ def made_rows(split: Sequence[str]) -> TruthRows:
     for q in range(len(split)):
         example = Example(f"e{q}", f"q{q}", "made", "", (f"answer {q}",), Span(0, 0), Span(0, 0))
         answers = (Answer("", Span(0, 0), "given", label) for label in (0, 1))
-        rows += [TokenRow(f"e{q}|{answer.label}", example, "", "", answer, (), 0, {}) for answer in answers]
+        rows += [
+            TokenRow(
+                id=f"e{q}|{answer.label}",
+                group=example.question_id,
+                ids=(),
+                positions={},
+                example=example,
+                text="",
+                question="",
+                answer=answer,
+                prompt_length=0,
+            )
+            for answer in answers
+        ]
     return TruthRows(tuple(rows), tuple(part for part in split for _ in (0, 1)), ())
 
 

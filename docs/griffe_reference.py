@@ -5,6 +5,7 @@ imported, each from one declaration. Here they get the signature and the docstri
 (``:func:`name```) become links within the reference, or code where the name does not stand in it.
 """
 
+import ast
 import importlib
 import inspect
 import re
@@ -14,10 +15,11 @@ from typing import Any
 import griffe
 from pymdownx.slugs import slugify
 
-import anchorlens
 from anchorlens.protocols.registry import PROTOCOLS, class_of
 
 DOCS = Path(__file__).parent
+_STUB = ast.parse((DOCS.parent / "anchorlens" / "__init__.pyi").read_text(encoding="utf8"))
+_HOMES = {one.name: node.module for node in _STUB.body if isinstance(node, ast.ImportFrom) for one in node.names}
 _SHOWN = re.compile(r"^::: (\S+)$", re.MULTILINE)
 _ROLE = re.compile(r":(?:func|class|meth|attr|mod):`(?P<short>~?)(?P<name>[\w.]+)`")
 _METHOD = re.compile(r"\bMETHOD (?P<section>\d)")
@@ -38,7 +40,7 @@ def shown_names() -> list[str]:
 def home_of(name: str) -> str:
     """Where a public name lives: that of ``anchorlens.load_model`` or ``load_model`` is ``anchorlens.models.load.load_model``."""
     short = name.removeprefix("anchorlens.")
-    home = anchorlens._HOME.get(short)  # its one table of them
+    home = _HOMES.get(short)
     return f"anchorlens.{home}.{short}" if home else name
 
 
@@ -75,8 +77,8 @@ class Reference(griffe.Extension):
             return
         for name in PROTOCOLS:
             folder = pkg[f"protocols.{name}"]
-            sweep = getattr(importlib.import_module(f"anchorlens.protocols.{name}.protocol"), f"{name}_sweep")
-            folder["protocol"].set_member(f"{name}_sweep", self._function(f"{name}_sweep", sweep))
+            sweep = getattr(importlib.import_module("anchorlens.running.sweeps"), f"{name}_sweep")
+            pkg["running.sweeps"].set_member(f"{name}_sweep", self._function(f"{name}_sweep", sweep))
             spec = getattr(importlib.import_module(f"anchorlens.protocols.{name}.spec"), class_of(name))
             self._specification(folder[f"spec.{class_of(name)}"], spec)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from anchorlens.cli.protocol_command import flags_of
 from anchorlens.protocols.arguments import Argument
+from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
 from anchorlens.protocols.registry import PROTOCOLS, class_of, specification_of
-from anchorlens.protocols.specification import Specification
-from anchorlens.protocols.truth_arguments import TruthSpecification
+from anchorlens.protocols.specification import QuestionSpecification, Specification
 
 PAGE = Path(__file__).with_name("arguments.md")
 
@@ -31,14 +31,16 @@ identity.
 def page() -> str:
     """The whole page."""
     parts = [HEAD]
-    shared = set(TruthSpecification.model_fields)
     for name, said in PROTOCOLS.items():
         spec = specification_of(name)
-        own = {n: a for n, a in spec.arguments().items() if n not in shared}
+        shared = TruthSpecification if issubclass(spec, TruthSpecification) else Specification
+        own = {n: a for n, a in spec.arguments().items() if n not in shared.model_fields}
         where = f"`al.{name}_sweep`, `al.{class_of(name)}`, `anchorlens {name}`"
         parts.append(f"## {name}\n\n{said}. {where}.\n\n{table(spec, own)}")
-    truth = {n: a for n, a in TruthSpecification.arguments().items() if n not in Specification.model_fields}
+    truth = {n: a for n, a in TruthSpecification.arguments().items() if n not in QuestionSpecification.model_fields}
+    question = {n: a for n, a in QuestionSpecification.arguments().items() if n not in Specification.model_fields}
     parts.append(f"## Shared: truth readouts\n\n{table(TruthSpecification, truth)}")
+    parts.append(f"## Shared: questions\n\n{table(QuestionSpecification, question)}")
     parts.append(f"## Shared: all protocols\n\n{table(Specification, Specification.arguments())}")
     return "\n".join(parts)
 
@@ -51,7 +53,9 @@ def table(spec: type[Specification], arguments: dict[str, Argument]) -> str:
         default = spec.model_fields[name].get_default()
         flag = f"`{flags[name]}`" if name in flags else "not in a shell"
         shown = "`None`" if default is None else f"`{default!r}`"
-        lines.append(f"| `{name}`{' †' if one.how else ''} | {flag} | {shown} | {one.help.replace('|', chr(92) + '|')} |")
+        lines.append(
+            f"| `{name}`{' †' if one.execution_only else ''} | {flag} | {shown} | {one.help.replace('|', chr(92) + '|')} |"
+        )
     return "\n".join(lines) + "\n"
 
 

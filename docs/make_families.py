@@ -202,8 +202,7 @@ def refusal(config: "PretrainedConfig | dict[str, object]") -> str:
         try:
             check_model(path)
         except AnchorlensError as error:
-            first = re.split(r"\. |; ", str(error).removeprefix("model: "))[0]
-            return first.replace("transformers itself has", "transformers has")
+            return re.split(r"\. |; ", str(error).removeprefix("model: "))[0]
     raise AssertionError(f"{config} is not refused: its row says that it is")
 
 

@@ -8,8 +8,8 @@ import argparse
 from collections.abc import Sequence
 
 import anchorlens as al
+from anchorlens.protocols.knockout.findings import layers_standing
 from anchorlens.results.facts import Fact, ranges
-from anchorlens.results.verdict import layers_standing
 
 CLAIMED = (
     ("delta_all", "random_tokens", 1), ("flip_rate", "random_tokens", 1), ("auc_drop", "random_tokens", 2),

@@ -1,10 +1,8 @@
 """Shapes are checked at run time in every test; the real model is loaded once."""
 
-from jaxtyping import install_import_hook
+from tests.checking import check_package
 
-import tests.checking  # noqa: F401
-
-install_import_hook("anchorlens", "tests.checking.checked").__enter__()
+check_package()
 
 from collections.abc import Callable, Iterator  # noqa: E402
 from functools import cache  # noqa: E402
@@ -84,3 +82,11 @@ def layers_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Skeleton, "read_layer", read)
     return seen
+
+
+@pytest.fixture(scope="session")
+def plain(tiny_model):
+    """A small sweep with enough memory, to compare with."""
+    from tests.running.small_sweeps import sweep
+
+    return sweep(tiny_model("llama"))

@@ -1,14 +1,16 @@
-"""An independent program: every ΔP of a run, from its files alone, with plain Hugging Face hooks.
+"""Independent programs: ΔP of a run from its files alone; a swap's with plain Hugging Face hooks, a probe's with the model's cache.
 
-It shares no line with anchorlens: it reads the parquet files with pandas, builds each input from its token ids, and changes the
-hidden states of a Hugging Face model with PyTorch's own forward hooks, one input at a time.
+They share no line with anchorlens: the first reads the parquet files with pandas, builds each input from its token ids, and changes
+the hidden states of a Hugging Face model with PyTorch's own forward hooks, one input at a time.
 """
 
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
+from safetensors.numpy import load_file
 
 
 def paired(base: dict, source: dict, anchor: str) -> tuple[list[int], list[int]]:
@@ -76,3 +78,39 @@ class Recompute:
         before = self.hidden(target_key)[1]
         p = [logits[0, first - 1].float().softmax(-1)[ids[first]] for logits in (before, after)]
         return 100 * float(p[1] - p[0])
+
+
+class ProbeRecompute:
+    """P of any stored input of a probe sweep, by TransformerLens's own cache and the saved probes' arrays.
+
+    Args:
+        run: A run directory of one sweep that is read by a probe at ``resid_post``.
+        model: The model.
+    """
+
+    def __init__(self, run: Path, model) -> None:
+        self.model = model
+        self.examples = pd.read_parquet(run / "examples.parquet").query("role != 'donor'").set_index("example_id")
+        (sweep,) = json.loads((run / "run.json").read_text(encoding="utf8"))["sweeps"]
+        self.probes = load_file(run / "probes" / sweep["run_id"] / "probes.safetensors")
+        self.samples = pd.read_parquet(run / "samples.parquet")
+
+    def p(self, example_id: str, layer: int) -> float:
+        """P(hallucination) of one input."""
+        row = self.examples.loc[example_id]
+        with torch.no_grad():
+            _, cache = self.model.run_with_cache(torch.tensor([list(map(int, row["token_ids"]))]), prepend_bos=False)
+        state = cache["resid_post", layer][0, json.loads(row["positions"])["answer"][-1]].double().numpy()
+        mean, scale, weights, bias = (self.probes[f"{layer}.{name}"] for name in ("mean_", "scale_", "coef_", "intercept_"))
+        return 1 / (1 + np.exp(-(weights[0] @ ((state - mean) / scale) + bias[0])))
+
+    def check(self, cells: pd.DataFrame, atol: float) -> None:
+        """Raise if P or delta_p of a sample differ; its changed input is EXAMPLE_ID~DONOR_ID, or that and ~CONTROL."""
+        for cell in cells.itertuples():
+            donor = "" if pd.isna(cell.donor_id) else cell.donor_id  # an input without a donor is EXAMPLE_ID~
+            name = f"{cell.example_id}~{donor}"
+            changed = f"{name}~{cell.control}" if f"{name}~{cell.control}" in self.examples.index else name
+            before, after = self.p(cell.example_id, cell.layer), self.p(changed, cell.layer)
+            found = before, after, 100 * (after - before if before >= 0.5 else before - after)
+            np.testing.assert_allclose(found[:2], (cell.value_before, cell.value_after), atol=atol)
+            np.testing.assert_allclose(found[2], cell.delta_p, atol=200 * atol)

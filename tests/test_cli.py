@@ -18,7 +18,6 @@ from click.testing import CliRunner
 from anchorlens import cli
 from anchorlens.cli.given import data_files
 from anchorlens.cli.protocol_command import flags_of
-from anchorlens.cli.wording import in_shell
 from anchorlens.errors import CheckError, InputError
 from anchorlens.protocols.registry import PROTOCOLS, specification_of
 from tests.questions.make import CAPITALS
@@ -41,18 +40,6 @@ def here(capsys, *args, code=0):
     out = capsys.readouterr()
     assert stopped.value.code == code, out.err
     return out
-
-
-@pytest.fixture(autouse=True)
-def _command_line_of_its_own(monkeypatch):
-    """Messages ask the process which command was given; in this process that is pytest's."""
-    real = cli.entry.main
-
-    def main(argv=None):
-        monkeypatch.setattr(sys, "argv", ["anchorlens", *(argv or [])])
-        real(argv)
-
-    monkeypatch.setattr(cli, "main", main)
 
 
 @pytest.fixture(scope="module")
@@ -123,11 +110,7 @@ def test_config_alone_is_enough(capsys, tiny, questions, tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [
-        ("limitt = 3\n", "unknown key 'limitt'. Did you mean 'limit'"),
-        ("limit = \n", "is not TOML"),
-        ("[limit]\nx = 1\n", "'limit' must be a value or a list, not a table"),
-    ],
+    [("limitt = 3\n", "'limitt'. Did you mean 'limit'"), ("limit = \n", "is not TOML"), ("[limit]\nx = 1\n", "not a table")],
 )
 def test_bad_config(capsys, args, tmp_path, text, message):
     (tmp_path / "run.toml").write_text(text)
@@ -138,57 +121,69 @@ def test_bad_config(capsys, args, tmp_path, text, message):
     ("change", "message"),
     [
         (["--anchors", "questoin"], "Unknown anchor 'questoin'. Did you mean 'question'"),
-        (["--readout", "first_tokens"], "Unknown --readout first_tokens. Did you mean 'first_token'"),
-        (["--layers", "0-9"], "--layers must be different numbers from 0 to 2, got (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)"),
-        (["--layers", "a"], "--layers a is not understood. Write 0-11"),
-        (["--layers", "5-2"], "--layers 5-2 runs backwards. Write the lower number first"),
-        (["--layers", "0-300000"], "--layers 0-300000 is not understood"),
-        (["--n-donors", "2.5"], "--n-donors takes a whole number; got '2.5'"),
-        (["--donors", "zero", "--direction", "denoising"], "Use --donors same_relation or --donors random"),
-        (["--limit", "0"], "--limit must be at least 1"),
+        (["--readout", "first_tokens"], "Did you mean 'first_token'? (--readout)"),
+        (["--engine", "cones"], "Did you mean 'cone'? (--engine)"),
+        (["--layers", "0-9"], "from 0 to 2, got (0, 1, 2, 3, 4, 5, 6, 7, 8, 9). (--layers)"),
+        (["--layers", "a"], "(--layers)"),
+        (["--n-donors", "2.5"], "'--n-donors': '2.5' is not a valid integer"),
+        (["--check-cells", "-1"], "(--check-cells)"),
+        (["--max-memory", "lots"], "(--max-memory)"),
+        (["--max-memory", "1MB"], "with the smallest batches this sweep needs about"),
+        (["--donors", "zero", "--direction", "denoising"], "(--donors, --direction)"),
+        (["--limit", "0"], "limit must be at least 1"),
         (["--limit", "x"], "'x' is not a valid integer"),
         (["--dataset", "popqq"], "popqq"),
-        (["--data-file", "nothing.jsonl"], "2 --data-file for 1 --dataset"),
+        (["--data-file", "nothing.jsonl"], "2 --data-file for 1 data set"),
         (["--columns", "question"], "question=q,answers=gold"),
         (["--modle", "x"], "No such option"),
-        (["--prompt", "few"], "Unknown prompt 'few'. Use 'qa', 'fewshot(4)', 'fewshot(4, seed=1)', 'chat'"),
+        (["--prompt", "few"], "Unknown prompt 'few'"),
+        (["--add-bos", "maybe"], "'maybe' is not a valid boolean"),
         (["--device", "tpu"], "tpu"),
-        (
-            ["--n-devices", "2"],
-            "--n-devices 2 spreads a model over CUDA devices, and --device cpu is none. Leave one of the two out.",
-        ),
-        (["--n-devices", "0"], "--n-devices 0 is no number of devices: give a whole number from 1 on."),
+        (["--n-devices", "2"], "(--n-devices, --device)"),
         (["--dtype", "float13"], "float13"),
+        (["--readout", "prob"], "Did you mean 'probe'"),
+        (["--edges", "question -> later"], "No such option '--edges'."),
+        (["--workers", "2"], "(--workers, --executor)"),
+        (["--executor", "dask"], "executor takes 'ray'"),
+        (["--shard", "4/3"], "shard takes i/n"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(capsys, args, tmp_path, change, message):
     out = here(capsys, *args, *change, "--quiet", "--out", tmp_path / "a", code=2)
     assert message in out.err
     assert out.out == ""
-    assert not (tmp_path / "a").exists()
+    assert [*tmp_path.iterdir()] == []
     assert max(map(len, out.err.splitlines())) < 500
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (("--donors", "random"), "No such option '--donors'"),
+        (("--edges", "question"), "(--edges)"),
+        (("--readout", "first_token"), "(--readout)"),
+        (("--layers", "0,0"), "(--layers)"),
+    ],
+)
+def test_bad_input_to_another_protocol(capsys, args, tmp_path, option, message):
+    given = [one for one in args[1:] if one not in ("--align", "last", "--n-donors", "1")]
+    assert message in here(capsys, "knockout", *given, *option, "--out", tmp_path / "a", code=2).err
+    assert not (tmp_path / "a").exists()
 
 
 def test_unknown_model_names_the_nearest(capsys, questions, tmp_path):
     base = ["swap", "--dataset", "mine", "--data-file", questions, "--out", tmp_path / "a"]
-    assert "smollm2-135m-instruct" in here(capsys, *base, "--model", "smollm2-135m-instrukt", code=2).err
     assert "Did you mean 'meta-llama/Llama-3.2-1B'?" in here(capsys, *base, "--model", "llama-3.2-1b", code=2).err
 
 
 def test_a_typo_in_the_second_model_costs_seconds_not_the_first_one(capsys, args, tmp_path, monkeypatch):
     """Every name is looked at before the first model is loaded."""
-    from anchorlens.protocols import hands
+    from anchorlens.running import executors as hands
 
     monkeypatch.setattr(hands, "load_model", lambda *a, **k: pytest.fail("a model was loaded"))
     err = here(capsys, *args, "--model", "smolm2-135m-instruct", "--out", tmp_path / "a", code=2).err
     assert "Did you mean 'smollm2-135m-instruct'?" in err
     assert not (tmp_path / "a").exists()
-
-
-def test_a_wrong_argument_is_said_before_a_wrong_model(capsys, questions, tmp_path):
-    err = here(capsys, "swap", "--dataset", "mine", "--data-file", questions, "--model", "nobody/nothing", "--anchors", "qestion",
-               "--out", tmp_path / "a", code=2).err  # fmt: skip
-    assert "Unknown anchor 'qestion'" in err
 
 
 def test_missing_options_point_to_help(capsys):
@@ -201,7 +196,7 @@ def test_an_existing_run_is_safe_and_said_before_the_work(capsys, args, tmp_path
     before = (tmp_path / "a" / "samples.parquet").read_bytes()
     started = time.monotonic()
     said = here(capsys, *args, "--out", tmp_path / "a", code=2).err
-    assert "holds a run already. Choose another --out, or give --overwrite." in said
+    assert said.endswith("holds a run already. Choose another path, or give overwrite=True. (--overwrite)\n")
     assert time.monotonic() - started < 2
     assert (tmp_path / "a" / "samples.parquet").read_bytes() == before
     here(capsys, *args, "--quiet", "--layers", "1", "--out", tmp_path / "a", "--overwrite")
@@ -227,14 +222,14 @@ def test_a_set_without_rows_does_not_take_the_others_with_it(capsys, args, tmp_p
         capsys, *args, "--quiet", "--dataset", "lonely", "--data-file", f"lonely={lonely(tmp_path)}", "--out", tmp_path / "a", code=1
     )  # fmt: skip
     assert "No row is left to measure in lonely. Dropped: no_donor 1" in out.err
-    assert "(donors come from the whole file), or --donors random." in out.err
+    assert "(--donors)" in out.err
     assert out.err.count("No row is left") == 1
     assert "1 of 2 sweeps had no row; the others are saved." in out.err
     assert set(pd.read_parquet(tmp_path / "a" / "samples.parquet")["dataset"]) == {"mine"}
 
 
 def test_what_is_finished_stays_when_a_later_sweep_fails(capsys, args, tiny, tmp_path, monkeypatch):
-    from anchorlens.protocols import study
+    from anchorlens.running import study
 
     real, seen = study.carried_out, []
 
@@ -269,18 +264,12 @@ def test_listings_for_people_and_scripts(capsys, command):
     assert wanted[command] in names
 
 
-def test_help_teaches():
-    for command in (*PROTOCOLS, "run", "figure", "models", "datasets"):
-        text = CliRunner().invoke(cli.cli, [command, "--help"]).output
-        assert "anchorlens" in text
-        assert "Examples:" in text
-
-
 @pytest.mark.parametrize("name", list(PROTOCOLS))
 def test_a_command_has_its_protocols_options_and_no_others(name):
     """Each with the help and the default that the specification declares."""
     spec = specification_of(name)
     text = " ".join(CliRunner().invoke(cli.cli, [name, "--help"], terminal_width=400, max_content_width=400).output.split())
+    assert "Examples:" in text
     for argument, flag in flags_of(spec).items():
         one, default = spec.arguments()[argument], spec.model_fields[argument].get_default()
         assert flag in text
@@ -292,18 +281,23 @@ def test_a_command_has_its_protocols_options_and_no_others(name):
         assert f"{foreign} " not in text
 
 
+def accept_ctrl_c():
+    """In a child: under nohup, or after `&` in a script, SIGINT would be ignored there too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.slow
-def test_ctrl_c_leaves_no_half_file(args, tmp_path):
+@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM"])
+def test_a_signal_leaves_no_half_file(args, tmp_path, signal_name):
     """Stopped in the middle of the forward passes."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _STOPS_ITSELF, *args, "--limit", "12", "--n-donors", "9", "--batch-size", "1",
-         "--out", str(tmp_path / "a")],
-        cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
-    rest = process.communicate(timeout=120)
-    assert process.returncode == 1, rest
-    assert "Stopped. Nothing was written." in rest[1]
-    assert "Traceback" not in rest[1]
+    given = [*args, "--limit", "12", "--n-donors", "9", "--batch-size", "1", "--out", str(tmp_path / "a")]
+    code = _STOPS_ITSELF.replace("SIGINT", signal_name)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *given], cwd=ROOT, capture_output=True, text=True, timeout=120, preexec_fn=accept_ctrl_c
+    )
+    assert done.returncode == 1, done.stderr
+    assert "Stopped. Nothing was written." in done.stderr
+    assert "Traceback" not in done.stderr
     assert [*tmp_path.iterdir()] == []
 
 
@@ -326,69 +320,37 @@ def test_ctrl_c_keeps_the_sweeps_that_are_finished(args, tiny, tmp_path):
     code = _STOPS_ITSELF.replace('self.unit == "cell"', '"gpt2" in self.label')
     done = subprocess.run(
         [sys.executable, "-c", code, *args, "--model", str(tiny("gpt2")), "--out", str(tmp_path / "a")],
-        cwd=ROOT, capture_output=True, text=True, timeout=120,
+        cwd=ROOT, capture_output=True, text=True, timeout=120, preexec_fn=accept_ctrl_c,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert f"Stopped. 1 of 2 sweeps is finished and kept in {tmp_path / 'a'}." in done.stderr
     assert set(pd.read_parquet(tmp_path / "a" / "curves.parquet")["model"]) == {"llama"}
 
 
-@pytest.mark.slow
-def test_progress_in_a_pipe_is_lines_not_carriage_returns(args, tmp_path):
-    done = shell(*args, "--out", str(tmp_path / "a"))
-    assert "\r" not in done.stderr
-    assert done.stderr.count("\n") < 6
-
-
-def test_starts_quickly_and_without_torch():
-    """Best of five, because the machine may be busy: import under 0.3 s, help under 0.5 s."""
-    code = (
-        "import time; t = time.perf_counter(); import anchorlens; d = time.perf_counter() - t; "
-        "import sys; print(d, 'torch' in sys.modules)"
-    )
-    runs = [
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT).stdout.split() for _ in range(5)
-    ]
-    assert {run[1] for run in runs} == {"False"}
-    assert min(float(run[0]) for run in runs) < 0.3
-    for command in ((), ("swap",)):
+def test_starts_quickly_and_without_heavy_imports():
+    """Best of three, because the machine may be busy."""
+    heavy = "print(*({'torch', 'pandas', 'transformer_lens'} & set(sys.modules)))"
+    for code, seconds in (
+        ("import anchorlens", 0.3),
+        ("from anchorlens.cli import cli; cli.main(['--help'], standalone_mode=False)", 0.5),
+        ("from anchorlens.cli import cli; cli.main(['swap', '--help'], standalone_mode=False)", 1.0),
+    ):
         times = []
-        for _ in range(5):
+        for _ in range(3):
             started = time.perf_counter()
-            assert "anchorlens" in shell(*command, "--help").stdout
+            done = subprocess.run(
+                [sys.executable, "-c", f"import sys; {code}; {heavy}"], capture_output=True, text=True, cwd=ROOT
+            )
             times.append(time.perf_counter() - started)
-        assert min(times) < 0.5
+            assert done.stdout.splitlines()[-1] == "", done.stderr
+        assert min(times) < seconds
 
 
-def test_files_go_to_data_sets_by_name_or_order(tmp_path):
+def test_files_go_to_data_sets_by_name_or_order():
     assert data_files(["a", "b"], ["x", "y"]) == {"a": "x", "b": "y"}
     assert data_files(["a", "b"], ["b=x", "y"]) == {"b": "x", "a": "y"}
-    with pytest.raises(InputError, match="no --dataset is called 'pop'. Did you mean 'popqa'"):
+    with pytest.raises(InputError, match="no data set is called 'pop'. Did you mean 'popqa'"):
         data_files(["popqa"], ["pop=x.jsonl"])
-    with pytest.raises(InputError, match="2 --data-file for 1 --dataset"):
-        data_files(["a"], ["x", "y"])
-
-
-@pytest.mark.parametrize(
-    ("python", "said"),
-    [
-        ("Take more questions (limit= up to 90).", "Take more questions (--limit up to 90)."),
-        ("n_donors must be at least 1, got 0.", "--n-donors must be at least 1, got 0."),
-        ("window must be at least 1, got 0.", "--window must be at least 1, got 0."),
-        ("Use donors='random', or align='last'.", "Use --donors random, or --align last."),
-        ("max_memory='lots' is not understood.", "--max-memory lots is not understood."),
-        ("edges='a -> b' cut nothing", "--edges 'a -> b' cut nothing"),
-        ("Leave known_only=True off, or give overwrite=True.", "Leave --known-only off, or give --overwrite."),
-        ("give columns={'question': 'Question'}.", "give --columns question=Question."),
-        ("To read a file of your own give path=.", "To read a file of your own give --data-file."),
-        ("Choose another path.", "Choose another --out."),
-        ("layers (0, 3) of the stream.", "layers (0, 3) of the stream."),
-        ("A seed must fall on good ground.", "A seed must fall on good ground."),
-        ("/home/me/limit=3/x.jsonl is missing", "/home/me/limit=3/x.jsonl is missing"),
-    ],
-)
-def test_messages_speak_the_shells_language(python, said):
-    assert in_shell(python, flags_of(specification_of("swap")) | flags_of(specification_of("knockout"))) == said
 
 
 def test_own_columns_and_a_file_in_place_of_a_name(capsys, args, tmp_path):
@@ -419,26 +381,10 @@ def test_knockout_from_a_shell(capsys, tiny, tmp_path):
     assert len(list((out / "probes").glob("*/probes.safetensors"))) == 1
     answer = json.loads(here(capsys, *run, "--overwrite", "--json", "--quiet").out)
     assert answer["verdicts"][0]["verdict"] in said.out
+    assert answer["findings"][0]["headline"] in answer["verdicts"][0]["verdict"]
     assert "own_change_low" in answer["summary"][0]
     here(capsys, "figure", out, "--out", tmp_path / "f.html")
     assert "Placebo gap" in (tmp_path / "f.html").read_text(encoding="utf8")
-
-
-@pytest.mark.parametrize(
-    ("protocol", "option", "said"),
-    [
-        ("knockout", ("--donors", "random"), "--donors belongs to `anchorlens swap`"),
-        ("swap", ("--edges", "question -> later"), "--edges belongs to `anchorlens knockout`; this is `anchorlens swap`."),
-        ("knockout", ("--edges", "question"), "Write 'source -> target'"),
-        ("knockout", ("--readout", "first_token"), "Unknown --readout first_token"),
-        ("swap", ("--readout", "prob"), "Did you mean 'probe'"),
-    ],
-)
-def test_options_of_the_other_protocol_and_bad_values(capsys, args, tmp_path, protocol, option, said):
-    keep = args[1:] if protocol == "swap" else [a for a in args[1:] if a not in ("--align", "last", "--n-donors", "1")]
-    out = here(capsys, protocol, *keep, *option, "--out", tmp_path / "a", code=2)
-    assert said in out.err
-    assert not (tmp_path / "a").exists()
 
 
 STUDY = """
@@ -467,6 +413,19 @@ n_resamples = 50
 """
 
 
+def test_patch_takes_prompt_pairs_and_no_question_options(capsys, tiny, tmp_path):
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("clean,corrupted,answer,wrong\nA B,A C,B,C\nB A,C A,B,C\n")
+    out = tmp_path / "run"
+    here(capsys, "patch", "--model", tiny("llama"), "--data", pairs, "--device", "cpu", "--layers", "0,2", "--out", out)
+    samples = pd.read_parquet(out / "samples.parquet")
+    assert set(samples["dataset"]) == {"pairs"}
+    assert sorted(samples["layer"].unique()) == [0, 2]
+    said = here(capsys, "patch", "--model", tiny("llama"), "--data", pairs, "--spans", "rules", "--out", out, code=2).err
+    assert "--spans" in said
+    assert "--data is missing" in here(capsys, "patch", "--model", tiny("llama"), "--out", out, code=2).err
+
+
 def test_a_study_measures_every_protocol_on_every_set(capsys, tiny, questions, tmp_path):
     file = tmp_path / "study.toml"
     file.write_text(STUDY.format(model=tiny("llama"), file=questions))
@@ -491,12 +450,12 @@ def test_a_study_measures_every_protocol_on_every_set(capsys, tiny, questions, t
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("models =", "modles ="), "unknown key 'modles'. Did you mean 'models'"),
-        (('name = "knockout"', 'name = "knockuot"'), "Unknown protocol 'knockuot'. Did you mean 'knockout'"),
+        (("models =", "modles ="), "Did you mean 'models'"),
+        (('name = "knockout"', 'name = "knockuot"'), "Did you mean 'knockout'"),
         (("n-donors = 1", "n-donor = 1"), "swap has no argument 'n_donor'. Did you mean 'n_donors'"),
-        (("limit = 60", "limt = 60"), "unknown key 'limt' of [[data]]. Did you mean 'limit'"),
+        (("limit = 60", "limt = 60"), "[[data]] has an unknown key 'limt'. Did you mean 'limit'"),
         (('name = "popqa-sample"', 'name = "popqa-smaple"'), "No data set goes by the name 'popqa-smaple'"),
-        (("layers = [0, 1]", "layers = [0, 0]"), "layers must be different numbers from 0 on, got [0, 0]"),
+        (("layers = [0, 1]", "layers = [0, 0]"), "layers must be different numbers"),
     ],
 )
 def test_a_studys_mistakes_are_found_before_anything_is_loaded(capsys, tiny, questions, tmp_path, change, said):
@@ -519,29 +478,8 @@ def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(capsys, args, tiny
     assert all(p["cells"] > 0 and p["peak_bytes"] > 0 and p["seconds"] >= 0 for p in plans)
 
 
-def test_a_dry_run_of_a_knockout(capsys, tiny):
-    out = here(capsys, "knockout", "--model", tiny("llama"), "--dataset", "popqa-sample", "--limit", "60",
-               "--device", "cpu", "--dry-run").out  # fmt: skip
-    assert re.search(r"llama on popqa-sample: \d+ rows, [\d,]+ cells in \d+ batches; engine cone", out)
-
-
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        (("--max-memory", "1MB"), "max_memory is 1 MB, and with the smallest batches this sweep needs about"),
-        (("--max-memory", "lots"), "--max-memory lots is not understood"),
-        (("--engine", "cones"), "Unknown --engine cones. Did you mean 'cone'"),
-        (("--check-cells", "-1"), "--check-cells must be at least 0, got -1"),
-    ],
-)
-def test_bad_engine_options(capsys, args, tmp_path, option, said):
-    err = here(capsys, *args, *option, "--out", tmp_path / "a", code=2).err
-    assert said.removeprefix("max_memory") in err
-    assert not (tmp_path / "a").exists()
-
-
 def test_a_run_that_was_stopped_is_looked_at_and_goes_on(capsys, args, tmp_path, monkeypatch):
-    from anchorlens.protocols import plug
+    from anchorlens.protocols import base as plug
     from anchorlens.runs.journal import SweepJournal
 
     monkeypatch.setattr(plug, "_SHARD_FLOP", 1.0)
@@ -558,12 +496,13 @@ def test_a_run_that_was_stopped_is_looked_at_and_goes_on(capsys, args, tmp_path,
     given = [*args, "--batch-size", "1", "--out", out]
     err = here(capsys, *given, code=1).err
     assert "Stopped. What was measured is kept in" in err
-    assert "(2 shards): continue with --resume." in err
+    assert "(2 shards): continue with resume=True. (--resume)" in err
     told = here(capsys, "status", out).out
     for said in ("stopped", "2 of 5 shards", "swap: llama on mine", "--resume"):
         assert said in told
     err = here(capsys, *given, code=2).err
-    assert "unfinished run (2 shards done). Continue it with --resume, or throw it away with --force-new." in err
+    assert "unfinished run (2 shards done)" in err
+    assert "(--resume, --force-new)" in err
     assert "config.seed: 0 before, 3 now" in here(capsys, *given, "--resume", "--seed", "3", code=2).err
     monkeypatch.setattr(SweepJournal, "write", right)
     here(capsys, *given, "--resume")
@@ -574,7 +513,7 @@ def test_a_run_that_was_stopped_is_looked_at_and_goes_on(capsys, args, tmp_path,
 
 
 def test_jobs_and_merge(capsys, args, tmp_path, monkeypatch):
-    from anchorlens.protocols import plug
+    from anchorlens.protocols import base as plug
 
     monkeypatch.setattr(plug, "_SHARD_FLOP", 1.0)
     monkeypatch.chdir(tmp_path)
@@ -593,9 +532,6 @@ def test_jobs_and_merge(capsys, args, tmp_path, monkeypatch):
         "run.parts lacks 3 of 5 shards (0, 2, 4). Run job 1/2 again, or measure here what is missing with --measure-missing."
         in err
     )
-    for shard in ("4/3", "0/3", "x/3"):
-        err = here(capsys, *given, "--out", "run", "--shard", shard, code=2).err
-        assert f"--shard takes i/n, the i-th of n jobs with i from 1 to n, such as '2/8'; got '{shard}'." in err
     err = here(capsys, *given, "--out", "run", "--shard", "1/2", "--seed", "3", code=2).err
     assert "config.seed: 0 before, 3 now" in err
     record = json.loads(here(capsys, *given, "--out", "run", "--shard", "1/2", "--json").out)
@@ -610,7 +546,7 @@ def test_jobs_and_merge(capsys, args, tmp_path, monkeypatch):
 
 
 def test_merge_measures_what_is_missing_and_takes_parts_from_elsewhere(capsys, args, tmp_path, monkeypatch):
-    from anchorlens.protocols import plug
+    from anchorlens.protocols import base as plug
 
     monkeypatch.setattr(plug, "_SHARD_FLOP", 1.0)
     given = [*args, "--batch-size", "1", "--quiet"]
@@ -626,26 +562,8 @@ def test_merge_measures_what_is_missing_and_takes_parts_from_elsewhere(capsys, a
     assert not (tmp_path / "a.parts").exists()
 
 
-def test_what_cannot_be_merged(capsys, args, tmp_path):
-    assert (
-        "nothing.parts holds no parts of a run: there is nothing to merge."
-        in here(capsys, "merge", tmp_path / "nothing", code=2).err
-    )
-    err = here(capsys, *args, "--workers", "2", "--out", tmp_path / "a", code=2).err
-    assert "--workers needs --executor ray." in err
-    err = here(capsys, *args, "--executor", "dask", "--out", tmp_path / "a", code=2).err
-    assert "--executor takes 'ray'" in err
-    assert [*tmp_path.iterdir()] == []
-
-
-@pytest.mark.slow
-def test_a_schedulers_signal_ends_a_run_as_ctrl_c_does(args, tmp_path):
-    given = [*args, "--limit", "12", "--n-donors", "9", "--batch-size", "1", "--out", str(tmp_path / "a")]
-    code = _STOPS_ITSELF.replace("SIGINT", "SIGTERM")
-    done = subprocess.run([sys.executable, "-c", code, *given], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1, done.stderr
-    assert "Stopped." in done.stderr
-    assert [*tmp_path.iterdir()] == []
+def test_nothing_to_merge(capsys, tmp_path):
+    assert "there is nothing to merge" in here(capsys, "merge", tmp_path / "nothing", code=2).err
 
 
 def _left(mark):
@@ -678,7 +596,7 @@ def test_workers_from_a_shell(args, tmp_path):
     done = shell(
         *given, "--out", str(tmp_path / "bad"), "--executor", "ray", "--workers", "2", "--layers", "9", env=env, code=2
     )
-    assert done.stderr.splitlines()[-1] == "Error: --layers must be different numbers from 0 to 2, got (9,)."
+    assert done.stderr.splitlines()[-1] == "Error: layers must be different numbers from 0 to 2, got (9,). (--layers)"
     assert not [*tmp_path.glob("bad*")]
 
 
@@ -697,7 +615,7 @@ def test_a_signal_ends_a_run_with_workers_and_leaves_none(args, tmp_path):
         text=True,
     )
     until = time.monotonic() + 120
-    while not any("ray::_Worker" in line for line in _left(mark)) and time.monotonic() < until:
+    while not any("ray::RayWorker" in line for line in _left(mark)) and time.monotonic() < until:
         time.sleep(0.2)
     run.send_signal(signal.SIGTERM)
     _, err = run.communicate(timeout=60)

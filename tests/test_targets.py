@@ -69,7 +69,7 @@ def figure(script, *options):
 @pytest.mark.slow
 @pytest.mark.parametrize("script", FIGURES)
 def test_a_target_figure_on_the_first_two_layers_of_its_models(script, tmp_path):
-    """Estimate, measure streamed, stop nothing, draw; a second call reads what is there."""
+    """Estimate, measure streamed and draw; tests/test_examples.py has the second call, which reads what is there."""
     room_for(13e9)
     models = [write_random(config_of(name, num_hidden_layers=2), tmp_path / name) for name in FIGURES[script]]
     options = ("--models", *models, "--datasets", "popqa-sample", "--limit", 24, "--stream", "always", "--max-memory", "4GB")
@@ -87,16 +87,13 @@ def test_a_target_figure_on_the_first_two_layers_of_its_models(script, tmp_path)
         assert sweep.record["plan"]["weight_reads"] > 0
         assert not sweep.record["checks"]["failed"]
         assert name in page
-    before = (tmp_path / "out" / FIGURES[script][0] / "samples.parquet").stat().st_mtime_ns
-    figure(script, *options, "--out", tmp_path / "out")
-    assert (tmp_path / "out" / FIGURES[script][0] / "samples.parquet").stat().st_mtime_ns == before
     shutil.rmtree(tmp_path)
 
 
 @pytest.mark.slow
-def test_the_whole_of_llama_3_2_1b_streamed_and_in_memory(tmp_path):
+def test_four_layers_of_llama_3_2_1b_streamed_and_in_memory(tmp_path):
     room_for(4e9)
-    model = write_random(config_of("Llama-3.2-1B"), tmp_path / "Llama-3.2-1B")
+    model = write_random(config_of("Llama-3.2-1B", num_hidden_layers=4), tmp_path / "Llama-3.2-1B")
     options = ("--models", model, "--datasets", "popqa-sample", "--protocols", "swap", "--limit", 6, "--layers", 4)
     options += ("--max-memory", "1GB")
     frames = {}
@@ -106,7 +103,7 @@ def test_the_whole_of_llama_3_2_1b_streamed_and_in_memory(tmp_path):
     key = ["example_id", "donor_id", "anchor", "control", "layer"]
     both = frames["always"].merge(frames["never"], on=key)
     assert len(both) == len(frames["never"]) > 0
-    assert set(both["layer"]) == {0, 5, 10, 15}
+    assert set(both["layer"]) == {0, 1, 2, 3}
     # In bfloat16, where other batches may move a P by some points; of random weights none is far from 0.
     assert (both["delta_p_x"] - both["delta_p_y"]).abs().max() < 1
     assert (frames["always"]["logp_before"].nunique()) > 3

@@ -22,46 +22,30 @@ def swap(tiny_model):
 
 
 @pytest.mark.parametrize("name", ["n_donors", "window", "seed", "n_resamples", "max_new_tokens", "null_donors", "check_cells"])
-@pytest.mark.parametrize("value", ["2", 2.5, True, None, [1], -5])
-def test_whole_numbers(swap, name, value):
-    wanted = f"{name} must be at least" if value == -5 else f"{name} takes a whole number"
-    with pytest.raises(al.InputError, match=wanted):
-        swap(**{name: value})
+def test_whole_numbers(swap, name):
+    for value in ("2", 2.5, True, None, [1], -5):
+        with pytest.raises(al.InputError, match=f"{name} (must be at least|takes a whole number)"):
+            swap(**{name: value})
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"layers": 1.5}, "layers takes 'all', a number, a list of numbers"),
         ({"layers": range(300_000)}, r"got 300000 values \(0, 1, 2, \.\.\.\)"),
-        ({"layers": [[0]]}, r"layers takes 'all'.*got \[\[0\]\]"),
-        ({"anchors": None}, "anchors takes names of anchors"),
-        ({"anchors": ["question", 3]}, "anchors takes names of anchors"),
-        ({"donors": None}, "donors takes one of same_relation, random, mean, zero, noise, or a function .* got None"),
-        ({"donors": 3}, "donors takes one of .* got 3"),
-        ({"donors": lambda a: []}, "donors takes one of"),
         ({"donors": lambda a, b: None}, "gave None .* it must give rows of the pool"),
-        ({"readout": 3}, "readout takes one of first_token"),
+        ({"donors": lambda a: []}, "donors takes one of"),
         ({"readout": lambda log_probs: log_probs}, "a function of log-probabilities and mask"),
         ({"readout": lambda log_probs, mask: np.zeros(3)}, "must return a torch tensor of log-probabilities, got a ndarray"),
         ({"readout": lambda log_probs, mask: log_probs}, "must return an .example. tensor of length 5"),
         ({"readout": lambda log_probs, mask: log_probs[:, 0].exp()}, "Return log P, not P"),
         ({"readout": lambda log_probs, mask: log_probs[:, 0] * float("nan")}, "at most 0; got nan"),
-        ({"site": None}, "site takes one of resid_pre"),
         ({"site": lambda: "x"}, "site takes one of resid_pre"),
         ({"site": lambda layer: "nope"}, "gave the hook name 'nope', which this model does not have"),
-        ({"prompt": None}, "prompt takes 'qa'"),
         ({"prompt": lambda question: question}, "prompt takes 'qa'"),
-        ({"prompt": ("a",)}, "prompt takes 'qa'"),
-        ({"known_only": "yes"}, "known_only takes True or False; got 'yes'"),
-        ({"max_memory": [1]}, r"max_memory=\[1\] is not understood"),
-        ({"engine": None}, "engine takes one of cone, reference; got None"),
-        ({"on_plan": 3}, "on_plan takes a function that takes the plan; got 3"),
-        ({"probes": 3}, "probes takes LayerProbes; got 3"),
         ({"n_donor": 3}, "swap has no argument 'n_donor'. Did you mean 'n_donors'"),
     ],
 )
-def test_everything_else(swap, options, said):
+def test_functions_and_names(swap, options, said):
     with pytest.raises(al.InputError, match=said):
         swap(**options)
 
@@ -99,15 +83,6 @@ def test_no_model_and_no_data(tiny_model, what):
         al.swap_sweep(what, capitals(5), **QUIET)
     with pytest.raises(al.InputError, match="takes|rows|dictionar"):
         al.swap_sweep(tiny_model("llama"), what, **QUIET)
-
-
-def test_a_specification_is_frozen_and_changed_copies_are_checked():
-    spec = al.Swap(window=3)
-    with pytest.raises(al.InputError, match=r"frozen. Make another one: spec.changed\(window=...\)"):
-        spec.window = 5
-    assert spec.changed(window=5) == al.Swap(window=5)
-    with pytest.raises(al.InputError, match="window must be at least 1, got 0"):
-        spec.changed(window=0)
 
 
 def test_nothing_is_lost_to_a_wrong_argument_of_a_writer(tiny_model, tmp_path, swap):

@@ -1,21 +1,23 @@
 """The ``anchorlens`` command.
 
-Exit codes: 0 all went well; 1 the work failed or was stopped; 2 the input has to change. Nothing heavy is imported before a
-command runs, so that ``--help`` answers at once. Tables and paths go to standard output, progress and warnings to standard error.
+Exit codes: 0 success; 1 the work failed or was stopped; 2 the input has to change. A command's module is imported when the command
+runs. Tables and paths go to standard output, progress and warnings to standard error.
 """
 
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
 
 import click
+from typing_extensions import override
 
 from anchorlens import __version__
-from anchorlens.cli.shown import note
-from anchorlens.cli.wording import translated
+from anchorlens.cli.shown import note, with_options
 from anchorlens.errors import AnchorlensError, did_you_mean
+from anchorlens.protocols.registry import PROTOCOLS
 
-# Command -> what it does; protocols stand in the registry.
+# Commands beside the protocols, and their short help.
 _OTHERS = {
     "run": "Measure a study: several models, data sets and protocols",
     "merge": "Finish a run from the shards of several jobs",
@@ -26,57 +28,38 @@ _OTHERS = {
     "models": "List models that load by name",
     "datasets": "List question sets, and the schema of your own",
 }
+_MODULES = {"run": "study_command", "report": "figure_command", "models": "listings", "datasets": "listings"}
 
 
 class _Commands(click.Group):
-    """Commands that are imported when they are asked for."""
+    """Commands that are imported on first use."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        from anchorlens.protocols.registry import PROTOCOLS
-
+    @override
+    def list_commands(self, ctx: click.Context) -> list[str]:
         return [*PROTOCOLS, *_OTHERS]
 
+    @override
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        from anchorlens.protocols.registry import PROTOCOLS
-
         if (protocol := cmd_name.replace("-", "_")) in PROTOCOLS:
             from anchorlens.cli.protocol_command import protocol_command
 
             return protocol_command(protocol)
-        if cmd_name == "run":
-            from anchorlens.cli.study_command import run_command
+        if cmd_name not in _OTHERS:
+            return ctx.fail(f"No command '{cmd_name}'. {did_you_mean(cmd_name, self.list_commands(ctx))}")
+        module = _MODULES.get(cmd_name, f"{cmd_name}_command")
+        return getattr(import_module(f"anchorlens.cli.{module}"), f"{cmd_name}_command")
 
-            return run_command
-        if cmd_name == "merge":
-            from anchorlens.cli.merge_command import merge_command
+    @override
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except AnchorlensError as error:
+            command = self.get_command(ctx, ctx.invoked_subcommand or "")
+            note(f"Error: {with_options(str(error), command, error.arguments)}")
+            ctx.exit(error.exit_code)
 
-            return merge_command
-        if cmd_name == "status":
-            from anchorlens.cli.status_command import status_command
-
-            return status_command
-        if cmd_name == "verify":
-            from anchorlens.cli.verify_command import verify_command
-
-            return verify_command
-        if cmd_name == "report":
-            from anchorlens.cli.report_command import report_command
-
-            return report_command
-        if cmd_name == "figure":
-            from anchorlens.cli.figure_command import figure_command
-
-            return figure_command
-        if cmd_name in ("models", "datasets"):
-            from anchorlens.cli.listings import datasets_command, models_command
-
-            return models_command if cmd_name == "models" else datasets_command
-        return ctx.fail(f"No command '{cmd_name}'. {did_you_mean(cmd_name, self.list_commands(ctx))}")
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """From the table of names alone, so that help imports no command."""
-        from anchorlens.protocols.registry import PROTOCOLS
-
+    @override
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, rows in (("Protocols", PROTOCOLS), ("Commands", _OTHERS)):
             with formatter.section(title):
                 formatter.write_dl(list(rows.items()))
@@ -88,8 +71,8 @@ def cli() -> None:
     """Does a language model's answer come from the question or from the answer?
 
     \b
-    anchorlens changes activations at question- or answer-anchored tokens, layer by layer (swaps of residual streams,
-    attention knockout), and draws how far a probability falls: ΔP curves, with 95 % bands and controls beside each.
+    anchorlens changes activations at question- or answer-anchored tokens, layer by layer, and draws ΔP curves with 95 % bands
+    and controls.
     \b
       anchorlens swap ... --out runs/a       measure one protocol; writes tables and a figure
       anchorlens run study.toml --out runs/b several models, data sets and protocols
@@ -101,27 +84,21 @@ def cli() -> None:
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
     if issubclass(category, UserWarning):
-        note(f"Warning: {translated(str(message))}")
+        note(f"Warning: {with_options(str(message))}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point of the ``anchorlens`` command."""
+    """Run the ``anchorlens`` command and exit."""
     warnings.showwarning = _show_warning  # one line on standard error, without file names
     try:
         code = cli.main(args=None if argv is None else list(argv), prog_name="anchorlens", standalone_mode=False)
-    except AnchorlensError as why:
-        note(f"Error: {translated(str(why))}")
-        sys.exit(why.exit_code)
-    except click.ClickException as why:
-        why.show()
-        sys.exit(why.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         note("\nStopped. Nothing was written.")
         sys.exit(1)
-    except OSError as why:
-        note(f"Error: {why.strerror or why}{f': {why.filename}' if why.filename else ''}. Nothing was written.")
+    except OSError as error:
+        note(f"Error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}. Nothing was written.")
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-__all__ = ["cli", "main"]

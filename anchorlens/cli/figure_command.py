@@ -1,26 +1,21 @@
-"""``anchorlens figure``: one figure from several runs."""
+"""``anchorlens figure`` and ``anchorlens report``: one figure, or one page, from several runs."""
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from anchorlens.errors import InputError, did_you_mean
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 EPILOG = """\b
 Examples:
   anchorlens figure runs/a runs/b --out figure.html
   anchorlens figure runs/a --anchors question --no-controls --out question.html
   anchorlens figure runs/a --bands simultaneous --contrasts auc_drop --out auc.html
-  anchorlens figure runs/a --contrasts none --out published.html
-  anchorlens figure runs/patch --quantity flip --out flips.html
+  anchorlens figure runs/patch --metric flip --contrasts none --out flips.html
   anchorlens figure runs/qa runs/fewshot --label qa --label fewshot --out both.html
-  anchorlens figure runs/a --colour dataset --facet dataset --out figure.pdf
-  anchorlens figure runs/a --width 1000 --scale 2 --out figure.png
+  anchorlens figure runs/a --colour dataset --facet dataset --width 1000 --out figure.pdf
 """
 
 _BANDS_HELP = (
@@ -32,25 +27,18 @@ _CONTRASTS_HELP = (
     "auc_drop (each less its placebo's), own_change, p_after, less_null."
 )
 _COLOUR_HELP = "curve: the published colours. dataset: one hue for each data set, question solid, answer dashed."
-_SWITCHES = {"all": True, "none": False}
 
 
-@click.command("figure", epilog=EPILOG, short_help="Draw the curves of one or more runs")
+@click.command("figure", epilog=EPILOG)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option(
-    "--out", "-o", default="figure.html", show_default=True, metavar="FILE", help="File to write: .html, .png, .svg or .pdf."
+    "--out", "-o", default="figure.html", show_default=True, metavar="FILE", help="A .html, .png, .svg or .pdf file."
 )
-@click.option(
-    "--label",
-    "labels",
-    multiple=True,
-    metavar="TEXT",
-    help="A label for each run, in their order: panels of its own, so titled.",
-)
+@click.option("--label", "labels", multiple=True, metavar="TEXT", help="A label for each run, in order: panels of its own.")
 @click.option("--title", default=None, help="A title in place of the one that names protocol, readout and anchors.")
 @click.option("--anchors", default=None, metavar="A,B", help="Only these anchors.")
 @click.option(
-    "--quantity", default="p", show_default=True, metavar="NAME", help="p, or another quantity of the runs, such as flip."
+    "--metric", default=None, metavar="NAME", help="A metric of the runs, such as flip.  [default: p, else the first]"
 )
 @click.option("--controls/--no-controls", default=True, show_default=True, help="Draw the controls too.")
 @click.option("--bands", default="both", show_default=True, metavar="KIND", help=_BANDS_HELP)
@@ -60,83 +48,63 @@ _SWITCHES = {"all": True, "none": False}
 @click.option("--theme", default="light", show_default=True, metavar="KIND", help="light or dark.")
 @click.option("--width", type=click.IntRange(min=320), default=None, metavar="PIXELS", help="Width; a page fills its window.")
 @click.option(
-    "--scale",
-    type=click.FloatRange(min=0.1, max=10),
-    default=None,
-    metavar="X",
-    help="Points of a PNG for each pixel.  [default: 3]",
+    "--scale", type=click.FloatRange(0.1, 10), default=None, metavar="X", help="PNG points for each pixel.  [default: 3]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts.")
-def figure_command(
-    runs: tuple[str, ...],
-    out: str,
-    labels: tuple[str, ...],
-    title: str | None,
-    anchors: str | None,
-    quantity: str,
-    controls: bool,
-    bands: str,
-    contrasts: str,
-    colour: str,
-    facet: str | None,
-    theme: str,
-    width: int | None,
-    scale: float | None,
-    as_json: bool,
-) -> None:
+def figure_command(runs: tuple[str, ...], out: str, as_json: bool, **options: Any) -> None:
     """Draw the curves of one or more runs as one file, an interactive page or a picture: a panel for each model.
 
-    Below each panel stand the run's contrasts: the curves above show the published picture, in which a split by the plotted
-    quantity draws two pathways whatever the tokens mean; the contrasts below show what can be claimed. A filled point is a layer
-    at which the interval of all layers at once excludes 0. Runs of older versions hold no such contrasts and are drawn without.
+    Below each panel are the run's contrasts, which show what can be claimed. A filled point is a layer at which the simultaneous
+    interval excludes 0.
 
-    Runs that differ in prompt, answers, distractor, split or known_only stand in one panel; the legend names what differs. With
-    --label each run has panels of its own, whatever differs.
+    Runs that differ in prompt, answers, distractor, split or known_only are drawn in one panel; the legend names what differs. With
+    --label each run has panels of its own.
     """
     from anchorlens.figures.curves import plot_curves
-    from anchorlens.figures.files import check_kind, write_figure
-    from anchorlens.runs.store import check_place, load_curves
+    from anchorlens.figures.page import check_kind, write_figure
+    from anchorlens.runs.store import check_place, load_curves, read_table
 
     check_kind(out)
     if (folder := Path(out).absolute().parent).is_dir():
         check_place(folder)
+    labels, anchors, scale = (options.pop(name) for name in ("labels", "anchors", "scale"))
     if labels and len(set(labels)) != len(runs):
         raise InputError(
             f"There are {len(runs)} runs and {len(set(labels))} different labels. Give --label once for each run, in their order."
         )
-    curves = {path: load_curves(path) for path in runs}
+    curves = [load_curves(path) for path in runs]
     if anchors is not None:
-        wanted = [a.strip() for a in anchors.split(",")]
-        there = list(dict.fromkeys(str(name) for frame in curves.values() for name in frame["anchor"].unique()))
-        unknown = [a for a in wanted if a not in there]
-        if unknown:
-            raise InputError(f"No curve of anchor '{unknown[0]}' in these runs. {did_you_mean(unknown[0], there)}")
-        curves = {path: frame[frame["anchor"].isin(wanted)] for path, frame in curves.items()}
-    effects = {path: _effects(path) for path in runs}
-    figure = plot_curves(
-        dict(zip(labels, curves.values(), strict=True)) if labels else list(curves.values()),
-        title=title,
-        controls=controls,
-        quantity=quantity,
-        bands=_SWITCHES.get(bands, bands),
-        contrasts=_SWITCHES.get(contrasts, contrasts),
-        effects=dict(zip(labels, effects.values(), strict=True))
-        if labels
-        else [one for own in effects.values() for one in own],
-        colour=colour,
-        facet=facet,
-        theme=theme,
-        width=width,
-    )
+        wanted = [name.strip() for name in anchors.split(",")]
+        known = list(dict.fromkeys(str(name) for frame in curves for name in frame["anchor"].unique()))
+        for name in wanted:
+            if name not in known:
+                raise InputError(f"No curve of anchor '{name}' in these runs. {did_you_mean(name, known)}")
+        curves = [frame[frame["anchor"].isin(wanted)] for frame in curves]
+    effects = [[read_table(run, "effects")] if (Path(run) / "effects.parquet").is_file() else [] for run in runs]
+    for name in ("bands", "contrasts"):
+        options[name] = {"all": True, "none": False}.get(options[name], options[name])
+    drawn = dict(zip(labels, curves, strict=True)) if labels else curves
+    beside = dict(zip(labels, effects, strict=True)) if labels else [frame for own in effects for frame in own]
+    figure = plot_curves(drawn, effects=beside, **options)
     write_figure(figure, Path(out), scale=scale)
     click.echo(json.dumps({"figure": out, "runs": list(runs)}) if as_json else f"figure  {out}")
 
 
-def _effects(run: str) -> "list[pd.DataFrame]":
-    """The contrasts of a run; none where its protocols compare nothing."""
-    from anchorlens.runs.store import read_table
+_REPORT_EXAMPLES = """\b
+Examples:
+  anchorlens report runs/swap runs/knockout --title "Llama-3.2-1B" --out report.html
+"""
 
-    return [read_table(run, "effects")] if (Path(run) / "effects.parquet").is_file() else []
 
+@click.command("report", epilog=_REPORT_EXAMPLES)
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--out", required=True, metavar="FILE.html", help="Where the page goes; a page of that name is replaced.")
+@click.option("--title", default=None, help="Its heading; models and data sets if left out.")
+def report_command(runs: tuple[str, ...], out: str, title: str | None) -> None:
+    """Write one page that needs no network: verdicts, figures, contrasts, what was left out, every example, provenance.
 
-__all__ = ["figure_command"]
+    Examples can be searched, filtered and sorted; each opens into its tokens, with the anchors marked, and its own curve.
+    """
+    from anchorlens.report.page import write_report
+
+    click.echo(f"report  {write_report(list(runs), out, title=title)}")

@@ -5,14 +5,8 @@ import click
 from anchorlens.cli.shown import listing
 
 
-@click.command(
-    "models",
-    epilog="\b\nExamples:\n  anchorlens models\n  anchorlens models --all --json\n",
-    short_help="List models that load by name",
-)
-@click.option(
-    "--all", "everything", is_flag=True, help="Every name that TransformerLens registers too (imports it: some seconds)."
-)
+@click.command("models", epilog="\b\nExamples:\n  anchorlens models --all --json\n")
+@click.option("--all", "everything", is_flag=True, help="Also every name of TransformerLens (some seconds).")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list for scripts.")
 def models_command(everything: bool, as_json: bool) -> None:
     """List models that can be loaded by name.
@@ -25,11 +19,7 @@ def models_command(everything: bool, as_json: bool) -> None:
     listing("Models", known_models(everything), as_json=as_json)
 
 
-@click.command(
-    "datasets",
-    epilog="\b\nExamples:\n  anchorlens datasets\n  anchorlens swap --dataset mine --data-file mine.jsonl ...\n",
-    short_help="List question sets, and the schema of your own",
-)
+@click.command("datasets", epilog="\b\nExamples:\n  anchorlens swap --dataset mine --data-file mine.jsonl ...\n")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list for scripts.")
 def datasets_command(as_json: bool) -> None:
     """List question sets, and say what your own file must hold.
@@ -44,6 +34,3 @@ def datasets_command(as_json: bool) -> None:
     from anchorlens.questions.datasets import known_datasets
 
     listing("Question sets", known_datasets(), as_json=as_json)
-
-
-__all__ = ["datasets_command", "models_command"]

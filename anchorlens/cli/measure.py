@@ -1,4 +1,4 @@
-"""Measuring from a shell: a study is looked at, measured and written; what is finished stays whatever happens later."""
+"""Measure a study from the command line, or print its costs; finished sweeps stay on disk whatever happens later."""
 
 import json
 import signal
@@ -11,78 +11,68 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anchorlens.cli.sharing import executor_of_options
-from anchorlens.cli.shown import note, outcome_json, show_result
-from anchorlens.cli.wording import translated
+from anchorlens.cli.given import executor_of_options
+from anchorlens.cli.shown import note, outcome_json, show_result, with_options
 from anchorlens.errors import AnchorlensError, EmptySweepError
 
 if TYPE_CHECKING:
-    from anchorlens.protocols.study import Outcome, Study
+    from anchorlens.running.study import Outcome, Study
 
 
 def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
-    """Measure and write; exit code 1 where a sweep had no row, or where it was stopped.
+    """Measure and write; exit with code 1 if a sweep had no row, or if the work was stopped.
 
-    Args:
-        study: What.
-        command: The command that was given.
-        given: Its options: ``out``, ``overwrite``, ``resume``, ``force_new``, ``as_json``, those of :mod:`anchorlens.cli.sharing`
-            and its own. They are kept, so that ``anchorlens merge`` can give them again.
+    ``given``, the options of the command, are stored so that ``anchorlens merge`` can repeat it.
     """
-    from anchorlens.protocols.study import Outcome, run_study
-
-    as_json, how = given["as_json"], {name: given[name] for name in ("overwrite", "resume", "force_new", "shard")}
-    executor, begun_by = executor_of_options(given), {"name": command, "given": dict(given), "folder": str(Path.cwd())}
+    from anchorlens.engine.cost import out_of_memory
+    from anchorlens.running.study import Outcome, run_study
 
     done = Outcome(0, None)
 
-    def said(result: Any, outcome: "Outcome") -> None:
-        if not as_json:
+    def show(result: Any, outcome: "Outcome") -> None:
+        if not given["as_json"]:
             if outcome.total > 1:
                 note(f"{len(outcome.results) + len(outcome.empty)} of {outcome.total} sweeps done; figure {_figure(outcome)}")
             show_result(result)
 
     try:
-        with _stopped_by_term():
+        with _interrupted_by_sigterm():
             run_study(
-                study, given["out"], **how, executor=executor, command=begun_by, outcome=done, on_result=said,
-                on_empty=lambda why: note(translated(why)),
+                study, given["out"], **{name: given[name] for name in ("overwrite", "resume", "force_new", "shard")},
+                executor=executor_of_options(given), outcome=done, on_result=show,
+                command={"name": command, "given": dict(given), "folder": str(Path.cwd())},
+                on_empty=lambda message: note(with_options(message)),
             )  # fmt: skip
-    except EmptySweepError as why:
-        if done.total > 1:  # each has been told when it came
-            why.args = (f"None of {done.total} sweeps had a row.",)
+    except EmptySweepError as error:
+        if done.total > 1:  # each sweep was reported by on_empty
+            error.args = (f"None of {done.total} sweeps had a row.",)
         raise
-    except AnchorlensError as why:
+    except AnchorlensError as error:
         if done.results:
-            why.args = (f"{why} {done.kept}",)
+            error.args = (f"{error} {done.kept}",)
         raise
     except KeyboardInterrupt:
-        note(translated(f"\nStopped. {done.kept}"))
-        sys.exit(1)
-    except OSError as why:
-        note(translated(f"Error: {why.strerror or why}{f': {why.filename}' if why.filename else ''}. {done.kept}"))
-        sys.exit(1)
-    except (RuntimeError, MemoryError) as why:
-        from anchorlens.engine.cost import out_of_memory
-
-        if not out_of_memory(why):
+        _stop(f"\nStopped. {done.kept}")
+    except OSError as error:
+        _stop(f"Error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}. {done.kept}")
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
             raise
-        said_so = f"Error: memory ran out, and the smallest unit cannot be split: {why}. Try --dtype bfloat16. {done.kept}"
-        note(translated(said_so))
-        sys.exit(1)
+        _stop(f"Error: memory ran out, and the smallest unit cannot be split: {error}. Try --dtype bfloat16. {done.kept}")
     if done.share is not None and not done.results:
-        _show_share(done, as_json=as_json)
-    elif as_json:
-        click.echo(outcome_json(done))
+        _show_share(done, as_json=given["as_json"])
     else:
-        click.echo(f"figure  {_figure(done)}\nrun     {done.out}")
+        click.echo(outcome_json(done) if given["as_json"] else f"figure  {_figure(done)}\nrun     {done.out}")
     if done.empty:
-        note(f"{len(done.empty)} of {done.total} sweeps had no row; the others are saved.")
-        sys.exit(1)
+        _stop(f"{len(done.empty)} of {done.total} sweeps had no row; the others are saved.")
+
+
+def _stop(message: str) -> None:
+    note(with_options(message))
+    sys.exit(1)
 
 
 def _show_share(done: "Outcome", *, as_json: bool) -> None:
-    """What a job has done, and what is next."""
     from anchorlens.runs.journal import parts_of
     from anchorlens.runs.status import status_of
 
@@ -97,8 +87,8 @@ def _show_share(done: "Outcome", *, as_json: bool) -> None:
 
 
 @contextmanager
-def _stopped_by_term() -> Iterator[None]:
-    """SIGTERM, which schedulers send before they kill, ends a run as Ctrl-C does: what is measured is kept."""
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Treat SIGTERM, which schedulers send before they kill, as Ctrl-C: what is measured is kept."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -117,8 +107,8 @@ def _figure(outcome: "Outcome") -> str:
 
 
 def plan_only(study: "Study", *, as_json: bool) -> None:
-    """Print what each sweep would cost; nothing is measured or written."""
-    from anchorlens.protocols.study import study_plans
+    """Print the cost of each sweep; nothing is measured or written."""
+    from anchorlens.running.study import study_plans
 
     found: list[dict[str, Any]] = []
     empty: list[str] = []
@@ -133,12 +123,9 @@ def plan_only(study: "Study", *, as_json: bool) -> None:
             click.echo(f"{one.model} on {one.dataset}{which}: {one.plan}")
     if not found:
         raise EmptySweepError(" ".join(dict.fromkeys(empty)))
-    for said in empty:
-        note(translated(said))
+    for reason in empty:
+        note(with_options(reason))
     if as_json:
         click.echo(json.dumps(found))
     if empty:
         sys.exit(1)
-
-
-__all__ = ["measure", "plan_only"]

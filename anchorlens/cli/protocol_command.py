@@ -1,85 +1,60 @@
-"""One command for each protocol, made of its specification: its own options and no other's."""
+"""One command per protocol, made from its specification."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from anchorlens.cli.given import data_files, read_config
+from anchorlens.cli.given import check_out, data_files, output_options, read_config
 from anchorlens.cli.measure import measure, plan_only
-from anchorlens.cli.sharing import SHARING, sharing_params
-from anchorlens.cli.wording import flag_of
 from anchorlens.errors import InputError
-from anchorlens.protocols.arguments import Argument, Switch
+from anchorlens.protocols.arguments import Int, Kind
 from anchorlens.protocols.registry import PROTOCOLS, specification_of
 from anchorlens.protocols.specification import Specification
 
-_NOT_SPEC = (
-    "config", "model", "dataset", "data_file", "columns", "spans", "limit", "device", "n_devices", "dtype", "stream", "out",
-    "overwrite", "as_json", "quiet", "dry_run", "resume", "force_new", *SHARING,
-)  # fmt: skip
-
 
 def flags_of(spec: type[Specification]) -> dict[str, str]:
-    """Argument -> flag."""
-    return {name: flag_of(name, one.flag) for name, one in spec.arguments().items() if one.shell}
+    """Return the option of each argument that the command line accepts."""
+    return {name: one.flag or "--" + name.replace("_", "-") for name, one in spec.arguments().items() if one.in_shell}
 
 
 def protocol_command(name: str) -> click.Command:
-    """The command ``anchorlens NAME``."""
     spec = specification_of(name)
-    first = (spec.__doc__ or PROTOCOLS[name]).strip()
-    paragraphs = [" ".join(part.split()) for part in first.split("\n\n")]
-    return _ProtocolCommand(
+    paragraphs = [" ".join(part.split()) for part in (spec.__doc__ or PROTOCOLS[name]).strip().split("\n\n")]
+    return click.Command(
         name,
-        params=[*_common_params(), *_spec_params(spec), *_output_params()],
+        params=[*_data_options(spec), *_spec_options(spec), *_loading_options(), *output_options()],
         callback=lambda **given: measure_protocol(spec, given),
         help="\n\n".join(paragraphs),
         short_help=PROTOCOLS[name],
-        epilog=_examples(name),
+        epilog=_examples(spec),
     )
 
 
-class _ProtocolCommand(click.Command):
-    """Says whose option it is where another protocol's was given."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as why:
-            owners = [
-                name
-                for name in PROTOCOLS
-                if name != self.name and why.option_name in flags_of(specification_of(name)).values()
-            ]
-            if not owners:
-                raise
-            whose = " and ".join(f"`anchorlens {name}`" for name in owners)
-            raise click.UsageError(f"{why.option_name} belongs to {whose}; this is `anchorlens {self.name}`.", ctx) from None
-
-
-def _spec_params(spec: type[Specification]) -> list[click.Parameter]:
-    flags = flags_of(spec)
-    return [
-        _option(name, flags[name], one, spec.model_fields[name].get_default())
-        for name, one in spec.arguments().items()
-        if one.shell
-    ]
+def _spec_options(spec: type[Specification]) -> list[click.Parameter]:
+    """Options without a default of their own: what is not given is left to the specification."""
+    options: list[click.Parameter] = []
+    for name, flag in flags_of(spec).items():
+        one, field, default = spec.arguments()[name], spec.model_fields[name], spec.default_of(name)
+        kind = next((item for item in field.metadata if isinstance(item, Kind)), None)
+        if isinstance(default, bool):
+            off = one.off or "--no-" + flag.lstrip("-")
+            shown = (flag if default else off).lstrip("-")
+            options.append(click.Option([f"{flag}/{off}", name], default=None, help=f"{one.help}  [default: {shown}]"))
+            continue
+        shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+        value_type = click.INT if isinstance(kind, Int) else click.BOOL if "bool" in str(field.annotation) else click.STRING
+        options.append(
+            click.Option(
+                [flag, name], default=None, type=value_type, metavar=one.metavar or (kind.metavar if kind else None),
+                help=one.help if shown is None else f"{one.help}  [default: {shown}]",
+            )
+        )  # fmt: skip
+    return options
 
 
-def _option(name: str, flag: str, one: Argument, default: Any) -> click.Option:
-    """Without a default of its own: what is not given is left to the specification."""
-    if isinstance(one.kind, Switch):
-        off = one.kind.off or "--no-" + flag.lstrip("-")
-        said = (flag if default else off).lstrip("-")
-        return click.Option([f"{flag}/{off}", name], default=None, help=f"{one.help}  [default: {said}]")
-    shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
-    help_text = one.help if shown is None else f"{one.help}  [default: {shown}]"
-    return click.Option([flag, name], default=None, metavar=one.kind.metavar, help=help_text)
-
-
-def _common_params() -> list[click.Parameter]:
-    return [
+def _data_options(spec: type[Specification]) -> list[click.Parameter]:
+    options: list[click.Parameter] = [
         click.Option(
             ["--config"], callback=read_config, is_eager=True, expose_value=False, metavar="FILE",
             help="TOML file with any of the options below (model = [...], limit = 64, ...); flags win.",
@@ -88,6 +63,12 @@ def _common_params() -> list[click.Parameter]:
             ["--model", "-m"], multiple=True, metavar="NAME",
             help="Hub name, directory, .gguf file or packaged model. May be given several times.",
         ),
+    ]  # fmt: skip
+    if spec.DATA == "pairs":
+        shown = "CSV file of prompt pairs: clean, corrupted, answer, wrong. May be given several times."
+        return [*options, click.Option(["--data"], multiple=True, metavar="FILE", help=shown)]
+    return [
+        *options,
         click.Option(
             ["--dataset", "-d"], multiple=True, metavar="NAME",
             help="popqa, triviaqa, hotpotqa, nq, their -sample sets, a file, or a name for your own. Several times for several.",
@@ -98,64 +79,39 @@ def _common_params() -> list[click.Parameter]:
         ),
         click.Option(["--columns"], default=None, metavar="OURS=THEIRS", help="Columns of your own files: question=q,answers=gold."),
         click.Option(["--spans"], default="auto", show_default=True, metavar="HOW", help="auto, rules, annotation or spacy:NAME."),
-        click.Option(
-            ["--limit"], type=int, default=None, help="Questions drawn from each data set (seeded); donors come from the whole file."
-        ),
+        click.Option(["--limit"], type=int, default=None, help="Questions drawn from each set (seeded); donors come from all."),
     ]  # fmt: skip
 
 
-def _output_params() -> list[click.Parameter]:
+def _loading_options() -> list[click.Parameter]:
     return [
         click.Option(["--device"], default=None, help="cuda, mps or cpu; the best one if left out."),
-        click.Option(
-            ["--n-devices"], type=int, default=1, metavar="N", help="Spread the model over N CUDA devices, from --device on."
-        ),
+        click.Option(["--n-devices"], type=int, default=1, metavar="N", help="CUDA devices for the model, from --device on."),
         click.Option(["--dtype"], default=None, help="float32, bfloat16 or float16."),
-        click.Option(
-            ["--stream"], is_flag=True, help="Read the weights layer by layer from their files: for models larger than memory."
-        ),
-        click.Option(
-            ["--dry-run"], is_flag=True,
-            help="Only print what would be measured: cells, batches, FLOPs, seconds, memory. Needs no --out; answers that a sweep "
-            "starts from are still generated.",
-        ),
-        click.Option(["--out", "-o"], default=None, metavar="DIR", help="Run directory to write.  [required]"),
-        click.Option(["--overwrite"], is_flag=True, help="Replace a run that is there."),
-        click.Option(["--resume"], is_flag=True, help="Continue a run that was stopped; what was measured is not measured again."),
-        click.Option(["--force-new"], is_flag=True, help="Throw away what a run that was stopped had measured, and begin again."),
-        *sharing_params(),
-        click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object for scripts."),
-        click.Option(["--quiet", "-q"], is_flag=True, help="No progress bars."),
+        click.Option(["--stream"], is_flag=True, help="Read the weights layer by layer: for models larger than memory."),
     ]  # fmt: skip
 
 
 def measure_protocol(spec: type[Specification], given: Mapping[str, Any]) -> None:
-    """Measure what the options of a command say."""
-    for key, flag in (("model", "--model"), ("dataset", "--dataset")):
+    source = "data" if spec.DATA == "pairs" else "dataset"
+    for key in ("model", source):
         if not given[key]:
-            raise click.UsageError(f"{flag} is missing. See `anchorlens {spec.NAME} --help` for examples.")
-    if not given["out"] and not given["dry_run"]:
-        raise click.UsageError(f"--out is missing. See `anchorlens {spec.NAME} --help` for examples.")
-    known = spec.arguments()
-    values = {
-        name: value if isinstance(value, bool) else known[name].kind.parse(str(value))
-        for name, value in given.items()
-        if name not in _NOT_SPEC and value is not None
-    }
+            raise click.UsageError(f"--{key} is missing. See `anchorlens {spec.NAME} --help` for examples.")
+    values = {name: given[name] for name in flags_of(spec) if given[name] is not None}
     made = spec(**values, progress=not given["quiet"])
-    if given["out"]:
-        from anchorlens.runs.store import check_target
+    check_out(given, spec.NAME)
+    from anchorlens.questions.columns import parse_columns
+    from anchorlens.running.study import DataRequest, Study
 
-        check_target(given["out"], overwrite=any(given[name] for name in ("overwrite", "resume", "force_new", "shard")))
-    from anchorlens.protocols.study import DataRequest, Study
-    from anchorlens.questions.datasets import parse_columns
-
-    names = given["dataset"]
+    names = given[source]
     if len(set(names)) != len(names):
-        raise InputError(f"Each --dataset once; got {', '.join(names)}.")
-    files = data_files(names, given["data_file"])
-    columns = None if given["columns"] is None else parse_columns(given["columns"])
-    data = [DataRequest(name, files.get(name), given["limit"], made.seed, columns, given["spans"]) for name in names]
+        raise InputError(f"Each --{source} once; got {', '.join(names)}.")
+    if spec.DATA == "pairs":
+        data = [DataRequest(None, path) for path in names]
+    else:
+        files = data_files(names, given["data_file"])
+        columns = None if given["columns"] is None else parse_columns(given["columns"])
+        data = [DataRequest(name, files.get(name), given["limit"], made.seed, columns, given["spans"]) for name in names]
     study = Study(given["model"], data, [made], given["device"], given["dtype"], given["stream"], given["n_devices"])
     if given["dry_run"]:
         plan_only(study, as_json=given["as_json"])
@@ -163,36 +119,18 @@ def measure_protocol(spec: type[Specification], given: Mapping[str, Any]) -> Non
         measure(study, spec.NAME, given)
 
 
-_EXAMPLES = {
-    "swap": """\
-  # two models, two data sets from the hub, one figure
-  anchorlens swap --model meta-llama/Llama-3.2-1B --model meta-llama/Llama-3.2-3B \\
-      --dataset popqa --dataset nq --limit 500 --out runs/llama
-""",
-}
-
-
-def _examples(name: str) -> str:
-    parts = [
-        f"""\
-  # the packaged model on an embedded question set
-  anchorlens {name} --model smollm2-135m-instruct --dataset triviaqa-sample --limit 110 --out runs/a
-""",
-        _EXAMPLES.get(name, ""),
-        f"""\
-  # a local file with columns of its own
+def _examples(spec: type[Specification]) -> str:
+    name = spec.NAME
+    start = f"\b\nExamples:\n  anchorlens {name} --model smollm2-135m-instruct"
+    if spec.DATA == "pairs":
+        return f"{start} --data pairs.csv --out runs/a\n"
+    return f"""{start} --dataset triviaqa-sample --limit 110 --out runs/a
   anchorlens {name} --model smollm2-135m-instruct --dataset mine.csv --columns question=q,answers=gold --out runs/b
-""",
-        f"""\
-  # how long will it take, and does it fit?
+  anchorlens {name} --model gpt2 --model Qwen/Qwen3-8B --dataset popqa --dataset nq --limit 500 --out runs/c
+\b
+  # predicted time and memory
   anchorlens {name} --model Qwen/Qwen3-8B --dataset triviaqa --limit 500 --max-memory 8GB --dry-run
-""",
-        f"""\
-  # everything in a file; flags on the command line win
+\b
+  # options from a file; flags on the command line win
   anchorlens {name} --config {name}.toml --limit 10
-""",
-    ]
-    return "\b\nExamples:\n" + "\b\n".join(part for part in parts if part)
-
-
-__all__ = ["flags_of", "measure_protocol", "protocol_command"]
+"""

@@ -17,16 +17,18 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from typing_extensions import override
 
 from anchorlens.engine.cone_pass import Pass
-from anchorlens.engine.cone_plans import CutPlan, SwapPlan, token_rows
+from anchorlens.engine.cone_plans import CutPlan, SwapPlan
 from anchorlens.engine.cost import PassSize, pass_bytes, pass_flops
-from anchorlens.engine.interventions import CutBatch, OnShare, SwapBatch, check_windows, untold
+from anchorlens.engine.engine import Engine
+from anchorlens.engine.interventions import CutBatch, OnShare, SwapBatch, check_windows, token_rows, untold
 from anchorlens.engine.layout import Lanes, Layout, Prefix
-from anchorlens.engine.readouts import Metrics, Reader
+from anchorlens.engine.readouts import Metrics
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.models.blocks import Blocks
-from anchorlens.questions.tokens import TokenBatch, common_prefix
+from anchorlens.prompts.batches import TokenBatch, common_prefix
 from anchorlens.typing import Stream
 
 # A prefix has to spare the rows at least this many tokens, for it costs a product of its own in every attention.
@@ -35,12 +37,8 @@ _WORTH_A_PASS = 32
 _MOST_TOKENS = {"cpu": 2048, "cuda": 131072, "mps": 8192}
 
 
-class Cone:
-    """Measures batches of one model.
-
-    Args:
-        adapter: A model for which :func:`anchorlens.models.blocks.unsupported_reason` is None.
-    """
+class Cone(Engine):
+    """Measures batches of one model."""
 
     name, reason = "cone", ""
 
@@ -52,66 +50,31 @@ class Cone:
         # What the clean rows of the last pass began with: a beginning that comes again is worth keeping.
         self._last: tuple[int, ...] = ()
 
+    @override
     def begin(self, shared: Sequence[int] = ()) -> None:
-        """See :class:`~anchorlens.engine.engine.Engine`. What is shared goes through the model once, by itself."""
         ids = tuple(shared) if len(shared) >= _WORTH_A_PASS else ()
         if ids != (() if self._shared is None else self._shared.ids):
-            self._shared = self._alone(ids) if ids else None
+            self._shared = None
+            if ids:
+                making = Pass(self.adapter, Layout.clean([ids]), Lanes.of([]), None, seen={}, keep=True)
+                self._climb([making], untold)
+                self._shared = making.kept
         self._prefix, self._last = self._shared, ()
 
-    def _alone(self, ids: tuple[int, ...]) -> Prefix | None:
-        """Keys and values of a beginning."""
-        making = Pass(self.adapter, Layout.clean([ids]), Lanes.of([]), None, seen={}, keep=True)
-        self._climb([making], untold)
-        return making.kept
-
+    @override
     def run_swaps(
         self, batch: SwapBatch, *, site: SiteLike, layers: Sequence[int], window: int, on_share: OnShare = untold
     ) -> tuple[Metrics, list[Metrics]]:
-        """See :class:`~anchorlens.engine.engine.Engine`."""
-        return self.run_many_swaps([batch], site=site, layers=layers, window=window, on_share=on_share)[0]
-
-    def run_many_swaps(
-        self,
-        batches: Sequence[SwapBatch],
-        *,
-        site: SiteLike,
-        layers: Sequence[int],
-        window: int,
-        on_share: OnShare = untold,
-    ) -> list[tuple[Metrics, list[Metrics]]]:
-        """Measure several batches together: each layer does all of them before the next layer is touched.
-
-        All their streams are held at once. For weights that are not all at hand, see :class:`~anchorlens.engine.cone_pass.Pass`.
-        """
-        lanes = Lanes.windows(layers, window, self.adapter.n_layers)
-        top = self.adapter.n_layers - 1
-        watch = [
-            {top: "resid_post"} if b.reader.where is None else {b.reader.where[1]: str(b.reader.where[0])} for b in batches
-        ]
-        passes = self._climbed([SwapPlan(b, site) for b in batches], lanes, watch, str(site), on_share)
-        return [
-            self._metrics(batch.reader, one.states[one.top], lanes, one.layout.pack_of)
-            for batch, one in zip(batches, passes, strict=True)
-        ]
-
-    def _metrics(
-        self, reader: Reader, states: Float[Tensor, "cell read d_model"], lanes: Lanes, pack_of: Sequence[int | None]
-    ) -> tuple[Metrics, list[Metrics]]:
-        """Metrics of the clean rows and of every swap, lanes in the caller's order."""
-        n = len(lanes.start)
-        every = reader.metrics(self.adapter, states)
-        back = sorted(range(n), key=lambda j: lanes.order[j])
-
-        def at(cells: list[int]) -> Metrics:
-            return Metrics(every.p[cells], every.log_p[cells], every.logit_diff[cells])
-
-        clean = at([0])
-        before = Metrics(clean.p[0], clean.log_p[0], clean.logit_diff[0])
+        lanes, reader = Lanes.windows(layers, window, self.adapter.n_layers), batch.reader
+        site_read, layer_read = reader.where or ("resid_post", self.adapter.n_layers - 1)
+        done = self._run(SwapPlan(batch, site), lanes, {layer_read: str(site_read)}, str(site), on_share)
+        every, n = reader.metrics(self.adapter, done.states[done.top]), len(lanes.start)
+        clean, back = every.map(lambda value: value[[0]]), sorted(range(n), key=lambda j: lanes.order[j])
         # A swap that changes nothing in any row (a null that found no position) leaves everything as it was.
-        after = [at([0] * n if p is None else [1 + p * n + j for j in back]) for p in pack_of]
-        return before, after
+        cells = [[0] * n if p is None else [1 + p * n + j for j in back] for p in done.layout.pack_of]
+        return clean.map(lambda value: value[0]), [every.map(lambda value, at=at: value[at]) for at in cells]
 
+    @override
     def cut_states(
         self,
         batch: CutBatch,
@@ -120,29 +83,28 @@ class Cone:
         windows: Sequence[range],
         on_share: OnShare = untold,
     ) -> Float[Tensor, "variant window read d_model"]:
-        """See :class:`~anchorlens.engine.engine.Engine`."""
         check_windows(windows)
         site, layer = ("resid_post", self.adapter.n_layers - 1) if where is None else (str(where[0]), where[1])
         # What is cut above is not seen, so windows that agree up to there are one.
         lanes, lane_of = Lanes.cuts([range(w.start, min(w.stop, layer + 1)) for w in windows])
-        (one,) = self._climbed([CutPlan(batch, self.adapter.shape.n_heads)], lanes, [{layer: site}], "", on_share)
+        one = self._run(CutPlan(batch, self.adapter.shape.n_heads), lanes, {layer: site}, "", on_share)
         states, n = one.states[layer], len(lanes.start)
         # A variant that cuts nothing in any row leaves everything as it was.
         return torch.stack([states[[0 if p is None or j < 0 else 1 + p * n + j for j in lane_of]] for p in one.layout.pack_of])
 
+    @override
     def cut_states_everywhere(
         self, batch: CutBatch, *, site: SiteLike, layers: range, on_share: OnShare = untold
     ) -> Float[Tensor, "run layer read d_model"]:
-        """See :class:`~anchorlens.engine.engine.Engine`."""
         check_windows([layers])
         every = range(self.adapter.n_layers)
-        plans = [CutPlan(batch, self.adapter.shape.n_heads)]
-        (one,) = self._climbed(plans, Lanes.of([layers]), [dict.fromkeys(every, str(site))], "", on_share)
+        plan, seen = CutPlan(batch, self.adapter.shape.n_heads), dict.fromkeys(every, str(site))
+        one = self._run(plan, Lanes.of([layers]), seen, "", on_share)
         states = torch.stack([one.states[layer].float().cpu() for layer in every])
         return torch.stack([states[:, 0], *(states[:, 0 if p is None else 1 + p] for p in one.layout.pack_of)])
 
     def last_stream(self, tokens: TokenBatch) -> Stream:
-        """What leaves the last block in a clean run, as :func:`anchorlens.engine.reference.last_stream` gives it; 0 at padding."""
+        """Return the stream that leaves the last block in a clean run; 0 at padding."""
         layout, top = Layout.clean(token_rows(tokens)), self.adapter.n_layers - 1
         one = Pass(self.adapter, layout, Lanes.of([]), None, seen={top: "resid_post"})
         self._climb([one], untold)
@@ -151,49 +113,30 @@ class Cone:
         out[tokens.mask.to(out.device)] = x
         return out
 
+    @override
     def pass_bytes(self, size: PassSize, lanes: int) -> int:
-        """See :class:`~anchorlens.engine.engine.Engine`."""
         return pass_bytes(self.adapter.shape, self.adapter.device, size, lanes)
 
+    @override
     def pass_flops(self, size: PassSize, starts: Sequence[int]) -> float:
-        """See :class:`~anchorlens.engine.engine.Engine`."""
         return pass_flops(self.adapter.shape, size, starts)
 
+    @override
     def fills(self, size: PassSize, lanes: int) -> bool:
-        """See :class:`~anchorlens.engine.engine.Engine`. Weights that are read in every pass are shared by all that fits."""
         if self.adapter.shape.streamed is not None:
             return False
         return size.runs + lanes * size.lane > _MOST_TOKENS.get(self.adapter.device.type, _MOST_TOKENS["cpu"])
 
-    def _climbed(
-        self,
-        plans: Sequence[SwapPlan] | Sequence[CutPlan],
-        lanes: Lanes,
-        seen: Sequence[dict[int, str]],
-        site: str,
-        on_share: OnShare,
-    ) -> list[Pass]:
-        """A pass for each plan, all the way up."""
-        ids = plans[0].shared
-        prefix, making = self._beginning(ids[: common_prefix([p.shared for p in plans], len(ids))], sum(p.rows for p in plans))
-        begins = () if prefix is None else prefix.ids
-        passes = [
-            Pass(
-                self.adapter,
-                plan.layout(common_prefix([begins, plan.shared], len(begins))),
-                lanes,
-                prefix,
-                site=site,
-                seen=where,
-            )
-            for plan, where in zip(plans, seen, strict=True)
-        ]
-        self._climb([*making, *passes], on_share)
+    def _run(self, plan: SwapPlan | CutPlan, lanes: Lanes, seen: dict[int, str], site: str, on_share: OnShare) -> Pass:
+        """Run the pass of a plan through all layers that are needed."""
+        prefix, making = self._beginning(plan.shared, plan.rows)
+        n_shared = 0 if prefix is None else common_prefix([prefix.ids, plan.shared], len(prefix.ids))
+        one = Pass(self.adapter, plan.layout(n_shared), lanes, prefix, site=site, seen=seen)
+        self._climb([*making, one], on_share)
         self._prefix = prefix or self._prefix
-        return passes
+        return one
 
     def _climb(self, passes: Sequence[Pass], on_share: OnShare) -> None:
-        """All passes through each layer, one layer after the other."""
         layers = 1 + max(one.top for one in passes)
         for layer in range(layers):
             with self.blocks.held(layer) as block:
@@ -207,10 +150,6 @@ class Cone:
         Those that are kept are used as far as they go; a longer beginning grows from them. A single row is worth a beginning that
         the row before it had as well.
 
-        Args:
-            ids: What the rows begin with, at most up to the first position that is changed or read.
-            rows: How many rows there are.
-
         Returns:
             The prefix to use, and the pass that makes what is new of it, to be run before the others in each layer.
         """
@@ -222,6 +161,3 @@ class Cone:
             return had if shared else None, []
         making = Pass(self.adapter, Layout.clean([ids[:wanted]], shared), Lanes.of([]), had, seen={}, keep=True)
         return making.kept, [making]
-
-
-__all__ = ["Cone"]

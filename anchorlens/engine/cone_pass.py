@@ -26,18 +26,9 @@ Table = Float[Tensor, "_ d_model"]
 class Pass:
     """One batch on its way up.
 
-    Args:
-        adapter: The model.
-        layout: Who is computed where.
-        lanes: When lanes join and are changed.
-        prefix: Keys and values of what the runs begin with; None where they share nothing.
-        site: Where streams are put.
-        seen: Site that is read at each of some layers; the pass is done after the last of them.
-        keep: Keep keys and values of the runs, in :attr:`kept`; nothing is read.
-
-    Attributes:
-        top: The last layer that is needed.
-        states: What the reads saw, by layer: clean, then pack by pack and lane by lane, [cell read d_model].
+    Streams are put at ``site``; ``seen`` names the site that is read at each of some layers, and the pass ends after the last of
+    them (``top``). ``states`` holds what was read by layer: clean, then pack by pack and lane by lane. With ``keep`` nothing is
+    read, and ``kept`` collects keys and values of the runs.
     """
 
     def __init__(
@@ -74,7 +65,7 @@ class Pass:
 
     @torch.no_grad()
     def step(self, block: Block, on_share: OnShare = untold) -> None:
-        """Through one block; they come in order, from the first. Told of no share on the way, where memory may be looked at."""
+        """Run one block; blocks come in order. ``on_share`` is also called with 0, so that memory can be checked on the way."""
         layer = block.layer
         if layer > self.top:
             return
@@ -179,9 +170,9 @@ class Pass:
         return out
 
     def _attention(self, block: Block, x: Table, on_share: OnShare, *, trim: bool) -> Float[Tensor, "_ head d_head"] | None:
-        """What the heads of every token gather, [token head d_head]; of the read tokens alone where the rest is of no use.
+        """Return the heads' output [token head d_head] of every token, or of the read tokens only (``trim``).
 
-        None where nobody asks any more: a pass that keeps keys and values needs nothing else of its last block.
+        None in the last block of a pass that only keeps keys and values.
         """
         q, k, v = block.project(x)
         n, lanes = self.n_runs, (self.n_lanes, self.n_cell)
@@ -339,7 +330,7 @@ class _Placed:
 
     @cached_property
     def distance(self) -> Int[Tensor, "1 row 1 query 1 key"]:
-        """How far each key lies before each query, as a number that is not positive."""
+        """Position of each key minus that of each query, at most 0."""
         steps = self.group.key_positions[:, None, :] - self.group.query_positions[:, :, None]
         return _on(self.device, rearrange(steps.clamp(max=0), "row query key -> 1 row 1 query 1 key"))
 
@@ -366,6 +357,3 @@ def _on(device: torch.device, table: Tensor) -> Tensor:
     return (
         table.pin_memory().to(device, non_blocking=True) if device.type == "cuda" and not table.is_cuda else table.to(device)
     )
-
-
-__all__ = ["Pass"]

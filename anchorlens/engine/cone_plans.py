@@ -3,24 +3,21 @@
 A plan is pure: it says what its rows share, and lays them out behind as much of that as somebody has computed.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from anchorlens.engine.interventions import CutBatch, Slots, SwapBatch
+from anchorlens.engine.interventions import CutBatch, Slots, SwapBatch, token_rows
 from anchorlens.engine.layout import Cut, Layout, Pack, Put, Reads, Runs, make_pack
 from anchorlens.models.adapter import SiteLike
-from anchorlens.questions.tokens import TokenBatch, common_prefix
+from anchorlens.prompts.batches import common_prefix
 
 
 class CutPlan:
     """One batch of knockouts.
-
-    Args:
-        batch: What is to be measured.
-        n_heads: Query heads of the model.
 
     Attributes:
         shared: Ids that all clean rows begin with, up to what is changed or read.
@@ -39,7 +36,6 @@ class CutPlan:
         self.shared, self.rows = ids[0][: common_prefix(ids, min(touched))], len(ids)
 
     def layout(self, prefix: int) -> Layout:
-        """Everything behind the first ``prefix`` tokens."""
         runs = Runs.make(self.need, prefix)
         base = Reads.make([(r, runs.token(i, p)) for r, (i, p) in enumerate(self.reads)])
         packs: list[Pack] = []
@@ -58,20 +54,12 @@ class CutPlan:
 
 def _first_cut(edges: Bool[Tensor, "example query key"], ends: Sequence[int]) -> dict[int, int]:
     """Row -> first position that may not read something; rows without one are left out."""
-    found: dict[int, int] = {}
-    for i, queries in enumerate(edges.any(-1).tolist()):
-        cut = [p for p, is_cut in enumerate(queries[: ends[i]]) if is_cut]
-        if cut:
-            found[i] = cut[0]
-    return found
+    cut = [queries[:end] for queries, end in zip(edges.any(-1).tolist(), ends, strict=True)]
+    return {i: queries.index(True) for i, queries in enumerate(cut) if True in queries}
 
 
 class SwapPlan:
     """One batch of swaps.
-
-    Args:
-        batch: What is to be measured.
-        site: Where streams are put.
 
     Attributes:
         shared: Ids that all clean rows begin with, up to what is changed, taken or read.
@@ -102,12 +90,12 @@ class SwapPlan:
         self, ids: Sequence[tuple[int, ...]], place: Sequence[tuple[int, int, int | None, int]], site: SiteLike
     ) -> dict[int, tuple[int, bool]]:
         """Row -> where its cone begins, and whether what stands before that is the donor's; unchanged rows are left out."""
-        changed: dict[int, list[tuple[int, int | None]]] = {}
+        changed: defaultdict[int, list[tuple[int, int | None]]] = defaultdict(list)
         for i, target, source, _ in place:
-            changed.setdefault(i, []).append((target, source))
-        reads: dict[int, list[int]] = {}
+            changed[i].append((target, source))
+        reads: defaultdict[int, list[int]] = defaultdict(list)
         for i, position in self.reads:
-            reads.setdefault(i, []).append(position)
+            reads[i].append(position)
         out: dict[int, tuple[int, bool]] = {}
         for i, pairs in changed.items():
             start = cone_start(ids[i], self.donors[i] if self.donors else (), pairs, reads[i], site)
@@ -115,7 +103,6 @@ class SwapPlan:
         return out
 
     def layout(self, prefix: int) -> Layout:
-        """Everything behind the first ``prefix`` tokens."""
         runs = Runs.make(self.need, prefix)
         base = Reads.make([(r, runs.token(self.of_row[i], p)) for r, (i, p) in enumerate(self.reads)])
         packs: list[Pack] = []
@@ -158,13 +145,6 @@ def cone_start(
     That is the first changed one, unless all that it can read is the donor's, too: then from the changed layer on it goes its
     donor's own way, which the donor's clean run has computed once for all layers. So does every position behind it, as long as it is
     put there from the same position of the donor, or has nothing before it in which the two differ.
-
-    Args:
-        ids: Tokens of the base.
-        donor: Tokens of the donor.
-        pairs: Changed positions and the donor's position that each is taken from; None where it comes from nowhere.
-        reads: Positions that are read; those that the change reaches are in the cone.
-        site: Where streams are put.
     """
     source = dict(pairs)
     first = min(source)
@@ -179,11 +159,6 @@ def cone_start(
         if at - 1 in source:  # the donor's run is needed up to what is taken from it, and no further
             start = at
     return start
-
-
-def token_rows(tokens: TokenBatch) -> list[tuple[int, ...]]:
-    """Ids of each row, without padding."""
-    return [tuple(ids[: int(n)]) for ids, n in zip(tokens.ids.tolist(), tokens.mask.sum(1), strict=True)]
 
 
 def _ends(rows: int, reads: Sequence[tuple[int, int]]) -> list[int]:
@@ -201,6 +176,3 @@ def _placed(slots: Slots, source: Slots | None, ends: Sequence[int]) -> list[tup
     taken = [None] * len(target) if source is None else source.positions[source.mask].tolist()
     found = zip(row.tolist(), target, taken, slot.tolist(), strict=True)
     return [(i, t, s, n) for i, t, s, n in found if t < ends[i]]
-
-
-__all__ = ["CutPlan", "SwapPlan", "cone_start", "token_rows"]

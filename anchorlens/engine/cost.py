@@ -1,17 +1,15 @@
-"""What passes cost: bytes, multiplications and additions, and how fast this machine multiplies."""
+"""Cost of passes: bytes, operations, and the matrix rate of this machine."""
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import psutil
 import torch
 
 from anchorlens.errors import InputError
 from anchorlens.models.blocks import EVEN, MLP_SLICE, WIDE_SLICE
 from anchorlens.models.devices import half_in_float32, half_on_cpu, has_half_products
+from anchorlens.models.memory import free_memory
 from anchorlens.models.read import READ_SLICE
 from anchorlens.models.shape import Shape
 
@@ -31,7 +29,7 @@ _MEASURED_S, _MEASURED_FLOP = 0.02, 4e9
 
 @dataclass(frozen=True)
 class PassSize:
-    """What goes through the model for one batch.
+    """Size of one batch.
 
     Attributes:
         runs: Tokens of clean rows.
@@ -93,13 +91,7 @@ def kernel_bytes(shape: Shape, device: torch.device) -> int:
 
 
 def pass_flops(shape: Shape, size: PassSize, starts: Sequence[int]) -> float:
-    """Multiplications and additions of a pass of the cone engine: matrices, attention between tokens, unembedding of what is read.
-
-    Args:
-        shape: The model.
-        size: The pass.
-        starts: Layer at which each lane joins.
-    """
+    """Return the operations of a pass of the cone engine; ``starts``: layer at which each lane joins."""
     layers = shape.n_layers
     through = sum(layers - start for start in starts)
     tokens = layers * size.runs + through * size.lane
@@ -128,18 +120,7 @@ def rows_flops(shape: Shape, rows: int, width: int) -> float:
 def rows_per_batch(
     shape: Shape, devices: Sequence[torch.device], width: int, batch_size: int | None, max_memory: int | None = None
 ) -> int:
-    """Rows in one batch of whole forward passes.
-
-    Args:
-        shape: The model.
-        devices: Where it lies.
-        width: Tokens of the longest row.
-        batch_size: The user's choice, taken as it is; None: chosen here from half of the free memory.
-        max_memory: Most bytes for a batch.
-
-    Raises:
-        InputError: ``batch_size`` is below 1.
-    """
+    """Return the rows of one batch of whole forward passes: ``batch_size``, or what fits into half of the free memory."""
     if batch_size is not None:
         if batch_size < 1:
             raise InputError(f"batch_size must be at least 1, got {batch_size}.")
@@ -155,34 +136,6 @@ def out_of_memory(why: BaseException) -> bool:
     """Whether an error says that memory ran out, on any device."""
     told = isinstance(why, RuntimeError) and "can't allocate memory" in str(why)
     return isinstance(why, (torch.OutOfMemoryError, MemoryError)) or told
-
-
-_seen: ContextVar[int | None] = ContextVar("free memory", default=None)
-
-
-@contextmanager
-def memory_seen(free: int) -> Iterator[None]:
-    """Plan with so much free memory in a ``with`` block, whatever else comes and goes meanwhile: batches decide the last digits."""
-    token = _seen.set(free)
-    try:
-        yield
-    finally:
-        _seen.reset(token)
-
-
-def free_memory(devices: Sequence[torch.device]) -> int:
-    """Bytes that are free on each of these devices, or that are taken for free (:func:`memory_seen`).
-
-    A pass takes what it holds from device to device, so the fullest one decides.
-    """
-    seen = _seen.get()
-    if seen is not None:
-        return seen
-    return min(_free(device) for device in devices)
-
-
-def _free(device: torch.device) -> int:
-    return int(torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available)
 
 
 def matrix_rate(shape: Shape, device: torch.device) -> float:
@@ -204,22 +157,5 @@ def matrix_rate(shape: Shape, device: torch.device) -> float:
 
 
 def predicted_seconds(shape: Shape, device: torch.device, flops: float) -> float:
-    """How long so much work takes here."""
+    """Return the seconds that so many operations take on this machine."""
     return flops / (_EFFICIENCY * matrix_rate(shape, device))
-
-
-__all__ = [
-    "MOST_TOKENS",
-    "PassSize",
-    "free_memory",
-    "kernel_bytes",
-    "matrix_rate",
-    "memory_seen",
-    "out_of_memory",
-    "pass_bytes",
-    "pass_flops",
-    "predicted_seconds",
-    "rows_bytes",
-    "rows_flops",
-    "rows_per_batch",
-]

@@ -1,4 +1,4 @@
-"""What an engine is: the oracle and the cone are one kind of thing."""
+"""Interface of an engine."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -14,37 +14,20 @@ from anchorlens.models.adapter import Adapter, SiteLike
 
 @runtime_checkable
 class Engine(Protocol):
-    """Measures batches of one model, and knows what that takes.
-
-    Attributes:
-        name: ``cone`` or ``reference``.
-        reason: Why it is the oracle, where the cone was asked for.
-        adapter: The model.
-    """
+    """Measures batches of one model and estimates their cost; ``reason`` says why it is the oracle where the cone was asked for."""
 
     name: str
     reason: str
     adapter: Adapter
 
     def begin(self, shared: Sequence[int] = ()) -> None:
-        """Let go of what earlier batches left: from here on, the same batches give the same bits, whatever came before.
-
-        Args:
-            shared: Tokens that the rows of all batches begin with, as far as that is known.
-        """
+        """Let go of what earlier batches left: from here on, the same batches give the same bits, whatever came before."""
         ...
 
     def run_swaps(
         self, batch: SwapBatch, *, site: SiteLike, layers: Sequence[int], window: int, on_share: OnShare = untold
     ) -> tuple[Metrics, list[Metrics]]:
         """Measure every cell of a batch.
-
-        Args:
-            batch: Rows, donors, reader and swaps.
-            site: Which activation is replaced.
-            layers: Layers that are measured.
-            window: How many layers are replaced together around each (:func:`~anchorlens.engine.interventions.window_layers`).
-            on_share: Told of the share of all that was done.
 
         Returns:
             Metrics of the clean pass ([example]), and for each swap those of the changed passes ([layer example]).
@@ -54,14 +37,7 @@ class Engine(Protocol):
     def cut_states(
         self, batch: CutBatch, *, where: tuple[SiteLike, int] | None, windows: Sequence[range], on_share: OnShare = untold
     ) -> Float[Tensor, "variant window read d_model"]:
-        """States at one place for every variant and every window of layers in which it is cut.
-
-        Args:
-            batch: Rows, reads and edges.
-            where: Site and layer that are read; None: the stream that leaves the last block.
-            windows: Layers that are cut together; an empty one: the clean run.
-            on_share: Told of the share of all that was done.
-        """
+        """States at one place for every variant and every window of layers in which it is cut."""
         ...
 
     def cut_states_everywhere(
@@ -81,6 +57,3 @@ class Engine(Protocol):
     def fills(self, size: PassSize, lanes: int) -> bool:
         """Whether a batch is so large that more rows gain nothing; never, where weights are read in every pass."""
         ...
-
-
-__all__ = ["Engine"]

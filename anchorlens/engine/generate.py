@@ -8,10 +8,11 @@ from torch import Tensor
 from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
 from transformer_lens.cache.key_value_cache_entry import TransformerLensKeyValueCacheEntry
 
-from anchorlens.engine.cost import BUFFERS, free_memory, rows_bytes, rows_per_batch
+from anchorlens.engine.cost import BUFFERS, rows_bytes, rows_per_batch
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
-from anchorlens.questions.tokens import common_prefix
+from anchorlens.models.memory import free_memory
+from anchorlens.prompts.batches import common_prefix
 
 # One token a row goes through the model at each step, so many rows are needed before a step costs more than reading the weights;
 # beyond these nothing is gained.
@@ -27,27 +28,16 @@ def greedy(
     stop: Callable[[list[int]], bool],
     on_batch: Callable[[int], None] = lambda rows: None,  # noqa: ARG005
 ) -> list[list[int]]:
-    """Greedy continuations of many prompts, with a key-value cache.
+    """Return greedy continuations of token ids, at most ``max_new_tokens`` long, each until ``stop`` of its new tokens is True.
 
     The tokens that all prompts begin with go through the model once. Prompts of similar length go together, padded on the left:
     the tokens of a row stand as far from each other as they would alone, and positions are counted from the mask, so absolute
     positions, rotary positions and sliding windows are those of the row alone.
 
-    No row grows longer than ``n_ctx``, whatever kind of positions the model has: the same rule as for rows that are measured.
-
-    Args:
-        adapter: The model.
-        prompts: Token ids of each prompt.
-        max_new_tokens: Most tokens for one continuation; fewer where the prompt leaves less room in the model's context.
-        batch_size: Most rows at once; None: chosen for the memory at hand.
-        stop: Tells of the tokens generated so far whether this continuation is finished.
-        on_batch: Called after each batch with its number of rows, and for prompts that leave no room.
+    No row grows longer than ``n_ctx``. ``on_batch`` gets the rows of each finished batch, and those of prompts that leave no room.
 
     Returns:
         New token ids of each prompt, in the order of ``prompts``; none of a prompt that leaves no room.
-
-    Raises:
-        InputError: A prompt is empty, or ``batch_size`` is below 1.
     """
     if not all(prompts):
         raise InputError("A prompt without tokens cannot be continued.")

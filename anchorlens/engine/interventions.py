@@ -1,4 +1,4 @@
-"""What is changed in a forward pass: a swap of activations at named positions, in one layer or a window of layers."""
+"""Interventions on a forward pass: swaps of activations and cuts of attention edges, in one layer or a window of layers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,25 +9,20 @@ from torch import Tensor
 
 from anchorlens.engine.readouts import Reader
 from anchorlens.errors import InputError
-from anchorlens.questions.tokens import TokenBatch
+from anchorlens.prompts.batches import TokenBatch
 from anchorlens.typing import SlotStreams
 
 OnShare: TypeAlias = Callable[[float], object]
-"""Told of each step of a measurement with its share of the whole."""
+"""Progress callback: gets the share of the whole that each step was."""
 
 
 def untold(share: float) -> None:
-    """Nobody is told."""
+    """Do nothing: the progress callback where none is given."""
 
 
 @dataclass(frozen=True)
 class Slots:
-    """Positions of every row of a batch, padded to the same number of slots.
-
-    Attributes:
-        positions: Position of each slot (0 where there is none).
-        mask: True where there is a slot.
-    """
+    """Positions of every row of a batch, padded to the same number of slots; the mask is True where there is a slot."""
 
     positions: Int[Tensor, "example slot"]
     mask: Bool[Tensor, "example slot"]
@@ -90,12 +85,13 @@ class CutBatch:
     heads: tuple[int, ...] | None = None
 
 
-def check_windows(windows: Sequence[object]) -> None:
-    """Refuse windows with gaps: a pass goes up layer by layer and is changed in a stretch of them.
+def token_rows(tokens: TokenBatch) -> list[tuple[int, ...]]:
+    """Return the ids of each row, without padding."""
+    return [tuple(ids[: int(n)]) for ids, n in zip(tokens.ids.tolist(), tokens.mask.sum(1), strict=True)]
 
-    Raises:
-        InputError: A window is no range, or leaves layers out.
-    """
+
+def check_windows(windows: Sequence[object]) -> None:
+    """Raise InputError if a window of layers is no range or has gaps."""
     for window in windows:
         if not isinstance(window, range) or window.step != 1:
             raise InputError(

@@ -19,11 +19,9 @@ from jaxtyping import Bool
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
-from anchorlens.edges import parse_edges
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.models.adapter import Adapter, Hook
-from anchorlens.questions.tokens import TokenRow
-from anchorlens.vocabulary import KNOCKOUT_MODES, LATER
+from anchorlens.vocabulary import KNOCKOUT_MODES
 
 
 @dataclass(frozen=True)
@@ -47,12 +45,7 @@ class AttentionKnockout:
 def cut_edges(
     sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int] | None], width: int
 ) -> Bool[Tensor, "example query key"]:
-    """The edges of every row as one table.
-
-    Args:
-        sources: Positions that are no longer read, for each row.
-        targets: Positions that no longer read them; None: every later position that is not itself a source.
-        width: Tokens of the longest row.
+    """Return the edges from each row's ``sources`` to its ``targets`` (None: all later positions that are no source).
 
     Returns:
         True where the edge is cut. Only edges to strictly earlier positions are.
@@ -67,20 +60,6 @@ def cut_edges(
     return rearrange(target, "example query -> example query 1") & rearrange(source, "example key -> example 1 key") & earlier
 
 
-def anchor_edges(rows: Sequence[TokenRow], edges: str, width: int) -> Bool[Tensor, "example query key"]:
-    """Edges named by anchors, for example ``"question -> later"`` or ``"subject -> answer"``.
-
-    Raises:
-        InputError: See :func:`parse_edges`.
-    """
-    source, target = parse_edges(edges)
-    return cut_edges(
-        [row.positions[source] for row in rows],
-        [None if target == LATER else row.positions[target] for row in rows],
-        width,
-    )
-
-
 def _table(positions: Sequence[Sequence[int]], width: int) -> Bool[Tensor, "example pos"]:
     table = torch.zeros(len(positions), width, dtype=torch.bool)
     for row, where in zip(table, positions, strict=True):
@@ -89,21 +68,13 @@ def _table(positions: Sequence[Sequence[int]], width: int) -> Bool[Tensor, "exam
 
 
 def check_heads(heads: Sequence[int], n_heads: int) -> None:
-    """Heads are different and exist.
-
-    Raises:
-        InputError: They are not.
-    """
+    """Raise InputError if heads repeat or do not exist."""
     if not heads or len(set(heads)) != len(heads) or not all(0 <= head < n_heads for head in heads):
         raise InputError(f"heads must be different numbers from 0 to {n_heads - 1}, got {tuple(heads)}.")
 
 
 def knockout_hooks(adapter: Adapter, cut: AttentionKnockout) -> list[Hook]:
-    """Hooks that cut the edges, one for each layer of ``cut.layers``.
-
-    Raises:
-        InputError: The mode, a head or a layer does not exist.
-    """
+    """Return hooks that cut the edges, one for each layer of ``cut.layers``."""
     if cut.mode not in KNOCKOUT_MODES:
         raise InputError(f"Unknown mode={cut.mode!r}. {did_you_mean(cut.mode, KNOCKOUT_MODES)}")
     n_heads = adapter.shape.n_heads
@@ -121,6 +92,3 @@ def knockout_hooks(adapter: Adapter, cut: AttentionKnockout) -> list[Hook]:
         return scores.masked_fill(where.to(scores.device), value)
 
     return [(f"blocks.{layer}.attn.{name}", put) for layer in cut.layers]
-
-
-__all__ = ["AttentionKnockout", "anchor_edges", "check_heads", "cut_edges", "knockout_hooks"]

@@ -1,4 +1,4 @@
-"""Who is computed where: the geometry of one pass of the cone engine, as index tensors.
+"""Geometry of one pass of the cone engine, as index tensors.
 
 *Runs* are the clean rows of a batch (bases and donors), each different one once, up to the last position that anybody needs. The
 tokens that all runs begin with are the *prefix*: they stand in no table here, only their keys and values are read. *Lanes* are the
@@ -73,7 +73,7 @@ class Lanes:
         return lanes, [-1 if not w else 0 if w[-1] == last else 1 + ends.index(w[-1]) for w in windows]
 
     def joined(self, layer: int) -> int:
-        """How many lanes have joined at ``layer``, those that join there included."""
+        """Return the number of lanes that have joined up to ``layer``, inclusive."""
         return sum(start <= layer for start in self.start)
 
     def changed(self, layer: int) -> list[tuple[int, int]]:
@@ -112,46 +112,32 @@ class Group:
     def make(
         cls, starts: Sequence[int], ends: Sequence[int], prefix: int, base: Sequence[int] | None, reads: "Reads | None" = None
     ) -> "Group":
-        """A group of rows.
+        """Make a group of rows from their first positions and ends.
 
-        Args:
-            starts: Position of the first own token of each row.
-            ends: One past the last.
-            prefix: Positions that every row shares.
-            base: Run token at position ``prefix`` of the run that stands before each row; None for runs.
-            reads: Only these tokens ask; all where it is left out.
+        ``prefix``: positions that all rows share; ``base``: run token at that position of the run before each row, None for runs;
+        ``reads``: own tokens that are queries, None for all.
         """
-        first = [0]
-        for start, end in zip(starts, ends, strict=True):
-            first.append(first[-1] + end - start)
-        spans = list(zip(starts, ends, first, strict=False))
-        own = max(end - start for start, end, _ in spans)
-        keys = [[at + u if u < end - start else at for u in range(own)] for start, end, at in spans]
-        if reads is None:
-            queries, asked = keys, [list(range(end - start)) for start, end, _ in spans]
-        else:
-            asked = [[token - at for token in reads.tokens if at <= token < at + end - start] for start, end, at in spans]
-            width = max(map(len, asked))
-            queries = [[at + u for u in row] + [at] * (width - len(row)) for row, (_, _, at) in zip(asked, spans, strict=True)]
-        width = len(queries[0])
-        found = [i * width + slot for i, row in enumerate(asked) for slot in range(len(row))]
-        between = 0 if base is None else max(starts) - prefix
-        tokens = [
-            [at + min(u, max(start - prefix - 1, 0)) for u in range(between)]
-            for at, start in zip(base or starts, starts, strict=True)
-        ]
-        positions = [[start + q - at for q in row] for row, (start, _, at) in zip(queries, spans, strict=True)]
-        begin, stop = torch.tensor(starts)[:, None], torch.tensor(ends)[:, None]
-        shared, mine = torch.arange(prefix + between).expand(len(starts), -1), begin + torch.arange(own)
-        real = torch.cat([shared < begin, mine < stop], 1)
+        begin, stop = torch.tensor(starts), torch.tensor(ends)
+        first = (stop - begin).cumsum(0) - (stop - begin)  # own token at the start of each row
+        own = torch.arange(int((stop - begin).max()))
+        keys = first[:, None] + own * (own < (stop - begin)[:, None])
+        tokens = torch.arange(int((stop - begin).sum())) if reads is None else torch.tensor(reads.tokens, dtype=torch.long)
+        row = torch.bucketize(tokens, first, right=True) - 1
+        count = row.bincount(minlength=len(first))
+        slot = torch.arange(len(tokens)) - (count.cumsum(0) - count)[row]
+        queries = first[:, None].repeat(1, int(count.max()))
+        queries[row, slot] = tokens
+        between = torch.arange(0 if base is None else int(begin.max()) - prefix)
+        before = torch.minimum(between, (begin - prefix - 1).clamp(min=0)[:, None])
+        shared, mine = torch.arange(prefix + len(between)).expand(len(first), -1), begin[:, None] + own
         return cls(
-            torch.tensor(keys), torch.tensor(queries), torch.tensor(found, dtype=torch.long),
-            torch.tensor(tokens, dtype=torch.long).reshape(len(starts), between), torch.tensor(positions),
-            torch.cat([shared, mine], 1), real,
+            keys, queries, row * queries.shape[1] + slot, torch.tensor(base or starts)[:, None] + before,
+            queries - first[:, None] + begin[:, None], torch.cat([shared, mine], 1),
+            torch.cat([shared < begin[:, None], mine < stop[:, None]], 1),
         )  # fmt: skip
 
     def allowed(self, window: int | None) -> Bool[Tensor, "row query key"] | None:
-        """Which key each query may read; None where all may be."""
+        """Return True where a query may read a key; None if all may be read."""
         keys, queries = self.key_positions[:, None, :], self.query_positions[:, :, None]
         out = self.real[:, None, :] & (keys <= queries)
         if window is not None:
@@ -161,7 +147,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Reads:
-    """Which tokens of a group are read in the end.
+    """Tokens of a group that the reader reads.
 
     Attributes:
         tokens: Own tokens, ascending, each once.
@@ -215,27 +201,17 @@ class Pack:
 
 @dataclass(frozen=True)
 class Runs:
-    """The clean rows of a pass.
-
-    Attributes:
-        ids: Token ids after the prefix, row after row.
-        positions: Their positions.
-        starts: Flat token at position ``prefix`` of each run.
-        stops: One past the last position of each run.
-        prefix: Ids of the tokens that all runs begin with and that are not computed here.
-        group: For attention.
-    """
+    """The clean rows of a pass: ids and positions after the prefix, row after row."""
 
     ids: Int[Tensor, "token"]
     positions: Int[Tensor, "token"]
-    starts: tuple[int, ...]
-    stops: tuple[int, ...]
+    starts: tuple[int, ...]  # flat token at position ``prefix`` of each run
+    stops: tuple[int, ...]  # one past the last position of each run
     prefix: tuple[int, ...]
     group: Group
 
     @classmethod
     def make(cls, rows: Sequence[tuple[tuple[int, ...], int]], prefix: int) -> "Runs":
-        """From ids and needed length of each different row."""
         ids = [token for row, stop in rows for token in row[prefix:stop]]
         positions = [p for _, stop in rows for p in range(prefix, stop)]
         stops = [stop for _, stop in rows]
@@ -261,16 +237,10 @@ def make_pack(
     first: int,
     before: Mapping[int, int] | None = None,
 ) -> Pack:
-    """The cells of one anchor.
+    """Return the cells of one anchor.
 
-    Args:
-        runs: The clean rows.
-        of_row: Run of each row of the batch.
-        starts: Row -> first position that is computed; rows that are not changed are left out.
-        ends: One past the last read position of each row.
-        reads: Row and position of each of the reader's reads.
-        first: Where its tokens begin in a lane.
-        before: Row -> run that stands before its first position, where that is not its own clean run.
+    ``starts``: row -> first position that is computed, changed rows only; ``ends``: one past the last read position of each row;
+    ``first``: its first token in a lane; ``before``: row -> run that stands before its first position, where it is not its own.
     """
     prefix, rows = len(runs.prefix), sorted(starts)
     begin, stop = [starts[i] for i in rows], [ends[i] for i in rows]
@@ -302,14 +272,7 @@ class Prefix:
 
 @dataclass(frozen=True)
 class Put:
-    """Streams that are put into lanes in the same pass.
-
-    Attributes:
-        cell: Token of a lane that is replaced.
-        run: Run token whose stream is put there; -1 where ``given`` says what.
-        given: Streams at every layer for the tokens of ``from_given``; None where all come from runs.
-        from_given: Indices into ``cell`` of the tokens that ``given`` replaces.
-    """
+    """Streams that are put into lanes: from ``run`` tokens, or ``given`` at every layer for the cells ``from_given`` (run -1)."""
 
     cell: Int[Tensor, "token"]
     run: Int[Tensor, "token"]
@@ -319,13 +282,7 @@ class Put:
 
 @dataclass(frozen=True)
 class Cut:
-    """Attention edges that are cut in the lanes of one pack.
-
-    Attributes:
-        edges: True where a query of a row of the pack may not read a key.
-        mode: ``mask`` or ``zero``.
-        heads: True at query heads in which they are cut.
-    """
+    """Attention edges that are cut in the lanes of one pack."""
 
     edges: Bool[Tensor, "row query key"]
     mode: str
@@ -334,29 +291,17 @@ class Cut:
 
 @dataclass(frozen=True)
 class Layout:
-    """One batch, laid out.
-
-    Attributes:
-        runs: Clean rows.
-        reads: What is read of them.
-        packs: Cells of a lane.
-        pack_of: Pack of each swap or variant of the batch; None where it changes nothing in any row.
-        put: Streams that are put into lanes; None for cuts.
-        cuts: Which edges are cut, by pack; none for swaps.
-    """
+    """One batch, laid out."""
 
     runs: Runs
     reads: Reads
     packs: tuple[Pack, ...] = ()
-    pack_of: tuple[int | None, ...] = ()
+    pack_of: tuple[int | None, ...] = ()  # of each swap or variant; None where it changes nothing in any row
     put: Put | None = None
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[Cut, ...] = ()  # by pack
 
     @classmethod
     def clean(cls, rows: Sequence[tuple[int, ...]], prefix: int = 0) -> "Layout":
         """Whole rows in which nothing is changed, every token of them read."""
         runs = Runs.make([(row, len(row)) for row in rows], prefix)
         return cls(runs, Reads.make([(i, i) for i in range(len(runs.ids))]))
-
-
-__all__ = ["Cut", "Group", "Lanes", "Layout", "Pack", "Prefix", "Put", "Reads", "Runs", "make_pack"]

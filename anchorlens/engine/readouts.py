@@ -1,4 +1,4 @@
-"""Where P is read (METHOD 3), in float32 at least, whatever the model's dtype.
+"""Readers of P (METHOD 3), in float32 at least, whatever the model's dtype.
 
 Answer readouts: the probability of the answer that stands in the input, given all before it; they get the log-probabilities of the
 exact answer's tokens, each read at the position that predicts it. ``probe``: P(hallucination) of a truth probe at one layer.
@@ -7,7 +7,7 @@ exact answer's tokens, each read at the position that predicts it. ``probe``: P(
 A :class:`Reader` is one of these for one batch: what it has to see on the way, and what it makes of the last stream.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -19,28 +19,14 @@ from anchorlens.callables import callable_name
 from anchorlens.errors import InputError, ShapeError, did_you_mean
 from anchorlens.kinds import described
 from anchorlens.models.adapter import Adapter, SiteLike
-from anchorlens.questions.tokens import TokenRow
 
 # A probability of 1 in float32, as the logarithm of a sum may give it.
 _ROUNDING = 1e-4
 
+Readout: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Log-probabilities [example answer_token] of the exact answer's tokens, and a mask of real ones -> log P of each example."""
 
-@runtime_checkable
-class Readout(Protocol):
-    """A readout of the user's own.
-
-    It gets log-probabilities [example answer_token] of the exact answer's tokens and a mask that is True at real ones, and returns
-    the logarithm of a probability, [example].
-    """
-
-    def __call__(
-        self, log_probs: Float[Tensor, "example answer_token"], mask: Bool[Tensor, "example answer_token"]
-    ) -> Float[Tensor, "example"]:
-        """Log P of each example."""
-        ...
-
-
-ReadoutLike: TypeAlias = "str | Readout | Callable[[Tensor, Tensor], Tensor]"
+ReadoutLike: TypeAlias = str | Readout
 
 
 def first_token(
@@ -69,13 +55,9 @@ READOUTS: dict[str, Readout] = {"first_token": first_token, "answer_mean": answe
 
 
 def make_readout(readout: ReadoutLike) -> tuple[str, Readout]:
-    """Name and function of a readout.
-
-    Raises:
-        InputError: No readout goes by this name.
-    """
-    if callable(readout):
-        return callable_name(readout), readout  # pyright: ignore
+    """Return the name and the function of a readout."""
+    if not isinstance(readout, str):
+        return callable_name(readout), readout
     if readout not in READOUTS:
         raise InputError(f"Unknown readout {readout!r}. {did_you_mean(readout, READOUTS)}")
     return readout, READOUTS[readout]
@@ -83,7 +65,7 @@ def make_readout(readout: ReadoutLike) -> tuple[str, Readout]:
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """Which logits of a batch are read, and as what.
+    """Logits of a batch that are read.
 
     Attributes:
         row: Row of each read.
@@ -101,53 +83,45 @@ class ReadPlan:
     slot: Int[Tensor, "read"]
     n_examples: int
 
-    @classmethod
-    def make(cls, rows: Sequence[TokenRow], rivals: Sequence[TokenRow | None], *, first_only: bool) -> "ReadPlan":
-        """The reads of a batch.
-
-        Args:
-            rows: The batch.
-            rivals: The donor of each row, whose answer is the other side of the logit difference; None where there is none.
-            first_only: Read no answer token but the first (and the one where the two answers first differ).
-        """
-        reads: list[tuple[int, int, int, int, int]] = []
-        for i, (row, rival) in enumerate(zip(rows, rivals, strict=True)):
-            differ, other = first_difference(row.answer_ids, rival.answer_ids) if rival is not None else (-1, -1)
-            for slot, (position, token) in enumerate(zip(row.positions["answer"], row.answer_ids, strict=True)):
-                if slot > 0 and first_only and slot != differ:
-                    continue
-                reads.append((i, position - 1, token, other if slot == differ else -1, slot))
-        columns = [torch.tensor(column, dtype=torch.long, device="cpu") for column in zip(*reads, strict=True)]
-        return cls(*columns, n_examples=len(rows))
-
-
-def first_difference(base: Sequence[int], donor: Sequence[int]) -> tuple[int, int]:
-    """Index of the first token where two answers differ, and the donor's token there; (-1, -1) where one begins with the other."""
-    for i, (a, b) in enumerate(zip(base, donor, strict=False)):
-        if a != b:
-            return i, b
-    return -1, -1
-
 
 @dataclass(frozen=True)
 class Metrics:
-    """What one forward pass tells of each example.
+    """Values that a reader takes from one or more forward passes; those of a probability have the names below.
 
     Attributes:
-        p: The readout's probability, in [0, 1].
-        log_p: Its natural logarithm.
-        logit_diff: Logit of the base's answer token less that of the donor's, at the first token where the two differ; NaN
-            where there is no donor answer.
+        values: Name of a metric -> its values, [*cells example], float32 on the CPU.
     """
 
-    p: Float[Tensor, "*cells example"]
-    log_p: Float[Tensor, "*cells example"]
-    logit_diff: Float[Tensor, "*cells example"]
+    values: Mapping[str, Float[Tensor, "*cells example"]]
+
+    @classmethod
+    def of(cls, *, p: Tensor, log_p: Tensor, logit_diff: Tensor) -> "Metrics":
+        """Make the metrics of a probability."""
+        return cls({"p": p, "log_p": log_p, "logit_diff": logit_diff})
+
+    @property
+    def p(self) -> Float[Tensor, "*cells example"]:
+        """Probability of the readout, in [0, 1]."""
+        return self.values["p"]
+
+    @property
+    def log_p(self) -> Float[Tensor, "*cells example"]:
+        """Natural logarithm of :attr:`p`."""
+        return self.values["log_p"]
+
+    @property
+    def logit_diff(self) -> Float[Tensor, "*cells example"]:
+        """Logit of the base's answer token minus that of the donor's, where the two first differ; NaN without a donor."""
+        return self.values["logit_diff"]
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Metrics":
+        """Return every value after a function."""
+        return Metrics({name: function(value) for name, value in self.values.items()})
 
 
 @runtime_checkable
 class Reader(Protocol):
-    """Reads P of every row of one batch: which states it needs, and what it makes of them."""
+    """Computes P of every row of one batch from the states that it needs."""
 
     @property
     def where(self) -> tuple[SiteLike, int] | None:
@@ -165,39 +139,31 @@ class Reader(Protocol):
         ...
 
     def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells read d_model"]) -> Metrics:
-        """What the states tell, float32 on the CPU: [*cells example]."""
+        """Compute the metrics of the states, float32 on the CPU: [*cells example]."""
         ...
 
 
 @dataclass(frozen=True)
 class AnswerReader:
-    """P of the answer that stands in the input."""
+    """Reads P of the answer in the input."""
 
     plan: ReadPlan
     readout: Readout
-
-    @property
-    def where(self) -> None:
-        """The last stream."""
-        return
+    where = None
 
     @property
     def row(self) -> Int[Tensor, "read"]:
-        """See :class:`ReadPlan`."""
+        """Return the row of each read."""
         return self.plan.row
 
     @property
     def position(self) -> Int[Tensor, "read"]:
-        """See :class:`ReadPlan`."""
+        """Return the position of each read."""
         return self.plan.position
 
     @torch.no_grad()
     def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells read d_model"]) -> Metrics:
-        """The readout's P, and the logit difference to the rival answer.
-
-        Raises:
-            ShapeError: A user's readout returned another shape than [example].
-        """
+        """Compute the readout's P and the logit difference to the rival answer."""
         plan = self.plan
         cells, n_reads = states.shape[:-2], states.shape[-2]
         flat = states.reshape(-1, states.shape[-1])
@@ -212,7 +178,7 @@ class AnswerReader:
         diff = torch.full((len(gap), plan.n_examples), torch.nan, dtype=torch.float32, device="cpu")
         has = plan.rival >= 0
         diff[:, plan.row[has]] = gap[:, has]
-        return Metrics(p=log_p.exp(), log_p=log_p, logit_diff=diff.reshape(*cells, -1))
+        return Metrics.of(p=log_p.exp(), log_p=log_p, logit_diff=diff.reshape(*cells, -1))
 
     def _log_p(self, log_prob: Float[Tensor, "read"], mask: Bool[Tensor, "example answer_token"]) -> Float[Tensor, "example"]:
         plan = self.plan
@@ -233,8 +199,17 @@ class AnswerReader:
         return log_p
 
 
+class _OneReadPerRow:
+    position: Int[Tensor, "example"]
+
+    @property
+    def row(self) -> Int[Tensor, "example"]:
+        """Return every row once."""
+        return torch.arange(len(self.position), device="cpu")
+
+
 @dataclass(frozen=True)
-class ChoiceReader:
+class ChoiceReader(_OneReadPerRow):
     """P of one set of tokens against another at one position of each row: yes against no, for ``p_true``.
 
     Attributes:
@@ -246,28 +221,19 @@ class ChoiceReader:
     position: Int[Tensor, "example"]
     yes: tuple[int, ...]
     no: tuple[int, ...]
-
-    @property
-    def where(self) -> None:
-        """The last stream."""
-        return
-
-    @property
-    def row(self) -> Int[Tensor, "example"]:
-        """Every row once."""
-        return torch.arange(len(self.position), device="cpu")
+    where = None
 
     @torch.no_grad()
     def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells example d_model"]) -> Metrics:
-        """P(yes) / (P(yes) + P(no)), and the logit difference of the two."""
+        """Compute P(yes) / (P(yes) + P(no)) and the logit difference of the two."""
         logits = adapter.read.logits(states.reshape(-1, states.shape[-1]), (*self.yes, *self.no))
         yes, no = logits.split([len(self.yes), len(self.no)], -1)
         gap = (yes.logsumexp(-1) - no.logsumexp(-1)).float().cpu().reshape(states.shape[:-1])
-        return Metrics(p=gap.sigmoid(), log_p=torch.nn.functional.logsigmoid(gap), logit_diff=gap)
+        return Metrics.of(p=gap.sigmoid(), log_p=torch.nn.functional.logsigmoid(gap), logit_diff=gap)
 
 
 @dataclass(frozen=True)
-class StateReader:
+class StateReader(_OneReadPerRow):
     """A truth probe's P(hallucination), from the state at one position of each row at one layer.
 
     Attributes:
@@ -287,13 +253,8 @@ class StateReader:
         """The probe's site and layer."""
         return self.site, self.layer
 
-    @property
-    def row(self) -> Int[Tensor, "example"]:
-        """Every row once."""
-        return torch.arange(len(self.position), device="cpu")
-
     def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells example d_model"]) -> Metrics:  # noqa: ARG002
-        """P(hallucination); the probe's log-odds stand in place of the logit difference."""
+        """Compute P(hallucination); ``logit_diff`` holds the probe's log-odds."""
         flat = states.float().cpu().reshape(-1, *states.shape[-2:])
         odds = torch.stack([self.score(one) for one in flat]).reshape(states.shape[:-1])
-        return Metrics(p=odds.sigmoid(), log_p=torch.nn.functional.logsigmoid(odds), logit_diff=odds)
+        return Metrics.of(p=odds.sigmoid(), log_p=torch.nn.functional.logsigmoid(odds), logit_diff=odds)

@@ -1,4 +1,4 @@
-"""Which engine measures: the cone engine where it gives this model's numbers, the oracle where it does not.
+"""Choice of the engine: the cone engine if it gives this model's numbers, else the oracle.
 
 At every sweep both ways through the model are compared on a short row. A live model may have changed since the last one, by a module
 that was replaced or spliced in, and nothing that is remembered would tell.
@@ -18,7 +18,7 @@ from anchorlens.errors import InputError
 from anchorlens.models.adapter import SITES, Adapter, SiteLike
 from anchorlens.models.blocks import hooked_reason, unsupported_reason
 from anchorlens.notices import warn
-from anchorlens.questions.tokens import TokenBatch
+from anchorlens.prompts.batches import TokenBatch
 
 # How far log-probabilities may be off on the trial row, by the model's type: root mean square over the likelier half of the
 # vocabulary, as a share of how far the model's own are spread there (on a flat distribution nothing differs by much). What another
@@ -29,13 +29,7 @@ _TRIAL_TOKENS = 16
 
 
 def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Sequence[SiteLike] = ()) -> Engine:
-    """The engine that was asked for, or the oracle with a warning that says why.
-
-    Args:
-        adapter: The model.
-        engine: ``cone`` or ``reference``.
-        trial: Token ids of a row; both engines have to give the model's own log-probabilities on its first tokens.
-        sites: Where streams are put and read.
+    """Return the chosen engine, or the oracle with a warning if the cone differs from the model on the ``trial`` token ids.
 
     Raises:
         InputError: P cannot be read from the model's last stream, by either engine.
@@ -72,7 +66,7 @@ def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Se
 
 
 def _difference(cone: Cone, ids: Tensor, logits: Float[Tensor, "pos d_vocab"]) -> str | None:
-    """How far the engine is from the model's own forward pass on a row, or why it cannot run it; None where they agree."""
+    """Return why the engine cannot be used: its difference from the model on a row, or its error; None if they agree."""
     tokens = TokenBatch(ids.cpu()[None], torch.ones(1, len(ids), dtype=torch.bool))
     try:
         gap = _gap(cone.adapter, cone.last_stream(tokens)[0], logits)
@@ -85,7 +79,7 @@ def _difference(cone: Cone, ids: Tensor, logits: Float[Tensor, "pos d_vocab"]) -
 
 @torch.no_grad()
 def _gap(adapter: Adapter, stream: Float[Tensor, "pos d_model"], logits: Float[Tensor, "pos d_vocab"]) -> float:
-    """How far log-probabilities of a last stream are off the model's own, as a share of their spread: the worst position.
+    """Return the largest difference of log-probabilities from the model's own over positions, as a share of their spread.
 
     Over the likelier half of the vocabulary: tokens that are never predicted (padding, with a bias of minus infinity) say nothing.
     NaN where a position gives NaN. One position at a time in float64, so that a wide vocabulary takes no memory that was not
@@ -112,6 +106,3 @@ def _first_line(why: Exception) -> str:
 
 def _told(gap: float) -> str:
     return f"{gap:.1e} of the spread of its log-probabilities"
-
-
-__all__ = ["choose_engine"]

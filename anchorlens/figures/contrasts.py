@@ -1,302 +1,196 @@
-"""The panels below the published picture: what can be claimed, one contrast at a time, and the switch among several.
+"""The panels of contrasts below the curves, and the buttons that choose among several.
 
-A contrast has a curve per data set (and anchor of a swap) in the look of the curve that it belongs to, with its bands, a line at
-zero, and a filled point at each layer whose interval for all layers at once excludes 0. The switch changes what these traces hold,
-not which are shown: what a click on the legend has hidden stays hidden.
+A button changes the data of the traces, not their visibility: curves hidden in the legend stay hidden.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
-from anchorlens.figures.effects import OWNER
-from anchorlens.figures.hover import contrast_texts
-from anchorlens.figures.labels import Entry, Key, in_panel, legend_places
-from anchorlens.figures.layout import FRAME, INK, ZERO, Sheet, hide_panel, y_range
-from anchorlens.figures.shapes import (
-    CROWD,
-    POINTWISE,
-    SIMULTANEOUS,
-    THIN_WIDTH,
-    WIDTH,
-    fill_of,
-    outline,
-    rests_on_few,
-    runs_of,
-    values_of,
-)
-from anchorlens.figures.words import CONTRASTS, contrast_axis
+from anchorlens.figures.hover import CONTRASTS, contrast_axis, contrast_head, contrast_texts
+from anchorlens.figures.labels import PANEL, Entries, Entry, Titles, legend_places
+from anchorlens.figures.layout import FRAME, INK, ZERO, Sheet, fit_range, hidden_axes
+from anchorlens.figures.table import OWNER
+from anchorlens.figures.traces import POINTWISE, SIMULTANEOUS, Points, Trace, band_look, crowded_panels, line_of
 
 _HEADING = "<b>What can be claimed</b>"
 # From back to front.
 _OUTER, _INNER, _THIN, _LINE, _POINTS = range(5)
-_KIND_AT = {_OUTER: SIMULTANEOUS, _INNER: POINTWISE}
-# Pixels. In less than these four buttons do not fit beside the heading; a list that unfolds does.
+_DEPTH_OF = {SIMULTANEOUS: _OUTER, POINTWISE: _INNER}
+# Pixels of a panel below which four buttons do not fit beside the heading, but a drop-down list does.
 _WIDE = 620
+_NO_POINT: Trace = {"x": [], "y": [], "text": []}
 
 
 @dataclass(frozen=True)
-class _Trace:
-    """One trace with what it holds under each quantity; ``()`` where it has no point."""
+class _Line:
+    """A trace without points, and its points under each quantity."""
 
-    trace: go.Scatter
-    cell: tuple[int, int]
+    depth: int
+    place: int
     protocol: str
-    data: dict[str, tuple[list[Any], list[Any], list[Any]]]
+    trace: Trace
+    data: dict[str, Trace]
 
 
-def add_contrasts(
-    figure: go.Figure,
-    sheet: Sheet,
-    effects: pd.DataFrame,
-    panels: Mapping[Key, str],
-    entries: Mapping[Key, Entry],
-    *,
-    bands: Sequence[str],
-    first: str,
-) -> None:
-    """Fill the lower panels of a figure.
+class Contrasts:
+    """The lower panels of one figure; a protocol without the contrast ``first`` shows its own first one."""
 
-    Args:
-        figure: With its curves; the panels below them are empty.
-        sheet: Where the panels stand.
-        effects: Contrasts as ``gather_effects`` gives them.
-        panels: (model, part, protocol) -> title, in their order.
-        entries: Of the legend.
-        bands: The intervals that are drawn.
-        first: The contrast to show first; where a protocol lacks it, the first that it has.
-    """
-    shown = _shown_first(effects, first)
-    found = sorted(_traces(effects, sheet, panels, entries, bands), key=lambda item: item[:2])
-    traces = [one for *_, one in found]
-    for one in traces:
-        x, y, text = one.data.get(shown[one.protocol], ([], [], []))
-        one.trace.update(x=x, y=y, text=text)
-    start = sum(1 for _ in figure.select_traces())
-    rows, columns = zip(*(one.cell for one in traces), strict=True)
-    figure.add_traces([one.trace for one in traces], rows=list(rows), cols=list(columns))
-    axes = _style(figure, sheet, effects, panels)
-    views = {name: _view(effects, name) for name in CONTRASTS if name in set(effects["quantity"])}
-    layouts = {name: _layout_of(effects, view, axes, bands) for name, view in views.items()}
-    figure.update_layout(_layout_of(effects, shown, axes, bands))
-    # A quantity that no protocol has a choice about is always there and needs no button.
-    free = _with_choice(effects)
-    choices = [name for name in views if any(_has(effects, protocol, name) for protocol in free)]
-    if choices:
-        buttons = [_button(name, views[name], layouts[name], traces, start) for name in choices]
-        active = next(k for k, name in enumerate(choices) if views[name] == shown)
-        _add_switch(figure, sheet, buttons, active, next(k for k, (*_, protocol) in enumerate(panels) if protocol in free))
+    def __init__(
+        self, effects: pd.DataFrame, sheet: Sheet, panels: Titles, entries: Entries, *, bands: Sequence[str], first: str
+    ) -> None:
+        self._effects, self._sheet, self._panels, self._bands = effects, sheet, list(panels), bands
+        self._present = set(effects[PANEL].itertuples(index=False, name=None))
+        by_protocol = effects.groupby("protocol", sort=False)["quantity"]
+        self._quantities: dict[str, set[str]] = {str(protocol): set(rows) for protocol, rows in by_protocol}
+        self._shown = self._view(first if first in CONTRASTS else next(iter(CONTRASTS)))
+        self._lines = sorted(self._all_lines(panels, entries), key=lambda line: (line.depth, line.place))
 
+    def traces(self) -> list[Trace]:
+        """Return the traces of the contrasts shown first."""
+        return [line.trace | line.data.get(self._shown[line.protocol], _NO_POINT) for line in self._lines]
 
-def _has(effects: pd.DataFrame, protocol: str, quantity: str) -> bool:
-    return bool(((effects["protocol"] == protocol) & (effects["quantity"] == quantity)).any())
+    def axes(self, layout: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the axes of the lower panels, and their headings as annotations, for a layout of the panels of curves."""
+        scales = self._scales(self._shown)
+        leaders: dict[str, str] = {}
+        found: dict[str, Any] = {"annotations": []}
+        for panel, key in enumerate(self._panels):
+            above, axis = self._sheet.axis(panel), self._sheet.axis(panel, lower=True)
+            if key not in self._present:
+                found |= hidden_axes(axis)
+                continue
+            own_range, title = scales[key[-1]]
+            titled = self._is_titled(panel)
+            found[f"xaxis{axis}"] = layout[f"xaxis{above}"] | {"matches": f"x{above}"}
+            found[f"yaxis{axis}"] = {
+                "title": {"standoff": 4} | ({"text": title} if titled else {}), "range": own_range, "showticklabels": titled,
+                **({"matches": leaders[key[-1]]} if key[-1] in leaders else {}), **ZERO, **FRAME,
+            }  # fmt: skip
+            leaders.setdefault(key[-1], f"y{axis}")  # the panels of one protocol have one scale
+            if panel % self._sheet.columns == 0:
+                found["annotations"].append({
+                    "x": 0, "xref": "paper", "xanchor": "left", "y": 1, "yref": f"y{axis} domain", "yanchor": "bottom",
+                    "text": _HEADING, "yshift": 8, "font": {"size": 15, "color": INK}, "showarrow": False,
+                })  # fmt: skip
+        for panel in range(self._sheet.panels, self._sheet.rows * self._sheet.columns):
+            found |= hidden_axes(self._sheet.axis(panel, lower=True))
+        return found
 
+    def add_menu(self, figure: go.Figure, start: int) -> None:
+        """Add the buttons to a figure with its panels, and ``start`` traces before those of :meth:`traces`.
 
-def _with_choice(effects: pd.DataFrame) -> list[str]:
-    return [str(name) for name, rows in effects.groupby("protocol", sort=False) if rows["quantity"].nunique() > 1]
+        They stand above the lower panel of the first protocol with a choice of contrasts.
+        """
+        choosing = [protocol for protocol, quantities in self._quantities.items() if len(quantities) > 1]
+        choices = [name for name in CONTRASTS if any(name in self._quantities[protocol] for protocol in choosing)]
+        if not choices:
+            return
+        panel = next(k for k, (*_, protocol) in enumerate(self._panels) if protocol in choosing)
+        axis, sheet = self._sheet.axis(panel, lower=True), self._sheet
+        room = sheet.panel_width * (1 if sheet.mixed and panel % sheet.columns == 0 else sheet.columns)
+        layout: Any = figure.layout
+        kind, direction = ("buttons", "right") if room >= _WIDE else ("dropdown", "down")
+        menu = {
+            "type": kind, "direction": direction, "showactive": True,
+            "buttons": [self._button(name, list(range(start, start + len(self._lines)))) for name in choices],
+            "active": next(k for k, name in enumerate(choices) if self._view(name) == self._shown),
+            "x": layout[f"xaxis{axis}"].domain[1] if sheet.mixed else 1, "xanchor": "right",
+            "y": layout[f"yaxis{axis}"].domain[1], "yanchor": "bottom",
+            "pad": {"b": 5}, "font": {"size": 12}, "bgcolor": "white", "bordercolor": "#bbbbbb",
+        }  # fmt: skip
+        figure.update_layout(updatemenus=[menu])
 
+    def _button(self, name: str, traces: list[int]) -> dict[str, Any]:
+        view, layout = self._view(name), {}
+        data = [line.data.get(view[line.protocol], _NO_POINT) for line in self._lines]
+        scales = self._scales(view)
+        for panel, key in enumerate(self._panels):
+            if key in self._present:
+                axis = f"yaxis{self._sheet.axis(panel, lower=True)}"
+                layout[f"{axis}.range"], title = scales[key[-1]]
+                layout |= {f"{axis}.title.text": title} if self._is_titled(panel) else {}
+        changes = {part: [one[part] for one in data] for part in _NO_POINT}
+        return {"label": name, "method": "update", "args": [changes, layout, traces]}
 
-def _view(effects: pd.DataFrame, quantity: str) -> dict[str, str]:
-    """Protocol -> what its panels show when ``quantity`` is chosen: the protocol's first contrast where it lacks that one."""
-    return {
-        protocol: next(name for name in (quantity, *CONTRASTS) if _has(effects, protocol, name))
-        for protocol in map(str, effects["protocol"].unique())
-    }
+    def _view(self, quantity: str) -> dict[str, str]:
+        """Return the contrast that each protocol shows when ``quantity`` is chosen."""
+        chosen = self._quantities.items()
+        return {protocol: next(name for name in (quantity, *CONTRASTS) if name in there) for protocol, there in chosen}
 
+    def _is_titled(self, panel: int) -> bool:
+        return self._sheet.mixed or panel % self._sheet.columns == 0
 
-def _shown_first(effects: pd.DataFrame, first: str) -> dict[str, str]:
-    return _view(effects, first if first in CONTRASTS else next(iter(CONTRASTS)))
+    def _scales(self, view: Mapping[str, str]) -> dict[str, tuple[list[float], str]]:
+        """Return range and title of the y axes of each protocol."""
+        scales: dict[str, tuple[list[float], str]] = {}
+        for protocol, quantity in view.items():
+            rows = self._effects[(self._effects["protocol"] == protocol) & (self._effects["quantity"] == quantity)]
+            leading = rows[rows["leading"]]
+            ends = [leading[f"{kind}_{end}"] for kind in self._bands for end in ("low", "high")]
+            own_range = fit_range([rows["value"]], ends, CONTRASTS[quantity].bound)
+            scales[protocol] = own_range, contrast_axis(quantity, str(leading["control"].iloc[0]))
+        return scales
 
+    def _all_lines(self, panels: Titles, entries: Entries) -> Iterator[_Line]:
+        places = legend_places(entries)
+        owners = self._effects[OWNER].drop_duplicates()
+        crowded = crowded_panels(owners)
+        owner = self._effects.groupby(OWNER, sort=False).ngroup()
+        effects = self._effects.assign(said=contrast_texts(self._effects), owner=owner).sort_values(["owner", "layer"])
+        for key, (_, rows) in zip(owners.itertuples(index=False, name=None), effects.groupby("owner"), strict=True):
+            model, part, dataset, protocol, anchor, *settings = key
+            # The first pathway of an anchor: the question's.
+            own = [entry for k, entry in entries.items() if (*k[:3], *k[4:]) == (dataset, protocol, anchor, *settings)]
+            entry = min(own, key=lambda one: one.order)
+            panel = (model, part, protocol)
+            axis = self._sheet.axis(self._panels.index(panel), lower=True)
+            fixed = {"xaxis": f"x{axis}", "yaxis": f"y{axis}"}
+            looks, data = self._traces(rows, entry, panels[panel], crowded=panel in crowded)
+            for depth, look in looks.items():
+                if any(one["x"] for one in data[depth].values()):
+                    yield _Line(depth, places[entry.group], protocol, look | fixed, data[depth])
 
-def _traces(
-    effects: pd.DataFrame,
-    sheet: Sheet,
-    panels: Mapping[Key, str],
-    entries: Mapping[Key, Entry],
-    bands: Sequence[str],
-) -> Iterator[tuple[int, int, _Trace]]:
-    """Every trace with its depth and its curve's place in the legend."""
-    places = legend_places(entries)
-    for key, rows in effects.groupby(OWNER, sort=False):
-        model, part, dataset, protocol, anchor, *settings = map(str, key)
-        # Of the pathways of one anchor the first in the legend: the question's.
-        own = [entry for k, entry in entries.items() if (*k[:3], *k[4:]) == (dataset, protocol, anchor, *settings)]
-        entry = min(own, key=lambda one: one.order)
-        title = panels[model, part, protocol]
-        crowded = in_panel(effects, (model, part, protocol)).groupby(OWNER).ngroups > CROWD
-        cell = sheet.below(list(panels).index((model, part, protocol)))
-        parts = {
-            str(name): _Part(part.sort_values("layer"), entry, title) for name, part in rows.groupby("quantity", sort=False)
+    def _traces(
+        self, rows: pd.DataFrame, entry: Entry, panel: str, *, crowded: bool
+    ) -> tuple[dict[int, Trace], dict[int, dict[str, Trace]]]:
+        """Return look, and data by quantity, of each depth."""
+        depths = (*(_DEPTH_OF[kind] for kind in self._bands), _THIN, _LINE, _POINTS)
+        data: dict[int, dict[str, Trace]] = {depth: {} for depth in depths}
+        sparse, leading, anchor = False, rows[rows["leading"]], str(rows["anchor"].iloc[0])
+        for quantity, own in rows.groupby("quantity", sort=False):
+            name = str(quantity)
+            for control, part in own.groupby("control", sort=True):
+                kind = {"quantity": name, "anchor": anchor, "control": str(control)}
+                points = Points.of(part, "value", contrast_head(entry.label, panel, **kind))
+                if not part["leading"].iloc[0]:
+                    data[_THIN][name] = _joined(data[_THIN].get(name, _NO_POINT), points.xy() | {"text": points.text})
+                    continue
+                sparse = sparse or points.skips() or bool(points.lone())
+                data[_LINE][name] = points.xy() | {"text": points.text}
+                full = part["excludes_zero"].to_numpy(bool)
+                data[_POINTS][name] = points.xy(full) | {"text": [t for t, one in zip(points.text, full, strict=True) if one]}
+                for kind in self._bands:
+                    data[_DEPTH_OF[kind]][name] = points.outline(kind) | {"text": []}
+        line = line_of(Points.of(leading, "value"), entry)
+        if sparse:  # hollow, as a filled point is a claim
+            marker = {"symbol": "circle", "size": 6, "color": "white", "line": {"color": entry.colour, "width": 1.5}}
+            line |= {"mode": "lines+markers", "marker": marker}
+        looks = {_DEPTH_OF[kind]: band_look(entry, kind, crowded=crowded) for kind in self._bands}
+        looks[_THIN] = line | {"mode": "lines", "line": {"color": entry.colour, "width": 1, "dash": "dot"}}
+        looks[_LINE] = line
+        looks[_POINTS] = line | {
+            "mode": "markers",
+            "marker": {"symbol": "circle", "size": 6, "color": entry.colour},
+            "line": None,
         }
-        look = _Look(entry, few=rests_on_few(rows[rows["leading"]], "value"), sparse=_sparse(rows), crowded=crowded)
-        for depth in (*(depth for depth, kind in _KIND_AT.items() if kind in bands), _THIN, _LINE, _POINTS):
-            data = {name: part.data(depth) for name, part in parts.items()}
-            if any(x for x, _, _ in data.values()):
-                yield depth, places[entry.group], _Trace(look.trace(depth), cell, protocol, data)
+        fixed = {"name": f"{entry.label}, contrast", "showlegend": False}
+        return {depth: look | fixed for depth, look in looks.items()}, data
 
 
-@dataclass(frozen=True)
-class _Part:
-    """One quantity of one curve."""
-
-    rows: pd.DataFrame
-    entry: Entry
-    panel: str
-
-    def data(self, depth: int) -> tuple[list[Any], list[Any], list[Any]]:
-        """x, y and hover of the trace at a depth; empty where it has no point."""
-        leading = self.rows[self.rows["leading"]]
-        if depth in _KIND_AT:
-            return (*outline(leading, "value", _KIND_AT[depth]), [])
-        if depth == _LINE:
-            return self._points(leading)
-        if depth == _POINTS:
-            return self._points(leading[leading["excludes_zero"]])
-        x, y, text = [], [], []
-        for _, rows in self.rows[~self.rows["leading"]].groupby("control", sort=True):
-            for whole, more in zip((x, y, text), self._points(rows), strict=True):
-                whole += [*([None] if whole else []), *more]  # a gap between two controls
-        return x, y, text
-
-    def _points(self, rows: pd.DataFrame) -> tuple[list[Any], list[Any], list[Any]]:
-        if rows.empty:
-            return [], [], []
-        quantity = str(rows["quantity"].iloc[0])
-        texts = contrast_texts(rows, self.entry.label, self.panel, quantity, CONTRASTS[quantity])
-        return rows["layer"].tolist(), values_of(rows["value"]), texts
-
-
-def _sparse(rows: pd.DataFrame) -> bool:
-    """Whether the line alone would not show each measured layer: some were left out, or stand between missing ones."""
-    leading = rows[rows["leading"]]
-    layers = sorted(leading["layer"].unique())
-    skipped = any(after - before > 1 for before, after in pairwise(layers))
-    curves = [part.sort_values("layer") for _, part in leading.groupby("quantity")]
-    return skipped or any(len(run) == 1 for part in curves for run in runs_of(part, ["value"]))
-
-
-@dataclass(frozen=True)
-class _Look:
-    """How the traces of one curve look."""
-
-    entry: Entry
-    few: bool
-    sparse: bool
-    crowded: bool
-
-    def trace(self, depth: int) -> go.Scatter:
-        """The trace at a depth, without points."""
-        colour = self.entry.colour
-        line: dict[str, object] = {"color": colour}
-        look: dict[str, object] = {"mode": "lines", "line": line, "hoverinfo": "text", "connectgaps": False}
-        if depth in _KIND_AT:
-            line["width"] = 0
-            look |= {
-                "fill": "toself",
-                "fillcolor": fill_of(colour, _KIND_AT[depth], crowded=self.crowded),
-                "hoverinfo": "skip",
-            }
-        elif depth == _THIN:
-            line |= {"width": 1, "dash": "dot"}
-        elif depth == _LINE:
-            line |= {"width": THIN_WIDTH if self.few else WIDTH, "dash": self.entry.dash}
-            if self.sparse:  # hollow, as a full point says more
-                marker = {"symbol": "circle", "size": 6, "color": "white", "line": {"color": colour, "width": 1.5}}
-                look |= {"mode": "lines+markers", "marker": marker}
-        else:
-            look = {"mode": "markers", "marker": {"symbol": "circle", "size": 6, "color": colour}, "hoverinfo": "text"}
-        return go.Scatter(name=f"{self.entry.label}, contrast", legendgroup=self.entry.group, showlegend=False, **look)
-
-
-@dataclass(frozen=True)
-class _Axis:
-    """A y axis of a lower panel: its name in the layout, and whether it is the one of its row that has a title."""
-
-    name: str
-    titled: bool
-
-
-def _style(figure: go.Figure, sheet: Sheet, effects: pd.DataFrame, panels: Mapping[Key, str]) -> dict[str, list[_Axis]]:
-    """Dress the lower panels; protocol -> its y axes."""
-    axes: dict[str, list[_Axis]] = {}
-    for panel, key in enumerate(panels):
-        row, column = sheet.below(panel)
-        protocol = key[-1]
-        if in_panel(effects, key).empty:
-            hide_panel(figure, (row, column))
-            continue
-        above, here = _subplot(figure, sheet.cell(panel)), _subplot(figure, (row, column))
-        upper = above.xaxis.to_plotly_json()
-        same = {key: upper[key] for key in ("title", "range", "tick0", "dtick", "tickformat", "zeroline")}
-        figure.update_xaxes(**same, **FRAME, matches=above.yaxis.anchor, row=row, col=column)
-        known, titled = axes.setdefault(protocol, []), sheet.mixed or column == 1
-        # The panels of one protocol have one scale.
-        leader = known[0].name.replace("axis", "") if known else None
-        figure.update_yaxes(matches=leader, title={"standoff": 4}, showticklabels=titled, **ZERO, **FRAME, row=row, col=column)
-        known.append(_Axis(here.yaxis.plotly_name, titled))
-        if column == 1:
-            figure.add_annotation(
-                text=_HEADING, showarrow=False, font={"size": 15, "color": INK}, x=0, xref="paper", xanchor="left",
-                y=here.yaxis.domain[1], yref="paper", yanchor="bottom", yshift=8,
-            )  # fmt: skip
-    for panel in range(sheet.panels, sheet.rows * sheet.columns):
-        hide_panel(figure, sheet.below(panel))
-    return axes
-
-
-def _subplot(figure: go.Figure, cell: tuple[int, int]) -> Any:
-    """The axes of a cell; plotly's own types allow for plots that have none."""
-    return figure.get_subplot(*cell)
-
-
-def _layout_of(
-    effects: pd.DataFrame, view: Mapping[str, str], axes: Mapping[str, Sequence[_Axis]], bands: Sequence[str]
-) -> dict[str, object]:
-    """Range and title of every lower y axis."""
-    layout: dict[str, object] = {}
-    for protocol, quantity in view.items():
-        rows = effects[(effects["protocol"] == protocol) & (effects["quantity"] == quantity)]
-        leading = rows[rows["leading"]]
-        ends = [leading[f"{kind}_{end}"] for kind in bands for end in ("low", "high")]
-        for axis in axes[protocol]:
-            layout[f"{axis.name}.range"] = y_range([rows["value"]], ends, CONTRASTS[quantity].bound)
-            if axis.titled:
-                layout[f"{axis.name}.title.text"] = contrast_axis(quantity, str(leading["control"].iloc[0]))
-    return layout
-
-
-def _button(
-    name: str, view: Mapping[str, str], layout: dict[str, object], traces: Sequence[_Trace], start: int
-) -> dict[str, object]:
-    data = [one.data.get(view[one.protocol], ([], [], [])) for one in traces]
-    x, y, text = (list(part) for part in zip(*data, strict=True))
-    changes = {"x": x, "y": y, "text": text}
-    return {"label": name, "method": "update", "args": [changes, layout, list(range(start, start + len(traces)))]}
-
-
-def _add_switch(figure: go.Figure, sheet: Sheet, buttons: Sequence[dict[str, object]], active: int, panel: int) -> None:
-    """Put the switch into the gap above a panel: at the right end of the row, or of the panel where its neighbours have none."""
-    cell = sheet.below(panel)
-    here = _subplot(figure, cell)
-    own_width = sheet.mixed and cell[1] == 1
-    wide = (sheet.panel_width if own_width else sheet.panel_width * sheet.columns) >= _WIDE
-    menu = {
-        "type": "buttons" if wide else "dropdown",
-        "direction": "right" if wide else "down",
-        "buttons": list(buttons),
-        "active": active,
-        "showactive": True,
-        "x": here.xaxis.domain[1] if sheet.mixed else 1,
-        "xanchor": "right",
-        "y": here.yaxis.domain[1],
-        "yanchor": "bottom",
-        "pad": {"b": 5},
-        "font": {"size": 12},
-        "bgcolor": "white",
-        "bordercolor": "#bbbbbb",
-    }
-    figure.update_layout(updatemenus=[menu])
+def _joined(first: Trace, second: Trace) -> Trace:
+    """Join two lines with a gap between them."""
+    return {part: [*first[part], None, *second[part]] for part in _NO_POINT} if first["x"] else second

@@ -1,40 +1,30 @@
 """The figure: one panel per model, one ΔP curve per anchor or pathway and data set.
 
-x is the layer (each panel has its own range), y is ΔP in percentage points (one range for all panels), and the legend stands below
-all panels (``legend``). Every curve has two translucent 95 % bands (of each layer by itself, and a paler one of all layers at once)
-and a tick at the right edge, as far as it can fall. One grey area a panel holds the controls; each of them, and what stands beside
-the pathways of a knockout (unsplit curve, placebo splits, their gap), is drawn after a click in the second legend. Below a panel
-stands what can be claimed (``contrasts``). A missing value is a gap, never a line across it; layers that were not measured are
-bridged, and then the measured ones are marked. A point whose value holds by construction is hollow; one whose probe has no signal
-is crossed. A line of grey at zero is the noise floor, and a grey ring marks a point within it. Not done here: statistics. What is
-drawn is what the frame says; only the gap of the placebo is a difference of two of its values.
+A missing value is a gap; layers that were not measured are bridged, and then the measured ones are marked. The figure computes no
+statistics but the gap of the placebo, a difference of two values.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from anchorlens.errors import InputError
-from anchorlens.figures.contrasts import add_contrasts
-from anchorlens.figures.effects import Effects, gather_effects
-from anchorlens.figures.extras import GAP, RANGE, Beside, beside_curves, with_extras
-from anchorlens.figures.hover import hover_texts
-from anchorlens.figures.labels import ENTRY_KEYS, Entry, Key, in_panel, legend_entries, legend_places, panel_titles
-from anchorlens.figures.layout import empty_panels, plan_sheet, style_axes, style_page
-from anchorlens.figures.legend import Legend, page_plan, place_entries, plan_legends
-from anchorlens.figures.page import save_html
-from anchorlens.figures.palette import dataset_styles
-from anchorlens.figures.shapes import CROWD, SIMULTANEOUS, chosen_bands
-from anchorlens.figures.table import CURVE_KEYS, CurveResults, by_dataset, gather
-from anchorlens.figures.theme import in_theme
-from anchorlens.figures.ticks import with_ticks
-from anchorlens.figures.traces import band_of, beside_entry, beside_line, line_of, marks_of, range_of, tick_of
-from anchorlens.vocabulary import FLIP, P
+from anchorlens.figures import traces as lines
+from anchorlens.figures.contrasts import Contrasts
+from anchorlens.figures.extras import GAP, RANGE, Beside, beside_curves, in_range, with_extras
+from anchorlens.figures.heading import headline, title_parts
+from anchorlens.figures.hover import point_head, point_texts
+from anchorlens.figures.labels import CURVE, PANEL, Entries, Key, Titles, legend_entries, legend_places, panel_titles
+from anchorlens.figures.layout import Sheet, check_size, fit_width, page_plan, page_style, panel_layout, plan_sheet
+from anchorlens.figures.palette import dataset_styles, in_theme
+from anchorlens.figures.table import CURVE_KEYS, CurveResults, Effects, by_dataset, gather, gather_effects, with_ticks
+from anchorlens.figures.traces import SIMULTANEOUS, Points, Trace
+from anchorlens.vocabulary import FLIP
 
-__all__ = ["plot_curves", "save_html"]
-
-# The contrast to show first below a figure of this quantity.
+# The contrast to show first below a figure of this metric.
 _FIRST = {FLIP: "flip_rate"}
 # From back to front, so that no band or control covers a curve.
 _RANGE, _OUTER, _BAND, _CONTROL, _LINE, _MARKS = range(6)
@@ -43,7 +33,7 @@ _RANGE, _OUTER, _BAND, _CONTROL, _LINE, _MARKS = range(6)
 def plot_curves(
     results: CurveResults,
     *,
-    quantity: str = P,
+    metric: str | None = None,
     title: str | None = None,
     controls: bool | Sequence[str] = True,
     bands: bool | str = True,
@@ -55,31 +45,24 @@ def plot_curves(
     height: int | None = None,
     width: int | None = None,
 ) -> go.Figure:
-    """Draw ΔP or another quantity against the layer, one panel per model, or per model and protocol where there are several.
+    """Draw ΔP or another metric against the layer, one panel per model, or per model and protocol where there are several.
 
-    Below each panel stands what can be claimed (METHOD 5): the contrasts of the results' ``effects()``, one curve per data set,
-    with a switch where there are several. A filled point is a layer at which the interval for all layers at once excludes 0.
+    Below each panel stand the contrasts of the results' ``effects()``, what can be claimed (METHOD 5), with a switch where there are
+    several. A filled point is a layer at which the interval for all layers at once excludes 0.
 
     Args:
-        results: A curves frame (one row per point), anything with a method ``curves(controls=...)`` that gives one, such as a
-            sweep, or a sequence of these. Panels stand in order of appearance, at most four in a row. Runs that differ in prompt,
-            answers, distractor, split or known_only may be drawn together: the legend names what differs. A mapping
-            ``{"qa": a, "fewshot": b}`` gives each of its values panels of its own, with the label as title, whatever differs.
-        quantity: ``p`` for ΔP, or another quantity of the results, such as ``flip`` (the share of predictions that changed).
-        title: First line of the title; None names the protocol, "" leaves it out. The line below it always
-            says protocol, readout, anchors, the settings that are not the default, and what bands and dots mean.
-        controls: Whether controls are drawn: one grey area a panel holds them, and a click on an entry of the second legend draws
-            each as a thin line. Or the names of those to draw as lines at once. ``matched``, ``random_before`` and
-            ``random_after`` are drawn only if named.
-        bands: Which 95 % intervals are drawn: True or ``both``, ``pointwise`` (each layer by itself), ``simultaneous`` (all
-            layers at once: the band for statements about *which* layers), or False. Of both, the simultaneous band is the paler,
-            outer one; it is so pale that eight curves in a panel stay readable. Results of older versions have pointwise bands
-            alone.
-        contrasts: Whether the panels of contrasts are drawn, where the results have any; or the name of the one to show first,
-            such as ``flip_rate``: the one that a static picture shows. True shows ``delta_all``, of a swap ``less_null``.
-        effects: Contrasts of curves that were given as frames: the frame that ``effects()`` gives, or ``effects.parquet`` of a
-            run, a list of these, or a mapping with the labels of ``results``. Results that have a method ``effects()`` bring
-            their own.
+        results: A curves frame (one row per point), anything with a method ``curves(controls=...)`` such as a sweep, or a
+            sequence of these. The legend names settings that differ between runs. A mapping ``{"qa": a, "fewshot": b}`` gives
+            each of its values panels of its own, with the label as title.
+        metric: ``p`` for ΔP, or another metric of the results, such as ``flip``; if None, ``p`` where there is one, else the first.
+        title: First line of the title; None names the protocol, "" leaves it out.
+        controls: Whether controls are drawn: one grey area a panel, and each as a thin line after a click in the second legend. Or
+            the names of those to draw as lines; ``matched``, ``random_before`` and ``random_after`` are drawn only if named.
+        bands: The 95 % intervals: True or ``both``, ``pointwise`` (each layer by itself), ``simultaneous`` (all layers at once: the
+            band for statements about *which* layers; paler), or False.
+        contrasts: Whether the panels of contrasts are drawn, or the name of the one to show first, such as ``flip_rate``.
+        effects: Contrasts of curves that were given as frames: the frame that ``effects()`` gives, a list of these, or a mapping
+            with the labels of ``results``.
         colour: ``curve``: the published colours, one for each curve. ``dataset``: one hue for each data set, its question's curve
             solid and its answer's dashed.
         facet: ``dataset`` gives each data set a panel of its own; None puts all data sets of a model into one.
@@ -88,82 +71,87 @@ def plot_curves(
         width: Pixels; None fills the page or notebook cell.
 
     Returns:
-        A plotly figure. Nothing is shown or written: call its ``show()``, or :func:`~anchorlens.figures.files.write_figure`. A click
-        on a legend entry hides line, bands, tick and contrasts of that curve in all panels, two clicks isolate it; single
-        controls, unsplit curves and the placebo splits of a knockout are hidden until their entry is clicked. Curves of fewer
-        than 20 questions are thin. A null most of whose rows have fewer slots than the anchor carries small triangles.
+        A plotly figure. A click on a legend entry hides that curve in all panels, two clicks isolate it. Curves of fewer than 20
+        questions are thin. A null most of whose rows have fewer slots than the anchor carries small triangles.
 
     Raises:
-        InputError: no point, no such quantity, contrast, colour, facet or theme, a missing column or value, or points drawn over
-            each other (two readouts, sites, directions, windows or runs of one curve); the message names the column and the filter.
+        InputError: If there is no point, a metric, contrast, colour, facet or theme is unknown, a column or value is missing, or
+            points are drawn over each other (two readouts, sites, directions, windows or runs of one curve).
     """
-    points = gather(results, controls, quantity)
+    points = gather(results, controls, metric)
     claims = gather_effects(results, effects, points, contrasts, controls)
-    drawn = chosen_bands(bands, points, claims)
+    drawn = lines.chosen_bands(bands, points, claims)
     if facet not in (None, "dataset"):
         raise InputError(f"facet={facet!r} is neither None nor 'dataset', which gives each data set a panel.")
-    if facet is not None:
+    if facet:
         points, claims = by_dataset(points), by_dataset(claims)
     table = with_ticks(with_extras(points))
     panels, entries, beside = panel_titles(table), legend_entries(table, hue=colour), beside_curves(table, controls)
-    legends = _legends(table, entries, beside, width)
-    sheet = plan_sheet(table, claims, legends, beside, title=title, bands=drawn, height=height, width=width)
-    figure = empty_panels(sheet, list(panels.values()))
-    traces, places = zip(*_traces(table, panels, entries, beside, drawn), strict=True)
-    rows, columns = zip(*map(sheet.cell, places), strict=True)
-    figure.add_traces(list(traces), rows=list(rows), cols=list(columns))
-    figure.add_traces([beside_entry(one) for one in beside.values()])
-    style_axes(figure, sheet, table, bands=drawn)
-    style_page(figure, sheet)
+    sheet = plan_sheet(list(panels), contrasts=len(claims) > 0, width=width)
+    traces = [*_traces(table, sheet, panels, entries, beside, drawn), *map(lines.beside_entry, beside.values())]
+    parts = title_parts(table, claims, drawn, beside)
+    plan = page_plan(headline(table) if title is None else title, parts, None if height else sheet.inner)
+    fitted = fit_width(traces, plan, width, height or 0)
+    check_size(fitted, sheet, width, height)
+    style = page_style(("legend", "legend2") if beside else ("legend",))
+    layout = panel_layout(sheet, table, panels, bands=drawn)
+    below, start = None, len(traces)
     if len(claims):
-        first = contrasts if isinstance(contrasts, str) else _FIRST.get(quantity, "")
-        add_contrasts(figure, sheet, claims, panels, entries, bands=drawn, first=first)
-    place_entries(figure, legends, sheet.height)
-    figure.update_layout(
-        meta={"anchorlens": {"legends": page_plan(figure, legends), **sheet.page_plan(fixed=height is not None)}}
-    )
+        first = contrasts if isinstance(contrasts, str) else _FIRST.get(str(points["metric"].iloc[0]), "")
+        below = Contrasts(claims, sheet, panels, entries, bands=drawn, first=first)
+        traces += below.traces()
+        lower = below.axes(layout)
+        layout |= lower | {"annotations": layout["annotations"] + lower["annotations"]}
+    layout |= style | {name: style.get(name, {}) | part if isinstance(part, dict) else part for name, part in fitted.items()}
+    figure = go.Figure({"data": traces, "layout": layout | {"meta": {"anchorlens": plan}}})
+    margin = fitted["margin"]
+    make_subplots(**sheet.grid(fitted["height"] - margin["t"] - margin["b"]), figure=figure)
+    if below is not None:
+        below.add_menu(figure, start)
     return in_theme(figure, theme)
 
 
-def _legends(table: pd.DataFrame, entries: dict[Key, Entry], beside: dict[str, Beside], width: int | None) -> list[Legend]:
-    """Both legends, from the foot of the page upwards."""
-    listed = {entries[key] for key in table.loc[table["extra"] == "", ENTRY_KEYS].itertuples(index=False, name=None)}
-    own = {entry.group: entry for entry in sorted(listed, key=lambda entry: entry.order)}
-    sets = [entry.order[:2] for entry in own.values()]
-    return plan_legends({group: entry.label for group, entry in own.items()}, sets, list(beside), width)
-
-
 def _traces(
-    table: pd.DataFrame, panels: dict[Key, str], entries: dict[Key, Entry], beside: dict[str, Beside], bands: Sequence[str]
-) -> list[tuple[go.Scatter, int]]:
-    """All traces with the number of their panel, back to front."""
+    table: pd.DataFrame, sheet: Sheet, panels: Titles, entries: Entries, beside: Mapping[str, Beside], bands: Sequence[str]
+) -> list[Trace]:
+    """Return all traces of the upper panels, back to front."""
     styles = dataset_styles(table["dataset"].unique().tolist())
-    places = legend_places(entries)
+    places, numbers = legend_places(entries), {key: number for number, key in enumerate(panels)}
+    table = table.assign(said=point_texts(table))
+    curves = table.loc[(table["control"] == "none") & (table["extra"] == ""), CURVE]
+    crowded = lines.crowded_panels(curves)
+    edges = table.groupby(PANEL)["layer"].max() + 0.5
     listed: set[str] = set()
-    found: list[tuple[int, int, go.Scatter, int]] = []
-    for panel, key in enumerate(panels):
-        rows = in_panel(table, key)
-        if RANGE.label in beside and (area := range_of(rows)) is not None:
-            found.append((_RANGE, 0, area, panel))
-    for key, rows in table.groupby(CURVE_KEYS, sort=False):
-        model, part, dataset, protocol, anchor, pathway, *settings, control = map(str, key)
-        entry, style = entries[(dataset, protocol, anchor, pathway, *settings)], styles[dataset]
-        rows = rows.sort_values("layer")
-        extra = rows["extra"].iloc[0]
+    found: list[tuple[int, int, Trace]] = []
+
+    def add(depth: int, place: int, panel: Key, trace: Trace) -> None:
+        axis = sheet.axis(numbers[panel])
+        found.append((depth, place, trace | {"type": "scatter", "xaxis": f"x{axis}", "yaxis": f"y{axis}"}))
+
+    if RANGE.label in beside:
+        areas: dict[Any, pd.DataFrame] = dict(iter(in_range(table).groupby(PANEL, sort=False)))
+        for panel in [panel for panel in panels if panel in areas]:
+            add(_RANGE, 0, panel, lines.range_of(areas[panel]))
+    keys = table[CURVE_KEYS].drop_duplicates().itertuples(index=False, name=None)
+    by_curve = table.assign(curve=table.groupby(CURVE_KEYS, sort=False).ngroup()).sort_values(["curve", "layer"])
+    for key, (_, rows) in zip(keys, by_curve.groupby("curve"), strict=True):
+        model, part, dataset, protocol, anchor, pathway, *settings, control = key
+        panel, entry = (model, part, protocol), entries[(dataset, protocol, anchor, pathway, *settings)]
+        extra, place = rows["extra"].iloc[0], places[entry.group]
         name = f"{GAP.label} ({entry.of})" if extra == GAP.label else entry.label
-        texts = hover_texts(rows, name, panels[model, part, protocol], style.display)
-        panel, place = list(panels).index((model, part, protocol)), places[entry.group]
+        shown = styles[dataset].display
+        head = point_head(name, panels[panel], shown, protocol=protocol, anchor=anchor, control=control)
+        points = Points.of(rows, "delta_p", head)
         if extra or control != "none":
-            found.append((_CONTROL, place, beside_line(rows, name, entry, beside[extra or control], texts), panel))
+            add(_CONTROL, place, panel, lines.beside_line(points, rows, name, entry, beside[extra or control]))
             continue
-        own = in_panel(table, (model, part, protocol))
-        crowded = len(own[(own["control"] == "none") & (own["extra"] == "")].groupby(ENTRY_KEYS)) > CROWD
-        found.append((_LINE, place, line_of(rows, entry, texts, showlegend=entry.group not in listed), panel))
+        add(_LINE, place, panel, lines.line_of(points, entry) | {"showlegend": entry.group not in listed})
         listed.add(entry.group)
-        found += [(_MARKS, place, marks, panel) for marks in marks_of(rows, entry, bands)]
-        if (tick := tick_of(rows, entry, int(own["layer"].max()) + 0.5)) is not None:
-            found.append((_MARKS, place, tick, panel))
+        marks = [*lines.marks_of(points, rows, entry, bands), lines.tick_of(rows, entry, float(edges[panel]))]
+        for mark in filter(None, marks):
+            add(_MARKS, place, panel, mark)
         for kind in bands:
-            if (band := band_of(rows, entry, kind, crowded=crowded)) is not None:
-                found.append((_OUTER if kind == SIMULTANEOUS else _BAND, place, band, panel))
-    return [(trace, panel) for *_, trace, panel in sorted(found, key=lambda item: item[:2])]
+            if (outline := points.outline(kind))["x"]:
+                look = lines.band_look(entry, kind, crowded=panel in crowded)
+                add(_OUTER if kind == SIMULTANEOUS else _BAND, place, panel, outline | look)
+    return [trace for *_, trace in sorted(found, key=lambda item: item[:2])]

@@ -15,14 +15,7 @@ _WIDTH = 90
 
 
 def example_figure(row: Mapping[str, Any], layers: Sequence[int], roles: Mapping[str, str], heading: str) -> go.Figure:
-    """The curve of one row, its tokens above it.
-
-    Args:
-        row: From :func:`anchorlens.results.own_rows.rows_of`.
-        layers: Layers of its curves.
-        roles: Role -> what it is called.
-        heading: Model and data set.
-    """
+    """Draw the curves of one row of ``rows_of``, its tokens above them; ``roles`` holds their display names."""
     figure = go.Figure()
     own = [name for name in row["curves"] if ", " not in name]
     for name, values in row["curves"].items():
@@ -54,7 +47,7 @@ def example_figure(row: Mapping[str, Any], layers: Sequence[int], roles: Mapping
 
 
 def _tokens(tokens: Sequence[str], marks: Mapping[str, Sequence[int]]) -> list[str]:
-    """Lines of tokens, marked ones bold and coloured."""
+    """Return lines of tokens, marked ones bold and coloured."""
     of = {p: role for role, where in marks.items() for p in where}
     lines, width = [""], 0
     for p, token in enumerate(tokens):
@@ -68,6 +61,3 @@ def _tokens(tokens: Sequence[str], marks: Mapping[str, Sequence[int]]) -> list[s
             lines[-1] += f'<b><span style="color:{colour}">{text}</span></b>' if colour and part.strip() else text
             width += len(part)
     return lines
-
-
-__all__ = ["example_figure"]

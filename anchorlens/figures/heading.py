@@ -1,4 +1,4 @@
-"""What the figure says about itself, above its panels: what was done, on how many questions, and how to read it."""
+"""Heading of the figure: title, settings, number of questions, and the legend of bands, controls and marks."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,25 +7,21 @@ from html import escape
 import pandas as pd
 
 from anchorlens.figures.extras import CUTS, EXTRAS, PLACEBOS, RANGE, SPLIT, Beside
-from anchorlens.figures.hover import WEAK
-from anchorlens.figures.labels import anchor_rank
+from anchorlens.figures.hover import FEW, WEAK, words_of
+from anchorlens.figures.labels import CURVE, anchor_rank
 from anchorlens.figures.palette import display_dataset
-from anchorlens.figures.shapes import FEW, POINTWISE, SIMULTANEOUS, has_band, rests_on_few
-from anchorlens.figures.ticks import CURVE, before_said
-from anchorlens.figures.variants import shared_settings
-from anchorlens.figures.words import words_of
+from anchorlens.figures.traces import POINTWISE, SIMULTANEOUS, has_few
+from anchorlens.vocabulary import SETTINGS
 
-_CONTROLS = {"null": "donor streams at random positions"}
-_PROTOCOLS = {
-    "swap": "activation swap",
-    "knockout": "attention knockout",
-}
-# Where the mode is the rule by which donors are chosen.
+_MEANINGS = {"null": "donor streams at random positions"} | CUTS | PLACEBOS
+_PROTOCOLS = {"swap": "activation swap", "knockout": "attention knockout"}
+# Protocols whose mode is the rule for choosing donors.
 _OF_DONORS = ("swap", "patch_tokens")
+_KNOWN = {"True": "known only", "False": "known or not"}
 
 
 def headline(table: pd.DataFrame) -> str:
-    """The title where the user gives none: ``ΔP by layer: activation swap``."""
+    """Return the default title, such as ``ΔP by layer: activation swap``."""
     protocols = [_PROTOCOLS.get(name, name.replace("_", " ")) for name in map(str, table["protocol"].unique())]
     name = words_of(table).name
     return escape(f"{name[0].upper()}{name[1:]} by layer: {' and '.join(protocols)}", quote=False)
@@ -34,80 +30,66 @@ def headline(table: pd.DataFrame) -> str:
 def title_parts(
     table: pd.DataFrame, effects: pd.DataFrame, bands: Sequence[str], beside: Mapping[str, Beside]
 ) -> list[list[str]]:
-    """What the figure says about itself under its title, in parts that are never broken apart.
+    """Return the lines below the title, each as parts that are kept whole.
 
-    Args:
-        table: Points as ``with_ticks`` gives them.
-        effects: Contrasts that are drawn below.
-        bands: The bands that are drawn.
-        beside: What the second legend lists.
-
-    Returns:
-        What was done, for each protocol (its settings, questions, P before), and how to read it (bands, controls, marks); each of
-        these begins a line.
+    For each protocol there is a line of settings, questions and P before, and below them one on bands, controls and marks.
     """
     curves = table[(table["control"] == "none") & (table["extra"] == "")]
-    done = [
-        [*_settings(str(protocol), rows), *_numbers(rows), *_text_said(rows)]
-        for protocol, rows in curves.groupby("protocol", sort=False)
-    ]
-    read = [said for said in (words_of(table).said,) if said]
-    read += _bands_said([kind for kind in bands if has_band(curves, kind) or has_band(effects, kind)])
+    groups = curves.groupby("protocol", sort=False)
+    done = [[*_settings(str(protocol), rows), *_numbers(rows), *_text_said(rows)] for protocol, rows in groups]
+    read = [words_of(table).said] if words_of(table).said else []
+    read += _bands_said([kind for kind in bands if _has_band(curves, kind) or _has_band(effects, kind)])
     read += _controls_said(beside)
-    if bool(curves["tick"].notna().any()):
-        read.append("ticks at the right: −100·P before, as far as ΔP can fall")
-    if bool((table["null_short"] > WEAK).any()):
-        read.append("▽: null weaker (fewer slots than the anchor in most rows)")
-    if bool(curves["trivial"].any()):
-        read.append("hollow: trivial by construction")
-    if bool((curves["no_signal"] & curves["delta_p"].notna()).any()):
-        read.append("×: no signal (AUC interval reaches 0.5)")
-    if any(rests_on_few(rows, "delta_p") for _, rows in curves.groupby(CURVE, sort=False)):
-        read.append(f"thin line: fewer than {FEW} questions")
-    floor = float(curves["noise_floor"].max())
-    if floor > 0:
-        rings = "; rings: within it" if bool(curves["is_noise"].any()) else ""
-        read.append(f"grey line at 0: noise floor (±{floor:.1g}{rings})")
-    if len(effects):
-        read.append("below: what can be claimed, ●: the interval of all layers at once excludes 0")
-    if any(not one.shown for one in beside.values()):
-        read.append("pale entries: click to show")
+    floor, few = float(curves["noise_floor"].max()), [has_few(own["delta_p"], own["n"]) for _, own in curves.groupby(CURVE)]
+    rings = "; rings: within it" if curves["is_noise"].any() else ""
+    notes = {
+        "ticks at the right: −100·P before, as far as ΔP can fall": curves["tick"].notna().any(),
+        "▽: null weaker (fewer slots than the anchor in most rows)": (table["null_short"] > WEAK).any(),
+        "hollow: trivial by construction": curves["trivial"].any(),
+        "×: no signal (AUC interval reaches 0.5)": (curves["no_signal"] & curves["delta_p"].notna()).any(),
+        f"thin line: fewer than {FEW} questions": any(few),
+        f"grey line at 0: noise floor (±{floor:.1g}{rings})": floor > 0,
+        "below: what can be claimed, ●: the interval of all layers at once excludes 0": len(effects),
+        "pale entries: click to show": not all(one.shown for one in beside.values()),
+    }
+    read += [note for note, holds in notes.items() if holds]
     return [[escape(part, quote=False) for part in parts] for parts in (*done, read)]
 
 
+def _has_band(rows: pd.DataFrame, kind: str) -> bool:
+    return bool(rows[[f"{kind}_low", f"{kind}_high"]].notna().all(axis=1).any())
+
+
 def _numbers(curves: pd.DataFrame) -> list[str]:
-    """Questions behind the curves, and P before."""
     n = curves.loc[curves["delta_p"].notna(), "n"].dropna()
-    low, high = (int(n.min()), int(n.max())) if len(n) else (0, 0)
-    said = f"n {low}" if low == high else f"n {low}–{high}"
-    return ([f"{said} questions"] if len(n) else []) + before_said(curves)
+    before = curves["before"].dropna()
+    said = [f"n {_range(n, '.0f')} questions"] if len(n) else []
+    return said + ([f"P before {_range(before, '.2f')}"] if len(before) else [])
+
+
+def _range(values: pd.Series, style: str) -> str:
+    low, high = format(values.min(), style), format(values.max(), style)
+    return low if low == high else f"{low}–{high}"
 
 
 def _controls_said(beside: Mapping[str, Beside]) -> list[str]:
-    """What the grey area holds, and what is dotted."""
-    meanings = _CONTROLS | CUTS | PLACEBOS
-    dotted = [
-        f"{name} ({meanings[name]})" if name in meanings else name for name in beside if name not in (*EXTRAS, RANGE.label)
-    ]
+    names = [name for name in beside if name not in (*EXTRAS, RANGE.label)]
+    dotted = [f"{name} ({_MEANINGS[name]})" if name in _MEANINGS else name for name in names]
     if SPLIT.label in beside:
         dotted.append(f"placebo split ({PLACEBOS['random_tokens']})")
     if not dotted:
         return []
-    if RANGE.label in beside:
-        return [f"grey area: range of the controls: {', '.join(dotted)}"]
-    return [f"dotted: {', '.join(dotted)}"]
+    return [("grey area: range of the controls: " if RANGE.label in beside else "dotted: ") + ", ".join(dotted)]
 
 
 def _text_said(curves: pd.DataFrame) -> list[str]:
-    """What question and answer as text tell of the answers' truth, for each data set; a mark where it is more than chance."""
-    known = curves.dropna(subset=["pair_text"])
-    told: list[str] = []
-    for name, rows in known.groupby("dataset", sort=False):
-        marks = ["!" if low > 0.5 else "" for low in rows.drop_duplicates("pair_text")["pair_text_low"]]
-        values = rows["pair_text"].drop_duplicates()
-        told.append(f"{display_dataset(str(name))} {', '.join(f'{v:.2f}{m}' for v, m in zip(values, marks, strict=True))}")
-    above = " (!: above 0.5)" if any("!" in one for one in told) else ""
-    return [f"AUC of question and answer as text{above}: {', '.join(told)}"] if told else []
+    texts: list[str] = []
+    for name, rows in curves.dropna(subset=["pair_text"]).groupby("dataset", sort=False):
+        known = rows.drop_duplicates("pair_text")
+        values = [f"{v:.2f}{'!' * (low > 0.5)}" for v, low in zip(known["pair_text"], known["pair_text_low"], strict=True)]
+        texts.append(f"{display_dataset(str(name))} {', '.join(values)}")
+    above = " (!: above 0.5)" if any("!" in text for text in texts) else ""
+    return [f"AUC of question and answer as text{above}: {', '.join(texts)}"] if texts else []
 
 
 def _bands_said(drawn: Sequence[str]) -> list[str]:
@@ -129,28 +111,28 @@ def _settings(protocol: str, rows: pd.DataFrame) -> list[str]:
     parts += [f"site {name}" for name in values("site") if protocol != "swap" or name != "resid_pre"]
     parts += [f"probe at {name}" for name in values("probe_site") if name != "resid_post"]
     windows = sorted({int(value) for value in rows["window"].dropna()})
-    if any(window > (1 if protocol == "swap" else 0) for window in windows):
+    if max(windows, default=0) > (protocol == "swap"):
         parts.append(f"window {', '.join(map(str, windows))}")
     readout = values("readout")
     if readout in (["probe"], ["p_true"]):
         parts += [f"delta_kind {name}" for name in values("delta_kind") if name != "confidence"]
-    return parts + shared_settings(rows)
+    for name in SETTINGS:
+        shared = [_KNOWN.get(value, value) if name == "known_only" else value for value in values(name)]
+        if shared and (rows[name].nunique() == 1 or rows["part"].nunique() > 1):
+            parts.append(("" if name == "known_only" else f"{name} ") + ", ".join(shared))
+    return parts
 
 
 def wrapped(parts: Sequence[str], limit: int) -> list[str]:
-    """Lines of at most ``limit`` characters; parts are joined by `` · `` and only one longer than a line is broken inside."""
+    """Return lines of at most ``limit`` characters; parts are joined by `` · ``, and only one longer than a line is broken."""
+    words: list[str] = []
+    for number, part in enumerate(parts):
+        joined = f" · {part}" if number else part
+        words += [joined] if len(joined) <= limit else re.findall(r"\s*\S+", joined)
     lines: list[str] = []
-    for word in _words(parts, limit):
+    for word in words:
         if lines and len(lines[-1]) + len(word) <= limit:
             lines[-1] += word
         else:
             lines.append(word.lstrip(" "))
     return [line.strip(" ").removeprefix("· ").removesuffix(" ·") for line in lines]
-
-
-def _words(parts: Sequence[str], limit: int) -> list[str]:
-    words: list[str] = []
-    for number, part in enumerate(parts):
-        joined = part if number == 0 else f" · {part}"
-        words += [joined] if len(joined) <= limit else re.findall(r"\s*\S+", joined)
-    return words

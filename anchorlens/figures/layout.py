@@ -1,277 +1,218 @@
-"""Everything of the figure that is not a curve: its grid of panels, heading, axes, legend and size."""
+"""Layout of the figure: grid of panels, heading, axes, legends and sizes."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from html import escape
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape, unescape
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from anchorlens.errors import InputError
-from anchorlens.figures.extras import Beside
-from anchorlens.figures.heading import headline, title_parts, wrapped
-from anchorlens.figures.labels import in_panel, panel_titles
-from anchorlens.figures.legend import BESIDE, LETTER, LINE, PAD, SIZES, Legend
-from anchorlens.figures.words import words_of
+from anchorlens.figures.heading import wrapped
+from anchorlens.figures.hover import words_of
+from anchorlens.figures.labels import PANEL, Key, Titles
 
 INK = "#222222"
-_GRID = "#e6e6e6"
-FRAME: dict[str, Any] = {"showline": True, "linecolor": "#444444", "ticks": "outside", "ticklen": 4, "gridcolor": _GRID}
+FRAME: dict[str, Any] = {"showline": True, "linecolor": "#444444", "ticks": "outside", "ticklen": 4, "gridcolor": "#e6e6e6"}
 ZERO: dict[str, Any] = {"zeroline": True, "zerolinecolor": "#888888", "zerolinewidth": 1.5}
 _NOISE = "rgba(110, 110, 110, 0.28)"
 _FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
-# Pixels. A line of the heading; what stands above its second line and below its last, the panels' titles among that.
-_LINE, _TOP = 17, 52
-# Panels of one row; of each of several; of a row of contrasts, whose heading and switch stand in the gap above it.
+# Heights in pixels: panels of a single row, of several rows, of contrasts; gaps below panels without and with contrasts.
 _HEIGHT, _ROW_HEIGHT, _LOWER_HEIGHT, _ROW_GAP, _LOWER_GAP = 380, 320, 210, 84, 92
-# Below the panels: the x axes' ticks and titles; then the legends.
-_BELOW = 58
-MARGINS = (58, 20)
-"""Pixels to the left and right of the panels."""
-# Where the width is the page's: as narrow as a notebook cell may be. A saved page breaks the heading's lines where it ends.
+_MARGINS = 58, 20  # left and right
+# Width of a figure that fills its page, as narrow as a page may be.
 _ASSUMED_WIDTH = 700
+# Pixels of ``fit_width`` and page.js: above the panels, of a line of the heading, of the axes below the panels, of a row of a
+# legend, of a legend's margin, and of an entry beside its text.
+_PIXELS = {"top": 52, "line": 17, "below": 58, "row": 19, "pad": 6, "beside": 40, "size": 12}
+_COLUMNS = (4, 2, 1)  # even, so that question and answer stand side by side
+# Width of a small letter of the heading, and of a legend's letter, in DejaVu Sans, the widest fallback font.
+_LETTER, _LEGEND_LETTER = 6.4, 6.84
 _FIRST_LINE = '<span style="font-size:17px"><b>{}</b></span>'
 _NEXT_LINE = '<span style="font-size:12px;color:#555555">{}</span>'
-# Buttons that mean nothing for these curves, and the one of newer plotly versions that uploads a figure.
+# The last one, in newer versions of plotly, uploads the figure.
 _UNUSED_BUTTONS = ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "sendChartToCloud"]
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """Where the panels stand: ``rows`` x ``columns``, each row with one of contrasts below it or not, and the sizes in pixels."""
+    """Grid of panels: ``rows`` x ``columns``, each row with a row of contrasts below it or not."""
 
     panels: int
-    rows: int
+    rows: int  # those of contrasts not counted
     columns: int
     contrasts: bool
-    mixed: bool
-    first: str
-    parts: list[list[str]]
-    inner: int
-    legend_height: int
-    height: int
-    width: int | None
+    mixed: bool  # several protocols
+    width: int | None  # pixels, or None for the width of the page
 
     @property
-    def heading(self) -> list[str]:
-        """The lines of the heading, as plotly takes them."""
-        letters = max(40, int(((self.width or _ASSUMED_WIDTH) - sum(MARGINS)) / LETTER))
-        lines = [line for parts in self.parts for line in wrapped(parts, letters)]
-        return [*([_FIRST_LINE.format(self.first)] if self.first else []), *map(_NEXT_LINE.format, lines)]
+    def inner(self) -> int:
+        """Usual height of all panels in pixels."""
+        if self.contrasts:
+            return self.rows * (_ROW_HEIGHT + _LOWER_HEIGHT) + (2 * self.rows - 1) * _LOWER_GAP
+        return _HEIGHT if self.rows == 1 else self.rows * _ROW_HEIGHT + (self.rows - 1) * _ROW_GAP
 
     @property
-    def top(self) -> int:
-        """Pixels above the panels."""
-        return _TOP + _LINE * len(self.heading)
-
-    @property
-    def bottom(self) -> int:
-        """Pixels below them."""
-        return _BELOW + self.legend_height
-
-    def page_plan(self, *, fixed: bool) -> dict[str, Any]:
-        """What a page needs to arrange the figure again for its width and its font.
-
-        Args:
-            fixed: Whether the user gave a height, which then stays.
-        """
-        return {
-            "first": _FIRST_LINE.format(self.first) if self.first else "",
-            "next": _NEXT_LINE.split("{}"),
-            "parts": self.parts,
-            "inner": None if fixed else self.inner,
-            "top": _TOP,
-            "line": _LINE,
-            "below": _BELOW,
-            "row": LINE,
-            "pad": PAD,
-            "beside": BESIDE,
-            "sizes": list(SIZES),
-        }
-
-    def cell(self, panel: int) -> tuple[int, int]:
-        """Row and column, from 1, of the ``panel``-th panel."""
-        return panel // self.columns * (2 if self.contrasts else 1) + 1, panel % self.columns + 1
-
-    def below(self, panel: int) -> tuple[int, int]:
-        """The same of the contrasts below it."""
-        row, column = self.cell(panel)
-        return row + 1, column
+    def least(self) -> int:
+        """Smallest height of all panels in pixels."""
+        return 200 * self.rows + (2 * self.rows - 1) * _LOWER_GAP if self.contrasts else 100 * self.rows
 
     @property
     def panel_width(self) -> float:
-        """About how many pixels one panel is wide."""
+        """Approximate width of a panel in pixels."""
         return (self.width or _ASSUMED_WIDTH) / self.columns
 
+    def axis(self, panel: int, *, lower: bool = False) -> str:
+        """Return the number of a panel's axes as plotly writes it; ``lower`` for those of the contrasts below it."""
+        row, column = divmod(panel, self.columns)
+        number = (row * (2 if self.contrasts else 1) + lower) * self.columns + column + 1
+        return str(number) if number > 1 else ""
 
-def plan_sheet(
-    table: pd.DataFrame,
-    effects: pd.DataFrame,
-    legends: Sequence[Legend],
-    beside: Mapping[str, Beside],
-    *,
-    title: str | None,
-    bands: Sequence[str],
-    height: int | None,
-    width: int | None,
-) -> Sheet:
-    """Sizes of the figure of ``table``.
+    def grid(self, height: float) -> dict[str, Any]:
+        """Return the arguments of ``make_subplots`` for panels of a total height in pixels."""
+        rows = self.rows * (2 if self.contrasts else 1)
+        # Contrasts of two protocols have two scales, each with its own ticks and title.
+        between = 0.09 if self.contrasts and self.mixed else 0.035
+        gap = _LOWER_GAP if self.contrasts else _ROW_GAP
+        return {
+            "rows": rows, "cols": self.columns, "row_heights": [_ROW_HEIGHT, _LOWER_HEIGHT] * self.rows if self.contrasts else None,
+            "horizontal_spacing": between if self.columns > 1 else 0.0,
+            "vertical_spacing": min(0.6 / (rows - 1), gap / height) if rows > 1 else 0.0,
+        }  # fmt: skip
 
-    Args:
-        table: Points as ``with_ticks`` gives them.
-        effects: Contrasts to be drawn below; they may be none.
-        legends: Both legends.
-        beside: What the second one lists.
-        title: First line of the heading; None names the protocol, ``""`` leaves it out.
-        bands: The intervals that are drawn.
-        height: Pixels, or None for panels of the usual height.
-        width: Pixels, or None for as wide as the page.
 
-    Raises:
-        InputError: a size too small to hold a figure.
+def plan_sheet(panels: Sequence[Key], *, contrasts: bool, width: int | None) -> Sheet:
+    """Return the grid: up to four panels side by side; of several protocols a row per model and a column per protocol."""
+    protocols = len({protocol for *_, protocol in panels})
+    rows = math.ceil(len(panels) / (4 if protocols == 1 else protocols))
+    return Sheet(len(panels), rows, math.ceil(len(panels) / rows), contrasts, protocols > 1, width)
+
+
+def page_plan(first: str, parts: list[list[str]], inner: int | None) -> dict[str, Any]:
+    """Return what :func:`fit_width` and page.js need to fit the figure to a width; it is saved in ``layout.meta``.
+
+    ``inner`` is the height of all panels in pixels; None keeps the height of the figure.
     """
-    panels, protocols = len(panel_titles(table)), table["protocol"].nunique()
-    # Up to four models side by side, beyond that rows as equal as can be; or a row per model and a column per protocol.
-    rows = math.ceil(panels / (4 if protocols == 1 else protocols))
-    first = headline(table) if title is None else title
-    inner, least = _HEIGHT if rows == 1 else rows * _ROW_HEIGHT + (rows - 1) * _ROW_GAP, 100 * rows
-    if len(effects):
-        gaps = (2 * rows - 1) * _LOWER_GAP
-        inner, least = rows * (_ROW_HEIGHT + _LOWER_HEIGHT) + gaps, 200 * rows + gaps
-    sheet = Sheet(
-        panels, rows, math.ceil(panels / rows), len(effects) > 0, protocols > 1, first,
-        title_parts(table, effects, bands, beside), inner, sum(legend.height for legend in legends), 0, width,
-    )  # fmt: skip
-    around = sheet.top + sheet.bottom
-    for name, pixels, smallest in (("height", height, around + least), ("width", width, 320)):
+    head = _FIRST_LINE.format(first) if first else ""
+    return {"first": head, "next": _NEXT_LINE.split("{}"), "parts": parts, "inner": inner, "columns": _COLUMNS, **_PIXELS}
+
+
+def fit_width(
+    traces: Iterable[Mapping[str, Any]], plan: Mapping[str, Any], width: int | None, height: int = 0
+) -> dict[str, Any]:
+    """Return title, margins, height and legends for a width in pixels, as page.js does in a browser.
+
+    Without a width it is that of a narrow page; ``height`` counts where the plan has none.
+    """
+    room = (width or _ASSUMED_WIDTH) - sum(_MARGINS)
+    names: dict[str, list[str]] = {"legend2": [], "legend": []}
+    for trace in traces:
+        if trace.get("showlegend"):
+            names[trace.get("legend") or "legend"].append(unescape(trace["name"]))
+    widest = plan["beside"] + _LEGEND_LETTER * max(len(name) for own in names.values() for name in own)
+    columns = next((number for number in plan["columns"] if widest <= room / number), 1)
+    heights = {key: plan["row"] * math.ceil(len(own) / columns) + plan["pad"] for key, own in names.items() if own}
+    small = [line.join(plan["next"]) for parts in plan["parts"] for line in wrapped(parts, max(40, int(room / _LETTER)))]
+    heading = [*([plan["first"]] if plan["first"] else []), *small]
+    top, bottom = plan["top"] + plan["line"] * len(heading), plan["below"] + sum(heights.values())
+    height = top + plan["inner"] + bottom if plan["inner"] else height
+    feet = {key: (heights.get("legend2", 0) if key == "legend" else 0) / max(height, 1) for key in heights}
+    return {
+        "title": {"text": "<br>".join(heading)}, "margin": {"l": _MARGINS[0], "r": _MARGINS[1], "t": top, "b": bottom},
+        "height": height, "width": width, **{key: {"y": foot, "entrywidth": 1 / columns} for key, foot in feet.items()},
+    }  # fmt: skip
+
+
+def check_size(fitted: Mapping[str, Any], sheet: Sheet, width: int | None, height: int | None) -> None:
+    """Check that a figure has room for its panels."""
+    least = fitted["margin"]["t"] + fitted["margin"]["b"] + sheet.least
+    for name, pixels, smallest in (("height", height, least), ("width", width, 320)):
         if pixels is not None and pixels < smallest:
             raise InputError(f"{name}={pixels} pixels is too small for this figure. Give at least {smallest}, or None.")
-    return replace(sheet, height=height or around + inner)
 
 
-def empty_panels(sheet: Sheet, names: Sequence[str]) -> go.Figure:
-    """A figure with a titled panel per name and no curve."""
-    size, pixels = (15, 8) if 8 * max(map(len, names)) <= sheet.panel_width - 30 else (12, 6.6)
+def fit_figure(figure: go.Figure, width: int) -> go.Figure:
+    """Return a copy of a figure of ``plot_curves`` for a width in pixels; any other figure is returned unchanged."""
+    content = figure.to_plotly_json()
+    layout = content["layout"]
+    plan = layout.get("meta", {}).get("anchorlens")
+    if plan is None:
+        return figure
+    return go.Figure(figure).update_layout(fit_width(content["data"], plan, width, layout["height"]))
+
+
+def page_style(names: Iterable[str]) -> dict[str, Any]:
+    """Return fonts, colours and legends; they do not depend on the session's default template."""
+    legend = {
+        "orientation": "h", "traceorder": "normal", "groupclick": "togglegroup", "x": 0, "xanchor": "left",
+        "bgcolor": "rgba(0,0,0,0)", "yref": "container", "yanchor": "bottom", "itemwidth": 30, "entrywidthmode": "fraction",
+        "font": {"size": _PIXELS["size"]},
+    }  # fmt: skip
+    return {
+        "template": "plotly_white", "font": {"family": _FONT, "size": 13, "color": INK}, "showlegend": True, "hovermode": "closest",
+        # The size sets the distance of the lines; the first line's own size stands in its text.
+        "title": {
+            "font": {"size": 13}, "x": 0, "xref": "paper", "xanchor": "left", "y": 1, "yref": "container", "yanchor": "top",
+            "pad": {"t": 22},
+        },
+        "modebar": {"remove": _UNUSED_BUTTONS}, "hoverlabel": {"align": "left", "namelength": -1}, "paper_bgcolor": "white",
+        "plot_bgcolor": "white",
+        # Two clicks on a curve isolate it; the second legend keeps its state.
+        **{name: legend | {"itemdoubleclick": "toggleothers" if name == "legend" else False} for name in names},
+    }  # fmt: skip
+
+
+def panel_layout(sheet: Sheet, table: pd.DataFrame, panels: Titles, *, bands: Sequence[str]) -> dict[str, Any]:
+    """Return axes, titles and noise floors of the panels of curves: one y range, and an x range for each panel."""
+    size, pixels = (15, 8) if 8 * max(map(len, panels.values())) <= sheet.panel_width - 30 else (12, 6.6)
     letters = max(8, int((sheet.panel_width - 12) / pixels))
-    short = [name if len(name) <= letters else f"{name[: letters - 9]}…{name[-8:]}" for name in names]
-    inner = sheet.height - sheet.top - sheet.bottom
-    rows = sheet.rows * (2 if sheet.contrasts else 1)
-    gap = _LOWER_GAP if sheet.contrasts else _ROW_GAP
-    titles: list[str] = []
-    for row in range(sheet.rows):
-        own = short[row * sheet.columns : (row + 1) * sheet.columns]
-        titles += own + [""] * (sheet.columns - len(own)) + [""] * (sheet.columns if sheet.contrasts else 0)
-    # Below the panels of two protocols stand two scales, each with its own ticks and title.
-    between = 0.035 if not (sheet.contrasts and sheet.mixed) else 0.09
-    figure = make_subplots(
-        rows=rows,
-        cols=sheet.columns,
-        subplot_titles=titles,
-        row_heights=[_ROW_HEIGHT, _LOWER_HEIGHT] * sheet.rows if sheet.contrasts else None,
-        horizontal_spacing=between if sheet.columns > 1 else 0.0,
-        vertical_spacing=min(0.6 / (rows - 1), gap / inner) if rows > 1 else 0.0,
-    )
-    for shown, name in zip(short, names, strict=True):
-        figure.update_annotations({"font": {"size": size, "color": INK}, "hovertext": name, "yshift": 2}, {"text": shown})
-    return figure
-
-
-def style_axes(figure: go.Figure, sheet: Sheet, table: pd.DataFrame, *, bands: Sequence[str]) -> None:
-    """Layers on every x axis, each with its panel's own range; one scale for the y axes of all curves."""
-    # Equal ranges at first, and with `matches` zooming one panel zooms all; an axis that matches itself is warned of.
-    figure.update_yaxes(matches="y", range=_delta_range(table, bands), showticklabels=False, **ZERO, **FRAME)
-    figure.update_layout(yaxis_matches=None)
-    for panel, key in enumerate(panel_titles(table)):
-        row, column = sheet.cell(panel)
-        own = in_panel(table, key)
-        first, last = int(own["layer"].min()), int(own["layer"].max())
-        figure.update_xaxes(
-            title={"text": "Layer", "standoff": 6},
-            range=[first - 0.5, last + 0.5],
-            tick0=0,
-            dtick=_step(last - first, 9 if sheet.columns < 3 else 6),
-            tickformat="d",
-            zeroline=False,
-            row=row,
-            col=column,
-            **FRAME,
-        )
-        floor = float(own["noise_floor"].max())
-        if floor > 0:
-            place: dict[str, Any] = {"row": row, "col": column}
-            figure.add_hrect(-floor, floor, fillcolor=_NOISE, line_width=0, layer="below", **place)
-        if column == 1:
-            figure.update_yaxes(
-                title={"text": escape(words_of(table).axis, quote=False), "standoff": 4},
-                showticklabels=True,
-                row=row,
-                col=column,
-            )
-    for panel in range(sheet.panels, sheet.rows * sheet.columns):
-        hide_panel(figure, sheet.cell(panel))
-
-
-def hide_panel(figure: go.Figure, cell: tuple[int, int]) -> None:
-    """Leave a cell of the grid blank."""
-    figure.update_xaxes(visible=False, row=cell[0], col=cell[1])
-    figure.update_yaxes(visible=False, row=cell[0], col=cell[1])
-
-
-def _delta_range(table: pd.DataFrame, bands: Sequence[str]) -> list[float]:
-    """One y range for all panels: everything that is drawn, and zero."""
-    curves, floor = table[table["control"] == "none"], table["noise_floor"]
+    by_panel: dict[Any, pd.DataFrame] = dict(iter(table.groupby(PANEL)))
+    curves, floors = table[table["control"] == "none"], table["noise_floor"]
     ends = [curves[f"{kind}_{end}"] for kind in bands for end in ("low", "high")]
-    return y_range([table["delta_p"], table["tick"], floor, -floor], ends, words_of(table).bound)
+    y_range = fit_range([table["delta_p"], table["tick"], floors, -floors], ends, words_of(table).bound)
+    y_axis, title = {"range": y_range, **ZERO, **FRAME}, {"text": escape(words_of(table).axis, quote=False), "standoff": 4}
+    layout: dict[str, Any] = {"annotations": [], "shapes": []}
+    for panel, (key, name) in enumerate(panels.items()):
+        axis, rows = sheet.axis(panel), by_panel[key]
+        first, last, floor = int(rows["layer"].min()), int(rows["layer"].max()), float(rows["noise_floor"].max())
+        layout[f"xaxis{axis}"] = {
+            "title": {"text": "Layer", "standoff": 6}, "range": [first - 0.5, last + 0.5], "tick0": 0,
+            "dtick": _step(last - first, 9 if sheet.columns < 3 else 6), "tickformat": "d", "zeroline": False, **FRAME,
+        }  # fmt: skip
+        # Zooming one panel zooms all; plotly warns of an axis that matches itself.
+        own_axis = ({"matches": "y"} if panel else {}) | ({"title": title} if panel % sheet.columns == 0 else {})
+        layout[f"yaxis{axis}"] = y_axis | own_axis | {"showticklabels": panel % sheet.columns == 0}
+        short = name if len(name) <= letters else f"{name[: letters - 9]}…{name[-8:]}"
+        layout["annotations"].append({
+            "x": 0.5, "xref": f"x{axis} domain", "y": 1, "yref": f"y{axis} domain", "xanchor": "center", "yanchor": "bottom",
+            "text": short, "hovertext": name, "font": {"size": size, "color": INK}, "yshift": 2, "showarrow": False,
+        })  # fmt: skip
+        if floor > 0:
+            band = {"type": "rect", "x0": 0, "x1": 1, "xref": f"x{axis} domain", "y0": -floor, "y1": floor, "yref": f"y{axis}"}
+            layout["shapes"].append(band | {"fillcolor": _NOISE, "line": {"width": 0}, "layer": "below"})
+    for panel in range(sheet.panels, sheet.rows * sheet.columns):
+        layout |= hidden_axes(sheet.axis(panel))
+    return layout
 
 
-def y_range(values: Sequence[pd.Series], ends: Sequence[pd.Series], bound: float) -> list[float]:
-    """A y range that holds values, zero and the ends of intervals, these no further than any value can lie.
+def hidden_axes(axis: str) -> dict[str, Any]:
+    """Return the layout of an empty cell of the grid."""
+    return {f"xaxis{axis}": {"visible": False}, f"yaxis{axis}": {"visible": False}}
 
-    The intervals of two or three questions go far beyond, and would press the curves flat.
+
+def fit_range(values: Sequence[pd.Series], ends: Sequence[pd.Series], bound: float) -> list[float]:
+    """Return a y range that holds the values, zero, and the ends of intervals up to ``bound``.
+
+    Intervals of two or three questions go far beyond any possible value, and would press the curves flat.
     """
-    drawn = np.concatenate(
-        [*(v.to_numpy(dtype=float) for v in values), *(e.clip(-bound, bound).to_numpy(float) for e in ends)]
-    )
-    drawn = np.append(drawn[~np.isnan(drawn)], 0.0)
+    drawn = pd.concat([*values, *(end.clip(-bound, bound) for end in ends), pd.Series([0.0])]).astype(float)
     low, high = float(drawn.min()), float(drawn.max())
     room = max(0.05 * (high - low), 0.005 * min(bound, 100))
     return [low - room, high + room]
 
 
 def _step(span: int, most: int) -> int:
-    """Whole layers between two ticks: at most ``most`` steps over ``span`` layers."""
+    """Return the whole number of layers between two ticks, for at most ``most`` steps over ``span`` layers."""
     return next(step for step in (1, 2, 4, 5, 8, 10, 20, 25, 50, 100, 200, 500, 1000, span + 1) if span / step <= most)
-
-
-def style_page(figure: go.Figure, sheet: Sheet) -> None:
-    """Heading, sizes and fonts; set on the figure alone, whatever the session's default template is."""
-    left, right = MARGINS
-    figure.update_layout(
-        template="plotly_white",
-        font={"family": _FONT, "size": 13, "color": INK},
-        # The size given here sets the distance of the lines; the first line's own size stands in its text.
-        title={
-            "text": "<br>".join(sheet.heading),
-            "font": {"size": 13},
-            "x": 0,
-            "xref": "paper",
-            "xanchor": "left",
-            "y": 1,
-            "yref": "container",
-            "yanchor": "top",
-            "pad": {"t": 22},
-        },
-        margin={"l": left, "r": right, "t": sheet.top, "b": sheet.bottom},
-        height=sheet.height,
-        width=sheet.width,
-        showlegend=True,
-        modebar={"remove": _UNUSED_BUTTONS},
-        hovermode="closest",
-        hoverlabel={"align": "left", "namelength": -1},
-        paper_bgcolor="white",
-        plot_bgcolor="white",
-    )

@@ -1,5 +1,5 @@
-// Arranges an anchorlens figure for the width of its page and the font that the browser found, keeps what was hidden, and gives the
-// legend and the switch, which plotly draws for a mouse alone, to the keyboard.
+// Fits the heading and the legends of an anchorlens figure to the width of its page, keeps hidden curves hidden when one is isolated,
+// and makes the legend and the buttons of contrasts usable with the keyboard.
 (function () {
   const gd = document.getElementById("{plot_id}");
   const plan = gd.layout.meta && gd.layout.meta.anchorlens;
@@ -75,16 +75,6 @@
     return pen.measureText(plain.value).width;
   }
 
-  // The first arrangement, and the largest letters in it, in which the longest name fits beside its line.
-  function chosen(room) {
-    const names = plan.legends.flatMap((legend) => legend.traces.map((k) => gd.data[k].name));
-    const ways = plan.legends[plan.legends.length - 1].ways;
-    for (let k = 0; k < ways.length; k++)
-      for (const size of plan.sizes)
-        if (plan.beside + Math.max(...names.map((name) => widthOf(name, size))) <= room / ways[k].columns) return [k, size];
-    return [ways.length - 1, plan.sizes[plan.sizes.length - 1]];
-  }
-
   function lines(room) {
     const found = plan.first ? [plan.first] : [];
     for (const parts of plan.parts) {
@@ -104,23 +94,21 @@
     return found;
   }
 
+  // As fit_width in layout.py, with measured letters.
   let width = 0;
-  function arrange() {
+  function fit() {
     if (gd._fullLayout.width === width) return;
     width = gd._fullLayout.width;
-    const margin = gd.layout.margin, room = width - margin.l - margin.r;
-    const [way, size] = chosen(room), heading = lines(room), top = plan.top + plan.line * heading.length;
-    const heights = plan.legends.map((one) => plan.row * Math.ceil(one.traces.length / one.ways[way].columns) + plan.pad);
-    const bottom = plan.below + heights.reduce((a, b) => a + b, 0);
-    const height = plan.inner ? top + plan.inner + bottom : gd.layout.height;
-    const layout = gd.layout;
-    let below = 0;
-    plan.legends.forEach((one, k) => {
-      const columns = one.ways[way].columns, legend = layout[one.name];
-      Object.assign(legend, { y: below / height, entrywidth: 1 / columns, font: { size: size } });
-      below += heights[k];
-      one.traces.forEach((trace, at) => { gd.data[trace].legendrank = one.ways[way].ranks[at] + 1; });
-    });
+    const layout = gd.layout, room = width - layout.margin.l - layout.margin.r, heading = lines(room);
+    const names = { legend2: [], legend: [] };
+    for (const trace of gd.data) if (trace.showlegend) names[trace.legend || "legend"].push(trace.name);
+    const widest = plan.beside + Math.max(...Object.values(names).flat().map((name) => widthOf(name, plan.size)));
+    const columns = plan.columns.find((number) => widest <= room / number) || 1;
+    const rows = (own) => (own.length ? plan.row * Math.ceil(own.length / columns) + plan.pad : 0);
+    const top = plan.top + plan.line * heading.length, bottom = plan.below + rows(names.legend2) + rows(names.legend);
+    const height = plan.inner ? top + plan.inner + bottom : layout.height;
+    Object.assign(layout.legend, { y: rows(names.legend2) / height, entrywidth: 1 / columns });
+    if (layout.legend2) layout.legend2.entrywidth = 1 / columns;
     layout.title.text = heading.join("<br>");
     Object.assign(layout.margin, { t: top, b: bottom });
     // Not by relayout: with a height given there, plotly would also hold the width for ever.
@@ -131,6 +119,6 @@
 
   const file = decodeURIComponent(location.pathname).split("/").pop().replace(/\.html?$/, "");
   if (file) gd._context.toImageButtonOptions.filename = file;
-  gd.on("plotly_afterplot", arrange);
-  arrange();
+  gd.on("plotly_afterplot", fit);
+  fit();
 })();

@@ -1,8 +1,6 @@
-"""Which colour and which shown name a data set has.
+"""Colours and display names of data sets, and the dark theme.
 
-The eight colours are those of the target figures: one pair (question, answer) per benchmark. They belong to the benchmark,
-not to its place in a figure, so the same curve has the same colour in every figure. An embedded sample takes the colours of
-the benchmark whose schema it follows, and says in its name that it is a sample.
+Each benchmark has one pair of colours (question, answer), the same in every figure; a sample takes those of its benchmark.
 """
 
 import colorsys
@@ -10,6 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
+
+import plotly.graph_objects as go
+
+from anchorlens.errors import InputError, did_you_mean
 
 _BENCHMARKS: dict[str, tuple[str, str, str]] = {
     "popqa": ("PopQA", "#1f77b4", "#ff7f0e"),
@@ -17,34 +20,28 @@ _BENCHMARKS: dict[str, tuple[str, str, str]] = {
     "hotpotqa": ("HotpotQA", "#9467bd", "#8c564b"),
     "nq": ("NQ", "#e377c2", "#7f7f7f"),
 }
-_FURTHER: tuple[tuple[str, str], ...] = (
-    ("#17a2b8", "#a8a000"),
-    ("#393b79", "#e0a800"),
-    ("#00695c", "#ad1457"),
-    ("#637939", "#7b4173"),
-)
+_FURTHER = (("#17a2b8", "#a8a000"), ("#393b79", "#e0a800"), ("#00695c", "#ad1457"), ("#637939", "#7b4173"))
 _SAMPLE = "-sample"
+THEMES = ("light", "dark")
+# Colours of the light figure and their dark counterparts; every other colour is data.
+_DARK = {
+    "#222222": "#e8e8e8", "#555555": "#b4b8bd", "#e6e6e6": "#2c3136", "#444444": "#9aa0a6", "#888888": "#7d848b",
+    "white": "#14171a", "#bbbbbb": "#5a6067", "#666666": "#a8adb3",
+}  # fmt: skip
+_DARKEST = 0.62
 # Shades of one hue for the data sets of an anchor that is neither question nor answer.
 _SHADES = (0.0, -0.35, 0.3, 0.5)
 
 
 @dataclass(frozen=True)
 class DatasetStyle:
-    """How one data set is shown.
+    """Display style of one data set."""
 
-    Attributes:
-        display: Its shown name, safe inside plotly's text markup.
-        question: Colour of its question curves, ``#rrggbb``.
-        answer: Colour of its answer curves, ``#rrggbb``.
-        rank: Its place in the legend, from 0.
-        shade: How far the hue of any other anchor is moved for it, see :func:`shaded`.
-    """
-
-    display: str
-    question: str
+    display: str  # safe inside plotly's text markup
+    question: str  # colour of question curves, #rrggbb
     answer: str
-    rank: int
-    shade: float
+    rank: int  # place in the legend
+    shade: float  # amount by which :func:`shaded` moves the hue of any other anchor
 
 
 def _benchmark_of(name: str) -> str | None:
@@ -53,7 +50,7 @@ def _benchmark_of(name: str) -> str | None:
 
 
 def display_dataset(name: str) -> str:
-    """The shown name of a data set.
+    """Return the display name of a data set.
 
     >>> display_dataset("popqa"), display_dataset("popqa-sample"), display_dataset("my quiz")
     ('PopQA', 'PopQA-style sample', 'my quiz')
@@ -66,7 +63,6 @@ def display_dataset(name: str) -> str:
 
 
 def _further_pair(number: int) -> tuple[str, str]:
-    """Colours of the ``number``-th data set that has none of its own; without end and always the same."""
     if number < len(_FURTHER):
         return _FURTHER[number]
     # Steps of the golden ratio around the colour circle never come back to a hue.
@@ -75,14 +71,10 @@ def _further_pair(number: int) -> tuple[str, str]:
 
 
 def dataset_styles(names: Sequence[str]) -> dict[str, DatasetStyle]:
-    """Colours, shown names and legend places of the data sets of one figure.
+    """Return the style of every data set of one figure; repeated names are ignored.
 
-    Args:
-        names: Their names, in order of appearance; repeats are ignored.
-
-    Returns:
-        A style per name. Benchmarks come first, in the order of the target figures; a sample stands at its benchmark's place
-        and takes its colours, unless the benchmark itself is in the figure; all others follow in order of appearance.
+    Benchmarks come first, in the order of the target figures. A sample takes its benchmark's place and colours unless the benchmark
+    is in the figure too. All others follow in order of appearance.
     """
     unique = list(dict.fromkeys(names))
     own: dict[str, str] = {}
@@ -112,7 +104,7 @@ def rgb_of(colour: str) -> tuple[int, int, int]:
 
 
 def shaded(colour: str, amount: float) -> str:
-    """``colour`` moved towards white (``amount`` in (0, 1]) or black (in [-1, 0)).
+    """Move ``colour`` towards white (``amount`` in (0, 1]) or black (in [-1, 0)).
 
     >>> shaded("#804020", -0.5), shaded("#804020", 0.0), shaded("#804020", 1.0)
     ('#402010', '#804020', '#ffffff')
@@ -122,10 +114,49 @@ def shaded(colour: str, amount: float) -> str:
 
 
 def translucent(colour: str, opacity: float) -> str:
-    """``colour`` as a CSS ``rgba()`` with an opacity in [0, 1].
+    """Return ``colour`` as a CSS ``rgba()`` with an opacity in [0, 1].
 
     >>> translucent("#1f77b4", 0.15)
     'rgba(31,119,180,0.15)'
     """
     red, green, blue = rgb_of(colour)
     return f"rgba({red},{green},{blue},{opacity:g})"
+
+
+def in_theme(figure: go.Figure, theme: str) -> go.Figure:
+    """Return ``figure`` in a theme."""
+    if theme not in THEMES:
+        raise InputError(f"There is no theme={theme!r}. {did_you_mean(str(theme), THEMES)}")
+    if theme == "light":
+        return figure
+    made = go.Figure(_darkened(figure.to_plotly_json()))
+    # Plotly draws the active button nearly white, whatever the colour of the others.
+    menus = len(made.to_dict()["layout"].get("updatemenus", ()))
+    return made.update_layout(updatemenus=[{"bgcolor": "#aeb4ba", "font": {"color": "#222222"}}] * menus)
+
+
+def _darkened(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: part if key in ("x", "y", "template") else _darkened(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_darkened(part) for part in value)
+    if not isinstance(value, str):
+        return value
+    if value in _DARK:
+        return _DARK[value]
+    if value.startswith("#") and len(value) == 7:
+        return lighter(value)
+    if value.startswith("<span"):
+        for light, dark in _DARK.items():
+            value = value.replace(f"color:{light}", f"color:{dark}")
+    return value
+
+
+def lighter(colour: str) -> str:
+    """Return ``colour`` in its own hue, light enough to be seen on near black.
+
+    >>> lighter("#ff7f0e"), lighter("#8c564b")
+    ('#ff983d', '#bb8b81')
+    """
+    hue, light, saturation = colorsys.rgb_to_hls(*(part / 255 for part in rgb_of(colour)))
+    return hex_of(colorsys.hls_to_rgb(hue, max(light, _DARKEST), saturation))

@@ -1,194 +1,182 @@
-"""Results of any kind become one checked table of curve points.
+"""Checked tables of curve points and of contrasts from results of any kind.
 
-The table has the schema of ``curves.parquet``: one row per point, ``delta_p``, ``ci_low`` and ``ci_high`` in percentage
-points, ``p_before`` a mean probability in [0, 1], ``n`` a number of questions. What could be read in two ways (two readouts
-under one label, the same point twice) is refused here, so that the drawing code never has to choose.
+Ambiguous results (two readouts under one label, the same point twice) are refused.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import pandas as pd
 
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.extras import CUTS
+from anchorlens.figures.hover import CONTRASTS
+from anchorlens.figures.labels import CURVE
 from anchorlens.figures.palette import display_dataset
+from anchorlens.kinds import described
+from anchorlens.nulls import without_nulls
 from anchorlens.vocabulary import SETTINGS, P
 
 _TEXT = (
-    "model",
-    "dataset",
-    "protocol",
-    "anchor",
-    "pathway",
-    "site",
-    "direction",
-    "mode",
-    "readout",
-    "delta_kind",
-    "control",
-)
+    "model", "dataset", "protocol", "anchor", "pathway", "site", "direction", "mode", "readout", "delta_kind", "control",
+)  # fmt: skip
 _NUMBERS = ("layer", "window", "delta_p", "ci_low", "ci_high", "p_before", "n")
-# Older frames lack some; an AUC is the probe's, where the readout is one.
+# Columns that a frame may lack.
+_TEXT_IF_KNOWN = {"metric": P, "unit": "", "probe_site": ""} | dict.fromkeys(SETTINGS, "")
 _NUMBERS_IF_KNOWN = (
     "sim_low", "sim_high", "auc", "auc_low", "auc_high", "noise_floor", "null_short", "pair_text", "pair_text_low",
 )  # fmt: skip
 _LABELLED = "plot_curves({'first': a, 'second': b}), in a shell --label first --label second"
 REQUIRED = (*_TEXT, *_NUMBERS)
-"""Columns that every frame must have; ``quantity``, ``probe_site``, those of ``SETTINGS``, ``run_id``, ``seed``, ``trivial``,
-``sim_low``, ``sim_high``, ``auc``, ``auc_low``, ``auc_high``, ``signal``, ``noise_floor``, ``null_short``, ``pair_text`` and
-``pair_text_low`` may be absent."""
-
-CURVE_KEYS = ["model", "part", "dataset", "protocol", "anchor", "pathway", *SETTINGS, "control"]
-"""What makes two rows points of the same curve."""
-
+CURVE_KEYS = [*CURVE, "control"]
 _NEVER_EMPTY = ("model", "dataset", "protocol", "anchor", "control")
-# Two values of one of these change what ΔP means; under one y axis they would be read as one quantity.
+# Columns that change the meaning of ΔP; one y axis cannot show two values of them.
 _ONE_PER_PROTOCOL = ("readout", "delta_kind", "direction", "mode", "site", "probe_site")
+# A tick beyond this multiple of the lowest curve would press the curves flat.
+_REACH = 1.6
 
 
 @runtime_checkable
 class CurveSource(Protocol):
-    """A result that can give its curves, such as a sweep's."""
+    """A result with a method ``curves()``, such as a sweep's."""
 
-    def curves(self, *, controls: bool = ...) -> pd.DataFrame:
-        """One row per point; with ``controls`` also the rows of the controls."""
-        ...
+    def curves(self, *, controls: bool = ...) -> pd.DataFrame: ...
 
 
 CurveResult: TypeAlias = pd.DataFrame | CurveSource
 CurveResults: TypeAlias = CurveResult | Sequence[CurveResult] | Mapping[str, CurveResult | Sequence[CurveResult]]
-"""What ``plot_curves`` takes; the keys of a mapping are labels, each with panels of its own."""
+"""Argument of ``plot_curves``; the keys of a mapping are labels, each with panels of its own."""
 
 
-def gather(results: object, controls: bool | Sequence[str], quantity: str = P) -> pd.DataFrame:
-    """One table of all points of ``results``.
+def gather(results: object, controls: bool | Sequence[str], metric: str | None = None) -> pd.DataFrame:
+    """Return one table of all points of ``results``.
 
     Args:
-        results: A curves frame, a :class:`CurveSource`, or a sequence of these.
+        results: A curves frame, a :class:`CurveSource`, a sequence of these, or a mapping from labels to these.
         controls: Whether control rows are kept (all but those that must be named), or the names of those to keep.
-        quantity: Whose rows are kept.
+        metric: Metric of the rows to keep; if None, ``p`` if it is there, else the first.
 
     Returns:
-        The columns of ``REQUIRED`` plus ``quantity``, ``probe_site``, settings, ``run_id`` and ``seed`` (``""`` where unknown),
-        ``trivial`` (bool), ``sim_low``, ``sim_high``, ``auc``, ``auc_low``, ``auc_high``, ``noise_floor``, ``null_short`` (of rows
-        of the null alone), ``no_signal`` (bool: the frame's ``signal`` is False) and ``is_noise`` (bool: a value within the noise
-        floor), in order of appearance; NaN where a number other than ``layer`` is missing. Exact repeats of a row are dropped.
-
-    Raises:
-        InputError: no rows, none of this quantity, missing columns or values, or points that would be drawn over each other.
+        The columns of ``REQUIRED``, those that a frame may lack, ``part`` (the label), ``no_signal`` (bool: ``signal`` is
+        False) and ``is_noise`` (bool: a value within the noise floor), in order of appearance. Unknown texts are ``""``,
+        unknown numbers NaN; ``null_short`` is that of rows of the null alone. Exact repeats of a row are dropped.
     """
-    tables = [
-        _checked(frame).assign(part=label)
-        for label, one in labelled(results).items()
-        for frame in _frames(one, controls is not False)
-        if len(frame)
+    given = [
+        (label, _frame_of(one, controls is not False)) for label, own in labelled(results).items() for one in _flatten(own)
     ]
+    tables = [_checked(frame).assign(part=label) for label, frame in given if len(frame)]
     if not tables:
         raise InputError("plot_curves was given no point: every frame is empty. Pass a sweep, or frames from its curves().")
-    table = pd.concat(tables, ignore_index=True).drop_duplicates(ignore_index=True)
-    there = table["quantity"].unique().tolist()
-    if quantity not in there:
-        raise InputError(f"There is no quantity called {quantity!r} in these results. {did_you_mean(str(quantity), there)}")
-    table = table[table["quantity"] == quantity].reset_index(drop=True)
+    table = without_nulls(pd.concat(tables, ignore_index=True)).drop_duplicates(ignore_index=True)
+    there = table["metric"].unique().tolist()
+    if metric is None:
+        metric = P if P in there else there[0]
+    if metric not in there:
+        raise InputError(f"There is no metric called {metric!r} in these results. {did_you_mean(str(metric), there)}")
+    table = table[table["metric"] == metric].reset_index(drop=True)
     table = table[table["control"].isin(["none", *_kept_controls(table, controls)])].reset_index(drop=True)
     _refuse_mixtures(table)
     _refuse_repeats(table)
     _refuse_orphans(table)
-    return table.assign(null_short=_null_short(table))
+    null_short = table.groupby([*CURVE, "layer"], sort=False)["null_short"].transform("max")
+    return table.assign(null_short=null_short.where(table["control"] == "null"))
+
+
+def with_ticks(table: pd.DataFrame) -> pd.DataFrame:
+    """Add ``before``, the mean P before of each curve, and ``tick``, the lowest possible ΔP; NaN where no tick is drawn.
+
+    A mean ΔP cannot fall below -100 times the mean P before of its layer; the tick is that of the layer with the largest P before.
+    There is none for another metric, for denoising, where P is unknown, or where it lies far below all curves.
+    """
+    own = (table["control"] == "none") & (table["extra"] == "") & (table["metric"] == P) & (table["direction"] != "denoising")
+    known = table["p_before"].where(own & table["delta_p"].notna())
+    curves = known.groupby([table[name] for name in CURVE], sort=False)
+    before, tick = curves.transform("mean").where(own), -100 * curves.transform("max").where(own)
+    return table.assign(before=before, tick=tick.where(tick >= _REACH * min(float(table["delta_p"].min()), 0.0)))
 
 
 def labelled(results: object) -> Mapping[str, object]:
-    """Label -> results; without a label where none was given.
-
-    Raises:
-        InputError: A label is empty or no text.
-    """
+    """Return results by label; without a mapping the label is ""."""
     if not isinstance(results, Mapping):
         return {"": results}
     for label in results:
         if not isinstance(label, str) or not label.strip():
-            raise InputError(
-                f"A label must be a text that is not empty, such as {{'qa': first, 'fewshot': second}}; got {label!r}."
-            )
+            raise InputError(f"A label must be a text that is not empty, such as {{'qa': first}}; got {label!r}.")
     return results
 
 
 def by_dataset(table: pd.DataFrame) -> pd.DataFrame:
-    """``table`` with a panel for each data set."""
+    """Give each data set of ``table`` a panel of its own."""
     shown = table["dataset"].map(display_dataset)
     return table.assign(part=shown.where(table["part"] == "", table["part"] + ": " + shown))
 
 
-def _frames(results: object, controls: bool) -> list[pd.DataFrame]:
-    if isinstance(results, pd.DataFrame):
-        return [results]
-    if isinstance(results, CurveSource):
-        return [results.curves(controls=controls)]
+def _flatten(results: object) -> list[object]:
     if isinstance(results, Sequence) and not isinstance(results, str | bytes):
-        return [frame for one in results for frame in _frames(one, controls)]
+        return [part for one in results for part in _flatten(one)]
+    return [results]
+
+
+def _frame_of(result: object, controls: bool) -> pd.DataFrame:
+    if isinstance(result, pd.DataFrame):
+        return result
+    if isinstance(result, CurveSource):
+        return result.curves(controls=controls)
     raise InputError(
-        f"plot_curves draws curves frames and results with a method curves(), not {type(results).__name__}. "
+        f"plot_curves draws curves frames and results with a method curves(), not {type(result).__name__}. "
         "Pass a sweep, its curves(controls=True), or a list of these."
     )
 
 
 def _checked(frame: pd.DataFrame) -> pd.DataFrame:
-    missing = [name for name in REQUIRED if name not in frame.columns]
-    if missing:
-        raise InputError(
-            f"The curves frame lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}. "
-            "Pass the frame that curves() gives, or the table curves.parquet of a run."
-        )
-    table = pd.DataFrame({name: frame[name].astype(object).where(frame[name].notna(), "").map(str) for name in _TEXT})
+    require_columns(frame, REQUIRED, "curves")
+    table = pd.DataFrame({name: _texts(frame[name]) for name in _TEXT})
     for name in _NEVER_EMPTY:
         if (table[name] == "").any():
             raise InputError(
-                f"The column '{name}' of the curves frame has missing values. Where the frame comes from a CSV file, read it "
-                "with keep_default_na=False for the text columns: pandas takes the word 'null' for a missing value."
+                f"The column '{name}' of the curves frame has missing values. Read a CSV file with keep_default_na=False for the "
+                "text columns: pandas takes the word 'null' for a missing value."
             )
-    for name, unknown in (("quantity", P), ("probe_site", ""), *((name, "") for name in SETTINGS)):
-        column = frame[name] if name in frame.columns else pd.Series(None, index=frame.index, dtype=object)
-        table[name] = column.astype(object).where(column.notna(), unknown).map(str)
-        if name == "probe_site":
-            # Before version 4 of the schema the site of a knockout was where its probe reads.
-            old = column.isna() & (table["protocol"] == "knockout")
-            table[name], table["site"] = table[name].where(~old, table["site"]), table["site"].where(~old, "")
-    for name in _NUMBERS:
-        table[name] = numbers(frame[name])
+    nothing = pd.Series(None, index=frame.index, dtype=object)
+    for name, unknown in _TEXT_IF_KNOWN.items():
+        table[name] = _texts(frame.get(name, nothing), unknown)
+    for name in (*_NUMBERS, *_NUMBERS_IF_KNOWN):
+        table[name] = numbers(frame[name]) if name in frame.columns else float("nan")
     if not bool(((table["layer"] >= 0) & (table["layer"] % 1 == 0)).all()):
         raise InputError(
             "The column 'layer' of the curves frame must hold whole numbers from 0. Correct or drop the other rows."
         )
     table["layer"] = table["layer"].astype(int)
-    for name, unknown in (("run_id", ""), ("seed", ""), ("trivial", False)):
-        column = frame[name] if name in frame.columns else pd.Series(unknown, index=frame.index)
-        # As objects, so that a message shows a seed as the user's own frame holds it.
-        table[name] = column.astype(object).where(column.notna(), unknown)
-    table["trivial"] = table["trivial"].map(bool).astype(bool)
-    for name in _NUMBERS_IF_KNOWN:
-        table[name] = numbers(frame[name]) if name in frame.columns else float("nan")
-    # The floor is one of ΔP.
-    table["noise_floor"] = table["noise_floor"].where(table["quantity"] == P)
-    # As text, because a CSV file that says True, False or nothing is read as text.
+    for name in ("run_id", "seed"):  # as objects: messages quote the frame's own values
+        column = frame.get(name, nothing)
+        table[name] = column.astype(object).where(column.notna(), "")
+    trivial = frame.get("trivial", nothing)
+    table["trivial"] = trivial.where(trivial.notna(), other=False).map(bool).astype(bool)
+    table["noise_floor"] = table["noise_floor"].where(table["metric"] == P)
     table["is_noise"] = table["delta_p"].abs() <= table["noise_floor"]
-    table["no_signal"] = frame["signal"].map(str) == "False" if "signal" in frame.columns else False
+    # As text: CSV files hold the words True and False, or nothing.
+    table["no_signal"] = frame.get("signal", nothing).map(str) == "False"
     return table
 
 
-def _null_short(table: pd.DataFrame) -> pd.Series:
-    """Of rows of the null, the share of rows whose null has too few slots, whichever row of the point says it."""
-    of_point = table.groupby([*CURVE_KEYS[:-1], "layer"], sort=False)["null_short"].transform("max")
-    return of_point.where(table["control"] == "null")
+def _texts(column: pd.Series, unknown: str = "") -> pd.Series:
+    # Object columns are grouped and compared faster than arrow strings.
+    return column.astype(object).where(column.notna(), unknown).map(str).astype(object)
+
+
+def require_columns(frame: pd.DataFrame, names: Sequence[str], kind: str) -> None:
+    """Refuse a frame of a kind (``curves`` or ``effects``) that lacks columns."""
+    missing = [name for name in names if name not in frame.columns]
+    if missing:
+        raise InputError(
+            f"The {kind} frame lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}. "
+            f"Pass the frame that {kind}() gives, or the table {kind}.parquet of a run."
+        )
 
 
 def numbers(column: pd.Series, frame: str = "curves") -> pd.Series:
-    """A column as floats.
-
-    Raises:
-        InputError: a value is no number, or is infinite; the message names column and frame.
-    """
+    """Return a column as floats; refuse infinite values and texts."""
     try:
         found = pd.to_numeric(column).astype(float)
     except (TypeError, ValueError) as error:
@@ -215,18 +203,17 @@ def _kept_controls(table: pd.DataFrame, controls: bool | Sequence[str]) -> list[
 
 
 def _refuse_mixtures(table: pd.DataFrame) -> None:
-    """One meaning of ΔP per protocol; one window per protocol and model (a share of the depth differs between models)."""
+    """Refuse two meanings of ΔP in one protocol, and two windows in one protocol and model."""
     curves = table[table["control"] == "none"]
     for (protocol, _), rows in curves.groupby(["protocol", "part"], sort=False):
         for column in _ONE_PER_PROTOCOL:
             _refuse_several(rows[column].unique().tolist(), column, f"the {protocol} curves")
         for model, own in rows.groupby("model", sort=False):
-            _refuse_several(
-                own["window"].dropna().astype(int).unique().tolist(), "window", f"the {protocol} curves of {model}"
-            )
+            windows = own["window"].dropna().astype(int).unique().tolist()
+            _refuse_several(windows, "window", f"the {protocol} curves of {model}")
 
 
-def _refuse_several(values: list[str] | list[int], column: str, among: str) -> None:
+def _refuse_several(values: list[Any], column: str, among: str) -> None:
     if len(values) > 1:
         raise InputError(
             f"The column '{column}' has {len(values)} values among {among}: {', '.join(map(repr, values))}. They would be "
@@ -236,32 +223,143 @@ def _refuse_several(values: list[str] | list[int], column: str, among: str) -> N
 
 
 def _refuse_repeats(table: pd.DataFrame) -> None:
-    repeated = table[table.duplicated([*CURVE_KEYS, "layer"], keep=False)]
+    place = [*CURVE_KEYS, "layer"]
+    repeated = table[table.duplicated(place, keep=False)]
     if repeated.empty:
         return
     first = repeated.iloc[0]
-    same = (repeated[[*CURVE_KEYS, "layer"]] == first[[*CURVE_KEYS, "layer"]]).all(axis=1)
-    rows = repeated[same]
-    where = (
-        f"{first['anchor']} of {first['dataset']} with {first['model']}, layer {first['layer']}, control {first['control']}"
-    )
+    rows = repeated[(repeated[place] == first[place]).all(axis=1)]
+    where = "{anchor} of {dataset} with {model}, layer {layer}, control {control}".format(**first)
     for column in ("window", "seed", "run_id"):
-        values = rows[column].unique().tolist()
-        if len(values) > 1:
-            _refuse_several(values, column, f"the rows of one point ({where})")
+        _refuse_several(rows[column].unique().tolist(), column, f"the rows of one point ({where})")
     raise InputError(
         f"One point has {len(rows)} different values ({where}). Keep one row per point, or give each run a label, {_LABELLED}."
     )
 
 
 def _refuse_orphans(table: pd.DataFrame) -> None:
-    """A control is read against its curve; alone it would look like one."""
-    keys = CURVE_KEYS[:-1]
-    curves = set(table.loc[table["control"] == "none", keys].itertuples(index=False, name=None))
-    for row in table.loc[table["control"] != "none", [*keys, "control"]].itertuples(index=False, name=None):
-        if row[:-1] not in curves:
-            model, _, dataset, _, anchor, pathway = row[:6]
-            raise InputError(
-                f"The control '{row[-1]}' of {pathway or anchor}, {dataset}, {model} has no curve beside it (no row with "
-                "control 'none'). Add that curve's rows, or pass controls=False."
-            )
+    """Refuse a control without its curve."""
+    is_curve = table["control"] == "none"
+    curves = pd.MultiIndex.from_frame(table.loc[is_curve, CURVE].drop_duplicates())
+    orphans = table[~is_curve & ~pd.MultiIndex.from_frame(table[CURVE]).isin(curves)]
+    if len(orphans):
+        first = orphans.iloc[0]
+        raise InputError(
+            f"The control '{first['control']}' of {first['pathway'] or first['anchor']}, {first['dataset']}, {first['model']} "
+            "has no curve beside it (no row with control 'none'). Add that curve's rows, or pass controls=False."
+        )
+
+
+_OF_DELTA = ("delta_all", "own_change", "less_null")
+_LEAST = 10  # number of questions below which no claim is made
+OWNER = ["model", "part", "dataset", "protocol", "anchor", *SETTINGS]
+_PLACE = [*OWNER, "quantity", "control", "layer"]
+_EFFECT_COLUMNS = ("model", "dataset", "protocol", "anchor", "layer", "quantity", "control", "value", "ci_low", "ci_high", "n")
+_EFFECT_NUMBERS = ("layer", "value", "ci_low", "ci_high", "sim_low", "sim_high", "n")
+
+Effects: TypeAlias = pd.DataFrame | Sequence[pd.DataFrame] | Mapping[str, pd.DataFrame | Sequence[pd.DataFrame]]
+
+
+@runtime_checkable
+class EffectSource(CurveSource, Protocol):
+    """A result with methods ``curves()`` and ``effects()``, such as a sweep's."""
+
+    def effects(self) -> pd.DataFrame: ...
+
+
+def gather_effects(
+    results: object, effects: object, curves: pd.DataFrame, contrasts: bool | str, controls: bool | Sequence[str]
+) -> pd.DataFrame:
+    """Return the contrasts to draw below the curves.
+
+    Results with a method ``effects()`` contribute their own contrasts; ``effects`` holds frames of further ones. ``curves`` is the
+    table from ``gather``; ``contrasts`` may name one that must be there.
+
+    Returns:
+        Columns ``model dataset protocol anchor``, settings, ``quantity control layer value ci_low ci_high sim_low sim_high n``,
+        ``leading`` (bool: whether the control is the one that the quantity is read against) and ``excludes_zero`` (bool: by the
+        simultaneous interval, with ten questions, with signal and beyond rounding). Empty where there is nothing to draw.
+    """
+    nothing = pd.DataFrame(columns=[*_PLACE, *_EFFECT_NUMBERS[1:], "leading", "excludes_zero"])
+    if contrasts is False:
+        return nothing
+    if not isinstance(contrasts, bool) and contrasts not in CONTRASTS:
+        known = did_you_mean(str(contrasts), CONTRASTS)
+        raise InputError(f"contrasts={contrasts!r} is neither True, False nor the name of a contrast. {known}")
+    sources = [(label, one) for label, own in labelled(results).items() for one in _flatten(own)]
+    given: list[tuple[str, object]] = [(label, one.effects()) for label, one in sources if isinstance(one, EffectSource)]
+    more = labelled([] if effects is None else effects)
+    given += [(label, one) for label, own in more.items() for one in _flatten(own)]
+    found = [frame for label, one in given if len(frame := _checked_effects(one, curves, label))]
+    table = pd.concat(found, ignore_index=True).drop_duplicates(ignore_index=True) if found else nothing
+    there = [name for name in CONTRASTS if name in set(table["quantity"])]
+    if not isinstance(contrasts, bool) and contrasts not in there:
+        has = f"They hold {', '.join(there)}." if there else "They hold none: they are curves alone."
+        raise InputError(f"There is no contrast called {contrasts!r} in these results. {has}")
+    if not there:
+        return nothing
+    _refuse_repeated_effects(table)
+    outside = ((table["sim_low"] > 0) | (table["sim_high"] < 0)) & table["value"].notna() & _has_support(table, curves)
+    marked = table.assign(leading=_is_leading(table), excludes_zero=outside)
+    return marked[marked["leading"] | _is_kept(marked, controls)].reset_index(drop=True)
+
+
+def _checked_effects(frame: object, curves: pd.DataFrame, label: str) -> pd.DataFrame:
+    if not isinstance(frame, pd.DataFrame):
+        raise InputError(f"effects= takes the frame that effects() gives, or a list of these; got {described(frame)}.")
+    require_columns(frame, _EFFECT_COLUMNS, "effects")
+    known = frame[frame["quantity"].isin(list(CONTRASTS))]
+    names = [name for name in (*_EFFECT_COLUMNS[:4], *SETTINGS, "quantity", "control") if name in known.columns]
+    table = known[names].astype(object).where(known[names].notna(), "").map(str).astype(object)
+    for name in _EFFECT_NUMBERS:
+        table[name] = numbers(known[name], "effects") if name in known.columns else float("nan")
+    table["layer"] = table["layer"].astype(int)
+    return _with_owner(table.assign(part=label) if label else table, curves)
+
+
+def _with_owner(table: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
+    """Keep contrasts whose curves are drawn, and add the settings of these."""
+    owners = curves.loc[curves["control"] == "none", OWNER].drop_duplicates()
+    said = [name for name in OWNER if name in table.columns]
+    several = owners[owners.duplicated(said)].merge(table[said].drop_duplicates(), on=said)
+    if len(several):
+        first = several.iloc[0]
+        raise InputError(
+            f"The curves of {first['anchor']} of {first['dataset']} with {first['model']} are of several runs, and the effects "
+            f"frame does not say to which its rows belong. Pass the results themselves, or add the columns {', '.join(SETTINGS)}."
+        )
+    return table.merge(owners, on=said)[[*_PLACE, *_EFFECT_NUMBERS[1:]]]
+
+
+def _refuse_repeated_effects(table: pd.DataFrame) -> None:
+    repeated = table[table.duplicated(_PLACE)]
+    if len(repeated):
+        first = repeated.iloc[0]
+        raise InputError(
+            f"The effects hold two values of one point ({first['quantity']} against {first['control']}, {first['anchor']} of "
+            f"{first['dataset']} with {first['model']}, layer {first['layer']}). Keep one run of each."
+        )
+
+
+def _has_support(table: pd.DataFrame, curves: pd.DataFrame) -> pd.Series:
+    """Return whether a claim is possible: ten questions, signal at the layer, and more than rounding (for points of ΔP)."""
+    place = [*OWNER, "layer"]
+    by = curves[curves["control"] == "none"].groupby(place, sort=False)[["no_signal", "noise_floor"]].max().reset_index()
+    beside = table[place].merge(by, on=place, how="left").set_axis(table.index)
+    rounding = table["quantity"].isin(_OF_DELTA) & (table["value"].abs() <= beside["noise_floor"].fillna(0.0))
+    return beside["no_signal"].ne(other=True) & ~rounding & (table["n"] >= _LEAST)
+
+
+def _is_leading(table: pd.DataFrame) -> pd.Series:
+    """Return whether a row's control is the one that its quantity is read against."""
+    leading = pd.Series(index=table.index, data=False)
+    for (*_, quantity), rows in table.groupby([*OWNER, "quantity"], sort=False):
+        there, wanted = sorted(rows["control"].unique()), CONTRASTS[str(quantity)].controls
+        leading[rows.index] = rows["control"] == next((name for name in wanted if name in there), there[0])
+    return leading
+
+
+def _is_kept(table: pd.DataFrame, controls: bool | Sequence[str]) -> pd.Series:
+    if isinstance(controls, bool):
+        return controls & ~table["control"].isin(list(CUTS))
+    return table["control"].isin([controls] if isinstance(controls, str) else list(controls))

@@ -1,207 +1,208 @@
-"""The traces of one curve: its line, its bands, and the marks on single points."""
+"""Traces of one curve: its line, its bands, and the marks on single points. A trace is a dictionary in plotly's schema."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
+from jaxtyping import Float, Int
 
-from anchorlens.figures.extras import GAP, RANGE, Beside, in_range
-from anchorlens.figures.hover import WEAK, signed
-from anchorlens.figures.labels import Entry
+from anchorlens.errors import InputError, did_you_mean
+from anchorlens.figures.extras import GAP, RANGE, Beside
+from anchorlens.figures.hover import FEW, WEAK, signed
+from anchorlens.figures.labels import PANEL, Entry, Key
 from anchorlens.figures.palette import shaded, translucent
-from anchorlens.figures.shapes import (
-    SIMULTANEOUS,
-    THIN_WIDTH,
-    WIDTH,
-    fill_of,
-    has_band,
-    outline,
-    rests_on_few,
-    runs_of,
-    values_of,
-)
 
+POINTWISE, SIMULTANEOUS = "ci", "sim"  # prefixes of the columns of the two bands
+# Values of ``bands=``, and the bands of each from back to front.
+BANDS = {"both": (SIMULTANEOUS, POINTWISE), "pointwise": (POINTWISE,), "simultaneous": (SIMULTANEOUS,)}
+Trace = dict[str, Any]
+WIDTH, THIN_WIDTH = 2.2, 1.1
 GREY = "#666666"
+_CROWD = 4  # number of curves in a panel beyond which the bands are paler
+_OPACITY = {POINTWISE: 0.15, SIMULTANEOUS: 0.07}
 _RANGE_FILL = "rgba(120,120,120,0.15)"
-_TRIANGLE = 6
+_SILENT: Trace = {"hoverinfo": "skip", "showlegend": False}
 
 
-def line_of(rows: pd.DataFrame, entry: Entry, texts: list[str], *, showlegend: bool) -> go.Scatter:
-    """The curve itself."""
-    layers = rows["layer"].to_numpy()
-    # Between layers that were not measured the line is only a guide, so the measured ones are marked.
-    sparse = bool((np.diff(layers) > 1).any())
-    return go.Scatter(
-        x=layers.tolist(),
-        y=values_of(rows["delta_p"]),
-        name=entry.label,
-        mode="lines+markers" if sparse else "lines",
-        line={"color": entry.colour, "dash": entry.dash, "width": THIN_WIDTH if rests_on_few(rows, "delta_p") else WIDTH},
-        marker={"size": 5, "color": entry.colour},
-        legendgroup=entry.group,
-        showlegend=showlegend,
-        connectgaps=False,
-        text=texts,
-        hoverinfo="text",
-    )
+def chosen_bands(bands: bool | str, *frames: pd.DataFrame) -> tuple[str, ...]:
+    """Return the bands to draw, from back to front, by the user's choice."""
+    if isinstance(bands, bool):
+        return BANDS["both"] if bands else ()
+    if bands not in BANDS:
+        raise InputError(f"bands={bands!r} is neither True, False nor one of these words. {did_you_mean(str(bands), BANDS)}")
+    if bands == "simultaneous" and not any(frame["sim_low"].notna().any() for frame in frames):
+        raise InputError("bands='simultaneous': these results hold no simultaneous band. Give bands='pointwise'.")
+    return BANDS[bands]
 
 
-def beside_line(rows: pd.DataFrame, name: str, entry: Entry, beside: Beside, texts: list[str]) -> go.Scatter:
-    """A control or extra of one curve: thin, without a band, drawn where its kind is."""
+def crowded_panels(curves: pd.DataFrame) -> set[Key]:
+    """Return the panels with so many curves that their bands are paler; repeated rows count once."""
+    counts = curves.drop_duplicates().groupby(PANEL).size()
+    return set(counts.index[counts > _CROWD])
+
+
+def has_few(values: pd.Series, n: pd.Series) -> bool:
+    """Return whether most points of a curve rest on fewer than 20 questions."""
+    return float(n[values.notna()].median()) < FEW
+
+
+@dataclass(frozen=True)
+class Points:
+    """Points of one line in order of layer."""
+
+    layer: Int[np.ndarray, "point"]
+    value: Float[np.ndarray, "point"]  # NaN where missing
+    ends: dict[str, tuple[Float[np.ndarray, "point"], Float[np.ndarray, "point"]]]  # low and high end of each band
+    text: list[str]  # hover texts
+    few: bool  # whether most points rest on fewer than 20 questions
+
+    @classmethod
+    def of(cls, rows: pd.DataFrame, column: str, head: str = "") -> "Points":
+        """Read the points of ``rows``, sorted by layer, with a column ``said`` of hover texts that follow ``head``."""
+        ends = {kind: (rows[f"{kind}_low"].to_numpy(float), rows[f"{kind}_high"].to_numpy(float)) for kind in BANDS["both"]}
+        text, few = [head + said for said in rows["said"]], has_few(rows[column], rows["n"])
+        return cls(rows["layer"].to_numpy(), rows[column].to_numpy(float), ends, text, few)
+
+    def runs(self, kind: str = "") -> list[Int[np.ndarray, "index"]]:
+        """Return the indices of each run of neighbouring points with a value, and with a band of ``kind`` if given."""
+        known = ~np.isnan(np.vstack([self.value, *(self.ends[kind] if kind else ())])).any(axis=0)
+        where = np.flatnonzero(known)
+        return [run for run in np.split(where, np.flatnonzero(np.diff(where) > 1) + 1) if len(run)]
+
+    def lone(self) -> list[int]:
+        """Return the indices of points that no line reaches."""
+        return [int(run[0]) for run in self.runs() if len(run) == 1]
+
+    def skips(self) -> bool:
+        """Return whether layers between two points were not measured."""
+        return bool((np.diff(self.layer) > 1).any())
+
+    def xy(self, chosen: Any = slice(None)) -> Trace:
+        """Return x and y of the chosen points, None where a value is missing."""
+        y = [None if math.isnan(value) else value for value in self.value[chosen].tolist()]
+        return {"x": self.layer[chosen].tolist(), "y": y}
+
+    def outline(self, kind: str) -> Trace:
+        """Return x and y of a band: a closed shape per run of neighbouring points with an interval."""
+        x: list[int | None] = []
+        y: list[float | None] = []
+        for run in self.runs(kind):
+            if len(run) > 1:
+                layers, (low, high) = self.layer[run].tolist(), (end[run].tolist() for end in self.ends[kind])
+                x += [*layers, *reversed(layers), layers[0], None]
+                y += [*high, *reversed(low), high[0], None]
+        return {"x": x[:-1], "y": y[:-1]}
+
+
+def line_of(points: Points, entry: Entry) -> Trace:
+    """Return the line of a curve; its points are marked where layers between them were not measured."""
+    line = {"color": entry.colour, "dash": entry.dash, "width": THIN_WIDTH if points.few else WIDTH}
+    return {
+        **points.xy(), "name": entry.label, "mode": "lines+markers" if points.skips() else "lines", "line": line,
+        "marker": {"size": 5, "color": entry.colour}, "legendgroup": entry.group, "connectgaps": False, "text": points.text,
+        "hoverinfo": "text",
+    }  # fmt: skip
+
+
+def beside_line(points: Points, rows: pd.DataFrame, name: str, entry: Entry, beside: Beside) -> Trace:
+    """Return the line of a control or extra: thin, without a band."""
     colour = shaded(entry.colour, -0.3) if beside.dark else entry.colour
-    control = rows["control"].iloc[0]
-    lone = any(len(part) == 1 for part in runs_of(rows, ["delta_p"]))
-    trace = go.Scatter(
-        x=rows["layer"].tolist(),
-        y=values_of(rows["delta_p"]),
-        name=name if control in ("none", GAP.label) else f"{name}, {control}",
-        mode="lines+markers" if lone else "lines",
-        line={"color": colour, "dash": beside.dash, "width": beside.width},
-        marker={"size": 3, "color": colour},
-        legend="legend2",
-        legendgroup=beside.label,
-        showlegend=False,
-        visible=None if beside.shown else "legendonly",
-        connectgaps=False,
-        text=texts,
-        hoverinfo="text",
-    )
-    weak = (rows["null_short"] > WEAK).tolist()
+    control, weak = rows["control"].iloc[0], (rows["null_short"] > WEAK).tolist()
+    marker: Trace = {"size": 3, "color": colour}
     if any(weak):
-        marker = {"symbol": "triangle-down-open", "size": [_TRIANGLE if one else 0 for one in weak], "opacity": 1}
-        trace.update(mode="lines+markers", marker=marker)
-    return trace
+        marker |= {"symbol": "triangle-down-open", "size": [6 if one else 0 for one in weak], "opacity": 1}
+    return {
+        **points.xy(), "name": name if control in ("none", GAP.label) else f"{name}, {control}",
+        "mode": "lines+markers" if any(weak) or points.lone() else "lines",
+        "line": {"color": colour, "dash": beside.dash, "width": beside.width}, "marker": marker, **_in_second_legend(beside),
+        "showlegend": False, "connectgaps": False, "text": points.text, "hoverinfo": "text",
+    }  # fmt: skip
 
 
-def range_of(rows: pd.DataFrame) -> go.Scatter | None:
-    """The grey area that holds the controls of a panel."""
-    ends = in_range(rows).groupby("layer")["delta_p"].agg(["min", "max"])
-    if ends.empty:
-        return None
-    layers, low, high = ends.index.tolist(), ends["min"].tolist(), ends["max"].tolist()
-    return go.Scatter(
-        x=[*layers, *reversed(layers), layers[0]],
-        y=[*high, *reversed(low), high[0]],
-        name=RANGE.label,
-        mode="lines",
-        fill="toself",
-        fillcolor=_RANGE_FILL,
-        line={"width": RANGE.width, "color": "rgba(120,120,120,0.5)"},
-        legend="legend2",
-        legendgroup=RANGE.label,
-        showlegend=False,
-        hoverinfo="skip",
-    )
+def _in_second_legend(beside: Beside) -> Trace:
+    return {"legend": "legend2", "legendgroup": beside.label} | ({} if beside.shown else {"visible": "legendonly"})
 
 
-def tick_of(rows: pd.DataFrame, entry: Entry, edge: float) -> go.Scatter | None:
-    """The mark at the right edge that says how far a curve can fall; None where there is none."""
+def range_of(rows: pd.DataFrame) -> Trace:
+    """Return the grey area that holds the controls of a panel."""
+    by_layer = rows.groupby("layer")["delta_p"].agg(["min", "max"])
+    layers, low, high = by_layer.index.tolist(), by_layer["min"].tolist(), by_layer["max"].tolist()
+    return {
+        "x": [*layers, *reversed(layers), layers[0]], "y": [*high, *reversed(low), high[0]], "name": RANGE.label, "mode": "lines",
+        "fill": "toself", "fillcolor": _RANGE_FILL, "line": {"width": RANGE.width, "color": "rgba(120,120,120,0.5)"},
+        **_in_second_legend(RANGE), **_SILENT,
+    }  # fmt: skip
+
+
+def beside_entry(beside: Beside) -> Trace:
+    """Return the legend entry of all lines of one kind, a trace without a point: grey, as it stands for every colour."""
+    area = {"fill": "toself", "fillcolor": _RANGE_FILL} if beside is RANGE else {}
+    return {
+        "type": "scatter", "x": [None], "y": [None], "name": beside.label, "mode": "lines",
+        "line": {"color": GREY, "dash": beside.dash, "width": beside.width}, **_in_second_legend(beside),
+        "showlegend": True, "hoverinfo": "skip", **area,
+    }  # fmt: skip
+
+
+def tick_of(rows: pd.DataFrame, entry: Entry, edge: float) -> Trace | None:
+    """Return the mark of the lowest possible ΔP at the right edge of a panel; None where there is none."""
     tick = float(rows["tick"].mean())
     if math.isnan(tick):
         return None
     low, high = rows["p_before"].min(), rows["p_before"].max()
     ends = "" if high - low < 0.005 else f", {low:.2f} to {high:.2f} by layer"
-    return go.Scatter(
-        x=[edge],
-        y=[tick],
-        name=f"{entry.label}, P before",
-        mode="markers",
-        marker={"symbol": "line-ew", "size": 14 if entry.dash == "solid" else 8, "line": {"color": entry.colour, "width": 2}},
-        cliponaxis=False,
-        legendgroup=entry.group,
-        showlegend=False,
-        text=[f"<b>{entry.label}</b><br>P before {rows['before'].mean():.2f}{ends}<br>ΔP cannot fall below {signed(tick)}"],
-        hoverinfo="text",
-    )
-
-
-def beside_entry(beside: Beside) -> go.Scatter:
-    """The legend entry of all curves of one kind: grey, as it stands for every colour, and without a point."""
-    area = {"fill": "toself", "fillcolor": _RANGE_FILL} if beside is RANGE else {}
-    return go.Scatter(
-        x=[None],
-        y=[None],
-        name=beside.label,
-        mode="lines",
-        line={"color": GREY, "dash": beside.dash, "width": beside.width},
-        legend="legend2",
-        legendgroup=beside.label,
-        showlegend=True,
-        visible=None if beside.shown else "legendonly",
-        hoverinfo="skip",
-        **area,
-    )
-
-
-def band_of(rows: pd.DataFrame, entry: Entry, kind: str, *, crowded: bool) -> go.Scatter | None:
-    """A band; None where no two neighbouring points have an interval."""
-    x, y = outline(rows, "delta_p", kind)
-    if not x:
-        return None
-    return go.Scatter(
-        x=x,
-        y=y,
-        name=f"{entry.label}, 95 % band{' of all layers at once' if kind == SIMULTANEOUS else ''}",
-        mode="lines",
-        fill="toself",
-        fillcolor=fill_of(entry.colour, kind, crowded=crowded),
-        line={"width": 0, "color": entry.colour},
-        legendgroup=entry.group,
-        showlegend=False,
-        hoverinfo="skip",
-    )
-
-
-def marks_of(rows: pd.DataFrame, entry: Entry, bands: Sequence[str]) -> list[go.Scatter]:
-    """Hollow marks on trivial points, crosses where there is no signal; full ones, with their intervals, where no line is."""
-    lone = [part for part in runs_of(rows, ["delta_p"]) if len(part) == 1]
-    marks: list[go.Scatter] = []
-    if lone:
-        points = pd.concat(lone)
-        points = points[~points["trivial"]]
-        full: dict[str, object] = {"symbol": "circle", "size": 6, "color": entry.colour}
-        whiskers = [_whisker(points, entry.colour, kind) for kind in bands if has_band(points, kind)]
-        if len(points):
-            marks += [_mark(points, entry, full, whisker) for whisker in whiskers or [None]]
-    hollow = rows[rows["trivial"] & rows["delta_p"].notna()]
-    style = {"symbol": "circle", "size": 9, "color": "white", "line": {"color": entry.colour, "width": 2}}
-    if len(hollow):
-        marks.append(_mark(hollow, entry, style, None))
-    unsure = rows[rows["no_signal"] & rows["delta_p"].notna()]
-    cross = {"symbol": "x-thin-open", "size": 5, "color": entry.colour, "line": {"width": 1}}
-    if len(unsure):
-        marks.append(_mark(unsure, entry, cross, None))
-    noise = rows[rows["is_noise"] & ~rows["trivial"]]
-    ring = {"symbol": "circle-open", "size": 6, "color": GREY, "line": {"width": 1.2}}
-    if len(noise):
-        marks.append(_mark(noise, entry, ring, None))
-    return marks
-
-
-def _whisker(points: pd.DataFrame, colour: str, kind: str) -> dict[str, object]:
-    up, down = points[f"{kind}_high"] - points["delta_p"], points["delta_p"] - points[f"{kind}_low"]
+    size = 14 if entry.dash == "solid" else 8
     return {
-        "type": "data",
-        "symmetric": False,
-        "array": up.clip(lower=0).fillna(0).tolist(),
-        "arrayminus": down.clip(lower=0).fillna(0).tolist(),
-        "color": translucent(colour, 0.25 if kind == SIMULTANEOUS else 0.5),
-        "thickness": 2,
-        "width": 0,
-    }
+        "x": [edge], "y": [tick], "name": f"{entry.label}, P before", "mode": "markers",
+        "marker": {"symbol": "line-ew", "size": size, "line": {"color": entry.colour, "width": 2}}, "cliponaxis": False,
+        "legendgroup": entry.group, "showlegend": False, "hoverinfo": "text",
+        "text": [f"<b>{entry.label}</b><br>P before {rows['before'].mean():.2f}{ends}<br>ΔP cannot fall below {signed(tick)}"],
+    }  # fmt: skip
 
 
-def _mark(points: pd.DataFrame, entry: Entry, marker: dict[str, object], whisker: dict[str, object] | None) -> go.Scatter:
-    return go.Scatter(
-        x=points["layer"].tolist(),
-        y=points["delta_p"].tolist(),
-        error_y=whisker,
-        name=entry.label,
-        mode="markers",
-        marker=marker,
-        legendgroup=entry.group,
-        showlegend=False,
-        hoverinfo="skip",
-    )
+def band_look(entry: Entry, kind: str, *, crowded: bool) -> Trace:
+    """Return a band without its points."""
+    opacity = round(_OPACITY[kind] * (0.42 if crowded else 1), 3)
+    return {
+        "name": f"{entry.label}, 95 % band{' of all layers at once' if kind == SIMULTANEOUS else ''}", "mode": "lines",
+        "fill": "toself", "fillcolor": translucent(entry.colour, opacity), "line": {"width": 0, "color": entry.colour},
+        "legendgroup": entry.group, **_SILENT,
+    }  # fmt: skip
+
+
+def marks_of(points: Points, rows: pd.DataFrame, entry: Entry, bands: Sequence[str]) -> list[Trace]:
+    """Return marks of lone points with their intervals, trivial points, those without signal, and those within noise."""
+    colour, there = entry.colour, rows["delta_p"].notna().to_numpy()
+    trivial, silent, noise = (rows[name].to_numpy(bool) for name in ("trivial", "no_signal", "is_noise"))
+    lone = np.zeros(len(rows), dtype=bool)
+    lone[points.lone()] = True
+    whiskers = [_whisker(points, lone & ~trivial, colour, kind) for kind in bands]
+    drawn: list[tuple[np.ndarray, Trace]] = [
+        (lone & ~trivial, {"marker": {"symbol": "circle", "size": 6, "color": colour}, "error_y": whisker})
+        for whisker in [one for one in whiskers if one] or [None]
+    ]
+    drawn += [
+        (
+            trivial & there,
+            {"marker": {"symbol": "circle", "size": 9, "color": "white", "line": {"color": colour, "width": 2}}},
+        ),
+        (silent & there, {"marker": {"symbol": "x-thin-open", "size": 5, "color": colour, "line": {"width": 1}}}),
+        (noise & ~trivial, {"marker": {"symbol": "circle-open", "size": 6, "color": GREY, "line": {"width": 1.2}}}),
+    ]
+    look = {"name": entry.label, "mode": "markers", "legendgroup": entry.group, **_SILENT}
+    return [points.xy(chosen) | look | more for chosen, more in drawn if chosen.any()]
+
+
+def _whisker(points: Points, chosen: np.ndarray, colour: str, kind: str) -> Trace | None:
+    low, high = (end[chosen] for end in points.ends[kind])
+    if np.isnan(low + high).all():
+        return None
+    value = points.value[chosen]
+    return {
+        "type": "data", "symmetric": False, "array": np.nan_to_num((high - value).clip(min=0)).tolist(),
+        "arrayminus": np.nan_to_num((value - low).clip(min=0)).tolist(),
+        "color": translucent(colour, 0.25 if kind == SIMULTANEOUS else 0.5), "thickness": 2, "width": 0,
+    }  # fmt: skip

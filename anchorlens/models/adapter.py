@@ -1,9 +1,4 @@
-"""The seam: all that the engine knows of a model.
-
-Plain sizes (:class:`~anchorlens.models.shape.Shape`), a :class:`~anchorlens.models.blocks.Block` for each layer, a
-:class:`~anchorlens.models.read.Read`, and a forward pass with hooks for the oracle and for generation. A model of another kind is
-one more file that offers the same.
-"""
+"""The interface between a model and the engine: sizes, sites, and a forward pass with hooks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -24,13 +19,8 @@ from anchorlens.models.read import Read
 from anchorlens.models.shape import Shape
 from anchorlens.typing import Stream
 
-SITES = {
-    "resid_pre": "blocks.{layer}.hook_resid_pre",
-    "resid_mid": "blocks.{layer}.hook_resid_mid",
-    "resid_post": "blocks.{layer}.hook_resid_post",
-    "attn_out": "blocks.{layer}.hook_attn_out",
-    "mlp_out": "blocks.{layer}.hook_mlp_out",
-}
+_SITES = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
+SITES = {name: f"blocks.{{layer}}.hook_{name}" for name in _SITES}
 
 # A hook's name, and what it does with the value that passes there.
 Hook: TypeAlias = tuple[str, Callable[[Tensor, HookPoint], Tensor]]
@@ -40,33 +30,14 @@ SiteLike: TypeAlias = "str | Callable[[int], str]"
 
 
 def site_name(site: SiteLike) -> str:
-    """The name of a site as outputs write it.
-
-    Raises:
-        InputError: It is neither a name nor a function.
-    """
-    if not isinstance(site, str) and not callable(site):
-        raise _no_site(site)
-    return site if isinstance(site, str) else callable_name(site)
-
-
-def _no_site(site: object) -> InputError:
-    names = ", ".join(repr(name) for name in SITES)
-    return InputError(f"site={site!r} is no site: give one of {names}, or a function from a layer to a hook's name.")
+    """Return the name of a site in outputs; raise InputError if it is neither a name nor a function."""
+    if isinstance(site, str) or callable(site):
+        return site if isinstance(site, str) else callable_name(site)
+    raise InputError(f"site={site!r} is no site: give one of {', '.join(SITES)}, or a function from a layer to a hook's name.")
 
 
 class Adapter:
-    """A HookedTransformer as the engine sees it.
-
-    Attributes:
-        model: The model itself.
-        shape: Its sizes.
-        read: Its final norm and unembedding.
-        n_layers: L; layers are 0 .. L-1.
-        d_model: Width of the residual stream.
-        device: Where its embedding lies.
-        devices: All that it lies on, in the order of its layers.
-    """
+    """A HookedTransformer as the engine sees it."""
 
     def __init__(self, model: HookedTransformer) -> None:
         if not isinstance(model, HookedTransformer):
@@ -86,21 +57,14 @@ class Adapter:
         return tuple(name for name, hook in sites.items() if all(hook.format(layer=i) in hooks for i in range(self.n_layers)))
 
     def hook_name(self, site: SiteLike, layer: int) -> str:
-        """The hook that carries ``site`` of one layer, [example pos d_model].
-
-        Raises:
-            InputError: It is no site, or this architecture lacks it.
-        """
-        if callable(site):
-            name = site(layer)
-        elif not isinstance(site, str):
-            raise _no_site(site)
-        elif site in self.sites:
+        """Return the name of the hook that carries ``site`` of one layer, [example pos d_model]."""
+        if isinstance(site, str):
+            if site not in self.sites:
+                hint = "" if site in SITES else " " + did_you_mean(site, SITES)
+                raise InputError(f"This model has no site {site!r}; it has {', '.join(self.sites)}.{hint}")
             return SITES[site].format(layer=layer)
-        else:
-            has = ", ".join(self.sites)
-            hint = "" if site in SITES else " " + did_you_mean(site, SITES)
-            raise InputError(f"This model has no site {site!r}; it has {has}.{hint}")
+        site_name(site)
+        name = site(layer)
         if not isinstance(name, str) or name not in self.model.hook_dict:
             raise InputError(
                 f"Your site gave the hook name {name!r}, which this model does not have. "
@@ -110,7 +74,7 @@ class Adapter:
 
     @torch.no_grad()
     def embed(self, ids: Int[Tensor, "token"], positions: Int[Tensor, "token"]) -> Float[Tensor, "token d_model"]:
-        """What enters block 0."""
+        """Compute the stream that enters block 0."""
         x = self.model.embed(ids[None])[0]
         return x + self.model.pos_embed.W_pos[positions] if self.model.cfg.positional_embedding_type == "standard" else x
 
@@ -122,16 +86,9 @@ class Adapter:
         hooks: Sequence[Hook] = (),
         cache: TransformerLensKeyValueCache | None = None,
     ) -> Stream:
-        """The model's own forward pass over all blocks; the stream that leaves the last one, on its device.
+        """Run the model's own forward pass over all blocks and return the stream that leaves the last one.
 
-        Without gradients, but not in inference mode: tables that TransformerLens makes on the way stay in the model, and it has to
-        be differentiable afterwards.
-
-        Args:
-            ids: The rows, padded.
-            mask: 1 at tokens, 0 at padding.
-            hooks: What is read and changed on the way.
-            cache: Keys and values of the tokens before these; it grows.
+        Not in inference mode: tables that TransformerLens makes on the way stay in the model. ``cache`` grows.
         """
         with _grouped(self.model) if cache is not None else nullcontext(), following(self.model):
             return self.model.run_with_hooks(
@@ -145,7 +102,7 @@ class Adapter:
             )
 
     def empty_cache(self) -> TransformerLensKeyValueCache:
-        """For one row, to be filled by :meth:`forward`."""
+        """Make a cache of keys and values for one row, to be filled by :meth:`forward`."""
         cache = TransformerLensKeyValueCache.init_cache(self.model.cfg, self.device, 1)
         for entry, device in zip(cache.entries, block_devices(self.model), strict=True):
             entry.past_keys, entry.past_values = entry.past_keys.to(device), entry.past_values.to(device)
@@ -153,7 +110,7 @@ class Adapter:
 
     @torch.no_grad()
     def whole(self, ids: Int[Tensor, "pos"]) -> tuple[Float[Tensor, "pos d_model"], Float[Tensor, "pos d_vocab"]]:
-        """The model's own forward pass over one row, nothing left out: what leaves its last block, and its logits."""
+        """Run the model's own forward pass over one row: the stream that leaves its last block, and the logits."""
         stream = self.forward(ids[None], torch.ones_like(ids[None]))
         last = stream.to(self.read.device)
         with without_autocast(last.device):
@@ -164,13 +121,10 @@ class Adapter:
 
 @contextmanager
 def _grouped(model: HookedTransformer) -> Iterator[None]:
-    """Without ``ungroup_grouped_query_attention``, which changes no number, and for which TransformerLens's cache has no room."""
+    """Switch ``ungroup_grouped_query_attention`` off, for which TransformerLens's cache has no room."""
     cfg = model.cfg
     before, cfg.ungroup_grouped_query_attention = cfg.ungroup_grouped_query_attention, False
     try:
         yield
     finally:
         cfg.ungroup_grouped_query_attention = before
-
-
-__all__ = ["SITES", "Adapter", "Hook", "SiteLike", "site_name"]

@@ -1,14 +1,7 @@
-"""The transformer blocks of a HookedTransformer as functions of single tokens, without hooks.
+"""The token-wise parts of TransformerLens's blocks (norms, projections, rotation, MLP) as functions without hooks.
 
-The cone engine runs tokens of many rows and many changed copies together, and keeps attention between them in its own hands. It
-needs the parts of a block that look at one token alone: norms, projections, rotation, MLP. A :class:`Block` reads TransformerLens's
-own weights in place: nothing is transposed, which is what most of a TransformerLens forward pass of a short row is spent on (its
-gated MLP makes three contiguous transposes of its weights in each call), and nothing copied where weights lie as Hugging Face's do
-(a matrix for each head by itself, as a HookedTransformer made from a configuration has them, becomes one in each call). A norm or an
-MLP of any other kind runs as the module that it is.
-
-What is done here is what :class:`transformer_lens.components.TransformerBlock` does where :func:`unsupported_reason` is None; the
-engine compares both on real tokens before it trusts this one (:mod:`anchorlens.engine.select`).
+They read the weights in place: a TransformerLens forward pass of a short row spends most of its time on transposing them. The
+engine compares the results with TransformerLens's own before it uses them (:mod:`anchorlens.engine.select`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,9 +28,9 @@ from anchorlens.models.streaming import held
 
 # Tokens that go through an MLP at once: its inner activations are the widest of a block, and a slice stays in the cache.
 MLP_SLICE = {"cpu": 512, "cuda": 65536, "mps": 8192}
-# In half precision on a CPU (:func:`anchorlens.models.devices.half_on_cpu`) rows come in multiples of this many.
+# In half precision on a CPU rows come in multiples of this many: oneDNN makes a kernel for every size.
 EVEN = 64
-# Numbers of a weight that stand there in float32 at once, where a CPU has no products in half precision.
+# Entries of a weight that are converted to float32 at once, where a CPU has no products in half precision.
 WIDE_SLICE = 2**22
 
 Heads = Float[Tensor, "token head d_head"]
@@ -46,7 +39,7 @@ Tokens = Float[Tensor, "token d_model"]
 
 
 def unsupported_reason(model: HookedTransformer) -> str | None:
-    """What about this model's attention or streams the cone engine does not know; None where there is nothing."""
+    """Return the feature of a model that the cone engine does not support, None if there is none."""
     cfg = model.cfg
     for wrong, what in (
         (cfg.positional_embedding_type not in ("rotary", "standard", "alibi"), f"{cfg.positional_embedding_type} positions"),
@@ -64,13 +57,9 @@ def unsupported_reason(model: HookedTransformer) -> str | None:
 
 
 def hooked_reason(model: HookedTransformer) -> str | None:
-    """Which hook of the user's own is attached; None where there is none.
-
-    The functions here run no module, so a hook would silently not fire. A module in a hook point's place (a sparse autoencoder that
-    is spliced in) is one.
-    """
+    """Describe a hook of the user's own, or a module in place of a hook point, which a :class:`Block` would skip; else None."""
+    lists = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     for name, module in model.named_modules():
-        lists = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
         if any(getattr(module, each, None) for each in lists) or "forward" in vars(module):
             return f"a hook is attached to {name or 'the model'}"
         if name.rpartition(".")[2].startswith("hook_") and not _is(module, HookPoint):
@@ -79,61 +68,45 @@ def hooked_reason(model: HookedTransformer) -> str | None:
 
 
 class Block:
-    """The token-wise parts of one block, straight from the weights.
-
-    Args:
-        model: A model for which :func:`unsupported_reason` is None.
-        layer: Which block.
-
-    Attributes:
-        layer: Its number.
-        parallel: Its MLP reads what its attention reads.
-        biased: Whether the biases of queries, keys, values, output and a gated MLP's inside are anything but 0.
-        soft_cap: Attention scores are bounded by this; None where they are not.
-        slopes: What a step of distance takes off a score, [head] (alibi); None for other positions.
-    """
+    """The token-wise parts of one block of a model for which :func:`unsupported_reason` is None."""
 
     def __init__(self, model: HookedTransformer, layer: int) -> None:
         self.layer, self.block, cfg = layer, model.blocks[layer], model.cfg
-        attn = self.block.attn
+        attn, cap = self.block.attn, cfg.attn_scores_soft_cap
         self.parallel = bool(cfg.parallel_attn_mlp)
-        cap = cfg.attn_scores_soft_cap
         self.soft_cap = float(cap) if cap is not None and cap > 0 else None
-        # OLMo 2 and 3 norm what a part gives, not what it reads.
+        # OLMo 2 and 3 apply norms to the output of a part.
         self.norms_after = cfg.original_architecture in POST_NORM_ARCHITECTURES
         self.n_ctx = int(cfg.n_ctx)
         alibi = cfg.positional_embedding_type == "alibi"
         self.slopes = AbstractAttention.create_alibi_multipliers(int(cfg.n_heads), self.device) if alibi else None
         self._has_sinks = bool(getattr(cfg, "use_attention_sinks", False))
         self._angles: tuple[Tensor, Tensor] | None = None
-        # Llama's and Gemma's biases are zero in TransformerLens: adding them would be a pass over memory for nothing.
+        # Queries, keys, values, output, inside of a gated MLP: biases of zeros are not added.
         inside = getattr(getattr(self.block, "mlp", None), "b_in", None)
         biases = (attn.b_Q, _kv(attn, "b_K"), _kv(attn, "b_V"), attn.b_O, *([] if inside is None else [inside]))
         self.biased = tuple(bool(bias.any()) for bias in biases)
 
     @property
     def device(self) -> torch.device:
-        """Where its weights lie."""
         return self.block.attn.W_Q.device
 
     @property
     def sinks(self) -> Float[Tensor, "head"] | None:
-        """A score that each head gives to no token; None for models without."""
         return self.block.attn.sinks if self._has_sinks else None
 
     @property
     def window(self) -> int | None:
-        """How many keys a query sees, itself included; None: all before it."""
+        """Number of keys that a query sees, itself included; None for all."""
         attn = self.block.attn
         return attn.cfg.window_size if attn.attn_type == "local" else None
 
     @property
     def scale(self) -> float:
-        """What attention scores are divided by."""
         return float(self.block.attn.attn_scale)
 
     def project(self, x: Tokens) -> tuple[Heads, Keys, Keys]:
-        """Queries, keys and values before rotation, norms of queries and keys included."""
+        """Compute queries, keys and values before rotation."""
         attn, biased, cfg = self.block.attn, self.biased, self.block.attn.cfg
         normed = x if self.norms_after else normed_by(self.block.ln1, x)
         q = _heads(normed, attn.W_Q, attn.b_Q if biased[0] else None)
@@ -148,10 +121,7 @@ class Block:
         return q, k, v
 
     def angles(self, positions: Int[Tensor, "*token"]) -> tuple[Tensor, Tensor] | None:
-        """Cosines and sines of rotary positions, [*token 1 rotary_dim]; None for models without.
-
-        The table is TransformerLens's own. Where a row is longer than that, a longer one is made here and the model keeps its own.
-        """
+        """Return cosines and sines of rotary positions, [*token 1 rotary_dim]; None for models without."""
         attn = self.block.attn
         if attn.cfg.positional_embedding_type != "rotary":
             return None
@@ -159,7 +129,7 @@ class Block:
         return cos[positions][..., None, :], sin[positions][..., None, :]
 
     def reserve(self, last: int) -> None:
-        """Have rotary tables that are long enough for position ``last``."""
+        """Make longer rotary tables if TransformerLens's do not reach position ``last``."""
         attn = self.block.attn
         if attn.cfg.positional_embedding_type != "rotary" or last < len((self._angles or (attn.rotary_cos,))[0]):
             return
@@ -169,7 +139,7 @@ class Block:
         self._angles = cos.to(attn.rotary_cos.device), sin.to(attn.rotary_sin.device)
 
     def rotate_(self, x: Float[Tensor, "*token head d_head"], angles: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Put queries or keys at their positions, in place."""
+        """Rotate queries or keys in place."""
         if angles is None:
             return x
         cos, sin = angles
@@ -184,16 +154,16 @@ class Block:
         return x
 
     def attn_out(self, z: Heads) -> Tokens:
-        """What attention adds to the stream."""
-        block = self.block
-        weight = rearrange(block.attn.W_O, "head d_head d_model -> (head d_head) d_model")
+        """Compute what attention adds to the stream."""
+        attn = self.block.attn
+        weight = rearrange(attn.W_O, "head d_head d_model -> (head d_head) d_model")
         out = _product(rearrange(z, "token head d_head -> token (head d_head)"), weight)
         if self.biased[3]:
-            out += block.attn.b_O
+            out += attn.b_O
         return self._normed_after(out, "ln1")
 
     def mlp_out(self, x: Tokens) -> Tokens | None:
-        """What the MLP adds to the stream; None where the block has none."""
+        """Compute what the MLP adds to the stream, None for a block without."""
         block, mlp = self.block, getattr(self.block, "mlp", None)
         if mlp is None:
             return None
@@ -216,14 +186,13 @@ class Block:
         _times(inner, mlp.W_out, mlp.b_out, out=out)
 
     def _normed_after(self, out: Tokens, name: str) -> Tokens:
-        """Gemma's norms after a part, and OLMo's."""
         if self.block.cfg.use_normalization_before_and_after:
             out = normed_by(getattr(self.block, f"{name}_post"), out)
         return normed_by(getattr(self.block, name), out) if self.norms_after else out
 
 
 class Blocks:
-    """All blocks of a model, each looked at when the engine gets there first, and held while it works on it."""
+    """The blocks of a model, each made at its first use."""
 
     def __init__(self, model: HookedTransformer) -> None:
         self.model = model
@@ -231,7 +200,7 @@ class Blocks:
 
     @contextmanager
     def held(self, layer: int) -> Iterator[Block]:
-        """A block whose weights are there in a ``with`` block: a model may read them layer by layer."""
+        """Return a block, whose weights are in memory inside the ``with`` block."""
         with held(self.model.blocks[layer]):
             if layer not in self._known:
                 self._known[layer] = Block(self.model, layer)
@@ -239,7 +208,7 @@ class Blocks:
 
 
 def normed_by(norm: nn.Module, x: Float[Tensor, "*token width"]) -> Float[Tensor, "*token width"]:
-    """A norm of the model: computed in float32, scaled in the model's own type, as TransformerLens does; others as they are."""
+    """Apply a norm as TransformerLens does: computed in float32, scaled in the model's type."""
     if isinstance(norm, nn.Identity):
         return x
     if not is_norm(norm):
@@ -255,34 +224,28 @@ def normed_by(norm: nn.Module, x: Float[Tensor, "*token width"]) -> Float[Tensor
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether it is one of TransformerLens's norms."""
     return _is(module, RMSNorm, RMSNormPre, LayerNorm, LayerNormPre)
 
 
 def _normed_whole(norm: nn.Module, heads: Heads) -> Heads:
-    """OLMo's norm of queries or keys: over all heads together."""
+    """Apply OLMo's norm of queries or keys, over all heads together."""
     whole = normed_by(norm, rearrange(heads, "token head d_head -> token (head d_head)"))
     return rearrange(whole, "token (head d_head) -> token head d_head", head=heads.shape[1])
 
 
 def _is(module: nn.Module, *classes: type[nn.Module]) -> bool:
-    """Whether a module runs the code of one of these classes, and not that of a subclass."""
+    """Whether a module runs the forward of one of these classes, not that of a subclass."""
     return any(isinstance(module, one) and type(module).forward is one.forward for one in classes)
 
 
 def _kv(attn: nn.Module, name: str) -> Tensor:
-    """Key and value weights, of grouped heads without the repetition that the property of this name makes."""
+    """Return key or value weights of grouped heads without repetition."""
     own = getattr(attn, "_" + name, None)
     return own if own is not None else getattr(attn, name)
 
 
 def _evenly(x: Float[Tensor, "token *one"], size: int = 0) -> Sequence[Float[Tensor, "_ *one"]]:
-    """Tokens in slices; in half precision on a CPU the last one is filled up with zeros to a multiple of :data:`EVEN`.
-
-    Args:
-        x: What a product takes.
-        size: Tokens of a slice; 0: all of them at once, where nothing speaks against it.
-    """
+    """Split tokens (``size`` 0: if needed only); in half precision on a CPU the last part is padded to a multiple of EVEN."""
     if not half_on_cpu(x.device, x.dtype):
         return x.split(size) if size else [x]
     parts = list(x.split(size or MLP_SLICE["cpu"]))
@@ -293,7 +256,6 @@ def _evenly(x: Float[Tensor, "token *one"], size: int = 0) -> Sequence[Float[Ten
 
 
 def _product(x: Float[Tensor, "token inner"], weight: Float[Tensor, "inner outer"]) -> Float[Tensor, "token outer"]:
-    """Tokens times one matrix: a view where weights lie as Hugging Face's do. A batched product would copy it in half precision."""
     parts = [_times(part, weight) for part in _evenly(x)]
     return (parts[0] if len(parts) == 1 else torch.cat(parts))[: len(x)]
 
@@ -302,7 +264,7 @@ def _times(
     x: Float[Tensor, "token inner"], weight: Float[Tensor, "inner outer"], bias: Float[Tensor, "outer"] | None = None,
     out: Float[Tensor, "token outer"] | None = None,
 ) -> Float[Tensor, "token outer"]:  # fmt: skip
-    """Tokens times one matrix, and a bias. In half precision sums are float32's and rounded once, with instructions or without."""
+    """Multiply tokens by a matrix and add a bias; in half precision sums are float32 and rounded once."""
     if not half_in_float32(x.device, x.dtype):
         return torch.matmul(x, weight, out=out) if bias is None else torch.addmm(bias, x, weight, out=out)
     out = x.new_empty(len(x), weight.shape[1]) if out is None else out
@@ -318,6 +280,3 @@ def _heads(x: Tokens, weight: Float[Tensor, "head d_model d_head"], bias: Float[
     out = _product(x, rearrange(weight, "head d_model d_head -> d_model (head d_head)"))
     out = rearrange(out, "token (head d_head) -> token head d_head", head=len(weight))
     return out if bias is None else out + bias
-
-
-__all__ = ["EVEN", "MLP_SLICE", "WIDE_SLICE", "Block", "Blocks", "hooked_reason", "is_norm", "unsupported_reason"]

@@ -1,8 +1,8 @@
-"""What a result must record about the model that it came from."""
+"""Provenance of a model: the card that a result records, and hashes of weights and tokenizer."""
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,29 +16,28 @@ from transformers import PreTrainedTokenizerBase
 from anchorlens.models.streaming import Stream, stream_of
 
 CARD = "anchorlens_card"
-# The second checksum weighs entries by their place up to this prime, so that swapped entries are noticed too.
+# The second sum weighs entries by their place modulo this prime, to detect swapped entries.
 PRIME = 65_521
-# Numbers of a transposed tensor that are put in order at once.
-_PIECE = 2**24
-# What was hashed before: a quicker checksum of all of it, and the hash.
-_WEIGHTS: WeakKeyDictionary[HookedTransformer, tuple[str, str]] = WeakKeyDictionary()
-_TOKENIZERS: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[str, str]] = WeakKeyDictionary()
+# Entries of a tensor that are summed at once.
+PIECE = 2**24
+# Per model: a quick hash of its weights in the order of memory, and the hash.
+_hashes: WeakKeyDictionary[HookedTransformer, tuple[str, str]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """Provenance of a loaded model; a field is None where it cannot be known (a model that somebody else made).
+    """Provenance of a loaded model; a field is None if it is not known.
 
     Attributes:
-        name: As the user gave it; for a path its last part.
+        name: Name as given; of a path the last part.
         source: ``packaged``, ``hub``, ``directory``, ``gguf``, ``huggingface`` (a live model) or ``hooked`` (a live one).
         revision: Commit on the hub, or the release of a packaged model.
         architecture: Hugging Face's class name.
         n_layers: L.
         d_model: Width of the residual stream.
         n_heads: Query heads per layer.
-        n_params: Parameters of the language model, tied weights counted once; of a live HookedTransformer all that it holds.
-        device: Where the model was put.
+        n_params: Parameters of the language model, tied weights counted once; of a live HookedTransformer all of its own.
+        device: Device of its embedding.
         dtype: Type of its parameters.
         weights_sha256: See :func:`weights_sha256`.
         tokenizer_sha256: See :func:`tokenizer_sha256`.
@@ -62,22 +61,16 @@ class ModelCard:
     adds_bos: bool | None
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON types, for ``run.json``."""
+        """Return the fields as JSON types, for ``run.json``."""
         return asdict(self)
 
 
 def make_card(
-    model: HookedTransformer,
-    name: str,
-    source: str,
-    revision: str | None = None,
-    architecture: str | None = None,
-    parity: float | None = None,
-    n_params: int | None = None,
-) -> ModelCard:
-    """The card of a model, its hashes computed."""
-    cfg = model.cfg
-    tokenizer = model.tokenizer
+    model: HookedTransformer, name: str, source: str, revision: str | None = None, architecture: str | None = None,
+    parity: float | None = None, n_params: int | None = None,
+) -> ModelCard:  # fmt: skip
+    """Make the card of a model and compute its hashes."""
+    cfg, tokenizer = model.cfg, model.tokenizer
     return ModelCard(
         name=name,
         source=source,
@@ -97,16 +90,15 @@ def make_card(
 
 
 def name_of(model: HookedTransformer) -> str:
-    """The name on the model's card; its weights are not read."""
+    """Return the name on the model's card, without reading its weights."""
     card = getattr(model, CARD, None)
     return card.name if isinstance(card, ModelCard) else str(model.cfg.model_name or "custom")
 
 
 def card_of(model: HookedTransformer) -> ModelCard:
-    """The card that load_model attached, or one of what can be seen of a model that somebody else made.
+    """Return the card that load_model attached, or a new one for another HookedTransformer.
 
-    Weights that were changed since load_model made the card get a card of their own: without parity and revision, which are
-    those of the model that was loaded.
+    If the weights were changed since, the card has their hash, and no parity and revision.
 
     Args:
         model: A HookedTransformer; its weights are read once.
@@ -122,60 +114,48 @@ def card_of(model: HookedTransformer) -> ModelCard:
 
 
 def weights_sha256(model: HookedTransformer) -> str:
-    """A hash of all parameters that costs one pass over them, on any device, and notices every single changed number.
+    """Compute a hash of all parameters in one pass over them, on any device; any changed number changes it.
 
     Per parameter, sorted by name, the sha256 takes one line ``name dtype shape s1 s2``. With b_i the bits of its i-th entry
-    (row-major) as a signed integer, s1 = Σ b_i and s2 = Σ b_i·(1 + i mod 65521), both modulo 2^64: exact, so the order of
-    summation and the device do not matter. Buffers (rotary tables, masks) are no weights and are left out.
+    (row-major) as a signed integer, s1 = Σ b_i and s2 = Σ b_i·(1 + i mod 65521), both modulo 2^64. Buffers are left out.
 
-    The weights are read at every call, because nothing else tells that they changed (torch's version counters miss what is
-    written through ``.data`` or numpy). A model that was hashed before is read in the order of its memory, which for the
-    transposed weights of a loaded model is some times faster; where these sums are the same as then, so is the hash.
-
-    Of a streamed model the layers are read one after the other, and again only where size or time of a file has changed.
+    A model that was hashed before is read in the order of its memory, several times faster; equal sums then mean an equal hash.
+    Layers of a streamed model are read again only if size or time of a file has changed.
     """
     stream = stream_of(model)
-    read = () if stream is None else (_streamed_lines(stream),)
-    here = (named for named in sorted(model.named_parameters()) if not any(named[0] in lines for lines in read))
-    parameters = [(name, tensor.detach()) for name, tensor in here]
-    if all(tensor.is_contiguous() for _, tensor in parameters):
-        return _digest(parameters, *read)
-    in_memory = _digest(((f"{name} {tensor.stride()}", _as_it_lies(tensor)) for name, tensor in parameters), *read)
-    known = _WEIGHTS.get(model)
-    if known is None or known[0] != in_memory:
-        known = _WEIGHTS[model] = (in_memory, _digest(parameters, *read))
+    streamed = {} if stream is None else _streamed_lines(stream)
+    parameters = {name: tensor.detach() for name, tensor in model.named_parameters() if name not in streamed}
+    quick = _digest(_lines({f"{name} {t.stride()}": _in_memory_order(t) for name, t in parameters.items()}) | streamed)
+    known = _hashes.get(model)
+    if known is None or known[0] != quick:
+        known = _hashes[model] = (quick, _digest(_lines(parameters) | streamed))
     return known[1]
 
 
-def _as_it_lies(tensor: Tensor) -> Tensor:
-    """The same numbers with the axes in the order of the memory."""
+def _in_memory_order(tensor: Tensor) -> Tensor:
     return tensor.permute(sorted(range(tensor.ndim), key=lambda axis: -tensor.stride(axis)))
 
 
 def _streamed_lines(stream: Stream) -> dict[str, str]:
-    """Lines of the layers' parameters; as they were read, while the files stay as they are."""
+    """Return the lines of the layers' parameters; those read before if the files are unchanged."""
     stamp = stream.skeleton.files.stamp()
     if stream.known is None or stream.known[0] != stamp:
         lines: dict[str, str] = {}
         for layer, block in enumerate(stream.model.blocks):
             with stream.held(layer):
-                lines |= _lines((f"blocks.{layer}.{name}", parameter) for name, parameter in block.named_parameters())
+                lines |= _lines({f"blocks.{layer}.{name}": parameter for name, parameter in block.named_parameters()})
         stream.known = stamp, lines
     return stream.known[1]
 
 
-def _digest(tensors: Iterable[tuple[str, Tensor]], *read: Mapping[str, str]) -> str:
-    """The hash of tensors, and of lines that were made of others before."""
-    lines = _lines(tensors)
-    for others in read:
-        lines |= others
+def _digest(lines: Mapping[str, str]) -> str:
     return hashlib.sha256("".join(line for _, line in sorted(lines.items())).encode()).hexdigest()
 
 
-def _lines(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
-    """What :func:`weights_sha256` takes of each tensor, by its name."""
+def _lines(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return the line of :func:`weights_sha256` of each tensor, by its name."""
     lines: dict[str, str] = {}
-    for name, tensor in tensors:
+    for name, tensor in tensors.items():
         first, second = _checksums(tensor.detach())
         kind, shape = str(tensor.dtype).removeprefix("torch."), "x".join(map(str, tensor.shape))
         lines[name] = f"{name} {kind} {shape} {first} {second}\n"
@@ -183,70 +163,44 @@ def _lines(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
 
 
 def _checksums(tensor: Tensor) -> tuple[int, int]:
-    """The two sums of :func:`weights_sha256`, from one pass: entries of the same weight are summed first."""
+    """Compute the two sums of :func:`weights_sha256` in one pass: entries of the same weight are summed first."""
     integers = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}[tensor.element_size()]
-    columns, seen = torch.zeros(min(PRIME, tensor.numel()), dtype=torch.int64), 0
-    for piece in _pieces(tensor):
-        flat = piece.reshape(-1).view(integers)
-        # What is left of the row that the piece before began, whole rows, the beginning of a row.
-        head, tail = flat.split([n := min(-seen % PRIME, len(flat)), len(flat) - n])
-        at = seen % PRIME
-        columns[at : at + len(head)] += head.to(device="cpu", dtype=torch.int64)
-        whole = len(tail) // PRIME * PRIME
-        if whole:
-            columns += _column_sums(tail[:whole].view(-1, PRIME))
-        rest = tail[whole:]
-        columns[: len(rest)] += rest.to(device="cpu", dtype=torch.int64)
-        seen += len(flat)
-    weights = torch.arange(1, len(columns) + 1)
+    columns, seen = torch.zeros(PRIME, dtype=torch.int64), 0
+    rows = torch.atleast_1d(tensor)
+    for piece in rows.split(max(1, PIECE * len(rows) // max(1, rows.numel()))):
+        entries = piece.reshape(-1).view(integers)
+        while len(entries):
+            # The rest of a row of PRIME entries, whole rows, the beginning of a row.
+            start = seen % PRIME
+            n = len(entries) // PRIME * PRIME if start == 0 else 0
+            n = n or min(PRIME - start, len(entries))
+            width = min(n, PRIME)
+            columns[start : start + width] += _column_sums(entries[:n].view(-1, width))
+            entries, seen = entries[n:], seen + n
+    weights = torch.arange(1, PRIME + 1)
     return int(columns.sum()) % 2**64, int((columns * weights).sum()) % 2**64
 
 
 def _column_sums(rows: Tensor) -> Tensor:
-    """int64 on the CPU."""
-    if rows.device.type == "cpu":
-        # On a busy machine numpy's one thread is quicker than torch's several, which wait for each other.
+    """Sum over the first axis, as int64 on the CPU."""
+    if rows.device.type == "cpu":  # on a busy machine numpy's one thread is faster than torch's several
         return torch.from_numpy(rows.numpy().sum(0, dtype=np.int64))
     return rows.sum(0, dtype=torch.int64).cpu()
 
 
-def _pieces(tensor: Tensor) -> Sequence[Tensor]:
-    """A tensor in parts along its first axis, where all of it in row-major order would be a copy that takes memory."""
-    if tensor.is_contiguous() or tensor.numel() <= _PIECE:
-        return (tensor,)
-    return tensor.split(max(1, _PIECE * len(tensor) // tensor.numel()))
-
-
 def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
-    """A hash of what decides a tokenizer's ids and chat prompts: its model, special tokens and chat template.
-
-    Truncation and padding are left out: they change with the last call, not with the tokenizer.
-    """
+    """Compute a hash of a tokenizer's model, special tokens and chat template, without truncation and padding."""
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if name != "pad_token"}
-    content: dict[str, Any] = {"special": special, "chat_template": tokenizer.chat_template, "adds_bos": adds_bos(tokenizer)}
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        return _json_sha256(content | {"model": {"class": type(tokenizer).__name__, "vocab": tokenizer.get_vocab()}})
-    # Sorting a large vocabulary takes ten times as long as writing it out.
-    text = backend.to_str()
-    written = _json_sha256(content | {"model": text})
-    known = _TOKENIZERS.get(tokenizer)
-    if known is None or known[0] != written:
-        model = json.loads(text)
-        model.pop("truncation", None)
-        model.pop("padding", None)
-        known = _TOKENIZERS[tokenizer] = (written, _json_sha256(content | {"model": model}))
-    return known[1]
-
-
-def _json_sha256(content: dict[str, Any]) -> str:
+        model: dict[str, Any] = {"class": type(tokenizer).__name__, "vocab": tokenizer.get_vocab()}
+    else:
+        model = {k: value for k, value in json.loads(backend.to_str()).items() if k not in ("truncation", "padding")}
+    content = {"special": special, "chat_template": tokenizer.chat_template, "adds_bos": adds_bos(tokenizer), "model": model}
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode("utf8")).hexdigest()
 
 
 def adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether the tokenizer puts its BOS token before text by itself."""
     bos = tokenizer.bos_token_id
-    if bos is None:
-        return False
-    ids = tokenizer("a")["input_ids"]
-    return bool(len(ids)) and ids[0] == bos
+    return bos is not None and list(tokenizer("a")["input_ids"][:1]) == [bos]

@@ -1,63 +1,39 @@
-"""Whether a GGUF file is whole, and what it must not hold because transformers would read it as another model than it is."""
+"""Checks of a GGUF file: whether it is whole, and whether transformers would read it as the model that it is."""
 
-import struct
 from pathlib import Path
+
+from gguf import GGUFReader
 
 from anchorlens.errors import CheckpointError, UnsupportedModelError
 
-GGUF_MAGIC = b"GGUF"
-VERSIONS = (2, 3)
 # transformers' reader drops these tensors: without them a Llama 3.x model runs with unscaled rope.
 DROPPED_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "gpt2")
 
 
 def check_gguf(path: Path) -> None:
-    """Read the beginning and the directory of a GGUF file (no weights) and refuse what would load damaged or quietly wrong.
-
-    Raises:
-        CheckpointError: Not a GGUF file, cut off, or its tables cannot be read.
-        UnsupportedModelError: An architecture without a mapping, or rope scaling that transformers leaves out.
-    """
-    try:
-        with path.open("rb") as stream:
-            head = stream.read(8)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read ({error.strerror}).") from error
-    if head[:4] != GGUF_MAGIC or len(head) < 8:
-        raise CheckpointError(f"{path} is not a GGUF file: it does not begin with the letters GGUF. Download it again.")
-    version = struct.unpack("<I", head[4:8])[0]
-    if version not in VERSIONS:
-        raise CheckpointError(f"{path} is a GGUF file of version {version}; versions 2 and 3 can be read.")
-    _audit(path)
-
-
-def _audit(path: Path) -> None:
-    """What a GGUF file's own tables say about its length, architecture and rope."""
-    # Read in here: most models are no GGUF files.
-    from gguf import GGUFReader
-
+    """Read the directory of a GGUF file (no weights) and refuse what would load damaged or wrong."""
     try:
         reader = GGUFReader(path)
-    except (ValueError, KeyError, IndexError, OverflowError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} is damaged or truncated ({error}). Download it again.") from error
-    size = path.stat().st_size
+    except (OSError, ValueError, KeyError, IndexError, OverflowError) as error:
+        raise CheckpointError(f"{path} is no GGUF file, or is truncated ({error}). Download it again.") from error
     end = max((int(tensor.data_offset) + int(tensor.n_bytes) for tensor in reader.tensors), default=0)
-    if end == 0 or end > size:
-        raise CheckpointError(f"{path} is truncated: it has {size} bytes, its tensors need {end}. Download it again.")
-    field = reader.get_field("general.architecture")
-    architecture = str(field.contents()) if field is not None else "unknown"
+    if not 0 < end <= path.stat().st_size:
+        raise CheckpointError(f"{path} is truncated: its tensors need {end} bytes. Download it again.")
+    architecture = _field(reader, "general.architecture")
     if architecture not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
         raise UnsupportedModelError(
-            f"{path} holds the architecture {architecture!r}; GGUF files of these are mapped: {known}."
+            f"{path}: GGUF files of architecture {architecture!r} are not mapped. Mapped: {', '.join(ARCHITECTURES)}."
         )
     dropped = [tensor.name for tensor in reader.tensors if tensor.name in DROPPED_TENSORS]
-    scaling = reader.get_field(f"{architecture}.rope.scaling.type")
-    kind = str(scaling.contents()) if scaling is not None else "none"
-    if dropped or kind != "none":
-        what = dropped[0] if dropped else f"rope scaling of type {kind!r}"
+    scaling = _field(reader, f"{architecture}.rope.scaling.type")
+    if dropped or scaling != "none":
         raise UnsupportedModelError(
-            f"{path} holds {what}, which transformers leaves out when it reads a GGUF file: the model would run with the wrong "
-            "rope. Load the original Hugging Face checkpoint instead."
+            f"{path} holds {dropped[0] if dropped else f'rope scaling of type {scaling!r}'}, which transformers leaves out when it "
+            "reads a GGUF file. Load the original Hugging Face checkpoint instead."
         )
+
+
+def _field(reader: GGUFReader, name: str) -> str:
+    field = reader.get_field(name)
+    return "none" if field is None else str(field.contents())

@@ -1,8 +1,6 @@
-"""A Hugging Face configuration becomes a HookedTransformerConfig.
+"""Map a Hugging Face configuration to a HookedTransformerConfig.
 
-Every size and constant is given explicitly (head size, rotary size, attention scale, key-value heads), because the defaults of
-TransformerLens are right for some members of a family only. What has no exact counterpart is refused by name (audit.py), and
-every load is checked against Hugging Face's own log-probabilities (parity.py).
+Every size and constant is given explicitly, because the defaults of TransformerLens are right for some members of a family only.
 """
 
 import math
@@ -11,57 +9,24 @@ from typing import Any
 import torch
 from transformer_lens import HookedTransformerConfig
 from transformers import PretrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from anchorlens.errors import CheckpointError
-from anchorlens.models.audit import MAPPED, activation, audit_config, refuse, unmapped
+from anchorlens.models.audit import MAPPED, activation, audit_config, refuse
 from anchorlens.models.positions import attention, rotary, windows
 
-ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "mixtral": "MixtralForCausalLM",
-    "phi3": "Phi3ForCausalLM",
-    "apertus": "ApertusForCausalLM",
-    "olmo": "OlmoForCausalLM",
-    "olmo2": "Olmo2ForCausalLM",
-    "olmo3": "Olmo3ForCausalLM",
-    "olmoe": "OlmoeForCausalLM",
-    "gpt_oss": "GptOssForCausalLM",
-    "gemma": "GemmaForCausalLM",
-    "gemma2": "Gemma2ForCausalLM",
-    "gemma3_text": "Gemma3ForCausalLM",
-    "gpt2": "GPT2LMHeadModel",
-    "gpt_neox": "GPTNeoXForCausalLM",
-    "gptj": "GPTJForCausalLM",
-    "gpt_neo": "GPTNeoForCausalLM",
-    "opt": "OPTForCausalLM",
-    "bloom": "BloomForCausalLM",
-    "phi": "PhiForCausalLM",
-}
-# Bloom's positions have no end of their own; it was trained on so many.
+ARCHITECTURES = {kind: MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind] for kind in MAPPED}
+# Bloom's positions have no limit of their own; it was trained on so many.
 BLOOM_CONTEXT = 2048
 
 
 def text_config(config: PretrainedConfig) -> PretrainedConfig:
-    """The part of a configuration that describes the language model (Gemma 3's multimodal one holds it inside)."""
+    """Return the configuration of the language model, which Gemma 3's multimodal one contains."""
     return config.get_text_config() if config.model_type == "gemma3" else config
 
 
 def check_supported(config: PretrainedConfig, name: str) -> None:
-    """Refuse a configuration that the mapping does not cover.
-
-    Args:
-        config: As ``AutoConfig`` or the live model gives it.
-        name: For the message.
-
-    Raises:
-        UnsupportedModelError: The family or one of its features is not mapped; names it.
-        CheckpointError: Its numbers are those of no model.
-    """
-    if text_config(config).model_type not in MAPPED:
-        raise unmapped(config.model_type, name)
+    """Raise if the mapping does not cover a configuration."""
     try:
         hooked_config(config, "cpu", torch.float32, name)
     except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -74,18 +39,7 @@ def check_supported(config: PretrainedConfig, name: str) -> None:
 def hooked_config(
     config: PretrainedConfig, device: str, dtype: torch.dtype, name: str, n_devices: int = 1
 ) -> HookedTransformerConfig:
-    """The HookedTransformerConfig of a mapped family.
-
-    Args:
-        config: As ``AutoConfig`` or the live model gives it.
-        device: Where the HookedTransformer will live.
-        dtype: Its parameters' type.
-        name: Recorded as ``cfg.model_name``.
-        n_devices: Over how many devices it will be spread, ``device`` the first of them.
-
-    Raises:
-        UnsupportedModelError: The family or one of its features is not mapped; names it.
-    """
+    """Make the HookedTransformerConfig of a mapped family."""
     text = text_config(config)
     audit_config(text, name)
     kind = text.model_type
@@ -102,7 +56,7 @@ def hooked_config(
 
 
 def _decoder(config: PretrainedConfig) -> dict[str, Any]:
-    """Llama and what was made after it: norms without biases, rotary positions, gated MLP or experts, grouped queries."""
+    """Map Llama and its successors: norms without biases, rotary positions, gated MLP or experts, grouped queries."""
     kind = config.model_type
     n_heads, n_kv = int(config.num_attention_heads), int(config.num_key_value_heads)
     d_head = int(getattr(config, "head_dim", None) or config.hidden_size // n_heads)
@@ -149,7 +103,7 @@ def _soft_cap(value: float | None) -> float:
 
 
 def _layer_normed(config: PretrainedConfig, act: str, eps: float, d_mlp: int | None, n_ctx: int) -> dict[str, Any]:
-    """GPT-2 and its like: layer norms with biases, as many keys as queries, a plain MLP (by default four times as wide)."""
+    """Map GPT-2 and its like: layer norms with biases, ungrouped queries, a plain MLP (by default four times as wide)."""
     d_model, n_heads = int(config.hidden_size), int(config.num_attention_heads)
     return {
         "d_model": d_model,
@@ -169,33 +123,22 @@ def _layer_normed(config: PretrainedConfig, act: str, eps: float, d_mlp: int | N
 
 def _gpt2(config: PretrainedConfig) -> dict[str, Any]:
     fields = _layer_normed(config, config.activation_function, config.layer_norm_epsilon, config.n_inner, config.n_positions)
-    return fields | {
-        # Without scaling the scores are divided by 1.
-        "attn_scale": fields["attn_scale"] if config.scale_attn_weights else 1.0,
-        "scale_attn_by_inverse_layer_idx": bool(config.scale_attn_by_inverse_layer_idx),
-    }
+    scale = fields["attn_scale"] if config.scale_attn_weights else 1.0
+    return fields | {"attn_scale": scale, "scale_attn_by_inverse_layer_idx": bool(config.scale_attn_by_inverse_layer_idx)}
 
 
 def _gpt_neox(config: PretrainedConfig) -> dict[str, Any]:
-    """Rotary positions in a part of each head, parallel or sequential blocks."""
-    fields = _layer_normed(
-        config, config.hidden_act, config.layer_norm_eps, config.intermediate_size, config.max_position_embeddings
-    )
-    return fields | {"parallel_attn_mlp": bool(config.use_parallel_residual)} | rotary(config, fields["d_head"])
-
-
-def _phi(config: PretrainedConfig) -> dict[str, Any]:
-    """Parallel blocks under one norm, rotary positions in a part of each head."""
-    if config.num_key_value_heads != config.num_attention_heads:
+    """Map GPT-NeoX and Phi: rotary positions in a part of each head, parallel (or in GPT-NeoX sequential) blocks."""
+    if config.model_type == "phi" and config.num_key_value_heads != config.num_attention_heads:
         raise refuse("phi", f"num_key_value_heads={config.num_key_value_heads} for {config.num_attention_heads} heads")
     fields = _layer_normed(
         config, config.hidden_act, config.layer_norm_eps, config.intermediate_size, config.max_position_embeddings
     )
-    return fields | {"parallel_attn_mlp": True} | rotary(config, fields["d_head"])
+    parallel = config.model_type == "phi" or bool(config.use_parallel_residual)
+    return fields | {"parallel_attn_mlp": parallel} | rotary(config, fields["d_head"])
 
 
 def _gptj(config: PretrainedConfig) -> dict[str, Any]:
-    """Parallel blocks under one norm, rotary positions of adjacent pairs in the first ``rotary_dim`` numbers of each head."""
     if not config.rotary_dim:
         raise refuse("gptj", f"rotary_dim={config.rotary_dim!r}")
     fields = _layer_normed(config, config.activation_function, config.layer_norm_epsilon, config.n_inner, config.n_positions)
@@ -204,7 +147,6 @@ def _gptj(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def _gpt_neo(config: PretrainedConfig) -> dict[str, Any]:
-    """Scores without scale, and layers of which some slide."""
     fields = _layer_normed(
         config, config.activation_function, config.layer_norm_epsilon, config.intermediate_size, config.max_position_embeddings
     )
@@ -219,7 +161,6 @@ def _opt(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def _bloom(config: PretrainedConfig) -> dict[str, Any]:
-    """A norm after the embedding, and a bias of the scores by distance (alibi) in place of positions."""
     n_ctx = getattr(config, "seq_length", None) or BLOOM_CONTEXT
     # Its own GELU is the tanh approximation written out, which TransformerLens calls gelu_fast.
     fields = _layer_normed(config, "gelu_fast", config.layer_norm_epsilon, None, n_ctx)
@@ -233,5 +174,5 @@ _OWN = {
     "gpt_neo": _gpt_neo,
     "opt": _opt,
     "bloom": _bloom,
-    "phi": _phi,
+    "phi": _gpt_neox,
 }

@@ -3,9 +3,6 @@
 import difflib
 from dataclasses import dataclass
 
-# A name is near from this ratio of difflib on; those within the second number of the best one are offered, three at most.
-_NEAR, _AS_NEAR, _SHOWN = 0.6, 0.06, 3
-
 
 @dataclass(frozen=True)
 class KnownModel:
@@ -24,7 +21,7 @@ class KnownModel:
     note: str
 
 
-# TransformerLens registers these too, but they read in both directions, or their code is not in transformers.
+# Registered by TransformerLens, but bidirectional, or their code is not in transformers.
 _NOT_LOADED = ("google-bert/", "google-t5/", "facebook/hubert", "facebook/wav2vec2", "Qwen/Qwen-", "bigcode/santacoder")
 GATED = "hub, gated: accept its terms, set HF_TOKEN"
 TABLE = (
@@ -56,7 +53,7 @@ TABLE = (
 
 
 def known_models(all_registered: bool = False) -> tuple[KnownModel, ...]:
-    """Models that load by name; any other hub model of the mapped families loads by its hub name too.
+    """List models that load by name; any other hub model of the mapped families loads by its hub name too.
 
     Args:
         all_registered: Also list what TransformerLens registers and can be loaded. Imports it, and torch with it, which takes
@@ -73,62 +70,37 @@ def known_models(all_registered: bool = False) -> tuple[KnownModel, ...]:
     listed = {model.name for model in TABLE}
     names = [name for name in OFFICIAL_MODEL_NAMES if name not in listed and not name.startswith(_NOT_LOADED)]
     own = "TransformerLens's own weights: load them there, hand over the live model"
-    notes = (own if without_huggingface(name) else "registered by TransformerLens" for name in names)
+    notes = (own if has_own_weights(name) else "registered by TransformerLens" for name in names)
     return TABLE + tuple(KnownModel(name, "", None, note) for name, note in zip(names, notes, strict=True))
 
 
-def without_huggingface(official: str) -> bool:
-    """Whether a name that TransformerLens registers stands for weights of its own, which Hugging Face's classes cannot read."""
+def has_own_weights(official: str) -> bool:
+    """Whether a name that TransformerLens registers stands for weights that Hugging Face's classes cannot read."""
     from transformer_lens.loading_from_pretrained import NON_HF_HOSTED_MODEL_NAMES
 
     return official.startswith(("NeelNanda/", "ArthurConmy/", "Baidicoot/")) or official in NON_HF_HOSTED_MODEL_NAMES
 
 
 def registered_name(name: str) -> str | None:
-    """TransformerLens's official name for ``name`` (itself or an alias), None if it registers none."""
-    from transformer_lens.supported_models import MODEL_ALIASES, OFFICIAL_MODEL_NAMES
+    """Return TransformerLens's official name for ``name`` (itself or an alias, in any case), None if it registers none."""
+    from transformer_lens.loading_from_pretrained import make_model_alias_map
 
-    wanted = name.casefold()
-    for official in OFFICIAL_MODEL_NAMES:
-        if wanted == official.casefold() or wanted in (alias.casefold() for alias in MODEL_ALIASES.get(official, ())):
-            return official
-    return None
+    return make_model_alias_map().get(name.lower())
 
 
 def nearest_names(name: str) -> str:
-    """A sentence with the known names that come nearest to ``name``, in whatever case; empty where it is one of them.
+    """Return a sentence with the known name nearest to ``name`` by its last part; empty if ``name`` is known."""
+    from transformer_lens.loading_from_pretrained import make_model_alias_map
 
-    A name that lacks its owner is the commonest slip, so names are compared by their last part (that of ``llama-3.2-1b`` and
-    ``meta-llama/Llama-3.2-1B`` is the same); where it is the same, nothing else is offered.
-    """
-    known = _known_names()
+    known = dict.fromkeys([*(model.name for model in TABLE), *make_model_alias_map().values(), *make_model_alias_map()])
     if name in known:
         return ""
-    last = _last_part(name.strip())
-    shown = [other for other in known if _last_part(other) == last] or _similar(last, known)
-    if not shown:
-        return "No known name is near; `anchorlens models` lists some."
-    return "Did you mean " + " or ".join(f"'{other}'" for other in shown[:_SHOWN]) + "?"
-
-
-def _known_names() -> list[str]:
-    """The table, what TransformerLens registers, and those of its aliases that are more than a name without its owner."""
-    from transformer_lens.supported_models import MODEL_ALIASES, OFFICIAL_MODEL_NAMES
-
-    names = dict.fromkeys([*(model.name for model in TABLE), *OFFICIAL_MODEL_NAMES])
-    for official, aliases in MODEL_ALIASES.items():
-        names |= dict.fromkeys(alias for alias in aliases if alias.casefold() != _last_part(official))
-    return list(names)
+    by_part: dict[str, str] = {}
+    for other in known:
+        by_part.setdefault(_last_part(other), other)
+    near = difflib.get_close_matches(_last_part(name.strip()), by_part, n=1)
+    return f"Did you mean {by_part[near[0]]!r}?" if near else "No known name is near; `anchorlens models` lists some."
 
 
 def _last_part(name: str) -> str:
     return name.rpartition("/")[2].casefold()
-
-
-def _similar(last: str, known: list[str]) -> list[str]:
-    """The known names whose last parts are about as near as the nearest, best first; none if that one is far."""
-    scores = {name: difflib.SequenceMatcher(None, last, _last_part(name)).ratio() for name in known}
-    best = max(scores.values())
-    if best < _NEAR:
-        return []
-    return sorted((name for name in known if scores[name] > best - _AS_NEAR), key=lambda name: -scores[name])

@@ -14,10 +14,7 @@ PARTIAL_ROPE = ("gpt_neox", "phi", "phi3")
 
 
 def windows(config: PretrainedConfig) -> dict[str, Any]:
-    """Attention types per layer, and the window: a query sees the last ``sliding_window`` keys, itself included, in both.
-
-    A field that the family's class does not define is not looked at: the modelling code does not read it either.
-    """
+    """Return attention types per layer, and the window: a query sees the last ``sliding_window`` keys, itself included."""
     n_layers, kind = int(config.num_hidden_layers), config.model_type
     window = config.sliding_window if "sliding_window" in MAPPED[kind] else None
     if "layer_types" in MAPPED[kind]:
@@ -33,7 +30,7 @@ def windows(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def attention(kind: str, attn_types: list[str], window: int | None) -> dict[str, Any]:
-    """The fields of a model whose layers attend ``global`` or ``local``."""
+    """Return the fields of a model whose layers attend ``global`` or ``local``."""
     if "local" not in attn_types:
         return {"use_local_attn": False}
     if window is None:
@@ -42,13 +39,7 @@ def attention(kind: str, attn_types: list[str], window: int | None) -> dict[str,
 
 
 def rotary(config: PretrainedConfig, d_head: int, has_local: bool = False) -> dict[str, Any]:
-    """Size, base and scaling of rotary positions.
-
-    Args:
-        config: Of a family with rotary positions.
-        d_head: Size of a head.
-        has_local: Whether some layers slide.
-    """
+    """Return size, base and scaling of rotary positions."""
     fields = {"positional_embedding_type": "rotary", "rotary_adjacent_pairs": False}
     if config.model_type in LAYERED_ROPE:
         return fields | {"rotary_dim": d_head} | _layered(config)
@@ -60,34 +51,30 @@ def rotary(config: PretrainedConfig, d_head: int, has_local: bool = False) -> di
 
 
 def _one_rope(family: str, rope: dict[str, Any], has_local: bool) -> dict[str, Any]:
-    """Rotary base and scaling of a family with one rope for all layers."""
     kind = rope_kind(family, rope)
     fields: dict[str, Any] = {"rotary_base": float(rope["rope_theta"])}
     if kind == "linear":
         if has_local and float(rope["factor"]) != 1.0:
             raise refuse(family, "linear rope scaling together with sliding layers")
-        fields["rotary_scaling_factor"] = float(rope["factor"])
-    elif kind == "llama3":
-        fields |= {
+        return fields | {"rotary_scaling_factor": float(rope["factor"])}
+    if kind == "llama3":
+        return fields | {
             "use_NTK_by_parts_rope": True,
             "NTK_by_parts_factor": float(rope["factor"]),
             "NTK_by_parts_low_freq_factor": float(rope["low_freq_factor"]),
             "NTK_by_parts_high_freq_factor": float(rope["high_freq_factor"]),
             "NTK_original_ctx_len": int(rope["original_max_position_embeddings"]),
         }
-    elif kind == "yarn":
-        fields |= _yarn(family, rope)
-    return fields
+    return fields | _yarn(family, rope) if kind == "yarn" else fields
 
 
 def _yarn(family: str, rope: dict[str, Any]) -> dict[str, Any]:
-    """YaRN (arXiv 2309.00071); without an attention factor it is 0.1 ln(factor) + 1, section 3.4 there."""
+    """Return YaRN's fields (arXiv 2309.00071); the default attention factor is 0.1 ln(factor) + 1 (section 3.4)."""
     if not rope.get("factor"):
         raise refuse(family, "yarn rope without a factor")
-    factor = float(rope["factor"])
-    attention = rope.get("attention_factor")
+    factor, attention = float(rope["factor"]), rope.get("attention_factor")
     if attention is None:
-        attention = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
+        attention = 0.1 * math.log(max(factor, 1.0)) + 1.0
     return {
         "use_yarn_rope": True,
         "yarn_factor": factor,
@@ -100,7 +87,7 @@ def _yarn(family: str, rope: dict[str, Any]) -> dict[str, Any]:
 
 
 def _layered(config: PretrainedConfig) -> dict[str, Any]:
-    """Gemma 3 and OLMo 3 have a rope per layer type; only the full layers' one may be scaled."""
+    """Return base and scaling of Gemma 3 and OLMo 3, which have a rope per layer type."""
     family = config.model_type
     ropes: dict[str, dict[str, Any]] = dict(config.rope_parameters)
     full, sliding = ropes["full_attention"], ropes["sliding_attention"]

@@ -1,4 +1,4 @@
-"""The sizes of a model, as plain numbers: all that planning needs to know."""
+"""The sizes of a model as plain numbers, for planning."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ class Shape:
         n_kv_heads: Heads of keys and values.
         d_head: Width of a head.
         d_mlp: Inner width of an MLP; 0 where blocks have none.
-        mlp_products: Matrix products that a token takes in an MLP, each d_model by d_mlp: gates and chosen experts counted.
-        d_vocab: Tokens that it predicts.
-        n_ctx: Most positions of a row.
-        dtype: Of weights and streams.
-        streamed: What reading the weights takes; None where they are in memory.
-        layers_together: Most layers that lie on one device.
+        mlp_products: Matrix products of a token in an MLP, each d_model by d_mlp: gates and chosen experts counted.
+        d_vocab: Size of the output vocabulary.
+        n_ctx: Maximum positions of a row.
+        dtype: Type of weights and streams.
+        streamed: Costs of streaming; None for weights in memory.
+        layers_together: Maximum layers on one device; 0 for all of them.
     """
 
     n_layers: int
@@ -47,7 +47,6 @@ class Shape:
 
     @classmethod
     def of(cls, model: HookedTransformer) -> "Shape":
-        """The sizes of a HookedTransformer."""
         cfg, stream = model.cfg, stream_of(model)
         experts = int(cfg.experts_per_token or 1) if cfg.num_experts else 1
         return cls(
@@ -67,19 +66,16 @@ class Shape:
 
     @property
     def weights_held(self) -> int:
-        """Most bytes of weights that a pass brings into memory; 0 where all are there."""
+        """Maximum bytes of weights that streaming holds; 0 without."""
         return 0 if self.streamed is None else self.streamed.held_bytes
 
     @property
     def item(self) -> int:
         """Bytes of a number."""
-        return torch.finfo(self.dtype).bits // 8
+        return self.dtype.itemsize
 
     @property
     def block_flops(self) -> float:
-        """Multiplications and additions of one token in one block, attention between tokens left out."""
+        """Operations of one token in one block, without attention between tokens."""
         attention = 2 * self.d_model * (self.n_heads + self.n_kv_heads) * self.d_head
         return 2.0 * (attention + self.mlp_products * self.d_model * self.d_mlp)
-
-
-__all__ = ["Shape"]

@@ -1,19 +1,18 @@
-"""A Hugging Face model without its weights, through which those of one layer at a time become a HookedTransformer's.
+"""A Hugging Face model without its weights, through which one layer at a time is converted to a HookedTransformer's.
 
-The converters (:mod:`anchorlens.models.weights`) take a Hugging Face model. Here they get one that has a single layer, whose
-parameters are views of the files; so a family that is mapped is streamed without a second mapping. Experts stand in the files one by
-one, and are joined as transformers joins them.
+The converters (:mod:`anchorlens.models.weights`) get a model with a single layer, whose parameters are views of the files. Experts
+are stored one by one and joined as transformers does.
 """
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import init_empty_weights
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens import HookedTransformerConfig
 from transformers import AutoModelForCausalLM, Gemma3ForConditionalGeneration, PretrainedConfig, PreTrainedModel
@@ -21,17 +20,16 @@ from transformers import AutoModelForCausalLM, Gemma3ForConditionalGeneration, P
 from anchorlens.errors import CheckpointError, InputError
 from anchorlens.models.hf import weight_files
 from anchorlens.models.mapping import text_config
-from anchorlens.models.parity import parity_tokens, reference_log_probs
 from anchorlens.models.shards import Shards
 from anchorlens.models.weights import count_parameters, hooked_state, language_model
 
-# Gemma 3's multimodal checkpoints name the language model's tensors in the other order, GPT-NeoX's the head as it was called once.
+# Gemma 3's multimodal checkpoints have another order of names, GPT-NeoX's the former name of the head.
 _RENAMED = (
     ("model.language_model.", "language_model.model."),
     ("lm_head.", "language_model.lm_head."),
     ("lm_head.", "embed_out."),
 )
-# Mixtral's router; and what transformers joins when it loads: parameter of all experts -> matrices of each, one below the other.
+# Mixtral's router; and what transformers joins: parameter of all experts -> matrices of each, one below the other.
 _ROUTER = (".mlp.gate.", ".block_sparse_moe.gate.")
 _EXPERTS = {
     ".mlp.experts.gate_up_proj": (
@@ -43,26 +41,10 @@ _EXPERTS = {
 
 
 class Skeleton:
-    """A checkpoint's Hugging Face model, its parameters on ``meta`` and its files at hand.
-
-    Args:
-        directory: The checkpoint.
-        config: Its configuration.
-        dtype: Type in which the model will run.
-
-    Attributes:
-        model: The Hugging Face model.
-        files: Where its weights lie.
-        n_layers: L.
-        n_params: Parameters of the language model.
-
-    Raises:
-        InputError: Its files are no safetensors, or name weights in a way that is not known here.
-        CheckpointError: Weights are missing, or have other shapes than the configuration says.
-    """
+    """A checkpoint's Hugging Face model with parameters on ``meta``, and its safetensors files."""
 
     def __init__(self, directory: Path, config: PretrainedConfig, dtype: torch.dtype) -> None:
-        files = weight_files(directory, config)
+        files = weight_files(directory)
         if any(path.suffix != ".safetensors" for path in files):
             raise InputError(
                 f"stream=True reads safetensors, and the weights in {directory} are {files[0].suffix} files. Load it once without "
@@ -77,7 +59,7 @@ class Skeleton:
         name, layers = _layers(self.model, int(text_config(config).num_hidden_layers))
         self.layers, self.n_layers = layers, len(layers)
         found = _found(wanted, self.files, self.model, str(directory))
-        # Tensors in the files of every parameter: of each layer by its name in the layer, and of all that is no layer's.
+        # Parameter -> tensors in the files, of each layer by its name in the layer, and of the rest.
         self._of_layer: list[dict[str, tuple[str, ...]]] = [{} for _ in layers]
         self._of_ends: dict[str, str] = {}
         # The last norm: Gemma's converter makes ones of its shape in every layer.
@@ -91,58 +73,49 @@ class Skeleton:
 
     @property
     def joined_bytes(self) -> int:
-        """Of the largest parameter that is put together of several tensors, which stands there twice for a moment; 0 without."""
+        """Bytes of the largest parameter that is joined of several tensors; 0 without."""
         first = self.layers[0]
         joined = [first.get_parameter(inner).numel() for inner, tensors in self._of_layer[0].items() if len(tensors) > 1]
         return max(joined, default=0) * self.dtype.itemsize
 
     def read_layer(self, layer: int) -> dict[str, list[Tensor]]:
-        """A layer's weights as they stand in the files, by their names in the layer; of experts the matrices of all of them."""
+        """Read a layer's weights by their names in the layer; of experts the matrices of all of them."""
         names = self._of_layer[layer]
         read = self.files.read(tensor for tensors in names.values() for tensor in tensors)
         return {inner: [read[tensor] for tensor in tensors] for inner, tensors in names.items()}
 
     def joined(self, read: Mapping[str, Sequence[Tensor]], placed: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-        """What :meth:`read_layer` gave as one tensor for each parameter, after each part was ``placed`` where it is wanted."""
+        """Join the result of :meth:`read_layer` to one tensor for each parameter, after each part was ``placed``."""
         whole: dict[str, Tensor] = {}
         for inner, parts in read.items():
             there = [placed(part) for part in parts]
-            # Experts one below the other, of each the gate above what it gates: the order in which the joined tensor lies.
             whole[inner] = there[0] if len(there) == 1 else torch.cat(there).view(self.layers[0].get_parameter(inner).shape)
         return whole
 
     def read_ends(self) -> dict[str, Tensor]:
-        """What belongs to no layer, by its name in the model: embeddings, the last norm, the head where it is not tied."""
+        """Read embeddings, last norm and untied head, by their names in the model."""
         read = self.files.read(self._of_ends.values())
         return {key: read[tensor] for key, tensor in self._of_ends.items()}
 
-    def layer_state(
-        self, weights: Mapping[str, Tensor], cfg: HookedTransformerConfig, device: torch.device
-    ) -> dict[str, Tensor]:
-        """The weights of one layer under TransformerLens's names in a block; mostly views.
-
-        Only after :meth:`shorten`, and in one thread at a time.
-        """
+    def layer_state(self, weights: Mapping[str, Tensor], cfg: HookedTransformerConfig) -> dict[str, Tensor]:
+        """Convert one layer to TransformerLens's names in a block; after :meth:`shorten`, in one thread at a time."""
         with filled(self.model, self._vectors), filled(self.layers[0], weights):
-            state = hooked_state(self.model, _of_depth(cfg, 1), device)
+            state = hooked_state(self.model, _of_depth(cfg, 1), str(cfg.device))
         return {name.removeprefix("blocks.0."): tensor for name, tensor in state.items() if name.startswith("blocks.0.")}
 
-    def ends_state(
-        self, weights: Mapping[str, Tensor], cfg: HookedTransformerConfig, device: torch.device
-    ) -> dict[str, Tensor]:
-        """The same of what belongs to no layer, under its names in a HookedTransformer."""
+    def ends_state(self, weights: Mapping[str, Tensor], cfg: HookedTransformerConfig) -> dict[str, Tensor]:
+        """Convert the parameters outside the layers to TransformerLens's names."""
         self._vectors = {name: tensor for name, tensor in weights.items() if tensor.ndim < 2}
         with self._with_ends(weights):
-            state = hooked_state(self.model, _of_depth(cfg, 0), device)
+            state = hooked_state(self.model, _of_depth(cfg, 0), str(cfg.device))
         return {name: tensor for name, tensor in state.items() if not name.startswith("blocks.")}
 
     def shorten(self) -> None:
-        """Keep the first layer alone, which stands for each of them in turn."""
+        """Keep the first layer only, as the place for each layer in turn."""
         del self.layers[1:]
 
     @contextmanager
     def _with_ends(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
-        """The model with what belongs to no layer."""
         with filled(self.model, weights):
             head: Any = self.model.get_output_embeddings()
             tied, before = head.weight.is_meta, head.weight
@@ -154,50 +127,42 @@ class Skeleton:
                 if tied:
                     head.weight = before
 
-    def reference(self) -> tuple[Int[Tensor, "example pos"], Float[Tensor, "example pos d_vocab"]]:
-        """Hugging Face's own forward pass over a few tokens, its layers read one after the other: tokens and log-probabilities.
+    @contextmanager
+    def all_weights(self) -> Iterator[None]:
+        """Give the model all its weights on the CPU, each layer's while it runs; only before :meth:`shorten`."""
 
-        On the CPU, and before :meth:`shorten`.
-        """
-        entered: dict[int, Any] = {}
-        hooks = []
+        def run(layer: nn.Module, index: int, *args: Any, **named: Any) -> Any:
+            with filled(layer, self.joined(self.read_layer(index), lambda tensor: tensor.to(self.dtype))):
+                return type(layer).forward(layer, *args, **named)
+
         for index, layer in enumerate(self.layers):
-
-            def enter(module: nn.Module, args: Any, index: int = index) -> None:  # noqa: ARG001
-                weights = self.joined(self.read_layer(index), lambda tensor: tensor.to(self.dtype))
-                entered[index] = filled(module, weights)
-                entered[index].__enter__()
-
-            def leave(module: nn.Module, args: Any, out: Any, index: int = index) -> None:  # noqa: ARG001
-                entered.pop(index).__exit__(None, None, None)
-
-            hooks += [layer.register_forward_pre_hook(enter), layer.register_forward_hook(leave)]
-        tokens = parity_tokens(self.model)
+            layer.forward = partial(run, layer, index)
         try:
             with self._with_ends({name: tensor.to(self.dtype) for name, tensor in self.read_ends().items()}):
-                return tokens, reference_log_probs(self.model, tokens)
+                yield
         finally:
-            for hook in hooks:
-                hook.remove()
+            for layer in self.layers:
+                del layer.forward
 
 
 @contextmanager
 def filled(module: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """A module with these parameters in a ``with`` block, and as it was afterwards; a buffer of such a name takes its numbers."""
+    """Replace parameters of a module in a ``with`` block; buffers of these names are overwritten."""
     buffers = dict(module.named_buffers())
     before = {name: module.get_parameter(name) for name in weights if name not in buffers}
     for name in weights.keys() & buffers.keys():
         buffers[name].copy_(weights[name])
     try:
         for name in before:
-            _set(module, name, nn.Parameter(weights[name], requires_grad=False))
+            set_parameter(module, name, nn.Parameter(weights[name], requires_grad=False))
         yield
     finally:
         for name, parameter in before.items():
-            _set(module, name, parameter)
+            set_parameter(module, name, parameter)
 
 
-def _set(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+def set_parameter(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    """Replace one parameter of a module, by its full name."""
     owner, _, leaf = name.rpartition(".")
     module.get_submodule(owner)._parameters[leaf] = parameter
 
@@ -209,7 +174,7 @@ def _of_depth(cfg: HookedTransformerConfig, n_layers: int) -> HookedTransformerC
 
 
 def without_weights(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
-    """The model as ``from_pretrained`` makes it, with real buffers (rotary frequencies) and parameters on ``meta``."""
+    """Make the model as ``from_pretrained`` does, with real buffers and parameters on ``meta``."""
     with torch.random.fork_rng(devices=[]), init_empty_weights(include_buffers=False):
         if config.model_type == "gemma3":
             model: Any = Gemma3ForConditionalGeneration._from_config(config, dtype=dtype, attn_implementation="eager")
@@ -221,19 +186,14 @@ def without_weights(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedM
 
 
 def _layers(model: PreTrainedModel, n_layers: int) -> tuple[str, nn.ModuleList]:
-    """The language model's list of layers and its name, which is another one in each family."""
+    """Return the name of the language model's list of layers, which differs between families, and the list."""
     inside = language_model(model)
     layers = next(m for m in inside.modules() if isinstance(m, nn.ModuleList) and len(m) == n_layers)
     return next(name for name, module in model.named_modules() if module is layers), layers
 
 
 def _found(wanted: Mapping[str, Tensor], files: Shards, model: PreTrainedModel, shown: str) -> dict[str, tuple[str, ...]]:
-    """Parameter -> tensors in the files, whose names may have the base model's prefix, or lack it.
-
-    Raises:
-        InputError: Not a single layer's names are there: they are put together in another way.
-        CheckpointError: Some are missing, or have another shape.
-    """
+    """Return parameter -> tensors in the files, whose names may have the base model's prefix, or lack it."""
     prefix = f"{model.base_model_prefix}."
     found: dict[str, tuple[str, ...]] = {}
     for key, parameter in wanted.items():
@@ -260,7 +220,7 @@ def _found(wanted: Mapping[str, Tensor], files: Shards, model: PreTrainedModel, 
 
 
 def _parts(key: str, parameter: Tensor) -> list[tuple[str, ...]]:
-    """Names that the tensors of a parameter of experts may have, expert by expert; none of any other parameter."""
+    """Return the possible names of the tensors of a parameter of experts; none for other parameters."""
     ours = next((name for name in _EXPERTS if key.endswith(name)), None)
     if ours is None:
         return []
@@ -268,6 +228,3 @@ def _parts(key: str, parameter: Tensor) -> list[tuple[str, ...]]:
     return [
         tuple(layer + name.format(expert) for expert in range(len(parameter)) for name in names) for names in _EXPERTS[ours]
     ]
-
-
-__all__ = ["Skeleton", "filled", "without_weights"]

@@ -20,7 +20,7 @@ class Unit(Protocol):
 
     @property
     def work(self) -> float:
-        """How much it is, in the unit of the progress bar."""
+        """Amount of work, in the unit of the progress bar."""
         ...
 
     def split(self) -> "Sequence[Unit]":
@@ -38,22 +38,13 @@ T = TypeVar("T")
 
 @dataclass
 class Memory:
-    """Counts how often memory ran out.
-
-    Attributes:
-        device: Where the model lies.
-        splits: Units that had to be split.
-    """
+    """Measures units, in parts where memory runs out, and counts the splits."""
 
     device: torch.device
     splits: int = 0
 
     def measured(self, measure: Callable[[U], T], unit: U) -> list[T]:
-        """What a unit gives; what its parts give where it does not fit.
-
-        Raises:
-            RuntimeError, MemoryError: It cannot be split further, or the failure is another one.
-        """
+        """Return the results of a unit, or of its parts if it does not fit into memory."""
         try:
             return [measure(unit)]
         except (RuntimeError, MemoryError) as why:
@@ -72,14 +63,8 @@ class Memory:
 class Heap:
     """Hands freed memory of this process back to the system where it would hold more than was planned.
 
-    glibc keeps the pages of small and middling blocks that were freed. In a heap with holes, and a model that was loaded leaves
-    hundreds of megabytes of them, every batch finds other holes, so that the pages that were once touched add up to several times
-    what is ever in use (measured: a sweep limited to 64 MB held 140). Nothing is done where that cannot be seen or cured:
-    other systems than Linux, other C libraries, and devices with memory of their own.
-
-    Args:
-        device: Where the model lies.
-        allowed: Bytes that may come to what the process holds now.
+    glibc keeps the pages of freed small blocks, so that a sweep limited to 64 MB was measured to hold 140. Does nothing on other
+    systems than Linux, with other C libraries, and on devices with memory of their own.
     """
 
     def __init__(self, device: torch.device, allowed: int) -> None:
@@ -109,6 +94,3 @@ def _malloc_trim() -> Callable[[int], int] | None:
         return ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):
         return None
-
-
-__all__ = ["Heap", "Memory", "Unit"]

@@ -1,7 +1,7 @@
 """The protocols by name. To add one: a folder beside this file, and a line here.
 
-A protocol's folder ``NAME`` has ``spec.py`` with its specification, which imports nothing heavy (a shell's help reads it), and
-``protocol.py`` with its ``PROTOCOL``.
+The folder ``NAME`` has ``spec.py`` with the specification (imports nothing heavy, for ``--help``), ``analysis.py`` with ``ANALYSIS``
+(imports no torch) and ``measurement.py`` with ``MEASUREMENT``.
 """
 
 from importlib import import_module
@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 from anchorlens.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from anchorlens.protocols.plug import SweepProtocol
+    from anchorlens.protocols.base import Measurement
     from anchorlens.protocols.specification import Specification
+    from anchorlens.results.sweep import Analysis
 
 PROTOCOLS = {
     "swap": "Swap streams at an anchor with a donor's, read the answer's probability",
     "knockout": "Cut attention from the question, read a truth probe, split into pathways",
     "patch_tokens": "Put another question's exact tokens in, keep the answer, read a truth probe",
+    "patch": "Put activations of a clean prompt into a corrupted one, read a logit difference",
     "answer_only": "Take the question away, keep the answer, read a truth probe by pathway",
 }
 """Name of the folder -> what it does."""
@@ -35,18 +37,25 @@ def specification_of(name: str) -> "type[Specification]":
 
 
 def class_of(name: str) -> str:
-    """What a protocol's specification is called: ``patch_tokens`` has ``PatchTokens``."""
-    return "".join(part.title() for part in name.split("_"))
+    """Return the class name of a protocol's specification: ``PatchTokens`` for ``patch_tokens``."""
+    return name.title().replace("_", "")
 
 
-def protocol_of(name: str) -> "SweepProtocol[Any, Any]":
-    """The protocol that goes by a name, with all that it needs.
+def measurement_of(name: str) -> "Measurement[Any, Any, Any]":
+    """Return the measurement of a protocol; imports torch.
 
     Raises:
-        InputError: None does.
+        InputError: Unknown protocol.
     """
     specification_of(name)
-    return import_module(f"anchorlens.protocols.{name}.protocol").PROTOCOL
+    return import_module(f"anchorlens.protocols.{name}.measurement").MEASUREMENT
 
 
-__all__ = ["PROTOCOLS", "class_of", "protocol_of", "specification_of"]
+def analysis_of(name: str) -> "Analysis":
+    """Return the analysis of a protocol; needs no model and no torch.
+
+    Raises:
+        InputError: Unknown protocol.
+    """
+    specification_of(name)
+    return import_module(f"anchorlens.protocols.{name}.analysis").ANALYSIS

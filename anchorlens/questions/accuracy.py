@@ -1,9 +1,4 @@
-"""How often the rules find the right segments: what was counted, for each form of question (docs/spans.md).
-
-``labelled`` is counted by ``benchmarks/spans.py`` on questions written and labelled by hand for this project; a test counts it
-again.
-``read`` was judged by eye on rows of the real files, which the rules were not written on.
-"""
+"""Measured share of right segments for each form of question (docs/spans.md)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,17 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What was counted for questions of one form.
-
-    Attributes:
-        name: How people call the set that has this form.
-        source: As ``Example.span_source`` says where such spans come from.
-        subjects: Right subjects of ``labelled`` questions.
-        properties: Right properties of them.
-        read_subjects: Right subjects of ``read`` real rows.
-        labelled: Questions that were labelled.
-        read: Real rows that were read.
-    """
+    """What was counted for questions of one form."""
 
     name: str
     source: str
@@ -55,12 +40,7 @@ def form_of(schema: str, questions: Iterable[str]) -> str:
 
 
 def expected(form: str, sources: Iterable[str]) -> str:
-    """What to expect of the spans of rows; empty where none come from templates or rules.
-
-    Args:
-        form: As :func:`form_of` gives it.
-        sources: ``Example.span_source`` of each row.
-    """
+    """What to expect of the spans of rows; empty where none come from templates or rules."""
     found = set(sources)
     if not found & {"template", "rules"}:
         return ""

@@ -32,13 +32,6 @@ _APPOSITION = re.compile(r",\s(?=(?:an?\s\w|(?:the|one\sof)\s[a-z]|which\b|who(?
 def answer_line(text: str, *, opened: bool = False) -> Span | None:
     """The line of a generated text in which the answer stands: the first one, after a reasoning model's thinking.
 
-    Args:
-        text: What was generated.
-        opened: Whether the prompt ends inside a block of thinking (:func:`unfinished_thinking` of it).
-
-    Returns:
-        Characters of ``text``, without white space around them; None where the thinking does not end or nothing follows it.
-
     >>> answer_line("<think>Rome? No.</think>\\n\\nParis is it.\\nQ: And?")
     Span(start=26, end=38)
     """
@@ -68,17 +61,7 @@ def _after_thinking(text: str, opened: bool) -> int | None:
 
 
 def exact_answer(text: str, *, opened: bool = False) -> Span | None:
-    """The short answer inside a generated text, found without looking at the gold answer.
-
-    The line of :func:`answer_line`; lead-in phrases, opening quotes and trailing punctuation stripped; a further sentence, clause
-    or apposition is cut off. It says where the answer's tokens are, not whether it is right: that is judged on the whole line.
-
-    Args:
-        text: What was generated.
-        opened: Whether the prompt ends inside a block of thinking.
-
-    Returns:
-        Characters of ``text``, or None where nothing is left.
+    """Find the short answer in the line of :func:`answer_line`, without lead-in, quotes and what follows it.
 
     >>> exact_answer("The capital of France is Paris. It lies on the Seine.")
     Span(start=25, end=30)
@@ -107,12 +90,9 @@ def is_right(line: str, gold: Sequence[str]) -> bool:
 
 
 def names_gold(exact: str, line: str, gold: Sequence[str]) -> bool:
-    """Whether what was found in a line is a gold alias and nothing else, so that its first token is the right answer's.
+    """Whether what was found in a line is a gold alias alone, so that its first token is the right answer's.
 
-    An article before it and a place or date after a comma ("Paris, France") are allowed; so is a part of an alias that takes the
-    whole line, since the lead-in rule also cuts titles ("This is Spinal Tap"). Not: "Sydney is a city in Australia", where the first
-    token is the question's own; "directed by Alfred Hitchcock"; "Abraham Lincoln" for Abraham. This looks at the gold answer, and so
-    may leave a row out, never say where its answer stands.
+    An article before it, a place or date after a comma, and a part of an alias that takes the whole line are allowed.
 
     >>> names_gold("Paris, France", "It is Paris, France.", ["Paris"]), names_gold("Abraham Lincoln", "Abraham Lincoln", ["Abraham"])
     (True, False)
@@ -123,6 +103,3 @@ def names_gold(exact: str, line: str, gold: Sequence[str]) -> bool:
 
 def _bare(text: str) -> str:
     return re.sub(r"^(?:the|an?) (?=.)", "", normalise(text))
-
-
-__all__ = ["answer_line", "exact_answer", "is_right", "is_thinking_tag", "names_gold", "unfinished_thinking"]

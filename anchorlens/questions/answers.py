@@ -42,28 +42,22 @@ _HEAD = 400
 def _shape(answer: str) -> str:
     """The type that an answer shows by itself: yes/no, a year, a number, else nothing is said."""
     plain = normalise(answer)
+    words = plain.split()
     if plain in {"yes", "no"}:
         return "yes/no"
     if re.fullmatch(r"(?:in )?(?:1\d{3}|20\d{2})", plain):
         return "year"
-    if re.fullmatch(r"[\d\s]*\d[\d\s]*(?:st|nd|rd|th)?", plain) or (len(plain.split()) <= 3 and _is_number_words(plain)):
+    if re.fullmatch(r"[\d\s]*\d[\d\s]*(?:st|nd|rd|th)?", plain) or (
+        0 < len(words) <= 3 and all(map(_NUMBER_WORD.fullmatch, words))
+    ):
         return "number"
     return "other"
 
 
-def _is_number_words(plain: str) -> bool:
-    """Whether every word is a number word."""
-    words = plain.split()
-    return bool(words) and all(_NUMBER_WORD.fullmatch(word) for word in words)
-
-
 def answer_type(answer: str, question: str) -> str:
-    """The kind of answer, one of ``ANSWER_TYPES``.
+    """Return the kind of answer, one of ``ANSWER_TYPES``.
 
-    Rules, in this order: (1) "yes" or "no" is ``yes/no``; (2) the question's words: "how many", "how old" and the like are
-    ``number``; "when" and "what year" are ``year``; "who" and "which actor" are ``person``; "where", "which city" and the like are
-    ``place``; a year or number is confirmed by the answer (it holds a digit, a month or a number word), else the answer is
-    ``other``, and a bare number is never a person or place; (3) the answer's own shape: a year, a number, else ``other``.
+    "Yes" and "no" come first; then the question's words, a year or number only if the answer confirms it; then the answer's shape.
 
     >>> answer_type("Rome", "in which Italian city is the Trevi Fountain"), answer_type("1912", "when did the Titanic sink?")
     ('place', 'year')

@@ -1,8 +1,4 @@
-"""``load_qa``: a name, a file or a table becomes question rows with spans (METHOD 2).
-
-Three steps: raw rows (``sources``), records (``schemas``), spans (``spans``). Every row of the file goes through them, because
-donors come from the whole file; ``limit`` then says which rows are evaluated. What is left out is counted with its reason.
-"""
+"""``load_qa``: a name, a file or a table becomes question rows with spans (METHOD 2)."""
 
 import hashlib
 import html
@@ -19,21 +15,14 @@ from anchorlens.callables import callable_name, fingerprint
 from anchorlens.errors import DataError, InputError, SpanError
 from anchorlens.kinds import as_whole, described
 from anchorlens.notices import warn
+from anchorlens.prompts.dataset import Dropped
 from anchorlens.questions.accuracy import expected, form_of
 from anchorlens.questions.answers import answer_type
-from anchorlens.questions.columns import (
-    check_columns,
-    check_fields,
-    missing_marks,
-    misspelt_columns,
-    packed_answers,
-    parse_columns,
-    renamed,
-)
-from anchorlens.questions.example import Dropped, Example, pooled_answers, question_id
+from anchorlens.questions.columns import check_columns, check_fields, rename_columns, warn_of_cells
+from anchorlens.questions.example import Example, pooled_answers, question_id
 from anchorlens.questions.origin import Origin, QASource, find_origin
 from anchorlens.questions.schemas import Record, Row, Schema, read_row
-from anchorlens.questions.sources import KNOWN, DatasetLike, FrameLike, KnownDataset
+from anchorlens.questions.sources import KNOWN, KnownDataset
 from anchorlens.questions.spans import BAD_ANNOTATION, SpanFinder, SpansLike, span_finder
 from anchorlens.questions.templates import match_template
 
@@ -91,7 +80,6 @@ class QAData:
         return dict(sorted(Counter(row.reason for row in self.dropped).items()))
 
     def _facts(self) -> dict[str, str]:
-        """What both representations show."""
         reasons = ", ".join(f"{reason} {n}" for reason, n in self.dropped_counts.items())
         sources = ", ".join(f"{source} {n}" for source, n in sorted(Counter(e.span_source for e in self.examples).items()))
         expectation = expected(self.form, (example.span_source for example in self.examples))
@@ -112,18 +100,22 @@ class QAData:
         return f"QAData({self.name!r}: " + " | ".join(f"{key} {value}" for key, value in self._facts().items()) + ")"
 
     def _repr_html_(self) -> str:
-        """A small table for notebooks."""
-        rows = "".join(
-            f"<tr><th>{html.escape(key)}</th><td>{html.escape(value)}</td></tr>" for key, value in self._facts().items()
-        )
-        return f"<table><caption>QAData: {html.escape(self.name)}</caption>{rows}</table>"
+        rows = (f"<tr><th>{html.escape(key)}</th><td>{html.escape(value)}</td></tr>" for key, value in self._facts().items())
+        return f"<table><caption>QAData: {html.escape(self.name)}</caption>{''.join(rows)}</table>"
+
+    def record(self) -> dict[str, object]:
+        """Return name, source, content hash and sizes for ``run.json``."""
+        return {
+            "name": self.name, "source": self.source, "sha256": self.sha256, "limit": self.limit, "seed": self.seed,
+            "spans": self.spans, "examples": len(self.examples), "pool": len(self.pool), "pool_dropped": dict(self.pool_dropped),
+        }  # fmt: skip
 
     def to_frame(self) -> "pandas.DataFrame":
-        """One row per example: look at it before you measure.
+        """Return one row per example.
 
         Returns:
-            ``example_id question_id dataset question answers relation answer_type subject property``, where the segments begin and
-            end (``subject_start`` and so on, characters from 0), ``span_source`` and ``popularity``; answers are a list.
+            ``example_id question_id dataset question answers relation answer_type subject property``, first and last (exclusive)
+            character of the segments (``subject_start`` and so on), ``span_source`` and ``popularity``; answers are a list.
         """
         import pandas
 
@@ -131,28 +123,13 @@ class QAData:
             "example_id question subject property answers relation answer_type span_source popularity "
             "subject_start subject_end property_start property_end question_id dataset"
         )
-        return pandas.DataFrame([_frame_row(example) for example in self.examples], columns=columns.split())
-
-
-def _frame_row(example: Example) -> dict[str, Any]:
-    """An example as a row of ``QAData.to_frame``."""
-    return {
-        "example_id": example.example_id,
-        "question_id": example.question_id,
-        "dataset": example.dataset,
-        "question": example.question,
-        "answers": list(example.answers),
-        "relation": example.relation,
-        "answer_type": example.answer_type,
-        "subject": example.subject.of(example.question),
-        "property": example.property.of(example.question),
-        "subject_start": example.subject.start,
-        "subject_end": example.subject.end,
-        "property_start": example.property.start,
-        "property_end": example.property.end,
-        "span_source": example.span_source,
-        "popularity": example.popularity,
-    }
+        rows: list[dict[str, Any]] = []
+        for one in self.examples:
+            row = {**vars(one), "answers": list(one.answers)}
+            for name, span in (("subject", one.subject), ("property", one.property)):
+                row |= {name: span.of(one.question), f"{name}_start": span.start, f"{name}_end": span.end}
+            rows.append(row)
+        return pandas.DataFrame(rows, columns=columns.split())
 
 
 def known_datasets() -> tuple[KnownDataset, ...]:
@@ -170,11 +147,7 @@ def canonical(row: Row) -> str:
 
 
 def _example_ids(records: Sequence[Record], hashes: Sequence[str], schema: Schema, source: str) -> list[str]:
-    """Unique names of the rows: the file's own where they are unique, else row number and hash.
-
-    Raises:
-        DataError: Ids of the user's own file repeat.
-    """
+    """Unique names of the rows: the file's own where they are unique, else row number and hash."""
     given = [record.file_id for record in records]
     counts = Counter(file_id for file_id in given if file_id is not None)
     repeated = [file_id for file_id, n in counts.items() if n > 1]
@@ -200,27 +173,17 @@ def _example(record: Record, example_id: str, dataset: str, finder: SpanFinder, 
     if found is None or found.subject is None or found.property is None:
         why, detail = (reason, "") if found is None else (found.reason, found.detail)
         return Dropped(example_id, dataset, record.question, first, why, detail)
+    match = match_template(record.question) if record.templated and not record.relation else None
     return Example(
-        example_id=example_id,
-        question_id=question_id(record.question),
-        dataset=dataset,
-        question=record.question,
-        answers=record.answers,
-        subject=found.subject,
-        property=found.property,
-        relation=record.relation or _template_relation(record),
+        example_id, question_id(record.question), dataset, record.question, record.answers, found.subject, found.property,
+        relation=match.relation if match else record.relation,
         answer_type=record.answer_type or answer_type(first, record.question),
-        span_source=found.source,
-        popularity=record.popularity,
-    )
+        span_source=found.source, popularity=record.popularity,
+    )  # fmt: skip
 
 
 def _check_annotations(results: Sequence[Example | Dropped], source: str) -> None:
-    """Warns where half of the annotations or more do not fit their questions.
-
-    Raises:
-        SpanError: No row is left, because of annotations.
-    """
+    """Warns where half of the annotations or more do not fit their questions."""
     bad = [result for result in results if isinstance(result, Dropped) and result.reason == BAD_ANNOTATION]
     if bad and not any(isinstance(result, Example) for result in results):
         more = "" if len(results) == 1 else f" No row of {len(results):,} can be used. {_NO_ANNOTATION}"
@@ -231,50 +194,33 @@ def _check_annotations(results: Sequence[Example | Dropped], source: str) -> Non
         )
 
 
-def _pooled(results: Sequence[Example | Dropped]) -> list[Example | Dropped]:
-    """Rows that ask the same question have each other's gold aliases, after their own: all are right (METHOD 3)."""
+def _pool_answers(results: Sequence[Example | Dropped]) -> list[Example | Dropped]:
+    """Give rows that ask the same question each other's gold aliases, after their own: all are right (METHOD 3)."""
     pooled = pooled_answers(result for result in results if isinstance(result, Example))
-
-    def of_all(example: Example) -> Example:
-        return replace(example, answers=tuple(dict.fromkeys((*example.answers, *pooled[example.question_id]))))
-
-    return [of_all(result) if isinstance(result, Example) else result for result in results]
-
-
-def _template_relation(record: Record) -> str | None:
-    """The relation of a PopQA question whose file does not name it."""
-    match = match_template(record.question) if record.templated else None
-    return None if match is None else match.relation
+    return [
+        replace(one, answers=tuple(dict.fromkeys((*one.answers, *pooled[one.question_id]))))
+        if isinstance(one, Example)
+        else one
+        for one in results
+    ]
 
 
-def _read(origin: Origin, columns: Mapping[str, str]) -> tuple[list[Row], list[str]]:
-    """Rows under our names, and what to warn of.
-
-    Raises:
-        DataError: There is no row, or a needed column is missing.
-    """
+def _read(origin: Origin, columns: Mapping[str, str]) -> list[Row]:
+    """Read rows under our names, and warn of what looks wrong."""
     raw = origin.read()
     if not raw:
         raise DataError(f"{origin.source} has no rows; it needs one row a question.")
-    rows = renamed(raw, columns, origin.schema, origin.source)
+    rows = rename_columns(raw, columns, origin.schema, origin.source)
     check_fields(rows, origin.schema, origin.source, own=origin.own)
-    doubts = [misspelt_columns(rows, origin.schema, origin.source) if origin.own else None]
     if origin.cells:
-        doubts += [doubt(rows, origin.schema, origin.source) for doubt in (packed_answers, missing_marks)]
-    return rows, [doubt for doubt in doubts if doubt is not None]
+        warn_of_cells(rows, origin.schema, origin.source)
+    return rows
 
 
 def _draw(limit: object, seed: object) -> tuple[int | None, int]:
-    """``limit=`` and ``seed=`` as numbers.
-
-    Raises:
-        InputError: They are none, or below 1 and 0.
-    """
     n, drawn_by = as_whole(limit), as_whole(seed)
-    if limit is not None and n is None:
-        raise InputError(f"limit must be a whole number, or None for all rows; got {described(limit)}.")
-    if n is not None and n < 1:
-        raise InputError(f"limit must be at least 1, or None for all rows; got {n}.")
+    if limit is not None and (n is None or n < 1):
+        raise InputError(f"limit must be at least 1, or None for all rows; got {described(limit)}.")
     if drawn_by is None or drawn_by < 0:
         raise InputError(f"seed must be a whole number, at least 0; got {described(seed)}.")
     return n, drawn_by
@@ -333,16 +279,14 @@ def load_qa(
     named = check_columns(columns, origin.schema)
     if named and not origin.own:
         raise InputError(f"columns= names the columns of a file or table of your own; {name!r} has its fields. Leave it out.")
-    rows, doubts = _read(origin, named)
-    for doubt in doubts:
-        warn(doubt)
+    rows = _read(origin, named)
     label, source = origin.name, origin.source
     texts = [canonical(row) for row in rows]
     hashes = [hashlib.sha256(text.encode("utf8", "surrogatepass")).hexdigest() for text in texts]
     places = [f"{source}, row {i + 1}" for i in range(len(rows))]
     records = [read_row(row, origin.schema, place) for row, place in zip(rows, places, strict=True)]
     ids = _example_ids(records, hashes, origin.schema, source)
-    results = _pooled([_example(r, i, label, finder, place) for r, i, place in zip(records, ids, places, strict=True)])
+    results = _pool_answers([_example(r, i, label, finder, place) for r, i, place in zip(records, ids, places, strict=True)])
     _check_annotations(results, source)
     drawn = range(len(rows)) if limit is None else sorted(random.Random(seed).sample(range(len(rows)), min(limit, len(rows))))
     reasons = Counter(result.reason for result in results if isinstance(result, Dropped))
@@ -359,6 +303,3 @@ def load_qa(
         form=form_of(origin.schema.name, (record.question for record in records)),
         spans=spans if isinstance(spans, str) else f"{callable_name(spans)} {fingerprint(spans)}",
     )
-
-
-__all__ = ["DatasetLike", "FrameLike", "QAData", "QASource", "canonical", "known_datasets", "load_qa", "parse_columns"]

@@ -9,13 +9,9 @@ _INSIDE = word_set("of the de la le les du des von van der den di da del dos al 
 
 
 def named_spans(question: str) -> tuple[Span, ...]:
-    """Capitalised runs, words with a digit and quotations of a question, in order; they may touch.
+    """Find capitalised runs, words with a digit and quotations of a question, in order; they may touch.
 
-    A capitalised word that opens a sentence counts where it is no small, asking or commanding word. Small words between two
-    capitalised ones belong to the run ("Bank *of* England").
-
-    Where capitals tell nothing apart (a question all in lower case, as NQ has them, or Where Every Word Has One), only digits and
-    quotations are found: names of such questions are not protected.
+    Where capitals tell nothing apart (as in NQ), only digits and quotations are found.
 
     >>> text = 'In 1999, which Bank of England governor praised "the old lady"?'
     >>> [span.of(text) for span in named_spans(text)]
@@ -51,6 +47,3 @@ def _names(view: Parsed, index: int) -> bool:
         return True
     opener = word.opens and word.low in STOP | WH | IMPERATIVES
     return view.cased and word.capital and not opener and index != view.wh and word.low != "i"
-
-
-__all__ = ["named_spans"]

@@ -4,7 +4,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, order=True)
@@ -58,18 +58,6 @@ class Example:
     answer_type: str = "other"
     span_source: str = "rules"
     popularity: float | None = None
-
-
-@dataclass(frozen=True)
-class Dropped:
-    """A row that was left out, and why."""
-
-    example_id: str
-    dataset: str
-    question: str
-    answer: str
-    reason: str
-    detail: str = field(default="")
 
 
 # Signs that have a word, and those that only differ in how they are written.

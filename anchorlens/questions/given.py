@@ -1,15 +1,12 @@
-"""Splits of questions, and answers that are given to the model: true ones and false ones (METHOD 3).
+"""Splits of questions, and true and false answers that are given to the model (METHOD 3).
 
-Leak-free by construction, in the answer and in the pair. The questions are split first; then, inside each split, the false answers
-are a *permutation* of the gold answers within relation, or within answer type and word count where there is no relation. So inside
-every split every string stands equally often as true and as false, and the answer alone says nothing about its truth. And whether
-the answer stands in the question is matched: where the question names its options, the false answer is the other option; otherwise
-neither answer stands in the question.
+Questions are split first; inside each split the false answers are a permutation of the gold answers, so that the answer alone says
+nothing about its truth. Whether the answer stands in the question is matched too.
 """
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -20,8 +17,10 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.questions.example import Dropped, Example, normalise, pooled_answers
+from anchorlens.prompts.dataset import Dropped
+from anchorlens.questions.example import Example, normalise, pooled_answers
 from anchorlens.questions.options import YES_NO, named_options, option_key
+from anchorlens.questions.tokenised import drop
 from anchorlens.vocabulary import DISTRACTORS, FRACTIONS, SPLITS
 
 # What a row without a false answer, and the rank, weigh against a question too many in a split; from 2 on few more rows are kept.
@@ -31,23 +30,10 @@ _COMPANY = 2.0
 def split_questions(
     examples: Sequence[Example], *, fractions: tuple[float, float, float] = FRACTIONS, seed: int = 0
 ) -> dict[str, str]:
-    """A split for each question: shares filled by ranked hashes, relation by relation.
+    """Return ``question_id`` -> split: shares filled by ranked hashes, relation by relation.
 
-    Questions that share a gold alias stay together, and so do those whose answers are options of one question ("yes" and "no" are
-    such a pair). What is tied together is one component, ranked by the hash of its smallest ``question_id``. The components of each
-    relation (or answer type and word count) are placed from the largest down, each where most questions are lacking, in the
-    relation and in all, where it gives others a false answer, and by its rank.
-
-    Args:
-        examples: Rows; several may have one question. Their order does not matter.
-        fractions: Shares of train, validation and test among the questions.
-        seed: Of the hash.
-
-    Returns:
-        ``question_id`` -> ``train``, ``validation`` or ``test``.
-
-    Raises:
-        InputError: The fractions are not positive or do not sum to 1.
+    Questions that share a gold alias, or whose answers are options of one question, stay together. Components are placed from the
+    largest down, each where most questions are lacking, where it gives others a false answer, and by its rank.
     """
     if len(fractions) != 3 or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-6:
         raise InputError(f"fractions must be three positive numbers that sum to 1 (train, validation, test); got {fractions}.")
@@ -82,24 +68,27 @@ def _ranks(question: str, seed: int) -> tuple[float, ...]:
     return tuple(int.from_bytes(digest[at : at + 6], "big") / 2**48 for at in (0, 6, 12))
 
 
+def connected_groups(keys: Iterable[Iterable[Hashable]]) -> list[list[int]]:
+    """Group items that share a key, directly or through others."""
+    first: dict[Hashable, int] = {}
+    links = [(first.setdefault(key, i), i) for i, own in enumerate(keys) for key in (("item", i), *own)]
+    left, right = zip(*links, strict=True) if links else ((), ())
+    n = max(right, default=-1) + 1
+    _, labels = connected_components(coo_matrix((np.ones(len(links)), (left, right)), shape=(n, n)), directed=False)
+    groups: dict[int, list[int]] = defaultdict(list)
+    for i, label in enumerate(labels.tolist()):
+        groups[label].append(i)
+    return list(groups.values())
+
+
 def _components(examples: Sequence[Example]) -> list[tuple[str, list[str]]]:
     """Questions that must stay together, by id in order, with the relation or answer type that most of their rows have."""
-    members: dict[str, list[int]] = defaultdict(list)
-    for i, example in enumerate(examples):
-        for key in {f"question:{example.question_id}", *(f"answer:{key}" for key in _linking(example))}:
-            members[key].append(i)
-    links = [(group[0], other) for group in members.values() for other in group[1:]]
-    rows, columns = zip(*links, strict=True) if links else ((), ())
-    graph = coo_matrix((np.ones(len(links)), (rows, columns)), shape=(len(examples), len(examples)))
-    _, labels = connected_components(graph, directed=False)
-    together: dict[int, list[Example]] = defaultdict(list)
-    for example, label in zip(examples, labels.tolist(), strict=True):
-        together[label].append(example)
+    keys = ((f"question:{one.question_id}", *(f"answer:{key}" for key in _linking(one))) for one in examples)
     out: list[tuple[str, list[str]]] = []
-    for group in together.values():
-        kinds = Counter(" ".join(map(str, _kind(example))) for example in group)
+    for group in connected_groups(keys):
+        kinds = Counter(" ".join(map(str, _kind(examples[i]))) for i in group)
         stratum = min(kinds, key=lambda kind: (-kinds[kind], kind))
-        out.append((stratum, sorted({example.question_id for example in group})))
+        out.append((stratum, sorted({examples[i].question_id for i in group})))
     return out
 
 
@@ -121,14 +110,7 @@ def _linking(example: Example) -> set[str]:
 
 @dataclass(frozen=True)
 class GivenAnswers:
-    """True and false answers for one set of questions.
-
-    Attributes:
-        false: ``example_id`` -> the false answer's text; rows without one are not in it.
-        source: ``example_id`` -> ``example_id`` of the row whose gold answer it is.
-        dropped: Rows for which no false answer was left (``no_distractor``), or whose true answer stands in the question while no
-            other row gives the other option (``answer_in_question``).
-    """
+    """True and false answers for one set of questions."""
 
     false: dict[str, str]
     source: dict[str, str]
@@ -138,26 +120,14 @@ class GivenAnswers:
 def given_answers(
     examples: Sequence[Example], split: Mapping[str, str], *, distractor: str = "matched", seed: int = 0
 ) -> GivenAnswers:
-    """A false answer for each row: another row's gold answer, permuted inside each split.
+    """Give each row another row's gold answer as its false one, permuted inside each split.
 
-    * Where the question names two options and the true answer is one of them, the false answer is the other one, given by a row
-      whose true answer it is. Any other row whose true answer stands in its question is left out, and no false answer stands in
-      the question of such a row. "Yes" and "no" are no words of the question.
-    * No answer is false that may be right for the question: gold aliases are pooled by ``question_id``, and rows that share one
-      lend each other nothing.
-    * As many rows as possible are kept. Those for which the permutation leaves no wrong answer (one string fills most of a group,
-      the group has one row, nobody's answer is the other option) are dropped as a whole, with their true answer, so that true and
-      false strings stay the same multiset.
+    * Where the question names two options, the false answer is the other option. Other rows whose true answer stands in their
+      question are dropped, and no false answer stands in its question.
+    * No false answer may be right: gold aliases are pooled by ``question_id``, and rows that share one lend each other nothing.
+    * Rows for which no wrong answer is left are dropped with their true answer: true and false strings stay the same multiset.
 
-    Args:
-        examples: Rows. Their order does not matter.
-        split: ``question_id`` -> split, from :func:`split_questions`.
-        distractor: ``matched``: within relation, or answer type and word count; ``random``: any row of the split. A random answer
-            is often of the wrong type and betrays itself: a contrast, not a default.
-        seed: Draws the permutation.
-
-    Raises:
-        InputError: No distractor rule goes by this name.
+    ``distractor='matched'`` permutes within relation, or answer type and word count; ``'random'`` within the split.
     """
     if distractor not in DISTRACTORS:
         raise InputError(f"Unknown distractor={distractor!r}. {did_you_mean(distractor, DISTRACTORS)}")
@@ -168,51 +138,39 @@ def given_answers(
     ]
     false: dict[str, str] = {}
     source: dict[str, str] = {}
-    dropped = [_told(row) for row in rows if row.told]
+    told = "the true answer stands in the question, a false one would not"
+    dropped = [drop(row.example, "answer_in_question", told) for row in rows if row.told]
     for number, group in enumerate(_groups([row for row in rows if not row.told])):
         for row, other in zip(group, _permuted(group, [seed, number]), strict=True):
-            if other is row:
-                dropped.append(_left_over(row))
-            else:
+            if other is not row:
                 false[row.example.example_id] = other.example.answers[0]
                 source[row.example.example_id] = other.example.example_id
+            elif row.other is not None:
+                why = (
+                    f"the other option, {row.other!r}, is not the true answer of enough other rows of the {row.kind[0]} split"
+                )
+                dropped.append(drop(row.example, "answer_in_question", why))
+            else:
+                why = f"no other answer in: {' '.join(map(str, row.kind))}"
+                dropped.append(drop(row.example, "no_distractor", why))
     return GivenAnswers(false, source, tuple(dropped))
 
 
 @dataclass(frozen=True)
 class _Row:
-    """What the permutation knows of a row.
-
-    Attributes:
-        example: The row.
-        kind: Rows of one kind may lend each other their answers.
-        gold: Its true answer, normalised.
-        key: The true answer as an option (:func:`option_key`).
-        right: Every answer that is right for its question, normalised.
-        question: The question, normalised.
-        other: The other option, as :func:`option_key`; None where the true answer is no option of the question.
-        told: Whether the true answer stands in the question, with its article or without, and is no option of it.
-    """
-
     example: Example
-    kind: tuple[object, ...]
-    gold: str
-    key: str
-    right: frozenset[str]
-    question: str
-    other: str | None
-    told: bool
+    kind: tuple[object, ...]  # rows of one kind may lend each other their answers
+    gold: str  # the true answer, normalised
+    key: str  # the true answer as an option
+    right: frozenset[str]  # every answer that is right for the question, normalised
+    question: str  # normalised
+    other: str | None  # the other option; None where the true answer is no option of the question
+    told: bool  # whether the true answer stands in the question and is no option of it
 
     @classmethod
     def of(cls, example: Example, answers: Iterable[str], split: str, *, matched: bool) -> "_Row":
         gold, question = normalise(example.answers[0]), normalise(example.question)
-        kind: tuple[object, ...] = ()
-        if matched:
-            kind = (
-                ("type", example.answer_type, len(gold.split()))
-                if example.relation is None
-                else ("relation", example.relation)
-            )
+        kind = _kind(example) if matched else ()
         key = option_key(gold)
         stands = key not in YES_NO and _stands(key, question)
         options = named_options(example.question) if stands else None
@@ -222,58 +180,22 @@ class _Row:
 
 
 def _stands(answer: str, text: str) -> bool:
-    """Whether a normalised answer stands in a normalised text as whole words."""
     return f" {answer} " in f" {text} "
-
-
-def _told(row: _Row) -> Dropped:
-    return _drop(row, "answer_in_question", "the true answer stands in the question, a false one would not")
-
-
-def _left_over(row: _Row) -> Dropped:
-    if row.other is not None:
-        return _drop(
-            row,
-            "answer_in_question",
-            f"the other option, {row.other!r}, is not the true answer of enough other rows of the {row.kind[0]} split",
-        )
-    return _drop(row, "no_distractor", f"no other answer in: {' '.join(map(str, row.kind))}")
-
-
-def _drop(row: _Row, reason: str, detail: str) -> Dropped:
-    example = row.example
-    return Dropped(example.example_id, example.dataset, example.question, example.answers[0], reason, detail)
 
 
 def _groups(rows: Sequence[_Row]) -> list[list[_Row]]:
     """Rows that can lend each other answers, straight or through others: one kind, or kinds that a comparison ties."""
-    by_kind: dict[object, list[int]] = defaultdict(list)
-    by_option: dict[object, list[int]] = defaultdict(list)
-    for i, row in enumerate(rows):
-        by_kind[row.kind].append(i)
-        by_option[row.kind[0], row.key].append(i)
-    links = [(members[0], i) for members in by_kind.values() for i in members[1:]]
-    asked: dict[object, list[int]] = defaultdict(list)
-    for i, row in enumerate(rows):
-        if row.other is not None:
-            asked[row.kind[0], row.other].append(i)
-    # A chain through each option, not every row with every other: the rows may be thousands.
-    links += [(lenders[0], i) for key, askers in asked.items() if (lenders := by_option.get(key)) for i in askers + lenders]
-    left, right = zip(*links, strict=True) if links else ((), ())
-    _, labels = connected_components(
-        coo_matrix((np.ones(len(links)), (left, right)), shape=(len(rows), len(rows))), directed=False
+    asked = {(row.kind[0], row.other) for row in rows if row.other is not None}
+    lent = {(row.kind[0], row.key) for row in rows}
+    keys = (
+        (("kind", row.kind), *({(row.kind[0], row.key)} & asked), *({(row.kind[0], row.other)} & asked & lent)) for row in rows
     )
-    groups: dict[int, list[_Row]] = defaultdict(list)
-    for row, label in zip(rows, labels.tolist(), strict=True):
-        groups[label].append(row)
-    return list(groups.values())
+    return [[rows[i] for i in group] for group in connected_groups(keys)]
 
 
 def _permuted(group: Sequence[_Row], seed: Sequence[int]) -> list[_Row]:
-    """A random permutation in which as few rows as possible keep their own answer; no row gets an answer that is not allowed.
-
-    An assignment of least cost: 0 where an answer may be false for a row, 1 for the row's own, too much for any other.
-    """
+    """A random permutation in which as few rows as possible keep their own answer; no row gets an answer that is not allowed."""
+    # An assignment of least cost: 0 where an answer may be false for a row, 1 for the row's own, too much for any other.
     n = len(group)
     order = np.random.default_rng([*seed, *b"given"]).permutation(n)
     shuffled = [group[i] for i in order]
@@ -291,11 +213,9 @@ def _permuted(group: Sequence[_Row], seed: Sequence[int]) -> list[_Row]:
 
 
 def _surplus(allowed: npt.NDArray[np.bool_]) -> list[int]:
-    """Rows that keep their own answer in every permutation, up to a choice between rows that are alike.
-
-    Where c rows take the same k answers, and their own answers may go to the same rows, at least c - k of them keep their own, and
-    which ones makes no difference. Left in, they make the assignment slow (measured: 8,000 rows, 60% "yes", 26 s).
-    """
+    """Rows that keep their own answer in every permutation, up to a choice between rows that are alike."""
+    # Of c rows that take the same k answers at least c - k keep their own. Left in, they make the assignment slow (8,000 rows, 60%
+    # "yes": 26 s).
     takes, gives = np.packbits(allowed, axis=1), np.packbits(np.ascontiguousarray(allowed.T), axis=1)
     alike: dict[bytes, list[int]] = defaultdict(list)
     for i in range(len(allowed)):
@@ -339,7 +259,6 @@ _Key = TypeVar("_Key")
 
 
 def _places(pairs: Iterable[tuple[int, _Key]]) -> dict[_Key, npt.NDArray[np.int64]]:
-    """Where each key stands."""
     places: dict[_Key, list[int]] = defaultdict(list)
     for i, key in pairs:
         places[key].append(i)
@@ -366,6 +285,3 @@ class _Phrases:
             if i + n <= len(words)
         )
         return self._phrases.intersection(found)
-
-
-__all__ = ["GivenAnswers", "given_answers", "split_questions"]

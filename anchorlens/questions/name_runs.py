@@ -36,7 +36,7 @@ def _name_run(view: Parsed, first: int, joiners: frozenset[str] = _NAME_JOINERS)
         # "wrote Murder in the Rectory", but not "wrote Emma in Bath"
         made = first > 0 and (words[first - 1].low in MAKE or words[first].low in {"the", "a", "an"})
         work = made and i + 1 < len(words) and words[i + 1].low == "the"
-        nickname = words[i].breaks and i == end and words[i].capital and _gap(view, i) in {'"', ' "', '" ', "/"}
+        nickname = words[i].breaks and i == end and words[i].capital and view.gap(i) in {'"', ' "', '" ', "/"}
         if words[i].breaks and not nickname:
             break
         if (words[i].capital and i != view.wh) or (words[i].number and i == end):
@@ -47,23 +47,18 @@ def _name_run(view: Parsed, first: int, joiners: frozenset[str] = _NAME_JOINERS)
     return first, end
 
 
-def _gap(view: Parsed, index: int) -> str:
-    """The characters between a word and the one before it."""
-    return view.text[view.words[index - 1].end : view.words[index].start]
-
-
 def _listed(view: Parsed, runs: list[Run]) -> list[Run]:
     """Runs of a list made one: "Gus Grissom, Ed White and Roger Chaffee"; and a place with its region: "Point Anne, Ontario"."""
     words, merged, i = view.words, [], 0
     while i < len(runs):
         last = i
-        while last + 1 < len(runs) and runs[last][1] == runs[last + 1][0] and _gap(view, runs[last + 1][0]) == ", ":
+        while last + 1 < len(runs) and runs[last][1] == runs[last + 1][0] and view.gap(runs[last + 1][0]) == ", ":
             last += 1
         end = runs[last][1]
         # The last of a list stands behind "and": in the run itself, or behind ", and".
         inside = any(words[k].low in {"and", "or", "&"} for k in range(*runs[last]))
         behind = last + 1 < len(runs) and end < len(words) and words[end].low in {"and", "or"} and runs[last + 1][0] == end + 1
-        behind = behind and _gap(view, end) in {" ", ", "} and not all(is_demonym(words[k]) for k in range(*runs[last + 1]))
+        behind = behind and view.gap(end) in {" ", ", "} and not all(is_demonym(words[k]) for k in range(*runs[last + 1]))
         place = last == i + 1 and runs[i][0] > 0 and words[runs[i][0] - 1].low in {"in", "of", "at", "near", "from"}
         place = place and not _frames(view, runs[i])
         # "the co-founder of Apple, Steve Jobs, started": what stands between two commas is no region.
@@ -122,12 +117,11 @@ def _name_runs(view: Parsed) -> Iterator[Run]:
 def _capitals(view: Parsed, run: Run) -> int:
     """Capitalised words of a run; of a place with its region ("Point Anne, Ontario") those of the place."""
     joined = any(view.words[i].low in {"and", "or", "&"} for i in range(*run))
-    region = None if joined else next((i for i in range(run[0] + 1, run[1]) if _gap(view, i) == ", "), None)
+    region = None if joined else next((i for i in range(run[0] + 1, run[1]) if view.gap(i) == ", "), None)
     return sum(view.words[i].capital and view.words[i].low not in NATIONS for i in range(run[0], region or run[1]))
 
 
 def _outside(view: Parsed, run: Run) -> bool:
-    """Whether a run shares no word with the phrase that is asked for."""
     return view.phrase is None or run[1] <= view.phrase[0] or view.phrase[1] <= run[0]
 
 
@@ -144,29 +138,22 @@ def _longest_names(view: Parsed, outside: bool, demonyms: bool) -> Span | None:
         if opens and view.wh is not None and run[0] > view.wh:
             # "What colour is 10 Downing Street? White or Brown?"
             continue
-        runs.append(
-            (
-                not _introduces(view, run),
-                _capitals(view, run),
-                not opens and not _frames(view, run),
-                not _modifies(view, run),
-                run,
-            )
+        rank = (
+            not _introduces(view, run),
+            _capitals(view, run),
+            not opens and not _frames(view, run),
+            not _modifies(view, run),
         )
-    best = max(runs, key=lambda item: item[:4], default=None)
-    return None if best is None else view.span(*best[4])
+        runs.append((rank, run))
+    best = max(runs, key=lambda item: item[0], default=None)
+    return None if best is None else view.span(*best[1])
 
 
 def _introduces(view: Parsed, run: Run) -> bool:
     """Whether a run qualifies the noun of another name: "*England Rugby* player Dylan Hartley"."""
     words, after = view.words, run[1]
-    while (
-        after < len(words)
-        and after < run[1] + 3
-        and view.content[after]
-        and not words[after].capital
-        and not words[after].breaks
-    ):
+    last = min(len(words), run[1] + 3)
+    while after < last and view.content[after] and not (words[after].capital or words[after].breaks):
         after += 1
     return run[1] < after < len(words) and words[after].capital and not words[after].breaks and not words[after].owned
 
@@ -174,14 +161,9 @@ def _introduces(view: Parsed, run: Run) -> bool:
 def _modifies(view: Parsed, run: Run) -> bool:
     """Whether a noun in lower case follows an acronym: "the *US* state of Ohio"."""
     after = run[1]
-    acronym = all(_acronym(view.words[i]) for i in range(*run))
-    return (
-        acronym
-        and after < len(view.words)
-        and not view.words[after].breaks
-        and view.content[after]
-        and not view.words[after].capital
-    )
+    if after >= len(view.words) or not all(_acronym(view.words[i]) for i in range(*run)):
+        return False
+    return view.content[after] and not view.words[after].breaks and not view.words[after].capital
 
 
 def _frames(view: Parsed, run: Run) -> bool:
@@ -190,7 +172,6 @@ def _frames(view: Parsed, run: Run) -> bool:
 
 
 def _acronym(word: Word) -> bool:
-    """Whether a word has two letters or more, all of them capitals."""
     return len(word.text) > 1 and word.text.isupper()
 
 
@@ -208,7 +189,7 @@ def opening_name(view: Parsed) -> Span | None:
     if end >= len(words) or words[end].opens or (is_demonym(words[first]) and end == first + 1):
         return None
     verb = words[end].low in AUX or view.verbs[end]
-    aside = _gap(view, end) == ", " and words[end].low in DETERMINERS | {"who", "which", "whose"}
+    aside = view.gap(end) == ", " and words[end].low in DETERMINERS | {"who", "which", "whose"}
     return view.span(*runs[0]) if aside or (verb and not words[end].breaks) else None
 
 

@@ -10,10 +10,8 @@ from anchorlens.questions.words import DETERMINERS, TIME_WORDS, WEAK, word_set
 _NOUN_JOINERS = word_set("of vs")
 
 
-def noun_runs(view: Parsed, spare: Span | None = None) -> Iterator[Run]:
-    """Runs of noun-like words outside ``spare`` and the phrase that is asked for, "of" (with a determiner) and "vs" between two
-    of them included.
-    """
+def noun_runs(view: Parsed, spare: Span | None = None, joiners: frozenset[str] = _NOUN_JOINERS) -> Iterator[Run]:
+    """Yield runs of noun-like words outside ``spare`` and the asked phrase; ``joiners`` may stand between two words."""
     words, i = view.words, 0
     first, last = view.phrase or (0, 0)
     begin, end_ = (spare.start, spare.end) if spare else (0, 0)
@@ -26,7 +24,7 @@ def noun_runs(view: Parsed, spare: Span | None = None) -> Iterator[Run]:
         while j < len(words) and not words[j].breaks and not taken[j]:
             if view.content[j]:
                 end = j + 1
-            elif not (words[j].low in _NOUN_JOINERS and j == end) and not (words[j].low in DETERMINERS and j == end + 1):
+            elif not (words[j].low in joiners and j == end) and not (words[j].low in DETERMINERS and j == end + 1):
                 break
             j += 1
         yield i, end

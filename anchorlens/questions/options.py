@@ -43,10 +43,9 @@ def option_key(text: str) -> str:
 
 @lru_cache(maxsize=2**14)
 def named_options(question: str) -> tuple[str, str] | None:
-    """The two things that a question lets one choose from, as :func:`option_key`; None where it names no such pair.
+    """Return the two options of a question, as :func:`option_key`; None where it names no such pair.
 
-    They stand on the two sides of the last "or" (of more than two, the last two count); where there is none, after "between", "out
-    of" or "one of" on the two sides of "and". A side ends at a comma, colon or dash, else where its capitalised words end.
+    They stand beside the last "or", else after "between", "out of" or "one of" beside "and".
 
     >>> named_options("Which is larger, Belgium or Russia?"), named_options("What sport do both Ann Lee and Bo Ray play?")
     (('belgium', 'russia'), None)
@@ -74,6 +73,3 @@ def _sides(left: str, right: str) -> tuple[str, str]:
     before, after = _NAMES_LAST.search(left[-_FAR:]), _NAMES_FIRST.match(ahead[:_FAR])
     first = behind if listed else before[1] if before else ""
     return first, after[0] if after and not (listed and to_the_end) else ahead
-
-
-__all__ = ["YES_NO", "named_options", "option_key"]

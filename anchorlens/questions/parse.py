@@ -47,40 +47,26 @@ Run = tuple[int, int]
 
 @dataclass(frozen=True)
 class Parsed:
-    """What the rules see of a question.
-
-    Attributes:
-        text: The question.
-        words: Its words.
-        after_do: Of each word, whether "do" or a modal stands not far before it, the wh-word aside.
-        verbs: Of each word, whether it is taken for a verb.
-        content: Of each word, whether it is noun-like: no small word, no verb.
-        wh: Index of the word that asks; None in a statement, a command or a yes/no question.
-        phrase: Indices of the noun phrase that is asked for, first and one past the last; None where there is none.
-        phrase_kind: ``asked`` (right after the wh-word: "which *city*", "how *old*", "name the *planet*"), ``copula`` ("what is the
-            *capital*") or ``none``.
-        quotes: Quotations, without their marks, in order.
-        cased: Whether capitals tell names apart: not in lower-case questions, nor Where Every Word Has One.
-    """
+    """A question with what the span rules need: flags of each word, the noun phrase that is asked for, quotations."""
 
     text: str
     words: tuple[Word, ...]
-    after_do: tuple[bool, ...]
+    after_do: tuple[bool, ...]  # "do" or a modal stands not far before, the wh-word aside
     verbs: tuple[bool, ...]
-    content: tuple[bool, ...]
-    wh: int | None
-    phrase: Run | None
-    phrase_kind: str
-    quotes: tuple[Span, ...]
-    cased: bool
+    content: tuple[bool, ...]  # noun-like: no small word, no verb
+    wh: int | None  # None in a statement, a command or a yes/no question
+    phrase: Run | None  # the noun phrase that is asked for
+    phrase_kind: str  # "asked" (right after the wh-word: "which *city*"), "copula" ("what is the *capital*") or "none"
+    quotes: tuple[Span, ...]  # without their marks
+    cased: bool  # capitals tell names apart: not in lower-case questions, nor Where Every Word Has One
 
     def span(self, first: int, end: int) -> Span:
         """The characters of words ``first`` to ``end`` (one past the last)."""
         return Span(self.words[first].start, self.words[end - 1].end)
 
-    def in_phrase(self, index: int) -> bool:
-        """Whether a word belongs to the noun phrase that is asked for."""
-        return self.phrase is not None and self.phrase[0] <= index < self.phrase[1]
+    def gap(self, index: int) -> str:
+        """The characters between a word and the one before it."""
+        return self.text[self.words[index - 1].end : self.words[index].start]
 
     def infinitive(self, index: int) -> bool:
         """Whether a word is the "to" of a verb."""
@@ -110,11 +96,9 @@ def find_quotes(text: str, kinds: Iterable[re.Pattern[str]] = (_DOUBLED, _PLAIN,
             group = match.lastindex
             if group is None:
                 continue
-            start, end = match.span(group)
-            while start < end and text[start].isspace():
-                start += 1
-            while end > start and (text[end - 1].isspace() or text[end - 1] in ",.;"):
-                end -= 1
+            body = match[group].lstrip()
+            start = match.end(group) - len(body)
+            end = start + len(re.sub(r"[\s,.;]+\Z", "", body))
             span = Span(start, end)
             whole = text[: match.start()].strip() == "" and text[match.end() :].strip(" ?.!") == ""
             named = any(char.isalnum() for char in span.of(text)) and span.of(text).lower() not in WH
@@ -221,7 +205,7 @@ def _cut_verb(view: Parsed, run: Run | None) -> Run | None:
     return run
 
 
-def _phrase_of(view: Parsed, end: int) -> Run | None:
+def nouns_before(view: Parsed, end: int) -> Run | None:
     """The noun-like run that ends right before the word ``end``."""
     first = end
     while first > 0 and view.content[first - 1] and (first == end or not view.words[first].breaks):
@@ -252,7 +236,7 @@ def _phrase(view: Parsed) -> tuple[Run | None, str]:
     if after >= len(words):
         # "... is the fear of what?"
         of = view.wh > 1 and words[view.wh - 1].low == "of"
-        return (_phrase_of(view, view.wh - 1) if of else None), "asked"
+        return (nouns_before(view, view.wh - 1) if of else None), "asked"
     asked = wh.low in {"what", "which", "whose", "how", "whichever"}
     if wh.low == "how":
         after = _skip(words, after, frozenset({"many", "much"}))
@@ -290,7 +274,9 @@ def parse(text: str) -> Parsed:
     headline = bool(inner) and capitals == len(inner) and (text.isupper() or _shouted_verb(words, wh))
     cased = capitals > 0 and (small > 0 or capitals < 4) and not headline
     quotes = tuple(q for q in quotes if wh is None or not q.overlaps(Span(words[wh].start, words[wh].end)))
-    after_do = _after_do(words, wh)
+    start = 0 if wh is None else wh
+    do = next((i for i in range(start, min(len(words), start + 12)) if words[i].low in DO_OR_MODAL), len(words))
+    after_do = tuple(i > do for i in range(len(words)))
     verbs = verb_flags(words, cased, after_do)
     content = tuple(not (verb or small) for verb, small in zip(verbs, small_flags(words, cased), strict=True))
     view = Parsed(text, words, after_do, verbs, content, wh, None, "none", quotes, cased)
@@ -302,11 +288,3 @@ def _shouted_verb(words: tuple[Word, ...], wh: int | None) -> bool:
     """Whether a verb with a capital follows the wh-word: "WHO WROTE EMMA?", "Who Wrote Emma?" """
     behind = None if wh is None or wh + 1 >= len(words) else words[wh + 1]
     return behind is not None and behind.capital and (behind.low in AUX or behind.low in VERBS)
-
-
-def _after_do(words: tuple[Word, ...], wh: int | None) -> tuple[bool, ...]:
-    """Of each word, whether "do" or a modal stands among the few words between the wh-word and it."""
-    first = 0 if wh is None else wh
-    places = [i for i in range(first, min(len(words), first + 12)) if words[i].low in DO_OR_MODAL]
-    begin = places[0] if places else len(words)
-    return tuple(i > begin for i in range(len(words)))

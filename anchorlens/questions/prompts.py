@@ -1,12 +1,8 @@
-"""How a question becomes the text before the answer: ``qa``, ``fewshot(k, seed)``, ``chat``, or a text with ``{question}`` in it.
-
-A prompt only makes text. It says where in that text the question stands and what separates the prompt from the answer, so that
-spans of the question can be moved into the whole input without searching for them.
-"""
+"""Prompts: the text before the answer, with the place of the question in it."""
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -66,13 +62,7 @@ class QAPrompt:
 
 @dataclass(frozen=True)
 class FewShotPrompt:
-    """``k`` answered questions in the ``qa`` form, a blank line after each, and then the question.
-
-    Attributes:
-        name: ``fewshot(k, seed=s)``.
-        shots: Question and answer of each shot.
-        shot_ids: ``question_id`` of each shot: these rows are never evaluated and never donors.
-    """
+    """``k`` answered questions in the ``qa`` form, a blank line after each, and then the question."""
 
     name: str
     shots: tuple[tuple[str, str], ...]
@@ -82,6 +72,13 @@ class FewShotPrompt:
         """The text before the answer; the tokenizer is not needed."""
         head = "".join(f"Q: {shot}\nA: {answer}\n\n" for shot, answer in self.shots)
         return PromptText(text=f"{head}Q: {question}\nA:", question_start=len(head) + 3, separator=" ")
+
+
+def _chat_text(tokenizer: PreTrainedTokenizerBase, *turns: tuple[str, str]) -> str:
+    messages = [{"role": role, "content": text} for role, text in turns]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert isinstance(text, str)  # tokenize=False
+    return text
 
 
 @dataclass(frozen=True)
@@ -94,16 +91,10 @@ class ChatPrompt:
     name: str = "chat"
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:
-        """The template's text up to where the assistant begins to speak.
-
-        Raises:
-            InputError: The tokenizer has no chat template, or the template changes the question's text.
-        """
+        """The template's text up to where the assistant begins to speak."""
         if not tokenizer.chat_template:
             raise InputError("prompt='chat' needs a tokenizer with a chat template, and this one has none. Use prompt='qa'.")
-        messages = [{"role": "user", "content": question}]
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        assert isinstance(text, str)  # tokenize=False
+        text = _chat_text(tokenizer, ("user", question))
         start = text.rfind(question)
         if not question.strip() or start < 0:
             raise InputError(f"The chat template does not carry the question as it is: {question[:80]!r}.")
@@ -112,16 +103,10 @@ class ChatPrompt:
 
 @dataclass(frozen=True)
 class TemplatePrompt:
-    """A text of the user's own around the question, such as ``Question: {question}\\nAnswer:``.
+    """A text around the question, such as ``Question: {question}\\nAnswer:``, and the answer after a space.
 
-    The answer follows after a space. Where the template ends in white space nothing more is put between: spaces at its end are the
-    separator, as in ``Answer: ``, and another white space, as a line's end, belongs to the prompt.
-
-    Attributes:
-        name: The template, a line's end written as ``\\n``; :func:`make_prompt` makes the same prompt of it.
-        before: What stands before the question.
-        after: What stands after it.
-        separator: What stands between that and the answer.
+    Spaces at the template's end are the separator; after other white space there is none. ``name`` is the template, its line ends
+    written as ``\\n``.
     """
 
     name: str
@@ -131,13 +116,7 @@ class TemplatePrompt:
 
     @classmethod
     def of(cls, template: str) -> "TemplatePrompt":
-        """The prompt of a template.
-
-        The two characters ``\\`` and ``n``, as they are typed in a shell, are a line's end. Other braces stay as they are.
-
-        Raises:
-            InputError: The question does not stand in it exactly once.
-        """
+        """Make the prompt of a template; ``\\`` and ``n``, as typed in a shell, are a line's end."""
         text = template.replace("\\n", "\n")
         n = text.count(QUESTION)
         if n != 1:
@@ -156,24 +135,12 @@ TRUTH_QUESTION = "Is this answer correct? Answer yes or no."
 
 
 def truth_question(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str:
-    """What follows the answer for the readout ``p_true``: the question whether it is right, up to where yes or no is said.
-
-    For ``chat`` it is a further turn of the user in the tokenizer's own template; else a line, and ``A:`` again.
-
-    Source:
-        Kadavath et al. 2022, P(True); the words are ours.
-    """
+    """Return what follows the answer for the readout ``p_true``: the question whether it is right (Kadavath et al. 2022)."""
     if not isinstance(prompt, ChatPrompt):
         return f"\n{TRUTH_QUESTION}\nA:"
     mark = "The answer stands here."
-    messages = [
-        {"role": "user", "content": "A question."},
-        {"role": "assistant", "content": mark},
-        {"role": "user", "content": TRUTH_QUESTION},
-    ]
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert isinstance(text, str)  # tokenize=False
-    _, found, after = text.rpartition(mark)
+    turns = (("user", "A question."), ("assistant", mark), ("user", TRUTH_QUESTION))
+    _, found, after = _chat_text(tokenizer, *turns).rpartition(mark)
     if not found or TRUTH_QUESTION not in after:
         raise InputError("This chat template cannot carry a second question after an answer. Use prompt='qa'.")
     return after
@@ -183,70 +150,40 @@ _FEWSHOT = re.compile(r"fewshot(?:\(\s*(?:k\s*=\s*)?(\d+)\s*(?:,\s*(?:seed\s*=\s
 
 
 def check_prompt(prompt: Any) -> Prompt:
-    """An object as a prompt.
-
-    Raises:
-        InputError: It lacks what a prompt has: a ``name``, and ``render`` that takes a question and a tokenizer.
-    """
+    """An object as a prompt."""
     how = f"A prompt is {_KINDS}, or an object with a name and render(question, tokenizer) that gives a PromptText"
-    if isinstance(prompt, type):
-        raise InputError(f"prompt is the class {prompt.__name__}; give an instance of it: {prompt.__name__}(...).")
     name, render = getattr(prompt, "name", None), getattr(prompt, "render", None)
-    if not callable(render):
+    if isinstance(prompt, type) or not callable(render) or not takes(render, 2) or not isinstance(name, str) or not name:
         raise InputError(f"{how}; got {described(prompt)}.")
-    if not isinstance(name, str) or not name:
-        raise InputError(f"{how}; this {type(prompt).__name__} has no name: a text that stands in every output.")
-    if not takes(render, 2):
-        raise InputError(f"{how}; render of {shortened(name)} does not take these two.")
     return prompt
 
 
 def rendered(prompt: Prompt, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:
-    """The prompt's text, checked: the question stands where the prompt says.
-
-    Raises:
-        InputError: It is no :class:`PromptText`, or the question does not stand at ``question_start``; the message says where.
-    """
+    """The prompt's text, checked: the question stands where the prompt says."""
     made: Any = prompt.render(question, tokenizer)
     name = shortened(prompt.name)
-    if not isinstance(made, PromptText):
-        raise InputError(f"render of the prompt {name} gave {described(made)}; it must give a PromptText.")
-    start = as_whole(made.question_start)
-    if not isinstance(made.text, str) or not isinstance(made.separator, str) or start is None:
-        raise InputError(
-            f"render of the prompt {name} gave a PromptText whose text and separator are not texts, or whose question_start is no "
-            "whole number."
-        )
+    start = as_whole(made.question_start) if isinstance(made, PromptText) else None
+    if start is None or not isinstance(made.text, str) or not isinstance(made.separator, str):
+        cure = "it must give a PromptText with two texts and a whole number"
+        raise InputError(f"render of the prompt {name} gave {described(made)}; {cure}.")
     if start < 0 or made.text[start : start + len(question)] != question:
         places = [i for i in range(len(made.text)) if made.text.startswith(question, i)] if question else []
-        if not places:
-            raise InputError(f"The prompt {name} does not hold the question {shortened(question)} as it is.")
-        raise InputError(
-            f"The prompt {name} says question_start={start}, but the question stands at {listed(places, most=3)} of its text: "
-            "give the index of its first character."
-        )
+        where = f"stands at {listed(places, most=3)} of its text" if places else "is not in its text as it is"
+        cure = "give the index of its first character."
+        raise InputError(f"The prompt {name} says question_start={start}, but the question {where}: {cure}")
     return made
 
 
 def make_prompt(prompt: PromptLike, evaluated: Sequence[Example], pool: Sequence[Example], seed: int) -> Prompt:
-    """The prompt that a name stands for.
+    """Make the prompt of a name.
 
-    Args:
-        prompt: ``"qa"``, ``"fewshot"``, ``"fewshot(k)"``, ``"fewshot(k, seed)"``, ``"chat"``, a text with ``{question}`` in it
-            (:class:`TemplatePrompt`), or a :class:`Prompt` of your own.
-        evaluated: The rows that will be measured.
-        pool: All rows of the file; shots are taken from those that are not evaluated. Where there are too few of them, shots
-            are taken from the evaluated rows, which the caller then drops (:attr:`FewShotPrompt.shot_ids`).
-        seed: Draws the shots where the name gives no seed of its own.
-
-    Raises:
-        InputError: No prompt goes by this name, it is no prompt, or there are fewer rows than shots.
+    Shots are drawn from rows of ``pool`` that are not ``evaluated``; where these are too few, from the evaluated ones, which the
+    caller then drops (``FewShotPrompt.shot_ids``). ``seed`` draws them where the name gives none.
     """
     if not isinstance(prompt, str):
         return check_prompt(prompt)
-    simple: dict[str, Callable[[], Prompt]] = {"qa": QAPrompt, "chat": ChatPrompt}
-    if prompt in simple:
-        return simple[prompt]()
+    if prompt in ("qa", "chat"):
+        return QAPrompt() if prompt == "qa" else ChatPrompt()
     if QUESTION in prompt:
         return TemplatePrompt.of(prompt)
     match = _FEWSHOT.fullmatch(prompt.strip())

@@ -1,40 +1,15 @@
-"""Subject and property of a free question by rules (METHOD: where spans come from, rule 3).
+"""Subject and property of a free question by rules (docs/spans.md).
 
-Every rule is a small function; the lists ``SUBJECT_RULES``, here, and ``PROPERTY_RULES``, in
-:mod:`~anchorlens.questions.property_rules`, say in which order they are asked, and the first that finds something decides. Readings
-of the method that the rules settle:
-
-* A comparison asks about one contiguous segment: in "Which is larger, Russia or Belgium?" the subject is "Russia or Belgium".
-* A capitalised run that opens the sentence counts with two capitals or more ("Hermann Göring was ..."), with one where its verb
-  follows ("Metz is ..."): the first capital of a sentence alone is no evidence. Small words that open it ("The", "In") are not part
-  of the run.
-* A list is one segment: "Gus Grissom, Ed White and Roger Chaffee".
-* Names inside the phrase that is asked for ("which *Verdi* opera") are asked after names outside of it, and adjectives of origin
-  ("which *British* composer") last of all: they qualify the property.
-* The property is that phrase without the subject and without leading names: "early Bob Dylan *album*".
-* Nothing is guessed: where no rule finds a segment, there is none, and the row is dropped under ``no_subject`` or ``no_property``, a
-  question in another language under ``not_english``. A question of the form "What is a ganglion?" has a subject and no property.
+The rules of ``SUBJECT_RULES`` and of ``PROPERTY_RULES`` (:mod:`~anchorlens.questions.property_rules`) are tried in order; the first
+that finds a segment decides. Where none does there is no segment, and the caller drops the row.
 """
 
 from collections.abc import Callable
 
+from anchorlens.questions import name_runs, noun_runs, topics
 from anchorlens.questions.example import Span
-from anchorlens.questions.name_runs import capitalised_run, capitalised_run_inside, opening_name, origin
-from anchorlens.questions.noun_runs import compound, noun_run, whole_phrase
 from anchorlens.questions.parse import Parsed, parse
 from anchorlens.questions.property_rules import property_of
-from anchorlens.questions.topics import (
-    announced_title,
-    complement,
-    inverted_subject,
-    longest_topic,
-    named_thing,
-    opening_subject,
-    owner,
-    performed_work,
-    sentence_title,
-    sung_title,
-)
 from anchorlens.questions.words import DETERMINERS, STOP, is_foreign
 
 _LONGEST_TAIL = 14
@@ -49,7 +24,7 @@ def alternatives(view: Parsed) -> Span | None:
     if last is None or n - last > 8:
         return None
     first = next((i for i in range(view.wh + 2, n) if words[i].breaks), n)
-    between = view.text[words[first - 1].end : words[first].start] if first < n else ""
+    between = view.gap(first) if first < n else ""
     if first >= last or n - first > _LONGEST_TAIL or not any(char in between for char in ",:;-"):
         return None
     pair = words[first].capital and words[last + 1].capital and not words[first - 1].capital
@@ -78,27 +53,11 @@ def quoted_span(view: Parsed) -> Span | None:
 
 
 SUBJECT_RULES: tuple[Callable[[Parsed], Span | None], ...] = (
-    options,
-    alternatives,
-    quoted_span,
-    opening_name,
-    capitalised_run,
-    complement,
-    capitalised_run_inside,
-    owner,
-    inverted_subject,
-    performed_work,
-    announced_title,
-    sung_title,
-    sentence_title,
-    named_thing,
-    opening_subject,
-    longest_topic,
-    noun_run,
-    origin,
-    compound,
-    whole_phrase,
-)
+    options, alternatives, quoted_span, name_runs.opening_name, name_runs.capitalised_run, topics.complement,
+    name_runs.capitalised_run_inside, topics.owner, topics.inverted_subject, topics.performed_work, topics.announced_title,
+    topics.sung_title, topics.sentence_title, topics.named_thing, topics.opening_subject, topics.longest_topic,
+    noun_runs.noun_run, name_runs.origin, noun_runs.compound, noun_runs.whole_phrase,
+)  # fmt: skip
 
 
 def subject_of(view: Parsed) -> Span | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from anchorlens.errors import DataError, SpanError
+from anchorlens.errors import DataError
 from anchorlens.questions.answers import ANSWER_TYPES
 
 Row: TypeAlias = Mapping[str, Any]
@@ -14,16 +14,7 @@ Row: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Schema:
-    """The fields of a data set.
-
-    Attributes:
-        name: Its name.
-        answers: Fields that may hold the gold answers; the first that a row fills is read.
-        relation: Fields that may name the relation.
-        popularity: Fields that may hold the popularity.
-        ids: Fields that may hold the row's id.
-        templated: Its questions are made from PopQA's templates.
-    """
+    """The fields of a data set."""
 
     name: str
     answers: tuple[str, ...]
@@ -61,21 +52,7 @@ SCHEMAS = {
 
 @dataclass(frozen=True)
 class Record:
-    """One row, read.
-
-    Attributes:
-        question: Its question, white space at the ends cut off; empty where the row has none.
-        answers: Gold aliases, the canonical one first; empty where the row has none.
-        file_id: The row's own id.
-        relation: The relation that it asks for.
-        answer_type: The kind of its answer, where the file says so.
-        popularity: Monthly page views of the subject.
-        subject_text, property_text: Annotated segments as text.
-        subject_span, property_span: Annotated segments as characters of ``question``.
-        popqa_subject: PopQA's ``subj``.
-        templated: The question is made from one of PopQA's templates.
-        fault: Why an annotated span cannot be read; empty where it can.
-    """
+    """One row, read."""
 
     question: str
     answers: tuple[str, ...]
@@ -102,7 +79,6 @@ def _text(value: object) -> str | None:
 
 
 def _first_text(row: Row, fields: Sequence[str]) -> str | None:
-    """The first of the fields that the row fills."""
     return next((text for text in (_text(row.get(field)) for field in fields) if text is not None), None)
 
 
@@ -122,9 +98,7 @@ def _unpacked(value: object) -> object:
 
 
 def read_answers(value: object) -> tuple[str, ...]:
-    """Gold aliases, canonical one first, without blanks and repeats.
-
-    Accepts a string, a number, a list, either as JSON in a string, and TriviaQA's object with ``value`` and ``aliases``.
+    """Read gold aliases, the canonical one first, from a string, number, list, JSON or TriviaQA's object.
 
     >>> read_answers('["Jem Cohen", "Jem Alan Cohen"]'), read_answers({"value": "Rome", "aliases": ["Roma", "Rome"]})
     (('Jem Cohen', 'Jem Alan Cohen'), ('Rome', 'Roma'))
@@ -137,91 +111,36 @@ def read_answers(value: object) -> tuple[str, ...]:
 
 
 def _listed(value: object) -> list[object]:
-    """A list of what may be one thing, several or nothing."""
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
 
 
-def _offsets(row: Row, field: str, where: str) -> tuple[int, int] | None:
-    """An annotated span; None where the field is empty.
-
-    Raises:
-        SpanError: It is not a pair of whole numbers.
-    """
-    value = _unpacked(row.get(field))
-    if value is None or (isinstance(value, str | list | tuple) and not (value.strip() if isinstance(value, str) else value)):
-        return None
-    pair = list(value) if isinstance(value, list | tuple) else []
-    whole = [int(x) for x in pair if isinstance(x, int) or (isinstance(x, float) and x.is_integer())]
-    if len(pair) != 2 or len(whole) != 2 or any(isinstance(x, bool) for x in pair):
-        raise SpanError(f"{where}: {field} must be [first character, one past the last], got {value!r}.")
-    return whole[0], whole[1]
-
-
-def _number(row: Row, fields: Sequence[str], where: str) -> float | None:
-    """The first filled field as a number.
-
-    Raises:
-        DataError: It is none.
-    """
-    text = _first_text(row, fields)
-    if text is None:
-        return None
-    try:
-        return float(text)
-    except ValueError as error:
-        raise DataError(f"{where}: {' or '.join(fields)} must be a number, got {text!r}.") from error
-
-
-def _answer_type(row: Row, where: str) -> str | None:
-    """The row's own answer type.
-
-    Raises:
-        DataError: It is none of the known ones.
-    """
-    text = _text(row.get("answer_type"))
-    if text is not None and text not in ANSWER_TYPES:
-        raise DataError(f"{where}: answer_type must be one of {', '.join(ANSWER_TYPES)}; got {text!r}.")
-    return text
-
-
 def read_row(row: Row, schema: Schema, where: str) -> Record:
-    """One row as a record. Missing optional fields are None; a missing question or answer is empty, for the caller to drop.
-
-    Args:
-        row: Field names to values.
-        schema: What the fields mean.
-        where: How messages name the row.
-
-    Raises:
-        DataError: A field has a value that it cannot have.
-    """
+    """Read one row. Missing optional fields are None; a missing question or answer is empty, for the caller to drop."""
     raw = row.get("question")
     question = raw if isinstance(raw, str) else _text(raw) or ""
     left = len(question) - len(question.lstrip())
-    spans: dict[str, tuple[int, int] | None] = {"subject_span": None, "property_span": None}
-    fault = ""
-    for field in spans:
-        try:
-            pair = _offsets(row, field, where)
-        except SpanError as error:
-            fault = fault or str(error)
-            continue
-        spans[field] = None if pair is None else (pair[0] - left, pair[1] - left)
+    spans, fault = dict[str, tuple[int, int]](), ""
+    for field in ("subject_span", "property_span"):
+        value = _unpacked(row.get(field))
+        value = value.strip() if isinstance(value, str) else value
+        pair = list(value) if isinstance(value, list | tuple) else []
+        if len(pair) == 2 and all(type(x) is int or (isinstance(x, float) and x.is_integer()) for x in pair):
+            spans[field] = int(pair[0]) - left, int(pair[1]) - left
+        elif value not in (None, "", [], ()):
+            fault = fault or f"{where}: {field} must be [first character, one past the last], got {value!r}."
     found = (read_answers(row.get(field)) for field in schema.answers)
+    kind, popularity = _text(row.get("answer_type")), _first_text(row, schema.popularity)
+    if kind is not None and kind not in ANSWER_TYPES:
+        raise DataError(f"{where}: answer_type must be one of {', '.join(ANSWER_TYPES)}; got {kind!r}.")
+    try:
+        views = None if popularity is None else float(popularity)
+    except ValueError as error:
+        raise DataError(f"{where}: {' or '.join(schema.popularity)} must be a number, got {popularity!r}.") from error
     return Record(
-        question=question.strip(),
-        answers=next((answers for answers in found if answers), ()),
-        file_id=_first_text(row, schema.ids),
-        relation=_first_text(row, schema.relation),
-        answer_type=_answer_type(row, where),
-        popularity=_number(row, schema.popularity, where),
-        subject_text=_text(row.get("subject")),
-        property_text=_text(row.get("property")),
-        subject_span=spans["subject_span"],
-        property_span=spans["property_span"],
-        popqa_subject=_text(row.get("subj")) if schema.templated else None,
-        templated=schema.templated,
-        fault=fault,
-    )
+        question.strip(), next((answers for answers in found if answers), ()), file_id=_first_text(row, schema.ids),
+        relation=_first_text(row, schema.relation), answer_type=kind, popularity=views,
+        subject_text=_text(row.get("subject")), property_text=_text(row.get("property")), **spans,
+        popqa_subject=_text(row.get("subj")) if schema.templated else None, templated=schema.templated, fault=fault,
+    )  # fmt: skip

@@ -13,11 +13,6 @@ _WEAK_POS = frozenset({"DET", "PRON", "PUNCT", "ADP", "AUX", "SPACE", "CCONJ", "
 
 
 def _load(name: str) -> Any:
-    """The pipeline.
-
-    Raises:
-        InputError: spaCy or the pipeline is not installed, or it has no parser.
-    """
     try:
         import spacy  # pyright: ignore[reportMissingImports]
     except ImportError as error:
@@ -39,15 +34,8 @@ def _load(name: str) -> Any:
 class SpacyExtractor:
     """Segments by entities, noun chunks and the dependency tree.
 
-    Property: the noun chunk that the wh-word determines, else the noun chunk beside a root "be", else the root verb; without the
-    wh-word, determiners and names. Subject: the longest entity (dates, numbers and adjectives of origin aside) clear of it, else the
-    longest noun chunk clear of it.
-
-    Args:
-        name: A spaCy pipeline with a parser, such as ``en_core_web_sm``.
-
-    Raises:
-        InputError: spaCy or the pipeline is not installed, or it has no parser. The message says what to install.
+    Property: the noun chunk of the wh-word, else the one beside a root "be", else the root verb. Subject: the longest entity
+    clear of it, else the longest noun chunk.
     """
 
     def __init__(self, name: str) -> None:
@@ -72,7 +60,6 @@ class SpacyExtractor:
 
 
 def _characters(tokens: Sequence[Any]) -> Span:
-    """From the first character of the first token to the last of the last."""
     return Span(tokens[0].idx, tokens[-1].idx + len(tokens[-1].text))
 
 
@@ -90,7 +77,6 @@ def _trimmed(tokens: Sequence[Any], without: set[int]) -> list[Any]:
 
 
 def _property(doc: Any, asking: Any, chunks: Sequence[Any], names: Sequence[Any]) -> list[Any]:
-    """Tokens of the property; empty where there is none."""
     inside = {token.i for name in names for token in name}
     roots = [token for token in doc if token.dep_ == "ROOT"]
     if asking is not None:

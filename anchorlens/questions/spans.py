@@ -1,14 +1,11 @@
-"""Where the two exact-question-token segments of a row come from (METHOD: where spans come from, rules 1-4).
+"""Find the two exact-question-token segments of a row (METHOD: where spans come from, rules 1-4).
 
-``spans=`` says how: ``auto`` (annotations of the file, else PopQA's templates, else the rule list), ``rules`` (templates and rules
-only), ``annotation`` (annotations only), ``spacy:NAME`` (a spaCy pipeline) or the user's own callable. Spans are characters. A row
-whose segments are not found, or whose annotation does not fit its question, is dropped by the caller under the reason given here;
-nothing is guessed.
+``spans=`` is ``auto`` (annotations, else PopQA's templates, else rules), ``rules``, ``annotation``, ``spacy:NAME`` or a callable.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, TypeAlias
 
 from anchorlens.callables import callable_name, takes
 from anchorlens.errors import InputError, SpanError, did_you_mean
@@ -30,35 +27,15 @@ _EXPECTED = (
 )
 
 
-@runtime_checkable
-class SpanExtractor(Protocol):
-    """A way of the user's own to find the two segments of a question."""
-
-    def __call__(self, question: str) -> "tuple[Segment, Segment] | None":
-        """Subject and property, disjoint and not empty: characters of ``question``, or texts that each occur once in it.
-
-        None drops the row.
-        """
-        ...
-
-
 Segment: TypeAlias = Span | tuple[int, int] | str
 """What an extractor may give for a segment: characters of the question, or a text that occurs once in it."""
 
-SpansLike: TypeAlias = str | SpanExtractor | Callable[[str], tuple[Segment, Segment] | None]
+SpansLike: TypeAlias = str | Callable[[str], tuple[Segment, Segment] | None]
 
 
 @dataclass(frozen=True)
 class Found:
-    """The segments of one question.
-
-    Attributes:
-        subject: First segment, or None.
-        property: Second segment, or None.
-        source: As ``Example.span_source``.
-        reason: Why the row has to be dropped, empty where both segments are there.
-        detail: The same in a sentence, where there is more to say.
-    """
+    """The segments of one question."""
 
     subject: Span | None
     property: Span | None
@@ -68,26 +45,15 @@ class Found:
 
 
 def _check_inside(question: str, name: str, span: Span, where: str) -> None:
-    """A segment inside its question, and not empty.
-
-    Raises:
-        SpanError: It is not; the message names the row and the segment.
-    """
-    if not 0 <= span.start < span.end <= len(question):
+    if not 0 <= span.start < span.end <= len(question) or not span.of(question).strip():
         raise SpanError(
-            f"{where}: {name} span [{span.start}, {span.end}] does not lie in its question of {len(question)} characters; "
-            "spans are [first character, one past the last], counted from 0."
+            f"{where}: {name} span [{span.start}, {span.end}] does not lie in its question of {len(question)} characters, or covers "
+            "no word; spans are [first character, one past the last], counted from 0."
         )
-    if not span.of(question).strip():
-        raise SpanError(f"{where}: {name} span [{span.start}, {span.end}] covers white space only; give it a word.")
 
 
 def check_spans(question: str, subject: Span, property_: Span, where: str) -> None:
-    """Both segments inside the question, not empty and disjoint.
-
-    Raises:
-        SpanError: They are not; the message names the row and the segment.
-    """
+    """Raise if a segment is empty or outside the question, or the two overlap."""
     for name, span in (("subject", subject), ("property", property_)):
         _check_inside(question, name, span, where)
     if subject.overlaps(property_):
@@ -97,11 +63,7 @@ def check_spans(question: str, subject: Span, property_: Span, where: str) -> No
 
 
 def _located(question: str, text: str, name: str, where: str, cure: str) -> Span:
-    """The one place of a text in the question.
-
-    Raises:
-        SpanError: It occurs nowhere, or more than once.
-    """
+    """Find the one place of a text in the question; raise if it occurs nowhere or more than once."""
     n = sum(question.startswith(text, i) for i in range(len(question)))
     if n != 1:
         raise SpanError(
@@ -113,11 +75,6 @@ def _located(question: str, text: str, name: str, where: str, cure: str) -> Span
 
 
 def _annotated(record: Record, where: str) -> tuple[Span | None, Span | None]:
-    """The segments that the row itself gives, offsets before text.
-
-    Raises:
-        SpanError: One does not lie in the question.
-    """
     found: list[Span | None] = []
     for name, span, text in (
         ("subject", record.subject_span, record.subject_text),
@@ -133,21 +90,13 @@ def _annotated(record: Record, where: str) -> tuple[Span | None, Span | None]:
 
 
 def place_subject(question: str, subject: str, match: TemplateMatch) -> Span:
-    """Where PopQA's ``subj`` stands: in the template's slot if it is there, else where it first occurs clear of the property.
-
-    The slot itself is returned where ``subj`` does not occur (the question may word it otherwise).
-    """
+    """Return the place of PopQA's ``subj``: in the template's slot, else first clear of the property, else the slot itself."""
     slot = match.subject
     inside = question.find(subject, slot.start, slot.end)
     if inside >= 0:
         return Span(inside, inside + len(subject))
-    start = question.find(subject)
-    while start >= 0:
-        span = Span(start, start + len(subject))
-        if not span.overlaps(match.property):
-            return span
-        start = question.find(subject, start + 1)
-    return slot
+    places = (Span(i, i + len(subject)) for i in range(len(question)) if question.startswith(subject, i))
+    return next((span for span in places if not span.overlaps(match.property)), slot)
 
 
 def _templated(record: Record, use_subj: bool) -> Found | None:
@@ -161,7 +110,6 @@ def _templated(record: Record, use_subj: bool) -> Found | None:
 
 
 def _by_rules(question: str) -> Found:
-    """The rule list."""
     subject, property_ = rule_spans(question)
     if subject is not None and property_ is not None:
         return Found(subject, property_, "rules")
@@ -183,11 +131,6 @@ def _completed(question: str, subject: Span | None, property_: Span | None) -> F
 
 
 def _extracted(given: Any, question: str, source: str, where: str) -> tuple[Span, Span]:
-    """What the user's extractor gave, as spans.
-
-    Raises:
-        SpanError: It is not a pair of spans, of pairs of numbers or of texts, or a text does not occur exactly once.
-    """
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise SpanError(f"{where}: {source} gave {described(given)}. {_EXPECTED}")
     spans: list[Span] = []
@@ -207,28 +150,14 @@ def _extracted(given: Any, question: str, source: str, where: str) -> tuple[Span
 
 @dataclass(frozen=True)
 class SpanFinder:
-    """Finds the segments of a row, in one of the ways that ``spans=`` names.
-
-    Attributes:
-        mode: ``auto``, ``rules``, ``annotation`` or ``custom``.
-        source: What rows of a custom extractor are marked with.
-        extractor: The custom extractor.
-    """
+    """Finds the segments of a row, in one of the ways that ``spans=`` names."""
 
     mode: str
     source: str = ""
     extractor: Callable[[str], Any] | None = None
 
     def find(self, record: Record, where: str) -> Found:
-        """The segments of one row; the reason ``bad_annotation`` where its annotation does not fit its question.
-
-        Args:
-            record: The row.
-            where: How messages name it.
-
-        Raises:
-            SpanError: The user's extractor gives segments that are not in the question or overlap.
-        """
+        """The segments of one row; the reason ``bad_annotation`` where its annotation does not fit its question."""
         if record.fault and self.extractor is None and self.mode != "rules":
             return Found(None, None, "annotation", BAD_ANNOTATION, record.fault)
         try:
@@ -253,21 +182,15 @@ class SpanFinder:
         if subject is not None and property_ is not None:
             return Found(subject, property_, "annotation")
         if self.mode == "annotation":
-            templated = _templated(record, use_subj=True)
-            given = templated is not None and templated.source == "annotation"
-            return templated if templated is not None and given else Found(None, None, "annotation", "no_annotation")
+            found = _templated(record, use_subj=True)
+            return found if found and found.source == "annotation" else Found(None, None, "annotation", "no_annotation")
         if subject is not None or property_ is not None:
             return _completed(record.question, subject, property_)
         return _templated(record, use_subj=True) or _by_rules(record.question)
 
 
 def span_finder(spans: SpansLike) -> SpanFinder:
-    """What ``spans=`` stands for.
-
-    Raises:
-        InputError: No way goes by this name, it is neither a name nor a function of one question, or spaCy or its pipeline is not
-            installed.
-    """
+    """Make the finder that ``spans=`` names."""
     if not isinstance(spans, str):
         if not callable(spans) or isinstance(spans, type) or not takes(spans, 1):
             raise InputError(

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from anchorlens.errors import EmptySweepError
-from anchorlens.questions.example import Dropped, Example
-from anchorlens.questions.more import more_questions
+from anchorlens.prompts.dataset import Dropped
+from anchorlens.questions.example import Example
 from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, TokenRow
 
-# What helps where most rows left for this reason (docs/errors.md has the same for single rows); {more}: more questions.
+MORE_QUESTIONS = "more questions (a larger limit= or another set)"
+# What helps where most rows left for this reason (docs/errors.md has the same for single rows).
 CURES = {
     "empty_question": "Mend the file: these rows have no question.",
     "no_answer": "Mend the file: these rows have no answer.",
@@ -20,7 +21,7 @@ CURES = {
     "no_annotation": "These rows have no segments of their own: give the columns subject and property, or spans='auto'.",
     "bad_annotation": "The given segments do not fit their questions: mend them, or give spans='rules'.",
     "no_spans": "The function or pipeline of spans= found no segment in these questions: give spans='auto' or another one.",
-    "used_as_shot": "All rows serve as shots of the prompt: take {more}, or a prompt with fewer shots.",
+    "used_as_shot": f"All rows serve as shots of the prompt: take {MORE_QUESTIONS}, or a prompt with fewer shots.",
     "not_known": "The model knows none of these questions: leave known_only off, or take an easier set or another prompt.",
     "answer_not_alone": "The model answers in sentences: take prompt='fewshot(2)', so that it gives the answer alone.",
     "too_long": "The model's context is shorter than these inputs: take shorter questions, or a prompt with fewer shots.",
@@ -31,23 +32,18 @@ CURES = {
     "answer_in_prompt": "The answers' first token belongs to the prompt: take another prompt.",
     "anchor_at_position_0": "A segment takes in the first token: take a prompt with words before the question.",
     "anchor_text_mismatch": "The segments' tokens do not say what the segments say: give other segments.",
-    "answer_in_question": "The answers stand in their questions: take {more}, or questions in both directions.",
-    "no_distractor": "No row has another's answer that could be false here: take {more}, or distractor='random'.",
+    "answer_in_question": f"The answers stand in their questions: take {MORE_QUESTIONS}, or questions in both directions.",
+    "no_distractor": f"No row has another's answer that could be false here: take {MORE_QUESTIONS}, or distractor='random'.",
     "no_donor": "Take more rows (donors come from the whole file), donors='random', or align='last'.",
-    "no_other_question": "Every other question shares an answer with these: take {more}.",
-    "predicted_false": "The probe takes all true answers for false: take {more}, or base='all'.",
+    "no_other_question": f"Every other question shares an answer with these: take {MORE_QUESTIONS}.",
+    "predicted_false": f"The probe takes all true answers for false: take {MORE_QUESTIONS}, or base='all'.",
     "no_edge": "The edges cut nothing: give edges= whose target comes after their source.",
 }
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Token rows, and the examples that did not become one.
-
-    Attributes:
-        rows: In the order of the examples.
-        dropped: With reasons.
-    """
+    """Token rows, and the examples that did not become one."""
 
     rows: tuple[TokenRow, ...]
     dropped: tuple[Dropped, ...]
@@ -70,23 +66,11 @@ def make_rows(examples: Iterable[Example], tokenizer: RowTokenizer, answers: dic
     return Rows(tuple(rows), tuple(dropped))
 
 
-def _cure(reason: str) -> str:
-    """What helps against a reason; of a segment without a token the same, whichever it is."""
-    no_token = "A segment has no token of its own: give longer segments." if reason.endswith("_token") else ""
-    return CURES.get(reason, no_token).replace("{more}", more_questions())
-
-
 def check_not_empty(kept: Sequence[object], dropped: Sequence[Dropped], what: str) -> None:
-    """Stop where no row is left.
-
-    Raises:
-        EmptySweepError: With the reasons, how often each occurred, and what helps against the most frequent one.
-    """
+    """Stop where no row is left."""
     if not kept:
         counts = Counter(d.reason for d in dropped)
         reasons = ", ".join(f"{reason} {n}" for reason, n in counts.most_common()) or "the data set is empty"
-        cure = _cure(counts.most_common(1)[0][0] if counts else "")
+        first = counts.most_common(1)[0][0] if counts else ""
+        cure = CURES.get(first, "A segment has no token of its own: give longer segments." if first.endswith("_token") else "")
         raise EmptySweepError(f"No row is left to measure {what}. Dropped: {reasons}. {cure}".rstrip())
-
-
-__all__ = ["CURES", "Rows", "check_not_empty", "drop", "make_rows"]

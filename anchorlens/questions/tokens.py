@@ -1,22 +1,20 @@
 """Token rows: a prompt with a teacher-forced answer, tokenised once, and the positions of every anchor in it (METHOD 2).
 
-Spans are characters; a token belongs to a span when their offsets overlap. Positions are kept in *pairing order* (subject first,
-then property), so that slot i of a base row and slot i of a donor row are the same role and offset.
+Positions are in *pairing order* (subject, then property): slot i of a base and slot i of a donor are the same role and offset.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 
-import torch
-from jaxtyping import Bool, Int
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
+from typing_extensions import override
 
 from anchorlens.errors import InputError, SpanError
 from anchorlens.models.card import adds_bos
+from anchorlens.prompts.tokenized import TokenizedPrompt
 from anchorlens.questions.example import Example, Span, normalise
-from anchorlens.questions.prompts import Prompt, PromptText, check_prompt, rendered, truth_question
+from anchorlens.questions.prompts import Prompt, check_prompt, rendered, truth_question
 
 
 class RowDropped(Exception):  # noqa: N818 - not an error: the row is counted under its reason
@@ -30,19 +28,12 @@ class RowDropped(Exception):  # noqa: N818 - not an error: the row is counted un
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer text y and the exact answer inside it.
-
-    Attributes:
-        text: What stands in the input after the prompt.
-        exact: Characters of ``text`` that are the short answer (E_A).
-        source: ``gold``, ``given`` or ``generated``.
-        label: 1 where the answer is false (a hallucination), else 0.
-    """
+    """An answer text y and the exact answer inside it."""
 
     text: str
-    exact: Span
-    source: str = "gold"
-    label: int = 0
+    exact: Span  # characters of ``text`` (E_A)
+    source: str = "gold"  # or "given", "generated"
+    label: int = 0  # 1 where the answer is false (a hallucination)
 
     @classmethod
     def gold(cls, text: str) -> "Answer":
@@ -50,29 +41,27 @@ class Answer:
         return cls(text=text, exact=Span(0, len(text)))
 
 
-@dataclass(frozen=True)
-class TokenRow:
-    """One tokenised input.
+@dataclass(frozen=True, kw_only=True)
+class TokenRow(TokenizedPrompt):
+    """One tokenized question with its answer.
 
-    Attributes:
-        row_id: ``example_id``; ``example_id|true`` and ``|false`` where both answers are rows; ``base~donor`` for a corrupt input.
-        example: The example that it was made of.
-        text: The whole input, as characters.
-        question: The question as it stands in this input (a corrupt row has another one than its example).
-        answer: The answer that stands in the input.
-        ids: Token ids, BOS included where the tokenizer adds it.
-        prompt_length: Number of tokens of the prompt; ``ids[:prompt_length]`` is the prompt alone.
-        positions: Anchor name -> positions in pairing order.
+    ``id`` is the ``example_id``; ``example_id|true`` and ``|false`` where both answers are rows; ``base~donor`` for a corrupt input.
     """
 
-    row_id: str
     example: Example
     text: str
-    question: str
+    question: str  # as it stands in this input; a corrupt row has another one than its example
     answer: Answer
-    ids: tuple[int, ...]
     prompt_length: int
-    positions: dict[str, tuple[int, ...]]
+
+    @override
+    def columns(self) -> dict[str, object]:
+        example = self.example
+        return {
+            "question": self.question, "answer": self.answer.exact.of(self.answer.text), "label": self.answer.label,
+            "text": self.text, "relation": example.relation, "answer_type": example.answer_type,
+            "popularity": example.popularity, "span_source": example.span_source,
+        }  # fmt: skip
 
     @property
     def answer_ids(self) -> tuple[int, ...]:
@@ -81,20 +70,7 @@ class TokenRow:
 
 
 class RowTokenizer:
-    """Turns examples into :class:`TokenRow` with one prompt, one tokenizer and one rule for BOS.
-
-    Args:
-        tokenizer: A fast tokenizer (offsets are needed).
-        prompt: How the text before the answer is made.
-        add_bos: None: as the Hugging Face tokenizer does with text; True or False: with or without. BOS is never added to a
-            text that already begins with it.
-        max_length: Longest input that the model takes, in tokens.
-        ask: After the answer, ask whether it is right (for the readout ``p_true``).
-
-    Raises:
-        InputError: The tokenizer gives no offsets, BOS is asked for and the tokenizer has none, or it is no prompt. When a row is
-            made: the prompt is wrong about where the question stands.
-    """
+    """Turns examples into :class:`TokenRow` with one prompt, one tokenizer and one rule for BOS."""
 
     def __init__(
         self,
@@ -133,16 +109,7 @@ class RowTokenizer:
         return tuple(self.encode(rendered(self.prompt, question, self.tokenizer).text)[0])
 
     def row(self, example: Example, answer: Answer | None = None, row_id: str | None = None) -> TokenRow:
-        """Tokenise one example.
-
-        Args:
-            example: Question with spans.
-            answer: What stands as the answer; the first gold alias where it is left out.
-            row_id: Name of the row, where one example gives several; its ``example_id`` where it is left out.
-
-        Raises:
-            RowDropped: The row has to be left out: ``prompt_not_prefix``, ``too_long``, ``no_subject_token``, ... (see the code).
-        """
+        """Tokenise one example."""
         spans = {"subject": example.subject, "property": example.property}
         name = row_id or example.example_id
         return self._row(name, example, example.question, spans, answer or Answer.gold(example.answers[0]))
@@ -175,7 +142,7 @@ class RowTokenizer:
             spans[role] = Span(len(question), len(question) + len(text))
             question, end = question + text, span.end
         question += example.question[end:]
-        return self._row(f"{base.row_id}~{donor.example_id}", example, question, spans, base.answer)
+        return self._row(f"{base.id}~{donor.example_id}", example, question, spans, base.answer)
 
     def _row(self, row_id: str, example: Example, question: str, spans: dict[str, Span], answer: Answer) -> TokenRow:
         prompt = rendered(self.prompt, question, self.tokenizer)
@@ -193,7 +160,10 @@ class RowTokenizer:
         in_text["answer"] = _shift(answer.exact, answer_start)
         whole_question = Span(prompt.question_start, prompt.question_start + len(question))
         positions = anchor_positions(offsets, in_text, whole_question, len(prompt_ids))
-        row = TokenRow(row_id, example, text, question, answer, tuple(ids), len(prompt_ids), positions)
+        row = TokenRow(
+            id=row_id, group=example.question_id, ids=tuple(ids), positions=positions, example=example, text=text,
+            question=question, answer=answer, prompt_length=len(prompt_ids),
+        )  # fmt: skip
         for role, span in in_text.items():
             self._check_text(row, role, span.of(text))
         return row
@@ -219,21 +189,7 @@ def overlapping(offsets: Sequence[tuple[int, int]], span: Span) -> tuple[int, ..
 def anchor_positions(
     offsets: Sequence[tuple[int, int]], spans: dict[str, Span], question: Span, prompt_length: int
 ) -> dict[str, tuple[int, ...]]:
-    """Positions of every anchor role.
-
-    Args:
-        offsets: Character offsets of every token of the input.
-        spans: ``subject``, ``property`` and ``answer``, in characters of the input.
-        question: The whole question, in characters of the input.
-        prompt_length: Tokens of the prompt.
-
-    Returns:
-        Anchor name -> positions, in pairing order.
-
-    Raises:
-        RowDropped: A segment has no token, shares its only token with the other, or takes in position 0.
-        SpanError: A span does not lie inside the question.
-    """
+    """Positions of every anchor role."""
     subject, prop = overlapping(offsets, spans["subject"]), overlapping(offsets, spans["property"])
     # A token over both segments counts once, with the subject.
     prop = tuple(p for p in prop if p not in subject)
@@ -260,48 +216,3 @@ def anchor_positions(
         "answer_site": (answer[0] - 1,),
         "answer_site_all": tuple(p - 1 for p in answer),
     }
-
-
-@dataclass(frozen=True)
-class TokenBatch:
-    """Right-padded rows.
-
-    Attributes:
-        ids: Token ids.
-        mask: True at real tokens.
-    """
-
-    ids: Int[Tensor, "example pos"]
-    mask: Bool[Tensor, "example pos"]
-
-    def to(self, device: torch.device) -> "TokenBatch":
-        """The same rows on another device."""
-        return replace(self, ids=self.ids.to(device), mask=self.mask.to(device))
-
-
-def pad_rows(rows: Sequence[Sequence[int]], pad_id: int = 0) -> TokenBatch:
-    """Right-pad id sequences into one batch, on the CPU whatever torch's default device is.
-
-    What stands in the padding changes no number: the mask hides it, and it comes after.
-
-    Raises:
-        InputError: There is no row.
-    """
-    if not rows:
-        raise InputError("A batch needs at least one row.")
-    width = max(len(row) for row in rows)
-    ids = torch.full((len(rows), width), pad_id, dtype=torch.long, device="cpu")
-    mask = torch.zeros((len(rows), width), dtype=torch.bool, device="cpu")
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = torch.tensor(row, dtype=torch.long, device="cpu")
-        mask[i, : len(row)] = True
-    return TokenBatch(ids=ids, mask=mask)
-
-
-def common_prefix(rows: Sequence[Sequence[int]], longest: int) -> int:
-    """How many tokens all rows begin with, at most ``longest``."""
-    longest = max(0, min((longest, *(len(row) for row in rows)))) if rows else 0
-    return next((n for n in range(longest) if any(row[n] != rows[0][n] for row in rows)), longest)
-
-
-__all__ = ["Answer", "PromptText", "RowDropped", "RowTokenizer", "TokenBatch", "TokenRow", "common_prefix", "pad_rows"]

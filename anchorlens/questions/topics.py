@@ -1,13 +1,8 @@
-"""What a question is about where capitals do not say it: "who plays the baker in *low tide*".
-
-Each public function is a subject rule of :mod:`~anchorlens.questions.rules`. They read the few forms that English questions have:
-the auxiliary before the subject ("when did *the titanic* sink"), the title behind the word that announces it ("the movie *the
-shining*"), the work behind "in" ("who plays the doctor in *peaky blinders*"), the statement with a gap ("*the panda* lives in which
-country").
-"""
+"""Subject rules for questions whose capitals do not show the subject: "who plays the baker in *low tide*"."""
 
 from anchorlens.questions.example import Span
-from anchorlens.questions.parse import Parsed, Run
+from anchorlens.questions.noun_runs import noun_runs
+from anchorlens.questions.parse import Parsed, Run, nouns_before
 from anchorlens.questions.words import (
     AUX,
     BASE_VERBS,
@@ -65,6 +60,7 @@ _WEAK = GENERIC | TIME_WORDS | _PRONOUNS
 _ASKING = word_set("when where why how what")
 _FINITE = AUX | VERBS | BASE_VERBS
 _RELATIVE = word_set("that which who whose where whom")
+_JOINERS = word_set("of vs and or")
 
 
 def _strength(view: Parsed, run: Run) -> int:
@@ -96,11 +92,6 @@ def _rest(view: Parsed) -> int:
     if view.wh is None:
         return 0 if view.phrase is None else view.phrase[1]
     return view.wh + 1 if view.phrase is None or view.phrase[0] < view.wh else view.phrase[1]
-
-
-def _comma(view: Parsed, index: int) -> bool:
-    """Whether only a comma stands between a word and the one before it."""
-    return view.text[view.words[index - 1].end : view.words[index].start] == ", "
 
 
 def _span(view: Parsed, run: Run | None) -> Span | None:
@@ -184,16 +175,10 @@ def _inverted(view: Parsed) -> Run | None:
     closing = len(verbs) - 1
     while closing > 0 and {words[k].low for k in range(verbs[closing - 1] + 1, verbs[closing])} & {"to", "and", "or"}:
         closing -= 1
-    small = next(
-        (i for i in range(first, end) if words[i].low in PREPOSITIONS - {"of"} or (words[i].breaks and i > first)), end
-    )
-    if (
-        not verbs
-        and small == end
-        and words[at].low in {"do", "does", "did", "will"}
-        and end > first + 1
-        and view.content[end - 1]
-    ):
+    breaks = (i for i in range(first, end) if words[i].low in PREPOSITIONS - {"of"} or (words[i].breaks and i > first))
+    small = next(breaks, end)
+    helped = words[at].low in {"do", "does", "did", "will"} and end > first + 1
+    if not verbs and small == end and helped and view.content[end - 1]:
         # A bare verb has to follow: "when does the blacklist *resume*".
         return first, end - 1
     stop = verbs[closing] if at_end else verbs[0] if verbs else small
@@ -227,7 +212,7 @@ def opening_subject(view: Parsed) -> Span | None:
     finite = [i for i in range(1, end) if words[i].low in AUX or view.verbs[i]]
     helper = next((i for i in finite if words[i].low in AUX), None)
     stop = next((i for i in range(1, end) if words[i].low in _RELATIVE or view.infinitive(i)), end)
-    bracket = next((i for i in range(1, end) if words[i].breaks and not _comma(view, i)), end)
+    bracket = next((i for i in range(1, end) if words[i].breaks and view.gap(i) != ", "), end)
     stop = min(stop, bracket)
     close = helper if helper is not None else finite[0] if finite else None
     if view.wh is None and view.phrase is not None and close is not None:
@@ -254,7 +239,7 @@ def complement(view: Parsed) -> Span | None:
         return None
     if view.words[view.phrase[1]].low != "of" or view.words[view.phrase[1]].breaks or not _strength(view, view.phrase):
         return None
-    first = next((run for run in _chunks(view) if run[0] > view.phrase[1]), None)
+    first = next((run for run in noun_runs(view, joiners=_JOINERS) if run[0] > view.phrase[1]), None)
     return _span(view, first)
 
 
@@ -303,31 +288,7 @@ def owner(view: Parsed) -> Span | None:
     """The owner of the phrase that is asked for: "who was *hope brady*'s mother"."""
     if view.phrase is None or not view.words[view.phrase[0]].owned:
         return None
-    first = end = view.phrase[0]
-    while first > 0 and view.content[first - 1] and (first == end or not view.words[first].breaks):
-        first -= 1
-    return _span(view, (first, end)) if first < end else None
-
-
-def _chunks(view: Parsed) -> list[Run]:
-    """Runs of noun-like words outside the phrase that is asked for; "of" with a determiner, "and", "or" between two of them."""
-    words, runs, i = view.words, [], 0
-    while i < len(words):
-        if not view.content[i] or view.in_phrase(i):
-            i += 1
-            continue
-        end = j = i + 1
-        while j < len(words) and not words[j].breaks and not view.in_phrase(j):
-            if view.content[j]:
-                end = j + 1
-            elif not (words[j].low in {"of", "vs", "and", "or"} and j == end) and not (
-                words[j].low in DETERMINERS and j == end + 1
-            ):
-                break
-            j += 1
-        runs.append((i, end))
-        i = end
-    return runs
+    return _span(view, nouns_before(view, view.phrase[0]))
 
 
 def longest_topic(view: Parsed) -> Span | None:
@@ -337,7 +298,7 @@ def longest_topic(view: Parsed) -> Span | None:
     inverted = _inverted(view)
     # "where would you find the stapes": the pronoun asks nothing, its object does.
     begin = inverted[1] if inverted is not None and view.words[inverted[0]].low in _PRONOUNS else 0
-    runs = [run for run in _chunks(view) if run[0] >= begin and _strength(view, run)]
+    runs = [run for run in noun_runs(view, joiners=_JOINERS) if run[0] >= begin and _strength(view, run)]
     if view.wh is None and view.words and view.words[0].low in AUX:
         return _span(view, runs[0]) if runs else None
     best = max(runs, key=lambda run: (_strength(view, run), later * run[0]), default=None)

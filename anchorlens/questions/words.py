@@ -1,8 +1,4 @@
-"""Words of a question with their characters, and the closed word lists that the span rules stand on.
-
-The lists are short on purpose: the rules need to tell names and nouns from the small words and the common verbs of questions, not
-to parse English.
-"""
+"""Words of a question with their characters, and the closed word lists that the span rules use."""
 
 import re
 import unicodedata
@@ -141,38 +137,23 @@ _CONTRACTION = re.compile(r"(?:i|you|he|she|it|we|they|that|there|who|what|let)'
 
 @dataclass(frozen=True)
 class Word:
-    """One word of a question.
-
-    Attributes:
-        start: Its first character.
-        end: One past its last, the possessive ending left out.
-        text: ``question[start:end]``.
-        breaks: Punctuation that ends a phrase stands between the word before and this one.
-        owned: The word before carries a possessive ending.
-        opens: It is the first word of a sentence.
-        low: It in lower case, with straight apostrophes.
-        capital: A letter of it is upper case.
-        number: It begins with a digit.
-    """
+    """One word of a question: ``question[start:end]``, without its possessive ending."""
 
     start: int
     end: int
     text: str
-    breaks: bool
-    owned: bool
-    opens: bool
-    low: str
-    capital: bool
-    number: bool
+    breaks: bool  # punctuation that ends a phrase stands before it
+    owned: bool  # the word before carries a possessive ending
+    opens: bool  # first word of a sentence
+    low: str  # lower case, with straight apostrophes
+    capital: bool  # has an upper-case letter
+    number: bool  # begins with a digit
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
     """``start`` and ``end`` moved inwards over punctuation and symbols; a word may begin or end with those of a currency."""
-    while start < end and text[start] not in _KEPT and unicodedata.category(text[start])[0] in "PSZC":
-        start += 1
-    while end > start and text[end - 1] not in _KEPT and unicodedata.category(text[end - 1])[0] in "PSZC":
-        end -= 1
-    return start, end
+    inside = [i for i in range(start, end) if text[i] in _KEPT or unicodedata.category(text[i])[0] not in "PSZC"]
+    return (inside[0], inside[-1] + 1) if inside else (end, end)
 
 
 def _breaks(gap: str, before: str) -> bool:
@@ -210,13 +191,7 @@ def split_words(text: str) -> tuple[Word, ...]:
 
 
 def verb_flags(words: tuple[Word, ...], cased: bool, after_do: tuple[bool, ...]) -> tuple[bool, ...]:
-    """Of each word, whether it is taken for a verb.
-
-    Args:
-        words: The words of a question.
-        cased: Capitals carry meaning in it, so a capitalised word inside a sentence is part of a name.
-        after_do: Of each word, whether it follows "do" or a modal, where verbs stand in their bare form.
-    """
+    """Of each word, whether it is taken for a verb."""
     flags: list[bool] = []
     for i, (word, bare) in enumerate(zip(words, after_do, strict=True)):
         low, before = word.low, "" if i == 0 else words[i - 1].low
@@ -259,9 +234,7 @@ def is_demonym(word: Word) -> bool:
 
 
 def is_foreign(words: tuple[Word, ...]) -> bool:
-    """Whether a question is not in English: it opens with a question word of another language and has none of ours, or most of its
-    letters are of a script without capitals.
-    """
+    """Whether a question opens with a question word of another language and has none of ours, or is in a script without capitals."""
     if not words:
         return False
     letters = [char for word in words for char in word.text if char.isalpha()]

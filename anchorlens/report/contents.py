@@ -1,4 +1,4 @@
-"""What a report says beside figures and rows: findings, tables, what was left out, provenance, and how to measure it again."""
+"""Contents of a report beside figures and rows: findings, tables, dropped rows, provenance, and studies that measure again."""
 
 import json
 import re
@@ -9,8 +9,9 @@ from typing import Any
 import pandas as pd
 
 from anchorlens.errors import AnchorlensError
-from anchorlens.protocols.registry import protocol_of
+from anchorlens.protocols.registry import specification_of
 from anchorlens.protocols.specification import tomllib
+from anchorlens.results.findings import Findings
 from anchorlens.results.sweep import SweepResult
 
 # Numbers, such as layers, one a line.
@@ -20,13 +21,7 @@ _NUMBER = re.compile(r"[-+−]?\d|[-–]$")
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a page.
-
-    Attributes:
-        rows: Its cells.
-        columns: Their heads; none where the rows speak for themselves.
-        caption: What it shows.
-    """
+    """A table of a page; it may have no column heads."""
 
     rows: list[list[str]]
     columns: list[str]
@@ -34,57 +29,29 @@ class Table:
 
     @property
     def numbers(self) -> list[bool]:
-        """Of each column, whether it holds numbers."""
+        """Whether each column holds numbers."""
         return [all(_NUMBER.match(cell) for cell in column) for column in zip(*self.rows, strict=True)]
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """A verdict in its parts.
-
-    Attributes:
-        beware: What has to be known before it is believed.
-        finding: The first sentence.
-        table: The numbers behind it; may have no row.
-        notes: Everything after that.
-    """
-
-    beware: list[str]
-    finding: str
-    table: Table
-    notes: list[str]
-
-
-def verdict_of(text: str) -> Verdict:
-    """The parts of a verdict: its lines, of which those of a table are indented, with two spaces or more between cells."""
-    lines = text.splitlines()
-    cells = [re.split(r" {2,}", line.strip()) for line in lines if line.startswith(" ")]
-    width = max(map(len, cells), default=0)
-    rows = [row + [""] * (width - len(row)) for row in cells]
-    # A row of heads has no number behind its name.
-    headed = bool(rows) and not _NUMBER.match(rows[0][1] if width > 1 else rows[0][0])
-    beware = [line for line in lines if line.startswith("Beware:")]
-    said = [line for line in lines if not line.startswith((" ", "Beware:"))]
-    table = Table(rows[headed:], rows[0] if headed else [])
-    return Verdict(beware, said[0] if said else "", table, said[1:])
+def findings_table(findings: Findings) -> Table:
+    """Return the numbers behind a headline as a table of the page; it may have no row."""
+    return Table([list(row) for row in findings.rows], list(findings.columns))
 
 
 def name_of(result: SweepResult) -> str:
-    """What a report calls a sweep."""
+    """Return the name of a sweep in a report."""
     return f"{kind_of(result)}: {result.model} on {result.dataset}"
 
 
 def kind_of(result: SweepResult) -> str:
-    """Its protocol, for people."""
+    """Return the title of a sweep's protocol."""
     title = result.protocol.title
     return f"{title[0].upper()}{title[1:]}"
 
 
 def about(results: Sequence[SweepResult]) -> str:
-    """Of what the report is, in a line."""
-    kinds, models, sets = (
-        list(dict.fromkeys(names)) for names in zip(*((kind_of(r), r.model, r.dataset) for r in results), strict=True)
-    )
+    """Return a line on the contents of a report."""
+    kinds, models, sets = map(dict.fromkeys, zip(*((kind_of(r), r.model, r.dataset) for r in results), strict=True))
     counted = [_counted(len(names), one) for names, one in ((models, "model"), (sets, "data set")) if len(names) > 1]
     rows = _counted(sum(len(result.example_ids) for result in results), "example")
     return " · ".join([", ".join(kinds), *counted, _counted(len(results), "sweep"), rows])
@@ -95,18 +62,15 @@ def _counted(number: int, what: str) -> str:
 
 
 def tables_of(results: Sequence[SweepResult]) -> list[Table]:
-    """The tables that a terminal shows, one a protocol; a column that says the same of every sweep is left out."""
+    """Return the tables that a terminal shows, one a protocol, without columns that say the same of every sweep."""
     groups: dict[str, list[SweepResult]] = {}
     for result in results:
         groups.setdefault(result.protocol.name, []).append(result)
     found: list[Table] = []
     for own in groups.values():
         caption, frame = own[0].protocol.table(own)
-        same = [
-            column for column, names in (("model", {r.model for r in results}), ("data set", {r.dataset for r in results}))
-            if len(names) == 1 and column in frame.columns
-        ]  # fmt: skip
-        frame = frame.drop(columns=same)
+        names = {"model": {r.model for r in results}, "data set": {r.dataset for r in results}}
+        frame = frame.drop(columns=[column for column in names if len(names[column]) == 1], errors="ignore")
         rows = [[_cell(value) for value in row] for row in frame.itertuples(index=False, name=None)]
         found.append(Table(rows, [str(name) for name in frame.columns], caption))
     return found
@@ -119,7 +83,7 @@ def _cell(value: Any) -> str:
 
 
 def dropped_of(results: Sequence[SweepResult]) -> Table:
-    """What was left out: of which sweep, why, how many rows, and one of them."""
+    """Return the dropped rows: of which sweep, why, how many, and one of them."""
     rows: list[list[str]] = []
     for result in results:
         examples = result.examples()
@@ -132,7 +96,7 @@ def dropped_of(results: Sequence[SweepResult]) -> Table:
 
 
 def facts_of(result: SweepResult) -> dict[str, dict[str, str]]:
-    """Provenance by section: what was asked for, of what, with what."""
+    """Return the provenance by section."""
     record = result.record
     shown = ("config", "model", "data", "plan", "checks", "noise", "counts", "environment")
     return {
@@ -149,15 +113,12 @@ def _said(value: Any) -> str:
 
 
 def command_of(result: SweepResult) -> str:
-    """The command that measured it, as it was given."""
+    """Return the command that measured a sweep."""
     return str(result.record.get("environment", {}).get("command", ""))
 
 
 def studies_of(results: Sequence[SweepResult]) -> list[str]:
-    """Studies' files that measure the same again, one for each choice of questions.
-
-    What code of the user's own, or a table from memory, took part in is left out.
-    """
+    """Return files of studies that measure the same again, one for each choice of questions, as far as files can say it."""
     groups: dict[str, list[SweepResult]] = {}
     for result in results:
         of = result.record["data"]
@@ -172,17 +133,18 @@ def _study(results: Sequence[SweepResult]) -> str:
     data = {result.dataset: result.record["data"] for result in results}
     tables: list[dict[str, Any]] = []
     for name, of in data.items():
-        source = str(of["source"])
-        if not source.startswith(("sample:", "file:", "hub:")):
+        kind, _, path = str(of["source"]).partition(":")
+        if kind not in ("sample", "file", "hub"):
             return ""
-        table = {"name": name, "path": source.removeprefix("file:") if source.startswith("file:") else None}
-        table |= {"limit": of["limit"], "seed": of["seed"], "spans": of.get("spans", "auto")}
-        tables.append({key: value for key, value in table.items() if value is not None and (key, value) != ("spans", "auto")})
+        spans = of.get("spans", "auto")
+        table = {"name": name, "path": path if kind == "file" else None, "limit": of["limit"], "seed": of["seed"]}
+        table |= {"spans": None if spans == "auto" else spans}
+        tables.append({key: value for key, value in table.items() if value is not None})
     protocols: list[dict[str, Any]] = []
     for result in results:
         try:
-            spec = protocol_of(result.protocol.name).spec.from_config(result.record["config"])
-            changed = {key: value for key, value in _changed(spec).items() if value is not None}
+            spec = specification_of(result.protocol.name).from_config(result.record["config"])
+            changed = {key: value for key, value in tomllib.loads(spec.to_toml()).items() if value is not None}
         except AnchorlensError:
             return ""
         entry = {"name": result.protocol.name, **changed}
@@ -190,13 +152,3 @@ def _study(results: Sequence[SweepResult]) -> str:
             protocols.append(entry)
     text = tomli_w.dumps({"models": models, "data": tables, "protocol": protocols})
     return _LINES.sub(lambda found: f"[{', '.join(found[1].replace(',', ' ').split())}]", text)
-
-
-def _changed(spec: Any) -> dict[str, Any]:
-    return tomllib.loads(spec.to_toml())
-
-
-__all__ = [
-    "Table", "Verdict", "about", "command_of", "dropped_of", "facts_of", "kind_of", "name_of", "studies_of", "tables_of",
-    "verdict_of",
-]  # fmt: skip

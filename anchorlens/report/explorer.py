@@ -1,9 +1,4 @@
-"""``explore``: single examples of a sweep in a notebook, with the layer under a slider.
-
-What is shown is what a report shows of a row (``results/own_rows.py``): its tokens, and its own ΔP by layer. Here the tokens of
-an anchor are tinted by how far the change at the chosen layer moves P, so that scrubbing through the layers shows the hand-over
-from the question's words to the place of the answer. It runs in the browser alone: nothing is measured again, nothing fetched.
-"""
+"""Single examples of a sweep in a notebook, with the layer under a slider; nothing is measured again."""
 
 import json
 from importlib.util import find_spec
@@ -11,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from anchorlens.errors import InputError
 from anchorlens.kinds import as_whole, described
+from anchorlens.report.contents import name_of
 from anchorlens.results.own_rows import rows_of
 from anchorlens.results.sweep import SweepResult
 from anchorlens.statistics.pathways import RANDOM
@@ -20,25 +16,21 @@ if TYPE_CHECKING:
 
 
 def explore(sweep: SweepResult, *, example: str | int | None = None, layer: int | None = None) -> "Explorer":
-    """Look through a sweep's examples, layer by layer, in Jupyter, VS Code or Colab.
+    """Show a sweep's examples, layer by layer, in Jupyter, VS Code or Colab.
 
     A slider chooses the layer, a list with a search field the example. Tokens of an anchor are underlined, and tinted by |ΔP| of
     that anchor at the layer; ΔP of every anchor and control stands below, beside the example's own curve with the layer marked.
-    One example shows what happens in it; what holds of the questions is what ``curves()`` and ``verdict`` say.
 
     Args:
-        sweep: What a sweep function or :func:`~anchorlens.load_run` gave.
-        example: The example to begin with, as ``sweep.show`` takes it (id, number or words of its question); the first where it
-            is left out.
-        layer: The layer to begin with; that of the example's largest change where it is left out.
+        sweep: Result of a sweep function or of :func:`~anchorlens.load_run`.
+        example: The first example to show, as ``sweep.show`` takes it (id, number or words of its question); if None, the first.
+        layer: The first layer to show; if None, that of the example's largest change.
 
     Returns:
-        A widget, which a notebook shows where it is the last value of a cell. Its attributes ``example`` and ``layer`` say what is
-        chosen, and choose.
+        A widget; its attributes ``example`` and ``layer`` hold the choice and may be set.
 
     Raises:
-        InputError: The package anywidget is missing, what is given is no sweep, or it has no such example or layer. (So does setting
-            one of the two attributes.)
+        InputError: If the package anywidget is missing, or there is no such sweep, example or layer.
     """
     if not isinstance(sweep, SweepResult):
         told = f"a {type(sweep).__name__}; choose one of it" if isinstance(sweep, list | tuple) else described(sweep)
@@ -60,24 +52,17 @@ def explore(sweep: SweepResult, *, example: str | int | None = None, layer: int 
 
 
 def contents(sweep: SweepResult) -> dict[str, Any]:
-    """What the explorer shows, as plain values.
+    """Return ``heading``, ``layers`` and ``rows`` of the explorer as plain values.
 
-    Returns:
-        ``heading``, ``layers``, and ``rows`` as :func:`~anchorlens.results.own_rows.rows_of` gives them, without ``marks``; instead
-        ``places`` (name of a curve -> positions that were changed for it, where they are the same for all donors) and
-        ``answer_tokens``.
+    The rows are those of :func:`~anchorlens.results.own_rows.rows_of`, with ``places`` (name of a curve -> positions that were
+    changed for it, where they are the same for all donors) and ``answer_tokens`` in place of ``marks``.
     """
     rows = rows_of(sweep.samples(), sweep.examples(), sweep.anchors, sweep.layers)
     base = sweep.examples().query("role == 'base'").set_index("example_id")["positions"]
     for row in rows:
         row["places"] = _places(json.loads(base[row["id"]]), row["curves"], row.pop("marks"))
         row["answer_tokens"] = row["places"].pop("", [])
-    title = sweep.protocol.title
-    return {
-        "heading": f"{title[0].upper()}{title[1:]}: {sweep.model} on {sweep.dataset}",
-        "layers": list(sweep.layers),
-        "rows": rows,
-    }
+    return {"heading": name_of(sweep), "layers": list(sweep.layers), "rows": rows}
 
 
 def _places(positions: dict[str, list[int]], curves: dict[str, Any], marks: dict[str, list[int]]) -> dict[str, list[int]]:
@@ -93,6 +78,3 @@ def _places(positions: dict[str, list[int]], curves: dict[str, Any], marks: dict
             where = positions.get("replaced") or positions.get(anchor.split(" -> ")[0], [])
         found[name] = where
     return found
-
-
-__all__ = ["contents", "explore"]

@@ -13,12 +13,9 @@ _HERE = files("anchorlens.report")
 
 
 class Explorer(anywidget.AnyWidget):
-    """One example of a sweep, its layer under a slider. Made by :func:`anchorlens.explore`.
+    """One example of a sweep, its layer under a slider; :func:`anchorlens.explore` makes it.
 
-    Attributes:
-        example: Id of the example that is shown; may be set, by words of its question too.
-        layer: The layer that is shown; may be set.
-        data: What is shown, see :func:`anchorlens.report.explorer.contents`.
+    ``example`` (an id, or words of a question) and ``layer`` may be set.
     """
 
     _esm = _HERE.joinpath("explorer.js").read_text(encoding="utf8")
@@ -40,6 +37,3 @@ class Explorer(anywidget.AnyWidget):
 
     def __repr__(self) -> str:
         return f"Explorer({self.data['heading']!r}, {len(self.data['rows'])} examples; example={self.example!r}, layer={self.layer})"
-
-
-__all__ = ["Explorer"]

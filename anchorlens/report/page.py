@@ -1,4 +1,4 @@
-"""``write_report``: sweeps as one page that needs no network."""
+"""Sweeps as one page that needs no network."""
 
 import json
 import os
@@ -15,23 +15,14 @@ from plotly.offline import get_plotlyjs
 
 from anchorlens.errors import InputError, RunError
 from anchorlens.figures.curves import plot_curves
-from anchorlens.figures.page import CONFIG, PAGES, arranging, written
-from anchorlens.figures.theme import THEMES, in_theme
+from anchorlens.figures.page import CONFIG, PAGES, arranging, write_file
+from anchorlens.figures.palette import THEMES, in_theme
 from anchorlens.kinds import described
-from anchorlens.protocols.loading import load_run
-from anchorlens.report.contents import (
-    about,
-    command_of,
-    dropped_of,
-    facts_of,
-    kind_of,
-    name_of,
-    studies_of,
-    tables_of,
-    verdict_of,
-)
+from anchorlens.report import contents
+from anchorlens.report.contents import kind_of, name_of
 from anchorlens.results.own_rows import ROLES, rows_of
 from anchorlens.results.sweep import SweepResult
+from anchorlens.running.loading import load_run
 from anchorlens.runs.provenance import versions
 
 
@@ -43,21 +34,20 @@ def write_report(
 ) -> Path:
     """Write one page with everything about some sweeps.
 
-    Verdicts first; then figures, contrasts and controls, what was left out and why, every measured row with its tokens and its own
-    curve, and provenance. The page holds plotly's script once (about 5 MB) and needs no network. It is written under a temporary
-    name and then renamed.
+    It holds verdicts, figures, what was left out and why, every measured row with its tokens and its own curve, and provenance. It
+    needs no network: plotly's script (about 5 MB) is inside.
 
     Args:
         runs: Sweeps, or run directories.
-        path: Where the page goes (``.html``).
-        title: Its heading.
+        path: File to write (``.html``).
+        title: Heading; if None, one from protocols, models and data sets.
 
     Returns:
         ``path``.
 
     Raises:
-        InputError: There is nothing to report, or no page can be written there.
-        RunError: A run cannot be read.
+        InputError: If there is no sweep, or no page can be written there.
+        RunError: If a run cannot be read.
     """
     results = _results(runs)
     target = Path(path)
@@ -65,7 +55,7 @@ def write_report(
         raise InputError(f"A report is a page: give a path that ends with .html; got {str(path)!r}.")
     if target.is_dir() or not target.absolute().parent.is_dir():
         raise InputError(f"{target.parent} is no directory to write {target.name} into. Create it first.")
-    return written(target, render(results, title or _title(results)))
+    return write_file(target, render(results, title or _title(results)))
 
 
 def _results(runs: Any) -> list[SweepResult]:
@@ -94,18 +84,14 @@ def _title(results: Sequence[SweepResult]) -> str:
 
 
 def render(results: Sequence[SweepResult], title: str) -> str:
-    """The page.
-
-    Args:
-        results: Sweeps.
-        title: Its heading.
-    """
+    """Return the page."""
     home = resources.files("anchorlens.report")
     sweeps = [
         {
             "name": name_of(result), "kind": kind_of(result), "of": f"{result.model} on {result.dataset}",
-            "verdict": verdict_of(result.verdict), "settings": result.protocol.settings(result), "facts": facts_of(result),
-            "command": command_of(result), "n": len(result.example_ids),
+            "findings": result.findings, "table": contents.findings_table(result.findings),
+            "settings": result.protocol.settings(result), "facts": contents.facts_of(result),
+            "command": contents.command_of(result), "n": len(result.example_ids),
         }
         for result in results
     ]  # fmt: skip
@@ -116,12 +102,12 @@ def render(results: Sequence[SweepResult], title: str) -> str:
         }
         for result in results
     ]  # fmt: skip
-    dropped = dropped_of(results)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((home / "page.html").read_text(encoding="utf8"))
     return template.render(
-        title=title, about=about(results), sweeps=sweeps, figures=_figures(results), tables=tables_of(results), dropped=dropped,
-        whole=[name_of(result) for result in results if not result.dropped_counts], studies=studies_of(results),
+        title=title, about=contents.about(results), sweeps=sweeps, figures=_figures(results), tables=contents.tables_of(results),
+        dropped=contents.dropped_of(results),
+        whole=[name_of(result) for result in results if not result.dropped_counts], studies=contents.studies_of(results),
         version=versions()["anchorlens"], data=_embedded({"sweeps": data, "roles": ROLES, "config": CONFIG}), plotly=get_plotlyjs(),
         arranging=arranging("plot"), style=(home / "page.css").read_text(encoding="utf8"),
         script=(home / "page.js").read_text(encoding="utf8"),
@@ -129,13 +115,13 @@ def render(results: Sequence[SweepResult], title: str) -> str:
 
 
 def _embedded(value: Any) -> str:
-    """JSON that may stand inside a script element, whatever a question says."""
+    """Return JSON that may stand inside a script element, whatever a question says."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _figures(results: Sequence[SweepResult]) -> list[dict[str, Any]]:
-    """One figure of all that can share one, else one a sweep; each with words for who cannot see it."""
+    """Return one figure if all sweeps can share it, else one a sweep, each with a text alternative."""
     try:
         groups = [list(results)]
         made = [_figure(groups[0])]
@@ -158,7 +144,7 @@ def _figure(results: Sequence[SweepResult]) -> go.Figure:
 
 
 def _in_both_themes(figure: go.Figure) -> dict[str, Any]:
-    """A figure as plain values, with what changes where the page is dark: paths and values."""
+    """Return a figure as plain values, with the paths and values that change where the page is dark."""
     light, dark = (json.loads(to_json(in_theme(figure, theme)) or "") for theme in THEMES)
     return {**light, "dark": list(_changes(light, dark, []))}
 
@@ -174,6 +160,3 @@ def _changes(old: Any, new: Any, path: list[str | int]) -> Iterator[tuple[list[s
             yield from _changes(*pair, [*path, at])
     else:
         yield path, new
-
-
-__all__ = ["render", "write_report"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from anchorlens.errors import InputError
 from anchorlens.kinds import as_whole, described, shortened
-from anchorlens.questions.example import Dropped
+from anchorlens.prompts.dataset import Dropped
 
 # Questions that a message lists.
 _MOST = 5

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from anchorlens.nulls import without_nulls
 from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES
 from anchorlens.statistics.bands import bootstrap_mean
 from anchorlens.statistics.delta import support
@@ -30,7 +31,7 @@ def curves_frame(
     """
     group_keys = [key for key in CURVE_KEYS if key != "layer"]
     frames: list[pd.DataFrame] = []
-    for keys, group in samples.groupby(group_keys, sort=False, dropna=False):
+    for keys, group in without_nulls(samples).groupby(group_keys, sort=False, dropna=False):
         shared: dict[str, Any] = dict(zip(group_keys, keys, strict=True))
         own = group.assign(_before=_started_from(group, event))
         per_row = own.groupby(["example_id", "question_id", "layer"], sort=False)[["delta_p", "_before"]].mean()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.questions.example import Dropped
+from anchorlens.prompts.dataset import Dropped
 from anchorlens.vocabulary import STATISTIC_RULES
 
 # Of the row that was measured; what else ``examples`` has of it stands in the samples too.

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from anchorlens.nulls import without_nulls
 from anchorlens.runs.schema import P
 from anchorlens.statistics.pathways import RANDOM
 
@@ -44,7 +45,8 @@ def rows_of(
     """
     base = examples[examples["role"] == "base"]
     base = base if ids is None else base[base["example_id"].isin(list(ids))]
-    own = samples[(samples["quantity"] == P) & samples["control"].isin(["none", *_BESIDE])]
+    samples = without_nulls(samples)
+    own = samples[(samples["metric"] == P) & samples["control"].isin(["none", *_BESIDE])]
     own = own if ids is None else own[own["example_id"].isin(list(ids))]
     means = own.groupby(["example_id", "anchor", "control", "layer"], sort=False)["delta_p"].mean()
     table = means.unstack("layer").reindex(columns=list(layers))

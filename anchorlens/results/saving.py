@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pandas as pd
 
@@ -12,9 +12,12 @@ from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.page import save_html
 from anchorlens.kinds import described
 from anchorlens.notices import warn
+from anchorlens.results.findings import Findings
 from anchorlens.runs.schema import as_stored
 from anchorlens.runs.store import check_target, write_run
-from anchorlens.truth.probes import LayerProbes
+
+if TYPE_CHECKING:
+    import anchorlens.probing.probes
 
 
 @runtime_checkable
@@ -26,11 +29,11 @@ class Saved(Protocol):
     @property
     def record(self) -> dict[str, Any]: ...
     @property
-    def probes(self) -> LayerProbes | None: ...
+    def probes(self) -> "anchorlens.probing.probes.LayerProbes | None": ...
     @property
-    def placebo_probes(self) -> Mapping[str, LayerProbes]: ...
+    def placebo_probes(self) -> "Mapping[str, anchorlens.probing.probes.LayerProbes]": ...
     @property
-    def verdict(self) -> str: ...
+    def findings(self) -> Findings: ...
     def samples(self) -> pd.DataFrame: ...
     def examples(self) -> pd.DataFrame: ...
     def effects(self) -> pd.DataFrame: ...
@@ -77,11 +80,12 @@ def save_run(
             f"A run needs at least one sweep, and each only once; run_id {twice} is there {ids.count(twice)} times: the same "
             "specification on the same model and data."
         )
-    effects = [frame for frame in (sweep.effects() for sweep in sweeps) if len(frame)]
+    computed = {"curves": [sweep.curves(controls=True) for sweep in sweeps], "effects": [sweep.effects() for sweep in sweeps]}
+    effects = [frame for frame in computed["effects"] if len(frame)]
     frames = {
         "examples": [sweep.examples() for sweep in sweeps],
         "samples": [sweep.samples() for sweep in sweeps],
-        "curves": [sweep.curves(controls=True) for sweep in sweeps],
+        "curves": computed["curves"],
         **({"effects": effects} if effects else {}),
     }
     tables = {name: as_stored(name, pd.concat(own, ignore_index=True)) for name, own in frames.items()}
@@ -97,8 +101,31 @@ def save_run(
         except InputError as why:  # curves that cannot share a figure are no reason to lose them
             warn(f"No figure.html in {target}: {why}")
 
-    entries = [{"run_id": s.run_id, **s.record, **({"verdict": s.verdict} if s.verdict else {})} for s in sweeps]
+    entries = [
+        {
+            "run_id": sweep.run_id, **sweep.record, "verdict": str(sweep.findings), "findings": sweep.findings.to_dict(),
+            "rows": {name: len(own[i]) for name, own in computed.items()},
+        }
+        for i, sweep in enumerate(sweeps)
+    ]  # fmt: skip
     return write_run(target, tables, entries, more=more, pending=pending, study=study)
 
 
-__all__ = ["save_run"]
+def load_probes(folder: Path) -> "dict[str, anchorlens.probing.probes.LayerProbes]":
+    """Read the probes of a saved sweep: ``none`` those that were read, the others of placebos.
+
+    Raises:
+        RunError: A file is damaged or missing.
+    """
+    from safetensors import SafetensorError
+
+    from anchorlens.probing.probes import LayerProbes
+
+    homes = {"none": folder, **{sub.name: sub for sub in sorted(folder.iterdir()) if sub.is_dir()}}
+    try:
+        return {name: LayerProbes.load(home) for name, home in homes.items()}
+    except (SafetensorError, OSError, LookupError, ValueError) as why:
+        raise RunError(f"The probes in {folder} cannot be read ({why}). Make the run again.") from why
+
+
+__all__ = ["load_probes", "save_run"]

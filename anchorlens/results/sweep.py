@@ -1,68 +1,75 @@
 """The result of a sweep: tidy frames, the tensor of ΔP, curves with bands, and a small table for notebooks.
 
-What curves, contrasts and words are made of the samples is the protocol's; the result only holds it (:class:`Analysis`).
+Curves, contrasts and findings are made by the protocol's :class:`Analysis`; the result holds it.
 """
 
 import os
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 import plotly.graph_objects as go
-import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.example import example_figure
-from anchorlens.questions.example import Dropped
+from anchorlens.nulls import with_nulls, without_nulls
+from anchorlens.prompts.dataset import Dropped
 from anchorlens.results.choosing import chosen_example
+from anchorlens.results.findings import Findings
 from anchorlens.results.inputs import dropped_rows, joined_rows
+from anchorlens.results.labelled import labelled_array, mean_effect
 from anchorlens.results.own_rows import ROLES, rows_of
-from anchorlens.results.saving import save_run
+from anchorlens.results.saving import load_probes, save_run
 from anchorlens.runs.schema import EFFECT_COLUMNS, SAMPLE_COLUMNS, P, answer_first, settings_of, summary_order
-from anchorlens.truth.probes import LayerProbes
+
+if TYPE_CHECKING:
+    import torch
+    import xarray
+
+    import anchorlens.probing.probes
 
 
-@runtime_checkable
-class Analysis(Protocol):
-    """What a protocol makes of its samples.
+class Analysis(ABC):
+    """Turns the samples of one protocol into curves, contrasts and findings. Needs no model.
 
     Attributes:
-        name: ``swap``, ``knockout``, ...
+        name: Name of the protocol: ``swap``, ``knockout``, ...
         title: The same for people: ``activation swap``.
+        result: Class of its results.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
+    result: "ClassVar[type[SweepResult]]"
 
+    @abstractmethod
     def curves(self, result: Any) -> pd.DataFrame:
-        """Every curve with its bands, controls too; columns of ``curves.parquet``."""
-        ...
+        """Return every curve with its bands, controls included; columns of ``curves.parquet``."""
 
+    @abstractmethod
     def contrasts(self, result: Any) -> pd.DataFrame:
-        """What is compared with what, with intervals; columns of ``effects.parquet``."""
-        ...
+        """Return the comparisons with their intervals; columns of ``effects.parquet``."""
 
+    @abstractmethod
+    def findings(self, result: Any) -> Findings:
+        """Return what was found."""
+
+    @abstractmethod
     def summary(self, result: Any) -> pd.DataFrame:
-        """A few numbers, one row or a few."""
-        ...
+        """Return the leading numbers, in one row or a few."""
 
-    def words(self, result: Any) -> str:
-        """What was found, in words."""
-        ...
-
+    @abstractmethod
     def settings(self, result: Any) -> str:
-        """What was done, for the first lines of a repr."""
-        ...
+        """Return the settings in words, for the first lines of a repr."""
 
     def table(self, results: Sequence[Any]) -> tuple[str, pd.DataFrame]:
-        """Title and rows of the table that a terminal shows of several sweeps."""
-        ...
+        """Return title and rows of the table that a terminal shows of several sweeps."""
+        return self.title, pd.concat([self.summary(result) for result in results], ignore_index=True)
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,8 +83,6 @@ class SweepResult:
         anchors: Anchors, in the order of :attr:`delta_p`.
         layers: Layers, in the order of :attr:`delta_p`.
         example_ids: Examples, in the order of :attr:`delta_p`.
-        probes: The probes that were read; None for other readouts.
-        placebo_probes: The probes of placebos, by name.
     """
 
     protocol: Analysis
@@ -88,8 +93,7 @@ class SweepResult:
     example_ids: tuple[str, ...]
     _samples: pd.DataFrame
     _examples: pd.DataFrame
-    probes: LayerProbes | None = None
-    placebo_probes: Mapping[str, LayerProbes] = field(default_factory=dict)
+    _probes: "Mapping[str, anchorlens.probing.probes.LayerProbes] | Path" = field(default_factory=dict)
     _memo: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -100,10 +104,11 @@ class SweepResult:
         anchors, layers = tuple(record["config"]["anchors"]), tuple(record["config"]["layers"])
         order = tuple(examples.loc[examples["role"] == "base", "example_id"])
         controls = sorted(samples["control"].unique(), key=lambda c: (c != "none", c))
-        quantities = sorted(samples["quantity"].unique(), key=lambda q: (q != P, q))
+        metrics = sorted(samples["metric"].unique(), key=lambda q: (q != P, q))
+        samples = without_nulls(samples)
         keyed = samples.assign(
             _e=pd.Categorical(samples["example_id"], order).codes, _a=pd.Categorical(samples["anchor"], anchors).codes,
-            _c=pd.Categorical(samples["control"], controls).codes, _q=pd.Categorical(samples["quantity"], quantities).codes,
+            _c=pd.Categorical(samples["control"], controls).codes, _q=pd.Categorical(samples["metric"], metrics).codes,
         )  # fmt: skip
         keyed = keyed.sort_values(["_q", "_c", "_a", "_e", "donor_id", "layer"], kind="stable")
         return cls(
@@ -111,11 +116,35 @@ class SweepResult:
             examples.reset_index(drop=True),
         )  # fmt: skip
 
-    def with_probes(
-        self, probes: LayerProbes | None, placebo_probes: Mapping[str, LayerProbes] | None = None
-    ) -> "SweepResult":
-        """The same result with its probes beside it."""
-        return replace(self, probes=probes, placebo_probes=dict(placebo_probes or {}), _memo={})
+    def with_probes(self, probes: "Mapping[str, anchorlens.probing.probes.LayerProbes] | Path") -> "SweepResult":
+        """Return the same result with its probes.
+
+        Args:
+            probes: Name -> probes, ``none`` those that were read, the others of placebos; or a folder to read them from when they
+                are first used.
+        """
+        return replace(self, _probes=probes, _memo={})
+
+    def with_tables(self, tables: Mapping[str, pd.DataFrame]) -> "SweepResult":
+        """Return the same result with stored ``curves`` and ``effects``, which are then not computed again."""
+        return replace(self, _memo=dict(tables))
+
+    @property
+    def probes(self) -> "anchorlens.probing.probes.LayerProbes | None":
+        """Probes that were read; None for other readouts."""
+        return self._all_probes().get("none")
+
+    @property
+    def placebo_probes(self) -> "dict[str, anchorlens.probing.probes.LayerProbes]":
+        """Name of a placebo -> its probes."""
+        return {name: probes for name, probes in self._all_probes().items() if name != "none"}
+
+    def _all_probes(self) -> "Mapping[str, anchorlens.probing.probes.LayerProbes]":
+        if not isinstance(self._probes, Path):
+            return self._probes
+        if "probes" not in self._memo:
+            self._memo["probes"] = load_probes(self._probes)
+        return self._memo["probes"]
 
     @property
     def noise_floor(self) -> float:
@@ -134,13 +163,24 @@ class SweepResult:
         return str(self.record["data"]["name"])
 
     @property
-    def delta_p(self) -> Float[Tensor, "anchor layer example"]:
-        """ΔP in percentage points, averaged over each example's donors; controls are not in it."""
-        own = self._samples[(self._samples["control"] == "none") & (self._samples["quantity"] == P)]
-        table = own.groupby(["anchor", "layer", "example_id"], sort=False)["delta_p"].mean()
-        index = pd.MultiIndex.from_product([self.anchors, self.layers, self.example_ids])
-        values = table.reindex(index).to_numpy().reshape(len(self.anchors), len(self.layers), len(self.example_ids))
-        return torch.from_numpy(values.copy())
+    def delta_p(self) -> "torch.Tensor":
+        """ΔP in percentage points, [anchor layer example], averaged over each example's donors; controls are not in it."""
+        import torch
+
+        return torch.from_numpy(mean_effect(self._samples, ["none"], self.anchors, self.layers, self.example_ids)[0])
+
+    def to_xarray(self) -> "xarray.DataArray":
+        """Return ΔP as a labelled array, averaged over each example's donors.
+
+        Returns:
+            ``delta_p`` in percentage points, [control anchor layer example]; ``control="none"`` is :attr:`delta_p`. NaN where a
+            control did not measure a cell. Coordinates: ``control``, ``anchor``, ``layer``, ``example`` (its id) and
+            ``question_id`` along ``example``. Attributes: ``run_id``, ``model``, ``dataset``, ``protocol``, ``units``.
+
+        Raises:
+            InputError: The package xarray is not installed.
+        """
+        return labelled_array(self, self._samples, self._examples)
 
     @property
     def dropped(self) -> tuple[Dropped, ...]:
@@ -153,8 +193,8 @@ class SweepResult:
         return dict(Counter(row.reason for row in self.dropped).most_common())
 
     def samples(self) -> pd.DataFrame:
-        """One row for each example, donor, anchor, layer, control and quantity."""
-        return self._in_order("samples", self._samples)
+        """One row for each example, donor, anchor, layer, control and metric."""
+        return with_nulls(self._in_order("samples", self._samples))
 
     def examples(self) -> pd.DataFrame:
         """One row for each input: base, donor, corrupt, and dropped with its reason.
@@ -164,12 +204,12 @@ class SweepResult:
         """
         return self._in_order("examples", self._examples)
 
-    def joined(self, *, controls: bool = False, quantity: str | None = None) -> pd.DataFrame:
+    def joined(self, *, controls: bool = False, metric: str | None = None) -> pd.DataFrame:
         """The samples, each with the row that was measured: question, answer, its segments, tokens, and the donor's question.
 
         Args:
             controls: Take in the controls' samples too.
-            quantity: Which quantity: ``p``, or another one that the protocol measures (``flip``). All where it is left out.
+            metric: Which metric: ``p``, or another one that the protocol measures (``flip``). All where it is left out.
 
         Returns:
             As many rows as the samples have. Beside their columns: ``question answer label``, ``subject`` and ``property`` (what
@@ -177,14 +217,14 @@ class SweepResult:
             popularity span_source pair_text text tokens positions`` of the row that was measured.
 
         Raises:
-            InputError: The sweep has no such quantity.
+            InputError: The sweep has no such metric.
         """
-        samples = self._of_quantity(self._samples, quantity)
+        samples = self._of_metric(self._samples, metric)
         samples = samples if controls else samples[samples["control"] == "none"]
         frame = joined_rows(samples, self._examples, self.record["config"])
-        return frame[answer_first(frame)]
+        return with_nulls(frame[answer_first(frame)])
 
-    def curves(self, *, controls: bool = False, quantity: str | None = None) -> pd.DataFrame:
+    def curves(self, *, controls: bool = False, metric: str | None = None) -> pd.DataFrame:
         """Mean ΔP by anchor or pathway and layer with both 95 % bands (bootstrap over questions), n questions and mean P before.
 
         ``ci_low ci_high``: of a layer that was named beforehand. ``sim_low sim_high``: of all layers at once; read these before
@@ -195,23 +235,23 @@ class SweepResult:
 
         Args:
             controls: Take in the controls' curves too.
-            quantity: Which quantity: ``p``, or another one that the protocol measures (``flip``). All where it is left out.
+            metric: Which metric: ``p``, or another one that the protocol measures (``flip``). All where it is left out.
 
         Raises:
-            InputError: The sweep has no such quantity.
+            InputError: The sweep has no such metric.
         """
         frame = self._made("curves", lambda: self.protocol.curves(self).assign(**self._text_aucs()))
-        frame = self._of_quantity(frame, quantity)
+        frame = self._of_metric(frame, metric)
         frame = (frame if controls else frame[frame["control"] == "none"]).reset_index(drop=True)
-        return frame[answer_first(frame)]
+        return with_nulls(frame[answer_first(frame)])
 
-    def _of_quantity(self, frame: pd.DataFrame, quantity: str | None) -> pd.DataFrame:
-        if quantity is None:
+    def _of_metric(self, frame: pd.DataFrame, metric: str | None) -> pd.DataFrame:
+        if metric is None:
             return frame
-        there = list(frame["quantity"].unique())
-        if quantity not in there:
-            raise InputError(f"This sweep has no quantity={quantity!r}. {did_you_mean(str(quantity), there)}")
-        return frame[frame["quantity"] == quantity]
+        there = list(frame["metric"].unique())
+        if metric not in there:
+            raise InputError(f"This sweep has no metric={metric!r}. {did_you_mean(str(metric), there)}")
+        return frame[frame["metric"] == metric]
 
     def _text_aucs(self) -> dict[str, float]:
         """What classifiers that see no model tell true from false with; NaN where there are no true and false answers."""
@@ -231,7 +271,7 @@ class SweepResult:
         frame = self._made("effects", lambda: self.protocol.contrasts(self))
         own = {"run_id": self.run_id, "protocol": self.protocol.name, "model": self.model, "dataset": self.dataset}
         named = frame.assign(**own, **settings_of(self.record["config"]))[list(EFFECT_COLUMNS)]
-        return named[answer_first(named)]
+        return with_nulls(named[answer_first(named)])
 
     def summary(self) -> pd.DataFrame:
         """A few numbers: the strongest point of each anchor, or what stands at k*."""
@@ -239,9 +279,16 @@ class SweepResult:
         return frame[summary_order(frame)]
 
     @property
+    def findings(self) -> Findings:
+        """Findings as data: statements with quantity, layers, value, interval and status."""
+        if "findings" not in self._memo:
+            self._memo["findings"] = self.protocol.findings(self)
+        return self._memo["findings"]
+
+    @property
     def verdict(self) -> str:
-        """What was found, in words."""
-        return self.protocol.words(self)
+        """:attr:`findings` as text."""
+        return str(self.findings)
 
     def show(self, example: str | int) -> go.Figure:
         """One example: its tokens with their roles, and its own ΔP by layer beside its control, as a Plotly figure.

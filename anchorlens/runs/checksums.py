@@ -1,32 +1,22 @@
-"""SHA256SUMS of a run directory: whether every file is, byte for byte, what was written."""
+"""SHA256SUMS of a run directory, in the format of the command ``sha256sum``."""
 
 import hashlib
 import re
 from pathlib import Path
 
 SUMS = "SHA256SUMS"
-# As the command sha256sum writes and reads it.
 _LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
 
 
 def write_sums(folder: Path) -> None:
-    """Write the hash of every file of a run directory."""
     (folder / SUMS).write_text("".join(f"{_hash(folder / name)}  {name}\n" for name in _names(folder)), encoding="utf8")
 
 
 def changed_files(folder: Path) -> tuple[list[str], list[str]]:
-    """What is not as it was written, and what is there besides.
-
-    Returns:
-        A line for each file that differs or is missing (of SHA256SUMS itself, too), and the names of files that are no part of
-        the run: nobody reads them.
-    """
-    try:
-        text = (folder / SUMS).read_bytes().decode("ascii")
-    except FileNotFoundError:
-        return [f"{SUMS} is missing: it was taken away, or an older anchorlens wrote this run"], []
-    except UnicodeDecodeError:
-        return [f"{SUMS} is damaged"], []
+    """Return a line for each file that differs from SHA256SUMS or is missing, and the names of files that are not in it."""
+    if not (folder / SUMS).is_file():
+        return [f"{SUMS} is missing"], []
+    text = (folder / SUMS).read_bytes().decode("ascii", errors="replace")
     lines = [_LINE.fullmatch(line) for line in text.split("\n")[:-1]]
     known = {line[2]: line[1] for line in lines if line is not None}
     if not text.endswith("\n") or len(known) < len(lines) or list(known) != sorted(known):
@@ -48,6 +38,3 @@ def _hash(file: Path) -> str:
         while part := opened.read(1 << 20):
             digest.update(part)
     return digest.hexdigest()
-
-
-__all__ = ["SUMS", "changed_files", "write_sums"]

@@ -1,7 +1,6 @@
-"""Who measures a run: one process all of it, or several a share each.
+"""Locks of a run: a process that measures all holds ``OUT.parts/lock``, one that measures a share ``OUT.parts/lock-2-of-8``.
 
-``OUT.parts/lock`` is held by who opens the run, and kept by a process that measures all of it. A job that measures a share keeps
-``lock-2-of-8`` instead. The system lets go of a lock when its process ends, in whatever way.
+The system releases a lock when its process ends.
 """
 
 import re
@@ -12,67 +11,55 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from anchorlens.errors import RunError
+from anchorlens.runs.files import LOCK
 from anchorlens.runs.shares import Share
 
-LOCK = "lock"
-# Who asks for a run's status holds its locks for a moment, and jobs that begin together open the run one after the other.
+# Seconds: `status`, and jobs that begin, hold a lock for a moment while they look whether it is free.
 _PATIENCE = 1.0
-_PATIENCE_OF_JOBS = 10.0
 
 
 @contextmanager
-def opening(folder: Path, target: Path, share: Share | None) -> Iterator[FileLock]:
-    """The run is this process's alone while it looks at what is there; released at the end of the block unless it is kept.
-
-    Raises:
-        RunError: Another process measures all of it, jobs measure shares of it while all is asked for, or it cannot be written.
-    """
-    lock = FileLock(folder / LOCK)
+def lock_run(folder: Path, target: Path, share: Share | None) -> Iterator[None]:
+    """Hold the lock of a run, or of a share of it."""
+    whole = FileLock(folder / LOCK)
+    own = whole if share is None else FileLock(folder / f"{LOCK}-{share.name}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=_PATIENCE if share is None else _PATIENCE_OF_JOBS)
+        own.acquire(timeout=_PATIENCE)
     except Timeout as why:
-        raise RunError(
-            f"Another process is measuring {target}: it holds {folder / LOCK}. Wait for it, stop it, or choose another path."
-        ) from why
+        raise _taken(target if share is None else f"share {share} of {target}", own) from why
     except OSError as why:
         raise RunError(f"{folder} cannot be written ({why.strerror}). Choose another path.") from why
     try:
-        if share is None and (jobs := alive(folder)):
+        if share is None and (jobs := running_jobs(folder)):
             raise RunError(
-                f"{'Job' if len(jobs) == 1 else 'Jobs'} {', '.join(map(str, jobs))} of {target} "
-                f"{'is' if len(jobs) == 1 else 'are'} measuring. Wait for them, stop them, or choose another path."
+                f"Jobs {', '.join(map(str, jobs))} of {target} are measuring. Wait for them, stop them, or choose another path."
             )
-        yield lock
+        if share is not None:
+            try:
+                whole.acquire(timeout=_PATIENCE)
+            except Timeout as why:
+                raise _taken(target, whole) from why
+            whole.release()
+        yield
     finally:
-        lock.release()
+        own.release()
 
 
-def taken(folder: Path, target: Path, share: Share) -> FileLock:
-    """The lock of a share, held.
-
-    Raises:
-        RunError: Another process measures it.
-    """
-    lock = FileLock(folder / f"{LOCK}-{share.name}")
-    try:
-        lock.acquire(timeout=_PATIENCE)
-    except Timeout as why:
-        raise RunError(
-            f"Another process is job {share} of {target}: it holds {lock.lock_file}. Wait for it, stop it, or give another shard=."
-        ) from why
-    return lock
+def _taken(what: object, lock: FileLock) -> RunError:
+    where = f"it holds {lock.lock_file}. Wait for it, stop it, or choose another path or shard=."
+    return RunError(f"Another process is measuring {what}: {where}")
 
 
-def alive(folder: Path, besides: Share | None = None) -> list[Share]:
-    """The jobs that measure now, but for one."""
+def running_jobs(folder: Path) -> list[Share]:
     names = (re.fullmatch(rf"{LOCK}-(\d+)-of-(\d+)", file.name) for file in folder.glob(f"{LOCK}-*"))
-    shares = sorted((int(found[2]), int(found[1])) for found in names if found)
-    return [share for n, i in shares if (share := Share(i, n)) != besides and held(folder / f"{LOCK}-{share.name}")]
+    shares = [Share(int(found[1]), int(found[2])) for found in names if found]
+    return sorted(
+        (share for share in shares if is_held(folder / f"{LOCK}-{share.name}")), key=lambda share: (share.n, share.i)
+    )
 
 
-def held(file: Path) -> bool:
-    """Whether a process holds a lock now."""
+def is_held(file: Path) -> bool:
     lock = FileLock(file)
     try:
         lock.acquire(timeout=0)
@@ -80,6 +67,3 @@ def held(file: Path) -> bool:
         return True
     lock.release()
     return False
-
-
-__all__ = ["LOCK", "alive", "held", "opening", "taken"]

@@ -1,4 +1,4 @@
-"""Where a result comes from: versions, hashes, device, threads."""
+"""Provenance of a result: versions, hashes, device, threads."""
 
 import hashlib
 import json
@@ -9,17 +9,18 @@ from dataclasses import asdict
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
-from anchorlens.models.card import ModelCard
-from anchorlens.questions.datasets import QAData
+    import anchorlens.models.card
 
 PACKAGES = ("anchorlens", "torch", "transformer-lens", "transformers", "datasets", "numpy", "pandas", "pyarrow")
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of the packages that can change a number or a file."""
+    """Return the installed versions of the packages that can change a number or a file."""
     found: dict[str, str] = {}
     for name in PACKAGES:
         try:
@@ -31,7 +32,6 @@ def versions() -> dict[str, str]:
 
 @cache
 def code_sha256() -> str:
-    """A hash of this package's own code: two versions of one number may differ."""
     digest, home = hashlib.sha256(), Path(__file__).parents[1]
     for file in sorted(home.rglob("*.py")):
         digest.update(f"{file.relative_to(home).as_posix()} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
@@ -39,54 +39,37 @@ def code_sha256() -> str:
 
 
 def command_line() -> str:
-    """What this process was started as."""
     return " ".join([sys.argv[0].rsplit("/", 1)[-1], *sys.argv[1:]])
 
 
-def environment(devices: Sequence[torch.device], command: str) -> dict[str, object]:
-    """What the numbers were computed with, and what began the run.
+def environment(devices: "Sequence[torch.device]", command: str) -> dict[str, object]:
+    """Return what the numbers are computed with, for a model on these devices."""
+    import torch  # not at the top: `anchorlens status` and `verify --cells 0` need none
 
-    Args:
-        devices: Those that the model lies on, in the order of its layers.
-        command: What began the run.
-    """
     record: dict[str, object] = {
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "device": ", ".join(map(str, devices)),
-        "threads": torch.get_num_threads(),
-        "versions": versions(),
-        "code_sha256": code_sha256(),
-        "command": command,
-    }
+        "python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}",
+        "device": ", ".join(map(str, devices)), "threads": torch.get_num_threads(), "versions": versions(),
+        "code_sha256": code_sha256(), "command": command,
+    }  # fmt: skip
     cards = [torch.cuda.get_device_name(device) for device in devices if device.type == "cuda"]
     if cards:
         record["gpu"] = ", ".join(dict.fromkeys(cards))
     return record
 
 
-def model_record(card: ModelCard) -> dict[str, object]:
-    """A model as run.json keeps it."""
+def model_record(card: "anchorlens.models.card.ModelCard") -> dict[str, object]:
+    """Return a model as run.json keeps it."""
     return {
         key: value if isinstance(value, (int, float, bool, type(None))) else str(value) for key, value in asdict(card).items()
     }
 
 
-def data_record(data: QAData) -> dict[str, object]:
-    """A data set as run.json keeps it."""
-    return {
-        "name": data.name, "source": data.source, "sha256": data.sha256, "limit": data.limit, "seed": data.seed,
-        "spans": data.spans,
-        "examples": len(data.examples), "pool": len(data.pool), "pool_dropped": dict(data.pool_dropped),
-    }  # fmt: skip
-
-
 def no_nan(values: Mapping[str, float]) -> dict[str, float | None]:
-    """Numbers as JSON has them: what is not a number is null."""
+    """Return numbers as JSON has them, with null for NaN."""
     return {key: None if value != value else float(value) for key, value in values.items()}
 
 
 def run_id_of(*parts: Mapping[str, object]) -> str:
-    """A short name of configuration, model and data: the same inputs give the same id."""
+    """Return a short hash of configuration, model and data."""
     text = json.dumps(parts, sort_keys=True, default=str, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf8")).hexdigest()[:12]

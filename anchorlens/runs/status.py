@@ -1,15 +1,17 @@
-"""How far a run is: read from its directory and its parts, whoever measures it."""
+"""Status of a run, read from its directory and its parts."""
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from anchorlens.errors import RunError
-from anchorlens.runs.journal import parts_of, shard_files
-from anchorlens.runs.locks import LOCK, alive, held
+from anchorlens.runs.files import LOCK, parts_of
+from anchorlens.runs.journal import shard_files
+from anchorlens.runs.locks import is_held, running_jobs
 from anchorlens.runs.store import read_record
 
 # Lines of the log from which the rate is taken.
@@ -18,15 +20,15 @@ _RECENT = 20
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """One sweep of a run.
+    """Status of one sweep.
 
     Attributes:
         name: Protocol, model and data set.
-        shards: What it consists of; None while that is not known.
+        shards: Number of shards; None before it is planned.
         done: Shards that are kept.
-        finished: Whether it stands in the run directory.
-        seconds_left: From the last shards' rate; None where there is none.
-        told: When its last shard was kept, in UTC.
+        finished: Whether it is in the run directory.
+        seconds_left: Estimate from the rate of the last shards; None before the first.
+        told: Time of its last shard, in UTC.
     """
 
     name: str
@@ -39,13 +41,13 @@ class SweepStatus:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run.
+    """Status of a run.
 
     Attributes:
         state: ``finished``, ``running`` or ``stopped``.
-        sweeps: Its sweeps.
-        rss_mb: Memory of the process at the last shard, in MB; None where nothing was kept yet.
-        jobs: The jobs that measure now, such as ``2/8``; none where one process measures all.
+        sweeps: Status of each sweep.
+        rss_mb: Memory of the process at the last shard, in MB; None before the first.
+        jobs: Jobs that measure now, such as ``2/8``; empty if one process measures all.
     """
 
     state: str
@@ -55,37 +57,29 @@ class RunStatus:
 
 
 def status_of(path: "str | Path") -> RunStatus:
-    """How far a run is.
-
-    Raises:
-        RunError: There is neither a run nor the parts of one.
-    """
+    """Return the status of a run; raise RunError if there is neither a run nor the parts of one."""
     target = Path(path)
     parts = parts_of(target)
     has_run = (target / "run.json").is_file()
     if not (parts / "run.json").is_file():
         if not has_run:
             raise RunError(f"{target} is not a run, and {parts} holds no parts of one.")
-        record = read_record(target)
-        return RunStatus("finished", tuple(_whole(sweep["config"]["protocol"], sweep) for sweep in record["sweeps"]))
+        names = [_name(sweep["config"]["protocol"], sweep) for sweep in read_record(target)["sweeps"]]
+        return RunStatus("finished", tuple(SweepStatus(name, None, 0, True, None, "") for name in names))
     plan = json.loads((parts / "run.json").read_text(encoding="utf8"))["sweeps"]
     done = {_name(s["config"]["protocol"], s) for s in read_record(target)["sweeps"]} if has_run else set()
-    jobs = alive(parts)
+    jobs = running_jobs(parts)
     logs = [_log(parts / f"log-{job.name}.jsonl") for job in jobs] or [_log(file) for file in sorted(parts.glob("log*.jsonl"))]
     sweeps = tuple(_part(parts / f"{i:03d}", i, one, logs, done) for i, one in enumerate(plan))
     last = max((log[-1] for log in logs if log), key=lambda line: line["time"], default=None)
-    running = bool(jobs) or held(parts / LOCK)
-    said = None if last is None else last["rss_mb"]
-    return RunStatus("running" if running else "stopped", sweeps, said, tuple(map(str, jobs)))
+    running = bool(jobs) or is_held(parts / LOCK)
+    rss_mb = None if last is None else last["rss_mb"]
+    return RunStatus("running" if running else "stopped", sweeps, rss_mb, tuple(map(str, jobs)))
 
 
 def _name(protocol: str, sweep: Mapping[str, Any]) -> str:
     model = sweep["model"] if isinstance(sweep["model"], str) else sweep["model"]["name"]
     return f"{protocol}: {Path(model).name} on {sweep['data']['name']}"
-
-
-def _whole(protocol: str, sweep: Mapping[str, Any]) -> SweepStatus:
-    return SweepStatus(_name(protocol, sweep), None, 0, True, None, "")
 
 
 def _part(
@@ -97,28 +91,24 @@ def _part(
     kept = len(shard_files(folder))
     rate, told = 0.0, ""
     for log in logs:  # of each process that measures
-        mine = [line for line in log if line["sweep"] == number and line["event"] == "shard"]
-        recent = mine[-_RECENT:]
-        if recent:
+        if recent := [line for line in log if line["sweep"] == number and line["event"] == "shard"][-_RECENT:]:
             rate += len(recent) / max(sum(line["seconds"] for line in recent), 1e-3)
-            told = max(told, mine[-1]["time"])
+            told = max(told, recent[-1]["time"])
     left = (shards - kept) / rate if shards is not None and rate else None
     return SweepStatus(name, shards, kept, name in done and kept == shards, left, told)
 
 
 def _log(file: Path) -> list[dict[str, Any]]:
-    """Lines of the log; a line that a crash cut off is left out."""
+    """Read the lines of a log, without one that a crash cut off."""
     found: list[dict[str, Any]] = []
     for line in file.read_text(encoding="utf8").splitlines() if file.is_file() else ():
-        try:
+        with suppress(ValueError):
             found.append(json.loads(line))
-        except ValueError:
-            continue
     return found
 
 
 def ago(told: str, now: datetime | None = None) -> str:
-    """How long something is past: ``12 s ago``."""
+    """Return the time since an event, such as ``12 s ago``."""
     if not told:
         return ""
     seconds = ((now or datetime.now(timezone.utc)) - datetime.fromisoformat(told)).total_seconds()
@@ -126,6 +116,3 @@ def ago(told: str, now: datetime | None = None) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit} ago"
     return f"{seconds:.0f} s ago"
-
-
-__all__ = ["RunStatus", "SweepStatus", "ago", "status_of"]

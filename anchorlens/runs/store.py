@@ -1,8 +1,4 @@
-"""A run on disk: a directory of tables, a figure and a record of how they came to be (DESIGN, "A run directory").
-
-Everything is written into a temporary directory beside the target, which is then renamed: a run is there as a whole or not at all.
-Nothing here knows what a table means: results say what they consist of, and what they are is found by their protocol's name.
-"""
+"""Run directories, written beside the target and then renamed: a run exists as a whole or not at all."""
 
 import json
 import os
@@ -17,8 +13,9 @@ import psutil
 import pyarrow as pa
 
 from anchorlens.errors import RunError
+from anchorlens.nulls import with_nulls, without_nulls
 from anchorlens.runs.checksums import write_sums
-from anchorlens.runs.schema import READABLE, SCHEMA_VERSION, answer_first, of_today
+from anchorlens.runs.schema import SCHEMA_VERSION, answer_first
 
 TABLES = ("examples", "samples", "curves")
 # Lists that are empty in every row would otherwise be written as null columns.
@@ -26,17 +23,11 @@ _LISTS = {"token_ids": pa.list_(pa.int64()), "tokens": pa.list_(pa.string()), "d
 
 
 def check_target(path: "str | os.PathLike[str]", *, overwrite: bool = False) -> Path:
-    """The directory that a run may be written to.
-
-    Call it before long work starts, so that hours are not lost to a name that is taken.
-
-    Raises:
-        RunError: Something else stands there, or a run that may not be replaced, or the place cannot be written.
-    """
+    """Check, before long work starts, that a run may be written to a directory, and return it."""
     if not isinstance(path, str | os.PathLike) or not str(path):
         raise RunError(f"A run is written to a directory: give its path, got {path!r}.")
     target = Path(path)
-    _brought_back(target)
+    _restore_old(target)
     if target.name in ("", "..") or (target.exists() and target.resolve() in (Path.cwd(), *Path.cwd().parents)):
         raise RunError(f"{target} is the folder you stand in, or above it. Choose another path.")
     if target.exists():
@@ -51,17 +42,17 @@ def check_target(path: "str | os.PathLike[str]", *, overwrite: bool = False) -> 
 
 
 def check_place(folder: Path) -> None:
-    """A folder in which something can be written.
+    """Raise RunError if nothing can be written in a folder; permissions alone do not say so on every file system."""
+    probe = folder / f".anchorlens-{os.getpid()}.tmp"
+    try:
+        probe.mkdir()
+        probe.rmdir()
+    except OSError as why:
+        raise RunError(f"{folder} cannot be written. Choose another path.") from why
 
-    Raises:
-        RunError: Nothing can.
-    """
-    if not folder.is_dir() or not _writable(folder):
-        raise RunError(f"{folder} cannot be written. Choose another path.")
 
-
-def _brought_back(target: Path) -> None:
-    """A process that was killed between the two renames of :func:`write_run` left the run that was there beside its place."""
+def _restore_old(target: Path) -> None:
+    """Rename the old run back after a process was killed between the two renames of :func:`write_run`."""
     if target.exists() or not target.parent.is_dir():
         return
     for old in target.parent.glob(f".{target.name}.*.old"):
@@ -71,39 +62,11 @@ def _brought_back(target: Path) -> None:
             return
 
 
-def _writable(folder: Path) -> bool:
-    """Tried, not asked: some file systems allow nothing to anybody, whatever the permissions say."""
-    probe = folder / f".anchorlens-{os.getpid()}.tmp"
-    try:
-        probe.mkdir()
-        probe.rmdir()
-    except OSError:
-        return False
-    return True
-
-
 def write_run(
-    target: Path,
-    tables: Mapping[str, pd.DataFrame],
-    sweeps: Sequence[Mapping[str, Any]],
-    *,
-    more: Callable[[Path], None],
-    pending: Sequence[str] = (),
-    study: Sequence[Mapping[str, Any]] = (),
-) -> Path:
-    """Write a run directory in place of what is there.
-
-    Args:
-        target: The directory; its parents are made.
-        tables: Name -> frame; each becomes ``NAME.parquet``.
-        sweeps: Entries of ``run.json``.
-        more: Writes further files (a figure, probes) into the directory that it is given.
-        pending: What is still to be measured and will be added, for ``run.json``.
-        study: What is measured altogether, for ``run.json``.
-
-    Returns:
-        The directory.
-    """
+    target: Path, tables: Mapping[str, pd.DataFrame], sweeps: Sequence[Mapping[str, Any]], *, more: Callable[[Path], None],
+    pending: Sequence[str] = (), study: Sequence[Mapping[str, Any]] = (),
+) -> Path:  # fmt: skip
+    """Write a run directory, in place of the one that exists; ``more`` writes further files into a directory."""
     target.parent.mkdir(parents=True, exist_ok=True)
     work = target.parent / f".{target.name}.{os.getpid()}.tmp"
     old = target.parent / f".{target.name}.{os.getpid()}.old"
@@ -114,12 +77,9 @@ def write_run(
             _write(work / f"{name}.parquet", frame)
         more(work)
         record = {
-            "schema_version": SCHEMA_VERSION,
-            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "pending": list(pending),
-            "study": list(study),
-            "sweeps": list(sweeps),
-        }
+            "schema_version": SCHEMA_VERSION, "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "pending": list(pending), "study": list(study), "sweeps": list(sweeps),
+        }  # fmt: skip
         (work / "run.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf8")
         write_sums(work)
         shutil.rmtree(old, ignore_errors=True)
@@ -136,21 +96,13 @@ def write_run(
 
 def _write(path: Path, frame: pd.DataFrame) -> None:
     schema = pa.Schema.from_pandas(frame, preserve_index=False)
-    for name, kind in _LISTS.items():
-        if name in frame.columns:
-            schema = schema.set(schema.get_field_index(name), pa.field(name, kind))
-    for i, column in enumerate(schema):
-        if pa.types.is_null(column.type):
-            schema = schema.set(i, pa.field(column.name, pa.string()))
+    kinds = {one.name: pa.string() if pa.types.is_null(one.type) else one.type for one in schema} | _LISTS
+    schema = pa.schema([one.with_type(kinds[one.name]) for one in schema], schema.metadata)
     frame.to_parquet(path, index=False, schema=schema)
 
 
 def read_record(path: "str | os.PathLike[str]") -> dict[str, Any]:
-    """run.json of a run directory.
-
-    Raises:
-        RunError: There is none, it cannot be read, a table is missing, or another version of the schema wrote it.
-    """
+    """Read run.json of a run directory."""
     if not isinstance(path, str | os.PathLike):
         raise RunError(f"A run is read from a directory: give its path, got {path!r}.")
     folder = Path(path)
@@ -162,9 +114,8 @@ def read_record(path: "str | os.PathLike[str]") -> dict[str, Any]:
     except (json.JSONDecodeError, UnicodeDecodeError) as why:
         raise RunError(f"{file} is damaged ({why}). Make the run again.") from why
     found = record.get("schema_version")
-    if found not in READABLE:
-        known = ", ".join(map(str, READABLE))
-        raise RunError(f"{folder} has schema version {found}; this anchorlens reads {known}. Make the run again.")
+    if found != SCHEMA_VERSION:
+        raise RunError(f"{folder} has schema version {found}; only version {SCHEMA_VERSION} is read. Make the run again.")
     missing = [f"{name}.parquet" for name in TABLES if not (folder / f"{name}.parquet").is_file()]
     if missing:
         raise RunError(f"{folder} lacks {', '.join(missing)}. Make the run again.")
@@ -172,42 +123,33 @@ def read_record(path: "str | os.PathLike[str]") -> dict[str, Any]:
 
 
 def study_of(path: Path) -> list[Any] | None:
-    """What a run directory was to hold altogether; None where there is none, or where nothing says it."""
+    """Return the identity of every sweep that a run directory is to hold; None if there is no run, or it does not say."""
     if not (path / "run.json").is_file():
         return None
     return read_record(path).get("study") or None
 
 
 def read_table(path: "str | os.PathLike[str]", name: str) -> pd.DataFrame:
-    """One table of a run directory, with the columns of this version.
-
-    Raises:
-        RunError: The file is damaged.
-    """
     file = Path(path) / f"{name}.parquet"
     try:
-        frame = pd.read_parquet(file)
+        table = pd.read_parquet(file)
     except (pa.ArrowInvalid, OSError) as why:
         raise RunError(f"{file} is damaged ({why}). Make the run again.") from why
-    return of_today(frame) if name in ("samples", "curves") else frame
+    return table if name == "examples" else without_nulls(table)
 
 
 def load_curves(path: "str | os.PathLike[str]") -> pd.DataFrame:
-    """All curves of a run directory, controls too, without computing anything again.
+    """Read all curves of a run directory, controls too.
 
     Args:
-        path: The run directory.
+        path: Run directory.
 
     Returns:
-        One row a point: the columns of ``curves.parquet``, in the order for reading: what was found first, what is the same in every
-        row last.
+        One row per point, with the columns of ``curves.parquet`` in the order for reading.
 
     Raises:
-        RunError: There is no run, it cannot be read, a table is missing, or another version of the schema wrote it.
+        RunError: If the run is missing or damaged, or the schema has another version.
     """
     read_record(path)
     curves = read_table(path, "curves")
-    return curves[answer_first(curves)]
-
-
-__all__ = ["check_place", "check_target", "load_curves", "read_record", "read_table", "study_of", "write_run"]
+    return with_nulls(curves[answer_first(curves)])

@@ -148,7 +148,7 @@ def _usable(value: Array, draws: Array, n: Counts) -> npt.NDArray[np.bool_]:
 
 
 def _critical(value: Array, draws: Array, n: Counts, level: float) -> Array:
-    """How many standard errors the simultaneous band goes out at each point."""
+    """Return the half-width of the simultaneous band in standard errors, [point]."""
     error = np.nanstd(draws, axis=0)
     moving = error > 0  # a point that is the same in every resample cannot deviate
     if not moving.any():
@@ -168,6 +168,3 @@ def _logit_inside(auc: Array, n: Counts) -> Array:
 
 def _expit(x: Array) -> Array:
     return 1 / (1 + np.exp(-x))
-
-
-__all__ = ["Band", "auc_band", "band", "bootstrap_mean"]

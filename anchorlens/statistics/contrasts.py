@@ -25,13 +25,7 @@ FIFTHS = 5
 
 @dataclass(frozen=True)
 class Estimate:
-    """A quantity at each layer with its draws.
-
-    Attributes:
-        value: [layer]
-        draws: [resample layer]
-        n: Questions, [layer].
-    """
+    """A quantity [layer], its draws [resample layer] and the number of questions n [layer]."""
 
     value: Array
     draws: Array
@@ -40,27 +34,14 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Arm:
-    """What was read under one cut.
-
-    Attributes:
-        before: P before, [layer row].
-        after: P after, [layer row]; NaN where a row was not measured.
-    """
+    """P before and after one cut, [layer row]; NaN after it where a row was not measured."""
 
     before: Array
     after: Array
 
 
 def delta_all(own: Arm, other: Arm, event: Array, kind: str, draws: Resamples) -> Estimate:
-    """Mean ΔP less that of the placebo, over the rows that have both.
-
-    Args:
-        own: Under the cut.
-        other: Under the placebo.
-        event: 1 where what P speaks of is the case, [row].
-        kind: What ΔP is taken on, see :func:`~anchorlens.statistics.delta.support`.
-        draws: Resamples over the questions of the rows.
-    """
+    """Return the mean ΔP less that of the placebo, over rows that have both; ``event``: 1 where P's event is the case, [row]."""
     return mean_of(delta_p(own.before, own.after, event, kind) - delta_p(other.before, other.after, event, kind), draws)
 
 
@@ -99,17 +80,10 @@ def auc_difference(p: Array, other: Array, event: Array, draws: Resamples) -> Es
 
 
 def own_change(arm: Arm, event: Array, kind: str, draws: Resamples, seed: int) -> Estimate:
-    """How much more a row's own change does to it than those of other questions of like clean confidence.
+    """Return ΔP of a row's own change less that of changes of other questions with similar clean confidence.
 
     The probe is linear: the log-odds of the state h_i + Δh_j are those of h_i plus the change of row j. So no pass is needed. Rows
     are put in fifths of clean confidence; inside each, changes are permuted 20 times, and one of the same question does not count.
-
-    Args:
-        arm: Before and after, read by one linear probe.
-        event: 1 where what P speaks of is the case, [row].
-        kind: What ΔP is taken on.
-        draws: Resamples over the questions of the rows.
-        seed: Draws the permutations.
     """
     before, after = _log_odds(arm.before), _log_odds(arm.after)
     own = delta_p(arm.before, arm.after, event, kind)
@@ -147,8 +121,3 @@ def _log_odds(p: Array) -> Array:
 
 def _p(log_odds: Array) -> Array:
     return 1 / (1 + np.exp(-log_odds))
-
-
-__all__ = [
-    "Arm", "Estimate", "auc_difference", "auc_of", "delta_all", "flip_rate", "flips", "mean_of", "own_change",
-]  # fmt: skip

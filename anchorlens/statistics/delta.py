@@ -1,4 +1,4 @@
-"""What a change of a probability is: ΔP, in percentage points (METHOD 3)."""
+"""ΔP: change of a probability, in percentage points (METHOD 3)."""
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +39,5 @@ def delta_p(before: Array, after: Array, event: Array, kind: str) -> Array:
 
 
 def flipped(before: Array, after: Array) -> Flags:
-    """Where the prediction (P >= 0.5) is another one after the change."""
+    """Return True where the prediction (P >= 0.5) changed."""
     return (before >= 0.5) != (after >= 0.5)
-
-
-__all__ = ["delta_p", "flipped", "support"]

@@ -57,14 +57,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Group:
-    """Mean ΔP over a group of rows, layer by layer.
-
-    Attributes:
-        mean: [layer]
-        draws: The same of every bootstrap resample, [resample layer].
-        n: Number of questions, [layer].
-        before: Mean π before the change, [layer].
-    """
+    """Mean ΔP over a group of rows [layer], its draws [resample layer], questions [layer] and mean π before the change [layer]."""
 
     mean: Array
     draws: Array
@@ -73,14 +66,7 @@ class Group:
 
 
 def group_curves(delta: Array, before: Array, q: Flags, draws: Resamples) -> dict[str, Group]:
-    """The curves of Q-Anchored, A-Anchored and all rows.
-
-    Args:
-        delta: ΔP, [layer row]; NaN where there is none.
-        before: π before the change, [layer row].
-        q: True where a row is Q-Anchored, [layer row].
-        draws: Resamples over the questions of the rows.
-    """
+    """Return the curves of Q-Anchored, A-Anchored and all rows from ΔP, π before and the split, each [layer row]."""
     there = ~np.isnan(delta)
     out: dict[str, Group] = {}
     for name, members in ((Q, q & there), (A, ~q & there), (ALL, there)):
@@ -130,16 +116,10 @@ def quantity_frame(
 
 
 def band_frame(layers: Sequence[int], quantity: str, control: str, made: Band) -> pd.DataFrame:
-    """The same of bands that are known."""
+    """Return the table of a quantity whose bands are known."""
     return pd.DataFrame(
         {
             "layer": list(layers), "quantity": quantity, "control": control, "value": made.value, "ci_low": made.low,
             "ci_high": made.high, "sim_low": made.sim_low, "sim_high": made.sim_high, "n": made.n,
         }
     )  # fmt: skip
-
-
-__all__ = [
-    "ALL", "CROSS_FOLD", "MATCHED", "PLACEBOS", "RANDOM", "SHUFFLED", "A", "Group", "Measured", "Q", "band_frame", "gaps",
-    "group_curves", "less", "quantity_frame",
-]  # fmt: skip

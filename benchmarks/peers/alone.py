@@ -12,8 +12,9 @@ from anchorlens.engine.engine import Engine
 from anchorlens.engine.readouts import AnswerReader, ReadPlan, first_token
 from anchorlens.engine.select import choose_engine
 from anchorlens.models.adapter import Adapter
-from anchorlens.protocols.swap.batching import SwapSweepPlan, plan_swaps
-from anchorlens.protocols.swap.pairing import Pair, Placement, build_batch
+from anchorlens.protocols.patching.batching import SwapSweepPlan, plan_swaps
+from anchorlens.protocols.patching.pairs import Placement, build_batch
+from anchorlens.protocols.swap.pairing import QAPair
 from anchorlens.questions.example import Example, Span
 from anchorlens.questions.tokens import Answer, TokenRow
 
@@ -45,16 +46,9 @@ def engine_alone(adapter: Adapter, job: Job, name: str) -> Sweep:
     before = [0.0] * len(job["rows"])
     after: dict[tuple[int, str, int], float] = {}
     for batch in plan.batches:
-        made = build_batch(
-            adapter,
-            batch.pairs,
-            site="resid_pre",
-            rule="",
-            statistics=None,
-            make_reader=lambda some: _reader(some, job),
-        )
+        made = build_batch(batch.pairs, _reader(batch.pairs, job))
         clean, changed = engine.run_swaps(made, site="resid_pre", layers=batch.layers, window=1)
-        numbers = [int(pair.base.row_id) for pair in batch.pairs]
+        numbers = [int(pair.base.id) for pair in batch.pairs]
         for i, p in zip(numbers, clean.p.tolist(), strict=True):
             before[i] = p
         for place, metrics in zip(batch.pairs[0].placements, changed, strict=True):
@@ -74,7 +68,7 @@ def _name(place: Placement) -> str:
     return place.anchor if place.control == "none" else f"{place.anchor}:{place.control}"
 
 
-def _pair(row: dict[str, Any], places: Sequence[str], name: str) -> Pair:
+def _pair(row: dict[str, Any], places: Sequence[str], name: str) -> QAPair:
     """A job's row as the pairs that a sweep makes of questions."""
     base, donor = (_token_row(name, ids) for ids in (row["ids"], row["donor_ids"]))
     has_null = any(":" in place for place in row["target"])
@@ -84,16 +78,26 @@ def _pair(row: dict[str, Any], places: Sequence[str], name: str) -> Pair:
         if not control or has_null:  # all rows of a batch have the same placements, if need be without a position
             where = (tuple(row[side].get(place, ())) for side in ("target", "source"))
             made.append(Placement(anchor, control or "none", *where))
-    return Pair(base, base, donor, donor, name, tuple(made))
+    return QAPair(base, base, donor, donor, name, tuple(made))
 
 
 def _token_row(name: str, ids: Sequence[int]) -> TokenRow:
     example = Example(name, name, "job", "", ("",), Span(0, 0), Span(0, 0))
-    return TokenRow(name, example, "", "", Answer.gold(""), tuple(ids), len(ids), {})
+    return TokenRow(
+        id=name,
+        group=name,
+        ids=tuple(ids),
+        positions={},
+        example=example,
+        text="",
+        question="",
+        answer=Answer.gold(""),
+        prompt_length=len(ids),
+    )
 
 
-def _reader(pairs: Sequence[Pair], job: Job) -> AnswerReader:
-    rows = [job["rows"][int(pair.base.row_id)] for pair in pairs]
+def _reader(pairs: Sequence[QAPair], job: Job) -> AnswerReader:
+    rows = [job["rows"][int(pair.base.id)] for pair in pairs]
     plan = ReadPlan(
         row=torch.arange(len(rows)),
         position=torch.tensor([row["read"] for row in rows]),

@@ -168,7 +168,7 @@ def _row(pair: Any) -> dict[str, Any]:
         "source": {name: list(place.source) for name, place in places.items()},
         "read": answer - 1,
         "token": pair.base.ids[answer],
-        "example": pair.base.row_id,
+        "example": pair.base.id,
         "donor": pair.donor_id,
     }
 

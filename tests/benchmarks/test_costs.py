@@ -7,7 +7,7 @@ import pytest
 import anchorlens as al
 from anchorlens.models.adapter import Adapter
 from anchorlens.progress import Progress
-from anchorlens.protocols import driver
+from anchorlens.running import runner as driver
 
 
 def test_phases_of_a_sweep_are_told_apart(script, tiny_model):

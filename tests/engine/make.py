@@ -1,21 +1,15 @@
-"""Batches that the engine's tests share, and how far two engines' numbers are apart."""
-
-from dataclasses import dataclass
+"""Batches that the engine's tests share, and comparisons of two engines' numbers."""
 
 import torch
 
-from anchorlens.engine.cone import Cone
-from anchorlens.engine.interventions import AnchorSwap, Slots, SwapBatch
-from anchorlens.engine.readouts import AnswerReader, ReadPlan, answer_joint
-from anchorlens.engine.reference import Oracle, last_stream
+from anchorlens.engine.interventions import AnchorSwap, CutBatch, Slots, SwapBatch
+from anchorlens.engine.knockout import cut_edges
+from anchorlens.engine.readouts import AnswerReader, Metrics, ReadPlan, answer_joint
+from anchorlens.engine.reference import last_stream
 from anchorlens.models.adapter import Adapter
-from anchorlens.questions.tokens import pad_rows
+from anchorlens.prompts.batches import pad_rows
 from tests.models.tiny import VOCAB
 
-# Probabilities; 1e-5 are 0.001 points.
-SAME_P, SAME_LOG = 1e-5, 1e-3
-# A change that the oracle sees at all: one that does nothing is exactly 0 there.
-EFFECT = 1e-3
 LENGTHS, DONOR_LENGTHS = (15, 11, 19, 13), (12, 17, 10, 14)
 # Row by row: where streams are put, and where they are taken from. All rows are longer than the sliding window.
 ANCHORS = {
@@ -28,6 +22,10 @@ ANCHORS = {
 }
 # Position of each read, row by row.
 READS = ((11,), (7, 8, 9), (14, 15, 16), (9, 10))
+# Positions that are no longer read, row by row, for two variants and one that cuts nothing; the last row of the first is cut behind
+# its read.
+CUT_SOURCES = ([(3, 4, 5), (2,), (5, 9), (12,)], [(1,), (), (4, 6, 7), (2, 3)], [(), (), (), ()])
+CUT_READS = (14, 9, 16, 11)
 
 
 def slots(positions):
@@ -57,6 +55,15 @@ def batch_of(reader, rows, donors, anchors=ANCHORS):
     return SwapBatch(pad_rows(rows), reader, swaps, pad_rows(donors))
 
 
+def cut_batch_of(*, mode="mask", heads=None, targets=(None,) * 4, begin=(), vocab=VOCAB):
+    """Make four ragged rows behind a common beginning, with the edges of ``CUT_SOURCES`` cut."""
+    rows, n = [[*begin, *row] for row in random_rows(LENGTHS, 5, vocab)], len(begin)
+    targets = [None if where is None else [p + n for p in where] for where in targets]
+    width = max(map(len, rows))
+    edges = tuple(cut_edges([[p + n for p in own] for own in sources], targets, width) for sources in CUT_SOURCES)
+    return CutBatch(pad_rows(rows), torch.arange(4), torch.tensor(CUT_READS) + n, edges, mode, heads)
+
+
 def given_swaps(adapter, anchors=ANCHORS, scale=2.0):
     """The same positions, with random streams in place of a donor's."""
     generator = torch.Generator().manual_seed(7)
@@ -68,38 +75,46 @@ def given_swaps(adapter, anchors=ANCHORS, scale=2.0):
     return tuple(swaps)
 
 
-@dataclass
-class Gap:
-    """Largest differences of all metrics, and the largest effect of each swap on log P or the logit difference (by the oracle)."""
-
-    p: float
-    log_p: float
-    logit_diff: float
-    effects: list[float]
+# Tolerances by the model's dtype: of P, of logarithms and logits of size 1, of states of size 1. Metrics of a float64 model are
+# float32.
+ALLOWED = {torch.float32: (2e-5, 2e-4, 1e-4), torch.float64: (2e-6, 1e-5, 1e-6)}
 
 
-def gap_of(found, wanted):
-    """The cone's metrics against the oracle's, clean pass and all swaps; NaN and other shapes count as infinitely far."""
-    (before, after), (clean, changed) = found, wanted
-    assert len(after) == len(changed)
-    largest = {}
+def metrics_off(found: Metrics, wanted: Metrics, dtype: torch.dtype) -> float:
+    """Return the largest difference of two metrics, as a multiple of the tolerance; infinite where shapes or NaN differ."""
+    in_p, in_logs, _ = ALLOWED[dtype]
+    worst = 0.0
     for name in ("p", "log_p", "logit_diff"):
-        pairs = [(getattr(a, name), getattr(b, name)) for a, b in [(before, clean), *zip(after, changed, strict=True)]]
-        assert all(a.shape == b.shape for a, b in pairs)
-        a, b = (torch.cat([x.reshape(-1) for x in side]) for side in zip(*pairs, strict=True))
-        assert torch.equal(a.isnan(), b.isnan())
-        far = (a - b).abs()[~b.isnan()]
-        largest[name] = float(far.nan_to_num(torch.inf).max()) if len(far) else 0.0
-    # Where P is near 1 its logarithm hardly moves, and the logit difference does.
-    effects = [
-        max(float((getattr(x, name) - getattr(clean, name)).abs().nan_to_num(0.0).max()) for name in ("log_p", "logit_diff"))
-        for x in changed
-    ]
-    return Gap(**largest, effects=effects)
+        a, b = getattr(found, name).double(), getattr(wanted, name).double()
+        if a.shape != b.shape or not torch.equal(a.isnan(), b.isnan()):
+            return float("inf")
+        allowed = torch.full_like(b, in_p) if name == "p" else in_logs * (1 + b.abs())
+        worst = max([worst, *((a - b).abs() / allowed)[~b.isnan()].nan_to_num(torch.inf).tolist()])
+    return worst
 
 
-def compared(adapter, batch, **options):
-    return gap_of(Cone(adapter).run_swaps(batch, **options), Oracle(adapter).run_swaps(batch, **options))
+def swaps_off(found: tuple[Metrics, list[Metrics]], wanted: tuple[Metrics, list[Metrics]], dtype: torch.dtype) -> float:
+    """Return the largest difference over the clean pass and every swap."""
+    assert len(found[1]) == len(wanted[1])
+    pairs = zip([found[0], *found[1]], [wanted[0], *wanted[1]], strict=True)
+    return max(metrics_off(a, b, dtype) for a, b in pairs)
+
+
+def states_off(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> float:
+    """Return the largest difference of two states, relative to the largest entry, as a multiple of the tolerance."""
+    if found.shape != wanted.shape:
+        return float("inf")
+    return float((found - wanted).abs().nan_to_num(torch.inf).max() / (1 + wanted.abs().max()) / ALLOWED[dtype][2])
+
+
+def effects_of(wanted: tuple[Metrics, list[Metrics]]) -> list[float]:
+    """Return the largest change of log P or of the logit difference by each swap. Near P = 1 only the latter moves."""
+    before, after = wanted
+
+    def change(metrics: Metrics, name: str) -> float:
+        return float((getattr(metrics, name) - getattr(before, name)).abs().nan_to_num(0.0).max())
+
+    return [max(change(metrics, name) for name in ("log_p", "logit_diff")) for metrics in after]
 
 
 def case(model, readout=answer_joint):

@@ -10,10 +10,9 @@ from anchorlens.engine.readouts import ChoiceReader
 from anchorlens.engine.reference import Oracle
 from anchorlens.models.blocks import Block
 from tests.engine.configurations import adapter_of
-from tests.engine.fuzz import effect_of, swaps_off
-from tests.engine.make import batch_of
+from tests.engine.make import batch_of, effects_of, swaps_off
 
-A, B, C = (random.Random(seed).choices(range(97), k=40) for seed in range(3))
+A, B = (random.Random(seed).choices(range(97), k=40) for seed in range(2))
 OWN = 4  # tokens of a row behind its beginning
 WAY = {"site": "resid_pre", "layers": (1,), "window": 1}
 
@@ -78,18 +77,9 @@ def test_what_is_computed_and_that_the_numbers_are_the_oracles(steps, through):
         found, tokens = cone.run_swaps(one, **WAY), through()
         wanted = Oracle(adapter).run_swaps(one, **WAY)
         assert swaps_off(found, wanted, torch.float64) <= 1, i
-        assert effect_of(wanted) > 1e-3, i
+        assert max(effects_of(wanted)) > 1e-3, i
         runs = 2 * n
         assert tokens == own(n) + once + each * runs, (i, tokens - own(n))
-
-
-def test_batches_that_go_together_share_what_all_begin_with(through):
-    adapter, cone = adapter_of("llama", torch.float64), Cone(adapter_of("llama", torch.float64))
-    batches = [batch(A[:30] + B[:4], 2), batch(A[:30] + C[:2], 1), batch(A[:30], 3)]
-    found, tokens = cone.run_many_swaps(batches, **WAY), through()
-    for one, mine in zip(batches, found, strict=True):
-        assert swaps_off(mine, Oracle(adapter).run_swaps(one, **WAY), torch.float64) <= 1
-    assert tokens == sum(map(own, (2, 1, 3))) + 30 + 4 * 4 + 2 * 2
 
 
 @pytest.mark.parametrize("site", ["resid_pre", "resid_mid"])

@@ -1,4 +1,4 @@
-"""The cone engine gives the oracle's numbers: every family, site, window, reader and kind of swap."""
+"""The cone engine equals the reference engine: families x sites x windows x readers x kinds of intervention."""
 
 import copy
 
@@ -6,64 +6,114 @@ import pytest
 import torch
 
 from anchorlens.engine.cone import Cone
-from anchorlens.engine.interventions import AnchorSwap, SwapBatch
-from anchorlens.engine.readouts import AnswerReader, ChoiceReader, ReadPlan, StateReader, answer_joint, first_token
+from anchorlens.engine.interventions import SwapBatch, check_windows
+from anchorlens.engine.readouts import AnswerReader, ChoiceReader, StateReader, answer_joint, first_token
 from anchorlens.engine.reference import Oracle, last_stream
+from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
+from anchorlens.prompts.batches import pad_rows
+from anchorlens.questions.answer_reads import answer_reads
 from anchorlens.questions.prompts import QAPrompt
-from anchorlens.questions.tokens import RowTokenizer, pad_rows
+from anchorlens.questions.tokens import RowTokenizer
 from tests.engine.make import (
     ANCHORS,
     DONOR_LENGTHS,
-    EFFECT,
     LENGTHS,
     READS,
-    SAME_LOG,
-    SAME_P,
     Own,
     answer_reader,
     batch_of,
     case,
-    compared,
-    gap_of,
+    cut_batch_of,
+    effects_of,
     given_swaps,
     random_rows,
-    slots,  # noqa: F401 - tests.models imports it from here
+    states_off,
+    swaps_off,
 )
 from tests.models.tiny import FAMILIES, WINDOW
 from tests.questions.make import capital
+from tests.tiers import fast
 
 TEXT_FAMILIES = sorted(set(FAMILIES) - {"gemma3_multimodal"})
-# Every family in the fast tier; what is a variant of one (untied, by layer, sequential, ...) in the slow one.
-VARIANTS = ("llama_untied", "qwen2_yarn", "gpt2_by_layer", "neox_sequential", "qwen3_sliding")
-EACH = [pytest.param(f, marks=pytest.mark.slow) if f in VARIANTS else f for f in TEXT_FAMILIES]
-# What tests.engine.fuzz has on every kind of configuration needs few families in the fast tier.
-SLOW = [pytest.param(f, marks=pytest.mark.slow) for f in ("qwen3_sliding", "gemma3", "neox")]
-ONE = ["llama", pytest.param("gpt2", marks=pytest.mark.slow), *SLOW]
-TWO = ["llama", "gpt2", *SLOW]
+# Variants of another family (untied, by layer, sequential, ...) run in the slow tier.
+VARIANTS = {"llama_untied", "qwen2_yarn", "gpt2_by_layer", "neox_sequential", "qwen3_sliding"}
+EACH = fast([name for name in TEXT_FAMILIES if name not in VARIANTS], TEXT_FAMILIES)
+F32 = torch.float32
+# Sites in the order of a block: a change at one is seen in the same layer at itself and those that follow.
+ORDER = ["resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"]
+# Layers in any order, and the window around each.
+WAYS = [((2, 0), 1), ((1, 2), 3), ((0, 2, 1), 2), ((1, 0), 1), ((2, 1), 3)]
+
+
+def compare(adapter, batch, **way):
+    """Assert that both engines give the same metrics; return each swap's largest effect."""
+    wanted = Oracle(adapter).run_swaps(batch, **way)
+    assert swaps_off(Cone(adapter).run_swaps(batch, **way), wanted, adapter.shape.dtype) <= 1, way
+    return effects_of(wanted)
+
+
+def state_reader(adapter, site, layer):
+    weight = torch.randn(adapter.d_model, generator=torch.Generator().manual_seed(5)) / adapter.d_model
+    return StateReader(layer, site, torch.tensor([where[-1] for where in READS]), lambda states: states @ weight)
+
+
+def readers(adapter, rows):
+    """Every kind of reader."""
+    last = torch.tensor([where[-1] for where in READS])
+    return {
+        "joint": answer_reader(adapter, rows),
+        "first": answer_reader(adapter, rows, [where[:1] for where in READS], first_token),
+        "choice": ChoiceReader(last, yes=(5, 77, 200), no=(6, 300)),
+        "state": state_reader(adapter, "resid_post", 2),
+    }
 
 
 @pytest.mark.parametrize("family", EACH)
-def test_the_oracles_numbers_in_every_family_at_every_site(tiny_model, family):
-    """Windows of one layer and of all, layers in any order, five swaps in one batch, rows longer than the sliding window."""
-    adapter, batch = case(tiny_model(family))
+def test_swaps_at_every_site(tiny_model, family):
+    """Five swaps from donors and given streams in one batch; ragged rows that are longer than the sliding window."""
+    adapter = Adapter(tiny_model(family))
     assert min(LENGTHS) > WINDOW
+    rows, donors = random_rows(LENGTHS, 1), random_rows(DONOR_LENGTHS, 2)
+    given, every = given_swaps(adapter), list(readers(adapter, rows).values())
+    for i, (site, (layers, window)) in enumerate(zip(adapter.sites, WAYS, strict=False)):
+        batch = batch_of(every[i % len(every)], rows, donors)
+        mixed = SwapBatch(batch.tokens, batch.reader, (*given[:2], *batch.swaps), batch.donors)
+        effects = compare(adapter, mixed, site=site, layers=layers, window=window)
+        assert min(effects[:4]) > 1e-3, (site, effects)
+        assert max(effects) > 0.05, (site, effects)
+        assert effects[-1] == 0  # the swap without positions
+
+
+@pytest.mark.parametrize("kind", ["joint", "first", "choice", "state"])
+@pytest.mark.parametrize("family", fast(["llama"], ["llama", "gpt2", "gemma3", "neox", "qwen3_sliding"]))
+def test_every_reader_at_every_site(tiny_model, family, kind):
+    adapter = Adapter(tiny_model(family))
+    rows, donors = random_rows(LENGTHS, 3), random_rows(DONOR_LENGTHS, 4)
     for site in adapter.sites:
-        for window, layers in ((1, (2, 0)), (3, (1, 2))):
-            gap = compared(adapter, batch, site=site, layers=layers, window=window)
-            assert gap.p <= SAME_P, (site, window)
-            assert gap.log_p <= SAME_LOG, (site, window)
-            assert gap.logit_diff <= SAME_LOG, (site, window)
-            *own, late, nowhere = gap.effects
-            assert min(own) > EFFECT, (site, window, own)
-            assert max(own) > 0.05, (site, window, own)
-            assert late > 0, (site, window)
-            assert nowhere == 0
+        effects = compare(adapter, batch_of(readers(adapter, rows)[kind], rows, donors), site=site, layers=(2, 0), window=1)
+        assert min(effects[:2]) > 1e-3, (site, effects)
 
 
-@pytest.mark.parametrize("family", TWO)
-def test_parts_of_another_kind_give_the_oracles_numbers(tiny_model, family):
-    """Norms and MLPs that are no module of TransformerLens's run as they are."""
+@pytest.mark.parametrize("site", ORDER)
+def test_a_probe_sees_changes_below_it_and_at_earlier_sites_of_its_layer(tiny_model, site):
+    adapter, way = Adapter(tiny_model("llama")), {"site": site, "layers": (2, 1, 0), "window": 1}
+    rows, donors = random_rows(LENGTHS, 3), random_rows(DONOR_LENGTHS, 4)
+    last = ANCHORS["question"][0][0], *[where[-1:] for where in READS[1:]]
+    for probed in ORDER:
+        reader = state_reader(adapter, probed, 1)
+        batch = batch_of(reader, rows, donors, {"probed": (last, ((4, 3, 2), (5,), (6,), (7,)))})
+        before, (after,) = wanted = Oracle(adapter).run_swaps(batch, **way)
+        assert swaps_off(Cone(adapter).run_swaps(batch, **way), wanted, F32) <= 1
+        above, own, below = (after.log_p - before.log_p).abs().amax(1).tolist()
+        assert above == 0
+        assert (own > 1e-3) is (ORDER.index(site) <= ORDER.index(probed))
+        assert below > 1e-3
+
+
+@pytest.mark.parametrize("family", fast(["llama"], ["llama", "gpt2", "gemma3", "neox"]))
+def test_modules_of_the_users_own_run_as_they_are(tiny_model, family):
+    """Norms and MLPs that are no module of TransformerLens's."""
     model = copy.deepcopy(tiny_model(family))
     for block in model.blocks:
         block.mlp = Own(block.mlp, 1.1)
@@ -72,120 +122,51 @@ def test_parts_of_another_kind_give_the_oracles_numbers(tiny_model, family):
                 setattr(block, name, Own(getattr(block, name), 0.9))
     adapter, batch = case(model)
     for site in adapter.sites:
-        gap = compared(adapter, batch, site=site, layers=(0, 2), window=1)
-        assert gap.p <= SAME_P, site
-        assert gap.log_p <= SAME_LOG, site
-        assert min(gap.effects[:-1]) > EFFECT, (site, gap.effects)
+        assert min(compare(adapter, batch, site=site, layers=(0, 2), window=1)[:-1]) > 1e-3
 
 
-@pytest.mark.parametrize("family", ONE)
-def test_given_streams_beside_donors(tiny_model, family):
-    """Swaps with streams of the user's and swaps with donors, mixed in one batch."""
-    adapter, batch = case(tiny_model(family))
-    given = given_swaps(adapter)
-    mixed = SwapBatch(batch.tokens, batch.reader, (*given[:2], *batch.swaps[:2], *given[2:]), batch.donors)
-    alone = SwapBatch(batch.tokens, batch.reader, given)
-    for site in ("resid_pre", "mlp_out"):
-        for swaps in (mixed, alone):
-            gap = compared(adapter, swaps, site=site, layers=(1, 0), window=2)
-            assert gap.p <= SAME_P, site
-            assert gap.log_p <= SAME_LOG, site
-            assert min(gap.effects[:-1]) > EFFECT, (site, gap.effects)
-
-
-def test_given_streams_of_one_layer_are_not_those_of_another(tiny_model):
-    """The engine puts what is given for the layer that is changed: other streams at that layer alone change its cell."""
+def test_given_streams_are_used_at_their_own_layer(tiny_model):
     adapter, batch = case(tiny_model("llama"))
-    given = given_swaps(adapter)[:1]
-    other = AnchorSwap("question", "given", given[0].slots, streams=given[0].streams.clone())
+    (given, *_), (other, *_) = given_swaps(adapter), given_swaps(adapter)
     other.streams[1] += 1.0
     first, second = (
-        Cone(adapter).run_swaps(
-            SwapBatch(batch.tokens, batch.reader, swaps), site="resid_pre", layers=(0, 1, 2), window=1
-        )[1][0].log_p
-        for swaps in (given, (other,))
-    )  # fmt: skip
+        Cone(adapter)
+        .run_swaps(SwapBatch(batch.tokens, batch.reader, (swap,)), site="resid_pre", layers=(0, 1, 2), window=1)[1][0]
+        .log_p
+        for swap in (given, other)
+    )
     moved = (first - second).abs().amax(1)
     assert moved[1] > 0.01
     assert torch.equal(moved[[0, 2]], torch.zeros(2))
 
 
-@pytest.mark.parametrize("family", ONE)
-def test_first_token_reads_one_position(tiny_model, family):
-    adapter = Adapter(tiny_model(family))
-    rows, donors = random_rows(LENGTHS, 3), random_rows(DONOR_LENGTHS, 4)
-    reader = answer_reader(adapter, rows, [where[:1] for where in READS], first_token)
-    gap = compared(adapter, batch_of(reader, rows, donors), site="resid_pre", layers=(2, 0), window=1)
-    assert gap.p <= SAME_P
-    assert gap.log_p <= SAME_LOG
-    assert gap.logit_diff <= SAME_LOG
-    assert min(gap.effects[:2]) > EFFECT
+@pytest.mark.parametrize("family", fast(["gemma3"], ["llama", "qwen3_sliding", "gemma3", "gpt2", "neox"]))
+def test_a_batch_gives_what_each_row_alone_gives(tiny_model, family):
+    """Ragged rows, together and reversed; layers up and down."""
+    adapter, rows, donors = Adapter(tiny_model(family)), random_rows(LENGTHS, 1), random_rows(DONOR_LENGTHS, 2)
 
+    def log_p(some, layers=(0, 1, 2)):
+        rows_, donors_, reads = ([each[i] for i in some] for each in (rows, donors, READS))
+        anchors = {name: tuple([side[i] for i in some] for side in ANCHORS[name]) for name in ("question", "answer_site")}
+        batch = batch_of(answer_reader(adapter, rows_, reads), rows_, donors_, anchors)
+        before, after = Cone(adapter).run_swaps(batch, site="resid_pre", layers=layers, window=1)
+        return torch.stack([before.log_p.expand(3, -1), *(metrics.log_p for metrics in after)])
 
-@pytest.mark.parametrize("family", ONE)
-def test_a_choice_between_token_sets(tiny_model, family):
-    adapter = Adapter(tiny_model(family))
-    rows, donors = random_rows(LENGTHS, 3), random_rows(DONOR_LENGTHS, 4)
-    reader = ChoiceReader(torch.tensor([where[-1] for where in READS]), yes=(5, 77, 200), no=(6, 300))
-    for site in adapter.sites:
-        gap = compared(adapter, batch_of(reader, rows, donors), site=site, layers=(0, 1, 2), window=1)
-        assert gap.p <= SAME_P, site
-        assert gap.logit_diff <= SAME_LOG, site
-        assert min(gap.effects[:2]) > EFFECT, site
-
-
-def state_reader(adapter, site, layer):
-    weight = torch.randn(adapter.d_model, generator=torch.Generator().manual_seed(5)) / adapter.d_model
-    return StateReader(layer, site, torch.tensor([where[-1] for where in READS]), lambda states: states @ weight)
-
-
-# Order of the sites in a block: a change at one of them is seen in the same layer at those that follow.
-ORDER = ["resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"]
-
-
-@pytest.mark.parametrize("seen_at", ORDER)
-@pytest.mark.parametrize("family", ["llama", *(pytest.param(f, marks=pytest.mark.slow) for f in ("gemma2", "neox"))])
-def test_a_probe_reads_the_changed_state_at_a_middle_layer(tiny_model, family, seen_at):
-    """Changes below the probe's layer, read at every site."""
-    adapter = Adapter(tiny_model(family))
-    if seen_at not in adapter.sites:
-        assert (family, seen_at) == ("neox", "resid_mid")
-        return
-    rows, donors = random_rows(LENGTHS, 3), random_rows(DONOR_LENGTHS, 4)
-    batch = batch_of(state_reader(adapter, seen_at, 1), rows, donors)
-    for site in adapter.sites:
-        gap = compared(adapter, batch, site=site, layers=(0,), window=1)
-        assert gap.p <= SAME_P, site
-        assert gap.logit_diff <= SAME_LOG, site
-        assert max(gap.effects) > 1e-2, (site, gap.effects)
-
-
-@pytest.mark.parametrize("seen_at", ORDER)
-@pytest.mark.parametrize("site", ORDER)
-def test_a_probe_in_a_changed_layer(tiny_model, site, seen_at):
-    """A change at the probe's own layer is seen where it comes before the probe; one above it never is."""
-    adapter = Adapter(tiny_model("llama"))
-    rows, donors = random_rows(LENGTHS, 3), random_rows(DONOR_LENGTHS, 4)
-    last = ANCHORS["question"][0][0], *[where[-1:] for where in READS[1:]]
-    anchors = ANCHORS | {"probed": (last, ((4, 3, 2), (5,), (6,), (7,)))}
-    batch = batch_of(state_reader(adapter, seen_at, 1), rows, donors, anchors)
-    options = {"site": site, "layers": (2, 1, 0), "window": 1}
-    wanted = Oracle(adapter).run_swaps(batch, **options)
-    effects = (wanted[1][-1].log_p - wanted[0].log_p).abs().amax(1).tolist()
-    assert effects[0] == 0
-    assert (effects[1] > 1e-3) is (ORDER.index(site) <= ORDER.index(seen_at))
-    assert effects[2] > 1e-3
-    gap = gap_of(Cone(adapter).run_swaps(batch, **options), wanted)
-    assert gap.p <= SAME_P
-    assert gap.logit_diff <= SAME_LOG
+    together = log_p(range(4))
+    for other in (
+        torch.cat([log_p([i]) for i in range(4)], -1),
+        log_p([3, 2, 1, 0]).flip(-1),
+        log_p(range(4), (2, 1, 0)).flip(1),
+    ):
+        torch.testing.assert_close(other, together, atol=2e-4, rtol=2e-4)
+    assert (together[1:] - together[0]).abs().amax((1, 2)).min() > 0.01
 
 
 FACTS = [("France", "Paris"), ("Japan", "Tokyo"), ("Kazakhstan", "Astana city"), ("Italy", "Rome")]
 
 
-@pytest.mark.parametrize("site", ["resid_pre", "resid_post"])
-def test_the_oracles_numbers_on_the_real_model(smollm2, site):
-    """SmolLM2, four questions with each other as donors: within 0.001 points at the first, a middle and the last layer."""
+def test_swaps_on_the_real_model(smollm2):
+    """SmolLM2, four questions with each other as donors: P within 0.001 points at the first, a middle and the last layer."""
     adapter, tokenizer = Adapter(smollm2), RowTokenizer(smollm2.tokenizer, QAPrompt())
     rows = [tokenizer.row(capital(*fact)) for fact in FACTS]
     donors = [rows[1], rows[0], rows[3], rows[1]]
@@ -196,28 +177,96 @@ def test_the_oracles_numbers_on_the_real_model(smollm2, site):
         ],
         "answer_site": [[r.positions["answer_site"] for r in side] for side in (rows, donors)],
     }  # fmt: skip
-    reader = AnswerReader(ReadPlan.make(rows, donors, first_only=False), answer_joint)
+    reader = AnswerReader(answer_reads(rows, donors, first_only=False), answer_joint)
     batch = batch_of(reader, [r.ids for r in rows], [d.ids for d in donors], where)
-    gap = compared(adapter, batch, site=site, layers=(29, 0, 14), window=1)
-    assert gap.p <= SAME_P
-    assert gap.log_p <= SAME_LOG
-    assert min(gap.effects) > 1
+    way = {"site": "resid_pre", "layers": (29, 0, 14), "window": 1}
+    found, wanted = (engine.run_swaps(batch, **way) for engine in (Cone(adapter), Oracle(adapter)))
+    assert swaps_off(found, wanted, F32) <= 5  # streams of SmolLM2 are large: logarithms within 1e-3
+    assert max(float((a.p - b.p).abs().max()) for a, b in zip(found[1], wanted[1], strict=True)) <= 1e-5
+    assert min(effects_of(wanted)) > 1
 
 
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
-def test_the_last_stream_is_the_oracles(tiny_model, family):
-    adapter = Adapter(tiny_model(family))
-    tokens = pad_rows(random_rows(LENGTHS, 3))
-    mine, wanted = Cone(adapter).last_stream(tokens), last_stream(adapter, tokens)
-    assert float((mine - wanted)[tokens.mask].abs().max()) <= 1e-3
+def test_the_last_stream(tiny_model, family):
+    adapter, tokens = Adapter(tiny_model(family)), pad_rows(random_rows(LENGTHS, 3))
+    found, wanted = Cone(adapter).last_stream(tokens), last_stream(adapter, tokens)
+    assert float((found - wanted)[tokens.mask].abs().max()) <= 1e-3
     assert float(wanted[tokens.mask].abs().max()) > 1
-    assert torch.equal(mine[~tokens.mask], torch.zeros_like(mine[~tokens.mask]))
+    assert torch.equal(found[~tokens.mask], torch.zeros_like(found[~tokens.mask]))
 
 
-def test_a_pass_tells_its_share(tiny_model):
-    """Shares of the layers add up to one, and one comes after each layer; within a layer it tells that it goes on."""
+def test_a_pass_reports_its_progress(tiny_model):
+    """Shares of the layers add up to one, one after each layer; within a layer the share is 0."""
     adapter, batch = case(tiny_model("llama"))
     shares = []
     Cone(adapter).run_swaps(batch, site="resid_pre", layers=(0, 1), window=1, on_share=shares.append)
     assert len([share for share in shares if share]) == adapter.n_layers < len(shares)
     assert sum(shares) == pytest.approx(1)
+
+
+# --- attention knockouts ---------------------------------------------------------------------------------------------------------
+
+LATER = (None,) * 4
+# Windows: all from one layer (as cumulative curves have them), one of all layers beside short ones, gaps, empty ones.
+CUTS = [
+    {"windows": [range(0), range(1), range(2), range(3)]},
+    {"windows": [range(3), range(1), range(1, 2), range(2, 3)], "mode": "zero"},
+    {"windows": [range(3), range(2), range(3), range(1, 3)], "heads": (0, 3)},
+    {"windows": [range(1, 2), range(0)], "where": ("resid_post", 1), "targets": ((10, 12), (8,), (16, 17), (11,))},
+    {"windows": [range(2, 3), range(1), range(3)], "begin": range(40, 75), "mode": "zero", "heads": (1, 2)},
+]
+
+
+@pytest.mark.parametrize("family", EACH)
+def test_cuts_in_windows_of_layers(tiny_model, family):
+    adapter = Adapter(tiny_model(family))
+    for cut in CUTS:
+        make = {name: value for name, value in cut.items() if name not in ("windows", "where")}
+        batch, way = cut_batch_of(**make), {"where": cut.get("where"), "windows": cut["windows"]}
+        wanted = Oracle(adapter).cut_states(batch, **way)
+        assert states_off(Cone(adapter).cut_states(batch, **way), wanted, F32) <= 1, cut
+        assert (wanted[0] - wanted[2]).abs().max() > 0.01  # the last variant cuts nothing
+        assert torch.equal(wanted[2], wanted[2, :1].expand_as(wanted[2]))
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "neox"])
+def test_cuts_above_the_layer_that_is_read_are_not_seen(tiny_model, family, layer):
+    adapter, batch = Adapter(tiny_model(family)), cut_batch_of()
+    for site in ("resid_post", "attn_out", "mlp_out"):
+        way = {"where": (site, layer), "windows": [range(3), range(1), range(layer + 1, 3), range(0)]}
+        wanted = Oracle(adapter).cut_states(batch, **way)
+        assert states_off(Cone(adapter).cut_states(batch, **way), wanted, F32) <= 1, site
+        parallel = family == "neox" and site == "mlp_out" and layer == 0  # its MLP reads what enters the block
+        assert bool((wanted[0, 1] - wanted[0, 3]).abs().max() > 1e-3) is not parallel, site
+        assert torch.equal(wanted[:, 2], wanted[:, 3])
+
+
+@pytest.mark.parametrize("family", EACH)
+def test_cuts_read_at_all_layers(tiny_model, family):
+    adapter = Adapter(tiny_model(family))
+    cuts = (
+        ("resid_post", "mask", range(3), None),
+        ("mlp_out", "zero", range(1, 3), (1, 2)),
+        ("attn_out", "mask", range(2, 3), (0,)),
+    )
+    for site, mode, layers, heads in cuts:
+        batch, way = cut_batch_of(mode=mode, heads=heads), {"site": site, "layers": layers}
+        wanted = Oracle(adapter).cut_states_everywhere(batch, **way)
+        assert states_off(Cone(adapter).cut_states_everywhere(batch, **way), wanted, F32) <= 1, site
+        moved = (wanted[1] - wanted[0]).abs().amax((1, 2))
+        first = layers[0] + (adapter.model.cfg.parallel_attn_mlp and site == "mlp_out")
+        assert [bool(m > 0) for m in moved] == [layer >= first for layer in range(3)], site
+
+
+@pytest.mark.parametrize("kind", [Cone, Oracle])
+def test_windows_with_gaps_are_refused(tiny_model, kind):
+    engine, batch = kind(Adapter(tiny_model("gpt2"))), cut_batch_of()
+    for run, options in (
+        (engine.cut_states, {"where": None, "windows": [range(1), range(0, 3, 2)]}),
+        (engine.cut_states_everywhere, {"site": "resid_post", "layers": range(0, 3, 2)}),
+    ):
+        with pytest.raises(InputError, match="a range of neighbouring layers"):
+            run(batch, **options)
+    with pytest.raises(InputError, match=r"got \[0, 2\]"):
+        check_windows([range(2), [0, 2]])

@@ -21,12 +21,12 @@ from anchorlens.engine.reference import Oracle
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
 from anchorlens.models.read import READ_SLICE
-from tests.engine.configurations import BASE, adapter_of
-from tests.engine.fuzz import numbered
-from tests.engine.make import SAME_LOG, SAME_P, batch_of, case, gap_of, given_swaps, random_rows
-from tests.engine.test_cone_cuts import batch_of as cuts_of
+from tests.engine.configurations import BASE
+from tests.engine.make import batch_of, case, given_swaps, random_rows, swaps_off
+from tests.engine.make import cut_batch_of as cuts_of
+from tests.tiers import fast
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
+GPU = torch.device("cuda:0")
 FAMILIES = ["llama", "gemma3", "gpt2", "neox"]
 aten = torch.ops.aten
 COPIES = [aten._to_copy.default, *(getattr(aten.to, name) for name in aten.to.overloads())]
@@ -76,17 +76,11 @@ class StandIn(TorchDispatchMode):
 
 
 @contextmanager
-def on_stand_in(cone, first=0):
-    """The engine with its model there, or with what comes from block ``first`` on; torch would start CUDA before it dispatches."""
-    model = cone.adapter.model
-    for module in (model,) if first == 0 else (*model.blocks[first:], model.ln_final, model.unembed):
-        torch.nn.Module.to(module, "meta")
-    for block in cone.blocks._known.values():  # what they hold of their own since the trial
-        if block.layer >= first and block.slopes is not None:
-            block.slopes = block.slopes.to("meta")
-    cone.adapter.device = CPU if first else GPU
-    where = property(lambda block: GPU if block.layer >= first else CPU)
-    with mock.patch("torch.cuda._lazy_init"), mock.patch.object(Block, "device", where), StandIn() as stand_in:
+def on_stand_in(cone):
+    """Move the engine's model to the stand-in; torch would start CUDA before it dispatches."""
+    torch.nn.Module.to(cone.adapter.model, "meta")
+    cone.adapter.device = GPU
+    with mock.patch("torch.cuda._lazy_init"), mock.patch.object(Block, "device", GPU), StandIn() as stand_in:
         yield stand_in
 
 
@@ -120,7 +114,7 @@ def test_the_stand_in_finds_what_a_gpu_would_punish():
                 waiting()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", fast(["gemma3"], FAMILIES))
 def test_swaps_wait_for_nothing_before_the_last_layer(tiny_model, family):
     cone, batch = copied(tiny_model, family)
     batch = replace(batch, swaps=(*batch.swaps, *given_swaps(cone.adapter)))
@@ -158,7 +152,7 @@ def test_rows_share_their_launches(tiny_model):
     assert few == many > 0
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", fast(["gemma3"], FAMILIES))
 def test_knockouts_wait_for_nothing_before_the_last_layer(tiny_model, family):
     cone, _ = copied(tiny_model, family)
     for mode in ("mask", "zero"):
@@ -168,43 +162,6 @@ def test_knockouts_wait_for_nothing_before_the_last_layer(tiny_model, family):
             everywhere = cone.cut_states_everywhere(batch, site="resid_post", layers=range(3), on_share=gpu.layer)
         assert early(gpu.waits[: gpu.waits.index("read back") + 1]) == []
         assert (states.shape, everywhere.shape) == ((3, 3, 4, 48), (4, 3, 4, 48))
-
-
-@pytest.mark.parametrize("first", [1, 2])
-@pytest.mark.parametrize("name", ["llama", "gpt2", "alibi", "sinks"])
-def test_blocks_on_another_device_get_what_they_need_there(name, first):
-    """The stand-in refuses whatever was left behind: streams, tables, given streams, cuts, and a beginning that is kept."""
-    cone = Cone(adapter_of.__wrapped__(name))
-    begin = tuple(range(40))
-    adapter, batch = case(adapter_of(name).model)
-    cone.last_stream(batch.tokens)
-    batch = replace(batch, swaps=(*batch.swaps, *given_swaps(adapter)))
-    rows = [[*begin, *row] for row in random_rows((9, 8, 7, 9), 3, 97)]
-    at = tuple((len(row) - 2,) for row in rows)
-    reader = ChoiceReader(torch.tensor([len(row) - 1 for row in rows]), (5,), (6, 7))
-    shared = batch_of(reader, rows, rows[::-1], {"answer_site": (at, at[::-1])})
-    with on_stand_in(cone, first) as gpu:
-        before, after = cone.run_swaps(batch, site="resid_pre", layers=[0, 2], window=2, on_share=gpu.layer)
-        assert before.p.device == after[0].p.device == CPU
-        for _ in range(2):
-            assert cone.run_swaps(shared, site="resid_post", layers=[1], window=1)[1][0].p.shape == (1, 4)
-        assert [k.is_meta for k in cone._prefix.keys] == [layer >= first for layer in range(3)]
-        cuts = cuts_of(mode="zero", heads=(1, 2), vocab=97)
-        for where in (None, ("resid_mid", 0)):
-            states = cone.cut_states(cuts, where=where, windows=[range(1), range(1, 3), range(0)])
-            assert states.is_meta is (where is None)
-        assert cone.cut_states_everywhere(cuts, site="resid_post", layers=range(3)).shape == (4, 3, 4, 24)
-        assert cone.last_stream(batch.tokens).is_meta
-    assert "layer" in gpu.waits
-
-
-@pytest.mark.parametrize("kind", ["swaps", "cuts", "together", "in_a_row"])
-def test_a_device_for_each_block_changes_no_number(kind, monkeypatch):
-    """As far as torch goes, ``cpu:1`` is another device than ``cpu:2``: all tables move at every layer."""
-    monkeypatch.setattr(Block, "device", property(lambda block: torch.device("cpu", block.layer)))
-    for name in ("llama", "alibi", "sinks_near"):
-        for number in range(2):
-            assert numbered(kind, name, number).off <= 1, (name, number)
 
 
 # One pass of 500 pairs at 30 layers with Llama 3's vocabulary: in a CPU's slices its read takes 86,875 launches.
@@ -243,6 +200,4 @@ def test_the_oracles_numbers_on_a_gpu(tiny_model, family):
         found = Cone(adapter).run_swaps(batch, **options, on_share=watch)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    gap = gap_of(found, Oracle(adapter).run_swaps(batch, **options))
-    assert gap.p <= SAME_P
-    assert gap.log_p <= SAME_LOG
+    assert swaps_off(found, Oracle(adapter).run_swaps(batch, **options), torch.float32) <= 1

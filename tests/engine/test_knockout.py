@@ -10,12 +10,14 @@ import torch
 import transformers
 
 from anchorlens.engine.interventions import Slots
-from anchorlens.engine.knockout import AttentionKnockout, anchor_edges, cut_edges, knockout_hooks
+from anchorlens.engine.knockout import AttentionKnockout, cut_edges, knockout_hooks
 from anchorlens.engine.reference import last_stream, read_states
 from anchorlens.errors import HookError, InputError
 from anchorlens.models.adapter import Adapter
+from anchorlens.prompts.batches import pad_rows
+from anchorlens.questions.edges import parse_edges
 from anchorlens.questions.prompts import QAPrompt
-from anchorlens.questions.tokens import RowTokenizer, pad_rows
+from anchorlens.questions.tokens import RowTokenizer
 from tests.models.tiny import FAMILIES, WINDOW
 from tests.questions.make import capital
 
@@ -40,7 +42,9 @@ class Pair:
         self.all_layers = tuple(range(self.adapter.n_layers))
 
     def edges(self, named="question -> later"):
-        return anchor_edges(self.rows, named, self.width)
+        source, target = parse_edges(named)
+        targets = [None if target == "later" else row.positions[target] for row in self.rows]
+        return cut_edges([row.positions[source] for row in self.rows], targets, self.width)
 
     def cut(self, named="question -> later", layers=None, mode="mask", heads=None):
         return AttentionKnockout(self.edges(named), self.all_layers if layers is None else tuple(layers), mode, heads)
@@ -132,36 +136,19 @@ def zeroed(monkeypatch, hidden, layers):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_mask_is_hugging_faces_attention_mask(pair, name):
+def test_mask_and_zero_are_those_of_hugging_faces_attention(pair, name, monkeypatch):
+    """``mask`` is its attention mask, ``zero`` a weight of zero after the softmax; clean, masked and zeroed states differ."""
     two = pair(name)
-    clean, states = two.states(), two.states(two.cut())
+    clean, masked, nulled = (two.states(cut) for cut in (None, two.cut(), two.cut(mode="zero")))
     for i in range(len(two.rows)):
-        plain = two.plain(i, two.own(two.edges(), i))
-        assert two.apart(states, i, plain) <= 1
+        own = two.own(two.edges(), i)
+        plain = two.plain(i, own)
+        assert two.apart(masked, i, plain) <= 1
         assert two.apart(clean, i, plain) > 10
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_zero_is_a_weight_of_zero_after_the_softmax(pair, name, monkeypatch):
-    two = pair(name)
-    masked, states = two.states(two.cut()), two.states(two.cut(mode="zero"))
-    for i in range(len(two.rows)):
-        with zeroed(monkeypatch, two.own(two.edges(), i), len(two.all_layers)):
+        with zeroed(monkeypatch, own, len(two.all_layers)):
             plain = two.plain(i)
-        assert two.apart(states, i, plain) <= 1
+        assert two.apart(nulled, i, plain) <= 1
         assert two.apart(masked, i, plain) > 10
-
-
-@pytest.mark.parametrize("name", ["smollm2", "llama", "gpt2", "neox"])
-def test_clean_mask_and_zero_are_three_things(pair, name):
-    """By more than all tolerances of this file, at the last answer token of each row."""
-    two = pair(name)
-    last = [row.positions["answer"][-1] for row in two.rows]
-    runs = [two.states(cut)[:, range(len(last)), last] for cut in (None, two.cut(), two.cut(mode="zero"))]
-    for one, other in ((0, 1), (0, 2), (1, 2)):
-        # Relative to the stream's size: SmolLM2's streams are a hundred times those of the small models.
-        apart = (runs[one] - runs[other]).norm(dim=-1) / runs[0].norm(dim=-1)
-        assert float(apart.max(0).values.min()) > 1e-2
 
 
 def test_masked_tokens_are_as_good_as_deleted(pair):
@@ -230,16 +217,6 @@ def test_chosen_heads_are_query_heads(pair, name, heads):
         assert two.apart(states, i, two.plain(i, two.own(two.edges(), i) & chosen)) <= 1
 
 
-def test_zero_in_chosen_heads(pair, monkeypatch):
-    two = pair("llama")
-    states = two.states(two.cut(mode="zero", heads=(2,)))
-    chosen = torch.tensor([False, False, True, False])[:, None, None]
-    for i in range(len(two.rows)):
-        with zeroed(monkeypatch, two.own(two.edges(), i) & chosen, len(two.all_layers)):
-            plain = two.plain(i)
-        assert two.apart(states, i, plain) <= 1
-
-
 @pytest.mark.parametrize("mode", ["mask", "zero"])
 def test_no_heads_named_means_all_of_them(pair, mode):
     two = pair("llama")
@@ -273,19 +250,6 @@ def test_edges_to_named_positions_by_hand():
     assert not table[3].any()
 
 
-def test_edges_between_anchors(pair):
-    """Of ragged rows, each from its own positions; what is padding in the shorter rows belongs to no anchor."""
-    two = pair("llama")
-    to_answer, to_later = two.edges("question -> answer"), two.edges()
-    for i, row in enumerate(two.rows):
-        question, answer = row.positions["question"], row.positions["answer"]
-        assert listed(to_answer[i]) == {(t, s) for t in answer for s in question}
-        later = {(t, s) for s in question for t in range(s + 1, two.width) if t not in question}
-        assert listed(to_later[i]) == later
-        assert not to_later[i, :, 0].any()
-    assert not to_later.diagonal(dim1=1, dim2=2).any()
-
-
 @pytest.mark.parametrize("mode", ["mask", "zero"])
 def test_only_the_target_and_what_reads_it_changes(pair, mode):
     """``question -> answer``: tokens before the answer stay as they are, to the last bit; the answer's do not."""
@@ -297,16 +261,6 @@ def test_only_the_target_and_what_reads_it_changes(pair, mode):
         assert distance(after[0, i, first], clean[0, i, first]) > 1e-2
 
 
-def test_the_sources_own_states_stay(pair):
-    """``question -> later`` with one contiguous segment: the cut tokens read what they read before."""
-    two = pair("llama")
-    clean, after = two.states(), two.states(two.cut("subject -> later"))
-    for i, row in enumerate(two.rows):
-        end = max(row.positions["subject"]) + 1
-        assert torch.equal(after[:, i, :end], clean[:, i, :end])
-        assert distance(after[0, i, end], clean[0, i, end]) > 1e-2
-
-
 @pytest.mark.parametrize("mode", ["mask", "zero"])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "neox"])
 def test_a_cut_of_nothing_is_exactly_nothing(pair, name, mode):
@@ -315,15 +269,6 @@ def test_a_cut_of_nothing_is_exactly_nothing(pair, name, mode):
     clean = two.states()
     assert torch.equal(two.states(AttentionKnockout(none, two.all_layers, mode)), clean)
     assert torch.equal(two.states(two.cut(layers=(), mode=mode)), clean)
-
-
-def test_a_row_without_edges_stays_whole_beside_one_with_edges(pair):
-    two = pair("llama")
-    edges = two.edges()
-    edges[1] = False
-    after, clean = two.states(AttentionKnockout(edges, two.all_layers)), two.states()
-    assert torch.equal(after[:, 1], clean[:, 1])
-    assert distance(after[:, 0], clean[:, 0]) > 1e-2
 
 
 @pytest.mark.parametrize("mode", ["mask", "zero"])
@@ -349,28 +294,21 @@ def test_token_0_stays_readable_though_all_else_is_cut(pair, mode, monkeypatch):
         assert torch.allclose(sums, torch.ones(4)) if mode == "mask" else (sums < 0.99).all()
 
 
-def message(call, *args, **options):
-    with pytest.raises(InputError) as caught:
-        call(*args, **options)
-    return str(caught.value)
-
-
 def test_cuts_that_do_not_exist_are_refused(pair):
     two = pair("llama")
-    heads = "heads must be different numbers from 0 to 3, got {}."
-    layers = "layers must be different numbers from 0 to 2, got {}."
+    heads, layers = "heads must be different numbers from 0 to 3", "layers must be different numbers from 0 to 2"
     for options, wanted in (
-        ({"mode": "masks"}, "Unknown mode='masks'. Did you mean 'mask'?"),
-        ({"mode": ""}, "Unknown mode=''. Known: mask, zero."),
-        ({"heads": (0, 4)}, heads.format("(0, 4)")),
-        ({"heads": (-1,)}, heads.format("(-1,)")),
-        ({"heads": (1, 1)}, heads.format("(1, 1)")),
-        ({"heads": ()}, heads.format("()")),
-        ({"layers": (0, 3)}, layers.format("(0, 3)")),
-        ({"layers": (-1,)}, layers.format("(-1,)")),
-        ({"layers": (2, 2)}, layers.format("(2, 2)")),
+        ({"mode": "masks"}, "Unknown mode='masks'"),
+        ({"heads": (0, 4)}, heads),
+        ({"heads": (-1,)}, heads),
+        ({"heads": (1, 1)}, heads),
+        ({"heads": ()}, heads),
+        ({"layers": (0, 3)}, layers),
+        ({"layers": (-1,)}, layers),
+        ({"layers": (2, 2)}, layers),
     ):
-        assert message(knockout_hooks, two.adapter, two.cut(**options)) == wanted
+        with pytest.raises(InputError, match=wanted):
+            knockout_hooks(two.adapter, two.cut(**options))
 
 
 @pytest.mark.parametrize(("mode", "point"), [("mask", "hook_attn_scores"), ("zero", "hook_pattern")])
@@ -379,9 +317,6 @@ def test_a_cut_that_does_not_happen_is_an_error(pair, monkeypatch, mode, point):
     two = pair("llama")
     attention = two.adapter.model.blocks[1].attn
     monkeypatch.setitem(attention._modules, point, torch.nn.Identity())
-    with pytest.raises(HookError) as caught:
+    with pytest.raises(HookError, match=rf"blocks.1.attn.{point} fired 0 times"):
         two.states(two.cut(mode=mode))
-    assert str(caught.value) == (
-        f"The hook at blocks.1.attn.{point} fired 0 times in one forward pass, planned was once. The run was stopped."
-    )
     two.states(two.cut(mode=mode, layers=(0, 2)))

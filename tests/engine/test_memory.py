@@ -69,21 +69,19 @@ def test_the_peak_is_below_what_was_predicted_and_allowed():
     limit = 64 * 10**6
     cases = [
         ("swap", {}),
-        ("swap", {"prompt": "fewshot(5)"}),
-        ("swap", {"max_memory": limit}),
         ("swap", {"max_memory": limit, "prompt": "fewshot(5)"}),
         ("swap", {"site": "mlp_out", "window": 3, "readout": "answer_joint", "max_memory": limit}),
         ("swap", {"engine": "reference", "layers": [0, 29]}),
         ("knockout", {"layers": LAYERS}),
-        ("knockout", {"max_memory": limit, "window": 3, "layers": LAYERS}),
-        ("knockout", {"max_memory": limit, "readout": "p_true", "layers": LAYERS}),
+        ("knockout", {"max_memory": limit, "window": 3, "layers": LAYERS[:2]}),
+        ("knockout", {"max_memory": limit, "readout": "p_true", "layers": LAYERS[:2]}),
     ]
     told = told_by(PEAK, json.dumps(cases))
     for (kind, options), one in zip(cases, told, strict=True):
         assert one["peak"] <= one["predicted"], (kind, options, one)
         assert one["predicted"] <= options.get("max_memory", float("inf")), (kind, options, one)
         assert one["peak"] > 10**6, (kind, options, one)  # a sweep takes memory: this is measured at all
-    assert told[2]["batches"] > told[0]["batches"]
+    assert told[1]["batches"] > told[0]["batches"]
 
 
 def test_two_hundred_sweeps_do_not_grow(tiny):

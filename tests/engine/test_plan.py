@@ -13,7 +13,7 @@ from anchorlens.engine.layout import Group, Lanes
 from anchorlens.engine.reference import Oracle
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
-from tests.engine.make import SAME_P, answer_reader, batch_of, gap_of, random_rows
+from tests.engine.make import answer_reader, batch_of, random_rows, swaps_off
 
 
 def test_what_counts_as_out_of_memory():
@@ -164,22 +164,8 @@ def test_donors_of_the_same_template_cost_what_stands_behind_them(family, site, 
     way = {"site": site, "layers": range(adapter.n_layers), "window": 1}
     wanted = Oracle(adapter).run_swaps(batch, **way)
     through = counted(cone, monkeypatch)
-    gap = gap_of(cone.run_swaps(batch, **way), wanted)
-    assert gap.p <= SAME_P
+    assert swaps_off(cone.run_swaps(batch, **way), wanted, torch.float32) <= 1
     cell = 12 - 7 if site.startswith("resid") else 12 - 2
     lanes = [layer + (site == "resid_pre") for layer in range(adapter.n_layers)]
     # The base up to its read, the donor up to what is taken; then the lanes that have joined before the attention.
     assert through == [12 + 7 + n * (cell + 12 - 4) for n in lanes]
-
-
-def test_a_common_prefix_goes_through_the_blocks_once_for_two_batches(tiny_model, monkeypatch):
-    adapter = Adapter(tiny_model("llama"))
-    cone, (begin,) = Cone(adapter), random_rows((40,), 9)
-    reader, rows, donors = one_row(adapter, begin)
-    through = counted(cone, monkeypatch)
-    batch = batch_of(reader, rows, donors, {"answer_site": (((51,),), ((48,),))})
-    options = {"site": "resid_pre", "layers": (2,), "window": 1}
-    cone.run_swaps(batch, **options)
-    assert through == [40 + 12 + 9, 40 + 12 + 9, 40 + 12 + 9 + 1]
-    cone.run_swaps(batch, **options)
-    assert through == [40 + 2 * (12 + 9), 40 + 2 * (12 + 9), 40 + 2 * (12 + 9 + 1)]

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from anchorlens.engine.readouts import AnswerReader, ChoiceReader, Metrics, ReadPlan, StateReader, answer_mean, first_token
+from anchorlens.engine.readouts import AnswerReader, ChoiceReader, Metrics, StateReader, answer_mean, first_token
 from anchorlens.models.adapter import Adapter
+from anchorlens.questions.answer_reads import answer_reads
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokenised import make_rows
 from anchorlens.questions.tokens import RowTokenizer
@@ -19,7 +20,7 @@ def rows(tiny_model):
 
 def answers(adapter, rows, readout, *, first_only):
     """What the readout tells of states drawn by a seed, in two cells."""
-    plan = ReadPlan.make(rows, [*rows[1:], None], first_only=first_only)
+    plan = answer_reads(rows, [*rows[1:], None], first_only=first_only)
     states = torch.randn(2, len(plan.row), adapter.d_model, generator=torch.Generator("cpu").manual_seed(0), dtype=torch.float32,
                          device="cpu")  # fmt: skip
     return AnswerReader(plan, readout).metrics(adapter, states)

@@ -13,11 +13,12 @@ from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
 from anchorlens.models.load import load_model
-from tests.engine.make import Own, case, gap_of
+from tests.engine.configurations import CONFIGS, adapter_of
+from tests.engine.make import Own, case, effects_of, swaps_off
 from tests.engine.test_cone import TEXT_FAMILIES
 from tests.models.tiny import VOCAB
 
-TRIAL = (5, 17, 230, 9, 88, 301, 4, 12, 55, 7, 100, 2)
+TRIAL = (5, 17, 23, 9, 88, 31, 4, 12, 55, 7, 90, 2)
 
 
 @pytest.fixture
@@ -34,17 +35,11 @@ def chosen(adapter, engine="cone", sites=("resid_pre",)):
     return picked, [str(w.message) for w in told if issubclass(w.category, UserWarning)]
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
-def test_every_family_is_measured_by_the_cone_engine(tiny_model, family):
-    picked, told = chosen(Adapter(tiny_model(family)))
-    assert (picked.name, picked.reason) == ("cone", "")
-    assert told == []
-
-
-def test_the_oracle_is_used_where_it_is_asked_for(tiny_model):
-    picked, told = chosen(Adapter(tiny_model("llama")), "reference")
-    assert (picked.name, picked.reason) == ("reference", "")
-    assert told == []
+@pytest.mark.parametrize("engine", ["cone", "reference"])
+def test_every_family_and_configuration_gets_the_engine_that_is_asked_for(tiny_model, engine):
+    for adapter in (*(Adapter(tiny_model(family)) for family in TEXT_FAMILIES), *map(adapter_of, CONFIGS)):
+        picked, told = chosen(adapter, engine)
+        assert (picked.name, picked.reason, told) == (engine, "", [])
 
 
 def twice(value, hook):
@@ -78,14 +73,9 @@ def test_a_hook_of_the_users_own_is_named_and_counts(fresh, kind):
     assert len(told) == 1
     assert f"cannot be used: a hook is attached to {name}. The reference engine measures instead" in told[0]
     assert picked.reason == f"a hook is attached to {name}"
-
-
-def test_removed_hooks_are_forgotten(fresh):
-    adapter = Adapter(fresh())
-    adapter.model.add_hook("blocks.1.hook_mlp_out", twice)
-    adapter.model.reset_hooks()
-    picked, told = chosen(adapter)
-    assert (picked.name, told) == ("cone", [])
+    if kind == "add_hook":
+        adapter.model.reset_hooks()
+        assert chosen(adapter)[0].name == "cone"
 
 
 def test_a_forward_of_the_users_own_counts_as_a_hook(fresh):
@@ -185,19 +175,9 @@ def test_a_model_that_changed_after_a_sweep_is_looked_at_again(change, engine, w
     picked, _ = chosen(adapter)
     assert (picked.name, picked.reason) == (engine, what)
     options = {"site": "resid_pre", "layers": (0, 1), "window": 1}
-    gap = gap_of(picked.run_swaps(batch, **options), Oracle(adapter).run_swaps(batch, **options))
-    assert gap.p <= 1e-5
-    assert gap.log_p <= 1e-3
-    assert max(gap.effects) > 0.1
-
-
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_a_little_wrong_is_wrong(tiny_model, monkeypatch, family):
-    """Five percent off in what one kind of part gives out moves hardly any probability."""
-    adapter, right = Adapter(tiny_model(family)), Block.mlp_out
-    assert chosen(adapter)[0].name == "cone"
-    monkeypatch.setattr(Block, "mlp_out", lambda self, x: 1.05 * right(self, x))
-    assert chosen(adapter)[0].name == "reference"
+    wanted = Oracle(adapter).run_swaps(batch, **options)
+    assert swaps_off(picked.run_swaps(batch, **options), wanted, torch.float32) <= 1
+    assert max(effects_of(wanted)) > 0.1
 
 
 @pytest.mark.parametrize("wrong", [0.9, float("nan")])
@@ -244,35 +224,6 @@ def test_autocast_is_the_oracles_and_what_is_read_stays_exact(fresh):
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 
-def scaled(by):
-    """Thirty thousand tokens, all about as likely, so that nothing that is wrong moves a probability by much; or one alone."""
-    model = own_transformer(d_vocab=30_000)
-    with torch.no_grad():
-        model.unembed.W_U.mul_(by)
-        model.unembed.b_U.zero_()
-    return model
-
-
-@pytest.mark.parametrize("by", [1e-4, 0.02, 1e4])
-def test_a_wrong_sign_is_found_however_flat_or_steep_the_distribution_is(monkeypatch, by):
-    adapter, right = Adapter(scaled(by)), Block.mlp_out
-    assert chosen(adapter)[0].name == "cone"
-    monkeypatch.setattr(Block, "mlp_out", lambda self, x: -right(self, x))
-    assert chosen(adapter)[0].name == "reference"
-
-
-@pytest.mark.parametrize("value", [-torch.inf, -1e9])
-def test_tokens_that_are_never_predicted_do_not_count(monkeypatch, value):
-    """A vocabulary that is padded, or in which some tokens are forbidden: a right engine passes and a wrong one does not."""
-    model, right = own_transformer(), Block.mlp_out
-    with torch.no_grad():
-        model.unembed.b_U[-5:] = value
-    adapter = Adapter(model)
-    assert chosen(adapter)[0].name == "cone"
-    monkeypatch.setattr(Block, "mlp_out", lambda self, x: -right(self, x))
-    assert chosen(adapter)[0].name == "reference"
-
-
 @pytest.mark.parametrize("engine", ["cone", "reference"])
 def test_a_read_that_is_not_the_models_is_an_error(engine):
     """Both engines read P from the last stream, so what the model does behind it has to be what they do."""
@@ -293,33 +244,32 @@ def test_a_model_that_cannot_run_itself_is_an_error(engine):
         chosen(Adapter(model), engine)
 
 
+def unembed_scaled(model, by):
+    """Make all of thirty thousand tokens about as likely, so that no error moves a probability by much; or one alone likely."""
+    model.unembed.W_U.mul_(by)
+    model.unembed.b_U.zero_()
+
+
+def tokens_forbidden(model, value):
+    model.unembed.b_U[-5:] = value
+
+
 @pytest.mark.parametrize(
-    "flags",
+    ("change", "value", "wrong"),
     [
-        ("set_use_split_qkv_input",), ("set_use_attn_in",), ("set_use_attn_result",), ("set_use_hook_mlp_in",),
-        ("set_ungroup_grouped_query_attention",), ("set_ungroup_grouped_query_attention", "set_use_split_qkv_input"),
+        (unembed_scaled, 1e-4, -1.0),
+        (unembed_scaled, 1e4, -1.0),
+        (tokens_forbidden, -torch.inf, -1.0),
+        (tokens_forbidden, -1e9, -1.0),
+        (unembed_scaled, 1.0, 1.05),
     ],
-)  # fmt: skip
-@pytest.mark.parametrize("experts", [None, 4])
-def test_flags_of_transformer_lens_change_nothing(flags, experts):
-    grouped = {
-        "n_heads": 4,
-        "d_head": 4,
-        "n_key_value_heads": 2,
-        "gated_mlp": True,
-        "act_fn": "silu",
-        "normalization_type": "RMS",
-    }
-    kind = {} if experts is None else {"num_experts": experts, "experts_per_token": 2}
-    if "set_use_attn_in" in flags:  # TransformerLens refuses it where heads are grouped
-        del grouped["n_key_value_heads"]
-    model = own_transformer(**grouped, **kind)
-    for flag in flags:
-        getattr(model, flag)(True)
-    adapter, batch = case(model)
-    picked, told = chosen(adapter)
-    assert (picked.name, told) == ("cone", [])
-    options = {"site": "resid_pre", "layers": (0, 1), "window": 1}
-    gap = gap_of(picked.run_swaps(batch, **options), Oracle(adapter).run_swaps(batch, **options))
-    assert gap.p <= 1e-5
-    assert max(gap.effects) > 0.01
+)
+def test_an_error_is_found_whatever_the_distribution(monkeypatch, change, value, wrong):
+    """A right engine passes; one whose MLPs have the wrong sign, or are 5% off, does not."""
+    model, right = own_transformer(d_vocab=30_000 if change is unembed_scaled and value < 1 else VOCAB), Block.mlp_out
+    with torch.no_grad():
+        change(model, value)
+    adapter = Adapter(model)
+    assert chosen(adapter)[0].name == "cone"
+    monkeypatch.setattr(Block, "mlp_out", lambda self, x: wrong * right(self, x))
+    assert chosen(adapter)[0].name == "reference"

@@ -12,7 +12,7 @@ DATASETS = ("popqa", "triviaqa", "hotpotqa", "nq")
 OUTER = 1.6
 """How much wider the simultaneous band is than the pointwise one."""
 NEW = ["prompt", "answers", "distractor", "split", "known_only", "sim_low", "sim_high", "null_short"]
-"""Columns that frames of older versions lack."""
+"""Columns that a frame may lack."""
 
 
 def point(**changes: object) -> dict[str, object]:
@@ -39,7 +39,7 @@ def point(**changes: object) -> dict[str, object]:
         "known_only": "False",
         "control": "none",
         "seed": 0,
-        "quantity": "p",
+        "metric": "p",
         "trivial": False,
         "delta_p": -10.0,
         "ci_low": -12.0,

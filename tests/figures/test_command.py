@@ -10,8 +10,7 @@ from click.testing import CliRunner, Result
 
 from anchorlens.cli.figure_command import figure_command
 from anchorlens.errors import InputError
-from anchorlens.figures import files
-from anchorlens.runs import store
+from anchorlens.figures import page
 from anchorlens.runs.schema import settings_of
 from anchorlens.runs.store import write_run
 
@@ -40,7 +39,7 @@ def called(*arguments: str) -> Result:
 def drawn(tmp_path, monkeypatch):
     """What a call draws: every text of the figure that it writes."""
     figures: list[go.Figure] = []
-    monkeypatch.setattr(files, "write_figure", lambda figure, path, scale=None: figures.append(figure))
+    monkeypatch.setattr(page, "write_figure", lambda figure, path, scale=None: figures.append(figure))
 
     def draw(*arguments: str) -> str:
         result = called(*arguments, "--out", str(tmp_path / "f.html"))
@@ -118,9 +117,16 @@ def test_help_says_what_the_words_mean():
 
 
 def test_a_place_that_cannot_be_written_is_said_before_anything_is_drawn(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "_writable", lambda folder: folder != tmp_path / "closed")
-    (tmp_path / "closed").mkdir()
-    result = called(run_of(tmp_path / "a"), "--out", str(tmp_path / "closed" / "f.html"))
+    closed, mkdir = tmp_path / "closed", Path.mkdir
+    closed.mkdir()
+
+    def refused(self, *args, **options):
+        if self.parent == closed:
+            raise PermissionError("denied")
+        mkdir(self, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    result = called(str(tmp_path / "no-run"), "--out", str(closed / "f.html"))  # the place comes first
     assert isinstance(result.exception, InputError)
-    assert str(result.exception) == f"{tmp_path / 'closed'} cannot be written. Choose another path."
+    assert str(result.exception) == f"{closed} cannot be written. Choose another path."
     assert called(run_of(tmp_path / "b"), "--out", str(tmp_path / "f.html")).exit_code == 0

@@ -1,4 +1,4 @@
-"""What plot_curves refuses, and the cure it names."""
+"""Results that plot_curves refuses."""
 
 import pandas as pd
 import pytest
@@ -9,41 +9,31 @@ from anchorlens.figures.table import REQUIRED, gather
 
 from .synthetic import point, swap_frame
 
-LABELLED = "plot_curves({'first': a, 'second': b}), in a shell --label first --label second"
+SMALL = swap_frame({"m": 2}, ("popqa",))
 
 
-def refusal(*rows: dict[str, object], **options: object) -> str:
+def refused(*rows: dict[str, object], controls: bool | list[str] = True) -> str:
     with pytest.raises(InputError) as caught:
-        gather(pd.DataFrame(rows), options.get("controls", True))
+        gather(pd.DataFrame(rows), controls)
     return str(caught.value)
 
 
-def test_empty_frames():
-    empty = pd.DataFrame(columns=list(REQUIRED))
-    for results in (empty, [empty, empty], []):
-        with pytest.raises(InputError, match=r"^plot_curves was given no point: every frame is empty\. Pass a sweep"):
-            plot_curves(results)
+@pytest.mark.parametrize("results", [SMALL.iloc[:0], [SMALL.iloc[:0]] * 2, []])
+def test_empty_results(results):
+    with pytest.raises(InputError, match="no point: every frame is empty"):
+        plot_curves(results)
 
 
-def test_missing_columns_are_named():
-    frame = swap_frame({"m": 2}, ("popqa",)).drop(columns=["readout", "n"])
-    with pytest.raises(
-        InputError, match=r"^The curves frame lacks the columns readout, n\. Pass the frame that curves\(\) gives"
-    ):
-        plot_curves(frame)
+@pytest.mark.parametrize("columns", [[name] for name in REQUIRED] + [["readout", "n"]])
+def test_every_required_column_is_required(columns):
+    with pytest.raises(InputError, match=rf"lacks the columns? {', '.join(columns)}\."):
+        plot_curves(SMALL.drop(columns=columns))
 
 
-@pytest.mark.parametrize("column", REQUIRED)
-def test_every_required_column_is_required(column):
-    with pytest.raises(InputError, match=rf"^The curves frame lacks the column {column}\."):
-        plot_curves(swap_frame({"m": 2}, ("popqa",)).drop(columns=[column]))
-
-
-def test_not_a_result():
-    with pytest.raises(InputError, match=r"not str\. Pass a sweep"):
-        gather("runs/a", True)
-    with pytest.raises(InputError, match=r"not dict\. Pass a sweep"):
-        gather([{"layer": 0}], True)
+@pytest.mark.parametrize(("results", "kind"), [("runs/a", "str"), ([{"layer": 0}], "dict")])
+def test_not_a_result(results, kind):
+    with pytest.raises(InputError, match=rf"not {kind}\. Pass a sweep"):
+        gather(results, True)
 
 
 @pytest.mark.parametrize(
@@ -51,18 +41,21 @@ def test_not_a_result():
     [
         ("readout", ("first_token", "answer_joint")),
         ("site", ("resid_pre", "attn_out")),
+        ("probe_site", ("resid_post", "mlp_out")),
         ("direction", ("noising", "denoising")),
         ("mode", ("same_relation", "zero")),
         ("delta_kind", ("probability", "signed")),
         ("window", (1, 5)),
+        ("seed", (0, 1)),
+        ("run_id", ("a", "b")),
     ],
 )
-def test_mixtures_name_the_column_and_the_filter(column, values):
-    among = "the swap curves of Qwen/Qwen3-8B" if column == "window" else "the swap curves"
-    assert refusal(*(point(**{column: value}) for value in values)) == (
-        f"The column '{column}' has 2 values among {among}: {values[0]!r}, {values[1]!r}. They would be drawn over each other. "
-        f'Draw one at a time: plot_curves(frame[frame["{column}"] == {values[0]!r}]); or each with a label of its own, {LABELLED}.'
-    )
+def test_curves_drawn_over_each_other_name_the_column_and_the_filter(column, values):
+    text = refused(*(point(**{column: value}, delta_p=-float(k)) for k, value in enumerate(values)))
+    assert text.startswith(f"The column '{column}' has 2 values among the ")
+    assert f"{values[0]!r}, {values[1]!r}" in text
+    assert f'plot_curves(frame[frame["{column}"] == {values[0]!r}])' in text
+    assert "--label first --label second" in text
 
 
 def test_window_may_differ_between_models_and_settings_between_protocols():
@@ -70,70 +63,45 @@ def test_window_may_differ_between_models_and_settings_between_protocols():
     assert len(gather(pd.DataFrame(rows), True)) == 3
 
 
-@pytest.mark.parametrize(("column", "values"), [("seed", (0, 1)), ("run_id", ("a", "b"))])
-def test_one_point_of_two_runs(column, values):
-    assert refusal(point(**{column: values[0]}), point(**{column: values[1]}, delta_p=-3.0)) == (
-        f"The column '{column}' has 2 values among the rows of one point (question of popqa with Qwen/Qwen3-8B, layer 0, "
-        f"control none): {values[0]!r}, {values[1]!r}. They would be drawn over each other. "
-        f'Draw one at a time: plot_curves(frame[frame["{column}"] == {values[0]!r}]); or each with a label of its own, {LABELLED}.'
-    )
-
-
 def test_one_point_with_two_values():
-    assert refusal(point(), point(delta_p=-3.0)) == (
-        "One point has 2 different values (question of popqa with Qwen/Qwen3-8B, layer 0, control none). "
-        f"Keep one row per point, or give each run a label, {LABELLED}."
-    )
+    text = refused(point(), point(delta_p=-3.0))
+    assert text.startswith("One point has 2 different values (question of popqa with Qwen/Qwen3-8B, layer 0, control none).")
 
 
 def test_control_without_its_curve():
-    assert refusal(point(), point(control="null", dataset="nq")) == (
-        "The control 'null' of question, nq, Qwen/Qwen3-8B has no curve beside it (no row with control 'none'). "
-        "Add that curve's rows, or pass controls=False."
-    )
-    assert len(gather(pd.DataFrame([point(), point(control="null", dataset="nq")]), False)) == 1
+    rows = [point(), point(control="null", dataset="nq")]
+    assert refused(*rows).startswith("The control 'null' of question, nq, Qwen/Qwen3-8B has no curve")
+    assert len(gather(pd.DataFrame(rows), False)) == 1
 
 
 def test_unknown_control():
-    rows = [point(), point(control="placebo")]
-    assert (
-        refusal(*rows, controls=["placbo"]) == "There is no control called 'placbo' in these results. Did you mean 'placebo'?"
-    )
-    assert refusal(point(), controls=["null"]) == (
-        "There is no control called 'null' in these results. These results hold no control."
-    )
+    assert "Did you mean 'placebo'?" in refused(point(), point(control="placebo"), controls=["placbo"])
+    assert "'null' in these results. These results hold no control" in refused(point(), controls=["null"])
 
 
 def test_null_read_as_missing_from_csv(tmp_path):
     path = tmp_path / "curves.csv"
-    frame = swap_frame({"m": 3}, ("popqa",))
-    frame.to_csv(path, index=False)
-    with pytest.raises(
-        InputError, match=r"^The column 'control' of the curves frame has missing values\. .*keep_default_na=False"
-    ):
+    SMALL.to_csv(path, index=False)
+    with pytest.raises(InputError, match=r"column 'control' .* missing values\. .*keep_default_na=False"):
         plot_curves(pd.read_csv(path))
     whole = gather(pd.read_csv(path, keep_default_na=False), True)
-    assert whole["control"].tolist() == frame["control"].tolist()
-    assert whole["delta_p"].tolist() == pytest.approx(frame["delta_p"].tolist())
+    assert whole["control"].tolist() == SMALL["control"].tolist()
+    assert whole["delta_p"].tolist() == pytest.approx(SMALL["delta_p"].tolist())
 
 
-@pytest.mark.parametrize("layer", [-1, 1.5, float("nan")])
-def test_layers_must_be_whole_numbers(layer):
-    assert refusal(point(layer=layer)) == (
-        "The column 'layer' of the curves frame must hold whole numbers from 0. Correct or drop the other rows."
-    )
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        *(({"layer": layer}, "'layer' of the curves frame must hold whole numbers") for layer in (-1, 1.5, float("nan"))),
+        ({"delta_p": "deep"}, "'delta_p' of the curves frame must hold numbers"),
+        ({"ci_low": float("-inf")}, "'ci_low' of the curves frame holds an infinite value"),
+    ],
+)
+def test_numbers_must_be_finite_and_layers_whole(changes, said):
+    assert said in refused(point(**changes))
 
 
-def test_numbers_must_be_numbers():
-    assert refusal(point(delta_p="deep")).startswith("The column 'delta_p' of the curves frame must hold numbers: ")
-    assert refusal(point(ci_low=float("-inf"))) == (
-        "The column 'ci_low' of the curves frame holds an infinite value. Use NaN for a missing one."
-    )
-
-
-def test_sizes_too_small():
-    frame = swap_frame({"m": 3}, ("popqa",))
-    with pytest.raises(InputError, match=r"^width=200 pixels is too small for this figure\. Give at least 320, or None\.$"):
-        plot_curves(frame, width=200)
-    with pytest.raises(InputError, match=r"^height=100 pixels is too small"):
-        plot_curves(frame, height=100)
+@pytest.mark.parametrize(("size", "least"), [({"width": 200}, "at least 320"), ({"height": 100}, "at least")])
+def test_sizes_too_small(size, least):
+    with pytest.raises(InputError, match=rf"pixels is too small for this figure\. Give {least}"):
+        plot_curves(SMALL, **size)

@@ -6,7 +6,6 @@ import pytest
 
 from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
-from anchorlens.figures.table import gather
 
 from .synthetic import DATASETS, TARGET_MODELS, knockout_frame, point, swap_frame
 from .test_target import ENTRIES, EXTRAS, legend
@@ -124,19 +123,6 @@ def test_unsplit_curve_alone_is_a_curve_like_any_other():
     assert (dotted.name, dotted.visible) == ("All (PopQA), random_tokens", "legendonly")
 
 
-def test_matched_is_drawn_only_where_it_is_named():
-    frame = knockout_frame({"m": 4}, ("popqa",))
-    without = knockout_frame({"m": 4}, ("popqa",), placebos=("random_tokens",))
-    kept = set(gather(frame, True)["control"])
-    assert kept == {"none", "random_tokens", "shuffled_labels", "cross_fold"}
-    assert set(gather(without, True)["control"]) == {"none", "random_tokens"}
-    named = plot_curves(frame, controls=["matched"])
-    assert [trace.name for trace in named.data if trace.name.endswith(", matched")] == [
-        "Q-Anchored (PopQA), matched",
-        "A-Anchored (PopQA), matched",
-    ]
-
-
 def test_controls_choose_the_placebos_but_not_the_unsplit_curve():
     frame = knockout_frame({"m": 4}, ("popqa",))
 
@@ -212,13 +198,6 @@ def test_hover_says_the_probes_auc_and_what_a_placebo_is():
         "Q − A = −4.50 points with other question tokens cut, and split by that<br>"
         "a gap that a split makes by itself<br>n = 82 questions"
     )
-
-
-def test_frames_without_the_probes_columns_are_drawn_as_before():
-    frame = swap_frame({"m": 4}, ("popqa",))
-    wanted = plot_curves(frame).to_json()
-    assert plot_curves(frame.assign(auc=NAN, auc_low=NAN, auc_high=NAN, signal=None)).to_json() == wanted
-    assert "auc" not in wanted.casefold()
 
 
 def test_frame_read_from_csv_gives_the_same_figure(tmp_path):

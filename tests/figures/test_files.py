@@ -1,5 +1,6 @@
 """write_figure: what the suffix says, in the place that was named; pictures where there is a browser, a cure where there is none."""
 
+import math
 import re
 import shutil
 from importlib.util import find_spec
@@ -9,14 +10,12 @@ from click.testing import CliRunner
 
 from anchorlens.cli.figure_command import figure_command
 from anchorlens.errors import InputError
-from anchorlens.figures import files
-from anchorlens.figures.arranging import arranged
+from anchorlens.figures import page
 from anchorlens.figures.curves import plot_curves
-from anchorlens.figures.files import write_figure
-from anchorlens.figures.page import save_html
+from anchorlens.figures.layout import fit_figure
+from anchorlens.figures.page import save_html, write_figure
 
 from .synthetic import knockout_frame, swap_frame
-from .test_target import legend
 
 FRAME = swap_frame({"m": 3}, ("popqa",))
 
@@ -43,12 +42,12 @@ def test_the_command_refuses_before_it_reads_a_run(tmp_path):
 
 
 def test_without_kaleido_or_a_browser_the_cure_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "find_spec", lambda name: None)
+    monkeypatch.setattr(page, "find_spec", lambda name: None)
     with pytest.raises(
         InputError, match=re.escape("needs kaleido, which is not installed: pip install 'anchorlens[images]'.")
     ):
         write_figure(plot_curves(FRAME), tmp_path / "f.png")
-    monkeypatch.setattr(files, "find_spec", lambda name: name)
+    monkeypatch.setattr(page, "find_spec", lambda name: name)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(
         InputError, match=r"drawn by Chromium or Chrome, and neither was found\. Install one \(apt install chromium"
@@ -58,29 +57,15 @@ def test_without_kaleido_or_a_browser_the_cure_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("width", "columns"), [(390, 1), (500, 2), (1000, 4), (1920, 4)])
-def test_a_picture_is_arranged_for_its_width(width, columns):
+def test_a_picture_is_fitted_to_its_width_as_if_drawn_for_it(width, columns):
     figure = plot_curves(knockout_frame())
-    made = arranged(figure, width)
-    box, layout = made.layout.legend, made.layout
-    assert (box.entrywidth, layout.width) == (1 / columns, width)
-    rows = [(8 + columns - 1) // columns, (5 + columns - 1) // columns]
-    assert layout.margin.b == 58 + sum(19 * n + 6 for n in rows)
-    ranked = sorted(legend(made)[:8], key=lambda trace: trace.legendrank)
-    names = [trace.name.removeprefix("Q-").removeprefix("A-") for trace in ranked]
-    if columns > 1:  # a row of questions, and below it that of their answers
-        assert names[:columns] == names[columns : 2 * columns]
-    else:
-        assert names[::2] == names[1::2]
-    # Panels keep their height; the heading and the legend take what they need.
-    panels = layout.height - layout.margin.t - layout.margin.b
-    assert panels == figure.layout.height - figure.layout.margin.t - figure.layout.margin.b
-
-
-def test_arranging_is_the_same_as_drawing_at_that_width():
-    frame = knockout_frame()
-    one, other = arranged(plot_curves(frame), 1000), plot_curves(frame, width=1000)
-    assert one.layout.to_plotly_json() == other.layout.to_plotly_json()
-    assert [t.legendrank for t in one.data] == [t.legendrank for t in other.data]
+    made, wanted = fit_figure(figure, width), plot_curves(knockout_frame(), width=width)
+    assert made.layout.to_plotly_json()["margin"] == wanted.layout.to_plotly_json()["margin"]
+    assert (made.layout.title.text, made.layout.height) == (wanted.layout.title.text, wanted.layout.height)
+    assert (made.layout.legend, made.layout.width) == (wanted.layout.legend, width)
+    assert (made.layout.legend.entrywidth, made.layout.legend2.entrywidth) == (1 / columns, 1 / columns)
+    assert made.layout.margin.b == 58 + sum(19 * math.ceil(n / columns) + 6 for n in (8, 5))
+    assert math.isclose(made.layout.legend.y * made.layout.height, 19 * math.ceil(5 / columns) + 6)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What is drawn is one quantity: ΔP unless another one is asked for. Frames of older versions name none."""
+"""What is drawn is one quantity: ΔP unless another one is asked for. A frame may name none."""
 
 import pandas as pd
 import pytest
@@ -15,10 +15,8 @@ ANSWERS = {"protocol": "answer_only", "readout": "probe", "site": "", "probe_sit
 def both(**changes):
     """A few points of two quantities that share everything else."""
     own = ANSWERS | {"delta_kind": "confidence", "pathway": "All", "noise_floor": 0.5} | changes
-    rows = [point(**own, quantity="p", layer=k, delta_p=-5.0 - k, ci_low=-9.0, ci_high=-1.0) for k in range(3)]
-    rows += [
-        point(**own, quantity="flip", layer=k, delta_p=20.0 + k, ci_low=9.0, ci_high=31.0, p_before=0.0) for k in range(3)
-    ]
+    rows = [point(**own, metric="p", layer=k, delta_p=-5.0 - k, ci_low=-9.0, ci_high=-1.0) for k in range(3)]
+    rows += [point(**own, metric="flip", layer=k, delta_p=20.0 + k, ci_low=9.0, ci_high=31.0, p_before=0.0) for k in range(3)]
     return pd.DataFrame(rows)
 
 
@@ -34,15 +32,11 @@ def test_delta_p_is_drawn_unless_another_is_asked_for():
     assert figure.layout.yaxis.title.text == "ΔP"
     assert "ΔP by layer: answer only" in figure.layout.title.text
     assert "ΔP in percentage points" in figure.layout.title.text
-    assert (
-        figure.to_json()
-        == plot_curves(frame[frame["quantity"] == "p"]).to_json()
-        == plot_curves(frame, quantity="p").to_json()
-    )
+    assert figure.to_json() == plot_curves(frame[frame["metric"] == "p"]).to_json()
 
 
 def test_flips_are_a_rate_in_points():
-    figure = plot_curves(both(), quantity="flip")
+    figure = plot_curves(both(), metric="flip")
     line = curve(figure)
     assert list(line.y) == [20.0, 21.0, 22.0]
     assert figure.layout.yaxis.title.text == "flip rate (points)"
@@ -57,8 +51,8 @@ def test_flips_are_a_rate_in_points():
 
 
 def test_any_other_quantity_has_its_own_name():
-    frame = both().assign(quantity="log <odds>")
-    figure = plot_curves(frame.iloc[:3], quantity="log <odds>")
+    frame = both().assign(metric="log <odds>")
+    figure = plot_curves(frame.iloc[:3], metric="log <odds>")
     assert figure.layout.yaxis.title.text == "Δ log &lt;odds&gt;"
     assert "<b>Δ log &lt;odds&gt; by layer: answer only</b>" in figure.layout.title.text
     assert "points" not in figure.layout.title.text
@@ -66,24 +60,24 @@ def test_any_other_quantity_has_its_own_name():
     assert text.endswith("<br>Δ log &lt;odds&gt; −5.00 (95 %: −9.00 to −1.00)<br>before 0.600<br>n = 100 questions")
 
 
-@pytest.mark.parametrize(
-    ("quantity", "said"),
-    [
-        ("flips", "There is no quantity called 'flips' in these results. Did you mean 'flip'?"),
-        ("odds", "There is no quantity called 'odds' in these results. Known: flip, p."),
-    ],
-)
+@pytest.mark.parametrize(("quantity", "said"), [("flips", "Did you mean 'flip'"), ("odds", "Known: flip, p")])
 def test_an_unknown_quantity_names_those_that_are_there(quantity, said):
-    with pytest.raises(InputError) as told:
-        plot_curves(both(), quantity=quantity)
-    assert str(told.value) == said
-    with pytest.raises(InputError, match=r"no quantity called 'flip' in these results\. Known: p\.$"):
-        plot_curves(swap_frame({"m": 2}, ("popqa",)), quantity="flip")
+    with pytest.raises(InputError, match=f"'{quantity}' in these results. {said}"):
+        plot_curves(both(), metric=quantity)
+
+
+def test_without_p_the_first_metric_is_drawn_with_its_unit():
+    frame = both().assign(metric="logit_diff", unit="logit").iloc[:3]
+    figure = plot_curves(frame)
+    assert figure.layout.yaxis.title.text == "Δ logit_diff (logit)"
+    assert "Δ logit_diff −5.00 logit (95 %" in curve(figure).text[0]
+    other = pd.concat([frame, both()])
+    assert plot_curves(other).to_json() == plot_curves(both()).to_json()
 
 
 def test_placebo_gaps_of_flips():
     frame = knockout_frame({"m": 3}, ("popqa",))
-    figure = plot_curves(pd.concat([frame, frame.assign(quantity="flip", delta_p=7.0)]), quantity="flip")
+    figure = plot_curves(pd.concat([frame, frame.assign(metric="flip", delta_p=7.0)]), metric="flip")
     (gap,) = (trace for trace in figure.data if trace.name == "Placebo gap (PopQA)" and len(trace.x) > 1)
     assert set(gap.y) == {0.0}
     assert "Q − A = 0.00 points with" in gap.text[0]
@@ -91,15 +85,12 @@ def test_placebo_gaps_of_flips():
 
 def test_frames_without_the_column_hold_delta_p():
     new = swap_frame({"m": 3}, ("popqa",))
-    old = new.drop(columns=["quantity", "probe_site"])
-    assert set(gather(old, True)["quantity"]) == {"p"}
+    old = new.drop(columns=["metric", "probe_site"])
+    assert set(gather(old, True)["metric"]) == {"p"}
     assert plot_curves(new).to_json() == plot_curves(old).to_json()
-    mixed = new.astype({"quantity": object})
-    mixed.loc[0, "quantity"] = None  # read from a file that lacks some
+    mixed = new.astype({"metric": object})
+    mixed.loc[0, "metric"] = None  # read from a file that lacks some
     assert plot_curves(mixed).to_json() == plot_curves(old).to_json()
-
-
-# --- where the probe reads -----------------------------------------------------------------------------------------------------
 
 
 def told(**changes):
@@ -119,24 +110,3 @@ def test_the_title_says_where_a_probe_reads_only_where_it_is_not_the_default():
     assert "site" not in told(probe_site="mlp_out")
     swap = plot_curves(pd.DataFrame([point(readout="probe", probe_site="attn_out", site="mlp_out")])).layout.title.text
     assert "site mlp_out · probe at attn_out" in unbroken(swap)
-
-
-def test_the_site_of_an_older_knockout_is_where_its_probe_reads():
-    row = point(**ANSWERS | {"protocol": "knockout", "pathway": "All", "site": "mlp_out"})
-    del row["probe_site"]
-    said = plot_curves(pd.DataFrame([row])).layout.title.text
-    assert "probe at mlp_out" in said
-    assert "site" not in said
-    # In one frame with a swap of today, and beside a knockout of today: one curve's points, not those of two sites.
-    table = gather(pd.DataFrame([row, point(site="attn_out")]), True)
-    assert table[["site", "probe_site"]].values.tolist() == [["", "mlp_out"], ["attn_out", ""]]
-    today = point(**ANSWERS | {"protocol": "knockout", "pathway": "All", "probe_site": "mlp_out", "layer": 1})
-    assert len(gather([pd.DataFrame([row]), pd.DataFrame([today])], True)) == 2
-
-
-def test_two_places_of_a_probe_are_not_drawn_over_each_other():
-    rows = [point(**ANSWERS | {"pathway": "All", "probe_site": site}) for site in ("resid_post", "mlp_out")]
-    with pytest.raises(
-        InputError, match=r"^The column 'probe_site' has 2 values among the answer_only curves: 'resid_post', 'mlp_out'"
-    ):
-        plot_curves(pd.DataFrame(rows))

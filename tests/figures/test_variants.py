@@ -7,10 +7,10 @@ import pytest
 from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.table import gather
-from anchorlens.figures.variants import SETTINGS
 from anchorlens.runs import schema
+from anchorlens.vocabulary import SETTINGS
 
-from .synthetic import NEW, effect, knockout_effects, knockout_frame, point, swap_effects, swap_frame
+from .synthetic import effect, knockout_effects, knockout_frame, point, swap_frame
 
 MODELS = {"m": 4}
 
@@ -80,11 +80,6 @@ def test_a_setting_that_all_share_stands_in_the_title_line():
     assert "distractor random" in figure.layout.title.text
 
 
-def test_protocols_without_a_setting_do_not_differ_in_it():
-    figure = plot_curves([swap_frame(MODELS, ("popqa",)), knockout_frame(MODELS, ("popqa",))])
-    assert names(figure)[:2] == ["Q-Anchored (PopQA)", "A-Anchored (PopQA)"]
-
-
 def test_several_settings_are_named_together_and_four_runs_look_different():
     frame = knockout_frame(MODELS, ("popqa",), unsplit=False, placebos=())
     runs = [frame.assign(distractor=d, split=s) for d in ("random", "matched") for s in ("per_layer", "fixed")]
@@ -92,19 +87,6 @@ def test_several_settings_are_named_together_and_four_runs_look_different():
     assert names(figure)[0] == "Q-Anchored (PopQA, distractor matched, split fixed)"
     assert names(figure)[-1] == "A-Anchored (PopQA, distractor random, split per_layer)"
     assert len({(trace.line.color, trace.line.dash) for trace in legend(figure)}) == 8
-
-
-def test_an_older_run_beside_a_new_one():
-    new = swap_frame(MODELS, ("popqa",), ("question",))
-    old = new.drop(columns=NEW).assign(delta_p=-1.0)
-    figure = plot_curves([new, old])
-    assert names(figure) == ["Q-Anchored swap (PopQA)", "Q-Anchored swap (PopQA, settings unknown)"]
-    assert names(plot_curves(old)) == ["Q-Anchored swap (PopQA)"]
-
-
-def test_runs_that_differ_in_nothing_that_is_known_are_still_refused():
-    with pytest.raises(InputError, match=r"^One point has 2 different values"):
-        plot_curves([pd.DataFrame([point()]), pd.DataFrame([point(delta_p=-3.0)])])
 
 
 def test_a_control_needs_the_curve_of_its_own_settings():
@@ -127,15 +109,8 @@ def test_contrasts_follow_their_run():
 
 def test_contrasts_that_do_not_say_of_which_run_they_are():
     frame = knockout_frame(MODELS, ("popqa",))
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError, match=r"question of popqa with m are of several runs.* add the columns prompt, answers"):
         plot_curves(two(frame, "split", "per_layer"), effects=knockout_effects(MODELS, ("popqa",)))
-    assert str(told.value) == (
-        "The curves of question of popqa with m are of several runs, and the effects frame does not say to which its rows "
-        "belong. Pass the results themselves, or add the columns prompt, answers, distractor, split, known_only."
-    )
-
-
-# --- marks ---------------------------------------------------------------------------------------------------------------------
 
 
 def small(n: int, **changes: object) -> list[dict[str, object]]:
@@ -186,16 +161,6 @@ def test_a_null_with_too_few_slots_is_marked(where):
     assert "<br>null weaker: 87 % of rows have fewer slots" in nulls[0].text[0]
     assert "▽: null weaker" in figure.layout.title.text
     assert sum("null weaker" in trace.text[0] for trace in figure.data if trace.text) == 1
-
-
-def test_nothing_is_marked_where_nothing_is_known():
-    figure = plot_curves(swap_frame(MODELS, ("popqa",)), effects=swap_effects(MODELS, ("popqa",)))
-    assert "weaker" not in figure.to_json()
-    assert "triangle" not in figure.to_json()
-    assert "fewer than" not in figure.to_json()
-
-
-# --- placebo tokens before and after E_Q ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("control", ["random_before", "random_after"])

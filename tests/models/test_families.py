@@ -14,7 +14,6 @@ from anchorlens.engine.select import choose_engine
 from anchorlens.errors import UnsupportedModelError
 from anchorlens.models import hf
 from anchorlens.models.adapter import Adapter
-from anchorlens.models.devices import pick_dtype
 from anchorlens.models.load import load_model
 from anchorlens.models.mapping import ARCHITECTURES
 from tests.engine.fuzz import KINDS
@@ -170,15 +169,6 @@ def test_other_quantised_weights_of_the_family_are_refused(tmp_path):
     config.save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModelError, match=r"gpt_oss model has quantised weights \(fp8\)"):
         load_model(tmp_path)
-
-
-def test_packed_experts_are_counted_as_the_numbers_that_they_become(tmp_path):
-    config = gpt_oss(dtype="bfloat16")
-    with (tmp_path / "model.safetensors").open("wb") as weights:
-        weights.truncate(14_000_000_000)  # gpt-oss-20b; the file is sparse
-    assert pick_dtype(None, "cuda", config, tmp_path) == torch.float32
-    config.quantization_config = {"quant_method": "mxfp4"}
-    assert pick_dtype(None, "cuda", config, tmp_path) == torch.bfloat16
 
 
 # --- the page -----------------------------------------------------------------------------------------------------------------

@@ -37,8 +37,9 @@ def sharded(tmp_path):
 
 
 @pytest.mark.parametrize("family", STREAMED)
-def test_it_is_the_model_that_is_loaded_into_memory(tiny, tiny_model, family):
-    whole, streamed = tiny_model(family), stream(tiny(family))
+def test_it_is_the_model_that_is_loaded_into_memory(tiny, family):
+    # A fresh model: TransformerLens keeps the alibi table of the longest row, which changes the last digits of later rows.
+    whole, streamed = al.load_model(tiny(family), device="cpu"), stream(tiny(family))
     assert torch.equal(whole(TOKENS), streamed(TOKENS))
     assert al.card_of(streamed) == al.card_of(whole)
     assert al.card_of(streamed).parity is not None
@@ -89,17 +90,17 @@ def test_never_more_than_two_layers_are_held(sharded, monkeypatch):
     model = stream(sharded)
     gc.collect()
     alive, most = Counter(), Counter()
-    right = Stream._bring
+    right = Stream._load
 
     def bring(self, layer):
         brought = right(self, layer)
-        for tensor in brought.weights.values():
+        for tensor in brought[0].values():
             alive[layer] += 1
             weakref.finalize(tensor, alive.subtract, [layer])
         most["layers"] = max(most["layers"], sum(n > 0 for n in alive.values()))
         return brought
 
-    monkeypatch.setattr(Stream, "_bring", bring)
+    monkeypatch.setattr(Stream, "_load", bring)
     own, waited = stream_of(model), []
 
     def wait(*_):  # a layer this small is done before the next one has come, if the machine likes
@@ -178,7 +179,7 @@ def test_large_tensors_are_hashed_in_parts_as_they_are_whole(monkeypatch):
     told = sum(entries) % 2**64, sum(b * (1 + i % card.PRIME) for i, b in enumerate(entries)) % 2**64
     assert whole == told
     for piece in (1, 1000, 65_521, 70_000):
-        monkeypatch.setattr(card, "_PIECE", piece)
+        monkeypatch.setattr(card, "PIECE", piece)
         assert card._checksums(table) == told
 
 
@@ -243,9 +244,9 @@ def test_a_missing_or_misshapen_tensor_is_named(tiny, tmp_path):
 
 
 def test_what_cannot_be_streamed_is_said_before_anything_is_read(tiny, tiny_model, tmp_path):
-    with pytest.raises(InputError, match=r"live model has them in memory. Give the name or directory"):
+    with pytest.raises(InputError, match=r"stream=True reads safetensors files, not a live model.*leave stream out"):
         stream(tiny_model("llama"))
-    with pytest.raises(InputError, match=r"gguf file is unpacked as a whole.*Hugging Face directory"):
+    with pytest.raises(InputError, match=r"stream=True reads safetensors.*not .*a \.gguf file.*Give a Hugging Face directory"):
         check_model("owner/repository/model.gguf", stream=True)
     with pytest.raises(InputError, match=r"stream='yes': give True"):
         check_model(str(tiny("llama")), stream="yes")

@@ -9,23 +9,20 @@ import pytest
 
 import anchorlens as al
 from anchorlens.errors import DonorError, InputError
-from anchorlens.protocols.driver import run
-from anchorlens.protocols.registry import PROTOCOLS, protocol_of, specification_of
-from anchorlens.protocols.specification import Specification, whole_run
-from anchorlens.vocabulary import FRACTIONS
+from anchorlens.protocols.registry import PROTOCOLS, measurement_of, specification_of
+from anchorlens.protocols.specification import Specification
+from anchorlens.running.runner import run
+from tests.protocols.sweeps import questions
 from tests.questions.make import capitals
 
 SPECIFICATIONS = [specification_of(name) for name in PROTOCOLS]
 LAYERS = ((0, 1, 2), [2, 0, 1], "0-2", range(3), np.array([1, 0, 2]), "2,0-1")
 
 
-def refusal(spec, **given):
-    with pytest.raises(InputError) as told:
+def refused(spec, **given):
+    with pytest.raises(InputError) as error:
         spec(**given)
-    return str(told.value)
-
-
-# --- what it takes -------------------------------------------------------------------------------------------------------------
+    return error.value
 
 
 @pytest.mark.parametrize("spec", SPECIFICATIONS)
@@ -40,8 +37,9 @@ def test_every_argument_is_declared_once_with_its_help(spec):
 
 @pytest.mark.parametrize("spec", SPECIFICATIONS)
 def test_an_unknown_argument_suggests(spec):
-    assert refusal(spec, layer=3).startswith(f"{spec.NAME} has no argument 'layer'. Did you mean 'layers'")
-    assert refusal(spec, xyzzy=3).startswith(f"{spec.NAME} has no argument 'xyzzy'. Known: add_bos, ")
+    error = refused(spec, layer=3)
+    assert str(error).startswith(f"{spec.NAME} has no argument 'layer'. Did you mean 'layers'")
+    assert error.arguments == ("layer",)
     with pytest.raises(TypeError):
         spec(3)
 
@@ -60,93 +58,75 @@ def test_layers_are_sorted_and_may_be_written_in_any_way(spec):
         made[0].layers_of(2)
 
 
-def test_a_long_run_of_numbers_is_not_printed():
-    with pytest.raises(InputError) as told:
-        whole_run(range(10_000), 30, "layers")
-    assert str(told.value) == "layers must be different numbers from 0 to 29, got 10000 values (0, 1, 2, ...)."
+def test_a_long_range_of_indices_is_not_printed():
+    with pytest.raises(InputError, match=r"from 0 to 29, got 10000 values \(0, 1, 2, \.\.\.\)"):
+        al.Swap(layers=range(10_000)).layers_of(30)
+
+
+WRONG = {
+    "layers": (1.5, [0, 0], "deep"), "seed": (-1, 1.0, True), "n_resamples": (1,), "max_new_tokens": (0,), "batch_size": ("many", 0),
+    "check_cells": (-1,), "engine": ("cones", None), "add_bos": ("yes", 1), "progress": (1,), "on_plan": (3,),
+    "max_memory": ("", "GB", "-1", -1, 0, "0.4", "2 G i B", "1,5GB", "two", [1]), "prompt": (3, "", "  ", None, ["qa"], int),
+    "answers": ("mine",), "fractions": ((1, 0, 0),), "probes": ("mine",), "probe_site": (3,),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("spec", SPECIFICATIONS)
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
+def test_an_invalid_value_is_refused_before_there_is_a_model(spec, name, value):
+    error = refused(spec, **{name: value})
+    assert error.arguments == (name,)
+    assert name in str(error)
+
+
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "size"),
+    [(1, 1), (1e9, 10**9), ("2GB", 2 * 10**9), ("512MiB", 2**29), (" 1.5 GiB ", 3 * 2**29), (".5K", 500), ("3B", 3)],
+)
+def test_memory_is_stored_in_bytes(given, size):
+    assert al.Swap(max_memory=given).max_memory == size
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "argument"),
     [
-        ({"layers": 1.5}, "layers takes 'all', a number, a list of numbers or a text such as '0-11'; got 1.5."),
-        ({"layers": [0, 0]}, "layers must be different numbers from 0 on, got [0, 0]."),
-        ({"layers": "deep"}, "layers='deep' is not understood. Write 0-11, or 0,4,8, or 0-28:4."),
-        ({"seed": -1}, "seed must be at least 0, got -1."),
-        ({"seed": 1.0}, "seed takes a whole number; got 1.0."),
-        ({"seed": True}, "seed takes a whole number; got True."),
-        ({"n_resamples": 1}, "n_resamples must be at least 2, got 1."),
-        ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0."),
-        ({"batch_size": "many"}, "batch_size takes a whole number, or None for what fits; got 'many'."),
-        ({"batch_size": 0}, "batch_size must be at least 1, or None for what fits, got 0."),
-        ({"check_cells": -1}, "check_cells must be at least 0, got -1."),
-        ({"engine": "cones"}, "Unknown engine='cones'. Did you mean 'cone'?"),
-        ({"engine": None}, "engine takes one of cone, reference; got None."),
-        ({"max_memory": "lots"}, "max_memory='lots' is not understood. Write bytes, or for example '2GB' or '512MiB'."),
-        ({"add_bos": "yes"}, "add_bos takes True, False or None; got 'yes'."),
-        ({"progress": 1}, "progress takes True or False; got 1."),
-        ({"on_plan": 3}, "on_plan takes a function that takes the plan; got 3."),
+        ({"anchors": ["questoin"]}, InputError, "anchors"),
+        ({"anchors": 3}, InputError, "anchors"),
+        ({"anchors": "answer"}, InputError, "anchors"),
+        ({"readout": 3}, InputError, "readout"),
+        ({"site": 3}, InputError, "site"),
+        ({"donors": "same"}, DonorError, "donors"),
+        ({"donors": 3}, DonorError, "donors"),
+        ({"known_only": "yes"}, InputError, "known_only"),
+        ({"direction": "denoising", "donors": "zero"}, InputError, "donors"),
+        ({"donors": "mean", "n_donors": 2}, InputError, "n_donors"),
+        ({"null": "anywhere", "null_donors": 0}, InputError, "null"),
+        ({"delta_kind": "signed"}, InputError, "delta_kind"),
+        ({"fractions": (0.5, 0.25, 0.25), "readout": pow}, InputError, "fractions"),
+        ({"readout": "probe", "direction": "denoising"}, InputError, "delta_kind"),
+        ({"readout": "p_true", "known_only": True}, InputError, "known_only"),
     ],
 )
-def test_what_is_refused_before_there_is_a_model(spec, given, said):
-    assert refusal(spec, **given) == said
-
-
-@pytest.mark.parametrize("spec", SPECIFICATIONS)
-@pytest.mark.parametrize("prompt", [3, "", "  ", None, ["qa"], int])
-def test_what_can_be_no_prompt(spec, prompt):
-    assert refusal(spec, prompt=prompt).startswith(
-        "prompt takes 'qa', 'fewshot(4)', 'chat', a text with {question} in it, or an "
-    )
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "said"),
-    [
-        ({"anchors": ["questoin"]}, InputError, "Unknown anchor 'questoin'. Did you mean 'question'"),
-        ({"anchors": 3}, InputError, "anchors takes names of anchors ("),
-        ({"anchors": "answer"}, InputError, "The anchor 'answer' is for readouts after the answer"),
-        ({"readout": 3}, InputError, "readout takes one of first_token, answer_mean, answer_joint, probe, p_true, or a function of"),
-        ({"site": 3}, InputError, "site takes one of resid_pre, "),
-        ({"donors": "same"}, DonorError, "Unknown donors='same'. Did you mean 'same_relation'?"),
-        ({"donors": 3}, DonorError, "donors takes one of same_relation, random, mean, zero, noise, or a function of"),
-        ({"known_only": "yes"}, InputError, "known_only takes True or False; got 'yes'."),
-        ({"direction": "denoising", "donors": "zero"}, InputError,
-         "direction='denoising' needs donor rows, and donors='zero' has none."),
-        ({"delta_kind": "signed"}, InputError,
-         "delta_kind= belongs to the readouts 'probe' and 'p_true'; this sweep has readout='first_token'."),
-        ({"fractions": (0.5, 0.25, 0.25), "readout": pow}, InputError,
-         "fractions= belongs to the readouts 'probe' and 'p_true'; this sweep has readout=callable:pow."),
-        ({"readout": "probe", "direction": "denoising"}, InputError, "direction='denoising' starts from a corrupt input"),
-        ({"readout": "p_true", "known_only": True}, InputError, "known_only=True keeps right answers alone"),
-        ({"probes": "mine"}, InputError, "probes takes LayerProbes; got 'mine'."),
-        ({"fractions": (1, 0, 0)}, InputError, "fractions must be three positive numbers that sum to 1"),
-    ],
-)  # fmt: skip
-def test_what_a_swap_refuses(given, error, said):
-    with pytest.raises(error) as told:
+def test_what_a_swap_refuses(given, error, argument):
+    with pytest.raises(error) as refused:
         al.Swap(**given)
-    assert str(told.value).startswith(said)
+    assert refused.value.arguments == (argument,)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    "given",
     [
-        ({"edges": 3}, "edges takes a text such as 'question -> later'; got 3."),
-        (
-            {"edges": "question"},
-            "edges='question' is not understood. Write 'source -> target', for example 'question -> later'.",
-        ),
-        ({"heads": [0, 0]}, "heads must be different numbers from 0 on, got [0, 0]."),
-        ({"cut_layers": (5, 2)}, "cut_layers must be first and last, such as (0, 11); got (5, 2)."),
-        ({"window": 0}, "window must be at least 1, or None for all layers up to the one that is read, got 0."),
-        ({"placebos": None}, "placebos takes True or False; got None."),
-        ({"site": "resid_post"}, "knockout has no argument 'site'. Did you mean 'probe_site' or 'split'?"),
+        {"edges": 3},
+        {"edges": "A"},
+        {"heads": [0, 0]},
+        {"cut_layers": (5, 2)},
+        {"window": 0},
+        {"placebos": None},
+        {"site": "x"},
     ],
 )
-def test_what_a_knockout_refuses(given, said):
-    assert refusal(al.Knockout, **given) == said
+def test_what_a_knockout_refuses(given):
+    assert refused(al.Knockout, **given).arguments == tuple(given)
 
 
 def test_one_anchor_may_be_a_text_and_edges_are_written_alike():
@@ -156,18 +136,14 @@ def test_one_anchor_may_be_a_text_and_edges_are_written_alike():
     assert al.Knockout(edges=" subject ->answer").anchor == "subject -> answer"
 
 
-# --- frozen, equal, whole ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("spec", SPECIFICATIONS)
 def test_it_is_frozen(spec):
     made = spec(seed=3)
-    for name, value in (("seed", 4), ("fractions", (0.5, 0.25, 0.25)), ("of_my_own", 1)):
-        with pytest.raises(InputError) as told:
+    for name, value in (("seed", 4), ("of_my_own", 1)):
+        with pytest.raises(InputError, match=rf"frozen.*spec.changed\({name}=...\)"):
             setattr(made, name, value)
-        assert str(told.value) == f"A specification is frozen. Make another one: spec.changed({name}=...)."
     assert made == spec(seed=3) != spec(seed=4)
-    assert made.fractions == FRACTIONS
+    assert made.seed == 3
 
 
 @pytest.mark.parametrize("spec", SPECIFICATIONS)
@@ -177,10 +153,9 @@ def test_another_one_is_made_of_it(spec):
     assert other == spec(seed=4, layers=[5], progress=False)
     assert made == spec(seed=3, layers=[0, 1, 2], progress=False)
     assert made.changed() == made
-    with pytest.raises(InputError, match="seed must be at least 0, got -1"):
-        made.changed(seed=-1)
-    with pytest.raises(InputError, match="has no argument 'layer'. Did you mean 'layers'"):
-        made.changed(layer=3)
+    for wrong in ({"seed": -1}, {"layer": 3}):
+        with pytest.raises(InputError):
+            made.changed(**wrong)
 
 
 @pytest.mark.parametrize("spec", SPECIFICATIONS)
@@ -201,17 +176,18 @@ def test_a_specification_of_ones_own_declares_its_arguments_once():
         NAME = "mine"
 
     assert list(Mine.arguments()) == list(al.Knockout.arguments())
-    assert refusal(Mine, seeds=1).startswith("mine has no argument 'seeds'. Did you mean 'seed'")
+    assert str(refused(Mine, seeds=1)).startswith("mine has no argument 'seeds'. Did you mean 'seed'")
     assert issubclass(Mine, Specification)
 
 
-# --- files ---------------------------------------------------------------------------------------------------------------------
-
 CHANGES = [
     {},
+    {"layers": "0-8:4", "seed": 7},
+    {"batch_size": 3, "engine": "reference", "max_memory": "1.5GiB", "check_cells": 0},
+]
+PROMPTS = [
     {"layers": "0-8:4", "seed": 7, "prompt": "fewshot(3, seed=2)"},
     {"prompt": "Frage: {question}\nAntwort \"kurz\":", "add_bos": False, "n_resamples": 50, "max_new_tokens": 8},
-    {"batch_size": 3, "engine": "reference", "max_memory": "1.5GiB", "check_cells": 0},
 ]  # fmt: skip
 OWN = {
     "swap": [
@@ -223,8 +199,13 @@ OWN = {
         {"edges": "subject->answer", "mode": "zero", "heads": [3, 1], "window": 5, "cut_layers": "2-11", "split": "per_layer"},
         {"readout": "p_true", "placebos": False, "answers": "generated", "delta_kind": "signed", "distractor": "random"},
     ],
+    "patch": [{"site": "mlp_out", "direction": "noising", "add_bos": False, "n_resamples": 50}],
 }  # fmt: skip
-CASES = [(spec, change) for spec in SPECIFICATIONS for change in (*CHANGES, *OWN.get(spec.NAME, ()))]
+CASES = [
+    (spec, change)
+    for spec in SPECIFICATIONS
+    for change in (*CHANGES, *(() if spec.NAME == "patch" else PROMPTS), *OWN.get(spec.NAME, ()))
+]
 
 
 @pytest.mark.parametrize(("spec", "change"), CASES)
@@ -244,21 +225,17 @@ def test_toml_by_hand(spec):
     wanted = spec(layers=[0, 1, 2], n_resamples=20)
     for name in ("n-resamples", "n_resamples", "resamples"):  # as in Python, or as its flag
         assert spec.from_toml(f'layers = "0-2"\n{name} = 20\n') == wanted
-    with pytest.raises(InputError, match="^This is not TOML: "):
-        spec.from_toml("layers = 0-2")
-    with pytest.raises(InputError, match=f"{spec.NAME} has no argument 'layer'. Did you mean 'layers'"):
-        spec.from_toml("layer = 3")
-    with pytest.raises(InputError, match="seed takes a whole number; got 1.5"):
-        spec.from_toml("seed = 1.5")
+    for text in ("layers = 0-2", "layer = 3", "seed = 1.5", "resamples = 20\nn_resamples = 20"):
+        with pytest.raises(InputError):
+            spec.from_toml(text)
     # Whether a bar is drawn is no part of what is measured.
     assert spec(progress=False).to_toml() == ""
 
 
 @pytest.mark.parametrize(("name", "value"), [("donors", lambda base, pool: pool), ("readout", pow)])
 def test_what_a_file_cannot_hold_is_named(name, value):
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError, match=f"{name}= holds an object of your own"):
         al.Swap(**{name: value}).to_toml()
-    assert str(told.value) == f"{name}= holds an object of your own, and a file cannot: leave it out, or stay in Python."
 
 
 def config_of(result, folder):
@@ -267,22 +244,21 @@ def config_of(result, folder):
 
 
 RESOLVED = [
-    {"layers": [0, 2], "add_bos": False, "prompt": "Q: {question}\\nA:", "donors": "random", "align": "last", "anchors": "question"},
-    {"layers": [0], "add_bos": True, "donors": "mean", "null_donors": 0, "n_resamples": 20, "seed": 5, "window": 2},
-]  # fmt: skip
+    ("swap", {"layers": [0, 2], "prompt": "Q: {question}\\nA:", "donors": "random", "align": "last", "anchors": "question"}),
+    ("swap", {"layers": [0], "add_bos": True, "donors": "mean", "null_donors": 0, "n_resamples": 20, "seed": 5, "window": 2}),
+    ("swap", {"readout": "probe", "layers": [0], "align": "last", "n_donors": 1, "n_resamples": 20}),
+    ("knockout", {"layers": [0, 2], "cut_layers": (0, 2), "n_resamples": 20, "mode": "zero", "heads": [1], "placebos": False}),
+]
 
 
-@pytest.mark.parametrize("given", RESOLVED)
-def test_run_json_gives_the_swap_again(tiny_model, tmp_path, given):
-    result = al.swap_sweep(tiny_model("llama"), capitals(4), **given, progress=False)
-    assert al.Swap.from_config(config_of(result, tmp_path / "run")) == al.Swap(**given)
-
-
-def test_run_json_gives_the_knockout_again(tiny_model, tmp_path):
-    given = {"layers": [0, 2], "add_bos": False, "cut_layers": (0, 2), "n_resamples": 20, "mode": "zero", "heads": [1]}
-    data = al.load_qa("popqa-sample", limit=60)
-    result = al.knockout_sweep(tiny_model("llama"), data, **given, progress=False)
-    assert al.Knockout.from_config(config_of(result, tmp_path / "run")) == al.Knockout(**given)
+@pytest.mark.parametrize(("name", "given"), RESOLVED)
+def test_run_json_gives_the_specification_again(tiny_model, tmp_path, name, given):
+    given = {"add_bos": False} | given
+    data = capitals(4) if given.get("readout", "") != "probe" and name == "swap" else questions()
+    result = run(
+        measurement_of(name), tiny_model("llama"), data, specification_of(name)(**given, check_cells=0, progress=False)
+    )
+    assert specification_of(name).from_config(config_of(result, tmp_path / "run")) == specification_of(name)(**given)
 
 
 def test_what_was_left_open_was_resolved_and_is_the_same_sweep(tiny_model, tmp_path):
@@ -291,7 +267,7 @@ def test_what_was_left_open_was_resolved_and_is_the_same_sweep(tiny_model, tmp_p
     result = al.swap_sweep(model, data, prompt="fewshot(2)", align="last", n_donors=1, n_resamples=20, progress=False)
     config = config_of(result, tmp_path / "run")
     assert (config["layers"], config["add_bos"], config["prompt"]) == ([0, 1, 2], False, "fewshot(2, seed=0)")
-    again = run(protocol_of("swap"), model, data, al.Swap.from_config(config))
+    again = run(measurement_of("swap"), model, data, al.Swap.from_config(config))
     assert again.run_id == result.run_id
     assert (again.delta_p == result.delta_p).all()
 
@@ -305,9 +281,7 @@ def test_a_truth_readout_comes_back_too(tiny_model, tmp_path):
     with_probes = al.swap_sweep(tiny_model("llama"), data, **given, probes=result.probes, progress=False)
     config = config_of(with_probes, tmp_path / "other")
     assert config["own_code"] == {"probes": result.probes.fingerprint}
-    with pytest.raises(
-        InputError, match=r"^This sweep was made with code of your own \(see own_code\): give it again in Python\.$"
-    ):
+    with pytest.raises(InputError, match="made with code of your own"):
         al.Swap.from_config(config)
 
 
@@ -316,11 +290,8 @@ def test_code_of_ones_own_cannot_come_back(tiny_model, tmp_path):
         return pool
 
     result = al.swap_sweep(tiny_model("llama"), capitals(4), layers=0, align="last", donors=every, progress=False)
-    with pytest.raises(InputError, match=r"^This sweep was made with code of your own \(donors\): give it again in Python\.$"):
+    with pytest.raises(InputError, match=r"code of your own \(donors\)"):
         al.Swap.from_config(config_of(result, tmp_path / "run"))
-
-
-# --- the short way -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spec", SPECIFICATIONS)

@@ -41,38 +41,17 @@ def bad_files(folder: Path) -> dict[str, tuple[Path, str]]:
     return out
 
 
-BAD = [
-    "empty",
-    "blank",
-    "json line",
-    "not an object",
-    "json",
-    "jsonl as json",
-    "json shape",
-    "extension",
-    "cells",
-    "fields",
-    "parquet",
-]
-BAD += ["number", "type", "ids", "encoding", "missing", "folder"]
-
-
-@pytest.mark.parametrize("key", BAD)
-def test_bad_files_are_one_clear_error(tmp_path, key):
-    path, message = bad_files(tmp_path)[key]
-    with pytest.raises(DataError, match=re.escape(message)):
-        load_qa("mine", path=path)
+def test_bad_files_are_one_clear_error(tmp_path):
+    for path, message in bad_files(tmp_path).values():
+        with pytest.raises(DataError, match=re.escape(message)):
+            load_qa("mine", path=path)
 
 
 def test_a_file_of_another_schema_names_what_is_missing(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text('{"question": "when did it sink", "answer": ["1912"]}', encoding="utf8")
-    with pytest.raises(
-        DataError,
-        match=re.escape(
-            "not of the schema 'popqa': it lacks possible_answers (or obj). It has answer, question. Its fields fit: triviaqa"
-        ),
-    ):
+    message = "not of the schema 'popqa': it lacks possible_answers or obj. It has answer, question. Its fields fit: triviaqa"
+    with pytest.raises(DataError, match=message):
         load_qa("popqa", path=path)
 
 
@@ -93,8 +72,6 @@ def test_a_file_of_another_schema_names_what_is_missing(tmp_path):
         ({"name": " ", "path": "b.csv"}, "The name of the data set is empty; leave it out, and it is the file's."),
         ({"name": OWN, "path": "x.jsonl"}, "Give a table or path=, not both."),
         ({"name": OWN, "split": "test"}, "config=, split= and revision= choose a part of a hub data set"),
-        ({"name": "nq", "split": ""}, "split must be a name, got ''."),
-        ({"name": "popqa", "limit": 0}, "limit must be at least 1, or None for all rows; got 0."),
         (
             {"name": "popqa-sample", "path": "x.jsonl"},
             "'popqa-sample' is embedded; to read a file of its schema use load_qa('popqa', path=",
@@ -104,7 +81,6 @@ def test_a_file_of_another_schema_names_what_is_missing(tmp_path):
             "config=, split= and revision= choose a part of a hub data set",
         ),
         ({"name": pandas.DataFrame(OWN), "path": "x.jsonl"}, "Give a table or path=, not both."),
-        ({"name": "popqa", "spans": "spaci"}, "Unknown spans='spaci'."),
     ],
 )
 def test_arguments_that_cannot_be_are_errors(arguments, message):
@@ -112,29 +88,16 @@ def test_arguments_that_cannot_be_are_errors(arguments, message):
         load_qa(**arguments)
 
 
-def test_a_dictionary_of_splits_is_an_error():
-    splits = datasets.DatasetDict({"train": datasets.Dataset.from_list(OWN[:1])})
-    with pytest.raises(DataError, match=re.escape("This is a dictionary with the keys train; give one split of it.")):
-        load_qa(splits)
-
-
 @pytest.mark.parametrize(
     ("table", "message"),
     [
         ([], "list has no rows; it needs one row a question."),
-        (
-            [{"question": "q", "answers": "a"}, "popqa"],
-            "list, row 2 is 'popqa'; each row is a dictionary, {'question': ..., 'answ",
-        ),
-        (
-            {"question": ["q"], "answers": ["a"]},
-            "with the keys question, answers; give a list of rows, [{'question': ..., 'ans",
-        ),
-        (
-            {f"split{i}": 0 for i in range(20)},
-            "keys split0, split1, split2, split3, split4, split5, split6, split7 and 12 more; g",
-        ),
+        ([OWN[0], "popqa"], "list, row 2 is 'popqa'; each row is a dictionary"),
+        ({"question": ["q"], "answers": ["a"]}, "with the keys question, answers; give a list of rows"),
+        ({f"split{i}": 0 for i in range(20)}, "split6, split7 and 12 more; give one split of it"),
+        (datasets.DatasetDict({"train": datasets.Dataset.from_list(OWN)}), "with the keys train; give one split of it."),
     ],
+    ids=range(5),
 )
 def test_wrong_tables_are_one_clear_error(unchecked, table, message):
     with pytest.raises(DataError, match=re.escape(message)):

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from anchorlens.errors import DownloadError, InputError, SpanError
-from anchorlens.questions import sources
+from anchorlens.prompts.dataset import PromptDataset
 from anchorlens.questions.accuracy import ACCURACY
 from anchorlens.questions.datasets import QAData, known_datasets, load_qa
 from anchorlens.questions.example import Span, question_id
@@ -310,25 +310,6 @@ def test_a_callable_extractor_serves_load_qa():
         load_qa(pandas.DataFrame(OWN), spans=lambda _: (Span(0, 1), Span(3, 30)))
 
 
-def test_a_callable_extractor_may_give_pairs_or_texts():
-    rows = [{"question": "Who wrote Emma?", "answers": "Austen"}, {"question": "Who wrote Ada?", "answers": "Nabokov"}]
-    pairs = load_qa(rows, spans=lambda question: ((10, len(question) - 1), (4, 9)))
-    texts = load_qa(rows, spans=lambda question: (question[10:-1], "wrote"))
-    assert pairs.examples == texts.examples
-    assert spans_of(pairs) == [("Emma", "wrote", "callable:<lambda>"), ("Ada", "wrote", "callable:<lambda>")]
-    with pytest.raises(
-        SpanError, match=re.escape("list, row 2: subject 'Emma' occurs 0 times in the question 'Who wrote Ada?'")
-    ):
-        load_qa(rows, spans=lambda _: ("Emma", "wrote"))
-
-
-def test_one_annotated_segment_is_told_from_two():
-    row = {"question": "Who wrote Emma?", "answers": "Austen", "subject_span": [10, 14]}
-    assert spans_of(load_qa([row])) == [("Emma", "wrote", "annotation+rules")]
-    assert spans_of(load_qa([{**row, "property": "wrote"}])) == [("Emma", "wrote", "annotation")]
-    assert "spans annotation 1, annotation+rules 1 |" in repr(load_qa([row, {**row, "property": "wrote"}]))
-
-
 EMMA = {"question": "Who wrote Emma?", "answers": "Austen"}
 TWICE = {"question": "Is New York in New York State?", "answers": "yes"}
 
@@ -337,9 +318,6 @@ TWICE = {"question": "Is New York in New York State?", "answers": "yes"}
     ("bad", "detail"),
     [
         ({**TWICE, "subject": "New York", "property": "State"}, "list, row 2: subject 'New York' occurs 2 times in the question"),
-        ({"question": "who wrote emma", "answers": "Austen", "subject": "Emma"}, "list, row 2: subject 'Emma' occurs 0 times"),
-        ({**TWICE, "subject_span": [3, 11], "property_span": [15, 15]}, "list, row 2: property span [15, 15] does not lie"),
-        ({**TWICE, "subject_span": [3, 20], "property_span": [15, 23]}, "list, row 2: subject 'New York in New Y' and property"),
         ({**TWICE, "subject_span": [3]}, "list, row 2: subject_span must be [first character, one past the last], got [3]."),
         ({**TWICE, "subject_span": [float("nan"), 4]}, "list, row 2: subject_span must be [first character, one past"),
         ({**EMMA, "subject": "Literature"}, "list, row 2: subject 'Literature' occurs 0 times in the question"),
@@ -447,17 +425,6 @@ def test_known_datasets_are_four_and_four_and_cheap():
     assert subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("stem", ["popqa", "triviaqa", "hotpotqa", "nq"])
-def test_samples_load_by_name_and_are_called_samples(stem):
-    if not (Path(sources.__file__).parent / "samples" / f"{stem}.jsonl").exists():
-        pytest.skip("the sample is not written yet")
-    data = load_qa(f"{stem}-sample")
-    assert (data.name, data.source) == (f"{stem}-sample", f"sample:{stem}")
-    assert len(data) >= 160
-    assert {e.dataset for e in data.examples} == {f"{stem}-sample"}
-    assert data.dropped == ()
-
-
 @pytest.mark.shared_data
 @pytest.mark.parametrize(
     ("name", "least", "share"),
@@ -487,10 +454,14 @@ def test_parquet_and_frame_gaps_are_missing_fields(tmp_path):
 
 def test_two_ways_of_finding_spans_are_told_apart_in_the_record():
     """Two functions of one name, and rules against templates: the numbers of a sweep hang on it, so its ``run_id`` does."""
-    from anchorlens.runs.provenance import data_record, run_id_of
+    from anchorlens.runs.provenance import run_id_of
 
     ways = ["auto", "rules", lambda q: ([len(q) - 3, len(q)], [0, 2]), lambda q: ([len(q) - 4, len(q)], [0, 2])]
-    records = [data_record(load_qa("popqa-sample", limit=5, spans=way)) for way in ways]
+    records = [load_qa("popqa-sample", limit=5, spans=way).record() for way in ways]
     assert records[0]["spans"] == "auto"
     assert records[2]["spans"].startswith("callable:")
     assert len({run_id_of(record) for record in records}) == 4
+
+
+def test_question_sets_have_the_interface_of_data_sets():
+    assert isinstance(load_qa(OWN), PromptDataset)

@@ -36,14 +36,8 @@ def pool(rows):
 
 
 def picker(pool, **changes):
-    given = {
-        "rule": "same_relation",
-        "anchors": ("question", "answer_site"),
-        "align": "equal",
-        "n_donors": 99,
-        "seed": 0,
-    } | changes
-    return DonorPicker(pool, **given)
+    given = {"rule": "same_relation", "anchors": ("question", "answer_site"), "align": "equal", "n_donors": 99, "seed": 0}
+    return DonorPicker(pool, **given | changes)
 
 
 def test_donors_obey_every_rule(rows, pool):
@@ -61,15 +55,15 @@ def test_all_eligible_rows_and_no_other_are_found(rows, pool):
     """An independent statement of the rules, row by row."""
     base = pool[-1]
     wanted = {
-        row.row_id
+        row.id
         for row in pool
         if row.example.relation == "capital"
-        and row.row_id != base.row_id
+        and row.id != base.id
         and row.answer_ids[0] != base.answer_ids[0]
         and [len(row.positions[r]) for r in ("subject", "property")]
         == [len(base.positions[r]) for r in ("subject", "property")]
     }
-    assert {row.row_id for row in picker(pool).pick(base)} == wanted
+    assert {row.id for row in picker(pool).pick(base)} == wanted
     assert len(wanted) >= 5
 
 
@@ -98,9 +92,9 @@ def test_own_rule_may_only_choose_rows_that_are_eligible(rows, pool):
 
 
 def test_choice_depends_on_seed_and_row_alone(rows, pool):
-    first = [row.row_id for row in picker(pool, n_donors=2).pick(pool[-1])]
-    assert first == [row.row_id for row in picker(pool, n_donors=2).pick(pool[-1])]
-    picks = {tuple(row.row_id for row in picker(pool, n_donors=2, seed=s).pick(pool[-1])) for s in range(6)}
+    first = [row.id for row in picker(pool, n_donors=2).pick(pool[-1])]
+    assert first == [row.id for row in picker(pool, n_donors=2).pick(pool[-1])]
+    picks = {tuple(row.id for row in picker(pool, n_donors=2, seed=s).pick(pool[-1])) for s in range(6)}
     assert len(picks) > 1
 
 
@@ -155,26 +149,26 @@ def test_unknown_names_are_refused():
         rule_name("same_relations")
     with pytest.raises(DonorError, match="align='lst'"):
         picker((), align="lst")
-    with pytest.raises(DonorError, match="n_donors must be at least 1, got 0"):
-        picker((), n_donors=0)
+
+
+@pytest.mark.parametrize("n", [0, 2.5, "2", True, None])
+def test_n_donors_that_is_no_count_is_refused(unchecked, n):
+    with pytest.raises(DonorError, match=re.escape(f"n_donors must be a whole number, at least 1; got {n!r}.")):
+        picker((), n_donors=n)
 
 
 @pytest.mark.parametrize(
     ("rule", "shown"),
     [
-        (None, "None"), (3, "3"), (("random",), "('random',)"), (dict, "the class dict"), (lambda base: [], "a function"),
-        (lambda: (), "a function"), (object(), "an object"),
+        (None, "None"), (("random",), "('random',)"), (dict, "the class dict"), (lambda base: [], "a function"),
     ],
 )  # fmt: skip
 def test_a_rule_of_another_kind_is_refused(unchecked, rule, shown):
-    message = (
-        "donors must be 'same_relation', 'random', 'mean', 'zero', 'noise' or a function (base, pool) -> rows of pool; "
-        f"got {shown}."
-    )
-    with pytest.raises(DonorError, match=re.escape(message)):
-        rule_name(rule)
-    with pytest.raises(DonorError, match=re.escape(message)):
-        picker((), rule=rule)
+    for use in (rule_name, lambda rule: picker((), rule=rule)):
+        with pytest.raises(
+            DonorError, match="donors must be 'same_relation', .* or a function .*" + re.escape(f"got {shown}.")
+        ):
+            use(rule)
 
 
 @pytest.mark.parametrize(
@@ -205,13 +199,7 @@ def test_a_rule_may_give_nothing_and_strangers_beside_rows_of_the_pool(pool):
     mixed = picker(pool, align="last", rule=lambda base, candidates: iter([capital("Mali", "Bamako"), *candidates])).pick(
         pool[0]
     )
-    assert {row.row_id for row in mixed} == {row.row_id for row in picker(pool, align="last", rule="random").pick(pool[0])}
-
-
-@pytest.mark.parametrize(("n", "shown"), [(2.5, "2.5"), ("2", "'2'"), (True, "True"), (None, "None")])
-def test_n_donors_of_another_kind_is_refused(unchecked, n, shown):
-    with pytest.raises(DonorError, match=re.escape(f"n_donors must be a whole number, at least 1; got {shown}.")):
-        picker((), n_donors=n)
+    assert {row.id for row in mixed} == {row.id for row in picker(pool, align="last", rule="random").pick(pool[0])}
 
 
 def test_n_donors_of_numpy_is_a_number(unchecked, pool):
@@ -227,6 +215,6 @@ def test_a_row_that_shares_an_answer_with_the_base_question_asked_again_is_no_do
     pool = tuple(rows.row(e) for e in (
         asked("31q", "94", "a"), asked("31q", "83", "b"), asked("52w", "83", "c"), asked("73x", "72", "d")
     ))  # fmt: skip
-    assert [row.row_id for row in picker(pool).pick(pool[0])] == ["d"]
+    assert [row.id for row in picker(pool).pick(pool[0])] == ["d"]
     # Left out of the pool, the second asks nothing, and its answer may be another's.
-    assert {row.row_id for row in picker((pool[0], *pool[2:])).pick(pool[0])} == {"c", "d"}
+    assert {row.id for row in picker((pool[0], *pool[2:])).pick(pool[0])} == {"c", "d"}

@@ -11,27 +11,9 @@ import pytest
 from anchorlens.questions.datasets import load_qa
 from anchorlens.questions.example import normalise
 from anchorlens.questions.given import given_answers, split_questions
+from anchorlens.questions.templates import TEMPLATES
 
 SETS = ("popqa", "triviaqa", "hotpotqa", "nq")
-# PopQA's templates, written out a second time: the package's own are tested against these rows elsewhere.
-TEMPLATES = {
-    "occupation": "What is {}'s occupation?",
-    "place of birth": "In what city was {} born?",
-    "genre": "What genre is {}?",
-    "father": "Who is the father of {}?",
-    "country": "In what country is {}?",
-    "producer": "Who was the producer of {}?",
-    "director": "Who was the director of {}?",
-    "capital of": "What is {} the capital of?",
-    "screenwriter": "Who was the screenwriter for {}?",
-    "composer": "Who was the composer of {}?",
-    "color": "What color is {}?",
-    "religion": "What is the religion of {}?",
-    "sport": "What sport does {} play?",
-    "author": "Who is the author of {}?",
-    "mother": "Who is the mother of {}?",
-    "capital": "What is the capital of {}?",
-}
 FIELDS = {
     "popqa": {"id": int, "subj": str, "prop": str, "obj": str, "question": str, "possible_answers": str},
     "triviaqa": {"question": str, "question_id": str, "answer": dict},
@@ -101,7 +83,7 @@ def test_no_question_stands_twice_in_or_across_the_sets():
 def test_popqa_questions_are_their_template_filled_with_their_subject():
     rows = rows_of("popqa")
     for row in rows:
-        assert row["question"] == TEMPLATES[row["prop"]].format(row["subj"])
+        assert row["question"] == TEMPLATES[row["prop"]].replace("*", "").format(row["subj"])
         assert row["obj"] == answers_of("popqa", row)[0]
     assert {row["prop"] for row in rows} == set(TEMPLATES)
 
@@ -225,6 +207,8 @@ def test_capital_and_capital_of_are_inverse():
 def test_no_row_of_a_sample_is_dropped(name):
     data = load_qa(f"{name}-sample")
     assert len(data.pool) == len(data.examples) == len(rows_of(name)) and data.dropped == () and data.pool_dropped == {}
+    assert (data.name, data.source) == (f"{name}-sample", f"sample:{name}")
+    assert {example.dataset for example in data.pool} == {f"{name}-sample"}
 
 
 def test_popqa_subject_spans_are_the_subjects_of_the_rows():

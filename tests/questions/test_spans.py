@@ -226,15 +226,14 @@ def test_quotations(text, quotes):
 
 
 def test_each_template_gives_its_own_relation_and_segments():
-    for template in TEMPLATES:
-        raw = f"{template.before}Šen of the capital of?{template.after}"
-        question = raw.replace("*", "")
+    for relation, template in TEMPLATES.items():
+        question = template.replace("*", "").format("Šen of the capital of?")
         match = match_template(question)
         assert match is not None
-        assert match.relation == template.relation
+        assert match.relation == relation
         assert match.subject.of(question) == "Šen of the capital of?"
-        assert match.property.of(question) == re.search(r"\*(.+?)\*", raw)[1]
-    assert len(TEMPLATES) == len({t.relation for t in TEMPLATES}) == 16
+        assert match.property.of(question) == template.split("*")[1]
+    assert len(TEMPLATES) == 16
     assert match_template("Who wrote Emma?") is None
     assert match_template("What color is  ?") is None
 
@@ -309,32 +308,23 @@ def test_popqa_subj_that_repeats_the_property_stays_in_its_slot():
     assert match.property == Span(8, 12)
 
 
+@pytest.mark.parametrize("mode", ["auto", "annotation"])
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ({"subject_span": (0, 400)}, "row 7: subject span [0, 400] does not lie in its question of 18 characters"),
+        ({"property_span": (0, 400)}, "row 7: property span [0, 400] does not lie in its question of 18 characters"),
         ({"subject_text": "Bob", "property_text": "wrote"}, "row 7: subject 'Bob' occurs 2 times in the question"),
         ({"subject_text": "Al", "property_text": "wrote"}, "row 7: subject 'Al' occurs 0 times"),
-        (
-            {"subject_span": (4, 99), "property_text": "wrote"},
-            "row 7: subject span [4, 99] does not lie in its question of 18 char",
-        ),
         ({"subject_span": (5, 5), "property_text": "wrote"}, "row 7: subject span [5, 5] does not lie"),
-        ({"subject_span": (3, 4), "property_text": "wrote"}, "row 7: subject span [3, 4] covers white space only"),
+        ({"subject_span": (3, 4), "property_text": "wrote"}, "row 7: subject span [3, 4] does not lie in its question"),
         ({"subject_span": (0, 6), "property_text": "wrote"}, "row 7: subject 'Who wr' and property 'wrote' overlap"),
     ],
 )
-def test_wrong_annotations_are_a_reason_to_drop_the_row(fields, message):
-    found = span_finder("auto").find(record("Who wrote Bob Bob?", **fields), "row 7")
+def test_wrong_annotations_are_a_reason_to_drop_the_row(mode, fields, message):
+    found = span_finder(mode).find(record("Who wrote Bob Bob?", **fields), "row 7")
     assert (found.subject, found.property, found.reason) == (None, None, "bad_annotation")
     assert found.detail.startswith(message)
-
-
-@pytest.mark.parametrize("mode", ["auto", "annotation"])
-@pytest.mark.parametrize("name", ["subject", "property"])
-def test_one_annotated_span_is_checked_like_two(mode, name):
-    found = span_finder(mode).find(record("Who wrote Bob Bob?", **{f"{name}_span": (0, 400)}), "row 7")
-    assert found.reason == "bad_annotation"
-    assert found.detail.startswith(f"row 7: {name} span [0, 400] does not lie in its question of 18 characters")
 
 
 def test_rules_read_no_annotation():
@@ -355,6 +345,7 @@ def test_rules_read_no_annotation():
 def test_an_extractor_may_give_pairs_and_texts(given):
     question = "Who wrote Emma?"
     assert words(question, span_finder(lambda _: given).find(record(question), "r")) == ("Emma", "wrote", "callable:<lambda>")
+    assert span_finder(lambda _: None).find(record(question), "r").reason == "no_spans"
 
 
 @pytest.mark.parametrize(
@@ -393,18 +384,6 @@ def test_spans_of_another_kind_are_refused(unchecked, spans):
         InputError, match=re.escape("spans must be 'auto', 'rules', 'annotation', 'spacy:NAME' or a function from a")
     ):
         span_finder(spans)
-
-
-def test_a_callable_finds_spans_and_is_checked():
-    def first_two(question: str) -> tuple[Span, Span] | None:
-        return (Span(0, 3), Span(4, 9)) if question.startswith("Who") else None
-
-    finder = span_finder(first_two)
-    question = "Who wrote Emma?"
-    assert words(question, finder.find(record(question, subject_text="Emma"), "r")) == ("Who", "wrote", "callable:first_two")
-    assert finder.find(record("Name it"), "r").reason == "no_spans"
-    with pytest.raises(SpanError, match=re.escape("r: property span [4, 9] does not lie in its question of 5 characters")):
-        finder.find(record("Who a"), "r")
 
 
 def test_unknown_ways_are_errors():

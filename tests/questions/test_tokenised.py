@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from anchorlens.errors import EmptySweepError
-from anchorlens.questions.example import Dropped
+from anchorlens.prompts.dataset import Dropped
 from anchorlens.questions.tokenised import CURES, check_not_empty
 
 ERRORS = Path(__file__).resolve().parents[2] / "docs" / "errors.md"

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchorlens.errors import InputError, SpanError
+from anchorlens.prompts.batches import common_prefix, pad_rows
 from anchorlens.questions.example import Example, Span, question_id
 from anchorlens.questions.prompts import ChatPrompt, FewShotPrompt, PromptText, QAPrompt, make_prompt
-from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, anchor_positions, common_prefix, pad_rows
+from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, anchor_positions
 from tests.questions.make import capital, example
 from tests.tokenizers_small import small_tokenizer
 from tests.torch_defaults import OTHER_DEFAULTS
@@ -21,6 +22,7 @@ HARD = [
     example("Who wrote 'Who wrote it?' and who wrote it first?", "Who wrote it?", "first", "who wrote it"),
     example("Paris, Texas lies in what state?", "Paris, Texas", "state", "Texas"),
     example("France's capital is what", "France", "capital", "Paris"),
+    example("France has what capital", "France", "capital", "Paris"),
     example("What is an emoji such as 👩‍🚀 worth to New York New York", "New York New York", "emoji", "👩‍🚀 nothing"),
 ]
 
@@ -113,13 +115,6 @@ def test_long_and_too_long_questions():
         RowTokenizer(tok, QAPrompt(), max_length=100).row(row_example)
 
 
-def test_spans_at_the_very_start_and_end(tokenizer):
-    row_example = example("France has what capital", "France", "capital", "Paris")
-    row = RowTokenizer(tokenizer, QAPrompt()).row(row_example)
-    assert tokenizer.decode([row.ids[p] for p in row.positions["subject"]]).strip() == "France"
-    assert tokenizer.decode([row.ids[p] for p in row.positions["property"]]).strip() == "capital"
-
-
 def test_position_0_is_never_an_anchor():
     class Bare:
         name = "bare"
@@ -169,18 +164,18 @@ class Wrong:
         (lambda q: PromptText(f"{q} A:", -36, " "), "says question_start=-36, but the question stands at 0 of its text"),
         (
             lambda q: PromptText(f"Q: {q.upper()}\nA:", 3, " "),
-            "'wrong' does not hold the question 'What is the capital of France?' as it",
+            "'wrong' says question_start=3, but the question is not in its text as it is",
         ),
         (
             lambda q: f"Q: {q}",
-            "render of the prompt 'wrong' gave 'Q: What is the capital of France?'; it must give a PromptText.",
+            "render of the prompt 'wrong' gave 'Q: What is the capital of France?'; it must give a PromptText",
         ),
-        (lambda q: None, "render of the prompt 'wrong' gave None; it must give a PromptText."),
+        (lambda q: None, "render of the prompt 'wrong' gave None; it must give a PromptText"),
         (
             lambda q: PromptText(f"Q: {q}", 3.0, " "),
-            "whose text and separator are not texts, or whose question_start is no whole number.",
+            "gave a PromptText; it must give a PromptText with two texts and a whole number",
         ),
-        (lambda q: PromptText(f"Q: {q}", 3, None), "gave a PromptText whose text and separator are not texts"),
+        (lambda q: PromptText(f"Q: {q}", 3, None), "with two texts and a whole number"),
     ],
 )
 def test_a_prompt_that_is_wrong_about_the_question_is_refused(unchecked, made, message):
@@ -191,11 +186,6 @@ def test_a_prompt_that_is_wrong_about_the_question_is_refused(unchecked, made, m
     ):
         with pytest.raises(InputError, match=re.escape(message)):
             measure()
-
-
-def test_what_is_no_prompt_makes_no_rows(unchecked):
-    with pytest.raises(InputError, match="prompt is the class QAPrompt; give an instance of it"):
-        RowTokenizer(small_tokenizer("byte", bos=True), QAPrompt)
 
 
 def test_a_template_gives_the_rows_of_the_prompt_that_it_writes_out(tokenizer):
@@ -271,20 +261,14 @@ def test_few_shot_question_is_the_last_one(tokenizer):
     assert min(row.positions["question"]) >= head
 
 
-def test_padding_is_on_the_right_and_masked():
-    batch = pad_rows([[5, 6, 7], [8]], pad_id=9)
-    assert batch.ids.tolist() == [[5, 6, 7], [8, 9, 9]]
-    assert batch.mask.tolist() == [[True, True, True], [True, False, False]]
-    with pytest.raises(InputError, match="at least one row"):
-        pad_rows([])
-
-
 @pytest.mark.parametrize("other", OTHER_DEFAULTS.values(), ids=OTHER_DEFAULTS)
-def test_padding_does_not_depend_on_torchs_defaults(other):
+def test_padding_is_on_the_right_and_masked_whatever_torchs_defaults(other):
     with other():
         batch = pad_rows([[5, 6, 7], [8]], pad_id=9)
     assert batch.ids.tolist() == [[5, 6, 7], [8, 9, 9]]
     assert batch.mask.tolist() == [[True, True, True], [True, False, False]]
+    with pytest.raises(InputError, match="at least one row"):
+        pad_rows([])
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ import pytest
 import anchorlens as al
 from anchorlens.cli.entry import main
 from anchorlens.errors import InputError, RunError
-from anchorlens.report.contents import dropped_of, facts_of, studies_of, tables_of, verdict_of
+from anchorlens.report.contents import dropped_of, facts_of, findings_table, studies_of, tables_of
 from anchorlens.report.page import render
+from anchorlens.results.findings import Findings
 from anchorlens.results.own_rows import rows_of
-from tests.older_runs import aged
 from tests.questions.make import CAPITALS, capitals
 
 SMALL = {"align": "last", "n_donors": 2, "n_resamples": 20, "progress": False}
@@ -57,7 +57,7 @@ def test_a_rows_curve_is_the_mean_over_its_donors(sweeps, which):
     assert [row["id"] for row in found] == list(result.example_ids)
     samples = result.samples()
     for row in found[:5]:
-        own = samples[(samples["example_id"] == row["id"]) & (samples["control"] == "none") & (samples["quantity"] == "p")]
+        own = samples[(samples["example_id"] == row["id"]) & (samples["control"] == "none") & (samples["metric"] == "p")]
         for anchor in result.anchors:
             means = own[own["anchor"] == anchor].groupby("layer")["delta_p"].mean()
             assert np.allclose(row["curves"][anchor], means.reindex(list(result.layers)), atol=0.006)
@@ -65,7 +65,7 @@ def test_a_rows_curve_is_the_mean_over_its_donors(sweeps, which):
         assert abs(row["peak"]) == max(every)[0]
         at = own[own["layer"] == row["at"]]
         assert np.isclose(row["before"], at["value_before"].iloc[0], atol=1e-4)
-        assert row["pathway"] == at["pathway"].iloc[0]
+        assert row["pathway"] == (at["pathway"].iloc[0] or "")
     assert rows(result, ids=[found[3]["id"]]) == [found[3]]
 
 
@@ -129,30 +129,20 @@ def test_what_was_dropped_and_where_it_comes_from(sweeps):
     assert facts["config"]["n_donors"] == "2"
 
 
-VERDICT = """Beware: question and answer as text reach AUC 0.70 [0.60, 0.80].
-At k* = 9 the effect of cutting E_Q stands.
-  delta_all   -25.5  [-29.2, -21.7]  stands
-  own_change  -14.1  [-17.3, -10.8]  open
-Layers where it stands (simultaneous bands): 4-6."""
-
-
-def test_a_verdict_is_taken_apart_and_nothing_is_lost():
-    told = verdict_of(VERDICT)
-    assert told.beware == VERDICT.splitlines()[:1]
-    assert (told.finding, told.notes) == (VERDICT.splitlines()[1], VERDICT.splitlines()[4:])
-    assert told.table.rows == [
-        ["delta_all", "-25.5", "[-29.2, -21.7]", "stands"],
-        ["own_change", "-14.1", "[-17.3, -10.8]", "open"],
-    ]
-    assert told.table.columns == []
-    assert told.table.numbers == [False, True, False, False]
-    headed = verdict_of(
-        "Nothing.\n  anchor    most, less null  layer\n  question  -30.7            23\n  and 2 more: see effects()"
-    )
-    assert headed.table.columns == ["anchor", "most, less null", "layer"]
-    assert headed.table.rows[1] == ["and 2 more: see effects()", "", ""]
-    empty = verdict_of("")
-    assert (empty.finding, empty.table.rows) == ("", [])
+def test_findings_stand_on_the_page_in_their_parts(sweeps):
+    findings = Findings(
+        headline="At k* = 9 the <effect> stands.", warnings=("Beware: text reaches AUC 0.70.",),
+        rows=(("delta_all", "-25.5"), ("and 2 more: effects()", "")), columns=("contrast", "value"), notes=("Layers: 4-6.",),
+    )  # fmt: skip
+    told = findings_table(findings)
+    assert (told.columns, told.rows[1], told.numbers) == (["contrast", "value"], ["and 2 more: effects()", ""], [False, False])
+    page = render([replace(sweeps[0], _memo={**sweeps[0]._memo, "findings": findings})], "One")
+    for part in (
+        '<p class="beware">Beware: text reaches AUC 0.70.</p>', '<p class="lead">At k* = 9 the &lt;effect&gt; stands.</p>',
+        '<p class="note">Layers: 4-6.</p>',
+    ):  # fmt: skip
+        assert part in page
+    assert page.index("-25.5") < page.index("Layers: 4-6.")
 
 
 def test_one_table_a_protocol_without_what_all_sweeps_share(sweeps):
@@ -192,8 +182,6 @@ def test_runs_are_read_and_written(sweeps, tmp_path, capsys):
     text = (tmp_path / "a.html").read_text(encoding="utf8")
     assert "<title>Mine</title>" in text
     assert [*tmp_path.glob(".*")] == []
-    old = aged(sweeps[1].save(tmp_path / "old"), 3)
-    assert "Skip to the examples" in al.write_report(old, tmp_path / "b.html").read_text(encoding="utf8")
 
 
 def test_sweeps_that_share_no_figure_have_one_each(tiny_model):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anchorlens.errors import InputError
-from anchorlens.questions.example import Dropped
+from anchorlens.prompts.dataset import Dropped
 from anchorlens.results.choosing import chosen_example
 
 ROWS = {

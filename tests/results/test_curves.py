@@ -24,7 +24,8 @@ def samples(delta, **columns):
         "slots": pd.NA, "null_slots": pd.NA, "site_differs": pd.NA,
     } | columns  # fmt: skip
     own = own.assign(**same)
-    return own.assign(**{name: "" for name in SAMPLE_COLUMNS if name not in own.columns}).astype(SLOT_TYPES)
+    empty = {name: None if name in SLOT_TYPES else "" for name in SAMPLE_COLUMNS if name not in own.columns}
+    return own.assign(**empty | {"window": 1}).astype(SLOT_TYPES)
 
 
 def curves(frame, **options):

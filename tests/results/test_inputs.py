@@ -8,19 +8,13 @@ import pytest
 
 import anchorlens as al
 from anchorlens.errors import InputError
-from anchorlens.questions.example import Dropped
+from anchorlens.prompts.dataset import Dropped
 from anchorlens.results.inputs import joined_rows
-from tests.older_runs import aged
+from tests.protocols.sweeps import questions, swept
 from tests.questions.make import CAPITALS, capitals, equal_lengths
 from tests.tiers import fast
 
 SWAP = {"n_donors": 3, "align": "last", "layers": (0, 2), "n_resamples": 20, "check_cells": 0, "progress": False}
-TRUTH = {"layers": (0, 2), "n_resamples": 20, "check_cells": 0, "progress": False}
-
-
-@cache
-def questions():
-    return al.load_qa("popqa-sample", limit=90)
 
 
 # Of every protocol one, two models and three sets among them.
@@ -29,9 +23,7 @@ MADE = {
     "denoising": lambda _, gpt2: al.swap_sweep(gpt2, equal_lengths(), direction="denoising", **SWAP),
     "mean": lambda llama, _: al.swap_sweep(llama, capitals(), donors="mean", **SWAP | {"n_donors": 1}),
     "probe": lambda llama, _: al.swap_sweep(llama, questions(), readout="probe", **SWAP),
-    "knockout": lambda llama, _: al.knockout_sweep(llama, questions(), **TRUTH),
-    "patch_tokens": lambda llama, _: al.patch_tokens_sweep(llama, questions(), base="all", **TRUTH),
-    "answer_only": lambda llama, _: al.answer_only_sweep(llama, questions(), **TRUTH),
+    **{name: lambda llama, _, name=name: swept(llama, name) for name in ("knockout", "patch_tokens", "answer_only")},
 }
 QUICK = [name for name in MADE if name != "probe"]
 
@@ -124,10 +116,10 @@ def test_another_question_of_answer_only_stands_in_the_changed_input(sweeps):
 
 def test_one_quantity(sweeps):
     sweep = sweeps("patch_tokens")
-    assert set(sweep.joined(quantity="flip")["quantity"]) == {"flip"}
-    assert len(sweep.joined(quantity="p")) + len(sweep.joined(quantity="flip")) == len(sweep.joined())
-    with pytest.raises(InputError, match=r"no quantity='flop'. Did you mean 'flip'"):
-        sweep.joined(quantity="flop")
+    assert set(sweep.joined(metric="flip")["metric"]) == {"flip"}
+    assert len(sweep.joined(metric="p")) + len(sweep.joined(metric="flip")) == len(sweep.joined())
+    with pytest.raises(InputError, match=r"no metric='flop'. Did you mean 'flip'"):
+        sweep.joined(metric="flop")
 
 
 def test_runs_that_are_read_join_in_the_same_way(sweeps, tmp_path):
@@ -144,15 +136,6 @@ def test_runs_that_are_read_join_in_the_same_way(sweeps, tmp_path):
     whole = pd.concat([sweep.joined() for sweep in read], ignore_index=True)
     assert len(whole) == sum((sweep.samples()["control"] == "none").sum() for sweep in read)
     assert whole.groupby("run_id")["model"].nunique().tolist() == [1] * 4
-
-
-def test_runs_of_before_tokens_were_written_join_too(sweeps, tmp_path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        (again,) = al.load_run(aged(sweeps("knockout").save(tmp_path / "run"), 5))
-    joined = again.joined()
-    assert joined["question"].tolist() == sweeps("knockout").joined()["question"].tolist()
-    assert set(joined["subject"]) == {""}
 
 
 def test_what_was_left_out_is_named_as_the_data_name_it(sweeps):

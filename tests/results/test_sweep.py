@@ -19,11 +19,6 @@ def sweep(tiny_model):
     return al.swap_sweep(tiny_model("llama"), capitals(5), **OPTIONS)
 
 
-def test_another_batch_plan_gives_the_same_p(tiny_model, sweep):
-    one = al.swap_sweep(tiny_model("llama"), capitals(5), batch_size=1, **OPTIONS).samples()
-    assert (one["value_after"] - sweep.samples()["value_after"]).abs().max() < 1e-5
-
-
 def test_repr_and_notebook_table_name_shape_and_counts(sweep):
     text = repr(sweep)
     assert "delta_p [anchor 2, layer 2, example 5]" in text
@@ -35,10 +30,10 @@ def test_repr_and_notebook_table_name_shape_and_counts(sweep):
 
 
 def test_curves_of_one_quantity(sweep):
-    pd.testing.assert_frame_equal(sweep.curves(quantity="p"), sweep.curves())
-    assert set(sweep.curves(controls=True, quantity="p")["quantity"]) == {"p"}
-    with pytest.raises(InputError, match=r"^This sweep has no quantity='flip'\. Known: p\.$"):
-        sweep.curves(quantity="flip")
+    pd.testing.assert_frame_equal(sweep.curves(metric="p"), sweep.curves())
+    assert set(sweep.curves(controls=True, metric="p")["metric"]) == {"p"}
+    with pytest.raises(InputError, match=r"^This sweep has no metric='flip'\. Known: p\.$"):
+        sweep.curves(metric="flip")
 
 
 def test_an_anchor_less_its_null_is_paired_by_question(sweep):
@@ -104,14 +99,6 @@ def test_what_is_the_same_in_every_row_comes_last(sweep):
     assert answer_first(one)[: len(LEAD)] == LEAD
     rows = one.assign(pathway="Q-Anchored").pipe(lambda q: pd.concat([q, q.assign(pathway="A-Anchored")]))
     assert answer_first(rows)[: len(LEAD)] == ["pathway", *LEAD[1:]]
-
-
-def test_a_sweep_of_which_nothing_is_measured_again_has_no_noise_floor(tiny_model, tmp_path):
-    unchecked = al.swap_sweep(tiny_model("llama"), capitals(3), **OPTIONS | {"check_cells": 0})
-    (again,) = al.load_run(unchecked.save(tmp_path / "run"))
-    for one in (unchecked, again):
-        assert np.isnan(one.noise_floor)
-        assert one.curves()["noise_floor"].isna().all()
 
 
 def test_what_is_given_out_is_a_copy(sweep):

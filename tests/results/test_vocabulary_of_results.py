@@ -6,7 +6,7 @@ import inspect
 import pytest
 
 import anchorlens as al
-from anchorlens.protocols.registry import PROTOCOLS, protocol_of
+from anchorlens.protocols.registry import PROTOCOLS, analysis_of
 
 HELD = sorted({name for name in al.__all__ if isinstance(getattr(al, name), type)} - {"AnchorlensError"})
 FRAMES = {
@@ -41,4 +41,4 @@ def test_dropped_is_the_same_of_a_set_and_of_a_sweep():
 
 
 def test_results_of_every_protocol_are_among_them():
-    assert {protocol_of(name).result.__name__ for name in PROTOCOLS} <= FRAMES.keys()
+    assert {analysis_of(name).result.__name__ for name in PROTOCOLS} <= FRAMES.keys()

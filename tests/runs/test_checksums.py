@@ -14,7 +14,7 @@ def folder(tmp_path):
     run = tmp_path / "run"
     (run / "probes" / "abc").mkdir(parents=True)
     rng = random.Random(0)
-    for name, size in (("run.json", 300), ("samples.parquet", 3 << 20), ("figure.html", 1), ("probes/abc/probes.json", 40)):
+    for name, size in (("run.json", 300), ("samples.parquet", 3 << 10), ("figure.html", 1), ("probes/abc/probes.json", 40)):
         (run / name).write_bytes(rng.randbytes(size))
     write_sums(run)
     return run

@@ -1,47 +1,61 @@
-"""A run on disk: whole or not there at all, and never in place of something else."""
+"""A run directory is written as a whole or not at all, and never in place of something else."""
 
+import json
+
+import pandas as pd
 import pytest
 
 import anchorlens as al
 from anchorlens.errors import RunError
 from anchorlens.runs import store
-from anchorlens.runs.store import check_target
-from tests.questions.make import capitals
+from anchorlens.runs.schema import SCHEMA_VERSION
+from anchorlens.runs.store import check_target, read_record, read_table, write_run
 
-OPTIONS = {"n_donors": 2, "align": "last", "layers": (0, 2), "seed": 3, "progress": False}
-
-
-@pytest.fixture(scope="module")
-def sweep(tiny_model):
-    return al.swap_sweep(tiny_model("llama"), capitals(5), **OPTIONS)
+TABLES = {name: pd.DataFrame({"run_id": ["a"], "tokens": [[]]}) for name in store.TABLES}
 
 
-@pytest.fixture(scope="module")
-def saved(sweep, tmp_path_factory):
-    return sweep.save(tmp_path_factory.mktemp("runs") / "deep" / "a")
+def save(path, more=lambda folder: None):
+    return write_run(path, TABLES, [{"run_id": "a"}], more=more)
 
 
-def test_a_run_is_not_replaced_unless_asked(sweep, saved, tmp_path):
+def test_a_run_is_not_replaced_unless_asked(tmp_path):
+    run = save(tmp_path / "deep" / "a")
     with pytest.raises(RunError, match="holds a run already. Choose another path, or give overwrite=True"):
-        sweep.save(saved)
-    inside = (saved / "samples.parquet").stat().st_ino
-    sweep.save(saved, overwrite=True)
-    assert (saved / "samples.parquet").stat().st_ino != inside
+        check_target(run)
+    assert check_target(run, overwrite=True) == run
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
-    with pytest.raises(RunError, match="is not a run"):
-        sweep.save(tmp_path / "mine", overwrite=True)
-    assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
+    for overwrite in (False, True):
+        with pytest.raises(RunError, match="is there and is not a run"):
+            check_target(tmp_path / "mine", overwrite=overwrite)
+    with pytest.raises(RunError, match="cannot be written"):
+        check_target(tmp_path / "mine" / "thesis.tex" / "run")
+    assert check_target(tmp_path / "new" / "deep") == tmp_path / "new" / "deep"
 
 
-def test_an_interrupted_write_leaves_nothing(sweep, tmp_path, monkeypatch):
-    def stop(*args):
+def test_an_interrupted_write_leaves_what_was_there(tmp_path):
+    def stop(folder):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store.json, "dumps", stop)
     with pytest.raises(KeyboardInterrupt):
-        sweep.save(tmp_path / "a")
+        save(tmp_path / "a", stop)
     assert [*tmp_path.iterdir()] == []
+    record = (save(tmp_path / "a") / "run.json").read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path / "a", stop)
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a" / "run.json").read_bytes() == record
+
+
+def test_a_run_that_was_set_aside_by_a_killed_process_comes_back(tmp_path):
+    save(tmp_path / "a").rename(tmp_path / f".a.{2**22 + 1}.old")
+    check_target(tmp_path / "a", overwrite=True)
+    assert len(read_record(tmp_path / "a")["sweeps"]) == 1
+
+
+def other_version(path, version):
+    record = json.loads((path / "run.json").read_text()) | {"schema_version": version}
+    (path / "run.json").write_text(json.dumps(record))
 
 
 @pytest.mark.parametrize(
@@ -49,22 +63,18 @@ def test_an_interrupted_write_leaves_nothing(sweep, tmp_path, monkeypatch):
     [
         (lambda p: (p / "run.json").unlink(), "is not a run: it has no run.json"),
         (lambda p: (p / "run.json").write_text("{"), "is damaged"),
-        (lambda p: (p / "run.json").write_text('{"schema_version": 99}'), "schema version 99; this anchorlens reads 2, 3, 4"),
+        (
+            lambda p: other_version(p, SCHEMA_VERSION - 1),
+            r"schema version 5; only version 6 is read\. Make the run again",
+        ),
+        (lambda p: other_version(p, 99), "schema version 99"),
         (lambda p: (p / "curves.parquet").unlink(), "lacks curves.parquet"),
         (lambda p: (p / "samples.parquet").write_bytes(b"PAR1"), "samples.parquet is damaged"),
     ],
 )
-def test_damaged_runs_are_named(sweep, tmp_path, damage, message):
-    path = sweep.save(tmp_path / "a")
+def test_damaged_runs_and_those_of_another_version_are_refused(tmp_path, damage, message):
+    path = save(tmp_path / "a")
+    assert read_table(path, "samples")["run_id"].tolist() == ["a"]
     damage(path)
     with pytest.raises(RunError, match=message):
         al.load_run(path)
-
-
-def test_target_is_checked_before_the_work(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(RunError, match="is there and is not a run"):
-        check_target(tmp_path / "file")
-    with pytest.raises(RunError, match="cannot be written"):
-        check_target(tmp_path / "file" / "run")
-    assert check_target(tmp_path / "new" / "deep") == tmp_path / "new" / "deep"

@@ -6,13 +6,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from anchorlens.protocols.answer_only.inputs import OTHER
+from anchorlens.protocols.probe_sweep.pathway_result import Array, PathwayResult, auc_frames, pathway_numbers
 from anchorlens.results.facts import FEW, Fact, place
-from anchorlens.results.pathways import PathwayResult, auc_frames
-from anchorlens.results.verdict import beware
+from anchorlens.results.findings import DESCRIPTION, OPEN, STANDS, Finding, Findings, nothing_claimed, text_warning
 from anchorlens.runs.schema import FLIP, P
 from anchorlens.statistics.contrasts import Estimate, mean_of
 from anchorlens.statistics.pathways import ALL, A, Q, quantity_frame
+
+OTHER = "other_question"
+"""Control: the answer after another row's question."""
 
 
 def contrasts(result: PathwayResult) -> pd.DataFrame:
@@ -24,8 +26,8 @@ def contrasts(result: PathwayResult) -> pd.DataFrame:
     no label; ``p_after`` tells such inputs apart.
     """
     found: list[tuple[str, str, Estimate]] = []
-    for name, quantity in (("delta_all", P), ("flip_rate", FLIP), ("p_after", P)):
-        own, other = (result.tables(quantity)[control] for control in ("none", OTHER))
+    for name, metric in (("delta_all", P), ("flip_rate", FLIP), ("p_after", P)):
+        own, other = (result.tables(metric)[control] for control in ("none", OTHER))
         gap = 100 * (own.after - other.after) if name == "p_after" else own.delta - other.delta
         found.append((name, OTHER, mean_of(gap, result.draws)))
     frames = [quantity_frame(result.layers, *one, rate=one[0] == "flip_rate") for one in found]
@@ -38,47 +40,54 @@ def summary(result: PathwayResult) -> pd.DataFrame:
 
 
 def _numbers(result: PathwayResult) -> dict[str, Any]:
-    layer = result.shown_layer
-    at, by = result.layers.index(layer), result.facts(layer)
-    record: dict[str, Any] = {
-        "model": result.model, "dataset": result.dataset, "layer": layer, "auc": by["auc", "none"].value,
-        "auc_answer_only": by["auc_knocked_out", "none"].value,
-    }  # fmt: skip
-    for name, short in ((Q, "q"), (A, "a"), (ALL, "all")):
-        group = result.groups()["none"][name]
-        record |= {f"n_{short}": int(group.n[at]), short: float(group.mean[at])}
-    record["all_other_question"] = float(result.groups()[OTHER][ALL].mean[at])
+    record = pathway_numbers(
+        result,
+        {"auc": ("auc", "none"), "auc_answer_only": ("auc_knocked_out", "none")},
+        {"delta_all": ("delta_all", OTHER), "flip_rate": ("flip_rate", OTHER), "p_difference": ("p_after", OTHER)},
+        {("", ""): (P, "none")},
+    )
+    at, tables = result.layers.index(result.shown_layer), result.tables()
+    record["p_before"] = _mean(tables["none"].before[at])
     for control, suffix in (("none", ""), (OTHER, f"_{OTHER}")):
-        record[f"flips{suffix}"] = float(result.groups(FLIP)[control][ALL].mean[at])
-    clean = result.tables()["none"].before[at]
-    record["p_before"] = float(clean[~np.isnan(clean)].mean())
-    for control, suffix in (("none", ""), (OTHER, f"_{OTHER}")):
-        after = result.tables()[control].after[at]
-        record[f"p_after{suffix}"] = float(after[~np.isnan(after)].mean())
-    for name, column in (("delta_all", "delta_all"), ("flip_rate", "flip_rate"), ("p_after", "p_difference")):
-        fact = by[name, OTHER]
-        record |= {column: fact.value, f"{column}_low": fact.low, f"{column}_high": fact.high}
+        record[f"all{suffix}"] = result.group_means()[control, ALL].mean
+        record[f"flips{suffix}"] = result.group_means(FLIP)[control, ALL].mean
+        record[f"p_after{suffix}"] = _mean(tables[control].after[at])
     return record
 
 
-def words(result: PathwayResult) -> str:
-    """One paragraph: what the missing question does and a wrong one does not, then what only describes."""
+def _mean(values: Array) -> float:
+    return float(values[~np.isnan(values)].mean())
+
+
+def findings(result: PathwayResult) -> Findings:
+    """Return what the missing question does and a wrong one does not, then what only describes."""
     here, by = _numbers(result), result.facts(result.shown_layer)
-    given = result.record["config"]["answers"] == "given"
+    gold = result.record["config"]["answers"] == "given"
     if here["n_all"] < FEW:
-        return f"Nothing is said: {here['n_all']} questions were measured, and {FEW} are needed."
-    leak = beware(result.record["probe"], by)
-    parts = [leak] if leak else []
-    parts += [] if by["auc", "none"].low > 0.5 else ["No signal: nothing here speaks of truth."]
+        return nothing_claimed(f"Nothing is said: {here['n_all']} questions were measured, and {FEW} are needed.")
+    warnings = text_warning(result.record["probe"], by.get(("auc_beyond_text", "none")))
+    parts = [] if by["auc", "none"].low > 0.5 else ["No signal: nothing here speaks of truth."]
     parts.append(_finding(by["p_after", OTHER], here, place(here["layer"], result.k_star)))
     delta = by["delta_all", OTHER]
     said = f"Mean ΔP {here['all']:+.1f} against {here[f'all_{OTHER}']:+.1f} ({delta.said()})"
     said += f", flips {here['flips']:.0f} against {here[f'flips_{OTHER}']:.0f} %"
-    parts.append(said + (": in balanced answers predicted right, both follow from the clean P." if given else "."))
+    parts.append(said + (": in balanced answers predicted right, both follow from the clean P." if gold else "."))
     if min(here["n_q"], here["n_a"]) >= FEW:
         groups = f"{Q} {here['q']:+.1f} (n {here['n_q']}), {A} {here['a']:+.1f} (n {here['n_a']})"
         parts.append(f"By pathway (selected by a flip): {groups}.")
-    return " ".join([*parts, _check(by, given=given)])
+    text = " ".join([*parts, _check(by, given=gold)])
+    statements = [
+        Finding.of(name, _status(name, by[name, OTHER]), by[name, OTHER], layers=(here["layer"],), control=OTHER)
+        for name in ("p_after", "delta_all", "flip_rate")
+    ]
+    return Findings(tuple(statements), text, warnings)
+
+
+def _status(name: str, fact: Fact) -> str:
+    """Return the status of a contrast; delta_all and flip_rate follow from the clean P of balanced answers."""
+    if name != "p_after":
+        return DESCRIPTION
+    return STANDS if fact.off_zero else OPEN
 
 
 def _finding(fact: Fact, here: Mapping[str, Any], where: str) -> str:
@@ -99,6 +108,3 @@ def _check(by: Mapping[tuple[str, str], Fact], *, given: bool) -> str:
     if not (alone.low > 0.5 or alone.high < 0.5):
         return f"{said}."
     return f"{said}: beware, it excludes 0.5" + (" although answers are balanced." if given else ": the answer alone tells.")
-
-
-__all__ = ["contrasts", "summary", "words"]

@@ -2,53 +2,20 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from anchorlens.errors import InputError
-from anchorlens.protocols.truth_probing import PreparedTruth
-from anchorlens.questions.example import Dropped, Example, Span, normalise
+from anchorlens.probing.labelled import TruthRows
+from anchorlens.prompts.dataset import Dropped
+from anchorlens.protocols.answer_only.findings import OTHER
+from anchorlens.protocols.probe_sweep.inputs import Variant
+from anchorlens.questions.example import Example, Span, normalise
 from anchorlens.questions.prompts import PromptText, rendered
 from anchorlens.questions.tokenised import drop
 from anchorlens.questions.tokens import RowDropped, RowTokenizer, TokenRow, overlapping
-from anchorlens.truth.labelled import TruthRows
 
-OTHER = "other_question"
 # Questions that are looked at before a row is given up.
 _TRIES = 64
-
-
-@dataclass(frozen=True)
-class PreparedAnswerOnly(PreparedTruth):
-    """An answer-only sweep that is ready to run.
-
-    Attributes:
-        empty: The input without a question of each row that is measured.
-        other: Its input with another row's question.
-        donors: ``example_id`` of that row.
-    """
-
-    empty: tuple[TokenRow, ...] = ()
-    other: tuple[TokenRow, ...] = ()
-    donors: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Changed:
-    """The rows that can be measured, with their inputs; all of one length.
-
-    Attributes:
-        test: Indices into the rows with answers.
-        empty: See :class:`PreparedAnswerOnly`.
-        other: See :class:`PreparedAnswerOnly`.
-        donors: See :class:`PreparedAnswerOnly`.
-        dropped: Rows that were left out, with reasons.
-    """
-
-    test: tuple[int, ...]
-    empty: tuple[TokenRow, ...]
-    other: tuple[TokenRow, ...]
-    donors: tuple[str, ...]
-    dropped: tuple[Dropped, ...]
 
 
 def without_question(tokenizer: RowTokenizer) -> PromptText:
@@ -71,45 +38,32 @@ def without_question(tokenizer: RowTokenizer) -> PromptText:
     return PromptText(before + after, len(before), made.separator)
 
 
-def changed_inputs(truth: TruthRows, tokenizer: RowTokenizer, empty: PromptText, seed: int) -> Changed:
-    """Both inputs of every test row; other questions are drawn here, from the questions of the test split.
+def changed_inputs(
+    truth: TruthRows, tokenizer: RowTokenizer, empty: PromptText, seed: int
+) -> tuple[dict[int, tuple[Variant, ...]], tuple[Dropped, ...]]:
+    """Build both inputs of every test row; other questions are drawn from the questions of the test split.
 
-    Args:
-        truth: Rows with their answers.
-        tokenizer: What made them.
-        empty: From :func:`without_question`.
-        seed: Draws the other questions.
+    Returns:
+        Row index -> its variants ``none`` (no question) and ``other_question``; and the rows that were left out.
     """
     tests = truth.of("test")
-    pool = list({truth.rows[i].example.question_id: truth.rows[i].example for i in tests}.values())
-    kept: list[tuple[int, TokenRow, TokenRow, str]] = []
+    pool = list({truth.rows[i].group: truth.rows[i].example for i in tests}.values())
+    kept: dict[int, tuple[Variant, ...]] = {}
     dropped: list[Dropped] = []
     for i in tests:
         row = truth.rows[i]
         try:
-            changed = changed_row(row, tokenizer, empty, "", f"{row.row_id}~")
-            kept.append((i, changed, *_after_other_question(row, tokenizer, pool, seed)))
+            changed = changed_row(row, tokenizer, empty, "", f"{row.id}~")
+            other, donor = _after_other_question(row, tokenizer, pool, seed)
+            kept[i] = (Variant(("none",), changed), Variant((OTHER,), other, donor_id=donor))
         except RowDropped as why:
-            named = {"example_id": row.row_id, "answer": row.answer.exact.of(row.answer.text)}
+            named = {"example_id": row.id, "answer": row.answer.exact.of(row.answer.text)}
             dropped.append(replace(drop(row.example, why.reason, why.detail), **named))
-    test, none, other, donors = zip(*kept, strict=True) if kept else ((), (), (), ())
-    return Changed(test, none, other, donors, tuple(dropped))
+    return kept, tuple(dropped)
 
 
 def changed_row(row: TokenRow, tokenizer: RowTokenizer, prompt: PromptText, question: str, row_id: str) -> TokenRow:
-    """The row's answer after another prompt.
-
-    Args:
-        row: The row as it is measured clean.
-        tokenizer: What made it.
-        prompt: What stands before the answer now.
-        question: The question in it.
-        row_id: Name of the new row.
-
-    Raises:
-        RowDropped: ``answer_retokenised`` where the answer is not made of the tokens that it has in ``row``; ``too_long``;
-            ``anchor_at_position_0`` where nothing stands before it.
-    """
+    """Return the row's answer after another prompt, if it keeps its tokens there."""
     text = prompt.text + prompt.separator + row.answer.text
     ids, offsets = tokenizer.encode(text)
     head = tokenizer.encode(prompt.text)[0]
@@ -122,23 +76,21 @@ def changed_row(row: TokenRow, tokenizer: RowTokenizer, prompt: PromptText, ques
     answer = overlapping(offsets, Span(start + row.answer.exact.start, start + row.answer.exact.end))
     if answer[0] == 0:
         raise RowDropped("anchor_at_position_0", "answer takes in the first token, the attention sink")
-    return TokenRow(row_id, row.example, text, question, row.answer, tuple(ids), len(head), {"answer": answer})
-
-
-def read_of(row: TokenRow) -> tuple[tuple[int, ...], int]:
-    """What decides P of an input: its token ids, and the position t* that is read."""
-    return row.ids, row.positions["answer"][-1]
+    return TokenRow(
+        id=row_id, group=row.group, ids=tuple(ids), positions={"answer": answer}, example=row.example, text=text,
+        question=question, answer=row.answer, prompt_length=len(head),
+    )  # fmt: skip
 
 
 def _after_other_question(row: TokenRow, tokenizer: RowTokenizer, pool: Sequence[Example], seed: int) -> tuple[TokenRow, str]:
     """The answer after a question that has nothing to do with it, and whose question that is."""
-    rng = random.Random(f"{seed}:{OTHER}:{row.row_id}")
+    rng = random.Random(f"{seed}:{OTHER}:{row.id}")
     for example in rng.sample(pool, min(_TRIES, len(pool))):
         if _related(example, row):
             continue
         prompt = rendered(tokenizer.prompt, example.question, tokenizer.tokenizer)
         try:
-            changed = changed_row(row, tokenizer, prompt, example.question, f"{row.row_id}~{example.example_id}")
+            changed = changed_row(row, tokenizer, prompt, example.question, f"{row.id}~{example.example_id}")
         except RowDropped:
             continue
         return changed, example.example_id
@@ -158,6 +110,3 @@ def _related(other: Example, row: TokenRow) -> bool:
 
 def _padded(text: str) -> str:
     return f" {normalise(text)} "
-
-
-__all__ = ["OTHER", "Changed", "PreparedAnswerOnly", "changed_inputs", "changed_row", "read_of", "without_question"]

@@ -1,7 +1,11 @@
-"""What an answer-only sweep takes: every argument once, with its help and its checks."""
+"""Specification of the answer-only protocol."""
 
-from anchorlens.protocols.arguments import Word, argument
-from anchorlens.protocols.truth_arguments import TruthSpecification
+from typing import Annotated
+
+from typing_extensions import override
+
+from anchorlens.protocols.arguments import Choice, argument
+from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
 from anchorlens.vocabulary import KNOCKOUT_MODES
 
 
@@ -18,10 +22,14 @@ class AnswerOnly(TruthSpecification):
 
     NAME = "answer_only"
 
-    mode: str = argument(
-        "mask", Word("NAME", KNOCKOUT_MODES),
-        "How the knockout that decides the pathways cuts: mask (before the softmax) or zero (after it).",
-    )  # fmt: skip
+    mode: Annotated[str, Choice(KNOCKOUT_MODES)] = argument(
+        "mask", "How the knockout that decides the pathways cuts: mask (before the softmax) or zero (after it)."
+    )
 
-
-__all__ = ["AnswerOnly"]
+    @override
+    def constant_columns(self) -> dict[str, object]:
+        """Return constant columns; ``mode`` is that of the knockout that decides the pathways."""
+        return {
+            "site": "", "probe_site": self.probe_site, "window": 0, "direction": "noising", "mode": self.mode, "readout": "probe",
+            "delta_kind": self.delta_kind,
+        }  # fmt: skip

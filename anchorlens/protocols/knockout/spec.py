@@ -1,20 +1,25 @@
-"""What a knockout takes: every argument once, with its help and its checks."""
+"""Specification of the attention knockout protocol."""
 
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from anchorlens.edges import parse_edges
+from pydantic import StrictBool
+from typing_extensions import override
+
 from anchorlens.errors import InputError
 from anchorlens.kinds import described
-from anchorlens.protocols.arguments import Kind, Numbers, Switch, Whole, Word, argument
-from anchorlens.protocols.truth_arguments import TruthSpecification
+from anchorlens.protocols.arguments import Choice, Indices, Int, Kind, argument
+from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
+from anchorlens.questions.edges import parse_edges
 from anchorlens.vocabulary import KNOCKOUT_MODES, LATER, SPLIT_RULES, TRUTH_READOUTS
 
 
 class Edges(Kind):
-    """``source -> target``."""
+    """Attention edges as text: ``source -> target``."""
 
+    metavar: ClassVar[str] = "'A -> B'"
+
+    @override
     def check(self, name: str, value: Any) -> str:
-        """With one space on either side of the arrow."""
         if not isinstance(value, str):
             raise InputError(f"{name} takes a text such as 'question -> later'; got {described(value)}.")
         return " -> ".join(parse_edges(value))
@@ -32,51 +37,42 @@ class Knockout(TruthSpecification):
 
     NAME = "knockout"
 
-    edges: str = argument(
-        "question -> later",
-        Edges("'A -> B'"),
-        "Attention that is cut: from an anchor to an anchor, or to later (all later tokens).",
+    edges: Annotated[str, Edges()] = argument(
+        "question -> later", "Attention that is cut: from an anchor to an anchor, or to later (all later tokens)."
     )
-    mode: str = argument(
-        "mask",
-        Word("NAME", KNOCKOUT_MODES),
-        "mask: before the softmax, the other weights renormalise; zero: the weight is 0 after it.",
+    mode: Annotated[str, Choice(KNOCKOUT_MODES)] = argument(
+        "mask", "mask: before the softmax, the other weights renormalise; zero: the weight is 0 after it."
     )
-    heads: Any = argument(None, Numbers("0,3"), "Query heads in which edges are cut; all if left out.")
-    window: int | None = argument(
-        None, Whole("N", 1, none="all layers up to the one that is read"),
+    heads: Annotated[Any, Indices()] = argument(None, "Query heads in which edges are cut; all if left out.", metavar="0,3")
+    window: Annotated[int | None, Int(1, none="all layers up to the one that is read")] = argument(
+        None,
         "Layers that are cut together, centred at the one that is reported, and read at k* (probe) or at the end (p_true); all "
         "layers up to the one that is read if left out.",
-    )  # fmt: skip
-    cut_layers: Any = argument(None, Numbers("0-11", pair=True), "First and last layer in which edges may be cut at all.")
-    readout: str = argument(
-        "probe",
-        Word("NAME", TRUTH_READOUTS),
-        "What P is: probe (P(hallucination) at the last exact answer token) or p_true (P(yes)).",
     )
-    split: str = argument(
-        "fixed",
-        Word("NAME", SPLIT_RULES),
-        "Pathways by the flip at k* (fixed), or at each layer by the flip there (per_layer).",
+    cut_layers: Annotated[Any, Indices(bounds=True)] = argument(None, "First and last layer in which edges may be cut at all.")
+    readout: Annotated[str, Choice(TRUTH_READOUTS)] = argument(
+        "probe", "What P is: probe (P(hallucination) at the last exact answer token) or p_true (P(yes))."
     )
-    placebos: bool = argument(True, Switch("", off="--no-placebos"), "Measure the placebo splits too.")
-    placebo_sides: bool = argument(
-        True, Switch("", off="--no-placebo-sides"),
+    split: Annotated[str, Choice(SPLIT_RULES)] = argument(
+        "fixed", "Pathways by the flip at k* (fixed), or at each layer by the flip there (per_layer)."
+    )
+    placebos: StrictBool = argument(True, "Measure the placebo splits too.")
+    placebo_sides: StrictBool = argument(
+        True,
         "Cut the placebo's tokens before and after the source apart, too (random_before, random_after): what stands after it has "
         "already read it. Takes about a quarter of the sweep's time.",
-    )  # fmt: skip
+    )
 
     @property
     def anchor(self) -> str:
-        """What is cut off, as outputs name it."""
+        """Source of the edges, or the whole edge if it ends at an anchor; the ``anchor`` column of the outputs."""
         source, target = parse_edges(self.edges)
         return source if target == LATER else self.edges
 
-    def check_together(self) -> None:
-        """See :class:`Specification`."""
-        super().check_together()
-        if self.probes is not None and self.readout != "probe":
-            raise InputError(f"probes= is for readout='probe'; got readout={self.readout!r}.")
-
-
-__all__ = ["Knockout"]
+    @override
+    def constant_columns(self) -> dict[str, object]:
+        heads = "" if self.heads is None else f", heads {','.join(map(str, self.heads))}"
+        return {
+            "site": "", "probe_site": self.probe_site if self.readout == "probe" else "", "window": self.window or 0,
+            "direction": "noising", "mode": self.mode + heads, "readout": self.readout, "delta_kind": self.delta_kind,
+        }  # fmt: skip

@@ -4,19 +4,14 @@ No group is chosen by the outcome, so ``delta_all`` and ``flip_rate`` are free o
 a flip of the same clean P that ΔP starts from, so their gap is description.
 """
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
-from anchorlens.protocols.knockout.cut_tokens import RANDOM
-from anchorlens.results.pathways import PathwayResult, auc_frames
-from anchorlens.runs.schema import FLIP
+from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult, auc_frames, pathway_numbers
+from anchorlens.runs.schema import FLIP, P
 from anchorlens.statistics.bands import Band
 from anchorlens.statistics.contrasts import Estimate, mean_of
-from anchorlens.statistics.pathways import ALL, MATCHED, A, Q, band_frame, gaps, quantity_frame
-
-_GROUPS = ((Q, "q"), (A, "a"), (ALL, "all"))
+from anchorlens.statistics.pathways import MATCHED, RANDOM, band_frame, gaps, quantity_frame
 
 
 def patch_contrasts(result: PathwayResult) -> pd.DataFrame:
@@ -57,25 +52,11 @@ def _test_auc(result: PathwayResult) -> pd.DataFrame:
 
 
 def patch_summary(result: PathwayResult) -> pd.DataFrame:
-    """One row: at k* AUC, contrasts with intervals, then ΔP and share of flips (%) of Q, A and All under patch and control."""
-    layer = result.shown_layer
-    at, effects = result.layers.index(layer), result.effects()
-    here = effects[effects["layer"] == layer].set_index(["quantity", "control"])
-    values = here[["value", "ci_low", "ci_high"]]
-    both = {"p": result.groups(), FLIP: result.groups(FLIP)}
-    record: dict[str, Any] = {"model": result.model, "dataset": result.dataset, "layer": layer}
-    record["auc"] = values.loc[("auc", "none"), "value"]
-    record |= {f"n_{short}": int(both["p"]["none"][name].n[at]) for name, short in _GROUPS}
-    for quantity in ("delta_all", "flip_rate"):
-        there = (quantity, RANDOM) in values.index
-        fact = values.loc[(quantity, RANDOM)].tolist() if there else [np.nan] * 3
-        record |= dict(zip((quantity, f"{quantity}_low", f"{quantity}_high"), fact, strict=True))
-    for quantity, prefix in (("p", ""), (FLIP, "flips_")):
-        for control, suffix in (("none", ""), (RANDOM, f"_{RANDOM}")):
-            found = both[quantity].get(control)
-            for name, group in _GROUPS:
-                record[f"{prefix}{group}{suffix}"] = np.nan if found is None else float(found[name].mean[at])
-    return pd.DataFrame([record])
-
-
-__all__ = ["patch_contrasts", "patch_summary"]
+    """Return one row: at k* AUC, contrasts with intervals, then ΔP and share of flips (%) by pathway under patch and control."""
+    means = {
+        (prefix, suffix): (metric, control)
+        for metric, prefix in ((P, ""), (FLIP, "flips_"))
+        for control, suffix in (("none", ""), (RANDOM, f"_{RANDOM}"))
+    }
+    contrasts = {name: (name, RANDOM) for name in ("delta_all", "flip_rate")}
+    return pd.DataFrame([pathway_numbers(result, {"auc": ("auc", "none")}, contrasts, means)])

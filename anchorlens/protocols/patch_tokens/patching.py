@@ -12,81 +12,38 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from anchorlens.protocols.knockout.cut_tokens import RANDOM, named_positions, row_cuts
-from anchorlens.protocols.written import Written
+from anchorlens.prompts.dataset import Dropped
+from anchorlens.protocols.probe_sweep.inputs import Variant
+from anchorlens.protocols.probe_sweep.placebo_tokens import cut_positions, named_positions
 from anchorlens.questions.donors import DonorLike, DonorPicker
-from anchorlens.questions.example import Dropped, normalise
+from anchorlens.questions.example import normalise
 from anchorlens.questions.tokenised import drop
 from anchorlens.questions.tokens import RowDropped, RowTokenizer, TokenRow
-from anchorlens.statistics.pathways import MATCHED
+from anchorlens.statistics.pathways import MATCHED, RANDOM
 
-VARIANTS = ("none", RANDOM, MATCHED)
 # So many eligible donors are tried for each that is wanted: some do not keep the length inside another question.
 _TRIES = 4
 
 
 @dataclass(frozen=True)
-class Patch:
-    """One row with one donor.
-
-    Attributes:
-        test: Index of the row among the test rows.
-        donor: Whose E_Q it is.
-        inputs: ``none`` -> E_Q replaced; ``random_tokens`` -> other question tokens replaced; ``matched`` -> as many tokens of E_Q
-            replaced as ``random_tokens`` has (often the input of ``none``). The last two are absent where the question has no
-            other token.
-        replaced: The positions that differ from the clean row, of each input.
-    """
-
-    test: int
-    donor: TokenRow
-    inputs: Mapping[str, TokenRow]
-    replaced: Mapping[str, tuple[int, ...]]
-
-    def own(self, variants: Sequence[str]) -> tuple[str, ...]:
-        """The variants that need a pass of their own; ``matched`` is often the same input as ``none``."""
-        same = self.inputs.get(MATCHED) is self.inputs["none"]
-        kept = tuple(v for v in VARIANTS if v in variants and v in self.inputs)
-        return tuple(v for v in kept if not (v == MATCHED and same and "none" in kept))
-
-
-def restored_patch(test: int, row: TokenRow, donor_id: str, written: Written) -> Patch:
-    """The patch of a row and a donor, from the inputs that a run directory holds."""
-    whole = f"{row.row_id}~{donor_id}"
-    inputs = {"none": written.row("corrupt", whole)}
-    if ("corrupt", f"{whole}~{RANDOM}") in written.rows:
-        inputs[RANDOM] = written.row("corrupt", f"{whole}~{RANDOM}")
-        # Where it is the patch itself it was written once.
-        inputs[MATCHED] = written.rows.get(("corrupt", f"{whole}~{MATCHED}"), inputs["none"])
-    replaced = {variant: one.positions["replaced"] for variant, one in inputs.items()}
-    return Patch(test, written.row("donor", donor_id), inputs, replaced)
-
-
-@dataclass(frozen=True)
 class Patches:
-    """All patched inputs of a sweep, and what was left out on the way.
+    """All patched inputs of a sweep, and what was left out.
 
     Attributes:
-        patches: In the order of the rows.
+        variants: Index of a test row -> its variants, donor by donor: ``none`` (E_Q replaced), ``random_tokens`` (other question
+            tokens replaced) and ``matched`` (as many tokens of E_Q replaced as ``random_tokens`` has; often the input of ``none``).
+            The last two are absent if the question has no other token.
         dropped: Rows without any.
-        failed: Pairs that could not be built, by reason.
+        failed: Pairs of row and donor that could not be built, by reason.
     """
 
-    patches: tuple[Patch, ...]
+    variants: dict[int, tuple[Variant, ...]]
     dropped: tuple[Dropped, ...]
     failed: dict[str, int]
 
 
 class Patcher:
-    """Builds the inputs of a sweep.
-
-    Args:
-        tokenizer: Makes them.
-        pool: Rows of the whole file, where donors come from.
-        rule: Which of them are asked first.
-        n_donors: Most donors for one row.
-        seed: Draws donors, positions and tokens.
-    """
+    """Builds the inputs of a sweep. ``pool``: rows of the whole file, where donors come from."""
 
     def __init__(
         self, tokenizer: RowTokenizer, pool: Sequence[TokenRow], *, rule: DonorLike, n_donors: int, seed: int
@@ -96,38 +53,30 @@ class Patcher:
         self.others = sorted({row.ids[p] for row in pool for p in row.positions["question_rest"]})
 
     def patches(self, rows: Mapping[int, TokenRow]) -> Patches:
-        """Every row with its donors.
-
-        Args:
-            rows: Index among the test rows -> row.
-        """
-        made: list[Patch] = []
+        """Return the variants of every row; rows by their index among the test rows."""
+        made: dict[int, tuple[Variant, ...]] = {}
         dropped: list[Dropped] = []
         failed: Counter[str] = Counter()
         for test, row in rows.items():
-            own: list[Patch] = []
+            own: list[tuple[Variant, ...]] = []
             for donor in self.picker.pick(row):
                 try:
-                    own.append(self._patch(test, row, donor))
+                    own.append(self._patch(row, donor))
                 except RowDropped as why:
                     failed[why.reason] += 1
                 if len(own) == self.n_donors:
                     break
-            made += own
-            if not own:
+            if own:
+                made[test] = tuple(variant for pair in own for variant in pair)
+            else:
                 without = drop(
                     row.example, "no_donor", "no other question has an E_Q of as many tokens that could be put here"
                 )
-                dropped.append(replace(without, example_id=row.row_id))
-        return Patches(tuple(made), tuple(dropped), dict(failed.most_common()))
+                dropped.append(replace(without, example_id=row.id))
+        return Patches(made, tuple(dropped), dict(failed.most_common()))
 
-    def _patch(self, test: int, row: TokenRow, donor: TokenRow) -> Patch:
-        """All inputs of a row with a donor.
-
-        Raises:
-            RowDropped: The donor's text does not keep what stands around it as it is, or changes nothing, or makes the answer true,
-                or changes whether the answer stands in the question.
-        """
+    def _patch(self, row: TokenRow, donor: TokenRow) -> tuple[Variant, ...]:
+        """Return all inputs of a row with a donor."""
         answer = normalise(row.answer.exact.of(row.answer.text))
         if answer in {normalise(theirs) for theirs in donor.example.answers}:
             raise RowDropped("same_answer", "the answer in the input is right for the donor's question too")
@@ -141,24 +90,30 @@ class Patcher:
             raise RowDropped("changed_outside", "the donor's text changes tokens beside it")
         if not changed:
             raise RowDropped("same_tokens", "the donor's text is the base's own")
-        inputs, replaced = {"none": whole}, {"none": changed}
-        rng = random.Random(f"{self.seed}:patch:{whole.row_id}")
+        rng = random.Random(f"{self.seed}:patch:{whole.id}")
         # The placebo's tokens are those of the knockout of the same seed.
         named = named_positions(row, self.tokenizer)
-        placebo = row_cuts(row, "question -> later", self.seed, placebos=True, named=named).sources.get(RANDOM, ())
+        placebo = cut_positions(row, "question -> later", self.seed, placebos=True, named=named).get(RANDOM, ())
         n = min(len(changed), len(placebo))
         swapped = self._tokens(row, donor, sorted(rng.sample(placebo, n)), rng)
-        if swapped:
-            fewer = changed if n == len(changed) else tuple(sorted(rng.sample(changed, n)))
-            inputs[RANDOM] = self._with(row, f"{whole.row_id}~{RANDOM}", swapped)
-            inputs[MATCHED] = whole if n == len(changed) else self._with(
-                row, f"{whole.row_id}~{MATCHED}", {p: whole.ids[p] for p in fewer}
-            )  # fmt: skip
-            replaced |= {RANDOM: tuple(swapped), MATCHED: fewer}
-        return Patch(test, donor, inputs, replaced)
+
+        def variant(controls: tuple[str, ...], input_row: TokenRow, positions: Sequence[int]) -> Variant:
+            return Variant(controls, input_row, tuple(positions), donor, donor.example.example_id)
+
+        if not swapped:
+            return (variant(("none",), whole, changed),)
+        random_row = self._with(row, f"{whole.id}~{RANDOM}", swapped)
+        if n == len(changed):
+            return variant(("none", MATCHED), whole, changed), variant((RANDOM,), random_row, tuple(swapped))
+        fewer = tuple(sorted(rng.sample(changed, n)))
+        matched_row = self._with(row, f"{whole.id}~{MATCHED}", {p: whole.ids[p] for p in fewer})
+        return (
+            variant(("none",), whole, changed), variant((RANDOM,), random_row, tuple(swapped)),
+            variant((MATCHED,), matched_row, fewer),
+        )  # fmt: skip
 
     def _tokens(self, row: TokenRow, donor: TokenRow, where: Sequence[int], rng: random.Random) -> dict[int, int]:
-        """Another token for each position: of the donor's question outside E_Q, or of any in the pool where that has too few."""
+        """Return another token for each position, of the donor's question outside E_Q, else of any question."""
         theirs = [donor.ids[p] for p in sorted(donor.positions["question_rest"])]
         rng.shuffle(theirs)
         out: dict[int, int] = {}
@@ -175,12 +130,12 @@ class Patcher:
         return out
 
     def _with(self, row: TokenRow, row_id: str, tokens: Mapping[int, int]) -> TokenRow:
-        """The row with other tokens at some positions of its question."""
+        """Return the row with other tokens at some positions of its question."""
         ids = tuple(tokens.get(p, old) for p, old in enumerate(row.ids))
         question = sorted((*row.positions["question"], *row.positions["question_rest"]))
         bos = self.tokenizer.add_bos and ids[:1] == (self.tokenizer.tokenizer.bos_token_id,)
         return replace(
-            row, row_id=row_id, ids=ids, text=self._text(ids[bos:]), question=self._text([ids[p] for p in question]).strip()
+            row, id=row_id, ids=ids, text=self._text(ids[bos:]), question=self._text([ids[p] for p in question]).strip()
         )
 
     def _text(self, ids: Sequence[int]) -> str:
@@ -192,6 +147,3 @@ class Patcher:
 def _stands_in(answer: str, question: str) -> bool:
     """Whether a normalised answer stands in a question as whole words."""
     return f" {answer} " in f" {normalise(question)} "
-
-
-__all__ = ["VARIANTS", "Patch", "Patcher", "Patches", "restored_patch"]

@@ -1,12 +1,14 @@
-"""What token patching takes: every argument once, with its help and its checks."""
+"""Specification of the token patching protocol."""
 
-from typing import Any
+from typing import Annotated, Any
+
+from typing_extensions import override
 
 from anchorlens.callables import callable_name
 from anchorlens.errors import DonorError
-from anchorlens.protocols.arguments import Whole, Word, argument
-from anchorlens.protocols.truth_arguments import TruthSpecification
-from anchorlens.vocabulary import ROW_RULES
+from anchorlens.protocols.arguments import Choice, Int, argument
+from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
+from anchorlens.vocabulary import DONOR_FUNCTION, ROW_RULES
 
 PATCH_BASES = ("true_predicted_true", "all")
 
@@ -23,20 +25,23 @@ class PatchTokens(TruthSpecification):
 
     NAME = "patch_tokens"
 
-    base: str = argument(
-        "true_predicted_true", Word("NAME", PATCH_BASES),
+    base: Annotated[str, Choice(PATCH_BASES)] = argument(
+        "true_predicted_true",
         "Rows that are patched: test rows whose answer is true and predicted true at k* (true_predicted_true), or all test rows.",
-    )  # fmt: skip
-    donors: Any = argument(
-        "same_relation", Word("RULE", ROW_RULES, "a function of a row and the pool that gives rows of the pool", DonorError, 2),
-        "Whose E_Q is put there: rows of the same relation (or kind of answer), or random ones.",
-    )  # fmt: skip
-    n_donors: int = argument(4, Whole("N", 1), "Most donors for a row; averaged per row before anything else.")
+    )
+    donors: Annotated[Any, Choice(ROW_RULES, DONOR_FUNCTION, 2, DonorError)] = argument(
+        "same_relation", "Whose E_Q is put there: rows of the same relation (or kind of answer), or random ones."
+    )
+    n_donors: Annotated[int, Int(1)] = argument(4, "Most donors for a row; averaged per row before anything else.")
 
     @property
     def mode(self) -> str:
-        """The donor rule: the ``mode`` column of the outputs."""
+        """Donor rule, as in the ``mode`` column of the outputs."""
         return self.donors if isinstance(self.donors, str) else callable_name(self.donors)
 
-
-__all__ = ["PATCH_BASES", "PatchTokens"]
+    @override
+    def constant_columns(self) -> dict[str, object]:
+        return {
+            "site": "", "probe_site": self.probe_site, "window": 0, "direction": "noising", "mode": self.mode, "readout": "probe",
+            "delta_kind": self.delta_kind,
+        }  # fmt: skip

@@ -14,27 +14,37 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from anchorlens.protocols.swap.pairing import NULL
-from anchorlens.results.facts import FEW, Fact, aligned, facts_along, layers_told, listed_and
+from anchorlens.results.facts import FEW, Fact, facts_along, layers_told, listed_and
+from anchorlens.results.findings import OPEN, STANDS, Finding, Findings, nothing_claimed, text_warning
 from anchorlens.results.sweep import SweepResult
-from anchorlens.results.verdict import beware
 from anchorlens.runs.schema import EFFECT_COLUMNS
 from anchorlens.statistics.bands import band
 from anchorlens.statistics.pathways import band_frame
 from anchorlens.statistics.resamples import Resamples
 
+NULL = "null"
 LESS_NULL, DIFFERENCE = "less_null", "anchor_difference"
+NULL_MOVES = "null_moves"
+"""Status of layers at which the null moves P further than the swap."""
 _ROW = ["example_id", "question_id"]
 # Measured (benchmarks/null_rates_swap.py, 60 points, 40 questions): a sup-t band of 95 % holds in 94 % of null sweeps, since the
 # sample's own correlations are taken for the true ones; one of 96 % holds in 95 %.
 _JOINT_LEVEL = 0.96
-# So many anchors are told one by one.
+# So many anchors are named one by one.
 _APART = 3
-_MOST_ROWS, _WIDE = 5, 5  # rows of the table; with so many columns it has fewer
+_COLUMNS = ("anchor", "most, less null", "layer", "beyond null", "null more")
 _P = {
     "probability": "P of the answer", "confidence": "confidence in the clean prediction", "true_label": "P of the true label",
 }  # fmt: skip
 _READERS = {"probe": "the probe", "p_true": "P(True)"}
+
+
+class _Side(NamedTuple):
+    """Layers off the null by anchor, at which the swap (``stands``) or its null (``null_moves``) raises (1) or lowers (-1) P."""
+
+    status: str
+    sign: int
+    layers: dict[str, list[int]]
 
 
 def swap_contrasts(result: SweepResult) -> pd.DataFrame:
@@ -73,7 +83,7 @@ def _between(samples: pd.DataFrame, anchors: Sequence[str]) -> dict[str, pd.Data
 def _joint(
     result: SweepResult, tables: Mapping[str, pd.DataFrame], trivial: Mapping[str, set[int]], quantity: str, control: str
 ) -> pd.DataFrame:
-    """Several curves over the same rows with one simultaneous band."""
+    """Return several curves over the same rows with one simultaneous band."""
     if not tables:
         return pd.DataFrame()
     layers, config = list(result.layers), result.record["config"]
@@ -84,11 +94,9 @@ def _joint(
     value, many, n = draws.means(values, ~np.isnan(values))
     told = np.array([layer not in trivial[name] for name in tables for layer in layers])
     every, joint = band(value, many, n), band(value[told], many[:, told], n[told], level=_JOINT_LEVEL)
-    sides = {"sim_low": joint.sim_low, "sim_high": joint.sim_high}
-    both = {name: np.full(len(value), np.nan) for name in sides}
-    for name, side in sides.items():
-        both[name][told] = side
-    parts = replace(every, **both).parts([len(layers)] * len(tables))
+    low, high = np.full((2, len(value)), np.nan)
+    low[told], high[told] = joint.sim_low, joint.sim_high
+    parts = replace(every, sim_low=low, sim_high=high).parts([len(layers)] * len(tables))
     frames = [band_frame(layers, quantity, control, one).assign(anchor=name) for name, one in zip(tables, parts, strict=True)]
     return pd.concat(frames, ignore_index=True)
 
@@ -118,17 +126,22 @@ def _off(fact: Fact) -> bool:
     return any(fact.beyond(sign, everywhere=True) for sign in (-1, 1))
 
 
-def swap_words(result: SweepResult) -> str:
-    """A sentence or two, a table with an anchor a line, and what the data allow where nothing is shown."""
+def swap_findings(result: SweepResult) -> Findings:
+    """Return a statement for each anchor and side, a table with an anchor a line, and what is not shown."""
     facts = _facts(result)
-    leak, silent = beware(result.record.get("probe", {}), {}), _nothing(result, facts)
+    warnings, silent = text_warning(result.record.get("probe", {})), _nothing(result, facts)
     if silent:
-        return "\n".join(part for part in (leak, silent) if part)
-    named = layers_off_null(result)
-    sides = _sides(result, facts, named)
-    finding = _finding(_P[result.record["config"]["delta_kind"]], sides, len(named))
-    parts = [leak, finding, _table(facts, named, sides), _open(facts, named)]
-    return "\n".join(part for part in parts if part)
+        return nothing_claimed(silent, warnings)
+    named, sides = layers_off_null(result), _sides(result, facts)
+    statements: list[Finding] = []
+    for anchor, along in facts.items():
+        found = [(side.status, side.layers[anchor]) for side in sides if anchor in side.layers]
+        for status, layers in found or [(OPEN, [_largest(along)])]:
+            fact = _over_all(along[_largest({k: along[k] for k in layers})])
+            statements.append(Finding.of(LESS_NULL, status, fact, layers=tuple(layers), anchor=anchor, control=NULL))
+    headline, more = _headline(_P[result.record["config"]["delta_kind"]], sides, len(named))
+    notes = tuple(part for part in (more, _open(facts, named)) if part)
+    return Findings(tuple(statements), headline, warnings, _table(facts, sides), _COLUMNS, notes)
 
 
 def _nothing(result: SweepResult, facts: Mapping[str, Mapping[int, Fact]]) -> str:
@@ -153,88 +166,72 @@ def _nothing(result: SweepResult, facts: Mapping[str, Mapping[int, Fact]]) -> st
     return ""
 
 
-class _Sides(NamedTuple):
-    """Layers off the null by anchor, apart by which of the two moves P further, and to which side (-1: it is lowered)."""
+def _sides(result: SweepResult, facts: Mapping[str, Mapping[int, Fact]]) -> tuple[_Side, ...]:
+    """Return the layers off the null, apart by which of the two moves P further, and by the side to which it moves P.
 
-    swap: dict[int, dict[str, list[int]]]
-    null: dict[int, dict[str, list[int]]]
-
-    @property
-    def in_words(self) -> bool:
-        """Whether a sentence can name every anchor with its layers."""
-        return all(len(of) <= _APART for side in self for of in side.values())
-
-
-def _sides(result: SweepResult, facts: Mapping[str, Mapping[int, Fact]], named: Mapping[str, list[int]]) -> _Sides:
-    """A layer is the swap's where the curve itself is shown to move to the side on which it lies off its null; else the null's.
-
-    Where P falls by 2 points and by 25 under the null, less null is +23; P has not risen, and the null has lowered it.
+    A layer is the swap's where the curve itself is shown to move to the side on which it lies off its null; else the null's: where
+    P falls by 2 points and by 25 under the null, less null is +23; P has not risen, and the null has lowered it.
     """
     ends = result.curves().set_index(["anchor", "layer"])[["sim_low", "sim_high"]]
-    sides = _Sides({-1: {}, 1: {}}, {-1: {}, 1: {}})
-    for anchor, layers in named.items():
+    swap, null = ((_Side(status, -1, {}), _Side(status, 1, {})) for status in (STANDS, NULL_MOVES))
+    for anchor, layers in layers_off_null(result).items():
         for k in layers:
-            sign = 1 if facts[anchor][k].value > 0 else -1
+            is_up = facts[anchor][k].value > 0
             low, high = ends.loc[(anchor, k)]
-            moved = low > 0 if sign > 0 else high < 0
-            of = sides.swap[sign] if moved else sides.null[-sign]
-            of.setdefault(anchor, []).append(k)
-    return sides
+            side = swap[is_up] if (low > 0 if is_up else high < 0) else null[not is_up]
+            side.layers.setdefault(anchor, []).append(k)
+    return *swap, *null
 
 
-def _finding(what: str, sides: _Sides, of: int) -> str:
-    """Where the swap moves P further than its null, and where the null moves it as far or further."""
+def _headline(what: str, sides: Sequence[_Side], n_anchors: int) -> tuple[str, str]:
+    """Return where the swap moves P further than its null, and where the null moves it as far or further."""
 
-    def told(side: Mapping[int, Mapping[str, list[int]]], lowers: str, raises: str) -> list[tuple[str, str]]:
-        return [(verb, _at(side[sign], of)) for verb, sign in ((lowers, -1), (raises, 1)) if side[sign]]
+    def join(status: str, verbs: tuple[str, str], forms: Sequence[str]) -> str:
+        found = [
+            (verbs[side.sign > 0], _at(side.layers, n_anchors)) for side in sides if side.status == status and side.layers
+        ]
+        return " and ".join(f"{verb} {forms[min(i, 1)]} at {where}" for i, (verb, where) in enumerate(found))
 
-    own, others = told(sides.swap, "lowers", "raises"), told(sides.null, "lower", "raise")
-    said = " and ".join(f"{verb} {'it' if i else what} at {where}" for i, (verb, where) in enumerate(own))
-    first = (
-        f"Beyond its null, the swap {said}"
+    own = join(STANDS, ("lowers", "raises"), (what, "it"))
+    null = join(NULL_MOVES, ("lower", "raise"), ("it more", "it more"))
+    return (
+        f"Beyond its null, the swap {own}."
         if own
-        else f"That a swap moves {what} beyond its null is shown at no anchor and layer"
+        else f"That a swap moves {what} beyond its null is shown at no anchor and layer.",
+        f"The same states at other tokens (the null) {null}: no effect of the anchor is shown there." if null else "",
     )
-    if not others:
-        return f"{first}."
-    said = " and ".join(f"{verb} it more at {where}" for verb, where in others)
-    return f"{first}.\nThe same states at other tokens (the null) {said}: no effect of the anchor is shown there."
 
 
-def _at(layers_of: Mapping[str, list[int]], of: int) -> str:
+def _at(layers_of: Mapping[str, list[int]], n_anchors: int) -> str:
     """``question (layers 3-8) and answer_site (layer 12)``."""
     if len(layers_of) > _APART:
-        return f"{len(layers_of)} of {of} anchors"
-    return listed_and([f"{anchor} ({_layers(layers)})" for anchor, layers in layers_of.items()])
+        return f"{len(layers_of)} of {n_anchors} anchors"
+    return listed_and([f"{anchor} ({_layers(layers_told(layers))})" for anchor, layers in layers_of.items()])
 
 
-def _layers(layers: Sequence[int]) -> str:
-    told = layers_told(layers)
-    return told.replace(" of ", " layers of ") if " of " in told else f"layer{'' if len(layers) == 1 else 's'} {told}"
+def _layers(told: str) -> str:
+    """``layer 12``; ``layers 3-8``; ``9 layers of 2-27``."""
+    return told.replace(" of ", " layers of ") if " of " in told else f"layer{'' if told.isdecimal() else 's'} {told}"
 
 
-def _table(facts: Mapping[str, Mapping[int, Fact]], named: Mapping[str, list[int]], sides: _Sides) -> str:
-    """The largest difference of each anchor; its layers too where the sentence does not have them."""
-    rows: list[tuple[str, ...]] = [("anchor", "most, less null", "layer", *_layer_columns("", sides))]
-    for anchor in sorted(named, key=lambda one: not named[one]):  # those with a layer first
-        most = max(facts[anchor], key=lambda k, along=facts[anchor]: abs(along[k].value))
-        rows.append((anchor, _over_all(facts[anchor][most]).said(), str(most), *_layer_columns(anchor, sides)))
-    most_rows = _MOST_ROWS if len(rows[0]) < _WIDE else _APART
-    if len(rows) > 1 + most_rows:
-        rest = f"and {len(rows) - 1 - most_rows} more: effects()"
-        rows[1 + most_rows :] = [(rest, *[""] * (len(rows[0]) - 1))]
-    return aligned(rows)
+def _table(facts: Mapping[str, Mapping[int, Fact]], sides: Sequence[_Side]) -> tuple[tuple[str, ...], ...]:
+    """Return each anchor's largest difference and its layers off the null; anchors with such layers first."""
+    shown = {
+        status: {a: sorted(k for side in sides if side.status == status for k in side.layers.get(a, [])) for a in facts}
+        for status in (STANDS, NULL_MOVES)
+    }
+    rows: list[tuple[str, ...]] = []
+    for anchor in sorted(facts, key=lambda one: not any(layers[one] for layers in shown.values())):
+        most = _largest(facts[anchor])
+        layers = (layers_told(of[anchor]) for of in shown.values())
+        rows.append((anchor, _over_all(facts[anchor][most]).said(), str(most), *layers))
+    if len(rows) > _APART:
+        rows[_APART:] = [(f"and {len(rows) - _APART} more: effects()", *[""] * (len(_COLUMNS) - 1))]
+    return tuple(rows)
 
 
-def _layer_columns(anchor: str, sides: _Sides) -> list[str]:
-    """Layers beyond the null, and those at which the null does more, where there are any; without an anchor the heads."""
-    if sides.in_words:
-        return []
-    shown = [("beyond null", sides.swap), ("null more", sides.null)]
-    shown = [(head, side) for head, side in shown if any(side.values())]
-    return [
-        layers_told(sorted(k for of in side.values() for k in of.get(anchor, []))) if anchor else head for head, side in shown
-    ]
+def _largest(along: Mapping[int, Fact]) -> int:
+    return max(along, key=lambda k: abs(along[k].value))
 
 
 def _over_all(fact: Fact) -> Fact:
@@ -243,20 +240,12 @@ def _over_all(fact: Fact) -> Fact:
 
 
 def _open(facts: Mapping[str, Mapping[int, Fact]], named: Mapping[str, list[int]]) -> str:
-    """What the band over all anchors and layers leaves open where nothing is named."""
-    left = {anchor: [fact for k, fact in facts[anchor].items() if k not in layers] for anchor, layers in named.items()}
-    left = {anchor: rest for anchor, rest in left.items() if rest}
-    if not left:
-        return ""
+    """Return what the band over all anchors and layers leaves open where nothing is named."""
+    left = {anchor: [fact for k, fact in along.items() if k not in named[anchor]] for anchor, along in facts.items()}
     if len(left) > _APART:
         left = {"": [fact for rest in left.values() for fact in rest]}
-    spans = [f"{anchor} {_span(rest)}".strip() for anchor, rest in left.items()]
-    return f"Elsewhere not shown; the data allow {', '.join(spans)} (simultaneous bands)."
-
-
-def _span(rest: list[Fact]) -> str:
-    low, high = min(fact.sim_low for fact in rest), max(fact.sim_high for fact in rest)
-    return rest[0]._replace(low=low, high=high).allows()
-
-
-__all__ = ["DIFFERENCE", "LESS_NULL", "layers_off_null", "swap_contrasts", "swap_words"]
+    spans = [
+        f"{anchor} {rest[0]._replace(low=min(f.sim_low for f in rest), high=max(f.sim_high for f in rest)).allows()}".strip()
+        for anchor, rest in left.items() if rest
+    ]  # fmt: skip
+    return f"Elsewhere not shown; the data allow {', '.join(spans)} (simultaneous bands)." if spans else ""

@@ -1,85 +1,152 @@
-"""What a swap starts from: rows, donors, and pairs of the two."""
+"""What a swap starts from: rows, donors, and pairs of the two; drawn for a new sweep, or rebuilt from a run directory."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from typing_extensions import override
 
 from anchorlens.engine.cost import rows_per_batch
-from anchorlens.engine.interventions import window_layers
-from anchorlens.errors import EmptySweepError, InputError
-from anchorlens.models.adapter import SiteLike
-from anchorlens.protocols.plug import Bench, Prepared
-from anchorlens.protocols.swap.pairing import Pair, PairMaker, Pairs, SameLabelPicker, TrueToOthers
-from anchorlens.protocols.swap.reading import Reading, answer_reading, probe_reading, truth_question_reading
+from anchorlens.errors import EmptySweepError, InputError, RunError
+from anchorlens.models.adapter import Adapter, SiteLike
+from anchorlens.probing.fitted import read_probes
+from anchorlens.probing.labelled import TruthRows, truth_rows
+from anchorlens.probing.own_answers import known_rows
+from anchorlens.probing.probes import LayerProbes
+from anchorlens.probing.records import probe_record, text_scores
+from anchorlens.probing.states import last_answer_states
+from anchorlens.probing.text_baseline import TextBaseline, text_baselines
+from anchorlens.prompts.dataset import Dropped
+from anchorlens.protocols.base import SweepInputs
+from anchorlens.protocols.patching.pairs import Pair, Placement
+from anchorlens.protocols.stored_inputs import StoredInputs
+from anchorlens.protocols.swap.pairing import NULL, PairMaker, QAPair, donor_picker, site_differs
+from anchorlens.protocols.swap.reading import Reading
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics, reference_rows
-from anchorlens.questions.donors import DonorPicker
-from anchorlens.questions.example import Dropped, Example
+from anchorlens.questions.context import QuestionContext
+from anchorlens.questions.donors import pair_positions
+from anchorlens.questions.example import Example
 from anchorlens.questions.tokenised import Rows, check_not_empty, make_rows
 from anchorlens.questions.tokens import TokenRow
-from anchorlens.truth.labelled import TruthRows, truth_rows
-from anchorlens.truth.own_answers import known_rows
-from anchorlens.truth.text_baseline import TextBaseline, text_baselines
+from anchorlens.results.tables import InputTable
 from anchorlens.vocabulary import STATISTIC_RULES
 
 
 @dataclass(frozen=True)
-class PreparedSwap(Prepared):
-    """A swap that is ready to run.
+class PreparedSwap(SweepInputs):
+    """Inputs of a swap.
 
     Attributes:
-        rows: Rows that were made, with or without a donor.
-        pairs: Rows with their donors.
+        pairs: Rows with their donors, in the order of the rows.
         statistics: Mean and spread of clean streams, where donors are no rows.
         reading: What is read.
-        texts: What text alone tells of truth (``text_only``, ``pair_text``); empty for readouts of the answer, and where training
-            or test rows lack one label.
+        counts: ``null_shortfall`` and ``failed_pairs``, see :class:`~anchorlens.protocols.swap.pairing.PairMaker`.
+        texts: Text baselines ``text_only`` and ``pair_text``; empty for readouts of the answer, and where training or test rows
+            lack one label.
     """
 
-    rows: tuple[TokenRow, ...]
-    pairs: Pairs
+    pairs: tuple[QAPair, ...]
     statistics: StreamStatistics | None
     reading: Reading
+    counts: Mapping[str, dict[str, int]]
     texts: Mapping[str, TextBaseline]
 
+    @property
+    @override
+    def max_tokens(self) -> int:
+        return max(len(row.ids) for p in self.pairs for row in (p.target, p.source) if row is not None)
 
-def prepared_swap(bench: Bench, spec: Swap) -> PreparedSwap:
-    """Rows, donors and pairs.
+    @property
+    @override
+    def all_probes(self) -> Mapping[str, LayerProbes]:
+        return {} if self.reading.probes is None else {"none": self.reading.probes}
 
-    Raises:
-        InputError: No cell can reach what is read.
-        EmptySweepError: No row is left.
-    """
-    rows, reading = _rows_and_reading(bench, spec)
-    dropped = [*bench.dropped, *rows.dropped]
-    check_not_empty(rows.rows, dropped, f"in {bench.data.name}")
+    @override
+    def table(self) -> InputTable:
+        truth = self.reading.truth
+        donor_ids: dict[str, list[str]] = {}
+        nulls: dict[str, dict[str, list[int]]] = {}
+        for pair in self.pairs:
+            donor_ids.setdefault(pair.base.id, []).append(pair.donor_id)
+            own = {f"{NULL}:{p.anchor}:{pair.donor_id}": list(p.target) for p in pair.placements if p.control == NULL}
+            nulls.setdefault(pair.target.id, {}).update(own)
+        donors = self.statistics.reference if self.statistics is not None else [p.donor for p in self.pairs if p.donor]
+        # P(True) measures every row; a probe is fitted on those of the other splits.
+        splits = ("train", "validation") if truth is not None and self.reading.probes is not None else ()
+        inputs = {
+            "base": list({p.base.id: p.base for p in self.pairs}.values()),
+            **{name: [truth.rows[i] for i in truth.of(name)] for name in splits if truth is not None},
+            "donor": list({row.id: row for row in donors}.values()),
+            "corrupt": list({p.target.id: p.target for p in self.pairs if p.target is not p.base}.values()),
+        }
+        return InputTable(inputs, donor_ids, nulls, text_scores(truth, self.texts))
+
+    @override
+    def record(self, spec: Swap) -> dict[str, Any]:
+        reading = self.reading
+        counts: dict[str, Any] = {
+            "evaluated": len({p.base.id for p in self.pairs}), **self.counts,
+            "site_differs": len({p.base.id for p in self.pairs if site_differs(p)}),
+        }  # fmt: skip
+        found: dict[str, Any] = {"config": {"delta_kind": spec.kind, **_resolved(spec)}, "counts": counts}
+        if reading.truth is None:
+            return found
+        counts["rows"] = reading.truth.sizes
+        if reading.probes is not None:
+            given = {"probes": spec.probes.fingerprint} if spec.probes else {}
+            found["config"] |= {"probe_site": reading.probes.site, **given}
+        found["probe"] = {"text_only": None, "pair_text": None} | probe_record(reading.probes, self.texts)
+        return found
+
+
+def _resolved(spec: Swap) -> dict[str, Any]:
+    """Return what arguments come to, where that differs from what was given."""
+    rows = spec.donors not in STATISTIC_RULES
+    found: dict[str, Any] = {} if rows else {"n_donors": 1}
+    # Which answers are true or false is no part of a sweep that reads the answer's own probability.
+    return found | ({"donor_label": "same" if rows else "both"} if spec.of_truth else {"answers": "", "distractor": ""})
+
+
+def prepared_swap(context: QuestionContext, spec: Swap) -> PreparedSwap:
+    """Draw donors and build the inputs of a sweep."""
+    rows, reading = _rows_and_reading(context, spec)
+    dropped = [*context.dropped, *rows.dropped]
+    where = f"in {context.data.name}"
+    check_not_empty(rows.rows, dropped, where)
     # Zeros are learnt from no row.
-    pool = _pool(bench, spec, reading) if spec.donors != "zero" else ()
-    maker = PairMaker(
-        anchors=spec.anchors, direction=spec.direction, align=spec.align, null_donors=spec.null_donors, null=spec.null,
-        seed=spec.seed, tokenizer=bench.tokenizer,
-    )  # fmt: skip
+    pool = _pool(context, spec, reading) if spec.donors != "zero" else ()
+    maker = PairMaker(spec, context.tokenizer, null_shortfall=dict.fromkeys(spec.anchors, 0) if spec.null_donors else {})
     statistics = None
     if spec.donors in STATISTIC_RULES:
-        statistics = StreamStatistics(bench.adapter, reference_rows(pool, spec.seed), spec.site, spec.seed)
-        pairs = maker.with_statistic(rows.rows, spec.donors, statistics)
+        statistics = StreamStatistics(context.adapter, reference_rows(pool, spec.seed), spec.site, spec.seed)
+        pairs = tuple(maker.with_statistic(rows.rows, statistics))
     else:
-        how = (spec.donors, spec.anchors, spec.align, spec.n_donors, spec.seed)
-        picker = SameLabelPicker(pool, lambda some: TrueToOthers(some, *how)) if spec.of_truth else DonorPicker(pool, *how)
-        pairs = maker.with_donors(rows.rows, picker)
-    dropped += pairs.dropped
-    _check_pairs(pairs, dropped, spec, f"in {bench.data.name}")
-    asked = spec.layers_of(bench.adapter.n_layers)
-    layers = tuple(layer for layer in asked if any(reached(spec, reading, anchor, "none", layer) for anchor in spec.anchors))
+        pairs = tuple(maker.with_donors(rows.rows, donor_picker(spec, pool)))
+    dropped += maker.dropped
+    _check_pairs(pairs, dropped, spec, where)
+    asked = spec.layers_of(context.adapter.n_layers)
+    layers = tuple(layer for layer in asked if any(reading.reaches(spec, anchor, "none", layer) for anchor in spec.anchors))
     if not layers:
         raise InputError(
             f"The probe reads layer {reading.k_star}, and no change at layers {asked} of {spec.site} can reach it. "
             "Take lower layers."
         )
-    reader = reading.make(pairs.pairs)
-    sites: list[SiteLike] = [spec.site, *([reader.where[0]] if reader.where is not None else [])]
-    trial, texts = pairs.pairs[0].target.ids, _texts(reading.truth, spec)
-    return PreparedSwap(tuple(dropped), trial, tuple(sites), layers, rows.rows, pairs, statistics, reading, texts)
+    read = reading.reader(context.adapter, pairs).where
+    sites: list[SiteLike] = [spec.site, *([read[0]] if read is not None else [])]
+    counts = {"null_shortfall": maker.null_shortfall, "failed_pairs": maker.failed_pairs}
+    return PreparedSwap(
+        tuple(dropped),
+        pairs[0].target.ids,
+        tuple(sites),
+        layers,
+        pairs,
+        statistics,
+        reading,
+        counts,
+        _texts(reading.truth, spec),
+    )
 
 
 def _texts(truth: TruthRows | None, spec: Swap) -> Mapping[str, TextBaseline]:
@@ -88,128 +155,95 @@ def _texts(truth: TruthRows | None, spec: Swap) -> Mapping[str, TextBaseline]:
     return text_baselines(truth, n_resamples=spec.n_resamples, seed=spec.seed)
 
 
-def reached(spec: Swap, reading: Reading, anchor: str, control: str, layer: int) -> bool:
-    """Whether a cell can reach what is read."""
-    first = window_layers(layer, spec.window, layer + 1).start
-    return reading.reaches(first, spec.site, at_answer=anchor == "answer" and control == "none")
-
-
-def trivial(spec: Swap, reading: Reading, pair: Pair, anchor: str, layer: int) -> bool:
-    """Whether a cell's value says nothing: it follows from how the cell is made.
-
-    The stream that enters block 0 holds nothing but tokens: where they are the same in both inputs (at ``answer_site`` in most
-    rows), nothing is changed. The donor's answer tokens come in as inputs at layer 0 of ``answer_site_all``. And where the probe's
-    own state at k* is put there, the probe reads the donor.
-    """
-    changed = window_layers(layer, spec.window, layer + spec.window)
-    alone = changed == range(1)
-    if spec.site == "resid_pre" and 0 in changed and (anchor == "answer_site_all" or (alone and pair.same_tokens(anchor))):
-        return True
-    return anchor == "answer" and reading.k_star in changed
-
-
-def _pool(bench: Bench, spec: Swap, reading: Reading) -> tuple[TokenRow, ...]:
-    """Rows that may be donors: the whole file with its gold answers; for truth readouts with true and with false ones.
+def _pool(context: QuestionContext, spec: Swap, reading: Reading) -> tuple[TokenRow, ...]:
+    """Return rows that may be donors: the whole file with its gold answers; for truth readouts with true and with false ones.
 
     The model's own answers are known of the sweep's questions alone: those of the whole file would cost more than the sweep.
     """
-    if not spec.of_truth:
-        return make_rows(bench.pool, bench.tokenizer).rows
-    assert reading.truth is not None  # truth readings have it
-    if spec.answers == "generated" or len(bench.pool) == len(bench.examples):
+    if reading.truth is None:
+        return make_rows(context.pool, context.tokenizer).rows
+    if spec.answers == "generated" or len(context.pool) == len(context.examples):
         return reading.truth.rows
-    return _all_truth_rows(bench, spec, bench.pool).rows
+    return _all_truth_rows(context, spec, context.pool).rows
 
 
-def _check_pairs(pairs: Pairs, dropped: Sequence[Dropped], spec: Swap, where: str) -> None:
-    """Stop where no row has a donor, with what would give some.
-
-    Raises:
-        EmptySweepError: With the reasons and how often each occurred.
-    """
+def _check_pairs(pairs: Sequence[QAPair], dropped: Sequence[Dropped], spec: Swap, where: str) -> None:
+    """Raise if no row has a donor, with what would give some."""
     counts = Counter(d.reason for d in dropped).most_common()
-    if pairs.pairs or counts[0][0] != "no_donor":
-        return check_not_empty(pairs.pairs, dropped, where)
-    cures = ["take more rows (donors come from the whole file)"]
+    if pairs or counts[0][0] != "no_donor":
+        return check_not_empty(pairs, dropped, where)
+    cures = ["Take more rows (donors come from the whole file)"]
     cures += ["donors='random'"] if spec.donors == "same_relation" else []
     cures += ["align='last'"] if spec.align != "last" else []
-    said = f"{', '.join(cures[:-1])}, or {cures[-1]}" if len(cures) > 1 else cures[0]
     reasons = ", ".join(f"{reason} {n}" for reason, n in counts)
-    raise EmptySweepError(f"No row is left to measure {where}. Dropped: {reasons}. {said[0].upper()}{said[1:]}.")
+    raise EmptySweepError(f"No row is left to measure {where}. Dropped: {reasons}. {', or '.join(cures)}.")
 
 
-def _rows_and_reading(bench: Bench, spec: Swap) -> tuple[Rows, Reading]:
-    if spec.of_truth:
-        return _truth_rows(bench, spec)
-    if spec.known_only:
+def _rows_and_reading(context: QuestionContext, spec: Swap) -> tuple[Rows, Reading]:
+    """Return the rows that are measured, and what is read of them."""
+    if not spec.of_truth:
         known = known_rows(
-            bench.adapter, bench.examples, bench.tokenizer, max_new_tokens=spec.max_new_tokens, batch_size=spec.batch_size,
-            progress=bench.progress,
-        )  # fmt: skip
-        return known, answer_reading(spec.readout)
-    return make_rows(bench.examples, bench.tokenizer), answer_reading(spec.readout)
-
-
-def _truth_rows(bench: Bench, spec: Swap) -> tuple[Rows, Reading]:
-    """Rows with true and false answers, and what reads their truth."""
-    truth = _all_truth_rows(bench, spec, bench.examples)
-    check_not_empty(truth.rows, [*bench.dropped, *truth.dropped], f"in {bench.data.name}")
+            context.adapter, context.examples, context.tokenizer, max_new_tokens=spec.max_new_tokens, batch_size=spec.batch_size,
+            progress=context.progress,
+        ) if spec.known_only else make_rows(context.examples, context.tokenizer)  # fmt: skip
+        return known, Reading(spec.readout)
+    truth = _all_truth_rows(context, spec, context.examples)
+    check_not_empty(truth.rows, [*context.dropped, *truth.dropped], f"in {context.data.name}")
     if spec.readout == "p_true":
-        reading = truth_question_reading(bench.adapter, truth)
-    else:
-        truth.check()
-        size = rows_per_batch(
-            bench.adapter.shape, bench.adapter.devices, max(len(row.ids) for row in truth.rows), spec.batch_size
-        )
-        reading = probe_reading(
-            bench.adapter,
-            truth,
-            spec.probes,
-            site=spec.probe_site,
+        return Rows(truth.rows, truth.dropped), Reading(spec.readout, truth)
+    truth.check()
+    adapter, probes = context.adapter, spec.probes
+    if probes is None:
+        longest = max(len(row.ids) for row in truth.rows)
+        size = rows_per_batch(adapter.shape, adapter.devices, longest, spec.batch_size)
+        states = last_answer_states(adapter, truth.rows, spec.probe_site, batch_size=size)
+        probes = read_probes(
+            truth, range(adapter.n_layers), states, site=spec.probe_site, model=context.model_name, dataset=context.data.name,
             seed=spec.seed,
-            batch_size=size,
-            model=bench.model_name,
-            dataset=bench.data.name,
-        )
-    assert reading.rows is not None  # truth readings choose their rows
-    return Rows(reading.rows, truth.dropped), reading
+        )  # fmt: skip
+    return Rows(tuple(truth.rows[i] for i in truth.of("test")), truth.dropped), Reading(spec.readout, truth, probes)
 
 
-def _all_truth_rows(bench: Bench, spec: Swap, examples: Sequence[Example]) -> TruthRows:
+def _all_truth_rows(context: QuestionContext, spec: Swap, examples: Sequence[Example]) -> TruthRows:
     return truth_rows(
-        bench.adapter, examples, bench.tokenizer, answers=spec.answers, distractor=spec.distractor, fractions=spec.fractions,
-        max_new_tokens=spec.max_new_tokens, batch_size=spec.batch_size, seed=spec.seed, progress=bench.progress,
+        context.adapter, examples, context.tokenizer, answers=spec.answers, distractor=spec.distractor, fractions=spec.fractions,
+        max_new_tokens=spec.max_new_tokens, batch_size=spec.batch_size, seed=spec.seed, progress=context.progress,
     )  # fmt: skip
 
 
-def swap_inputs(ready: PreparedSwap) -> dict[str, object]:
-    """Base rows, donors and corrupt inputs of a sweep, and the positions of its nulls."""
-    donors: dict[str, TokenRow] = {}
-    donor_ids: dict[str, list[str]] = {}
-    nulls: dict[str, dict[str, list[int]]] = {}
-    corrupt: dict[str, TokenRow] = {}
-    for pair in ready.pairs.pairs:
-        donor_ids.setdefault(pair.base.row_id, []).append(pair.donor_id)
-        if pair.donor is not None:
-            donors[pair.donor.row_id] = pair.donor
-        if pair.target is not pair.base:
-            corrupt[pair.target.row_id] = pair.target
-        for place in pair.placements:
-            if place.control == "null":
-                nulls.setdefault(pair.target.row_id, {})[f"null:{place.anchor}:{pair.donor_id}"] = list(place.target)
-    if ready.statistics is not None:
-        donors = {row.row_id: row for row in ready.statistics.reference}
-    base = [row for row in ready.rows if row.row_id in donor_ids]
-    fitted = _fitted_rows(ready.reading.truth, ready.reading.rows or ())
-    inputs = {"base": base, **fitted, "donor": list(donors.values()), "corrupt": list(corrupt.values())}
-    return {"inputs": inputs, "donor_ids": donor_ids, "positions": nulls}
+def restored_swap(adapter: Adapter, spec: Swap, stored: StoredInputs) -> PreparedSwap:
+    """Rebuild the inputs of a saved sweep.
+
+    Raises:
+        RunError: An input is missing, or does not go with its donor.
+    """
+    base, statistics, truth = stored.of("base"), None, None
+    if spec.donors in STATISTIC_RULES:
+        statistics = StreamStatistics(adapter, stored.of("donor"), spec.site, spec.seed)
+    pairs = tuple(_stored_pair(spec, stored, row, donor) for row in base for donor in stored.donor_ids[row.id])
+    if spec.of_truth:
+        truth = TruthRows(base, ("test",) * len(base), ())
+    if spec.readout == "probe" and "none" not in stored.probes:
+        raise RunError("The run lacks its probes: cells that they read cannot be measured again.")
+    reading = Reading(spec.readout, truth, stored.probes["none"] if spec.readout == "probe" else None)
+    return PreparedSwap((), base[0].ids, (spec.site,), stored.layers, pairs, statistics, reading, {}, {})
 
 
-def _fitted_rows(truth: TruthRows | None, measured: Sequence[TokenRow]) -> dict[str, list[TokenRow]]:
-    """The rows that probes were fitted on; ``p_true`` measures every row and fits none."""
-    if truth is None or len(measured) >= len(truth.rows):
-        return {}
-    return {name: [truth.rows[i] for i in truth.of(name)] for name in ("train", "validation")}
-
-
-__all__ = ["PreparedSwap", "prepared_swap", "reached", "swap_inputs", "trivial"]
+def _stored_pair(spec: Swap, stored: StoredInputs, base: TokenRow, donor_id: str) -> QAPair:
+    """Return a row with a donor, or with the statistic of this name."""
+    donor = None if spec.donors in STATISTIC_RULES else stored.row("donor", donor_id)
+    target, source = base, donor
+    if spec.direction == "denoising":
+        # Corrupt inputs are named by the donor's question; where it has two rows, these say after it which answer they hold.
+        question = donor_id if ("corrupt", f"{base.id}~{donor_id}") in stored.rows else donor_id.rpartition("|")[0]
+        target, source = stored.row("corrupt", f"{base.id}~{question}"), base
+    placements: list[Placement] = []
+    for anchor in spec.anchors:
+        own = (target.positions[anchor],) * 2 if source is None else pair_positions(target, source, anchor, spec.align)
+        if own is None:
+            raise RunError(f"examples.parquet: {anchor} of {target.id} and {donor_id} cannot be paired.")
+        placements.append(Placement(anchor, "none", *own))
+        null = target.positions.get(f"{NULL}:{anchor}:{donor_id}")
+        if null is not None:
+            placements.append(Placement(anchor, NULL, null, own[1][: len(null)]))
+    return Pair(base, target, source, donor, donor_id, tuple(placements))

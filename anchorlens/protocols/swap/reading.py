@@ -1,120 +1,86 @@
 """What a swap sweep reads: the answer's probability, a truth probe, or the model's own yes or no."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from anchorlens.engine.readouts import AnswerReader, Reader, ReadoutLike, ReadPlan, StateReader, make_readout
-from anchorlens.models.adapter import Adapter, SiteLike
-from anchorlens.protocols.swap.pairing import Pair
+from anchorlens.engine.interventions import window_layers
+from anchorlens.engine.readouts import AnswerReader, Reader, ReadoutLike, StateReader, make_readout
+from anchorlens.models.adapter import Adapter
+from anchorlens.probing.asked import truth_reader
+from anchorlens.probing.labelled import TruthRows
+from anchorlens.probing.probes import LayerProbes
+from anchorlens.protocols.swap.pairing import QAPair
+from anchorlens.protocols.swap.spec import Swap
+from anchorlens.questions.answer_reads import answer_reads
 from anchorlens.questions.tokens import TokenRow
-from anchorlens.truth.asked import truth_reader
-from anchorlens.truth.fitted import read_probes
-from anchorlens.truth.labelled import TruthRows
-from anchorlens.truth.probes import LayerProbes, TruthProbe
-from anchorlens.truth.states import last_answer_states
 
 _ORDER = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How P is read from a batch of pairs.
+    """What P is read from.
 
     Attributes:
-        make: The reader of a batch.
-        rows: Rows that are measured, where the reading decides them (truth readouts); None where it does not.
+        readout: Name or function of the readout.
         truth: All rows with their splits, for truth readouts.
-        k_star: The probe's layer; None for the others.
-        probes: All probes that were fitted or given.
-        event_is_true: P is that of the answer being true, not false.
+        probes: All probes that were fitted or given, for ``probe``.
     """
 
-    make: Callable[[Sequence[Pair]], Reader]
-    rows: tuple[TokenRow, ...] | None = None
+    readout: ReadoutLike
     truth: TruthRows | None = None
-    k_star: int | None = None
     probes: LayerProbes | None = None
-    event_is_true: bool = False
+
+    @property
+    def k_star(self) -> int | None:
+        """The probe's layer; None for other readouts."""
+        return None if self.probes is None else self.probes.best_layer
 
     def event(self, row: TokenRow) -> int:
-        """1 where what P speaks of is the case."""
-        return 1 - row.answer.label if self.event_is_true else row.answer.label
+        """Return 1 where what P speaks of is the case."""
+        return 1 - row.answer.label if self.readout == "p_true" else row.answer.label
 
-    def reaches(self, first: int, site: SiteLike, *, at_answer: bool) -> bool:
-        """Whether a change can reach the probe; cells that cannot are missing, not zero.
+    def reader(self, adapter: Adapter, pairs: Sequence[QAPair]) -> Reader:
+        """Return the reader of a batch; a probe refuses questions that it has seen."""
+        targets = [p.target for p in pairs]
+        if self.readout == "p_true":
+            return truth_reader(adapter, targets)
+        if self.probes is not None:
+            probe, ids = self.probes.probes[self.probes.best_layer], [row.example.question_id for row in targets]
 
-        Args:
-            first: Lowest layer that is changed.
-            site: Where in the block.
-            at_answer: Whether the probe's own position is among those that are changed.
-        """
-        if self.k_star is None or self.probes is None or first < self.k_star:
+            def score(states: Tensor) -> Float[Tensor, "example"]:
+                return torch.from_numpy(probe.decision_function(states.numpy(), ids)).float()
+
+            last = torch.tensor([row.positions["answer"][-1] for row in targets])
+            return StateReader(self.probes.best_layer, self.probes.site, last, score)
+        name, function = make_readout(self.readout)
+        return AnswerReader(answer_reads(targets, [p.donor for p in pairs], first_only=name == "first_token"), function)
+
+    def reaches(self, spec: Swap, anchor: str, control: str, layer: int) -> bool:
+        """Whether a cell can reach what is read; cells that cannot are missing, not zero."""
+        first = window_layers(layer, spec.window, layer + 1).start
+        if self.probes is None or first < self.probes.best_layer:
             return True
-        if first > self.k_star:
+        if first > self.probes.best_layer:
             return False
         # In the probe's own layer: from other positions only by that layer's attention, which reads resid_pre.
-        if not isinstance(site, str) or site == "resid_pre":
+        if not isinstance(spec.site, str) or spec.site == "resid_pre":
             return True
-        return at_answer and _ORDER.index(site) <= _ORDER.index(self.probes.site)
+        return (anchor, control) == ("answer", "none") and _ORDER.index(spec.site) <= _ORDER.index(self.probes.site)
 
+    def is_trivial(self, spec: Swap, pair: QAPair, anchor: str, layer: int) -> bool:
+        """Whether a cell's value says nothing: it follows from how the cell is made.
 
-def answer_reading(readout: ReadoutLike) -> Reading:
-    """P of the answer that stands in the input."""
-    name, function = make_readout(readout)
-
-    def make(pairs: Sequence[Pair]) -> Reader:
-        plan = ReadPlan.make([p.target for p in pairs], [p.donor for p in pairs], first_only=name == "first_token")
-        return AnswerReader(plan, function)
-
-    return Reading(make)
-
-
-def truth_question_reading(adapter: Adapter, rows: TruthRows) -> Reading:
-    """P(yes) where the model is asked whether the answer is right; all rows are measured."""
-    return Reading(lambda pairs: truth_reader(adapter, [p.target for p in pairs]), rows.rows, rows, event_is_true=True)
-
-
-def probe_reading(
-    adapter: Adapter,
-    rows: TruthRows,
-    probes: LayerProbes | None,
-    *,
-    site: str,
-    batch_size: int,
-    model: str,
-    dataset: str,
-    seed: int,
-) -> Reading:
-    """P(hallucination) at k*; the test rows are measured, and the others train the probes where none are given.
-
-    Raises:
-        LeakError: The given probes have seen questions of the test split.
-    """
-    if probes is None:
-        states = last_answer_states(adapter, rows.rows, site, batch_size=batch_size)
-        probes = read_probes(rows, range(adapter.n_layers), states, site=site, model=model, dataset=dataset, seed=seed)
-    k = probes.best_layer
-    probe, where = probes.probes[k], probes.site
-
-    def make(pairs: Sequence[Pair]) -> Reader:
-        targets = [p.target for p in pairs]
-        last = torch.tensor([row.positions["answer"][-1] for row in targets])
-        return StateReader(k, where, last, _scorer(probe, [row.example.question_id for row in targets]))
-
-    return Reading(make, tuple(rows.rows[i] for i in rows.of("test")), rows, k, probes)
-
-
-def _scorer(probe: TruthProbe, question_ids: Sequence[str]) -> Callable[[Tensor], Float[Tensor, "example"]]:
-    """Log-odds of a batch's states; the probe refuses questions that it has seen."""
-
-    def score(states: Tensor) -> Float[Tensor, "example"]:
-        return torch.from_numpy(probe.decision_function(states.numpy(), question_ids)).float()
-
-    return score
-
-
-__all__ = ["Reading", "answer_reading", "probe_reading", "truth_question_reading"]
+        The stream that enters block 0 holds nothing but tokens: where they are the same in both inputs (at ``answer_site`` in most
+        rows), nothing is changed. The donor's answer tokens come in as inputs at layer 0 of ``answer_site_all``. And where the
+        probe's own state at k* is put there, the probe reads the donor.
+        """
+        changed = window_layers(layer, spec.window, layer + spec.window)
+        same = changed == range(1) and pair.same_tokens(anchor)
+        if spec.site == "resid_pre" and 0 in changed and (anchor == "answer_site_all" or same):
+            return True
+        return anchor == "answer" and self.k_star in changed

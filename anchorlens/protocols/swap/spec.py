@@ -1,17 +1,21 @@
-"""What a swap takes: every argument once, with its help and its checks."""
+"""Specification of the swap protocol."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import StrictBool
+from typing_extensions import override
 
 from anchorlens.callables import callable_name
 from anchorlens.errors import DonorError, InputError
-from anchorlens.protocols.arguments import Switch, Whole, Word, Words, argument
-from anchorlens.protocols.truth_arguments import TruthSpecification
+from anchorlens.protocols.arguments import Choice, Choices, Int, argument
+from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
 from anchorlens.vocabulary import (
     ALIGNMENTS,
     ANCHORS,
     ANSWER_READOUTS,
     DIRECTIONS,
+    DONOR_FUNCTION,
     DONOR_RULES,
     NULL_PLACES,
     SITES,
@@ -19,7 +23,8 @@ from anchorlens.vocabulary import (
     TRUTH_READOUTS,
 )
 
-# Arguments that an answer readout would pass over.
+_READOUTS = Choice((*ANSWER_READOUTS, *TRUTH_READOUTS), "a function of log-probabilities and mask", 2)
+# Arguments that an answer readout ignores.
 _OF_TRUTH = ("answers", "distractor", "delta_kind", "probes", "probe_site", "fractions")
 
 
@@ -33,103 +38,112 @@ class Swap(TruthSpecification):
 
     NAME = "swap"
 
-    anchors: Any = argument(
-        ("question", "answer_site"), Words("A,B", ANCHORS, "anchor"),
+    anchors: Annotated[Any, Choices(ANCHORS, "anchor")] = argument(
+        ("question", "answer_site"),
         "Roles whose activations are swapped, each on its own. answer is for truth readouts alone.",
-    )  # fmt: skip
-    readout: Any = argument(
-        "first_token", Word("NAME", (*ANSWER_READOUTS, *TRUTH_READOUTS), "a function of log-probabilities and mask", takes=2),
-        "What P is: first_token, answer_mean or answer_joint of the answer; or the truth readouts probe (P(hallucination) at k*) "
-        "and p_true (P(yes) where the model is asked whether the answer is right).",
-    )  # fmt: skip
-    site: Any = argument(
-        "resid_pre", Word("NAME", SITES, "a function layer -> hook name", takes=1), "Which activation of a block is replaced.",
-    )  # fmt: skip
-    window: int = argument(1, Whole("N", 1), "Layers that are changed together, centred at the one that is reported.")
-    direction: str = argument(
-        "noising", Word("NAME", DIRECTIONS), "noising (is it necessary?) or denoising (is it sufficient?)."
     )
-    donors: Any = argument(
-        "same_relation", Word("RULE", DONOR_RULES, "a function of a row and the pool that gives rows of the pool", DonorError, 2),
-        "Whose activations are put there: rows (same_relation, random) or a statistic (mean, zero, noise).",
-    )  # fmt: skip
-    n_donors: int = argument(4, Whole("N", 1), "Most donors for a row; averaged per row before anything else.")
-    align: str = argument(
-        "equal",
-        Word("NAME", ALIGNMENTS),
-        "equal: paired segments have one length; last: they are paired from their last token.",
+    readout: Annotated[Any, _READOUTS] = argument(
+        "first_token",
+        "What P is: first_token, answer_mean or answer_joint of the answer; or the truth readouts probe (P(hallucination) at "
+        "k*) and p_true (P(yes) where the model is asked whether the answer is right).",
     )
-    known_only: bool = argument(
-        False,
-        Switch("", off="--all-rows"),
-        "Keep only questions that the model answers right, with its own answer in the input.",
+    site: Annotated[Any, Choice(SITES, "a function layer -> hook name", 1)] = argument(
+        "resid_pre", "Which activation of a block is replaced."
     )
-    null_donors: int = argument(1, Whole("N", 0), "Donors of each row that measure the null too; 0: no null.")
-    null: str = argument(
-        "own", Word("NAME", NULL_PLACES),
+    window: Annotated[int, Int(1)] = argument(1, "Layers that are changed together, centred at the one that is reported.")
+    direction: Annotated[str, Choice(DIRECTIONS)] = argument(
+        "noising", "noising (is it necessary?) or denoising (is it sufficient?)."
+    )
+    donors: Annotated[Any, Choice(DONOR_RULES, DONOR_FUNCTION, 2, DonorError)] = argument(
+        "same_relation", "Whose activations are put there: rows (same_relation, random) or a statistic (mean, zero, noise)."
+    )
+    n_donors: Annotated[int, Int(1)] = argument(4, "Most donors for a row; averaged per row before anything else.")
+    align: Annotated[str, Choice(ALIGNMENTS)] = argument(
+        "equal", "equal: paired segments have one length; last: they are paired from their last token."
+    )
+    known_only: StrictBool = argument(
+        False, "Keep only questions that the model answers right, with its own answer in the input.", off="--all-rows"
+    )
+    null_donors: Annotated[int, Int()] = argument(1, "Donors of each row that measure the null too; 0: no null.")
+    null: Annotated[str, Choice(NULL_PLACES)] = argument(
+        "own",
         "Where the null lies: own: in the row's own part of the prompt, from the question on; anywhere: in shots and template too.",
-    )  # fmt: skip
+    )
 
     @classmethod
+    @override
     def from_config(cls, config: Mapping[str, Any]) -> "Swap":
-        """See :class:`Specification`; with an answer readout, a record's words on truth readouts mean nothing."""
         answer = config.get("readout") not in TRUTH_READOUTS
         unused = {*(_OF_TRUTH if answer else ()), *(("n_donors",) if config.get("donors") in STATISTIC_RULES else ())}
         return super().from_config({name: value for name, value in config.items() if name not in unused})
 
     @property
     def of_truth(self) -> bool:
-        """Whether a truth readout is read."""
+        """Whether the readout is a truth readout."""
         return self.readout in TRUTH_READOUTS
 
     @property
     def kind(self) -> str:
-        """What ΔP is taken on: ``probability`` for answers."""
+        """Quantity of ΔP; ``probability`` for answer readouts."""
         return self.delta_kind if self.of_truth else "probability"
 
     @property
     def mode(self) -> str:
-        """The donor rule, and the alignment where it is not ``equal``: the ``mode`` column of the outputs."""
+        """Donor rule, and the alignment if it is not ``equal``, as in the ``mode`` column of the outputs."""
         rule = self.donors if isinstance(self.donors, str) else callable_name(self.donors)
         return rule if self.align == "equal" else f"{rule}, align={self.align}"
 
+    @override
+    def constant_columns(self) -> dict[str, object]:
+        site, readout = (one if isinstance(one, str) else callable_name(one) for one in (self.site, self.readout))
+        return {
+            "pathway": "", "site": site, "probe_site": self.probe_site if readout == "probe" else "", "window": self.window,
+            "direction": self.direction, "mode": self.mode, "readout": readout, "delta_kind": self.kind,
+        }  # fmt: skip
+
+    @override
     def check_together(self) -> None:
-        """See :class:`Specification`."""
-        if "answer" in self.anchors and not self.of_truth:
-            raise InputError(
-                "The anchor 'answer' is for readouts after the answer: a stream at an answer token cannot change that token's "
-                "own probability. Use 'answer_site' or 'answer_site_all'."
-            )
-        if self.direction == "denoising" and self.donors in STATISTIC_RULES:
-            raise InputError(
+        from_rows = self.donors not in STATISTIC_RULES
+        noising = self.direction == "noising"
+        contradictions = [
+            (
+                "anchors", "answer" in self.anchors and not self.of_truth,
+                "The anchor 'answer' is for readouts after the answer: a stream at an answer token cannot change that token's own "
+                "probability. Use 'answer_site' or 'answer_site_all'.",
+            ),
+            (
+                "donors", not noising and not from_rows,
                 f"direction='denoising' needs donor rows, and donors={self.donors!r} has none. Use donors='same_relation' or "
-                "donors='random'."
-            )
-        if self.donors in STATISTIC_RULES and self.n_donors not in (1, type(self).model_fields["n_donors"].get_default()):
-            raise InputError(
-                f"n_donors={self.n_donors} is for donor rows: donors={self.donors!r} puts one stream there. Leave n_donors out."
-            )
-        if self.null != "own" and not self.null_donors:
-            raise InputError(
-                f"null={self.null!r} says where the null lies, and null_donors=0 measures none. Leave one of them out."
-            )
+                "donors='random'.",
+            ),
+            (
+                "n_donors", not from_rows and self.n_donors not in (1, self.default_of("n_donors")),
+                f"n_donors={self.n_donors} is for donor rows: donors={self.donors!r} puts one stream there. Leave n_donors out.",
+            ),
+            (
+                "null", self.null != "own" and not self.null_donors,
+                f"null={self.null!r} says where the null lies, and null_donors=0 measures none. Leave one of them out.",
+            ),
+            (
+                "delta_kind", self.of_truth and not noising and self.delta_kind == "confidence",
+                "direction='denoising' starts from a corrupt input, and delta_kind='confidence' speaks of the clean prediction. "
+                "Use delta_kind='true_label' or delta_kind='signed'.",
+            ),
+            (
+                "known_only", self.of_truth and self.known_only,
+                "known_only=True keeps right answers alone, and a truth readout needs wrong ones too. Leave it off.",
+            ),
+        ]  # fmt: skip
+        for name, is_wrong, message in contradictions:
+            if is_wrong:
+                raise InputError(message, argument=name)
         if not self.of_truth:
             for name in _OF_TRUTH:
-                if getattr(self, name) != type(self).model_fields[name].get_default():
-                    said = callable_name(self.readout) if callable(self.readout) else repr(self.readout)
-                    raise InputError(f"{name}= belongs to the readouts 'probe' and 'p_true'; this sweep has readout={said}.")
+                if getattr(self, name) != self.default_of(name):
+                    readout = callable_name(self.readout) if callable(self.readout) else repr(self.readout)
+                    raise InputError(
+                        f"{name}= belongs to the readouts 'probe' and 'p_true'; this sweep has readout={readout}.",
+                        argument=name,
+                    )
             return
-        if self.direction == "denoising" and self.delta_kind == "confidence":
-            raise InputError(
-                "direction='denoising' starts from a corrupt input, and delta_kind='confidence' speaks of the clean prediction. "
-                "Use delta_kind='true_label' or delta_kind='signed'."
-            )
-        if self.known_only:
-            raise InputError(
-                "known_only=True keeps right answers alone, and a truth readout needs wrong ones too. Leave it off."
-            )
-        if self.probes is not None and self.readout != "probe":
-            raise InputError(f"probes= is for readout='probe'; got readout={self.readout!r}.")
-
-
-__all__ = ["Swap"]
+        super().check_together()

@@ -4,7 +4,6 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,40 +12,22 @@ from torch import Tensor
 from anchorlens.engine.interventions import Slots
 from anchorlens.engine.reference import capture
 from anchorlens.models.adapter import Adapter, SiteLike
+from anchorlens.prompts.batches import TokenBatch, pad_rows
+from anchorlens.protocols.patching.pairs import Pair, Placement
 from anchorlens.questions.donors import SEGMENTS
-from anchorlens.questions.tokens import TokenRow, pad_rows
+from anchorlens.questions.tokens import TokenRow
 from anchorlens.typing import SlotStreams
 
 REFERENCE_ROWS = 64
 
 
-@runtime_checkable
-class Place(Protocol):
-    """What the streams are for: an anchor, its control, and as many sources as slots."""
-
-    @property
-    def anchor(self) -> str: ...
-    @property
-    def control(self) -> str: ...
-    @property
-    def source(self) -> tuple[int, ...]: ...
-
-
 def reference_rows(pool: Sequence[TokenRow], seed: int) -> tuple[TokenRow, ...]:
-    """The rows that means and spreads are taken over: at most 64 of the whole file, drawn by seed."""
+    """Return the rows that means and spreads are taken over: at most 64 of the whole file, drawn by seed."""
     return tuple(random.Random(f"{seed}:reference").sample(list(pool), min(REFERENCE_ROWS, len(pool))))
 
 
 class StreamStatistics:
-    """Means and spreads of clean streams over reference rows, each taken where it is first asked for: a rule needs one or none.
-
-    Args:
-        adapter: The model.
-        reference: From :func:`reference_rows`.
-        site: Where in the block.
-        seed: Draws the noise.
-        batch_size: Reference rows that go through the model at once.
-    """
+    """Means and spreads of clean streams over reference rows, each computed on first use. ``seed`` draws the noise."""
 
     def __init__(
         self, adapter: Adapter, reference: Sequence[TokenRow], site: SiteLike, seed: int, *, batch_size: int = 16
@@ -84,7 +65,7 @@ class StreamStatistics:
         return float(self.adapter.model.embed.W_E[ids].detach().float().std())
 
     def _clean(self, *wanted: Callable[[TokenRow], Sequence[int]]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-        """Clean streams of the reference rows, batch by batch, at one or more sets of positions: masks and streams of each set."""
+        """Yield masks and clean streams of the reference rows, batch by batch, at one or more sets of positions."""
         for start in range(0, len(self.reference), self.batch_size):
             rows = self.reference[start : start + self.batch_size]
             tables = [pad_rows([list(where(row)) for row in rows]) for where in wanted]
@@ -97,14 +78,24 @@ class StreamStatistics:
         roles = [role for anchor in anchors for role in SEGMENTS.get(anchor, (anchor,))]
         return all(len(row.positions[role]) <= self.mean[role].shape[1] for role in roles)
 
+    def batch_streams(
+        self, rule: str, pairs: Sequence[Pair[TokenRow]], tokens: TokenBatch, slots: Sequence[Slots]
+    ) -> list[SlotStreams]:
+        """Return what is put at the slots of every anchor of a batch."""
+        clean = capture(self.adapter, tokens, self.site, slots) if rule == "noise" else [None] * len(slots)
+        return [
+            self.streams(rule, [(p.target, p.placements[i]) for p in pairs], own.mask, here)
+            for i, (own, here) in enumerate(zip(slots, clean, strict=True))
+        ]
+
     def streams(
         self,
         rule: str,
-        places: Sequence[tuple[TokenRow, Place]],
+        places: Sequence[tuple[TokenRow, Placement]],
         mask: Bool[Tensor, "example slot"],
         clean: SlotStreams | None,
     ) -> SlotStreams:
-        """What is put at the slots.
+        """Return what is put at the slots of one anchor.
 
         ``mean``: the mean stream of the same role and offset. ``zero``: zeros. ``noise``: the row's own stream (``clean``) plus
         Gaussian noise with the stream's standard deviation at that layer; at layer 0 of ``resid_pre`` three times the embeddings'
@@ -130,8 +121,8 @@ class StreamStatistics:
                 out[:, i, :n] = clean[:, i, :n].float().cpu() + scale[:, None, None] * noise
         return out
 
-    def _generator(self, row: TokenRow, place: Place) -> torch.Generator:
-        label = f"{self.seed}:noise:{row.row_id}:{place.anchor}:{place.control}".encode()
+    def _generator(self, row: TokenRow, place: Placement) -> torch.Generator:
+        label = f"{self.seed}:noise:{row.id}:{place.anchor}:{place.control}".encode()
         return torch.Generator("cpu").manual_seed(int.from_bytes(hashlib.sha256(label).digest()[:7], "big"))
 
 

@@ -1,44 +1,40 @@
 """The answer after an empty question: what comes out is recomputed from the files, and what must hold by algebra holds."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
-import torch
-from safetensors.numpy import load_file
 
 import anchorlens as al
-from anchorlens.engine.cone import Cone
 from anchorlens.engine.select import choose_engine
 from anchorlens.errors import EmptySweepError, InputError
 from anchorlens.models.adapter import Adapter
+from anchorlens.protocols.answer_only.analysis import ANALYSIS
 from anchorlens.protocols.answer_only.inputs import changed_row, without_question
-from anchorlens.protocols.answer_only.protocol import PROTOCOL, answer_only_sweep
-from anchorlens.protocols.answer_only.spec import AnswerOnly
-from anchorlens.protocols.driver import set_up
-from anchorlens.protocols.registry import protocol_of, specification_of
+from anchorlens.protocols.answer_only.measurement import MEASUREMENT
+from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
+from anchorlens.questions.context import set_up_questions
 from anchorlens.questions.example import normalise
 from anchorlens.questions.prompts import ChatPrompt, PromptText, QAPrompt, TemplatePrompt
 from anchorlens.questions.tokens import RowDropped, RowTokenizer
-from anchorlens.results.pathways import PathwayResult
+from anchorlens.results.findings import DESCRIPTION, OPEN, STANDS
+from anchorlens.running.sweeps import answer_only_sweep
+from tests.protocols.sweeps import OPTIONS, check_statements, inputs, own, questions, spec_of, swept
+from tests.recompute import ProbeRecompute
 from tests.tokenizers_small import small_tokenizer
 
-OPTIONS = {"progress": False, "n_resamples": 200}
 OTHER = "other_question"
 
 
 @pytest.fixture(scope="module")
 def data():
-    return al.load_qa("popqa-sample", limit=90)
+    return questions()
 
 
 @pytest.fixture(scope="module")
-def sweep(tiny_model, data):
-    return answer_only_sweep(tiny_model("llama"), data, **OPTIONS)
+def sweep(tiny_model):
+    return swept(tiny_model("llama"), "answer_only")
 
 
 @pytest.fixture(scope="module")
@@ -46,65 +42,20 @@ def saved(sweep, tmp_path_factory):
     return sweep.save(tmp_path_factory.mktemp("answer_only") / "run")
 
 
-def own(result, control="none", quantity="p"):
-    return result.samples().query(f"control == {control!r} and quantity == {quantity!r}")
-
-
-def inputs(result, role):
-    return result.examples().query(f"role == {role!r}").set_index("example_id")
-
-
-class Again:
-    """P of any stored input by the model's own cache and the saved probes' arrays."""
-
-    def __init__(self, run, model):
-        self.model = model
-        self.examples = pd.read_parquet(run / "examples.parquet").set_index("example_id")
-        (self.sweep,) = json.loads((run / "run.json").read_text(encoding="utf8"))["sweeps"]
-        self.probes = load_file(run / "probes" / self.sweep["run_id"] / "probes.safetensors")
-        self.samples = pd.read_parquet(run / "samples.parquet")
-
-    def p(self, example_id, layer):
-        row = self.examples.loc[example_id]
-        with torch.no_grad():
-            _, cache = self.model.run_with_cache(torch.tensor([list(map(int, row["token_ids"]))]), prepend_bos=False)
-        last = json.loads(row["positions"])["answer"][-1]
-        state = cache["resid_post", layer][0, last].double().numpy()
-        mean, scale, weights, bias = (self.probes[f"{layer}.{name}"] for name in ("mean_", "scale_", "coef_", "intercept_"))
-        return 1 / (1 + np.exp(-(weights[0] @ ((state - mean) / scale) + bias[0])))
-
-    def check(self, cells, atol):
-        """Both P and ΔP of each; the changed input of a sample is EXAMPLE_ID~DONOR_ID."""
-        for cell in cells.itertuples():
-            before = self.p(cell.example_id, cell.layer)
-            after = self.p(f"{cell.example_id}~{cell.donor_id}", cell.layer)
-            assert before == pytest.approx(cell.value_before, abs=atol)
-            assert after == pytest.approx(cell.value_after, abs=atol)
-            sign = 1 if before >= 0.5 else -1
-            assert sign * 100 * (after - before) == pytest.approx(cell.delta_p, abs=200 * atol)
-
-
 def test_delta_p_is_recomputed_from_the_files_alone(tiny_model, saved):
-    again = Again(saved, tiny_model("llama"))
-    p = again.samples[again.samples["quantity"] == "p"]
+    again = ProbeRecompute(saved, tiny_model("llama"))
+    p = again.samples[again.samples["metric"] == "p"]
     cells = p.groupby(["control", "layer"]).sample(n=4, random_state=3)
     assert len(cells) == 2 * 3 * 4
     assert cells["delta_p"].abs().max() > 0.05  # a probe of random weights is held back strongly
     again.check(cells, 1e-5)
-    # Flips are those of P, and one row for each.
-    flips = again.samples[again.samples["quantity"] == "flip"]
-    key = ["control", "example_id", "layer"]
-    both = p.merge(flips, on=key, suffixes=("", "_flip"), validate="one_to_one")
-    assert len(both) == len(p) == len(flips)
-    changed = (both["value_before"] >= 0.5) != (both["value_after"] >= 0.5)
-    np.testing.assert_array_equal(both["delta_p_flip"], 100.0 * changed)
 
 
 @pytest.mark.slow
 def test_on_real_weights(smollm2, tmp_path):
     result = answer_only_sweep(smollm2, al.load_qa("triviaqa-sample", limit=40), layers=(4, 15, 29), **OPTIONS)
-    again = Again(result.save(tmp_path / "run"), smollm2)
-    p = again.samples[again.samples["quantity"] == "p"]
+    again = ProbeRecompute(result.save(tmp_path / "run"), smollm2)
+    p = again.samples[again.samples["metric"] == "p"]
     again.check(p.groupby("control").sample(n=5, random_state=0), 1e-4)
     assert result.effects().query("quantity == 'auc_knocked_out' and control == 'none'")["value"].to_numpy() == pytest.approx(
         0.5
@@ -145,19 +96,6 @@ def test_the_other_question_has_nothing_to_do_with_the_answer(sweep, data):
     assert len(donors) > len(tested) / 4
 
 
-def test_pathways_are_those_of_the_knockout(tiny_model, data, sweep):
-    knockout = al.knockout_sweep(tiny_model("llama"), data, placebos=False, **OPTIONS)
-    assert knockout.k_star == sweep.k_star
-    ours, theirs = (own(s).groupby("example_id")["pathway"] for s in (sweep, knockout))
-    assert (ours.nunique() == 1).all()
-    pd.testing.assert_series_equal(ours.first(), theirs.first())
-    assert set(ours.first()) == {"Q-Anchored", "A-Anchored"}
-    control = own(sweep, OTHER).groupby("example_id")["pathway"].first()
-    pd.testing.assert_series_equal(ours.first(), control)
-    clean = [s.set_index(["example_id", "layer"])["value_before"].sort_index() for s in (own(sweep), own(knockout))]
-    np.testing.assert_allclose(*clean, atol=1e-5)
-
-
 def test_rows_of_one_answer_have_one_p_and_so_balanced_answers_an_auc_of_one_half(sweep):
     answers = inputs(sweep, "base")["answer"]
     samples = own(sweep).assign(answer=lambda f: f["example_id"].map(answers))
@@ -172,26 +110,12 @@ def test_rows_of_one_answer_have_one_p_and_so_balanced_answers_an_auc_of_one_hal
     assert list(sweep.effects().query("quantity == 'auc'")["control"].unique()) == ["none"]
 
 
-def test_contrasts_are_paired_by_row(sweep):
-    effects = sweep.effects().set_index(["quantity", "control", "layer"])
-    wanted = {
-        "delta_all": ("p", "delta_p", 1),
-        "flip_rate": ("flip", "delta_p", 1),
-        "p_after": ("p", "value_after", 100),
-    }
-    for name, (quantity, column, unit) in wanted.items():
-        both = own(sweep, quantity=quantity).merge(own(sweep, OTHER, quantity), on=["example_id", "layer"])
-        gaps = (unit * (both[f"{column}_x"] - both[f"{column}_y"])).groupby(both["layer"])
-        for layer, gap in gaps:
-            row = effects.loc[(name, OTHER, layer)]
-            assert row["value"] == pytest.approx(gap.mean(), abs=1e-9)
-            assert row["ci_low"] <= row["value"] <= row["ci_high"]
-            assert row["n"] == both["question_id_x"].nunique()
+def test_the_summary_is_that_of_the_contrasts_at_k_star(sweep):
+    at = sweep.effects().query(f"layer == {sweep.k_star} and control == {OTHER!r}").set_index("quantity")["value"]
     (here,) = sweep.summary().to_dict("records")
-    at = effects.loc[("delta_all", OTHER, sweep.k_star)]
-    assert here["delta_all"] == at["value"]
-    assert here["all"] - here["all_other_question"] == pytest.approx(at["value"])
-    assert 100 * (here["p_after"] - here["p_after_other_question"]) == pytest.approx(here["p_difference"])
+    assert here["delta_all"] == at["delta_all"]
+    assert here["all"] - here["all_other_question"] == pytest.approx(at["delta_all"])
+    assert 100 * (here["p_after"] - here["p_after_other_question"]) == pytest.approx(at["p_after"]) == here["p_difference"]
 
 
 def test_balanced_answers_fix_the_mean_of_delta_p(sweep):
@@ -213,71 +137,20 @@ def test_balanced_answers_fix_the_mean_of_delta_p(sweep):
     assert seen > 5
 
 
-def test_same_seed_same_bytes_and_saved_as_loaded(tiny_model, data, sweep, saved, tmp_path):
-    again = answer_only_sweep(tiny_model("llama"), data, **OPTIONS).save(tmp_path / "again")
-    for file in ("samples", "curves", "examples", "effects"):
-        assert (saved / f"{file}.parquet").read_bytes() == (again / f"{file}.parquet").read_bytes()
-    (loaded,) = al.load_run(saved)
-    assert isinstance(loaded, PathwayResult)
-    pd.testing.assert_frame_equal(loaded.curves(controls=True), sweep.curves(controls=True))
-    pd.testing.assert_frame_equal(loaded.effects(), sweep.effects())
-    pd.testing.assert_frame_equal(loaded.summary(), sweep.summary())
-    assert loaded.verdict == sweep.verdict
-    assert repr(loaded) == repr(sweep)
-    assert specification_of("answer_only").from_config(sweep.record["config"]) == AnswerOnly(
-        layers=(0, 1, 2), add_bos=False, n_resamples=200
-    )
-    other = answer_only_sweep(tiny_model("llama"), data, **OPTIONS, seed=1)
-    assert set(other.example_ids) != set(sweep.example_ids)
-
-
-def test_the_oracle_says_the_same(tiny_model, data, sweep):
-    oracle = answer_only_sweep(tiny_model("llama"), data, engine="reference", **OPTIONS)
-    cells = ["control", "quantity", "example_id", "donor_id", "layer"]
-    ours, theirs = (s.samples().set_index(cells).sort_index() for s in (sweep, oracle))
-    for column in ("value_before", "value_after"):
-        np.testing.assert_allclose(ours[column], theirs[column], atol=1e-5)
-    assert sweep.record["checks"]["cells"] == 4
-    assert sweep.record["checks"]["largest_difference"] < 1e-3
-
-
-def test_memory_that_runs_out_changes_nothing(tiny_model, data, sweep, monkeypatch):
-    right = Cone.cut_states_everywhere
-
-    def run(self, batch, **options):
-        if len(batch.tokens.ids) > 7:
-            raise torch.OutOfMemoryError("out of memory")
-        return right(self, batch, **options)
-
-    monkeypatch.setattr(Cone, "cut_states_everywhere", run)
-    with pytest.warns(UserWarning, match="Memory ran out"):
-        small = answer_only_sweep(tiny_model("llama"), data, **OPTIONS)
-    assert small.record["plan"]["split"] > 0
-    np.testing.assert_allclose(small.delta_p, sweep.delta_p, atol=1e-3)
-
-
-def test_the_progress_bar_ends_where_the_plan_says(tiny_model, data):
-    spec = AnswerOnly(**OPTIONS, batch_size=16)
-    bench = set_up(Adapter(tiny_model("llama")), data, spec, asking=PROTOCOL.asking(spec))
-    ready = PROTOCOL.prepare(bench, spec)
-    engine = choose_engine(bench.adapter, spec.engine, ready.trial, ready.sites)
-    plan = PROTOCOL.plan(engine, ready, spec)
-    done: list[float] = []
-    ready = PROTOCOL.fit(engine, ready, spec, plan, done.append)
-    cells = sum(len(PROTOCOL.measure(engine, ready, spec, unit, done.append)) for unit in plan.units)
-    assert sum(done) == pytest.approx(plan.work)
-    assert cells == 2 * plan.cost.cells  # P and flip
-    # Rows of one input are in one unit.
-    unit_of = {j: i for i, unit in enumerate(plan.units) for j in unit.tests}
-    assert sorted(unit_of) == list(range(len(ready.test)))
+def test_rows_of_one_input_are_in_one_unit(tiny_model):
+    spec, adapter = spec_of("answer_only", batch_size=16), Adapter(tiny_model("llama"))
+    ready = MEASUREMENT.prepare(set_up_questions(adapter, questions(), spec), spec)
+    engine = choose_engine(adapter, spec.engine, ready.trial, ready.sites)
     homes: dict[tuple[int, ...], set[int]] = {}
-    for j, i in unit_of.items():
-        homes.setdefault(ready.empty[j].ids, set()).add(i)
+    for i, unit in enumerate(MEASUREMENT.plan(engine, ready, spec).units):
+        for j in unit.tests:
+            homes.setdefault(ready.variants[j][0].row.ids, set()).add(i)
+    assert len(set.union(*homes.values())) > 1
     assert {len(units) for units in homes.values()} == {1}
 
 
 def test_shots_stay(tiny_model, data):
-    few = answer_only_sweep(tiny_model("llama"), data, prompt="fewshot(2)", **OPTIONS)
+    few = answer_only_sweep(tiny_model("llama"), data, prompt="fewshot(2)", layers=[1], check_cells=0, **OPTIONS)
     base, corrupt = inputs(few, "base"), inputs(few, "corrupt")
     first = base["text"].iloc[0]
     head = first[: first.rindex("Q: ")]
@@ -289,7 +162,7 @@ def test_shots_stay(tiny_model, data):
 
 
 def test_bos_stands_once(tiny_model, data):
-    result = answer_only_sweep(tiny_model("llama", True), data, layers=[1], **OPTIONS)
+    result = answer_only_sweep(tiny_model("llama", True), data, layers=[1], check_cells=0, **OPTIONS)
     ids = inputs(result, "corrupt")["token_ids"]
     assert (ids.map(lambda tokens: tokens[0]) == 0).all()
     assert (ids.map(lambda tokens: list(tokens).count(0)) == 1).all()
@@ -343,14 +216,9 @@ def test_the_space_that_an_empty_question_leaves_is_gone(prompt, text):
     assert made.text == text
 
 
-def test_prompts_that_take_no_empty_question(tiny_model, data):
-    said = "answer_only needs a prompt that takes an empty question, such as prompt='qa'; 'chat' does not. "
-    with pytest.raises(InputError) as told:
+def test_a_prompt_that_takes_no_empty_question_is_refused():
+    with pytest.raises(InputError, match="takes an empty question, such as prompt='qa'; 'chat' does not"):
         without_question(RowTokenizer(small_tokenizer("byte", bos=False, chat=True), ChatPrompt()))
-    assert str(told.value) == said + "The chat template does not carry the question as it is: ''."
-    with pytest.raises(InputError) as told:
-        answer_only_sweep(tiny_model("llama"), data, prompt="chat", **OPTIONS)
-    assert str(told.value).startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -374,7 +242,7 @@ def test_rows_without_any_other_question(tiny_model, data):
         answer_only_sweep(tiny_model("llama"), replace(data, examples=everyone, pool=everyone), **OPTIONS)
 
 
-# -- words --------------------------------------------------------------------------------------------------------------------
+# -- findings -----------------------------------------------------------------------------------------------------------------
 
 
 def made(result, change):
@@ -382,106 +250,58 @@ def made(result, change):
     samples = result.samples()
     labels = samples["example_id"].map(inputs(result, "base")["label"]).astype(float)
     samples = change(samples, labels)
-    p = samples["quantity"] == "p"
+    p = samples["metric"] == "p"
     before, after = samples["value_before"].astype(float), samples["value_after"].astype(float)
     sign = np.where(before >= 0.5, 1.0, -1.0)
     samples.loc[p, "delta_p"] = (100 * sign * (after - before))[p]
-    return PathwayResult.make(PROTOCOL, samples, result.examples(), result.record, result.run_id)
+    return PathwayResult.make(ANALYSIS, samples, result.examples(), result.record, result.run_id)
 
 
-def test_words_speak_of_the_difference_and_of_its_interval(sweep):
-    def signal(samples, labels):
-        """A probe that is right and sure; both inputs leave it at one half and a little, whatever the label."""
-        p = samples["quantity"] == "p"
+def constant(value, other=None, leak=0.0):
+    """A probe that is right and sure; both inputs leave it at a value, whatever the label but for the leak."""
+
+    def change(samples, labels):
+        p, control = samples["metric"] == "p", samples["control"] == OTHER
         samples.loc[p, "value_before"] = (0.1 + 0.8 * labels)[p]
-        samples.loc[p, "value_after"] = 0.45
+        samples.loc[p, "value_after"] = (value + leak * labels)[p]
+        samples.loc[p & control, "value_after"] = value if other is None else other
         return samples
 
-    k = sweep.k_star
-    same = made(sweep, signal).verdict
-    assert same.startswith(
-        f"At k* = {k} P(hallucination) is 0.50 clean, 0.45 without a question and 0.45 after another row's: a difference is not "
-        "shown; the data allow 0.0 .. 0.0 points. Mean ΔP -40.0 against -40.0 (0.0 [0.0, 0.0]), flips "
-    )
-    assert "in balanced answers predicted right, both follow from the clean P." in same
-    assert same.endswith("AUC 1.00, answer only 0.50 [0.40, 0.60].")
-
-    def beyond(samples, labels):
-        samples = signal(samples, labels)
-        samples.loc[(samples["quantity"] == "p") & (samples["control"] == OTHER), "value_after"] = 0.85
-        return samples
-
-    stands = made(sweep, beyond).verdict
-    assert "0.45 without a question and 0.85 after another row's: difference -40.0 [-40.0, -40.0] points." in stands
-    assert "Mean ΔP -40.0 against -40.0 (0.0 [" in stands  # what P becomes leaves the mean
-
-    def leak(samples, labels):
-        samples = signal(samples, labels)
-        own = (samples["quantity"] == "p") & (samples["control"] == "none")
-        samples.loc[own, "value_after"] = (0.4 + 0.1 * labels)[own]
-        return samples
-
-    told = made(sweep, leak).verdict
-    assert told.endswith("answer only 1.00 [0.93, 1.00]: beware, it excludes 0.5 although answers are balanced.")
+    return change
 
 
-def test_words_need_a_signal_and_ten_questions(sweep):
+@pytest.mark.parametrize(("other", "status", "value"), [(None, OPEN, 0), (0.85, STANDS, -40)])
+def test_the_finding_is_the_difference_of_p_with_its_interval(sweep, other, status, value):
+    result = made(sweep, constant(0.45, other))
+    findings = check_statements(result)
+    by = {one.quantity: one for one in findings.statements}
+    assert list(by) == ["p_after", "delta_all", "flip_rate"]
+    assert {(one.layers, one.control) for one in by.values()} == {((sweep.k_star,), OTHER)}
+    assert by["p_after"].status == status
+    assert (by["p_after"].value, by["p_after"].low, by["p_after"].high) == pytest.approx((value,) * 3, abs=1e-9)
+    # With balanced answers what P becomes leaves the mean of delta_p: that is description.
+    assert by["delta_all"].status == by["flip_rate"].status == DESCRIPTION
+    assert by["delta_all"].value == pytest.approx(0, abs=1e-9)
+    assert f"{0.45 if other is None else other:.2f} after another row's" in findings.headline
+    assert ("difference is not shown" in findings.headline) == (status == OPEN)
+    assert findings.headline.endswith("AUC 1.00, answer only 0.50 [0.40, 0.60].")
+
+
+def test_an_answer_that_tells_without_its_question_is_warned_of(sweep):
+    assert "beware, it excludes 0.5 although answers are balanced" in made(sweep, constant(0.4, leak=0.1)).verdict
+
+
+def test_findings_need_a_signal_and_ten_questions(sweep):
     def blind(samples, labels):
-        samples.loc[samples["quantity"] == "p", "value_before"] = 0.6
+        samples.loc[samples["metric"] == "p", "value_before"] = 0.6
         return samples
 
-    told = made(sweep, blind).verdict
-    assert told.startswith("No signal: nothing here speaks of truth. At k* = ")
-    assert len(f"{told} beware, it excludes 0.5 although answers are balanced.".split()) <= 90
+    text = made(sweep, blind).verdict
+    assert text.startswith("No signal: ")
+    assert len(text.split()) <= 80
     few = list(dict.fromkeys(own(sweep)["question_id"]))[:9]
     samples, examples = sweep.samples(), sweep.examples()
     examples = examples[(examples["role"] != "base") | examples["question_id"].isin(few)]
-    small = PathwayResult.make(PROTOCOL, samples[samples["question_id"].isin(few)], examples, sweep.record, sweep.run_id)
-    assert small.verdict == "Nothing is said: 9 questions were measured, and 10 are needed."
-
-
-# -- the plug -----------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"mode": "masc"}, "Unknown mode='masc'. Did you mean 'mask'?"),
-        ({"edges": "question -> later"}, "answer_only has no argument 'edges'. "),
-        ({"readout": "p_true"}, "answer_only has no argument 'readout'. "),
-        ({"layers": [99]}, "layers must be different numbers from 0 to 2, got (99,)."),
-        ({"probe_site": "resid_mid"}, "Unknown probe_site='resid_mid'. Did you mean 'resid_post'?"),
-        ({"max_memory": "2MB"}, "max_memory is 2 MB, and with the smallest batches this sweep needs about "),
-    ],
-)
-def test_bad_arguments(tiny_model, data, change, said):
-    with pytest.raises(InputError) as told:
-        answer_only_sweep(tiny_model("llama"), data, **OPTIONS, **change)
-    assert str(told.value).startswith(said)
-
-
-def test_probes_of_another_sweep(tiny_model, data, sweep):
-    same = answer_only_sweep(tiny_model("llama"), data, probes=sweep.probes, **OPTIONS)
-    np.testing.assert_allclose(same.delta_p, sweep.delta_p, atol=1e-9)
-    with pytest.raises(InputError) as told:
-        answer_only_sweep(tiny_model("llama"), data, probes=sweep.probes, probe_site="mlp_out", **OPTIONS)
-    assert (
-        str(told.value)
-        == "These probes read resid_post; asked for is probe_site='mlp_out'. Give the probe_site= that the probes have."
-    )
-    with pytest.raises(InputError) as told:
-        answer_only_sweep(tiny_model("llama"), data, probes=sweep.probes.at((0, 1)), **OPTIONS)
-    assert str(told.value) == "These probes read layers (0, 1); asked for are (0, 1, 2). Give layers= that they have."
-
-
-def test_it_is_found_by_its_name_and_its_arguments_need_no_torch(sweep):
-    assert protocol_of("answer_only") is PROTOCOL
-    title, table = PROTOCOL.table([sweep, sweep])
-    assert title.startswith("Answer only at k*")
-    assert len(table) == 2
-    code = (
-        "import sys; from anchorlens.protocols.registry import specification_of; "
-        "spec = specification_of('answer_only'); assert spec.from_toml(spec(mode='zero').to_toml()) == spec(mode='zero'); "
-        "assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    small = PathwayResult.make(ANALYSIS, samples[samples["question_id"].isin(few)], examples, sweep.record, sweep.run_id)
+    assert small.findings.statements == ()
+    assert "9 questions were measured, and 10 are needed" in small.verdict

@@ -1,51 +1,64 @@
 """The knockout sweep: what comes out, what it refuses, and planted mistakes that are caught by name."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.metrics import roc_auc_score
 
 import anchorlens as al
-from anchorlens.errors import EmptySweepError, InputError, LeakError, SpanError
+from anchorlens.engine.cone import Cone
+from anchorlens.errors import CheckError, EmptySweepError, LeakError, SpanError
 from anchorlens.questions.example import Span
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import RowDropped, RowTokenizer
+from tests.protocols.sweeps import OPTIONS, assert_close, measured, own, questions, swept
 
 PLACEBOS = {"random_tokens", "random_before", "random_after"}
-OPTIONS = {"progress": False, "n_resamples": 200, "batch_size": 40}
+READINGS = ({"window": 1, "layers": (0, 2)}, {"readout": "p_true", "layers": (0, 2)})
 
 
 @pytest.fixture(scope="module")
 def data():
-    return al.load_qa("popqa-sample", limit=90)
+    return questions()
 
 
 @pytest.fixture(scope="module")
-def sweep(tiny_model, data):
-    return al.knockout_sweep(tiny_model("llama"), data, **OPTIONS)
+def sweep(tiny_model):
+    return swept(tiny_model("llama"), "knockout")
 
 
-def test_frames_and_tensor_agree(sweep):
-    assert tuple(sweep.delta_p.shape) == (1, len(sweep.layers), len(sweep.example_ids))
-    own = sweep.samples().query("control == 'none'")
-    curves = sweep.curves().set_index(["pathway", "layer"])
-    everyone = own.groupby("layer")["delta_p"].mean()
-    for layer in sweep.layers:
-        assert curves.loc[("All", layer), "delta_p"] == pytest.approx(everyone[layer])
-        for pathway, group in own[own["layer"] == layer].groupby("pathway"):
-            assert curves.loc[(pathway, layer), "delta_p"] == pytest.approx(group["delta_p"].mean())
-            assert curves.loc[(pathway, layer), "n"] == group["question_id"].nunique()
-    np.testing.assert_allclose(sweep.delta_p[0].mean(-1).numpy(), everyone.to_numpy())
+@pytest.mark.slow
+@pytest.mark.parametrize("options", READINGS)
+def test_the_reference_engine_gives_the_same_of_every_reading(tiny_model, options):
+    cone, oracle = (swept(tiny_model("llama"), "knockout", engine=engine, **options) for engine in ("cone", "reference"))
+    assert_close(cone, oracle)
+    assert (oracle.samples()["value_after"] - oracle.samples()["value_before"]).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("options", [{}, *(pytest.param(one, marks=pytest.mark.slow) for one in READINGS)])
+def test_a_spot_check_finds_an_engine_that_is_wrong(tiny_model, monkeypatch, options):
+    name = "cut_states" if options else "cut_states_everywhere"
+    right = getattr(Cone, name)
+
+    def falsified(self, batch, **how):
+        states = right(self, batch, **how)
+        wrong = states if options else states[1:]  # the first of these runs is the clean one
+        wrong += 50.0 * torch.randn(wrong.shape, generator=torch.Generator().manual_seed(1))
+        return states
+
+    monkeypatch.setattr(Cone, name, falsified)
+    with pytest.raises(CheckError, match=r"differ by .* points \(allowed: .*\) at example .*, layer \d"):
+        measured(tiny_model("llama"), "knockout", check_cells=40, **options)
 
 
 def test_the_fixed_split_is_the_flip_at_k_star(sweep):
-    own = sweep.samples().query("control == 'none'")
-    at = own[own["layer"] == sweep.k_star].set_index("example_id")
+    cut = own(sweep)
+    at = cut[cut["layer"] == sweep.k_star].set_index("example_id")
     flips = (at["value_before"] >= 0.5) != (at["value_after"] >= 0.5)
-    for _, layer in own.groupby("layer"):
+    for _, layer in cut.groupby("layer"):
         said = layer.set_index("example_id")["pathway"] == "Q-Anchored"
         pd.testing.assert_series_equal(said.sort_index(), flips.sort_index(), check_names=False)
 
@@ -95,59 +108,49 @@ def test_planted_overlap_of_question_and_answer_is_the_first_thing_that_is_said(
     assert told.protocol.table([told])[1]["pair text"].tolist() == [f"{told.pair_text['auc']:.2f}"]
 
 
-def test_the_placebo_on_either_side_is_measured_unless_it_is_left_out(tiny_model, data, sweep):
-    together = al.knockout_sweep(tiny_model("llama"), data, placebo_sides=False, **OPTIONS)
-    more = {"random_before", "random_after"}
-    assert set(sweep.samples()["control"]) == set(together.samples()["control"]) | more
-    same = sweep.samples()[~sweep.samples()["control"].isin(more)]
+def test_the_placebo_on_either_side_is_measured_unless_it_is_left_out(tiny_model, sweep):
+    together = measured(tiny_model("llama"), "knockout", placebo_sides=False)
+    sides = {"random_before", "random_after"}
+    assert set(sweep.samples()["control"]) == set(together.samples()["control"]) | sides
+    same = sweep.samples()[~sweep.samples()["control"].isin(sides)]
     np.testing.assert_allclose(same["value_after"], together.samples()["value_after"], atol=1e-5)
-    asked = al.knockout_sweep(tiny_model("llama"), data, readout="p_true", layers=[0, 2], **OPTIONS)
-    assert set(asked.samples()["control"]) == {"none", "matched", "random_tokens", *more}
 
 
 def test_per_layer_split_differs_and_shares_the_samples(tiny_model, data, sweep):
     other = al.knockout_sweep(tiny_model("llama"), data, split="per_layer", **OPTIONS)
-    own, theirs = (s.samples().query("control == 'none'") for s in (sweep, other))
-    np.testing.assert_array_equal(own["value_after"], theirs["value_after"])
+    theirs = own(other)
+    np.testing.assert_array_equal(own(sweep)["value_after"], theirs["value_after"])
     flips = (theirs["value_before"] >= 0.5) != (theirs["value_after"] >= 0.5)
     assert ((theirs["pathway"] == "Q-Anchored") == flips).all()
 
 
-def test_same_seed_same_bytes_and_saved_as_loaded(tiny_model, data, sweep, tmp_path):
-    again = al.knockout_sweep(tiny_model("llama"), data, **OPTIONS)
-    for name, one in (("a", sweep), ("b", again)):
-        one.save(tmp_path / name)
-    for file in ("samples", "curves", "examples", "effects"):
-        assert (tmp_path / "a" / f"{file}.parquet").read_bytes() == (tmp_path / "b" / f"{file}.parquet").read_bytes()
-    (loaded,) = al.load_run(tmp_path / "a")
-    assert loaded.verdict == sweep.verdict == json.loads((tmp_path / "a" / "run.json").read_text())["sweeps"][0]["verdict"]
-    pd.testing.assert_frame_equal(loaded.curves(controls=True), sweep.curves(controls=True))
-    pd.testing.assert_frame_equal(loaded.effects(), sweep.effects())
+def test_probes_and_those_of_placebos_are_stored(sweep, tmp_path):
+    (loaded,) = al.load_run(sweep.save(tmp_path / "a"))
     assert loaded.probes.best_layer == sweep.k_star
     assert set(loaded.placebo_probes) == {*(f"shuffled_labels_{i}" for i in range(1, 6)), "fold_a", "fold_b"}
-    # The cross-fold split can be made again from the stored probes and P.
-    assert loaded.placebo_probes["fold_a"].fingerprint == sweep.placebo_probes["fold_a"].fingerprint
-    pd.testing.assert_frame_equal(al.load_curves(tmp_path / "a"), sweep.curves(controls=True))
+    for name, probes in loaded.placebo_probes.items():
+        assert probes.fingerprint == sweep.placebo_probes[name].fingerprint
+    for layer, probe in sweep.probes.probes.items():
+        for name in ("coef_", "intercept_", "mean_", "scale_"):
+            np.testing.assert_array_equal(getattr(loaded.probes.probes[layer], name), getattr(probe, name))
+        assert loaded.probes.probes[layer].train_questions_ == probe.train_questions_
 
 
-def test_probes_of_a_sweep_refuse_the_questions_they_saw(tiny_model, data, sweep):
+def test_probes_of_a_sweep_refuse_the_questions_they_saw(tiny_model, sweep):
     """Planted: a probe that saw test questions."""
-    with pytest.raises(LeakError, match="was trained on .* of the questions that it is asked to score"):
-        al.knockout_sweep(tiny_model("llama"), data, probes=sweep.probes, **OPTIONS | {"seed": 1})
-    same = al.knockout_sweep(tiny_model("llama"), data, probes=sweep.probes, placebos=False, **OPTIONS)
-    np.testing.assert_allclose(
-        same.samples()["value_after"], sweep.samples().query("control == 'none'")["value_after"], atol=1e-12
-    )
-    assert "Nothing is claimed" in same.verdict
+    with pytest.raises(LeakError, match="was trained on .* of the questions"):
+        measured(tiny_model("llama"), "knockout", probes=sweep.probes, seed=1)
+    bare = measured(tiny_model("llama"), "knockout", probes=sweep.probes, placebos=False)
+    np.testing.assert_allclose(bare.samples()["value_after"], own(sweep)["value_after"], atol=1e-12)
+    assert "Nothing is claimed" in bare.verdict
 
 
 def test_planted_shuffled_labels_give_no_signal(tiny_model, data):
     """Whoever labels at random reads: no signal, and no claim."""
     rng = np.random.default_rng(3)
     # Every question gets another question's answers: gold and false answers are equally wrong for it.
-    examples = [e for e in data.examples if e.relation == data.examples[0].relation or True]
-    order = rng.permutation(len(examples))
-    mixed = [replace(e, answers=examples[j].answers, relation=None) for e, j in zip(examples, order, strict=True)]
+    order = rng.permutation(len(data.examples))
+    mixed = [replace(e, answers=data.examples[j].answers, relation=None) for e, j in zip(data.examples, order, strict=True)]
     shuffled = replace(data, examples=tuple(mixed), pool=tuple(mixed))
     result = al.knockout_sweep(tiny_model("llama"), shuffled, **OPTIONS)
     curves = result.curves()
@@ -172,38 +175,34 @@ def test_planted_span_off_by_one_is_caught_by_name(tiny_model, data):
         tokenizer.row(replace(example, property=beyond))
 
 
-def test_windows_are_read_at_k_star_and_miss_what_cannot_reach_it(tiny_model, data, sweep):
-    window = al.knockout_sweep(tiny_model("llama"), data, window=1, **OPTIONS)
+def test_windows_are_read_at_k_star_and_miss_what_cannot_reach_it(tiny_model, sweep):
+    window = measured(tiny_model("llama"), "knockout", window=1)
     assert window.shown_layer <= window.k_star
-    own = window.samples().query("control == 'none'")
-    assert set(own["layer"]) == {layer for layer in window.layers if layer <= window.k_star}
+    assert set(own(window)["layer"]) == {layer for layer in window.layers if layer <= window.k_star}
     # The same split: rows that flip under the whole cut.
-    ours, theirs = (s.samples().query("control == 'none' and layer == 0") for s in (sweep, window))
-    assert (ours.set_index("example_id")["pathway"] == theirs.set_index("example_id")["pathway"]).all()
-    everything = al.knockout_sweep(tiny_model("llama"), data, window=99, placebos=False, **OPTIONS)
+    ours, theirs = (own(s).query("layer == 0").set_index("example_id")["pathway"] for s in (sweep, window))
+    assert (ours == theirs).all()
+    everything = measured(tiny_model("llama"), "knockout", window=99, placebos=False)
     whole = everything.samples().query("layer == 0").set_index("example_id")["value_after"]
-    k = sweep.samples().query(f"control == 'none' and layer == {sweep.k_star}").set_index("example_id")["value_after"]
+    k = own(sweep).query(f"layer == {sweep.k_star}").set_index("example_id")["value_after"]
     np.testing.assert_allclose(whole.sort_index(), k.sort_index(), atol=1e-6)
 
 
-def test_cut_layers_leave_the_layers_below_untouched(tiny_model, data, sweep):
-    late = al.knockout_sweep(tiny_model("llama"), data, cut_layers=(1, len(sweep.layers) - 1), placebos=False, **OPTIONS)
-    own = late.samples()
-    assert 0 not in set(own["layer"])  # nothing is cut there: missing, not zero
-    assert own[own["layer"] == len(sweep.layers) - 1]["delta_p"].abs().max() > 0
+def test_cut_layers_leave_the_layers_below_untouched(tiny_model):
+    late = measured(tiny_model("llama"), "knockout", cut_layers=(1, 2), placebos=False).samples()
+    assert set(late["layer"]) == {1, 2}  # below, nothing is cut: missing, not zero
+    assert late[late["layer"] == 2]["delta_p"].abs().max() > 0
 
 
-def test_p_true_is_read_after_the_question_whether_it_is_right(tiny_model, data):
+def test_p_true_is_read_after_the_question_whether_it_is_right(tiny_model):
     model = tiny_model("llama")
-    result = al.knockout_sweep(model, data, readout="p_true", layers=[0, 2], **OPTIONS)
+    result = swept(model, "knockout", readout="p_true", layers=(0, 2))
     assert result.k_star is None
     assert set(result.samples()["control"]) == {"none", "matched", *PLACEBOS}
     base = result.examples().query("role == 'base'")
     assert base["text"].str.endswith("\nIs this answer correct? Answer yes or no.\nA:").all()
     row = base.iloc[0]
     # P(yes) against no, by hand, from the stored input.
-    import torch
-
     with torch.no_grad():
         logits = model(torch.tensor([list(row["token_ids"])]), prepend_bos=False)[0, -1]
     first = {
@@ -218,45 +217,12 @@ def test_p_true_is_read_after_the_question_whether_it_is_right(tiny_model, data)
     assert sample.loc[row["example_id"], "value_before"] == pytest.approx(float(gap.sigmoid()), abs=1e-5)
 
 
-def test_modes_and_heads_are_named_and_differ(tiny_model, data, sweep):
-    zero = al.knockout_sweep(tiny_model("llama"), data, mode="zero", placebos=False, **OPTIONS)
-    head = al.knockout_sweep(tiny_model("llama"), data, heads=[0], placebos=False, **OPTIONS)
-    own = sweep.samples().query("control == 'none'")
-    assert set(zero.samples()["mode"]) == {"zero"}
-    assert set(head.samples()["mode"]) == {"mask, heads 0"}
-    for other in (zero, head):
-        np.testing.assert_array_equal(other.samples()["value_before"], own["value_before"])
-        assert np.abs(other.samples()["value_after"].to_numpy() - own["value_after"].to_numpy()).max() > 1e-4
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"mode": "masc"}, "Unknown mode='masc'. Did you mean 'mask'"),
-        ({"edges": "question"}, "Write 'source -> target'"),
-        ({"edges": "qestion -> later"}, "Did you mean 'question'"),
-        ({"edges": "question -> latter"}, "Did you mean 'later'"),
-        ({"readout": "prob"}, "Did you mean 'probe'"),
-        ({"probe_site": "resid_pre"}, "Unknown probe_site='resid_pre'"),
-        ({"site": "resid_post"}, "knockout has no argument 'site'. Did you mean 'probe_site'"),
-        ({"split": "fix"}, "Did you mean 'fixed'"),
-        ({"delta_kind": "signd"}, "Did you mean 'signed'"),
-        ({"answers": "giver"}, "Did you mean 'given'"),
-        ({"distractor": "rnd"}, "Unknown distractor='rnd'"),
-        ({"layers": [99]}, "layers must be different numbers from 0 to"),
-        ({"heads": [99]}, "heads must be different numbers from 0 to"),
-        ({"heads": [0, 0]}, "heads must be different numbers from 0 on"),
-        ({"edges": "answer -> question"}, "cut nothing in any row"),
-        ({"edges": "answer -> later"}, "cut nothing in any row"),
-        ({"cut_layers": (2, 1)}, "cut_layers must be first and last, such as (0, 11); got (2, 1)"),
-        ({"cut_layers": (0, 99)}, "cut_layers must be first and last layer, from 0 to"),
-        ({"window": 0}, "window must be at least 1"),
-        ({"fractions": (1.0, 0.0, 0.0)}, "three positive numbers"),
-    ],
-)
-def test_bad_arguments_are_named(tiny_model, data, change, said):
-    with pytest.raises(InputError, match=said.replace("(", r"\(").replace(")", r"\)")):
-        al.knockout_sweep(tiny_model("llama"), data, **OPTIONS | change)
+@pytest.mark.parametrize(("change", "mode"), [({"mode": "zero"}, "zero"), ({"heads": (0,)}, "mask, heads 0")])
+def test_modes_and_heads_are_named_and_differ(tiny_model, sweep, change, mode):
+    other = measured(tiny_model("llama"), "knockout", placebos=False, **change).samples()
+    assert set(other["mode"]) == {mode}
+    np.testing.assert_allclose(other["value_before"], own(sweep)["value_before"], atol=1e-6)
+    assert np.abs(other["value_after"].to_numpy() - own(sweep)["value_after"].to_numpy()).max() > 1e-4
 
 
 def test_few_rows_are_said(tiny_model):

@@ -1,34 +1,28 @@
 """A saved knockout run against an independent program, and read back."""
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 import transformers
 
 import anchorlens as al
-from anchorlens.runs.schema import as_stored
 from tests.knockout_recompute import KnockoutRecompute
 
 CONTROLS = ("none", "random_tokens", "matched", "random_before", "random_after")
 
 
-@pytest.fixture(scope="module")
-def saved(smollm2, tmp_path_factory):
-    """A small sweep of the packaged model, and the directory that it was saved to."""
-    data = al.load_qa("popqa-sample", limit=60)
-    sweep = al.knockout_sweep(smollm2, data, layers=(0, 8, 15, 22, 29), placebo_sides=True, n_resamples=200, progress=False)
-    return sweep, sweep.save(tmp_path_factory.mktemp("knockout") / "run")
-
-
-@pytest.fixture(scope="module")
-def again(saved):
+@pytest.fixture(scope="module", params=["tiny", pytest.param("smollm2", marks=pytest.mark.slow)])
+def again(request, tiny, tmp_path_factory):
+    """The independent program on a small sweep, of a tiny model or of the packaged one."""
     from anchorlens.models.checkpoint import DEMO, packaged_directory
 
-    hf = transformers.AutoModelForCausalLM.from_pretrained(
-        packaged_directory(DEMO), dtype=torch.float32, attn_implementation="eager"
-    )
-    return KnockoutRecompute(saved[1], hf.eval())
+    if request.param == "tiny":
+        directory, model, layers = tiny("llama"), request.getfixturevalue("tiny_model")("llama"), (0, 1, 2)
+    else:
+        directory, model, layers = packaged_directory(DEMO), request.getfixturevalue("smollm2"), (0, 8, 15, 22, 29)
+    data = al.load_qa("popqa-sample", limit=90 if request.param == "tiny" else 60)
+    sweep = al.knockout_sweep(model, data, layers=layers, n_resamples=200, progress=False)
+    hf = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+    return KnockoutRecompute(sweep.save(tmp_path_factory.mktemp("knockout") / "run"), hf.eval())
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +40,11 @@ def test_delta_p_of_single_samples(again, chosen, control):
     cells = list(own.itertuples())
     there = [example_id for example_id in chosen if f"cut:{control}" in again.rows[cells[0].run_id, example_id][1]]
     assert there
-    assert len(cells) == len(there) * 5
+    assert len(cells) == len(there) * own["layer"].nunique()
     for cell in cells:
         assert again.p(cell.run_id, cell.example_id, None, cell.layer) == pytest.approx(cell.value_before, abs=1e-4)
         assert again.delta_p(cell) == pytest.approx(cell.delta_p, abs=0.01), f"{cell.example_id} at layer {cell.layer}"
-    assert max(abs(cell.delta_p) for cell in cells) > 1, "nothing was changed, so nothing was compared"
+    assert max(abs(cell.delta_p) for cell in cells) > 0.02, "nothing was changed, so nothing was compared"
 
 
 @pytest.mark.parametrize("control", CONTROLS)
@@ -59,7 +53,7 @@ def test_pathways_of_single_rows(again, chosen, control):
     by_row = own.groupby("example_id")["pathway"]
     # One split for all layers.
     assert (by_row.nunique() == 1).all()
-    assert (by_row.size() == 5).all()
+    assert (by_row.size() == own["layer"].nunique()).all()
     said = by_row.first()
     for example_id in set(chosen) & set(said.index):
         assert again.pathway(own["run_id"].iloc[0], example_id, control) == said[example_id]
@@ -77,22 +71,3 @@ def test_what_is_cut_in_each_control(again):
         sides = [positions.get(f"cut:{control}", []) for control in ("random_before", "random_after")]
         assert sorted([*sides[0], *sides[1]]) == sorted(other)
         assert max(sides[0], default=-1) < min(source) < min(sides[1], default=max(source) + 1)
-
-
-def test_a_saved_run_says_the_same(saved):
-    sweep, path = saved
-    (read,) = al.load_run(path)
-    assert isinstance(read, al.PathwayResult)
-    assert read.probes is not None
-    pd.testing.assert_frame_equal(read.curves(controls=True), sweep.curves(controls=True))
-    pd.testing.assert_frame_equal(read.effects(), sweep.effects())
-    pd.testing.assert_frame_equal(read.samples(), sweep.samples())
-    pd.testing.assert_frame_equal(pd.read_parquet(path / "curves.parquet"), as_stored("curves", sweep.curves(controls=True)))
-    pd.testing.assert_frame_equal(pd.read_parquet(path / "effects.parquet"), as_stored("effects", sweep.effects()))
-    assert read.verdict == sweep.verdict
-    assert read.k_star == sweep.k_star
-    assert read.layers == sweep.layers
-    for layer in sweep.layers:
-        for name in ("coef_", "intercept_", "mean_", "scale_"):
-            np.testing.assert_array_equal(getattr(read.probes.probes[layer], name), getattr(sweep.probes.probes[layer], name))
-        assert read.probes.probes[layer].train_questions_ == sweep.probes.probes[layer].train_questions_

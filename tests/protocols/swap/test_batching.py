@@ -4,13 +4,12 @@ import pytest
 
 from anchorlens.engine.cone import Cone
 from anchorlens.engine.cone_plans import SwapPlan
-from anchorlens.errors import InputError
-from anchorlens.protocols.swap.batching import Batch
-from anchorlens.protocols.swap.pairing import Pair
+from anchorlens.protocols.patching.batching import Batch
+from anchorlens.protocols.patching.pairs import Pair
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import RowTokenizer
-from tests.protocols.small_sweeps import delta_p, sweep
 from tests.questions.make import capital
+from tests.running.small_sweeps import sweep
 
 
 def test_a_batch_splits_into_halves_of_pairs_then_of_layers(tiny_model):
@@ -22,31 +21,6 @@ def test_a_batch_splits_into_halves_of_pairs_then_of_layers(tiny_model):
     assert [part.layers for part in (first, second)] == [(0, 1, 2), (0, 1, 2)]
     assert [(part.layers, part.pairs) for part in second.split()] == [((0, 1), (c,)), ((2,), (c,))]
     assert Batch((a,), (2,)).split() == ()
-
-
-def test_too_little_memory_names_both_sizes(tiny_model):
-    with pytest.raises(
-        InputError, match=r"max_memory is 1 MB, and with the smallest batches .* needs about \d+ MB beside the model"
-    ):
-        sweep(tiny_model("llama"), max_memory="1MB")
-    with pytest.raises(InputError, match="max_memory='lots' is not understood"):
-        sweep(tiny_model("llama"), max_memory="lots")
-
-
-def test_little_memory_makes_more_batches_and_the_same_numbers(tiny_model, plain):
-    """The limit lies between what one pair needs and what all of them need."""
-    sizes, model = [], tiny_model("llama")
-    sweep(model, batch_size=1, on_plan=lambda plan: sizes.append(plan.peak_bytes))
-    sweep(model, batch_size=100, on_plan=lambda plan: sizes.append(plan.peak_bytes))
-    alone, together = sizes
-    assert alone < together
-    limit = alone + (together - alone) // 4
-    little = sweep(model, max_memory=limit)
-    assert len(little.record["plan"]["batches"]) > len(plain.record["plan"]["batches"])
-    assert sum(little.record["plan"]["batches"]) == sum(plain.record["plan"]["batches"])
-    assert little.record["plan"]["max_memory"] == limit
-    assert little.record["plan"]["peak_bytes"] <= limit
-    assert (delta_p(little) - delta_p(plain)).abs().max() <= 1e-3
 
 
 @pytest.mark.parametrize("site", ["resid_pre", "mlp_out"])

@@ -9,11 +9,12 @@ import pandas as pd
 import pytest
 
 import anchorlens as al
+from anchorlens.protocols.swap.analysis import ANALYSIS
 from anchorlens.protocols.swap.findings import layers_off_null
-from anchorlens.protocols.swap.protocol import PROTOCOL
 from anchorlens.statistics.bands import bootstrap_mean
-from tests.protocols.small_sweeps import sweep
+from tests.protocols.sweeps import check_statements, questions, swept
 from tests.questions.make import capitals
+from tests.running.small_sweeps import sweep
 
 ROOT = Path(__file__).resolve().parents[3]
 SIMULATION = runpy.run_path(str(ROOT / "benchmarks" / "null_rates_swap.py"))
@@ -24,13 +25,13 @@ def named(result):
     return {anchor: set(layers) for anchor, layers in layers_off_null(result).items()}
 
 
-def changed(result, samples=None, anchors=None, noise=None, **config):
+def changed(result, samples=None, anchors=None, noise=None, examples=None, **config):
     """The same sweep with other samples or settings."""
     record = {**result.record, "config": {**result.record["config"], **config}}
     record["config"]["anchors"] = anchors or record["config"]["anchors"]
     record["noise"] = {"floor": result.noise_floor if noise is None else noise}
     frame = result.samples() if samples is None else samples
-    return PROTOCOL.result.make(PROTOCOL, frame, result.examples(), record, result.run_id)
+    return ANALYSIS.result.make(ANALYSIS, frame, result.examples() if examples is None else examples, record, result.run_id)
 
 
 def edited(result, **columns):
@@ -106,42 +107,50 @@ def test_every_two_anchors_are_compared_and_all_donors_take_part(tiny_model):
         assert row.value == pytest.approx(mean[one, row.layer] - mean[other, row.layer])
 
 
-def test_the_verdict_leads_with_the_finding_then_a_table_then_what_is_open(effect):
-    lines = effect.verdict.splitlines()
+def statements(result):
+    """Anchor and status -> layers of the statements, as they agree with the contrasts."""
+    return {(one.anchor, one.status): set(one.layers) for one in check_statements(result).statements}
+
+
+def shifted(result, *shifts, anchor="answer_site"):
+    """Samples of an anchor whose delta_p is moved: (layer, control, points)."""
+    moved = result.samples()
+    for layer, control, points in shifts:
+        moved.loc[moved.eval(f"anchor == '{anchor}' and layer == {layer} and control == '{control}'"), "delta_p"] += points
+    return moved
+
+
+def test_findings_lead_with_the_headline_then_a_table_then_what_is_open(effect):
     layers = named(effect)["question"]
     assert layers == set(range(min(layers), max(layers) + 1))
-    assert lines[0] == f"Beyond its null, the swap lowers P of the answer at question (layers {min(layers)}-{max(layers)})."
-    assert lines[1].split() == ["anchor", "most,", "less", "null", "layer"]
     facts = effect.effects().query("quantity == 'less_null'")
-    for line, anchor in zip(lines[2:4], effect.anchors, strict=True):
-        own = facts[facts["anchor"] == anchor]
-        best = own.loc[own["value"].abs().idxmax()]
-        assert line.split() == [
-            anchor, f"{best['value']:+.1f}", f"[{best['sim_low']:+.1f},", f"{best['sim_high']:+.1f}]", str(best["layer"]),
-        ]  # fmt: skip
+    assert layers == set(facts[(facts["anchor"] == "question") & (facts["sim_high"] < 0)]["layer"])
+    best = {anchor: own.loc[own["value"].abs().idxmax()] for anchor, own in facts.groupby("anchor")}
+    assert statements(effect) == {("question", "stands"): layers, ("answer_site", "open"): {best["answer_site"]["layer"]}}
+    for one in effect.findings.statements:
+        assert (one.quantity, one.control, one.value, one.n) == ("less_null", "null", best[one.anchor]["value"], 60)
+    lines = effect.verdict.splitlines()
+    assert lines[0] == effect.findings.headline
+    assert f"lowers P of the answer at question (layers {min(layers)}-{max(layers)})." in lines[0]
+    assert [line.split()[0] for line in lines[1:4]] == ["anchor", *effect.anchors]
     quiet = facts[facts["anchor"] == "answer_site"]
     assert f"answer_site {quiet['sim_low'].min():+.1f} .. {quiet['sim_high'].max():+.1f}" in lines[4]
-    assert lines[4].startswith("Elsewhere not shown; the data allow question ")
-    off = facts[(facts["anchor"] == "question") & (facts["sim_high"] < 0)]["layer"]
-    assert named(effect) == {"question": set(off), "answer_site": set()}
 
 
 def test_nothing_shown_is_not_called_nothing():
     quiet = simulated("normal", 60, seed=0)
-    assert quiet.verdict.startswith("That a swap moves P of the answer beyond its null is shown at no anchor and layer.")
+    assert {status for _, status in statements(quiet)} == {"open"}
+    assert "is shown at no anchor and layer" in quiet.verdict
     assert "the data allow question -" in quiet.verdict
 
 
 def test_what_the_swap_raises_is_said(effect):
     other = changed(effect, edited(effect, delta_p=lambda frame: -frame["delta_p"]))
-    assert other.verdict.startswith("Beyond its null, the swap raises P of the answer at question (layers ")
-    moved = effect.samples()
-    moved.loc[moved.eval("anchor == 'answer_site' and control == 'none' and layer == 25"), "delta_p"] += 25
-    both = changed(effect, moved)
-    first = both.verdict.splitlines()[0]
-    assert first.startswith("Beyond its null, the swap lowers P of the answer at question (layers ")
-    assert first.endswith(") and raises it at answer_site (layer 25).")
-    assert 25 in named(both)["answer_site"]
+    assert "the swap raises P of the answer at question (layers " in other.findings.headline
+    both = changed(effect, shifted(effect, (25, "none", 25)))
+    assert statements(both)["answer_site", "stands"] == {25}
+    assert "lowers P of the answer at question" in both.findings.headline
+    assert both.findings.headline.endswith(") and raises it at answer_site (layer 25).")
 
 
 def test_a_null_that_costs_more_than_the_swap_is_no_rise(effect):
@@ -150,62 +159,50 @@ def test_a_null_that_costs_more_than_the_swap_is_no_rise(effect):
     here = moved.eval("anchor == 'answer_site' and layer == 25")
     moved.loc[here, "delta_p"] = moved.loc[here, "delta_p"] / 10 - np.where(moved.loc[here, "control"] == "null", 25.0, 2.0)
     result = changed(effect, moved)
-    assert named(result)["answer_site"] == {25}
-    first, second = result.verdict.splitlines()[:2]
-    assert first.startswith("Beyond its null, the swap lowers P of the answer at question (layers ")
-    assert "answer_site" not in first
-    null_more = (
-        "The same states at other tokens (the null) lower it more at answer_site (layer 25): "
-        "no effect of the anchor is shown there."
-    )
-    assert second == null_more
+    assert statements(result)["answer_site", "null_moves"] == {25}
+    assert "answer_site" not in result.findings.headline
     alone = changed(effect, moved[moved["anchor"] == "answer_site"], anchors=("answer_site",))
-    assert alone.verdict.splitlines()[:2] == [
-        "That a swap moves P of the answer beyond its null is shown at no anchor and layer.", null_more,
-    ]  # fmt: skip
+    assert statements(alone) == {("answer_site", "null_moves"): {25}}
+    assert "shown at no anchor and layer" in alone.findings.headline
+    assert result.findings.notes[0] == alone.findings.notes[0]
+    assert "(the null) lower it more at answer_site (layer 25)" in alone.findings.notes[0]
 
 
 def test_an_anchor_has_layers_of_both_kinds_and_each_is_named_once(effect):
     """Layers at which the swap does more, and others at which its null does, up and down."""
-    moved = effect.samples()
-    for layer, control, shift in ((3, "none", -25), (4, "none", -25), (9, "null", -25), (20, "null", 25)):
-        moved.loc[moved.eval(f"anchor == 'answer_site' and layer == {layer} and control == '{control}'"), "delta_p"] += shift
-    result = changed(effect, moved)
-    first, second = result.verdict.splitlines()[:2]
-    assert first.endswith(" and answer_site (layers 3-4).")
-    assert second == (
-        "The same states at other tokens (the null) lower it more at answer_site (layer 9) and raise it more at answer_site "
-        "(layer 20): no effect of the anchor is shown there."
-    )
+    shifts = (3, "none", -25), (4, "none", -25), (9, "null", -25), (20, "null", 25)
+    result = changed(effect, shifted(effect, *shifts))
+    own = [(one.status, one.layers) for one in check_statements(result).statements if one.anchor == "answer_site"]
+    assert own == [("stands", (3, 4)), ("null_moves", (9,)), ("null_moves", (20,))]
+    assert "lower it more at answer_site (layer 9) and raise it more at answer_site (layer 20)" in result.findings.notes[0]
     assert len(result.verdict.split()) <= 90
 
 
-def test_a_verdict_has_at_most_90_words(effect):
+def test_the_text_has_at_most_90_words(effect):
     """With two anchors, and with seven of which each is off 0 in three separate runs of layers."""
     assert len(effect.verdict.split()) <= 90
     names = ("question", "subject", "property", "subject_last", "question_rest", "prompt_last", "answer_site")
     one = effect.samples().query("anchor == 'answer_site'")
     shift = one["layer"].isin([2, 3, 9, 10, 20]) & (one["control"] == "none")
     frames = [one.assign(anchor=name, delta_p=one["delta_p"] - 25 * shift) for name in names]
-    many = changed(effect, pd.concat(frames, ignore_index=True), anchors=names)
+    many = changed(effect, pd.concat(frames, ignore_index=True), anchors=names, n_resamples=200)
     assert {frozenset(layers) for layers in named(many).values()} == {frozenset({2, 3, 9, 10, 20})}
-    assert "lowers P of the answer at 7 of 7 anchors." in many.verdict
-    assert many.verdict.splitlines()[1].split()[-3:] == ["layer", "beyond", "null"]
-    assert "  2-3, 9-10, 20\n" in many.verdict
+    assert "at 7 of 7 anchors" in many.findings.headline
+    assert many.findings.columns[-2:] == ("beyond null", "null more")
+    assert {row[-2] for row in many.findings.rows[:3]} == {"2-3, 9-10, 20"}
     assert len(many.verdict.split()) <= 90
     frames = [one.assign(delta_p=one["delta_p"] - 25 * ((one["layer"] == 25) & (one["control"] == "null"))) for one in frames]
-    both = changed(effect, pd.concat(frames, ignore_index=True), anchors=names).verdict
-    assert "(the null) lower it more at 7 of 7 anchors: no effect of the anchor is shown there." in both
-    assert both.splitlines()[2].split()[-3:] == ["null", "null", "more"]
-    assert "  2-3, 9-10, 20  25\n" in both
-    assert "and 4 more: effects()" in both
-    assert len(both.split()) <= 90
+    both = changed(effect, pd.concat(frames, ignore_index=True), anchors=names, n_resamples=200).findings
+    assert "lower it more at 7 of 7 anchors" in both.notes[0]
+    assert both.columns[-2:] == ("beyond null", "null more")
+    assert both.rows[0][-2:] == ("2-3, 9-10, 20", "25")
+    assert both.rows[-1][0] == "and 4 more: effects()"
+    assert len(str(both).split()) <= 90
 
 
 def test_layers_in_many_pieces_are_counted(effect):
-    shift = effect.samples().eval("layer in [2, 4, 9, 20, 22, 26] and control == 'none' and anchor == 'answer_site'")
-    pieces = changed(effect, edited(effect, delta_p=lambda frame: frame["delta_p"] - 25 * shift))
-    assert named(pieces)["answer_site"] == {2, 4, 9, 20, 22, 26}
+    pieces = changed(effect, shifted(effect, *((layer, "none", -25) for layer in (2, 4, 9, 20, 22, 26))))
+    assert statements(pieces)["answer_site", "stands"] == {2, 4, 9, 20, 22, 26}
     assert "answer_site (6 layers of 2-26)." in pieces.verdict
 
 
@@ -230,14 +227,17 @@ def test_trivial_layers_are_not_named_and_take_no_part_in_the_band(effect):
     assert differences.loc[14:, "sim_low"].notna().all()
 
 
-def test_below_ten_questions_nothing_is_claimed(effect):
+def test_below_ten_questions_or_without_a_null_nothing_is_claimed(effect):
     few = effect.samples()
     few = few[few["question_id"].isin(sorted(few["question_id"].unique())[:9])]
     few.loc[(few["control"] == "none") & (few["anchor"] == "question"), "delta_p"] -= 90
-    assert (
-        changed(effect, few).verdict == "Nothing is claimed: curve and null can be compared in 9 questions, and 10 are needed."
-    )
-    assert changed(effect, null_donors=0).verdict.startswith("Nothing is claimed: no null was measured")
+    for result, phrase in (
+        (changed(effect, few), "in 9 questions, and 10 are needed"),
+        (changed(effect, null_donors=0), "no null was measured"),
+    ):
+        assert result.findings.statements == ()
+        assert result.verdict.startswith("Nothing is claimed")
+        assert phrase in result.verdict
 
 
 def test_of_a_truth_readout_without_signal_nothing_is_claimed(effect):
@@ -255,19 +255,24 @@ def test_of_a_truth_readout_without_signal_nothing_is_claimed(effect):
         frame["value_before"] = frame["example_id"].map(p)
         record = {**effect.record, "config": {**effect.record["config"], "readout": "probe", "delta_kind": "confidence"}}
         record["probe"] = {"k_star": 20, "text_only": {"auc": 0.5, "ci_low": 0.45, "ci_high": 0.55}}
-        return PROTOCOL.result.make(PROTOCOL, frame, examples, record, effect.run_id)
+        return ANALYSIS.result.make(ANALYSIS, frame, examples, record, effect.run_id)
 
-    assert read(0.0).verdict.startswith("Nothing is claimed: no signal of the probe is shown, AUC 0.")
+    assert read(0.0).findings.statements == ()
+    assert "no signal of the probe is shown, AUC 0." in read(0.0).verdict
     heard = read(0.6)
-    assert heard.verdict.startswith("Beyond its null, the swap lowers confidence in the clean prediction at question (layers ")
-    heard.record["probe"]["text_only"] = {"auc": 0.7, "ci_low": 0.6, "ci_high": 0.8}
-    assert heard.verdict.startswith("Beware: the answer's text alone reaches AUC 0.70 [0.60, 0.80].\nBeyond its null")
+    assert "lowers confidence in the clean prediction at question (layers " in heard.findings.headline
+    assert heard.findings.warnings == ()
+    leaking = changed(heard, examples=examples)
+    leaking.record["probe"]["text_only"] = {"auc": 0.7, "ci_low": 0.6, "ci_high": 0.8}
+    assert leaking.findings.warnings == ("Beware: the answer's text alone reaches AUC 0.70 [0.60, 0.80].",)
+    assert leaking.verdict.startswith("Beware: ")
+    assert leaking.findings.statements == heard.findings.statements
 
 
 def test_a_null_with_fewer_slots_is_named_weaker(effect):
     rest = (effect.samples()["anchor"] == "question").astype(int)
     weak = changed(effect, edited(effect, null_slots=(3 - rest).astype("Int64")))
-    title, table = PROTOCOL.table([weak])
+    title, table = ANALYSIS.table([weak])
     assert title == "Largest |ΔP| of each curve (percentage points)"
     assert "95 % band over all layers" in table.columns
     null = dict(zip(table["anchor"], table["null"], strict=True))
@@ -284,12 +289,10 @@ def test_simulated_noise_has_the_correlation_it_says():
 
 def test_an_anchor_without_a_reached_cell_does_not_break_the_contrasts(tiny_model):
     """At k* itself a swap at the question's tokens behind the block cannot reach the probe."""
-    data = al.load_qa("popqa-sample", limit=60)
-    first = al.swap_sweep(tiny_model("llama"), data, readout="probe", layers=[0], progress=False, n_resamples=20)
-    k = first.record["probe"]["k_star"]
+    probes = swept(tiny_model("llama"), "knockout").probes
     result = al.swap_sweep(
-        tiny_model("llama"), data, readout="probe", anchors=("question", "answer"), site="resid_post", layers=[k], progress=False,
-        n_resamples=20,
+        tiny_model("llama"), questions(), readout="probe", anchors=("question", "answer"), site="resid_post", n_donors=1,
+        layers=[probes.best_layer], probes=probes, progress=False, n_resamples=20, check_cells=0,
     )  # fmt: skip
     assert "question - answer" not in set(result.effects()["anchor"])
     assert result.verdict
@@ -299,6 +302,6 @@ def test_where_every_layer_is_trivial_words_and_table_say_so(tiny_model):
     result = al.swap_sweep(
         tiny_model("llama"), capitals(12), layers=[0], anchors=("answer_site",), progress=False, align="last"
     )
-    assert result.verdict == "Nothing is claimed: every measured layer is trivial by construction."
+    assert "every measured layer is trivial" in result.verdict
     assert result.protocol.table([result])[1].empty
     assert repr(result)

@@ -90,6 +90,7 @@ def test_rows_whose_answer_is_predicted_from_another_token_are_marked(tiny_model
     assert made.record["counts"]["site_differs"] == rows
 
 
+@pytest.mark.slow
 def test_of_a_mixed_site_layer_0_is_not_zero(smollm2):
     """Digits start a token of their own: their site is the space, that of words the colon."""
     years = {"Chad": "1960", "Mali": "1961", "Togo": "1962"}
@@ -127,7 +128,7 @@ def test_a_window_that_goes_beyond_layer_0_is_not_trivial(tiny_model):
 def test_an_answer_readout_has_no_true_and_false_answers(tiny_model, readout):
     made = al.swap_sweep(tiny_model("llama"), capitals(3), readout=readout, layers=(0,), n_donors=1, **QUIET)
     assert made.record["config"]["answers"] == made.record["config"]["distractor"] == ""
-    assert set(made.curves()["answers"]) == set(made.curves()["distractor"]) == {""}
+    assert made.curves()[["answers", "distractor"]].isna().all(axis=None)
     again = al.Swap.from_config(made.record["config"])
     assert again.identity() == al.Swap(readout=readout, layers=(0,), n_donors=1, align="last").identity() | {
         "add_bos": again.add_bos

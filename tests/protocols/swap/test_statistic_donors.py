@@ -75,7 +75,8 @@ def test_statistics_are_taken_once_where_they_are_asked_for(tiny_model, pool, ca
 @pytest.mark.parametrize(("rule", "runs"), [("zero", 0), ("mean", 1), ("noise", 1)])
 def test_a_sweep_takes_the_statistics_that_its_rule_reads(tiny_model, captures, rule, runs):
     al.swap_sweep(tiny_model("llama"), capitals(3), donors=rule, layers=(0,), progress=False)
-    assert captures == [len(capitals().pool)] * runs
+    assert captures.count(len(capitals().pool)) == runs
+    assert rule == "noise" or len(captures) == runs  # noise is added to a batch's own streams, so these are captured too
 
 
 @pytest.mark.parametrize("other", OTHER_DEFAULTS.values(), ids=OTHER_DEFAULTS)

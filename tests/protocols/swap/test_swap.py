@@ -11,7 +11,7 @@ import torch
 import transformers
 
 import anchorlens as al
-from anchorlens.errors import DonorError, EmptySweepError, InputError
+from anchorlens.errors import EmptySweepError, InputError
 from anchorlens.questions.example import Span
 from tests.questions.make import CAPITALS, capital, capitals, data_of, equal_lengths, example
 from tests.recompute import Recompute
@@ -42,7 +42,7 @@ def test_plain_hugging_face_hooks_agree(tiny, tiny_model, tmp_path, direction, f
         n_donors=2, direction=direction, donors="random", align="last" if direction == "noising" else "equal", **QUIET,
     )  # fmt: skip
     hf = transformers.AutoModelForCausalLM.from_pretrained(tiny(family), attn_implementation="eager").eval()
-    check_against_plain_hooks(sweep, tmp_path / "run", hf)
+    check_against_plain_hooks(sweep, tmp_path / "run", hf, every=3)
 
 
 @pytest.mark.slow
@@ -56,35 +56,6 @@ def test_plain_hugging_face_hooks_agree_on_the_real_model(smollm2, tmp_path):
         packaged_directory(DEMO), dtype=torch.float32, attn_implementation="eager"
     )
     check_against_plain_hooks(sweep, tmp_path / "run", hf.eval())
-
-
-def test_delta_p_is_the_mean_over_donors(sweep):
-    samples = sweep.samples()
-    own = samples[samples["control"] == "none"]
-    assert tuple(sweep.delta_p.shape) == (2, 3, 5)
-    for a, anchor in enumerate(sweep.anchors):
-        for i, name in enumerate(sweep.example_ids):
-            cell = own[(own["anchor"] == anchor) & (own["layer"] == 1) & (own["example_id"] == name)]
-            assert len(cell) == 2
-            assert float(sweep.delta_p[a, 1, i]) == pytest.approx(
-                float(100 * (cell["value_after"] - cell["value_before"]).mean())
-            )
-
-
-def test_curves_are_means_with_n_and_null_beside_every_curve(sweep):
-    curves = sweep.curves(controls=True)
-    for anchor in sweep.anchors:
-        own = curves[(curves["anchor"] == anchor) & (curves["control"] == "none")]
-        assert own["layer"].tolist() == [0, 1, 2]
-        assert own["n"].tolist() == [5, 5, 5]
-        wanted = sweep.delta_p[sweep.anchors.index(anchor)].mean(-1).numpy()
-        np.testing.assert_allclose(own["delta_p"], wanted)
-        assert (own["ci_low"] <= own["delta_p"]).all()
-        assert (own["delta_p"] <= own["ci_high"]).all()
-        assert len(curves[(curves["anchor"] == anchor) & (curves["control"] == "null")]) == 3
-    assert set(sweep.curves()["control"]) == {"none"}
-    p_before = sweep.samples().groupby("example_id")["value_before"].mean().mean()
-    assert curves["p_before"].tolist() == pytest.approx([p_before] * len(curves), abs=1e-9)
 
 
 def test_noising_and_denoising_read_opposite_ends(tiny_model):
@@ -269,53 +240,19 @@ def test_global_random_state_is_left_alone(tiny_model):
     assert (np.random.get_state()[1] == state).all()
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"anchors": ("questions",)}, InputError, "Unknown anchor 'questions'. Did you mean 'question'"),
-        ({"anchors": ()}, InputError, "at least one anchor"),
-        ({"anchors": ("question", "question")}, InputError, "each once"),
-        ({"anchors": ("answer",)}, InputError, "cannot change that token's own probability. Use 'answer_site'"),
-        ({"readout": "first"}, InputError, "Unknown readout='first'. Did you mean 'first_token'"),
-        ({"site": "resid"}, InputError, "Unknown site='resid'. Did you mean .*'resid_pre'"),
-        ({"direction": "noise"}, InputError, "Unknown direction='noise'"),
-        ({"donors": "same"}, DonorError, "Unknown donors='same'. Did you mean 'same_relation'"),
-        ({"donors": "zero", "direction": "denoising"}, InputError, "needs donor rows, and donors='zero' has none"),
-        ({"align": "first"}, InputError, "Unknown align='first'"),
-        ({"layers": (0, 3)}, InputError, r"layers must be different numbers from 0 to 2, got \(0, 3\)"),
-        ({"window": 0}, InputError, "window must be at least 1, got 0"),
-        ({"batch_size": 0}, InputError, "batch_size must be at least 1, or None for what fits, got 0"),
-        ({"seed": -1}, InputError, "seed must be at least 0"),
-        ({"null": "own part"}, InputError, "Unknown null='own part'. Known: anywhere, own"),
-        ({"null": "anywhere", "null_donors": 0}, InputError, "null='anywhere' says where the null lies, and null_donors=0 measures"),
-        ({"donors": "zero", "n_donors": 8}, InputError, "n_donors=8 is for donor rows: donors='zero' puts one stream there"),
-        ({"donors": "noise", "n_donors": 2}, InputError, "n_donors=2 is for donor rows: donors='noise' puts one stream there"),
-        ({"prompt": "chat"}, InputError, "needs a tokenizer with a chat template"),
-    ],
-)  # fmt: skip
-def test_bad_arguments_are_one_clear_error(tiny_model, options, error, message):
-    with pytest.raises(error, match=message):
-        al.swap_sweep(tiny_model("llama"), capitals(4), **{"align": "last", **QUIET, **options})
-
-
 def test_a_site_that_this_architecture_lacks_is_named(tiny_model):
     """Parallel blocks have no stream between attention and MLP."""
     with pytest.raises(InputError, match="'resid_mid'"):
         al.swap_sweep(tiny_model("neox"), capitals(4), site="resid_mid", **QUIET)
 
 
-@pytest.mark.parametrize(
-    ("options", "cure"),
-    [
-        ({}, "Take more rows (donors come from the whole file), donors='random', or align='last'."),
-        ({"align": "last"}, "Take more rows (donors come from the whole file), or donors='random'."),
-        ({"donors": "random"}, "Take more rows (donors come from the whole file), or align='last'."),
-        ({"donors": "random", "align": "last"}, "Take more rows (donors come from the whole file)."),
-    ],
-)
-def test_no_row_left_counts_the_reasons_and_says_what_was_not_tried(tiny_model, options, cure):
-    with pytest.raises(EmptySweepError, match=re.escape(f"Dropped: no_donor 1. {cure}") + "$"):
-        al.swap_sweep(tiny_model("llama"), data_of([capital("France", "Paris")]), **QUIET, **options)
+@pytest.mark.parametrize("align", ["equal", "last"])
+@pytest.mark.parametrize("donors", ["same_relation", "random"])
+def test_no_row_left_counts_the_reasons_and_says_what_was_not_tried(tiny_model, align, donors):
+    with pytest.raises(EmptySweepError, match=r"Dropped: no_donor 1\. Take more rows") as told:
+        al.swap_sweep(tiny_model("llama"), data_of([capital("France", "Paris")]), align=align, donors=donors, **QUIET)
+    assert ("donors='random'" in str(told.value)) == (donors != "random")
+    assert ("align='last'" in str(told.value)) == (align != "last")
 
 
 def test_a_frame_is_taken_where_a_data_set_is(tiny_model):

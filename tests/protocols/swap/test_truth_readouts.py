@@ -7,19 +7,21 @@ from sklearn.metrics import roc_auc_score
 import anchorlens as al
 from anchorlens.errors import InputError
 from anchorlens.questions.example import normalise
+from tests.protocols.sweeps import own as own_of
+from tests.protocols.sweeps import questions, swept
 
-OPTIONS = {"progress": False, "n_resamples": 200, "batch_size": 40}
+OPTIONS = {"progress": False, "n_resamples": 50, "batch_size": 40, "check_cells": 0}
 
 
 @pytest.fixture(scope="module")
 def data():
-    return al.load_qa("popqa-sample", limit=90)
+    return questions()
 
 
 @pytest.fixture(scope="module")
-def sweep(tiny_model, data):
+def sweep(tiny_model):
     """A knockout: its probe is the same."""
-    return al.knockout_sweep(tiny_model("llama"), data, placebos=False, **OPTIONS)
+    return swept(tiny_model("llama"), "knockout")
 
 
 def test_swaps_are_read_by_a_probe_at_k_star(tiny_model, data, sweep):
@@ -33,7 +35,7 @@ def test_swaps_are_read_by_a_probe_at_k_star(tiny_model, data, sweep):
     # What was asked for and cannot reach the probe is missing, not zero, and not left out of the tensor.
     assert swap.layers == sweep.layers
     assert swap.delta_p[:, [i for i, layer in enumerate(swap.layers) if layer > k]].isnan().all()
-    clean = sweep.samples().query(f"control == 'none' and layer == {k}").set_index("example_id")["value_before"]
+    clean = own_of(sweep).query(f"layer == {k}").set_index("example_id")["value_before"]
     mine = own.query("layer == 0 and anchor == 'question'").set_index("example_id")["value_before"]
     np.testing.assert_allclose(mine, clean[mine.index], atol=1e-5)
     trivial = own.groupby(["anchor", "layer"])["trivial"].any()
@@ -67,8 +69,6 @@ def test_swaps_that_cannot_reach_the_probe_are_missing_or_refused(tiny_model, da
             al.swap_sweep(model, data, layers=list(above), **options)
     with pytest.raises(InputError, match="'confidence' speaks of the clean prediction"):
         al.swap_sweep(model, data, direction="denoising", **options)
-    with pytest.raises(InputError, match="answers= belongs to the readouts 'probe' and 'p_true'"):
-        al.swap_sweep(model, data, answers="generated", progress=False)
 
 
 @pytest.mark.parametrize("readout", ["probe", "p_true"])
@@ -101,10 +101,11 @@ def test_the_mean_stream_of_a_truth_readout_is_that_of_true_and_false_rows(tiny_
     assert swap.record["config"]["donor_label"] == "both"
 
 
-@pytest.mark.parametrize("kind", ["signed", "confidence", "true_label"])
-@pytest.mark.parametrize("readout", ["probe", "p_true"])
+@pytest.mark.parametrize(
+    ("readout", "kind"), [("probe", "signed"), ("probe", "true_label"), ("p_true", "confidence"), ("p_true", "true_label")]
+)
 def test_p_before_is_what_delta_p_starts_from(tiny_model, data, readout, kind):
-    """p_before + ΔP / 100 is the mean of the same quantity after the swap."""
+    """p_before + ΔP / 100 is the mean of the same metric after the swap."""
     swap = al.swap_sweep(
         tiny_model("llama"), data, readout=readout, delta_kind=kind, align="last", n_donors=1, layers=[0], **OPTIONS
     )
@@ -116,15 +117,7 @@ def test_p_before_is_what_delta_p_starts_from(tiny_model, data, readout, kind):
     up = {"signed": p == p, "confidence": p >= 0.5, "true_label": (false == 1) == (readout == "probe")}[kind]
     curve = swap.curves().query("anchor == 'question'").iloc[0]
     assert curve["p_before"] == pytest.approx(np.where(up, p, 1 - p).mean())
+    assert set(own["readout"]) == {readout}
+    assert p.between(0, 1).all()
+    assert own["delta_p"].abs().max() > 0
     assert curve["p_before"] + curve["delta_p"] / 100 == pytest.approx(np.where(up, after, 1 - after).mean())
-
-
-def test_swaps_are_read_by_p_true(tiny_model, data):
-    swap = al.swap_sweep(tiny_model("llama"), data, readout="p_true", align="last", n_donors=1, layers=[0, 1], **OPTIONS)
-    own = swap.samples()
-    assert set(own["readout"]) == {"p_true"}
-    assert set(own["delta_kind"]) == {"confidence"}
-    assert own["value_before"].between(0, 1).all()
-    assert own.query("control == 'none'")["delta_p"].abs().max() > 0
-    with pytest.raises(InputError, match="known_only=True keeps right answers alone"):
-        al.swap_sweep(tiny_model("llama"), data, readout="p_true", known_only=True, **OPTIONS)

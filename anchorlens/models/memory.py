@@ -1,0 +1,30 @@
+"""Free memory of the devices that hold a model."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import psutil
+import torch
+
+_seen: ContextVar[int | None] = ContextVar("free memory", default=None)
+
+
+@contextmanager
+def memory_seen(free: int) -> Iterator[None]:
+    """Fix the result of :func:`free_memory` in a ``with`` block: batch sizes decide the last digits."""
+    token = _seen.set(free)
+    try:
+        yield
+    finally:
+        _seen.reset(token)
+
+
+def free_memory(devices: Sequence[torch.device]) -> int:
+    """Return the free bytes of the fullest of these devices, or those of :func:`memory_seen`."""
+    seen = _seen.get()
+    return min(map(_free, devices)) if seen is None else seen
+
+
+def _free(device: torch.device) -> int:
+    return int(torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available)

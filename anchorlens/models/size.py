@@ -1,0 +1,149 @@
+"""The size of a model and whether it fits, from its configuration alone: before anything is downloaded or loaded."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import constants, try_to_load_from_cache
+from transformers import PretrainedConfig
+
+from anchorlens.errors import InputError
+from anchorlens.models.checkpoint import PACKAGED, packaged_directory
+from anchorlens.models.devices import pick_device, pick_dtype, stored_dtype
+from anchorlens.models.hf import WEIGHT_FILES, load_config
+from anchorlens.models.hub import fetch_file
+from anchorlens.models.mapping import text_config
+from anchorlens.models.memory import free_memory
+from anchorlens.models.names import registered_name
+from anchorlens.models.skeleton import without_weights
+from anchorlens.models.source import check_model
+from anchorlens.models.weights import count_parameters
+
+# Memory that a model takes besides its weights, and what a sweep needs at least, as a multiple of them.
+_MEMORY_PER_WEIGHT = 1.2
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """Size of a model, and of the memory and disk that it would use.
+
+    Attributes:
+        name: Name or path, as given.
+        n_params: Parameters of the language model, tied weights once.
+        n_layers: Number of layers.
+        dtype: Type in which it would run.
+        weight_bytes: Bytes of its weights in that type; a tied unembedding counts a second time.
+        layer_bytes: Bytes of one layer.
+        download_bytes: Bytes that still have to be downloaded; 0 if the files are on this machine.
+        free_disk: Free bytes of the disk that they would go to.
+        device: First device that it would run on.
+        free_memory: Free bytes of that device; of the fullest one of several.
+        n_devices: Number of devices that it would be spread over.
+    """
+
+    name: str
+    n_params: int
+    n_layers: int
+    dtype: torch.dtype
+    weight_bytes: int
+    layer_bytes: int
+    download_bytes: int
+    free_disk: int
+    device: str
+    free_memory: int
+    n_devices: int = 1
+
+    @property
+    def device_bytes(self) -> tuple[int, ...]:
+        """Bytes of weights on each device: its layers; the embedding on the first, last norm and unembedding on the last."""
+        layers = [sum(i * self.n_devices // self.n_layers == k for i in range(self.n_layers)) for k in range(self.n_devices)]
+        held = [n * self.layer_bytes for n in layers]
+        ends = self.weight_bytes - sum(held)
+        held[0] += ends // 2
+        held[-1] += ends - ends // 2
+        return tuple(held)
+
+    @property
+    def fits(self) -> bool:
+        """Whether it can be loaded as a whole, with memory to work in; else stream it (``load_model(..., stream=True)``)."""
+        return _MEMORY_PER_WEIGHT * max(self.device_bytes) < self.free_memory
+
+    def __str__(self) -> str:
+        load = "at hand" if not self.download_bytes else f"{_gb(self.download_bytes)} to download, {_gb(self.free_disk)} free"
+        several = f"each of {self.n_devices} devices from {self.device} on ({_gb(max(self.device_bytes))} of it at most)"
+        on = self.device if self.n_devices == 1 else several
+        where = f"{_gb(self.free_memory)} free on {on}: {'fits' if self.fits else 'layers are streamed'}"
+        return (
+            f"{self.name}: {self.n_params / 1e9:.2f} billion parameters, {self.n_layers} layers, {_gb(self.weight_bytes)} in "
+            f"{str(self.dtype).removeprefix('torch.')}; {where}; files {load}"
+        )
+
+
+def model_size(
+    name_or_path: "str | os.PathLike[str]", device: "str | torch.device | None" = None, dtype: "str | torch.dtype | None" = None,
+    *, n_devices: int = 1, revision: str | None = None, token: str | None = None,
+) -> ModelSize:  # fmt: skip
+    """Compute the size of a model from its configuration alone; of a model on the hub only ``config.json`` is fetched.
+
+    Args:
+        name_or_path: A name on the hub, a packaged model or a Hugging Face directory.
+        device: As for :func:`anchorlens.load_model`.
+        dtype: As for :func:`anchorlens.load_model`.
+        n_devices: As for :func:`anchorlens.load_model`.
+        revision: Branch, tag or commit on the hub.
+        token: Access token for the hub.
+
+    Raises:
+        AnchorlensError: The errors of :func:`anchorlens.load_model`, except those of weights.
+    """
+    kind = check_model(name_or_path, device=device, dtype=dtype, revision=revision, n_devices=n_devices, token=token)
+    if kind in ("gguf", "live"):
+        raise InputError("model_size reads a configuration: give a name on the hub, a packaged model or a directory.")
+    name = os.fspath(name_or_path)
+    cache = Path(constants.HF_HUB_CACHE)
+    if kind == "hub":
+        repo = registered_name(name) or name
+        directory = fetch_file(repo, "config.json", revision, token).parent
+        is_here = any(isinstance(try_to_load_from_cache(repo, file, revision=revision), str) for file in WEIGHT_FILES)
+        disk = next(path for path in (cache, *cache.parents) if path.exists())
+    else:
+        directory = packaged_directory(PACKAGED[name]) if kind == "packaged" else Path(name).expanduser()
+        is_here, disk = True, directory
+    config = load_config(directory)
+    where = pick_device(device)
+    first = torch.device(where)
+    devices = [first] if n_devices == 1 else [torch.device("cuda", (first.index or 0) + k) for k in range(n_devices)]
+    stored = stored_dtype(config)
+    n_params = count_parameters(without_weights(config, stored))
+    run = pick_dtype(dtype, where, stored, n_params)
+    text: Any = text_config(config)
+    embedding = int(text.vocab_size) * int(text.hidden_size)
+    n_layers = int(text.num_hidden_layers)
+    outside_layers = embedding if text.tie_word_embeddings else 2 * embedding
+    return ModelSize(
+        name=name,
+        n_params=n_params,
+        n_layers=n_layers,
+        dtype=run,
+        weight_bytes=(n_params + 2 * embedding - outside_layers) * run.itemsize,
+        layer_bytes=(n_params - outside_layers) // n_layers * run.itemsize,
+        download_bytes=0 if is_here else n_params * stored.itemsize,
+        free_disk=shutil.disk_usage(disk).free,
+        device=where,
+        free_memory=free_memory(devices),
+        n_devices=n_devices,
+    )
+
+
+def checkpoint_dtype(config: PretrainedConfig, dtype: "str | torch.dtype | None", device: str) -> torch.dtype:
+    """Return the type that a checkpoint runs in: see :func:`anchorlens.models.devices.pick_dtype`."""
+    stored = stored_dtype(config)
+    counted = dtype is None and device != "cpu"
+    return pick_dtype(dtype, device, stored, count_parameters(without_weights(config, stored)) if counted else 0)
+
+
+def _gb(n: float) -> str:
+    return f"{n / 1e9:.1f} GB"

@@ -1,0 +1,26 @@
+"""Entries of ``run.json`` and of ``examples.parquet`` on truth probes and text baselines."""
+
+from collections.abc import Mapping
+
+from anchorlens.probing.labelled import TruthRows
+from anchorlens.probing.probes import LayerProbes
+from anchorlens.probing.text_baseline import TextBaseline
+
+
+def probe_record(probes: LayerProbes | None, texts: Mapping[str, TextBaseline]) -> dict[str, object]:
+    """Return k* and its stability, the validation AUC of every layer, and the AUCs of text baselines."""
+    aucs = {} if probes is None else {str(k): probe.validation_auc_ for k, probe in probes.probes.items()}
+    return {
+        "k_star": None if probes is None else probes.best_layer,
+        "k_star_over_seeds": [] if probes is None else list(probes.k_star_over_seeds),
+        "validation_auc": {layer: None if auc != auc else float(auc) for layer, auc in aucs.items()},
+        **{name: {"auc": one.auc, "ci_low": one.ci_low, "ci_high": one.ci_high} for name, one in texts.items()},
+    }
+
+
+def text_scores(truth: TruthRows | None, texts: Mapping[str, TextBaseline]) -> dict[str, float]:
+    """Return row id -> P(false) by the classifier of question and answer as text; of test rows."""
+    if truth is None or "pair_text" not in texts:
+        return {}
+    scores = zip(truth.rows, texts["pair_text"].scores.tolist(), strict=True)
+    return {row.id: score for row, score in scores if score == score}

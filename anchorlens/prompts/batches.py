@@ -1,0 +1,44 @@
+"""Right-padded batches of token ids, and the tokens that several prompts share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from anchorlens.errors import InputError
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Right-padded rows; the mask is True at real tokens."""
+
+    ids: Int[Tensor, "example pos"]
+    mask: Bool[Tensor, "example pos"]
+
+    def to(self, device: torch.device) -> "TokenBatch":
+        """Return the rows on another device."""
+        return replace(self, ids=self.ids.to(device), mask=self.mask.to(device))
+
+
+def pad_rows(rows: Sequence[Sequence[int]], pad_id: int = 0) -> TokenBatch:
+    """Right-pad id sequences into one batch, on the CPU whatever torch's default device is.
+
+    What stands in the padding changes no number: the mask hides it, and it comes after.
+    """
+    if not rows:
+        raise InputError("A batch needs at least one row.")
+    width = max(len(row) for row in rows)
+    ids = torch.full((len(rows), width), pad_id, dtype=torch.long, device="cpu")
+    mask = torch.zeros((len(rows), width), dtype=torch.bool, device="cpu")
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row, dtype=torch.long, device="cpu")
+        mask[i, : len(row)] = True
+    return TokenBatch(ids=ids, mask=mask)
+
+
+def common_prefix(rows: Sequence[Sequence[int]], longest: int) -> int:
+    """Return the number of tokens that all rows begin with, at most ``longest``."""
+    longest = max(0, min((longest, *(len(row) for row in rows)))) if rows else 0
+    return next((n for n in range(longest) if any(row[n] != rows[0][n] for row in rows)), longest)

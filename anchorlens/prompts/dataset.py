@@ -1,0 +1,35 @@
+"""Interface of a data set of prompts (questions, clean/corrupted pairs)."""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A row that was left out; ``reason`` is the name under which it is counted."""
+
+    example_id: str
+    dataset: str
+    question: str
+    answer: str
+    reason: str
+    detail: str = field(default="")
+
+
+@runtime_checkable
+class PromptDataset(Protocol):
+    """A data set of prompts: the runner, resuming and provenance know nothing else of it."""
+
+    @property
+    def name(self) -> str:
+        """Name of the data set in outputs."""
+        ...
+
+    @property
+    def dropped(self) -> tuple[Dropped, ...]:
+        """Rows that were left out while loading."""
+        ...
+
+    def record(self) -> dict[str, Any]:
+        """Return name, source, content hash and sizes for ``run.json``."""
+        ...

@@ -1,0 +1,227 @@
+"""Clean and corrupted prompts as a data set: rows from a list or a CSV file, tokenized when a sweep starts."""
+
+import csv
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from anchorlens.errors import InputError, did_you_mean
+from anchorlens.models.adapter import Adapter
+from anchorlens.models.card import adds_bos, name_of
+from anchorlens.prompts.context import DataSource, SweepContext
+from anchorlens.prompts.dataset import Dropped
+from anchorlens.prompts.tokenized import TokenizedPrompt
+
+_REQUIRED = ("clean", "corrupted", "answer", "wrong")
+_COLUMNS = ("id", "group", *_REQUIRED)
+
+
+@dataclass(frozen=True)
+class PromptPair:
+    """A clean and a corrupted prompt, with the answer of the clean one and a wrong answer.
+
+    Attributes:
+        id: Unique name of the pair.
+        group: Resampling unit; the pair's own id if the data name none.
+        clean: Prompt that makes the model give the answer.
+        corrupted: The same prompt with something changed.
+        answer: Right next token of the clean prompt, with its leading space if it has one.
+        wrong: Wrong next token.
+    """
+
+    id: str
+    group: str
+    clean: str
+    corrupted: str
+    answer: str
+    wrong: str
+
+
+@dataclass(frozen=True)
+class PairData:
+    """A data set of prompt pairs.
+
+    Attributes:
+        name: Name of the data set in outputs.
+        pairs: The pairs.
+        dropped: Rows that were left out.
+        source: ``file:PATH`` or ``list``.
+        sha256: Hash of the rows.
+    """
+
+    name: str
+    pairs: tuple[PromptPair, ...]
+    dropped: tuple[Dropped, ...]
+    source: str
+    sha256: str
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def record(self) -> dict[str, Any]:
+        """Return name, source, content hash and sizes for ``run.json``."""
+        return {
+            "name": self.name, "source": self.source, "sha256": self.sha256, "limit": None, "seed": 0, "examples": len(self.pairs),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairPrompt(TokenizedPrompt):
+    """One tokenized prompt of a pair."""
+
+    text: str
+    pair: PromptPair
+
+    @override
+    def columns(self) -> dict[str, object]:
+        return {"question": self.text, "answer": self.pair.answer, "wrong_answer": self.pair.wrong, "text": self.text}
+
+
+@dataclass(frozen=True)
+class TokenizedPair:
+    """A tokenized pair of prompts of equal length, with the token ids of both answers."""
+
+    clean: PairPrompt
+    corrupted: PairPrompt
+    answer: int
+    wrong: int
+
+
+@dataclass(frozen=True)
+class PairContext(SweepContext):
+    """Context of a sweep over prompt pairs."""
+
+    pairs: tuple[TokenizedPair, ...]
+
+
+def load_pairs(
+    source: "Sequence[Mapping[str, object]] | str | os.PathLike[str]", *, name: str | None = None, limit: int | None = None
+) -> PairData:
+    """Load clean and corrupted prompts.
+
+    Args:
+        source: Rows with ``clean``, ``corrupted``, ``answer``, ``wrong`` and optionally ``id`` and ``group``, or the path of
+            a CSV file with these columns.
+        name: Name of the data set; if None, the file's name or ``pairs``.
+        limit: Number of rows to take; if None, all.
+
+    Returns:
+        The pairs; rows with an empty cell are dropped and counted.
+
+    Raises:
+        InputError: The file does not exist, or a column is missing or unknown.
+
+    Examples:
+        >>> data = load_pairs([{"clean": "The capital of France is", "corrupted": "The capital of Italy is",
+        ...                     "answer": " Paris", "wrong": " Rome"}])
+        >>> len(data)
+        1
+    """
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        if not path.is_file():
+            raise InputError(f"source={str(source)!r}: no such file. Give the path of a CSV file, or a list of rows.")
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows: list[Mapping[str, object]] = list(csv.DictReader(file))
+        origin, own_name = f"file:{path}", name or path.stem
+    else:
+        rows, origin, own_name = list(source), "list", name or "pairs"
+    pairs: list[PromptPair] = []
+    dropped: list[Dropped] = []
+    for number, row in enumerate(rows[:limit]):
+        unknown = next((str(key) for key in row if key not in _COLUMNS), None)
+        if unknown is not None:
+            raise InputError(f"source=: row {number} has an unknown column {unknown!r}. {did_you_mean(unknown, _COLUMNS)}")
+        missing = next((key for key in _REQUIRED if key not in row), None)
+        if missing is not None:
+            raise InputError(f"source=: row {number} has no {missing!r}. Rows need {', '.join(_REQUIRED)}.")
+        cells = {key: row[key] if isinstance(row[key], str) else "" for key in _REQUIRED}
+        own = str(row.get("id") or f"{number:06d}")
+        pair = PromptPair(own, str(row.get("group") or own), **cells)  # pyright: ignore[reportArgumentType]
+        empty = next((key for key, cell in cells.items() if not str(cell).strip()), None)
+        if empty is None:
+            pairs.append(pair)
+        else:
+            dropped.append(drop_pair(pair, own_name, "empty_cell", f"{empty} is empty or no text"))
+    ids = [pair.id for pair in pairs]
+    if len(set(ids)) < len(ids):
+        raise InputError("source=: two rows have the same id. Give every row an id of its own, or none.")
+    text = json.dumps([vars(pair) for pair in pairs], sort_keys=True, ensure_ascii=False)
+    return PairData(own_name, tuple(pairs), tuple(dropped), origin, hashlib.sha256(text.encode("utf8")).hexdigest())
+
+
+def drop_pair(pair: PromptPair, dataset: str, reason: str, detail: str) -> Dropped:
+    """Return the record of a pair that was left out."""
+    return Dropped(pair.id, dataset, pair.clean, pair.answer, reason, detail)
+
+
+def set_up_pairs(adapter: Adapter, data: PairData, spec: Any) -> PairContext:
+    """Tokenize the pairs of a data set.
+
+    Pairs whose prompts differ in length, or whose answers are not single tokens, are dropped and counted.
+    """
+    hf = adapter.model.tokenizer
+    if hf is None:
+        raise InputError(
+            "This HookedTransformer has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model."
+        )
+    add_bos = adds_bos(hf) if spec.add_bos is None else spec.add_bos
+
+    def encode(text: str) -> tuple[int, ...]:
+        ids = [int(i) for i in hf(text, add_special_tokens=False, verbose=False)["input_ids"]]  # pyright: ignore
+        bos = hf.bos_token_id
+        return (bos, *ids) if add_bos and isinstance(bos, int) and ids[:1] != [bos] else tuple(ids)
+
+    def token(text: str) -> int | None:
+        ids = hf(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return int(ids[0]) if len(ids) == 1 else None  # pyright: ignore
+
+    kept: list[TokenizedPair] = []
+    dropped: list[Dropped] = []
+    for pair in data.pairs:
+        clean, corrupted = encode(pair.clean), encode(pair.corrupted)
+        answer, wrong = token(pair.answer), token(pair.wrong)
+        if answer is None or wrong is None:
+            which = "answer" if answer is None else "wrong"
+            dropped.append(drop_pair(pair, data.name, "answer_not_one_token", f"{which} {getattr(pair, which)!r}"))
+        elif len(clean) != len(corrupted):
+            dropped.append(drop_pair(pair, data.name, "length_differs", f"{len(clean)} and {len(corrupted)} tokens"))
+        elif len(clean) > adapter.shape.n_ctx:
+            dropped.append(
+                drop_pair(pair, data.name, "too_long", f"{len(clean)} tokens, the model takes {adapter.shape.n_ctx}")
+            )
+        else:
+            where = {f"pos:{p}": (p,) for p in range(len(clean))} | {"last": (len(clean) - 1,)}
+            one = PairPrompt(id=f"{pair.id}|clean", group=pair.group, ids=clean, positions=where, text=pair.clean, pair=pair)
+            other = replace(one, id=pair.id, ids=corrupted, text=pair.corrupted)
+            kept.append(TokenizedPair(one, other, answer, wrong))
+
+    def token_text(i: int) -> str:
+        return str(hf.decode([i], clean_up_tokenization_spaces=False))
+
+    return PairContext(
+        adapter,
+        name_of(adapter.model),
+        data,
+        (*data.dropped, *dropped),
+        spec.progress,
+        "",
+        add_bos,
+        (),
+        token_text,
+        tuple(kept),
+    )
+
+
+def _load(data: Any, seed: int) -> PairData:  # noqa: ARG001
+    return data if isinstance(data, PairData) else load_pairs(data)
+
+
+PAIRS = DataSource(_load, set_up_pairs)
+"""Clean and corrupted prompts, as :func:`load_pairs` gives them."""

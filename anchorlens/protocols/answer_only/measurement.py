@@ -1,0 +1,96 @@
+"""Measure `answer_only`: the same answer after an empty question, read by a truth probe (METHOD 5).
+
+One model and one data set in each call. ΔP = 100 * (confidence after - before) in what was predicted before; negative where the
+missing question takes confidence away. The whole question is missing, not E_Q alone, and so t* stands at another position.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from typing_extensions import override
+
+from anchorlens.protocols.answer_only.analysis import ANALYSIS, ANCHOR
+from anchorlens.protocols.answer_only.inputs import OTHER, changed_inputs, without_question
+from anchorlens.protocols.answer_only.spec import AnswerOnly
+from anchorlens.protocols.probe_sweep.inputs import ProbeSweepInputs, Variant, labelled_rows
+from anchorlens.protocols.probe_sweep.measurement import Cells, ProbeMeasurement, ProbePass
+from anchorlens.protocols.stored_inputs import StoredInputs
+from anchorlens.questions.context import QuestionContext
+from anchorlens.questions.tokenised import check_not_empty
+from anchorlens.questions.tokens import TokenRow
+
+
+@dataclass(frozen=True)
+class AnswerOnlyInputs(ProbeSweepInputs):
+    """Inputs of an answer-only sweep."""
+
+    @override
+    def record(self, spec: Any) -> dict[str, Any]:
+        found = super().record(spec)
+        found["config"] = {"anchors": [ANCHOR], "readout": "probe"}
+        found["counts"]["distinct_answers"] = len({own[0].row.ids for own in self.variants if own[0].row is not None})
+        return found
+
+
+class AnswerOnlyMeasurement(ProbeMeasurement[AnswerOnly]):
+    """Takes the question away."""
+
+    spec, analysis, training_lanes = AnswerOnly, ANALYSIS, 1
+
+    @override
+    def anchor(self, spec: AnswerOnly) -> str:
+        return ANCHOR
+
+    @override
+    def split_mode(self, spec: AnswerOnly) -> str:
+        return spec.mode
+
+    @override
+    def prepare(self, context: QuestionContext, spec: AnswerOnly) -> AnswerOnlyInputs:
+        empty = without_question(context.tokenizer)  # before answers are generated
+        truth, dropped = labelled_rows(context, spec)
+        variants, left_out = changed_inputs(truth, context.tokenizer, empty, spec.seed)
+        gone = (*dropped, *left_out)
+        check_not_empty(tuple(variants), gone, f"in {context.data.name}")
+        return AnswerOnlyInputs(
+            gone, truth.rows[0].ids, (spec.probe_site,), spec.layers_of(context.adapter.n_layers), truth, tuple(variants),
+            tuple(variants.values()), context.model_name, context.data.name,
+        )  # fmt: skip
+
+    @override
+    def pack(self, inputs: ProbeSweepInputs, size: int, cut_size: int) -> Sequence[Cells]:
+        """Keep rows of one answer-only input together, so that it has one P to the last digit."""
+        groups: dict[object, list[int]] = {}
+        for j, (empty, _) in enumerate(inputs.variants):
+            assert empty.row is not None  # every variant is an input
+            groups.setdefault(self.key(empty.row), []).append(j)
+        batches: list[list[int]] = []
+        for group in sorted(groups.values(), key=lambda tests: max(len(inputs.row(j).ids) for j in tests)):
+            for start in range(0, len(group), cut_size):
+                part = group[start : start + cut_size]
+                if batches and len(batches[-1]) + len(part) <= cut_size:
+                    batches[-1] += part
+                else:
+                    batches.append(part)
+        return [tuple((j, i) for j in batch for i in range(2)) for batch in batches]
+
+    @override
+    def passes(self, inputs: ProbeSweepInputs, spec: AnswerOnly, cells: Cells) -> list[ProbePass]:
+        """Clean rows with the cut that decides pathways, then the distinct inputs without a question, then the others."""
+        tests = tuple(dict.fromkeys(j for j, _ in cells))
+        changed = [
+            [one.row for j, i in cells for one in [inputs.variants[j][i]] if control in one.controls and one.row is not None]
+            for control in ("none", OTHER)
+        ]
+        distinct = [tuple({self.key(row): row for row in rows}.values()) for rows in changed]
+        return [self.split_pass(inputs, spec, tests), *(ProbePass(rows) for rows in distinct if rows)]
+
+    @override
+    def stored_variants(self, row: TokenRow, spec: AnswerOnly, stored: StoredInputs) -> tuple[Variant, ...]:
+        (donor,) = stored.donor_ids[row.id]
+        other = stored.row("corrupt", f"{row.id}~{donor}")
+        return Variant(("none",), stored.row("corrupt", f"{row.id}~")), Variant((OTHER,), other, donor_id=donor)
+
+
+MEASUREMENT = AnswerOnlyMeasurement()

@@ -1,0 +1,183 @@
+"""The interfaces of a protocol: `Measurement`, `Recheckable` and `Analysis`.
+
+A protocol is a folder with a specification (`spec.py`), a `Measurement` (`measurement.py`: what is changed in the model and what is
+read) and an `Analysis` (`analysis.py`: what curves, contrasts and findings are made of the samples; it needs no model and no torch).
+A measurement that is also `Recheckable` is spot-checked while it runs and can be verified from its run directory.
+Everything else (progress, memory, shards, spot checks, record, files, command line) is done once for all protocols in `running/`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+
+import pandas as pd
+import torch
+
+from anchorlens.engine.engine import Engine
+from anchorlens.engine.reference import Oracle
+from anchorlens.models.adapter import Adapter, SiteLike
+from anchorlens.prompts.context import DataSource, SweepContext
+from anchorlens.prompts.dataset import Dropped
+from anchorlens.protocols.memory import Memory, Unit
+from anchorlens.protocols.planning import SweepPlan
+from anchorlens.protocols.specification import Specification
+from anchorlens.protocols.stored_inputs import StoredInputs
+from anchorlens.results.sweep import Analysis
+from anchorlens.results.tables import InputTable
+
+# FLOPs of a shard, and the largest number of shards.
+_SHARD_FLOP, _MOST_SHARDS = 1e12, 1000
+
+
+@dataclass(frozen=True)
+class SweepInputs(ABC):
+    """What a measurement prepared; base class.
+
+    Attributes:
+        dropped: Rows that were left out, with reasons.
+        trial: Token ids of one row, on which the engine is compared with the model's own forward pass.
+        sites: Sites that are changed or read.
+        layers: Measured layers.
+    """
+
+    dropped: tuple[Dropped, ...]
+    trial: tuple[int, ...]
+    sites: tuple[SiteLike, ...]
+    layers: tuple[int, ...]
+
+    @property
+    @abstractmethod
+    def max_tokens(self) -> int:
+        """Length of the longest measured row, in tokens."""
+
+    @abstractmethod
+    def table(self) -> InputTable:
+        """Return the rows of ``examples.parquet``."""
+
+    @abstractmethod
+    def record(self, spec: Any) -> dict[str, Any]:
+        """Return ``config`` (resolved arguments), ``counts`` and ``probe`` for ``run.json``."""
+
+    @property
+    def all_probes(self) -> Mapping[str, Any]:
+        """Name -> fitted probes; ``none`` are those that were read, the others are placebos."""
+        return {}
+
+    def empty_message(self, spec: Any) -> str:  # noqa: ARG002
+        """Return the error message for a sweep in which no cell can be measured."""
+        return "Nothing that is changed reaches what is read."
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Units of work in execution order, and their cost.
+
+    Attributes:
+        units: Units in execution order.
+        cost: Predicted cost, shown to the user before anything is measured.
+        unit_name: Unit of the progress bar.
+        device: Device of the model.
+        before: Work of :meth:`Measurement.fit`.
+    """
+
+    units: tuple[Any, ...]
+    cost: SweepPlan
+    unit_name: str
+    device: torch.device
+    before: float = field(default=0.0, kw_only=True)
+
+    @property
+    def work(self) -> float:
+        """Total work, fitting included."""
+        return self.before + sum(unit.work for unit in self.units)
+
+    @cached_property
+    def shards(self) -> tuple[tuple[Any, ...], ...]:
+        """Neighbouring units that are stored together: some seconds of work each, and at most 1,000 shards."""
+        least = max(_SHARD_FLOP, self.cost.flops / _MOST_SHARDS)
+        total = sum(unit.work for unit in self.units) or 1.0
+        shards: list[list[Any]] = [[]]
+        held = 0.0
+        for unit in self.units:
+            if held >= least:
+                shards.append([])
+                held = 0.0
+            shards[-1].append(unit)
+            held += self.cost.flops * unit.work / total
+        return tuple(map(tuple, shards))
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Splits units that do not fit into memory; counts the splits of the whole sweep."""
+        return Memory(self.device)
+
+
+SpecT = TypeVar("SpecT", bound=Specification)
+InputsT = TypeVar("InputsT", bound=SweepInputs)
+ContextT = TypeVar("ContextT", bound=SweepContext)
+OnWork = Callable[[float], object]
+
+
+class Measurement(ABC, Generic[SpecT, InputsT, ContextT]):
+    """Measures one protocol.
+
+    Attributes:
+        spec: Its specification class.
+        analysis: Its analysis.
+        source: Where its data come from.
+    """
+
+    spec: type[SpecT]
+    analysis: ClassVar[Analysis]
+    source: ClassVar[DataSource]
+
+    @property
+    def name(self) -> str:
+        """Name of the protocol."""
+        return self.analysis.name
+
+    @abstractmethod
+    def check_model(self, spec: SpecT, adapter: Adapter) -> None:
+        """Raise if the model lacks a required layer, head or site.
+
+        Raises:
+            InputError: The model cannot be measured with this specification.
+        """
+
+    @abstractmethod
+    def prepare(self, context: ContextT, spec: SpecT) -> InputsT:
+        """Decide what is changed, where and with what, and what reads it. All random draws happen here."""
+
+    @abstractmethod
+    def plan(self, engine: Engine, inputs: InputsT, spec: SpecT) -> Plan:
+        """Pack the work into units that fit into memory, and predict their cost."""
+
+    def fit(self, engine: Engine, inputs: InputsT, spec: SpecT, plan: Plan, on_work: OnWork) -> InputsT:  # noqa: ARG002
+        """Fit what has to be learnt before the first unit (truth probes, from rows that are not measured)."""
+        return inputs
+
+    @abstractmethod
+    def measure(self, engine: Engine, inputs: InputsT, spec: SpecT, unit: Any, on_work: OnWork) -> pd.DataFrame:
+        """Return the rows of ``samples.parquet`` of one unit, without the columns that are constant over the sweep."""
+
+
+@runtime_checkable
+class Recheckable(Protocol):
+    """A measurement whose cells can be measured again by the reference engine."""
+
+    def remeasure(self, oracle: Oracle, inputs: Any, spec: Any, samples: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+        """Measure these rows of the samples again (and possibly others with them)."""
+        ...
+
+    def from_run(self, adapter: Adapter, spec: Any, stored: StoredInputs) -> Any:
+        """Rebuild the inputs of a saved sweep, as far as :meth:`remeasure` needs them.
+
+        Raises:
+            RunError: The run directory lacks what is needed.
+        """
+        ...
+
+
+__all__ = ["Measurement", "OnWork", "Plan", "Recheckable", "SweepContext", "SweepInputs", "Unit"]

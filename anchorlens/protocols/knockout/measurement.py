@@ -1,0 +1,300 @@
+"""Measure `knockout`: attention from the exact question tokens is cut, and a truth probe or P(True) is read (METHOD 5).
+
+One model, one data set, one set of edges in each call. Test rows keep their batches in the clean pass and in every knockout, so that
+a cut that does nothing gives a ΔP of exactly zero.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+from typing_extensions import override
+
+from anchorlens.engine.engine import Engine
+from anchorlens.engine.interventions import window_layers
+from anchorlens.engine.knockout import check_heads
+from anchorlens.errors import InputError
+from anchorlens.models.adapter import Adapter
+from anchorlens.probing.asked import truth_reader
+from anchorlens.probing.fitted import SHUFFLED
+from anchorlens.prompts.dataset import Dropped
+from anchorlens.protocols.base import OnWork
+from anchorlens.protocols.knockout.analysis import ANALYSIS
+from anchorlens.protocols.knockout.spec import Knockout
+from anchorlens.protocols.probe_sweep.inputs import ProbeSweepInputs, Variant, labelled_rows
+from anchorlens.protocols.probe_sweep.measurement import Cells, ProbeMeasurement, ProbePass, ProbeUnit
+from anchorlens.protocols.probe_sweep.placebo_tokens import (
+    CONTROLS,
+    cut_positions,
+    cut_targets,
+    cut_variants,
+    named_positions,
+)
+from anchorlens.protocols.stored_inputs import StoredInputs
+from anchorlens.questions.context import QuestionContext
+from anchorlens.questions.tokenised import drop
+from anchorlens.questions.tokens import TokenRow
+from anchorlens.statistics.delta import flipped
+from anchorlens.statistics.pathways import CROSS_FOLD, RANDOM, Measured
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class KnockoutInputs(ProbeSweepInputs):
+    """Inputs of a knockout.
+
+    Attributes:
+        allowed: First and last layer in which edges may be cut.
+    """
+
+    allowed: tuple[int, int] = field(default=(0, 0), kw_only=True)
+
+    @override
+    def record(self, spec: Any) -> dict[str, Any]:
+        found = super().record(spec)
+        found["config"] = {"anchors": [spec.anchor], "cut_layers": list(self.allowed)}
+        with_edge = [own for own in self.variants if own]
+        without = sum(all(RANDOM not in one.controls for one in own) for own in with_edge)
+        found["counts"] |= {
+            "without_edge": len(self.variants) - len(with_edge), "without_placebo": without if spec.placebos else 0,
+        }  # fmt: skip
+        return found
+
+    @override
+    def empty_message(self, spec: Knockout) -> str:
+        at = f" and a probe at layer {self.k_star}" if self.probes else ""
+        return f"No layer of {self.layers} can be changed by cuts in layers {self.allowed} with window {spec.window}{at}."
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """P under one cut of some rows of a unit: at every layer, [layer row], and with the cut in all layers, [row]."""
+
+    places: list[int]
+    after: Array
+    whole: Array
+
+
+class KnockoutMeasurement(ProbeMeasurement[Knockout]):
+    """Cuts attention edges."""
+
+    spec, analysis, flips = Knockout, ANALYSIS, False
+
+    @override
+    def anchor(self, spec: Knockout) -> str:
+        return spec.anchor
+
+    @override
+    def reads_probe(self, spec: Knockout) -> bool:
+        return spec.readout == "probe"
+
+    @override
+    def placebos(self, spec: Knockout) -> bool:
+        return spec.placebos and spec.readout == "probe"
+
+    def cumulative(self, spec: Knockout) -> bool:
+        """Whether one pass with the cut in all layers gives the whole curve."""
+        return spec.readout == "probe" and not spec.window
+
+    @override
+    def lanes(self, inputs: ProbeSweepInputs, spec: Knockout) -> int:
+        return 1 if self.cumulative(spec) else 1 + len(inputs.layers)
+
+    @override
+    def starts(self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout) -> Sequence[int]:
+        allowed = self.cut_layers(engine, inputs, spec)
+        if self.cumulative(spec):
+            return (allowed.start,)
+        windows = (self.window(engine, inputs, spec, layer) for layer in inputs.layers)
+        return (allowed.start, *(layers.start for layers in windows if layers))
+
+    @override
+    def work(self, inputs: ProbeSweepInputs, spec: Knockout, passes: Sequence[ProbePass]) -> float:
+        return sum(len(one.rows) * (1 + self.lanes(inputs, spec) * len(one.cuts)) for one in passes)
+
+    @override
+    def cut_layers(self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout) -> range:
+        first, last = spec.cut_layers or (0, engine.adapter.n_layers - 1)
+        return range(first, last + 1)
+
+    def window(self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout, layer: int) -> range:
+        """Return the layers that are cut for the point at ``layer``; empty if no cut is allowed there."""
+        n_layers, allowed = engine.adapter.n_layers, self.cut_layers(engine, inputs, spec)
+        around = window_layers(layer, spec.window, n_layers) if spec.window else range(layer + 1)
+        return range(max(around.start, allowed.start), min(around.stop, allowed.stop))
+
+    @override
+    def check_model(self, spec: Knockout, adapter: Adapter) -> None:
+        super().check_model(spec, adapter)
+        last = adapter.n_layers - 1
+        if spec.cut_layers is not None and spec.cut_layers[1] > last:
+            raise InputError(f"cut_layers must be first and last layer, from 0 to {last}; got {spec.cut_layers}.")
+        if spec.heads is not None:
+            check_heads(spec.heads, adapter.shape.n_heads)
+
+    @override
+    def prepare(self, context: QuestionContext, spec: Knockout) -> KnockoutInputs:
+        truth, dropped = labelled_rows(context, spec)
+        test = tuple(range(len(truth.rows)) if spec.readout == "p_true" else truth.of("test"))
+        variants = tuple(
+            cut_variants(
+                cut_positions(
+                    truth.rows[i], spec.edges, spec.seed, placebos=spec.placebos, sides=spec.placebo_sides,
+                    named=named_positions(truth.rows[i], context.tokenizer),
+                )
+            )
+            for i in test
+        )  # fmt: skip
+        if not any(variants):
+            raise InputError(
+                f"edges={spec.edges!r} cut nothing in any row: no target stands after the source and before the end of the input. "
+                "Name a source that comes before its target, for example 'question -> later'."
+            )
+        uncut = tuple(_no_edge(truth.rows[i]) for i, own in zip(test, variants, strict=True) if not own)
+        n_layers = context.adapter.n_layers
+        return KnockoutInputs(
+            (*dropped, *uncut), truth.rows[0].ids, (spec.probe_site,) if spec.readout == "probe" else (), spec.layers_of(n_layers),
+            truth, test, variants, context.model_name, context.data.name, allowed=spec.cut_layers or (0, n_layers - 1),
+        )  # fmt: skip
+
+    @override
+    def passes(self, inputs: ProbeSweepInputs, spec: Knockout, cells: Cells) -> list[ProbePass]:
+        """One pass over the clean rows, with a cut for each control that needs one of its own."""
+        tests = tuple(dict.fromkeys(j for j, _ in cells))
+        rows = tuple(inputs.row(j) for j in tests)
+        own = {(j, inputs.variants[j][i].controls[0]): inputs.variants[j][i].positions for j, i in cells}
+        names = tuple(control for control in CONTROLS if any((j, control) in own for j in tests))
+        cuts = tuple(tuple(own.get((j, control), ()) for j in tests) for control in names)
+        return [ProbePass(rows, cuts, tuple(cut_targets(row, spec.edges) for row in rows), spec.mode, spec.heads, names)]
+
+    @override
+    def outcomes(
+        self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout, unit: ProbeUnit, on_work: OnWork
+    ) -> Iterator[tuple[list[TokenRow], Measured]]:
+        tests = unit.tests
+        (one,) = self.passes(inputs, spec, unit.cells)
+        measure = self._probed if self.reads_probe(spec) else self._asked
+        before, found = measure(engine, inputs, spec, unit, one, on_work)
+        at = 0 if inputs.k_star is None else unit.layers.index(inputs.k_star)
+        # Where each point is read: at its own layer, but windows always at k*.
+        reads = [at] * len(unit.layers) if spec.window and inputs.k_star is not None else list(range(len(unit.layers)))
+        start = {name: values[reads] for name, values in before.items()}
+
+        def flips(name: str, out: _Outcome) -> npt.NDArray[np.bool_]:
+            if spec.split == "per_layer":
+                return flipped(start[name][:, out.places], out.after)
+            return np.broadcast_to(flipped(before[name][at, out.places], out.whole), out.after.shape)
+
+        def measured(control: str, outs: dict[str, _Outcome], read: str, split: str, donor: str = "") -> Measured:
+            donors = (donor,) * len(outs[read].places) if donor else ()
+            return Measured(control, start[read][:, outs[read].places], outs[read].after, flips(split, outs[split]), donors)
+
+        shared = {(j, inputs.variants[j][i].controls[0]): inputs.variants[j][i].controls for j, i in unit.cells}
+        for first, outs in zip(one.names, found, strict=True):
+            places = outs["none"].places
+            for control in CONTROLS:
+                own = [k for k, place in enumerate(places) if control in shared[tests[place], first]]
+                if own:
+                    some = {"none": _Outcome([places[k] for k in own], outs["none"].after[:, own], outs["none"].whole[own])}
+                    yield [one.rows[places[k]] for k in own], measured(control, some, "none", "none")
+            rows = [one.rows[place] for place in places]
+            for name in (name for name in outs if name.startswith(SHUFFLED)):
+                yield rows, measured(SHUFFLED, outs, name, name, f"draw {name.rpartition('_')[2]}")
+            if "fold_b" in outs:
+                yield rows, measured(CROSS_FOLD, outs, "fold_b", "fold_a")
+
+    def _probed(
+        self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout, unit: ProbeUnit, one: ProbePass, on_work: OnWork
+    ) -> tuple[dict[str, Array], list[dict[str, _Outcome]]]:
+        """Read truth probes: cumulative cuts at every layer, windows at k*. Placebo probes read the row's own cut alone.
+
+        Returns:
+            Probes -> clean P, [layer row]; and for every cut, probes -> P.
+        """
+        assert inputs.k_star is not None  # probes were fitted
+        ids, at = [row.group for row in one.rows], unit.layers.index(inputs.k_star)
+        sets = {name: probes.at(unit.layers) for name, probes in inputs.probes.items()}
+        clean_only = replace(one, cuts=()) if spec.window else one
+        clean, *cut = self.read(engine, inputs, spec, clean_only, unit.layers, on_work)
+        before = {name: probes.predict(clean, ids) for name, probes in sets.items()}
+        found: list[dict[str, _Outcome]] = []
+        for number, sources in enumerate(one.cuts):
+            places = [place for place, where in enumerate(sources) if where]
+            own = [ids[place] for place in places]
+            if spec.window:
+                points, whole = self._windows(engine, inputs, spec, unit, one, number, places, on_work)
+                layers = [inputs.k_star] * len(points)
+            else:
+                first = self.cut_layers(engine, inputs, spec).start
+                states = cut[number][:, places]
+                # Below the first layer nothing is cut: those layers are missing, not zero.
+                points: list[Tensor | None] = [s if k >= first else None for k, s in zip(unit.layers, states, strict=True)]
+                whole, layers = states[at], list(unit.layers)
+            outs: dict[str, _Outcome] = {}
+            for name in sets if one.names[number] == "none" else ("none",):
+                probes = sets[name].probes
+                after = np.full((len(points), len(places)), np.nan)
+                for i, (layer, states) in enumerate(zip(layers, points, strict=True)):
+                    if states is not None:
+                        after[i] = probes[layer].predict_proba(states.numpy(), own)[:, 1]
+                outs[name] = _Outcome(places, after, probes[inputs.k_star].predict_proba(whole.numpy(), own)[:, 1])
+            found.append(outs)
+        return before, found
+
+    def _windows(
+        self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout, unit: ProbeUnit, one: ProbePass, number: int,
+        places: Sequence[int], on_work: OnWork,
+    ) -> tuple[list[Tensor | None], Tensor]:  # fmt: skip
+        """Return the states at k* with each window cut (None if k* lies below it), and with the cut in all layers."""
+        assert inputs.k_star is not None  # probes were fitted
+        cuts = [self.window(engine, inputs, spec, layer) for layer in unit.layers]
+        reachable = [bool(layers) and layers[0] <= inputs.k_star for layers in cuts]
+        windows = [self.cut_layers(engine, inputs, spec), *(c for c, is_read in zip(cuts, reachable, strict=True) if is_read)]
+        part = ProbePass(
+            tuple(one.rows[place] for place in places), (tuple(one.cuts[number][place] for place in places),),
+            tuple(one.targets[place] for place in places), one.mode, one.heads,
+        )  # fmt: skip
+        whole, *read = (
+            engine.cut_states(
+                part.batch(), where=(spec.probe_site, inputs.k_star), windows=windows,
+                on_share=lambda share: on_work(share * len(places) * (1 + len(cuts))),
+            )[0].float().cpu()
+        )  # fmt: skip
+        states = iter(read)
+        return [next(states) if is_read else None for is_read in reachable], whole
+
+    def _asked(
+        self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout, unit: ProbeUnit, one: ProbePass, on_work: OnWork
+    ) -> tuple[dict[str, Array], list[dict[str, _Outcome]]]:
+        """Read P(yes) under every cut, at every point and with the cut in all layers. Returns the same as :meth:`_probed`."""
+        cuts = [self.window(engine, inputs, spec, layer) for layer in unit.layers]
+        windows = [range(0), self.cut_layers(engine, inputs, spec), *(cut for cut in cuts if cut)]
+        states = engine.cut_states(
+            one.batch(at_end=True), where=None, windows=windows,
+            on_share=lambda share: on_work(share * len(one.rows) * (1 + len(one.cuts) * (1 + len(unit.layers)))),
+        )  # fmt: skip
+        p = truth_reader(engine.adapter, one.rows).metrics(engine.adapter, states).p.double().numpy()
+        found: list[dict[str, _Outcome]] = []
+        for sources, values in zip(one.cuts, p, strict=True):
+            places = [place for place, where in enumerate(sources) if where]
+            after = np.full((len(unit.layers), len(places)), np.nan)
+            after[[i for i, cut in enumerate(cuts) if cut]] = values[2:, places]
+            found.append({"none": _Outcome(places, after, values[1, places])})
+        return {"none": np.broadcast_to(p[0, 0], (len(unit.layers), len(one.rows)))}, found
+
+    @override
+    def stored_variants(self, row: TokenRow, spec: Knockout, stored: StoredInputs) -> tuple[Variant, ...]:
+        cuts = {name.removeprefix("cut:"): where for name, where in row.positions.items() if name.startswith("cut:")}
+        return cut_variants(cuts)
+
+
+def _no_edge(row: TokenRow) -> Dropped:
+    """The record of a row in which the edges cut nothing."""
+    return replace(drop(row.example, "no_edge", "no target after the source"), example_id=row.id)
+
+
+MEASUREMENT = KnockoutMeasurement()

@@ -1,0 +1,51 @@
+"""Curves and findings of `patch`. Effects are described; which cells stand needs controls that this protocol does not have yet."""
+
+from typing import Any
+
+import pandas as pd
+from typing_extensions import override
+
+from anchorlens.results.curves import curves_frame, summary_of
+from anchorlens.results.findings import DESCRIPTION, Finding, Findings
+from anchorlens.results.sweep import Analysis, SweepResult
+from anchorlens.runs.schema import CURVE_TYPES, EFFECT_COLUMNS
+
+
+class PatchAnalysis(Analysis):
+    """Mean effect at every layer and position."""
+
+    name, title, result = "patch", "activation patching", SweepResult
+
+    @override
+    def curves(self, result: SweepResult) -> pd.DataFrame:
+        config = result.record["config"]
+        curves = curves_frame(result.samples(), n_resamples=config["n_resamples"], seed=config["seed"])
+        return curves.assign(noise_floor=result.noise_floor).astype(CURVE_TYPES)
+
+    @override
+    def contrasts(self, result: SweepResult) -> pd.DataFrame:
+        return pd.DataFrame(columns=list(EFFECT_COLUMNS))
+
+    @override
+    def findings(self, result: SweepResult) -> Findings:
+        table = self.summary(result)
+        n = len(result.example_ids)
+        best = table.iloc[int(table["delta_p"].abs().to_numpy().argmax())]
+        layer, value = int(best["max_layer"]), float(best["delta_p"])
+        one = Finding(result.record["config"]["metric"], DESCRIPTION, (layer,), value, n=n, anchor=str(best["anchor"]))
+        said = (
+            f"Largest mean effect: {value:+.2f} logits at {best['anchor']}, layer {layer} ({n} pair{'s' if n != 1 else ''})."
+        )
+        return Findings((one,), f"{said} No control was measured, so nothing is claimed.")
+
+    @override
+    def summary(self, result: SweepResult) -> pd.DataFrame:
+        return summary_of(result.curves(controls=True))
+
+    @override
+    def settings(self, result: SweepResult) -> str:
+        config: dict[str, Any] = result.record["config"]
+        return f"metric {config['metric']}, site {config['site']}, {config['direction']}, seed {config['seed']}"
+
+
+ANALYSIS = PatchAnalysis()

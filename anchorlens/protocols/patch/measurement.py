@@ -1,0 +1,134 @@
+"""Measure `patch`: activations of one prompt of a pair are put into the other, at every layer and position."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from typing_extensions import override
+
+from anchorlens.engine.metrics import MetricReader, logit_difference
+from anchorlens.engine.readouts import Metrics
+from anchorlens.errors import EmptySweepError
+from anchorlens.models.adapter import Adapter
+from anchorlens.prompts.pairs import PAIRS, PairContext, PairPrompt, PromptPair
+from anchorlens.protocols.base import SweepInputs
+from anchorlens.protocols.patch.analysis import ANALYSIS
+from anchorlens.protocols.patch.spec import Patch
+from anchorlens.protocols.patching.batching import Batch
+from anchorlens.protocols.patching.measurement import Array, PatchingMeasurement
+from anchorlens.protocols.patching.pairs import Pair, Placement
+from anchorlens.protocols.stored_inputs import StoredInputs
+from anchorlens.results.tables import InputTable
+
+PatchPair: TypeAlias = Pair[PairPrompt]
+
+
+@dataclass(frozen=True)
+class PatchInputs(SweepInputs):
+    """Inputs of a patch sweep.
+
+    Attributes:
+        pairs: Changed prompt (``target``) and prompt whose activations are put there (``source``), with a placement per position.
+        tokens: Pair id -> token ids of answer and wrong answer.
+    """
+
+    pairs: tuple[PatchPair, ...]
+    tokens: Mapping[str, tuple[int, int]]
+
+    @property
+    @override
+    def max_tokens(self) -> int:
+        return max(len(pair.target.ids) for pair in self.pairs)
+
+    @override
+    def table(self) -> InputTable:
+        sources = [pair.source for pair in self.pairs if pair.source is not None]
+        ids = {pair.base.id: [pair.donor_id] for pair in self.pairs}
+        return InputTable({"base": [pair.base for pair in self.pairs], "donor": sources}, ids)
+
+    @override
+    def record(self, spec: Any) -> dict[str, Any]:
+        n = max(len(pair.placements) for pair in self.pairs)
+        return {"config": {"anchors": [f"pos:{p}" for p in range(n)]}, "counts": {"evaluated": len(self.pairs)}}
+
+
+def _pair(target: PairPrompt, source: PairPrompt) -> PatchPair:
+    """Return a pair with one placement for each position."""
+    places = tuple(Placement(f"pos:{p}", "none", (p,), (p,)) for p in range(len(target.ids)))
+    return Pair(target, target, source, source, source.id, places)
+
+
+class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
+    """Puts activations of one prompt into another."""
+
+    spec, analysis, source = Patch, ANALYSIS, PAIRS
+
+    @override
+    def check_model(self, spec: Patch, adapter: Adapter) -> None:
+        adapter.hook_name(spec.site, spec.layers_of(adapter.n_layers)[0])
+
+    @override
+    def prepare(self, context: PairContext, spec: Patch) -> PatchInputs:
+        if not context.pairs:
+            counts = Counter(row.reason for row in context.dropped)
+            reasons = ", ".join(f"{reason} {n}" for reason, n in counts.most_common()) or "the data set is empty"
+            raise EmptySweepError(f"No pair of {context.data.name} can be measured. Dropped: {reasons}.")
+        made = [
+            _pair(one.corrupted, one.clean) if spec.direction == "denoising" else _pair(one.clean, one.corrupted)
+            for one in context.pairs
+        ]
+        tokens = {pair.base.id: (one.answer, one.wrong) for pair, one in zip(made, context.pairs, strict=True)}
+        layers = spec.layers_of(context.adapter.n_layers)
+        return PatchInputs(context.dropped, made[0].target.ids, (spec.site,), layers, tuple(made), tokens)
+
+    @override
+    def pairs(self, inputs: PatchInputs) -> tuple[PatchPair, ...]:
+        return inputs.pairs
+
+    @override
+    def metric(self, spec: Patch) -> str:
+        return spec.metric
+
+    @override
+    def reader(self, adapter: Adapter, inputs: PatchInputs, pairs: Sequence[PatchPair]) -> MetricReader:
+        """Return the reader of the metric at the last position of each row."""
+        tokens = torch.tensor([inputs.tokens[pair.base.id] for pair in pairs])
+        last = torch.tensor([len(pair.target.ids) - 1 for pair in pairs])
+        return MetricReader(logit_difference(tokens[:, 0], tokens[:, 1]), torch.arange(len(pairs)), last, len(pairs))
+
+    @override
+    def effect(self, inputs: PatchInputs, spec: Patch, pairs: Sequence[PatchPair], before: Array, after: Array) -> Array:
+        return after - before
+
+    @override
+    def columns(
+        self, inputs: PatchInputs, spec: Patch, unit: Batch, place: Placement, before: Metrics, after: Metrics
+    ) -> dict[str, Any]:
+        return {"position": place.target[0], "unit": "logit", "trivial": False}
+
+    def from_run(self, adapter: Adapter, spec: Patch, stored: StoredInputs) -> PatchInputs:
+        """Rebuild the pairs from a run directory; answers are tokenized again."""
+        hf = adapter.model.tokenizer
+        assert hf is not None  # the run was measured with one
+        examples = stored.result.examples()
+        pairs: list[PatchPair] = []
+        tokens: dict[str, tuple[int, int]] = {}
+        for record in examples[examples["role"] == "base"].to_dict("records"):
+            name, group, answer, wrong = (
+                str(record[column]) for column in ("example_id", "question_id", "answer", "wrong_answer")
+            )
+            one = PromptPair(name, group, "", "", answer, wrong)
+            source = stored.row("donor", stored.donor_ids[one.id][0])
+            rows = [
+                PairPrompt(id=row.id, group=one.group, ids=row.ids, positions=row.positions, text=row.text, pair=one)
+                for row in (stored.row("base", one.id), source)
+            ]
+            pairs.append(_pair(*rows))
+            first, second = (int(hf(text, add_special_tokens=False)["input_ids"][0]) for text in (one.answer, one.wrong))  # pyright: ignore
+            tokens[one.id] = first, second
+        return PatchInputs((), pairs[0].target.ids, (spec.site,), stored.layers, tuple(pairs), tokens)
+
+
+MEASUREMENT = PatchMeasurement()

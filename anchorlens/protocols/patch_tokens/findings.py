@@ -1,0 +1,68 @@
+"""What token patching shows, in words: the finding first, at k*, which was chosen on validation rows (METHOD 5)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from anchorlens.results.facts import FEW, Fact, facts_at, place
+from anchorlens.results.findings import OPEN, REVERSED, STANDS, Finding, Findings, nothing_claimed, text_warning
+from anchorlens.statistics.pathways import MATCHED, RANDOM
+
+
+def patch_findings(record: Mapping[str, Any], summary: Mapping[str, Any], effects: pd.DataFrame) -> Findings:
+    """Return the finding at k*; ``summary`` is a row of ``patch_summary``."""
+    facts, layers = facts_at(effects, summary["layer"]), (int(summary["layer"]),)
+    at, auc = place(int(summary["layer"]), record["probe"]["k_star"]), facts["auc", "none"]
+    if not auc.low > 0.5:
+        return nothing_claimed(f"The probe shows no signal at {at} (AUC {auc.said(2, sign=False)}): nothing is said of truth.")
+    if ("delta_all", RANDOM) not in facts:
+        return nothing_claimed("No question has tokens outside E_Q: there is no control, so nothing is said.")
+    delta, flips = facts["delta_all", RANDOM], facts["flip_rate", RANDOM]
+    if delta.n < FEW:
+        return nothing_claimed(f"Patch and control can be compared in {delta.n} questions: below {FEW} nothing is said.")
+    rates = [facts[name, control].value for name, control in (("flip_rate_patched", MATCHED), ("flip_rate_random", RANDOM))]
+    whole = record["config"]["base"] == "all"
+    of = "true and false answers" if whole else "true answers predicted true"
+    parts = [
+        _finding(delta, at, f"({delta.n} questions, {of})"),
+        f"Flips: {rates[0]:.0f} % against {rates[1]:.0f} %; {_difference(flips)}.",
+        _groups(summary),
+    ]
+    statements = [
+        Finding.of(
+            name, STANDS if fact.beyond(sign) else REVERSED if fact.off_zero else OPEN, fact, layers=layers, control=RANDOM
+        )
+        for name, fact, sign in (("delta_all", delta, -1), ("flip_rate", flips, 1))
+    ]
+    warnings = text_warning(record["probe"], facts.get(("auc_beyond_text", "none")))
+    return Findings(tuple(statements), " ".join(part for part in parts if part), warnings)
+
+
+def _finding(delta: Fact, at: str, over: str) -> str:
+    control = "replacing as many other question tokens"
+    if not delta.off_zero:
+        return (
+            f"Not shown at {at} {over}: that replacing E_Q changes ΔP otherwise than {control}; the data allow {delta.allows()} "
+            "points."
+        )
+    if delta.value > 0:
+        return f"At {at} ΔP is {delta.said()} points above that of {control} {over}: E_Q is not shown to matter more than they do."
+    return f"At {at} replacing E_Q moves ΔP by {delta.said()} points beyond {control} {over}."
+
+
+def _difference(flips: Fact) -> str:
+    if not flips.off_zero:
+        return f"a difference is not shown, the data allow {flips.allows()} points"
+    return f"difference {flips.said()}"
+
+
+def _groups(summary: Mapping[str, Any]) -> str:
+    said = [
+        f"{name} {summary[short]:+.1f} ({summary[f'n_{short}']})"
+        for name, short in (("Q-Anchored", "q"), ("A-Anchored", "a"))
+        if summary[f"n_{short}"] >= FEW
+    ]
+    if not said:
+        return f"No pathway has {FEW} questions."
+    return f"ΔP: {', '.join(said)}; pathways were split by a flip of the same clean P, so their difference is description."

@@ -1,0 +1,191 @@
+"""Measure `patch_tokens`: E_Q's text is replaced by another question's and the answer is kept; a probe reads it (METHOD 5).
+
+One model, one data set and one donor rule in each call. Not done here: curves of answer probabilities (a swap at layer 0 does that),
+and several segments at a time. The clean row goes through the model together with its patched inputs, so both are rounded alike.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from anchorlens.engine.engine import Engine
+from anchorlens.errors import EmptySweepError
+from anchorlens.prompts.dataset import Dropped
+from anchorlens.protocols.base import OnWork, Plan
+from anchorlens.protocols.patch_tokens.analysis import ANALYSIS
+from anchorlens.protocols.patch_tokens.patching import Patcher
+from anchorlens.protocols.patch_tokens.spec import PatchTokens
+from anchorlens.protocols.probe_sweep.inputs import ProbeSweepInputs, Variant, labelled_rows
+from anchorlens.protocols.probe_sweep.measurement import Cells, ProbeMeasurement, ProbePass, ProbePlan, RowBatch
+from anchorlens.protocols.stored_inputs import StoredInputs
+from anchorlens.questions.context import QuestionContext
+from anchorlens.questions.tokenised import MORE_QUESTIONS, drop, make_rows
+from anchorlens.questions.tokens import TokenRow
+from anchorlens.statistics.bands import auc_band
+from anchorlens.statistics.contrasts import auc_of
+from anchorlens.statistics.pathways import MATCHED, RANDOM
+from anchorlens.statistics.resamples import Resamples
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PatchTokensInputs(ProbeSweepInputs):
+    """Inputs of token patching.
+
+    Attributes:
+        failed: Pairs of row and donor that could not be built, by reason.
+        clean: P(hallucination) of every test row, [layer test]; known once the probes are fitted.
+    """
+
+    failed: dict[str, int] = field(default_factory=dict, kw_only=True)
+    clean: Array | None = field(default=None, kw_only=True)
+
+    @override
+    def record(self, spec: Any) -> dict[str, Any]:
+        pairs = [(self.row(j), list(own)) for j, own in enumerate(self.variants) for own in _pairs(own)]
+        rows = {row.id for row, _ in pairs}
+        with_control = {row.id for row, own in pairs if len(own) > 1}
+        found = super().record(spec)
+        found["config"] = {"anchors": ["question"], "readout": "probe"}
+        found["counts"] |= {
+            "pairs": len(pairs), "failed_pairs": self.failed, "without_control": len(rows - with_control),
+            "fewer_in_control": len({row.id for row, own in pairs if any(one.controls == (MATCHED,) for one in own)}),
+            "share_of_question_tokens_changed": sum(len(own[0].positions) for _, own in pairs)
+            / sum(len(row.positions["question"]) for row, _ in pairs),
+        }  # fmt: skip
+        found["probe"]["test_auc"] = self._test_auc(spec)
+        return found
+
+    def _test_auc(self, spec: PatchTokens) -> dict[str, Any]:
+        """Return the AUC of the clean probe over all test rows at each layer, with its bands over questions."""
+        assert self.clean is not None  # known after fit()
+        rows = [self.row(j) for j in range(len(self.test))]
+        labels = np.array([row.answer.label for row in rows], dtype=np.float64)
+        draws = Resamples.of([row.group for row in rows], n_resamples=spec.n_resamples, seed=spec.seed)
+        found = auc_of(self.clean, labels, draws)
+        made = auc_band(found.value, found.draws, found.n)
+        ends = zip(made.value, made.low, made.high, made.sim_low, made.sim_high, strict=True)
+        layers = {str(k): [None if v != v else float(v) for v in five] for k, five in zip(self.layers, ends, strict=True)}
+        return {"layers": layers, "questions": draws.weights.shape[1]}
+
+
+def _pairs(own: Sequence[Variant]) -> list[tuple[Variant, ...]]:
+    """Return the variants of a row, donor by donor."""
+    return [tuple(pair) for _, pair in groupby(own, key=lambda one: one.donor_id)]
+
+
+class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
+    """Replaces tokens of the question."""
+
+    spec, analysis, reads_first = PatchTokens, ANALYSIS, True
+
+    @override
+    def anchor(self, spec: PatchTokens) -> str:
+        return "question"
+
+    @override
+    def prepare(self, context: QuestionContext, spec: PatchTokens) -> PatchTokensInputs:
+        truth, dropped = labelled_rows(context, spec)
+        test = tuple(truth.of("test"))
+        pool = make_rows(context.pool, context.tokenizer).rows
+        patcher = Patcher(context.tokenizer, pool, rule=spec.donors, n_donors=spec.n_donors, seed=spec.seed)
+        rows = {j: truth.rows[i] for j, i in enumerate(test)}
+        made = patcher.patches({j: row for j, row in rows.items() if spec.base == "all" or row.answer.label == 0})
+        if not made.variants:
+            reasons = ", ".join(f"{reason} {n}" for reason, n in made.failed.items()) or "no pair could be tried"
+            raise EmptySweepError(
+                f"No row of {context.data.name} has a donor whose subject and property take as many tokens as its own ({reasons}). "
+                "Take more rows (donors come from the whole file), or donors='random'."
+            )
+        return PatchTokensInputs(
+            (*dropped, *made.dropped), truth.rows[0].ids, (spec.probe_site,), spec.layers_of(context.adapter.n_layers), truth, test,
+            tuple(made.variants.get(j, ()) for j in range(len(test))), context.model_name, context.data.name, failed=made.failed,
+        )  # fmt: skip
+
+    @override
+    def pack(self, inputs: ProbeSweepInputs, size: int, cut_size: int) -> Sequence[Cells]:
+        """Pack pairs of similar length, as long as their inputs are no more than ``size``; a row's donors stay together."""
+        packed: list[list[tuple[int, int]]] = [[]]
+        for j in sorted(range(len(inputs.test)), key=lambda j: len(inputs.row(j).ids)):
+            start = 0
+            for pair in _pairs(inputs.variants[j]):
+                cells = [(j, start + i) for i in range(len(pair))]
+                both = [*packed[-1], *cells]
+                if packed[-1] and len({test for test, _ in both}) + len(both) > size:
+                    packed.append([])
+                packed[-1] += cells
+                start += len(pair)
+        return [tuple(cells) for cells in packed if cells]
+
+    @override
+    def passes(self, inputs: ProbeSweepInputs, spec: PatchTokens, cells: Cells) -> list[ProbePass]:
+        """Clean rows together with their patched inputs."""
+        rows: dict[str, TokenRow] = {}
+        for j, i in cells:
+            for row in (inputs.row(j), inputs.variants[j][i].row):
+                assert row is not None  # every variant is an input
+                rows.setdefault(row.id, row)
+        return [ProbePass(tuple(rows.values()))]
+
+    @override
+    def fit(
+        self, engine: Engine, inputs: ProbeSweepInputs, spec: PatchTokens, plan: Plan, on_work: OnWork
+    ) -> ProbeSweepInputs:
+        """Fit the probes, then read the pathways of the test rows and which of them are predicted true.
+
+        Raises:
+            EmptySweepError: No true row is predicted true.
+        """
+        assert isinstance(plan, ProbePlan)  # made by plan()
+        fitted = super().fit(engine, inputs, spec, plan, on_work)
+        clean, q = np.full((len(inputs.layers), len(inputs.test)), np.nan), np.zeros(len(inputs.test), dtype=np.bool_)
+
+        def read(batch: RowBatch) -> None:
+            one = self.split_pass(fitted, spec, batch.rows)
+            clean[:, list(batch.rows)], q[list(batch.rows)] = self.predict_split(
+                engine, fitted, spec, one, inputs.layers, on_work
+            )
+
+        for batch in plan.reading:
+            plan.memory.measured(read, RowBatch(batch, 2))
+        assert fitted.k_star is not None  # probes were fitted
+        false = clean[inputs.layers.index(fitted.k_star)] >= 0.5
+        patched = [j for j, own in enumerate(inputs.variants) if own]
+        kept = [j for j in patched if spec.base == "all" or not false[j]]
+        if not kept:
+            raise EmptySweepError(
+                f"None of {len(patched)} true test rows is predicted true by the probe at k* = {fitted.k_star}. Take "
+                f"{MORE_QUESTIONS}, or base='all'."
+            )
+        left_out = tuple(_predicted_false(inputs.row(j)) for j in patched if j not in kept)
+        variants = tuple(own if j in kept else () for j, own in enumerate(inputs.variants))
+        return replace(fitted, variants=variants, q=q, clean=clean, dropped=(*inputs.dropped, *left_out))  # pyright: ignore[reportCallIssue]
+
+    @override
+    def stored_variants(self, row: TokenRow, spec: PatchTokens, stored: StoredInputs) -> tuple[Variant, ...]:
+        found: list[Variant] = []
+        for donor in stored.donor_ids[row.id]:
+            whole = f"{row.id}~{donor}"
+            names = {"none": whole, RANDOM: f"{whole}~{RANDOM}", MATCHED: f"{whole}~{MATCHED}"}
+            rows = {
+                control: stored.rows[("corrupt", name)] for control, name in names.items() if ("corrupt", name) in stored.rows
+            }
+            same = ("none", MATCHED) if RANDOM in rows and MATCHED not in rows else ("none",)
+            for control, one in rows.items():
+                controls = same if control == "none" else (control,)
+                found.append(Variant(controls, one, one.positions["replaced"], stored.row("donor", donor), donor))
+        return tuple(found)
+
+
+def _predicted_false(row: TokenRow) -> Dropped:
+    """The record of a true row that the probe takes for false."""
+    return replace(drop(row.example, "predicted_false", "the probe at k* takes it for false"), example_id=row.id)
+
+
+MEASUREMENT = PatchTokensMeasurement()

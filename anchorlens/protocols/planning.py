@@ -1,0 +1,171 @@
+"""Predicted cost of a sweep, and batches that fit into memory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from anchorlens.engine.cost import PassSize, predicted_seconds, rows_bytes, rows_flops
+from anchorlens.engine.engine import Engine
+from anchorlens.engine.reference import Oracle
+from anchorlens.errors import InputError
+from anchorlens.models.memory import free_memory
+
+# Rows of samples.parquet: while they are collected, and while they are put in order.
+_ROW_BYTES, _ORDERED_BYTES = 320, 700
+
+# Rows that one cell takes when it is measured again with others: the clean one, its donor's, the changed one.
+CHECK_ROWS = 3
+# Cells that are measured again in one pass, where memory allows it: more gain nothing.
+_CHECKED_AT_ONCE = 8
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """Predicted cost of a sweep.
+
+    Attributes:
+        engine: ``cone`` or ``reference``.
+        reason: Why it is the oracle, where the cone was asked for.
+        batch_sizes: Rows of each batch, in the order in which they are measured.
+        questions: Rows that are measured.
+        cells: Anchor (or cut), layer, donor and control, for every row.
+        flops: Predicted multiplications and additions.
+        seconds: Predicted time, from the rate of a matrix product that was measured with the plan (some milliseconds).
+        peak_bytes: Predicted peak of memory beside the model.
+        pass_bytes: Predicted peak of its largest pass alone.
+        max_memory: The user's limit.
+        weight_reads: How often the weights of a streamed model are read; 0 where they are in memory.
+        weight_bytes: Bytes of them that are read in all.
+        n_devices: Devices that the model is spread over; the memory is that of each.
+    """
+
+    engine: str
+    reason: str
+    batch_sizes: tuple[int, ...]
+    questions: int
+    cells: int
+    flops: float
+    seconds: float
+    peak_bytes: int
+    pass_bytes: int
+    max_memory: int | None
+    weight_reads: int = field(default=0, kw_only=True)
+    weight_bytes: int = field(default=0, kw_only=True)
+    n_devices: int = field(default=1, kw_only=True)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the plan for ``run.json``."""
+        streamed = {"weight_reads": self.weight_reads, "weight_bytes": self.weight_bytes} if self.weight_reads else {}
+        spread = {"n_devices": self.n_devices} if self.n_devices > 1 else {}
+        return {
+            "engine": self.engine, "reason": self.reason, "batches": list(self.batch_sizes), "cells": self.cells,
+            "gflop": round(self.flops / 1e9, 3), "peak_bytes": self.peak_bytes, "max_memory": self.max_memory, **streamed, **spread,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        why = f" ({self.reason or 'one full pass for each cell'})" if self.engine == "reference" else ""
+        read = f"; weights read {self.weight_reads} times, {self.weight_bytes / 1e9:,.1f} GB" if self.weight_reads else ""
+        where = f"on each of {self.n_devices} devices beside the model" if self.n_devices > 1 else "beside the model"
+        return (
+            f"{self.questions} rows, {self.cells:,} cells in {len(self.batch_sizes)} batches; engine {self.engine}{why}; about "
+            f"{self.flops / 1e9:,.0f} GFLOP, {self.seconds:,.{0 if self.seconds > 10 else 1}f} s, at most "
+            f"{self.peak_bytes / 1e6:,.0f} MB {'with two layers' if self.weight_reads else where}{read}"
+        )
+
+
+@dataclass(frozen=True)
+class Room:
+    """Memory limits of a pass; ``table``: rows of samples that will be written, ``kept``: bytes held beside them."""
+
+    engine: Engine
+    max_memory: int | None
+    batch_size: int | None
+    table: int
+    kept: int = 0
+
+    @property
+    def budget(self) -> int:
+        """Bytes of a pass: the user's limit beside what is kept, or half of the free memory."""
+        all_of_it = (
+            self.max_memory - _ROW_BYTES * self.table if self.max_memory else free_memory(self.engine.adapter.devices) // 2
+        )
+        return all_of_it - self.kept - self.engine.adapter.shape.weights_held
+
+    def rows(self, width: int, lanes: int = 0) -> int:
+        """Return how many rows of ``width`` tokens go into a pass; ``lanes``: windows of layers in which edges are cut."""
+        if self.batch_size is not None:
+            return self.batch_size
+        budget = self.budget
+
+        def fit(rows: int) -> bool:
+            size = _padded(rows, width, lanes)
+            return not self.engine.fills(size, lanes) and self.engine.pass_bytes(size, lanes) <= budget
+
+        rows, step = 1, 1
+        while fit(rows + step):  # steps grow, and then shrink again: memory alone may allow very many
+            rows, step = rows + step, 2 * step
+        while step > 1:
+            step //= 2
+            rows += step * fit(rows + step)
+        return rows
+
+    def bytes_of(self, rows: int, width: int, lanes: int = 0) -> int:
+        """Upper estimate of such a pass."""
+        return self.engine.pass_bytes(_padded(rows, width, lanes), lanes)
+
+    def peak(self, passes: int) -> int:
+        """Return the most bytes of a sweep whose largest pass takes ``passes``. Raise InputError if that exceeds ``max_memory``."""
+        kept = self.kept + self.engine.adapter.shape.weights_held
+        peak = max(passes + _ROW_BYTES * self.table, _ORDERED_BYTES * self.table) + kept
+        if self.max_memory is not None and peak > self.max_memory:
+            raise InputError(
+                f"max_memory is {self.max_memory / 1e6:.0f} MB, and with the smallest batches this sweep needs about "
+                f"{peak / 1e6:.0f} MB beside the model. Give at least that, or measure fewer questions, layers or donors at a time."
+            )
+        return peak
+
+    def plan(
+        self, sizes: Sequence[int], *, rows: int, cells: int, flops: float, most: int, width: int, checks: int
+    ) -> SweepPlan:
+        """Return the cost of a sweep; ``most``: bytes of the largest pass, ``width``: tokens of the longest row."""
+        engine, adapter = self.engine, self.engine.adapter
+        flops += rows_flops(adapter.shape, CHECK_ROWS * checks, width)
+        if checks:
+            together = rows_bytes(adapter.shape, CHECK_ROWS * min(checks, _CHECKED_AT_ONCE), width)
+            most = max(most, rows_bytes(adapter.shape, 1, width), min(together, self.budget))
+        peak = self.peak(most)
+        seconds = predicted_seconds(adapter.shape, adapter.device, flops)
+        plan = SweepPlan(
+            engine.name, engine.reason, tuple(sizes), rows, cells, flops, seconds, peak, most, self.max_memory,
+            n_devices=len(adapter.devices),
+        )  # fmt: skip
+        streamed = adapter.shape.streamed
+        if streamed is None:
+            return plan
+        reads = self._reads(len(sizes), -(-cells // max(1, sum(sizes))), checks, width)
+        # What is read and what is computed go on side by side.
+        seconds = max(seconds, reads * streamed.read_bytes / streamed.rate)
+        return replace(plan, seconds=seconds, weight_reads=reads, weight_bytes=reads * streamed.read_bytes)
+
+    def _reads(self, batches: int, cells: int, checks: int, width: int) -> int:
+        """Passes through all layers: of batches, of what their rows begin with, of checked cells and what these begin with.
+
+        The oracle takes one for each cell of a row, one for the donors and a clean one.
+        """
+        passes = batches * (cells + 2) if self.engine.name == Oracle.name else batches + 1
+        shape = self.engine.adapter.shape
+        at_once = max(1, min(_CHECKED_AT_ONCE, self.budget // rows_bytes(shape, CHECK_ROWS, width)))
+        return passes + 2 * -(-checks // at_once)
+
+
+def _padded(rows: int, width: int, lanes: int) -> PassSize:
+    """Rows of one width; where edges are cut, in three variants."""
+    return PassSize(rows * width, rows, width, ((rows * width, rows, width, width),) * (3 if lanes else 0), 0, rows)
+
+
+def halves(items: Sequence[Item]) -> tuple[Sequence[Item], Sequence[Item]]:
+    """Both halves; the first is the longer one."""
+    middle = (len(items) + 1) // 2
+    return items[:middle], items[middle:]

@@ -1,0 +1,153 @@
+"""Inputs of a probe sweep: labelled rows, and for every measured row the variants that are compared with it."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from anchorlens.probing.labelled import TruthRows, truth_rows
+from anchorlens.probing.probes import LayerProbes
+from anchorlens.probing.records import probe_record, text_scores
+from anchorlens.probing.text_baseline import TextBaseline, text_baselines
+from anchorlens.prompts.dataset import Dropped
+from anchorlens.protocols.base import SweepInputs
+from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
+from anchorlens.questions.context import QuestionContext
+from anchorlens.questions.tokenised import check_not_empty
+from anchorlens.questions.tokens import TokenRow
+from anchorlens.results.tables import InputTable
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One change of a measured row: another input in its place, or attention edges that are cut in it.
+
+    Attributes:
+        controls: Controls that the change stands for; several if they change the same.
+        row: The changed input; None if edges are cut in the row itself.
+        positions: Positions that are cut off, or that differ from the clean row.
+        donor: Row that the change comes from, if it is stored among the donors.
+        donor_id: ``example_id`` of that row; empty without one.
+    """
+
+    controls: tuple[str, ...]
+    row: TokenRow | None = None
+    positions: tuple[int, ...] = ()
+    donor: TokenRow | None = None
+    donor_id: str = ""
+
+
+@dataclass(frozen=True)
+class ProbeSweepInputs(SweepInputs):
+    """Labelled rows and the variants of those that are measured.
+
+    Attributes:
+        truth: All rows; those of split ``test`` are measured (all of them for ``p_true``).
+        test: Indices of the rows that may be measured. Everything measured is counted in these.
+        variants: Variants of each of them; a row without any is not measured.
+        model_name: Name of the model, for the probes.
+        dataset: Name of the data set, for the probes.
+        probes: ``none`` (the probes that are read) and those of placebos; empty until they are fitted.
+        q: True where a row is Q-Anchored, [test], if that is known before variants are measured.
+        texts: Text baselines, fitted once.
+    """
+
+    truth: TruthRows
+    test: tuple[int, ...]
+    variants: tuple[tuple[Variant, ...], ...]
+    model_name: str
+    dataset: str
+    probes: dict[str, LayerProbes] = field(default_factory=dict)
+    q: npt.NDArray[np.bool_] | None = None
+    texts: dict[str, TextBaseline] = field(default_factory=dict, kw_only=True)
+
+    def row(self, test: int) -> TokenRow:
+        """Return the row behind an index into :attr:`test`."""
+        return self.truth.rows[self.test[test]]
+
+    @property
+    def k_star(self) -> int | None:
+        """Layer of :attr:`~anchorlens.probing.probes.LayerProbes.best_layer`; None if no probe is read."""
+        return self.probes["none"].best_layer if self.probes else None
+
+    @property
+    def controls(self) -> tuple[str, ...]:
+        """Controls that any row has, in the order in which they were declared."""
+        return tuple(dict.fromkeys(name for own in self.variants for one in own for name in one.controls))
+
+    @property
+    def cells(self) -> list[tuple[int, int]]:
+        """(test, variant) of everything that is measured."""
+        return [(j, i) for j, own in enumerate(self.variants) for i in range(len(own))]
+
+    @property
+    @override
+    def max_tokens(self) -> int:
+        changed = (one.row for own in self.variants for one in own)
+        return max(len(row.ids) for row in (*self.truth.rows, *changed) if row is not None)
+
+    @property
+    @override
+    def all_probes(self) -> dict[str, LayerProbes]:
+        return self.probes
+
+    @override
+    def table(self) -> InputTable:
+        measured = [j for j, own in enumerate(self.variants) if own]
+        variants = [(self.row(j), one) for j in measured for one in self.variants[j]]
+        tested = {self.test[j] for j in range(len(self.test))}
+        rest = [self.row(j) for j, own in enumerate(self.variants) if not own and self.q is not None]
+        fitted = {
+            name: [self.truth.rows[i] for i in self.truth.of(name) if i not in tested] for name in ("train", "validation")
+        }
+        donors = {one.donor.id: one.donor for _, one in variants if one.donor is not None}
+        changed = {one.row.id: one.row for _, one in variants if one.row is not None}
+        ids: dict[str, list[str]] = {}
+        where: dict[str, dict[str, list[int]]] = {}
+        for row, one in variants:
+            if one.donor_id and one.donor_id not in ids.setdefault(row.id, []):
+                ids[row.id].append(one.donor_id)
+            if one.row is None:
+                where.setdefault(row.id, {}).update({f"cut:{control}": list(one.positions) for control in one.controls})
+            elif one.positions:
+                where[one.row.id] = {"replaced": list(one.positions)}
+        inputs = {
+            "base": [self.row(j) for j in measured], "test": rest, **fitted, "donor": list(donors.values()),
+            "corrupt": list(changed.values()),
+        }  # fmt: skip
+        return InputTable(inputs, ids, where, text_scores(self.truth, self.texts))
+
+    @override
+    def record(self, spec: Any) -> dict[str, Any]:
+        if not self.texts:
+            self.texts.update(text_baselines(self.truth, n_resamples=spec.n_resamples, seed=spec.seed))
+        counts = {"evaluated": sum(bool(own) for own in self.variants), "rows": self.truth.sizes}
+        return {"config": {}, "counts": counts, "probe": probe_record(self.probes.get("none"), self.texts)}
+
+
+def labelled_rows(context: QuestionContext, spec: TruthSpecification) -> tuple[TruthRows, tuple[Dropped, ...]]:
+    """Return rows with true and false answers in every split, and everything that was dropped.
+
+    Raises:
+        EmptySweepError: No row is left, or a split lacks true or false answers.
+    """
+    truth = truth_rows(
+        context.adapter, context.examples, context.tokenizer, answers=spec.answers, distractor=spec.distractor,
+        fractions=spec.fractions, max_new_tokens=spec.max_new_tokens, batch_size=spec.batch_size, seed=spec.seed,
+        progress=context.progress,
+    )  # fmt: skip
+    dropped = (*context.dropped, *truth.dropped)
+    check_not_empty(truth.rows, dropped, f"in {context.data.name}")
+    truth.check()
+    return truth, dropped
+
+
+def by_length(indices: Iterable[int], length: Callable[[int], int], size: int) -> tuple[tuple[int, ...], ...]:
+    """Return batches of similar length."""
+    order: Sequence[int] = sorted(indices, key=length)
+    return tuple(tuple(order[i : i + size]) for i in range(0, len(order), size))

@@ -1,0 +1,350 @@
+"""Measure a probe sweep: a clean row against variants of it, read by truth probes at every layer (METHOD 5).
+
+`answer_only`, `patch_tokens` and `knockout` differ in their variants (other inputs, or attention edges that are cut) and in how rows
+are packed into passes. Labelled rows, planning, probes, pathways, samples, spot checks and saved runs are handled here.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from anchorlens.engine.cost import PassSize
+from anchorlens.engine.engine import Engine
+from anchorlens.engine.interventions import CutBatch, untold
+from anchorlens.engine.knockout import cut_edges
+from anchorlens.engine.reference import Oracle
+from anchorlens.errors import InputError
+from anchorlens.models.adapter import Adapter
+from anchorlens.probing.fitted import DRAWS, placebo_probes, read_probes
+from anchorlens.probing.labelled import TruthRows
+from anchorlens.prompts.batches import pad_rows
+from anchorlens.protocols.base import Measurement, OnWork, Plan
+from anchorlens.protocols.planning import Room, halves
+from anchorlens.protocols.probe_sweep.inputs import ProbeSweepInputs, Variant, by_length
+from anchorlens.protocols.probe_sweep.samples import pathway_samples
+from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
+from anchorlens.protocols.stored_inputs import StoredInputs
+from anchorlens.questions.context import QUESTIONS, QuestionContext
+from anchorlens.questions.tokens import TokenRow
+from anchorlens.statistics.delta import flipped
+from anchorlens.statistics.pathways import Measured
+
+Array = npt.NDArray[np.float64]
+Cells = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class ProbePass:
+    """Rows that go through the model together.
+
+    Attributes:
+        rows: The inputs.
+        cuts: For each knockout, the positions of each row that are cut off; () where nothing is cut.
+        targets: Positions of each row that no longer read them; None for all later ones.
+        mode: How edges are cut.
+        heads: Query heads in which they are cut; None for all.
+        names: Control of each knockout.
+    """
+
+    rows: tuple[TokenRow, ...]
+    cuts: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    targets: tuple[tuple[int, ...] | None, ...] = ()
+    mode: str = "mask"
+    heads: tuple[int, ...] | None = None
+    names: tuple[str, ...] = ()
+
+    @property
+    def work(self) -> float:
+        """Rows that the reference engine puts through the model."""
+        return len(self.rows) * (1 + len(self.cuts))
+
+    @property
+    def size(self) -> PassSize:
+        """Size of the pass for the cost model; probes read streams, so nothing is unembedded."""
+        lengths = [len(row.ids) for row in self.rows]
+        packs: list[tuple[int, int, int, int]] = []
+        for cut in self.cuts:
+            cones = [n - min(where) for n, where in zip(lengths, cut, strict=True) if where]
+            if cones:
+                packs.append((sum(cones), len(cones), max(cones), max(lengths)))
+        return PassSize(sum(lengths), len(lengths), max(lengths), tuple(packs), 0, 0)
+
+    def batch(self, *, at_end: bool = False) -> CutBatch:
+        """Return the padded batch, read at the last exact answer token or at the last token."""
+        width = max(len(row.ids) for row in self.rows)
+        targets = self.targets or (None,) * len(self.rows)
+        edges = tuple(cut_edges(cut, targets, width) for cut in self.cuts)
+        last = [len(row.ids) - 1 if at_end else row.positions["answer"][-1] for row in self.rows]
+        ids = pad_rows([row.ids for row in self.rows])
+        return CutBatch(ids, torch.arange(len(self.rows)), torch.tensor(last), edges, self.mode, self.heads)
+
+
+@dataclass(frozen=True)
+class ProbeUnit:
+    """Variants that are measured together with their clean rows: (test, variant) indices; work in rows of the reference engine."""
+
+    cells: Cells
+    layers: tuple[int, ...]
+    work: float = 1.0
+
+    @property
+    def tests(self) -> tuple[int, ...]:
+        """Rows, each once."""
+        return tuple(dict.fromkeys(j for j, _ in self.cells))
+
+    def split(self) -> "Sequence[ProbeUnit]":
+        """Return two halves, or () if there is one variant only."""
+        if len(self.cells) == 1:
+            return ()
+        share = self.work / len(self.cells)
+        return [replace(self, cells=tuple(part), work=share * len(part)) for part in halves(self.cells)]
+
+
+@dataclass(frozen=True)
+class RowBatch:
+    """Rows that are only read: for fitting, or for the pathways of test rows."""
+
+    rows: tuple[int, ...]
+    passes: int = 1
+
+    @property
+    def work(self) -> float:
+        """Rows that go through the model."""
+        return self.passes * len(self.rows)
+
+    def split(self) -> "Sequence[RowBatch]":
+        """Return two halves, or () if there is one row only."""
+        return [replace(self, rows=tuple(part)) for part in halves(self.rows)] if len(self.rows) > 1 else ()
+
+
+@dataclass(frozen=True)
+class ProbePlan(Plan):
+    """A plan whose probes are fitted first.
+
+    Attributes:
+        training: Batches of training and validation rows, as indices into the rows.
+        reading: Batches of test rows whose pathway is read before any variant is measured, as indices into the test rows.
+    """
+
+    training: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
+    reading: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
+
+
+SpecT = TypeVar("SpecT", bound=TruthSpecification)
+
+
+class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
+    """Base class of measurements that compare clean rows with variants of them.
+
+    Attributes:
+        training_lanes: Knockouts that a pass over training rows leaves room for; 0 for none.
+        flips: Whether a flip of the prediction is a metric of its own.
+        reads_first: Whether pathways of all test rows are read before any variant is measured.
+    """
+
+    source = QUESTIONS
+    training_lanes: ClassVar[int] = 0
+    flips: ClassVar[bool] = True
+    reads_first: ClassVar[bool] = False
+
+    # -- what a protocol declares -------------------------------------------------------------------------------------------------
+    @abstractmethod
+    def anchor(self, spec: SpecT) -> str:
+        """Return the name of what is changed."""
+
+    @abstractmethod
+    def passes(self, inputs: ProbeSweepInputs, spec: SpecT, cells: Cells) -> list[ProbePass]:
+        """Return the passes that measure some variants; the first with cuts also decides the pathways."""
+
+    @abstractmethod
+    def stored_variants(self, row: TokenRow, spec: SpecT, stored: StoredInputs) -> tuple[Variant, ...]:
+        """Return the variants of a row of a saved sweep."""
+
+    def reads_probe(self, spec: SpecT) -> bool:  # noqa: ARG002
+        """Whether truth probes are read."""
+        return True
+
+    def split_mode(self, spec: SpecT) -> str:  # noqa: ARG002
+        """Return how the knockout that decides pathways cuts edges."""
+        return "mask"
+
+    def placebos(self, spec: SpecT) -> bool:  # noqa: ARG002
+        """Whether probes of placebos are fitted."""
+        return False
+
+    def lanes(self, inputs: ProbeSweepInputs, spec: SpecT) -> int:  # noqa: ARG002
+        """Return the windows of layers in which edges are cut in one pass."""
+        return 1
+
+    def starts(self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT) -> Sequence[int]:  # noqa: ARG002
+        """Return the first layers of these windows."""
+        return (0,)
+
+    def cut_layers(self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT) -> range:  # noqa: ARG002
+        """Return the layers in which edges may be cut."""
+        return range(engine.adapter.n_layers)
+
+    def pack(self, inputs: ProbeSweepInputs, size: int, cut_size: int) -> Sequence[Cells]:  # noqa: ARG002
+        """Return the variants of each unit, by default all of test rows of similar length; sizes are the most rows of a pass."""
+        batches = by_length(range(len(inputs.test)), lambda j: len(inputs.row(j).ids), cut_size)
+        found = (tuple((j, i) for j in batch for i in range(len(inputs.variants[j]))) for batch in batches)
+        return [cells for cells in found if cells]
+
+    # -- measuring ----------------------------------------------------------------------------------------------------------------
+    @override
+    def check_model(self, spec: SpecT, adapter: Adapter) -> None:
+        layers = spec.layers_of(adapter.n_layers)
+        if spec.probes is not None and not set(layers) <= set(spec.probes.layers):
+            raise InputError(
+                f"These probes read layers {spec.probes.layers}; asked for are {layers}. Give layers= that they have."
+            )
+        adapter.hook_name(spec.probe_site, layers[0])
+
+    @override
+    def plan(self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT) -> ProbePlan:
+        rows, width, lanes = inputs.truth.rows, inputs.max_tokens, self.lanes(inputs, spec)
+        n_measured = sum(bool(own) for own in inputs.variants)
+        placebos = (DRAWS + 1) * n_measured if self.placebos(spec) else 0
+        cells = (sum(len(one.controls) for own in inputs.variants for one in own) + placebos) * len(inputs.layers)
+        probed = self.reads_probe(spec)
+        kept = 4 * len(rows) * engine.adapter.n_layers * engine.adapter.d_model if probed else 0
+        room = Room(engine, spec.max_memory, spec.batch_size, cells * (1 + self.flips), kept)
+        size, cut_size = room.rows(width), room.rows(width, lanes)
+        fitted = inputs.truth.of("train", "validation") if probed else []
+        training = by_length(fitted, lambda i: len(rows[i].ids), room.rows(width, self.training_lanes))
+        reading = by_length(range(len(inputs.test)), lambda j: len(inputs.row(j).ids), cut_size) if self.reads_first else ()
+        packed = self.pack(inputs, size, cut_size)
+        every = [self.passes(inputs, spec, one) for one in packed]
+        units = tuple(
+            ProbeUnit(one, inputs.layers, self.work(inputs, spec, own)) for one, own in zip(packed, every, strict=True)
+        )
+        first = [ProbePass(tuple(rows[i] for i in batch)) for batch in training]
+        first += [self.split_pass(inputs, spec, batch) for batch in reading]
+        passes = [*first, *(one for own in every for one in own)]
+        starts = self.starts(engine, inputs, spec)
+        flops = sum(engine.pass_flops(one.size, starts if one.cuts else ()) for one in passes)
+        most = max(room.bytes_of(len(one.rows), width, lanes if one.cuts else 0) for one in passes)
+        sizes = [len(one.rows) for one in first] + [sum(len(one.rows) for one in own) for own in every]
+        cost = room.plan(sizes, rows=n_measured, cells=cells, flops=flops, most=most, width=width, checks=spec.check_cells)
+        before = sum(one.work for one in first)
+        return ProbePlan(units, cost, "row", engine.adapter.device, before=before, training=training, reading=reading)
+
+    def work(self, inputs: ProbeSweepInputs, spec: SpecT, passes: Sequence[ProbePass]) -> float:  # noqa: ARG002
+        """Return the rows that the reference engine puts through the model for a unit."""
+        return sum(one.work for one in passes)
+
+    @override
+    def fit(self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT, plan: Plan, on_work: OnWork) -> ProbeSweepInputs:
+        if not self.reads_probe(spec):
+            return inputs
+        assert isinstance(plan, ProbePlan)  # made by plan()
+        truth, layers = inputs.truth, inputs.layers
+        states = torch.zeros(len(layers), len(truth.rows), engine.adapter.d_model)
+
+        def read(batch: RowBatch) -> None:
+            rows = ProbePass(tuple(truth.rows[i] for i in batch.rows))
+            states[:, list(batch.rows)] = self.read(engine, inputs, spec, rows, layers, on_work)[0]
+
+        for batch in plan.training:
+            plan.memory.measured(read, RowBatch(batch))
+        names = {"site": spec.probe_site, "model": inputs.model_name, "dataset": inputs.dataset, "seed": spec.seed}
+        used = spec.probes.at(layers) if spec.probes is not None else read_probes(truth, layers, states, **names)
+        others = placebo_probes(truth, layers, states, used, seed=spec.seed) if self.placebos(spec) else {}
+        return replace(inputs, probes={"none": used} | others)
+
+    def read(
+        self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT, one: ProbePass, layers: Sequence[int], on_work: OnWork
+    ) -> Tensor:
+        """Return the states at the last exact answer token, [1 + cut, layer, row, d_model]; the first are clean."""
+        return engine.cut_states_everywhere(
+            one.batch(), site=spec.probe_site, layers=self.cut_layers(engine, inputs, spec),
+            on_share=lambda share: on_work(share * one.work),
+        )[:, list(layers)]  # fmt: skip
+
+    def split_pass(self, inputs: ProbeSweepInputs, spec: SpecT, tests: Sequence[int]) -> ProbePass:
+        """Return the pass that reads clean rows and decides their pathway: E_Q is cut off from all later tokens."""
+        rows = tuple(inputs.row(j) for j in tests)
+        return ProbePass(rows, (tuple(row.positions["question"] for row in rows),), mode=self.split_mode(spec))
+
+    def predict_split(
+        self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT, one: ProbePass, layers: Sequence[int], on_work: OnWork
+    ) -> tuple[Array, npt.NDArray[np.bool_] | None]:
+        """Return clean P(hallucination), [layer row], and where the prediction at k* flips under the cut, [row]; None if no cut."""
+        probes, ids = inputs.probes["none"].at(layers), [row.group for row in one.rows]
+        clean, *cut = (probes.predict(states, ids) for states in self.read(engine, inputs, spec, one, layers, on_work))
+        at = list(layers).index(inputs.probes["none"].best_layer) if cut else 0
+        return clean, flipped(clean[at], cut[0][at]) if cut else None
+
+    @override
+    def measure(self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT, unit: ProbeUnit, on_work: OnWork) -> pd.DataFrame:
+        frames = [
+            pathway_samples(self.anchor(spec), spec.delta_kind, unit.layers, rows, [measured],
+                            event_is_true=not self.reads_probe(spec), flips=self.flips)
+            for rows, measured in self.outcomes(engine, inputs, spec, unit, on_work)
+        ]  # fmt: skip
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+    def outcomes(
+        self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT, unit: ProbeUnit, on_work: OnWork
+    ) -> Iterator[tuple[list[TokenRow], Measured]]:
+        """Yield the rows of each control with P before and after; by default variants are other inputs."""
+        cells = tuple((j, i) for j, i in unit.cells if i < len(inputs.variants[j]))
+        if not cells:
+            on_work(unit.work)
+            return
+        p: dict[object, Array] = {}  # inputs that stand there twice are measured once
+        q = {} if inputs.q is None else {self.key(inputs.row(j)): inputs.q[j] for j, _ in cells}
+        for one in self.passes(inputs, spec, cells):
+            clean, flips = self.predict_split(engine, inputs, spec, one, unit.layers, on_work)
+            p |= {self.key(row): clean[:, i] for i, row in enumerate(one.rows)}
+            if flips is not None:
+                q |= {self.key(row): flips[i] for i, row in enumerate(one.rows)}
+        for control in inputs.controls:
+            own = [(inputs.row(j), inputs.variants[j][i]) for j, i in cells if control in inputs.variants[j][i].controls]
+            if own:
+                before = np.stack([p[self.key(row)] for row, _ in own], axis=1)
+                after = np.stack([p[self.key(one.row)] for _, one in own if one.row is not None], axis=1)
+                flips = np.broadcast_to([q[self.key(row)] for row, _ in own], before.shape)
+                yield [row for row, _ in own], Measured(control, before, after, flips, tuple(one.donor_id for _, one in own))
+
+    def key(self, row: TokenRow) -> object:
+        """Return what P of an input depends on."""
+        return row.ids, row.positions["answer"][-1]
+
+    # -- measuring again --------------------------------------------------------------------------------------------------------
+    def remeasure(
+        self, oracle: Oracle, inputs: ProbeSweepInputs, spec: SpecT, samples: Sequence[Mapping[str, Any]]
+    ) -> pd.DataFrame:
+        """Measure the variants of these samples again, at their layers and at k*, where pathways are decided."""
+        k_star = [] if inputs.k_star is None else [inputs.k_star]
+        layers = tuple(sorted({*(int(cell["layer"]) for cell in samples), *k_star}))
+        wanted: dict[str, set[tuple[str, str]]] = {}
+        for cell in samples:
+            # Placebo probes read the row's own change.
+            control = cell["control"] if cell["control"] in inputs.controls else "none"
+            wanted.setdefault(cell["example_id"], set()).add((control, cell["donor_id"]))
+        cells = tuple(
+            (j, i) for j, i in inputs.cells
+            for one, asked in [(inputs.variants[j][i], wanted.get(inputs.row(j).id, set()))]
+            if any(control in one.controls and (one.row is None or donor == one.donor_id) for control, donor in asked)
+        )  # fmt: skip
+        return self.measure(oracle, inputs, spec, ProbeUnit(cells, layers), untold)
+
+    def from_run(self, adapter: Adapter, spec: SpecT, stored: StoredInputs) -> ProbeSweepInputs:  # noqa: ARG002
+        """Rebuild rows, variants and probes from a run directory; pathways are left out, since no P depends on them."""
+        base = stored.of("base")
+        variants = tuple(self.stored_variants(row, spec, stored) for row in base)
+        known = np.zeros(len(base), dtype=np.bool_) if self.reads_first else None
+        truth, saved = TruthRows(base, ("test",) * len(base), ()), stored.result
+        return ProbeSweepInputs(
+            (), base[0].ids, (spec.probe_site,), stored.layers, truth, tuple(range(len(base))), variants, saved.model, saved.dataset,
+            stored.probes, known,
+        )  # fmt: skip

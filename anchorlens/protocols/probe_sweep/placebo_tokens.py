@@ -1,0 +1,87 @@
+"""Whose attention is cut in one row: the source's tokens, and as many others for the placebo."""
+
+import random
+from collections.abc import Iterable, Mapping
+
+from anchorlens.protocols.probe_sweep.inputs import Variant
+from anchorlens.questions.edges import parse_edges
+from anchorlens.questions.entities import named_spans
+from anchorlens.questions.example import Span
+from anchorlens.questions.prompts import rendered
+from anchorlens.questions.tokens import RowTokenizer, TokenRow, overlapping
+from anchorlens.statistics.pathways import MATCHED, RANDOM
+from anchorlens.vocabulary import LATER
+
+BEFORE, AFTER = "random_before", "random_after"
+CONTROLS = ("none", RANDOM, MATCHED, BEFORE, AFTER)
+# If the first cuts the same as the second, one pass serves both.
+_SAME_AS = {MATCHED: "none", BEFORE: RANDOM, AFTER: RANDOM}
+
+
+def cut_positions(
+    row: TokenRow, edges: str, seed: int, *, placebos: bool, sides: bool = False, named: Iterable[int] = ()
+) -> dict[str, tuple[int, ...]]:
+    """Return the positions that are cut off in one row, by control.
+
+    The placebo's tokens are drawn from the question tokens outside E_Q that are not of the target, never position 0, and
+    never one that names something: were the subject missed when the spans were found, the placebo would cut it.
+
+    Args:
+        row: The input.
+        edges: ``source -> target``.
+        seed: Draws the tokens.
+        placebos: Whether to draw any.
+        sides: Whether tokens on either side of the source are cut apart, too.
+        named: Positions that are not drawn, see :func:`named_positions`.
+
+    Returns:
+        ``none``: the source's positions; ``random_tokens``: as many other question tokens; ``matched``: as many tokens of the source
+        as ``random_tokens`` has; ``random_before`` and ``random_after``: the ``random_tokens`` before the source's first token, and
+        the others, if asked for. All but the first are absent if the question has no other token. Empty if the edges cut nothing.
+    """
+    source, _ = parse_edges(edges)
+    own = row.positions[source]
+    goal = cut_targets(row, edges)
+    readers = set(range(len(row.ids))) - set(own) if goal is None else set(goal)
+    if not own or max(readers, default=-1) <= min(own):
+        return {}
+    found = {"none": own}
+    # Outside E_Q, also if only a part of it is cut: the rest of it is no placebo.
+    taken = {0, *own, *row.positions["question"], *(goal or ()), *named}
+    others = sorted(p for p in row.positions["question_rest"] if p not in taken)
+    if goal is not None:  # what stands after the last target flows nowhere: cutting it would be no placebo
+        others = [p for p in others if p < max(goal)]
+        own = tuple(p for p in own if p < max(goal))
+    if placebos and others:
+        rng = random.Random(f"{seed}:placebo:{row.id}:{edges}")
+        n = min(len(own), len(others))
+        drawn = tuple(sorted(rng.sample(others, n)))
+        found[RANDOM] = drawn
+        found[MATCHED] = own if n == len(own) else tuple(sorted(rng.sample(sorted(own), n)))
+        # What stands after the source has read it already.
+        apart = {BEFORE: tuple(p for p in drawn if p < min(own)), AFTER: tuple(p for p in drawn if p > min(own))}
+        found |= {name: side for name, side in apart.items() if sides and side}
+    return found
+
+
+def cut_targets(row: TokenRow, edges: str) -> tuple[int, ...] | None:
+    """Return the positions that no longer read the source; None for every later position outside it."""
+    target = parse_edges(edges)[1]
+    return None if target == LATER else row.positions[target]
+
+
+def cut_variants(positions: Mapping[str, tuple[int, ...]]) -> tuple[Variant, ...]:
+    """Return one variant for each distinct cut of a row; a control that cuts the same as another shares its variant."""
+    controls: dict[str, list[str]] = {}
+    for name in (name for name in CONTROLS if name in positions):
+        same = _SAME_AS.get(name, name)
+        controls.setdefault(same if positions.get(same) == positions[name] else name, []).append(name)
+    return tuple(Variant(tuple(names), positions=positions[first]) for first, names in controls.items())
+
+
+def named_positions(row: TokenRow, tokenizer: RowTokenizer) -> tuple[int, ...]:
+    """Return the positions of the question's names, numbers and quotations: no placebo may cut them."""
+    start = rendered(tokenizer.prompt, row.question, tokenizer.tokenizer).question_start
+    offsets = tokenizer.encode(row.text)[1]
+    spans = (Span(span.start + start, span.end + start) for span in named_spans(row.question))
+    return tuple(sorted({p for span in spans for p in overlapping(offsets, span)}))

@@ -1,0 +1,46 @@
+"""Arguments of every protocol that can read a truth probe or ``p_true``."""
+
+from typing import Annotated, Any
+
+from typing_extensions import override
+
+from anchorlens.errors import InputError
+from anchorlens.protocols.arguments import Choice, PythonOnly, SplitFractions, argument
+from anchorlens.protocols.specification import QuestionSpecification
+from anchorlens.vocabulary import ANSWERS, DELTA_KINDS, DISTRACTORS, FRACTIONS, PROBE_SITES
+
+
+class TruthSpecification(QuestionSpecification):
+    """Arguments on the answers in the input, the truth probe and the quantity of ΔP."""
+
+    answers: Annotated[str, Choice(ANSWERS)] = argument(
+        "given", "Of truth readouts: given (gold answers against others') or generated (the model's own)."
+    )
+    distractor: Annotated[str, Choice(DISTRACTORS)] = argument(
+        "matched", "Of given answers: false ones of the same kind (matched), or any (random)."
+    )
+    delta_kind: Annotated[str, Choice(DELTA_KINDS)] = argument(
+        "confidence",
+        "Of truth readouts: change of the confidence in the clean prediction, of P itself (signed), or of P of the true label.",
+    )
+    probe_site: Annotated[str, Choice(PROBE_SITES)] = argument("resid_post", "Where a truth probe reads.")
+    fractions: Annotated[Any, SplitFractions()] = argument(
+        FRACTIONS, "Of truth readouts: shares of training, validation and test questions."
+    )
+    probes: Annotated[Any, PythonOnly("LayerProbes", lambda value: hasattr(value, "best_layer"))] = argument(
+        None,
+        "Fitted probes; they refuse questions that they have seen. Trained on the training split where they are left out.",
+        in_shell=False,
+    )
+
+    @override
+    def check_together(self) -> None:
+        readout = getattr(self, "readout", "probe")
+        if self.probes is not None and readout != "probe":
+            raise InputError(f"probes= is for readout='probe'; got readout={readout!r}.")
+        if self.probes is not None and self.probes.site != self.probe_site:
+            raise InputError(
+                f"These probes read {self.probes.site}; asked for is probe_site={self.probe_site!r}. Give the probe_site= that the "
+                "probes have.",
+                argument="probe_site",
+            )

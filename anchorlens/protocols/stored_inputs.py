@@ -1,0 +1,80 @@
+"""Rebuild the inputs of a saved sweep from its tables, to measure its cells again."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from anchorlens.errors import RunError
+from anchorlens.probing.probes import LayerProbes
+from anchorlens.questions.example import Example, Span
+from anchorlens.questions.tokens import Answer, TokenRow
+from anchorlens.results.sweep import SweepResult
+
+
+@dataclass(frozen=True)
+class StoredInputs:
+    """The inputs of a sweep that was read from its files; no question set and no tokenizer is needed for them."""
+
+    result: SweepResult
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Resolved arguments."""
+        return self.result.record["config"]
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Measured layers."""
+        return tuple(self.config["layers"])
+
+    @property
+    def probes(self) -> dict[str, LayerProbes]:
+        """``none`` -> the probes that were read; and those of placebos by name."""
+        own = self.result.probes
+        return {} if own is None else {"none": own, **self.result.placebo_probes}
+
+    @cached_property
+    def rows(self) -> Mapping[tuple[str, str], TokenRow]:
+        """Every input by role and id."""
+        examples = self.result.examples()
+        inputs: list[dict[Any, Any]] = examples[examples["role"] != "dropped"].to_dict("records")
+        return {(str(one["role"]), str(one["example_id"])): _row(one) for one in inputs}
+
+    @cached_property
+    def donor_ids(self) -> dict[str, list[str]]:
+        """Base row -> ids of its donors, in their order."""
+        base = self.result.examples().query("role == 'base'")
+        return {str(name): [str(one) for one in ids] for name, ids in zip(base["example_id"], base["donor_ids"], strict=True)}
+
+    def row(self, role: str, name: str) -> TokenRow:
+        """Return one input.
+
+        Raises:
+            RunError: The run directory lacks it.
+        """
+        if (role, name) not in self.rows:
+            raise RunError(f"examples.parquet lacks the {role} row {name!r}: its cells cannot be measured again.")
+        return self.rows[role, name]
+
+    def of(self, role: str) -> tuple[TokenRow, ...]:
+        """Return all inputs of a role, in the order of the file."""
+        return tuple(row for (own, _), row in self.rows.items() if own == role)
+
+
+def _row(record: Mapping[str, Any]) -> TokenRow:
+    """Return an input without what no measurement reads: spans, aliases, how the answer was found."""
+    answer, nothing = str(record["answer"]), Span(0, 0)
+    example = Example(
+        str(record["example_id"]), str(record["question_id"]), str(record["dataset"]), str(record["question"]), (answer,), nothing,
+        nothing,
+    )  # fmt: skip
+    given = Answer(answer, Span(0, len(answer)), label=int(record["label"]))
+    positions = {name: tuple(where) for name, where in json.loads(record["positions"]).items()}
+    (last,) = positions.get("prompt_last", (-1,))
+    ids = tuple(map(int, record["token_ids"]))
+    return TokenRow(
+        id=example.example_id, group=example.question_id, ids=ids, positions=positions, example=example,
+        text=str(record["text"]), question=example.question, answer=given, prompt_length=last + 1,
+    )  # fmt: skip

@@ -1,0 +1,91 @@
+"""The swap protocol: activation patching of residual streams, layer by layer (METHOD 4).
+
+Scope: one model, one data set, one site, one readout in each call.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from typing_extensions import override
+
+from anchorlens.engine.readouts import Metrics, Reader
+from anchorlens.errors import InputError
+from anchorlens.models.adapter import Adapter
+from anchorlens.protocols.patching.batching import Batch
+from anchorlens.protocols.patching.measurement import Array, PatchingMeasurement
+from anchorlens.protocols.patching.pairs import MakeStreams, Placement
+from anchorlens.protocols.stored_inputs import StoredInputs
+from anchorlens.protocols.swap.analysis import ANALYSIS
+from anchorlens.protocols.swap.pairing import NULL, QAPair, site_differs
+from anchorlens.protocols.swap.preparing import PreparedSwap, prepared_swap, restored_swap
+from anchorlens.protocols.swap.spec import Swap
+from anchorlens.questions.context import QUESTIONS, QuestionContext
+from anchorlens.statistics.delta import delta_p
+
+
+class SwapMeasurement(PatchingMeasurement[Swap, PreparedSwap, QuestionContext]):
+    """Replaces streams at an anchor by those of a donor."""
+
+    spec, analysis, source = Swap, ANALYSIS, QUESTIONS
+
+    @override
+    def check_model(self, spec: Swap, adapter: Adapter) -> None:
+        adapter.hook_name(spec.site, spec.layers_of(adapter.n_layers)[0])
+        if spec.probes is not None and max(spec.probes.layers) >= adapter.n_layers:
+            raise InputError(f"These probes read layers {spec.probes.layers}, and the model has {adapter.n_layers}.")
+
+    @override
+    def prepare(self, context: QuestionContext, spec: Swap) -> PreparedSwap:
+        return prepared_swap(context, spec)
+
+    @override
+    def pairs(self, inputs: PreparedSwap) -> tuple[QAPair, ...]:
+        return inputs.pairs
+
+    @override
+    def reader(self, adapter: Adapter, inputs: PreparedSwap, pairs: Sequence[QAPair]) -> Reader:
+        return inputs.reading.reader(adapter, pairs)
+
+    @override
+    def window(self, spec: Swap) -> int:
+        return spec.window
+
+    @override
+    def make_streams(self, inputs: PreparedSwap, spec: Swap) -> MakeStreams | None:
+        return None if inputs.statistics is None else partial(inputs.statistics.batch_streams, spec.donors)
+
+    @override
+    def effect(self, inputs: PreparedSwap, spec: Swap, pairs: Sequence[QAPair], before: Array, after: Array) -> Array:
+        if spec.kind == "probability":
+            return 100.0 * (after - before)
+        return delta_p(before, after, np.array([inputs.reading.event(p.base) for p in pairs], dtype=np.float64), spec.kind)
+
+    @override
+    def reached(self, inputs: PreparedSwap, spec: Swap, place: Placement, layer: int) -> bool:
+        return inputs.reading.reaches(spec, place.anchor, place.control, layer)
+
+    @override
+    def columns(
+        self, inputs: PreparedSwap, spec: Swap, unit: Batch, place: Placement, before: Metrics, after: Metrics
+    ) -> dict[str, Any]:
+        pairs, anchor, measured = unit.pairs, place.anchor, place.control == "none"
+        slots = {
+            name: pd.array([p.slots(anchor, control) for p in pairs], dtype="Int64")
+            for name, control in (("slots", "none"), ("null_slots", NULL))
+        }
+        return slots | {
+            "site_differs": pd.array([site_differs(p) for p in pairs], dtype="boolean"),
+            "trivial": [[measured and inputs.reading.is_trivial(spec, p, anchor, k) for p in pairs] for k in unit.layers],
+            "logp_before": before.log_p.double().numpy(), "logp_after": after.log_p.double().numpy(),
+            "logit_diff_before": before.logit_diff.double().numpy(), "logit_diff_after": after.logit_diff.double().numpy(),
+        }  # fmt: skip
+
+    def from_run(self, adapter: Adapter, spec: Swap, stored: StoredInputs) -> PreparedSwap:
+        """Rebuild pairs, reading and statistics from a run directory."""
+        return restored_swap(adapter, spec, stored)
+
+
+MEASUREMENT = SwapMeasurement()

@@ -1,0 +1,116 @@
+"""Findings as data: statements with quantity, layers, value, interval and status. Text, tables, JSON and HTML are views of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from anchorlens.results.facts import Fact, aligned
+
+STANDS, REVERSED, OPEN, DESCRIPTION = "stands", "reversed", "open", "description"
+"""Status of a statement: shown, shown with the other sign, not shown, or not a claim."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One statement about a quantity.
+
+    Attributes:
+        quantity: Name of the quantity: ``delta_all``, ``less_null``, ...
+        status: ``stands``, ``reversed``, ``open`` or ``description``.
+        layers: Layers that the statement is about.
+        value: Value of the quantity at the first of them, or the largest over layers; None if it has none.
+        low: Lower end of its interval.
+        high: Upper end of its interval.
+        n: Number of questions.
+        anchor: Anchor or edges; empty if the sweep has one.
+        control: Control that it is compared with; ``none`` without one.
+        sentence: The statement in words; empty if only the table shows it.
+    """
+
+    quantity: str
+    status: str
+    layers: tuple[int, ...] = ()
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+    anchor: str = ""
+    control: str = "none"
+    sentence: str = ""
+
+    @classmethod
+    def of(cls, quantity: str, status: str, fact: Fact, **more: Any) -> "Finding":
+        """Make a finding from a value with its pointwise interval."""
+        return cls(quantity, status, value=fact.value, low=fact.low, high=fact.high, n=fact.n, **more)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON types; NaN is None."""
+        fields = {name: None if value != value else value for name, value in asdict(self).items()}
+        return {**fields, "layers": [int(layer) for layer in self.layers], "n": None if self.n is None else int(self.n)}
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a sweep found.
+
+    Attributes:
+        statements: Findings, the headline's first.
+        headline: The finding in a sentence or two.
+        warnings: What has to be known before the headline is believed.
+        rows: Cells of a small table of numbers.
+        columns: Its heads; empty if the rows need none.
+        notes: Sentences after the table.
+    """
+
+    statements: tuple[Finding, ...] = ()
+    headline: str = ""
+    warnings: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    columns: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def table(self) -> tuple[tuple[str, ...], ...]:
+        """Heads (if any) and rows."""
+        return ((self.columns,) if self.columns else ()) + self.rows
+
+    def __str__(self) -> str:
+        table = aligned(self.table) if self.rows else ""
+        return "\n".join(part for part in (*self.warnings, self.headline, table, *self.notes) if part)
+
+    def __bool__(self) -> bool:
+        return bool(self.headline or self.warnings or self.rows or self.notes)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per statement."""
+        return pd.DataFrame([asdict(one) for one in self.statements], columns=list(Finding.__dataclass_fields__))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON has it."""
+        return {
+            "headline": self.headline, "warnings": list(self.warnings), "notes": list(self.notes),
+            "statements": [one.to_dict() for one in self.statements],
+            "table": {"columns": list(self.columns), "rows": [list(row) for row in self.rows]},
+        }  # fmt: skip
+
+
+def nothing_claimed(reason: str, warnings: Sequence[str] = ()) -> Findings:
+    """Return findings that only say why nothing is claimed."""
+    return Findings(headline=reason, warnings=tuple(warnings))
+
+
+def text_warning(probe: Mapping[str, Any], beyond: Fact | None = None, reader: str = "the probe") -> tuple[str, ...]:
+    """Return a warning if the text alone tells true from false answers, with the probe's AUC beyond it."""
+    pair, alone = (probe.get(name) for name in ("pair_text", "text_only"))
+    if pair and pair["ci_low"] > 0.5:
+        more = "" if beyond is None else f"; {reader}'s AUC {beyond.said(2)} beyond it"
+        return (f"Beware: question and answer as text reach AUC {_auc(pair)}{more}.",)
+    if alone and (alone["ci_low"] > 0.5 or alone["ci_high"] < 0.5):
+        return (f"Beware: the answer's text alone reaches AUC {_auc(alone)}.",)
+    return ()
+
+
+def _auc(text: Mapping[str, float]) -> str:
+    return f"{text['auc']:.2f} [{text['ci_low']:.2f}, {text['ci_high']:.2f}]"

@@ -1,0 +1,57 @@
+"""Load a run directory as results."""
+
+import os
+from collections.abc import Mapping
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from anchorlens.errors import RunError
+from anchorlens.protocols.registry import analysis_of
+from anchorlens.results.sweep import SweepResult
+from anchorlens.runs.schema import TABLE_COLUMNS, settings_of
+from anchorlens.runs.store import read_record, read_table
+
+
+def load_run(path: "str | os.PathLike[str]") -> list[SweepResult]:
+    """Read every sweep of a run directory.
+
+    Args:
+        path: Run directory.
+
+    Returns:
+        The results as they were measured, in the order of the run; a directory of one sweep gives a list of one.
+
+    Raises:
+        RunError: If the run is missing or damaged, or the schema has another version.
+    """
+    record = read_record(path)
+    samples, examples = read_table(path, "samples"), read_table(path, "examples")
+    results: list[SweepResult] = []
+    for sweep, stored in zip(record["sweeps"], _stored_tables(path, record), strict=True):
+        run_id, analysis = sweep["run_id"], analysis_of(sweep["config"]["protocol"])
+        rows = samples[samples["run_id"] == run_id].assign(**settings_of(sweep["config"]))
+        rest = {key: value for key, value in sweep.items() if key not in ("run_id", "verdict", "findings", "rows")}
+        result = analysis.result.make(analysis, rows, examples[examples["run_id"] == run_id], rest, run_id)
+        folder = Path(path) / "probes" / run_id
+        results.append(result.with_probes(folder if folder.is_dir() else {}).with_tables(stored))
+    return results
+
+
+def _stored_tables(path: "str | os.PathLike[str]", record: Mapping[str, Any]) -> list[dict[str, pd.DataFrame]]:
+    """Return ``curves`` and ``effects`` of each sweep as they were written; empty where the record does not count their rows."""
+    found: list[dict[str, pd.DataFrame]] = [{} for _ in record["sweeps"]]
+    counts = [sweep.get("rows") for sweep in record["sweeps"]]
+    if None in counts:
+        return found
+    for name in ("curves", "effects"):
+        there = (Path(path) / f"{name}.parquet").is_file()
+        table = read_table(path, name) if there else pd.DataFrame(columns=list(TABLE_COLUMNS[name]))
+        ends = list(accumulate(count[name] for count in counts))
+        if ends[-1] != len(table):
+            raise RunError(f"{path}: {name}.parquet has {len(table)} rows, run.json counts {ends[-1]}. Make the run again.")
+        for own, start, end in zip(found, [0, *ends], ends, strict=False):
+            own[name] = table.iloc[start:end].reset_index(drop=True)
+    return found

@@ -1,0 +1,85 @@
+"""Run storage: the run directory, its parts until it is finished, and whether a run may go on."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anchorlens.errors import InputError, RunError
+from anchorlens.prompts.dataset import PromptDataset
+from anchorlens.protocols.specification import Specification
+from anchorlens.results.saving import save_run
+from anchorlens.results.sweep import SweepResult
+from anchorlens.runs.files import parts_of, remove_parts
+from anchorlens.runs.journal import Journal, as_json, differences, open_journal, refuse
+from anchorlens.runs.shares import Share
+from anchorlens.runs.store import check_target, read_record, study_of
+
+
+def identity(model: Any, data: PromptDataset, spec: Specification) -> dict[str, Any]:
+    """Return what is known of a sweep before its model is loaded, as JSON; a local model goes by its folder's name."""
+    code, name = spec.own_code(), model_name(model)
+    config = {**spec.identity(), **({"own_code": code} if code else {})}
+    model = Path(name).name if Path(name).exists() else name
+    return as_json({"protocol": spec.NAME, "model": model, "data": data.record(), "config": config})
+
+
+def model_name(model: Any) -> str:
+    """Return a model's name as it was given, or its class."""
+    return str(model) if isinstance(model, (str, os.PathLike)) else type(model).__name__
+
+
+@dataclass
+class Kept:
+    """Storage of a run that is being measured: its directory, its journal, and whether an existing run may be replaced."""
+
+    target: Path
+    journal: Journal
+    replace: bool
+
+    def write(self, results: Sequence[SweepResult], pending: Sequence[str] = ()) -> None:
+        save_run(results, self.target, overwrite=self.replace, pending=pending, study=self.journal.sweeps)
+        self.replace = True  # from now on it is our own
+
+
+@contextmanager
+def keeping(
+    out: "str | os.PathLike[str]", sweeps: Sequence[Mapping[str, Any]], *, overwrite: bool, resume: bool, force_new: bool,
+    share: Share | None = None, command: Mapping[str, Any] | None = None,
+) -> Iterator[Kept]:  # fmt: skip
+    """Open the storage of a run; its parts are removed when the block ends well, unless they are those of a share."""
+    target = check_target(out, overwrite=True)
+    with open_journal(target, sweeps, resume=resume, force_new=force_new, share=share, command=command) as journal:
+        own = (resume or share is not None) and study_of(target) == journal.sweeps
+        check_target(target, overwrite=overwrite or own)
+        yield Kept(target, journal, overwrite or own)
+        if share is None:
+            remove_parts(journal.folder)  # the run directory is written
+
+
+def finished(out: "str | os.PathLike[str]", sweeps: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a run directory holds all sweeps of a study."""
+    target = check_target(out, overwrite=True)
+    if parts_of(target).exists() or not (target / "run.json").is_file():
+        return False
+    was = study_of(target)
+    if was is None:
+        raise RunError(f"{target} holds a run that was not stopped. Choose another path, or leave resume=True out.")
+    refuse(differences({"sweeps": was}, {"sweeps": list(sweeps)}), target)
+    return not read_record(target)["pending"]
+
+
+def check_keeping(out: Any, *, overwrite: bool, resume: bool, force_new: bool, share: Share | None) -> None:
+    if share is not None and (overwrite or force_new):
+        which = "overwrite" if overwrite else "force_new"
+        raise InputError(
+            f"{which}=True and shard= contradict each other: another job may need what is there. Choose another path."
+        )
+    if share is not None and out is None:
+        raise InputError("shard= needs a run directory, where the shards of all jobs are kept: give out=.")
+    if resume and force_new:
+        raise InputError("resume=True and force_new=True contradict each other: give one of them.")
+    if out is None and (resume or force_new):
+        raise InputError("resume=True and force_new=True need a run directory: give out=.")

@@ -1,0 +1,307 @@
+"""The driver of every protocol: from a model, data and a specification to a result.
+
+A :class:`Station` measures shards in this process; :func:`carried_out` selects and keeps them and makes the result. Workers do the
+same.
+"""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pandas as pd
+import torch
+from typing_extensions import override
+
+from anchorlens.engine.select import choose_engine
+from anchorlens.errors import EmptySweepError, InputError, RunError
+from anchorlens.models.adapter import Adapter
+from anchorlens.models.card import card_of
+from anchorlens.models.load import as_hooked
+from anchorlens.models.memory import free_memory, memory_seen
+from anchorlens.notices import warn
+from anchorlens.progress import Progress, progress
+from anchorlens.prompts.context import SweepContext
+from anchorlens.prompts.tokenized import TokenizedPrompt
+from anchorlens.protocols.base import Measurement, Recheckable, SweepInputs
+from anchorlens.protocols.memory import Heap
+from anchorlens.protocols.planning import SweepPlan
+from anchorlens.protocols.specification import Specification
+from anchorlens.results.sweep import SweepResult
+from anchorlens.results.tables import examples_frame
+from anchorlens.running.spot_checks import Trust
+from anchorlens.runs.journal import SweepJournal, differences
+from anchorlens.runs.merging import EMPTY
+from anchorlens.runs.provenance import command_line, environment, model_record, run_id_of
+from anchorlens.runs.schema import POINTS, SAMPLE_COLUMNS, SLOT_TYPES, settings_of
+
+_OTHER_INPUTS = (
+    "Shards of this sweep were measured on other inputs than those that are drawn here, though model, data and arguments are the "
+    "same: answers that the model wrote differ between machines. Measure all shards on machines of one kind, or throw away what "
+    "is there with force_new=True."
+)
+Shard = tuple[pd.DataFrame, dict[str, Any]]
+"""Rows of the samples, and notes for the end of the sweep."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Plan of a sweep: label and unit of its progress bar, work before the shards and of each, cost and environment."""
+
+    label: str
+    unit_name: str
+    before: float
+    shards: tuple[float, ...]
+    cost: SweepPlan
+    environment: Mapping[str, object]
+
+    def record(self) -> dict[str, Any]:
+        return {**self.cost.to_dict(), "shards": len(self.shards)}
+
+
+class Measuring(ABC):
+    """Measures one sweep: this process (:class:`Station`), or workers.
+
+    Attributes:
+        free: Bytes of free memory where the model lies; on the fullest device of several.
+    """
+
+    free: int
+
+    @property
+    @abstractmethod
+    def card(self) -> Mapping[str, object]:
+        """Record of the model for ``run.json``."""
+
+    @abstractmethod
+    def plan(self, free: int) -> Planned:
+        """Draw all inputs and plan for this much free memory."""
+
+    @abstractmethod
+    def measured(self, numbers: Sequence[int], bar: Progress) -> Generator[tuple[int, Shard], None, None]:
+        """Yield these shards with their numbers as they are done."""
+
+    @abstractmethod
+    def finish(self, shards: Sequence[Shard], bar: Progress) -> SweepResult:
+        """Return the result of all shards, in their order; cells of all but the first batch are checked."""
+
+
+def run(
+    protocol: Measurement[Any, Any, Any], model: Any, data: Any, spec: Specification, journal: SweepJournal | None = None
+) -> SweepResult:
+    """Measure every cell of a sweep in this process; shards that the journal has are not measured again."""
+    result = carried_out(lambda: Station(protocol, model, data, spec), spec, journal)
+    assert result is not None  # only a share has none
+    return result
+
+
+def carried_out(
+    measuring: Callable[[], Measuring], spec: Specification, journal: SweepJournal | None = None
+) -> SweepResult | None:
+    """Measure a sweep and return its result; None if the journal is that of a share, whose shards are only kept."""
+    try:
+        return _carried_out(measuring(), spec, journal)
+    except EmptySweepError as why:
+        if journal is not None:
+            journal.kept(EMPTY, {"why": str(why)})
+        raise
+
+
+def _carried_out(measuring: Measuring, spec: Specification, journal: SweepJournal | None) -> SweepResult | None:
+    free = {"bytes": measuring.free}
+    if journal is not None:
+        # Where it lies and how exactly it was mapped there is the environment's.
+        journal.begun("model", {name: value for name, value in measuring.card.items() if name not in ("device", "parity")})
+        free = journal.kept("free_memory", free)
+    planned = measuring.plan(free["bytes"])
+    if spec.on_plan is not None:
+        spec.on_plan(planned.cost)
+    n, mine, share = len(planned.shards), range(len(planned.shards)), False
+    if journal is not None:
+        journal.begun("plan", {**planned.record(), "check_cells": spec.check_cells})
+        now = {name: value for name, value in planned.environment.items() if name != "command"}
+        if found := "; ".join(differences(journal.kept("environment", now), now)):
+            warn(f"This run was begun elsewhere: {found}. Numbers of its shards may differ in their last digits.")
+        journal.find(n)
+        mine, share = [number for number in mine if journal.mine(number)], journal.share is not None
+    kept: dict[int, Shard] = {}
+    inputs: set[str] = set()
+    work = planned.before + sum(planned.shards[number] for number in mine)
+    with progress(planned.label, work, planned.unit_name, show=spec.progress) as bar:
+
+        def keep(number: int, shard: Shard) -> None:
+            kept[number] = (pd.DataFrame(), shard[1]) if share else shard
+            inputs.add(shard[1]["inputs"])
+            if len(inputs) > 1:
+                raise RunError(_OTHER_INPUTS)
+
+        for number in mine:
+            found = None if journal is None else journal.read(number)
+            if found is not None:
+                keep(number, found)
+                bar.skip(planned.shards[number])
+        with closing(measuring.measured([number for number in mine if number not in kept], bar)) as arriving:
+            for number, shard in arriving:
+                keep(number, shard if journal is None else journal.write(number, *shard))
+        return None if share else measuring.finish([kept[number] for number in range(n)], bar)
+
+
+class Station(Measuring):
+    """Measures a sweep in this process: set up, planned, then shard by shard in any order.
+
+    Args:
+        command: Command that began the run, for its record. If None, this process's.
+    """
+
+    def __init__(
+        self, protocol: Measurement[Any, Any, Any], model: Any, data: Any, spec: Specification, command: str | None = None
+    ) -> None:
+        self._protocol, self._data, self._spec, self._command = protocol, data, spec, command or command_line()
+        with _tables_on_cpu():
+            self._adapter = Adapter(as_hooked(model))
+            self.free = free_memory(self._adapter.devices)
+
+    @property
+    @override
+    def card(self) -> Mapping[str, object]:
+        return model_record(card_of(self._adapter.model))
+
+    @override
+    def plan(self, free: int) -> Planned:
+        self.free, protocol, spec = free, self._protocol, self._spec
+        with _tables_on_cpu():
+            protocol.check_model(spec, self._adapter)
+            self._data = data = protocol.source.load(self._data, spec.seed)
+        with self._as_planned():
+            self._context = protocol.source.set_up(self._adapter, data, spec)
+            self._ready = protocol.prepare(self._context, spec)
+            self._engine = choose_engine(self._adapter, spec.engine, self._ready.trial, self._ready.sites)
+            self._plan = plan = protocol.plan(self._engine, self._ready, spec)
+            self._fitted = False
+            self._heap = Heap(self._adapter.device, plan.cost.peak_bytes)
+            label = f"{protocol.name} {self._context.model_name} {data.name}"
+            work = tuple(sum(unit.work for unit in units) for units in plan.shards)
+            where = environment(self._adapter.devices, self._command)
+            return Planned(label, plan.unit_name, plan.before, work, plan.cost, where)
+
+    @override
+    def measured(self, numbers: Sequence[int], bar: Progress) -> Generator[tuple[int, Shard], None, None]:
+        for number in numbers:
+            yield number, self.shard(number, bar)
+
+    def shard(self, number: int, bar: Progress) -> Shard:
+        """Measure a shard, independently of all others; cells of the sweep's first batch are checked at once."""
+        with self._as_planned():
+            self._fit(bar)
+            units, memory = self._plan.shards[number], self._plan.memory
+            splits, frames = memory.splits, []
+            notes: dict[str, Any] = {"first": 0, "gaps": [], "checked": 0, "inputs": self._inputs}
+            self._engine.begin(self._context.prefix)
+            for unit in units:
+                frames.append(self._unit(unit, bar))
+                if number == 0 and len(frames) == 1 and not frames[0].empty and isinstance(self._protocol, Recheckable):
+                    trust = self._trust()
+                    bar.enter("checks")
+                    trust.first(frames[0], alone=len(self._plan.units) == 1)
+                    bar.enter("")
+                    notes |= {"first": len(frames[0]), "gaps": list(trust.gaps), "checked": trust.cells}
+            frames = [frame for frame in frames if len(frame)]
+            whole = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+            return whole, notes | {"splits": memory.splits - splits, "work": sum(unit.work for unit in units)}
+
+    @override
+    def finish(self, shards: Sequence[Shard], bar: Progress) -> SweepResult:
+        with self._as_planned():
+            self._fit(bar)
+            protocol, plan, trust = self._protocol, self._plan, self._trust()
+            splits = self._fit_splits
+            for _, notes in shards:
+                splits += notes["splits"]
+                trust.gaps += notes["gaps"]
+                trust.cells += notes["checked"]
+                if notes["inputs"] != self._inputs:
+                    raise RunError(_OTHER_INPUTS)
+            frames = [frame for frame, _ in shards if len(frame)]
+            if not frames:
+                raise InputError(self._ready.empty_message(self._spec))
+            samples = pd.concat(frames, ignore_index=True)
+            first = shards[0][1]["first"]  # rows of the first batch, which was checked at once
+            if len(samples) > first and isinstance(protocol, Recheckable):
+                bar.enter("checks")
+                trust.rest(samples.iloc[first:].reset_index(drop=True))
+                bar.enter("")
+            self._heap.look()
+            how = {"plan": {**plan.cost.to_dict(), "split": splits}, **trust.record()}
+            where = environment(self._adapter.devices, self._command)
+            return _result(protocol, self._context, self._ready, self._spec, samples, {"environment": where, **how})
+
+    @contextmanager
+    def _as_planned(self) -> Iterator[None]:
+        with _tables_on_cpu(), memory_seen(self.free):
+            yield
+
+    def _fit(self, bar: Progress) -> None:
+        if not self._fitted:
+            before = self._plan.memory.splits
+            told = partial(self._told, bar)
+            self._ready = self._protocol.fit(self._engine, self._ready, self._spec, self._plan, told)
+            self._fit_splits = self._plan.memory.splits - before
+            self._inputs = _digest(self._ready.table().inputs)
+            self._fitted = True
+
+    def _told(self, bar: Progress, work: float) -> None:
+        self._heap.look()
+        if work:
+            bar.advance(work)
+
+    def _trust(self) -> Trust:
+        self._heap.look()
+        return Trust(self._protocol, self._ready, self._spec, self._engine, self._plan.cost.pass_bytes)
+
+    def _unit(self, unit: Any, bar: Progress) -> pd.DataFrame:
+        told, measure = partial(self._told, bar), partial(self._protocol.measure, self._engine, self._ready, self._spec)
+        parts = self._plan.memory.measured(lambda one: measure(one, told), unit)
+        return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
+
+
+@contextmanager
+def _tables_on_cpu() -> Iterator[None]:
+    """Create tables of indices on the CPU, whatever the default device is."""
+    with torch.device("cpu") if torch.get_default_device().type != "cpu" else nullcontext():
+        yield
+
+
+def _digest(inputs: Mapping[str, Sequence[TokenizedPrompt]]) -> str:
+    """Hash the inputs: generated answers, and donors with them, may differ between machines."""
+    rows = {role: [(row.id, row.ids, dict(row.positions)) for row in rows] for role, rows in inputs.items()}
+    return hashlib.sha256(json.dumps(rows, sort_keys=True, default=list).encode()).hexdigest()[:16]
+
+
+def _result(
+    protocol: Measurement[Any, Any, Any], context: SweepContext, inputs: SweepInputs, spec: Specification,
+    samples: pd.DataFrame, how: dict[str, Any],
+) -> SweepResult:  # fmt: skip
+    own, code = inputs.record(spec), spec.own_code()
+    asked = {"layers": list(spec.layers_of(context.adapter.n_layers)), "prompt": context.prompt, "add_bos": context.add_bos}
+    config = {
+        "protocol": protocol.name, **spec.identity(), **asked, **own.pop("config", {}), **({"own_code": code} if code else {}),
+    }  # fmt: skip
+    card, data = model_record(card_of(context.adapter.model)), context.data.record()
+    run_id = run_id_of(config, card, data)
+    counts = own.pop("counts", {}) | {"dropped": dict(Counter(d.reason for d in inputs.dropped).most_common())}
+    record = {"config": config, "model": card, "data": data, **how, "counts": counts, **own}
+    keys = {
+        "run_id": run_id, "model": context.model_name, "dataset": context.data.name, "protocol": protocol.name, "seed": spec.seed,
+    }  # fmt: skip
+    same: dict[str, Any] = {**keys, **settings_of(config), **spec.constant_columns()}
+    if "unit" not in samples:
+        same["unit"] = POINTS
+    whole = samples.assign(**same).reindex(columns=list(SAMPLE_COLUMNS)).astype(SLOT_TYPES)
+    examples = examples_frame(run_id, context.data.name, context.prompt, inputs.table(), inputs.dropped, context.token_text)
+    result = protocol.analysis.result.make(protocol.analysis, whole, examples, record, run_id)
+    return result.with_probes(inputs.all_probes)

@@ -1,0 +1,141 @@
+"""Spot checks: single cells that the oracle measures again, and the noise floor that they show.
+
+Some cells of the first batch are measured again at once, so that a wrong engine is found before hours are spent; others at the end.
+The largest difference of a ΔP is the noise floor.
+"""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+import torch
+
+from anchorlens.engine.cost import rows_bytes
+from anchorlens.engine.engine import Engine
+from anchorlens.engine.reference import Oracle
+from anchorlens.errors import CheckError
+from anchorlens.models.adapter import Adapter
+from anchorlens.notices import warn
+from anchorlens.protocols.base import Measurement, Recheckable
+from anchorlens.protocols.planning import CHECK_ROWS
+from anchorlens.protocols.specification import Specification
+from anchorlens.runs.schema import CELL, leading_metric
+
+# Cells drawn from one row, which share its clean passes.
+_A_ROW = 4
+# Allowed difference in points by dtype. In float32 30,720 cells differed by at most 0.0004 (docs/engine.md); in bfloat16 two right
+# engines differed by up to 4.9 points in one of 864 cells.
+_ALLOWED = {torch.float64: 1e-2, torch.float32: 1e-2, torch.float16: 1.0, torch.bfloat16: 5.0}
+
+
+@dataclass
+class Trust:
+    """Checks the cells of one sweep.
+
+    Attributes:
+        budget: Bytes that a pass may take.
+        gaps: |Difference of ΔP| of every cell that was measured twice, in points.
+        cells: Number of cells that were chosen.
+        failed: Differences larger than rounding, with the place of each.
+    """
+
+    protocol: Measurement[Any, Any, Any]
+    ready: Any
+    spec: Specification
+    engine: Engine
+    budget: int
+    gaps: list[float] = field(default_factory=list)
+    cells: int = 0
+    failed: list[str] = field(default_factory=list)
+
+    def first(self, samples: pd.DataFrame, *, alone: bool) -> None:
+        """Check cells of the first batch: half of them, or all where it is the only one."""
+        k = self.spec.check_cells
+        self._check(samples, k if alone else (k + 1) // 2, "first")
+        if self.failed:
+            raise CheckError(
+                f"The cone engine and the oracle differ by {self.failed[0]}. The sweep was stopped after its first batch: use "
+                "engine='reference', and please report the model."
+            )
+
+    def rest(self, samples: pd.DataFrame) -> None:
+        """Check cells of the other batches; a difference marks the run, and nothing of it is lost."""
+        self._check(samples, self.spec.check_cells // 2, "rest")
+        if self.failed:
+            warn(
+                f"The cone engine and the oracle differ in {len(self.failed)} of {self.cells} checked cells: by {self.failed[0]}. "
+                "The run is kept and marked (checks.failed in run.json); measure with engine='reference' before you rely on it."
+            )
+
+    def _check(self, samples: pd.DataFrame, k: int, part: str) -> None:
+        cells = _drawn(samples[samples["metric"] == leading_metric(samples)], k, f"{self.spec.seed}:check:{part}")
+        if cells.empty:
+            return
+        self.cells += len(cells)
+        adapter = self.engine.adapter
+        allowed, oracle = allowed_gap(adapter), Oracle(adapter)
+        both = measured_twice(self.protocol, self.ready, self.spec, oracle, samples, cells, self.budget)
+        for cell in both.to_dict("records"):
+            gap = abs(cell["delta_p"] - cell["delta_p_again"])
+            self.gaps.append(gap)
+            if self.engine.name != oracle.name and not gap <= allowed:  # NaN too
+                self.failed.append(f"{gap:.2g} points (allowed: {allowed:.2g}) at {place_of(cell)}")
+
+    def record(self) -> dict[str, dict[str, object]]:
+        """``checks`` and ``noise`` for ``run.json``; the floor is None where nothing was measured again."""
+        checked = self.engine.name != Oracle.name and self.cells > 0
+        largest = max(self.gaps, default=None)
+        return {
+            "checks": {
+                "cells": self.cells if checked else 0, "largest_difference": largest if checked else None, "failed": self.failed,
+            },
+            "noise": {"floor": largest, "cells": len(self.gaps)},
+        }  # fmt: skip
+
+
+def allowed_gap(adapter: Adapter) -> float:
+    """Return the allowed difference of two measurements of a cell, in points."""
+    return _ALLOWED.get(adapter.shape.dtype, _ALLOWED[torch.float32])
+
+
+def measured_twice(
+    protocol: Measurement[Any, Any, Any], ready: Any, spec: Specification, oracle: Oracle, samples: pd.DataFrame,
+    cells: pd.DataFrame, budget: int,
+) -> pd.DataFrame:  # fmt: skip
+    """Return the rows of ``cells`` with ``value_before_again``, ``value_after_again`` and ``delta_p_again`` from the oracle.
+
+    ``budget`` are the bytes that a pass may take; one cell at a time may take more.
+    """
+    size, width = max(1, len(cells)), ready.max_tokens
+    while size > 1 and rows_bytes(oracle.adapter.shape, CHECK_ROWS * size, width) > budget:
+        size //= 2
+    assert isinstance(protocol, Recheckable)  # asked before
+    records: list[dict[Any, Any]] = cells.to_dict("records")
+    frames: list[pd.DataFrame] = []
+    for start in range(0, len(records), size):
+        again = protocol.remeasure(oracle, ready, spec, records[start : start + size])
+        leading = again[again["metric"] == leading_metric(again)]
+        own = leading.drop_duplicates(CELL)[[*CELL, "value_before", "value_after", "delta_p"]]
+        frames.append(samples.merge(own, on=CELL, suffixes=("", "_again")))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _drawn(cells: pd.DataFrame, k: int, seed: str) -> pd.DataFrame:
+    """Draw ``k`` random cells from as few rows as hold four each, because a row's clean passes are shared."""
+    rng = random.Random(seed)
+    rows = [list(map(int, own)) for own in cells.groupby(["example_id", "donor_id"], sort=False).indices.values()]
+    pool: list[int] = []
+    for own in rng.sample(rows, len(rows)):
+        if len(pool) >= k:
+            break
+        pool += rng.sample(own, min(_A_ROW, k - len(pool), len(own)))
+    left = sorted(set(range(len(cells))) - set(pool)) if len(pool) < min(k, len(cells)) else []
+    pool += rng.sample(left, min(k - len(pool), len(left)))
+    return cells.iloc[sorted(pool)]
+
+
+def place_of(cell: Mapping[Any, Any]) -> str:
+    said = {"example": cell["example_id"], "donor": cell["donor_id"], "anchor": cell["anchor"], "layer": cell["layer"]}
+    return ", ".join(f"{name} {value}" for name, value in said.items() if value != "")

@@ -1,0 +1,385 @@
+"""Studies: several models, data sets and protocols in one run directory, checked before the first model is loaded."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from anchorlens.errors import EmptySweepError, InputError, did_you_mean
+from anchorlens.kinds import described
+from anchorlens.models.source import check_model
+from anchorlens.prompts.context import DataSource
+from anchorlens.prompts.dataset import PromptDataset
+from anchorlens.protocols.base import Measurement
+from anchorlens.protocols.planning import SweepPlan
+from anchorlens.protocols.registry import PROTOCOLS, measurement_of, specification_of
+from anchorlens.protocols.specification import Specification, read_toml
+from anchorlens.questions.context import QUESTIONS
+from anchorlens.questions.datasets import QAData, load_qa
+from anchorlens.questions.prompts import make_prompt
+from anchorlens.results.sweep import SweepResult
+from anchorlens.running.executors import Executor, Loading, LocalExecutor, RayExecutor, executor_of, open_executor, refuse_live
+from anchorlens.running.loading import load_run
+from anchorlens.running.run_storage import Kept, check_keeping, finished, identity, keeping, model_name
+from anchorlens.running.runner import carried_out
+from anchorlens.runs.journal import parts_of, shards_in
+from anchorlens.runs.shares import Share, share_of
+from anchorlens.runs.store import check_target
+
+Step = tuple[Measurement[Any, Any, Any], Any, PromptDataset, Specification]
+"""Protocol, model, data set and specification of one sweep."""
+
+
+@dataclass(frozen=True)
+class DataRequest:
+    """Arguments of :func:`anchorlens.load_qa` for a data set that is loaded later.
+
+    Attributes:
+        name: A known set, or a name of your own with ``path``.
+        path: A file; of prompt pairs if the protocols take those.
+        limit: Number of questions that are drawn.
+        seed: Random seed of the draw.
+        columns: Our field -> the file's column.
+        spans: Source of the segments.
+        dataset_name: Name of the set in outputs.
+    """
+
+    name: str | None
+    path: str | None = None
+    limit: int | None = None
+    seed: int = 0
+    columns: Mapping[str, str] | None = None
+    spans: str = "auto"
+    dataset_name: str | None = None
+
+    def load(self, source: DataSource = QUESTIONS) -> PromptDataset:
+        """Load the data set: questions, or what another source of a protocol reads from the path or name."""
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        return load_qa(**given) if source is QUESTIONS else source.load(self.path or self.name, self.seed)
+
+
+@dataclass(frozen=True)
+class Study:
+    """Every specification on every model and data set.
+
+    Attributes:
+        models: Names, paths or live models; stored as a tuple.
+        data: Data sets: names, files, :class:`DataRequest` or loaded sets; stored as a tuple.
+        specifications: Specifications such as ``al.Swap()``; stored as a tuple.
+        device: Device of the models; the best one if None.
+        dtype: Number type of the models; their own if None.
+        stream: Whether the weights of named models are read layer by layer.
+        n_devices: Number of devices over which a named model is spread.
+    """
+
+    models: Any
+    data: Any
+    specifications: Any
+    device: str | None = None
+    dtype: str | None = None
+    stream: bool = False
+    n_devices: int = 1
+
+    def __post_init__(self) -> None:
+        for name, single, what in (
+            ("models", (str, os.PathLike), "names, paths or models"),
+            ("data", (str, os.PathLike, DataRequest, PromptDataset), "names, files, DataRequest or QAData"),
+            ("specifications", (Specification,), "specifications such as al.Swap()"),
+        ):
+            given = getattr(self, name)
+            listed = [given] if isinstance(given, single) else list(given) if isinstance(given, Sequence) else None
+            if listed is None or (name != "models" and not all(isinstance(one, single) for one in listed)):
+                raise InputError(f"{name} of a study takes {what}, in a list; got {described(given)}.", argument=name)
+            if name == "data":
+                listed = [DataRequest(str(one)) if isinstance(one, (str, os.PathLike)) else one for one in listed]
+            object.__setattr__(self, name, tuple(listed))
+
+    @classmethod
+    def from_toml(cls, path: "str | os.PathLike[str]") -> "Study":
+        """Read a study's file: ``models``, ``device``, ``n_devices``, ``dtype``, ``stream``, tables ``[[data]]``, ``[[protocol]]``.
+
+        Raises:
+            InputError: It cannot be read, or a key or value in it is invalid.
+        """
+        if not isinstance(path, (str, os.PathLike)):
+            raise InputError(f"Study.from_toml takes the path of a file, got {described(path)}.")
+        file = Path(path)
+        values = read_toml(file)
+        loading = ("device", "n_devices", "dtype", "stream")
+        _check_keys(values, ("models", "data", "protocol", *loading), f"{file}: unknown key")
+        data = [_data_request(one, file) for one in _tables(values, "data", file)]
+        specifications: list[Specification] = []
+        for one in _tables(values, "protocol", file):
+            name = one.pop("name", None)
+            if not isinstance(name, str):
+                raise InputError(f"{file}: a [[protocol]] needs a name. {did_you_mean('', PROTOCOLS)}")
+            specifications.append(specification_of(name).of(one))
+        return cls(
+            values.get("models", ()), data, specifications, **{name: values[name] for name in loading if name in values}
+        )
+
+    @property
+    def loading(self) -> Loading:
+        """Options with which the models are loaded."""
+        return Loading(self.device, self.dtype, self.stream, self.n_devices)
+
+    def check(self) -> list[PromptDataset]:
+        """Check everything that needs no model, and return the loaded data.
+
+        Raises:
+            InputError: A name, path or argument is invalid.
+            DownloadError: The hub has no such model or set, or cannot be reached.
+        """
+        for what, given in (("model", self.models), ("data set", self.data), ("protocol", self.specifications)):
+            if not given:
+                raise InputError(f"A study needs at least one {what}.")
+        twice = _repeated([model for model in self.models if isinstance(model, str)])
+        if twice is not None:
+            raise InputError(f"The model {twice!r} is named twice. Name each model once.", argument="model")
+        if _repeated([(spec.NAME, spec.identity(), spec.own_code()) for spec in self.specifications]) is not None:
+            raise InputError(
+                "A specification stands twice in this study: each needs an argument that differs, and engine, batch_size, "
+                "max_memory and check_cells decide no number."
+            )
+        if len({spec.DATA for spec in self.specifications}) > 1:
+            raise InputError("protocol=: one study takes questions or prompt pairs, not both. Make a study of each.")
+        for model in self.models:
+            stream = self.stream and isinstance(model, (str, os.PathLike))
+            check_model(model, device=self.device, dtype=self.dtype, stream=stream, n_devices=self.n_devices)
+        source = measurement_of(self.specifications[0].NAME).source
+        loaded = [data.load(source) if isinstance(data, DataRequest) else data for data in self.data]
+        if (again := _repeated([data.name for data in loaded])) is not None:
+            raise InputError(f"Two data sets are called {again!r}. Give each a name of its own (dataset_name=).")
+        for data in loaded:
+            if isinstance(data, QAData):
+                for spec in self.specifications:
+                    make_prompt(spec.prompt, data.examples, data.pool, spec.seed)
+        return loaded
+
+
+def _repeated(values: Sequence[Any]) -> Any:
+    return next((one for i, one in enumerate(values) if one in values[:i]), None)
+
+
+def _check_keys(table: Mapping[str, Any], known: Sequence[str], problem: str) -> None:
+    for key in table:
+        if key not in known:
+            raise InputError(f"{problem} '{key}'. {did_you_mean(key, known)}")
+
+
+def _tables(values: Mapping[str, Any], key: str, file: Path) -> list[dict[str, Any]]:
+    """Return tables of a study's file; a name alone stands for a table with that name."""
+    given = values.get(key, [])
+    tables = [{"name": one} if isinstance(one, str) else one for one in (given if isinstance(given, list) else [given])]
+    if (wrong := next((one for one in tables if not isinstance(one, dict)), None)) is not None:
+        raise InputError(f"{file}: [[{key}]] takes a table or a name, got {described(wrong)}.")
+    return [dict(one) for one in tables]
+
+
+def _data_request(table: dict[str, Any], file: Path) -> DataRequest:
+    """Return a data request; a file's path is relative to the study's file."""
+    _check_keys(table, [one.name for one in fields(DataRequest)], f"{file}: [[data]] has an unknown key")
+    if "path" not in table and (file.parent / str(table.get("name"))).is_file():
+        table["path"] = table.pop("name")
+    if "path" in table:
+        table["path"] = str(file.parent / Path(str(table["path"])).expanduser())
+    return DataRequest(**{"name": None, **table})
+
+
+@dataclass
+class Outcome:
+    """Progress of a study.
+
+    Attributes:
+        total: Number of sweeps of the study.
+        out: The run directory; None if nothing is written.
+        share: The job that is measured, if it is not the whole study; its results are empty until all shards are merged.
+        results: Finished sweeps.
+        empty: Messages of sweeps that had no row.
+    """
+
+    total: int
+    out: Path | None
+    share: Share | None = field(default=None, kw_only=True)
+    results: list[SweepResult] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)
+
+    @property
+    def kept(self) -> str:
+        """Sentence on what is on disk."""
+        if self.out is None:
+            return "Nothing was written."
+        n, parts = len(self.results), parts_of(self.out)
+        shards = shards_in(parts, n + len(self.empty))
+        said = [f"{n} of {self.total} sweeps {'is' if n == 1 else 'are'} finished and kept in {self.out}."] if n else []
+        if shards:
+            also = "Of the next one what" if n else "What"
+            how = "continue with resume=True" if self.share is None else f"job {self.share} goes on with the same command"
+            said.append(f"{also} was measured is kept in {parts} ({shards} shard{'s' * (shards != 1)}): {how}.")
+        return " ".join(said) or "Nothing was written."
+
+
+def run_study(
+    study: Study,
+    out: "str | os.PathLike[str] | None" = None,
+    *,
+    overwrite: bool = False,
+    resume: bool = False,
+    force_new: bool = False,
+    shard: "str | tuple[int, int] | Share | None" = None,
+    executor: "str | RayExecutor | None" = None,
+    command: Mapping[str, Any] | None = None,
+    outcome: Outcome | None = None,
+    on_result: Callable[[SweepResult, Outcome], object] = lambda result, outcome: None,  # noqa: ARG005
+    on_empty: Callable[[str], object] = lambda said: None,  # noqa: ARG005
+) -> Outcome:
+    """Measure a study; each finished sweep is written to ``out`` at once, and shards of the next one beside it.
+
+    ``OUT.parts`` holds the finished shards until the last sweep is finished. A study that was stopped continues with the same
+    arguments and ``resume=True``; its tables are then, byte for byte, those of a study that was never stopped.
+
+    Args:
+        study: The study to run.
+        out: Run directory.
+        overwrite: Replace an existing run, when the first sweep has been measured.
+        resume: Continue a stopped run; start if there is none, and do nothing if it is finished.
+        force_new: Discard a stopped run, and start again.
+        shard: ``"2/8"`` or ``(2, 8)``: measure the second of eight shares and keep it in ``OUT.parts``; when all are there,
+            ``resume=True`` finishes the run. The outcome has no results then.
+        executor: ``"ray"`` or a :class:`~anchorlens.RayExecutor`: workers measure; models have to be names or paths.
+        command: The command that started the run; ``anchorlens merge`` repeats it.
+        outcome: Filled while the study runs, so that the caller has it after an error or an interrupt.
+        on_result: Called with each finished sweep, after it was written.
+        on_empty: Called with the message of each sweep without a row; the others go on.
+
+    Raises:
+        InputError: A name, path or argument is invalid; before the first model is loaded if it needs none.
+        EmptySweepError: No sweep had a row.
+        RunError: The stopped run is of another study, another process measures it, or the place cannot be written.
+        AnchorlensError: A sweep failed; what was finished before is kept.
+    """
+    if not isinstance(study, Study):
+        raise InputError(f"run_study takes an anchorlens.Study, got {described(study)}. Study.from_toml(path) reads one.")
+    done = outcome if outcome is not None else Outcome(0, None)
+    return run_steps(
+        lambda: _steps(study), study.models, study.loading, out, overwrite=overwrite, resume=resume, force_new=force_new,
+        shard=shard, executor=executor, command=command, done=done, on_result=on_result, on_empty=on_empty,
+    )  # fmt: skip
+
+
+def run_steps(
+    prepare: Callable[[], Sequence[Step]], models: Sequence[Any], loading: Loading, out: Any, *, done: Outcome,
+    overwrite: bool, resume: bool, force_new: bool, shard: Any, executor: Any, command: Mapping[str, Any] | None = None,
+    on_result: Callable[[SweepResult, Outcome], object] = lambda result, outcome: None,  # noqa: ARG005
+    on_empty: Callable[[str], object] = lambda said: None,  # noqa: ARG005
+) -> Outcome:  # fmt: skip
+    """Measure sweeps as :func:`run_study` does; ``prepare`` loads the data once all arguments are checked."""
+    share, workers = share_of(shard), executor_of(executor)
+    check_keeping(out, overwrite=overwrite, resume=resume, force_new=force_new, share=share)
+    refuse_live(workers, models)
+    done.share = share
+    if out is None:
+        steps = prepare()
+        with open_executor(workers, loading) as measuring:
+            _measure(steps, measuring, done, None, on_result, on_empty)
+        return done
+    resume = resume or share is not None
+    target = check_target(out, overwrite=overwrite or resume or force_new or parts_of(Path(out)).exists())
+    steps = prepare()
+    sweeps = [identity(*step[1:]) for step in steps]
+    if resume and finished(target, sweeps):
+        done.results += load_run(target)
+        done.total, done.out = len(done.results), target
+        return done
+    with (
+        keeping(target, sweeps, overwrite=overwrite, resume=resume, force_new=force_new, share=share, command=command) as kept,
+        open_executor(workers, loading) as measuring,
+    ):
+        done.out = target
+        _measure(steps, measuring, done, kept, on_result, on_empty)
+    return done
+
+
+@dataclass(frozen=True)
+class Planning:
+    """Cost of one sweep of a study.
+
+    Attributes:
+        model: Name of the model.
+        dataset: Name of the data set.
+        protocol: Name of the protocol.
+        plan: Cells, batches, predicted FLOPs, seconds and bytes; None if no row can be measured.
+        why: Reason if no row can be measured.
+    """
+
+    model: str
+    dataset: str
+    protocol: str
+    plan: SweepPlan | None
+    why: str = ""
+
+
+def study_plans(study: Study) -> Iterator[Planning]:
+    """Compute the cost of every sweep of a study; models are loaded, nothing is measured or written.
+
+    Args:
+        study: The study to plan.
+
+    Yields:
+        The cost of each model, data set and specification.
+
+    Raises:
+        InputError: A name, path or argument is invalid.
+    """
+    here = LocalExecutor(study.loading)
+    for protocol, model, data, spec in _steps(study):
+        names = (model_name(model), data.name, spec.NAME)
+        try:
+            station = here.station(protocol, model, data, spec)
+            yield Planning(*names, station.plan(station.free).cost)
+        except EmptySweepError as error:
+            yield Planning(*names, None, str(error))
+
+
+def _steps(study: Study) -> list[Step]:
+    data = study.check()
+    return [
+        (measurement_of(spec.NAME), model, one, spec)
+        for model in study.models
+        for one in data
+        for spec in study.specifications
+    ]
+
+
+def _measure(
+    steps: Sequence[Step], measuring: Executor, done: Outcome, kept: Kept | None,
+    on_result: Callable[[SweepResult, Outcome], object], on_empty: Callable[[str], object],
+) -> None:  # fmt: skip
+    done.total = len(steps)
+    names = [f"{spec.NAME}: {model_name(model)} on {data.name}" for _, model, data, spec in steps]
+    for number, (protocol, model, data, spec) in enumerate(steps):
+        where = f"{model_name(model)} on {data.name}"
+        make = partial(measuring.station, protocol, model, data, spec)
+        try:
+            result = carried_out(make, spec, None if kept is None else kept.journal.sweep(number))
+        except EmptySweepError as error:
+            done.empty.append(str(error))
+            if len(steps) > 1:  # a study of one sweep raises the message
+                on_empty(f"{where}: {error}")
+            continue
+        if result is None:  # a job's shards, which are kept
+            continue
+        if any(result.run_id == other.run_id for other in done.results):
+            on_empty(f"{where}: {spec.NAME} is a sweep that is there already (run_id {result.run_id}); it is kept once.")
+            done.total -= 1
+            continue
+        if kept is not None:  # first on disk, then counted as kept
+            kept.write([*done.results, result], names[number + 1 :])
+        done.results.append(result)
+        on_result(result, done)
+    if not done.results and (done.share is None or len(done.empty) == len(steps)):
+        raise EmptySweepError(" ".join(dict.fromkeys(done.empty)))
+    if done.empty and done.share is None and kept is not None:
+        kept.write(done.results)  # nothing is pending

@@ -1,0 +1,120 @@
+"""The functions ``NAME_sweep(model, data, ...)``: a protocol's short way, made of its specification."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from anchorlens.errors import InputError
+from anchorlens.protocols.answer_only.spec import AnswerOnly
+from anchorlens.protocols.base import Measurement
+from anchorlens.protocols.knockout.spec import Knockout
+from anchorlens.protocols.patch.spec import Patch
+from anchorlens.protocols.patch_tokens.spec import PatchTokens
+from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
+from anchorlens.protocols.registry import measurement_of
+from anchorlens.protocols.specification import Specification
+from anchorlens.protocols.swap.spec import Swap
+from anchorlens.results.sweep import SweepResult
+from anchorlens.running.executors import Loading
+from anchorlens.running.runner import run
+from anchorlens.running.study import Outcome, Step, run_steps
+from anchorlens.runs.status import status_of
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result", bound=SweepResult)
+
+# What a sweep takes beside its specification: type, default and help. No number depends on these.
+_KEPT: dict[str, tuple[Any, Any, str]] = {
+    "out": (
+        "str | os.PathLike[str] | None", None,
+        "Run directory to write; what is measured is kept beside it (``OUT.parts``) until the sweep is finished.",
+    ),
+    "overwrite": (bool, False, "Replace a run that is there."),
+    "resume": (bool, False, "Continue a sweep that was stopped; what was measured is not measured again."),
+    "force_new": (bool, False, "Throw away what a sweep that was stopped had measured, and begin again."),
+    "shard": (
+        "str | tuple[int, int] | None", None,
+        "``'2/8'`` or ``(2, 8)``: measure the second of eight shares and keep it beside ``out``, while others measure theirs. A "
+        ":class:`~anchorlens.runs.status.RunStatus` is returned then; when all are there, ``resume=True`` finishes the run.",
+    ),
+    "executor": (
+        "str | RayExecutor | None", None,
+        "``'ray'`` or an :class:`~anchorlens.RayExecutor`: workers measure, each with a model of its own. Give the model by name "
+        "or path.",
+    ),
+}  # fmt: skip
+
+
+def short_way(
+    protocol: Measurement[Any, Any, Any], spec: Callable[Arguments, Specification], result: type[Result]
+) -> Callable[Concatenate[Any, Any, Arguments], Result]:
+    """The function ``NAME_sweep(model, data, ...)`` of a protocol; its arguments are those of the specification."""
+
+    def sweep(model: Any, data: Any, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:
+        if args:
+            raise InputError(
+                f"{protocol.name}_sweep takes its arguments by name: {next(iter(made.arguments()))}=..., and so on."
+            )
+        kept: dict[str, Any] = {name: kwargs.pop(name) for name in _KEPT if name in kwargs}
+        one = spec(*args, **kwargs)
+        if not any(value not in (None, False) for value in kept.values()):
+            done = run(protocol, model, data, one)
+        else:
+            given = {name: kept.get(name, default) for name, (_, default, _) in _KEPT.items()}
+            out = given.pop("out")
+            if out is None and given["overwrite"]:
+                raise InputError("overwrite=True needs a run directory: give out=.")
+
+            def prepare() -> list[Step]:
+                return [(protocol, model, protocol.source.load(data, one.seed), one)]
+
+            outcome = run_steps(prepare, [model], Loading(), out, done=Outcome(0, None), **given)
+            if outcome.share is not None and out is not None:
+                return status_of(out)
+            (done,) = outcome.results
+        assert isinstance(done, result)  # the protocol says what it makes
+        return done
+
+    made = protocol.spec
+    sweep.__name__ = sweep.__qualname__ = f"{protocol.name}_sweep"
+    sweep.__module__ = type(protocol).__module__
+    sweep.__doc__ = _documented(made, protocol)
+    kinds: list[tuple[str, Any, Any]] = [
+        (name, made.model_fields[name].annotation, made.model_fields[name].get_default()) for name in made.arguments()
+    ]
+    kinds += [(name, kind, default) for name, (kind, default, _) in _KEPT.items()]
+    first = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Any) for name in ("model", "data")]
+    rest = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, kind, default in kinds
+    ]
+    sweep.__signature__ = inspect.Signature([*first, *rest], return_annotation=result)  # pyright: ignore[reportFunctionMemberAccess]
+    return sweep
+
+
+def _documented(spec: type[Specification], protocol: Measurement[Any, Any, Any]) -> str:
+    made = protocol.analysis.result
+    helps = {name: one.help for name, one in spec.arguments().items()} | {name: said for name, (_, _, said) in _KEPT.items()}
+    return f"""{inspect.cleandoc(spec.__doc__ or protocol.analysis.title)}
+
+Args:
+    model: A HookedTransformer from :func:`anchorlens.load_model`, or what that takes: a name, a path, a live model.
+    data: A loaded data set (:func:`anchorlens.load_qa`, :func:`anchorlens.load_pairs`), or what its loader takes first.
+{chr(10).join(f"    {name}: {said}" for name, said in helps.items())}
+
+Returns:
+    A :class:`~{made.__module__}.{made.__name__}`.
+
+Raises:
+    InputError: An argument is not one of those above, or the model lacks what it names.
+    EmptySweepError: No row is left; the message counts the reasons.
+    RunError: What stands at ``out`` is another run, another process measures it, or it cannot be written.
+    CheckError: A cell that was measured again by the oracle came out differently.
+"""
+
+
+swap_sweep = short_way(measurement_of("swap"), Swap, SweepResult)
+knockout_sweep = short_way(measurement_of("knockout"), Knockout, PathwayResult)
+patch_tokens_sweep = short_way(measurement_of("patch_tokens"), PatchTokens, PathwayResult)
+patch_sweep = short_way(measurement_of("patch"), Patch, SweepResult)
+answer_only_sweep = short_way(measurement_of("answer_only"), AnswerOnly, PathwayResult)

@@ -1,0 +1,127 @@
+"""What the answer's text alone tells, what question and answer tell together, and what neither can."""
+
+import random
+import time
+
+import numpy as np
+import pytest
+
+import anchorlens as al
+from anchorlens.probing.labelled import TruthRows
+from anchorlens.probing.text_baseline import text_baselines, text_only_scores
+from anchorlens.questions.given import given_answers, split_questions
+from anchorlens.questions.prompts import QAPrompt
+from anchorlens.questions.tokens import Answer, RowTokenizer
+from tests.questions.make import example
+
+NAMES = [
+    f"{a}{b}{c}"
+    for a in "BDGKLMNPRST"
+    for b in ("a", "e", "i", "o", "u")
+    for c in ("rnes", "lvic", "stun", "dmar", "phil", "wick")
+]
+
+
+def given_rows(tokenizer, pairs):
+    """Rows of (question, true, false), split in three in order."""
+    rows, split = [], []
+    for i, (question, true, false) in enumerate(pairs):
+        made = example(question, question.split()[-1].rstrip("?"), question.split()[1], true, example_id=str(i))
+        for text, label in ((true, 0), (false, 1)):
+            rows.append(tokenizer.row(made, Answer(text, Answer.gold(text).exact, "given", label), f"{i}|{label}"))
+            split.append(("train", "validation", "test", "train", "test")[i % 5])
+    return TruthRows(tuple(rows), tuple(split), ())
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model):
+    return RowTokenizer(tiny_model("llama").tokenizer, QAPrompt())
+
+
+def test_a_classifier_of_the_text_alone_sees_a_leak_and_no_more():
+    train = ["Paris", "Rome", "1912", "1944"] * 6
+    # Years are always false: the text tells.
+    leaky = [0, 0, 1, 1] * 6
+    scores = text_only_scores(train, leaky, ["Oslo", "1805"])
+    assert scores[1] > 0.6 > 0.4 > scores[0]
+    # Every string stands equally often on both sides: nothing can be learned.
+    even = text_only_scores(train, [0, 0, 0, 0, 1, 1, 1, 1] * 3, ["Oslo", "1805"])
+    np.testing.assert_allclose(even, 0.5, atol=1e-3)
+
+
+def drawn(rng, n, shared):
+    """Questions about two names with another name as answer; balanced in strings. ``shared``: the true answer is one of the two."""
+    pairs = []
+    for _ in range(n // 5):
+        # Two questions lend each other their answers inside every split.
+        block = []
+        for _ in range(5):
+            a, b, c, d, e, f = rng.sample(NAMES, 6)
+            one, two = (f"Who knew {a} of {b}?", a if shared else e), (f"Who saw {c} of {d}?", c if shared else f)
+            block.append(((*one, two[1]), (*two, one[1])))
+        pairs += [pair[0] for pair in block] + [pair[1] for pair in block]
+    return pairs[:n]
+
+
+def test_overlap_that_only_the_pair_shows_is_named_by_pair_text_and_not_by_text_only(tokenizer):
+    """The true answer shares a word with its question, the false one does not; every string stands as true and as false."""
+    rng = random.Random(0)
+    rows = given_rows(tokenizer, drawn(rng, 100, shared=True))
+    rows.check_balance()
+    found = text_baselines(rows, n_resamples=300, seed=0)
+    assert found["pair_text"].auc > 0.9 and found["pair_text"].ci_low > 0.5
+    assert found["text_only"].auc == pytest.approx(0.5, abs=0.02) and found["text_only"].ci_low < 0.5
+
+
+def test_half_a_name_is_enough(tokenizer):
+    """The answer's surname stands in the question, the whole answer does not: the one bit is 0 on both sides."""
+    rng = random.Random(1)
+    pairs = []
+    for question, true, false in drawn(rng, 100, shared=True):
+        pairs.append((question, f"{rng.choice(NAMES)} {true}", f"{rng.choice(NAMES)} {false}"))
+    found = text_baselines(given_rows(tokenizer, pairs), n_resamples=300, seed=0)
+    assert found["pair_text"].ci_low > 0.5
+
+
+@pytest.mark.slow
+def test_pairs_drawn_at_random_are_named_in_at_most_one_set_of_twenty(tokenizer):
+    """60 sets of 60 questions without any leak: lower end above 0.5 in at most 5 %."""
+    rng = random.Random(2)
+    sets = [
+        text_baselines(given_rows(tokenizer, drawn(rng, 60, shared=False)), n_resamples=200, seed=i)["pair_text"]
+        for i in range(60)
+    ]
+    assert sum(found.ci_low > 0.5 for found in sets) <= 3
+    assert np.mean([found.auc for found in sets]) == pytest.approx(0.5, abs=0.03)
+
+
+def test_scores_stand_beside_the_rows_of_the_test_split(tokenizer):
+    rows = given_rows(tokenizer, drawn(random.Random(3), 40, shared=True))
+    found = text_baselines(rows, n_resamples=50, seed=0)
+    for baseline in found.values():
+        there = np.isin(np.arange(len(rows.rows)), rows.of("test"))
+        assert baseline.scores.shape == (len(rows.rows),)
+        np.testing.assert_array_equal(~np.isnan(baseline.scores), there)
+        below = baseline.scores[there & (rows.labels == 0)][:, None] - baseline.scores[there & (rows.labels == 1)][None, :]
+        assert baseline.auc == pytest.approx(((below < 0) + 0.5 * (below == 0)).mean())
+
+
+def test_600_rows_take_no_longer_than_seconds(tokenizer):
+    rows = given_rows(tokenizer, drawn(random.Random(4), 300, shared=False))
+    assert len(rows.rows) == 600
+    start = time.perf_counter()
+    text_baselines(rows, n_resamples=1000, seed=0)
+    # About one second on a free core.
+    assert time.perf_counter() - start < 10
+
+
+@pytest.mark.shared_data
+def test_real_comparisons_do_not_leak_by_the_answer_in_the_question(shared_data):
+    """Before: true answers stood in 11 % of the questions, false ones in 0 %."""
+    rows = al.load_qa("hotpotqa", path=shared_data / "hotpotqa.jsonl", limit=600).examples
+    given = given_answers(rows, split_questions(rows))
+    kept = [row for row in rows if row.example_id in given.false]
+    words = [(f" {row.question.lower()} ", row.answers[0].lower(), given.false[row.example_id].lower()) for row in kept]
+    true, false = ([f" {pair[side]} " in pair[0].replace("?", " ").replace(",", " ") for pair in words] for side in (1, 2))
+    assert abs(sum(true) - sum(false)) <= 0.01 * len(kept)
+    assert sum(gone.reason == "answer_in_question" for gone in given.dropped) > 0.05 * len(rows)

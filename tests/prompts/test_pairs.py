@@ -1,0 +1,88 @@
+"""Prompt pairs: what is read, what is dropped and why, and how they are tokenized."""
+
+import csv
+
+import pytest
+
+from anchorlens.errors import InputError
+from anchorlens.models.adapter import Adapter
+from anchorlens.prompts.dataset import PromptDataset
+from anchorlens.prompts.pairs import load_pairs, set_up_pairs
+from anchorlens.protocols.patch.spec import Patch
+from tests.questions.make import capitals
+
+ROW = {"clean": "The ab is", "corrupted": "The ae is", "answer": "a", "wrong": "b"}
+
+
+def test_a_csv_file_and_a_list_give_the_same_pairs(tmp_path):
+    rows = [ROW, {**ROW, "clean": "One ab is"}]
+    path = tmp_path / "sums.csv"
+    with path.open("w", newline="", encoding="utf8") as file:
+        writer = csv.DictWriter(file, list(ROW))
+        writer.writeheader()
+        writer.writerows(rows)
+    of_file, of_list = load_pairs(path), load_pairs(rows)
+    assert of_file.pairs == of_list.pairs
+    assert of_file.record()["sha256"] == of_list.record()["sha256"]
+    assert (of_file.name, of_list.name) == ("sums", "pairs")
+
+
+def test_pairs_and_questions_are_data_sets():
+    assert isinstance(load_pairs([ROW]), PromptDataset)
+    assert isinstance(capitals(2), PromptDataset)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{**ROW, "anwser": " a"}], "anwser"),
+        ([{"clean": "a", "corrupted": "b", "answer": "c"}], "wrong"),
+        ([{**ROW, "id": "x"}, {**ROW, "id": "x"}], "same id"),
+        ("missing.csv", "no such file"),
+    ],
+)
+def test_unreadable_input_is_refused_by_name(rows, said):
+    with pytest.raises(InputError, match=said):
+        load_pairs(rows)
+
+
+@pytest.mark.parametrize("cell", ["", "  ", None, 3])
+def test_a_row_with_an_empty_cell_is_dropped(cell):
+    data = load_pairs([ROW, {**ROW, "wrong": cell}])
+    assert len(data) == 1
+    assert [row.reason for row in data.dropped] == ["empty_cell"]
+
+
+def test_pairs_that_cannot_be_patched_are_dropped_with_their_reason(tiny_model):
+    adapter = Adapter(tiny_model("gpt2"))
+    data = load_pairs(
+        [
+            ROW, {**ROW, "corrupted": "The ae more is"}, {**ROW, "answer": " unquestionably so"},
+            {"clean": "word " * 2000, "corrupted": "word " * 2000, "answer": "a", "wrong": "b"},
+        ]
+    )  # fmt: skip
+    context = set_up_pairs(adapter, data, Patch())
+    assert [row.reason for row in context.dropped] == ["length_differs", "answer_not_one_token", "too_long"]
+    (pair,) = context.pairs
+    assert pair.clean.group == pair.corrupted.group
+    assert pair.clean.positions["pos:0"] == (0,)
+    assert pair.clean.positions["last"] == (len(pair.clean.ids) - 1,)
+
+
+@pytest.mark.parametrize("add_bos", [None, True, False])
+def test_bos_stands_exactly_once(tiny_model, add_bos):
+    model = tiny_model("llama", bos=True)
+    bos = model.tokenizer.bos_token_id
+    data = load_pairs(
+        [
+            ROW,
+            {
+                **ROW,
+                "clean": model.tokenizer.bos_token + ROW["clean"],
+                "corrupted": model.tokenizer.bos_token + ROW["corrupted"],
+            },
+        ]
+    )
+    plain, own = set_up_pairs(Adapter(model), data, Patch(add_bos=add_bos)).pairs
+    assert list(plain.clean.ids).count(bos) == (add_bos is not False)
+    assert list(own.clean.ids).count(bos) == 1

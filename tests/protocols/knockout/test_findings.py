@@ -1,0 +1,175 @@
+"""Findings of a knockout from made facts: status, text and warnings in every case."""
+
+import pandas as pd
+import pytest
+
+from anchorlens.protocols.knockout.findings import knockout_findings, layers_standing
+from anchorlens.results.facts import FEW, Fact, aligned, listed_and, ranges
+
+NAN = float("nan")
+FOUND = {
+    ("auc", "none"): (0.91, 0.85, 0.97), ("auc_knocked_out", "matched"): (0.54, 0.44, 0.64),
+    ("auc_knocked_out", "random_tokens"): (0.9, 0.84, 0.96), ("delta_all", "random_tokens"): (-25.7, -31.4, -20.2),
+    ("flip_rate", "random_tokens"): (31.0, 22.0, 40.0), ("auc_drop", "random_tokens"): (-0.365, -0.448, -0.28),
+    ("own_change", "matched"): (-16.5, -21.5, -11.8), ("own_change", "random_tokens"): (-1.1, -2.9, 0.8),
+}  # fmt: skip
+NOT_SHOWN = {
+    ("delta_all", "random_tokens"): (-1.0, -5.0, 3.0), ("flip_rate", "random_tokens"): (1.0, -6.0, 8.0),
+    ("auc_drop", "random_tokens"): (-0.01, -0.09, 0.07),
+}  # fmt: skip
+
+
+LEAK = {"auc": 0.66, "ci_low": 0.6, "ci_high": 0.71}
+
+
+def frame(facts, *, layers=(7,), n=60, wider=1.0):
+    """Effects that are the same at every layer; the simultaneous band reaches ``wider`` times as far as the pointwise one."""
+    rows = [
+        (q, c, layer, v, low, high, v - wider * (v - low), v + wider * (high - v), n)
+        for layer in layers
+        for (q, c), (v, low, high) in facts.items()
+    ]
+    columns = ["quantity", "control", "layer", "value", "ci_low", "ci_high", "sim_low", "sim_high", "n"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def found(
+    changed=None, *, readout="probe", placebos=True, kind="confidence", text=None, pair=None, n=60, wider=1.0, layers=(7,), k=7,
+    anchor="question", floor=1e-4,
+):  # fmt: skip
+    facts = {key: value for key, value in (FOUND | (changed or {})).items() if value is not None}
+    as_text = {"auc": 0.5, "ci_low": 0.44, "ci_high": 0.56}
+    record = {
+        "config": {"readout": readout, "placebos": placebos, "delta_kind": kind, "anchors": [anchor]},
+        "noise": {"floor": floor},
+        "probe": {"k_star": k if readout == "probe" else None, "text_only": text or as_text, "pair_text": pair or as_text},
+    }
+    return knockout_findings(record, 7, frame(facts, n=n, wider=wider, layers=layers))
+
+
+DELTA, FLIPS, DROP, CHANGE = (
+    ("delta_all", "random_tokens"), ("flip_rate", "random_tokens"), ("auc_drop", "random_tokens"), ("own_change", "matched"),
+)  # fmt: skip
+UNSPECIFIC = {CHANGE: (-0.5, -2.0, 1.0)}
+REVERSAL = {DELTA: (9.0, 5.0, 13.0)}
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "phrase"),
+    [
+        ({}, "stands stands stands stands stands", "the effect of cutting E_Q stands beyond that of other question tokens and is"),
+        (UNSPECIFIC, "stands stands stands open stands", "; that it is more than disturbance is not shown ("),
+        (NOT_SHOWN | UNSPECIFIC, "open open open open open", "no effect of cutting E_Q beyond other question tokens is shown ("),
+        ({DROP: (-0.01, -0.1, 0.1)}, "stands stands open stands open", "delta_all and flip_rate stand beyond other"),
+        ({key: NOT_SHOWN[key] for key in (DELTA, DROP)}, "open stands open stands open", "tokens, delta_all and auc_drop not"),
+        (REVERSAL, "reversed stands stands stands open", "by delta_all cutting these does more"),
+        (NOT_SHOWN | {FLIPS: (-10.7, -19.0, -2.4)}, "open reversed open stands open", "by flip_rate cutting these does more ("),
+        ({DELTA: (-5e-5, -6e-5, -4e-5)}, "open stands stands stands stands", "tokens, delta_all not"),
+    ],
+)  # fmt: skip
+def test_statements_have_the_status_that_their_intervals_have(changed, status, phrase):
+    """The last: a difference within the noise floor is open, whatever its interval."""
+    findings = found(changed)
+    assert [one.quantity for one in findings.statements] == [
+        "delta_all",
+        "flip_rate",
+        "auc_drop",
+        "own_change",
+        "all_contrasts",
+    ]
+    assert [one.status for one in findings.statements] == status.split()
+    for one in findings.statements[:4]:
+        assert (one.layers, one.n) == ((7,), 60)
+        assert (one.value, one.low, one.high) == (FOUND | changed)[one.quantity, one.control]
+    assert phrase in findings.headline
+    assert [row[0] for row in findings.rows] == [one.quantity for one in findings.statements[:4]]
+    assert [row[-1] for row in findings.rows] == status.split()[:4]
+    assert ("open: not shown" in str(findings)) == ("open" in status.split()[:4])
+    assert "there is no" not in str(findings).lower()
+
+
+def test_the_text_is_the_headline_then_the_table_then_the_layers():
+    first, *rest = str(found()).splitlines()
+    assert first.startswith("At k* = 7 ")
+    assert first.endswith("(AUC 0.91; E_Q cut 0.54, others cut 0.90).")
+    assert "-25.7  [-31.4, -20.2]" in rest[0]
+    assert rest[4:] == ["Layers where it stands (simultaneous bands): 7."]
+
+
+@pytest.mark.parametrize("layers", [(7,), range(1, 65, 2)])
+@pytest.mark.parametrize("changed", [{}, NOT_SHOWN, NOT_SHOWN | UNSPECIFIC, {DROP: (-0.01, -0.1, 0.1)}])
+def test_at_most_ninety_words_with_every_warning(changed, layers):
+    text = str(found({**changed, ("auc_beyond_text", "none"): (0.2, 0.1, 0.3)}, pair=LEAK, layers=layers))
+    assert text.startswith(
+        "Beware: question and answer as text reach AUC 0.66 [0.60, 0.71]; the probe's AUC +0.20 [+0.10, +0.30]"
+    )
+    assert len(text.split()) <= 90, text
+
+
+def test_layers_are_named_by_the_band_over_all_layers_alone():
+    assert found(wider=9.0).statements[-1].layers == ()
+    assert found(layers=range(1, 65, 2)).statements[-1].layers == tuple(range(1, 65, 2))
+    assert "bands): 32 of 1-63." in str(found(layers=range(1, 65, 2)))
+    facts = frame(FOUND, layers=(1, 2, 5))
+    facts.loc[(facts["layer"] == 5) & (facts["quantity"] == "flip_rate"), "sim_low"] = -1.0
+    assert layers_standing(facts) == {1, 2}
+    assert layers_standing(frame(FOUND, n=FEW - 1)) == set()
+
+
+@pytest.mark.parametrize(
+    ("changed", "how", "phrase"),
+    [
+        ({("auc", "none"): (0.55, 0.45, 0.65)}, {}, "at k* = 7 no signal of the probe is shown, AUC 0.55 [0.45, 0.65]"),
+        ({("auc", "none"): (NAN, NAN, NAN)}, {}, "lack true or false answers"),
+        ({}, {"kind": "signed"}, "delta_kind='signed'"),
+        ({}, {"placebos": False}, "no placebo was measured"),
+        ({}, {"n": 9}, "in 9 questions, and 10 are needed"),
+        ({DELTA: None}, {}, "in 0 questions, and 10 are needed"),
+    ],
+)
+def test_where_nothing_can_be_claimed_nothing_is(changed, how, phrase):
+    findings = found(changed, **how)
+    assert findings.statements == findings.rows == ()
+    assert findings.headline.startswith("Nothing is claimed")
+    assert phrase in findings.headline
+    assert "nan" not in str(findings)
+
+
+def test_the_models_own_word_has_no_own_change_and_no_k_star():
+    beyond = {CHANGE: None, ("own_change", "random_tokens"): None, ("auc_beyond_text", "none"): (0.2, 0.1, 0.3)}
+    findings = found(beyond, readout="p_true", pair=LEAK)
+    assert findings.headline.startswith(
+        "At layer 7 the effect of cutting E_Q stands beyond that of other question tokens (AUC"
+    )
+    assert "own_change" not in str(findings)
+    assert "k*" not in str(findings)
+    assert "; P(True)'s AUC +0.20" in findings.warnings[0]
+
+
+def test_text_that_tells_is_warned_of_by_the_stronger_classifier_alone():
+    assert found(text=LEAK).warnings == ("Beware: the answer's text alone reaches AUC 0.66 [0.60, 0.71].",)
+    (both,) = found(text=LEAK, pair={"auc": 0.8, "ci_low": 0.7, "ci_high": 0.9}).warnings
+    assert "question and answer" in both
+
+
+def test_another_layer_and_another_source_are_named():
+    assert found(k=0).headline.startswith("At layer 7 (k* = 0 was not reached) the effect")
+    subject = found(anchor="subject").headline
+    assert "the effect of cutting subject stands" in subject
+    assert "E_Q" not in subject
+
+
+def test_an_end_that_would_be_rounded_to_zero_gets_one_more_decimal():
+    text = str(found({DROP: (-0.06, -0.12, -0.003), DELTA: (-1.0, -2.0, -0.04)}))
+    assert "[-0.120, -0.003]" in text
+    assert "[-2.00, -0.04]" in text
+
+
+def test_small_words():
+    assert ranges([0, 1, 2, 7]) == "0-2, 7"
+    assert ranges([]) == ""
+    assert listed_and(["a"]) == "a"
+    assert listed_and(["a", "b", "c"]) == "a, b and c"
+    assert aligned([("a", "bb"), ("ccc", "d")]) == "  a    bb\n  ccc  d"
+    assert Fact(-0.001, -0.1, 0.2, -1, 1, 5).said() == "0.0 [-0.1, +0.2]"
+    assert not Fact(NAN, NAN, NAN, NAN, NAN, 0).off_zero

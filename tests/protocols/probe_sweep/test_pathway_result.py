@@ -1,0 +1,186 @@
+"""Samples of rows that fall into pathways, with the flips beside ΔP; and what is made of them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from anchorlens.figures.curves import plot_curves
+from anchorlens.protocols.knockout.analysis import ANALYSIS
+from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
+from anchorlens.protocols.probe_sweep.samples import pathway_samples
+from anchorlens.questions.example import Span
+from anchorlens.questions.prompts import QAPrompt
+from anchorlens.questions.tokens import Answer, RowTokenizer
+from anchorlens.results.findings import STANDS
+from anchorlens.runs.schema import EFFECT_COLUMNS, SAMPLE_COLUMNS
+from anchorlens.statistics import contrasts
+from anchorlens.statistics.contrasts import Arm
+from anchorlens.statistics.delta import delta_p, flipped
+from anchorlens.statistics.pathways import Measured
+from tests.protocols.sweeps import check_statements
+from tests.questions.make import capital
+from tests.tokenizers_small import small_tokenizer
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """A true and a false answer."""
+    tokenizer = RowTokenizer(small_tokenizer("byte", bos=False), QAPrompt())
+    true = tokenizer.row(capital("France", "Paris"))
+    false = tokenizer.row(capital("Italy", "Rome"), Answer("Oslo", Span(0, 4), "given", 1), "Italy|false")
+    return [true, false]
+
+
+BEFORE = np.array([[0.2, 0.9], [0.4, 0.6]])
+AFTER = np.array([[0.7, 0.8], [np.nan, 0.1]])
+Q = np.array([[True, False], [True, False]])
+
+
+def made(rows, *, kind="confidence", donors=(), flips=False, event_is_true=False):
+    one = Measured("none", BEFORE, AFTER, Q, donors)
+    return pathway_samples("question", kind, (3, 7), rows, [one], event_is_true=event_is_true, flips=flips)
+
+
+def test_one_row_for_each_value_that_is_there(rows):
+    frame = made(rows)
+    assert frame[["example_id", "layer", "pathway"]].values.tolist() == [
+        ["France", 3, "Q-Anchored"], ["Italy|false", 3, "A-Anchored"], ["Italy|false", 7, "A-Anchored"],
+    ]  # fmt: skip
+    assert set(frame["metric"]) == {"p"}
+    np.testing.assert_allclose(frame["value_before"], [0.2, 0.9, 0.6])
+    np.testing.assert_allclose(frame["value_after"], [0.7, 0.8, 0.1])
+    np.testing.assert_allclose(frame["delta_p"], [-50, -10, -50])
+    np.testing.assert_allclose(frame["logp_after"], np.log([0.7, 0.8, 0.1]))
+    np.testing.assert_allclose(frame["logit_diff_before"], [np.log(p / (1 - p)) for p in (0.2, 0.9, 0.6)])
+
+
+def test_the_event_is_a_false_answer_for_a_probe_and_a_true_one_for_the_models_word(rows):
+    np.testing.assert_allclose(made(rows, kind="true_label")["delta_p"], [-50, -10, -50])
+    np.testing.assert_allclose(made(rows, kind="true_label", event_is_true=True)["delta_p"], [50, 10, 50])
+
+
+def test_flips_are_a_quantity_of_their_own(rows):
+    frame = made(rows, flips=True, donors=("d1", "d2"))
+    assert frame["metric"].tolist() == ["p"] * 3 + ["flip"] * 3
+    flips = frame[frame["metric"] == "flip"]
+    assert flips["value_before"].tolist() == [0.0, 0.0, 0.0]
+    assert flips["value_after"].tolist() == [1.0, 0.0, 1.0]
+    assert flips["delta_p"].tolist() == [100.0, 0.0, 100.0]
+    assert flips["donor_id"].tolist() == ["d1", "d2", "d2"]
+    assert flips[["logp_before", "logp_after", "logit_diff_before", "logit_diff_after"]].isna().all(axis=None)
+    assert frame.dtypes["logp_before"] == np.float64
+
+
+N_QUESTIONS, LAYERS = 30, (3, 7, 9)
+
+
+def result_of(own, other, *, pair=None, shuffled=(), readout="probe"):
+    """A knockout of made log-odds [layer row]: clean, cut and placebo; ``shuffled``: what each draw of a placebo probe reads."""
+    label = np.tile([0, 1], N_QUESTIONS)
+    names = [f"r{i:02d}" for i in range(2 * N_QUESTIONS)]
+    questions = np.repeat([f"q{i:02d}" for i in range(N_QUESTIONS)], 2)
+    p = [1 / (1 + np.exp(-x)) for x in (own[0], own[1], other)]
+    arms = [("none", "", p[0], p[1]), ("matched", "", p[0], p[1]), ("random_tokens", "", p[0], p[2])]
+    arms += [
+        ("shuffled_labels", f"draw {i}", *(1 / (1 + np.exp(-x)) for x in pairs)) for i, pairs in enumerate(shuffled, start=1)
+    ]
+    frames = []
+    for control, donor, before, after in arms:
+        flips = flipped(before, after)
+        for at, layer in enumerate(LAYERS):
+            frames.append(
+                pd.DataFrame(
+                    {
+                        "example_id": names, "question_id": questions, "anchor": "question", "layer": layer, "donor_id": donor,
+                        "control": control, "metric": "p", "value_before": before[at], "value_after": after[at],
+                        "delta_p": delta_p(before[at], after[at], label.astype(float), "confidence"), "trivial": False,
+                        "pathway": np.where(flips[at], "Q-Anchored", "A-Anchored"),
+                    }
+                )
+            )  # fmt: skip
+    samples = (
+        pd.concat(frames).reindex(columns=list(SAMPLE_COLUMNS)).assign(run_id="r", model="m", dataset="d", protocol="knockout")
+    )
+    examples = pd.DataFrame({"example_id": names, "question_id": questions, "role": "base", "label": label, "drop_reason": ""})
+    examples["pair_text"] = np.nan if pair is None else pair
+    text = {"auc": 0.5, "ci_low": 0.4, "ci_high": 0.6}
+    told = None if pair is None else {"auc": 0.8, "ci_low": 0.7, "ci_high": 0.9}
+    record = {
+        "config": {"anchors": ["question"], "layers": list(LAYERS), "n_resamples": 300, "seed": 0, "delta_kind": "confidence",
+                   "readout": readout, "placebos": True},
+        "probe": {"k_star": 7, "text_only": text, "pair_text": told},
+        "model": {"name": "m"}, "data": {"name": "d"},
+    }  # fmt: skip
+    made = PathwayResult.make(ANALYSIS, samples, examples, record, "r")
+    assert isinstance(made, PathwayResult)
+    return made, label
+
+
+def erased(seed=0):
+    """Log-odds of which the truth's part is cut, and the placebo's, which only disturb."""
+    rng = np.random.default_rng(seed)
+    truth = 1.5 * (2 * np.tile([0, 1], N_QUESTIONS) - 1)
+    clean = truth + rng.normal(size=(3, 60))
+    return (clean, clean - truth + 0.3 * rng.normal(size=(3, 60))), clean + 0.3 * rng.normal(size=(3, 60))
+
+
+def test_effects_are_the_contrasts_of_the_samples_with_both_bands():
+    own, other = erased()
+    result, label = result_of(own, other)
+    effects = result.effects()
+    assert sorted(effects.columns) == sorted(EFFECT_COLUMNS)
+    assert set(effects["anchor"]) == {"question"}
+    p = [1 / (1 + np.exp(-x)) for x in (own[0], own[1], other)]
+    wanted = contrasts.delta_all(Arm(p[0], p[1]), Arm(p[0], p[2]), label.astype(float), "confidence", result.draws)
+    shown = effects[(effects["quantity"] == "delta_all") & (effects["control"] == "random_tokens")]
+    np.testing.assert_allclose(shown["value"], wanted.value)
+    assert (shown["sim_low"] <= shown["ci_low"]).all()
+    assert set(effects["quantity"]) == {
+        "delta_all", "flip_rate", "auc_drop", "own_change", "gap", "placebo_gap", "gap_difference", "auc", "auc_knocked_out",
+    }  # fmt: skip
+    findings = check_statements(result)
+    assert {one.quantity: one.status for one in findings.statements} == dict.fromkeys(
+        ("delta_all", "flip_rate", "auc_drop", "own_change", "all_contrasts"), STANDS
+    )
+    assert "is specific to the row" in findings.headline
+    (summary,) = result.summary().to_dict("records")
+    assert summary["delta_all"] == pytest.approx(wanted.value[1])
+    assert summary["layer"] == 7
+    assert "effect" not in " ".join(summary)
+
+
+def test_what_the_probe_tells_beyond_the_text_is_paired_by_question():
+    own, other = erased()
+    label = np.tile([0.0, 1.0], N_QUESTIONS)
+    result, _ = result_of(own, other, pair=np.where(np.arange(60) % 5 == 0, 0.5, label))
+    fact = result.facts(7)["auc_beyond_text", "none"]
+    text = roc_auc_score(label, np.where(np.arange(60) % 5 == 0, 0.5, label))
+    assert fact.value == pytest.approx(result.facts(7)["auc", "none"].value - text)
+    assert result.verdict.startswith("Beware: question and answer as text reach AUC 0.80")
+    asked, _ = result_of(own, other, pair=label, readout="p_true")
+    assert asked.facts(7)["auc_beyond_text", "none"].value == pytest.approx(asked.facts(7)["auc", "none"].value - 1)
+
+
+def test_draws_of_a_placebo_probe_are_averaged_and_widen_the_interval():
+    rng = np.random.default_rng(2)
+    own, other = erased()
+    draws = [(rng.normal(size=(3, 60)), 0.5 * rng.normal(size=(3, 60))) for _ in range(5)]
+    each = [result_of(own, other, shuffled=[one])[0].groups()["shuffled_labels"]["All"] for one in draws]
+    together = result_of(own, other, shuffled=draws)[0].groups()["shuffled_labels"]["All"]
+    np.testing.assert_allclose(together.mean, np.mean([one.mean for one in each], axis=0))
+    assert (together.draws.std(0) > np.mean([one.draws.std(0) for one in each], axis=0)).all()
+
+
+def test_what_text_tells_stands_beside_every_point_and_in_the_figure():
+    own, other = erased()
+    result, _ = result_of(own, other, pair=np.tile([0.0, 1.0], N_QUESTIONS))
+    assert set(result.curves()["pair_text"]) == {0.8}
+    assert set(result.curves()["pair_text_low"]) == {0.7}
+    frame = result.curves().assign(
+        site="", probe_site="resid_post", window=0, direction="noising", mode="mask", readout="probe"
+    )
+    title = plot_curves(frame.assign(delta_kind="confidence", seed=0)).layout.title.text
+    assert "AUC of question and answer as text (!: above 0.5): d 0.80!" in title.replace("<br>", " ")
+    plain, _ = result_of(own, other)
+    assert plain.curves()["pair_text"].isna().all()

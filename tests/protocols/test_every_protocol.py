@@ -1,0 +1,317 @@
+"""What the protocols on questions share: one matrix over them, on small sweeps of a tiny model."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import anchorlens as al
+from anchorlens.engine.reference import Oracle
+from anchorlens.engine.select import choose_engine
+from anchorlens.errors import DonorError, InputError
+from anchorlens.models.adapter import Adapter
+from anchorlens.protocols.base import Measurement, Recheckable
+from anchorlens.protocols.registry import PROTOCOLS, analysis_of, class_of, measurement_of, specification_of
+from anchorlens.protocols.stored_inputs import StoredInputs
+from anchorlens.questions.context import set_up_questions
+from anchorlens.running.runner import run
+from anchorlens.runs.schema import CELL
+from tests.protocols.sweeps import assert_close, limit_rows, measured, questions, spec_of, swept
+from tests.tiers import fast
+
+NAMES = ("swap", "knockout", "patch_tokens", "answer_only")  # those on questions
+PROBED = tuple(name for name in NAMES if name != "swap")
+FILES = ("samples", "curves", "examples", "effects")
+
+
+@pytest.fixture(scope="session")
+def saved(tiny_model, tmp_path_factory):
+    """``saved(name)``: the run directory of a protocol's small sweep."""
+    root, made = tmp_path_factory.mktemp("protocols"), {}
+
+    def path(name):
+        if name not in made:
+            made[name] = swept(tiny_model("llama"), name).save(root / name)
+        return made[name]
+
+    return path
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_protocol_is_found_by_its_name(name):
+    measurement, analysis = measurement_of(name), analysis_of(name)
+    assert isinstance(measurement, Measurement) and isinstance(measurement, Recheckable)
+    assert measurement.analysis is analysis and measurement.name == analysis.name == name
+    assert measurement.spec is specification_of(name) is getattr(al, class_of(name), measurement.spec)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_results_are_of_their_analysis_which_tabulates_them(tiny_model, name):
+    result, analysis = swept(tiny_model("llama"), name), analysis_of(name)
+    assert type(result) is analysis.result
+    assert result.protocol is analysis
+    title, table = analysis.table([result, result])
+    assert title
+    assert len(table) == 2 * len(analysis.summary(result))
+
+
+def test_specifications_need_no_torch():
+    code = (
+        "import sys; from anchorlens.protocols.registry import PROTOCOLS, specification_of\n"
+        "for name in PROTOCOLS: spec = specification_of(name); assert spec.from_toml(spec(seed=1).to_toml()) == spec(seed=1)\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_seed_gives_the_same_bytes(tiny_model, saved, tmp_path, name):
+    again = measured(tiny_model("llama"), name).save(tmp_path / "again")
+    for file in FILES:
+        assert (saved(name) / f"{file}.parquet").read_bytes() == (again / f"{file}.parquet").read_bytes()
+
+
+def test_another_seed_draws_other_donors(tiny_model):
+    one, other = (swept(tiny_model("llama"), "swap", **seed) for seed in ({}, {"seed": 7}))
+    assert other.run_id != one.run_id
+    assert not other.samples()[CELL].equals(one.samples()[CELL])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_loaded_run_is_the_sweep(tiny_model, saved, name):
+    sweep, (loaded,) = swept(tiny_model("llama"), name), al.load_run(saved(name))
+    assert type(loaded) is type(sweep)
+    for frame in ("samples", "effects", "summary"):
+        pd.testing.assert_frame_equal(getattr(loaded, frame)(), getattr(sweep, frame)())
+    pd.testing.assert_frame_equal(loaded.curves(controls=True), sweep.curves(controls=True))
+    pd.testing.assert_frame_equal(al.load_curves(saved(name)), sweep.curves(controls=True))
+    assert (loaded.anchors, loaded.layers, loaded.example_ids) == (sweep.anchors, sweep.layers, sweep.example_ids)
+    assert (loaded.delta_p == sweep.delta_p).logical_or(loaded.delta_p.isnan() & sweep.delta_p.isnan()).all()
+    assert loaded.findings == sweep.findings
+    assert repr(loaded) == repr(sweep)
+    (record,) = json.loads((saved(name) / "run.json").read_text())["sweeps"]
+    assert record["verdict"] == sweep.verdict == str(sweep.findings)
+    resolved = {"layers": (0, 1, 2), "add_bos": False, "progress": True} | (
+        {"cut_layers": (0, 2)} if name == "knockout" else {}
+    )
+    assert specification_of(name).from_config(record["config"]) == spec_of(name, **resolved)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_reference_engine_gives_the_same(tiny_model, name):
+    sweep, reference = (swept(tiny_model("llama"), name, engine=engine) for engine in ("cone", "reference"))
+    assert_close(sweep, reference)
+    assert sweep.samples()["delta_p"].abs().max() > 0.05
+    assert (reference.record["plan"]["engine"], reference.record["checks"]["cells"]) == ("reference", 0)
+    assert reference.record["noise"]["cells"] > 0
+    assert sweep.record["checks"]["cells"] == 4
+    assert 0 <= sweep.record["checks"]["largest_difference"] < 1e-2
+    assert sweep.noise_floor == sweep.record["noise"]["floor"]
+    assert set(sweep.curves(controls=True)["noise_floor"]) == {sweep.noise_floor}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_memory_that_runs_out_changes_no_number(tiny_model, name, monkeypatch):
+    limit_rows(monkeypatch, name)
+    with pytest.warns(UserWarning, match="Memory ran out") as told:
+        split = run(measurement_of(name), tiny_model("llama"), questions(name), spec_of(name))
+    assert sum("Memory ran out" in str(one.message) for one in told) == 1
+    assert split.record["plan"]["split"] > 0
+    assert_close(split, swept(tiny_model("llama"), name))
+
+
+class Planned(Exception):  # noqa: N818
+    """Ends a sweep before anything is measured."""
+
+
+@pytest.mark.parametrize("name", fast(("swap", "answer_only"), NAMES))
+def test_little_memory_makes_more_batches_or_one_error(tiny_model, name):
+    model, whole, peaks = tiny_model("llama"), swept(tiny_model("llama"), name), []
+
+    def stop(plan):
+        peaks.append(plan.peak_bytes)
+        raise Planned
+
+    with pytest.raises(Planned):
+        measured(model, name, batch_size=1, on_plan=stop)
+    (least,), most = peaks, whole.record["plan"]["peak_bytes"]
+    limit = least + (most - least) // 2
+    little = measured(model, name, max_memory=limit)
+    assert_close(little, whole)
+    assert len(little.record["plan"]["batches"]) > len(whole.record["plan"]["batches"])
+    assert little.record["plan"]["peak_bytes"] <= limit == little.record["plan"]["max_memory"]
+    with pytest.raises(InputError, match=r"max_memory is 1 MB, .* needs about \d+ MB beside the model"):
+        measured(model, name, max_memory="1MB")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_units_cover_the_plan_and_cells_are_measured_again(tiny_model, saved, name):
+    """Every unit with its work; then samples again, from what was prepared and from the run directory."""
+    spec, measurement, adapter = spec_of(name, batch_size=16), measurement_of(name), Adapter(tiny_model("llama"))
+    context = set_up_questions(adapter, questions(name), spec)
+    prepared = measurement.prepare(context, spec)
+    engine = choose_engine(adapter, spec.engine, prepared.trial, prepared.sites)
+    plan = measurement.plan(engine, prepared, spec)
+    assert len(plan.units) > 1 or name == "swap"
+    done: list[float] = []
+    fitted = measurement.fit(engine, prepared, spec, plan, done.append)
+    samples = pd.concat([measurement.measure(engine, fitted, spec, unit, done.append) for unit in plan.units])
+    assert sum(done) == pytest.approx(plan.work)
+    p = samples[samples["metric"] == "p"]
+    assert len(p) == plan.cost.cells
+    assert not p.duplicated(CELL).any()
+    stored = StoredInputs(al.load_run(saved(name))[0])
+    rebuilt = measurement.from_run(adapter, spec, stored)
+    cells = p.sample(20, random_state=0)
+    for again in (fitted, rebuilt):
+        found = measurement.remeasure(Oracle(adapter), again, spec, cells.to_dict("records"))
+        both = cells.merge(found, on=CELL, suffixes=("", "_again"))
+        assert len(both) >= len(cells)
+        for column in ("value_before", "value_after", "delta_p"):
+            np.testing.assert_allclose(both[column], both[f"{column}_again"], atol=1e-2 if column == "delta_p" else 1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_layers_in_any_order_are_one_sweep(tiny_model, name):
+    assert spec_of(name, layers=(2, 0)) == spec_of(name, layers="0,2")
+    sweep = swept(tiny_model("llama"), name, layers=(2, 0), check_cells=0)
+    assert sweep.layers == (0, 2)
+    assert list(dict.fromkeys(sweep.samples()["layer"])) == [0, 2]
+    assert np.isnan(sweep.noise_floor)
+    assert sweep.curves()["noise_floor"].isna().all()
+    assert sweep.record["checks"] == {"cells": 0, "largest_difference": None, "failed": []}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_curves_and_tensor_are_means_of_the_samples_and_flips_those_of_p(tiny_model, name):
+    sweep = swept(tiny_model("llama"), name)
+    points = ["metric", "control", "anchor", "layer"]
+    curves = sweep.curves(controls=True).fillna({"pathway": ""}).set_index([*points, "pathway"])
+    assert set(sweep.curves()["control"]) == {"none"} < set(sweep.samples()["control"])
+    samples = sweep.samples().query("control != 'shuffled_labels'")  # draws have pathways of their own
+    by_row = samples.groupby([*points, "example_id"]).agg(  # donors first, then rows
+        delta=("delta_p", "mean"), pathway=("pathway", "first"), question=("question_id", "first")
+    )
+    for key, rows in by_row.groupby(points):
+        for pathway, group in dict([("" if name == "swap" else "All", rows), *rows.groupby("pathway")]).items():
+            point = curves.loc[(*key, pathway)]
+            assert point["delta_p"] == pytest.approx(group["delta"].mean(), abs=1e-9)
+            assert point["n"] == group["question"].nunique()
+            assert point["ci_low"] <= point["delta_p"] <= point["ci_high"] or point["n"] < 2
+    for i, anchor in enumerate(sweep.anchors):
+        means = by_row.loc["p", "none", anchor]["delta"].unstack()[list(sweep.example_ids)]
+        np.testing.assert_allclose(sweep.delta_p[i].numpy(), means.to_numpy())
+    if name in ("patch_tokens", "answer_only"):
+        p, flip = (samples[samples["metric"] == one].set_index(CELL[:-1]).sort_index() for one in ("p", "flip"))
+        np.testing.assert_array_equal(flip["delta_p"], 100.0 * ((p["value_before"] >= 0.5) != (p["value_after"] >= 0.5)))
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "placebo"),
+    [
+        ("knockout", "matched", "random_tokens"), ("patch_tokens", "matched", "random_tokens"),
+        ("answer_only", "none", "other_question"),
+    ],
+)  # fmt: skip
+def test_contrasts_are_paired_by_row(tiny_model, name, own, placebo):
+    sweep = swept(tiny_model("llama"), name)
+    effects = sweep.effects().query(f"control == {placebo!r}").set_index(["quantity", "layer"])
+    samples = sweep.samples().set_index(["metric", "control", "layer"])
+    wanted = {"delta_all": ("p", "delta_p", 1), "flip_rate": ("flip", "delta_p", 1), "p_after": ("p", "value_after", 100)}
+    seen = 0
+    for quantity, (of, column, unit) in wanted.items():
+        for layer in sweep.layers if quantity in effects.index and of in samples.index else ():
+            both = [samples.loc[(of, control, layer)].groupby("example_id")[column].mean() for control in (own, placebo)]
+            row = effects.loc[(quantity, layer)]
+            assert row["value"] == pytest.approx(unit * (both[0] - both[1]).dropna().mean(), abs=1e-9)
+            assert row["ci_low"] <= row["value"] <= row["ci_high"]
+            seen += 1
+    assert seen == {"knockout": 3, "patch_tokens": 6, "answer_only": 9}[name]
+
+
+@pytest.mark.parametrize("name", ["patch_tokens", "answer_only"])
+def test_pathways_are_those_of_the_knockout(tiny_model, name):
+    sweep, knockout = (swept(tiny_model("llama"), one) for one in (name, "knockout"))
+    assert sweep.k_star == knockout.k_star
+    cut = knockout.samples().query("control == 'none'").set_index(["example_id", "layer"])
+    for (example_id, layer), cells in sweep.samples().groupby(["example_id", "layer"]):
+        assert set(cells["pathway"]) == {cut.loc[(example_id, layer), "pathway"]}  # under every control, donor and metric
+        clean = cells.loc[cells["metric"] == "p", "value_before"]
+        np.testing.assert_allclose(clean, cut.loc[(example_id, layer), "value_before"], atol=1e-5)
+    assert set(sweep.samples()["pathway"]) == {"Q-Anchored", "A-Anchored"}
+
+
+@pytest.mark.parametrize("name", PROBED)
+def test_given_probes_are_read_and_have_to_fit(tiny_model, name):
+    model = tiny_model("llama")
+    probes = swept(model, name).probes
+    assert_close(swept(model, name), measured(model, name, probes=probes), atol=1e-9)
+    for change, phrase in (
+        ({"probe_site": "mlp_out"}, r"read resid_post; asked for is probe_site='mlp_out'"),
+        ({"probes": probes.at([0])}, r"read layers \(0,\); asked for are \(0, 1, 2\)"),
+    ):
+        with pytest.raises(InputError, match=phrase):
+            measured(model, name, **{"probes": probes} | change)
+
+
+BAD = [
+    ("swap", {"anchors": ("questions",)}, "Unknown anchor 'questions'. Did you mean 'question'"),
+    ("swap", {"anchors": ("question", "question")}, "each once"),
+    ("swap", {"anchors": ("answer",)}, "Use 'answer_site'"),
+    ("swap", {"readout": "first"}, "Unknown readout='first'. Did you mean 'first_token'"),
+    ("swap", {"site": "resid"}, "Unknown site='resid'"),
+    ("swap", {"donors": "same"}, "Unknown donors='same'. Did you mean 'same_relation'"),
+    ("swap", {"donors": "zero", "direction": "denoising"}, "donors='zero' has none"),
+    ("swap", {"direction": "noise"}, "Unknown direction='noise'"),
+    ("swap", {"align": "first"}, "Unknown align='first'"),
+    ("swap", {"layers": (0, 3)}, "layers must be different numbers from 0 to 2, got (0, 3)"),
+    ("swap", {"null": "own part"}, "Unknown null='own part'"),
+    ("swap", {"null": "anywhere", "null_donors": 0}, "null='anywhere' says where"),
+    ("swap", {"donors": "zero", "n_donors": 8}, "n_donors=8 is for donor rows"),
+    ("swap", {"anchors": 3}, "anchors takes at least one anchor, each once ("),
+    ("swap", {"readout": 3}, "readout takes one of first_token, answer_mean, answer_joint, probe, p_true, or a function of"),
+    ("swap", {"site": 3}, "site takes one of resid_pre, "),
+    ("swap", {"known_only": "yes"}, "known_only='yes' is not understood: Input should be a valid boolean"),
+    ("swap", {"delta_kind": "signed"}, "delta_kind= belongs to the readouts 'probe' and 'p_true'"),
+    ("swap", {"fractions": (0.5, 0.25, 0.25), "readout": pow}, "this sweep has readout=callable:pow"),
+    ("swap", {"readout": "probe", "direction": "denoising"}, "direction='denoising' starts from a corrupt input"),
+    ("swap", {"readout": "p_true", "known_only": True}, "known_only=True keeps right answers alone"),
+    ("swap", {"answers": "generated"}, "answers= belongs to the readouts 'probe' and 'p_true'"),
+    ("swap", {"probes": "mine"}, "probes takes LayerProbes"),
+    ("swap", {"prompt": "chat"}, "needs a tokenizer with a chat template"),
+    ("knockout", {"mode": "masc"}, "Unknown mode='masc'. Did you mean 'mask'"),
+    ("knockout", {"edges": "question"}, "Write 'source -> target'"),
+    ("knockout", {"edges": "qestion -> later"}, "Did you mean 'question'"),
+    ("knockout", {"edges": "question -> latter"}, "Did you mean 'later'"),
+    ("knockout", {"readout": "prob"}, "Did you mean 'probe'"),
+    ("knockout", {"site": "resid_post"}, "has no argument 'site'. Did you mean 'probe_site'"),
+    ("knockout", {"edges": 3}, "edges takes a text such as"),
+    ("knockout", {"window": 0}, "window must be at least 1, or None for all layers up to the one that is read"),
+    ("knockout", {"placebos": None}, "placebos=None is not understood: Input should be a valid boolean"),
+    ("knockout", {"split": "fix"}, "Did you mean 'fixed'"),
+    ("knockout", {"heads": [99]}, "heads must be different numbers from 0 to"),
+    ("knockout", {"edges": "answer -> question"}, "cut nothing in any row"),
+    ("knockout", {"edges": "answer -> later"}, "cut nothing in any row"),
+    ("knockout", {"cut_layers": (0, 99)}, "cut_layers must be first and last layer, from 0 to"),
+    ("patch_tokens", {"base": "true"}, "Unknown base='true'. Did you mean 'true_predicted_true'?"),
+    ("patch_tokens", {"donors": "mean"}, "Unknown donors='mean'"),
+    ("patch_tokens", {"n_donors": 0}, "n_donors must be at least 1"),
+    ("answer_only", {"edges": "question -> later"}, "answer_only has no argument 'edges'"),
+    ("answer_only", {"readout": "p_true"}, "answer_only has no argument 'readout'"),
+    *((name, {"layers": [99]}, "layers must be different numbers from 0 to 2, got (99,)") for name in NAMES),
+    *((name, {"probe_site": "resid_pre"}, "Unknown probe_site='resid_pre'") for name in PROBED),
+    *((name, {"delta_kind": "signd"}, "Did you mean 'signed'") for name in PROBED),
+    *((name, {"answers": "giver"}, "Did you mean 'given'") for name in PROBED),
+    *((name, {"distractor": "rnd"}, "Unknown distractor='rnd'") for name in PROBED),
+    *((name, {"fractions": (1.0, 0.0, 0.0)}, "three positive numbers") for name in PROBED),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "phrase"), BAD)
+def test_a_bad_argument_is_named(tiny_model, name, change, phrase):
+    with pytest.raises(DonorError if change.get("donors") in ("same", "mean") else InputError) as told:
+        measured(tiny_model("llama"), name, **change)
+    assert phrase in str(told.value)

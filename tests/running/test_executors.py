@@ -1,0 +1,348 @@
+"""A sweep has the same bytes in whichever way it is measured: stopped, killed, in jobs, in workers of Ray."""
+
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import warnings
+from functools import cache
+from importlib.util import find_spec
+
+import psutil
+import pytest
+import torch
+
+import anchorlens as al
+from anchorlens.errors import InputError
+from anchorlens.protocols import base as plug
+from anchorlens.running import executors
+from anchorlens.running.executors import Loading, RayExecutor, executor_of
+from anchorlens.runs.journal import SweepJournal, parts_of, shards_in
+from anchorlens.runs.merging import copy_parts, refuse_missing
+from anchorlens.runs.status import status_of
+from tests.questions.make import capitals
+from tests.running.kills import hashes, kills
+from tests.tiers import fast
+
+OPTIONS = {"align": "last", "n_donors": 1, "batch_size": 2, "n_resamples": 20, "progress": False}
+TRUTH = {"n_resamples": 20, "progress": False, "batch_size": 10}
+SWEEPS = {
+    "swap": lambda model, **more: al.swap_sweep(model, capitals(), **(OPTIONS | more)),
+    "knockout": lambda model, **more: al.knockout_sweep(model, questions(), **(TRUTH | {"layers": [0, 2]} | more)),
+    "patch_tokens": lambda model, **more: al.patch_tokens_sweep(model, questions(), **(TRUTH | more)),
+    "answer_only": lambda model, **more: al.answer_only_sweep(model, questions(), **(TRUTH | more)),
+}
+
+
+@cache
+def questions():
+    return al.load_qa("popqa-sample", limit=90)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_shards_and_one_thread():
+    before, threads = plug._SHARD_FLOP, torch.get_num_threads()
+    plug._SHARD_FLOP = 1.0
+    torch.set_num_threads(1)
+    yield
+    plug._SHARD_FLOP = before
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_model, tmp_path_factory):
+    """``whole(name)``: a sweep that one process measured without a stop, and its directory."""
+
+    @cache
+    def make(name):
+        out = tmp_path_factory.mktemp("whole") / "out"
+        return SWEEPS[name](tiny_model("llama"), out=out), out
+
+    return make
+
+
+def interrupt(after, act=None):
+    """Raise KeyboardInterrupt, or call a function, when so many shards have been written in this process."""
+    patch, right, kept = pytest.MonkeyPatch(), SweepJournal.write, []
+
+    def write(self, number, *rest):
+        if len(kept) == after:
+            if act is None:
+                raise KeyboardInterrupt
+            act()
+        kept.append(number)
+        return right(self, number, *rest)
+
+    patch.setattr(SweepJournal, "write", write)
+    return patch
+
+
+def stopped(sweep, out, **more):
+    patch = interrupt(2)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(out=out, **more)
+    patch.undo()
+    assert (shards_in(parts_of(out)), out.exists()) == (2, False)
+
+
+def fork(sweep, after=None, **more):
+    """Measure in a process of its own, which is killed after so many shards."""
+
+    def work():
+        warnings.simplefilter("ignore")
+        if after is not None:
+            interrupt(after, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        sweep(**more)
+        os._exit(0)
+
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    return process
+
+
+def stop_and_resume(sweep, out):
+    stopped(sweep, out)
+    return sweep(out=out, resume=True)
+
+
+def kill_and_resume(sweep, out):
+    process = fork(sweep, after=2, out=out)
+    process.join()
+    assert (process.exitcode, shards_in(parts_of(out))) == (-signal.SIGKILL, 2)
+    return sweep(out=out, resume=True)
+
+
+def share_in_turn(sweep, out):
+    for i in (3, 1, 2):
+        status = sweep(out=out, shard=(i, 3))
+        assert not out.exists()
+    assert (status.state, status.sweeps[0].done) == ("stopped", status.sweeps[0].shards)
+    assert status == status_of(out)
+    refuse_missing(out)
+    done = sweep(out=out, resume=True)
+    assert sweep(out=out, shard="1/3").state == "finished"  # a job that comes late has nothing to do
+    return done
+
+
+def share_at_once(sweep, out):
+    """One of the jobs is killed and runs again."""
+    first = [fork(sweep, out=out, shard="1/3"), fork(sweep, out=out, shard="2/3"), fork(sweep, after=1, out=out, shard="3/3")]
+    for process in first:
+        process.join()
+    assert [process.exitcode for process in first] == [0, 0, -signal.SIGKILL]
+    assert len(list(parts_of(out).glob("log-*-of-3.jsonl"))) == 3
+    sweep(out=out, shard="3/3")
+    refuse_missing(out)
+    return sweep(out=out, resume=True)
+
+
+def share_without_shared_files(sweep, out):
+    """One of the jobs is measured where they are merged."""
+    others = [out.parent / f"machine{i}" / "out" for i in (1, 2)]
+    for i, other in enumerate(others):
+        sweep(out=other, shard=(i + 1, 3))
+    copy_parts(out, [parts_of(other) for other in others])
+    return sweep(out=out, resume=True)
+
+
+def with_ray(sweep, out):
+    return sweep(out=out, executor=RayExecutor(workers=2))
+
+
+def kill_a_ray_worker(sweep, out):
+    def kill():
+        ours = [one for one in psutil.process_iter(["cmdline"]) if "ray::RayWorker" in " ".join(one.info["cmdline"] or [])]
+        ours[0].kill()
+
+    patch = interrupt(2, kill)
+    done = sweep(out=out, executor=RayExecutor(workers=2))
+    patch.undo()
+    return done
+
+
+def stop_ray_and_resume_without(sweep, out):
+    stopped(sweep, out, executor=RayExecutor(workers=2))
+    return sweep(out=out, resume=True)
+
+
+LOCAL = (stop_and_resume, share_in_turn, share_without_shared_files)
+FORKED = (kill_and_resume, share_at_once)
+RAY = (with_ray, kill_a_ray_worker, stop_ray_and_resume_without)
+WAYS = {way.__name__: way for way in (*LOCAL, *FORKED, *RAY)}
+FAST = [*(f"swap {way.__name__}" for way in (*LOCAL, *FORKED)), "knockout stop_and_resume"]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A cluster of Ray in which the workers cut plans into small shards too."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'anchorlens[ray]'")
+
+    def small_shards():
+        from anchorlens.protocols import base
+
+        base._SHARD_FLOP = 1.0
+
+    ray.init(
+        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False,
+        runtime_env={"worker_process_setup_hook": small_shards},
+    )  # fmt: skip
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.parametrize("case", fast(FAST, [f"{name} {way}" for name in SWEEPS for way in WAYS]))
+def test_the_bytes_are_those_of_one_process(case, whole, tiny, tiny_model, tmp_path, request):
+    name, way = case.split()
+    if WAYS[way] in FORKED and sys.platform != "linux":
+        pytest.skip("children are forked")
+    if WAYS[way] in RAY:
+        request.getfixturevalue("cluster")
+    model = str(tiny("llama")) if WAYS[way] in RAY else tiny_model("llama")
+    out = tmp_path / "out"
+    result = WAYS[way](lambda **more: SWEEPS[name](model, **more), out)
+    one, folder = whole(name)
+    assert hashes(out) == hashes(folder)
+    assert not parts_of(out).exists()
+    assert result.run_id == one.run_id
+    for part in ("plan", "checks", "noise", "counts"):
+        assert result.record[part] == one.record[part], part
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="children are forked")
+def test_a_sweep_that_is_killed_at_random_moments(tiny_model, tmp_path):
+    seed = random.randrange(10**6)
+    there, finished, differing = kills(tiny_model("llama"), tmp_path, 3, seed)
+    assert len(there) == 3
+    assert finished >= 1, seed
+    assert not differing, (seed, there)
+
+
+# --- options of workers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Ray counts as installed, for what is checked before it is imported."""
+    monkeypatch.setattr(executors, "find_spec", lambda name: name)
+
+
+def test_executors_by_name(installed):
+    mine = al.RayExecutor(workers=2, address="auto", gpus_per_worker=0.5)
+    assert [executor_of(given) for given in (None, "ray", mine)] == [None, RayExecutor(), mine]
+
+
+@pytest.mark.parametrize(
+    "given", [{"workers": 0}, {"workers": True}, {"address": ""}, {"gpus_per_worker": -1}, {"gpus_per_worker": 1.5}]
+)
+def test_options_that_mean_nothing(given, installed, unchecked):
+    with pytest.raises(InputError, match=f"^{next(iter(given))} takes .*, got"):
+        RayExecutor(**given)
+
+
+@pytest.mark.parametrize("given", ["dask", 2, ["ray"]])
+def test_there_is_one_executor(given):
+    with pytest.raises(InputError, match=r"executor takes 'ray' or an al\.RayExecutor, got"):
+        executor_of(given)
+
+
+def test_without_ray_the_message_names_the_extra(monkeypatch, tmp_path, tiny):
+    monkeypatch.setattr(executors, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"not installed: pip install 'anchorlens\[ray\]'"):
+        al.swap_sweep(str(tiny("llama")), capitals(), executor="ray", out=tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_live_model_is_refused_before_any_worker_is_made(tiny_model, installed, tmp_path):
+    model = tiny_model("llama")
+    with pytest.raises(InputError, match="each worker loads the model: give its name or path instead of a HookedTransformer"):
+        al.swap_sweep(model, capitals(), executor="ray", out=tmp_path / "a")
+    with pytest.raises(InputError, match="each worker loads the model"):
+        al.run_study(al.Study([model], [capitals()], [al.Swap()]), tmp_path / "a", executor="ray")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "loading", "wanted"),
+    [
+        ({}, Loading(), (3, 1.0)),
+        ({}, Loading("cpu"), (8, 0.0)),
+        ({}, Loading("cuda", n_devices=2), (1, 2.0)),
+        ({"gpus_per_worker": 0.5}, Loading(), (4, 0.5)),
+        ({"workers": 2}, Loading(), (2, 1.0)),
+    ],
+)
+def test_workers_and_their_gpus(given, loading, wanted, installed, monkeypatch):
+    """Two machines with 5 and 13 CPUs and with 2 and 1 GPUs; two threads to a worker."""
+
+    class Ray:
+        def nodes(self):
+            rooms = [{"CPU": 5.0, "GPU": 2.0}, {"CPU": 13.0, "GPU": 1.0}]
+            return [{"Alive": True, "Resources": room} for room in rooms] + [{"Alive": False, "Resources": {"CPU": 99.0}}]
+
+    monkeypatch.setattr(executors, "_ray", Ray)
+    assert executors._workers_and_gpus(RayExecutor(**given), loading, 2) == wanted
+    with pytest.raises(InputError, match=r"workers=9 of 2 CPUs.* each: there is room for"):
+        executors._workers_and_gpus(RayExecutor(**given | {"workers": 9}), loading, 2)
+
+
+# --- with Ray ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_cluster_that_is_not_there(tiny):
+    if find_spec("ray") is None:
+        pytest.skip("Ray is not installed: pip install 'anchorlens[ray]'")
+    code = f"import anchorlens as al; al.swap_sweep({str(tiny('llama'))!r}, al.load_qa('popqa-sample', limit=3), executor="
+    code += "al.RayExecutor(address='127.0.0.1:1'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "InputError: address='127.0.0.1:1': no Ray cluster answers" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_a_study_of_two_models(tiny, tmp_path):
+    """The same workers load one model after the other."""
+    study = al.Study([str(tiny("llama")), str(tiny("gpt2"))], [capitals()], [al.Swap(**OPTIONS)], device="cpu")
+    one = al.run_study(study, tmp_path / "whole")
+    other = al.run_study(study, tmp_path / "out", executor=RayExecutor(workers=2))
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "whole")
+    for mine, theirs in zip(one.results, other.results, strict=True):
+        for part in ("config", "model", "data", "environment"):
+            assert mine.record[part] == theirs.record[part], part
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_functions_of_your_own_reach_the_workers(tiny):
+    more = OPTIONS | {"donors": lambda base, pool: [one for one in pool if one is not base][:1]}
+    alone = al.swap_sweep(str(tiny("llama")), capitals(), **more)
+    shared = al.swap_sweep(str(tiny("llama")), capitals(), executor=RayExecutor(workers=2), **more)
+    assert alone.run_id == shared.run_id
+    assert alone.samples().equals(shared.samples())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_errors_of_workers_are_raised_here(tiny, tmp_path, monkeypatch):
+    model = str(tiny("llama"))
+    with pytest.raises(InputError, match="^layers must be different numbers from 0 to 2") as found:
+        al.swap_sweep(model, capitals(), out=tmp_path / "a", executor=RayExecutor(workers=2), layers=[7], progress=False)
+    assert type(found.value) is InputError
+    with pytest.raises(InputError, match=r"workers=3 of 1 CPU each: there is room for 2"):
+        al.swap_sweep(model, capitals(), out=tmp_path / "a", executor=RayExecutor(workers=3), progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_a_shard_that_costs_worker_after_worker_stops_the_run(tiny, tmp_path):
+    options = OPTIONS | {"donors": _die}
+    with pytest.raises(al.AnchorlensError, match=r"Workers died 3 times at the same call.*memory.*resume=True"):
+        al.swap_sweep(str(tiny("llama")), capitals(), out=tmp_path / "a", executor=RayExecutor(workers=1), **options)
+
+
+def _die(base, pool):
+    os.kill(os.getpid(), signal.SIGKILL)

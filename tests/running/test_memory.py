@@ -1,0 +1,79 @@
+"""Memory runs out in the middle of a sweep: units are split, and the numbers stay."""
+
+import pytest
+import torch
+
+from anchorlens.engine.cone import Cone
+from anchorlens.protocols.memory import Heap
+from tests.engine.memory import STATUS, anonymous, holes, settled
+from tests.running.small_sweeps import delta_p, running_out, sweep, told_by
+
+
+def test_a_pair_that_does_not_fit_at_all_layers_is_measured_at_some(tiny_model, plain, monkeypatch):
+    through = running_out(monkeypatch, lambda rows, layers: rows * layers > 2)
+    split, told = told_by(lambda: sweep(tiny_model("llama")))
+    assert len(told) == 1
+    assert max(rows * layers for rows, layers in through) <= 2
+    assert (delta_p(split) - delta_p(plain)).abs().max() <= 1e-3
+
+
+def test_memory_that_suffices_for_nothing_is_an_error(tiny_model, monkeypatch):
+    through = running_out(monkeypatch, lambda rows, layers: True)
+    with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
+        told_by(lambda: sweep(tiny_model("llama")))
+    assert through == []
+
+
+def test_another_error_is_not_taken_for_missing_memory(tiny_model, monkeypatch):
+    def broken(self, batch, **options):
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(Cone, "run_swaps", broken)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        sweep(tiny_model("llama"))
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="memory is read from /proc")
+def test_what_is_freed_goes_back_where_more_is_held_than_planned():
+    kept = holes(40)
+    start = settled()
+    heap, roomy, elsewhere = (
+        Heap(torch.device(name), size) for name, size in [("cpu", 8 * 2**20), ("cpu", 2**30), ("meta", 8 * 2**20)]
+    )
+
+    def used_and_freed():
+        for _ in range(40):
+            torch.empty(2**20, dtype=torch.uint8).fill_(1)
+            again = [torch.empty(size, dtype=torch.uint8).fill_(1) for size in range(2**18, 2**21, 2**17)]
+            del again
+
+    used_and_freed()
+    held = anonymous() - start
+    assert held > 8 * 2**20  # else nothing is shown
+    roomy.look()
+    elsewhere.look()
+    assert anonymous() - start > held / 2
+    heap.look()
+    assert anonymous() - start < held / 2
+    assert len(kept) == 20
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="memory is read from /proc")
+def test_what_is_in_use_is_not_looked_for_with_every_call(monkeypatch):
+    heap = Heap(torch.device("cpu"), 8 * 2**20)
+    trims = []
+    monkeypatch.setattr(heap, "_trim", trims.append)
+    in_use = torch.ones(2**24)
+    for _ in range(5):
+        heap.look()
+    assert trims == [0]
+    assert in_use.sum() > 0
+
+
+@pytest.mark.parametrize("engine", ["cone", "reference"])
+def test_a_sweep_looks_in_every_layer(engine, tiny_model, monkeypatch):
+    looks = []
+    monkeypatch.setattr(Heap, "look", lambda heap: looks.append(heap))
+    result = sweep(tiny_model("llama"), engine=engine)
+    n_layers = result.record["model"]["n_layers"]
+    assert len(looks) >= n_layers * len(result.record["plan"]["batches"]) > 0

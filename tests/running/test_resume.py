@@ -1,0 +1,177 @@
+"""What is refused when a sweep goes on; that its bytes are right is in :mod:`tests.running.test_executors`."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import anchorlens as al
+from anchorlens.errors import EmptySweepError, RunError
+from anchorlens.protocols import base as plug
+from anchorlens.running import runner as driver
+from anchorlens.runs.journal import parts_of, shards_in
+from anchorlens.runs.merging import refuse_missing
+from tests.questions.make import capitals, data_of
+from tests.running.kills import hashes
+from tests.running.test_executors import OPTIONS, interrupt, stopped
+
+
+@pytest.fixture(autouse=True)
+def _small_shards(monkeypatch):
+    monkeypatch.setattr(plug, "_SHARD_FLOP", 1.0)
+
+
+def swap(model, data=None, **more):
+    return al.swap_sweep(model, capitals(data), **(OPTIONS | more))
+
+
+@pytest.fixture(scope="module")
+def parts(tiny_model, tmp_path_factory):
+    """Parts of a sweep that was stopped after two shards."""
+    before, plug._SHARD_FLOP = plug._SHARD_FLOP, 1.0
+    out = tmp_path_factory.mktemp("stopped") / "out"
+    stopped(lambda **more: swap(tiny_model("llama"), **more), out)
+    plug._SHARD_FLOP = before
+    return parts_of(out)
+
+
+def test_what_is_done_is_done(tiny_model, tmp_path, monkeypatch):
+    model, out = tiny_model("llama"), tmp_path / "out"
+    first = swap(model, out=out, resume=True)  # nothing is there yet: it begins
+    before = hashes(out)
+    monkeypatch.setattr(driver, "_carried_out", None)  # nothing is measured
+    assert swap(model, out=out, resume=True).samples().equals(first.samples())
+    for more, said in (({"resume": True, "n_donors": 2}, r"n_donors: 1 before, 2 now"), ({}, "holds a run already")):
+        with pytest.raises(RunError, match=said):
+            swap(model, out=out, **more)
+    first.save(tmp_path / "saved")
+    with pytest.raises(RunError, match="holds a run that was not stopped"):
+        swap(model, out=tmp_path / "saved", resume=True)
+    assert hashes(out) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"n_donors": 2}, r"sweeps\[0\]\.config\.n_donors: 1 before, 2 now"),
+        ({"data": 11}, r"data\.limit: null before, 11 now"),
+        ({"weights": True}, r"model\.weights_sha256: .* before"),
+        ({"batch_size": 3}, r"plan\.batches: \[2, 2.* before, \[3, 3"),
+        ({"batch_size": 3, "shard": "1/2"}, r"plan\.batches: \[2, 2.* before, \[3, 3"),
+        ({"check_cells": 2}, r"plan\.check_cells: 4 before, 2 now"),
+    ],
+)
+def test_what_changed_is_named(change, said, parts, tiny, tmp_path):
+    model, out = al.load_model(str(tiny("llama")), device="cpu"), tmp_path / "out"
+    shutil.copytree(parts, parts_of(out))
+    if change.get("weights"):
+        with torch.no_grad():
+            model.blocks[1].mlp.W_out[0, 0] += 1.0
+    with pytest.raises(RunError, match=said):
+        swap(model, out=out, **({"resume": "shard" not in change} | {k: v for k, v in change.items() if k != "weights"}))
+    assert shards_in(parts_of(out)) == 2  # nothing lost
+
+
+def test_a_damaged_shard_is_measured_again_and_force_new_begins_again(parts, tiny_model, tmp_path):
+    model, out = tiny_model("llama"), tmp_path / "out"
+    shutil.copytree(parts, parts_of(out))
+    with pytest.raises(RunError, match=r"unfinished run \(2 shards done\)"):
+        swap(model, out=out)
+    shard = sorted(parts_of(out).glob("*/*.parquet"))[1]
+    shard.write_bytes(shard.read_bytes()[:-1] + b"x")
+    with pytest.warns(UserWarning, match=r"00001-\w+\.parquet is damaged.*measured again"):
+        swap(model, out=out, resume=True)
+    shutil.copytree(parts, parts_of(tmp_path / "new"))
+    swap(model, out=tmp_path / "new", force_new=True)
+    assert hashes(out) == hashes(tmp_path / "new")
+    assert not parts_of(tmp_path / "new").exists()
+
+
+def test_other_inputs_than_those_that_are_drawn_here(parts, tiny_model, tmp_path, monkeypatch):
+    """What a model writes may differ between machines; its rows would be put together with shards of others."""
+    shutil.copytree(parts, tmp_path / "out.parts")
+    monkeypatch.setattr(driver, "_digest", lambda inputs: "another")
+    with pytest.raises(RunError, match="measured on other inputs"):
+        swap(tiny_model("llama"), out=tmp_path / "out", resume=True)
+
+
+def test_two_processes_on_one_run(tiny_model, tmp_path):
+    model, out = tiny_model("llama"), tmp_path / "out"
+
+    def second(plan):
+        with pytest.raises(RunError, match="Another process is measuring"):
+            swap(model, out=out)
+
+    swap(model, out=out, on_plan=second)
+    assert len(al.load_run(out)) == 1
+
+
+@pytest.mark.parametrize("more", [{}, {"resume": True}, {"shard": "1/2"}])
+def test_a_place_that_nobody_may_write_is_refused_before_anything_is_measured(tiny_model, monkeypatch, more):
+    """/proc refuses even who may do everything."""
+    if not Path("/proc/self").is_dir():
+        pytest.skip("there is no /proc here")
+    monkeypatch.setattr(driver.Station, "plan", None)
+    with pytest.raises(RunError, match="cannot be written.*Choose another path"):
+        swap(tiny_model("llama"), out=Path("/proc/runs/a"), **more)
+
+
+# --- studies -------------------------------------------------------------------------------------------------------------------
+
+
+def three_sets(tiny):
+    """A study of three sweeps, the last one without a row."""
+    sets = [
+        capitals(),
+        data_of(list(capitals().examples[:8]), name="others"),
+        data_of(list(capitals().examples[:1]), name="one"),
+    ]
+    return al.Study([str(tiny("llama"))], sets, [al.Swap(**OPTIONS)])
+
+
+@pytest.mark.slow
+def test_a_study_goes_on_where_it_was(tiny, tmp_path):
+    """Stopped in its second sweep: the first one stands in the run directory, shards of the second beside it."""
+    study = three_sets(tiny)
+    al.run_study(study, tmp_path / "whole")
+    out, sweeps = tmp_path / "out", json.loads((tmp_path / "whole" / "run.json").read_text())["sweeps"]
+    patch = interrupt(len(sweeps[0]["plan"]["batches"]) + 1)
+    with pytest.raises(KeyboardInterrupt):
+        al.run_study(study, out)
+    patch.undo()
+    record = json.loads((out / "run.json").read_text())
+    assert (len(record["sweeps"]), len(record["pending"])) == (1, 2)
+    with pytest.raises(RunError, match="unfinished run"):
+        al.run_study(study, out)
+    with pytest.raises(RunError, match=r"sweeps\[1\]\.config\.readout"):
+        al.run_study(replace(study, specifications=[al.Swap(**OPTIONS, readout="answer_mean")]), out, resume=True)
+    assert len(al.run_study(study, out, resume=True).results) == 2
+    assert hashes(out) == hashes(tmp_path / "whole")
+    assert json.loads((out / "run.json").read_text())["pending"] == []
+    assert len(al.run_study(study, out, resume=True).results) == 2
+
+
+@pytest.mark.slow
+def test_jobs_of_a_study(tiny, tmp_path):
+    """A job has its share of each sweep."""
+    study, out = three_sets(tiny), tmp_path / "out"
+    assert len(al.run_study(study, tmp_path / "whole").empty) == 1
+    for i in (2, 1):
+        done = al.run_study(study, out, shard=(i, 2))
+        assert (done.results, len(done.empty), done.total) == ([], 1, 3)
+        if i == 2:
+            with pytest.raises(RunError, match=r"shards of sweep 0 \(0, 2.*shards of sweep 1 \(1.*Run job 1/2 again"):
+                refuse_missing(out)
+    refuse_missing(out)
+    assert len(al.run_study(study, out, resume=True).results) == 2
+    assert hashes(out) == hashes(tmp_path / "whole")
+
+
+def test_a_job_of_a_study_without_a_row_says_so(tiny, tmp_path):
+    study = al.Study([str(tiny("llama"))], [data_of(list(capitals().examples[:1]), name="one")], [al.Swap(**OPTIONS)])
+    with pytest.raises(EmptySweepError):
+        al.run_study(study, tmp_path / "out", shard="1/2")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,138 @@
+"""Cells that the oracle measures again, and the noise floor that they show."""
+
+import math
+
+import pytest
+import torch
+
+import anchorlens as al
+from anchorlens.engine.cone import Cone
+from anchorlens.engine.readouts import Metrics
+from anchorlens.engine.reference import Oracle
+from anchorlens.errors import CheckError
+from anchorlens.models.load import load_model
+from tests.running.small_sweeps import sweep
+
+
+def falsify(monkeypatch, wrong, *, after=0):
+    """P of every changed pass is off, from so many batches on."""
+    right, batches = Cone.run_swaps, []
+
+    def falsified(self, batch, **options):
+        before, changed = right(self, batch, **options)
+        batches.append(batch)
+        by = wrong if len(batches) > after else 0.0
+        return before, [Metrics.of(p=m.p + by, log_p=m.log_p, logit_diff=m.logit_diff) for m in changed]
+
+    monkeypatch.setattr(Cone, "run_swaps", falsified)
+    return batches
+
+
+@pytest.mark.parametrize("wrong", [0.01, float("nan")])
+def test_an_engine_that_is_wrong_is_stopped_after_its_first_batch(tiny_model, monkeypatch, wrong):
+    batches = falsify(monkeypatch, wrong)
+    with pytest.raises(CheckError) as told:
+        sweep(tiny_model("llama"), check_cells=3, batch_size=2)
+    assert len(batches) == 1
+    message = str(told.value)
+    assert ("nan points" if math.isnan(wrong) else "differ by 1 points") in message
+    for part in ("example ", "donor ", "anchor ", "layer ", "stopped after its first batch", "engine='reference'"):
+        assert part in message
+    unchecked = sweep(tiny_model("llama"), check_cells=0).record
+    assert unchecked["checks"] == {"cells": 0, "largest_difference": None, "failed": []}
+    assert unchecked["noise"] == {"floor": None, "cells": 0}
+
+
+def test_a_later_difference_marks_the_run_and_loses_nothing(tiny_model, monkeypatch, tmp_path):
+    falsify(monkeypatch, 0.01, after=1)
+    with pytest.warns(UserWarning, match=r"differ in \d of 8 checked cells: by 1 points .* kept and marked"):
+        result = sweep(tiny_model("llama"), check_cells=8, batch_size=2)
+    failed = result.record["checks"]["failed"]
+    assert 1 <= len(failed) <= 4
+    assert all("points (allowed: 0.01) at example " in one for one in failed)
+    assert result.noise_floor == pytest.approx(1.0, abs=1e-3)
+    result.save(tmp_path / "run")
+    assert al.load_run(tmp_path / "run")[0].record["checks"]["failed"] == failed
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_checks_and_noise_are_recorded(tiny_model, k):
+    for batch_size in (None, 2):
+        record = sweep(tiny_model("llama"), check_cells=k, batch_size=batch_size).record
+        assert record["checks"]["cells"] == k
+        assert record["checks"]["failed"] == []
+        assert 0 <= record["checks"]["largest_difference"] < 1e-3
+        assert record["noise"] == {"floor": record["checks"]["largest_difference"], "cells": k}
+
+
+def test_no_more_cells_are_checked_than_there_are(tiny_model):
+    result = sweep(tiny_model("llama"), check_cells=10_000, layers=(1,), anchors=("answer_site",), n_donors=1)
+    assert result.record["checks"]["cells"] == len(result.samples())
+    assert result.record["checks"]["largest_difference"] < 1e-3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"site": "mlp_out", "window": 2},
+        {"donors": "noise"},
+        {"donors": "mean"},
+        {"direction": "denoising"},
+        {"readout": "answer_mean", "anchors": ("question", "answer_site_all")},
+    ],
+)
+def test_cells_of_many_layers_are_measured_in_one_pass(tiny_model, monkeypatch, options):
+    """And come out as the sweep's: the floor is that of rounding, though anchors, layers and donors are mixed."""
+    passes, right = [], Oracle.run_cells
+
+    def run(self, batch, **how):
+        passes.append((len(batch.tokens.ids), how["layers"]))
+        return right(self, batch, **how)
+
+    monkeypatch.setattr(Oracle, "run_cells", run)
+    result = sweep(tiny_model("qwen3"), check_cells=8, n_donors=1, **options)
+    assert sum(rows for rows, _ in passes) == 8
+    assert len(passes) <= 2  # of the first batch, and of the rest
+    assert {layer for _, layers in passes for layer in layers} == {0, 1, 2}
+    assert 0 < result.noise_floor < 1e-3
+    assert result.samples()["delta_p"].abs().max() > 0.01
+
+
+def test_little_memory_checks_cell_by_cell(tiny_model, monkeypatch):
+    passes, right = [], Oracle.run_cells
+
+    def run(self, batch, **how):
+        passes.append(len(batch.tokens.ids))
+        return right(self, batch, **how)
+
+    monkeypatch.setattr(Oracle, "run_cells", run)
+    plans = []
+    sweep(tiny_model("llama"), batch_size=1, layers=(0,), anchors=("answer_site",), on_plan=plans.append, check_cells=1)
+    assert passes == [1]
+    passes.clear()
+    result = sweep(tiny_model("llama"), max_memory=f"{int(plans[0].peak_bytes * 1.02)}B", check_cells=8)
+    assert sum(passes) == 8
+    assert max(passes) < 4
+    assert result.record["checks"]["largest_difference"] < 1e-3
+
+
+def test_half_precision_has_a_larger_noise_floor(tiny, plain):
+    record = sweep(load_model(str(tiny("llama")), device="cpu", dtype="bfloat16"), check_cells=16).record
+    assert record["plan"]["engine"] == "cone"
+    assert record["noise"]["floor"] > 1000 * plain.record["noise"]["floor"]
+
+
+@pytest.mark.parametrize(("dtype", "allowed"), [("float32", 0.01), ("float16", 1.0), ("bfloat16", 5.0)])
+def test_what_a_checked_cell_may_be_off_by(tiny, monkeypatch, dtype, allowed):
+    model = load_model(str(tiny("llama")), device="cpu", dtype=dtype)
+    assert model.cfg.dtype == getattr(torch, dtype)
+    falsify(monkeypatch, 0.0)
+    own = sweep(model, check_cells=4).noise_floor
+    for off, stops in ((0.9 * allowed - own, False), (1.1 * allowed + own, True)):
+        monkeypatch.undo()
+        falsify(monkeypatch, off / 100)
+        if stops:
+            with pytest.raises(CheckError, match=f"allowed: {allowed:.2g}"):
+                sweep(model, check_cells=4)
+        else:
+            assert sweep(model, check_cells=4).noise_floor <= allowed

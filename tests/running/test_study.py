@@ -1,0 +1,144 @@
+"""A study: looked at before the work, and nothing that is finished is lost."""
+
+import json
+
+import pandas as pd
+import pytest
+
+import anchorlens as al
+from anchorlens.running import executors as hands
+from anchorlens.running import run_storage as keeping
+from anchorlens.running import study as module
+from anchorlens.runs import store
+from tests.questions.make import capitals
+
+SMALL = {"layers": 0, "align": "last", "n_donors": 1, "n_resamples": 20, "progress": False}
+
+
+def small(**changes):
+    return al.Swap(**SMALL | changes)
+
+
+def test_two_specifications_on_one_model_and_set(tiny, tmp_path):
+    study = al.Study(str(tiny("llama")), [capitals(4)], [small(), small(seed=1)], device="cpu")
+    seen = []
+    done = al.run_study(study, tmp_path / "a", on_result=lambda result, outcome: seen.append((result.run_id, outcome.kept)))
+    assert [kept for _, kept in seen] == [
+        f"1 of 2 sweeps is finished and kept in {tmp_path / 'a'}.",
+        f"2 of 2 sweeps are finished and kept in {tmp_path / 'a'}.",
+    ]
+    assert (
+        [r.run_id for r in al.load_run(tmp_path / "a")] == [run_id for run_id, _ in seen] == [r.run_id for r in done.results]
+    )
+    assert json.loads((tmp_path / "a" / "run.json").read_text())["pending"] == []
+
+
+@pytest.mark.parametrize("other", [{}, {"engine": "reference"}, {"batch_size": 1}, {"check_cells": 0}])
+def test_a_specification_that_stands_twice_is_refused_before_any_model(tiny, other, monkeypatch):
+    monkeypatch.setattr(hands, "load_model", lambda *a, **k: pytest.fail("a model was loaded"))
+    study = al.Study(str(tiny("llama")), [capitals(4)], [small(), small(**other)])
+    with pytest.raises(al.InputError, match="stands twice in this study"):
+        al.run_study(study)
+
+
+def test_what_turns_out_to_be_the_same_sweep_is_kept_once(tiny, tmp_path):
+    """All layers and 0-2 are one thing for a model of three, which is known only once there is the model."""
+    study = al.Study(str(tiny("llama")), [capitals(4)], [small(layers="all"), small(layers="0-2")], device="cpu")
+    said = []
+    done = al.run_study(study, tmp_path / "a", on_empty=said.append)
+    assert (len(done.results), done.total) == (1, 1)
+    assert "is there already" in said[0]
+
+
+def test_a_failing_write_counts_nothing_as_kept(tiny, tmp_path, monkeypatch):
+    real, calls = keeping.save_run, []
+
+    def full(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(keeping, "save_run", full)
+    outcome = module.Outcome(0, None)
+    study = al.Study(str(tiny("llama")), [capitals(4)], [small(), small(seed=1)], device="cpu")
+    with pytest.raises(OSError, match="No space left"):
+        al.run_study(study, tmp_path / "a", outcome=outcome)
+    assert outcome.kept == (
+        f"1 of 2 sweeps is finished and kept in {tmp_path / 'a'}. Of the next one what was measured is kept in "
+        f"{tmp_path / 'a.parts'} (1 shard): continue with resume=True."
+    )
+    assert len(al.load_run(tmp_path / "a")) == 1
+    assert len(al.run_study(study, tmp_path / "a", resume=True).results) == 2
+
+
+def test_a_stop_between_the_two_renames_brings_the_old_run_back(tiny_model, tmp_path, monkeypatch):
+    sweep = al.swap_sweep(tiny_model("llama"), capitals(4), **SMALL)
+    sweep.save(tmp_path / "a")
+    before = (tmp_path / "a" / "samples.parquet").read_bytes()
+    real = store.Path.rename
+
+    def stops(self, target):
+        if self.name.endswith(".tmp"):
+            raise KeyboardInterrupt
+        return real(self, target)
+
+    monkeypatch.setattr(store.Path, "rename", stops)
+    with pytest.raises(KeyboardInterrupt):
+        sweep.save(tmp_path / "a", overwrite=True)
+    assert (tmp_path / "a" / "samples.parquet").read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_the_folder_one_stands_in_is_no_target(tiny_model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in (".", "..", str(tmp_path)):
+        with pytest.raises(al.RunError, match="the folder you stand in, or above it"):
+            store.check_target(path, overwrite=True)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    "given", [{"data": 3}, {"specifications": ["swap"]}, {"models": None}, {"models": []}, {"models": ["m", "m"]}], ids=str
+)
+def test_invalid_values_of_a_study(given):
+    with pytest.raises(al.InputError):
+        al.Study(**{"models": "m", "data": ["nq-sample"], "specifications": small()} | given).check()
+
+
+def test_names_and_files_are_taken_as_they_are(tiny, tmp_path):
+    file = tmp_path / "quiz.csv"
+    pd.DataFrame({"question": ["Who wrote Emma?"], "answer": ["Jane Austen"]}).to_csv(file, index=False)
+    study = al.Study(str(tiny("llama")), ["nq-sample", file], small())
+    assert [data.name for data in study.check()] == ["nq-sample", "quiz"]
+    assert study.specifications == (small(),)
+
+
+@pytest.mark.parametrize("text", ['data = [3]\nmodels = ["m"]\nprotocol = ["swap"]', '[[protocol]]\nname = ["swap"]\n'])
+def test_a_file_with_wrong_kinds(tmp_path, text):
+    with pytest.raises(al.InputError, match="Cannot read"):
+        al.Study.from_toml(tmp_path / "nothing.toml")
+    file = tmp_path / "study.toml"
+    file.write_text(text if text.startswith("data") else f'models = ["m"]\ndata = ["nq-sample"]\n{text}')
+    with pytest.raises(al.InputError, match="takes a table or a name|needs a name"):
+        al.Study.from_toml(file)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_file_says_how_models_are_loaded(tmp_path, monkeypatch):
+    file = tmp_path / "study.toml"
+    how = 'device = "cuda:0"\nn_devices = 2\ndtype = "bfloat16"\n'
+    file.write_text(f'models = ["some/model"]\ndata = ["nq-sample"]\n{how}[[protocol]]\nname = "swap"\n')
+    study = al.Study.from_toml(file)
+    asked = []
+    monkeypatch.setattr(module, "check_model", lambda model, **options: asked.append(options))
+    study.check()
+    monkeypatch.setattr(hands, "load_model", lambda model, **options: asked.append(options))
+    monkeypatch.setattr(hands, "Station", lambda *_: None)
+    hands.LocalExecutor(study.loading).station(None, "some/model", None, None)
+    assert asked == [{"device": "cuda:0", "dtype": "bfloat16", "stream": False, "n_devices": 2}] * 2
+
+
+def test_arguments_are_given_by_name(tiny_model):
+    with pytest.raises(al.InputError, match=r"swap_sweep takes its arguments by name: anchors=..."):
+        al.swap_sweep(tiny_model("llama"), capitals(4), "question")

@@ -1,0 +1,275 @@
+"""``verify_run``: right runs match in every setting, and what differs is a mismatch."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import anchorlens as al
+from anchorlens.errors import InputError, RunError
+from anchorlens.models.streaming import stream_of
+from anchorlens.running import remeasure
+from anchorlens.running import verify as verifying
+from anchorlens.runs.checksums import SUMS, write_sums
+from tests.questions.make import capitals
+from tests.tiers import fast
+
+SMALL = {"align": "last", "n_donors": 2, "n_resamples": 20, "progress": False}
+TRUTH = {"n_resamples": 20, "progress": False}
+
+
+@cache
+def questions(n=90):
+    return al.load_qa("popqa-sample", limit=n)
+
+
+def own_readout(log_probs, mask):
+    return (log_probs * mask).sum(-1) / 2
+
+
+# name -> how a sweep is made; together they touch every kind of input that a run directory has to hold.
+SWEEPS = {
+    "swap": lambda m: al.swap_sweep(m, capitals(), **SMALL),
+    "denoising": lambda m: al.swap_sweep(m, capitals(), direction="denoising", readout="answer_joint", window=2, **SMALL),
+    "mean": lambda m: al.swap_sweep(m, capitals(), donors="mean", site="mlp_out", **(SMALL | {"n_donors": 1})),
+    "noise": lambda m: al.swap_sweep(m, capitals(), donors="noise", seed=3, **(SMALL | {"n_donors": 1})),
+    "zero": lambda m: al.swap_sweep(m, capitals(), donors="zero", layers=[1], **(SMALL | {"n_donors": 1})),
+    "probe": lambda m: al.swap_sweep(m, questions(), readout="probe", anchors=["question", "answer"], **SMALL),
+    "p_true": lambda m: al.swap_sweep(m, capitals(), readout="p_true", answers="given", **SMALL),
+    "probe, denoising": lambda m: al.swap_sweep(
+        m, questions(), readout="probe", direction="denoising", delta_kind="signed", **SMALL
+    ),
+    "knockout": lambda m: al.knockout_sweep(m, questions(), layers=[0, 2], **TRUTH),
+    "knockout, windows": lambda m: al.knockout_sweep(
+        m, questions(), window=1, edges="subject -> answer_site", heads=[0, 1], mode="zero", split="per_layer", **TRUTH
+    ),
+    "knockout, p_true": lambda m: al.knockout_sweep(m, questions(45), readout="p_true", cut_layers=[1, 2], **TRUTH),
+    "patch_tokens": lambda m: al.patch_tokens_sweep(m, questions(), base="all", **TRUTH),
+    "answer_only": lambda m: al.answer_only_sweep(m, questions(), **TRUTH),
+}
+
+
+@pytest.fixture(scope="module")
+def written(tiny_model, tmp_path_factory):
+    """``written(name)``: a run directory of that sweep, made once; whoever changes it takes a copy."""
+
+    @cache
+    def make(name):
+        out = tmp_path_factory.mktemp("runs") / name.replace(" ", "-")
+        SWEEPS[name](tiny_model("llama")).save(out)
+        return out
+
+    return make
+
+
+@pytest.fixture
+def copied(written, tmp_path):
+    """The same, as a copy that may be changed."""
+    return lambda name: shutil.copytree(written(name), tmp_path / "run")
+
+
+def verify(path, tiny_model, **more):
+    return al.verify_run(path, **({"model": tiny_model("llama"), "show_progress": False} | more))
+
+
+def found(verified, what):
+    (one,) = [check for check in verified.checks if check.what.partition(":")[0] == what]
+    return one
+
+
+@pytest.mark.parametrize("name", fast(["swap", "denoising", "noise", "probe", "knockout", "patch_tokens"], SWEEPS))
+def test_every_kind_of_sweep_comes_out_again(name, written, tiny_model):
+    verified = verify(written(name), tiny_model, cells=40)
+    assert verified.ok, verified
+    assert found(verified, "cells").found == verifying.MATCH
+    assert len(verified.cells()) >= 40
+    assert verified.cells()["off"].max() < 1e-3
+    # Not one and the same number: every control and anchor of the sweep is among them, or could be.
+    assert verified.cells()["value_after_again"].nunique() > 5
+    assert "mismatch" not in repr(verified)
+
+
+CHANGED = [
+    *(("swap", column) for column in ("value_before", "value_after", "delta_p")),
+    *((name, "value_after") for name in ("noise", "denoising", "probe", "knockout", "patch_tokens", "answer_only")),
+]
+
+
+@pytest.mark.parametrize(("name", "column"), CHANGED)
+def test_another_number_is_a_mismatch(name, column, copied, tiny_model):
+    run = copied(name)
+    samples = pd.read_parquet(run / "samples.parquet")
+    samples[column] += 1e-3 if column != "delta_p" else 0.1
+    samples.to_parquet(run / "samples.parquet", index=False)
+    write_sums(run)  # whoever changes numbers can write the sums anew
+    verified = verify(run, tiny_model, cells=3)
+    assert found(verified, "files").found == verifying.MATCH
+    assert found(verified, "cells").found == verifying.MISMATCH
+    assert not verified.ok
+
+
+def test_no_number_passes(copied, tiny_model):
+    run = copied("swap")
+    samples = pd.read_parquet(run / "samples.parquet")
+    samples["value_after"] = np.nan
+    samples.to_parquet(run / "samples.parquet", index=False)
+    write_sums(run)
+    assert found(verify(run, tiny_model, cells=2), "cells").found == verifying.MISMATCH
+
+
+def test_other_inputs_are_a_mismatch(copied, tiny_model):
+    run = copied("swap")
+    examples = pd.read_parquet(run / "examples.parquet")
+    base = examples["role"] == "base"
+    examples.loc[base, "token_ids"] = pd.Series(
+        [[*ids[:2], ids[2] + 1, *ids[3:]] for ids in examples.loc[base, "token_ids"]], index=examples.index[base]
+    )
+    examples.to_parquet(run / "examples.parquet", index=False)
+    write_sums(run)
+    assert found(verify(run, tiny_model, cells=8), "cells").found == verifying.MISMATCH
+
+
+def test_each_file_is_checked(copied):
+    run = copied("knockout")
+    for file in sorted(run.rglob("*")):
+        if file.is_file() and file.name not in ("figure.html", SUMS):
+            whole = file.read_bytes()
+            where = len(whole) // 2
+            file.write_bytes(whole[:where] + bytes([whole[where] ^ 1]) + whole[where + 1 :])
+            verified = al.verify_run(run)  # nothing else is read, and no model is asked for
+            assert [(check.what, check.found) for check in verified.checks] == [
+                ("files", "mismatch"),
+                ("cells", "not checked"),
+            ]
+            assert f"{file.relative_to(run)} has other bytes" in found(verified, "files").said
+            file.write_bytes(whole)
+
+
+@pytest.mark.parametrize("name", ["figure.html", SUMS])
+def test_cells_are_measured_where_only_the_figure_or_the_sums_are_others(name, copied, tiny_model):
+    run = copied("swap")
+    (run / name).unlink()
+    verified = verify(run, tiny_model, cells=1)
+    assert found(verified, "files").found == verifying.MISMATCH
+    assert found(verified, "cells").found == verifying.MATCH
+    assert not verified.ok
+
+
+def test_without_cells_there_is_no_torch(copied):
+    code = f"import sys, anchorlens as al; print(al.verify_run({str(copied('swap'))!r}, cells=0).ok, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "False"], done.stderr
+
+
+def test_the_hashes_come_first(copied, written, tiny_model):
+    run = copied("swap")
+    record = json.loads((run / "run.json").read_text())
+    record["sweeps"][0]["data"]["sha256"] = "1" * 64
+    record["sweeps"][0]["environment"]["versions"]["torch"] = "1.0"
+    (run / "run.json").write_text(json.dumps(record))
+    write_sums(run)
+    verified = verify(run, tiny_model, cells=2, data=capitals())
+    assert found(verified, "data").found == verifying.MISMATCH
+    assert found(verified, "code").found == verifying.DIFFERS
+    assert "torch 1.0 then" in found(verified, "code").said
+    assert found(verify(written("swap"), tiny_model, cells=0, data=capitals()), "data").found == verifying.MATCH
+    assert found(verify(written("swap"), tiny_model, cells=0), "data").found == verifying.NOT_CHECKED
+    assert found(verify(written("knockout"), tiny_model, cells=0), "data").found == verifying.MATCH  # an embedded sample
+
+
+def test_other_weights_are_not_measured(written, tiny, tiny_model):
+    other = al.load_model(str(tiny("llama")), device="cpu")
+    other.blocks[1].mlp.W_out.data[0, 0] += 1e-3
+    verified = verify(written("swap"), tiny_model, model=other)
+    assert found(verified, "weights").found == verifying.MISMATCH
+    assert found(verified, "cells").found == verifying.NOT_CHECKED
+    assert verified.cells().empty
+    assert not verified.ok
+
+
+def test_a_model_that_loads_by_no_name_has_to_be_given(written, tiny):
+    with pytest.raises(InputError, match="give it, with --model or model="):
+        al.verify_run(written("swap"), show_progress=False)
+    verified = al.verify_run(written("swap"), model={"llama": str(tiny("llama"))}, device="cpu", cells=2, show_progress=False)
+    assert verified.ok, verified
+
+
+@pytest.mark.parametrize("name", fast(["swap"], ["swap", "denoising", "knockout", "patch_tokens", "answer_only"]))
+def test_a_model_larger_than_memory_is_read_layer_by_layer(name, written, tiny, monkeypatch):
+    """Its blocks are never all there, the hashes are those of the model in memory, and the cells come out again."""
+    held, right = [], remeasure.Oracle
+
+    def oracle(adapter):
+        held.append((stream_of(adapter.model), {p.device.type for p in adapter.model.blocks.parameters()}))
+        return right(adapter)
+
+    monkeypatch.setattr(remeasure, "Oracle", oracle)
+    how = {"model": str(tiny("llama")), "device": "cpu", "cells": 8, "show_progress": False}
+    streamed, whole = (al.verify_run(written(name), stream=stream, **how) for stream in (True, False))
+    assert (held[0][0] is None, held[1][0] is None) == (False, True)
+    assert [places for _, places in held] == [{"meta"}, {"cpu"}]
+    assert streamed.ok, streamed
+    assert found(streamed, "weights").found == verifying.MATCH
+    assert streamed.checks == whole.checks
+    pd.testing.assert_frame_equal(streamed.cells(), whole.cells())
+
+
+def test_a_streamed_model_of_other_weights_is_a_mismatch(written, tiny):
+    verified = al.verify_run(written("swap"), model=str(tiny("qwen3")), device="cpu", stream=True, show_progress=False)
+    assert found(verified, "weights").found == verifying.MISMATCH
+    assert not verified.ok
+
+
+def test_own_code_has_to_be_given_again(tiny_model, tmp_path):
+    al.swap_sweep(tiny_model("llama"), capitals(), readout=own_readout, **SMALL).save(tmp_path / "run")
+    with pytest.raises(InputError, match=r"code of your own \(readout\).*own={'readout'"):
+        verify(tmp_path / "run", tiny_model)
+    assert verify(tmp_path / "run", tiny_model, own={"readout": own_readout}).ok
+    with pytest.raises(InputError, match="other code"):
+        verify(tmp_path / "run", tiny_model, own={"readout": lambda log_probs, mask: log_probs[:, 0]})
+
+
+@pytest.mark.slow
+def test_own_donors_prompts_and_probes_are_written_down(tiny_model, tmp_path):
+    model = tiny_model("llama")
+    fitted = al.knockout_sweep(model, replace(questions(), name="fitted"), **TRUTH).probes
+    runs = {
+        "donors": al.swap_sweep(model, capitals(), donors=lambda row, pool: [one for one in pool if one is not row], **SMALL),
+        "prompt": al.swap_sweep(model, capitals(), prompt="Say it: {question} =", **SMALL),
+        "probes": al.knockout_sweep(model, questions(), probes=fitted, **TRUTH),
+    }
+    for name, sweep in runs.items():
+        sweep.save(tmp_path / name)
+        verified = verify(tmp_path / name, tiny_model, cells=5)
+        assert verified.ok, verified
+        assert len(verified.cells()) >= 5
+
+
+@pytest.mark.slow
+def test_the_cells_are_random_and_of_every_sweep(tiny_model, tmp_path):
+    model = tiny_model("llama")
+    al.save_run(
+        [al.swap_sweep(model, capitals(), **SMALL), al.knockout_sweep(model, questions(), layers=[0], **TRUTH)],
+        tmp_path / "run",
+    )
+    one, again, other = (verify(tmp_path / "run", tiny_model, cells=6, seed=seed) for seed in (0, 0, 1))
+    assert {check.what.split()[1] for check in one.checks if check.what.startswith("cells")} == {"swap", "knockout"}
+    keys = ["example_id", "donor_id", "layer", "anchor", "control"]
+    assert one.cells()[keys].equals(again.cells()[keys])
+    assert not one.cells()[keys].equals(other.cells()[keys])
+
+
+def test_wrong_arguments(written, tiny_model, tmp_path):
+    with pytest.raises(RunError, match="is not a run"):
+        verify(tmp_path, tiny_model)
+    with pytest.raises(InputError, match="cells takes a whole number"):
+        verify(written("swap"), tiny_model, cells=-1)
+    assert verify(written("swap"), tiny_model, cells=10**6).ok  # all there are
+    with pytest.raises(InputError, match=r"reads safetensors files, not a live model or a \.gguf file"):
+        verify(written("swap"), tiny_model, model="a/b/c.gguf", stream=True)

@@ -1,0 +1,308 @@
+"""Parts of an unfinished run: who may hold which at the same time, what is refused, and that nothing is lost. No model is needed."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from anchorlens.errors import InputError, RunError
+from anchorlens.runs import files
+from anchorlens.runs.journal import open_journal, parts_of, shard_files, shards_in
+from anchorlens.runs.locks import running_jobs
+from anchorlens.runs.merging import EMPTY, command_of, copy_parts, missing_in, refuse_missing
+from anchorlens.runs.shares import Share, share_of
+from anchorlens.runs.status import status_of
+
+SWEEPS = [{"protocol": "swap", "model": "m", "data": {"name": "d"}, "config": {"seed": 0}}]
+OTHER = [{**SWEEPS[0], "config": {"seed": 1}}]
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    monkeypatch.setattr("anchorlens.runs.locks._PATIENCE", 0.05)
+
+
+def whole(target, sweeps=SWEEPS, *, resume=True, force_new=False):
+    return open_journal(target, sweeps, resume=resume, force_new=force_new)
+
+
+def job(target, given, sweeps=SWEEPS):
+    return open_journal(target, sweeps, resume=False, force_new=False, share=share_of(given))
+
+
+def measure(journal, shards=6, batches=(2, 2)):
+    """Write the shards of a process, as a sweep does."""
+    one = journal.sweep(0)
+    one.begun("plan", {"batches": list(batches), "shards": shards})
+    one.find(shards)
+    for number in range(shards):
+        if one.mine(number) and one.read(number) is None:
+            one.write(number, pd.DataFrame({"value": [number]}), {"work": 1.0})
+    return one
+
+
+def names(folder):
+    return sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if not file.name.startswith("lock"))
+
+
+# --- shares and locks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 3, 7])
+def test_each_shard_of_each_sweep_is_one_jobs(n):
+    for sweep in range(4):
+        for number in range(20):
+            assert [i for i in range(1, n + 1) if Share(i, n).holds(sweep, number)] == [(sweep + number) % n + 1]
+
+
+@pytest.mark.parametrize(
+    ("given", "share"), [("2/8", Share(2, 8)), (" 1 / 1 ", Share(1, 1)), ((3, 3), Share(3, 3)), (None, None)]
+)
+def test_a_share_is_read(given, share):
+    assert share_of(given) == share
+
+
+@pytest.mark.parametrize("given", ["4/3", "0/3", "x/3", "-1/3", "1/3/5", "", "1", (4, 3), (1, 2, 3), (1.0, 3), (True, 3), 1])
+def test_what_is_no_share_is_refused(given):
+    with pytest.raises(InputError, match=r"shard takes i/n.*; got"):
+        share_of(given)
+
+
+def test_jobs_measure_side_by_side_and_each_share_once(tmp_path):
+    out = tmp_path / "out"
+    with job(out, "1/3"), job(out, "3/3"):
+        assert running_jobs(parts_of(out)) == [Share(1, 3), Share(3, 3)]
+        assert status_of(out).jobs == ("1/3", "3/3")
+        with (
+            pytest.raises(RunError, match=r"Another process is measuring share 3/3 of .*lock-3-of-3.*shard="),
+            job(out, "3/3"),
+        ):
+            pass
+        with pytest.raises(RunError, match=r"Jobs 1/3, 3/3 of .* are measuring"), whole(out):
+            pass
+        with job(out, "2/3"):
+            pass
+    assert not parts_of(out).exists()  # nothing was measured
+
+
+def test_nobody_joins_a_process_that_measures_all(tmp_path):
+    out = tmp_path / "out"
+    with whole(out):
+        for other in (job(out, "1/2"), whole(out), whole(out, resume=False, force_new=True)):
+            with pytest.raises(RunError, match="Another process is measuring"), other:
+                pass
+    with job(out, "1/2") as journal:
+        measure(journal)
+    with whole(out):  # goes on with what the job has
+        assert shards_in(parts_of(out)) == 3
+
+
+# --- what is refused, and what is never removed --------------------------------------------------------------------------------
+
+
+def test_an_unfinished_run_is_neither_taken_nor_thrown_away_by_accident(tmp_path):
+    out = tmp_path / "out"
+    with whole(out) as journal:
+        measure(journal, 2)
+    with (
+        pytest.raises(RunError, match=r"unfinished run \(2 shards done\).*resume=True.*force_new=True"),
+        whole(out, resume=False),
+    ):
+        pass
+    for other in (whole(out, OTHER), job(out, "1/2", OTHER)):
+        with pytest.raises(RunError, match=r"holds another run\. sweeps\[0\]\.config\.seed: 0 before, 1 now"), other:
+            pass
+    with pytest.raises(RunError, match=r"plan\.batches\[0\]|plan\.batches: \[2, 2\] before, \[3\] now"), whole(out) as journal:
+        measure(journal, 2, batches=(3,))
+    assert shards_in(parts_of(out)) == 2
+    with whole(out, OTHER, resume=False, force_new=True):
+        assert shards_in(parts_of(out)) == 0
+    assert not parts_of(out).exists()
+
+
+def test_parts_without_a_shard_are_of_no_use(tmp_path):
+    out = tmp_path / "out"
+    parts_of(out).mkdir()
+    (parts_of(out) / "run.json").write_text("{")  # of a process that was killed at once
+    with whole(out, resume=False) as journal:
+        measure(journal)
+        files.remove_parts(journal.folder)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "mine", ["out.parts", "out.parts/notes/my.parquet", "out.parts/000/my.parquet", "out.parts/samples.parquet"]
+)
+def test_what_is_not_ours_is_never_removed(mine, tmp_path):
+    """A file, a folder, a folder that looks like parts but for one name, and a finished run that ends in .parts."""
+    file = tmp_path / mine
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("mine")
+    if file.name != "out.parts":
+        (tmp_path / "out.parts" / "run.json").write_text("{}")
+        (tmp_path / "out.parts" / "thesis.tex").write_text("mine")
+    for opened in (
+        whole(tmp_path / "out"),
+        whole(tmp_path / "out", resume=False, force_new=True),
+        job(tmp_path / "out", "1/2"),
+    ):
+        with pytest.raises(RunError, match=r"out\.parts is there and holds no parts of a run"), opened:
+            pass
+    with pytest.raises(RunError, match="holds no parts of a run"):
+        copy_parts(tmp_path / "out", [])
+    assert file.read_text() == "mine"
+
+
+def test_a_file_that_is_added_meanwhile_stays(tmp_path):
+    out = tmp_path / "out"
+    with whole(out) as journal:
+        measure(journal)
+        (parts_of(out) / "notes.txt").write_text("mine")
+        files.remove_parts(journal.folder)
+    assert names(tmp_path) == ["out.parts", "out.parts/notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"resume": True, "force_new": True}, "contradict"),
+        ({"resume": True, "out": None}, "need a run directory"),
+        ({"share": Share(1, 2), "out": None}, "shard= needs a run directory"),
+        ({"share": Share(1, 2), "force_new": True}, "force_new=True and shard= contradict"),
+        ({"share": Share(1, 2), "overwrite": True}, "overwrite=True and shard= contradict"),
+    ],
+)
+def test_arguments_that_contradict_each_other(given, said):
+    from anchorlens.running.run_storage import check_keeping  # imports torch, which a process of a test below does without
+
+    with pytest.raises(InputError, match=said):
+        check_keeping(**{"out": "a", "overwrite": False, "resume": False, "force_new": False, "share": None} | given)
+
+
+# --- shards --------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_shard_is_on_the_disk_before_it_has_its_name_and_a_damaged_one_is_put_aside(tmp_path, monkeypatch):
+    out, right, synced = tmp_path / "out", os.fsync, []
+    monkeypatch.setattr(files.os, "fsync", lambda fd: synced.append(shards_in(parts_of(out))) or right(fd))
+    with whole(out) as journal:
+        one = measure(journal, 2)
+        assert synced == [0, 0, 0, 1]  # record, plan and two shards
+        frame, notes = one.read(1)
+        assert (frame["value"].tolist(), notes) == ([1], {"work": 1.0})
+        file = shard_files(one.folder)[1]
+        file.write_bytes(file.read_bytes()[:-1] + b"x")
+        with pytest.warns(UserWarning, match=r"00001-\w+\.parquet is damaged.*measured again"):
+            measure(journal, 2)
+        assert len(list(one.folder.glob("*.damaged"))) == 1
+        assert one.folder / file.name == shard_files(one.folder)[1]  # the same bytes have the same name
+        assert [json.loads(line)["event"] for line in one.log.read_text().splitlines()].count("shard") == 3
+    assert (status_of(out).state, status_of(out).sweeps[0].done, status_of(out).sweeps[0].shards) == ("stopped", 2, 2)
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+import pandas as pd
+from tests.runs.test_journal import whole
+with whole(Path(sys.argv[1])) as journal:
+    one = journal.sweep(0)
+    one.begun("plan", {"shards": 2})
+    one.find(2)
+    one.write(0, pd.DataFrame({"value": [0]}), {})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (900, resource.RLIM_INFINITY))
+    one.write(1, pd.DataFrame({"value": [1]}), {})
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no limits of resources")
+def test_a_full_disk_keeps_what_was_measured(tmp_path):
+    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path / "out")], capture_output=True, text=True)
+    assert "RunError: Shard 1 cannot be written" in done.stderr
+    assert "1 shards are kept there: make room and continue with resume=True" in done.stderr
+    assert shards_in(parts_of(tmp_path / "out")) == 1
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+# --- merging -------------------------------------------------------------------------------------------------------------------
+
+
+def jobs(target, *given, **how):
+    for one in given:
+        with job(target, one) as journal:
+            measure(journal, **how)
+    return parts_of(target)
+
+
+def test_what_is_missing_is_named(tmp_path):
+    out = tmp_path / "out"
+    folder = jobs(out, "1/3", "3/3")
+    assert missing_in(out) == {0: (6, [1, 4])}
+    with pytest.raises(RunError, match=r"lacks 2 of 6 shards \(1, 4\)\. Run job 2/3 again, or measure here"):
+        refuse_missing(out)
+    shard = shard_files(folder / "000")[3]
+    shard.write_bytes(shard.read_bytes()[:-1])  # damaged is missing too
+    with pytest.raises(RunError, match=r"\(1, 3, 4\)\. Run jobs 1/3, 2/3 again"):
+        refuse_missing(out)
+    with pytest.warns(UserWarning, match="is damaged"):
+        jobs(out, "1/3", "2/3")
+    refuse_missing(out)
+    with pytest.raises(RunError, match="was begun in Python"):
+        command_of(out)
+
+
+def test_sweeps_that_nobody_planned_or_that_have_no_row(tmp_path):
+    out = tmp_path / "out"
+    with open_journal(out, [*SWEEPS, *OTHER, *OTHER], resume=True, force_new=False, command={"name": "run"}) as journal:
+        measure(journal)
+        journal.sweep(1).kept(EMPTY, {"why": "no row"})
+    with pytest.raises(RunError, match=r"lacks every shard of sweep 2: no job has planned it\. Run the jobs again"):
+        refuse_missing(out)
+    assert command_of(out) == {"name": "run"}
+
+
+def test_shards_of_machines_that_share_no_files_are_copied_once(tmp_path):
+    out, others = tmp_path / "out", [jobs(tmp_path / f"machine{i}" / "out", f"{i}/2") for i in (1, 2)]
+    assert [copy_parts(out, others), copy_parts(out, others)] == [6, 0]
+    assert names(parts_of(out)) == names(jobs(tmp_path / "one" / "out", "1/2", "2/2"))
+    refuse_missing(out)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("another run", "seed: 0 before, 1 now"), ("another plan", r"plan\.batches"), ("a damaged shard", "is damaged"),
+        ("no parts", "holds no parts"),
+    ],
+)  # fmt: skip
+def test_parts_that_do_not_fit_are_refused_and_nothing_is_copied(what, said, tmp_path):
+    out, other = tmp_path / "out", parts_of(tmp_path / "other")
+    if what.startswith("another"):
+        jobs(out, "1/2")
+    if what != "no parts":
+        with job(tmp_path / "other", "2/2", OTHER if what == "another run" else SWEEPS) as journal:
+            measure(journal, batches=(3,) if what == "another plan" else (2, 2))
+    if what == "a damaged shard":
+        shard = min(other.glob("000/*.parquet"))
+        shard.write_bytes(shard.read_bytes() + b"x")
+    there = names(tmp_path)
+    with pytest.raises(RunError, match=said):
+        copy_parts(out, [other])
+    assert names(tmp_path) == there
+
+
+def test_neither_status_nor_anything_in_this_room_needs_torch(tmp_path):
+    jobs(tmp_path / "out", "1/2")
+    code = (
+        "import importlib, pkgutil, sys, anchorlens.runs as room\n"
+        "for one in pkgutil.iter_modules(room.__path__): importlib.import_module(f'anchorlens.runs.{one.name}')\n"
+        "from anchorlens.cli.entry import main\n"
+        f"try: main(['status', {str(tmp_path / 'out')!r}])\n"
+        "except SystemExit as done: print(done.code, 'torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "3 of 6 shards" in done.stdout, done.stderr
+    assert done.stdout.splitlines()[-1] == "0 False"

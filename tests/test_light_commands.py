@@ -1,0 +1,59 @@
+"""Commands that only read a run import no torch, no transformers, no transformer_lens and no scikit-learn."""
+
+import subprocess
+import sys
+
+import pytest
+
+import anchorlens as al
+from tests.questions.make import capitals
+
+SMALL = {"layers": [0, 2], "n_resamples": 20, "progress": False}
+SCRIPT = """
+import sys
+
+HEAVY = {"torch", "transformers", "transformer_lens", "sklearn", "ray", "datasets"}
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in HEAVY:
+            raise AssertionError(f"{name} is imported")
+
+sys.meta_path.insert(0, Blocked())
+import anchorlens as al
+from anchorlens.cli.entry import main
+
+swap, knockout, folder = sys.argv[1:]
+for command in (
+    ["report", swap, knockout, "--out", f"{folder}/report.html"], ["figure", swap, knockout, "--out", f"{folder}/figure.html"],
+    ["status", swap], ["verify", swap, "--cells", "0"], ["verify", knockout, "--cells", "0"],
+):
+    try:
+        main(command)
+    except SystemExit as stopped:
+        assert not stopped.code, command
+print(al.compare(swap, swap))
+for (result,) in (al.load_run(swap), al.load_run(knockout)):
+    print(result.summary(), result.findings.to_frame(), result.joined(), result.show(0))
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    swap = al.swap_sweep(tiny_model("llama"), capitals(), align="last", n_donors=2, **SMALL)
+    knockout = al.knockout_sweep(tiny_model("llama"), al.load_qa("popqa-sample", limit=90), **SMALL)
+    return swap.save(folder / "swap"), knockout.save(folder / "knockout")
+
+
+def test_commands_that_read_a_run_import_no_torch(runs, tmp_path):
+    done = subprocess.run([sys.executable, "-c", SCRIPT, *map(str, runs), str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.html").stat().st_size > 1e6
+    assert (tmp_path / "figure.html").is_file()
+
+
+def test_weights_are_not_checked_without_cells_or_a_model(runs):
+    verified = al.verify_run(runs[0], cells=0, show_progress=False)
+    (weights,) = (check for check in verified.checks if check.what.startswith("weights"))
+    assert (weights.found, verified.ok) == ("not checked", True)
