@@ -28,8 +28,9 @@ class Unit(Protocol):
         ...
 
 
-# Share of what a sweep may hold from which on freed pages are handed back: the rest is room for what comes before the next look.
-_FULL = 1 / 3
+# Share of the allowed memory from which on freed pages are returned; the rest is for allocations before the next look. Measured with
+# 57 MB planned, in a heap with holes: peaks of 37 to 47 MB; with 1/3 and an eighth 43 to 51, once 59. CPU time is the same.
+_FULL = 1 / 5
 _STATM = Path("/proc/self/statm")
 
 U = TypeVar("U", bound=Unit)
@@ -70,7 +71,7 @@ class Heap:
     def __init__(self, device: torch.device, allowed: int) -> None:
         self._trim = _malloc_trim() if device.type == "cpu" and _STATM.exists() else None
         self._most = self._full = (0 if self._trim is None else _anonymous()) + int(_FULL * allowed)
-        self._step = allowed // 8
+        self._step = allowed // 16
 
     def look(self) -> None:
         """Hand back what is free, if the process has come to hold too much; to be called often (it takes microseconds)."""
