@@ -54,7 +54,7 @@ class Prompt(Kind):
         )
 
 
-LAYERS = argument(None, "Layers to measure: all, or for example 0-11, 0,4,8 or 0-28:4.")
+LAYERS = argument(None, "Layers to measure: all, or for example 0-11, 0,4,8, 0-28:4, or from the end -1 or -4: (the last 4).")
 ADD_BOS = argument(None, "BOS before the text; as the Hugging Face tokenizer adds it if left out.", metavar="yes|no")
 
 
@@ -138,11 +138,16 @@ class Specification(BaseModel):
     def layers_of(self, n_layers: int) -> tuple[int, ...]:
         """Return the layers to measure of a model with ``n_layers`` layers. Raise InputError if the model lacks one of them."""
         layers: Any = self.layers
-        if layers is not None and max(layers) >= n_layers:
-            raise InputError(
-                f"layers must be different numbers from 0 to {n_layers - 1}, got {described(layers)}.", argument="layers"
-            )
-        return tuple(range(n_layers) if layers is None else layers)
+        return tuple(range(n_layers)) if layers is None else Indices().resolve("layers", layers, n_layers)
+
+    def resolved(self: S, *, n_layers: int, n_heads: int) -> S:
+        """Return a copy whose indices of layers and heads count from 0. Raise InputError if the model lacks one of them."""
+        sizes, found = {"layers": n_layers, "heads": n_heads}, {}
+        for name, field in type(self).model_fields.items():
+            kind, value = next((one for one in field.metadata if isinstance(one, Indices)), None), getattr(self, name)
+            if kind is not None and value is not None:
+                found[name] = kind.resolve(name, value, sizes[kind.of])
+        return self.changed(**found)
 
     def _values(self) -> dict[str, Any]:
         """Arguments that decide the numbers."""

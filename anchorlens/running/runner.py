@@ -173,7 +173,8 @@ class Station(Measuring):
 
     @override
     def plan(self, free: int) -> Planned:
-        self.free, protocol, spec = free, self._protocol, self._spec
+        self.free, protocol, shape = free, self._protocol, self._adapter.shape
+        self._spec = spec = self._spec.resolved(n_layers=shape.n_layers, n_heads=shape.n_heads)
         with _tables_on_cpu():
             protocol.check_model(spec, self._adapter)
             self._data = data = protocol.source.load(self._data, spec.seed)

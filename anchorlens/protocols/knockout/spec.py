@@ -43,7 +43,9 @@ class Knockout(TruthSpecification):
     mode: Annotated[str, Choice(KNOCKOUT_MODES)] = argument(
         "mask", "mask: before the softmax, the other weights renormalise; zero: the weight is 0 after it."
     )
-    heads: Annotated[Any, Indices()] = argument(None, "Query heads in which edges are cut; all if left out.", metavar="0,3")
+    heads: Annotated[Any, Indices(of="heads")] = argument(
+        None, "Query heads in which edges are cut; all if left out.", metavar="0,3"
+    )
     window: Annotated[int | None, Int(1, none="all layers up to the one that is read")] = argument(
         None,
         "Layers that are cut together, centred at the one that is reported, and read at k* (probe) or at the end (p_true); all "
