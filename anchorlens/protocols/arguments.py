@@ -5,7 +5,7 @@ docstring, the command line option, the checks and the tables of the docs are ma
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +17,11 @@ from anchorlens.errors import InputError, did_you_mean
 from anchorlens.kinds import as_whole, described, shortened
 
 _LARGEST_INDEX = 10**5
+GROUPS = {
+    "usual": "Measurement", "controls": "Controls", "truth": "Truth probes and readouts", "statistics": "Statistics",
+    "execution": "Execution",
+}  # fmt: skip
+"""Title of each group of arguments, in the order in which help and docs show them."""
 
 
 class Kind:
@@ -223,6 +228,7 @@ class Argument:
 
     Attributes:
         help: One or two sentences.
+        group: A key of :data:`GROUPS`; ``execution`` if ``execution_only``.
         flag: Its option on the command line; derived from the name if empty.
         off: The option that turns it off, for a truth value; ``--no-NAME`` if empty.
         metavar: Placeholder of the value in ``--help``; that of its kind if empty.
@@ -231,11 +237,22 @@ class Argument:
     """
 
     help: str
+    group: str = "usual"
     flag: str = ""
     off: str = ""
     metavar: str = ""
     execution_only: bool = False
     in_shell: bool = True
+
+    def __post_init__(self) -> None:
+        if self.execution_only:
+            object.__setattr__(self, "group", "execution")
+
+
+def grouped(arguments: Mapping[str, Argument]) -> dict[str, dict[str, Argument]]:
+    """Return the arguments of each group that has any, by title."""
+    found = {title: {n: a for n, a in arguments.items() if a.group == group} for group, title in GROUPS.items()}
+    return {title: own for title, own in found.items() if own}
 
 
 def argument(default: Any, help: str, **details: Any) -> Any:  # noqa: A002

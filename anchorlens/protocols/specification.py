@@ -66,8 +66,10 @@ class Specification(BaseModel):
     DATA: ClassVar[str] = "questions"
 
     layers: Annotated[LayersLike, Indices()] = LAYERS
-    n_resamples: Annotated[int, Int(2)] = argument(1000, "Bootstrap resamples of the bands.", flag="--resamples")
-    seed: Annotated[int, Int()] = argument(0, "Random seed of every draw; no global state is touched.")
+    n_resamples: Annotated[int, Int(2)] = argument(
+        1000, "Bootstrap resamples of the bands.", group="statistics", flag="--resamples"
+    )
+    seed: Annotated[int, Int()] = argument(0, "Random seed of every draw; no global state is touched.", group="statistics")
     batch_size: Annotated[int | None, Int(1, none="what fits")] = argument(
         None, "Rows in one pass; chosen for the available memory if left out.", execution_only=True
     )
