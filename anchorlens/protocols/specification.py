@@ -37,7 +37,7 @@ def read_toml(source: str | Path) -> dict[str, Any]:
         raise InputError(f"Cannot read {source}: {getattr(error, 'strerror', 'it is not UTF-8')}.") from error
 
 
-class Prompt(Kind):
+class PromptLike(Kind):
     """A prompt's name, a template, or an object; a name is looked up when the data is loaded."""
 
     metavar: ClassVar[str] = "PROMPT"
@@ -223,7 +223,7 @@ class QuestionSpecification(Specification):
     """Arguments of every protocol on questions and answers."""
 
     layers: Annotated[LayersLike, Indices()] = LAYERS  # again, so that it precedes `prompt` in signatures
-    prompt: Annotated[Any, Prompt()] = argument(
+    prompt: Annotated[Any, PromptLike()] = argument(
         "qa", "What stands around the question: qa, fewshot(k), fewshot(k, seed=s), chat, or a text with {question} in it.",
     )  # fmt: skip
     add_bos: StrictBool | None = ADD_BOS

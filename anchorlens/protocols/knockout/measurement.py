@@ -22,7 +22,6 @@ from anchorlens.prompts.dataset import Dropped
 from anchorlens.protocols.base import OnWork
 from anchorlens.protocols.knockout.analysis import ANALYSIS
 from anchorlens.protocols.knockout.spec import Knockout
-from anchorlens.protocols.probe_sweep.inputs import ProbeSweepInputs, Variant, labelled_rows
 from anchorlens.protocols.probe_sweep.measurement import Cells, ProbeMeasurement, ProbePass, ProbeUnit
 from anchorlens.protocols.probe_sweep.placebo_tokens import (
     CONTROLS,
@@ -31,6 +30,7 @@ from anchorlens.protocols.probe_sweep.placebo_tokens import (
     cut_variants,
     named_positions,
 )
+from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, labelled_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.context import QuestionContext
 from anchorlens.questions.tokenised import drop

@@ -25,7 +25,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Table:
+class ControlArrays:
     """Samples of one control and metric as arrays, [layer row], averaged over donors; NaN where there is no sample."""
 
     before: Array
@@ -86,7 +86,7 @@ class PathwayResult(SweepResult):
             self._memo["draws"] = Resamples.of(ids, n_resamples=config["n_resamples"], seed=config["seed"])
         return self._memo["draws"]
 
-    def tables(self, metric: str = P) -> dict[str, Table]:
+    def tables(self, metric: str = P) -> dict[str, ControlArrays]:
         """Control -> samples as arrays, ``none`` first; averaged over donors and, for a placebo probe, over its draws."""
         if (key := f"tables {metric}") not in self._memo:
             self._memo[key] = {name: self._table(group) for name, group in self._by_control(metric)}
@@ -96,7 +96,7 @@ class PathwayResult(SweepResult):
         own = self._samples[self._samples["metric"] == metric]
         return [(str(name), group) for name, group in own.groupby("control", sort=False)]
 
-    def _table(self, group: pd.DataFrame) -> Table:
+    def _table(self, group: pd.DataFrame) -> ControlArrays:
         numbers = group.assign(_q=(group["pathway"] == Q).astype(np.float64))
         means = numbers.groupby(["layer", "example_id"], sort=False)[["value_before", "value_after", "delta_p", "_q"]].mean()
 
@@ -104,7 +104,7 @@ class PathwayResult(SweepResult):
             table = means[column].unstack("example_id")
             return table.reindex(index=list(self.layers), columns=list(self.example_ids)).to_numpy(dtype=np.float64)
 
-        return Table(wide("value_before"), wide("value_after"), wide("delta_p"), wide("_q") == 1)
+        return ControlArrays(wide("value_before"), wide("value_after"), wide("delta_p"), wide("_q") == 1)
 
     def groups(self, metric: str = P) -> dict[str, dict[str, Group]]:
         """Control -> pathway -> mean change with its draws."""

@@ -19,7 +19,7 @@ from anchorlens.probing.states import last_answer_states
 from anchorlens.probing.text_baseline import TextBaseline, text_baselines
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.protocols.base import SweepInputs
-from anchorlens.protocols.patching.pairs import Pair, Placement
+from anchorlens.protocols.patching.donor_pairs import Pair, Placement
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.protocols.swap.pairing import NULL, PairMaker, QAPair, donor_picker, site_differs
 from anchorlens.protocols.swap.reading import Reading
