@@ -75,7 +75,4 @@ class Knockout(TruthSpecification):
     @override
     def constant_columns(self) -> dict[str, object]:
         heads = "" if self.heads is None else f", heads {','.join(map(str, self.heads))}"
-        return {
-            "site": "", "probe_site": self.probe_site if self.readout == "probe" else "", "window": self.window or 0,
-            "direction": "noising", "mode": self.mode + heads, "readout": self.readout, "delta_kind": self.delta_kind,
-        }  # fmt: skip
+        return self.probe_columns(self.mode + heads, self.readout, self.window or 0)

@@ -35,6 +35,13 @@ class TruthSpecification(QuestionSpecification):
         in_shell=False,
     )
 
+    def probe_columns(self, mode: str, readout: str = "probe", window: int = 0) -> dict[str, object]:
+        """Return the constant columns of a probe sweep."""
+        return {
+            "site": "", "probe_site": self.probe_site if readout == "probe" else "", "window": window, "direction": "noising",
+            "mode": mode, "readout": readout, "delta_kind": self.delta_kind,
+        }  # fmt: skip
+
     @override
     def check_together(self) -> None:
         readout = getattr(self, "readout", "probe")
