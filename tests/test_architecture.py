@@ -109,7 +109,7 @@ def test_tests_mirror_the_package():
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("engine.cost", "from anchorlens.protocols.memory import Memory"),
+        ("engine.cost", "from anchorlens.protocols.oom_splitting import OomSplitter"),
         ("engine.cone", "from anchorlens.questions.tokens import TokenRow"),
         ("errors", "def late():\n    import anchorlens.models.card"),
         ("figures.table", "if TYPE_CHECKING:\n    from anchorlens.runs import store"),

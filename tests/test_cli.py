@@ -596,7 +596,7 @@ def test_workers_from_a_shell(args, tmp_path):
     done = shell(
         *given, "--out", str(tmp_path / "bad"), "--executor", "ray", "--workers", "2", "--layers", "9", env=env, code=2
     )
-    assert done.stderr.splitlines()[-1] == "Error: layers must be different numbers from 0 to 2, got (9,). (--layers)"
+    assert done.stderr.splitlines()[-1] == "Error: layers must be different numbers from -3 to 2, got (9,). (--layers)"
     assert not [*tmp_path.glob("bad*")]
 
 

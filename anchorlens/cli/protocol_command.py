@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
+from typing_extensions import override
 
 from anchorlens.cli.given import check_out, data_files, output_options, read_config
 from anchorlens.cli.measure import measure, plan_only
 from anchorlens.errors import InputError
-from anchorlens.protocols.arguments import Int, Kind
+from anchorlens.protocols.arguments import Int, Kind, grouped
 from anchorlens.protocols.registry import PROTOCOLS, specification_of
 from anchorlens.protocols.specification import Specification
 
@@ -18,10 +19,27 @@ def flags_of(spec: type[Specification]) -> dict[str, str]:
     return {name: one.flag or "--" + name.replace("_", "-") for name, one in spec.arguments().items() if one.in_shell}
 
 
+class _ProtocolCommand(click.Command):
+    """Command whose ``--help`` lists the options by group."""
+
+    titles: Mapping[str, str]
+
+    @override
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for option in self.get_params(ctx):
+            record = option.get_help_record(ctx)
+            if record is not None:
+                sections.setdefault(self.titles.get(option.name or "", "Model, data and output"), []).append(record)
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
 def protocol_command(name: str) -> click.Command:
     spec = specification_of(name)
     paragraphs = [" ".join(part.split()) for part in (spec.__doc__ or PROTOCOLS[name]).strip().split("\n\n")]
-    return click.Command(
+    made = _ProtocolCommand(
         name,
         params=[*_data_options(spec), *_spec_options(spec), *_loading_options(), *output_options()],
         callback=lambda **given: measure_protocol(spec, given),
@@ -29,13 +47,16 @@ def protocol_command(name: str) -> click.Command:
         short_help=PROTOCOLS[name],
         epilog=_examples(spec),
     )
+    made.titles = {name: title for title, own in grouped(spec.arguments()).items() for name in own}
+    return made
 
 
 def _spec_options(spec: type[Specification]) -> list[click.Parameter]:
     """Options without a default of their own: what is not given is left to the specification."""
     options: list[click.Parameter] = []
-    for name, flag in flags_of(spec).items():
-        one, field, default = spec.arguments()[name], spec.model_fields[name], spec.default_of(name)
+    flags = flags_of(spec)
+    for name in (name for own in grouped(spec.arguments()).values() for name in own if name in flags):
+        flag, one, field, default = flags[name], spec.arguments()[name], spec.model_fields[name], spec.default_of(name)
         kind = next((item for item in field.metadata if isinstance(item, Kind)), None)
         if isinstance(default, bool):
             off = one.off or "--no-" + flag.lstrip("-")

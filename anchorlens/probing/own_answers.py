@@ -23,29 +23,19 @@ from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, TokenR
 FEW_ROWS = 20
 
 
-def known_rows(
-    adapter: Adapter,
-    examples: Sequence[Example],
-    tokenizer: RowTokenizer,
-    *,
-    max_new_tokens: int,
-    batch_size: int | None,
-    progress: bool,
-) -> Rows:
-    """Return rows that the model answers right, with its own answer as y (METHOD 3, ``known_only``).
+def known_rows(answered: Rows) -> Rows:
+    """Return the rows of :func:`answered_rows` that the model answers right (METHOD 3, ``known_only``).
 
     A right line whose exact answer is not the gold answer alone is dropped (``answer_not_alone``): P would be read at another word.
     """
-    answered = answered_rows(
-        adapter, examples, tokenizer, max_new_tokens=max_new_tokens, batch_size=batch_size, progress=progress
-    )
     right = [row for row in answered.rows if row.answer.label == 0]
     rows = tuple(row for row in right if _alone(row))
     wrong = [drop(row.example, "not_known", row.answer.text) for row in answered.rows if row.answer.label == 1]
     wrong += [drop(row.example, "answer_not_alone", row.answer.text) for row in right if not _alone(row)]
+    n = len(answered.rows) + len(answered.dropped)
     if 0 < len(rows) < FEW_ROWS:
         warn(
-            f"known_only left {len(rows)} of {len(examples)} questions: below {FEW_ROWS}, bands are wide. "
+            f"known_only left {len(rows)} of {n} questions: below {FEW_ROWS}, bands are wide. "
             f"Take {MORE_QUESTIONS}, or an easier set."
         )
     return Rows(rows, (*wrong, *answered.dropped))

@@ -5,7 +5,7 @@ docstring, the command line option, the checks and the tables of the docs are ma
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +17,11 @@ from anchorlens.errors import InputError, did_you_mean
 from anchorlens.kinds import as_whole, described, shortened
 
 _LARGEST_INDEX = 10**5
+GROUPS = {
+    "usual": "Measurement", "controls": "Controls", "truth": "Truth probes and readouts", "statistics": "Statistics",
+    "execution": "Execution",
+}  # fmt: skip
+"""Title of each group of arguments, in the order in which help and docs show them."""
 
 
 class Kind:
@@ -105,9 +110,17 @@ class Int(Kind):
 
 @dataclass(frozen=True)
 class Indices(Kind):
-    """Indices of layers or heads: None, "all", a number, a sequence, or text such as "0-28:4"; ``bounds``: first and last only."""
+    """Indices of layers or heads: None, "all", a number, a sequence, or text such as "0-28:4" or "-4:".
+
+    Negative indices count from the end, as in Python; :meth:`resolve` replaces them when the model is known.
+
+    Attributes:
+        bounds: Whether only the first and the last index are given.
+        of: ``layers`` or ``heads`` of the model.
+    """
 
     bounds: bool = False
+    of: str = "layers"
     metavar: ClassVar[str] = "0-11"
 
     @override
@@ -118,33 +131,50 @@ class Indices(Kind):
             numbers = _parse_indices(name, value)
         else:
             given = value if isinstance(value, Iterable) else [value]
-            numbers = [-1 if (number := as_whole(one)) is None else number for one in given]
+            whole = [as_whole(one) for one in given]
+            numbers = [] if None in whole else [number for number in whole if number is not None]
         if self.bounds:
-            is_range = isinstance(value, str) and numbers == list(range(numbers[0], numbers[-1] + 1))
-            if not (len(numbers) == 2 or is_range) or not 0 <= numbers[0] <= numbers[-1]:
-                raise InputError(f"{name} must be first and last, such as (0, 11); got {described(value)}.")
+            is_range = numbers and numbers == list(range(numbers[0], numbers[-1] + 1))
+            is_range = is_range and (isinstance(value, str) or len(numbers) == 1)
+            crossed = len(numbers) == 2 and numbers[0] > numbers[1] and (numbers[0] < 0) == (numbers[1] < 0)
+            if crossed or not (len(numbers) == 2 or is_range):
+                raise InputError(f"{name} must be first and last, such as (0, 11) or (-4, -1); got {described(value)}.")
             return numbers[0], numbers[-1]
-        if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0:
-            raise InputError(
-                f"{name} must be different numbers from 0 on, 'all' or text such as '0-11'; got {described(value)}."
-            )
+        if not numbers or len(set(numbers)) != len(numbers):
+            raise InputError(f"{name} must be different whole numbers, 'all' or text such as '0-11'; got {described(value)}.")
         return tuple(sorted(numbers))
+
+    def resolve(self, name: str, value: Sequence[int], size: int) -> tuple[int, ...]:
+        """Return indices that count from 0, in a model with ``size`` layers or heads.
+
+        Raises:
+            InputError: The model lacks one of them, or one is named twice.
+        """
+        found = tuple(one + size if one < 0 else one for one in value)
+        in_order = found[0] <= found[-1] if self.bounds else len(set(found)) == len(found)
+        if min(found) < 0 or max(found) >= size or not in_order:
+            what = "first and last" if self.bounds else "different numbers"
+            raise InputError(f"{name} must be {what} from {-size} to {size - 1}, got {described(value)}.", argument=name)
+        return found if self.bounds else tuple(sorted(found))
+
+
+# A number, a range with a step, or the last so many.
+_INDEX_PART = re.compile(r"(?P<one>-?\d+)|(?P<first>\d+)-(?P<last>\d+)(:(?P<step>\d+))?|-(?P<count>\d+):")
 
 
 def _parse_indices(name: str, text: str) -> list[int]:
-    """Parse ``0-11``, ``0,4,8`` or ``0-28:4``."""
+    """Parse ``0-11``, ``0,4,8``, ``0-28:4``, ``-1`` or ``-4:``."""
     numbers: list[int] = []
     for part in text.split(","):
-        body, _, step = part.strip().partition(":")
-        first, dash, last = body.partition("-")
-        ends = [first, last if dash else first, step or "1"]
-        if (
-            not all(end.isdecimal() for end in ends)
-            or int(ends[2]) < 1
-            or not 0 <= int(ends[1]) - int(ends[0]) <= _LARGEST_INDEX
-        ):
-            raise InputError(f"{name}={shortened(text)} is not understood. Write 0-11, or 0,4,8, or 0-28:4.")
-        numbers += range(int(ends[0]), int(ends[1]) + 1, int(ends[2]))
+        found = _INDEX_PART.fullmatch(part.strip())
+        given = {key: int(value) for key, value in found.groupdict().items() if value is not None} if found else {}
+        first = given.get("one", given.get("first", -given.get("count", 0)))
+        last, step = given.get("one", given.get("last", -1)), given.get("step", 1)
+        if not given or step < 1 or not 0 <= last - first <= _LARGEST_INDEX:
+            raise InputError(
+                f"{name}={shortened(text)} is not understood. Write 0-11, or 0,4,8, or 0-28:4, or -4: (the last 4)."
+            )
+        numbers += range(first, last + 1, step)
     return numbers
 
 
@@ -198,6 +228,7 @@ class Argument:
 
     Attributes:
         help: One or two sentences.
+        group: A key of :data:`GROUPS`; ``execution`` if ``execution_only``.
         flag: Its option on the command line; derived from the name if empty.
         off: The option that turns it off, for a truth value; ``--no-NAME`` if empty.
         metavar: Placeholder of the value in ``--help``; that of its kind if empty.
@@ -206,11 +237,22 @@ class Argument:
     """
 
     help: str
+    group: str = "usual"
     flag: str = ""
     off: str = ""
     metavar: str = ""
     execution_only: bool = False
     in_shell: bool = True
+
+    def __post_init__(self) -> None:
+        if self.execution_only:
+            object.__setattr__(self, "group", "execution")
+
+
+def grouped(arguments: Mapping[str, Argument]) -> dict[str, dict[str, Argument]]:
+    """Return the arguments of each group that has any, by title."""
+    found = {title: {n: a for n, a in arguments.items() if a.group == group} for group, title in GROUPS.items()}
+    return {title: own for title, own in found.items() if own}
 
 
 def argument(default: Any, help: str, **details: Any) -> Any:  # noqa: A002

@@ -20,7 +20,7 @@ from anchorlens.engine.reference import Oracle
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.prompts.context import DataSource, SweepContext
 from anchorlens.prompts.dataset import Dropped
-from anchorlens.protocols.memory import Memory, Unit
+from anchorlens.protocols.oom_splitting import OomSplitter, Unit
 from anchorlens.protocols.planning import SweepPlan
 from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.stored_inputs import StoredInputs
@@ -109,9 +109,9 @@ class Plan:
         return tuple(map(tuple, shards))
 
     @cached_property
-    def memory(self) -> Memory:
+    def memory(self) -> OomSplitter:
         """Splits units that do not fit into memory; counts the splits of the whole sweep."""
-        return Memory(self.device)
+        return OomSplitter(self.device)
 
 
 SpecT = TypeVar("SpecT", bound=Specification)

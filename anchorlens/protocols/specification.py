@@ -37,7 +37,7 @@ def read_toml(source: str | Path) -> dict[str, Any]:
         raise InputError(f"Cannot read {source}: {getattr(error, 'strerror', 'it is not UTF-8')}.") from error
 
 
-class Prompt(Kind):
+class PromptLike(Kind):
     """A prompt's name, a template, or an object; a name is looked up when the data is loaded."""
 
     metavar: ClassVar[str] = "PROMPT"
@@ -54,7 +54,7 @@ class Prompt(Kind):
         )
 
 
-LAYERS = argument(None, "Layers to measure: all, or for example 0-11, 0,4,8 or 0-28:4.")
+LAYERS = argument(None, "Layers to measure: all, or for example 0-11, 0,4,8, 0-28:4, or from the end -1 or -4: (the last 4).")
 ADD_BOS = argument(None, "BOS before the text; as the Hugging Face tokenizer adds it if left out.", metavar="yes|no")
 
 
@@ -66,8 +66,10 @@ class Specification(BaseModel):
     DATA: ClassVar[str] = "questions"
 
     layers: Annotated[LayersLike, Indices()] = LAYERS
-    n_resamples: Annotated[int, Int(2)] = argument(1000, "Bootstrap resamples of the bands.", flag="--resamples")
-    seed: Annotated[int, Int()] = argument(0, "Random seed of every draw; no global state is touched.")
+    n_resamples: Annotated[int, Int(2)] = argument(
+        1000, "Bootstrap resamples of the bands.", group="statistics", flag="--resamples"
+    )
+    seed: Annotated[int, Int()] = argument(0, "Random seed of every draw; no global state is touched.", group="statistics")
     batch_size: Annotated[int | None, Int(1, none="what fits")] = argument(
         None, "Rows in one pass; chosen for the available memory if left out.", execution_only=True
     )
@@ -138,11 +140,16 @@ class Specification(BaseModel):
     def layers_of(self, n_layers: int) -> tuple[int, ...]:
         """Return the layers to measure of a model with ``n_layers`` layers. Raise InputError if the model lacks one of them."""
         layers: Any = self.layers
-        if layers is not None and max(layers) >= n_layers:
-            raise InputError(
-                f"layers must be different numbers from 0 to {n_layers - 1}, got {described(layers)}.", argument="layers"
-            )
-        return tuple(range(n_layers) if layers is None else layers)
+        return tuple(range(n_layers)) if layers is None else Indices().resolve("layers", layers, n_layers)
+
+    def resolved(self: S, *, n_layers: int, n_heads: int) -> S:
+        """Return a copy whose indices of layers and heads count from 0. Raise InputError if the model lacks one of them."""
+        sizes, found = {"layers": n_layers, "heads": n_heads}, {}
+        for name, field in type(self).model_fields.items():
+            kind, value = next((one for one in field.metadata if isinstance(one, Indices)), None), getattr(self, name)
+            if kind is not None and value is not None:
+                found[name] = kind.resolve(name, value, sizes[kind.of])
+        return self.changed(**found)
 
     def _values(self) -> dict[str, Any]:
         """Arguments that decide the numbers."""
@@ -216,7 +223,7 @@ class QuestionSpecification(Specification):
     """Arguments of every protocol on questions and answers."""
 
     layers: Annotated[LayersLike, Indices()] = LAYERS  # again, so that it precedes `prompt` in signatures
-    prompt: Annotated[Any, Prompt()] = argument(
+    prompt: Annotated[Any, PromptLike()] = argument(
         "qa", "What stands around the question: qa, fewshot(k), fewshot(k, seed=s), chat, or a text with {question} in it.",
     )  # fmt: skip
     add_bos: StrictBool | None = ADD_BOS

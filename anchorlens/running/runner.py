@@ -29,7 +29,7 @@ from anchorlens.progress import Progress, progress
 from anchorlens.prompts.context import SweepContext
 from anchorlens.prompts.tokenized import TokenizedPrompt
 from anchorlens.protocols.base import Measurement, Recheckable, SweepInputs
-from anchorlens.protocols.memory import Heap
+from anchorlens.protocols.oom_splitting import MallocTrimmer
 from anchorlens.protocols.planning import SweepPlan
 from anchorlens.protocols.specification import Specification
 from anchorlens.results.sweep import SweepResult
@@ -173,7 +173,8 @@ class Station(Measuring):
 
     @override
     def plan(self, free: int) -> Planned:
-        self.free, protocol, spec = free, self._protocol, self._spec
+        self.free, protocol, shape = free, self._protocol, self._adapter.shape
+        self._spec = spec = self._spec.resolved(n_layers=shape.n_layers, n_heads=shape.n_heads)
         with _tables_on_cpu():
             protocol.check_model(spec, self._adapter)
             self._data = data = protocol.source.load(self._data, spec.seed)
@@ -183,7 +184,7 @@ class Station(Measuring):
             self._engine = choose_engine(self._adapter, spec.engine, self._ready.trial, self._ready.sites)
             self._plan = plan = protocol.plan(self._engine, self._ready, spec)
             self._fitted = False
-            self._heap = Heap(self._adapter.device, plan.cost.peak_bytes)
+            self._heap = MallocTrimmer(self._adapter.device, plan.cost.peak_bytes)
             label = f"{protocol.name} {self._context.model_name} {data.name}"
             work = tuple(sum(unit.work for unit in units) for units in plan.shards)
             where = environment(self._adapter.devices, self._command)

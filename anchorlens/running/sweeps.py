@@ -1,11 +1,12 @@
 """The functions ``NAME_sweep(model, data, ...)``: a protocol's short way, made of its specification."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from anchorlens.errors import InputError
 from anchorlens.protocols.answer_only.spec import AnswerOnly
+from anchorlens.protocols.arguments import Argument, grouped
 from anchorlens.protocols.base import Measurement
 from anchorlens.protocols.knockout.spec import Knockout
 from anchorlens.protocols.patch.spec import Patch
@@ -94,13 +95,17 @@ def short_way(
 
 def _documented(spec: type[Specification], protocol: Measurement[Any, Any, Any]) -> str:
     made = protocol.analysis.result
-    helps = {name: one.help for name, one in spec.arguments().items()} | {name: said for name, (_, _, said) in _KEPT.items()}
+    kept = {name: Argument(said, execution_only=True) for name, (_, _, said) in _KEPT.items()}
+    first, *others = grouped(spec.arguments() | kept).items()
+    sections = "\n\n".join(f"Args: {title}\n{_described(own)}" for title, own in others)
     return f"""{inspect.cleandoc(spec.__doc__ or protocol.analysis.title)}
 
 Args:
     model: A HookedTransformer from :func:`anchorlens.load_model`, or what that takes: a name, a path, a live model.
     data: A loaded data set (:func:`anchorlens.load_qa`, :func:`anchorlens.load_pairs`), or what its loader takes first.
-{chr(10).join(f"    {name}: {said}" for name, said in helps.items())}
+{_described(first[1])}
+
+{sections}
 
 Returns:
     A :class:`~{made.__module__}.{made.__name__}`.
@@ -111,6 +116,10 @@ Raises:
     RunError: What stands at ``out`` is another run, another process measures it, or it cannot be written.
     CheckError: A cell that was measured again by the oracle came out differently.
 """
+
+
+def _described(arguments: Mapping[str, Argument]) -> str:
+    return "\n".join(f"    {name}: {one.help}" for name, one in arguments.items())
 
 
 swap_sweep = short_way(measurement_of("swap"), Swap, SweepResult)

@@ -13,7 +13,7 @@ from anchorlens.engine.readouts import AnswerReader, ReadPlan, first_token
 from anchorlens.engine.select import choose_engine
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.patching.batching import SwapSweepPlan, plan_swaps
-from anchorlens.protocols.patching.pairs import Placement, build_batch
+from anchorlens.protocols.patching.donor_pairs import Placement, build_batch
 from anchorlens.protocols.swap.pairing import QAPair
 from anchorlens.questions.example import Example, Span
 from anchorlens.questions.tokens import Answer, TokenRow

@@ -233,7 +233,9 @@ def test_rows_whose_answer_the_context_cuts_off_are_dropped_as_too_long(crowded,
     said = len(model.tokenizer(SAID, add_special_tokens=False)["input_ids"])
     texts = [text for _, text in generate_answers(Adapter(model), data.examples, tokenizer)]
     assert texts == [*[SAID] * 4, SAID[:-1], " Paris", "", ""]
-    found = known_rows(Adapter(model), data.examples, tokenizer, max_new_tokens=16, batch_size=None, progress=False)
+    found = known_rows(
+        answered_rows(Adapter(model), data.examples, tokenizer, max_new_tokens=16, batch_size=None, progress=False)
+    )
     assert [row.example.example_id for row in found.rows] == ["Japan", "Italy", "Cuba", f"Spain:{CONTEXT - said}"]
     assert {row.answer.text for row in found.rows} == {SAID.strip()}
     assert [gone.reason for gone in found.dropped] == ["too_long"] * 4

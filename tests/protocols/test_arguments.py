@@ -29,9 +29,13 @@ PLAN = PythonOnly("a function that takes the plan")
         (MAYBE_INT, None, None),
         *((INDICES, given, None) for given in (None, "all", " ALL ", "")),
         *((INDICES, given, (0, 2)) for given in ([2, 0], np.array([2, 0]), torch.tensor([2, 0]), {2, 0}, "2, 0", "0-2:2")),
-        (INDICES, np.int32(3), (3,)), (INDICES, range(3), (0, 1, 2)), (INDICES, "7", (7,)), (INDICES, "9, 0-2", (0, 1, 2, 9)),
+        (INDICES, np.int32(3), (3,)), (INDICES, range(3), (0, 1, 2)), (INDICES, "7", (7,)),
+        (INDICES, -1, (-1,)), (INDICES, [0, -1], (-1, 0)), (INDICES, "-1", (-1,)), (INDICES, "-3:", (-3, -2, -1)),
+        (INDICES, "0,-2:", (-2, -1, 0)),
+        (INDICES, "9, 0-2", (0, 1, 2, 9)),
         *((BOUNDS, given, (2, 5)) for given in ((2, 5), [2, 5], "2-5", np.array([2, 5]))),
-        (BOUNDS, (3, 3), (3, 3)), (BOUNDS, "3", (3, 3)), (BOUNDS, None, None),
+        (BOUNDS, (3, 3), (3, 3)), (BOUNDS, 3, (3, 3)), (BOUNDS, [-1], (-1, -1)),
+        (BOUNDS, "-4:", (-4, -1)), (BOUNDS, (1, -1), (1, -1)), (BOUNDS, "3", (3, 3)), (BOUNDS, None, None),
         *((FRACTIONS, given, (0.5, 0.25, 0.25)) for given in ([0.5, 0.25, 0.25], "0.5, 0.25,0.25", np.array([0.5, 0.25, 0.25]))),
         (PLAN, None, None), (PLAN, print, print),
     ],
@@ -42,7 +46,7 @@ def test_accepted_values(kind, given, stored):
     assert type(found) is type(stored)
 
 
-MANY = [*range(-1, 100_000)]
+MANY = [0, *range(100_000)]
 
 
 @pytest.mark.parametrize(
@@ -53,9 +57,10 @@ MANY = [*range(-1, 100_000)]
         *((ANCHORS, given) for given in (["questoin"], [], ["answer", "answer"], "", 3, None, ["answer", 3], {"a": 1}.values())),
         *((INT, given) for given in (2.0, "2", True, None, [2], len, 0)),
         *((MAYBE_INT, given) for given in ("x", 0)),
-        *((INDICES, given) for given in (1.5, True, [0, 1.5], [], [None], [[0]], ["0"], len, [0, 0], -1, "3,3", "0-3,2", "11-0")),
-        *((INDICES, given) for given in ("a", "0-", "-1", "1..3", "0-4:0", "1;2", "0-4:x", "0-999999999", "0,,1", "1.5")),
-        *((BOUNDS, given) for given in ((5, 2), (0, 1, 2), (-1, 2), 3, "0,4,8", "0-8:2")),
+        *((INDICES, given) for given in (1.5, True, [0, 1.5], [], [None], [[0]], ["0"], len, [0, 0], [-1, -1])),
+        *((INDICES, given) for given in ("3,3", "0-3,2", "11-0", "-1-2", "-0:", "28:4")),
+        *((INDICES, given) for given in ("a", "0-", "1..3", "0-4:0", "1;2", "0-4:x", "0-999999999", "0,,1", "1.5")),
+        *((BOUNDS, given) for given in ((5, 2), (0, 1, 2), (-1, -2), [], 1.5, "0,4,8", "0-8:2")),
         *((FRACTIONS, given) for given in ((1.0, 0.0, 0.0), (0.5, 0.5), (0.5, 0.5, 0.5), 3, "abc", (math.nan, 0.5, 0.5), None)),
         (FRACTIONS, (-0.5, 0.75, 0.75)), (PLAN, "x"),
         *((kind, given) for kind in (DIRECTION, ANCHORS, INT, INDICES, BOUNDS, FRACTIONS) for given in (MANY, np.array(MANY))),
@@ -77,11 +82,34 @@ def test_refused_values(kind, given):
         (ANCHORS, ["questoin"], "Unknown anchor 'questoin'. Did you mean 'question'?"),
         (INT, "2", "it takes a whole number; got '2'."),
         (MAYBE_INT, 0, "it must be at least 1, or None for what fits, got 0."),
-        (INDICES, "11-0", "it='11-0' is not understood. Write 0-11, or 0,4,8, or 0-28:4."),
-        (BOUNDS, 3, "it must be first and last, such as (0, 11); got 3."),
+        (INDICES, "11-0", "it='11-0' is not understood. Write 0-11, or 0,4,8, or 0-28:4, or -4: (the last 4)."),
+        (BOUNDS, (5, 2), "it must be first and last, such as (0, 11) or (-4, -1); got (5, 2)."),
     ],
 )
 def test_messages_name_the_argument_its_value_and_the_fix(kind, given, message):
     with pytest.raises(InputError) as refused:
         kind.check("it", given)
     assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored", "resolved"),
+    [
+        (INDICES, (-1,), (11,)),
+        (INDICES, (-12, 3), (0, 3)),
+        (INDICES, (-1, 0), (0, 11)),
+        (BOUNDS, (1, -1), (1, 11)),
+        (BOUNDS, (-4, -1), (8, 11)),
+    ],
+)
+def test_negative_indices_count_from_the_end(kind, stored, resolved):
+    assert kind.resolve("it", stored, 12) == resolved
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored"), [(INDICES, (12,)), (INDICES, (-13,)), (INDICES, (-1, 11)), (BOUNDS, (-1, 10)), (BOUNDS, (0, 12))]
+)
+def test_indices_that_the_model_lacks_are_refused_with_the_range(kind, stored):
+    with pytest.raises(InputError, match="from -12 to 11") as refused:
+        kind.resolve("it", stored, 12)
+    assert refused.value.arguments == ("it",)

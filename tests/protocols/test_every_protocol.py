@@ -257,6 +257,15 @@ def test_given_probes_are_read_and_have_to_fit(tiny_model, name):
             measured(model, name, **{"probes": probes} | change)
 
 
+def test_negative_layers_are_recorded_as_those_of_the_model(tiny_model):
+    model = tiny_model("llama")
+    assert measured(model, "swap", layers=[-1, 0]).run_id == measured(model, "swap", layers=[0, 2]).run_id
+    config = measured(model, "knockout", layers="-2:", cut_layers=[-1], heads=[-1]).record["config"]
+    assert {name: config[name] for name in ("layers", "cut_layers", "heads")} == {
+        "layers": [1, 2], "cut_layers": [2, 2], "heads": [3],
+    }  # fmt: skip
+
+
 BAD = [
     ("swap", {"anchors": ("questions",)}, "Unknown anchor 'questions'. Did you mean 'question'"),
     ("swap", {"anchors": ("question", "question")}, "each once"),
@@ -267,7 +276,7 @@ BAD = [
     ("swap", {"donors": "zero", "direction": "denoising"}, "donors='zero' has none"),
     ("swap", {"direction": "noise"}, "Unknown direction='noise'"),
     ("swap", {"align": "first"}, "Unknown align='first'"),
-    ("swap", {"layers": (0, 3)}, "layers must be different numbers from 0 to 2, got (0, 3)"),
+    ("swap", {"layers": (0, 3)}, "layers must be different numbers from -3 to 2, got (0, 3)"),
     ("swap", {"null": "own part"}, "Unknown null='own part'"),
     ("swap", {"null": "anywhere", "null_donors": 0}, "null='anywhere' says where"),
     ("swap", {"donors": "zero", "n_donors": 8}, "n_donors=8 is for donor rows"),
@@ -292,16 +301,17 @@ BAD = [
     ("knockout", {"window": 0}, "window must be at least 1, or None for all layers up to the one that is read"),
     ("knockout", {"placebos": None}, "placebos=None is not understood: Input should be a valid boolean"),
     ("knockout", {"split": "fix"}, "Did you mean 'fixed'"),
-    ("knockout", {"heads": [99]}, "heads must be different numbers from 0 to"),
+    ("knockout", {"heads": [99]}, "heads must be different numbers from -4 to"),
     ("knockout", {"edges": "answer -> question"}, "cut nothing in any row"),
     ("knockout", {"edges": "answer -> later"}, "cut nothing in any row"),
-    ("knockout", {"cut_layers": (0, 99)}, "cut_layers must be first and last layer, from 0 to"),
+    ("knockout", {"cut_layers": (0, 99)}, "cut_layers must be first and last from -3 to 2, got (0, 99)"),
     ("patch_tokens", {"base": "true"}, "Unknown base='true'. Did you mean 'true_predicted_true'?"),
     ("patch_tokens", {"donors": "mean"}, "Unknown donors='mean'"),
     ("patch_tokens", {"n_donors": 0}, "n_donors must be at least 1"),
     ("answer_only", {"edges": "question -> later"}, "answer_only has no argument 'edges'"),
     ("answer_only", {"readout": "p_true"}, "answer_only has no argument 'readout'"),
-    *((name, {"layers": [99]}, "layers must be different numbers from 0 to 2, got (99,)") for name in NAMES),
+    ("knockout", {"cut_layers": [-4]}, "cut_layers must be first and last from -3 to 2, got (-4, -4)"),
+    *((name, {"layers": [99]}, "layers must be different numbers from -3 to 2, got (99,)") for name in NAMES),
     *((name, {"probe_site": "resid_pre"}, "Unknown probe_site='resid_pre'") for name in PROBED),
     *((name, {"delta_kind": "signd"}, "Did you mean 'signed'") for name in PROBED),
     *((name, {"answers": "giver"}, "Did you mean 'given'") for name in PROBED),

@@ -4,11 +4,14 @@ import inspect
 import json
 import sys
 
+import click
 import numpy as np
 import pytest
 
 import anchorlens as al
+from anchorlens.cli.protocol_command import flags_of, protocol_command
 from anchorlens.errors import DonorError, InputError
+from anchorlens.protocols.arguments import GROUPS
 from anchorlens.protocols.registry import PROTOCOLS, measurement_of, specification_of
 from anchorlens.protocols.specification import Specification
 from anchorlens.running.runner import run
@@ -31,6 +34,7 @@ def test_every_argument_is_declared_once_with_its_help(spec):
     assert set(arguments) == set(spec.model_fields)
     for name, one in arguments.items():
         assert one.help.endswith("."), (name, one.help)
+        assert one.group in GROUPS, name
     own = [name for name in vars(spec)["__annotations__"] if name in arguments]
     assert list(arguments)[: len(own)] == own  # the protocol's own come first
 
@@ -54,12 +58,12 @@ def test_layers_are_sorted_and_may_be_written_in_any_way(spec):
     assert spec(layers="all") == spec(layers=None) == spec()
     assert spec().layers_of(4) == (0, 1, 2, 3)
     assert spec(layers="1-2").layers_of(3) == (1, 2)
-    with pytest.raises(InputError, match=r"^layers must be different numbers from 0 to 1, got \(0, 1, 2\)\.$"):
+    with pytest.raises(InputError, match=r"^layers must be different numbers from -2 to 1, got \(0, 1, 2\)\.$"):
         made[0].layers_of(2)
 
 
 def test_a_long_range_of_indices_is_not_printed():
-    with pytest.raises(InputError, match=r"from 0 to 29, got 10000 values \(0, 1, 2, \.\.\.\)"):
+    with pytest.raises(InputError, match=r"from -30 to 29, got 10000 values \(0, 1, 2, \.\.\.\)"):
         al.Swap(layers=range(10_000)).layers_of(30)
 
 
@@ -311,3 +315,21 @@ def test_the_short_way_has_every_argument_with_its_help(spec):
     for part in ("Args:", "Returns:", "Raises:", "    model: ", "    data: "):
         assert part in said
     assert f"{spec.NAME}_sweep" in repr(sweep)
+
+
+SWAP_GROUPS = {
+    "Measurement": ("anchors", "layers", "prompt"), "Controls": ("null_donors", "null"),
+    "Truth probes and readouts": ("answers", "probe_site"), "Statistics": ("n_resamples", "seed"),
+    "Execution": ("batch_size", "check_cells"),
+}  # fmt: skip
+
+
+def test_help_and_docstring_show_arguments_by_group():
+    told = "\n" + protocol_command("swap").get_help(click.Context(click.Command("swap")))
+    said = (inspect.getdoc(al.swap_sweep) or "").replace("Args:\n", "Args: Measurement\n")
+    flags = flags_of(al.Swap)
+    for text, head, names in ((told, "\n{}:\n", flags), (said, "\nArgs: {}\n", {name: f"    {name}: " for name in flags})):
+        starts = [text.index(head.format(title)) for title in SWAP_GROUPS]
+        assert starts == sorted(starts)
+        for start, end, own in zip(starts, [*starts[1:], None], SWAP_GROUPS.values(), strict=True):
+            assert all(names[name] in text[start:end] for name in own), own

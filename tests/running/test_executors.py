@@ -328,7 +328,7 @@ def test_functions_of_your_own_reach_the_workers(tiny):
 @pytest.mark.usefixtures("cluster")
 def test_errors_of_workers_are_raised_here(tiny, tmp_path, monkeypatch):
     model = str(tiny("llama"))
-    with pytest.raises(InputError, match="^layers must be different numbers from 0 to 2") as found:
+    with pytest.raises(InputError, match="^layers must be different numbers from -3 to 2") as found:
         al.swap_sweep(model, capitals(), out=tmp_path / "a", executor=RayExecutor(workers=2), layers=[7], progress=False)
     assert type(found.value) is InputError
     with pytest.raises(InputError, match=r"workers=3 of 1 CPU each: there is room for 2"):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from anchorlens.engine.cone import Cone
-from anchorlens.protocols.memory import Heap
+from anchorlens.protocols.oom_splitting import MallocTrimmer
 from tests.engine.memory import STATUS, anonymous, holes, settled
 from tests.running.small_sweeps import delta_p, running_out, sweep, told_by
 
@@ -38,7 +38,7 @@ def test_what_is_freed_goes_back_where_more_is_held_than_planned():
     kept = holes(40)
     start = settled()
     heap, roomy, elsewhere = (
-        Heap(torch.device(name), size) for name, size in [("cpu", 8 * 2**20), ("cpu", 2**30), ("meta", 8 * 2**20)]
+        MallocTrimmer(torch.device(name), size) for name, size in [("cpu", 8 * 2**20), ("cpu", 2**30), ("meta", 8 * 2**20)]
     )
 
     def used_and_freed():
@@ -60,7 +60,7 @@ def test_what_is_freed_goes_back_where_more_is_held_than_planned():
 
 @pytest.mark.skipif(not STATUS.exists(), reason="memory is read from /proc")
 def test_what_is_in_use_is_not_looked_for_with_every_call(monkeypatch):
-    heap = Heap(torch.device("cpu"), 8 * 2**20)
+    heap = MallocTrimmer(torch.device("cpu"), 8 * 2**20)
     trims = []
     monkeypatch.setattr(heap, "_trim", trims.append)
     in_use = torch.ones(2**24)
@@ -73,7 +73,7 @@ def test_what_is_in_use_is_not_looked_for_with_every_call(monkeypatch):
 @pytest.mark.parametrize("engine", ["cone", "reference"])
 def test_a_sweep_looks_in_every_layer(engine, tiny_model, monkeypatch):
     looks = []
-    monkeypatch.setattr(Heap, "look", lambda heap: looks.append(heap))
+    monkeypatch.setattr(MallocTrimmer, "look", lambda heap: looks.append(heap))
     result = sweep(tiny_model("llama"), engine=engine)
     n_layers = result.record["model"]["n_layers"]
     assert len(looks) >= n_layers * len(result.record["plan"]["batches"]) > 0

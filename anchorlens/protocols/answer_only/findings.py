@@ -1,67 +1,20 @@
-"""What an answer-only sweep shows: contrasts with the control, one row of numbers, and words."""
+"""Findings of an answer-only sweep."""
 
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
-from anchorlens.protocols.probe_sweep.pathway_result import Array, PathwayResult, auc_frames, pathway_numbers
+from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
 from anchorlens.results.facts import FEW, Fact, place
 from anchorlens.results.findings import DESCRIPTION, OPEN, STANDS, Finding, Findings, nothing_claimed, text_warning
-from anchorlens.runs.schema import FLIP, P
-from anchorlens.statistics.contrasts import Estimate, mean_of
-from anchorlens.statistics.pathways import ALL, A, Q, quantity_frame
+from anchorlens.statistics.pathways import A, Q
 
 OTHER = "other_question"
 """Control: the answer after another row's question."""
 
 
-def contrasts(result: PathwayResult) -> pd.DataFrame:
-    """At each layer ``delta_all``, ``flip_rate`` and ``p_after`` less those of the control, paired by row, and the AUCs.
-
-    ``p_after`` is the mean P(hallucination) after the change, in points. Take an answer that is once true and once false, both rows
-    predicted right, and one P after the change for both: the sum of their ΔP is the difference of their clean P, whatever P became,
-    and exactly one of them flips. So with balanced answers ``delta_all`` and ``flip_rate`` lie near 0 for any two inputs that carry
-    no label; ``p_after`` tells such inputs apart.
-    """
-    found: list[tuple[str, str, Estimate]] = []
-    for name, metric in (("delta_all", P), ("flip_rate", FLIP), ("p_after", P)):
-        own, other = (result.tables(metric)[control] for control in ("none", OTHER))
-        gap = 100 * (own.after - other.after) if name == "p_after" else own.delta - other.delta
-        found.append((name, OTHER, mean_of(gap, result.draws)))
-    frames = [quantity_frame(result.layers, *one, rate=one[0] == "flip_rate") for one in found]
-    return pd.concat([*frames, *auc_frames(result)], ignore_index=True).assign(anchor=result.anchors[0])
-
-
-def summary(result: PathwayResult) -> pd.DataFrame:
-    """One row at k*: AUCs, mean ΔP by pathway, flips in percent and mean P beside those of the control, contrasts with intervals."""
-    return pd.DataFrame([_numbers(result)])
-
-
-def _numbers(result: PathwayResult) -> dict[str, Any]:
-    record = pathway_numbers(
-        result,
-        {"auc": ("auc", "none"), "auc_answer_only": ("auc_knocked_out", "none")},
-        {"delta_all": ("delta_all", OTHER), "flip_rate": ("flip_rate", OTHER), "p_difference": ("p_after", OTHER)},
-        {("", ""): (P, "none")},
-    )
-    at, tables = result.layers.index(result.shown_layer), result.tables()
-    record["p_before"] = _mean(tables["none"].before[at])
-    for control, suffix in (("none", ""), (OTHER, f"_{OTHER}")):
-        record[f"all{suffix}"] = result.group_means()[control, ALL].mean
-        record[f"flips{suffix}"] = result.group_means(FLIP)[control, ALL].mean
-        record[f"p_after{suffix}"] = _mean(tables[control].after[at])
-    return record
-
-
-def _mean(values: Array) -> float:
-    return float(values[~np.isnan(values)].mean())
-
-
-def findings(result: PathwayResult) -> Findings:
-    """Return what the missing question does and a wrong one does not, then what only describes."""
-    here, by = _numbers(result), result.facts(result.shown_layer)
+def answer_only_findings(result: PathwayResult, here: Mapping[str, Any]) -> Findings:
+    """Return what the missing question does and a wrong one does not; ``here`` has the numbers at the shown layer."""
+    by = result.facts(result.shown_layer)
     gold = result.record["config"]["answers"] == "given"
     if here["n_all"] < FEW:
         return nothing_claimed(f"Nothing is said: {here['n_all']} questions were measured, and {FEW} are needed.")

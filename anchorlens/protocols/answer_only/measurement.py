@@ -11,10 +11,10 @@ from typing import Any
 from typing_extensions import override
 
 from anchorlens.protocols.answer_only.analysis import ANALYSIS, ANCHOR
-from anchorlens.protocols.answer_only.inputs import OTHER, changed_inputs, without_question
+from anchorlens.protocols.answer_only.question_removal import OTHER, changed_inputs, without_question
 from anchorlens.protocols.answer_only.spec import AnswerOnly
-from anchorlens.protocols.probe_sweep.inputs import ProbeSweepInputs, Variant, labelled_rows
 from anchorlens.protocols.probe_sweep.measurement import Cells, ProbeMeasurement, ProbePass
+from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, labelled_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.context import QuestionContext
 from anchorlens.questions.tokenised import check_not_empty

@@ -28,8 +28,4 @@ class AnswerOnly(TruthSpecification):
 
     @override
     def constant_columns(self) -> dict[str, object]:
-        """Return constant columns; ``mode`` is that of the knockout that decides the pathways."""
-        return {
-            "site": "", "probe_site": self.probe_site, "window": 0, "direction": "noising", "mode": self.mode, "readout": "probe",
-            "delta_kind": self.delta_kind,
-        }  # fmt: skip
+        return self.probe_columns(self.mode)

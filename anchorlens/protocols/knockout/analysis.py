@@ -1,12 +1,15 @@
 """Curves, contrasts and findings of an attention knockout."""
 
-import pandas as pd
+from typing import Any
+
+import numpy as np
 from typing_extensions import override
 
-from anchorlens.protocols.knockout.contrasts import cut_contrasts, pathway_summary
 from anchorlens.protocols.knockout.findings import knockout_findings
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult, ProbeAnalysis
 from anchorlens.results.findings import Findings
+from anchorlens.statistics.contrasts import Estimate
+from anchorlens.statistics.pathways import CROSS_FOLD, MATCHED, RANDOM, SHUFFLED, gaps
 
 
 class KnockoutAnalysis(ProbeAnalysis):
@@ -15,17 +18,37 @@ class KnockoutAnalysis(ProbeAnalysis):
     name, title = "knockout", "attention knockout"
 
     @override
-    def contrasts(self, result: PathwayResult) -> pd.DataFrame:
-        return cut_contrasts(result)
+    def estimates(self, result: PathwayResult) -> list[tuple[str, str, Estimate]]:
+        """Return what is claimed (``delta_all``, ``flip_rate``, ``auc_drop``, ``own_change``), and gaps as description."""
+        found: list[tuple[str, str, Estimate]] = []
+        tables = result.tables()
+        if RANDOM in tables:
+            found += [
+                (name, RANDOM, result.contrast(name, MATCHED, RANDOM)) for name in ("delta_all", "flip_rate", "auc_drop")
+            ]
+        if result.record["config"]["readout"] == "probe":  # log-odds of another reader do not add up
+            found += [("own_change", name, result.own_change(name)) for name in (MATCHED, RANDOM) if name in tables]
+        return found + gaps(result.groups())
 
     @override
     def findings(self, result: PathwayResult) -> Findings:
         return knockout_findings(result.record, result.shown_layer, result.effects())
 
     @override
-    def summary(self, result: PathwayResult) -> pd.DataFrame:
-        return pathway_summary(result)
+    def numbers(self, result: PathwayResult) -> dict[str, Any]:
+        pair = result.pair_text
+        texts = {"text_only_auc": result.text_only["auc"], "pair_text_auc": np.nan if pair is None else pair["auc"]}
+        return super().numbers(result) | texts
 
+    shown_values = (
+        ("auc", "auc", "none"), ("auc_cut", "auc_knocked_out", MATCHED), ("auc_placebo", "auc_knocked_out", RANDOM),
+        ("gap", "gap", "none"), ("gap_matched", "gap", MATCHED), (f"gap_{RANDOM}", "placebo_gap", RANDOM),
+        (f"gap_{SHUFFLED}", "placebo_gap", SHUFFLED), (f"gap_{CROSS_FOLD}", "cross_fold_gap", CROSS_FOLD),
+    )  # fmt: skip
+    shown_contrasts = (
+        ("delta_all", "delta_all", RANDOM), ("flip_rate", "flip_rate", RANDOM), ("auc_drop", "auc_drop", RANDOM),
+        ("own_change", "own_change", MATCHED),
+    )  # fmt: skip
     shown_settings = (
         "cut {edges}, mode {mode}, readout {readout}, {answers} answers, distractor {distractor}, split {split}, prompt {prompt}, "
         "seed {seed}"

@@ -15,16 +15,13 @@ from typing_extensions import override
 
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.interventions import window_layers
-from anchorlens.engine.knockout import check_heads
 from anchorlens.errors import InputError
-from anchorlens.models.adapter import Adapter
 from anchorlens.probing.asked import truth_reader
 from anchorlens.probing.fitted import SHUFFLED
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.protocols.base import OnWork
 from anchorlens.protocols.knockout.analysis import ANALYSIS
 from anchorlens.protocols.knockout.spec import Knockout
-from anchorlens.protocols.probe_sweep.inputs import ProbeSweepInputs, Variant, labelled_rows
 from anchorlens.protocols.probe_sweep.measurement import Cells, ProbeMeasurement, ProbePass, ProbeUnit
 from anchorlens.protocols.probe_sweep.placebo_tokens import (
     CONTROLS,
@@ -33,6 +30,7 @@ from anchorlens.protocols.probe_sweep.placebo_tokens import (
     cut_variants,
     named_positions,
 )
+from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, labelled_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.context import QuestionContext
 from anchorlens.questions.tokenised import drop
@@ -126,15 +124,6 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         n_layers, allowed = engine.adapter.n_layers, self.cut_layers(engine, inputs, spec)
         around = window_layers(layer, spec.window, n_layers) if spec.window else range(layer + 1)
         return range(max(around.start, allowed.start), min(around.stop, allowed.stop))
-
-    @override
-    def check_model(self, spec: Knockout, adapter: Adapter) -> None:
-        super().check_model(spec, adapter)
-        last = adapter.n_layers - 1
-        if spec.cut_layers is not None and spec.cut_layers[1] > last:
-            raise InputError(f"cut_layers must be first and last layer, from 0 to {last}; got {spec.cut_layers}.")
-        if spec.heads is not None:
-            check_heads(spec.heads, adapter.shape.n_heads)
 
     @override
     def prepare(self, context: QuestionContext, spec: Knockout) -> KnockoutInputs:

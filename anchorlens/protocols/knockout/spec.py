@@ -43,7 +43,9 @@ class Knockout(TruthSpecification):
     mode: Annotated[str, Choice(KNOCKOUT_MODES)] = argument(
         "mask", "mask: before the softmax, the other weights renormalise; zero: the weight is 0 after it."
     )
-    heads: Annotated[Any, Indices()] = argument(None, "Query heads in which edges are cut; all if left out.", metavar="0,3")
+    heads: Annotated[Any, Indices(of="heads")] = argument(
+        None, "Query heads in which edges are cut; all if left out.", metavar="0,3"
+    )
     window: Annotated[int | None, Int(1, none="all layers up to the one that is read")] = argument(
         None,
         "Layers that are cut together, centred at the one that is reported, and read at k* (probe) or at the end (p_true); all "
@@ -56,11 +58,12 @@ class Knockout(TruthSpecification):
     split: Annotated[str, Choice(SPLIT_RULES)] = argument(
         "fixed", "Pathways by the flip at k* (fixed), or at each layer by the flip there (per_layer)."
     )
-    placebos: StrictBool = argument(True, "Measure the placebo splits too.")
+    placebos: StrictBool = argument(True, "Measure the placebo splits too.", group="controls")
     placebo_sides: StrictBool = argument(
         True,
         "Cut the placebo's tokens before and after the source apart, too (random_before, random_after): what stands after it has "
         "already read it. Takes about a quarter of the sweep's time.",
+        group="controls",
     )
 
     @property
@@ -72,7 +75,4 @@ class Knockout(TruthSpecification):
     @override
     def constant_columns(self) -> dict[str, object]:
         heads = "" if self.heads is None else f", heads {','.join(map(str, self.heads))}"
-        return {
-            "site": "", "probe_site": self.probe_site if self.readout == "probe" else "", "window": self.window or 0,
-            "direction": "noising", "mode": self.mode + heads, "readout": self.readout, "delta_kind": self.delta_kind,
-        }  # fmt: skip
+        return self.probe_columns(self.mode + heads, self.readout, self.window or 0)

@@ -17,8 +17,8 @@ from anchorlens.protocols.base import SweepInputs
 from anchorlens.protocols.patch.analysis import ANALYSIS
 from anchorlens.protocols.patch.spec import Patch
 from anchorlens.protocols.patching.batching import Batch
+from anchorlens.protocols.patching.donor_pairs import Pair, Placement
 from anchorlens.protocols.patching.measurement import Array, PatchingMeasurement
-from anchorlens.protocols.patching.pairs import Pair, Placement
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.tables import InputTable
 

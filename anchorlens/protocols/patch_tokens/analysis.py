@@ -1,12 +1,20 @@
-"""Curves, contrasts and findings of token patching."""
+"""Curves, contrasts and findings of token patching (METHOD 5).
 
+No group is chosen by the outcome, so ``delta_all`` and ``flip_rate`` are free of selection. The pathways are not: they are split by
+a flip of the same clean P that ΔP starts from, so their gap is description.
+"""
+
+import numpy as np
 import pandas as pd
 from typing_extensions import override
 
-from anchorlens.protocols.patch_tokens.contrasts import patch_contrasts, patch_summary
 from anchorlens.protocols.patch_tokens.findings import patch_findings
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult, ProbeAnalysis
 from anchorlens.results.findings import Findings
+from anchorlens.runs.schema import FLIP, P
+from anchorlens.statistics.bands import Band
+from anchorlens.statistics.contrasts import Estimate, mean_of
+from anchorlens.statistics.pathways import MATCHED, RANDOM, band_frame, gaps
 
 
 class PatchTokensAnalysis(ProbeAnalysis):
@@ -15,18 +23,43 @@ class PatchTokensAnalysis(ProbeAnalysis):
     name, title = "patch_tokens", "token patching"
 
     @override
-    def contrasts(self, result: PathwayResult) -> pd.DataFrame:
-        return patch_contrasts(result)
+    def estimates(self, result: PathwayResult) -> list[tuple[str, str, Estimate]]:
+        """Return the contrasts of patch and control over all measured rows, paired by row, and what describes them.
+
+        Returns:
+            ``delta_all`` and ``flip_rate`` (``matched`` less ``random_tokens``, in points); the levels ``flip_rate_patched``
+            (control ``none``: all of E_Q; ``matched``) and ``flip_rate_random``; ``gap`` (Q less A) and ``placebo_gap``.
+        """
+        p, flips = result.tables(), result.tables(FLIP)
+        found: list[tuple[str, str, Estimate]] = []
+        if RANDOM in p:
+            # Flips were averaged over donors, each counted on its own: they cannot be taken from the mean P.
+            for name, tables in (("delta_all", p), ("flip_rate", flips)):
+                found.append((name, RANDOM, mean_of(tables[MATCHED].delta - tables[RANDOM].delta, result.draws)))
+        for control, table in flips.items():
+            name = "flip_rate_random" if control == RANDOM else "flip_rate_patched"
+            found.append((name, control, mean_of(table.delta, result.draws)))
+        return found + [one for one in gaps(result.groups()) if one[0] != "gap_difference"]
+
+    @override
+    def auc_frames(self, result: PathwayResult) -> list[pd.DataFrame]:
+        """Return the AUCs; if the measured rows have one label only, that of the clean probe over all test rows."""
+        if len(set(result.labels)) == 2:
+            return super().auc_frames(result)
+        recorded = result.record["probe"]["test_auc"]
+        rows = [[np.nan if v is None else v for v in recorded["layers"][str(layer)]] for layer in result.layers]
+        n = np.full(len(rows), int(recorded["questions"]), dtype=np.int64)
+        return [band_frame(result.layers, "auc", "none", Band(*np.array(rows, dtype=np.float64).T, n))]
 
     @override
     def findings(self, result: PathwayResult) -> Findings:
-        (numbers,) = self.summary(result).to_dict("records")
-        return patch_findings(result.record, {str(name): value for name, value in numbers.items()}, result.effects())
+        return patch_findings(result.record, self.numbers(result), result.effects())
 
-    @override
-    def summary(self, result: PathwayResult) -> pd.DataFrame:
-        return patch_summary(result)
-
+    shown_values = (("auc", "auc", "none"),)
+    shown_contrasts = (("delta_all", "delta_all", RANDOM), ("flip_rate", "flip_rate", RANDOM))
+    shown_means = (
+        ("", "", P, "none"), ("", f"_{RANDOM}", P, RANDOM), ("flips_", "", FLIP, "none"), ("flips_", f"_{RANDOM}", FLIP, RANDOM),
+    )  # fmt: skip
     shown_settings = (
         "base {base}, donors {donors} (up to {n_donors}), {answers} answers, "
         "distractor {distractor}, prompt {prompt}, seed {seed}"

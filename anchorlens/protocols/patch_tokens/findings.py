@@ -11,7 +11,7 @@ from anchorlens.statistics.pathways import MATCHED, RANDOM
 
 
 def patch_findings(record: Mapping[str, Any], summary: Mapping[str, Any], effects: pd.DataFrame) -> Findings:
-    """Return the finding at k*; ``summary`` is a row of ``patch_summary``."""
+    """Return the finding at k*; ``summary`` has the numbers at the shown layer."""
     facts, layers = facts_at(effects, summary["layer"]), (int(summary["layer"]),)
     at, auc = place(int(summary["layer"]), record["probe"]["k_star"]), facts["auc", "none"]
     if not auc.low > 0.5:

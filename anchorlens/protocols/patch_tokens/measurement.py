@@ -20,8 +20,8 @@ from anchorlens.protocols.base import OnWork, Plan
 from anchorlens.protocols.patch_tokens.analysis import ANALYSIS
 from anchorlens.protocols.patch_tokens.patching import Patcher
 from anchorlens.protocols.patch_tokens.spec import PatchTokens
-from anchorlens.protocols.probe_sweep.inputs import ProbeSweepInputs, Variant, labelled_rows
 from anchorlens.protocols.probe_sweep.measurement import Cells, ProbeMeasurement, ProbePass, ProbePlan, RowBatch
+from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, labelled_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.context import QuestionContext
 from anchorlens.questions.tokenised import MORE_QUESTIONS, drop, make_rows

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anchorlens.prompts.dataset import Dropped
-from anchorlens.protocols.probe_sweep.inputs import Variant
 from anchorlens.protocols.probe_sweep.placebo_tokens import cut_positions, named_positions
+from anchorlens.protocols.probe_sweep.variants import Variant
 from anchorlens.questions.donors import DonorLike, DonorPicker
 from anchorlens.questions.example import normalise
 from anchorlens.questions.tokenised import drop

@@ -41,7 +41,4 @@ class PatchTokens(TruthSpecification):
 
     @override
     def constant_columns(self) -> dict[str, object]:
-        return {
-            "site": "", "probe_site": self.probe_site, "window": 0, "direction": "noising", "mode": self.mode, "readout": "probe",
-            "delta_kind": self.delta_kind,
-        }  # fmt: skip
+        return self.probe_columns(self.mode)

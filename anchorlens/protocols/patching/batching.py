@@ -11,7 +11,7 @@ from anchorlens.engine.interventions import window_layers
 from anchorlens.engine.readouts import Reader
 from anchorlens.models.adapter import SiteLike
 from anchorlens.prompts.batches import common_prefix
-from anchorlens.protocols.patching.pairs import Pair
+from anchorlens.protocols.patching.donor_pairs import Pair
 from anchorlens.protocols.planning import Room, SweepPlan, halves
 
 

@@ -17,7 +17,7 @@ from anchorlens.engine.reference import Oracle
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.base import ContextT, InputsT, Measurement, OnWork, Plan, SpecT
 from anchorlens.protocols.patching.batching import Batch, plan_swaps
-from anchorlens.protocols.patching.pairs import MakeStreams, Pair, Placement, build_batch
+from anchorlens.protocols.patching.donor_pairs import MakeStreams, Pair, Placement, build_batch
 from anchorlens.runs.schema import CELL, P
 
 Array = npt.NDArray[np.float64]

@@ -28,9 +28,9 @@ from anchorlens.probing.labelled import TruthRows
 from anchorlens.prompts.batches import pad_rows
 from anchorlens.protocols.base import Measurement, OnWork, Plan
 from anchorlens.protocols.planning import Room, halves
-from anchorlens.protocols.probe_sweep.inputs import ProbeSweepInputs, Variant, by_length
 from anchorlens.protocols.probe_sweep.samples import pathway_samples
 from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
+from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, by_length
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.context import QUESTIONS, QuestionContext
 from anchorlens.questions.tokens import TokenRow

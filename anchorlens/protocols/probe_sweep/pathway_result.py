@@ -1,7 +1,8 @@
 """The result of a protocol that reads a truth probe: rows in two pathways, and what each costs under every control (METHOD 5)."""
 
 import re
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,11 +22,11 @@ from anchorlens.statistics.pathways import ALL, CROSS_FOLD, SHUFFLED, A, Group, 
 from anchorlens.statistics.resamples import Resamples
 
 Array = npt.NDArray[np.float64]
-Key = tuple[str, str]
+_GROUPS = {"q": Q, "a": A, "all": ALL}
 
 
 @dataclass(frozen=True)
-class Table:
+class ControlArrays:
     """Samples of one control and metric as arrays, [layer row], averaged over donors; NaN where there is no sample."""
 
     before: Array
@@ -86,7 +87,7 @@ class PathwayResult(SweepResult):
             self._memo["draws"] = Resamples.of(ids, n_resamples=config["n_resamples"], seed=config["seed"])
         return self._memo["draws"]
 
-    def tables(self, metric: str = P) -> dict[str, Table]:
+    def tables(self, metric: str = P) -> dict[str, ControlArrays]:
         """Control -> samples as arrays, ``none`` first; averaged over donors and, for a placebo probe, over its draws."""
         if (key := f"tables {metric}") not in self._memo:
             self._memo[key] = {name: self._table(group) for name, group in self._by_control(metric)}
@@ -96,7 +97,7 @@ class PathwayResult(SweepResult):
         own = self._samples[self._samples["metric"] == metric]
         return [(str(name), group) for name, group in own.groupby("control", sort=False)]
 
-    def _table(self, group: pd.DataFrame) -> Table:
+    def _table(self, group: pd.DataFrame) -> ControlArrays:
         numbers = group.assign(_q=(group["pathway"] == Q).astype(np.float64))
         means = numbers.groupby(["layer", "example_id"], sort=False)[["value_before", "value_after", "delta_p", "_q"]].mean()
 
@@ -104,7 +105,7 @@ class PathwayResult(SweepResult):
             table = means[column].unstack("example_id")
             return table.reindex(index=list(self.layers), columns=list(self.example_ids)).to_numpy(dtype=np.float64)
 
-        return Table(wide("value_before"), wide("value_after"), wide("delta_p"), wide("_q") == 1)
+        return ControlArrays(wide("value_before"), wide("value_after"), wide("delta_p"), wide("_q") == 1)
 
     def groups(self, metric: str = P) -> dict[str, dict[str, Group]]:
         """Control -> pathway -> mean change with its draws."""
@@ -193,15 +194,21 @@ def _mixed(estimates: Sequence[Estimate]) -> Estimate:
 
 
 class ProbeAnalysis(Analysis):
-    """Base class of analyses of probe sweeps: curves by pathway.
+    """Base class of analyses of probe sweeps: curves by pathway, contrasts, and one row of numbers at the shown layer.
 
     Attributes:
+        shown_values: Column of the summary, quantity and control of its value.
+        shown_contrasts: The same of values with their intervals.
+        shown_means: Prefix and suffix of the columns ``q``, ``a`` and ``all``, metric and control of the mean change by pathway.
         shown_settings: Format of the settings, over the specification.
         table_title: Title of the table of several sweeps.
         table_columns: Head of each column and format of its cells, over the summary; what was not measured is shown as ``-``.
     """
 
     result = PathwayResult
+    shown_values: ClassVar[tuple[tuple[str, str, str], ...]]
+    shown_contrasts: ClassVar[tuple[tuple[str, str, str], ...]]
+    shown_means: ClassVar[tuple[tuple[str, str, str, str], ...]] = (("", "", P, "none"),)
     shown_settings: ClassVar[str]
     table_title: ClassVar[str]
     table_columns: ClassVar[tuple[tuple[str, str], ...]]
@@ -209,6 +216,39 @@ class ProbeAnalysis(Analysis):
     @override
     def curves(self, result: PathwayResult) -> pd.DataFrame:
         return pathway_curves(result)
+
+    @abstractmethod
+    def estimates(self, result: PathwayResult) -> list[tuple[str, str, Estimate]]:
+        """Return quantity, control and estimate of every contrast but the AUCs."""
+
+    def auc_frames(self, result: PathwayResult) -> list[pd.DataFrame]:
+        """Return :meth:`PathwayResult.estimates` with both bands."""
+        return [quantity_frame(result.layers, *one, auc=one[0] != "auc_beyond_text") for one in result.estimates()]
+
+    @override
+    def contrasts(self, result: PathwayResult) -> pd.DataFrame:
+        frames = [quantity_frame(result.layers, *one, rate=one[0] == "flip_rate") for one in self.estimates(result)]
+        return pd.concat([*frames, *self.auc_frames(result)], ignore_index=True).assign(anchor=result.anchors[0])
+
+    @override
+    def summary(self, result: PathwayResult) -> pd.DataFrame:
+        return pd.DataFrame([self.numbers(result)])
+
+    def numbers(self, result: PathwayResult) -> dict[str, Any]:
+        """Return the numbers at :attr:`~PathwayResult.shown_layer`; NaN if something was not measured."""
+        layer = result.shown_layer
+        facts, missing = result.facts(layer), Fact(np.nan, np.nan, np.nan, np.nan, np.nan, 0)
+        record: dict[str, Any] = {"model": result.model, "dataset": result.dataset, "layer": layer}
+        record |= {name: facts.get((quantity, control), missing).value for name, quantity, control in self.shown_values}
+        for name, quantity, control in self.shown_contrasts:
+            fact = facts.get((quantity, control), missing)
+            record |= {name: fact.value, f"{name}_low": fact.low, f"{name}_high": fact.high}
+        record |= {f"n_{short}": result.group_means()["none", name].n for short, name in _GROUPS.items()}
+        for prefix, suffix, metric, control in self.shown_means:
+            groups = result.group_means(metric)
+            for short, name in _GROUPS.items():
+                record[f"{prefix}{short}{suffix}"] = groups[control, name].mean if (control, name) in groups else np.nan
+        return record
 
     @override
     def settings(self, result: PathwayResult) -> str:
@@ -224,35 +264,6 @@ class ProbeAnalysis(Analysis):
             for head, form in self.table_columns
         }
         return self.table_title, found[["model", "dataset", "layer"]].rename(columns={"dataset": "data set"}).assign(**cells)
-
-
-_GROUPS = {"q": Q, "a": A, "all": ALL}
-
-
-def pathway_numbers(
-    result: PathwayResult, values: Mapping[str, Key], contrasts: Mapping[str, Key], means: Mapping[tuple[str, str], Key]
-) -> dict[str, Any]:
-    """Return what stands at the shown layer; NaN where something was not measured.
-
-    Args:
-        result: The sweep.
-        values: Column -> quantity and control of its value.
-        contrasts: Column -> quantity and control of a value that is shown with its interval.
-        means: Prefix and suffix of the columns ``q``, ``a`` and ``all`` -> metric and control of the mean change by pathway.
-    """
-    layer = result.shown_layer
-    facts, nothing = result.facts(layer), Fact(np.nan, np.nan, np.nan, np.nan, np.nan, 0)
-    record: dict[str, Any] = {"model": result.model, "dataset": result.dataset, "layer": layer}
-    record |= {name: facts.get(key, nothing).value for name, key in values.items()}
-    for name, key in contrasts.items():
-        fact = facts.get(key, nothing)
-        record |= {name: fact.value, f"{name}_low": fact.low, f"{name}_high": fact.high}
-    record |= {f"n_{short}": result.group_means()["none", name].n for short, name in _GROUPS.items()}
-    for (prefix, suffix), (metric, control) in means.items():
-        groups = result.group_means(metric)
-        for short, name in _GROUPS.items():
-            record[f"{prefix}{short}{suffix}"] = groups[control, name].mean if (control, name) in groups else np.nan
-    return record
 
 
 def pathway_curves(result: PathwayResult) -> pd.DataFrame:
@@ -281,11 +292,3 @@ def pathway_curves(result: PathwayResult) -> pd.DataFrame:
                 )  # fmt: skip
                 frames.append(frame.assign(**shared, control=control, pathway=pathway, metric=metric, trivial=False))
     return pd.concat(frames, ignore_index=True).reindex(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES)
-
-
-def auc_frames(result: PathwayResult) -> list[pd.DataFrame]:
-    """:meth:`PathwayResult.estimates` with both bands."""
-    return [
-        quantity_frame(result.layers, name, control, estimate, auc=name != "auc_beyond_text")
-        for name, control, estimate in result.estimates()
-    ]

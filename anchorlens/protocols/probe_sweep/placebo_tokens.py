@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterable, Mapping
 
-from anchorlens.protocols.probe_sweep.inputs import Variant
+from anchorlens.protocols.probe_sweep.variants import Variant
 from anchorlens.questions.edges import parse_edges
 from anchorlens.questions.entities import named_spans
 from anchorlens.questions.example import Span

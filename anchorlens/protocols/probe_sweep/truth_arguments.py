@@ -14,24 +14,33 @@ class TruthSpecification(QuestionSpecification):
     """Arguments on the answers in the input, the truth probe and the quantity of ΔP."""
 
     answers: Annotated[str, Choice(ANSWERS)] = argument(
-        "given", "Of truth readouts: given (gold answers against others') or generated (the model's own)."
+        "given", "Of truth readouts: given (gold answers against others') or generated (the model's own).", group="truth"
     )
     distractor: Annotated[str, Choice(DISTRACTORS)] = argument(
-        "matched", "Of given answers: false ones of the same kind (matched), or any (random)."
+        "matched", "Of given answers: false ones of the same kind (matched), or any (random).", group="truth"
     )
     delta_kind: Annotated[str, Choice(DELTA_KINDS)] = argument(
         "confidence",
         "Of truth readouts: change of the confidence in the clean prediction, of P itself (signed), or of P of the true label.",
+        group="truth",
     )
-    probe_site: Annotated[str, Choice(PROBE_SITES)] = argument("resid_post", "Where a truth probe reads.")
+    probe_site: Annotated[str, Choice(PROBE_SITES)] = argument("resid_post", "Where a truth probe reads.", group="truth")
     fractions: Annotated[Any, SplitFractions()] = argument(
-        FRACTIONS, "Of truth readouts: shares of training, validation and test questions."
+        FRACTIONS, "Of truth readouts: shares of training, validation and test questions.", group="truth"
     )
     probes: Annotated[Any, PythonOnly("LayerProbes", lambda value: hasattr(value, "best_layer"))] = argument(
         None,
         "Fitted probes; they refuse questions that they have seen. Trained on the training split where they are left out.",
+        group="truth",
         in_shell=False,
     )
+
+    def probe_columns(self, mode: str, readout: str = "probe", window: int = 0) -> dict[str, object]:
+        """Return the constant columns of a probe sweep."""
+        return {
+            "site": "", "probe_site": self.probe_site if readout == "probe" else "", "window": window, "direction": "noising",
+            "mode": mode, "readout": readout, "delta_kind": self.delta_kind,
+        }  # fmt: skip
 
     @override
     def check_together(self) -> None:

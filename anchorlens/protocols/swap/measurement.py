@@ -15,8 +15,8 @@ from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.patching.batching import Batch
+from anchorlens.protocols.patching.donor_pairs import MakeStreams, Placement
 from anchorlens.protocols.patching.measurement import Array, PatchingMeasurement
-from anchorlens.protocols.patching.pairs import MakeStreams, Placement
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.protocols.swap.analysis import ANALYSIS
 from anchorlens.protocols.swap.pairing import NULL, QAPair, site_differs

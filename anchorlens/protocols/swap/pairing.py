@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from anchorlens.prompts.dataset import Dropped
-from anchorlens.protocols.patching.pairs import Pair, Placement
+from anchorlens.protocols.patching.donor_pairs import Pair, Placement
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics
 from anchorlens.questions.answer_text import is_right

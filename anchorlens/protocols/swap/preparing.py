@@ -11,15 +11,16 @@ from anchorlens.engine.cost import rows_per_batch
 from anchorlens.errors import EmptySweepError, InputError, RunError
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.probing.fitted import read_probes
-from anchorlens.probing.labelled import TruthRows, truth_rows
-from anchorlens.probing.own_answers import known_rows
+from anchorlens.probing.labelled import TruthRows
+from anchorlens.probing.own_answers import answered_rows, known_rows
 from anchorlens.probing.probes import LayerProbes
 from anchorlens.probing.records import probe_record, text_scores
 from anchorlens.probing.states import last_answer_states
 from anchorlens.probing.text_baseline import TextBaseline, text_baselines
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.protocols.base import SweepInputs
-from anchorlens.protocols.patching.pairs import Pair, Placement
+from anchorlens.protocols.patching.donor_pairs import Pair, Placement
+from anchorlens.protocols.probe_sweep.variants import rows_of_truth
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.protocols.swap.pairing import NULL, PairMaker, QAPair, donor_picker, site_differs
 from anchorlens.protocols.swap.reading import Reading
@@ -27,7 +28,6 @@ from anchorlens.protocols.swap.spec import Swap
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics, reference_rows
 from anchorlens.questions.context import QuestionContext
 from anchorlens.questions.donors import pair_positions
-from anchorlens.questions.example import Example
 from anchorlens.questions.tokenised import Rows, check_not_empty, make_rows
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.results.tables import InputTable
@@ -136,17 +136,8 @@ def prepared_swap(context: QuestionContext, spec: Swap) -> PreparedSwap:
     read = reading.reader(context.adapter, pairs).where
     sites: list[SiteLike] = [spec.site, *([read[0]] if read is not None else [])]
     counts = {"null_shortfall": maker.null_shortfall, "failed_pairs": maker.failed_pairs}
-    return PreparedSwap(
-        tuple(dropped),
-        pairs[0].target.ids,
-        tuple(sites),
-        layers,
-        pairs,
-        statistics,
-        reading,
-        counts,
-        _texts(reading.truth, spec),
-    )
+    texts = _texts(reading.truth, spec)
+    return PreparedSwap(tuple(dropped), pairs[0].target.ids, tuple(sites), layers, pairs, statistics, reading, counts, texts)
 
 
 def _texts(truth: TruthRows | None, spec: Swap) -> Mapping[str, TextBaseline]:
@@ -164,7 +155,7 @@ def _pool(context: QuestionContext, spec: Swap, reading: Reading) -> tuple[Token
         return make_rows(context.pool, context.tokenizer).rows
     if spec.answers == "generated" or len(context.pool) == len(context.examples):
         return reading.truth.rows
-    return _all_truth_rows(context, spec, context.pool).rows
+    return rows_of_truth(context, spec, context.pool).rows
 
 
 def _check_pairs(pairs: Sequence[QAPair], dropped: Sequence[Dropped], spec: Swap, where: str) -> None:
@@ -182,12 +173,14 @@ def _check_pairs(pairs: Sequence[QAPair], dropped: Sequence[Dropped], spec: Swap
 def _rows_and_reading(context: QuestionContext, spec: Swap) -> tuple[Rows, Reading]:
     """Return the rows that are measured, and what is read of them."""
     if not spec.of_truth:
-        known = known_rows(
+        if not spec.known_only:
+            return make_rows(context.examples, context.tokenizer), Reading(spec.readout)
+        answered = answered_rows(
             context.adapter, context.examples, context.tokenizer, max_new_tokens=spec.max_new_tokens, batch_size=spec.batch_size,
             progress=context.progress,
-        ) if spec.known_only else make_rows(context.examples, context.tokenizer)  # fmt: skip
-        return known, Reading(spec.readout)
-    truth = _all_truth_rows(context, spec, context.examples)
+        )  # fmt: skip
+        return known_rows(answered), Reading(spec.readout)
+    truth = rows_of_truth(context, spec, context.examples)
     check_not_empty(truth.rows, [*context.dropped, *truth.dropped], f"in {context.data.name}")
     if spec.readout == "p_true":
         return Rows(truth.rows, truth.dropped), Reading(spec.readout, truth)
@@ -202,13 +195,6 @@ def _rows_and_reading(context: QuestionContext, spec: Swap) -> tuple[Rows, Readi
             seed=spec.seed,
         )  # fmt: skip
     return Rows(tuple(truth.rows[i] for i in truth.of("test")), truth.dropped), Reading(spec.readout, truth, probes)
-
-
-def _all_truth_rows(context: QuestionContext, spec: Swap, examples: Sequence[Example]) -> TruthRows:
-    return truth_rows(
-        context.adapter, examples, context.tokenizer, answers=spec.answers, distractor=spec.distractor, fractions=spec.fractions,
-        max_new_tokens=spec.max_new_tokens, batch_size=spec.batch_size, seed=spec.seed, progress=context.progress,
-    )  # fmt: skip
 
 
 def restored_swap(adapter: Adapter, spec: Swap, stored: StoredInputs) -> PreparedSwap:

@@ -64,10 +64,13 @@ class Swap(TruthSpecification):
     known_only: StrictBool = argument(
         False, "Keep only questions that the model answers right, with its own answer in the input.", off="--all-rows"
     )
-    null_donors: Annotated[int, Int()] = argument(1, "Donors of each row that measure the null too; 0: no null.")
+    null_donors: Annotated[int, Int()] = argument(
+        1, "Donors of each row that measure the null too; 0: no null.", group="controls"
+    )
     null: Annotated[str, Choice(NULL_PLACES)] = argument(
         "own",
         "Where the null lies: own: in the row's own part of the prompt, from the question on; anywhere: in shots and template too.",
+        group="controls",
     )
 
     @classmethod

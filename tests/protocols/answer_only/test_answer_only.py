@@ -11,8 +11,8 @@ from anchorlens.engine.select import choose_engine
 from anchorlens.errors import EmptySweepError, InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.answer_only.analysis import ANALYSIS
-from anchorlens.protocols.answer_only.inputs import changed_row, without_question
 from anchorlens.protocols.answer_only.measurement import MEASUREMENT
+from anchorlens.protocols.answer_only.question_removal import changed_row, without_question
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
 from anchorlens.questions.context import set_up_questions
 from anchorlens.questions.example import normalise

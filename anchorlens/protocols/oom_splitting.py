@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Memory:
+class OomSplitter:
     """Measures units, in parts where memory runs out, and counts the splits."""
 
     device: torch.device
@@ -61,7 +61,7 @@ class Memory:
         return [one for part in parts for one in self.measured(measure, part)]  # pyright: ignore[reportArgumentType]
 
 
-class Heap:
+class MallocTrimmer:
     """Hands freed memory of this process back to the system where it would hold more than was planned.
 
     glibc keeps the pages of freed small blocks, so that a sweep limited to 64 MB was measured to hold 140. Does nothing on other

@@ -8,7 +8,7 @@ from anchorlens.errors import InputError
 from anchorlens.probing.labelled import TruthRows
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.protocols.answer_only.findings import OTHER
-from anchorlens.protocols.probe_sweep.inputs import Variant
+from anchorlens.protocols.probe_sweep.variants import Variant
 from anchorlens.questions.example import Example, Span, normalise
 from anchorlens.questions.prompts import PromptText, rendered
 from anchorlens.questions.tokenised import drop

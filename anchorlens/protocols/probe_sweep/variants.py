@@ -16,6 +16,7 @@ from anchorlens.prompts.dataset import Dropped
 from anchorlens.protocols.base import SweepInputs
 from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
 from anchorlens.questions.context import QuestionContext
+from anchorlens.questions.example import Example
 from anchorlens.questions.tokenised import check_not_empty
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.results.tables import InputTable
@@ -130,17 +131,21 @@ class ProbeSweepInputs(SweepInputs):
         return {"config": {}, "counts": counts, "probe": probe_record(self.probes.get("none"), self.texts)}
 
 
+def rows_of_truth(context: QuestionContext, spec: TruthSpecification, examples: Sequence[Example]) -> TruthRows:
+    """Return true and false answers of the examples, as the specification asks for them."""
+    return truth_rows(
+        context.adapter, examples, context.tokenizer, answers=spec.answers, distractor=spec.distractor, fractions=spec.fractions,
+        max_new_tokens=spec.max_new_tokens, batch_size=spec.batch_size, seed=spec.seed, progress=context.progress,
+    )  # fmt: skip
+
+
 def labelled_rows(context: QuestionContext, spec: TruthSpecification) -> tuple[TruthRows, tuple[Dropped, ...]]:
     """Return rows with true and false answers in every split, and everything that was dropped.
 
     Raises:
         EmptySweepError: No row is left, or a split lacks true or false answers.
     """
-    truth = truth_rows(
-        context.adapter, context.examples, context.tokenizer, answers=spec.answers, distractor=spec.distractor,
-        fractions=spec.fractions, max_new_tokens=spec.max_new_tokens, batch_size=spec.batch_size, seed=spec.seed,
-        progress=context.progress,
-    )  # fmt: skip
+    truth = rows_of_truth(context, spec, context.examples)
     dropped = (*context.dropped, *truth.dropped)
     check_not_empty(truth.rows, dropped, f"in {context.data.name}")
     truth.check()
