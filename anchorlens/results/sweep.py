@@ -338,7 +338,8 @@ class SweepResult:
         shown = table.T.to_string(header=False, float_format=_two) if len(table) == 1 and table.shape[1] > 9 else (
             table.to_string(index=False, float_format=_two)
         )  # fmt: skip
-        return f"{head}{said}  dropped: {gone}\n{shown}" + (f"\n{self.verdict}" if self.verdict else "")
+        verdict = f"{self.verdict}\n" if self.verdict else ""
+        return f"{head}{verdict}{said}  dropped: {gone}\n{shown}"
 
     def _repr_html_(self) -> str:
         title = self.protocol.title
@@ -347,7 +348,7 @@ class SweepResult:
         )
         # JupyterLab breaks lines of a <pre> inside words.
         said = f"<pre style='white-space: pre-wrap; word-break: normal'>{escape(self.verdict)}</pre>" if self.verdict else ""
-        return f"<p>{head}</p>{self.protocol.summary(self).to_html(index=False, float_format=_two)}{said}"
+        return f"<p>{head}</p>{said}{self.protocol.summary(self).to_html(index=False, float_format=_two)}"
 
 
 def _two(value: float) -> str:

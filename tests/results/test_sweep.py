@@ -22,6 +22,7 @@ def sweep(tiny_model):
 def test_repr_and_notebook_table_name_shape_and_counts(sweep):
     text = repr(sweep)
     assert "delta_p [anchor 2, layer 2, example 5]" in text
+    assert text.splitlines()[1] == sweep.verdict.splitlines()[0]
     assert "readout first_token" in text
     assert "dropped: none" in text
     assert "<table" in sweep._repr_html_()
