@@ -24,13 +24,13 @@ def answered(tiny_model, monkeypatch):
     """``answered(question and gold -> what the model says)``: rows as if the model had generated these texts."""
     model = tiny_model("llama")
 
-    def rows(said, make=answered_rows, prompt=QAPrompt()):  # noqa: B008 - frozen
+    def rows(said, prompt=QAPrompt()):  # noqa: B008 - frozen
         texts = iter(said.values())
         tokens = [model.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
         monkeypatch.setattr(own_answers, "greedy", lambda *args, **kwargs: tokens)
         examples = [example(question, question.split()[2], question.split()[1], gold) for question, gold in said]
         tokenizer = RowTokenizer(model.tokenizer, prompt)
-        return make(Adapter(model), examples, tokenizer, max_new_tokens=16, batch_size=None, progress=False)
+        return answered_rows(Adapter(model), examples, tokenizer, max_new_tokens=16, batch_size=None, progress=False)
 
     return rows
 
@@ -48,7 +48,7 @@ def test_a_right_title_is_right_whatever_the_span_leaves_of_it(answered, text, g
     (row,) = answered({("Which film lasts longest?", gold): text}).rows
     assert row.answer.label == 0
     assert row.answer.exact.of(row.answer.text) == exact
-    found = answered({("Which film lasts longest?", gold): text}, known_rows)
+    found = known_rows(answered({("Which film lasts longest?", gold): text}))
     if exact == "a movie":  # P would be read at " a"
         assert [(gone.reason, gone.detail) for gone in found.dropped] == [("answer_not_alone", row.answer.text)]
     else:
@@ -71,7 +71,7 @@ def test_known_is_only_an_answer_that_stands_alone(answered, text, gold, kept):
     """All of these lines hold a gold alias; of the others P would be read at another word."""
     asked = {("Which film lasts longest?", gold): text}
     assert [row.answer.label for row in answered(asked).rows] == [0]
-    found = answered(asked, known_rows)
+    found = known_rows(answered(asked))
     assert len(found.rows) == kept
     assert [gone.reason for gone in found.dropped] == [] if kept else ["answer_not_alone"]
 

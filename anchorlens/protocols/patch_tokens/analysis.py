@@ -49,7 +49,8 @@ class PatchTokensAnalysis(ProbeAnalysis):
         recorded = result.record["probe"]["test_auc"]
         rows = [[np.nan if v is None else v for v in recorded["layers"][str(layer)]] for layer in result.layers]
         n = np.full(len(rows), int(recorded["questions"]), dtype=np.int64)
-        return [band_frame(result.layers, "auc", "none", Band(*np.array(rows, dtype=np.float64).T, n))]
+        value, low, high, sim_low, sim_high = np.array(rows, dtype=np.float64).T
+        return [band_frame(result.layers, "auc", "none", Band(value, low, high, sim_low, sim_high, n))]
 
     @override
     def findings(self, result: PathwayResult) -> Findings:
