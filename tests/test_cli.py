@@ -1,17 +1,10 @@
-"""The command line as a user meets it: in a process of its own, and in this one where that is enough."""
+"""The command line as a user meets it: arguments, messages, listings, studies, dry runs."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import time
-from importlib.util import find_spec
-from pathlib import Path
 
 import pandas as pd
-import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -20,50 +13,19 @@ from anchorlens.cli.given import data_files
 from anchorlens.cli.protocol_command import flags_of
 from anchorlens.errors import CheckError, InputError
 from anchorlens.protocols.registry import PROTOCOLS, specification_of
+from anchorlens.running import executors, study
 from tests.questions.make import CAPITALS
-
-ROOT = Path(__file__).resolve().parents[1]
-
-
-def shell(*args, code=0, **options):
-    """Run ``anchorlens`` in a process of its own."""
-    done = subprocess.run([sys.executable, "-m", "anchorlens", *args], capture_output=True, text=True, cwd=ROOT, **options)
-    assert done.returncode == code, done.stderr[-2000:]
-    assert "Traceback" not in done.stderr
-    return done
-
-
-def here(capsys, *args, code=0):
-    """The same in this process, which has the heavy imports already."""
-    with pytest.raises(SystemExit) as stopped:
-        cli.main([str(a) for a in args])
-    out = capsys.readouterr()
-    assert stopped.value.code == code, out.err
-    return out
+from tests.shell import here, shell, swap_of, write_questions
 
 
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory):
-    path = tmp_path_factory.mktemp("questions") / "mine.jsonl"
-    rows = [
-        {
-            "question": f"What is the capital of {c}?",
-            "answers": [a],
-            "subject": c,
-            "property": "capital",
-            "relation": "capital",
-        }
-        for c, a in CAPITALS.items()
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_questions(tmp_path_factory.mktemp("questions") / "mine.jsonl")
 
 
 @pytest.fixture(scope="module")
 def args(tiny, questions):
-    """A whole run on a small random model."""
-    return ["swap", "--model", str(tiny("llama")), "--dataset", "mine", "--data-file", str(questions), "--align", "last",
-            "--n-donors", "1", "--limit", "5", "--device", "cpu"]  # fmt: skip
+    return swap_of(tiny("llama"), questions)
 
 
 def test_swap_and_figure_end_to_end(capsys, args, tiny, tmp_path):
@@ -89,23 +51,17 @@ def test_json_is_one_object_on_standard_output(capsys, args, tmp_path):
     assert sorted(samples["layer"].unique()) == [0, 2]
 
 
-def test_config_file_lies_under_the_flags(capsys, args, tmp_path):
-    config = tmp_path / "run.toml"
-    config.write_text('layers = "1"\nseed = 5\nn-donors = 2\nresamples = 50\nanchors = ["subject"]\nquiet = true\n')
-    here(capsys, *args, "--config", config, "--seed", "7", "--out", tmp_path / "a")
-    sweep = json.loads((tmp_path / "a" / "run.json").read_text())["sweeps"][0]["config"]
-    found = (sweep["layers"], sweep["seed"], sweep["n_donors"], sweep["anchors"], sweep["n_resamples"])
-    assert found == ([1], 7, 1, ["subject"], 50)
-
-
-def test_config_alone_is_enough(capsys, tiny, questions, tmp_path):
+def test_config_alone_is_enough_and_flags_win(capsys, tiny, questions, tmp_path):
     config = tmp_path / "run.toml"
     config.write_text(
-        f'model = ["{tiny("llama")}"]\ndataset = ["mine"]\ndata_file = ["mine={questions}"]\nalign = "last"\n'
-        f'limit = 3\nlayers = [0]\nquiet = true\nout = "{tmp_path / "a"}"\n'
+        f'model = ["{tiny("llama")}"]\ndataset = ["mine"]\ndata_file = ["mine={questions}"]\nalign = "last"\nlimit = 3\n'
+        f'layers = "1"\nseed = 5\nn-donors = 2\nresamples = 50\nanchors = ["subject"]\nquiet = true\nout = "{tmp_path / "a"}"\n'
     )
-    here(capsys, "swap", "--config", config)
-    assert (tmp_path / "a" / "run.json").is_file()
+    for flags, seed, n_donors in ((), 5, 2), (("--seed", "7", "--n-donors", "1", "--overwrite"), 7, 1):
+        here(capsys, "swap", "--config", config, *flags)
+        sweep = json.loads((tmp_path / "a" / "run.json").read_text())["sweeps"][0]["config"]
+        found = (sweep["layers"], sweep["seed"], sweep["n_donors"], sweep["anchors"], sweep["n_resamples"])
+        assert found == ([1], seed, n_donors, ["subject"], 50)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +76,10 @@ def test_bad_config(capsys, args, tmp_path, text, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (["knockout", "--donors", "random"], "No such option '--donors'"),
+        (["knockout", "--edges", "question"], "(--edges)"),
+        (["knockout", "--readout", "first_token"], "(--readout)"),
+        (["knockout", "--layers", "0,0"], "(--layers)"),
         (["--anchors", "questoin"], "Unknown anchor 'questoin'. Did you mean 'question'"),
         (["--readout", "first_tokens"], "Did you mean 'first_token'? (--readout)"),
         (["--engine", "cones"], "Did you mean 'cone'? (--engine)"),
@@ -149,7 +109,10 @@ def test_bad_config(capsys, args, tmp_path, text, message):
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(capsys, args, tmp_path, change, message):
-    out = here(capsys, *args, *change, "--quiet", "--out", tmp_path / "a", code=2)
+    given = args
+    if change[0] == "knockout":
+        given = ["knockout", *(one for one in args[1:] if one not in ("--align", "last", "--n-donors", "1"))]
+    out = here(capsys, *given, *change[given is not args :], "--quiet", "--out", tmp_path / "a", code=2)
     assert message in out.err
     assert out.out == ""
     assert [*tmp_path.iterdir()] == []
@@ -157,38 +120,31 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, args, tmp_path, change, m
 
 
 @pytest.mark.parametrize(
-    ("option", "message"),
+    ("typo", "nearest"),
+    [("llama-3.2-1b", "meta-llama/Llama-3.2-1B"), ("smolm2-135m-instruct", "smollm2-135m-instruct")],
+)
+def test_a_typo_in_the_second_model_costs_seconds_not_the_first_one(capsys, args, tmp_path, monkeypatch, typo, nearest):
+    """Every name is looked at before the first model is loaded."""
+    monkeypatch.setattr(executors, "load_model", lambda *a, **k: pytest.fail("a model was loaded"))
+    err = here(capsys, *args, "--model", typo, "--out", tmp_path / "a", code=2).err
+    assert f"Did you mean '{nearest}'?" in err
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
     [
-        (("--donors", "random"), "No such option '--donors'"),
-        (("--edges", "question"), "(--edges)"),
-        (("--readout", "first_token"), "(--readout)"),
-        (("--layers", "0,0"), "(--layers)"),
+        (["swap"], "--model is missing. See `anchorlens swap --help`"),
+        (["patch", "--model", "{tmp}"], "--data is missing"),
+        (["run"], "Missing argument 'STUDY.toml'"),
+        (["figure", "{tmp}", "--out", "{tmp}/f.html"], "is not a run: it has no run.json"),
+        (["status", "{tmp}/nothing"], "is not a run"),
+        (["merge", "{tmp}/nothing"], "there is nothing to merge"),
     ],
 )
-def test_bad_input_to_another_protocol(capsys, args, tmp_path, option, message):
-    given = [one for one in args[1:] if one not in ("--align", "last", "--n-donors", "1")]
-    assert message in here(capsys, "knockout", *given, *option, "--out", tmp_path / "a", code=2).err
-    assert not (tmp_path / "a").exists()
-
-
-def test_unknown_model_names_the_nearest(capsys, questions, tmp_path):
-    base = ["swap", "--dataset", "mine", "--data-file", questions, "--out", tmp_path / "a"]
-    assert "Did you mean 'meta-llama/Llama-3.2-1B'?" in here(capsys, *base, "--model", "llama-3.2-1b", code=2).err
-
-
-def test_a_typo_in_the_second_model_costs_seconds_not_the_first_one(capsys, args, tmp_path, monkeypatch):
-    """Every name is looked at before the first model is loaded."""
-    from anchorlens.running import executors as hands
-
-    monkeypatch.setattr(hands, "load_model", lambda *a, **k: pytest.fail("a model was loaded"))
-    err = here(capsys, *args, "--model", "smolm2-135m-instruct", "--out", tmp_path / "a", code=2).err
-    assert "Did you mean 'smollm2-135m-instruct'?" in err
-    assert not (tmp_path / "a").exists()
-
-
-def test_missing_options_point_to_help(capsys):
-    assert "--model is missing. See `anchorlens swap --help`" in here(capsys, "swap", code=2).err
-    assert "Missing argument 'STUDY.toml'" in here(capsys, "run", code=2).err
+def test_what_is_missing_is_named(capsys, tmp_path, command, message):
+    assert message in here(capsys, *(part.replace("{tmp}", str(tmp_path)) for part in command), code=2).err
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_an_existing_run_is_safe_and_said_before_the_work(capsys, args, tmp_path):
@@ -199,38 +155,25 @@ def test_an_existing_run_is_safe_and_said_before_the_work(capsys, args, tmp_path
     assert said.endswith("holds a run already. Choose another path, or give overwrite=True. (--overwrite)\n")
     assert time.monotonic() - started < 2
     assert (tmp_path / "a" / "samples.parquet").read_bytes() == before
-    here(capsys, *args, "--quiet", "--layers", "1", "--out", tmp_path / "a", "--overwrite")
-    assert (tmp_path / "a" / "samples.parquet").read_bytes() != before
-
-
-def test_an_overwritten_run_stays_until_there_is_something_in_its_place(capsys, args, tmp_path):
-    here(capsys, *args, "--quiet", "--layers", "0", "--out", tmp_path / "a")
-    before = (tmp_path / "a" / "samples.parquet").read_bytes()
-    here(capsys, *args, "--quiet", "--layers", "7", "--out", tmp_path / "a", "--overwrite", code=2)
-    assert (tmp_path / "a" / "samples.parquet").read_bytes() == before
-
-
-def lonely(tmp_path):
-    """A set of which no row can be measured."""
-    path = tmp_path / "lonely.jsonl"
-    path.write_text(json.dumps({"question": "Who wrote Emma?", "answers": ["Austen"], "subject": "Emma", "property": "wrote"}))
-    return path
+    # The old run stays until there is something in its place.
+    for layers, code in ("7", 2), ("1", 0):
+        here(capsys, *args, "--quiet", "--layers", layers, "--out", tmp_path / "a", "--overwrite", code=code)
+        assert ((tmp_path / "a" / "samples.parquet").read_bytes() == before) is (code == 2)
 
 
 def test_a_set_without_rows_does_not_take_the_others_with_it(capsys, args, tmp_path):
-    out = here(
-        capsys, *args, "--quiet", "--dataset", "lonely", "--data-file", f"lonely={lonely(tmp_path)}", "--out", tmp_path / "a", code=1
-    )  # fmt: skip
-    assert "No row is left to measure in lonely. Dropped: no_donor 1" in out.err
-    assert "(--donors)" in out.err
-    assert out.err.count("No row is left") == 1
-    assert "1 of 2 sweeps had no row; the others are saved." in out.err
-    assert set(pd.read_parquet(tmp_path / "a" / "samples.parquet")["dataset"]) == {"mine"}
+    lonely, out = tmp_path / "lonely.jsonl", tmp_path / "a"
+    row = {"question": "Who wrote Emma?", "answers": ["Austen"], "subject": "Emma", "property": "wrote"}
+    lonely.write_text(json.dumps(row))
+    err = here(capsys, *args, "--quiet", "--dataset", "lonely", "--data-file", f"lonely={lonely}", "--out", out, code=1).err
+    assert "No row is left to measure in lonely. Dropped: no_donor 1" in err
+    assert "(--donors)" in err
+    assert err.count("No row is left") == 1
+    assert "1 of 2 sweeps had no row; the others are saved." in err
+    assert set(pd.read_parquet(out / "samples.parquet")["dataset"]) == {"mine"}
 
 
 def test_what_is_finished_stays_when_a_later_sweep_fails(capsys, args, tiny, tmp_path, monkeypatch):
-    from anchorlens.running import study
-
     real, seen = study.carried_out, []
 
     def fails_second(*given):
@@ -246,11 +189,6 @@ def test_what_is_finished_stays_when_a_later_sweep_fails(capsys, args, tiny, tmp
     assert (tmp_path / "a" / "figure.html").is_file()
     record = json.loads((tmp_path / "a" / "run.json").read_text())
     assert record["pending"] == [f"swap: {tiny('gpt2')} on mine"]
-
-
-def test_figure_of_something_that_is_no_run(capsys, tmp_path):
-    assert "is not a run: it has no run.json" in here(capsys, "figure", tmp_path, "--out", tmp_path / "f.html", code=2).err
-    assert not (tmp_path / "f.html").exists()
 
 
 @pytest.mark.parametrize("command", ["models", "datasets"])
@@ -281,52 +219,6 @@ def test_a_command_has_its_protocols_options_and_no_others(name):
         assert f"{foreign} " not in text
 
 
-def accept_ctrl_c():
-    """In a child: under nohup, or after `&` in a script, SIGINT would be ignored there too."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM"])
-def test_a_signal_leaves_no_half_file(args, tmp_path, signal_name):
-    """Stopped in the middle of the forward passes."""
-    given = [*args, "--limit", "12", "--n-donors", "9", "--batch-size", "1", "--out", str(tmp_path / "a")]
-    code = _STOPS_ITSELF.replace("SIGINT", signal_name)
-    done = subprocess.run(
-        [sys.executable, "-c", code, *given], cwd=ROOT, capture_output=True, text=True, timeout=120, preexec_fn=accept_ctrl_c
-    )
-    assert done.returncode == 1, done.stderr
-    assert "Stopped. Nothing was written." in done.stderr
-    assert "Traceback" not in done.stderr
-    assert [*tmp_path.iterdir()] == []
-
-
-# Sends itself the signal of Ctrl-C when some cells are done.
-_STOPS_ITSELF = """
-import os, signal, sys
-from anchorlens import progress
-from anchorlens.cli import main
-real = progress.Progress.advance
-def advance(self, work):
-    real(self, work)
-    if self.unit == "cell" and self.done > 20:
-        os.kill(os.getpid(), signal.SIGINT)
-progress.Progress.advance = advance
-main(sys.argv[1:])
-"""
-
-
-def test_ctrl_c_keeps_the_sweeps_that_are_finished(args, tiny, tmp_path):
-    code = _STOPS_ITSELF.replace('self.unit == "cell"', '"gpt2" in self.label')
-    done = subprocess.run(
-        [sys.executable, "-c", code, *args, "--model", str(tiny("gpt2")), "--out", str(tmp_path / "a")],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, preexec_fn=accept_ctrl_c,
-    )  # fmt: skip
-    assert done.returncode == 1, done.stderr
-    assert f"Stopped. 1 of 2 sweeps is finished and kept in {tmp_path / 'a'}." in done.stderr
-    assert set(pd.read_parquet(tmp_path / "a" / "curves.parquet")["model"]) == {"llama"}
-
-
 def test_starts_quickly_and_without_heavy_imports():
     """Best of three, because the machine may be busy."""
     heavy = "print(*({'torch', 'pandas', 'transformer_lens'} & set(sys.modules)))"
@@ -338,9 +230,7 @@ def test_starts_quickly_and_without_heavy_imports():
         times = []
         for _ in range(3):
             started = time.perf_counter()
-            done = subprocess.run(
-                [sys.executable, "-c", f"import sys; {code}; {heavy}"], capture_output=True, text=True, cwd=ROOT
-            )
+            done = shell(script=f"import sys; {code}; {heavy}")
             times.append(time.perf_counter() - started)
             assert done.stdout.splitlines()[-1] == "", done.stderr
         assert min(times) < seconds
@@ -423,7 +313,6 @@ def test_patch_takes_prompt_pairs_and_no_question_options(capsys, tiny, tmp_path
     assert sorted(samples["layer"].unique()) == [0, 2]
     said = here(capsys, "patch", "--model", tiny("llama"), "--data", pairs, "--spans", "rules", "--out", out, code=2).err
     assert "--spans" in said
-    assert "--data is missing" in here(capsys, "patch", "--model", tiny("llama"), "--out", out, code=2).err
 
 
 def test_a_study_measures_every_protocol_on_every_set(capsys, tiny, questions, tmp_path):
@@ -441,10 +330,8 @@ def test_a_study_measures_every_protocol_on_every_set(capsys, tiny, questions, t
     assert json.loads((tmp_path / "a" / "run.json").read_text())["pending"] == []
     plans = json.loads(here(capsys, "run", file, "--dry-run", "--json", code=1).out)
     assert [(p["dataset"], p["protocol"]) for p in plans] == [
-        ("mine", "swap"),
-        ("popqa-sample", "swap"),
-        ("popqa-sample", "knockout"),
-    ]
+        ("mine", "swap"), ("popqa-sample", "swap"), ("popqa-sample", "knockout"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -476,153 +363,3 @@ def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(capsys, args, tiny
     plans = json.loads(here(capsys, *args, "--model", tiny("gpt2"), "--dry-run", "--json", "--engine", "reference").out)
     assert [(p["dataset"], p["engine"], p["rows"]) for p in plans] == [("mine", "reference", 5)] * 2
     assert all(p["cells"] > 0 and p["peak_bytes"] > 0 and p["seconds"] >= 0 for p in plans)
-
-
-def test_a_run_that_was_stopped_is_looked_at_and_goes_on(capsys, args, tmp_path, monkeypatch):
-    from anchorlens.protocols import base as plug
-    from anchorlens.runs.journal import SweepJournal
-
-    monkeypatch.setattr(plug, "_SHARD_FLOP", 1.0)
-    right, kept = SweepJournal.write, []
-
-    def write(self, number, *rest):
-        if len(kept) == 2:
-            raise KeyboardInterrupt
-        kept.append(number)
-        return right(self, number, *rest)
-
-    monkeypatch.setattr(SweepJournal, "write", write)
-    out = tmp_path / "run"
-    given = [*args, "--batch-size", "1", "--out", out]
-    err = here(capsys, *given, code=1).err
-    assert "Stopped. What was measured is kept in" in err
-    assert "(2 shards): continue with resume=True. (--resume)" in err
-    told = here(capsys, "status", out).out
-    for said in ("stopped", "2 of 5 shards", "swap: llama on mine", "--resume"):
-        assert said in told
-    err = here(capsys, *given, code=2).err
-    assert "unfinished run (2 shards done)" in err
-    assert "(--resume, --force-new)" in err
-    assert "config.seed: 0 before, 3 now" in here(capsys, *given, "--resume", "--seed", "3", code=2).err
-    monkeypatch.setattr(SweepJournal, "write", right)
-    here(capsys, *given, "--resume")
-    assert json.loads(here(capsys, "status", out, "--json").out)["state"] == "finished"
-    here(capsys, *given, "--resume")  # nothing is left to do
-    assert "holds a run already" in here(capsys, *given, code=2).err
-    assert "is not a run" in here(capsys, "status", tmp_path / "nothing", code=2).err
-
-
-def test_jobs_and_merge(capsys, args, tmp_path, monkeypatch):
-    from anchorlens.protocols import base as plug
-
-    monkeypatch.setattr(plug, "_SHARD_FLOP", 1.0)
-    monkeypatch.chdir(tmp_path)
-    given = [*args, "--batch-size", "1", "--quiet"]
-    here(capsys, *given, "--out", "whole")
-    said = here(capsys, *given, "--out", "run", "--shard", "2/2").out
-    assert (
-        "Job 2/2 has measured its share: 2 of 5 shards are in run.parts. When all are there, finish with: anchorlens merge run"
-        in said
-    )
-    told = here(capsys, "status", "run").out
-    assert "2 of 5 shards" in told
-    assert "`anchorlens merge`" in told
-    err = here(capsys, "merge", "run", code=2).err
-    assert (
-        "run.parts lacks 3 of 5 shards (0, 2, 4). Run job 1/2 again, or measure here what is missing with --measure-missing."
-        in err
-    )
-    err = here(capsys, *given, "--out", "run", "--shard", "1/2", "--seed", "3", code=2).err
-    assert "config.seed: 0 before, 3 now" in err
-    record = json.loads(here(capsys, *given, "--out", "run", "--shard", "1/2", "--json").out)
-    assert (record["job"], record["sweeps"][0]["done"]) == ("1/2", 5)
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")  # what was given with relative names is found
-    out = here(capsys, "merge", tmp_path / "run").out
-    assert f"run     {tmp_path / 'run'}" in out
-    for table in ("samples", "examples", "curves", "effects"):
-        assert (tmp_path / "run" / f"{table}.parquet").read_bytes() == (tmp_path / "whole" / f"{table}.parquet").read_bytes()
-    assert "run is finished" in here(capsys, "merge", tmp_path / "run").out
-
-
-def test_merge_measures_what_is_missing_and_takes_parts_from_elsewhere(capsys, args, tmp_path, monkeypatch):
-    from anchorlens.protocols import base as plug
-
-    monkeypatch.setattr(plug, "_SHARD_FLOP", 1.0)
-    given = [*args, "--batch-size", "1", "--quiet"]
-    for i in (1, 2):
-        here(capsys, *given, "--out", tmp_path / f"machine{i}" / "a", "--shard", f"{i}/3")
-    parts = [tmp_path / f"machine{i}" / "a.parts" for i in (1, 2)]
-    out = here(capsys, "merge", tmp_path / "a", *parts, code=2)
-    assert "4 shards copied to a.parts." in out.err
-    assert "lacks 1 of 5 shards (2). Run job 3/3 again" in out.err
-    out = here(capsys, "merge", tmp_path / "a", *parts, "--measure-missing", "--json")
-    assert "0 shards copied" in out.err
-    assert json.loads(out.out)["run"] == str(tmp_path / "a")
-    assert not (tmp_path / "a.parts").exists()
-
-
-def test_nothing_to_merge(capsys, tmp_path):
-    assert "there is nothing to merge" in here(capsys, "merge", tmp_path / "nothing", code=2).err
-
-
-def _left(mark):
-    """Processes that were started with a mark in their environment."""
-    found = []
-    for one in psutil.process_iter():
-        try:
-            if one.environ().get("MARK") == mark and one.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(one.cmdline()))
-        except psutil.Error:
-            continue
-    return found
-
-
-needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'anchorlens[ray]'")
-
-
-@needs_ray
-@pytest.mark.slow
-def test_workers_from_a_shell(args, tmp_path):
-    given, mark = [*args, "--quiet", "--json"], str(tmp_path)
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "MARK": mark}
-    shell(*given, "--out", str(tmp_path / "whole"), env=env)
-    done = shell(*given, "--out", str(tmp_path / "out"), "--executor", "ray", "--workers", "2", env=env)
-    assert json.loads(done.stdout)["run"] == str(tmp_path / "out")
-    for table in ("samples", "examples", "curves", "effects"):
-        assert (tmp_path / "out" / f"{table}.parquet").read_bytes() == (tmp_path / "whole" / f"{table}.parquet").read_bytes()
-    assert "--executor ray" in json.loads((tmp_path / "out" / "run.json").read_text())["sweeps"][0]["environment"]["command"]
-    assert _left(mark) == []
-    done = shell(
-        *given, "--out", str(tmp_path / "bad"), "--executor", "ray", "--workers", "2", "--layers", "9", env=env, code=2
-    )
-    assert done.stderr.splitlines()[-1] == "Error: layers must be different numbers from -3 to 2, got (9,). (--layers)"
-    assert not [*tmp_path.glob("bad*")]
-
-
-@needs_ray
-@pytest.mark.slow
-def test_a_signal_ends_a_run_with_workers_and_leaves_none(args, tmp_path):
-    mark = str(tmp_path)
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "MARK": mark}
-    given = [*args, "--quiet", "--out", str(tmp_path / "out"), "--executor", "ray", "--workers", "2"]
-    run = subprocess.Popen(
-        [sys.executable, "-m", "anchorlens", *given],
-        cwd=ROOT,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    until = time.monotonic() + 120
-    while not any("ray::RayWorker" in line for line in _left(mark)) and time.monotonic() < until:
-        time.sleep(0.2)
-    run.send_signal(signal.SIGTERM)
-    _, err = run.communicate(timeout=60)
-    assert run.returncode == 1, err
-    assert "Stopped. Nothing was written." in err
-    until = time.monotonic() + 20
-    while _left(mark) and time.monotonic() < until:
-        time.sleep(0.2)
-    assert _left(mark) == []
-    assert [*tmp_path.iterdir()] == []

@@ -1,4 +1,8 @@
-"""Examples made by hand."""
+"""Examples made by hand, and errors by class and text."""
+
+import re
+
+import pytest
 
 from anchorlens.questions.datasets import QAData
 from anchorlens.questions.example import Example, Span, question_id
@@ -7,6 +11,11 @@ CAPITALS = {
     "France": "Paris", "Japan": "Tokyo", "Italy": "Rome", "Spain": "Madrid", "Russia": "Moscow", "China": "Beijing",
     "Germany": "Berlin", "Egypt": "Cairo", "Canada": "Ottawa", "Cuba": "Havana", "Iran": "Tehran", "Peru": "Lima",
 }  # fmt: skip
+
+
+def refused(kind: type[Exception], message: str):
+    """A block that has to raise an error whose message holds this text."""
+    return pytest.raises(kind, match=re.escape(message))
 
 
 def example(

@@ -1,6 +1,5 @@
 """Every wrong input of ``load_qa`` is one clear error with the cure in it."""
 
-import re
 from pathlib import Path
 
 import datasets
@@ -9,6 +8,7 @@ import pytest
 
 from anchorlens.errors import DataError, InputError
 from anchorlens.questions.datasets import load_qa
+from tests.questions.make import refused
 
 OWN = [{"question": "Who wrote Emma?", "answers": ["Jane Austen"]}]
 
@@ -43,7 +43,7 @@ def bad_files(folder: Path) -> dict[str, tuple[Path, str]]:
 
 def test_bad_files_are_one_clear_error(tmp_path):
     for path, message in bad_files(tmp_path).values():
-        with pytest.raises(DataError, match=re.escape(message)):
+        with refused(DataError, message):
             load_qa("mine", path=path)
 
 
@@ -62,29 +62,20 @@ def test_a_file_of_another_schema_names_what_is_missing(tmp_path):
         ({"name": "mine"}, "To read a file of your own give path=, or the file in place of the name."),
         ({"name": "popqa.jsonl"}, "There is no file popqa.jsonl. Check the path."),
         ({"name": Path("popqa")}, "There is no file popqa. Check the path."),
-        (
-            {"name": "mine.csv", "columns": {"qestion": "q"}},
-            "the schema 'own' has no field 'qestion'. Did you mean 'question' or 'relation'?",
-        ),
+        ({"name": "mine.csv", "columns": {"qestion": "q"}}, "has no field 'qestion'. Did you mean 'question' or 'relation'?"),
         ({"name": "x" * 5000}, "No data set goes by the name 'xxx"),
         ({"name": "null\0character"}, "No data set goes by the name 'null\\x00character'"),
         ({"name": Path("a.csv"), "path": "b.csv"}, "Give the file once: as the first argument or as path=."),
         ({"name": " ", "path": "b.csv"}, "The name of the data set is empty; leave it out, and it is the file's."),
         ({"name": OWN, "path": "x.jsonl"}, "Give a table or path=, not both."),
         ({"name": OWN, "split": "test"}, "config=, split= and revision= choose a part of a hub data set"),
-        (
-            {"name": "popqa-sample", "path": "x.jsonl"},
-            "'popqa-sample' is embedded; to read a file of its schema use load_qa('popqa', path=",
-        ),
-        (
-            {"name": "popqa", "path": "x.jsonl", "split": "test"},
-            "config=, split= and revision= choose a part of a hub data set",
-        ),
+        ({"name": "popqa-sample", "path": "x.jsonl"}, "to read a file of its schema use load_qa('popqa', path="),
+        ({"name": "popqa", "path": "x.jsonl", "split": "test"}, "config=, split= and revision= choose a part of a hub"),
         ({"name": pandas.DataFrame(OWN), "path": "x.jsonl"}, "Give a table or path=, not both."),
     ],
 )
 def test_arguments_that_cannot_be_are_errors(arguments, message):
-    with pytest.raises(InputError, match=re.escape(message)):
+    with refused(InputError, message):
         load_qa(**arguments)
 
 
@@ -100,7 +91,7 @@ def test_arguments_that_cannot_be_are_errors(arguments, message):
     ids=range(5),
 )
 def test_wrong_tables_are_one_clear_error(unchecked, table, message):
-    with pytest.raises(DataError, match=re.escape(message)):
+    with refused(DataError, message):
         load_qa(table)
 
 
@@ -114,16 +105,14 @@ def test_a_frame_of_another_library_is_told_how_to_be_given(unchecked):
         def to_dicts(self):
             return OWN
 
-    with pytest.raises(
-        DataError, match=re.escape("Cannot read questions from a DataFrame of this library; give frame.to_dicts()")
-    ):
+    with refused(DataError, "Cannot read questions from a DataFrame of this library; give frame.to_dicts()"):
         load_qa(DataFrame())
     assert len(load_qa(DataFrame().to_dicts())) == 1
 
 
 def test_a_long_row_of_columns_is_cut_short():
     row = {f"column{i:02}": "x" for i in range(40)}
-    with pytest.raises(DataError, match=re.escape("It has column00, column01, ")) as caught:
+    with refused(DataError, "It has column00, column01, ") as caught:
         load_qa([row])
     assert "column07 and 32 more." in str(caught.value)
     assert "column08" not in str(caught.value)

@@ -11,7 +11,8 @@ import pytest
 from anchorlens.errors import DataError, InputError
 from anchorlens.questions.columns import parse_columns
 from anchorlens.questions.datasets import load_qa
-from tests.questions.test_datasets import HUB_ROWS, OWN, write
+from tests.questions.make import refused
+from tests.questions.tables import HUB_ROWS, OWN, write
 
 MAPPED = {"question": "q", "answers": "gold", "relation": "kind", "id": "key", "subject": "entity", "subject_span": "where"}
 
@@ -80,7 +81,7 @@ def test_another_mapping_is_another_data_set():
 )
 def test_wrong_columns_are_one_clear_error(unchecked, columns, kind, message):
     rows = [{"q": "Who wrote Emma?", "gold": "Austen", **{f"extra{i}": "x" for i in range(30)}}]
-    with pytest.raises(kind, match=re.escape(message)):
+    with refused(kind, message):
         load_qa(rows, columns=columns)
 
 

@@ -14,137 +14,91 @@ import pytest
 from anchorlens.errors import DownloadError, InputError, SpanError
 from anchorlens.prompts.dataset import PromptDataset
 from anchorlens.questions.accuracy import ACCURACY
-from anchorlens.questions.datasets import QAData, known_datasets, load_qa
+from anchorlens.questions.datasets import known_datasets, load_qa
 from anchorlens.questions.example import Span, question_id
 from anchorlens.questions.schemas import read_answers
-
-# Rows as the hub holds them, with every field; questions are our own.
-HUB_ROWS = {
-    "popqa": [
-        {
-            "id": 4222362, "subj": "Ada Lovelace", "prop": "occupation", "obj": "poet", "subj_id": 1, "prop_id": 22,
-            "obj_id": 2834605, "s_aliases": '["Ada Byron"]', "o_aliases": "[]",
-            "s_uri": "http://w/Q1", "o_uri": "http://w/Q2",
-            "s_wiki_title": "Ada Lovelace", "o_wiki_title": "Poet", "s_pop": 142, "o_pop": 25692,
-            "question": "What is Ada Lovelace's occupation?", "possible_answers": '["poet", "poetess"]',
-        },
-    ],
-    "triviaqa": [
-        {
-            "question": '"Who wrote ""Emma""?"', "question_id": "tc_2", "question_source": "http://q/",
-            "entity_pages": {"doc_source": [], "filename": [], "title": [], "wiki_context": []},
-            "search_results": {"description": [], "filename": [], "rank": [], "title": [], "url": [], "search_context": []},
-            "answer": {
-                "aliases": ["Jane Austen", "J. Austen"], "normalized_aliases": ["jane austen", "j austen"],
-                "matched_wiki_entity_name": "",
-                "normalized_matched_wiki_entity_name": "", "normalized_value": "jane austen", "type": "WikipediaEntity",
-                "value": "Jane Austen",
-            },
-        },
-    ],
-    "hotpotqa": [
-        {
-            "id": "5a8b", "question": "Which is larger, Russia or Belgium?", "answer": "Russia", "type": "comparison",
-            "level": "hard",
-            "supporting_facts": {"title": ["Russia"], "sent_id": [0]}, "context": {"title": ["Russia"], "sentences": [["Large."]]},
-        },
-    ],
-    "nq": [{"question": "when did the titanic sink", "answer": ["1912", "April 1912"]}],
-}  # fmt: skip
+from tests.questions.make import refused
+from tests.questions.tables import HUB_ROWS, OWN, spans_of, write
 
 
-def spans_of(data: QAData) -> list[tuple[str, str, str]]:
-    return [(e.subject.of(e.question), e.property.of(e.question), e.span_source) for e in data.examples]
+@pytest.fixture
+def hub(monkeypatch):
+    """``hub(name)``: the hub has the rows of that set; gives the calls that reach it. ``script``: and a loading script."""
+
+    def serve(name: str, script: bool = False) -> list[tuple]:
+        calls = []
+
+        def load_dataset(repo, config=None, *, split=None, revision=None, data_files=None):
+            calls.append((repo, config, split, revision, data_files))
+            if script and data_files is None:
+                raise RuntimeError("Dataset scripts are no longer supported, but found hotpot_qa.py")
+            return datasets.Dataset.from_list(HUB_ROWS[name])
+
+        monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+        return calls
+
+    return serve
 
 
 @pytest.mark.parametrize(
-    ("name", "call", "spans", "answers", "answer_type", "relation", "popularity", "example_id"),
+    ("name", "call", "spans", "known", "example_id"),
     [
         (
-            "popqa", ("akariasai/PopQA", None, "test"), ("Ada Lovelace", "occupation", "annotation"), ("poet", "poetess"),
-            "other", "occupation", 142.0, "4222362",
+            "popqa", ("akariasai/PopQA", None, "test"), ("Ada Lovelace", "occupation", "annotation"),
+            (("poet", "poetess"), "other", "occupation", 142.0), "4222362",
         ),
         (
             "triviaqa", ("mandarjoshi/trivia_qa", "unfiltered.nocontext", "validation"), ("Emma", "wrote", "rules"),
-            ("Jane Austen", "J. Austen"), "person", None, None, "tc_2",
+            (("Jane Austen", "J. Austen"), "person", None, None), "tc_2",
         ),
         (
-            "hotpotqa", ("hotpotqa/hotpot_qa", "distractor", "validation"), ("Russia or Belgium", "larger", "rules"), ("Russia",),
-            "other", None, None, "5a8b",
+            "hotpotqa", ("hotpotqa/hotpot_qa", "distractor", "validation"), ("Russia or Belgium", "larger", "rules"),
+            (("Russia",), "other", None, None), "5a8b",
         ),
         (
-            "nq", ("google-research-datasets/nq_open", None, "validation"), ("titanic", "sink", "rules"), ("1912", "April 1912"),
-            "year", None, None, None,
+            "nq", ("google-research-datasets/nq_open", None, "validation"), ("titanic", "sink", "rules"),
+            (("1912", "April 1912"), "year", None, None), r"000000-[0-9a-f]{8}",
         ),
     ],
 )  # fmt: skip
-def test_hub_rows_of_the_full_schema(monkeypatch, name, call, spans, answers, answer_type, relation, popularity, example_id):
-    calls = []
-
-    def load_dataset(repo, config=None, *, split=None, revision=None):
-        calls.append((repo, config, split, revision))
-        return datasets.Dataset.from_list(HUB_ROWS[name])
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+def test_hub_rows_of_the_full_schema(hub, name, call, spans, known, example_id):
+    calls = hub(name)
     data = load_qa(name)
     (example,) = data.examples
-    assert calls == [(*call, None)]
+    assert calls == [(*call, None, None)]
     assert data.source == f"hub:{call[0]}[{':'.join(filter(None, call[1:]))}]"
     assert spans_of(data) == [spans]
-    assert (example.answers, example.answer_type, example.relation, example.popularity) == (
-        answers,
-        answer_type,
-        relation,
-        popularity,
-    )
+    assert (example.answers, example.answer_type, example.relation, example.popularity) == known
     assert example.dataset == data.name == name
     assert example.question_id == question_id(example.question)
-    assert re.fullmatch(example_id or r"000000-[0-9a-f]{8}", example.example_id)
+    assert re.fullmatch(example_id, example.example_id)
 
 
-def test_hub_arguments_reach_the_hub(monkeypatch):
-    calls = []
-
-    def load_dataset(repo, config=None, *, split=None, revision=None):
-        calls.append((repo, config, split, revision))
-        return datasets.Dataset.from_list(HUB_ROWS["nq"])
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+def test_hub_arguments_reach_the_hub(hub):
+    calls = hub("nq")
     data = load_qa("nq", config="nq_open", split="train", revision="abc")
-    assert calls == [("google-research-datasets/nq_open", "nq_open", "train", "abc")]
+    assert calls == [("google-research-datasets/nq_open", "nq_open", "train", "abc", None)]
     assert data.source == "hub:google-research-datasets/nq_open[nq_open:train@abc]"
 
 
-def test_a_repository_with_a_script_is_read_from_its_parquet_files(monkeypatch):
-    calls = []
-
-    def load_dataset(repo, config=None, *, split=None, revision=None, data_files=None):
-        calls.append((repo, data_files))
-        if data_files is None:
-            raise RuntimeError("Dataset scripts are no longer supported, but found hotpot_qa.py")
-        return datasets.Dataset.from_list(HUB_ROWS["hotpotqa"])
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+def test_a_repository_with_a_script_is_read_from_its_parquet_files(hub):
+    calls = hub("hotpotqa", script=True)
     assert len(load_qa("hotpotqa")) == 1
     files = "hf://datasets/hotpotqa/hotpot_qa@refs/convert/parquet/distractor/validation/*.parquet"
-    assert calls == [("hotpotqa/hotpot_qa", None), ("parquet", {"validation": files})]
+    assert [(call[0], call[4]) for call in calls] == [("hotpotqa/hotpot_qa", None), ("parquet", {"validation": files})]
 
 
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
         (
-            ConnectionError("Couldn't reach 'akariasai/PopQA' on the Hub"),
+            ConnectionError("Couldn't reach 'akariasai/PopQA'"),
             DownloadError,
             "akariasai/PopQA could not be loaded from the hub",
         ),
         (datasets.exceptions.DatasetNotFoundError("gone"), DownloadError, "give a local file of the same schema with path="),
         (ValueError("Couldn't find cache for akariasai/PopQA"), DownloadError, "akariasai/PopQA is not in the local cache"),
-        (
-            ValueError('Unknown split "x"'),
-            InputError,
-            "akariasai/PopQA cannot be loaded with config=None, split='test': Unknown split",
-        ),
+        (ValueError('Unknown split "x"'), InputError, "cannot be loaded with config=None, split='test': Unknown split"),
     ],
 )
 def test_hub_failures_say_what_to_do(monkeypatch, error, kind, message):
@@ -152,8 +106,14 @@ def test_hub_failures_say_what_to_do(monkeypatch, error, kind, message):
         raise error
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with pytest.raises(kind, match=re.escape(message)):
+    with refused(kind, message):
         load_qa("popqa")
+
+
+def exit_code(code: str, **env: str) -> int:
+    """Of Python in a process of its own."""
+    env |= {"PATH": "", "PYTHONPATH": str(Path(__file__).parents[2])}
+    return subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode
 
 
 def test_offline_is_respected(tmp_path):
@@ -161,35 +121,10 @@ def test_offline_is_respected(tmp_path):
         "from anchorlens.questions.datasets import load_qa\nfrom anchorlens.errors import DownloadError\n"
         "try:\n    load_qa('nq')\nexcept DownloadError as error:\n    raise SystemExit('OfflineModeIsEnabled' not in str(error))"
     )
-    env = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PATH": "", "PYTHONPATH": str(Path(__file__).parents[2])}
-    assert subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode == 0
+    assert exit_code(code, HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path)) == 0
 
 
-OWN = [
-    {"id": "a", "question": "Who wrote Emma?", "answers": ["Jane Austen", "Austen"], "relation": "author", "popularity": 12.5},
-    {
-        "id": "b",
-        "question": "What is the capital of Peru?",
-        "answers": ["Lima"],
-        "subject_span": [23, 27],
-        "property_span": [12, 19],
-    },
-    {"id": "c", "question": "Where is Ulm?", "answers": ["Germany, mostly"], "subject": "Ulm", "property": "is"},
-]
 OWN_SPANS = [("Emma", "wrote", "rules"), ("Peru", "capital", "annotation"), ("Ulm", "is", "annotation")]
-
-
-def write(path: Path, rows: list[dict]) -> Path:
-    if path.suffix == ".jsonl":
-        path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n\n", encoding="utf8")
-    elif path.suffix == ".json":
-        path.write_text(json.dumps({"data": rows}), encoding="utf8")
-    elif path.suffix == ".parquet":
-        pandas.DataFrame(rows).to_parquet(path)
-    else:
-        cells = [{k: json.dumps(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows]
-        pandas.DataFrame(cells).to_csv(path, sep="\t" if path.suffix == ".tsv" else ",", index=False, encoding="utf-8-sig")
-    return path
 
 
 @pytest.mark.parametrize("extension", ["jsonl", "json", "csv", "tsv", "parquet"])
@@ -218,18 +153,11 @@ def test_tables_and_their_names():
 @pytest.mark.parametrize(
     ("value", "answers"),
     [
-        ("Lima", ("Lima",)),
-        ('["Lima", "Ciudad"]', ("Lima", "Ciudad")),
-        ("['Lima', \"L'ma\"]", ("Lima", "L'ma")),
-        ("[sic] Lima", ("[sic] Lima",)),
-        (1984, ("1984",)),
-        (1984.0, ("1984",)),
-        (["Lima", " Lima ", "", None], ("Lima",)),
-        ({"value": "A", "aliases": None}, ("A",)),
-        (None, ()),
-        ("  ", ()),
+        ("Lima", ("Lima",)), ('["Lima", "Ciudad"]', ("Lima", "Ciudad")), ("['Lima', \"L'ma\"]", ("Lima", "L'ma")),
+        ("[sic] Lima", ("[sic] Lima",)), (1984, ("1984",)), (1984.0, ("1984",)), (["Lima", " Lima ", "", None], ("Lima",)),
+        ({"value": "A", "aliases": None}, ("A",)), (None, ()), ("  ", ()),
     ],
-)
+)  # fmt: skip
 def test_answers_in_every_form(value, answers):
     assert read_answers(value) == answers
 
@@ -239,6 +167,9 @@ def test_question_white_space_moves_annotated_offsets():
     data = load_qa(pandas.DataFrame([row]))
     assert data.examples[0].question == "Who wrote Emma?"
     assert spans_of(data) == [("Emma", "wrote", "annotation")]
+
+
+EMMA = {"question": "Who wrote Emma?", "answers": "Austen"}
 
 
 def many(n: int) -> list[dict]:
@@ -264,20 +195,14 @@ def test_draw_is_seeded_ordered_and_counts_what_it_drops():
 
 
 def test_dropped_rows_are_listed_with_reason():
-    rows = [
-        {"question": "", "answer": "x"},
-        {"question": "Who wrote Emma?", "answer": ""},
-        {"question": "What is a ganglion?", "answer": "a knot"},
-        {"question": "Who is he?", "answer": "him"},
-        {"question": "Who wrote Emma?", "answer": "Austen"},
-    ]
-    data = load_qa(pandas.DataFrame(rows))
-    assert [(row.reason, row.question, row.answer) for row in data.dropped] == [
+    dropped = [
         ("empty_question", "", "x"),
         ("no_answer", "Who wrote Emma?", ""),
         ("no_property", "What is a ganglion?", "a knot"),
         ("no_subject", "Who is he?", "him"),
     ]
+    data = load_qa([*({"question": question, "answer": answer} for _, question, answer in dropped), EMMA])
+    assert [(row.reason, row.question, row.answer) for row in data.dropped] == dropped
     assert len(data) == 1
 
 
@@ -306,11 +231,10 @@ def test_a_callable_extractor_serves_load_qa():
 
     data = load_qa(pandas.DataFrame(OWN), spans=ends)
     assert spans_of(data) == [("W", "?", "callable:ends")] * 3
-    with pytest.raises(SpanError, match=re.escape("frame, row 1: property span [3, 30] does not lie")):
+    with refused(SpanError, "frame, row 1: property span [3, 30] does not lie"):
         load_qa(pandas.DataFrame(OWN), spans=lambda _: (Span(0, 1), Span(3, 30)))
 
 
-EMMA = {"question": "Who wrote Emma?", "answers": "Austen"}
 TWICE = {"question": "Is New York in New York State?", "answers": "yes"}
 
 
@@ -334,19 +258,15 @@ def test_one_bad_annotation_drops_its_row_and_no_other(bad, detail):
 
 def test_annotations_that_are_all_bad_are_an_error_and_most_a_warning():
     school = [{**EMMA, "subject": "Literature"}, {"question": "Who wrote Ada?", "answers": "Nabokov", "subject": "Literature"}]
-    with pytest.raises(SpanError, match=re.escape("list, row 1: subject 'Literature' occurs 0 times")) as caught:
+    with refused(SpanError, "list, row 1: subject 'Literature' occurs 0 times") as caught:
         load_qa(school)
-    assert "No row of 2 can be used. If these columns are no annotation, leave them out, or give spans='rules'." in str(
-        caught.value
-    )
-    with pytest.warns(
-        UserWarning, match=re.escape("list: 2 of 3 rows are dropped as bad_annotation: list, row 1: subject 'Lit")
-    ):
+    cure = "No row of 2 can be used. If these columns are no annotation, leave them out, or give spans='rules'."
+    assert cure in str(caught.value)
+    told = "list: 2 of 3 rows are dropped as bad_annotation: list, row 1: subject 'Lit"
+    with pytest.warns(UserWarning, match=re.escape(told)):
         data = load_qa([*school, {**EMMA, "question": "Who wrote Sylvia?"}])
     assert len(data) == 1
-    with pytest.raises(
-        SpanError, match=re.escape("list, row 1: subject span [0, 400] does not lie in its question of 15 char")
-    ):
+    with refused(SpanError, "list, row 1: subject span [0, 400] does not lie in its question of 15 char"):
         load_qa([{**EMMA, "subject_span": [0, 400]}])
 
 
@@ -390,9 +310,8 @@ def test_expected_share_of_right_subjects_is_shown():
 
 
 def test_repr_html_and_frame_show_counts_and_share():
-    data = load_qa(
-        pandas.DataFrame([*OWN, {"id": "<d>", "question": "", "answers": ["x"]}]), dataset_name="<mine>", limit=4, seed=3
-    )
+    table = pandas.DataFrame([*OWN, {"id": "<d>", "question": "", "answers": ["x"]}])
+    data = load_qa(table, dataset_name="<mine>", limit=4, seed=3)
     share = ((4 + 5) / 15 + (4 + 7) / 28 + (3 + 2) / 13) / 3
     assert data.question_share == pytest.approx(share)
     assert repr(data) == (
@@ -403,32 +322,24 @@ def test_repr_html_and_frame_show_counts_and_share():
     assert "<caption>QAData: &lt;mine&gt;</caption>" in data._repr_html_()
     frame = data.to_frame()
     assert list(frame["subject"]) == ["Emma", "Peru", "Ulm"]
-    assert [q[a:b] for q, a, b in zip(frame["question"], frame["property_start"], frame["property_end"], strict=True)] == list(
-        frame["property"]
-    )
+    cut = [q[a:b] for q, a, b in zip(frame["question"], frame["property_start"], frame["property_end"], strict=True)]
+    assert cut == list(frame["property"])
 
 
 def test_known_datasets_are_four_and_four_and_cheap():
     entries = known_datasets()
-    assert [e.name for e in entries if e.kind == "hub"] == ["popqa", "triviaqa", "hotpotqa", "nq"]
-    assert [e.name for e in entries if e.kind == "sample"] == [
-        "popqa-sample",
-        "triviaqa-sample",
-        "hotpotqa-sample",
-        "nq-sample",
-    ]
+    assert [e.name for e in entries if e.kind == "hub"] == list(HUB_ROWS)
+    assert [e.name for e in entries if e.kind == "sample"] == [f"{name}-sample" for name in HUB_ROWS]
     code = (
         "import sys, anchorlens.questions.datasets as d; d.known_datasets(); "
         "sys.exit(any(m in sys.modules for m in ('torch', 'pandas', 'datasets', 'pyarrow')))"
     )
-    env = {"PATH": "", "PYTHONPATH": str(Path(__file__).parents[2])}
-    assert subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode == 0
+    assert exit_code(code) == 0
 
 
 @pytest.mark.shared_data
 @pytest.mark.parametrize(
-    ("name", "least", "share"),
-    [("popqa", 1.0, 0.54), ("triviaqa", 0.98, 0.33), ("hotpotqa", 0.98, 0.35), ("nq", 0.97, 0.54)],
+    ("name", "least", "share"), [("popqa", 1.0, 0.54), ("triviaqa", 0.98, 0.33), ("hotpotqa", 0.98, 0.35), ("nq", 0.97, 0.54)]
 )
 def test_real_files_keep_nearly_all_rows(tmp_path, shared_data, name, least, share):
     lines = (shared_data / f"{name}.jsonl").read_text(encoding="utf8").splitlines()[:200]

@@ -9,7 +9,7 @@ from anchorlens.errors import DonorError
 from anchorlens.questions.donors import DonorPicker, null_positions, pair_positions, rule_name
 from anchorlens.questions.prompts import FewShotPrompt, QAPrompt
 from anchorlens.questions.tokens import RowTokenizer
-from tests.questions.make import CAPITALS, capital, capitals, equal_lengths, example
+from tests.questions.make import CAPITALS, capital, capitals, equal_lengths, example, refused
 from tests.tokenizers_small import small_tokenizer
 
 
@@ -24,13 +24,7 @@ def pool(rows):
         example("Who is the author of Emma?", "Emma", "author", "Jane Austen", relation="author"),
         example("What is the capital of Gaul?", "Gaul", "capital", "Paris", "Lutetia", relation="capital"),
         example("what is the CAPITAL of france", "france", "CAPITAL", "Paris", relation="capital"),
-        example(
-            "What is the capital of the old empire of Japan?",
-            "the old empire of Japan",
-            "capital",
-            "Kyoto",
-            relation="capital",
-        ),
+        example("What is the capital of the old land Japan?", "the old land Japan", "capital", "Kyoto", relation="capital"),
     ]
     return tuple(rows.row(e) for e in (*capitals().pool, *others, *equal_lengths().pool))
 
@@ -71,11 +65,8 @@ def test_random_crosses_relations_and_last_relaxes_length(rows, pool):
     base = pool[0]
     anywhere = {row.example.relation for row in picker(pool, rule="random", align="last").pick(base)}
     assert anywhere == {"capital", "author"}
-    longer = [
-        row
-        for row in picker(pool, align="last").pick(base)
-        if row.example.question.startswith("What is the capital of the old")
-    ]
+    relaxed = picker(pool, align="last").pick(base)
+    longer = [row for row in relaxed if "the old land" in row.example.question]
     assert len(longer) == 1
     at_base, at_donor = pair_positions(base, longer[0], "subject", "last")
     assert at_donor == longer[0].positions["subject"][-len(at_base) :]
@@ -153,7 +144,7 @@ def test_unknown_names_are_refused():
 
 @pytest.mark.parametrize("n", [0, 2.5, "2", True, None])
 def test_n_donors_that_is_no_count_is_refused(unchecked, n):
-    with pytest.raises(DonorError, match=re.escape(f"n_donors must be a whole number, at least 1; got {n!r}.")):
+    with refused(DonorError, f"n_donors must be a whole number, at least 1; got {n!r}."):
         picker((), n_donors=n)
 
 
@@ -174,10 +165,7 @@ def test_a_rule_of_another_kind_is_refused(unchecked, rule, shown):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            lambda pool: None,
-            "donors=callable:rule gave None for 'What is the capital of France?'; it must give rows of the pool that",
-        ),
+        (lambda pool: None, "gave None for 'What is the capital of France?'; it must give rows of the pool that"),
         (lambda pool: "Japan", "donors=callable:rule gave 'Japan' for"),
         (lambda pool: pool[1], "donors=callable:rule gave an Example for"),
         (lambda pool: {"Japan": pool[1]}, "donors=callable:rule gave a dict for"),
@@ -190,15 +178,13 @@ def test_what_a_rule_may_not_give(unchecked, pool, given, message):
     def rule(base, candidates):
         return given(candidates)
 
-    with pytest.raises(DonorError, match=re.escape(message)):
+    with refused(DonorError, message):
         picker(pool, rule=rule).pick(pool[0])
 
 
 def test_a_rule_may_give_nothing_and_strangers_beside_rows_of_the_pool(pool):
     assert picker(pool, rule=lambda base, candidates: ()).pick(pool[0]) == ()
-    mixed = picker(pool, align="last", rule=lambda base, candidates: iter([capital("Mali", "Bamako"), *candidates])).pick(
-        pool[0]
-    )
+    mixed = picker(pool, align="last", rule=lambda base, rows: iter([capital("Mali", "Bamako"), *rows])).pick(pool[0])
     assert {row.id for row in mixed} == {row.id for row in picker(pool, align="last", rule="random").pick(pool[0])}
 
 

@@ -12,8 +12,8 @@ from scipy.optimize import linear_sum_assignment
 
 from anchorlens.errors import InputError
 from anchorlens.questions.datasets import load_qa
-from anchorlens.questions.example import Example, normalise, question_id
-from anchorlens.questions.given import given_answers, split_questions
+from anchorlens.questions.example import Example, normalise
+from anchorlens.questions.given import GivenAnswers, given_answers, split_questions
 from anchorlens.questions.options import named_options, option_key
 from anchorlens.vocabulary import FRACTIONS, SPLITS
 from tests.questions.make import capital, example
@@ -24,8 +24,9 @@ def comparison(word: str, first: str, second: str, answer: str, example_id: str 
     return example(f"Which is {word}, {first} or {second}?", f"{first} or {second}", word, answer, example_id=example_id)
 
 
-def in_one_split(rows: list[Example]) -> dict[str, str]:
-    return dict.fromkeys([row.question_id for row in rows], "train")
+def in_one_split(rows: list[Example], **options) -> GivenAnswers:
+    """False answers of rows that all lie in the train split."""
+    return given_answers(rows, dict.fromkeys([row.question_id for row in rows], "train"), **options)
 
 
 def stands(answer: str, question: str) -> bool:
@@ -59,10 +60,7 @@ def test_shares_of_100_questions_are_filled_to_within_a_question_for_40_seeds():
     for seed in range(40):
         split = split_questions(rows, fractions=(0.5, 0.2, 0.3), seed=seed)
         sizes = Counter(split.values())
-        assert abs(sizes["train"] - 50) <= 1 and abs(sizes["validation"] - 20) <= 1 and abs(sizes["test"] - 30) <= 1, (
-            seed,
-            sizes,
-        )
+        assert all(abs(sizes[part] - n) <= 1 for part, n in zip(SPLITS, (50, 20, 30), strict=True)), (seed, sizes)
         for question, name in split.items():
             seen[question].add(name)
     # The seed draws which questions fill them.
@@ -90,15 +88,12 @@ def test_each_relation_has_its_share_of_every_split():
 
 
 def test_the_options_of_a_question_tie_it_to_the_rows_that_answer_with_them():
-    larger, smaller = (
-        comparison(word, "Belgium", "Russia", answer) for word, answer in (("larger", "Russia"), ("smaller", "Belgium"))
-    )
+    asked = (("larger", "Russia"), ("smaller", "Belgium"))
+    tied = [*(comparison(word, "Belgium", "Russia", answer) for word, answer in asked), capital("Kremlin", "Russia")]
     others = [capital(f"Land {i}", f"City {i}") for i in range(20)]
     for seed in range(20):
-        split = split_questions([larger, *others, smaller, capital("Kremlin", "Russia")], seed=seed)
-        assert (
-            len({split[question_id(q)] for q in (larger.question, smaller.question, "What is the capital of Kremlin?")}) == 1
-        )
+        split = split_questions([tied[0], *others, *tied[1:]], seed=seed)
+        assert len({split[row.question_id] for row in tied}) == 1
 
 
 def test_yes_and_no_stay_together():
@@ -139,8 +134,7 @@ def test_matched_false_answers_are_of_the_same_kind_and_never_right(trivia):
 
 def test_a_relation_is_kept_and_one_answer_for_most_of_a_group_drops_the_surplus():
     rows = [capital(f"L{i}", "Paris") for i in range(4)] + [capital("Italy", "Rome")]
-    split = dict.fromkeys([e.question_id for e in rows], "train")
-    given = given_answers(rows, split)
+    given = in_one_split(rows)
     # Rome can be false for one Paris and Paris for Rome; the other three have nothing left.
     assert len(given.false) == 2
     assert {d.reason for d in given.dropped} == {"no_distractor"}
@@ -152,49 +146,51 @@ def test_unknown_rule(trivia):
         given_answers(trivia, split_questions(trivia), distractor="randon")
 
 
-def test_a_mirrored_comparison_gets_the_other_option():
-    rows = [comparison("larger", "Belgium", "Russia", "Russia"), comparison("smaller", "Russia", "Belgium", "Belgium")]
-    rows += [capital("Italy", "Rome"), capital("Peru", "Lima")]
-    for distractor in ("matched", "random"):
-        given = given_answers(rows, in_one_split(rows), distractor=distractor)
-        assert [given.false[row.example_id] for row in rows] == ["Belgium", "Russia", "Lima", "Rome"]
+WALES, KENT = ("the University of Wales", "the Sorbonne"), ("Kent University", "Leeds University")
+OPTIONS = {
+    "a mirrored comparison gets the other option": (
+        [("larger", "Belgium", "Russia", "Russia"), ("smaller", "Russia", "Belgium", "Belgium")], ["Belgium", "Russia"],
+    ),
+    "a cycle is kept and a loose one leaves": (
+        [
+            ("larger", "Nepal", "India", "India"), ("smaller", "Peru", "Nepal", "Nepal"), ("longer", "India", "Peru", "Peru"),
+            ("older", "Mars", "India", "India"),
+        ],
+        ["Nepal", "Peru", "India", None],
+    ),
+    "an option is found behind an article": (
+        [("larger", "the giraffe", "the dog", "giraffe"), ("smaller", "the dog", "the giraffe", "dog")], ["dog", "giraffe"],
+    ),
+    "'the dog' would not stand in 'a giraffe or a dog', and the bit would tell": (
+        [("larger", "a giraffe", "a dog", "giraffe"), ("smaller", "the dog", "a giraffe", "the dog")], [None, None],
+    ),
+    "another article than in the question, for both": (
+        [("larger", *WALES, "University of Wales"), ("older", *WALES, "The Sorbonne")], ["The Sorbonne", "University of Wales"],
+    ),
+    "only the false one would stand there as it is written": (
+        [("larger", *KENT, "The Kent University"), ("older", *KENT[::-1], "Leeds University")], [None, None],
+    ),
+}  # fmt: skip
 
 
-def test_comparisons_that_form_a_cycle_are_kept_and_a_loose_one_leaves():
-    cycle = [
-        comparison("larger", "Nepal", "India", "India", "a"),
-        comparison("smaller", "Peru", "Nepal", "Nepal", "b"),
-        comparison("longer", "India", "Peru", "Peru", "c"),
-    ]
-    loose = comparison("older", "Mars", "India", "India", "d")
-    given = given_answers([*cycle, loose], in_one_split([*cycle, loose]))
-    assert given.false == {"a": "Nepal", "b": "Peru", "c": "India"}
-    (gone,) = given.dropped
-    assert (gone.example_id, gone.reason) == ("d", "answer_in_question")
-    assert gone.detail == "the other option, 'mars', is not the true answer of enough other rows of the train split"
+@pytest.mark.parametrize("distractor", ["matched", "random"])
+@pytest.mark.parametrize(("asked", "false"), OPTIONS.values(), ids=OPTIONS)
+def test_a_comparison_gets_its_other_option_or_leaves(asked, false, distractor):
+    rows = [*(comparison(*one) for one in asked), capital("Italy", "Rome"), capital("Peru", "Lima")]
+    given = in_one_split(rows, distractor=distractor)
+    assert [given.false.get(row.example_id) for row in rows] == [*false, "Lima", "Rome"]
+    assert [gone.reason for gone in given.dropped] == ["answer_in_question"] * false.count(None)
 
 
 def test_a_comparison_without_a_mirror_takes_the_other_option_from_a_row_that_does_not_name_it():
-    asked = comparison("larger", "Nepal", "India", "India", "a")
-    lender = replace(
-        example("Where does the Everest stand?", "Everest", "stand", "Nepal", example_id="b"), answer_type="place"
-    )
-    given = given_answers([replace(asked, answer_type="place"), lender], in_one_split([asked, lender]))
-    assert given.false == {"a": "Nepal", "b": "India"}
+    lender = example("Where does the Everest stand?", "Everest", "stand", "Nepal", example_id="b")
+    rows = [replace(row, answer_type="place") for row in (comparison("larger", "Nepal", "India", "India", "a"), lender)]
+    assert in_one_split(rows).false == {"a": "Nepal", "b": "India"}
 
 
-def test_the_other_option_is_found_behind_an_article_and_only_if_it_stands_in_the_question_as_it_is_given():
-    rows = [
-        comparison("larger", "the giraffe", "the dog", "giraffe", "a"),
-        comparison("smaller", "the dog", "the giraffe", "dog", "b"),
-    ]
-    assert given_answers(rows, in_one_split(rows)).false == {"a": "dog", "b": "giraffe"}
-    # "The dog" would not stand in "a giraffe or a dog", and the bit would tell.
-    odd = [
-        comparison("larger", "a giraffe", "a dog", "giraffe", "a"),
-        comparison("smaller", "the dog", "a giraffe", "the dog", "b"),
-    ]
-    assert given_answers(odd, in_one_split(odd)).false == {}
+def test_a_comparison_that_leaves_names_the_option_that_is_missing():
+    (gone,) = in_one_split([comparison("older", "Mars", "India", "India", "d")]).dropped
+    assert gone.detail == "the other option, 'mars', is not the true answer of enough other rows of the train split"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +204,7 @@ def test_the_other_option_is_found_behind_an_article_and_only_if_it_stands_in_th
 def test_a_true_answer_that_stands_in_its_question_and_is_no_option_is_dropped(question, answer):
     row = example(question, question.split()[2], question.split()[1], answer, example_id="a")
     rows = [row, *(replace(capital(f"L{i}", f"Town{i}"), relation=None) for i in range(4))]
-    given = given_answers(rows, in_one_split(rows))
+    given = in_one_split(rows)
     assert [(gone.example_id, gone.reason) for gone in given.dropped] == [("a", "answer_in_question")]
 
 
@@ -216,28 +212,27 @@ def test_no_permuted_answer_stands_in_its_question():
     """Rome stands in two questions as "the Rome road": those rows may not get it, though all are of one relation."""
     rows = [capital(f"the Rome road {i}", f"Town {i}") for i in range(3)] + [capital("Italy", "Rome"), capital("Peru", "Lima")]
     for seed in range(20):
-        given = given_answers(rows, in_one_split(rows), seed=seed)
+        given = in_one_split(rows, seed=seed)
         assert len(given.false) == 5 and not any(stands(given.false[row.example_id], row.question) for row in rows)
 
 
 def test_yes_and_no_are_no_words_of_the_question():
     texts = (("Is there no snow on Etna?", "no"), ("Is there snow on Etna?", "yes"))
     rows = [replace(example(text, "Etna", "snow", answer), answer_type="yes/no") for text, answer in texts]
-    assert list(given_answers(rows, in_one_split(rows)).false.values()) in (["yes", "no"], ["no", "yes"])
+    assert list(in_one_split(rows).false.values()) in (["yes", "no"], ["no", "yes"])
 
 
 def test_a_question_that_stands_twice_never_gets_its_own_answer_as_false():
     """Three people of one name with three occupations, and others."""
 
     def asked(name: str, job: str, i: int) -> Example:
-        return example(
-            f"What is {name}'s occupation?", name, "occupation", job, relation="occupation", example_id=f"{name}{i}"
-        )
+        question = f"What is {name}'s occupation?"
+        return example(question, name, "occupation", job, relation="occupation", example_id=f"{name}{i}")
 
     rows = [asked("John Smith", job, i) for i, job in enumerate(("actor", "judge", "poet"))]
     rows += [asked(name, job, 0) for name, job in (("Ann Lee", "nurse"), ("Bo Ray", "pilot"), ("Cy Fox", "farmer"))]
     for seed in range(100):
-        given = given_answers(rows, in_one_split(rows), seed=seed)
+        given = in_one_split(rows, seed=seed)
         assert not {given.false[row.example_id] for row in rows[:3]} & {"actor", "judge", "poet"}
 
 
@@ -250,7 +245,7 @@ def test_rows_that_share_an_alias_lend_each_other_nothing():
         example("How many feet has that?", "that", "feet", "five", example_id="d"),
     ]
     for seed in range(20):
-        false = given_answers(rows, in_one_split(rows), seed=seed).false
+        false = in_one_split(rows, seed=seed).false
         assert len(false) == 4
         assert false["a"] != "fourteen" and false["b"] != "14"
 
@@ -264,23 +259,10 @@ def test_a_true_answer_that_stands_in_its_question_but_for_its_article_is_no_ord
         example("What hunts at night?", "night", "hunts", "the owl", example_id="e"),
     ]
     for seed in range(20):
-        given = given_answers(rows, in_one_split(rows), seed=seed)
+        given = in_one_split(rows, seed=seed)
         assert [(gone.example_id, gone.reason) for gone in given.dropped] == [("a", "answer_in_question")]
         # Nor does a false one stand there without its article.
         assert given.false["b"] != "the moon"
-
-
-def test_an_option_with_another_article_than_in_the_question_gets_the_other_option_of_its_kind():
-    def asked(word: str, answer: str) -> Example:
-        return comparison(word, "the University of Wales", "the Sorbonne", answer)
-
-    rows = [asked("larger", "University of Wales"), asked("older", "The Sorbonne")]
-    assert list(given_answers(rows, in_one_split(rows)).false.values()) == ["The Sorbonne", "University of Wales"]
-    # Where only the false one stood there as it is written, that bit would tell.
-    rows = [comparison("larger", "Kent University", "Leeds University", "The Kent University", "a")]
-    rows += [comparison("older", "Leeds University", "Kent University", "Leeds University", "b")]
-    given = given_answers(rows, in_one_split(rows))
-    assert given.false == {} and {gone.reason for gone in given.dropped} == {"answer_in_question"}
 
 
 def kept_by_comparing_every_pair(rows: list[Example], matched: bool) -> int:
@@ -330,7 +312,7 @@ def test_as_many_rows_are_kept_as_by_comparing_every_pair_and_none_gets_a_right_
                 question = f"Who is the mayor of {rng.choice(names)} {rng.randint(0, 9)}?"
                 rows.append(example(question, question.rsplit(maxsplit=1)[-1], "mayor", *answers, example_id=f"{i:02}"))
         for distractor in ("matched", "random"):
-            given = given_answers(rows, in_one_split(rows), distractor=distractor, seed=trial)
+            given = in_one_split(rows, distractor=distractor, seed=trial)
             assert len(given.false) == kept_by_comparing_every_pair(rows, distractor == "matched")
             kept = [row for row in rows if row.example_id in given.false]
             dropped += len(rows) - len(kept)
@@ -340,7 +322,7 @@ def test_as_many_rows_are_kept_as_by_comparing_every_pair_and_none_gets_a_right_
                 false = given.false[row.example_id]
                 assert normalise(false) not in right
                 assert stands(false, row.question) == stands(row.answers[0], row.question)
-            assert given_answers(rows[::-1], in_one_split(rows), distractor=distractor, seed=trial).false == given.false
+            assert in_one_split(rows[::-1], distractor=distractor, seed=trial).false == given.false
     assert dropped > 100
 
 
@@ -351,9 +333,8 @@ def test_6000_rows_take_seconds():
     rows = []
     for i in range(6000):
         answers = [" ".join(rng.choices(words, k=rng.randint(1, 3))) for _ in range(6)]
-        rows.append(
-            example(f"Who sang the song {i} of {rng.choice(words)}?", f"song {i}", "sang", *answers, example_id=str(i))
-        )
+        question = f"Who sang the song {i} of {rng.choice(words)}?"
+        rows.append(example(question, f"song {i}", "sang", *answers, example_id=str(i)))
     split = {row.question_id: SPLITS[i % 3] for i, row in enumerate(rows)}
     start = time.process_time()
     split_questions(rows)
@@ -366,25 +347,24 @@ def test_6000_rows_take_seconds():
 def test_4000_questions_with_the_same_two_options_take_seconds():
     rows = [comparison(f"right in case {i}", "Alpha", "Beta", ("Alpha", "Beta")[i % 2]) for i in range(4000)]
     start = time.process_time()
-    given = given_answers(rows, in_one_split(rows))
+    given = in_one_split(rows)
     # Ten seconds where every row was compared with every other.
     assert len(given.false) == 4000 and time.process_time() - start < 5
 
 
 @pytest.mark.slow
 def test_8000_uneven_yes_and_no_take_seconds_and_only_the_surplus_leaves():
-    rows = [
-        replace(capital(f"Land {i}", "no" if i % 5 < 2 else "yes"), answer_type="yes/no", relation=None) for i in range(8000)
-    ]
+    asked = {"answer_type": "yes/no", "relation": None}
+    rows = [replace(capital(f"Land {i}", "no" if i % 5 < 2 else "yes"), **asked) for i in range(8000)]
     start = time.process_time()
-    given = given_answers(rows, in_one_split(rows))
+    given = in_one_split(rows)
     # 26 seconds where the assignment had to find the surplus.
     assert time.process_time() - start < 13
     assert Counter(given.false.values()) == {"yes": 3200, "no": 3200}
     assert {gone.answer for gone in given.dropped} == {"yes"}
     # Which of them leave is drawn.
     fewer = rows[:500]
-    left = [{gone.example_id for gone in given_answers(fewer, in_one_split(fewer), seed=seed).dropped} for seed in range(2)]
+    left = [{gone.example_id for gone in in_one_split(fewer, seed=seed).dropped} for seed in range(2)]
     assert left[0] != left[1]
 
 
@@ -394,46 +374,8 @@ def test_answers_of_400_words_take_little_memory():
         for i in range(40)
     ]
     tracemalloc.start()
-    given = given_answers(rows, in_one_split(rows))
+    given = in_one_split(rows)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     # Every run of words of every answer was 2 GB.
     assert len(given.false) == 40 and peak < 50e6
-
-
-def test_the_options_that_a_question_names():
-    wanted = {
-        "Who is older Carrie Akre or Shifty Shellshock?": ("carrie akre", "shifty shellshock"),
-        "Which singer is the older: Nate Albert or Rod Stewart?": ("nate albert", "rod stewart"),
-        "Which director, John Lee or Ann Ray, was also a writer?": ("john lee", "ann ray"),
-        "Was Hello Times or the Sea Weekly published first?": ("hello times", "sea weekly"),
-        "Between Bo Ray and Ann Lee, who is older?": ("bo ray", "ann lee"),
-        "Which is colder, steam or ice?": ("steam", "ice"),
-        "Between 1990 and 2000, which was larger, Boston or Miami?": ("boston", "miami"),
-        "In case 3: is it Alpha or Beta?": ("alpha", "beta"),
-        "Which came first: was it the egg, or was it the hen?": ("egg", "hen"),
-        "Which one of Ann Lee and Bo Ray was born first?": ("ann lee", "bo ray"),
-        "Who was born first out of Ann Lee and Bo Ray?": ("ann lee", "bo ray"),
-        "Who is older, Kobe Bryant or Will Smith?": ("kobe bryant", "will smith"),
-        "Who  is\nolder, Ann   Lee or\tBo Ray ?": ("ann lee", "bo ray"),
-        "Were both Ann Lee and Bo Ray actors?": None,
-        "What color is the sky?": None,
-    }
-    assert {question: named_options(question) for question in wanted} == wanted
-
-
-@pytest.mark.parametrize(
-    "hostile",
-    [
-        "between" + " " * 20_000 + "x",
-        "between " + "a and " * 4_000 + "x",
-        "between " * 4_000,
-        "Which " + "Ann of the " * 4_000 + "or x",
-        "x or " + "Ann of the " * 4_000,
-    ],
-    ids=lambda text: f"{text[:12]}...{text[-4:]}",
-)
-def test_a_hostile_question_is_read_in_less_than_a_second(hostile):
-    start = time.process_time()
-    named_options(hostile)
-    assert time.process_time() - start < 1

@@ -1,6 +1,5 @@
 """What the first argument of ``load_qa`` may be, and what is said of everything else."""
 
-import re
 from pathlib import Path
 
 import numpy
@@ -10,7 +9,8 @@ import torch
 
 from anchorlens.errors import DataError, InputError
 from anchorlens.questions.datasets import load_qa
-from tests.questions.test_datasets import HUB_ROWS, OWN, spans_of, write
+from tests.questions.make import refused
+from tests.questions.tables import HUB_ROWS, OWN, spans_of, write
 
 
 def test_a_file_may_stand_where_the_name_stands(tmp_path, monkeypatch):
@@ -93,7 +93,7 @@ def test_anything_else_is_told_what_is_taken(unchecked, given, shown):
 )
 def test_arguments_of_another_kind_are_refused(unchecked, name, values, message):
     for value in values:
-        with pytest.raises(InputError, match=re.escape(f"{message} {value!r}.")):
+        with refused(InputError, f"{message} {value!r}."):
             load_qa("nq", **{name: value})
 
 

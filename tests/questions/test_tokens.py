@@ -1,7 +1,5 @@
 """Positions of anchors, BOS, prompts that are prefixes, and padding."""
 
-import re
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +9,7 @@ from anchorlens.prompts.batches import common_prefix, pad_rows
 from anchorlens.questions.example import Example, Span, question_id
 from anchorlens.questions.prompts import ChatPrompt, FewShotPrompt, PromptText, QAPrompt, make_prompt
 from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, anchor_positions
-from tests.questions.make import capital, example
+from tests.questions.make import capital, example, refused
 from tests.tokenizers_small import small_tokenizer
 from tests.torch_defaults import OTHER_DEFAULTS
 
@@ -23,6 +21,7 @@ HARD = [
     example("Paris, Texas lies in what state?", "Paris, Texas", "state", "Texas"),
     example("France's capital is what", "France", "capital", "Paris"),
     example("France has what capital", "France", "capital", "Paris"),
+    example("Is Paris the capital of France?", "France", "capital", "Paris"),
     example("What is an emoji such as 👩‍🚀 worth to New York New York", "New York New York", "emoji", "👩‍🚀 nothing"),
 ]
 
@@ -42,6 +41,9 @@ def test_anchors_decode_to_their_spans_text(tokenizer, row_example):
     ):
         decoded = tokenizer.decode([row.ids[p] for p in row.positions[role]], clean_up_tokenization_spaces=False)
         assert text in decoded
+    assert list(row.ids) == tokenizer(f"Q: {row_example.question}\nA: {row_example.answers[0]}")["input_ids"]
+    # An answer that stands in the question too is not taken for the answer.
+    assert min(row.positions["answer"]) >= row.prompt_length
     assert 0 not in row.positions["question"]
     assert row.positions["question"] == row.positions["subject"] + row.positions["property"]
     assert row.positions["subject_last"] == (max(row.positions["subject"]),)
@@ -59,16 +61,6 @@ def test_question_text_is_all_anchored_or_rest(tokenizer):
     decoded = tokenizer.decode([row.ids[p] for p in both], clean_up_tokenization_spaces=False)
     # A sentencepiece tokenizer may take "?" and what follows it into one token.
     assert decoded.strip().removesuffix("\nA:") == row_example.question
-
-
-def test_answer_inside_the_question_is_not_taken_for_the_answer(tokenizer):
-    row = RowTokenizer(tokenizer, QAPrompt()).row(example("Is Paris the capital of France?", "France", "capital", "Paris"))
-    assert min(row.positions["answer"]) >= row.prompt_length
-
-
-def test_ids_are_those_of_the_tokenizer_itself(tokenizer):
-    row = RowTokenizer(tokenizer, QAPrompt()).row(capital("France", "Paris"))
-    assert list(row.ids) == tokenizer("Q: What is the capital of France?\nA: Paris")["input_ids"]
 
 
 @pytest.mark.parametrize("kind", ["byte", "metaspace"])
@@ -115,36 +107,10 @@ def test_long_and_too_long_questions():
         RowTokenizer(tok, QAPrompt(), max_length=100).row(row_example)
 
 
-def test_position_0_is_never_an_anchor():
-    class Bare:
-        name = "bare"
-
-        def render(self, question, tokenizer):
-            return PromptText(question, 0, " ")
-
-    row_example = example("France has what capital", "France", "capital", "Paris")
-    with pytest.raises(RowDropped, match="anchor_at_position_0"):
-        RowTokenizer(small_tokenizer("byte", bos=False), Bare()).row(row_example)
-    assert 0 not in RowTokenizer(small_tokenizer("byte", bos=True), Bare()).row(row_example).positions["question"]
-
-
-def test_prompt_that_is_no_prefix_drops_the_row():
-    class Merging:
-        name = "merging"
-
-        def render(self, question, tokenizer):
-            return PromptText(f"Q: {question}\nA capi", 3, "")
-
-    tok = small_tokenizer("byte", bos=False)
-    assert "Ġcapital" in tok.get_vocab(), "the test needs ' capital' to be one token"
-    with pytest.raises(RowDropped, match="prompt_not_prefix"):
-        RowTokenizer(tok, Merging()).row(capital("France", "tal"))
-
-
-class Wrong:
+class Made:
     """A prompt that makes what it is told to."""
 
-    name = "wrong"
+    name = "made"
 
     def __init__(self, made):
         self.made = made
@@ -153,39 +119,38 @@ class Wrong:
         return self.made(question)
 
 
+def test_position_0_is_never_an_anchor():
+    bare, row_example = Made(lambda q: PromptText(q, 0, " ")), example("France has what capital", "France", "capital", "Paris")
+    with pytest.raises(RowDropped, match="anchor_at_position_0"):
+        RowTokenizer(small_tokenizer("byte", bos=False), bare).row(row_example)
+    assert 0 not in RowTokenizer(small_tokenizer("byte", bos=True), bare).row(row_example).positions["question"]
+
+
+def test_prompt_that_is_no_prefix_drops_the_row():
+    tok = small_tokenizer("byte", bos=False)
+    assert "Ġcapital" in tok.get_vocab(), "the test needs ' capital' to be one token"
+    with pytest.raises(RowDropped, match="prompt_not_prefix"):
+        RowTokenizer(tok, Made(lambda q: PromptText(f"Q: {q}\nA capi", 3, ""))).row(capital("France", "tal"))
+
+
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (
-            lambda q: PromptText(f"Question: {q}\nAnswer:", 0, " "),
-            "The prompt 'wrong' says question_start=0, but the question stands at 10 of its text: give the index of its first char",
-        ),
-        (lambda q: PromptText(f"{q} {q} A:", 5, " "), "says question_start=5, but the question stands at 0, 31 of its text"),
+        (lambda q: PromptText(f"Question: {q}", 0, " "), "says question_start=0, but the question stands at 10 of its text: give"),
+        (lambda q: PromptText(f"{q} {q} A:", 5, " "), "=5, but the question stands at 0, 31 of its text: give the index of its"),
         (lambda q: PromptText(f"{q} A:", -36, " "), "says question_start=-36, but the question stands at 0 of its text"),
-        (
-            lambda q: PromptText(f"Q: {q.upper()}\nA:", 3, " "),
-            "'wrong' says question_start=3, but the question is not in its text as it is",
-        ),
-        (
-            lambda q: f"Q: {q}",
-            "render of the prompt 'wrong' gave 'Q: What is the capital of France?'; it must give a PromptText",
-        ),
-        (lambda q: None, "render of the prompt 'wrong' gave None; it must give a PromptText"),
-        (
-            lambda q: PromptText(f"Q: {q}", 3.0, " "),
-            "gave a PromptText; it must give a PromptText with two texts and a whole number",
-        ),
+        (lambda q: PromptText(q.upper(), 3, " "), "The prompt 'made' says question_start=3, but the question is not in its text"),
+        (lambda q: f"Q: {q}", "render of the prompt 'made' gave 'Q: What is the capital of France?'; it must give a PromptText"),
+        (lambda q: None, "render of the prompt 'made' gave None; it must give a PromptText"),
+        (lambda q: PromptText(q, 3.0, " "), "gave a PromptText; it must give a PromptText with two texts and a whole number"),
         (lambda q: PromptText(f"Q: {q}", 3, None), "with two texts and a whole number"),
     ],
-)
+)  # fmt: skip
 def test_a_prompt_that_is_wrong_about_the_question_is_refused(unchecked, made, message):
-    rows = RowTokenizer(small_tokenizer("byte", bos=True), Wrong(made))
-    for measure in (
-        lambda: rows.row(capital("France", "Paris")),
-        lambda: rows.prompt_ids(capital("France", "Paris").question),
-    ):
-        with pytest.raises(InputError, match=re.escape(message)):
-            measure()
+    rows = RowTokenizer(small_tokenizer("byte", bos=True), Made(made))
+    for measure, asked in ((rows.row, capital("France", "Paris")), (rows.prompt_ids, capital("France", "Paris").question)):
+        with refused(InputError, message):
+            measure(asked)
 
 
 def test_a_template_gives_the_rows_of_the_prompt_that_it_writes_out(tokenizer):
@@ -274,15 +239,10 @@ def test_padding_is_on_the_right_and_masked_whatever_torchs_defaults(other):
 @pytest.mark.parametrize(
     ("rows", "longest", "wanted"),
     [
-        ([(1, 2, 3, 4), [1, 2, 3, 5], (1, 2, 3)], 10, 3),
-        ([(1, 2, 3, 4), (1, 2, 3, 5)], 2, 2),
-        ([(1, 2), (2, 2)], 9, 0),
-        ([(1, 2, 3)], 9, 3),
-        ([(1, 2), ()], 9, 0),
-        ([(1, 2), (1, 2)], -1, 0),
-        ([], 9, 0),
+        ([(1, 2, 3, 4), [1, 2, 3, 5], (1, 2, 3)], 10, 3), ([(1, 2, 3, 4), (1, 2, 3, 5)], 2, 2), ([(1, 2), (2, 2)], 9, 0),
+        ([(1, 2, 3)], 9, 3), ([(1, 2), ()], 9, 0), ([(1, 2), (1, 2)], -1, 0), ([], 9, 0),
     ],
-)
+)  # fmt: skip
 def test_a_common_prefix_ends_where_rows_part_or_one_ends(rows, longest, wanted):
     assert common_prefix(rows, longest) == wanted
 

@@ -95,44 +95,40 @@ def test_every_kind_of_sweep_comes_out_again(name, written, tiny_model):
     assert "mismatch" not in repr(verified)
 
 
-CHANGED = [
-    *(("swap", column) for column in ("value_before", "value_after", "delta_p")),
-    *((name, "value_after") for name in ("noise", "denoising", "probe", "knockout", "patch_tokens", "answer_only")),
-]
+def added(column, by):
+    """Change every number of a column."""
+    return lambda table: table.assign(**{column: table[column] + by})
 
 
-@pytest.mark.parametrize(("name", "column"), CHANGED)
-def test_another_number_is_a_mismatch(name, column, copied, tiny_model):
-    run = copied(name)
-    samples = pd.read_parquet(run / "samples.parquet")
-    samples[column] += 1e-3 if column != "delta_p" else 0.1
-    samples.to_parquet(run / "samples.parquet", index=False)
+def with_other_ids(examples):
+    base = examples["role"] == "base"
+    changed = [[*ids[:2], ids[2] + 1, *ids[3:]] for ids in examples.loc[base, "token_ids"]]
+    examples.loc[base, "token_ids"] = pd.Series(changed, index=examples.index[base])
+    return examples
+
+
+CHANGES = {
+    "swap value_before": ("samples", added("value_before", 1e-3)),
+    **{
+        f"{name} value_after": ("samples", added("value_after", 1e-3))
+        for name in ("swap", "noise", "denoising", "probe", "knockout", "patch_tokens", "answer_only")
+    },
+    "swap delta_p": ("samples", added("delta_p", 0.1)),
+    "swap without numbers": ("samples", added("value_after", np.nan)),
+    "swap token_ids": ("examples", with_other_ids),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_another_number_or_input_is_a_mismatch(case, copied, tiny_model):
+    run, (table, change) = copied(case.split()[0]), CHANGES[case]
+    file = run / f"{table}.parquet"
+    change(pd.read_parquet(file)).to_parquet(file, index=False)
     write_sums(run)  # whoever changes numbers can write the sums anew
-    verified = verify(run, tiny_model, cells=3)
+    verified = verify(run, tiny_model, cells=8 if table == "examples" else 3)
     assert found(verified, "files").found == verifying.MATCH
     assert found(verified, "cells").found == verifying.MISMATCH
     assert not verified.ok
-
-
-def test_no_number_passes(copied, tiny_model):
-    run = copied("swap")
-    samples = pd.read_parquet(run / "samples.parquet")
-    samples["value_after"] = np.nan
-    samples.to_parquet(run / "samples.parquet", index=False)
-    write_sums(run)
-    assert found(verify(run, tiny_model, cells=2), "cells").found == verifying.MISMATCH
-
-
-def test_other_inputs_are_a_mismatch(copied, tiny_model):
-    run = copied("swap")
-    examples = pd.read_parquet(run / "examples.parquet")
-    base = examples["role"] == "base"
-    examples.loc[base, "token_ids"] = pd.Series(
-        [[*ids[:2], ids[2] + 1, *ids[3:]] for ids in examples.loc[base, "token_ids"]], index=examples.index[base]
-    )
-    examples.to_parquet(run / "examples.parquet", index=False)
-    write_sums(run)
-    assert found(verify(run, tiny_model, cells=8), "cells").found == verifying.MISMATCH
 
 
 def test_each_file_is_checked(copied):
@@ -143,10 +139,7 @@ def test_each_file_is_checked(copied):
             where = len(whole) // 2
             file.write_bytes(whole[:where] + bytes([whole[where] ^ 1]) + whole[where + 1 :])
             verified = al.verify_run(run)  # nothing else is read, and no model is asked for
-            assert [(check.what, check.found) for check in verified.checks] == [
-                ("files", "mismatch"),
-                ("cells", "not checked"),
-            ]
+            assert [(one.what, one.found) for one in verified.checks] == [("files", "mismatch"), ("cells", "not checked")]
             assert f"{file.relative_to(run)} has other bytes" in found(verified, "files").said
             file.write_bytes(whole)
 

@@ -1,0 +1,88 @@
+"""Segments from a spaCy pipeline, here one that has its parse by heart."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+from anchorlens.errors import InputError
+from anchorlens.questions.spans import span_finder
+from tests.questions.make import refused
+from tests.questions.test_spans import record, words
+
+
+def token(i, idx, text, tag, pos, dep, head):
+    head = SimpleNamespace(i=head)
+    return SimpleNamespace(i=i, idx=idx, text=text, tag_=tag, pos_=pos, dep_=dep, lemma_=text.lower(), head=head)
+
+
+class Group(list):
+    """Tokens with a root, and a label for entities."""
+
+    def __init__(self, tokens, root, label=""):
+        super().__init__(tokens)
+        self.root, self.label_ = root, label
+
+
+class Doc(list):
+    """Tokens with noun chunks and entities."""
+
+    def __init__(self):
+        super().__init__()
+        self.noun_chunks, self.ents = [], []
+
+
+def fake_spacy(monkeypatch, doc, pipes=("tagger", "parser")):
+    class Pipeline:
+        pipe_names = pipes
+
+        def __call__(self, question):
+            assert question.startswith(doc[0].text)
+            return doc
+
+    def load(name):
+        if name != "toy":
+            raise OSError("[E050] Can't find model")
+        return Pipeline()
+
+    module = ModuleType("spacy")
+    module.load = load
+    monkeypatch.setitem(sys.modules, "spacy", module)
+
+
+def asked_doc():
+    """ "Which old city hosted the 1976 Games of Ada Lee?" as a parser would take it apart."""
+    parts = [
+        ("Which", "WDT", "DET", "det", 2), ("old", "JJ", "ADJ", "amod", 2), ("city", "NN", "NOUN", "nsubj", 3),
+        ("hosted", "VBD", "VERB", "ROOT", 3), ("the", "DT", "DET", "det", 6), ("1976", "CD", "NUM", "nummod", 6),
+        ("Games", "NNPS", "PROPN", "dobj", 3), ("of", "IN", "ADP", "prep", 6), ("Ada", "NNP", "PROPN", "compound", 9),
+        ("Lee", "NNP", "PROPN", "pobj", 7), ("?", ".", "PUNCT", "punct", 3),
+    ]  # fmt: skip
+    text = "Which old city hosted the 1976 Games of Ada Lee?"
+    doc, at = Doc(), 0
+    for i, (word, tag, pos, dep, head) in enumerate(parts):
+        at = text.index(word, at)
+        doc.append(token(i, at, word, tag, pos, dep, head))
+    doc.noun_chunks = [Group(doc[0:3], doc[2]), Group(doc[4:7], doc[6]), Group(doc[8:10], doc[9])]
+    doc.ents = [Group(doc[5:6], doc[5], "DATE"), Group(doc[8:10], doc[9], "PERSON")]
+    return text, doc
+
+
+def test_spacy_takes_the_asked_chunk_and_the_longest_name(monkeypatch):
+    text, doc = asked_doc()
+    fake_spacy(monkeypatch, doc)
+    for ents, subject in (doc.ents, "Ada Lee"), ([], "1976 Games"):
+        doc.ents = ents
+        found = span_finder("spacy:toy").find(record(text), "r")
+        assert words(text, found) == (subject, "old city", "spacy:toy")
+    doc.noun_chunks = doc.noun_chunks[:1]
+    assert span_finder("spacy:toy").find(record(text), "r").reason == "no_spans"
+
+
+def test_spacy_pipelines_that_cannot_serve_are_errors(monkeypatch):
+    _, doc = asked_doc()
+    fake_spacy(monkeypatch, doc, pipes=("tagger",))
+    for spans, message in (
+        ("spacy:toy", "The spaCy pipeline 'toy' has no parser"),
+        ("spacy:tiny", "spaCy has no pipeline 'tiny' here. Install it with: python -m spacy download tiny"),
+    ):
+        with refused(InputError, message):
+            span_finder(spans)

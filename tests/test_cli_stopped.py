@@ -1,0 +1,180 @@
+"""Runs from the command line that are stopped, shared between jobs, or measured by workers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+
+import pandas as pd
+import psutil
+import pytest
+
+from anchorlens.protocols import base as plug
+from tests.running.kills import hashes
+from tests.running.test_executors import interrupt
+from tests.shell import ROOT, here, shell, swap_of, write_questions
+
+
+@pytest.fixture(scope="module")
+def args(tiny, tmp_path_factory):
+    return swap_of(tiny("llama"), write_questions(tmp_path_factory.mktemp("questions") / "mine.jsonl"))
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    monkeypatch.setattr(plug, "_SHARD_FLOP", 1.0)
+
+
+# Sends itself the signal of Ctrl-C when some cells are done.
+_STOPS_ITSELF = """
+import os, signal, sys
+from anchorlens import progress
+from anchorlens.cli import main
+real = progress.Progress.advance
+def advance(self, work):
+    real(self, work)
+    if self.unit == "cell" and self.done > 20:
+        os.kill(os.getpid(), signal.SIGINT)
+progress.Progress.advance = advance
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM"])
+def test_a_signal_leaves_no_half_file(args, tmp_path, signal_name):
+    """Stopped in the middle of the forward passes."""
+    given = [*args, "--limit", "12", "--n-donors", "9", "--batch-size", "1", "--out", str(tmp_path / "a")]
+    done = shell(*given, script=_STOPS_ITSELF.replace("SIGINT", signal_name), code=1, timeout=120)
+    assert "Stopped. Nothing was written." in done.stderr
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_ctrl_c_keeps_the_sweeps_that_are_finished(args, tiny, tmp_path):
+    script = _STOPS_ITSELF.replace('self.unit == "cell"', '"gpt2" in self.label')
+    done = shell(*args, "--model", str(tiny("gpt2")), "--out", str(tmp_path / "a"), script=script, code=1, timeout=120)
+    assert f"Stopped. 1 of 2 sweeps is finished and kept in {tmp_path / 'a'}." in done.stderr
+    assert set(pd.read_parquet(tmp_path / "a" / "curves.parquet")["model"]) == {"llama"}
+
+
+def test_a_run_that_was_stopped_is_looked_at_and_goes_on(capsys, args, tmp_path, small_shards):
+    patch = interrupt(2)
+    out = tmp_path / "run"
+    given = [*args, "--batch-size", "1", "--out", out]
+    err = here(capsys, *given, code=1).err
+    patch.undo()
+    assert "Stopped. What was measured is kept in" in err
+    assert "(2 shards): continue with resume=True. (--resume)" in err
+    told = here(capsys, "status", out).out
+    for said in ("stopped", "2 of 5 shards", "swap: llama on mine", "--resume"):
+        assert said in told
+    err = here(capsys, *given, code=2).err
+    assert "unfinished run (2 shards done)" in err
+    assert "(--resume, --force-new)" in err
+    assert "config.seed: 0 before, 3 now" in here(capsys, *given, "--resume", "--seed", "3", code=2).err
+    here(capsys, *given, "--resume")
+    assert json.loads(here(capsys, "status", out, "--json").out)["state"] == "finished"
+    here(capsys, *given, "--resume")  # nothing is left to do
+    assert "holds a run already" in here(capsys, *given, code=2).err
+
+
+def test_jobs_and_merge(capsys, args, tmp_path, monkeypatch, small_shards):
+    monkeypatch.chdir(tmp_path)
+    given = [*args, "--batch-size", "1", "--quiet"]
+    here(capsys, *given, "--out", "whole")
+    said = here(capsys, *given, "--out", "run", "--shard", "2/2").out
+    assert (
+        "Job 2/2 has measured its share: 2 of 5 shards are in run.parts. When all are there, finish with: anchorlens merge run"
+        in said
+    )
+    told = here(capsys, "status", "run").out
+    assert "2 of 5 shards" in told
+    assert "`anchorlens merge`" in told
+    err = here(capsys, "merge", "run", code=2).err
+    assert (
+        "run.parts lacks 3 of 5 shards (0, 2, 4). Run job 1/2 again, or measure here what is missing with --measure-missing."
+        in err
+    )
+    err = here(capsys, *given, "--out", "run", "--shard", "1/2", "--seed", "3", code=2).err
+    assert "config.seed: 0 before, 3 now" in err
+    record = json.loads(here(capsys, *given, "--out", "run", "--shard", "1/2", "--json").out)
+    assert (record["job"], record["sweeps"][0]["done"]) == ("1/2", 5)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # what was given with relative names is found
+    out = here(capsys, "merge", tmp_path / "run").out
+    assert f"run     {tmp_path / 'run'}" in out
+    assert hashes(tmp_path / "run") == hashes(tmp_path / "whole")
+    assert "run is finished" in here(capsys, "merge", tmp_path / "run").out
+
+
+def test_merge_measures_what_is_missing_and_takes_parts_from_elsewhere(capsys, args, tmp_path, small_shards):
+    given = [*args, "--batch-size", "1", "--quiet"]
+    for i in (1, 2):
+        here(capsys, *given, "--out", tmp_path / f"machine{i}" / "a", "--shard", f"{i}/3")
+    parts = [tmp_path / f"machine{i}" / "a.parts" for i in (1, 2)]
+    out = here(capsys, "merge", tmp_path / "a", *parts, code=2)
+    assert "4 shards copied to a.parts." in out.err
+    assert "lacks 1 of 5 shards (2). Run job 3/3 again" in out.err
+    out = here(capsys, "merge", tmp_path / "a", *parts, "--measure-missing", "--json")
+    assert "0 shards copied" in out.err
+    assert json.loads(out.out)["run"] == str(tmp_path / "a")
+    assert not (tmp_path / "a.parts").exists()
+
+
+def _left(mark):
+    """Processes that were started with a mark in their environment."""
+    found = []
+    for one in psutil.process_iter():
+        try:
+            if one.environ().get("MARK") == mark and one.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(one.cmdline()))
+        except psutil.Error:
+            continue
+    return found
+
+
+def wait_until(is_so, seconds):
+    until = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < until:
+        time.sleep(0.2)
+
+
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'anchorlens[ray]'")
+
+
+@needs_ray
+@pytest.mark.slow
+def test_workers_from_a_shell(args, tmp_path):
+    given, mark = [*args, "--quiet", "--json"], str(tmp_path)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "MARK": mark}
+    shell(*given, "--out", str(tmp_path / "whole"), env=env)
+    done = shell(*given, "--out", str(tmp_path / "out"), "--executor", "ray", "--workers", "2", env=env)
+    assert json.loads(done.stdout)["run"] == str(tmp_path / "out")
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "whole")
+    assert "--executor ray" in json.loads((tmp_path / "out" / "run.json").read_text())["sweeps"][0]["environment"]["command"]
+    assert _left(mark) == []
+    workers = ["--executor", "ray", "--workers", "2"]
+    done = shell(*given, "--out", str(tmp_path / "bad"), *workers, "--layers", "9", env=env, code=2)
+    assert done.stderr.splitlines()[-1] == "Error: layers must be different numbers from -3 to 2, got (9,). (--layers)"
+    assert not [*tmp_path.glob("bad*")]
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_signal_ends_a_run_with_workers_and_leaves_none(args, tmp_path):
+    mark = str(tmp_path)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "MARK": mark}
+    given = [*args, "--quiet", "--out", str(tmp_path / "out"), "--executor", "ray", "--workers", "2"]
+    command, pipe = [sys.executable, "-m", "anchorlens", *given], subprocess.PIPE
+    run = subprocess.Popen(command, cwd=ROOT, env=env, stdout=pipe, stderr=pipe, text=True)
+    wait_until(lambda: any("ray::RayWorker" in line for line in _left(mark)), 120)
+    run.send_signal(signal.SIGTERM)
+    _, err = run.communicate(timeout=60)
+    assert run.returncode == 1, err
+    assert "Stopped. Nothing was written." in err
+    wait_until(lambda: not _left(mark), 20)
+    assert _left(mark) == []
+    assert [*tmp_path.iterdir()] == []
