@@ -83,7 +83,7 @@ def test_bad_config(capsys, args, tmp_path, text, message):
         (["--anchors", "questoin"], "Unknown anchor 'questoin'. Did you mean 'question'"),
         (["--readout", "first_tokens"], "Did you mean 'first_token'? (--readout)"),
         (["--engine", "cones"], "Did you mean 'cone'? (--engine)"),
-        (["--layers", "0-9"], "from 0 to 2, got (0, 1, 2, 3, 4, 5, 6, 7, 8, 9). (--layers)"),
+        (["--layers", "0-9"], "from -3 to 2, got (0, 1, 2, 3, 4, 5, 6, 7, 8, 9). (--layers)"),
         (["--layers", "a"], "(--layers)"),
         (["--n-donors", "2.5"], "'--n-donors': '2.5' is not a valid integer"),
         (["--check-cells", "-1"], "(--check-cells)"),
