@@ -342,7 +342,7 @@ def test_a_study_measures_every_protocol_on_every_set(capsys, tiny, questions, t
         (("n-donors = 1", "n-donor = 1"), "swap has no argument 'n_donor'. Did you mean 'n_donors'"),
         (("limit = 60", "limt = 60"), "[[data]] has an unknown key 'limt'. Did you mean 'limit'"),
         (('name = "popqa-sample"', 'name = "popqa-smaple"'), "No data set goes by the name 'popqa-smaple'"),
-        (("layers = [0, 1]", "layers = [0, 0]"), "layers must be different numbers"),
+        (("layers = [0, 1]", "layers = [0, 0]"), "layers must be different whole numbers"),
     ],
 )
 def test_a_studys_mistakes_are_found_before_anything_is_loaded(capsys, tiny, questions, tmp_path, change, said):
