@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.figures.browser import has_chromium
+
 FOLDER = Path(__file__).resolve().parents[1] / "examples" / "notebooks"
 NAMES = sorted(script.stem for script in FOLDER.glob("[0-9]_*.py"))
 # A path of any machine, an object's address, a duration.
@@ -85,5 +87,5 @@ def test_a_notebook_shows_pictures_and_stays_small(name):
 def test_a_notebook_runs(name, tmp_path):
     """From top to bottom in an empty folder; a cell that fails stops it, and each puts out what is stored."""
     make = runpy.run_path(str(FOLDER / "make.py"))
-    again = make["executed"](name, tmp_path)
+    again = make["executed"](name, tmp_path, pictures=has_chromium())
     assert kinds(again) == kinds(stored(name))

@@ -54,8 +54,13 @@ def read(name: str) -> Any:
     return notebook
 
 
-def executed(name: str, folder: Path) -> Any:
-    """The notebook of a script with what it put out in ``folder``, ready to be kept.
+def executed(name: str, folder: Path, *, pictures: bool = True) -> Any:
+    """Run the notebook of a script in ``folder`` and return it with its outputs, ready to be kept.
+
+    Args:
+        name: Name of the script, without its ending.
+        folder: Working directory of the run.
+        pictures: If False, pictures are left empty; no browser is needed then.
 
     Raises:
         nbclient.exceptions.CellExecutionError: A cell failed.
@@ -72,13 +77,13 @@ def executed(name: str, folder: Path) -> Any:
     client.execute()
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.outputs = [kept for output in cell.outputs for kept in _kept(output, folder)]
+            cell.outputs = [kept for output in cell.outputs for kept in _kept(output, folder, pictures)]
     notebook.metadata.pop("widgets", None)
     notebook.metadata["language_info"] = {"name": "python"}
     return notebook
 
 
-def _kept(output: Any, folder: Path) -> list[Any]:
+def _kept(output: Any, folder: Path, pictures: bool) -> list[Any]:
     """What stays of one output: itself, a picture of it, or nothing."""
     if output.output_type == "stream":
         text = output.text if output.name == "stdout" else _notes(output.text)
@@ -87,9 +92,12 @@ def _kept(output: Any, folder: Path) -> list[Any]:
         return []  # a progress bar
     if _PLOTLY in output.get("data", {}):
         figure = go.Figure(output.data[_PLOTLY]["data"], output.data[_PLOTLY]["layout"])
-        output.data = {"image/png": _picture(figure, folder), "text/plain": f"<figure: {_title(figure)}>"}
+        output.data = {"image/png": _picture(figure, folder) if pictures else "", "text/plain": f"<figure: {_title(figure)}>"}
     elif frame := _FRAME.search(output.get("data", {}).get("text/html", "")):
-        output.data = {"image/png": _photograph(folder / frame[1], folder), "text/plain": f"<page: {frame[1]}>"}
+        output.data = {
+            "image/png": _photograph(folder / frame[1], folder) if pictures else "",
+            "text/plain": f"<page: {frame[1]}>",
+        }
     else:
         output.data = {kind: _neutral(text, folder) for kind, text in output.data.items()}
     output.metadata = {}

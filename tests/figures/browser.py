@@ -16,10 +16,18 @@ QUIET = [
 ]  # fmt: skip
 
 
-def chromium() -> str:
-    """The path of a Chromium; skips the test where there is none."""
+def _path() -> str | None:
     found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
-    path = next((one for one in found if one), None)
+    return next((one for one in found if one), None)
+
+
+def has_chromium() -> bool:
+    return _path() is not None
+
+
+def chromium() -> str:
+    """Return the path of a Chromium; skip the test where there is none."""
+    path = _path()
     if path is None:
         pytest.skip("no Chromium is installed")
     return path
