@@ -26,6 +26,8 @@ from anchorlens.prompts.batches import TokenBatch
 # sign of one MLP flipped.
 _SAME = {torch.float64: 2e-4, torch.float32: 2e-4, torch.float16: 0.03, torch.bfloat16: 0.25}
 _TRIAL_TOKENS = 16
+# What a forward pass of mismatched or replaced modules raises; MemoryError and signals pass through.
+_FORWARD_ERRORS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
 
 
 def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Sequence[SiteLike] = ()) -> Engine:
@@ -37,7 +39,7 @@ def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Se
     ids = torch.tensor(list(trial)[:_TRIAL_TOKENS], device="cpu").to(adapter.device)
     try:
         stream, logits = adapter.whole(ids)
-    except Exception as why:
+    except _FORWARD_ERRORS as why:
         if out_of_memory(why):
             raise
         raise InputError(
@@ -70,7 +72,7 @@ def _difference(cone: Cone, ids: Tensor, logits: Float[Tensor, "pos d_vocab"]) -
     tokens = TokenBatch(ids.cpu()[None], torch.ones(1, len(ids), dtype=torch.bool))
     try:
         gap = _gap(cone.adapter, cone.last_stream(tokens)[0], logits)
-    except Exception as why:  # whatever its blocks cannot run, the model may
+    except _FORWARD_ERRORS as why:  # whatever its blocks cannot run, the model may
         if out_of_memory(why):
             raise
         return f"it cannot run a trial row ({type(why).__name__}: {_first_line(why)})"
