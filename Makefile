@@ -45,7 +45,7 @@ $(DOCS): pyproject.toml constraints.txt | $(PY)
 	@$(PIP) -e '.[docs]'
 	@touch $(RUN) $@
 
-demo: $(RUN)  ## ΔP curves of SmolLM2-135M on the embedded questions; figure and run at the end
+demo: $(RUN)  ## ΔP curves of SmolLM2-135M on the embedded questions; figure and report at the end
 	@$(PY) examples/demo.py
 
 lint: $(DEV)  ## ruff and pyright

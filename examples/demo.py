@@ -67,8 +67,10 @@ def main() -> None:
         keep(al.swap_sweep(model, few, known_only=True, prompt=PROMPT, n_donors=1, layers=args.layers, seed=args.seed))
         keep(al.knockout_sweep(model, many, seed=args.seed))
         measured += time.perf_counter() - began
+    report = al.write_report(results, target.with_name(f"{target.name}-report.html"))
     spent = time.perf_counter() - started
-    print(f"This took {spent:.0f} s, {measured:.0f} of them measuring. Open {target / 'figure.html'} in a browser.")
+    print(f"This took {spent:.0f} s, {measured:.0f} of them measuring.")
+    print(f"Open {target / 'figure.html'} (figure) and {report} (findings and every example) in a browser.")
     print("docs/swap.md and docs/knockout.md say how to read it.")
 
 

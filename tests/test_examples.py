@@ -49,6 +49,7 @@ def test_demo_with_few_questions(tmp_path):
     assert "Largest |ΔP| of each curve" in done.stdout
     assert "Knockout at k*" in done.stdout
     assert (tmp_path / "demo" / "figure.html").is_file()
+    assert (tmp_path / "demo-report.html").is_file()
     curves = load_curves(tmp_path / "demo")
     assert set(curves["protocol"]) == {"swap", "knockout"}
     tables = subprocess.run(
