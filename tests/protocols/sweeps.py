@@ -24,7 +24,7 @@ OWN = {"swap": {"align": "last", "n_donors": 2, "seed": 1}, "patch_tokens": {"ba
 @cache
 def questions(name="knockout"):
     """The rows of a protocol's small sweep."""
-    return capitals(6) if name == "swap" else al.load_qa("popqa-sample", limit=90)
+    return capitals(6) if name == "swap" else al.load_qa("popqa-sample", limit=60)
 
 
 def spec_of(name, **changes):

@@ -91,46 +91,65 @@ def test_memory_is_stored_in_bytes(given, size):
     assert al.Swap(max_memory=given).max_memory == size
 
 
+PROBED = ("knockout", "patch_tokens", "answer_only")
+
+
 @pytest.mark.parametrize(
-    ("given", "error", "argument"),
+    ("name", "given", "argument", "phrase"),
     [
-        ({"anchors": ["questoin"]}, InputError, "anchors"),
-        ({"anchors": 3}, InputError, "anchors"),
-        ({"anchors": "answer"}, InputError, "anchors"),
-        ({"readout": 3}, InputError, "readout"),
-        ({"site": 3}, InputError, "site"),
-        ({"donors": "same"}, DonorError, "donors"),
-        ({"donors": 3}, DonorError, "donors"),
-        ({"known_only": "yes"}, InputError, "known_only"),
-        ({"direction": "denoising", "donors": "zero"}, InputError, "donors"),
-        ({"donors": "mean", "n_donors": 2}, InputError, "n_donors"),
-        ({"null": "anywhere", "null_donors": 0}, InputError, "null"),
-        ({"delta_kind": "signed"}, InputError, "delta_kind"),
-        ({"fractions": (0.5, 0.25, 0.25), "readout": pow}, InputError, "fractions"),
-        ({"readout": "probe", "direction": "denoising"}, InputError, "delta_kind"),
-        ({"readout": "p_true", "known_only": True}, InputError, "known_only"),
+        ("swap", {"anchors": ["questoin"]}, "anchors", "Unknown anchor 'questoin'. Did you mean 'question'"),
+        ("swap", {"anchors": ("question", "question")}, "anchors", "each once"),
+        ("swap", {"anchors": "answer"}, "anchors", "Use 'answer_site'"),
+        ("swap", {"readout": "first"}, "readout", "Did you mean 'first_token'"),
+        ("swap", {"readout": 3}, "readout", "one of first_token, answer_mean, answer_joint, probe, p_true, or a function of"),
+        ("swap", {"site": "resid"}, "site", "Unknown site='resid'"),
+        ("swap", {"site": 3}, "site", "one of resid_pre, "),
+        ("swap", {"donors": "same"}, "donors", "Did you mean 'same_relation'"),
+        ("swap", {"donors": 3}, "donors", "got 3"),
+        ("swap", {"donors": "zero", "direction": "denoising"}, "donors", "donors='zero' has none"),
+        ("swap", {"donors": "zero", "n_donors": 8}, "n_donors", "n_donors=8 is for donor rows"),
+        ("swap", {"donors": "mean", "n_donors": 2}, "n_donors", "n_donors=2 is for donor rows"),
+        ("swap", {"direction": "noise"}, "direction", "Unknown direction='noise'"),
+        ("swap", {"align": "first"}, "align", "Unknown align='first'"),
+        ("swap", {"null": "own part"}, "null", "Unknown null='own part'"),
+        ("swap", {"null": "anywhere", "null_donors": 0}, "null", "null='anywhere' says where"),
+        ("swap", {"known_only": "yes"}, "known_only", "not understood: Input should be a valid boolean"),
+        ("swap", {"readout": "p_true", "known_only": True}, "known_only", "known_only=True keeps right answers alone"),
+        ("swap", {"delta_kind": "signed"}, "delta_kind", "belongs to the readouts 'probe' and 'p_true'"),
+        ("swap", {"readout": "probe", "direction": "denoising"}, "delta_kind", "starts from a corrupt input"),
+        ("swap", {"fractions": (0.5, 0.25, 0.25), "readout": pow}, "fractions", "this sweep has readout=callable:pow"),
+        ("swap", {"answers": "generated"}, "answers", "belongs to the readouts 'probe' and 'p_true'"),
+        ("swap", {"probes": "mine"}, "probes", "takes LayerProbes"),
+        ("knockout", {"mode": "masc"}, "mode", "Did you mean 'mask'"),
+        ("knockout", {"edges": "question"}, "edges", "Write 'source -> target'"),
+        ("knockout", {"edges": "qestion -> later"}, "edges", "Did you mean 'question'"),
+        ("knockout", {"edges": "question -> latter"}, "edges", "Did you mean 'later'"),
+        ("knockout", {"edges": 3}, "edges", "takes a text such as"),
+        ("knockout", {"readout": "prob"}, "readout", "Did you mean 'probe'"),
+        ("knockout", {"site": "resid_post"}, "site", "has no argument 'site'. Did you mean 'probe_site'"),
+        ("knockout", {"window": 0}, "window", "at least 1, or None for all layers up to the one that is read"),
+        ("knockout", {"placebos": None}, "placebos", "not understood: Input should be a valid boolean"),
+        ("knockout", {"split": "fix"}, "split", "Did you mean 'fixed'"),
+        ("knockout", {"heads": [0, 0]}, "heads", "different"),
+        ("knockout", {"cut_layers": (5, 2)}, "cut_layers", "first and last"),
+        ("patch_tokens", {"base": "true"}, "base", "Did you mean 'true_predicted_true'?"),
+        ("patch_tokens", {"donors": "mean"}, "donors", "Unknown donors='mean'"),
+        ("patch_tokens", {"n_donors": 0}, "n_donors", "at least 1"),
+        ("answer_only", {"edges": "question -> later"}, "edges", "answer_only has no argument 'edges'"),
+        ("answer_only", {"readout": "p_true"}, "readout", "answer_only has no argument 'readout'"),
+        *((name, {"probe_site": "resid_pre"}, "probe_site", "Unknown probe_site='resid_pre'") for name in PROBED),
+        *((name, {"delta_kind": "signd"}, "delta_kind", "Did you mean 'signed'") for name in PROBED),
+        *((name, {"answers": "giver"}, "answers", "Did you mean 'given'") for name in PROBED),
+        *((name, {"distractor": "rnd"}, "distractor", "Unknown distractor='rnd'") for name in PROBED),
+        *((name, {"fractions": (1.0, 0.0, 0.0)}, "fractions", "three positive numbers") for name in PROBED),
     ],
 )
-def test_what_a_swap_refuses(given, error, argument):
-    with pytest.raises(error) as refused:
-        al.Swap(**given)
+def test_what_a_protocol_refuses_is_named(name, given, argument, phrase):
+    unknown_rule = argument == "donors" and "direction" not in given
+    with pytest.raises(DonorError if unknown_rule else InputError) as refused:
+        specification_of(name)(**given)
     assert refused.value.arguments == (argument,)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"edges": 3},
-        {"edges": "A"},
-        {"heads": [0, 0]},
-        {"cut_layers": (5, 2)},
-        {"window": 0},
-        {"placebos": None},
-        {"site": "x"},
-    ],
-)
-def test_what_a_knockout_refuses(given):
-    assert refused(al.Knockout, **given).arguments == tuple(given)
+    assert phrase in str(refused.value)
 
 
 def test_one_anchor_may_be_a_text_and_edges_are_written_alike():
