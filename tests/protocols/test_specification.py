@@ -15,7 +15,6 @@ from anchorlens.protocols.arguments import GROUPS
 from anchorlens.protocols.registry import PROTOCOLS, measurement_of, specification_of
 from anchorlens.protocols.specification import Specification
 from anchorlens.running.runner import run
-from tests.protocols.sweeps import questions
 from tests.questions.make import capitals
 
 SPECIFICATIONS = [specification_of(name) for name in PROTOCOLS]
@@ -269,7 +268,6 @@ def config_of(result, folder):
 RESOLVED = [
     ("swap", {"layers": [0, 2], "prompt": "Q: {question}\\nA:", "donors": "random", "align": "last", "anchors": "question"}),
     ("swap", {"layers": [0], "add_bos": True, "donors": "mean", "null_donors": 0, "n_resamples": 20, "seed": 5, "window": 2}),
-    ("swap", {"readout": "probe", "layers": [0], "align": "last", "n_donors": 1, "n_resamples": 20}),
     ("knockout", {"layers": [0, 2], "cut_layers": (0, 2), "n_resamples": 20, "mode": "zero", "heads": [1], "placebos": False}),
 ]
 
@@ -277,11 +275,9 @@ RESOLVED = [
 @pytest.mark.parametrize(("name", "given"), RESOLVED)
 def test_run_json_gives_the_specification_again(tiny_model, tmp_path, name, given):
     given = {"add_bos": False} | given
-    data = capitals(4) if given.get("readout", "") != "probe" and name == "swap" else questions()
-    result = run(
-        measurement_of(name), tiny_model("llama"), data, specification_of(name)(**given, check_cells=0, progress=False)
-    )
-    assert specification_of(name).from_config(config_of(result, tmp_path / "run")) == specification_of(name)(**given)
+    spec, data = specification_of(name)(**given), capitals(4) if name == "swap" else al.load_qa("popqa-sample", limit=40)
+    result = run(measurement_of(name), tiny_model("llama"), data, spec.changed(check_cells=0, progress=False))
+    assert specification_of(name).from_config(config_of(result, tmp_path / "run")) == spec
 
 
 def test_what_was_left_open_was_resolved_and_is_the_same_sweep(tiny_model, tmp_path):
@@ -296,7 +292,7 @@ def test_what_was_left_open_was_resolved_and_is_the_same_sweep(tiny_model, tmp_p
 
 
 def test_a_truth_readout_comes_back_too(tiny_model, tmp_path):
-    data = al.load_qa("popqa-sample", limit=60)
+    data = al.load_qa("popqa-sample", limit=40)
     given = {"readout": "probe", "layers": [0], "add_bos": False, "align": "last", "n_donors": 1, "n_resamples": 20}
     result = al.swap_sweep(tiny_model("llama"), data, **given, progress=False)
     config = config_of(result, tmp_path / "run")

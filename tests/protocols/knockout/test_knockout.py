@@ -21,11 +21,6 @@ READINGS = ({"window": 1, "layers": (0, 2)}, {"readout": "p_true", "layers": (0,
 
 
 @pytest.fixture(scope="module")
-def data():
-    return questions()
-
-
-@pytest.fixture(scope="module")
 def sweep(tiny_model):
     return swept(tiny_model("llama"), "knockout")
 
@@ -90,16 +85,13 @@ def test_the_record_says_how_steady_k_star_is_and_what_text_alone_tells(sweep):
 
 def test_planted_overlap_of_question_and_answer_is_the_first_thing_that_is_said(tiny_model):
     """The answer shares a word with its question, and no string is more often true than false: the pair alone tells."""
-    towns = [
-        f"{a}{b}"
-        for a in ("Bar", "Cor", "Dun", "Fel", "Gor", "Hal", "Kin", "Lor")
-        for b in ("nes", "vick", "dmar", "phil", "ston")
-    ]
+    heads, tails = ("Bar", "Cor", "Dun", "Fel", "Gor", "Hal", "Kin", "Lor"), ("nes", "vick", "dmar", "phil", "ston")
+    towns = [a + b for a in heads for b in tails]
     rows = [
         {"question": f"Which river runs through {town}?", "answers": [f"{town} River"], "subject": town, "property": "river"}
         for town in towns
     ]
-    told = al.knockout_sweep(tiny_model("llama"), al.load_qa(rows, dataset_name="rivers"), **OPTIONS)
+    told = al.knockout_sweep(tiny_model("llama"), al.load_qa(rows, dataset_name="rivers"), layers=(0, 2), **OPTIONS)
     assert told.pair_text["ci_low"] > 0.5
     assert told.text_only["ci_low"] <= 0.5 <= told.text_only["ci_high"]
     assert told.verdict.startswith("Beware: question and answer as text reach AUC ")
@@ -108,18 +100,13 @@ def test_planted_overlap_of_question_and_answer_is_the_first_thing_that_is_said(
     assert told.protocol.table([told])[1]["pair text"].tolist() == [f"{told.pair_text['auc']:.2f}"]
 
 
-def test_the_placebo_on_either_side_is_measured_unless_it_is_left_out(tiny_model, sweep):
-    together = measured(tiny_model("llama"), "knockout", placebo_sides=False)
+def test_a_split_per_layer_and_no_placebo_on_either_side_share_the_samples(tiny_model, sweep):
+    other = measured(tiny_model("llama"), "knockout", placebo_sides=False, split="per_layer")
     sides = {"random_before", "random_after"}
-    assert set(sweep.samples()["control"]) == set(together.samples()["control"]) | sides
+    assert set(sweep.samples()["control"]) == set(other.samples()["control"]) | sides
     same = sweep.samples()[~sweep.samples()["control"].isin(sides)]
-    np.testing.assert_allclose(same["value_after"], together.samples()["value_after"], atol=1e-5)
-
-
-def test_per_layer_split_differs_and_shares_the_samples(tiny_model, data, sweep):
-    other = al.knockout_sweep(tiny_model("llama"), data, split="per_layer", **OPTIONS)
+    np.testing.assert_allclose(same["value_after"], other.samples()["value_after"], atol=1e-5)
     theirs = own(other)
-    np.testing.assert_array_equal(own(sweep)["value_after"], theirs["value_after"])
     flips = (theirs["value_before"] >= 0.5) != (theirs["value_after"] >= 0.5)
     assert ((theirs["pathway"] == "Q-Anchored") == flips).all()
 
@@ -145,9 +132,9 @@ def test_probes_of_a_sweep_refuse_the_questions_they_saw(tiny_model, sweep):
     assert "Nothing is claimed" in bare.verdict
 
 
-def test_planted_shuffled_labels_give_no_signal(tiny_model, data):
+def test_planted_shuffled_labels_give_no_signal(tiny_model):
     """Whoever labels at random reads: no signal, and no claim."""
-    rng = np.random.default_rng(3)
+    data, rng = questions(), np.random.default_rng(3)
     # Every question gets another question's answers: gold and false answers are equally wrong for it.
     order = rng.permutation(len(data.examples))
     mixed = [replace(e, answers=data.examples[j].answers, relation=None) for e, j in zip(data.examples, order, strict=True)]
@@ -159,8 +146,8 @@ def test_planted_shuffled_labels_give_no_signal(tiny_model, data):
     assert "no signal of the probe is shown" in result.verdict
 
 
-def test_planted_span_off_by_one_is_caught_by_name(tiny_model, data):
-    example = data.examples[0]
+def test_planted_span_off_by_one_is_caught_by_name(tiny_model):
+    example = questions().examples[0]
     moved = Span(example.subject.start + 1, example.subject.end + 1)
     tokenizer = RowTokenizer(tiny_model("llama").tokenizer, QAPrompt())
     good = tokenizer.row(example)
@@ -176,27 +163,20 @@ def test_planted_span_off_by_one_is_caught_by_name(tiny_model, data):
 
 
 def test_windows_are_read_at_k_star_and_miss_what_cannot_reach_it(tiny_model, sweep):
-    window = measured(tiny_model("llama"), "knockout", window=1)
+    window, everything = (measured(tiny_model("llama"), "knockout", window=n, placebos=False) for n in (1, 99))
     assert window.shown_layer <= window.k_star
     assert set(own(window)["layer"]) == {layer for layer in window.layers if layer <= window.k_star}
     # The same split: rows that flip under the whole cut.
     ours, theirs = (own(s).query("layer == 0").set_index("example_id")["pathway"] for s in (sweep, window))
     assert (ours == theirs).all()
-    everything = measured(tiny_model("llama"), "knockout", window=99, placebos=False)
     whole = everything.samples().query("layer == 0").set_index("example_id")["value_after"]
     k = own(sweep).query(f"layer == {sweep.k_star}").set_index("example_id")["value_after"]
     np.testing.assert_allclose(whole.sort_index(), k.sort_index(), atol=1e-6)
 
 
-def test_cut_layers_leave_the_layers_below_untouched(tiny_model):
-    late = measured(tiny_model("llama"), "knockout", cut_layers=(1, 2), placebos=False).samples()
-    assert set(late["layer"]) == {1, 2}  # below, nothing is cut: missing, not zero
-    assert late[late["layer"] == 2]["delta_p"].abs().max() > 0
-
-
 def test_p_true_is_read_after_the_question_whether_it_is_right(tiny_model):
     model = tiny_model("llama")
-    result = swept(model, "knockout", readout="p_true", layers=(0, 2))
+    result = al.knockout_sweep(model, al.load_qa("popqa-sample", limit=40), readout="p_true", layers=[0], **OPTIONS)
     assert result.k_star is None
     assert set(result.samples()["control"]) == {"none", "matched", *PLACEBOS}
     base = result.examples().query("role == 'base'")
@@ -205,32 +185,35 @@ def test_p_true_is_read_after_the_question_whether_it_is_right(tiny_model):
     # P(yes) against no, by hand, from the stored input.
     with torch.no_grad():
         logits = model(torch.tensor([list(row["token_ids"])]), prepend_bos=False)[0, -1]
-    first = {
-        word: {
-            model.tokenizer(space + form, add_special_tokens=False)["input_ids"][0] for space in ("", " ") for form in forms
-        }
-        for word, forms in (("yes", ("yes", "Yes", "YES")), ("no", ("no", "No", "NO")))
-    }
-    yes, no = sorted(first["yes"] - first["no"]), sorted(first["no"] - first["yes"])
-    gap = logits[yes].logsumexp(0) - logits[no].logsumexp(0)
-    sample = result.samples().query("control == 'none' and layer == 0").set_index("example_id")
+    yes, no = (
+        {model.tokenizer(space + form, add_special_tokens=False)["input_ids"][0] for space in ("", " ") for form in forms}
+        for forms in (("yes", "Yes", "YES"), ("no", "No", "NO"))
+    )
+    gap = logits[sorted(yes - no)].logsumexp(0) - logits[sorted(no - yes)].logsumexp(0)
+    sample = own(result).set_index("example_id")
     assert sample.loc[row["example_id"], "value_before"] == pytest.approx(float(gap.sigmoid()), abs=1e-5)
 
 
-@pytest.mark.parametrize(("change", "mode"), [({"mode": "zero"}, "zero"), ({"heads": (0,)}, "mask, heads 0")])
-def test_modes_and_heads_are_named_and_differ(tiny_model, sweep, change, mode):
+@pytest.mark.parametrize(
+    ("change", "mode"), [({"mode": "zero"}, "zero"), ({"heads": (0,)}, "mask, heads 0"), ({"cut_layers": (1, 2)}, "mask")]
+)
+def test_modes_heads_and_cut_layers_are_named_and_differ(tiny_model, sweep, change, mode):
     other = measured(tiny_model("llama"), "knockout", placebos=False, **change).samples()
     assert set(other["mode"]) == {mode}
-    np.testing.assert_allclose(other["value_before"], own(sweep)["value_before"], atol=1e-6)
-    assert np.abs(other["value_after"].to_numpy() - own(sweep)["value_after"].to_numpy()).max() > 1e-4
+    cut = {1, 2} if "cut_layers" in change else {0, 1, 2}
+    assert set(other["layer"]) == cut  # below, nothing is cut: missing, not zero
+    whole = own(sweep).query(f"layer in {sorted(cut)}")
+    np.testing.assert_allclose(other["value_before"], whole["value_before"], atol=1e-6)
+    assert np.abs(other["value_after"].to_numpy() - whole["value_after"].to_numpy()).max() > 1e-4
+    assert other.query("layer == 2")["delta_p"].abs().max() > 0
 
 
 def test_few_rows_are_said(tiny_model):
-    small = al.load_qa("triviaqa-sample", limit=70)
+    small = al.load_qa("triviaqa-sample", limit=40)
     with pytest.warns(UserWarning, match=r"Few rows \(validation \d+\): k\*, AUC and groups are noisy"):
         al.knockout_sweep(tiny_model("llama"), small, layers=[0], placebos=False, **OPTIONS)
 
 
-def test_generated_answers_of_a_model_that_knows_nothing_stop_with_counts(tiny_model, data):
+def test_generated_answers_of_a_model_that_knows_nothing_stop_with_counts(tiny_model):
     with pytest.raises(EmptySweepError, match=r"in every split, and here are train: 0 true.*or answers='given'"):
-        al.knockout_sweep(tiny_model("llama"), data, answers="generated", max_new_tokens=4, **OPTIONS)
+        measured(tiny_model("llama"), "knockout", answers="generated", max_new_tokens=4)

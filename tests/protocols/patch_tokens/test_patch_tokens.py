@@ -25,7 +25,7 @@ from tests.recompute import ProbeRecompute
 
 @pytest.fixture(scope="module")
 def data():
-    return al.load_qa("popqa-sample", limit=150)
+    return al.load_qa("popqa-sample", limit=110)
 
 
 @pytest.fixture(scope="module")

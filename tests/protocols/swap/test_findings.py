@@ -55,7 +55,7 @@ def test_of_null_sweeps_few_name_a_layer():
 
 
 def test_an_effect_is_found_where_it_is():
-    found = rates("effect", 60, 25, n_resamples=300)
+    found = rates("effect", 60, 12, n_resamples=200)
     assert found["right"] >= 0.9
     assert found["wrong"] <= 0.2
 

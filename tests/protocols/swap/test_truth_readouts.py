@@ -10,46 +10,39 @@ from anchorlens.questions.example import normalise
 from tests.protocols.sweeps import own as own_of
 from tests.protocols.sweeps import questions, swept
 
-OPTIONS = {"progress": False, "n_resamples": 50, "batch_size": 40, "check_cells": 0}
+OPTIONS = {"align": "last", "n_donors": 1, "progress": False, "n_resamples": 50, "batch_size": 40, "check_cells": 0}
+SMALL = al.load_qa("popqa-sample", limit=36)
 
 
 @pytest.fixture(scope="module")
-def data():
-    return questions()
-
-
-@pytest.fixture(scope="module")
-def sweep(tiny_model):
-    """A knockout: its probe is the same."""
+def knockout(tiny_model):
+    """Its probe is that of a swap of the same rows."""
     return swept(tiny_model("llama"), "knockout")
 
 
-def test_swaps_are_read_by_a_probe_at_k_star(tiny_model, data, sweep):
+def test_swaps_are_read_by_a_probe_at_k_star(tiny_model, knockout):
     """The clean P is that of the knockout's probe; layers above k* are missing; t* at k* is trivial."""
-    model = tiny_model("llama")
-    swap = al.swap_sweep(model, data, anchors=("question", "answer"), readout="probe", align="last", n_donors=1, **OPTIONS)
+    swap = al.swap_sweep(tiny_model("llama"), questions(), anchors=("question", "answer"), readout="probe", **OPTIONS)
     k = swap.record["probe"]["k_star"]
-    assert k == sweep.k_star
+    assert k == knockout.k_star
     own = swap.samples().query("control == 'none'")
     assert set(own["layer"]) == set(range(k + 1))
     # What was asked for and cannot reach the probe is missing, not zero, and not left out of the tensor.
-    assert swap.layers == sweep.layers
+    assert swap.layers == knockout.layers
     assert swap.delta_p[:, [i for i, layer in enumerate(swap.layers) if layer > k]].isnan().all()
-    clean = own_of(sweep).query(f"layer == {k}").set_index("example_id")["value_before"]
+    clean = own_of(knockout).query(f"layer == {k}").set_index("example_id")["value_before"]
     mine = own.query("layer == 0 and anchor == 'question'").set_index("example_id")["value_before"]
     np.testing.assert_allclose(mine, clean[mine.index], atol=1e-5)
     trivial = own.groupby(["anchor", "layer"])["trivial"].any()
     assert trivial["answer", k]
     assert not trivial["question"].any()
-    pi = np.where(
-        own["value_before"] >= 0.5, own["value_after"] - own["value_before"], own["value_before"] - own["value_after"]
-    )
-    np.testing.assert_allclose(own["delta_p"], 100 * pi)
+    change = own["value_after"] - own["value_before"]
+    np.testing.assert_allclose(own["delta_p"], 100 * np.where(own["value_before"] >= 0.5, change, -change))
 
 
-def test_swaps_that_cannot_reach_the_probe_are_missing_or_refused(tiny_model, data, sweep):
-    model, k = tiny_model("llama"), sweep.k_star
-    options = {"readout": "probe", "align": "last", "n_donors": 1, **OPTIONS}
+def test_swaps_that_cannot_reach_the_probe_are_missing_or_refused(tiny_model, knockout):
+    model, data, k = tiny_model("llama"), questions(), knockout.k_star
+    options = {"readout": "probe", **OPTIONS}
     late = al.swap_sweep(model, data, anchors=("question", "answer"), site="resid_post", **options)
     own = late.samples().query("control == 'none'")
     # resid_post of layer k* at other positions comes after its attention; at t* itself the probe reads the donor.
@@ -63,21 +56,19 @@ def test_swaps_that_cannot_reach_the_probe_are_missing_or_refused(tiny_model, da
     assert roc_auc_score(test["label"].astype(int), test["pair_text"]) == pytest.approx(pair["auc"], abs=0.02)
     assert pair["ci_low"] < pair["auc"] < pair["ci_high"]
     assert late.curves()["auc"].nunique() == 1
-    above = range(k + 1, len(sweep.layers))
-    if above:
-        with pytest.raises(InputError, match=f"The probe reads layer {k}, and no change at layers"):
-            al.swap_sweep(model, data, layers=list(above), **options)
+    with pytest.raises(InputError, match=f"The probe reads layer {k}, and no change at layers"):
+        al.swap_sweep(model, data, layers=[k + 1, k + 2], probes=knockout.probes, **options)
     with pytest.raises(InputError, match="'confidence' speaks of the clean prediction"):
         al.swap_sweep(model, data, direction="denoising", **options)
 
 
 @pytest.mark.parametrize("readout", ["probe", "p_true"])
-def test_donors_of_a_truth_readout_have_the_label_of_their_base(tiny_model, data, readout):
+def test_donors_of_a_truth_readout_have_the_label_of_their_base(tiny_model, readout):
     """True rows get streams of true rows, false ones those of false rows; no false answer of a donor is right for the base."""
-    swap = al.swap_sweep(tiny_model("llama"), data, readout=readout, align="last", n_donors=3, layers=[0], **OPTIONS)
+    swap = al.swap_sweep(tiny_model("llama"), SMALL, readout=readout, layers=[0], **OPTIONS | {"n_donors": 3})
     examples = swap.examples()
     base, donor = (examples[examples["role"] == role].set_index("example_id") for role in ("base", "donor"))
-    asked = {example.question: example for example in data.pool}
+    asked = {example.question: example for example in SMALL.pool}
     labels = set()
     for name, row in base.iterrows():
         assert len(row["donor_ids"])
@@ -89,13 +80,14 @@ def test_donors_of_a_truth_readout_have_the_label_of_their_base(tiny_model, data
         labels.add(row["label"])
     assert labels == {0, 1}
     # From the whole file, not from the questions that limit= drew.
-    assert set(donor["question"]) - {example.question for example in data.examples}
+    assert set(donor["question"]) - {example.question for example in SMALL.examples}
     assert swap.record["config"]["donor_label"] == "same"
     assert "donors same_relation (up to 3), donor label same" in repr(swap)
 
 
-def test_the_mean_stream_of_a_truth_readout_is_that_of_true_and_false_rows(tiny_model, data):
-    swap = al.swap_sweep(tiny_model("llama"), data, readout="p_true", donors="mean", layers=[0], **OPTIONS)
+def test_the_mean_stream_of_a_truth_readout_is_that_of_true_and_false_rows(tiny_model):
+    options = {name: value for name, value in OPTIONS.items() if name not in ("align", "n_donors")}
+    swap = al.swap_sweep(tiny_model("llama"), SMALL, readout="p_true", donors="mean", layers=[0], **options)
     labels = swap.examples().query("role == 'donor'")["label"]
     assert labels.mean() == pytest.approx(0.5, abs=0.25)
     assert swap.record["config"]["donor_label"] == "both"
@@ -104,11 +96,9 @@ def test_the_mean_stream_of_a_truth_readout_is_that_of_true_and_false_rows(tiny_
 @pytest.mark.parametrize(
     ("readout", "kind"), [("probe", "signed"), ("probe", "true_label"), ("p_true", "confidence"), ("p_true", "true_label")]
 )
-def test_p_before_is_what_delta_p_starts_from(tiny_model, data, readout, kind):
+def test_p_before_is_what_delta_p_starts_from(tiny_model, readout, kind):
     """p_before + ΔP / 100 is the mean of the same metric after the swap."""
-    swap = al.swap_sweep(
-        tiny_model("llama"), data, readout=readout, delta_kind=kind, align="last", n_donors=1, layers=[0], **OPTIONS
-    )
+    swap = al.swap_sweep(tiny_model("llama"), SMALL, readout=readout, delta_kind=kind, layers=[0], **OPTIONS)
     label = swap.examples().query("role == 'base'").set_index("example_id")["label"].astype(float)
     own = swap.samples().query("control == 'none' and anchor == 'question'")
     p, after = own["value_before"], own["value_after"]
