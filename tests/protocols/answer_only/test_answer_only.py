@@ -57,9 +57,8 @@ def test_on_real_weights(smollm2, tmp_path):
     again = ProbeRecompute(result.save(tmp_path / "run"), smollm2)
     p = again.samples[again.samples["metric"] == "p"]
     again.check(p.groupby("control").sample(n=5, random_state=0), 1e-4)
-    assert result.effects().query("quantity == 'auc_knocked_out' and control == 'none'")["value"].to_numpy() == pytest.approx(
-        0.5
-    )
+    auc = result.effects().query("quantity == 'auc_knocked_out' and control == 'none'")
+    assert auc["value"].to_numpy() == pytest.approx(0.5)
 
 
 def test_the_input_is_the_template_with_an_empty_question(sweep, data):
@@ -73,10 +72,8 @@ def test_the_input_is_the_template_with_an_empty_question(sweep, data):
         other = corrupt.loc[f"{example_id}~{donor}"]
         assert other["text"] == f"Q: {questions[donor]}\nA: {row['answer']}"
         for changed in (empty, other):
-            there, here = (
-                [r["token_ids"][p] for p in json.loads(r["positions"])["answer"]] for r in (changed, row)
-            )  # the exact answer is made of the same tokens
-            assert there == here
+            there, here = ([r["token_ids"][p] for p in json.loads(r["positions"])["answer"]] for r in (changed, row))
+            assert there == here  # the exact answer is made of the same tokens
     assert len(corrupt) == 2 * len(base)
 
 
@@ -128,12 +125,10 @@ def test_balanced_answers_fix_the_mean_of_delta_p(sweep):
         true, false = (rows[rows["label"] == label].iloc[:1] for label in (0, 1))
         if len(true) and len(false):
             seen += 1
-            total = float(true["delta_p"].iloc[0] + false["delta_p"].iloc[0])
-            assert total == pytest.approx(100 * float(true["value_before"].iloc[0] - false["value_before"].iloc[0]))
-            assert (
-                sum((both["value_before"] >= 0.5).iloc[0] != (both["value_after"] >= 0.5).iloc[0] for both in (true, false))
-                == 1
-            )
+            true, false = true.iloc[0], false.iloc[0]
+            wanted = 100 * (true["value_before"] - false["value_before"])
+            assert true["delta_p"] + false["delta_p"] == pytest.approx(wanted)
+            assert sum((row["value_before"] >= 0.5) != (row["value_after"] >= 0.5) for row in (true, false)) == 1
     assert seen
 
 
@@ -149,8 +144,8 @@ def test_rows_of_one_input_are_in_one_unit(tiny_model):
     assert {len(units) for units in homes.values()} == {1}
 
 
-def test_shots_stay(tiny_model, data):
-    few = answer_only_sweep(tiny_model("llama"), data, prompt="fewshot(2)", layers=[1], check_cells=0, **OPTIONS)
+def test_shots_stay_and_bos_stands_once(tiny_model, data):
+    few = answer_only_sweep(tiny_model("llama", True), data, prompt="fewshot(2)", layers=[1], check_cells=0, **OPTIONS)
     base, corrupt = inputs(few, "base"), inputs(few, "corrupt")
     first = base["text"].iloc[0]
     head = first[: first.rindex("Q: ")]
@@ -159,13 +154,8 @@ def test_shots_stay(tiny_model, data):
     for example_id, row in base.iterrows():
         assert corrupt.loc[f"{example_id}~", "text"] == f"{head}Q:\nA: {row['answer']}"
     assert not base["question"].map(lambda q: q in head).any()
-
-
-def test_bos_stands_once(tiny_model, data):
-    result = answer_only_sweep(tiny_model("llama", True), data, layers=[1], check_cells=0, **OPTIONS)
-    ids = inputs(result, "corrupt")["token_ids"]
-    assert (ids.map(lambda tokens: tokens[0]) == 0).all()
-    assert (ids.map(lambda tokens: list(tokens).count(0)) == 1).all()
+    ids = corrupt["token_ids"].map(list)
+    assert ids.map(lambda tokens: tokens[0] == 0 and tokens.count(0) == 1).all()
 
 
 def test_answers_of_other_tokens_are_dropped_and_counted(tiny_model, data, sweep, monkeypatch):

@@ -60,12 +60,11 @@ def test_plain_hugging_face_hooks_agree_on_the_real_model(smollm2, tmp_path):
 
 def test_noising_and_denoising_read_opposite_ends(tiny_model):
     """Restoring everything that was replaced gives P of the base back: at layer 0 the E_Q streams are the tokens themselves."""
-    model, options = (
-        tiny_model("llama"),
-        {"anchors": ("question",), "layers": (0,), "n_donors": 2, "donors": "random", **QUIET},
+    options = {"anchors": ("question",), "layers": (0,), "n_donors": 2, "donors": "random", **QUIET}
+    noising, denoising = (
+        al.swap_sweep(tiny_model("llama"), equal_lengths(), direction=direction, **options).samples()
+        for direction in ("noising", "denoising")
     )
-    noising = al.swap_sweep(model, equal_lengths(), **options).samples()
-    denoising = al.swap_sweep(model, equal_lengths(), direction="denoising", **options).samples()
     both = noising.merge(denoising, on=["example_id", "donor_id", "control"], suffixes=("_n", "_d"))
     both = both[both["control"] == "none"]
     assert len(both) > 4
@@ -200,12 +199,8 @@ def test_shots_and_dropped_rows_are_counted(tiny_model):
 def test_one_complete_case_set_serves_all_anchors(tiny_model):
     """A row whose answer has no donor of equal length is out for every anchor of the run, not for one."""
     options = {"layers": (0,), "n_donors": 1, "align": "equal", **QUIET}
-    with_all = al.swap_sweep(
-        tiny_model("llama"),
-        data_of([*capitals().pool, *equal_lengths().pool]),
-        anchors=("question", "answer_site_all"),
-        **options,
-    )
+    data = data_of([*capitals().pool, *equal_lengths().pool])
+    with_all = al.swap_sweep(tiny_model("llama"), data, anchors=("question", "answer_site_all"), **options)
     assert with_all.samples().groupby("anchor")["example_id"].apply(frozenset).nunique() == 1
     assert not torch.isnan(with_all.delta_p).any()
 
