@@ -36,76 +36,52 @@ def answered(tiny_model, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "gold", "exact"),
+    ("text", "gold", "exact", "reason"),
     [
-        (" This is Spinal Tap", "This is Spinal Tap", "Spinal Tap"),
-        (" They Were Expendable", "They Were Expendable", "Expendable"),
-        (" The Lion King is a movie", "The Lion King", "a movie"),
-        (" Paris, the capital of France", "Paris", "Paris"),
+        (" This is Spinal Tap", "This is Spinal Tap", "Spinal Tap", ""),
+        (" They Were Expendable", "They Were Expendable", "Expendable", ""),
+        (" Paris, the capital of France", "Paris", "Paris", ""),
+        (" The giraffe", "giraffe", "The giraffe", ""),
+        (" Liverpool, England.", "Liverpool", "Liverpool, England", ""),
+        (" The capital of France is Paris.", "Paris", "Paris", ""),
+        (" <think>\nRome? No.\n</think>\n\nIt is Paris.", "Paris", "Paris", ""),
+        # P would be read at another word than the gold one, such as " a".
+        (" The Lion King is a movie", "The Lion King", "a movie", "answer_not_alone"),
+        (" Abraham Lincoln", "Abraham", "Abraham Lincoln", "answer_not_alone"),
+        (
+            " The Psycho film was directed by Alfred Hitchcock",
+            "Alfred Hitchcock",
+            "directed by Alfred Hitchcock",
+            "answer_not_alone",
+        ),
+        (" Sydney is a city in Australia.", "Australia", "Sydney is a city in Australia", "answer_not_alone"),
+        (" 1. Fire is a form of heat. 2. Snow is a", "snow", "1. Fire is a form of heat", "answer_not_alone"),
+        (" This is Spinaltap", "Spinal", "Spinaltap", "not_known"),
     ],
 )
-def test_a_right_title_is_right_whatever_the_span_leaves_of_it(answered, text, gold, exact):
+def test_a_line_that_holds_a_gold_answer_is_right_and_known_where_that_stands_alone(answered, text, gold, exact, reason):
     (row,) = answered({("Which film lasts longest?", gold): text}).rows
-    assert row.answer.label == 0
+    assert row.answer.label == (reason == "not_known")
     assert row.answer.exact.of(row.answer.text) == exact
+    assert text.strip().startswith(row.answer.text)  # what the model wrote before, such as its thinking, stays in its input
     found = known_rows(answered({("Which film lasts longest?", gold): text}))
-    if exact == "a movie":  # P would be read at " a"
-        assert [(gone.reason, gone.detail) for gone in found.dropped] == [("answer_not_alone", row.answer.text)]
-    else:
-        assert [known.answer for known in found.rows] == [row.answer]
-
-
-@pytest.mark.parametrize(
-    ("text", "gold", "kept"),
-    [
-        (" Abraham Lincoln", "Abraham", False),
-        (" The Psycho film was directed by Alfred Hitchcock", "Alfred Hitchcock", False),
-        (" Sydney is a city in Australia.", "Australia", False),
-        (" 1. Fire is a form of heat. 2. Snow is a", "snow", False),
-        (" The giraffe", "giraffe", True),
-        (" Liverpool, England.", "Liverpool", True),
-        (" The capital of France is Paris.", "Paris", True),
-    ],
-)
-def test_known_is_only_an_answer_that_stands_alone(answered, text, gold, kept):
-    """All of these lines hold a gold alias; of the others P would be read at another word."""
-    asked = {("Which film lasts longest?", gold): text}
-    assert [row.answer.label for row in answered(asked).rows] == [0]
-    found = known_rows(answered(asked))
-    assert len(found.rows) == kept
-    assert [gone.reason for gone in found.dropped] == [] if kept else ["answer_not_alone"]
-
-
-def test_a_wrong_answer_stays_wrong(answered):
-    (row,) = answered({("Which film lasts longest?", "Spinal"): " This is Spinaltap"}).rows
-    assert row.answer.label == 1
-
-
-def test_the_answer_of_a_thinking_model_stands_behind_its_thinking(answered):
-    found = answered({("Which city lies there?", "Paris"): " <think>\nRome? No.\n</think>\n\nIt is Paris."})
-    (row,) = found.rows
-    assert row.answer.exact.of(row.answer.text) == "Paris" and row.answer.label == 0
-    # What the model wrote before stays in its input.
-    assert row.answer.text.startswith("<think>\nRome?")
+    assert [known.answer for known in found.rows] == ([] if reason else [row.answer])
+    assert [(gone.reason, gone.detail) for gone in found.dropped] == ([(reason, row.answer.text)] if reason else [])
 
 
 OPENED = TemplatePrompt.of("User: {question}\nAssistant: <think>\n")
 
 
 def test_thinking_that_the_prompt_opened_is_not_judged_as_the_answer(answered):
-    found = answered(
-        {
-            ("Which city lies there?", "Rome"): "Rome? No, it is not.\nSo",
-            ("Which town lies here?", "Rome"): "Rome? No.\n</think>\n\nParis",
-        },
-        prompt=OPENED,
-    )
+    said = {
+        ("Which city lies there?", "Rome"): "Rome? No, it is not.\nSo",
+        ("Which town lies here?", "Rome"): "Rome? No.\n</think>\n\nParis",
+    }
+    found = answered(said, prompt=OPENED)
     (row,) = found.rows
     assert row.answer.exact.of(row.answer.text) == "Paris" and row.answer.label == 1
     assert [gone.reason for gone in found.dropped] == ["unfinished_thinking"]
-
-
-def test_a_question_that_holds_the_tag_opens_nothing(answered):
+    # A question that holds the tag opens nothing.
     (row,) = answered({("Which tag is <think> there?", "HTML"): " HTML"}).rows
     assert row.answer.label == 0
 
@@ -126,41 +102,37 @@ def test_a_tag_of_thinking_that_is_a_special_token_is_seen_by_the_rule(tiny_mode
 
 
 def test_thinking_that_does_not_end_is_dropped_by_name(answered):
-    found = answered(
-        {
-            ("Which city lies there?", "Paris"): "<think>\nParis may be",
-            ("Which town lies here?", "Rome"): " ...",
-            ("Which hill is high?", "Etna"): " Etna",
-        }
-    )
+    said = {
+        ("Which city lies there?", "Paris"): "<think>\nParis may be",
+        ("Which town lies here?", "Rome"): " ...",
+        ("Which hill is high?", "Etna"): " Etna",
+    }
+    found = answered(said)
     assert [row.answer.text for row in found.rows] == ["Etna"]
     assert [gone.reason for gone in found.dropped] == ["unfinished_thinking", "no_exact_answer"]
 
 
 def test_generation_goes_on_through_the_thinking_to_the_end_of_the_answers_line(tiny_model, monkeypatch):
     model = tiny_model("llama")
-    tokenizer = RowTokenizer(model.tokenizer, QAPrompt())
-    texts = (
-        "<think>\nRome?\n",
-        "<think>\na\n</think>\n\n",
-        "<think>\na\n</think>\n\nParis",
-        "a</think>Paris\n",
-        " Paris\n",
-        "\n",
-    )
+    ends = {  # of the prompt "qa", and of one that opens the thinking
+        "<think>\nRome?\n": (False, False),
+        "<think>\na\n</think>\n\n": (False, False),
+        "<think>\na\n</think>\n\nParis": (False, False),
+        "a</think>Paris\n": (True, True),
+        " Paris\n": (True, False),
+        "\n": (False, False),
+    }
     stops: list[bool] = []
 
     def stopped(*args, stop, **kwargs):
-        stops.extend(stop(model.tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts)
+        stops.extend(stop(model.tokenizer(text, add_special_tokens=False)["input_ids"]) for text in ends)
         return [[5]]
 
     monkeypatch.setattr(own_answers, "greedy", stopped)
     rows = [example("Which city lies there?", "there", "city", "Paris")]
-    generate_answers(Adapter(model), rows, tokenizer)
-    assert stops == [False, False, False, True, True, False]
-    stops.clear()
-    generate_answers(Adapter(model), rows, RowTokenizer(model.tokenizer, OPENED))
-    assert stops == [False, False, False, True, False, False]
+    for prompt in (QAPrompt(), OPENED):
+        generate_answers(Adapter(model), rows, RowTokenizer(model.tokenizer, prompt))
+    assert stops == [end for of_prompt in zip(*ends.values(), strict=True) for end in of_prompt]
 
 
 # --- the model's context ---------------------------------------------------------------------------------------------------------
@@ -226,22 +198,6 @@ def wordy(monkeypatch):
     monkeypatch.setattr(own_answers, "names_gold", lambda *told: True)
 
 
-@pytest.mark.usefixtures("wordy")
-@pytest.mark.parametrize("family", ["gpt2", "neox"])
-def test_rows_whose_answer_the_context_cuts_off_are_dropped_as_too_long(crowded, family):
-    model, tokenizer, data = crowded(family)
-    said = len(model.tokenizer(SAID, add_special_tokens=False)["input_ids"])
-    texts = [text for _, text in generate_answers(Adapter(model), data.examples, tokenizer)]
-    assert texts == [*[SAID] * 4, SAID[:-1], " Paris", "", ""]
-    found = known_rows(
-        answered_rows(Adapter(model), data.examples, tokenizer, max_new_tokens=16, batch_size=None, progress=False)
-    )
-    assert [row.example.example_id for row in found.rows] == ["Japan", "Italy", "Cuba", f"Spain:{CONTEXT - said}"]
-    assert {row.answer.text for row in found.rows} == {SAID.strip()}
-    assert [gone.reason for gone in found.dropped] == ["too_long"] * 4
-    assert found.dropped[-1].detail == "105 tokens before the answer, the model takes 96"
-
-
 def too_long(sweep):
     """Examples that were listed as too long, shortest first."""
     examples = sweep.examples()
@@ -250,8 +206,17 @@ def too_long(sweep):
 
 @pytest.mark.usefixtures("wordy")
 @pytest.mark.parametrize("family", ["gpt2", "neox"])
-def test_one_long_question_does_not_end_a_sweep_of_known_questions(crowded, family):
-    model, _, data = crowded(family)
+def test_rows_whose_answer_the_context_cuts_off_are_dropped_and_do_not_end_a_sweep(crowded, family):
+    model, tokenizer, data = crowded(family)
+    said = len(model.tokenizer(SAID, add_special_tokens=False)["input_ids"])
+    texts = [text for _, text in generate_answers(Adapter(model), data.examples, tokenizer)]
+    assert texts == [*[SAID] * 4, SAID[:-1], " Paris", "", ""]
+    rows = answered_rows(Adapter(model), data.examples, tokenizer, max_new_tokens=16, batch_size=None, progress=False)
+    found = known_rows(rows)
+    assert [row.example.example_id for row in found.rows] == ["Japan", "Italy", "Cuba", f"Spain:{CONTEXT - said}"]
+    assert {row.answer.text for row in found.rows} == {SAID.strip()}
+    assert [gone.reason for gone in found.dropped] == ["too_long"] * 4
+    assert found.dropped[-1].detail == "105 tokens before the answer, the model takes 96"
     sweep = al.swap_sweep(model, data, known_only=True, **QUIET)
     assert sweep.record["counts"]["dropped"] == {"too_long": 4}
     assert too_long(sweep) == [f"Spain:{length}" for length in (86, 95, 96, 105)]

@@ -1,6 +1,6 @@
 """Labels and splits of probes that must not know anything."""
 
-import importlib.util
+import runpy
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -79,12 +79,8 @@ def test_halves_share_no_question_and_no_answer_and_are_alike_in_size(rows):
 @pytest.mark.slow
 def test_the_shuffled_placebo_is_a_null_where_states_hold_the_question_and_no_truth():
     """The script's rates: labels shuffled over rows are found to differ far too often, within questions they are not."""
-    spec = importlib.util.spec_from_file_location("placebo_null", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    worlds = [script.world(100, 1.0, seed) for seed in range(120)]
+    script = runpy.run_path(str(SCRIPT))
+    worlds = [script["world"](100, 1.0, seed) for seed in range(120)]
 
     def off(name):
         return np.mean([low > 0 or high < 0 for low, high in (world[name] for world in worlds)])

@@ -71,17 +71,16 @@ def test_refuses_questions_that_it_has_seen_training_or_validation():
 
 def test_bad_input_is_named():
     x, y, ids = made(10)
-    with pytest.raises(InputError, match="all 10 rows have one label"):
-        TruthProbe().fit(x[::2], y[::2], question_ids=ids[::2])
-    with pytest.raises(InputError, match=r"one question id for each row; got \(20, 40\), \(20,\) and 3 ids"):
-        TruthProbe().fit(x, y, question_ids=ids[:3])
-    with pytest.raises(InputError, match="0 .true. and 1 .hallucination."):
-        TruthProbe().fit(x, y + 1, question_ids=ids)
-    with pytest.raises(LeakError, match="10 questions stand in both training and validation"):
-        TruthProbe().fit(x, y, question_ids=ids, validation=(x, y, ids))
-    fitted = TruthProbe().fit(x, y, question_ids=ids)
+    for data, named, error, phrase in (
+        ((x[::2], y[::2]), {"question_ids": ids[::2]}, InputError, "all 10 rows have one label"),
+        ((x, y), {"question_ids": ids[:3]}, InputError, r"one question id for each row; got \(20, 40\), \(20,\) and 3 ids"),
+        ((x, y + 1), {"question_ids": ids}, InputError, "0 .true. and 1 .hallucination."),
+        ((x, y), {"question_ids": ids, "validation": (x, y, ids)}, LeakError, "10 questions stand in both training and"),
+    ):
+        with pytest.raises(error, match=phrase):
+            TruthProbe().fit(*data, **named)
     with pytest.raises(InputError, match=r"X must be \[row 40\]"):
-        fitted.predict_proba(x[:, :5], ids)
+        TruthProbe().fit(x, y, question_ids=ids).predict_proba(x[:, :5], ids)
 
 
 def test_shuffled_labels_leave_no_signal_and_real_ones_do():
@@ -132,16 +131,6 @@ def test_saved_as_safetensors_and_json_and_read_back_exactly(layered, tmp_path):
         LayerProbes.load(tmp_path)
 
 
-def with_scores(scored):
-    """Probes of which nothing matters but their validation AUC and its standard error."""
-    x, y, ids = made(5, d=3)
-    probes = {}
-    for layer, (auc, error) in scored.items():
-        probes[layer] = TruthProbe().fit(x, y, question_ids=ids)
-        probes[layer].validation_auc_, probes[layer].validation_auc_se_ = auc, error
-    return LayerProbes(probes)
-
-
 NAN = float("nan")
 
 
@@ -152,15 +141,20 @@ NAN = float("nan")
         ({0: (0.6, 0.2), 1: (0.84, 0.2), 2: (0.9, 0.05), 3: (0.88, 0.05)}, 2),
         ({4: (0.9, 0.0), 9: (0.9, 0.0)}, 4),
         ({4: (NAN, NAN), 9: (0.7, 0.1)}, 9),
+        ({0: (NAN, NAN)}, None),
     ],
 )
 def test_k_star_is_the_lowest_layer_within_one_standard_error_of_the_best(scored, k_star):
-    assert with_scores(scored).best_layer == k_star
-
-
-def test_without_any_validation_auc_there_is_no_k_star():
-    with pytest.raises(InputError, match="the validation split lacks one of the labels. Take more questions"):
-        _ = with_scores({0: (NAN, NAN)}).best_layer
+    """Probes of which nothing matters but their validation AUC and its standard error."""
+    x, y, ids = made(5, d=3)
+    probes = LayerProbes({layer: TruthProbe().fit(x, y, question_ids=ids) for layer in scored})
+    for layer, (auc, error) in scored.items():
+        probes.probes[layer].validation_auc_, probes.probes[layer].validation_auc_se_ = auc, error
+    if k_star is None:
+        with pytest.raises(InputError, match="the validation split lacks one of the labels. Take more questions"):
+            _ = probes.best_layer
+    else:
+        assert probes.best_layer == k_star
 
 
 def test_the_standard_error_is_that_of_whole_questions_drawn_again():
@@ -179,15 +173,6 @@ def test_the_standard_error_is_that_of_whole_questions_drawn_again():
     assert perfect.validation_auc_se_ == pytest.approx(0.5 * (inside * (1 - inside) / 25) ** 0.5)
 
 
-class Endless(LogisticRegression):
-    """A solver that says it came to no end."""
-
-    def fit(self, *data):
-        super().fit(*data)
-        self.n_iter_ = np.array([self.max_iter])
-        return self
-
-
 def warned_of(call):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -197,10 +182,19 @@ def warned_of(call):
 
 def test_one_warning_names_all_layers_whose_solver_found_no_end(layered, monkeypatch):
     probes, states, y, ids, split = layered
+
+    class Endless(LogisticRegression):
+        """A solver that says it came to no end."""
+
+        def fit(self, *data):
+            super().fit(*data)
+            self.n_iter_ = np.array([self.max_iter])
+            return self
+
     monkeypatch.setattr(penalties, "LogisticRegression", Endless)
     (told,) = warned_of(lambda: fit_layers([3, 7], states, y, ids, split))
     assert told.startswith(
-        "At layers 3, 7 the fit of the probe stopped before its end: how sure the probe is, is not settled. AUC"
+        "At layers 3, 7 the fit of the probe stopped before its end: how sure the probe is, is not settled."
     )
     assert warned_of(lambda: fit_layers([3, 7], states, y, ids, split, like=probes)) == []
 
@@ -212,19 +206,16 @@ def test_a_layer_with_signal_whose_penalty_is_the_last_that_may_be_tried_is_name
     for module in ("penalties", "probes"):
         monkeypatch.setattr(f"anchorlens.probing.{module}.GRID", last)
     (told,) = warned_of(lambda: fit_layers([3, 7], states, y, ids, split))
-    assert told.startswith(
-        f"At layer 7 the best penalty of the probe is the first or last that is tried (C = 1e-08 to {last[-1]:g})"
-    )
+    assert told.startswith("At layer 7 the best penalty of the probe is the first or last that is tried")
+    assert f"(C = 1e-08 to {last[-1]:g})" in told
     assert "do not compare its size between layers. Take more questions" in told
 
 
 def test_a_probe_times_a_factor_is_as_right_and_more_confident(layered):
     probe, states, ids = layered[0].probes[7], layered[1], layered[3]
-    x = states[1].numpy()
     twice = probe.times(2.0)
-    np.testing.assert_allclose(
-        twice.decision_function(x, ids, allow_seen=True), 2 * probe.decision_function(x, ids, allow_seen=True)
-    )
+    sure, plain = (one.decision_function(states[1].numpy(), ids, allow_seen=True) for one in (twice, probe))
+    np.testing.assert_allclose(sure, 2 * plain)
     assert twice.train_questions_ == probe.train_questions_
 
 
