@@ -34,11 +34,6 @@ def changed(result, samples=None, anchors=None, noise=None, examples=None, **con
     return ANALYSIS.result.make(ANALYSIS, frame, result.examples() if examples is None else examples, record, result.run_id)
 
 
-def edited(result, **columns):
-    """Samples with columns made of themselves."""
-    return result.samples().assign(**columns)
-
-
 @pytest.fixture(scope="module")
 def effect():
     return simulated("effect", 60, seed=3)
@@ -70,12 +65,8 @@ def test_less_null_is_paired_by_question_and_shares_one_band_over_anchors_and_la
     wanted, joint = (
         bootstrap_mean(ordered.to_numpy(), ordered.index, n_resamples=1000, seed=0, level=p) for p in (0.95, 0.96)
     )
-    for column, value in (
-        ("value", wanted.value),
-        ("ci_low", wanted.low),
-        ("sim_low", joint.sim_low),
-        ("sim_high", joint.sim_high),
-    ):
+    same = {"value": wanted.value, "ci_low": wanted.low, "sim_low": joint.sim_low, "sim_high": joint.sim_high}
+    for column, value in same.items():
         np.testing.assert_allclose(effects[column], value)
     # A band of its own for each anchor would be narrower: it holds for fewer points.
     alone = bootstrap_mean(ordered["question"].to_numpy(), ordered.index, n_resamples=1000, seed=0, level=0.96)
@@ -86,9 +77,8 @@ def test_anchors_are_compared_paired_by_question(effect):
     effects = effect.effects().query("quantity == 'anchor_difference'")
     assert effects["anchor"].unique().tolist() == ["question - answer_site"]
     assert set(effects["control"]) == {"none"}
-    own = (
-        effect.samples().query("control == 'none'").set_index(["question_id", "layer", "anchor"])["delta_p"].unstack("anchor")
-    )
+    own = effect.samples().query("control == 'none'")
+    own = own.set_index(["question_id", "layer", "anchor"])["delta_p"].unstack("anchor")
     gap = (own["question"] - own["answer_site"]).unstack("layer")
     wanted, joint = (bootstrap_mean(gap.to_numpy(), gap.index, n_resamples=1000, seed=0, level=p) for p in (0.95, 0.96))
     for column, value in (("value", wanted.value), ("ci_high", wanted.high), ("sim_low", joint.sim_low)):
@@ -100,8 +90,7 @@ def test_every_two_anchors_are_compared_and_all_donors_take_part(tiny_model):
     made = sweep(tiny_model("llama"), anchors=("subject", "property", "answer_site"), layers=(1, 2))
     found = made.effects().query("quantity == 'anchor_difference'")
     assert found["anchor"].unique().tolist() == ["subject - property", "subject - answer_site", "property - answer_site"]
-    own = made.samples().query("control == 'none'")
-    mean = own.groupby(["anchor", "layer"])["delta_p"].mean()
+    mean = made.samples().query("control == 'none'").groupby(["anchor", "layer"])["delta_p"].mean()
     for row in found.itertuples():
         one, other = row.anchor.split(" - ")
         assert row.value == pytest.approx(mean[one, row.layer] - mean[other, row.layer])
@@ -121,6 +110,7 @@ def shifted(result, *shifts, anchor="answer_site"):
 
 
 def test_findings_lead_with_the_headline_then_a_table_then_what_is_open(effect):
+    """What is not shown is open, and not called nothing."""
     layers = named(effect)["question"]
     assert layers == set(range(min(layers), max(layers) + 1))
     facts = effect.effects().query("quantity == 'less_null'")
@@ -135,17 +125,14 @@ def test_findings_lead_with_the_headline_then_a_table_then_what_is_open(effect):
     assert [line.split()[0] for line in lines[1:4]] == ["anchor", *effect.anchors]
     quiet = facts[facts["anchor"] == "answer_site"]
     assert f"answer_site {quiet['sim_low'].min():+.1f} .. {quiet['sim_high'].max():+.1f}" in lines[4]
-
-
-def test_nothing_shown_is_not_called_nothing():
-    quiet = simulated("normal", 60, seed=0)
-    assert {status for _, status in statements(quiet)} == {"open"}
-    assert "is shown at no anchor and layer" in quiet.verdict
-    assert "the data allow question -" in quiet.verdict
+    nothing = simulated("normal", 60, seed=0)
+    assert {status for _, status in statements(nothing)} == {"open"}
+    assert "is shown at no anchor and layer" in nothing.verdict
+    assert "the data allow question -" in nothing.verdict
 
 
 def test_what_the_swap_raises_is_said(effect):
-    other = changed(effect, edited(effect, delta_p=lambda frame: -frame["delta_p"]))
+    other = changed(effect, effect.samples().assign(delta_p=lambda frame: -frame["delta_p"]))
     assert "the swap raises P of the answer at question (layers " in other.findings.headline
     both = changed(effect, shifted(effect, (25, "none", 25)))
     assert statements(both)["answer_site", "stands"] == {25}
@@ -214,9 +201,8 @@ def test_layers_within_the_noise_floor_are_not_named(effect):
 
 
 def test_trivial_layers_are_not_named_and_take_no_part_in_the_band(effect):
-    marked = edited(
-        effect, trivial=lambda f: (f["layer"].isin([10, 11, 12, 13])) & (f["control"] == "none") & (f["anchor"] == "question")
-    )
+    marked = effect.samples()
+    marked["trivial"] = marked.eval("layer in [10, 11, 12, 13] and control == 'none' and anchor == 'question'")
     result = changed(effect, marked)
     assert not named(result)["question"] & {10, 11, 12, 13}
     found = result.effects().query("quantity == 'less_null' and anchor == 'question'").set_index("layer")
@@ -242,10 +228,8 @@ def test_below_ten_questions_or_without_a_null_nothing_is_claimed(effect):
 
 def test_of_a_truth_readout_without_signal_nothing_is_claimed(effect):
     """P(hallucination) is the same for true and false answers; with signal the same sweep speaks."""
-    examples = pd.DataFrame(
-        {"role": "base", "example_id": effect.example_ids, "label": [i % 2 for i in range(len(effect.example_ids))]}
-    )
-    labels = dict(zip(examples["example_id"], examples["label"], strict=True))
+    labels = {name: i % 2 for i, name in enumerate(effect.example_ids)}
+    examples = pd.DataFrame({"role": "base", "example_id": list(labels), "label": list(labels.values())})
     rng = np.random.default_rng(0)
     noise = dict(zip(labels, rng.random(len(labels)), strict=True))
 
@@ -253,13 +237,13 @@ def test_of_a_truth_readout_without_signal_nothing_is_claimed(effect):
         p = {name: signal * label + (1 - signal) * noise[name] for name, label in labels.items()}
         frame = effect.samples().assign(readout="probe", delta_kind="confidence")
         frame["value_before"] = frame["example_id"].map(p)
-        record = {**effect.record, "config": {**effect.record["config"], "readout": "probe", "delta_kind": "confidence"}}
-        record["probe"] = {"k_star": 20, "text_only": {"auc": 0.5, "ci_low": 0.45, "ci_high": 0.55}}
-        return ANALYSIS.result.make(ANALYSIS, frame, examples, record, effect.run_id)
+        result = changed(effect, frame, examples=examples, readout="probe", delta_kind="confidence", n_resamples=300)
+        result.record["probe"] = {"k_star": 20, "text_only": {"auc": 0.5, "ci_low": 0.45, "ci_high": 0.55}}
+        return result
 
-    assert read(0.0).findings.statements == ()
-    assert "no signal of the probe is shown, AUC 0." in read(0.0).verdict
-    heard = read(0.6)
+    silent, heard = read(0.0), read(0.6)
+    assert silent.findings.statements == ()
+    assert "no signal of the probe is shown, AUC 0." in silent.verdict
     assert "lowers confidence in the clean prediction at question (layers " in heard.findings.headline
     assert heard.findings.warnings == ()
     leaking = changed(heard, examples=examples)
@@ -271,7 +255,7 @@ def test_of_a_truth_readout_without_signal_nothing_is_claimed(effect):
 
 def test_a_null_with_fewer_slots_is_named_weaker(effect):
     rest = (effect.samples()["anchor"] == "question").astype(int)
-    weak = changed(effect, edited(effect, null_slots=(3 - rest).astype("Int64")))
+    weak = changed(effect, effect.samples().assign(null_slots=(3 - rest).astype("Int64")))
     title, table = ANALYSIS.table([weak])
     assert title == "Largest |ΔP| of each curve (percentage points)"
     assert "95 % band over all layers" in table.columns
@@ -299,9 +283,8 @@ def test_an_anchor_without_a_reached_cell_does_not_break_the_contrasts(tiny_mode
 
 
 def test_where_every_layer_is_trivial_words_and_table_say_so(tiny_model):
-    result = al.swap_sweep(
-        tiny_model("llama"), capitals(12), layers=[0], anchors=("answer_site",), progress=False, align="last"
-    )
+    options = {"layers": [0], "anchors": ("answer_site",), "progress": False, "align": "last"}
+    result = al.swap_sweep(tiny_model("llama"), capitals(12), **options)
     assert "every measured layer is trivial" in result.verdict
     assert result.protocol.table([result])[1].empty
     assert repr(result)

@@ -4,6 +4,7 @@ import json
 
 import pandas as pd
 import pytest
+import torch
 
 import anchorlens as al
 from tests.questions.make import CAPITALS, capital, capitals, data_of, equal_lengths
@@ -116,12 +117,17 @@ def test_statistics_have_no_donor_whose_site_could_differ_and_count_as_one(tiny_
 
 
 def test_a_window_that_goes_beyond_layer_0_is_not_trivial(tiny_model):
-    options = {"anchors": ("answer_site",), "layers": (0,), "n_donors": 1, **QUIET}
-    one, two = (al.swap_sweep(tiny_model("llama"), equal_lengths(), window=w, **options) for w in (1, 2))
-    assert one.curves()["trivial"].tolist() == [True]
-    assert two.curves()["trivial"].tolist() == [False]
-    assert one.delta_p.abs().max() < 1e-4
-    assert two.delta_p.abs().max() > 1e-3
+    """The template's last token is the same in base and donor, so its embedding is too: a swap of it changes nothing."""
+    options = {"anchors": ("answer_site", "answer_site_all"), "layers": (0, 1), **QUIET}
+    ways = {"window": 1}, {"window": 2}, {"engine": "reference"}
+    one, two, oracle = (al.swap_sweep(tiny_model("llama"), equal_lengths(), **way, **options) for way in ways)
+    marked = [way.curves(controls=True).query("trivial")[["anchor", "layer", "control"]].values.tolist() for way in (one, two)]
+    assert marked[0] == [[anchor, 0, "none"] for anchor in options["anchors"]]
+    assert marked[1] == [["answer_site_all", 0, "none"]]  # the donor's answer tokens come in as inputs, whatever the window
+    assert one.delta_p[:, 0].abs().max() < 1e-4
+    assert one.delta_p[:, 1].abs().max() > 1e-2
+    assert two.delta_p[:, 0].abs().max() > 1e-3
+    assert torch.equal(oracle.delta_p[0, 0], torch.zeros(6, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("readout", ["first_token", "answer_joint"])
@@ -129,7 +135,5 @@ def test_an_answer_readout_has_no_true_and_false_answers(tiny_model, readout):
     made = al.swap_sweep(tiny_model("llama"), capitals(3), readout=readout, layers=(0,), n_donors=1, **QUIET)
     assert made.record["config"]["answers"] == made.record["config"]["distractor"] == ""
     assert made.curves()[["answers", "distractor"]].isna().all(axis=None)
-    again = al.Swap.from_config(made.record["config"])
-    assert again.identity() == al.Swap(readout=readout, layers=(0,), n_donors=1, align="last").identity() | {
-        "add_bos": again.add_bos
-    }
+    asked = al.Swap(readout=readout, layers=(0,), n_donors=1, align="last", add_bos=False)
+    assert al.Swap.from_config(made.record["config"]).identity() == asked.identity()

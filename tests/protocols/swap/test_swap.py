@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -114,9 +115,8 @@ def test_a_readout_and_a_site_of_ones_own(tiny_model):
     assert own.record["config"]["readout"] == "callable:last_token"
     assert own.record["config"]["site"] == "callable:block_input"
     named = al.swap_sweep(model, capitals(4), readout="first_token", **options)
-    single = [
-        i for i, e in enumerate(named.examples().query("role == 'base'")["positions"]) if len(json.loads(e)["answer"]) == 1
-    ]
+    positions = named.examples().query("role == 'base'")["positions"].map(json.loads)
+    single = [i for i, where in enumerate(positions) if len(where["answer"]) == 1]
     np.testing.assert_allclose(own.delta_p[:, :, single], named.delta_p[:, :, single], atol=1e-6)
 
 
@@ -158,10 +158,9 @@ def test_known_only_keeps_what_the_model_says_itself(smollm2):
     from anchorlens.models.checkpoint import DEMO, packaged_directory
 
     data = al.load_qa("popqa-sample", limit=14, seed=4)
+    options = {"n_donors": 1, "layers": (29,), "null_donors": 0, "anchors": ("answer_site",), **QUIET}
     with pytest.warns(UserWarning, match=r"known_only left \d+ of 14 questions: below 20"):
-        sweep = al.swap_sweep(
-            smollm2, data, known_only=True, n_donors=1, layers=(29,), null_donors=0, anchors=("answer_site",), **QUIET
-        )
+        sweep = al.swap_sweep(smollm2, data, known_only=True, **options)
     hf = transformers.AutoModelForCausalLM.from_pretrained(packaged_directory(DEMO), dtype=torch.float32).eval()
     tokenizer = smollm2.tokenizer
     said = {}
@@ -205,27 +204,6 @@ def test_one_complete_case_set_serves_all_anchors(tiny_model):
     assert not torch.isnan(with_all.delta_p).any()
 
 
-def test_trivial_cells_are_marked(tiny_model):
-    sweep = al.swap_sweep(
-        tiny_model("llama"), capitals(5), anchors=("answer_site", "answer_site_all"), align="last", n_donors=1, **QUIET
-    )
-    marked = sweep.curves(controls=True).query("trivial")
-    assert marked[["anchor", "layer", "control"]].values.tolist() == [
-        ["answer_site", 0, "none"], ["answer_site_all", 0, "none"],
-    ]  # fmt: skip
-
-
-def test_answer_site_at_layer_0_changes_nothing_when_the_token_is_the_same(tiny_model):
-    """The template's last token is the same in base and donor, so its embedding is too."""
-    sweep = al.swap_sweep(tiny_model("llama"), equal_lengths(), anchors=("answer_site",), **QUIET)
-    assert (sweep.delta_p[0, 0].abs() < 1e-4).all()
-    assert sweep.delta_p[0, 1].abs().max() > 1e-2
-    oracle = al.swap_sweep(
-        tiny_model("llama"), equal_lengths(), anchors=("answer_site",), engine="reference", layers=(0,), **QUIET
-    )
-    assert torch.equal(oracle.delta_p[0, 0], torch.zeros(6, dtype=torch.float64))
-
-
 def test_global_random_state_is_left_alone(tiny_model):
     torch.manual_seed(5)
     before = torch.random.get_rng_state().clone()
@@ -251,13 +229,8 @@ def test_no_row_left_counts_the_reasons_and_says_what_was_not_tried(tiny_model, 
 
 
 def test_a_frame_is_taken_where_a_data_set_is(tiny_model):
-    frame = pd.DataFrame(
-        {
-            "question": [f"What is the capital of {c}?" for c in CAPITALS],
-            "answers": [[a] for a in CAPITALS.values()],
-            "subject": list(CAPITALS), "property": "capital",
-        }
-    )  # fmt: skip
+    rows = [{"question": f"What is the capital of {c}?", "answers": [a], "subject": c} for c, a in CAPITALS.items()]
+    frame = pd.DataFrame(rows).assign(property="capital")
     sweep = al.swap_sweep(tiny_model("llama"), frame, layers=(0,), align="last", n_donors=1, **QUIET)
     assert len(sweep.example_ids) == len(CAPITALS)
     assert sweep.dataset == "frame"
@@ -265,8 +238,7 @@ def test_a_frame_is_taken_where_a_data_set_is(tiny_model):
 
 def test_repeated_questions_are_one_unit(tiny_model):
     """The same question twice: two rows, one question in n."""
-    twice = [*capitals(4).examples, capital("France", "Lutetia")]
-    twice[-1] = type(twice[-1])(**{**vars(twice[-1]), "example_id": "France again"})
+    twice = [*capitals(4).examples, replace(capital("France", "Lutetia"), example_id="France again")]
     sweep = al.swap_sweep(tiny_model("llama"), data_of([*twice, *capitals().pool[4:]], 5), layers=(0,), align="last", **QUIET)
     assert len(sweep.example_ids) == 5
     assert sweep.curves()["n"].tolist() == [4, 4]
