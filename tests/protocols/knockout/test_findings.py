@@ -24,13 +24,10 @@ LEAK = {"auc": 0.66, "ci_low": 0.6, "ci_high": 0.71}
 
 def frame(facts, *, layers=(7,), n=60, wider=1.0):
     """Effects that are the same at every layer; the simultaneous band reaches ``wider`` times as far as the pointwise one."""
-    rows = [
-        (q, c, layer, v, low, high, v - wider * (v - low), v + wider * (high - v), n)
-        for layer in layers
-        for (q, c), (v, low, high) in facts.items()
-    ]
-    columns = ["quantity", "control", "layer", "value", "ci_low", "ci_high", "sim_low", "sim_high", "n"]
-    return pd.DataFrame(rows, columns=columns)
+    rows = [(*which, layer, *interval) for layer in layers for which, interval in facts.items()]
+    made = pd.DataFrame(rows, columns=["quantity", "control", "layer", "value", "ci_low", "ci_high"])
+    v, low, high = made["value"], made["ci_low"], made["ci_high"]
+    return made.assign(sim_low=v - wider * (v - low), sim_high=v + wider * (high - v), n=n)
 
 
 def found(
@@ -70,19 +67,14 @@ REVERSAL = {DELTA: (9.0, 5.0, 13.0)}
 def test_statements_have_the_status_that_their_intervals_have(changed, status, phrase):
     """The last: a difference within the noise floor is open, whatever its interval."""
     findings = found(changed)
-    assert [one.quantity for one in findings.statements] == [
-        "delta_all",
-        "flip_rate",
-        "auc_drop",
-        "own_change",
-        "all_contrasts",
-    ]
+    names = ["delta_all", "flip_rate", "auc_drop", "own_change", "all_contrasts"]
+    assert [one.quantity for one in findings.statements] == names
     assert [one.status for one in findings.statements] == status.split()
     for one in findings.statements[:4]:
         assert (one.layers, one.n) == ((7,), 60)
         assert (one.value, one.low, one.high) == (FOUND | changed)[one.quantity, one.control]
     assert phrase in findings.headline
-    assert [row[0] for row in findings.rows] == [one.quantity for one in findings.statements[:4]]
+    assert [row[0] for row in findings.rows] == names[:4]
     assert [row[-1] for row in findings.rows] == status.split()[:4]
     assert ("open: not shown" in str(findings)) == ("open" in status.split()[:4])
     assert "there is no" not in str(findings).lower()
@@ -100,9 +92,7 @@ def test_the_text_is_the_headline_then_the_table_then_the_layers():
 @pytest.mark.parametrize("changed", [{}, NOT_SHOWN, NOT_SHOWN | UNSPECIFIC, {DROP: (-0.01, -0.1, 0.1)}])
 def test_at_most_ninety_words_with_every_warning(changed, layers):
     text = str(found({**changed, ("auc_beyond_text", "none"): (0.2, 0.1, 0.3)}, pair=LEAK, layers=layers))
-    assert text.startswith(
-        "Beware: question and answer as text reach AUC 0.66 [0.60, 0.71]; the probe's AUC +0.20 [+0.10, +0.30]"
-    )
+    assert text.startswith("Beware: question and answer as text reach AUC 0.66 [0.60, 0.71]; the probe's AUC +0.20 [+0.10,")
     assert len(text.split()) <= 90, text
 
 
@@ -138,21 +128,17 @@ def test_where_nothing_can_be_claimed_nothing_is(changed, how, phrase):
 def test_the_models_own_word_has_no_own_change_and_no_k_star():
     beyond = {CHANGE: None, ("own_change", "random_tokens"): None, ("auc_beyond_text", "none"): (0.2, 0.1, 0.3)}
     findings = found(beyond, readout="p_true", pair=LEAK)
-    assert findings.headline.startswith(
-        "At layer 7 the effect of cutting E_Q stands beyond that of other question tokens (AUC"
-    )
+    assert findings.headline.startswith("At layer 7 the effect of cutting E_Q stands beyond that of other question tokens (")
     assert "own_change" not in str(findings)
     assert "k*" not in str(findings)
     assert "; P(True)'s AUC +0.20" in findings.warnings[0]
 
 
-def test_text_that_tells_is_warned_of_by_the_stronger_classifier_alone():
+def test_text_that_tells_another_layer_and_another_source_are_named():
+    """Of two classifiers of the text the stronger one alone."""
     assert found(text=LEAK).warnings == ("Beware: the answer's text alone reaches AUC 0.66 [0.60, 0.71].",)
     (both,) = found(text=LEAK, pair={"auc": 0.8, "ci_low": 0.7, "ci_high": 0.9}).warnings
     assert "question and answer" in both
-
-
-def test_another_layer_and_another_source_are_named():
     assert found(k=0).headline.startswith("At layer 7 (k* = 0 was not reached) the effect")
     subject = found(anchor="subject").headline
     assert "the effect of cutting subject stands" in subject

@@ -57,17 +57,3 @@ def test_pathways_of_single_rows(again, chosen, control):
     said = by_row.first()
     for example_id in set(chosen) & set(said.index):
         assert again.pathway(own["run_id"].iloc[0], example_id, control) == said[example_id]
-
-
-def test_what_is_cut_in_each_control(again):
-    """Other question tokens, never position 0, as many as `matched` takes of the source."""
-    for _, positions in again.rows.values():
-        source, other, matched = (positions[f"cut:{control}"] for control in ("none", "random_tokens", "matched"))
-        assert source == positions["question"]
-        assert not set(other) & {0, *source, *positions["answer"]}
-        assert set(other) <= set(positions["question_rest"])
-        assert set(matched) <= set(source)
-        assert len(other) == len(matched) == len(set(other)) == len(set(matched)) > 0
-        sides = [positions.get(f"cut:{control}", []) for control in ("random_before", "random_after")]
-        assert sorted([*sides[0], *sides[1]]) == sorted(other)
-        assert max(sides[0], default=-1) < min(source) < min(sides[1], default=max(source) + 1)

@@ -16,10 +16,6 @@ ROWS = [
 ]
 
 
-def pairs_of(rows=ROWS):
-    return load_pairs(rows)
-
-
 def by_hooks(model, target, source, layer, position, answer, wrong):
     """Logit difference with one stream replaced, by TransformerLens's own forward pass."""
     target, source = torch.tensor([target]), torch.tensor([source])
@@ -37,13 +33,13 @@ def by_hooks(model, target, source, layer, position, answer, wrong):
 
 @pytest.fixture(scope="module")
 def sweep(tiny_model):
-    return patch_sweep(tiny_model("gpt2"), pairs_of(), progress=False)
+    return patch_sweep(tiny_model("gpt2"), load_pairs(ROWS), progress=False)
 
 
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
-def test_every_cell_equals_a_hooked_forward_pass(tiny_model, direction):
+def test_every_cell_equals_a_hooked_forward_pass(tiny_model, sweep, direction):
     model = tiny_model("gpt2")
-    result = patch_sweep(model, pairs_of(), direction=direction, progress=False)
+    result = sweep if direction == "denoising" else patch_sweep(model, load_pairs(ROWS), direction="noising", progress=False)
     examples = result.examples().set_index(["role", "example_id"])
     samples = result.samples()
     assert set(samples["unit"]) == {"logit"}
@@ -58,30 +54,30 @@ def test_every_cell_equals_a_hooked_forward_pass(tiny_model, direction):
 
 
 def test_both_engines_agree(tiny_model, sweep):
-    again = patch_sweep(tiny_model("gpt2"), pairs_of(), engine="reference", progress=False)
+    again = patch_sweep(tiny_model("gpt2"), load_pairs(ROWS), engine="reference", progress=False)
     np.testing.assert_allclose(again.samples()["value_after"], sweep.samples()["value_after"], atol=1e-4)
 
 
 def test_the_last_stream_of_the_clean_run_gives_the_clean_metric(tiny_model):
     model = tiny_model("gpt2")
     layer = model.cfg.n_layers - 1
-    put = patch_sweep(model, pairs_of(), site="resid_post", layers=[layer], progress=False).samples()
-    clean = patch_sweep(model, pairs_of(), direction="noising", layers=[layer], progress=False).samples()
+    put = patch_sweep(model, load_pairs(ROWS), site="resid_post", layers=[layer], progress=False).samples()
+    clean = patch_sweep(model, load_pairs(ROWS), direction="noising", layers=[layer], progress=False).samples()
     before = clean.drop_duplicates("donor_id").set_index("donor_id")["value_before"]
     last = put.sort_values("position").groupby("example_id").tail(1)
     assert last["value_after"].to_numpy() == pytest.approx(before.loc[last["example_id"]].to_numpy(), abs=1e-4)
 
 
-def test_a_saved_run_is_read_verified_and_drawn(tmp_path, sweep):
-    sweep.save(tmp_path / "run")
-    (read,) = al.load_run(tmp_path / "run")
+def test_a_saved_run_is_read_and_drawn_and_nothing_is_claimed_without_a_control(tmp_path, sweep):
+    (read,) = al.load_run(sweep.save(tmp_path / "run"))
     assert read.verdict == sweep.verdict
+    assert {one.status for one in read.findings.statements} == {"description"}
     assert torch.equal(read.delta_p.nan_to_num(), sweep.delta_p.nan_to_num())
     assert (tmp_path / "run" / "figure.html").is_file()
 
 
 def test_a_stopped_sweep_goes_on(tmp_path, tiny_model, sweep):
-    model, data = tiny_model("gpt2"), pairs_of()
+    model, data = tiny_model("gpt2"), load_pairs(ROWS)
 
     class Stop(Exception):  # noqa: N818
         pass
@@ -95,10 +91,6 @@ def test_a_stopped_sweep_goes_on(tmp_path, tiny_model, sweep):
     assert whole.samples().drop(columns="run_id").equals(sweep.samples().drop(columns="run_id"))
 
 
-def test_nothing_is_claimed_without_a_control(sweep):
-    assert {one.status for one in sweep.findings.statements} == {"description"}
-
-
 def test_a_data_set_without_a_usable_pair_is_refused(tiny_model):
     with pytest.raises(EmptySweepError, match="answer_not_one_token"):
-        patch_sweep(tiny_model("gpt2"), pairs_of([{**ROWS[0], "answer": " unquestionably so"}]), progress=False)
+        patch_sweep(tiny_model("gpt2"), load_pairs([{**ROWS[0], "answer": " unquestionably so"}]), progress=False)

@@ -59,12 +59,6 @@ def cut(tiny_model, data, sharp):
     return al.knockout_sweep(tiny_model("llama"), data, probes=sharp, placebos=False, **OPTIONS)
 
 
-def inputs_of(result):
-    """Row id -> the stored input."""
-    kept = result.examples().query("role != 'dropped' and role != 'donor'").set_index("example_id")
-    return kept.assign(positions=kept["positions"].map(json.loads))
-
-
 @pytest.mark.parametrize(("made", "atol"), [("sweep", 1e-3), ("fitted", 1e-5)])  # sharp probes multiply rounding by 1000
 def test_delta_p_of_single_cells_from_the_files_alone(request, tiny_model, tmp_path, made, atol):
     result = request.getfixturevalue(made)
@@ -78,23 +72,18 @@ def test_delta_p_of_single_cells_from_the_files_alone(request, tiny_model, tmp_p
 
 def test_what_is_replaced_and_by_what(tiny_model, sweep):
     """Inputs and positions, from examples.parquet alone."""
-    inputs, tokenizer = inputs_of(sweep), tiny_model("llama").tokenizer
-    frame = sweep.examples()
-    donors = frame[frame["role"] == "donor"].set_index("example_id")
-    pool = {
-        i
-        for ids, p in zip(donors["token_ids"], donors["positions"].map(json.loads), strict=True)
-        for i in (ids[q] for q in p["question_rest"])
-    }
+    tokenizer, frame = tiny_model("llama").tokenizer, sweep.examples()
+    frame = frame[frame["role"] != "dropped"].assign(positions=lambda f: f["positions"].map(json.loads))
+    donors, inputs = (frame[which].set_index("example_id") for which in (frame["role"] == "donor", frame["role"] != "donor"))
+    pool = {row.token_ids[p] for row in donors.itertuples() for p in row.positions["question_rest"]}
     fewer = pairs = same = 0
     for example_id, base in inputs[inputs["role"] == "base"].iterrows():
         own, clean = base["positions"], list(base["token_ids"])
         assert len(set(base["donor_ids"])) == len(base["donor_ids"]) <= 4
         for donor_id in base["donor_ids"]:
             pairs += 1
-            whole = inputs.loc[f"{example_id}~{donor_id}"]
-            donor = donors.loc[donor_id]
-            theirs = json.loads(donor["positions"])
+            whole, donor = inputs.loc[f"{example_id}~{donor_id}"], donors.loc[donor_id]
+            theirs = donor["positions"]
             for role in ("subject", "property"):
                 put = tokenizer.decode([whole["token_ids"][p] for p in own[role]]).strip()
                 assert put == tokenizer.decode([donor["token_ids"][p] for p in theirs[role]]).strip()
@@ -119,9 +108,8 @@ def test_what_is_replaced_and_by_what(tiny_model, sweep):
             else:
                 assert len(changed[""]) == len(changed["~random_tokens"])
             rest = Counter(donor["token_ids"][p] for p in theirs["question_rest"])
-            put = Counter(
-                inputs.loc[f"{example_id}~{donor_id}~random_tokens", "token_ids"][p] for p in changed["~random_tokens"]
-            )
+            drawn = inputs.loc[f"{example_id}~{donor_id}~random_tokens", "token_ids"]
+            put = Counter(drawn[p] for p in changed["~random_tokens"])
             same += not put - rest  # from the donor's own question where that has enough
             assert set(put) <= pool | set(rest) or put - rest
     assert pairs == sweep.record["counts"]["pairs"]
@@ -188,9 +176,8 @@ def test_summary_and_words_speak_of_k_star(everyone):
     assert summary["layer"] == everyone.k_star
     fact = effects.query(f"quantity == 'delta_all' and layer == {everyone.k_star}").iloc[0]
     assert summary[["delta_all", "delta_all_low", "delta_all_high"]].tolist() == fact[["value", "ci_low", "ci_high"]].tolist()
-    flips = (
-        everyone.curves(metric="flip", controls=True).query(f"layer == {everyone.k_star}").set_index(["control", "pathway"])
-    )
+    flips = everyone.curves(metric="flip", controls=True).query(f"layer == {everyone.k_star}")
+    flips = flips.set_index(["control", "pathway"])
     assert summary["flips_q_random_tokens"] == flips.loc[("random_tokens", "Q-Anchored"), "delta_p"]
     assert summary["flips_all"] == flips.loc[("none", "All"), "delta_p"]
     assert "Few" not in everyone.verdict
@@ -269,9 +256,8 @@ def found(auc=0.8, low=0.7, delta=(-12.0, -16.0, -8.0), flips=(5.0, -2.0, 12.0),
 )
 def test_findings_claim_what_stands_and_no_more(given, status, phrases):
     findings = found(**given)
-    assert [(one.quantity, one.status) for one in findings.statements] == list(
-        zip(("delta_all", "flip_rate"), status, strict=True)
-    )
+    assert [one.quantity for one in findings.statements] == ["delta_all", "flip_rate"]
+    assert tuple(one.status for one in findings.statements) == status
     assert {(one.layers, one.control, one.n) for one in findings.statements} == {((3,), "random_tokens", 40)}
     assert [(one.value, one.low, one.high) for one in findings.statements] == [
         given.get("delta", (-12.0, -16.0, -8.0)), given.get("flips", (5.0, -2.0, 12.0)),

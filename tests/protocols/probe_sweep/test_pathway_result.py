@@ -82,26 +82,20 @@ def result_of(own, other, *, pair=None, shuffled=(), readout="probe"):
     questions = np.repeat([f"q{i:02d}" for i in range(N_QUESTIONS)], 2)
     p = [1 / (1 + np.exp(-x)) for x in (own[0], own[1], other)]
     arms = [("none", "", p[0], p[1]), ("matched", "", p[0], p[1]), ("random_tokens", "", p[0], p[2])]
-    arms += [
-        ("shuffled_labels", f"draw {i}", *(1 / (1 + np.exp(-x)) for x in pairs)) for i, pairs in enumerate(shuffled, start=1)
-    ]
+    for i, pairs in enumerate(shuffled, start=1):
+        arms.append(("shuffled_labels", f"draw {i}", *(1 / (1 + np.exp(-x)) for x in pairs)))
     frames = []
     for control, donor, before, after in arms:
-        flips = flipped(before, after)
+        flips, delta = flipped(before, after), delta_p(before, after, label.astype(float), "confidence")
         for at, layer in enumerate(LAYERS):
-            frames.append(
-                pd.DataFrame(
-                    {
-                        "example_id": names, "question_id": questions, "anchor": "question", "layer": layer, "donor_id": donor,
-                        "control": control, "metric": "p", "value_before": before[at], "value_after": after[at],
-                        "delta_p": delta_p(before[at], after[at], label.astype(float), "confidence"), "trivial": False,
-                        "pathway": np.where(flips[at], "Q-Anchored", "A-Anchored"),
-                    }
-                )
-            )  # fmt: skip
-    samples = (
-        pd.concat(frames).reindex(columns=list(SAMPLE_COLUMNS)).assign(run_id="r", model="m", dataset="d", protocol="knockout")
-    )
+            columns = {
+                "example_id": names, "question_id": questions, "anchor": "question", "layer": layer, "donor_id": donor,
+                "control": control, "metric": "p", "value_before": before[at], "value_after": after[at], "delta_p": delta[at],
+                "trivial": False, "pathway": np.where(flips[at], "Q-Anchored", "A-Anchored"),
+            }  # fmt: skip
+            frames.append(pd.DataFrame(columns))
+    samples = pd.concat(frames).reindex(columns=list(SAMPLE_COLUMNS))
+    samples = samples.assign(run_id="r", model="m", dataset="d", protocol="knockout")
     examples = pd.DataFrame({"example_id": names, "question_id": questions, "role": "base", "label": label, "drop_reason": ""})
     examples["pair_text"] = np.nan if pair is None else pair
     text = {"auc": 0.5, "ci_low": 0.4, "ci_high": 0.6}
@@ -112,9 +106,7 @@ def result_of(own, other, *, pair=None, shuffled=(), readout="probe"):
         "probe": {"k_star": 7, "text_only": text, "pair_text": told},
         "model": {"name": "m"}, "data": {"name": "d"},
     }  # fmt: skip
-    made = PathwayResult.make(ANALYSIS, samples, examples, record, "r")
-    assert isinstance(made, PathwayResult)
-    return made, label
+    return PathwayResult.make(ANALYSIS, samples, examples, record, "r"), label
 
 
 def erased(seed=0):
@@ -177,10 +169,9 @@ def test_what_text_tells_stands_beside_every_point_and_in_the_figure():
     result, _ = result_of(own, other, pair=np.tile([0.0, 1.0], N_QUESTIONS))
     assert set(result.curves()["pair_text"]) == {0.8}
     assert set(result.curves()["pair_text_low"]) == {0.7}
-    frame = result.curves().assign(
-        site="", probe_site="resid_post", window=0, direction="noising", mode="mask", readout="probe"
-    )
-    title = plot_curves(frame.assign(delta_kind="confidence", seed=0)).layout.title.text
+    same = {"site": "", "probe_site": "resid_post", "window": 0, "direction": "noising", "mode": "mask", "readout": "probe"}
+    frame = result.curves().assign(**same, delta_kind="confidence", seed=0)
+    title = plot_curves(frame).layout.title.text
     assert "AUC of question and answer as text (!: above 0.5): d 0.80!" in title.replace("<br>", " ")
     plain, _ = result_of(own, other)
     assert plain.curves()["pair_text"].isna().all()
