@@ -7,10 +7,8 @@ from functools import cache
 
 import numpy as np
 import pandas as pd
-import torch
 
 import anchorlens as al
-from anchorlens.engine.cone import Cone
 from anchorlens.protocols.registry import measurement_of, specification_of
 from anchorlens.results.findings import Finding, Findings
 from anchorlens.running.runner import run
@@ -60,29 +58,15 @@ def assert_close(one, other, atol=1e-5):
     assert (ours["pathway"].fillna("") == theirs["pathway"].fillna("")).all()
 
 
-def limit_rows(monkeypatch, name, most=3):
-    """Let the engine run out of memory for batches of more rows."""
-    method = "run_swaps" if name == "swap" else "cut_states_everywhere"
-    right = getattr(Cone, method)
-
-    def run(self, batch, **options):
-        if len(batch.tokens.ids) > most:
-            raise torch.OutOfMemoryError("out of memory")
-        return right(self, batch, **options)
-
-    monkeypatch.setattr(Cone, method, run)
-
-
 def check_statements(result):
     """Raise if the statements of a result are not the facts of its contrasts, or its views disagree with them."""
     findings = result.findings
     assert isinstance(findings, Findings) and findings.statements
     frame, found = findings.to_frame(), json.loads(json.dumps(findings.to_dict()))
+    said = [vars(one) for one in findings.statements]
     assert list(frame.columns) == list(Finding.__dataclass_fields__)
-    assert frame.astype(object).where(frame.notna(), None).to_dict("records") == [vars(one) for one in findings.statements]
-    assert [{**one, "layers": tuple(one["layers"])} for one in found.pop("statements")] == [
-        vars(one) for one in findings.statements
-    ]
+    assert frame.astype(object).where(frame.notna(), None).to_dict("records") == said
+    assert [{**one, "layers": tuple(one["layers"])} for one in found.pop("statements")] == said
     assert found == {
         "headline": findings.headline, "warnings": list(findings.warnings), "notes": list(findings.notes),
         "table": {"columns": list(findings.columns), "rows": [list(row) for row in findings.rows]},

@@ -7,8 +7,10 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import anchorlens as al
+from anchorlens.engine.cone import Cone
 from anchorlens.engine.reference import Oracle
 from anchorlens.engine.select import choose_engine
 from anchorlens.errors import InputError
@@ -19,7 +21,7 @@ from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.context import set_up_questions
 from anchorlens.running.runner import run
 from anchorlens.runs.schema import CELL
-from tests.protocols.sweeps import assert_close, limit_rows, measured, questions, spec_of, swept
+from tests.protocols.sweeps import assert_close, measured, questions, spec_of, swept
 from tests.tiers import fast
 
 NAMES = ("swap", "knockout", "patch_tokens", "answer_only")  # those on questions
@@ -47,16 +49,6 @@ def test_a_protocol_is_found_by_its_name(name):
     assert measurement.spec is specification_of(name) is getattr(al, class_of(name), measurement.spec)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_results_are_of_their_analysis_which_tabulates_them(tiny_model, name):
-    result, analysis = swept(tiny_model("llama"), name), analysis_of(name)
-    assert type(result) is analysis.result
-    assert result.protocol is analysis
-    title, table = analysis.table([result, result])
-    assert title
-    assert len(table) == 2 * len(analysis.summary(result))
-
-
 def test_specifications_need_no_torch():
     code = (
         "import sys; from anchorlens.protocols.registry import PROTOCOLS, specification_of\n"
@@ -81,21 +73,24 @@ def test_another_seed_draws_other_donors(tiny_model):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_loaded_run_is_the_sweep(tiny_model, saved, name):
-    sweep, (loaded,) = swept(tiny_model("llama"), name), al.load_run(saved(name))
-    assert type(loaded) is type(sweep)
+    sweep, (loaded,), analysis = swept(tiny_model("llama"), name), al.load_run(saved(name)), analysis_of(name)
+    assert type(loaded) is type(sweep) is analysis.result
+    assert loaded.protocol is sweep.protocol is analysis
+    title, table = analysis.table([sweep, loaded])
+    assert title
+    assert len(table) == 2 * len(analysis.summary(sweep))
     for frame in ("samples", "effects", "summary"):
         pd.testing.assert_frame_equal(getattr(loaded, frame)(), getattr(sweep, frame)())
     pd.testing.assert_frame_equal(loaded.curves(controls=True), sweep.curves(controls=True))
     pd.testing.assert_frame_equal(al.load_curves(saved(name)), sweep.curves(controls=True))
     assert (loaded.anchors, loaded.layers, loaded.example_ids) == (sweep.anchors, sweep.layers, sweep.example_ids)
-    assert (loaded.delta_p == sweep.delta_p).logical_or(loaded.delta_p.isnan() & sweep.delta_p.isnan()).all()
+    assert torch.equal(loaded.delta_p.nan_to_num(), sweep.delta_p.nan_to_num())
     assert loaded.findings == sweep.findings
     assert repr(loaded) == repr(sweep)
     (record,) = json.loads((saved(name) / "run.json").read_text())["sweeps"]
     assert record["verdict"] == sweep.verdict == str(sweep.findings)
-    resolved = {"layers": (0, 1, 2), "add_bos": False, "progress": True} | (
-        {"cut_layers": (0, 2)} if name == "knockout" else {}
-    )
+    resolved = {"layers": (0, 1, 2), "add_bos": False, "progress": True}
+    resolved |= {"cut_layers": (0, 2)} if name == "knockout" else {}
     assert specification_of(name).from_config(record["config"]) == spec_of(name, **resolved)
 
 
@@ -114,7 +109,15 @@ def test_the_reference_engine_gives_the_same(tiny_model, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_memory_that_runs_out_changes_no_number(tiny_model, name, monkeypatch):
-    limit_rows(monkeypatch, name)
+    method, most = ("run_swaps", 3) if name == "swap" else ("cut_states_everywhere", 5)
+    right = getattr(Cone, method)
+
+    def limited(self, batch, **options):
+        if len(batch.tokens.ids) > most:
+            raise torch.OutOfMemoryError("out of memory")
+        return right(self, batch, **options)
+
+    monkeypatch.setattr(Cone, method, limited)
     with pytest.warns(UserWarning, match="Memory ran out") as told:
         split = run(measurement_of(name), tiny_model("llama"), questions(name), spec_of(name))
     assert sum("Memory ran out" in str(one.message) for one in told) == 1
@@ -187,12 +190,11 @@ def test_layers_in_any_order_are_one_sweep_and_given_probes_are_read(tiny_model,
     assert np.isnan(sweep.noise_floor)
     assert sweep.curves()["noise_floor"].isna().all()
     assert sweep.record["checks"] == {"cells": 0, "largest_difference": None, "failed": []}
-    for change, phrase in (
-        ({"probe_site": "mlp_out"}, r"read resid_post; asked for is probe_site='mlp_out'"),
-        ({}, r"read layers \(0, 2\); asked for are \(0, 1, 2\)"),
-    ) if given else ():  # fmt: skip
-        with pytest.raises(InputError, match=phrase):
-            measured(model, name, **given | change)
+    if given:
+        with pytest.raises(InputError, match="read resid_post; asked for is probe_site='mlp_out'"):
+            spec_of(name, probe_site="mlp_out", **given)
+        with pytest.raises(InputError, match=r"read layers \(0, 2\); asked for are \(0, 1, 2\)"):
+            measured(model, name, **given)
 
 
 @pytest.mark.parametrize("name", NAMES)

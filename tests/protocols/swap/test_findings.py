@@ -163,6 +163,10 @@ def test_an_anchor_has_layers_of_both_kinds_and_each_is_named_once(effect):
     assert own == [("stands", (3, 4)), ("null_moves", (9,)), ("null_moves", (20,))]
     assert "lower it more at answer_site (layer 9) and raise it more at answer_site (layer 20)" in result.findings.notes[0]
     assert len(result.verdict.split()) <= 90
+    # Layers in many pieces are counted.
+    pieces = changed(effect, shifted(effect, *((layer, "none", -25) for layer in (2, 4, 9, 20, 22, 26))))
+    assert statements(pieces)["answer_site", "stands"] == {2, 4, 9, 20, 22, 26}
+    assert "answer_site (6 layers of 2-26)." in pieces.verdict
 
 
 def test_the_text_has_at_most_90_words(effect):
@@ -185,12 +189,6 @@ def test_the_text_has_at_most_90_words(effect):
     assert both.rows[0][-2:] == ("2-3, 9-10, 20", "25")
     assert both.rows[-1][0] == "and 4 more: effects()"
     assert len(str(both).split()) <= 90
-
-
-def test_layers_in_many_pieces_are_counted(effect):
-    pieces = changed(effect, shifted(effect, *((layer, "none", -25) for layer in (2, 4, 9, 20, 22, 26))))
-    assert statements(pieces)["answer_site", "stands"] == {2, 4, 9, 20, 22, 26}
-    assert "answer_site (6 layers of 2-26)." in pieces.verdict
 
 
 def test_layers_within_the_noise_floor_are_not_named(effect):

@@ -33,18 +33,20 @@ def captures(monkeypatch):
     return seen
 
 
+def streams_of(model, row, hook):
+    """Of a row alone: [layer position width]."""
+    _, cache = model.run_with_cache(torch.tensor([row.ids]), prepend_bos=False)
+    return torch.stack([cache[f"blocks.{i}.{hook}"][0] for i in range(3)])
+
+
 def test_noise_has_the_streams_own_spread_and_three_times_the_embeddings_at_layer_0(tiny_model, pool):
     model = tiny_model("llama")
     statistics = StreamStatistics(Adapter(model), reference_rows(pool, 0), "resid_pre", 0, batch_size=5)
-    streams, embeddings = [], []
-    for row in pool:
-        ids = torch.tensor([row.ids])
-        _, cache = model.run_with_cache(ids, prepend_bos=False)
-        streams.append(torch.stack([cache[f"blocks.{i}.hook_resid_pre"][0, 1 : row.prompt_length] for i in range(3)]))
-        embeddings.append(model.embed.W_E[ids[0]])
+    streams = [streams_of(model, row, "hook_resid_pre")[:, 1 : row.prompt_length] for row in pool]
+    embeddings = torch.cat([model.embed.W_E[torch.tensor(row.ids)] for row in pool])
     wanted = torch.cat(streams, 1).flatten(1).std(-1, unbiased=False)
     torch.testing.assert_close(statistics.std, wanted, rtol=1e-3, atol=1e-4)
-    assert statistics.embedding_std == pytest.approx(float(torch.cat(embeddings).detach().std()), rel=1e-3)
+    assert statistics.embedding_std == pytest.approx(float(embeddings.detach().std()), rel=1e-3)
 
 
 def test_the_mean_is_that_of_the_same_role_and_offset(tiny_model, pool):
@@ -53,8 +55,7 @@ def test_the_mean_is_that_of_the_same_role_and_offset(tiny_model, pool):
     statistics = StreamStatistics(Adapter(model), reference_rows(pool, 0), "mlp_out", 0, batch_size=5)
     alone: dict[tuple[str, int], list[torch.Tensor]] = {}
     for row in pool:
-        _, cache = model.run_with_cache(torch.tensor([row.ids]), prepend_bos=False)
-        stream = torch.stack([cache[f"blocks.{i}.hook_mlp_out"][0] for i in range(3)])
+        stream = streams_of(model, row, "hook_mlp_out")
         for role in ("subject", "property", "answer", "answer_site"):
             for offset, position in enumerate(row.positions[role]):
                 alone.setdefault((role, offset), []).append(stream[:, position])
