@@ -8,7 +8,7 @@ import pytest
 
 import anchorlens as al
 from anchorlens.engine.select import choose_engine
-from anchorlens.errors import EmptySweepError, InputError
+from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.answer_only.analysis import ANALYSIS
 from anchorlens.protocols.answer_only.measurement import MEASUREMENT
@@ -37,13 +37,8 @@ def sweep(tiny_model):
     return swept(tiny_model("llama"), "answer_only")
 
 
-@pytest.fixture(scope="module")
-def saved(sweep, tmp_path_factory):
-    return sweep.save(tmp_path_factory.mktemp("answer_only") / "run")
-
-
-def test_delta_p_is_recomputed_from_the_files_alone(tiny_model, saved):
-    again = ProbeRecompute(saved, tiny_model("llama"))
+def test_delta_p_is_recomputed_from_the_files_alone(tiny_model, sweep, tmp_path):
+    again = ProbeRecompute(sweep.save(tmp_path / "run"), tiny_model("llama"))
     p = again.samples[again.samples["metric"] == "p"]
     cells = p.groupby(["control", "layer"]).sample(n=4, random_state=3)
     assert len(cells) == 2 * 3 * 4
@@ -224,12 +219,6 @@ def test_inputs_that_cannot_be_measured(data, prompt, said):
     row = tokenizer.row(replace(data.examples[0], answers=("Rome",)))
     with pytest.raises(RowDropped, match=said):
         changed_row(row, tokenizer, prompt, "", "x")
-
-
-def test_rows_without_any_other_question(tiny_model, data):
-    everyone = tuple(replace(e, answers=(*e.answers, "shared by all")) for e in data.examples)
-    with pytest.raises(EmptySweepError):  # questions that share an alias are in one split, too
-        answer_only_sweep(tiny_model("llama"), replace(data, examples=everyone, pool=everyone), **OPTIONS)
 
 
 # -- findings -----------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from anchorlens.engine.cone import Cone
 from anchorlens.errors import CheckError, EmptySweepError, LeakError, SpanError
 from anchorlens.questions.example import Span
 from anchorlens.questions.prompts import QAPrompt
-from anchorlens.questions.tokens import RowDropped, RowTokenizer
+from anchorlens.questions.tokens import RowTokenizer
 from tests.protocols.sweeps import OPTIONS, assert_close, measured, own, questions, swept
 
 PLACEBOS = {"random_tokens", "random_before", "random_after"}
@@ -53,13 +53,13 @@ def test_placebos_effects_and_their_arithmetic(sweep):
     by = sweep.effects().set_index(["quantity", "control", "layer"])["value"]
     curves = sweep.curves(controls=True).set_index(["control", "pathway", "layer"])["delta_p"]
     for layer in sweep.layers:
-        gaps = {
-            c: curves[c, "Q-Anchored", layer] - curves[c, "A-Anchored", layer] for c in ("none", "matched", "random_tokens")
-        }
-        assert by["gap", "none", layer] == pytest.approx(gaps["none"], nan_ok=True)
-        assert by["placebo_gap", "random_tokens", layer] == pytest.approx(gaps["random_tokens"], nan_ok=True)
-        wanted = gaps["matched"] - gaps["random_tokens"]
-        assert by["gap_difference", "random_tokens", layer] == pytest.approx(wanted, nan_ok=True)
+        own_gap, matched, placebo = (
+            curves[control, "Q-Anchored", layer] - curves[control, "A-Anchored", layer]
+            for control in ("none", "matched", "random_tokens")
+        )
+        assert by["gap", "none", layer] == pytest.approx(own_gap, nan_ok=True)
+        assert by["placebo_gap", "random_tokens", layer] == pytest.approx(placebo, nan_ok=True)
+        assert by["gap_difference", "random_tokens", layer] == pytest.approx(matched - placebo, nan_ok=True)
 
 
 def test_the_record_says_how_steady_k_star_is_and_what_text_alone_tells(sweep):
@@ -136,17 +136,10 @@ def test_planted_shuffled_labels_give_no_signal(tiny_model):
     assert "no signal of the probe is shown" in result.verdict
 
 
-def test_planted_span_off_by_one_is_caught_by_name(tiny_model):
-    example = questions().examples[0]
-    moved = Span(example.subject.start + 1, example.subject.end + 1)
-    tokenizer = RowTokenizer(tiny_model("llama").tokenizer, QAPrompt())
-    good = tokenizer.row(example)
-    bad = tokenizer.row(replace(example, subject=moved))
-    # A moved span names other tokens: the decoded text of the anchor is that of the moved span, never silently the old one.
-    assert good.positions["subject"] != bad.positions["subject"]
-    shifted = {name: tuple(p + 1 for p in where) for name, where in good.positions.items()}
-    with pytest.raises(RowDropped, match="anchor_text_mismatch: subject: tokens say"):
-        tokenizer._check_text(replace(good, positions=shifted), "subject", example.subject.of(example.question))
+def test_planted_span_off_by_one_names_other_tokens_or_is_refused(tiny_model):
+    example, tokenizer = questions().examples[0], RowTokenizer(tiny_model("llama").tokenizer, QAPrompt())
+    moved = replace(example, subject=Span(example.subject.start + 1, example.subject.end + 1))
+    assert tokenizer.row(example).positions["subject"] != tokenizer.row(moved).positions["subject"]
     beyond = Span(len(example.question) - 2, len(example.question) + 1)
     with pytest.raises(SpanError, match="does not lie inside the question"):
         tokenizer.row(replace(example, property=beyond))

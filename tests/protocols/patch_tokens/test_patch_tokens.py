@@ -19,7 +19,7 @@ from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokenised import make_rows
 from anchorlens.questions.tokens import Answer, RowTokenizer
 from anchorlens.results.findings import OPEN, REVERSED, STANDS
-from tests.protocols.sweeps import OPTIONS, check_statements
+from tests.protocols.sweeps import OPTIONS, check_statements, inputs, own
 from tests.recompute import ProbeRecompute
 
 
@@ -71,44 +71,44 @@ def test_delta_p_of_single_cells_from_the_files_alone(request, tiny_model, tmp_p
 
 
 def test_what_is_replaced_and_by_what(tiny_model, sweep):
-    """Inputs and positions, from examples.parquet alone."""
+    """From the examples alone."""
     tokenizer, frame = tiny_model("llama").tokenizer, sweep.examples()
     frame = frame[frame["role"] != "dropped"].assign(positions=lambda f: f["positions"].map(json.loads))
-    donors, inputs = (frame[which].set_index("example_id") for which in (frame["role"] == "donor", frame["role"] != "donor"))
+    donors, made = (frame[which].set_index("example_id") for which in (frame["role"] == "donor", frame["role"] != "donor"))
     pool = {row.token_ids[p] for row in donors.itertuples() for p in row.positions["question_rest"]}
     fewer = pairs = same = 0
-    for example_id, base in inputs[inputs["role"] == "base"].iterrows():
-        own, clean = base["positions"], list(base["token_ids"])
+    for example_id, base in made[made["role"] == "base"].iterrows():
+        mine, clean = base["positions"], list(base["token_ids"])
         assert len(set(base["donor_ids"])) == len(base["donor_ids"]) <= 4
         for donor_id in base["donor_ids"]:
             pairs += 1
-            whole, donor = inputs.loc[f"{example_id}~{donor_id}"], donors.loc[donor_id]
+            whole, donor = made.loc[f"{example_id}~{donor_id}"], donors.loc[donor_id]
             theirs = donor["positions"]
             for role in ("subject", "property"):
-                put = tokenizer.decode([whole["token_ids"][p] for p in own[role]]).strip()
+                put = tokenizer.decode([whole["token_ids"][p] for p in mine[role]]).strip()
                 assert put == tokenizer.decode([donor["token_ids"][p] for p in theirs[role]]).strip()
             changed = {}
             for name in ("", "~random_tokens", "~matched"):
                 key = f"{example_id}~{donor_id}{name}"
-                if key in inputs.index:
-                    row = inputs.loc[key]
+                if key in made.index:
+                    row = made.loc[key]
                     differs = [p for p, (a, b) in enumerate(zip(clean, row["token_ids"], strict=True)) if a != b]
                     assert differs == row["positions"].pop("replaced")
-                    assert row["positions"] == own  # everything stays where it was
+                    assert row["positions"] == mine  # everything stays where it was
                     assert (row["answer"], row["label"]) == (base["answer"], base["label"])
                     changed[name] = set(differs)
-            assert changed[""] <= set(own["question"])
-            assert changed["~random_tokens"] <= set(own["question_rest"]) - {0}
+            assert changed[""] <= set(mine["question"])
+            assert changed["~random_tokens"] <= set(mine["question_rest"]) - {0}
             if "~matched" in changed:
                 fewer += 1
                 assert changed["~matched"] < changed[""]
                 assert len(changed["~matched"]) == len(changed["~random_tokens"])
-                kept = inputs.loc[f"{example_id}~{donor_id}~matched", "token_ids"]
+                kept = made.loc[f"{example_id}~{donor_id}~matched", "token_ids"]
                 assert all(kept[p] == whole["token_ids"][p] for p in changed["~matched"])
             else:
                 assert len(changed[""]) == len(changed["~random_tokens"])
             rest = Counter(donor["token_ids"][p] for p in theirs["question_rest"])
-            drawn = inputs.loc[f"{example_id}~{donor_id}~random_tokens", "token_ids"]
+            drawn = made.loc[f"{example_id}~{donor_id}~random_tokens", "token_ids"]
             put = Counter(drawn[p] for p in changed["~random_tokens"])
             same += not put - rest  # from the donor's own question where that has enough
             assert set(put) <= pool | set(rest) or put - rest
@@ -137,8 +137,8 @@ def test_base_rows_are_true_and_predicted_true(sweep, everyone):
     at = sweep.samples().query(f"metric == 'p' and layer == {sweep.k_star}")
     assert at["value_before"].max() < 0.5
     # Every other true row with a donor was predicted false, and is listed.
-    all_rows = everyone.samples().query(f"metric == 'p' and layer == {sweep.k_star} and control == 'none'")
-    true = all_rows[all_rows["example_id"].str.endswith("|true")].groupby("example_id")["value_before"].first()
+    all_rows = own(everyone).query(f"layer == {sweep.k_star} and example_id.str.endswith('|true')")
+    true = all_rows.groupby("example_id")["value_before"].first()
     assert set(base["example_id"]) == set(true.index[true < 0.5])
     gone = sweep.examples().query("drop_reason == 'predicted_false'")
     assert set(gone["example_id"]) == set(true.index[true >= 0.5])
@@ -188,8 +188,9 @@ def test_summary_and_words_speak_of_k_star(everyone):
 
 
 def test_fewer_donors_are_the_first_ones(tiny_model, data, everyone):
-    other = al.patch_tokens_sweep(tiny_model("llama"), data, n_donors=2, base="all", layers=[0], check_cells=0, **OPTIONS)
-    ours, theirs = (one.examples().query("role == 'base'").set_index("example_id")["donor_ids"] for one in (everyone, other))
+    options = {"n_donors": 2, "base": "all", "layers": [0], "check_cells": 0, "probes": everyone.probes.at([0]), **OPTIONS}
+    other = al.patch_tokens_sweep(tiny_model("llama"), data, **options)
+    ours, theirs = (inputs(one, "base")["donor_ids"] for one in (everyone, other))
     assert set(ours.index) & set(theirs.index)
     for example_id in set(ours.index) & set(theirs.index):
         assert list(theirs[example_id]) == list(ours[example_id])[:2]

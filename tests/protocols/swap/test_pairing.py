@@ -13,9 +13,8 @@ QUIET = {"progress": False, "align": "last"}
 
 
 def test_samples_say_how_many_positions_the_anchor_and_its_null_change(tiny_model):
-    made = al.swap_sweep(
-        tiny_model("llama"), capitals(5), anchors=("question", "question_rest"), layers=(0, 1), n_donors=2, seed=1, **QUIET
-    )
+    options = {"anchors": ("question", "question_rest"), "layers": (0, 1), "n_donors": 2, "seed": 1, **QUIET}
+    made = al.swap_sweep(tiny_model("llama"), capitals(5), **options)
     examples = made.examples().set_index(["role", "example_id"])["positions"].map(json.loads)
     known = 0
     for row in made.samples().itertuples():
@@ -38,13 +37,6 @@ def test_samples_say_how_many_positions_the_anchor_and_its_null_change(tiny_mode
     assert null.endswith("(weaker: 100 % of rows have fewer slots)")
 
 
-def test_without_a_null_there_are_no_null_slots(tiny_model):
-    made = al.swap_sweep(tiny_model("llama"), capitals(3), layers=(0,), n_donors=1, null_donors=0, **QUIET)
-    assert made.samples()["null_slots"].isna().all()
-    assert made.curves()["null_short"].isna().all()
-    assert "weaker" not in repr(made)
-
-
 def test_the_null_costs_what_the_anchor_costs(tiny_model):
     """Behind five shots: a null in the row's own part adds as much again, one in the shots several times that."""
     cost = {}
@@ -59,9 +51,8 @@ def test_the_null_costs_what_the_anchor_costs(tiny_model):
 
 
 def test_no_null_of_a_run_lies_in_the_shots(tiny_model):
-    made = al.swap_sweep(
-        tiny_model("llama"), capitals(4), prompt="fewshot(2)", layers=(0,), n_donors=2, null_donors=2, **QUIET
-    )
+    options = {"prompt": "fewshot(2)", "layers": (0,), "n_donors": 2, "null_donors": 2, **QUIET}
+    made = al.swap_sweep(tiny_model("llama"), capitals(4), **options)
     base = made.examples().query("role == 'base'")
     shared = min(
         next(i for i, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1])
@@ -131,9 +122,11 @@ def test_a_window_that_goes_beyond_layer_0_is_not_trivial(tiny_model):
 
 
 @pytest.mark.parametrize("readout", ["first_token", "answer_joint"])
-def test_an_answer_readout_has_no_true_and_false_answers(tiny_model, readout):
-    made = al.swap_sweep(tiny_model("llama"), capitals(3), readout=readout, layers=(0,), n_donors=1, **QUIET)
+def test_an_answer_readout_has_no_true_and_false_answers_and_without_a_null_there_are_no_null_slots(tiny_model, readout):
+    asked = al.Swap(readout=readout, layers=(0,), n_donors=1, null_donors=0, align="last", add_bos=False)
+    made = al.swap_sweep(tiny_model("llama"), capitals(3), readout=readout, layers=(0,), n_donors=1, null_donors=0, **QUIET)
     assert made.record["config"]["answers"] == made.record["config"]["distractor"] == ""
-    assert made.curves()[["answers", "distractor"]].isna().all(axis=None)
-    asked = al.Swap(readout=readout, layers=(0,), n_donors=1, align="last", add_bos=False)
+    assert made.curves()[["answers", "distractor", "null_short"]].isna().all(axis=None)
+    assert made.samples()["null_slots"].isna().all()
+    assert "weaker" not in repr(made)
     assert al.Swap.from_config(made.record["config"]).identity() == asked.identity()

@@ -27,8 +27,7 @@ def sweep(tiny_model):
 
 def check_against_plain_hooks(sweep, run, hf, every=1):
     """Every n-th cell of a saved run, computed again by a program that knows only its files."""
-    sweep.save(run)
-    again = Recompute(run, hf)
+    again = Recompute(sweep.save(run), hf)
     cells = list(again.samples.itertuples())[::every]
     worst = max(abs(again.delta_p(cell) - cell.delta_p) for cell in cells)
     assert worst < 0.01, f"max |difference| {worst} points over {len(cells)} cells"
@@ -236,16 +235,11 @@ def test_a_frame_is_taken_where_a_data_set_is(tiny_model):
     assert sweep.dataset == "frame"
 
 
-def test_repeated_questions_are_one_unit(tiny_model):
+def test_repeated_questions_are_one_unit_and_spans_can_touch(tiny_model):
     """The same question twice: two rows, one question in n."""
-    twice = [*capitals(4).examples, replace(capital("France", "Lutetia"), example_id="France again")]
-    sweep = al.swap_sweep(tiny_model("llama"), data_of([*twice, *capitals().pool[4:]], 5), layers=(0,), align="last", **QUIET)
-    assert len(sweep.example_ids) == 5
-    assert sweep.curves()["n"].tolist() == [4, 4]
-
-
-def test_spans_can_touch(tiny_model):
-    row = example("capital France is what?", "France", "capital", "Paris", relation="capital", example_id="touch")
-    assert row.property == Span(0, 7)
-    sweep = al.swap_sweep(tiny_model("llama"), data_of([row, *capitals().pool], 1), layers=(0,), align="last", **QUIET)
-    assert sweep.example_ids == ("touch",)
+    touch = example("capital France is what?", "France", "capital", "Paris", relation="capital", example_id="touch")
+    assert touch.property == Span(0, 7)
+    rows = [touch, *capitals(4).examples, replace(capital("France", "Lutetia"), example_id="France again")]
+    sweep = al.swap_sweep(tiny_model("llama"), data_of([*rows, *capitals().pool[4:]], 6), layers=(0,), align="last", **QUIET)
+    assert set(sweep.example_ids) == {row.example_id for row in rows}
+    assert sweep.curves()["n"].tolist() == [5, 5]
