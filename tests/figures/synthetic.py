@@ -201,10 +201,10 @@ class Sweep:
             self.effects = lambda: effects
 
     def curves(self, *, controls: bool = False) -> pd.DataFrame:
-        return self._curves if controls else rows_with(self._curves, control="none")
+        return self._curves if controls else pick(self._curves, control="none")
 
 
-def rows_with(frame: pd.DataFrame, **keys: object) -> pd.DataFrame:
+def pick(frame: pd.DataFrame, **keys: object) -> pd.DataFrame:
     """The rows of a frame with these values."""
     return frame[(frame[list(keys)] == pd.Series(keys)).all(axis=1)]
 

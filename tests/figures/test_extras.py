@@ -7,7 +7,7 @@ import pytest
 from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
 
-from .synthetic import DATASETS, NAN, TARGET_MODELS, drawn, knockout_frame, legend, point, rows_with, said, swap_frame
+from .synthetic import DATASETS, NAN, TARGET_MODELS, drawn, knockout_frame, legend, pick, point, said, swap_frame
 from .test_target import ENTRIES, EXTRAS
 
 SHOWN = dict(zip(DATASETS, ("PopQA", "TriviaQA", "HotpotQA", "NQ"), strict=True))
@@ -61,7 +61,7 @@ def test_placebos_are_the_frames_points_in_the_colour_of_their_pathway(target, l
     for k, (name, colour) in enumerate(ENTRIES):
         for model, axis in zip(TARGET_MODELS, ("x", "x2"), strict=True):
             trace = found[f"{name}, {control}", axis]
-            rows = rows_with(frame, model=model, dataset=DATASETS[k // 2], pathway=name.split()[0], control=control)
+            rows = pick(frame, model=model, dataset=DATASETS[k // 2], pathway=name.split()[0], control=control)
             assert list(trace.y) == rows["delta_p"].tolist()
             assert trace.line.color == colour
 
@@ -71,8 +71,8 @@ def test_gap_is_the_question_minus_the_answer_of_other_question_tokens(target):
     for model, axis in zip(TARGET_MODELS, ("x", "x2"), strict=True):
         for dataset, shown in SHOWN.items():
             fixed = {"model": model, "dataset": dataset, "control": "random_tokens"}
-            question = rows_with(frame, pathway="Q-Anchored", **fixed)["delta_p"].tolist()
-            answer = rows_with(frame, pathway="A-Anchored", **fixed)["delta_p"].tolist()
+            question = pick(frame, pathway="Q-Anchored", **fixed)["delta_p"].tolist()
+            answer = pick(frame, pathway="A-Anchored", **fixed)["delta_p"].tolist()
             (gap,) = (t for t in mates(target, "Placebo gap") if (t.name, t.xaxis) == (f"Placebo gap ({shown})", axis))
             assert list(gap.x) == list(range(TARGET_MODELS[model]))
             assert list(gap.y) == [q - a for q, a in zip(question, answer, strict=True)]

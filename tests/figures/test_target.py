@@ -16,7 +16,7 @@ from .synthetic import (
     lines_of,
     looks,
     names,
-    rows_with,
+    pick,
     said,
     swap_frame,
     ticks_of,
@@ -89,7 +89,7 @@ def test_each_curve_is_the_frames_points_in_its_colour_question_solid_and_answer
         assert {(trace.line.color, trace.line.dash) for trace in lines} == {(colour, "dash" if k % 2 else "solid")}
         for line, (model, layers) in zip(lines, TARGET_MODELS.items(), strict=True):
             assert list(line.x) == list(range(layers))
-            assert list(line.y) == rows_with(frame, model=model, **wanted)["delta_p"].tolist()
+            assert list(line.y) == pick(frame, model=model, **wanted)["delta_p"].tolist()
 
 
 def test_every_entry_has_a_band_and_crosses_that_hide_with_it(target):
@@ -132,7 +132,7 @@ def test_a_swap_has_eight_entries_one_grey_area_a_panel_and_each_null_as_a_dotte
         assert not any(trace.showlegend for trace in dotted)
     areas = [trace for trace in figure.data if trace.name == "Range of controls" and not trace.showlegend]
     for area, model in zip(areas, TARGET_MODELS, strict=True):
-        nulls = rows_with(frame, model=model, control="null").groupby("layer")["delta_p"]
+        nulls = pick(frame, model=model, control="null").groupby("layer")["delta_p"]
         layers = TARGET_MODELS[model]
         assert list(area.x[: 2 * layers]) == [*range(layers), *reversed(range(layers))]
         assert list(area.y[:layers]) == nulls.max().tolist()
