@@ -7,7 +7,8 @@ import pytest
 from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
 
-from .synthetic import NAN, NEW, drawn, effect, knockout_effects, knockout_frame, only_curve, point, said
+from .seen import only_curve, said
+from .synthetic import NAN, NEW, drawn, effect, knockout_effects, knockout_frame, point
 
 
 def frame(**changes: object) -> pd.DataFrame:

@@ -7,18 +7,8 @@ from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
 
 from .browser import contrast
-from .synthetic import (
-    curves_of,
-    knockout_effects,
-    knockout_frame,
-    lines_of,
-    looks,
-    names,
-    said,
-    swap_effects,
-    swap_frame,
-    titles,
-)
+from .seen import curves_of, lines_of, looks, names, said, titles
+from .synthetic import knockout_effects, knockout_frame, swap_effects, swap_frame
 from .test_target import ENTRIES
 
 MODELS = {"org/m": 6}

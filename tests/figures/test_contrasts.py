@@ -9,19 +9,8 @@ from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.hover import CONTRASTS
 from anchorlens.figures.table import gather, gather_effects
 
-from .synthetic import (
-    NAN,
-    Sweep,
-    curves_of,
-    effect,
-    knockout_effects,
-    knockout_frame,
-    pick,
-    said,
-    swap_effects,
-    swap_frame,
-    titles,
-)
+from .seen import curves_of, said, titles
+from .synthetic import NAN, Sweep, effect, knockout_effects, knockout_frame, pick, swap_effects, swap_frame
 
 MODELS = {"m": 12}
 SETS = ("popqa", "nq")
@@ -168,10 +157,7 @@ def test_sweeps_and_frames_draw_the_same_and_results_bring_their_own_contrasts(r
 
 def test_two_results_that_differ_in_a_setting_keep_their_contrasts_apart():
     other = ITS_EFFECTS.assign(distractor="random", value=0.0, sim_low=-1.0, sim_high=1.0)
-    sweeps = [
-        Sweep(ONE, ITS_EFFECTS.assign(distractor="matched")),
-        Sweep(ONE.assign(distractor="random", delta_p=0.0), other),
-    ]
+    sweeps = [Sweep(ONE, ITS_EFFECTS.assign(distractor="matched")), Sweep(ONE.assign(distractor="random", delta_p=0.0), other)]
     own = [list(line.y) for line in lines(plot_curves(sweeps))]
     assert own == [wanted(ITS_EFFECTS, quantity="delta_all"), [0.0] * 12]
 

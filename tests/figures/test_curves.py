@@ -6,7 +6,8 @@ import pytest
 
 from anchorlens.figures.curves import plot_curves
 
-from .synthetic import NAN, TRUTH, drawn, knockout_frame, looks, names, only_curve, point, said, swap_frame, titles
+from .seen import looks, names, only_curve, said, titles
+from .synthetic import NAN, TRUTH, drawn, knockout_frame, point, swap_frame
 
 
 def swap(*anchors: str, datasets: tuple[str, ...] = ("popqa",)) -> go.Figure:

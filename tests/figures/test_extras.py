@@ -7,7 +7,8 @@ import pytest
 from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
 
-from .synthetic import DATASETS, NAN, TARGET_MODELS, drawn, knockout_frame, legend, pick, point, said, swap_frame
+from .seen import legend, said
+from .synthetic import DATASETS, NAN, TARGET_MODELS, drawn, knockout_frame, pick, point, swap_frame
 from .test_target import ENTRIES, EXTRAS
 
 SHOWN = dict(zip(DATASETS, ("PopQA", "TriviaQA", "HotpotQA", "NQ"), strict=True))

@@ -6,7 +6,8 @@ from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.further import plot_auc, plot_heatmap, plot_sizes
 
-from .synthetic import knockout_frame, only_curve, pick, said, swap_frame, ticks_of, titles
+from .seen import only_curve, said, ticks_of, titles
+from .synthetic import knockout_frame, pick, swap_frame
 
 MODELS = {"org/m": 8}
 

@@ -1,6 +1,7 @@
 """The noise floor in the figure: a grey band, and rings at what lies within it."""
 
-from .synthetic import NAN, drawn, only_curve, point, said
+from .seen import only_curve, said
+from .synthetic import NAN, drawn, point
 
 
 def noisy(values, floor, **changes):

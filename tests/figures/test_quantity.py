@@ -7,7 +7,8 @@ from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.table import gather
 
-from .synthetic import knockout_frame, only_curve, point, said, swap_frame
+from .seen import only_curve, said
+from .synthetic import knockout_frame, point, swap_frame
 
 ANSWERS = {"protocol": "answer_only", "readout": "probe", "site": "", "probe_site": "resid_post", "window": 0, "mode": "mask"}
 

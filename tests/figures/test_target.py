@@ -7,21 +7,8 @@ import pytest
 from anchorlens.figures.curves import plot_curves
 
 from .conftest import TITLE
-from .synthetic import (
-    DATASETS,
-    TARGET_MODELS,
-    knockout_effects,
-    knockout_frame,
-    legend,
-    lines_of,
-    looks,
-    names,
-    pick,
-    said,
-    swap_frame,
-    ticks_of,
-    titles,
-)  # fmt: skip
+from .seen import legend, lines_of, looks, names, said, ticks_of, titles
+from .synthetic import DATASETS, TARGET_MODELS, knockout_effects, knockout_frame, pick, swap_frame
 
 # Independent of the package: copied from METHOD 8.
 ENTRIES = [

@@ -8,19 +8,8 @@ from anchorlens.figures.curves import plot_curves
 from anchorlens.runs import schema
 from anchorlens.vocabulary import SETTINGS
 
-from .synthetic import (
-    curves_of,
-    drawn,
-    effect,
-    knockout_effects,
-    knockout_frame,
-    looks,
-    names,
-    only_curve,
-    point,
-    said,
-    swap_frame,
-)
+from .seen import curves_of, looks, names, only_curve, said
+from .synthetic import drawn, effect, knockout_effects, knockout_frame, point, swap_frame
 
 MODELS = {"m": 4}
 
