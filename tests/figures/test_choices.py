@@ -16,7 +16,9 @@ MODELS = {"org/m": 6}
 
 def test_labelled_runs_stand_side_by_side_whatever_differs():
     one = swap_frame(MODELS, ("popqa",))
-    other = one.assign(prompt="fewshot(4)", readout="answer_joint", mode="random", delta_p=one["delta_p"] - 5)
+    other = one.assign(
+        prompt="fewshot(4)", readout="answer_joint", mode="random", direction="denoising", delta_p=one["delta_p"] - 5
+    )
     effects = swap_effects(MODELS, ("popqa",))
     figure = plot_curves({"qa": one, "four shots": [other]}, effects={"qa": effects, "four shots": effects.assign(value=-9.0)})
     assert titles(figure) == ["m: qa", "m: four shots"]

@@ -157,14 +157,6 @@ def test_hover_says_all_there_is_to_say():
     ]
 
 
-def test_hover_of_a_control_names_it():
-    figure = swap("question")
-    (dotted,) = (trace for trace in figure.data if trace.line.dash == "dot" and trace.text)
-    assert dotted.text[0].startswith(
-        "<b>Q-Anchored swap (PopQA)</b><br>control: null<br>m, PopQA<br>anchor question, layer 0<br>"
-    )
-
-
 def test_controls_and_bands_can_be_left_out():
     frame = swap_frame({"m": 4}, ("popqa",))
     figure = plot_curves(frame, controls=False, bands=False)
@@ -177,11 +169,13 @@ def test_controls_by_name_and_their_dots():
     frame = swap_frame({"m": 4}, ("popqa",), ("question",))
     second = frame[frame["control"] == "null"].assign(control="placebo")
     both = [second, frame]
-    drawn = [t for t in plot_curves(both).data if t.line.width == 1 and t.text]
-    assert {t.name: (t.line.dash, t.visible) for t in drawn} == {
+    dotted = [t for t in plot_curves(both).data if t.line.width == 1 and t.text]
+    assert {t.name: (t.line.dash, t.visible) for t in dotted} == {
         "Q-Anchored swap (PopQA), null": ("dot", "legendonly"),
         "Q-Anchored swap (PopQA), placebo": ("2px,6px", "legendonly"),
     }
+    hover = next(t for t in dotted if t.name.endswith("null")).text[0]
+    assert hover.startswith("<b>Q-Anchored swap (PopQA)</b><br>control: null<br>m, PopQA<br>anchor question, layer 0<br>")
     (only,) = (t for t in plot_curves(both, controls=["placebo"]).data if t.line.width == 1 and t.text)
     assert (only.name, only.visible) == ("Q-Anchored swap (PopQA), placebo", None)  # what was named needs no click
 

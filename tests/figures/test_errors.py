@@ -30,20 +30,14 @@ def test_not_a_result(results, kind):
         gather(results, True)
 
 
-@pytest.mark.parametrize(
-    ("column", "values"),
-    [
-        ("readout", ("first_token", "answer_joint")),
-        ("site", ("resid_pre", "attn_out")),
-        ("probe_site", ("resid_post", "mlp_out")),
-        ("direction", ("noising", "denoising")),
-        ("mode", ("same_relation", "zero")),
-        ("delta_kind", ("probability", "signed")),
-        ("window", (1, 5)),
-        ("seed", (0, 1)),
-        ("run_id", ("a", "b")),
-    ],
-)
+TWO_VALUES = {
+    "readout": ("first_token", "answer_joint"), "site": ("resid_pre", "attn_out"), "probe_site": ("resid_post", "mlp_out"),
+    "direction": ("noising", "denoising"), "mode": ("same_relation", "zero"), "delta_kind": ("probability", "signed"),
+    "window": (1, 5), "seed": (0, 1), "run_id": ("a", "b"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("column", "values"), TWO_VALUES.items())
 def test_curves_drawn_over_each_other_name_the_column_and_the_filter(column, values):
     with pytest.raises(
         InputError, match=f"^The column '{column}' has 2 values among .*: {values[0]!r}, {values[1]!r}"

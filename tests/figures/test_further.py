@@ -3,10 +3,9 @@
 import pytest
 
 from anchorlens.errors import InputError
-from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.further import plot_auc, plot_heatmap, plot_sizes
 
-from .seen import only_curve, said, ticks_of, titles
+from .seen import only_curve, said, titles
 from .synthetic import knockout_frame, pick, swap_frame
 
 MODELS = {"org/m": 8}
@@ -50,12 +49,3 @@ def test_heatmap_has_a_row_for_each_role_and_the_question_on_top():
     scale = figure.layout.coloraxis
     assert (scale.cmin, scale.cmid) == (-scale.cmax, 0)
     assert scale.cmax == frame.loc[frame["control"] == "none", "delta_p"].abs().max()
-
-
-def test_noising_stands_beside_denoising():
-    noising = swap_frame(MODELS, ("popqa",))
-    denoising = noising.assign(direction="denoising", delta_p=-noising["delta_p"])
-    figure = plot_curves({"noising": noising, "denoising": denoising})
-    assert titles(figure) == ["m: noising", "m: denoising"]
-    assert "denoising" in said(figure)
-    assert {trace.xaxis for trace in ticks_of(figure).values()} == {"x"}  # nothing can fall there

@@ -12,15 +12,11 @@ from .synthetic import DATASETS, TARGET_MODELS, knockout_effects, knockout_frame
 
 # Independent of the package: copied from METHOD 8.
 ENTRIES = [
-    ("Q-Anchored (PopQA)", "#1f77b4"),
-    ("A-Anchored (PopQA)", "#ff7f0e"),
-    ("Q-Anchored (TriviaQA)", "#2ca02c"),
-    ("A-Anchored (TriviaQA)", "#d62728"),
-    ("Q-Anchored (HotpotQA)", "#9467bd"),
-    ("A-Anchored (HotpotQA)", "#8c564b"),
-    ("Q-Anchored (NQ)", "#e377c2"),
-    ("A-Anchored (NQ)", "#7f7f7f"),
-]
+    ("Q-Anchored (PopQA)", "#1f77b4"), ("A-Anchored (PopQA)", "#ff7f0e"),
+    ("Q-Anchored (TriviaQA)", "#2ca02c"), ("A-Anchored (TriviaQA)", "#d62728"),
+    ("Q-Anchored (HotpotQA)", "#9467bd"), ("A-Anchored (HotpotQA)", "#8c564b"),
+    ("Q-Anchored (NQ)", "#e377c2"), ("A-Anchored (NQ)", "#7f7f7f"),
+]  # fmt: skip
 EXTRAS = ["Range of controls", "Placebo gap", "Placebo split", "Other placebos", "All (unsplit)"]
 
 
@@ -31,13 +27,9 @@ def test_two_panels_named_after_their_models_with_own_layers_and_one_delta_scale
     assert layout.yaxis.domain == layout.yaxis2.domain
     assert "xaxis3" not in target.to_dict()["layout"]
     assert (layout.xaxis.title.text, layout.xaxis2.title.text) == ("Layer", "Layer")
-    assert layout.xaxis.range == (-0.5, 35.5)
-    assert layout.xaxis2.range == (-0.5, 63.5)
-    assert layout.xaxis.matches is None
-    assert layout.xaxis2.matches is None
-    assert layout.yaxis.title.text == "ΔP"
-    assert layout.yaxis2.title.text is None
-    assert layout.yaxis2.matches == "y"
+    assert (layout.xaxis.range, layout.xaxis2.range) == ((-0.5, 35.5), (-0.5, 63.5))
+    assert (layout.xaxis.matches, layout.xaxis2.matches, layout.yaxis2.matches) == (None, None, "y")
+    assert (layout.yaxis.title.text, layout.yaxis2.title.text) == ("ΔP", None)
     assert layout.yaxis2.range == layout.yaxis.range
     assert (layout.yaxis.showticklabels, layout.yaxis2.showticklabels) == (True, False)
     assert layout.yaxis.range[0] < 0 < layout.yaxis.range[1]
