@@ -7,7 +7,7 @@ from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
 
 from .browser import contrast
-from .seen import curves_of, lines_of, looks, names, said, titles
+from .seen import curves_of, lines_of, looks, names, said, ticks_of, titles
 from .synthetic import knockout_effects, knockout_frame, swap_effects, swap_frame
 from .test_target import ENTRIES
 
@@ -27,6 +27,7 @@ def test_labelled_runs_stand_side_by_side_whatever_differs():
     first, second = lines_of(figure, "Q-Anchored swap (PopQA)")
     assert list(second.y) == [value - 5 for value in first.y]
     assert "prompt qa, fewshot(4)" in said(figure)
+    assert {trace.xaxis for trace in ticks_of(figure).values()} == {"x"}  # what is put back cannot fall
     assert figure.layout.yaxis.range == figure.layout.yaxis2.range
     lower = [t for t in figure.data if t.name == "Q-Anchored swap (PopQA), contrast" and t.mode == "lines" and t.fill is None]
     assert [set(t.y) == {-9.0} for t in lower] == [False, True]

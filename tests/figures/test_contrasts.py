@@ -75,7 +75,7 @@ def test_delta_all_stands_below_in_the_questions_colours_and_hides_with_its_curv
 AXES = ("ΔP less placebo's", "flips less placebo's", "AUC less placebo's", "ΔP by own change")
 
 
-@pytest.mark.parametrize(("quantity", "axis"), zip(BUTTONS, AXES, strict=True))
+@pytest.mark.parametrize(("quantity", "axis"), [*zip(BUTTONS, AXES, strict=True)])
 def test_each_button_shows_its_contrast_and_so_does_its_name(quantity, axis):
     first, named = knockout(), knockout(contrasts=quantity)
     assert buttons(first) == BUTTONS
@@ -193,11 +193,8 @@ def test_beside_a_swap_the_switch_is_the_knockouts():
 
 def test_other_protocols_are_read_against_their_own_control():
     curves = knockout_frame(MODELS, ("popqa",), placebos=()).assign(protocol="answer_only")
-    rows = [
-        effect(model="m", protocol="answer_only", control="other_question", quantity=quantity, layer=k, value=float(k))
-        for quantity in ("delta_all", "p_after")
-        for k in range(3)
-    ]
+    fixed = {"model": "m", "protocol": "answer_only", "control": "other_question"}
+    rows = [effect(quantity=name, layer=k, value=float(k), **fixed) for name in ("delta_all", "p_after") for k in range(3)]
     figure = plot_curves(curves, effects=pd.DataFrame(rows))
     assert figure.layout.yaxis2.title.text == "ΔP less control's"
     assert buttons(figure) == ["delta_all", "p_after"]

@@ -17,11 +17,6 @@ from .synthetic import knockout_frame, swap_frame
 FRAME = swap_frame({"m": 3}, ("popqa",))
 
 
-def test_pages_are_those_of_save_html(tmp_path):
-    figure = plot_curves(FRAME)
-    assert write_figure(figure, tmp_path / "a.HTM").read_bytes() == save_html(figure, tmp_path / "b.html").read_bytes()
-
-
 @pytest.mark.parametrize("name", ["f.jpg", "f.json", "f", "f.html.gz"])
 def test_other_suffixes_are_refused_and_nothing_is_written(tmp_path, name):
     with pytest.raises(InputError) as told:

@@ -94,16 +94,11 @@ def test_a_swap_has_eight_entries_one_grey_area_a_panel_and_each_null_as_a_dotte
     entries = {name.replace("Anchored", "Anchored swap"): colour for name, colour in ENTRIES}
     assert {name: colour for name, (colour, _) in looks(figure).items()} == entries
     assert names(figure) == list(entries)
-    assert [(trace.name, trace.visible) for trace in legend(figure)[8:]] == [
-        ("Range of controls", None),
-        ("null", "legendonly"),
-    ]
-    for part in (
-        "ΔP by layer: activation swap",
-        "grey area: range of the controls: null (donor streams at random positions)",
-        "donors same_relation",
-    ):
-        assert part in said(figure)
+    beside = [(trace.name, trace.visible) for trace in legend(figure)[8:]]
+    assert beside == [("Range of controls", None), ("null", "legendonly")]
+    assert said(figure).startswith("ΔP by layer: activation swap · ")
+    assert "grey area: range of the controls: null (donor streams at random positions)" in said(figure)
+    assert "donors same_relation" in said(figure)
     for name, colour in entries.items():
         dotted = [trace for trace in figure.data if trace.name == f"{name}, null"]
         assert [trace.xaxis for trace in dotted] == ["x", "x2"]

@@ -140,11 +140,8 @@ def test_placebo_tokens_on_one_side_are_drawn_only_where_they_are_named(control)
 
 def test_contrasts_with_one_side_are_thin_and_drawn_only_where_they_are_named():
     frame = knockout_frame(MODELS, ("popqa",), placebos=("random_tokens", "random_before"))
-    rows = [
-        effect(model="m", layer=k, control=c, value=v)
-        for k in range(4)
-        for c, v in (("random_tokens", -5.0), ("random_before", -2.0))
-    ]
+    values = {"random_tokens": -5.0, "random_before": -2.0}
+    rows = [effect(model="m", layer=k, control=c, value=v) for k in range(4) for c, v in values.items()]
 
     def thin(controls: bool | list[str]) -> list[list[float]]:
         figure = plot_curves(frame, effects=pd.DataFrame(rows), controls=controls)
