@@ -41,14 +41,20 @@ def test_swap_and_figure_end_to_end(capsys, args, tiny, tmp_path):
     assert "plotly" in (tmp_path / "f.html").read_text()
 
 
-def test_json_is_one_object_on_standard_output(capsys, args, tmp_path):
-    out = here(capsys, *args, "--quiet", "--json", "--layers", "0,2", "--out", tmp_path / "a")
+def test_json_is_one_object_of_a_file_in_place_of_a_name_with_columns_of_ones_own(capsys, tiny, tmp_path):
+    file = tmp_path / "quiz.csv"
+    rows = "".join(f'"What is the capital of {c}?",{a},{c},capital,capital\n' for c, a in CAPITALS.items())
+    file.write_text("q,gold,subject,property,relation\n" + rows)
+    out = here(capsys, "swap", "--model", tiny("llama"), "--dataset", file, "--columns", "question=q,answers=gold", "--align",
+               "last", "--layers", "0,2", "--n-donors", "1", "--device", "cpu", "--quiet", "--json", "--limit", "5", "--out",
+               tmp_path / "a")  # fmt: skip
     record = json.loads(out.out)
     assert record["run"] == str(tmp_path / "a")
     assert {row["anchor"] for row in record["summary"]} == {"question", "answer_site"}
     assert record["counts"][0]["evaluated"] == 5
     samples = pd.read_parquet(tmp_path / "a" / "samples.parquet")
     assert sorted(samples["layer"].unique()) == [0, 2]
+    assert set(samples["dataset"]) == {"quiz"}
 
 
 def test_config_alone_is_enough_and_flags_win(capsys, tiny, questions, tmp_path):
@@ -62,15 +68,6 @@ def test_config_alone_is_enough_and_flags_win(capsys, tiny, questions, tmp_path)
         sweep = json.loads((tmp_path / "a" / "run.json").read_text())["sweeps"][0]["config"]
         found = (sweep["layers"], sweep["seed"], sweep["n_donors"], sweep["anchors"], sweep["n_resamples"])
         assert found == ([1], seed, n_donors, ["subject"], 50)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("limitt = 3\n", "'limitt'. Did you mean 'limit'"), ("limit = \n", "is not TOML"), ("[limit]\nx = 1\n", "not a table")],
-)
-def test_bad_config(capsys, args, tmp_path, text, message):
-    (tmp_path / "run.toml").write_text(text)
-    assert message in here(capsys, *args, "--config", tmp_path / "run.toml", "--out", tmp_path / "a", code=2).err
 
 
 @pytest.mark.parametrize(
@@ -106,16 +103,23 @@ def test_bad_config(capsys, args, tmp_path, text, message):
         (["--workers", "2"], "(--workers, --executor)"),
         (["--executor", "dask"], "executor takes 'ray'"),
         (["--shard", "4/3"], "shard takes i/n"),
+        (["--config", "limitt = 3\n"], "'limitt'. Did you mean 'limit'"),
+        (["--config", "limit = \n"], "is not TOML"),
+        (["--config", "[limit]\nx = 1\n"], "not a table"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(capsys, args, tmp_path, change, message):
+    if change[0] == "--config":
+        config = tmp_path / "run.toml"
+        config.write_text(change[1])
+        change = ["--config", config]
     given = args
     if change[0] == "knockout":
         given = ["knockout", *(one for one in args[1:] if one not in ("--align", "last", "--n-donors", "1"))]
     out = here(capsys, *given, *change[given is not args :], "--quiet", "--out", tmp_path / "a", code=2)
     assert message in out.err
     assert out.out == ""
-    assert [*tmp_path.iterdir()] == []
+    assert [one for one in tmp_path.iterdir() if one.suffix != ".toml"] == []
     assert max(map(len, out.err.splitlines())) < 500
 
 
@@ -220,20 +224,26 @@ def test_a_command_has_its_protocols_options_and_no_others(name):
 
 
 def test_starts_quickly_and_without_heavy_imports():
-    """Best of three, because the machine may be busy."""
-    heavy = "print(*({'torch', 'pandas', 'transformer_lens'} & set(sys.modules)))"
+    """Best of three, because the machine may be busy. Specifications load nothing heavy, because `--help` is made from them."""
+    heavy = ("torch", "transformers", "transformer_lens", "pandas", "numpy", "sklearn", "plotly")
+    of_all = (
+        "from anchorlens.protocols.registry import PROTOCOLS, specification_of as of; [of(p)().to_toml() for p in PROTOCOLS]"
+    )
     for code, seconds in (
         ("import anchorlens", 0.3),
         ("from anchorlens.cli import cli; cli.main(['--help'], standalone_mode=False)", 0.5),
         ("from anchorlens.cli import cli; cli.main(['swap', '--help'], standalone_mode=False)", 1.0),
+        (of_all, 1.0),
     ):
-        times = []
         for _ in range(3):
             started = time.perf_counter()
-            done = shell(script=f"import sys; {code}; {heavy}")
-            times.append(time.perf_counter() - started)
-            assert done.stdout.splitlines()[-1] == "", done.stderr
-        assert min(times) < seconds
+            done = shell(script=f"import sys; {code}; print(*({{*{heavy}}} & set(sys.modules)))")
+            in_time = time.perf_counter() - started < seconds
+            assert (done.stdout.splitlines()[-1], done.stderr) == ("", "")
+            if in_time:
+                break
+        else:
+            pytest.fail(f"{code}: three times more than {seconds} s")
 
 
 def test_files_go_to_data_sets_by_name_or_order():
@@ -241,16 +251,6 @@ def test_files_go_to_data_sets_by_name_or_order():
     assert data_files(["a", "b"], ["b=x", "y"]) == {"b": "x", "a": "y"}
     with pytest.raises(InputError, match="no data set is called 'pop'. Did you mean 'popqa'"):
         data_files(["popqa"], ["pop=x.jsonl"])
-
-
-def test_own_columns_and_a_file_in_place_of_a_name(capsys, args, tmp_path):
-    file = tmp_path / "quiz.csv"
-    rows = "".join(f'"What is the capital of {c}?",{a},{c},capital,capital\n' for c, a in CAPITALS.items())
-    file.write_text("q,gold,subject,property,relation\n" + rows)
-    model = args[args.index("--model") + 1]
-    here(capsys, "swap", "--model", model, "--dataset", file, "--columns", "question=q,answers=gold", "--align", "last",
-         "--layers", "0", "--n-donors", "1", "--device", "cpu", "--quiet", "--out", tmp_path / "a")  # fmt: skip
-    assert set(pd.read_parquet(tmp_path / "a" / "curves.parquet")["dataset"]) == {"quiz"}
 
 
 def test_knockout_from_a_shell(capsys, tiny, tmp_path):

@@ -15,9 +15,6 @@ from tests.models.tiny import FAMILIES, WINDOW, random_model, save_model
 from tests.tiers import fast
 from tests.torch_defaults import OTHER_DEFAULTS
 
-PROMPTS = [[5, 6, 7, 8], [9, 10, 11], [5, 6, 7, 9], [12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22]]
-
-
 SHARED = list(range(100, 100 + 2 * WINDOW + 3))
 SETS = {
     "prefix longer than the window": [[*SHARED, 5, 6, 7], [*SHARED, 8], [*SHARED, 9, 10, 11, 12, 13, 14]],
@@ -125,11 +122,6 @@ def test_finished_rows_are_not_run_again(tiny_model, passes):
     assert passes[1:] == [(sum(n > done for n in lengths), 1) for done in range(max(lengths))]
 
 
-def test_an_empty_prompt_is_an_error(tiny_model):
-    with pytest.raises(InputError, match=r"^A prompt without tokens cannot be continued\.$"):
-        greedy(Adapter(tiny_model("llama")), [[5, 6], []], max_new_tokens=1, stop=lambda ids: False)
-
-
 # --- the model's context ---------------------------------------------------------------------------------------------------------
 
 CONTEXT = 26
@@ -168,7 +160,9 @@ def test_every_row_is_continued_to_the_end_of_the_context_and_no_further(short, 
         assert new == ids[len(prompt) :]
 
 
-def test_prompts_of_which_none_leaves_room(short):
+def test_prompts_of_which_none_leaves_room_and_a_prompt_without_tokens(short):
+    with pytest.raises(InputError, match="without tokens"):
+        greedy(Adapter(short("gpt2")), [[5, 6], []], max_new_tokens=1, stop=lambda ids: False)
     assert greedy(Adapter(short("gpt2")), [[5] * 26, [6] * 99], max_new_tokens=3, stop=lambda ids: False) == [[], []]
 
 
@@ -198,6 +192,7 @@ def test_a_model_whose_rotary_table_grew_on_the_way_can_still_be_differentiated(
 @pytest.mark.parametrize("other", OTHER_DEFAULTS.values(), ids=OTHER_DEFAULTS)
 def test_torch_defaults_change_nothing(tiny_model, other):
     adapter = Adapter(tiny_model("llama"))
-    wanted = greedy(adapter, PROMPTS, max_new_tokens=4, stop=lambda ids: False)
+    prompts = [[5, 6, 7, 8], [9, 10, 11], [5, 6, 7, 9], list(range(12, 23))]
+    wanted = greedy(adapter, prompts, max_new_tokens=4, stop=lambda ids: False)
     with other():
-        assert greedy(adapter, PROMPTS, max_new_tokens=4, stop=lambda ids: False) == wanted
+        assert greedy(adapter, prompts, max_new_tokens=4, stop=lambda ids: False) == wanted
