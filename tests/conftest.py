@@ -84,6 +84,14 @@ def unchecked() -> Iterator[None]:
 
 
 @pytest.fixture
+def plain_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are saved with an empty figure: drawing one takes longer than a small sweep."""
+    from plotly.graph_objects import Figure
+
+    monkeypatch.setattr("anchorlens.results.saving.plot_curves", lambda *_, **__: Figure())
+
+
+@pytest.fixture
 def layers_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Layers of streamed models as they are read from their files, in order."""
     from anchorlens.models.skeleton import Skeleton

@@ -40,16 +40,8 @@ def here(capsys, *args, code=0):
 
 
 def write_questions(path):
-    rows = [
-        {
-            "question": f"What is the capital of {c}?",
-            "answers": [a],
-            "subject": c,
-            "property": "capital",
-            "relation": "capital",
-        }
-        for c, a in CAPITALS.items()
-    ]
+    asked = {"property": "capital", "relation": "capital"}
+    rows = [{"question": f"What is the capital of {c}?", "answers": [a], "subject": c} | asked for c, a in CAPITALS.items()]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 

@@ -167,7 +167,7 @@ DIFFERENT = {name: lambda pair=pair: map(defined, pair) for name, pair in TEXTS.
     "methods and their object": lambda: (Threshold(1).below, Threshold(2).below, Threshold(1), Threshold(1).__call__),
     "code and constants of a class": lambda: (of_class(*given) for given in ((0, 1, 2), (1, 1, 2), (0, 2, 2), (0, 1, 3))),
     "constants and helpers of the same file": lambda: (
-        defined(HELPED.format(sign), K=k) for sign, k in (("+", 1), ("-", 1), ("+", 2), ("+", 1.0), ("+", [1]), ("+", [2]))
+        defined(HELPED.format(sign), K=k) for sign, k in (("+", 1), ("-", 1), ("+", 2), ("+", 1.0))
     ),
     "wrapped functions": lambda: (
         *(functools.lru_cache(holding(value)) for value in (1, 2)), *(functools.partial(double, value) for value in (1, 2)),
@@ -186,9 +186,10 @@ def test_functions_that_do_different_things_differ_and_made_again_they_are_the_s
 
 
 def test_what_does_not_count():
-    """The order of a dictionary, and names that a function does not read."""
+    """The order of a dictionary, names that a function does not read, and what may change while a program runs."""
     assert fingerprint(holding({"a": 1, "b": 2})) == fingerprint(holding({"b": 2, "a": 1}))
     assert fingerprint(defined(HELPED.format("+"), K=1, unread=5)) == fingerprint(defined(HELPED.format("+"), K=1))
+    assert fingerprint(defined(HELPED.format("+"), K=[1])) == fingerprint(defined(HELPED.format("+"), K=[2]))
 
 
 def test_what_the_function_itself_counts_does_not_count():
@@ -258,11 +259,8 @@ def test_every_process_gives_the_same_fingerprints():
     [
         (lambda x: x, {1}), (lambda x, y=1: x, {1, 2}), (lambda *x: x, {0, 1, 2, 3}), (lambda *, k: k, set()),
         (Threshold(1), {1}), (Threshold(1).below, {1}), (functools.partial(lambda x, y: x, 1), {1}),
+        (max, {0, 1, 2, 3}),  # where Python cannot tell
     ],
 )  # fmt: skip
 def test_how_many_arguments_a_function_takes(fn, counts):
     assert {n for n in range(4) if takes(fn, n)} == counts
-
-
-def test_where_python_cannot_tell_a_function_takes_anything():
-    assert takes(max, 3)

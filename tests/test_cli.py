@@ -41,7 +41,7 @@ def test_swap_and_figure_end_to_end(capsys, args, tiny, tmp_path):
     assert "plotly" in (tmp_path / "f.html").read_text()
 
 
-def test_json_is_one_object_of_a_file_in_place_of_a_name_with_columns_of_ones_own(capsys, tiny, tmp_path):
+def test_json_is_one_object_of_a_file_in_place_of_a_name_with_columns_of_ones_own(capsys, plain_figure, tiny, tmp_path):
     file = tmp_path / "quiz.csv"
     rows = "".join(f'"What is the capital of {c}?",{a},{c},capital,capital\n' for c, a in CAPITALS.items())
     file.write_text("q,gold,subject,property,relation\n" + rows)
@@ -57,7 +57,7 @@ def test_json_is_one_object_of_a_file_in_place_of_a_name_with_columns_of_ones_ow
     assert set(samples["dataset"]) == {"quiz"}
 
 
-def test_config_alone_is_enough_and_flags_win(capsys, tiny, questions, tmp_path):
+def test_config_alone_is_enough_and_flags_win(capsys, plain_figure, tiny, questions, tmp_path):
     config = tmp_path / "run.toml"
     config.write_text(
         f'model = ["{tiny("llama")}"]\ndataset = ["mine"]\ndata_file = ["mine={questions}"]\nalign = "last"\nlimit = 3\n'
@@ -103,12 +103,17 @@ def test_config_alone_is_enough_and_flags_win(capsys, tiny, questions, tmp_path)
         (["--workers", "2"], "(--workers, --executor)"),
         (["--executor", "dask"], "executor takes 'ray'"),
         (["--shard", "4/3"], "shard takes i/n"),
+        (["--model", "llama-3.2-1b"], "Did you mean 'meta-llama/Llama-3.2-1B'?"),
+        (["--model", "smolm2-135m-instruct"], "Did you mean 'smollm2-135m-instruct'?"),
         (["--config", "limitt = 3\n"], "'limitt'. Did you mean 'limit'"),
         (["--config", "limit = \n"], "is not TOML"),
         (["--config", "[limit]\nx = 1\n"], "not a table"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(capsys, args, tmp_path, change, message):
+def test_bad_input_is_one_line_and_exit_code_2(capsys, args, tmp_path, monkeypatch, change, message):
+    """Every name is looked at before the first model is loaded: a typo in the second costs seconds."""
+    if change[0] == "--model":
+        monkeypatch.setattr(executors, "load_model", lambda *a, **k: pytest.fail("a model was loaded"))
     if change[0] == "--config":
         config = tmp_path / "run.toml"
         config.write_text(change[1])
@@ -121,18 +126,6 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, args, tmp_path, change, m
     assert out.out == ""
     assert [one for one in tmp_path.iterdir() if one.suffix != ".toml"] == []
     assert max(map(len, out.err.splitlines())) < 500
-
-
-@pytest.mark.parametrize(
-    ("typo", "nearest"),
-    [("llama-3.2-1b", "meta-llama/Llama-3.2-1B"), ("smolm2-135m-instruct", "smollm2-135m-instruct")],
-)
-def test_a_typo_in_the_second_model_costs_seconds_not_the_first_one(capsys, args, tmp_path, monkeypatch, typo, nearest):
-    """Every name is looked at before the first model is loaded."""
-    monkeypatch.setattr(executors, "load_model", lambda *a, **k: pytest.fail("a model was loaded"))
-    err = here(capsys, *args, "--model", typo, "--out", tmp_path / "a", code=2).err
-    assert f"Did you mean '{nearest}'?" in err
-    assert not (tmp_path / "a").exists()
 
 
 @pytest.mark.parametrize(
@@ -151,7 +144,7 @@ def test_what_is_missing_is_named(capsys, tmp_path, command, message):
     assert [*tmp_path.iterdir()] == []
 
 
-def test_an_existing_run_is_safe_and_said_before_the_work(capsys, args, tmp_path):
+def test_an_existing_run_is_safe_and_said_before_the_work(capsys, plain_figure, args, tmp_path):
     here(capsys, *args, "--quiet", "--layers", "0", "--out", tmp_path / "a")
     before = (tmp_path / "a" / "samples.parquet").read_bytes()
     started = time.monotonic()
@@ -165,7 +158,7 @@ def test_an_existing_run_is_safe_and_said_before_the_work(capsys, args, tmp_path
         assert ((tmp_path / "a" / "samples.parquet").read_bytes() == before) is (code == 2)
 
 
-def test_a_set_without_rows_does_not_take_the_others_with_it(capsys, args, tmp_path):
+def test_a_set_without_rows_does_not_take_the_others_with_it(capsys, plain_figure, args, tmp_path):
     lonely, out = tmp_path / "lonely.jsonl", tmp_path / "a"
     row = {"question": "Who wrote Emma?", "answers": ["Austen"], "subject": "Emma", "property": "wrote"}
     lonely.write_text(json.dumps(row))
@@ -177,7 +170,7 @@ def test_a_set_without_rows_does_not_take_the_others_with_it(capsys, args, tmp_p
     assert set(pd.read_parquet(out / "samples.parquet")["dataset"]) == {"mine"}
 
 
-def test_what_is_finished_stays_when_a_later_sweep_fails(capsys, args, tiny, tmp_path, monkeypatch):
+def test_what_is_finished_stays_when_a_later_sweep_fails(capsys, plain_figure, args, tiny, tmp_path, monkeypatch):
     real, seen = study.carried_out, []
 
     def fails_second(*given):
@@ -253,10 +246,10 @@ def test_files_go_to_data_sets_by_name_or_order():
         data_files(["popqa"], ["pop=x.jsonl"])
 
 
-def test_knockout_from_a_shell(capsys, tiny, tmp_path):
+def test_knockout_from_a_shell(capsys, plain_figure, tiny, tmp_path):
     model, out = str(tiny("llama")), tmp_path / "ko"
-    run = ["knockout", "--model", model, "--dataset", "popqa-sample", "--limit", "90", "--device", "cpu",
-           "--resamples", "100", "--layers", "0-1", "--edges", "subject -> later", "--mode", "zero", "--out", out]  # fmt: skip
+    run = ["knockout", "--model", model, "--dataset", "popqa-sample", "--limit", "45", "--device", "cpu",
+           "--resamples", "50", "--layers", "0-1", "--edges", "subject -> later", "--mode", "zero", "--out", out]  # fmt: skip
     said = here(capsys, *run)
     assert "Knockout at k*" in said.out
     assert "knockout: popqa-sample (llama)" in said.out
@@ -288,7 +281,7 @@ limit = 5
 
 [[data]]
 name = "popqa-sample"
-limit = 60
+limit = 45
 
 [[protocol]]
 name = "swap"
@@ -303,7 +296,7 @@ n_resamples = 50
 """
 
 
-def test_patch_takes_prompt_pairs_and_no_question_options(capsys, tiny, tmp_path):
+def test_patch_takes_prompt_pairs_and_no_question_options(capsys, plain_figure, tiny, tmp_path):
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("clean,corrupted,answer,wrong\nA B,A C,B,C\nB A,C A,B,C\n")
     out = tmp_path / "run"
@@ -315,7 +308,7 @@ def test_patch_takes_prompt_pairs_and_no_question_options(capsys, tiny, tmp_path
     assert "--spans" in said
 
 
-def test_a_study_measures_every_protocol_on_every_set(capsys, tiny, questions, tmp_path):
+def test_a_study_measures_every_protocol_on_every_set(capsys, plain_figure, tiny, questions, tmp_path):
     file = tmp_path / "study.toml"
     file.write_text(STUDY.format(model=tiny("llama"), file=questions))
     out = here(capsys, "run", file, "--quiet", "--out", tmp_path / "a", code=1)
@@ -340,7 +333,7 @@ def test_a_study_measures_every_protocol_on_every_set(capsys, tiny, questions, t
         (("models =", "modles ="), "Did you mean 'models'"),
         (('name = "knockout"', 'name = "knockuot"'), "Did you mean 'knockout'"),
         (("n-donors = 1", "n-donor = 1"), "swap has no argument 'n_donor'. Did you mean 'n_donors'"),
-        (("limit = 60", "limt = 60"), "[[data]] has an unknown key 'limt'. Did you mean 'limit'"),
+        (("limit = 45", "limt = 45"), "[[data]] has an unknown key 'limt'. Did you mean 'limit'"),
         (('name = "popqa-sample"', 'name = "popqa-smaple"'), "No data set goes by the name 'popqa-smaple'"),
         (("layers = [0, 1]", "layers = [0, 0]"), "layers must be different whole numbers"),
     ],

@@ -16,6 +16,8 @@ from anchorlens.progress import Progress
 from tests.running.kills import hashes, interrupt
 from tests.shell import ROOT, here, shell, swap_of, write_questions
 
+pytestmark = pytest.mark.usefixtures("plain_figure")
+
 
 @pytest.fixture(scope="module")
 def args(tiny, tmp_path_factory):

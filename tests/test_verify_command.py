@@ -9,6 +9,8 @@ import anchorlens as al
 from anchorlens.cli.entry import main
 from tests.questions.make import CAPITALS, capitals
 
+pytestmark = pytest.mark.usefixtures("plain_figure")
+
 
 @pytest.fixture(scope="module")
 def run(tiny_model, tmp_path_factory):

@@ -49,13 +49,6 @@ class Recording(Read):
         return out
 
 
-def recording(model):
-    """An adapter, and what it reads."""
-    adapter = Adapter(model)
-    adapter.read = Recording(model)
-    return adapter, adapter.read.steps
-
-
 @pytest.mark.parametrize("prompts", SETS.values(), ids=SETS)
 @pytest.mark.parametrize(
     "family",
@@ -65,7 +58,8 @@ def recording(model):
 )
 def test_shared_prompts_are_continued_as_hugging_face_does_alone(tiny, tiny_model, family, prompts):
     """The same tokens, and the same log-probabilities at every step of one batch (some small models repeat one token for ever)."""
-    adapter, steps = recording(tiny_model(family))
+    adapter = Adapter(tiny_model(family))
+    adapter.read = read = Recording(adapter.model)
     hf = transformers.AutoModelForCausalLM.from_pretrained(tiny(family), attn_implementation="eager").eval()
     out = greedy(adapter, prompts, max_new_tokens=4, batch_size=8, stop=lambda ids: False)
     # Rows stand in order of length.
@@ -73,7 +67,9 @@ def test_shared_prompts_are_continued_as_hugging_face_does_alone(tiny, tiny_mode
         with torch.no_grad():
             logits = hf(torch.tensor([[*prompts[i], *out[i][:-1]]])).logits[0, len(prompts[i]) - 1 :]
         assert out[i] == logits.argmax(-1).tolist()
-        torch.testing.assert_close(torch.stack([step[row] for step in steps[-4:]]), logits.log_softmax(-1), atol=5e-4, rtol=0)
+        torch.testing.assert_close(
+            torch.stack([step[row] for step in read.steps[-4:]]), logits.log_softmax(-1), atol=5e-4, rtol=0
+        )
     new = greedy(adapter, prompts, max_new_tokens=5, batch_size=2, stop=lambda ids: ids[-1] == hf.config.eos_token_id)
     assert new == [alone(hf, prompt, 5) for prompt in prompts]
 
@@ -88,9 +84,9 @@ def test_questions_are_answered_as_hugging_face_does_alone(smollm2):
     prompts = [smollm2.tokenizer(f"{shots}Q: {question}\nA:")["input_ids"] for question in questions]
     prompts += [smollm2.tokenizer("Q: Which planet is called the red planet?\nA:")["input_ids"]]
     eos = smollm2.tokenizer.eos_token_id
-    wanted = [alone(hf, prompt, 5) for prompt in prompts]
+    wanted = [alone(hf, prompt, 3) for prompt in prompts]
     for n in (3, 4):
-        assert greedy(Adapter(smollm2), prompts[:n], max_new_tokens=5, stop=lambda ids: ids[-1] == eos) == wanted[:n]
+        assert greedy(Adapter(smollm2), prompts[:n], max_new_tokens=3, stop=lambda ids: ids[-1] == eos) == wanted[:n]
 
 
 @pytest.fixture

@@ -49,10 +49,7 @@ for i in range(200):
 print(json.dumps(sizes))
 """
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not STATUS.exists(), reason="memory is read from /proc"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not STATUS.exists(), reason="memory is read from /proc")]
 
 
 def test_the_peak_is_below_what_was_predicted_and_allowed():

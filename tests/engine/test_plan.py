@@ -74,13 +74,11 @@ def test_which_keys_a_query_may_read():
     assert group.allowed(None).int().tolist() == full
     assert group.allowed(2).int().tolist() == near
     assert group.allowed(5).int().tolist() == full
-
-
-def test_one_query_that_may_read_everything_needs_no_mask():
-    group = Group.make([4], [5], 3, [0])
-    assert group.allowed(None) is None
-    assert group.allowed(5) is None
-    assert group.allowed(4).tolist() == [[[False, True, True, True, True]]]
+    # One query that may read everything needs no mask.
+    one = Group.make([4], [5], 3, [0])
+    assert one.allowed(None) is None
+    assert one.allowed(5) is None
+    assert one.allowed(4).tolist() == [[[False, True, True, True, True]]]
 
 
 def one_row(adapter):

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import anchorlens as al
-from anchorlens.engine.cone import Cone
 from anchorlens.errors import InputError
 from anchorlens.protocols.base import Measurement, Recheckable
 from anchorlens.protocols.registry import measurement_of
@@ -20,35 +19,23 @@ from tests.running.small_sweeps import OPTIONS, delta_p, running_out, sweep
 SWAP = measurement_of("swap")
 
 
-def test_the_plan_is_told_before_anything_is_measured(tiny_model, monkeypatch):
-    events, right = [], Cone.run_swaps
+def test_the_plan_is_told_before_anything_is_measured_and_what_on_plan_raises_stops_the_sweep(tiny_model, monkeypatch):
+    through, told = running_out(monkeypatch, lambda rows, layers: False), []
 
-    def run(self, batch, **options):
-        events.append("measured")
-        return right(self, batch, **options)
+    def stop(plan):
+        raise ArithmeticError("too much")
 
-    monkeypatch.setattr(Cone, "run_swaps", run)
-    result = sweep(tiny_model("llama"), on_plan=events.append)
-    plan, *later = events
-    assert set(later) == {"measured"}
+    with pytest.raises(ArithmeticError, match="too much"):
+        sweep(tiny_model("llama"), on_plan=stop)
+    assert through == []
+    result = sweep(tiny_model("llama"), on_plan=lambda plan: told.append((plan, len(through))))
+    ((plan, before),) = told
+    assert before == 0 < len(through)
     assert plan.cells == len(result.samples())
     assert plan.questions == 6
     assert plan.flops > 0
     assert plan.seconds > 0
     assert f"{plan.questions} rows, {plan.cells} cells in {len(plan.batches)} batches; engine cone; about" in str(plan)
-
-
-def test_what_on_plan_raises_stops_the_sweep(tiny_model, monkeypatch):
-    class Stop(Exception):  # noqa: N818
-        pass
-
-    def stop(plan):
-        raise Stop
-
-    through = running_out(monkeypatch, lambda rows, layers: False)
-    with pytest.raises(Stop):
-        sweep(tiny_model("llama"), on_plan=stop)
-    assert through == []
 
 
 def test_the_short_way_is_the_driver_with_a_specification(tiny_model, plain):

@@ -122,12 +122,13 @@ def test_what_a_checked_cell_may_be_off_by(tiny, monkeypatch, dtype, allowed):
     model = load_model(str(tiny("llama")), device="cpu", dtype=dtype)
     assert model.cfg.dtype == getattr(torch, dtype)
     falsify(monkeypatch, 0.0)
-    own = sweep(model, check_cells=4).noise_floor
+    how = {"check_cells": 4, "layers": (1,), "n_donors": 1}
+    own = sweep(model, **how).noise_floor
     for off, stops in ((0.9 * allowed - own, False), (1.1 * allowed + own, True)):
         monkeypatch.undo()
         falsify(monkeypatch, off / 100)
         if stops:
             with pytest.raises(CheckError, match=f"allowed: {allowed:.2g}"):
-                sweep(model, check_cells=4)
+                sweep(model, **how)
         else:
-            assert sweep(model, check_cells=4).noise_floor <= allowed
+            assert sweep(model, **how).noise_floor <= allowed

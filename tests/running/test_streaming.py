@@ -47,7 +47,7 @@ def test_swaps_in_the_same_batches_are_the_same_numbers(tiny_model, streamed, fa
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_knockouts_in_the_same_batches_are_the_same_numbers(tiny_model, streamed, family):
-    data = al.load_qa("popqa-sample", limit=60)
+    data = al.load_qa("popqa-sample", limit=45)
     whole, layers = (al.knockout_sweep(model, data, **KNOCKOUT) for model in (tiny_model(family), streamed(family)))
     same(whole, layers)
     for k, probe in whole.probes.probes.items():

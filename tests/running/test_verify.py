@@ -23,8 +23,8 @@ TRUTH = {"n_resamples": 20, "progress": False}
 
 
 @cache
-def questions(n=90):
-    return al.load_qa("popqa-sample", limit=n)
+def questions():
+    return al.load_qa("popqa-sample", limit=45)
 
 
 def own_readout(log_probs, mask):
@@ -47,7 +47,7 @@ SWEEPS = {
     "knockout, windows": lambda m: al.knockout_sweep(
         m, questions(), window=1, edges="subject -> answer_site", heads=[0, 1], mode="zero", split="per_layer", **TRUTH
     ),
-    "knockout, p_true": lambda m: al.knockout_sweep(m, questions(45), readout="p_true", cut_layers=[1, 2], **TRUTH),
+    "knockout, p_true": lambda m: al.knockout_sweep(m, questions(), readout="p_true", cut_layers=[1, 2], **TRUTH),
     "patch_tokens": lambda m: al.patch_tokens_sweep(m, questions(), base="all", **TRUTH),
     "answer_only": lambda m: al.answer_only_sweep(m, questions(), **TRUTH),
 }
@@ -247,11 +247,13 @@ def test_the_cells_are_random_and_of_every_sweep(tiny_model, tmp_path):
     assert not one.cells()[keys].equals(other.cells()[keys])
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_wrong_arguments(written, tiny_model, tmp_path):
     with pytest.raises(RunError, match="is not a run"):
         verify(tmp_path, tiny_model)
-    with pytest.raises(InputError, match="cells takes a whole number"):
-        verify(written("swap"), tiny_model, cells=-1)
+    for cells in (-1, "many", 1.5, None, True):
+        with pytest.raises(InputError, match="cells takes a whole number from 0 on"):
+            verify(written("swap"), tiny_model, cells=cells)
     assert verify(written("swap"), tiny_model, cells=10**6).ok  # all there are
     with pytest.raises(InputError, match=r"reads safetensors files, not a live model or a \.gguf file"):
         verify(written("swap"), tiny_model, model="a/b/c.gguf", stream=True)
