@@ -3,9 +3,12 @@
 import subprocess
 import sys
 
+import pytest
+
 import anchorlens as al
 from tests.questions.make import capitals
 
+pytestmark = pytest.mark.filterwarnings("ignore:Few rows")
 SMALL = {"layers": [0, 2], "n_resamples": 20, "progress": False}
 SCRIPT = """
 import sys

@@ -12,6 +12,7 @@ from anchorlens.errors import InputError, RunError
 from anchorlens.protocols.registry import analysis_of
 from tests.questions.make import capitals
 
+pytestmark = pytest.mark.filterwarnings("ignore:Few rows")
 SMALL = {"layers": [0, 2], "n_resamples": 20, "progress": False}
 
 

@@ -22,7 +22,7 @@ from tests.questions.make import capitals
 from tests.running.kills import fork, hashes, interrupt, kills
 from tests.tiers import fast
 
-pytestmark = pytest.mark.usefixtures("small_shards")
+pytestmark = [pytest.mark.usefixtures("small_shards"), pytest.mark.filterwarnings("ignore:Few rows")]
 OPTIONS = {"align": "last", "n_donors": 1, "batch_size": 2, "n_resamples": 20, "progress": False}
 TRUTH = {"n_resamples": 20, "progress": False, "batch_size": 10}
 SWEEPS = {

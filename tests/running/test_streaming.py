@@ -17,6 +17,7 @@ from tests.questions.make import capitals
 from tests.running.small_sweeps import sweep
 from tests.tiers import fast
 
+pytestmark = pytest.mark.filterwarnings("ignore:Few rows")
 FAMILIES = ["llama", "qwen3", "gemma3", "gpt2", "neox", "phi"]
 VALUES = ["value_before", "value_after", "logp_before", "logp_after"]
 KNOCKOUT = {"progress": False, "n_resamples": 50, "batch_size": 40, "placebos": False}

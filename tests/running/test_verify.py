@@ -18,6 +18,7 @@ from anchorlens.runs.checksums import SUMS, write_sums
 from tests.questions.make import capitals
 from tests.tiers import fast
 
+pytestmark = pytest.mark.filterwarnings("ignore:Few rows")
 SMALL = {"align": "last", "n_donors": 2, "n_resamples": 20, "progress": False}
 TRUTH = {"n_resamples": 20, "progress": False}
 
