@@ -35,7 +35,7 @@ SWEEPS = {
 
 @cache
 def questions():
-    return al.load_qa("popqa-sample", limit=45)
+    return al.load_qa("popqa-sample", limit=90)
 
 
 @pytest.fixture(scope="module")
