@@ -32,25 +32,19 @@ def test_checksums_see_the_numbers_and_not_the_memory_layout():
     assert _checksums(tensor.T) != _checksums(tensor)
 
 
-def test_weights_hash_notices_one_changed_number_and_a_swap(tiny):
-    model = load_model(tiny("gpt2"), device="cpu")
-    before = weights_sha256(model)
-    assert before == load_model(tiny("gpt2"), device="cpu").anchorlens_card.weights_sha256
+def test_weights_hash_notices_one_changed_number_and_a_swap_and_no_rotary_table(tiny, tiny_model):
+    model = load_model(tiny("llama"), device="cpu")
+    before, weight = weights_sha256(model), model.blocks[1].mlp.W_in
+    assert before == tiny_model("llama").anchorlens_card.weights_sha256
+    model.blocks[0].attn._extend_rotary_embeddings(300)
+    assert weights_sha256(model) == before
     with torch.no_grad():
-        weight = model.blocks[1].mlp.W_in
         weight[3, 4] = torch.nextafter(weight[3, 4], torch.tensor(9.0))
         assert weights_sha256(model) != before
-        weight.copy_(load_model(tiny("gpt2"), device="cpu").blocks[1].mlp.W_in)
+        weight.copy_(tiny_model("llama").blocks[1].mlp.W_in)
         assert weights_sha256(model) == before
         weight[[0, 1]] = weight[[1, 0]]
         assert weights_sha256(model) != before
-
-
-def test_weights_hash_does_not_change_with_the_rotary_table(tiny):
-    model = load_model(tiny("llama"), device="cpu")
-    before = weights_sha256(model)
-    model.blocks[0].attn._extend_rotary_embeddings(300)
-    assert weights_sha256(model) == before
 
 
 def fresh_sha256(model):
@@ -68,29 +62,26 @@ WRITES = {
 
 
 @pytest.mark.parametrize("made_by", ["us", "the user"])
-@pytest.mark.parametrize("way", WRITES)
-def test_no_way_of_writing_weights_leaves_an_old_hash(tiny, way, made_by):
+def test_no_way_of_writing_weights_leaves_an_old_hash(tiny, made_by):
     model = load_model(tiny("llama"), device="cpu")
     if made_by == "the user":
         del model.anchorlens_card
         model.blocks[1].mlp.W_in = torch.nn.Parameter(model.blocks[1].mlp.W_in.detach().contiguous())
-    before = card_of(model)
+    before, weight = card_of(model), model.blocks[1].mlp.W_in
     assert card_of(model).weights_sha256 == before.weights_sha256 == fresh_sha256(model)
-    weight = model.blocks[1].mlp.W_in
     kept = weight.detach().clone()
-    with torch.no_grad():
-        WRITES[way](weight)
-    after = card_of(model)
-    assert after.weights_sha256 == fresh_sha256(model) != before.weights_sha256
-    assert (after.name, after.parity, after.revision) == (before.name, None, None), "parity was that of the loaded weights"
-    weight.data.copy_(kept)
-    assert card_of(model) == before
+    for way, write in WRITES.items():
+        with torch.no_grad():
+            write(weight)
+        after = card_of(model)
+        assert after.weights_sha256 == fresh_sha256(model) != before.weights_sha256, way
+        assert (after.name, after.parity, after.revision) == (before.name, None, None), "parity was that of the loaded weights"
+        weight.data.copy_(kept)
+        assert card_of(model) == before, way
 
 
-def test_what_was_hashed_before_is_read_once_in_the_order_of_its_memory(tiny, monkeypatch):
-    model = load_model(tiny("llama"), device="cpu")
-    reads = []
-    honest = cards._lines
+def test_what_was_hashed_before_is_read_once_in_the_order_of_its_memory(tiny_model, monkeypatch):
+    model, reads, honest = tiny_model("llama"), [], cards._lines
     monkeypatch.setattr(cards, "_lines", lambda tensors: honest(reads.extend(tensors.values()) or tensors))
     assert card_of(model) is model.anchorlens_card
     assert len(reads) == len(list(model.parameters()))
@@ -119,25 +110,15 @@ def test_tokenizer_hash_ignores_padding_and_notices_bos():
     assert tokenizer_sha256(plain) != before
 
 
-def test_card_of_a_loaded_model(tiny):
-    path = tiny("llama")
-    model = load_model(path, device="cpu")
-    card = card_of(model)
-    assert card is model.anchorlens_card
-    hf = transformers.AutoModelForCausalLM.from_pretrained(path)
+def test_card_of_a_loaded_model(tiny, tiny_model):
+    card = card_of(tiny_model("llama"))
+    assert card is tiny_model("llama").anchorlens_card
+    hf = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"))
     assert card.n_params == sum(p.numel() for p in hf.parameters())
     expected = {
-        "name": "llama",
-        "source": "directory",
-        "revision": None,
-        "architecture": "LlamaForCausalLM",
-        "n_layers": 3,
-        "d_model": 48,
-        "n_heads": 4,
-        "device": "cpu",
-        "dtype": "float32",
-        "adds_bos": False,
-    }
+        "name": "llama", "source": "directory", "revision": None, "architecture": "LlamaForCausalLM", "n_layers": 3,
+        "d_model": 48, "n_heads": 4, "device": "cpu", "dtype": "float32", "adds_bos": False,
+    }  # fmt: skip
     assert {key: card.to_dict()[key] for key in expected} == expected
     assert len(card.weights_sha256) == len(card.tokenizer_sha256) == len(hashlib.sha256().hexdigest())
 
