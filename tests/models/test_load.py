@@ -22,16 +22,17 @@ from tests.tokenizers_small import small_tokenizer
 # --- what works ---------------------------------------------------------------------------------------------------------------
 
 
-def test_local_directory_never_touches_the_network(tiny, no_sockets):
-    model = load_model(tiny("qwen3"), device="cpu")
-    assert (model.anchorlens_card.name, model.anchorlens_card.source) == ("qwen3", "directory")
+@pytest.mark.parametrize("as_path", [str, Path])
+def test_local_directory_never_touches_the_network(tiny, tiny_model, no_sockets, as_path):
+    card = card_of(load_model(as_path(tiny("gpt2")), device="cpu", dtype="float64"))
+    assert (card.source, card.name, card.dtype) == ("directory", "gpt2", "float64")
+    assert card.tokenizer_sha256 == card_of(tiny_model("gpt2")).tokenizer_sha256
 
 
-def test_a_path_with_another_familys_name_in_it_changes_nothing(tiny, tmp_path):
-    here = shutil.copytree(tiny("qwen2"), tmp_path / "llama-gemma-gpt2")
-    model = load_model(str(here), device="cpu")
-    assert model.anchorlens_card.architecture == "Qwen2ForCausalLM"
-    assert model.anchorlens_card.weights_sha256 == load_model(tiny("qwen2"), device="cpu").anchorlens_card.weights_sha256
+def test_a_path_with_another_familys_name_in_it_changes_nothing(tiny, tiny_model, tmp_path):
+    card = load_model(str(shutil.copytree(tiny("qwen2"), tmp_path / "llama-gemma-gpt2")), device="cpu").anchorlens_card
+    assert card.architecture == "Qwen2ForCausalLM"
+    assert card.weights_sha256 == tiny_model("qwen2").anchorlens_card.weights_sha256
 
 
 def test_hub_model_that_transformer_lens_does_not_register(tiny, fake_hub):
@@ -83,10 +84,8 @@ def test_a_live_model_with_a_tokenizer_that_lies_in_no_file(family, no_sockets, 
 
 @pytest.mark.parametrize("bos", [False, True])
 @pytest.mark.parametrize("family", ["llama", "gpt2", "qwen3", "gemma2"])
-def test_text_is_tokenised_as_auto_tokenizer_does(tiny, family, bos):
-    path = tiny(family, bos)
-    model = load_model(path, device="cpu")
-    plain = transformers.AutoTokenizer.from_pretrained(path)
+def test_text_is_tokenised_as_auto_tokenizer_does(tiny, tiny_model, family, bos):
+    model, plain = tiny_model(family, bos), transformers.AutoTokenizer.from_pretrained(tiny(family, bos))
     for text in ("", "Paris", " Q: What is naïve?\nA: 東京", "<s>Paris"):
         ids = plain(text)["input_ids"]
         assert model.tokenizer(text)["input_ids"] == ids
@@ -160,19 +159,6 @@ def test_a_hooked_transformer_is_taken_as_it_is(tiny_model):
     card = card_of(loaded)
     assert as_hooked(loaded) is loaded
     assert card_of(loaded) is card, "its card still says where it came from"
-
-
-@pytest.mark.parametrize("as_path", [str, Path])
-def test_a_name_becomes_a_hooked_transformer(tiny, tiny_model, as_path):
-    card = card_of(load_model(as_path(tiny("gpt2")), device="cpu", dtype="float64"))
-    assert (card.source, card.name, card.dtype) == ("directory", "gpt2", "float64")
-    assert card.tokenizer_sha256 == card_of(tiny_model("gpt2")).tokenizer_sha256
-
-
-def test_a_live_hugging_face_model_becomes_a_hooked_transformer(tiny, tiny_model):
-    live = transformers.AutoModelForCausalLM.from_pretrained(tiny("gpt2"))
-    model = load_model(live, device="cpu", tokenizer=tiny("gpt2"))
-    assert card_of(model).weights_sha256 == card_of(tiny_model("gpt2")).weights_sha256
 
 
 # --- device and dtype ---------------------------------------------------------------------------------------------------------

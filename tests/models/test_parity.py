@@ -145,7 +145,7 @@ def test_bfloat16_loads_and_is_hugging_faces_bfloat16(tiny, family):
     assert (ours - exact).abs().mean() < more * (theirs - exact).abs().mean()
 
 
-def test_live_hugging_face_model_is_copied_and_left_as_it_was(tiny):
+def test_live_hugging_face_model_is_copied_and_left_as_it_was(tiny, tiny_model):
     path, tokens = tiny("llama"), TOKENS[:, :12]
     live: PreTrainedModel = transformers.AutoModelForCausalLM.from_pretrained(path, attn_implementation="sdpa")
     live.train()
@@ -156,6 +156,7 @@ def test_live_hugging_face_model_is_copied_and_left_as_it_was(tiny):
     assert live.config._attn_implementation == "sdpa"
     assert tokenizer.padding_side == "left", "the user's own tokenizer is not touched"
     assert model.anchorlens_card.source == "huggingface"
+    assert model.anchorlens_card.weights_sha256 == tiny_model("llama").anchorlens_card.weights_sha256
     before = model(tokens).detach().clone()
     with torch.no_grad():
         for parameter in live.parameters():
