@@ -19,6 +19,9 @@ from anchorlens.questions.example import Span, question_id
 from anchorlens.questions.schemas import read_answers
 from tests.questions.make import refused
 from tests.questions.tables import HUB_ROWS, OWN, spans_of, write
+from tests.questions.test_spans import assert_lawful
+
+WH = {"who", "whom", "whose", "what", "which", "when", "where", "why", "how"}
 
 
 @pytest.fixture
@@ -349,6 +352,9 @@ def test_real_files_keep_nearly_all_rows(tmp_path, shared_data, name, least, sha
     assert len(data) >= least * len(lines)
     assert len(data) + sum(data.pool_dropped.values()) == len(lines)
     assert data.question_share == pytest.approx(share, abs=0.06)
+    for example in data.examples:
+        assert_lawful(example.question, example.subject, example.property)
+        assert example.property.of(example.question).lower() not in WH
     if name == "popqa":
         assert {e.span_source for e in data.examples} == {"template"}
         assert [str(json.loads(line)["id"]) for line in lines] == [e.example_id for e in data.examples]
@@ -368,7 +374,7 @@ def test_two_ways_of_finding_spans_are_told_apart_in_the_record():
     from anchorlens.runs.provenance import run_id_of
 
     ways = ["auto", "rules", lambda q: ([len(q) - 3, len(q)], [0, 2]), lambda q: ([len(q) - 4, len(q)], [0, 2])]
-    records = [load_qa("popqa-sample", limit=5, spans=way).record() for way in ways]
+    records = [load_qa(HUB_ROWS["popqa"], dataset_name="popqa", spans=way).record() for way in ways]
     assert records[0]["spans"] == "auto"
     assert records[2]["spans"].startswith("callable:")
     assert len({run_id_of(record) for record in records}) == 4

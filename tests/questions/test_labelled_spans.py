@@ -69,10 +69,6 @@ def test_each_form_has_fifty_labelled_questions():
         assert row["form"] != "nq" or row["question"] == row["question"].lower()
 
 
-def content(question: str) -> frozenset[str]:
-    return frozenset(normalise(question).split()) - STOP
-
-
 @pytest.mark.shared_data
 def test_no_labelled_question_is_of_a_real_set_or_nearly_one(shared_data):
     """PopQA's templates make every two questions of a relation alike, so there the subject is what must be new."""
@@ -82,10 +78,10 @@ def test_no_labelled_question_is_of_a_real_set_or_nearly_one(shared_data):
         for line in (shared_data / f"{name}.jsonl").read_text(encoding="utf8").splitlines()
     ]
     texts = {normalise(question) for question in real}
-    sets = [content(question) for question in real]
+    sets = [frozenset(text.split()) - STOP for text in texts]
     for row in script().labels():
         assert normalise(row["question"]) not in texts
-        ours = content(row["question"])
+        ours = frozenset(normalise(row["question"]).split()) - STOP
         if row["form"] != "popqa":
             assert max(len(ours & other) / max(1, len(ours | other)) for other in sets) < 0.7, row["question"]
 

@@ -3,15 +3,16 @@
 import json
 import re
 from collections import Counter, defaultdict
+from functools import cache
 from importlib import resources
 from typing import Any
 
 import pytest
 
-from anchorlens.questions.datasets import load_qa
 from anchorlens.questions.example import normalise
 from anchorlens.questions.given import given_answers, split_questions
 from anchorlens.questions.templates import TEMPLATES
+from tests.questions.make import sample
 
 SETS = ("popqa", "triviaqa", "hotpotqa", "nq")
 FIELDS = {
@@ -22,6 +23,7 @@ FIELDS = {
 }
 
 
+@cache
 def rows_of(name: str) -> list[dict[str, Any]]:
     """The raw rows of one sample."""
     text = resources.files("anchorlens.questions").joinpath("samples").joinpath(f"{name}.jsonl").read_text(encoding="utf8")
@@ -152,7 +154,7 @@ def test_the_first_side_is_right_about_as_often_whichever_way_a_comparison_asks(
 @pytest.mark.parametrize("name", SETS)
 def test_nearly_every_row_of_a_sample_finds_a_false_answer(name):
     """Comparisons are not lost: the other option is true in the mirrored question."""
-    rows = load_qa(f"{name}-sample").examples
+    rows = sample(name).examples
     for seed in range(3):
         given = given_answers(rows, split_questions(rows, seed=seed), seed=seed)
         assert len(given.false) >= (0.85 if name == "popqa" else 0.93) * len(rows)
@@ -205,7 +207,7 @@ def test_capital_and_capital_of_are_inverse():
 
 @pytest.mark.parametrize("name", SETS)
 def test_no_row_of_a_sample_is_dropped(name):
-    data = load_qa(f"{name}-sample")
+    data = sample(name)
     assert len(data.pool) == len(data.examples) == len(rows_of(name)) and data.dropped == () and data.pool_dropped == {}
     assert (data.name, data.source) == (f"{name}-sample", f"sample:{name}")
     assert {example.dataset for example in data.pool} == {f"{name}-sample"}
@@ -213,18 +215,18 @@ def test_no_row_of_a_sample_is_dropped(name):
 
 def test_popqa_subject_spans_are_the_subjects_of_the_rows():
     subjects = [(row["question"], row["subj"]) for row in rows_of("popqa")]
-    assert [(e.question, e.subject.of(e.question)) for e in load_qa("popqa-sample").pool] == subjects
+    assert [(e.question, e.subject.of(e.question)) for e in sample("popqa").pool] == subjects
 
 
 @pytest.mark.parametrize("name", SETS[1:])
 def test_free_text_sets_ask_for_several_answer_types(name):
-    types = Counter(example.answer_type for example in load_qa(f"{name}-sample").pool)
+    types = Counter(example.answer_type for example in sample(name).pool)
     assert sum(n >= 10 for n in types.values()) >= 3, types
 
 
 @pytest.mark.shared_data
 @pytest.mark.parametrize("name", SETS)
 def test_no_question_is_one_of_the_real_sets(shared_data, name):
-    ours = {normalise(row["question"]) for sample in SETS for row in rows_of(sample)}
+    ours = {normalise(row["question"]) for one in SETS for row in rows_of(one)}
     real = (json.loads(line) for line in (shared_data / f"{name}.jsonl").read_text(encoding="utf8").splitlines())
     assert sorted(ours & {normalise(row["question"]) for row in real}) == []
