@@ -8,7 +8,6 @@ from pathlib import Path
 
 import datasets
 import pandas
-import pyarrow.parquet
 import pytest
 
 from anchorlens.errors import DownloadError, InputError, SpanError
@@ -144,11 +143,11 @@ def test_files_of_every_kind_give_the_same_examples(tmp_path, extension):
 
 
 def test_tables_and_their_names():
+    """test_columns.py shows that their rows are those of a file."""
     frame = pandas.DataFrame(OWN)
     assert load_qa(frame).source == load_qa(frame).name == "frame"
     data = load_qa(datasets.Dataset.from_pandas(frame), dataset_name="mine")
     assert (data.source, data.name) == ("dataset", "mine")
-    assert data.examples == load_qa(frame, dataset_name="mine").examples
     popqa = load_qa(pandas.DataFrame(HUB_ROWS["popqa"]), dataset_name="popqa")
     assert spans_of(popqa) == [("Ada Lovelace", "occupation", "annotation")]
 
@@ -167,9 +166,8 @@ def test_answers_in_every_form(value, answers):
 
 def test_question_white_space_moves_annotated_offsets():
     row = {"question": "  Who wrote Emma? ", "answer": "Jane", "subject_span": [12, 16], "property_span": [6, 11]}
-    data = load_qa(pandas.DataFrame([row]))
-    assert data.examples[0].question == "Who wrote Emma?"
-    assert spans_of(data) == [("Emma", "wrote", "annotation")]
+    assert spans_of(load_qa([row])) == [("Emma", "wrote", "annotation")]
+    assert load_qa([row]).examples[0].question == "Who wrote Emma?"
 
 
 EMMA = {"question": "Who wrote Emma?", "answers": "Austen"}
@@ -364,7 +362,6 @@ def test_parquet_and_frame_gaps_are_missing_fields(tmp_path):
     frame = pandas.DataFrame([{**OWN[0], "s_pop": 3}, {"id": "z", "question": "Who wrote Ada?", "answers": ["N"]}])
     assert pandas.isna(frame["relation"][1])
     frame.to_parquet(tmp_path / "gap.parquet")
-    assert pyarrow.parquet.read_table(tmp_path / "gap.parquet").num_rows == 2
     for data in (load_qa(frame, dataset_name="g"), load_qa("g", path=tmp_path / "gap.parquet")):
         assert [(e.relation, e.popularity) for e in data.examples] == [("author", 12.5), (None, None)]
 
