@@ -23,6 +23,9 @@ def comparison(word: str, first: str, second: str, answer: str, example_id: str 
     return example(f"Which is {word}, {first} or {second}?", f"{first} or {second}", word, answer, example_id=example_id)
 
 
+BELGIUM = ("Belgium", "Russia")
+
+
 def in_one_split(rows: list[Example], **options) -> GivenAnswers:
     """False answers of rows that all lie in the train split."""
     return given_answers(rows, dict.fromkeys([row.question_id for row in rows], "train"), **options)
@@ -37,14 +40,24 @@ def trivia():
     return sample("triviaqa").examples
 
 
-def test_questions_that_share_an_alias_stay_together_through_others():
-    rows = [capital("A-land", "Paris"), capital("B-land", "Rome"), capital("C-land", "Oslo")]
-    linked = [*rows, *(capital(f"{name}-isle", "Paris") for name in "DEFGH")]
+PARIS = [capital("A-land", "Paris"), *(capital(f"{name}-isle", "Paris") for name in "DEFGH")]
+ROME, OSLO = capital("B-land", "Rome"), capital("C-land", "Oslo")
+TIED = {
     # One row that carries two aliases ties the rows of both together.
-    bridge = replace(capital("Bridge", "Paris"), answers=("Paris", "Rome"))
-    for seed in range(5):
-        split = split_questions([*linked, bridge], seed=seed)
-        assert len({split[e.question_id] for e in [linked[0], linked[1], bridge, *linked[3:]]}) == 1
+    "an alias through another row": ([*PARIS, ROME, replace(capital("Bridge", "Paris"), answers=("Paris", "Rome"))], [OSLO]),
+    "options and the rows that answer with them": (
+        [comparison("larger", *BELGIUM, "Russia"), comparison("smaller", *BELGIUM, "Belgium"), capital("Kremlin", "Russia")],
+        [capital(f"Land {i}", f"City {i}") for i in range(20)],
+    ),
+    "yes and no": ([capital(f"Land {i}", "yes" if i % 2 else "no") for i in range(10)], [capital("Peru", "Lima")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("tied", "others"), TIED.values(), ids=TIED)
+def test_questions_that_are_tied_stay_together(tied, others):
+    for seed in range(20):
+        split = split_questions([tied[0], *others, *tied[1:]], seed=seed)
+        assert len({split[row.question_id] for row in tied}) == 1
 
 
 def test_a_split_does_not_depend_on_the_order_of_rows(trivia):
@@ -86,22 +99,6 @@ def test_each_relation_has_its_share_of_every_split():
                 assert abs(sizes[f"relation {i}", part] - share * 40) <= 4, (seed, sizes)
 
 
-def test_the_options_of_a_question_tie_it_to_the_rows_that_answer_with_them():
-    asked = (("larger", "Russia"), ("smaller", "Belgium"))
-    tied = [*(comparison(word, "Belgium", "Russia", answer) for word, answer in asked), capital("Kremlin", "Russia")]
-    others = [capital(f"Land {i}", f"City {i}") for i in range(20)]
-    for seed in range(20):
-        split = split_questions([tied[0], *others, *tied[1:]], seed=seed)
-        assert len({split[row.question_id] for row in tied}) == 1
-
-
-def test_yes_and_no_stay_together():
-    rows = [capital(f"Land {i}", "yes" if i % 2 else "no") for i in range(10)] + [capital("Peru", "Lima")]
-    for seed in range(5):
-        split = split_questions(rows, seed=seed)
-        assert len({split[row.question_id] for row in rows[:10]}) == 1
-
-
 @pytest.mark.parametrize("fractions", [(0.5, 0.5, 0.0), (0.5, 0.2, 0.2)])
 def test_bad_fractions(trivia, fractions):
     with pytest.raises(InputError, match="three positive numbers that sum to 1"):
@@ -113,22 +110,18 @@ def test_inside_every_split_true_and_false_strings_are_the_same_multiset(trivia,
     split = split_questions(trivia)
     given = given_answers(trivia, split, distractor=distractor)
     assert len(given.false) + len(given.dropped) == len(trivia)
-    for name in ("train", "validation", "test"):
+    for name in SPLITS:
         rows = [e for e in trivia if split[e.question_id] == name and e.example_id in given.false]
         assert rows
         assert Counter(e.answers[0] for e in rows) == Counter(given.false[e.example_id] for e in rows)
-
-
-def test_matched_false_answers_are_of_the_same_kind_and_never_right(trivia):
-    split = split_questions(trivia)
-    given = given_answers(trivia, split)
     by_id = {e.example_id: e for e in trivia}
     for row, other in given.source.items():
         base, source = by_id[row], by_id[other]
-        assert source.answer_type == base.answer_type
-        assert len(normalise(source.answers[0]).split()) == len(normalise(base.answers[0]).split())
         assert split[source.question_id] == split[base.question_id]
         assert normalise(given.false[row]) not in {normalise(a) for a in base.answers}
+        if distractor == "matched":
+            assert source.answer_type == base.answer_type
+            assert len(normalise(source.answers[0]).split()) == len(normalise(base.answers[0]).split())
 
 
 def test_a_relation_is_kept_and_one_answer_for_most_of_a_group_drops_the_surplus():
