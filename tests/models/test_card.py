@@ -26,6 +26,14 @@ def test_checksums_follow_their_definition(shape, dtype):
     assert _checksums(tensor) == slow_sums(tensor)
 
 
+def test_large_tensors_are_hashed_in_parts_as_they_are_whole(monkeypatch):
+    table = torch.randn(300, 700, generator=torch.Generator().manual_seed(0)).T
+    told = slow_sums(table)
+    for piece in (cards.PIECE, 1, 1000, 65_521, 70_000):
+        monkeypatch.setattr(cards, "PIECE", piece)
+        assert _checksums(table) == told
+
+
 def test_checksums_see_the_numbers_and_not_the_memory_layout():
     tensor = torch.randn(40, 30, generator=torch.Generator().manual_seed(1))
     assert _checksums(tensor.T) == _checksums(tensor.T.contiguous())

@@ -181,9 +181,8 @@ def made():
 
 def cells(page):
     """The rows of its table."""
-    return [tuple(cell.strip(" `") for cell in line.split("|")[1:-1]) for line in page.splitlines() if line.startswith("| ")][
-        2:
-    ]
+    lines = [line for line in page.splitlines() if line.startswith("| ")]
+    return [tuple(cell.strip(" `") for cell in line.split("|")[1:-1]) for line in lines[2:]]
 
 
 def test_the_page_names_every_architecture_of_transformer_lens(made):
