@@ -42,13 +42,6 @@ def test_hub_model_that_transformer_lens_does_not_register(tiny, fake_hub):
     assert (card.name, card.source, card.revision) == ("Qwen/Qwen3-32B", "hub", COMMIT)
 
 
-def test_alias_of_transformer_lens_goes_to_the_official_repository(tiny, fake_hub):
-    asked = fake_hub(tiny("gpt2"))
-    card = load_model("gpt2-small", device="cpu").anchorlens_card
-    assert asked == [("gpt2", None, None)]
-    assert card.architecture == "GPT2LMHeadModel"
-
-
 @pytest.fixture
 def not_by_transformer_lens(monkeypatch):
     """Its loader takes sizes by name, reads tokenizers again and asks the hub: nothing goes through it."""
@@ -56,7 +49,9 @@ def not_by_transformer_lens(monkeypatch):
         monkeypatch.setattr(HookedTransformer, name, lambda *_args, name=name, **_options: pytest.fail(f"{name} was called"))
 
 
-def test_a_name_that_transformer_lens_registers_takes_our_own_mapping(tiny, fake_hub, not_by_transformer_lens, capsys):
+def test_an_alias_of_transformer_lens_goes_to_the_official_repository_and_takes_our_own_mapping(
+    tiny, fake_hub, not_by_transformer_lens, capsys
+):
     asked = fake_hub(tiny("gptj"))
     model = load_model("gpt-j-6B", device="cpu")
     assert asked == [("EleutherAI/gpt-j-6B", None, None)]

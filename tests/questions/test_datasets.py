@@ -143,7 +143,6 @@ def test_files_of_every_kind_give_the_same_examples(tmp_path, extension):
 
 
 def test_tables_and_their_names():
-    """test_columns.py shows that their rows are those of a file."""
     frame = pandas.DataFrame(OWN)
     assert load_qa(frame).source == load_qa(frame).name == "frame"
     data = load_qa(datasets.Dataset.from_pandas(frame), dataset_name="mine")

@@ -12,12 +12,6 @@ from tests.tokenizers_small import small_tokenizer
 TOKENIZER = small_tokenizer("byte", bos=False)
 
 
-def test_qa_text_and_question_start():
-    text = QAPrompt().render("Who?", TOKENIZER)
-    assert text.text + text.separator + "Me" == "Q: Who?\nA: Me"
-    assert text.text[text.question_start :].startswith("Who?")
-
-
 def test_shots_are_rows_that_are_not_evaluated():
     data = capitals(6)
     prompt = make_prompt("fewshot(4, seed=3)", data.examples, data.pool, 0)

@@ -84,16 +84,13 @@ def test_popqa_questions_are_their_template_filled_with_their_subject():
     assert {row["prop"] for row in rows} == set(TEMPLATES)
 
 
-def test_triviaqa_value_is_the_first_alias_and_questions_are_written_as_in_the_set():
+def test_rows_of_free_text_have_the_form_of_their_set():
     for row in rows_of("triviaqa"):
         assert set(row["answer"]) == {"value", "aliases"}
         assert row["answer"]["value"] == row["answer"]["aliases"][0]
         assert row["question"].endswith("?") and row["question"][0].isupper()
     for row in rows_of("nq"):
         assert row["question"] == row["question"].lower() and "?" not in row["question"]
-
-
-def test_hotpotqa_holds_both_types():
     types = Counter(row["type"] for row in rows_of("hotpotqa"))
     assert set(types) == {"bridge", "comparison"} and min(types.values()) >= 60
 
