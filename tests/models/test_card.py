@@ -1,6 +1,7 @@
 """Hashes that notice every change and nothing else."""
 
 import hashlib
+from copy import deepcopy
 
 import pytest
 import torch
@@ -107,7 +108,7 @@ def test_a_name_costs_no_hash(tiny, monkeypatch):
 
 
 def test_tokenizer_hash_ignores_padding_and_notices_bos():
-    plain = small_tokenizer("byte", bos=False)
+    plain = deepcopy(small_tokenizer("byte", bos=False))  # it is changed, and the other is everybody's
     before = tokenizer_sha256(plain)
     plain(["a", "bb bb"], padding="longest", truncation=True, max_length=4, return_tensors=None) if plain.pad_token else None
     plain("a b c", truncation=True, max_length=2)

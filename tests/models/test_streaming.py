@@ -1,6 +1,5 @@
 """Models whose layers are read from their files as they run: the same model, never more than two layers of it at once."""
 
-import gc
 import json
 import os
 import weakref
@@ -91,7 +90,6 @@ def test_a_pass_over_many_files_reads_every_layer_once_and_in_order(sharded, lay
 
 def test_never_more_than_two_layers_are_held(sharded, monkeypatch):
     model = stream(sharded)
-    gc.collect()
     alive, most = Counter(), Counter()
     right = Stream._load
 

@@ -342,7 +342,7 @@ def test_known_datasets_are_four_and_four_and_cheap():
     ("name", "least", "share"), [("popqa", 1.0, 0.54), ("triviaqa", 0.98, 0.33), ("hotpotqa", 0.98, 0.35), ("nq", 0.97, 0.54)]
 )
 def test_real_files_keep_nearly_all_rows(tmp_path, shared_data, name, least, share):
-    lines = (shared_data / f"{name}.jsonl").read_text(encoding="utf8").splitlines()[:200]
+    lines = (shared_data / f"{name}.jsonl").read_text(encoding="utf8").splitlines()[:120]
     path = tmp_path / f"{name}.jsonl"
     path.write_text("\n".join(lines), encoding="utf8")
     data = load_qa(name, path=path)

@@ -62,7 +62,7 @@ def test_normalising_twice_changes_nothing():
     """Every character of the basic plane and the emoji by itself, and random mixtures of those treated in ways of their own."""
     rng = random.Random(0)
     odd = "Aa1 +-#%$°`^\u200b.,'é़ा\u0301😀\u200d\ufe0f−–İßﬁΣς½™´¨_"
-    texts = ["".join(rng.choices(odd, k=rng.randint(1, 9))) for _ in range(5_000)]
+    texts = ["".join(rng.choices(odd, k=rng.randint(1, 9))) for _ in range(2_000)]
     texts += map(chr, [*range(0x10000), *range(0x1F000, 0x1FB00), *range(0xE0000, 0xE0080)])
     # What comes out as it went in is not asked again.
     once = {text: normalise(text) for text in texts}

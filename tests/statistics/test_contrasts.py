@@ -99,7 +99,7 @@ def test_a_saturated_probability_stays_a_number():
 @pytest.mark.parametrize("world", ["noise", "noise, size by question", "size with confidence"])
 def test_without_an_effect_each_tail_is_small(rates, world):
     """Measured with 1,000 runs: 1 to 5 % (docs/statistics.md). A gap between pathways lies off 0 in nearly all."""
-    for found in rates.rates(40, rates.NULLS[world], runs=60, seed=1, resamples=200):
+    for found in rates.rates(40, rates.NULLS[world], runs=50, seed=1, resamples=200):
         if found.contrast in rates.CLAIMS:
             assert max(found.below, found.above) <= 0.09, found
 
