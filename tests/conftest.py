@@ -60,6 +60,20 @@ def tiny_model(tiny: Callable[..., Path]) -> Callable[..., "HookedTransformer"]:
     return make
 
 
+@pytest.fixture(scope="module")
+def small_shards() -> Iterator[None]:
+    """A shard for every unit; and one thread, because processes are forked."""
+    import torch
+
+    from anchorlens.protocols import base
+
+    before, threads, base._SHARD_FLOP = base._SHARD_FLOP, torch.get_num_threads(), 1.0
+    torch.set_num_threads(1)
+    yield
+    base._SHARD_FLOP = before
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture
 def unchecked() -> Iterator[None]:
     """As users run it: types are not checked at run time, so that a wrong kind of object meets the package's own errors."""
@@ -67,6 +81,14 @@ def unchecked() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", before)
+
+
+@pytest.fixture
+def plain_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are saved with an empty figure: drawing one takes longer than a small sweep."""
+    from plotly.graph_objects import Figure
+
+    monkeypatch.setattr("anchorlens.results.saving.plot_curves", lambda *_, **__: Figure())
 
 
 @pytest.fixture

@@ -40,20 +40,12 @@ def here(capsys, *args, code=0):
 
 
 def write_questions(path):
-    rows = [
-        {
-            "question": f"What is the capital of {c}?",
-            "answers": [a],
-            "subject": c,
-            "property": "capital",
-            "relation": "capital",
-        }
-        for c, a in CAPITALS.items()
-    ]
+    asked = {"property": "capital", "relation": "capital"}
+    rows = [{"question": f"What is the capital of {c}?", "answers": [a], "subject": c} | asked for c, a in CAPITALS.items()]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
 def swap_of(model, questions):
     return ["swap", "--model", str(model), "--dataset", "mine", "--data-file", str(questions), "--align", "last",
-            "--n-donors", "1", "--limit", "5", "--device", "cpu"]  # fmt: skip
+            "--n-donors", "1", "--limit", "5", "--check-cells", "2", "--resamples", "50", "--device", "cpu"]  # fmt: skip

@@ -41,17 +41,23 @@ def test_swap_and_figure_end_to_end(capsys, args, tiny, tmp_path):
     assert "plotly" in (tmp_path / "f.html").read_text()
 
 
-def test_json_is_one_object_on_standard_output(capsys, args, tmp_path):
-    out = here(capsys, *args, "--quiet", "--json", "--layers", "0,2", "--out", tmp_path / "a")
+def test_json_is_one_object_of_a_file_in_place_of_a_name_with_columns_of_ones_own(capsys, plain_figure, tiny, tmp_path):
+    file = tmp_path / "quiz.csv"
+    rows = "".join(f'"What is the capital of {c}?",{a},{c},capital,capital\n' for c, a in CAPITALS.items())
+    file.write_text("q,gold,subject,property,relation\n" + rows)
+    out = here(capsys, "swap", "--model", tiny("llama"), "--dataset", file, "--columns", "question=q,answers=gold", "--align",
+               "last", "--layers", "0,2", "--n-donors", "1", "--device", "cpu", "--quiet", "--json", "--limit", "5", "--out",
+               tmp_path / "a")  # fmt: skip
     record = json.loads(out.out)
     assert record["run"] == str(tmp_path / "a")
     assert {row["anchor"] for row in record["summary"]} == {"question", "answer_site"}
     assert record["counts"][0]["evaluated"] == 5
     samples = pd.read_parquet(tmp_path / "a" / "samples.parquet")
     assert sorted(samples["layer"].unique()) == [0, 2]
+    assert set(samples["dataset"]) == {"quiz"}
 
 
-def test_config_alone_is_enough_and_flags_win(capsys, tiny, questions, tmp_path):
+def test_config_alone_is_enough_and_flags_win(capsys, plain_figure, tiny, questions, tmp_path):
     config = tmp_path / "run.toml"
     config.write_text(
         f'model = ["{tiny("llama")}"]\ndataset = ["mine"]\ndata_file = ["mine={questions}"]\nalign = "last"\nlimit = 3\n'
@@ -62,15 +68,6 @@ def test_config_alone_is_enough_and_flags_win(capsys, tiny, questions, tmp_path)
         sweep = json.loads((tmp_path / "a" / "run.json").read_text())["sweeps"][0]["config"]
         found = (sweep["layers"], sweep["seed"], sweep["n_donors"], sweep["anchors"], sweep["n_resamples"])
         assert found == ([1], seed, n_donors, ["subject"], 50)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("limitt = 3\n", "'limitt'. Did you mean 'limit'"), ("limit = \n", "is not TOML"), ("[limit]\nx = 1\n", "not a table")],
-)
-def test_bad_config(capsys, args, tmp_path, text, message):
-    (tmp_path / "run.toml").write_text(text)
-    assert message in here(capsys, *args, "--config", tmp_path / "run.toml", "--out", tmp_path / "a", code=2).err
 
 
 @pytest.mark.parametrize(
@@ -106,29 +103,29 @@ def test_bad_config(capsys, args, tmp_path, text, message):
         (["--workers", "2"], "(--workers, --executor)"),
         (["--executor", "dask"], "executor takes 'ray'"),
         (["--shard", "4/3"], "shard takes i/n"),
+        (["--model", "llama-3.2-1b"], "Did you mean 'meta-llama/Llama-3.2-1B'?"),
+        (["--model", "smolm2-135m-instruct"], "Did you mean 'smollm2-135m-instruct'?"),
+        (["--config", "limitt = 3\n"], "'limitt'. Did you mean 'limit'"),
+        (["--config", "limit = \n"], "is not TOML"),
+        (["--config", "[limit]\nx = 1\n"], "not a table"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(capsys, args, tmp_path, change, message):
+def test_bad_input_is_one_line_and_exit_code_2(capsys, args, tmp_path, monkeypatch, change, message):
+    """Every name is looked at before the first model is loaded: a typo in the second costs seconds."""
+    if change[0] == "--model":
+        monkeypatch.setattr(executors, "load_model", lambda *a, **k: pytest.fail("a model was loaded"))
+    if change[0] == "--config":
+        config = tmp_path / "run.toml"
+        config.write_text(change[1])
+        change = ["--config", config]
     given = args
     if change[0] == "knockout":
         given = ["knockout", *(one for one in args[1:] if one not in ("--align", "last", "--n-donors", "1"))]
     out = here(capsys, *given, *change[given is not args :], "--quiet", "--out", tmp_path / "a", code=2)
     assert message in out.err
     assert out.out == ""
-    assert [*tmp_path.iterdir()] == []
+    assert [one for one in tmp_path.iterdir() if one.suffix != ".toml"] == []
     assert max(map(len, out.err.splitlines())) < 500
-
-
-@pytest.mark.parametrize(
-    ("typo", "nearest"),
-    [("llama-3.2-1b", "meta-llama/Llama-3.2-1B"), ("smolm2-135m-instruct", "smollm2-135m-instruct")],
-)
-def test_a_typo_in_the_second_model_costs_seconds_not_the_first_one(capsys, args, tmp_path, monkeypatch, typo, nearest):
-    """Every name is looked at before the first model is loaded."""
-    monkeypatch.setattr(executors, "load_model", lambda *a, **k: pytest.fail("a model was loaded"))
-    err = here(capsys, *args, "--model", typo, "--out", tmp_path / "a", code=2).err
-    assert f"Did you mean '{nearest}'?" in err
-    assert not (tmp_path / "a").exists()
 
 
 @pytest.mark.parametrize(
@@ -147,7 +144,7 @@ def test_what_is_missing_is_named(capsys, tmp_path, command, message):
     assert [*tmp_path.iterdir()] == []
 
 
-def test_an_existing_run_is_safe_and_said_before_the_work(capsys, args, tmp_path):
+def test_an_existing_run_is_safe_and_said_before_the_work(capsys, plain_figure, args, tmp_path):
     here(capsys, *args, "--quiet", "--layers", "0", "--out", tmp_path / "a")
     before = (tmp_path / "a" / "samples.parquet").read_bytes()
     started = time.monotonic()
@@ -161,7 +158,7 @@ def test_an_existing_run_is_safe_and_said_before_the_work(capsys, args, tmp_path
         assert ((tmp_path / "a" / "samples.parquet").read_bytes() == before) is (code == 2)
 
 
-def test_a_set_without_rows_does_not_take_the_others_with_it(capsys, args, tmp_path):
+def test_a_set_without_rows_does_not_take_the_others_with_it(capsys, plain_figure, args, tmp_path):
     lonely, out = tmp_path / "lonely.jsonl", tmp_path / "a"
     row = {"question": "Who wrote Emma?", "answers": ["Austen"], "subject": "Emma", "property": "wrote"}
     lonely.write_text(json.dumps(row))
@@ -173,7 +170,7 @@ def test_a_set_without_rows_does_not_take_the_others_with_it(capsys, args, tmp_p
     assert set(pd.read_parquet(out / "samples.parquet")["dataset"]) == {"mine"}
 
 
-def test_what_is_finished_stays_when_a_later_sweep_fails(capsys, args, tiny, tmp_path, monkeypatch):
+def test_what_is_finished_stays_when_a_later_sweep_fails(capsys, plain_figure, args, tiny, tmp_path, monkeypatch):
     real, seen = study.carried_out, []
 
     def fails_second(*given):
@@ -220,20 +217,26 @@ def test_a_command_has_its_protocols_options_and_no_others(name):
 
 
 def test_starts_quickly_and_without_heavy_imports():
-    """Best of three, because the machine may be busy."""
-    heavy = "print(*({'torch', 'pandas', 'transformer_lens'} & set(sys.modules)))"
+    """Best of three, because the machine may be busy. Specifications load nothing heavy, because `--help` is made from them."""
+    heavy = ("torch", "transformers", "transformer_lens", "pandas", "numpy", "sklearn", "plotly")
+    of_all = (
+        "from anchorlens.protocols.registry import PROTOCOLS, specification_of as of; [of(p)().to_toml() for p in PROTOCOLS]"
+    )
     for code, seconds in (
         ("import anchorlens", 0.3),
         ("from anchorlens.cli import cli; cli.main(['--help'], standalone_mode=False)", 0.5),
         ("from anchorlens.cli import cli; cli.main(['swap', '--help'], standalone_mode=False)", 1.0),
+        (of_all, 1.0),
     ):
-        times = []
         for _ in range(3):
             started = time.perf_counter()
-            done = shell(script=f"import sys; {code}; {heavy}")
-            times.append(time.perf_counter() - started)
-            assert done.stdout.splitlines()[-1] == "", done.stderr
-        assert min(times) < seconds
+            done = shell(script=f"import sys; {code}; print(*({{*{heavy}}} & set(sys.modules)))")
+            in_time = time.perf_counter() - started < seconds
+            assert (done.stdout.splitlines()[-1], done.stderr) == ("", "")
+            if in_time:
+                break
+        else:
+            pytest.fail(f"{code}: three times more than {seconds} s")
 
 
 def test_files_go_to_data_sets_by_name_or_order():
@@ -243,20 +246,10 @@ def test_files_go_to_data_sets_by_name_or_order():
         data_files(["popqa"], ["pop=x.jsonl"])
 
 
-def test_own_columns_and_a_file_in_place_of_a_name(capsys, args, tmp_path):
-    file = tmp_path / "quiz.csv"
-    rows = "".join(f'"What is the capital of {c}?",{a},{c},capital,capital\n' for c, a in CAPITALS.items())
-    file.write_text("q,gold,subject,property,relation\n" + rows)
-    model = args[args.index("--model") + 1]
-    here(capsys, "swap", "--model", model, "--dataset", file, "--columns", "question=q,answers=gold", "--align", "last",
-         "--layers", "0", "--n-donors", "1", "--device", "cpu", "--quiet", "--out", tmp_path / "a")  # fmt: skip
-    assert set(pd.read_parquet(tmp_path / "a" / "curves.parquet")["dataset"]) == {"quiz"}
-
-
-def test_knockout_from_a_shell(capsys, tiny, tmp_path):
+def test_knockout_from_a_shell(capsys, plain_figure, tiny, tmp_path):
     model, out = str(tiny("llama")), tmp_path / "ko"
-    run = ["knockout", "--model", model, "--dataset", "popqa-sample", "--limit", "90", "--device", "cpu",
-           "--resamples", "100", "--layers", "0-1", "--edges", "subject -> later", "--mode", "zero", "--out", out]  # fmt: skip
+    run = ["knockout", "--model", model, "--dataset", "popqa-sample", "--limit", "45", "--device", "cpu",
+           "--resamples", "50", "--layers", "0-1", "--edges", "subject -> later", "--mode", "zero", "--out", out]  # fmt: skip
     said = here(capsys, *run)
     assert "Knockout at k*" in said.out
     assert "knockout: popqa-sample (llama)" in said.out
@@ -288,7 +281,7 @@ limit = 5
 
 [[data]]
 name = "popqa-sample"
-limit = 60
+limit = 45
 
 [[protocol]]
 name = "swap"
@@ -303,7 +296,7 @@ n_resamples = 50
 """
 
 
-def test_patch_takes_prompt_pairs_and_no_question_options(capsys, tiny, tmp_path):
+def test_patch_takes_prompt_pairs_and_no_question_options(capsys, plain_figure, tiny, tmp_path):
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("clean,corrupted,answer,wrong\nA B,A C,B,C\nB A,C A,B,C\n")
     out = tmp_path / "run"
@@ -315,7 +308,7 @@ def test_patch_takes_prompt_pairs_and_no_question_options(capsys, tiny, tmp_path
     assert "--spans" in said
 
 
-def test_a_study_measures_every_protocol_on_every_set(capsys, tiny, questions, tmp_path):
+def test_a_study_measures_every_protocol_on_every_set(capsys, plain_figure, tiny, questions, tmp_path):
     file = tmp_path / "study.toml"
     file.write_text(STUDY.format(model=tiny("llama"), file=questions))
     out = here(capsys, "run", file, "--quiet", "--out", tmp_path / "a", code=1)
@@ -340,7 +333,7 @@ def test_a_study_measures_every_protocol_on_every_set(capsys, tiny, questions, t
         (("models =", "modles ="), "Did you mean 'models'"),
         (('name = "knockout"', 'name = "knockuot"'), "Did you mean 'knockout'"),
         (("n-donors = 1", "n-donor = 1"), "swap has no argument 'n_donor'. Did you mean 'n_donors'"),
-        (("limit = 60", "limt = 60"), "[[data]] has an unknown key 'limt'. Did you mean 'limit'"),
+        (("limit = 45", "limt = 45"), "[[data]] has an unknown key 'limt'. Did you mean 'limit'"),
         (('name = "popqa-sample"', 'name = "popqa-smaple"'), "No data set goes by the name 'popqa-smaple'"),
         (("layers = [0, 1]", "layers = [0, 0]"), "layers must be different whole numbers"),
     ],

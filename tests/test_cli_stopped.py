@@ -12,10 +12,11 @@ import pandas as pd
 import psutil
 import pytest
 
-from anchorlens.protocols import base as plug
-from tests.running.kills import hashes
-from tests.running.test_executors import interrupt
+from anchorlens.progress import Progress
+from tests.running.kills import hashes, interrupt
 from tests.shell import ROOT, here, shell, swap_of, write_questions
+
+pytestmark = pytest.mark.usefixtures("plain_figure")
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +24,7 @@ def args(tiny, tmp_path_factory):
     return swap_of(tiny("llama"), write_questions(tmp_path_factory.mktemp("questions") / "mine.jsonl"))
 
 
-@pytest.fixture
-def small_shards(monkeypatch):
-    monkeypatch.setattr(plug, "_SHARD_FLOP", 1.0)
-
-
-# Sends itself the signal of Ctrl-C when some cells are done.
+# Sends itself a signal when some cells are done.
 _STOPS_ITSELF = """
 import os, signal, sys
 from anchorlens import progress
@@ -53,10 +49,18 @@ def test_a_signal_leaves_no_half_file(args, tmp_path, signal_name):
     assert [*tmp_path.iterdir()] == []
 
 
-def test_ctrl_c_keeps_the_sweeps_that_are_finished(args, tiny, tmp_path):
-    script = _STOPS_ITSELF.replace('self.unit == "cell"', '"gpt2" in self.label')
-    done = shell(*args, "--model", str(tiny("gpt2")), "--out", str(tmp_path / "a"), script=script, code=1, timeout=120)
-    assert f"Stopped. 1 of 2 sweeps is finished and kept in {tmp_path / 'a'}." in done.stderr
+def test_ctrl_c_keeps_the_sweeps_that_are_finished(capsys, args, tiny, tmp_path, monkeypatch):
+    right, before = Progress.advance, signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def advance(self, work):
+        right(self, work)
+        if "gpt2" in self.label:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Progress, "advance", advance)
+    err = here(capsys, *args, "--model", tiny("gpt2"), "--out", tmp_path / "a", code=1).err
+    signal.signal(signal.SIGINT, before)
+    assert f"Stopped. 1 of 2 sweeps is finished and kept in {tmp_path / 'a'}." in err
     assert set(pd.read_parquet(tmp_path / "a" / "curves.parquet")["model"]) == {"llama"}
 
 

@@ -12,6 +12,13 @@ from anchorlens.runs.store import load_curves
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
+def said_by(script, *args):
+    """What an example prints, in a process of its own."""
+    done = subprocess.run([sys.executable, str(EXAMPLES / script), *map(str, args)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
 @pytest.mark.slow
 def test_swap_in_ten_lines(monkeypatch, tmp_path):
     code = [line for line in (EXAMPLES / "swap_ten_lines.py").read_text().split('"""')[2].splitlines() if line.strip()]
@@ -25,49 +32,35 @@ def test_swap_in_ten_lines(monkeypatch, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["figure_llama32.py", "figure_qwen3.py"])
 def test_target_figures_on_the_small_model(tmp_path, script):
-    few = ["--small", "--limit", "8", "--layers", "2"]
-    command = [sys.executable, str(EXAMPLES / script), *few, "--out", str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    given = (script, "--small", "--limit", 8, "--layers", 2, "--out", tmp_path / "out")
+    said_by(*given)
     figure = tmp_path / "out" / "figure.html"
     assert "Q-Anchored swap (PopQA-style sample" in figure.read_text(encoding="utf8")
     if script == "figure_qwen3.py":
         return
     (samples,) = (tmp_path / "out").glob("*/samples.parquet")
     before = samples.stat().st_mtime_ns
-    again = subprocess.run(command, capture_output=True, text=True)
-    assert again.returncode == 0
+    said_by(*given)
     assert samples.stat().st_mtime_ns == before
 
 
 @pytest.mark.slow
 def test_demo_with_few_questions(tmp_path):
-    few = ["--limit", "6", "--layers", "0,24", "--knockout-limit", "90"]
-    command = [sys.executable, str(EXAMPLES / "demo.py"), *few, "--out", str(tmp_path / "demo")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "Largest |ΔP| of each curve" in done.stdout
-    assert "Knockout at k*" in done.stdout
+    few = ("--limit", 6, "--layers", "0,24", "--knockout-limit", 90)
+    said = said_by("demo.py", *few, "--out", tmp_path / "demo")
+    assert "Largest |ΔP| of each curve" in said
+    assert "Knockout at k*" in said
     assert (tmp_path / "demo" / "figure.html").is_file()
     assert (tmp_path / "demo-report.html").is_file()
     curves = load_curves(tmp_path / "demo")
     assert set(curves["protocol"]) == {"swap", "knockout"}
-    tables = subprocess.run(
-        [sys.executable, str(EXAMPLES / "knockout_tables.py"), str(tmp_path / "demo"), "--every", "10"],
-        capture_output=True,
-        text=True,
-    )
-    assert tables.returncode == 0, tables.stderr[-3000:]
-    assert tables.stdout.count("## ") == 4
+    assert said_by("knockout_tables.py", tmp_path / "demo", "--every", 10).count("## ") == 4
 
 
 @pytest.mark.slow
 def test_a_probe_at_chance_draws_a_gap(tmp_path):
     """The worked example of docs/knockout.md: the selection effect on real weights."""
-    command = [sys.executable, str(EXAMPLES / "selection_effect.py"), "--limit", "120", "--out", str(tmp_path / "s.html")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    chance = done.stdout.split("probe of shuffled labels")[1]
+    chance = said_by("selection_effect.py", "--limit", 120, "--out", tmp_path / "s.html").split("probe of shuffled labels")[1]
     points = {line.split()[0]: float(line.split()[1]) for line in chance.splitlines() if line.strip().startswith(("Q-", "A-"))}
     assert points["Q-Anchored"] < -10
     assert points["Q-Anchored"] < points["A-Anchored"] - 10

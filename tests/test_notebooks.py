@@ -23,16 +23,6 @@ def stored(name):
     return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
 
 
-def outputs(notebook):
-    return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-
-
-def texts(output):
-    if output.output_type == "stream":
-        return [output.text]
-    return [str(value) for kind, value in output.data.items() if kind != "image/png"]
-
-
 def kinds(notebook):
     """What each cell puts out: names of streams, and the forms in which values are shown."""
     return [
@@ -53,33 +43,27 @@ def test_a_notebook_is_its_script(name):
     script = jupytext.read(FOLDER / f"{name}.py")
     notebook = stored(name)
     assert {cell.cell_type for cell in notebook.cells} <= set(_CELL_TYPES)
-    told = [(cell.cell_type, cell.source) for cell in notebook.cells]
-    assert told == [(cell.cell_type, cell.source) for cell in script.cells], f"run `python examples/notebooks/make.py {name}`"
+    told, wanted = ([(cell.cell_type, cell.source) for cell in one.cells] for one in (notebook, script))
+    assert told == wanted, f"run `python examples/notebooks/make.py {name}`"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_outputs_are_there_and_name_no_machine(name):
-    notebook = stored(name)
-    found = outputs(notebook)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+def test_outputs_are_there_with_pictures_name_no_machine_and_stay_small(name):
+    code = [cell for cell in stored(name).cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), "run from top to bottom, once"
+    found = [output for cell in code for output in cell.outputs]
     assert {output.output_type for output in found} <= {"stream", "execute_result", "display_data"}
     assert {output.name for output in found if output.output_type == "stream"} <= {"stdout"}
-    assert [text for output in found for text in texts(output) if _OWN.search(text)] == []
-    assert not [
-        kind for output in found for kind in output.get("data", {}) if kind not in ("image/png", "text/html", "text/plain")
-    ]
-    assert "plotly.js" not in (FOLDER / f"{name}.ipynb").read_text(encoding="utf8")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_shows_pictures_and_stays_small(name):
-    pictures = [
-        base64.b64decode(output.data["image/png"]) for output in outputs(stored(name)) if "image/png" in output.get("data", {})
-    ]
+    shown = [(kind, str(value)) for output in found for kind, value in output.get("data", {}).items()]
+    assert {kind for kind, _ in shown} <= {"image/png", "text/html", "text/plain"}
+    texts = [output.text for output in found if output.output_type == "stream"]
+    texts += [value for kind, value in shown if kind != "image/png"]
+    assert [text for text in texts if _OWN.search(text)] == []
+    pictures = [base64.b64decode(value) for kind, value in shown if kind == "image/png"]
     assert pictures
     assert all(picture.startswith(b"\x89PNG") and len(picture) <= 65_536 for picture in pictures)
     assert (FOLDER / f"{name}.ipynb").stat().st_size <= 400_000
+    assert "plotly.js" not in (FOLDER / f"{name}.ipynb").read_text(encoding="utf8")
 
 
 @pytest.mark.slow

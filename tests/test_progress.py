@@ -1,13 +1,13 @@
 """Progress: a bar in a terminal, lines in a pipe, nothing if it is turned off."""
 
 import re
-import subprocess
 import sys
 
 import pytest
 import tqdm.std
 
 from anchorlens.progress import Progress, progress
+from tests.running.small_sweeps import sweep
 
 
 class Clock:
@@ -47,23 +47,15 @@ def test_skipped_work_does_not_count_in_the_rate(clock, capsys):
     assert capsys.readouterr().err == "swap: 75% of 100 cells, noise floor, 00:11 spent, about 00:10 left\n"
 
 
-def test_short_work_says_nothing_in_a_pipe(clock, capsys):
-    with progress("answers", 10, "question", show=True) as bar:
-        for _ in range(10):
-            clock.now += 0.9
-            bar.advance(1)
-            bar.enter("checks")
+def test_short_work_says_nothing_in_a_pipe_and_work_that_is_not_shown_nothing_at_all(clock, capsys):
+    for show, seconds in ((True, 0.9), (False, 60)):
+        with progress("answers", 10, "question", show=show) as bar:
+            for _ in range(10):
+                clock.now += seconds
+                bar.advance(1.2)
+                bar.enter("checks")
+        assert bar.done == 10  # and never more
     Progress("nothing", 0, "cell", show=True).close()
-    assert capsys.readouterr().err == ""
-
-
-def test_it_never_goes_past_the_end_and_shows_nothing_where_that_is_asked_for(clock, capsys):
-    with progress("swap", 10, "cell", show=False) as bar:
-        for _ in range(7):
-            clock.now += 60
-            bar.advance(1.7)
-        bar.enter("checks")
-    assert bar.done == 10
     assert capsys.readouterr() == ("", "")
 
 
@@ -79,16 +71,11 @@ def test_in_a_terminal_it_is_a_bar_that_is_closed_when_the_work_fails(monkeypatc
     assert "checks" in err
 
 
-def test_a_sweep_in_a_pipe(tiny):
-    """In a process of its own: a log file gets lines."""
-    code = (
-        "import sys, anchorlens as al, anchorlens.progress as p\n"
-        "p._SECONDS = 0.0\n"
-        "model = al.load_model(sys.argv[1], device='cpu')\n"
-        "al.swap_sweep(model, al.load_qa('popqa-sample', limit=4), donors='random', align='last', n_donors=1, batch_size=1)\n"
-    )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(tiny("llama"))], capture_output=True)
-    told = done.stderr.decode()
-    assert done.returncode == 0, told
+def test_a_sweep_in_a_pipe(tiny_model, monkeypatch, capsys):
+    """A log file gets lines."""
+    monkeypatch.setattr("anchorlens.progress._SECONDS", 0.0)
+    sweep(tiny_model("llama"), batch_size=2, layers=(0,), n_donors=1, progress=True)
+    told = capsys.readouterr().err
     assert "\r" not in told
-    assert "swap llama popqa-sample: 100% of " in told
+    assert len(told.splitlines()) > 2
+    assert "swap llama capitals: 100% of " in told

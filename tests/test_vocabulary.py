@@ -9,21 +9,11 @@ from tests.questions.make import capital
 from tests.tokenizers_small import small_tokenizer
 
 
-def test_sites_are_the_adapters():
-    assert set(words.SITES) == set(adapter.SITES)
-    assert set(words.PROBE_SITES) <= set(words.SITES)
-
-
-def test_readouts_are_the_engines():
-    assert set(words.ANSWER_READOUTS) == set(READOUTS)
-    assert not set(words.ANSWER_READOUTS) & set(words.TRUTH_READOUTS)
-
-
-def test_anchors_are_those_of_a_row():
+def test_the_words_are_those_that_the_package_knows():
     row = RowTokenizer(small_tokenizer("byte", bos=False), QAPrompt()).row(capital("France", "Paris"))
     assert set(row.positions) == set(words.ANCHORS)
-
-
-def test_shares_are_shares():
+    assert set(words.PROBE_SITES) <= set(words.SITES) == set(adapter.SITES)
+    assert set(words.ANSWER_READOUTS) == set(READOUTS)
+    assert not set(words.ANSWER_READOUTS) & set(words.TRUTH_READOUTS)
     assert len(words.FRACTIONS) == len(words.SPLITS)
     assert abs(sum(words.FRACTIONS) - 1) < 1e-9

@@ -97,9 +97,3 @@ def test_nothing_is_lost_to_a_wrong_argument_of_a_writer(tiny_model, tmp_path, s
         with pytest.raises(al.InputError, match=said):
             call()
     assert [*tmp_path.iterdir()] == []
-
-
-@pytest.mark.parametrize("cells", ["many", 1.5, None, True])
-def test_cells_to_verify(cells, tmp_path):
-    with pytest.raises(al.InputError, match="cells takes a whole number from 0 on"):
-        al.verify_run(tmp_path, cells=cells)

@@ -18,21 +18,12 @@ import torch
 from anchorlens.engine.cone import Cone
 from anchorlens.engine.interventions import AnchorSwap, CutBatch, SwapBatch
 from anchorlens.engine.knockout import cut_edges
-from anchorlens.engine.readouts import (
-    AnswerReader,
-    ChoiceReader,
-    Metrics,
-    Reader,
-    ReadPlan,
-    StateReader,
-    answer_joint,
-    first_token,
-)
-from anchorlens.engine.reference import Oracle, last_stream
+from anchorlens.engine.readouts import ChoiceReader, Metrics, Reader, StateReader, answer_joint, first_token
+from anchorlens.engine.reference import Oracle
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.batches import pad_rows
 from tests.engine.configurations import CONFIGS, adapter_of, types_of
-from tests.engine.make import effects_of, metrics_off, slots, states_off, swaps_off
+from tests.engine.make import answer_reader, effects_of, metrics_off, slots, states_off, swaps_off
 
 
 @dataclass(frozen=True)
@@ -101,14 +92,7 @@ def a_reader(rng: random.Random, adapter: Adapter, rows: list[Tokens], low: int 
         weight = torch.randn(adapter.d_model, generator=torch.Generator().manual_seed(3), dtype=torch.float32) / 10
         layer, site = rng.randrange(adapter.n_layers), rng.choice(adapter.sites)
         return StateReader(layer, site, last, lambda states: states @ weight)
-    joint = rng.random() < 0.7
-    stream, columns = last_stream(adapter, pad_rows(rows)), []
-    for i, where in enumerate(reads):
-        best, second = adapter.read.logits(stream[i, where]).topk(2).indices.T.tolist()
-        for slot, p in enumerate(where):
-            columns.append((i, p, best[slot], second[slot] if slot == 0 and i % 3 != 1 else -1, slot))
-    plan = ReadPlan(*(torch.tensor(column) for column in zip(*columns, strict=True)), n_examples=len(rows))
-    return AnswerReader(plan, answer_joint if joint else first_token)
+    return answer_reader(adapter, rows, reads, answer_joint if rng.random() < 0.7 else first_token)
 
 
 def swap_batch(

@@ -7,6 +7,7 @@ from anchorlens.engine.knockout import cut_edges
 from anchorlens.engine.readouts import AnswerReader, Metrics, ReadPlan, answer_joint
 from anchorlens.engine.reference import last_stream
 from anchorlens.models.adapter import Adapter
+from anchorlens.models.blocks import Block
 from anchorlens.prompts.batches import pad_rows
 from tests.models.tiny import VOCAB
 
@@ -39,13 +40,12 @@ def random_rows(lengths, seed, vocab=VOCAB):
 
 
 def answer_reader(adapter, rows, positions=READS, readout=answer_joint):
-    """Reads the model's own two best tokens; the second row has no rival."""
-    logits = [adapter.read.logits(last_stream(adapter, pad_rows([row]))[0]) for row in rows]
-    reads = []
+    """Reads the model's own two best tokens; the second row, the fifth, ... have no rival."""
+    stream, reads = last_stream(adapter, pad_rows(rows)), []
     for i, where in enumerate(positions):
+        best, second = adapter.read.logits(stream[i, list(where)]).topk(2).indices.T.tolist()
         for slot, p in enumerate(where):
-            best, second = logits[i][p].topk(2).indices.tolist()
-            reads.append((i, p, best, second if slot == 0 and i != 1 else -1, slot))
+            reads.append((i, p, best[slot], second[slot] if slot == 0 and i % 3 != 1 else -1, slot))
     columns = [torch.tensor(column) for column in zip(*reads, strict=True)]
     return AnswerReader(ReadPlan(*columns, n_examples=len(rows)), readout)
 
@@ -122,6 +122,18 @@ def case(model, readout=answer_joint):
     adapter, vocab = Adapter(model), int(model.cfg.d_vocab)
     rows, donors = random_rows(LENGTHS, 1, vocab), random_rows(DONOR_LENGTHS, 2, vocab)
     return adapter, batch_of(answer_reader(adapter, rows, readout=readout), rows, donors)
+
+
+def counted(adapter, monkeypatch):
+    """Tokens that go through each block from now on."""
+    through, right = [0] * adapter.n_layers, Block.project
+
+    def project(block, x):
+        through[block.layer] += len(x)
+        return right(block, x)
+
+    monkeypatch.setattr(Block, "project", project)
+    return through
 
 
 class Own(torch.nn.Module):

@@ -2,11 +2,15 @@
 
 import ctypes
 import gc
+import json
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -36,6 +40,14 @@ def holes(n_blocks: int) -> list[torch.Tensor]:
     rng = random.Random(0)
     blocks = [torch.empty(rng.randrange(2**18, 2**22), dtype=torch.uint8).fill_(1) for _ in range(n_blocks)]
     return blocks[::2]
+
+
+def told_by(program: str, *args: str) -> Any:
+    """Run a program in a process of its own and return the JSON that it prints."""
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", program, *args], capture_output=True, text=True, cwd=root)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
 
 
 @contextmanager

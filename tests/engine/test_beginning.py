@@ -10,7 +10,7 @@ from anchorlens.engine.readouts import ChoiceReader
 from anchorlens.engine.reference import Oracle
 from anchorlens.models.blocks import Block
 from tests.engine.configurations import adapter_of
-from tests.engine.make import batch_of, effects_of, swaps_off
+from tests.engine.make import batch_of, counted, effects_of, swaps_off
 
 A, B = (random.Random(seed).choices(range(97), k=40) for seed in range(2))
 OWN = 4  # tokens of a row behind its beginning
@@ -34,24 +34,6 @@ def own(n):
     return n * OWN + n + n * (OWN - 1)
 
 
-@pytest.fixture
-def through(monkeypatch):
-    """Tokens that went through the last block since it was asked last."""
-    tokens, right = [0], Block.project
-
-    def project(block, x):
-        tokens[0] += len(x) if block.layer == 2 else 0
-        return right(block, x)
-
-    def asked():
-        tokens.append(tokens[0])
-        tokens[0] = 0
-        return tokens.pop()
-
-    monkeypatch.setattr(Block, "project", project)
-    return asked
-
-
 # Each step: what rows begin with, how many rows, then tokens of the beginning that are computed once, and that each row computes.
 SWEEPS = {
     "rows of one batch share it": [(A[:20], 4, 20, 0)],
@@ -69,17 +51,17 @@ SWEEPS = {
 
 
 @pytest.mark.parametrize("steps", SWEEPS.values(), ids=SWEEPS)
-def test_what_is_computed_and_that_the_numbers_are_the_oracles(steps, through):
+def test_what_is_computed_and_that_the_numbers_are_the_oracles(steps, monkeypatch):
     adapter = adapter_of("llama", torch.float64)
-    cone = Cone(adapter)
+    cone, through = Cone(adapter), counted(adapter, monkeypatch)
     for i, (begin, n, once, each) in enumerate(steps):
         one = batch(begin, n)
-        found, tokens = cone.run_swaps(one, **WAY), through()
+        through[2] = 0
+        found, tokens = cone.run_swaps(one, **WAY), through[2]
         wanted = Oracle(adapter).run_swaps(one, **WAY)
         assert swaps_off(found, wanted, torch.float64) <= 1, i
         assert max(effects_of(wanted)) > 1e-3, i
-        runs = 2 * n
-        assert tokens == own(n) + once + each * runs, (i, tokens - own(n))
+        assert tokens == own(n) + once + each * 2 * n, (i, tokens - own(n))
 
 
 @pytest.mark.parametrize("site", ["resid_pre", "resid_mid"])

@@ -87,12 +87,7 @@ def test_the_pretended_devices_are_as_strict_as_cards(devices):
 
 
 @pytest.mark.parametrize(
-    ("layers", "n", "first", "wanted"),
-    [
-        (7, 3, 0, [0, 0, 0, 1, 1, 2, 2]),
-        (4, 2, 1, [1, 1, 2, 2]),
-        (2, 3, 0, [0, 1]),
-    ],
+    ("layers", "n", "first", "wanted"), [(7, 3, 0, [0, 0, 0, 1, 1, 2, 2]), (4, 2, 1, [1, 1, 2, 2]), (2, 3, 0, [0, 1])]
 )
 def test_blocks_lie_where_transformerlens_brings_the_stream(tmp_path, layers, n, first, wanted):
     path = save_model(random_model(llama(num_hidden_layers=layers)), tmp_path / "model")
@@ -301,21 +296,19 @@ def test_what_cannot_be_spread_is_said_before_anything_is_read(tiny, options, sa
                 refuse()
 
 
-def test_without_a_card_nothing_is_spread(tiny, tiny_model):
+def test_without_a_card_nothing_is_spread_and_a_live_hugging_face_model_is_on_two(tiny, tiny_model):
     if torch.cuda.device_count() == 0:
         with pytest.raises(InputError, match="n_devices=4: this machine has 0 CUDA devices"):
             al.load_model(tiny("llama"), n_devices=4)
     with pretended(2), pytest.raises(InputError, match="keeps its device and dtype: .* and no n_devices"):
         al.load_model(tiny_model("llama"), n_devices=2)
-    live = random_model(llama())
-    with pretended(2), pytest.raises(InputError, match=r"n_devices=2 spreads .* device='cpu' is none"):
-        al.load_model(live, n_devices=2, tokenizer=tiny("llama"))
-
-
-def test_a_live_hugging_face_model_is_spread(tiny, devices):
-    model = load(random_model(llama()), 2, tokenizer=tiny("llama"))
-    assert devices_of(model) == (FIRST, SECOND)
-    assert al.card_of(model).weights_sha256 == al.card_of(load(tiny("llama"))).weights_sha256
+    live, how = random_model(llama()), {"n_devices": 2, "tokenizer": tiny("llama")}
+    with pretended(2):
+        with pytest.raises(InputError, match=r"n_devices=2 spreads .* device='cpu' is none"):
+            al.load_model(live, **how)
+        model = al.load_model(live, device="cuda:0", progress=False, **how)
+        assert devices_of(model) == (FIRST, SECOND)
+        assert al.card_of(model).weights_sha256 == al.card_of(load(tiny("llama"))).weights_sha256
 
 
 def test_a_card_that_is_too_small_says_what_to_do(tiny, devices, monkeypatch):

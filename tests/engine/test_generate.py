@@ -15,9 +15,6 @@ from tests.models.tiny import FAMILIES, WINDOW, random_model, save_model
 from tests.tiers import fast
 from tests.torch_defaults import OTHER_DEFAULTS
 
-PROMPTS = [[5, 6, 7, 8], [9, 10, 11], [5, 6, 7, 9], [12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22]]
-
-
 SHARED = list(range(100, 100 + 2 * WINDOW + 3))
 SETS = {
     "prefix longer than the window": [[*SHARED, 5, 6, 7], [*SHARED, 8], [*SHARED, 9, 10, 11, 12, 13, 14]],
@@ -52,13 +49,6 @@ class Recording(Read):
         return out
 
 
-def recording(model):
-    """An adapter, and what it reads."""
-    adapter = Adapter(model)
-    adapter.read = Recording(model)
-    return adapter, adapter.read.steps
-
-
 @pytest.mark.parametrize("prompts", SETS.values(), ids=SETS)
 @pytest.mark.parametrize(
     "family",
@@ -68,7 +58,8 @@ def recording(model):
 )
 def test_shared_prompts_are_continued_as_hugging_face_does_alone(tiny, tiny_model, family, prompts):
     """The same tokens, and the same log-probabilities at every step of one batch (some small models repeat one token for ever)."""
-    adapter, steps = recording(tiny_model(family))
+    adapter = Adapter(tiny_model(family))
+    adapter.read = read = Recording(adapter.model)
     hf = transformers.AutoModelForCausalLM.from_pretrained(tiny(family), attn_implementation="eager").eval()
     out = greedy(adapter, prompts, max_new_tokens=4, batch_size=8, stop=lambda ids: False)
     # Rows stand in order of length.
@@ -76,7 +67,9 @@ def test_shared_prompts_are_continued_as_hugging_face_does_alone(tiny, tiny_mode
         with torch.no_grad():
             logits = hf(torch.tensor([[*prompts[i], *out[i][:-1]]])).logits[0, len(prompts[i]) - 1 :]
         assert out[i] == logits.argmax(-1).tolist()
-        torch.testing.assert_close(torch.stack([step[row] for step in steps[-4:]]), logits.log_softmax(-1), atol=5e-4, rtol=0)
+        torch.testing.assert_close(
+            torch.stack([step[row] for step in read.steps[-4:]]), logits.log_softmax(-1), atol=5e-4, rtol=0
+        )
     new = greedy(adapter, prompts, max_new_tokens=5, batch_size=2, stop=lambda ids: ids[-1] == hf.config.eos_token_id)
     assert new == [alone(hf, prompt, 5) for prompt in prompts]
 
@@ -91,9 +84,9 @@ def test_questions_are_answered_as_hugging_face_does_alone(smollm2):
     prompts = [smollm2.tokenizer(f"{shots}Q: {question}\nA:")["input_ids"] for question in questions]
     prompts += [smollm2.tokenizer("Q: Which planet is called the red planet?\nA:")["input_ids"]]
     eos = smollm2.tokenizer.eos_token_id
-    wanted = [alone(hf, prompt, 5) for prompt in prompts]
+    wanted = [alone(hf, prompt, 3) for prompt in prompts]
     for n in (3, 4):
-        assert greedy(Adapter(smollm2), prompts[:n], max_new_tokens=5, stop=lambda ids: ids[-1] == eos) == wanted[:n]
+        assert greedy(Adapter(smollm2), prompts[:n], max_new_tokens=3, stop=lambda ids: ids[-1] == eos) == wanted[:n]
 
 
 @pytest.fixture
@@ -123,11 +116,6 @@ def test_finished_rows_are_not_run_again(tiny_model, passes):
     assert len(set(lengths)) > 2
     assert out == [ids[:n] for ids, n in zip(full, lengths, strict=True)]
     assert passes[1:] == [(sum(n > done for n in lengths), 1) for done in range(max(lengths))]
-
-
-def test_an_empty_prompt_is_an_error(tiny_model):
-    with pytest.raises(InputError, match=r"^A prompt without tokens cannot be continued\.$"):
-        greedy(Adapter(tiny_model("llama")), [[5, 6], []], max_new_tokens=1, stop=lambda ids: False)
 
 
 # --- the model's context ---------------------------------------------------------------------------------------------------------
@@ -168,7 +156,9 @@ def test_every_row_is_continued_to_the_end_of_the_context_and_no_further(short, 
         assert new == ids[len(prompt) :]
 
 
-def test_prompts_of_which_none_leaves_room(short):
+def test_prompts_of_which_none_leaves_room_and_a_prompt_without_tokens(short):
+    with pytest.raises(InputError, match="without tokens"):
+        greedy(Adapter(short("gpt2")), [[5, 6], []], max_new_tokens=1, stop=lambda ids: False)
     assert greedy(Adapter(short("gpt2")), [[5] * 26, [6] * 99], max_new_tokens=3, stop=lambda ids: False) == [[], []]
 
 
@@ -198,6 +188,7 @@ def test_a_model_whose_rotary_table_grew_on_the_way_can_still_be_differentiated(
 @pytest.mark.parametrize("other", OTHER_DEFAULTS.values(), ids=OTHER_DEFAULTS)
 def test_torch_defaults_change_nothing(tiny_model, other):
     adapter = Adapter(tiny_model("llama"))
-    wanted = greedy(adapter, PROMPTS, max_new_tokens=4, stop=lambda ids: False)
+    prompts = [[5, 6, 7, 8], [9, 10, 11], [5, 6, 7, 9], list(range(12, 23))]
+    wanted = greedy(adapter, prompts, max_new_tokens=4, stop=lambda ids: False)
     with other():
-        assert greedy(adapter, PROMPTS, max_new_tokens=4, stop=lambda ids: False) == wanted
+        assert greedy(adapter, prompts, max_new_tokens=4, stop=lambda ids: False) == wanted

@@ -1,10 +1,6 @@
 """Half precision on a CPU: products of few sizes, because oneDNN makes a kernel for each and keeps it, and plans that count them."""
 
-import json
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,10 +14,11 @@ from anchorlens.models.blocks import EVEN, MLP_SLICE, Block
 from anchorlens.models.shape import Shape
 from tests.engine.configurations import adapter_of
 from tests.engine.make import DONOR_LENGTHS, LENGTHS, answer_reader, batch_of, case, random_rows
-from tests.engine.memory import STATUS
+from tests.engine.memory import STATUS, told_by
+from tests.models.tiny import llama, random_model, save_model
 from tests.tiers import fast
 
-ROOT, CPU = Path(__file__).resolve().parents[2], torch.device("cpu")
+CPU = torch.device("cpu")
 SHAPE = Shape(8, 1024, 16, 8, 64, 4096, 3, 32_000, 1024, torch.bfloat16)
 PEAK = """
 import json, sys, warnings
@@ -118,14 +115,9 @@ def log_p(found):
 @pytest.mark.parametrize(("limit", "size"), [(4, 100), (40, 3)])
 def test_the_peak_in_bfloat16_is_below_what_was_predicted(limit, size, tiny, tmp_path):
     """In one batch, and in many of other sizes."""
-    from tests.models.tiny import llama, random_model, save_model
-
     sizes = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 8, "num_attention_heads": 16}
     model = random_model(llama(**sizes, num_key_value_heads=8, vocab_size=32_000))
     large = save_model(model.bfloat16(), tmp_path / "large")
-    args = [str(tiny("llama")), str(large), str(limit), str(size)]
-    done = subprocess.run([sys.executable, "-c", PEAK, *args], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout)
+    told = told_by(PEAK, str(tiny("llama")), str(large), str(limit), str(size))
     assert (told["batches"] > 5) is (limit > 4)
     assert told["peak"] <= told["predicted"] <= 3 * told["peak"], told

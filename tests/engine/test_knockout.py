@@ -230,24 +230,22 @@ def test_no_heads_named_means_all_of_them(pair, mode):
         assert distance(one, every) > 1e-2
 
 
-def listed(table):
-    """(query, key) of every cut edge."""
-    return {tuple(edge) for edge in table.nonzero().tolist()}
-
-
-def test_edges_to_later_by_hand():
-    """Tokens 1 and 3 are cut off: each still reads itself, 3 still reads 1, and the tokens between and after read neither."""
-    (table,) = cut_edges([[3, 1]], [None], 6)
-    assert listed(table) == {(2, 1), (4, 1), (5, 1), (4, 3), (5, 3)}
-
-
-def test_edges_to_named_positions_by_hand():
-    """Only later ones can be cut; named targets that are sources themselves lose the earlier sources."""
-    table = cut_edges([[1, 2], [1, 2], [4], []], [[4, 5], [0, 1, 2, 3], [1, 4], None], 6)
-    assert listed(table[0]) == {(4, 1), (4, 2), (5, 1), (5, 2)}
-    assert listed(table[1]) == {(2, 1), (3, 1), (3, 2)}
-    assert not table[2].any()
-    assert not table[3].any()
+@pytest.mark.parametrize(
+    ("sources", "targets", "wanted"),
+    [
+        # To all later tokens: each source still reads itself, 3 still reads 1, and the tokens between and after read neither.
+        ([3, 1], None, {(2, 1), (4, 1), (5, 1), (4, 3), (5, 3)}),
+        # Only later ones can be cut; named targets that are sources themselves lose the earlier sources.
+        ([1, 2], [4, 5], {(4, 1), (4, 2), (5, 1), (5, 2)}),
+        ([1, 2], [0, 1, 2, 3], {(2, 1), (3, 1), (3, 2)}),
+        ([4], [1, 4], set()),
+        ([], None, set()),
+    ],
+)
+def test_edges_by_hand(sources, targets, wanted):
+    other, table = cut_edges([[2], sources], [[5], targets], 6)
+    assert {tuple(edge) for edge in other.nonzero().tolist()} == {(5, 2)}
+    assert {tuple(edge) for edge in table.nonzero().tolist()} == wanted  # (query, key)
 
 
 @pytest.mark.parametrize("mode", ["mask", "zero"])

@@ -119,7 +119,11 @@ def test_a_model_is_as_it_was_and_can_still_be_trained(live, name, engine):
     was, weights = state(model), {key: value.clone() for key, value in model.state_dict().items()}
     chosen = choose_engine(adapter, engine, list(range(20)), ["resid_pre"])
     assert chosen.name == engine
-    swept(chosen, *batches(name))
+    (before, after), *states = swept(chosen, *batches(name))
+    # Sweeps keep no graph, and leave torch's mode alone.
+    assert torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()
+    assert not any(x.requires_grad or x.is_inference() for x in (before.log_p, after[0].log_p, *states))
     chosen.run_swaps(batches(name)[0], **WAY)
     if engine == "reference":
         assert cells(random.Random(0), adapter).off <= 1  # one cell a row
@@ -140,16 +144,3 @@ def test_a_model_is_as_it_was_and_can_still_be_trained(live, name, engine):
             assert mine.grad is None
         else:
             torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("engine", ["cone", "reference"])
-def test_gradients_are_as_they_were_and_nothing_hangs_on_them(live, engine):
-    """Sweeps keep no graph, and leave torch's mode alone."""
-    adapter = live("llama")
-    swaps, cuts = batches("llama")
-    chosen = choose_engine(adapter, engine, list(range(20)), ["resid_pre"])
-    (before, after), *states = swept(chosen, swaps, cuts)
-    assert torch.is_grad_enabled()
-    assert not torch.is_inference_mode_enabled()
-    assert not any(x.requires_grad for x in (before.log_p, after[0].log_p, *states))
-    assert not any(x.is_inference() for x in (before.log_p, after[0].log_p, *states))

@@ -1,15 +1,11 @@
 """Memory: it stays below what was promised, and does not grow from sweep to sweep."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests.engine.memory import STATUS
+from tests.engine.memory import STATUS, told_by
 
-ROOT = Path(__file__).resolve().parents[2]
 LAYERS = [0, 10, 20, 29]
 PEAK = """
 import json, sys, warnings
@@ -53,16 +49,7 @@ for i in range(200):
 print(json.dumps(sizes))
 """
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not STATUS.exists(), reason="memory is read from /proc"),
-]
-
-
-def told_by(program, *args):
-    done = subprocess.run([sys.executable, "-c", program, *args], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not STATUS.exists(), reason="memory is read from /proc")]
 
 
 def test_the_peak_is_below_what_was_predicted_and_allowed():

@@ -12,8 +12,7 @@ from anchorlens.engine.interventions import window_layers
 from anchorlens.engine.layout import Group, Lanes
 from anchorlens.engine.reference import Oracle
 from anchorlens.models.adapter import Adapter
-from anchorlens.models.blocks import Block
-from tests.engine.make import answer_reader, batch_of, random_rows, swaps_off
+from tests.engine.make import answer_reader, batch_of, counted, random_rows, swaps_off
 
 
 def test_what_counts_as_out_of_memory():
@@ -75,37 +74,23 @@ def test_which_keys_a_query_may_read():
     assert group.allowed(None).int().tolist() == full
     assert group.allowed(2).int().tolist() == near
     assert group.allowed(5).int().tolist() == full
+    # One query that may read everything needs no mask.
+    one = Group.make([4], [5], 3, [0])
+    assert one.allowed(None) is None
+    assert one.allowed(5) is None
+    assert one.allowed(4).tolist() == [[[False, True, True, True, True]]]
 
 
-def test_one_query_that_may_read_everything_needs_no_mask():
-    group = Group.make([4], [5], 3, [0])
-    assert group.allowed(None) is None
-    assert group.allowed(5) is None
-    assert group.allowed(4).tolist() == [[[False, True, True, True, True]]]
-
-
-def counted(cone, monkeypatch):
-    """Tokens that go through each block."""
-    through, right = [0] * cone.adapter.n_layers, Block.project
-
-    def project(block, x):
-        through[block.layer] += len(x)
-        return right(block, x)
-
-    monkeypatch.setattr(Block, "project", project)
-    return through
-
-
-def one_row(adapter, begin=()):
+def one_row(adapter):
     (row,), (donor,) = random_rows((15,), 1), random_rows((12,), 2)
-    return answer_reader(adapter, [[*begin, *row]], [(len(begin) + 11,)]), [[*begin, *row]], [[*begin, *donor]]
+    return answer_reader(adapter, [row], [(11,)]), [row], [donor]
 
 
 def test_an_answer_site_costs_one_token_for_each_layer_above(tiny_model, monkeypatch):
     adapter = Adapter(tiny_model("llama"))
     cone, n = Cone(adapter), 3
     reader, rows, donors = one_row(adapter)
-    through = counted(cone, monkeypatch)
+    through = counted(adapter, monkeypatch)
     batch = batch_of(reader, rows, donors, {"answer_site": (((11,),), ((8,),))})
     after = cone.run_swaps(batch, site="resid_pre", layers=range(n), window=1)[1]
     # The base is needed up to its read (12 tokens), the donor up to what is taken (9); a lane is one token.
@@ -118,7 +103,7 @@ def test_cells_hold_the_positions_from_the_first_changed_to_the_last_read(tiny_m
     adapter = Adapter(tiny_model("llama"))
     cone = Cone(adapter)
     reader, rows, donors = one_row(adapter)
-    through = counted(cone, monkeypatch)
+    through = counted(adapter, monkeypatch)
     batch = batch_of(reader, rows, donors, {"question": (((7, 4, 5),), ((2, 3, 4),))})
     cone.run_swaps(batch, site="resid_pre", layers=(0, 2), window=1)
     cell = 12 - 4  # positions 4 to 11
@@ -163,7 +148,7 @@ def test_donors_of_the_same_template_cost_what_stands_behind_them(family, site, 
     batch = batch_of(answer_reader(adapter, [row], [(11,)]), [row], [donor], {"question": at, "null": null})
     way = {"site": site, "layers": range(adapter.n_layers), "window": 1}
     wanted = Oracle(adapter).run_swaps(batch, **way)
-    through = counted(cone, monkeypatch)
+    through = counted(adapter, monkeypatch)
     assert swaps_off(cone.run_swaps(batch, **way), wanted, torch.float32) <= 1
     cell = 12 - 7 if site.startswith("resid") else 12 - 2
     lanes = [layer + (site == "resid_pre") for layer in range(adapter.n_layers)]

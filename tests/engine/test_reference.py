@@ -5,7 +5,7 @@ import torch
 
 from anchorlens.engine.interventions import AnchorSwap, SwapBatch, window_layers
 from anchorlens.engine.readouts import AnswerReader, ChoiceReader, answer_joint, first_token
-from anchorlens.engine.reference import Oracle, capture, last_stream, measure
+from anchorlens.engine.reference import Oracle, capture, last_stream
 from anchorlens.errors import HookError, InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.load import load_model
@@ -34,78 +34,50 @@ def batch_of(rows, where, streams, readout, anchor="question", rivals=None):
     )
 
 
-def self_swap(adapter, rows, site, anchor, layers):
-    where = slots([r.positions[anchor] for r in rows])
-    (streams,) = capture(adapter, pad_rows([r.ids for r in rows]), site, [where])
-    return Oracle(adapter).run_swaps(batch_of(rows, where, streams, answer_joint, anchor), site=site, layers=layers, window=1)
-
-
-def test_swap_with_itself_is_exactly_zero(smollm2):
-    before, (after,) = self_swap(Adapter(smollm2), rows_of(smollm2), "resid_mid", "question", (0, 29))
-    assert torch.equal(after.p, before.p.expand(2, -1))
-    assert torch.equal(after.log_p, before.log_p.expand(2, -1))
-
-
-@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"gemma3_multimodal"}))
-def test_swap_with_itself_is_exactly_zero_in_every_family(tiny_model, family):
-    adapter = Adapter(tiny_model(family))
-    for site in adapter.sites:
-        before, (after,) = self_swap(adapter, rows_of(adapter.model), site, "answer_site", range(adapter.n_layers))
-        assert torch.equal(after.p, before.p.expand(adapter.n_layers, -1))
-
-
-@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"gemma3_multimodal"}))
-def test_read_logits_are_the_models_own(tiny_model, family):
-    model = tiny_model(family)
+@pytest.mark.parametrize("name", ["smollm2", *sorted(set(FAMILIES) - {"gemma3_multimodal"})])
+def test_swap_with_itself_is_exactly_zero_and_read_logits_are_the_models_own(request, tiny_model, name):
+    real = name == "smollm2"
+    model = request.getfixturevalue(name) if real else tiny_model(name)
     adapter, rows = Adapter(model), rows_of(model)
-    batch = pad_rows([r.ids for r in rows])
-    reads = answer_reads(rows, [None] * len(rows), first_only=False)
-    metrics = measure(adapter, batch, (), AnswerReader(reads, answer_joint))
+    sites, anchor, layers = (("resid_mid",), "question", (0, 29)) if real else (adapter.sites, "answer_site", range(3))
+    batch, where = pad_rows([r.ids for r in rows]), slots([r.positions[anchor] for r in rows])
+    for site in sites:
+        (streams,) = capture(adapter, batch, site, [where])
+        swap = batch_of(rows, where, streams, answer_joint, anchor)
+        before, (after,) = Oracle(adapter).run_swaps(swap, site=site, layers=layers, window=1)
+        assert torch.equal(after.p, before.p.expand(len(layers), -1))
+        assert torch.equal(after.log_p, before.log_p.expand(len(layers), -1))
     for i, row in enumerate(rows):
         with torch.no_grad():
             log_probs = model(torch.tensor([row.ids]), prepend_bos=False)[0].log_softmax(-1)
         alone = sum(log_probs[p - 1, row.ids[p]] for p in row.positions["answer"])
-        assert metrics.log_p[i] == pytest.approx(float(alone), abs=2e-4)
+        assert before.log_p[i] == pytest.approx(float(alone), abs=2e-4)
 
 
-def test_all_positions_at_layer_0_gives_the_donors_input(smollm2):
+@pytest.mark.parametrize(
+    ("fact", "site", "layer", "everywhere"),
+    [(("Japan", "Tokyo"), "resid_pre", 0, True), (("Kazakhstan", "Astana city"), "resid_post", 29, False)],
+)
+def test_all_positions_at_layer_0_and_the_last_resid_post_give_the_donors_input(smollm2, fact, site, layer, everywhere):
     adapter = Adapter(smollm2)
-    base, donor = rows_of(smollm2, [("France", "Paris"), ("Japan", "Tokyo")])
-    assert len(base.ids) == len(donor.ids)
-    where = slots([range(len(base.ids))])
-    (streams,) = capture(adapter, pad_rows([donor.ids]), "resid_pre", [where])
-    before, (after,) = Oracle(adapter).run_swaps(
-        batch_of([base], where, streams, first_token), site="resid_pre", layers=(0,), window=1
-    )
-    with torch.no_grad():
-        own = smollm2(torch.tensor([donor.ids]), prepend_bos=False)[0].softmax(-1)
-    wanted = own[donor.positions["answer_site"][0], base.answer_ids[0]]
-    assert after.p[0, 0] == pytest.approx(float(wanted), abs=1e-6)
-    assert before.p[0] > 2 * after.p[0, 0]
-
-
-def test_answer_site_at_the_last_resid_post_gives_the_donors_input(smollm2):
-    adapter = Adapter(smollm2)
-    base, donor = rows_of(smollm2, [("France", "Paris"), ("Kazakhstan", "Astana city")])
-    where, at = slots([base.positions["answer_site"]]), slots([donor.positions["answer_site"]])
-    (streams,) = capture(adapter, pad_rows([donor.ids]), "resid_post", [at])
-    _, (after,) = Oracle(adapter).run_swaps(
-        batch_of([base], where, streams, first_token, rivals=[donor]),
-        site="resid_post",
-        layers=(29,),
-        window=1,
-    )
+    base, donor = rows_of(smollm2, [("France", "Paris"), fact])
+    assert not everywhere or len(base.ids) == len(donor.ids)
+    to, at = (slots([range(len(r.ids)) if everywhere else r.positions["answer_site"]]) for r in (base, donor))
+    (streams,) = capture(adapter, pad_rows([donor.ids]), site, [at])
+    swap = batch_of([base], to, streams, first_token, rivals=[donor])
+    before, (after,) = Oracle(adapter).run_swaps(swap, site=site, layers=(layer,), window=1)
     with torch.no_grad():
         logits = smollm2(torch.tensor([donor.ids]), prepend_bos=False)[0, donor.positions["answer_site"][0]]
     assert after.p[0, 0] == pytest.approx(float(logits.softmax(-1)[base.answer_ids[0]]), abs=1e-6)
     difference = logits[base.answer_ids[0]] - logits[donor.answer_ids[0]]
     assert after.logit_diff[0, 0] == pytest.approx(float(difference), abs=1e-3)
+    assert before.p[0] > 2 * after.p[0, 0]
 
 
 def test_a_batch_gives_every_rows_own_numbers(smollm2):
     """Ragged rows, changed at other positions each: alone and together within 1e-5 in P."""
-    adapter, rows = Adapter(smollm2), rows_of(smollm2)
-    donors = [rows[1], rows[0], rows[2], rows[1]]
+    adapter, rows = Adapter(smollm2), rows_of(smollm2, FACTS[:3])
+    donors = [rows[1], rows[2], rows[0]]
     where, at = slots([r.positions["subject"][-1:] for r in rows]), slots([d.positions["subject"][-1:] for d in donors])
     (streams,) = capture(adapter, pad_rows([d.ids for d in donors]), "resid_pre", [at])
     options = {"site": "resid_pre", "layers": (3, 20), "window": 1}

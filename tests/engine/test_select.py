@@ -35,6 +35,14 @@ def chosen(adapter, engine="cone", sites=("resid_pre",)):
     return picked, [str(w.message) for w in told if issubclass(w.category, UserWarning)]
 
 
+def refused(adapter, **how):
+    """The reason for which the reference engine measures instead, and the only warning, which holds it."""
+    picked, (told,) = chosen(adapter, **how)
+    assert picked.name == "reference"
+    assert f"cannot be used: {picked.reason}. The reference engine measures instead" in told
+    return picked.reason
+
+
 @pytest.mark.parametrize("engine", ["cone", "reference"])
 def test_every_family_and_configuration_gets_the_engine_that_is_asked_for(tiny_model, engine):
     for adapter in (*(Adapter(tiny_model(family)) for family in TEXT_FAMILIES), *map(adapter_of, CONFIGS)):
@@ -68,32 +76,19 @@ def test_a_hook_of_the_users_own_is_named_and_counts(fresh, kind):
     """The oracle measures with it, so that it is not silently left out."""
     adapter, (name, attach) = Adapter(fresh()), HOOKS[kind]
     attach(adapter.model)
-    picked, told = chosen(adapter)
-    assert picked.name == "reference"
-    assert len(told) == 1
-    assert f"cannot be used: a hook is attached to {name}. The reference engine measures instead" in told[0]
-    assert picked.reason == f"a hook is attached to {name}"
+    assert refused(adapter) == f"a hook is attached to {name}"
     if kind == "add_hook":
         adapter.model.reset_hooks()
         assert chosen(adapter)[0].name == "cone"
 
 
-def test_a_forward_of_the_users_own_counts_as_a_hook(fresh):
+def test_a_forward_and_a_site_of_the_users_own(fresh):
     adapter = Adapter(fresh())
+    assert "a site of your own is read or changed" in refused(adapter, sites=[lambda layer: f"blocks.{layer}.hook_resid_mid"])
     mlp = adapter.model.blocks[1].mlp
     own = mlp.forward
     mlp.forward = lambda x: 2 * own(x)
-    picked, told = chosen(adapter)
-    assert picked.name == "reference"
-    assert len(told) == 1
-    assert "blocks.1.mlp" in told[0]
-
-
-def test_a_site_of_the_users_own(tiny_model):
-    picked, told = chosen(Adapter(tiny_model("llama")), sites=[lambda layer: f"blocks.{layer}.hook_resid_mid"])
-    assert picked.name == "reference"
-    assert len(told) == 1
-    assert "a site of your own is read or changed" in told[0]
+    assert "blocks.1.mlp" in refused(adapter)
 
 
 def own_transformer(**changes):
@@ -109,11 +104,7 @@ def own_transformer(**changes):
     ],
 )
 def test_attention_it_does_not_know_is_named(changes, what):
-    model = own_transformer(**changes)
-    picked, told = chosen(Adapter(model))
-    assert picked.name == "reference"
-    assert len(told) == 1
-    assert what in told[0]
+    assert what in refused(Adapter(own_transformer(**changes)))
     usual, nothing = chosen(Adapter(own_transformer()))
     assert (usual.name, nothing) == ("cone", [])
 
@@ -183,28 +174,25 @@ def test_a_model_that_changed_after_a_sweep_is_looked_at_again(change, engine, w
 @pytest.mark.parametrize("wrong", [0.9, float("nan")])
 def test_an_engine_that_differs_makes_way_for_the_oracle(fresh, monkeypatch, wrong):
     monkeypatch.setattr(Block, "scale", wrong)
-    picked, told = chosen(Adapter(fresh()))
-    assert picked.name == "reference"
-    assert len(told) == 1
-    assert "on a trial row it differs from the model by" in told[0]
+    assert "on a trial row it differs from the model by" in refused(Adapter(fresh()))
+
+
+def raising(error):
+    def broken(self, x):
+        raise error
+
+    return broken
 
 
 def test_an_engine_that_cannot_run_makes_way_for_the_oracle(fresh, monkeypatch):
-    def broken(self, x):
-        raise RuntimeError("mat1 and mat2 must have the same dtype\nand more")
-
-    monkeypatch.setattr(Block, "mlp_out", broken)
-    picked, told = chosen(Adapter(fresh()))
-    assert picked.name == "reference"
-    assert picked.reason == "it cannot run a trial row (RuntimeError: mat1 and mat2 must have the same dtype)"
-    assert len(told) == 1
+    error = RuntimeError("mat1 and mat2 must have the same dtype\nand more")
+    monkeypatch.setattr(Block, "mlp_out", raising(error))
+    wanted = "it cannot run a trial row (RuntimeError: mat1 and mat2 must have the same dtype)"
+    assert refused(Adapter(fresh())) == wanted
 
 
 def test_memory_that_runs_out_in_the_trial_is_no_reason_to_need_more(fresh, monkeypatch):
-    def full(self, x):
-        raise torch.OutOfMemoryError("no room")
-
-    monkeypatch.setattr(Block, "mlp_out", full)
+    monkeypatch.setattr(Block, "mlp_out", raising(torch.OutOfMemoryError("no room")))
     with pytest.raises(torch.OutOfMemoryError):
         chosen(Adapter(fresh()))
 

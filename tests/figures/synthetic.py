@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
+import plotly.graph_objects as go
 
+from anchorlens.figures.curves import plot_curves
+
+NAN = float("nan")
 TARGET_MODELS = {"Qwen/Qwen3-8B": 36, "Qwen/Qwen3-32B": 64}
 DATASETS = ("popqa", "triviaqa", "hotpotqa", "nq")
 OUTER = 1.6
@@ -18,39 +22,35 @@ NEW = ["prompt", "answers", "distractor", "split", "known_only", "sim_low", "sim
 def point(**changes: object) -> dict[str, object]:
     """One row of the schema; ``changes`` replace its values."""
     row: dict[str, object] = {
-        "run_id": "synthetic",
-        "model": "Qwen/Qwen3-8B",
-        "dataset": "popqa",
-        "protocol": "swap",
-        "anchor": "question",
-        "pathway": "",
-        "layer": 0,
-        "site": "resid_pre",
-        "probe_site": "",
-        "window": 1,
-        "direction": "noising",
-        "mode": "same_relation",
-        "readout": "first_token",
-        "delta_kind": "probability",
-        "prompt": "qa",
-        "answers": "",
-        "distractor": "",
-        "split": "",
-        "known_only": "False",
-        "control": "none",
-        "seed": 0,
-        "metric": "p",
-        "trivial": False,
-        "delta_p": -10.0,
-        "ci_low": -12.0,
-        "ci_high": -8.0,
-        "sim_low": float("nan"),
-        "sim_high": float("nan"),
-        "p_before": 0.6,
-        "n": 100,
-        "null_short": float("nan"),
-    }
+        "run_id": "synthetic", "model": "Qwen/Qwen3-8B", "dataset": "popqa", "protocol": "swap", "anchor": "question",
+        "pathway": "", "layer": 0, "site": "resid_pre", "probe_site": "", "window": 1, "direction": "noising",
+        "mode": "same_relation", "readout": "first_token", "delta_kind": "probability", "prompt": "qa", "answers": "",
+        "distractor": "", "split": "", "known_only": "False", "control": "none", "seed": 0, "metric": "p", "trivial": False,
+        "delta_p": -10.0, "ci_low": -12.0, "ci_high": -8.0, "sim_low": NAN, "sim_high": NAN, "p_before": 0.6, "n": 100,
+        "null_short": NAN,
+    }  # fmt: skip
     return row | changes
+
+
+def effect(**changes: object) -> dict[str, object]:
+    """One row of ``effects.parquet``; ``changes`` replace its values."""
+    row: dict[str, object] = {
+        "run_id": "synthetic", "protocol": "knockout", "model": "Qwen/Qwen3-8B", "dataset": "popqa", "anchor": "question",
+        "layer": 0, "quantity": "delta_all", "control": "random_tokens", "value": -5.0, "ci_low": -8.0, "ci_high": -2.0,
+        "sim_low": -10.0, "sim_high": 0.5, "n": 200,
+    }  # fmt: skip
+    return row | changes
+
+
+def _ends(value: float, half: float) -> dict[str, float]:
+    """The ends of the band of each layer by itself, ``half`` to either side, and of that of all layers at once."""
+    wide = OUTER * half
+    return {"ci_low": value - half, "ci_high": value + half, "sim_low": value - wide, "sim_high": value + wide}
+
+
+def _fall(layer: int, layers: int, where: float) -> float:
+    """A smooth rise from 0 to 1 around the share ``where`` of the layers."""
+    return 1 / (1 + math.exp(-(layer / layers - where) * 14))
 
 
 def curve(
@@ -59,26 +59,16 @@ def curve(
     """A smooth fall to ``depth`` around the share ``where`` of the layers, with noise and a band of ``2 * half`` points."""
     rows = []
     for layer in range(layers):
-        fall = 1 / (1 + math.exp(-(layer / layers - where) * 14))
+        fall = _fall(layer, layers, where)
         value = depth * fall + rng.gauss(0, 0.6)
-        wide = half * (0.5 + fall)
-        ends = {
-            "ci_low": value - wide,
-            "ci_high": value + wide,
-            "sim_low": value - OUTER * wide,
-            "sim_high": value + OUTER * wide,
-        }
-        rows.append(point(layer=layer, delta_p=value, **ends, **fixed))
+        rows.append(point(layer=layer, delta_p=value, **_ends(value, half * (0.5 + fall)), **fixed))
     return rows
 
 
 # Per control: where Q and A end.
 _PLACEBOS = {
-    "matched": (-40.0, -3.0),
-    "random_tokens": (-12.0, 2.0),
-    "shuffled_labels": (-9.0, 1.0),
-    "cross_fold": (-15.0, 0.0),
-}
+    "matched": (-40.0, -3.0), "random_tokens": (-12.0, 2.0), "shuffled_labels": (-9.0, 1.0), "cross_fold": (-15.0, 0.0),
+}  # fmt: skip
 # Drawn only where they are named.
 _SIDES = {"random_before": (-9.0, 2.0), "random_after": (-14.0, 1.0)}
 TRUTH = {"answers": "given", "distractor": "matched", "split": "fixed", "known_only": ""}
@@ -95,15 +85,9 @@ def knockout_frame(
     rng = random.Random(0)
     rows: list[dict[str, object]] = []
     fixed: dict[str, object] = {
-        "protocol": "knockout",
-        "mode": "mask",
-        "readout": "probe",
-        "delta_kind": "confidence",
-        "site": "",
-        "probe_site": "resid_post",
-        "window": 0,
-        **TRUTH,
-    }
+        "protocol": "knockout", "mode": "mask", "readout": "probe", "delta_kind": "confidence", "site": "",
+        "probe_site": "resid_post", "window": 0, **TRUTH,
+    }  # fmt: skip
     for m, (model, layers) in enumerate(models.items()):
         for d, dataset in enumerate(datasets):
             own: dict[str, Any] = {**fixed, "model": model, "dataset": dataset}
@@ -165,40 +149,13 @@ _CONTRASTS = {
 }
 
 
-def effect(**changes: object) -> dict[str, object]:
-    """One row of ``effects.parquet``; ``changes`` replace its values."""
-    row: dict[str, object] = {
-        "run_id": "synthetic",
-        "protocol": "knockout",
-        "model": "Qwen/Qwen3-8B",
-        "dataset": "popqa",
-        "anchor": "question",
-        "layer": 0,
-        "quantity": "delta_all",
-        "control": "random_tokens",
-        "value": -5.0,
-        "ci_low": -8.0,
-        "ci_high": -2.0,
-        "sim_low": -10.0,
-        "sim_high": 0.5,
-        "n": 200,
-    }
-    return row | changes
-
-
 def contrast(layers: int, depth: float, half: float, rng: random.Random, **fixed: object) -> list[dict[str, object]]:
     """A contrast that leaves 0 around a third of the layers."""
     rows = []
     for layer in range(layers):
-        fall = 1 / (1 + math.exp(-(layer / layers - 0.4) * 14))
-        value, wide = depth * fall + rng.gauss(0, half / 6), half * (0.5 + fall / 2)
-        ends = {
-            "ci_low": value - wide,
-            "ci_high": value + wide,
-            "sim_low": value - OUTER * wide,
-            "sim_high": value + OUTER * wide,
-        }
-        rows.append(effect(layer=layer, value=value, **ends, **fixed))
+        fall = _fall(layer, layers, 0.4)
+        value = depth * fall + rng.gauss(0, half / 6)
+        rows.append(effect(layer=layer, value=value, **_ends(value, half * (0.5 + fall / 2)), **fixed))
     return rows
 
 
@@ -232,3 +189,24 @@ def swap_effects(
                 depth = -50.0 + 7 * d + 15 * a
                 rows += contrast(layers, depth, 4.0, rng, quantity="less_null", control="null", **own)
     return pd.DataFrame(rows)
+
+
+class Sweep:
+    """Stands for a SweepResult: what plot_curves may ask of one."""
+
+    def __init__(self, curves: pd.DataFrame, effects: pd.DataFrame | None = None) -> None:
+        self._curves = curves
+        if effects is not None:
+            self.effects = lambda: effects
+
+    def curves(self, *, controls: bool = False) -> pd.DataFrame:
+        return self._curves if controls else pick(self._curves, control="none")
+
+
+def pick(frame: pd.DataFrame, **keys: object) -> pd.DataFrame:
+    """The rows of a frame with these values."""
+    return frame[(frame[list(keys)] == pd.Series(keys)).all(axis=1)]
+
+
+def drawn(rows: pd.DataFrame | list[dict[str, object]], **options: Any) -> go.Figure:
+    return plot_curves(pd.DataFrame(rows), **options)

@@ -1,6 +1,9 @@
 """The saved page in a browser: nothing clipped, isolating and restoring curves, keyboard, contrast of texts."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
@@ -11,7 +14,7 @@ from anchorlens.figures.page import save_html
 from anchorlens.figures.palette import in_theme
 
 from .browser import faint, tabbed, visited
-from .synthetic import knockout_effects, knockout_frame, swap_frame
+from .synthetic import DATASETS, TARGET_MODELS, knockout_effects, knockout_frame, swap_frame
 
 pytestmark = pytest.mark.slow
 
@@ -42,11 +45,19 @@ def overlap(a: dict[str, float], b: dict[str, float]) -> bool:
 
 @pytest.fixture(scope="module")
 def figures() -> dict[str, go.Figure]:
-    sets = ("popqa-sample", "triviaqa-sample", "hotpotqa-sample", "nq-sample")
+    models, sets = dict.fromkeys(TARGET_MODELS, 12), tuple(f"{name}-sample" for name in DATASETS)
     return {
-        "target": plot_curves(knockout_frame(), effects=knockout_effects()),
-        "samples": plot_curves(swap_frame(datasets=sets)),
+        "target": plot_curves(knockout_frame(models), effects=knockout_effects(models)),
+        "samples": plot_curves(swap_frame(models, sets)),
     }
+
+
+@contextmanager
+def opened(figure: go.Figure, folder: Path, **options: Any) -> Iterator[Any]:
+    """The figure's page in a browser, after its heading and legends have been fitted."""
+    with visited(save_html(figure, folder / "page.html"), **options) as page:
+        page.wait_for_timeout(400)
+        yield page
 
 
 @pytest.mark.parametrize("font", ["Liberation Sans", "DejaVu Sans"])
@@ -87,8 +98,11 @@ SHOWN = """() => document.querySelector("#anchorlens-figure")._fullData
 def clicked(page: Any, name: str, times: int) -> list[str]:
     """Click a legend entry, and return the visible traces."""
     entry = page.locator(".traces", has_text=name).locator(".legendtoggle, .legend2toggle").first
+    before = page.evaluate(SHOWN)
     entry.dblclick() if times == 2 else entry.click()
-    page.wait_for_timeout(900)  # plotly waits for a second click
+    # Plotly waits for a second click.
+    page.wait_for_function(f"(before) => JSON.stringify(({SHOWN})()) !== JSON.stringify(before)", arg=before, polling=50)
+    page.wait_for_timeout(100)
     return page.evaluate(SHOWN)
 
 
@@ -97,8 +111,7 @@ def bare(names: list[str]) -> set[str]:
 
 
 def test_isolate_and_restore_give_back_what_was_hidden(figures, tmp_path):
-    with visited(save_html(figures["target"], tmp_path / "page.html"), height=1100) as page:
-        page.wait_for_timeout(400)
+    with opened(figures["target"], tmp_path, height=1100) as page:
         first = page.evaluate(SHOWN)
         hidden = clicked(page, "A-Anchored (NQ)", 1)
         assert bare(first) - bare(hidden) == {"A-Anchored (NQ)"}
@@ -115,16 +128,14 @@ def test_without_its_script_a_figure_keeps_its_controls_to_itself(figures, tmp_p
     """As a notebook shows it: what was never hidden by hand is restored, and no control comes with it."""
     plain = go.Figure(figures["target"])
     plain.layout.meta = None  # the script does not fit a figure without a plan
-    with visited(save_html(plain, tmp_path / "page.html"), height=1100) as page:
-        page.wait_for_timeout(400)
+    with opened(plain, tmp_path, height=1100) as page:
         first = page.evaluate(SHOWN)
         assert bare(clicked(page, "Q-Anchored (PopQA)", 2)) == {"Q-Anchored (PopQA)", "Range of controls"}
         assert clicked(page, "Q-Anchored (PopQA)", 2) == first
 
 
 def test_fitting_comes_to_rest_and_the_camera_names_its_file(figures, tmp_path):
-    with visited(save_html(figures["samples"], tmp_path / "page.html"), width=1500) as page:
-        page.wait_for_timeout(600)
+    with opened(figures["samples"], tmp_path, width=1500) as page:
         count = """(ms) => new Promise((done) => { let drawn = 0; const gd = document.querySelector("#anchorlens-figure");
             gd.on("plotly_afterplot", () => drawn++); setTimeout(() => done(drawn), ms); })"""
         page.set_viewport_size({"width": 820, "height": 900})
@@ -135,10 +146,8 @@ def test_fitting_comes_to_rest_and_the_camera_names_its_file(figures, tmp_path):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_keyboard_reaches_every_curve_and_every_button(figures, tmp_path, theme):
-    path = save_html(in_theme(figures["target"], theme), tmp_path / "page.html")
-    with visited(path, width=1000, dark=theme == "dark") as page:
-        page.wait_for_timeout(400)
+def test_a_keyboard_reaches_every_curve_and_every_button_and_each_looks_different_then(figures, tmp_path, theme):
+    with opened(in_theme(figures["target"], theme), tmp_path, width=1000, dark=theme == "dark") as page:
         stops = tabbed(page)
         assert [stop["at"] for stop in stops] == list(range(len(stops)))
         assert [stop for stop in stops if not (stop["name"] and stop["ring"] and stop["seen"])] == []
@@ -149,35 +158,31 @@ def test_a_keyboard_reaches_every_curve_and_every_button(figures, tmp_path, them
         assert len(entries) > 8
         told = page.evaluate("() => [document.querySelector('#anchorlens-figure')].map((one) => [one.role, one.ariaLabel])")
         assert told == [["figure", "ΔP by layer: attention knockout"]]
+        for chosen in ("[aria-label='Q-Anchored (PopQA)']", "[aria-label=flip_rate]", ".modebar-btn >> nth=0"):
+            assert looks_different(page, page.locator(chosen).first), chosen
 
 
-def test_every_stop_looks_different_while_it_has_the_focus(figures, tmp_path):
-    for theme in ("light", "dark"):
-        path = save_html(in_theme(figures["target"], theme), tmp_path / f"{theme}.html")
-        with visited(path, width=1000, dark=theme == "dark") as page:
-            page.wait_for_timeout(400)
-            for chosen in ("[aria-label='Q-Anchored (PopQA)']", "[aria-label=flip_rate]", ".modebar-btn >> nth=0"):
-                node = page.locator(chosen).first
-                node.scroll_into_view_if_needed()
-                page.mouse.move(500, 300)  # buttons of the corner are shown while the mouse is over the figure
-                page.wait_for_timeout(400)
-                box = node.bounding_box()
-                clip = {"x": box["x"] - 6, "y": box["y"] - 6, "width": box["width"] + 12, "height": box["height"] + 12}
-                before = page.screenshot(clip=clip)
-                assert page.screenshot(clip=clip) == before  # it comes to rest
-                page.keyboard.press("Tab")  # so that the browser knows that a keyboard is used
-                node.focus()
-                page.wait_for_timeout(200)
-                assert page.screenshot(clip=clip) != before, (theme, chosen)
-                page.evaluate("() => document.activeElement.blur()")
+def looks_different(page: Any, node: Any) -> bool:
+    """Whether a stop looks different while it has the focus."""
+    page.evaluate("() => document.activeElement.blur()")
+    node.scroll_into_view_if_needed()
+    page.mouse.move(500, 300)  # buttons of the corner are shown while the mouse is over the figure
+    page.wait_for_timeout(400)
+    box = node.bounding_box()
+    clip = {"x": box["x"] - 6, "y": box["y"] - 6, "width": box["width"] + 12, "height": box["height"] + 12}
+    before = page.screenshot(clip=clip)
+    assert page.screenshot(clip=clip) == before  # it comes to rest
+    page.keyboard.press("Tab")  # so that the browser knows that a keyboard is used
+    node.focus()
+    page.wait_for_timeout(200)
+    return page.screenshot(clip=clip) != before
 
 
 def test_keys_hide_isolate_restore_and_unfold_the_switch(tmp_path):
     figure = plot_curves(knockout_frame({"m": 12}), effects=knockout_effects({"m": 12}), width=500)
     data = "document.querySelector('#anchorlens-figure').data"
     shown = f"() => {data}.filter((t) => t.visible !== 'legendonly').map((t) => t.name)"
-    with visited(save_html(figure, tmp_path / "page.html"), width=1000) as page:
-        page.wait_for_timeout(400)
+    with opened(figure, tmp_path, width=1000) as page:
         first = page.evaluate(shown)
         page.locator("[aria-label='A-Anchored (NQ)']").focus()
         page.keyboard.press("Enter")
@@ -203,8 +208,7 @@ def test_keys_hide_isolate_restore_and_unfold_the_switch(tmp_path):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["target", "samples"])
 def test_every_text_can_be_read(figures, tmp_path, name, theme):
-    with visited(save_html(in_theme(figures[name], theme), tmp_path / "page.html"), dark=theme == "dark") as page:
-        page.wait_for_timeout(400)
+    with opened(in_theme(figures[name], theme), tmp_path, dark=theme == "dark") as page:
         assert faint(page) == []
 
 
@@ -212,8 +216,7 @@ def test_a_fact_that_is_wider_than_the_page_is_broken_between_its_words(figures,
     figure = go.Figure(figures["samples"])
     plan = figure.layout.meta["anchorlens"]
     figure.update_layout(meta={"anchorlens": {**plan, "parts": [["short", "a fact of many words " * 12, "end"]]}})
-    with visited(save_html(figure, tmp_path / "page.html"), width=700) as page:
-        page.wait_for_timeout(400)
+    with opened(figure, tmp_path, width=700) as page:
         seen = page.evaluate(BOXES)
         assert max(line["right"] for line in seen["heading"]) <= 700
         assert max(line["bottom"] for line in seen["heading"]) < min(panel["top"] for panel in seen["panels"])

@@ -1,27 +1,13 @@
 """Names, panels, gaps, marks and hover of the figure."""
 
-import math
-import re
-
-import pandas as pd
 import plotly.graph_objects as go
 import plotly.io as pio
 import pytest
 
 from anchorlens.figures.curves import plot_curves
 
-from .synthetic import knockout_frame, point, swap_frame
-
-NAN = float("nan")
-
-
-def names(figure: go.Figure) -> list[str]:
-    return [trace.name for trace in figure.data if trace.showlegend and trace.legend != "legend2"]
-
-
-def looks(figure: go.Figure) -> dict[str, tuple[str, str]]:
-    listed = (trace for trace in figure.data if trace.showlegend and trace.legend != "legend2")
-    return {trace.name: (trace.line.color, trace.line.dash) for trace in listed}
+from .seen import looks, names, only_curve, said, titles
+from .synthetic import NAN, TRUTH, drawn, knockout_frame, point, swap_frame
 
 
 def swap(*anchors: str, datasets: tuple[str, ...] = ("popqa",)) -> go.Figure:
@@ -33,7 +19,7 @@ def test_any_one_answer_anchor_is_the_a_anchored_swap(anchor):
     figure = swap("question", anchor)
     assert names(figure) == ["Q-Anchored swap (PopQA)", "A-Anchored swap (PopQA)"]
     assert looks(figure)["A-Anchored swap (PopQA)"] == ("#ff7f0e", "dash")
-    assert (f"anchors question, {anchor}") in figure.layout.title.text
+    assert f"anchors question, {anchor}" in said(figure)
 
 
 def test_several_answer_anchors_are_named_and_differ_in_look():
@@ -44,13 +30,21 @@ def test_several_answer_anchors_are_named_and_differ_in_look():
     assert first[1] != second[1]
 
 
-def test_nine_anchors_have_nine_names_and_no_two_look_alike():
-    others = ("subject", "property", "subject_last", "question_rest", "prompt_last")
-    nine = (*reversed(others), "question", "answer", "answer_site", "answer_site_all")
-    figure = swap(*nine, datasets=("popqa", "nq"))
-    assert names(figure)[4:9] == [f"{name} swap (PopQA)" for name in others]
-    assert len(names(figure)) == 18
-    assert len(set(looks(figure).values())) == 18
+OTHERS = ("subject", "property", "subject_last", "question_rest", "prompt_last")
+
+
+@pytest.mark.parametrize(
+    ("anchors", "datasets", "wanted"),
+    [
+        ((*reversed(OTHERS), "question", "answer", "answer_site", "answer_site_all"), ("popqa", "nq"), OTHERS),
+        (("question", "answer_site"), tuple(f"set {k}" for k in range(12)), ()),
+    ],
+)
+def test_every_curve_of_many_has_a_name_and_a_look_of_its_own(anchors, datasets, wanted):
+    figure = swap(*anchors, datasets=datasets)
+    assert names(figure)[4 : 4 + len(wanted)] == [f"{name} swap (PopQA)" for name in wanted]
+    many = len(anchors) * len(datasets)
+    assert len(names(figure)) == len(set(names(figure))) == len({colour for colour, _ in looks(figure).values()}) == many
     assert "dot" not in {dash for _, dash in looks(figure).values()}  # dots are the controls'
 
 
@@ -69,14 +63,11 @@ def test_own_data_sets_follow_the_benchmarks_in_order_of_appearance():
     figure = swap("question", datasets=("zoo", "arts & <crafts>", "nq"))
     assert names(figure) == ["Q-Anchored swap (NQ)", "Q-Anchored swap (zoo)", "Q-Anchored swap (arts &amp; &lt;crafts&gt;)"]
     assert len({colour for colour, _ in looks(figure).values()}) == 3
-    many = swap("question", "answer_site", datasets=tuple(f"set {k}" for k in range(12)))
-    assert len({colour for colour, _ in looks(many).values()}) == 24
 
 
 def test_knockout_and_swap_stand_in_panels_of_their_own_with_one_legend():
     figure = plot_curves([swap_frame({"a/m": 4, "a/n": 6}, ("popqa",)), knockout_frame({"a/n": 6, "a/m": 5}, ("popqa",))])
-    titles = [note.text for note in figure.layout.annotations]
-    assert titles == ["m: swap", "m: knockout", "n: swap", "n: knockout"]
+    assert titles(figure) == ["m: swap", "m: knockout", "n: swap", "n: knockout"]
     layout = figure.to_dict()["layout"]
     assert [layout[axis]["range"][1] for axis in ("xaxis", "xaxis2", "xaxis3", "xaxis4")] == [3.5, 4.5, 5.5, 5.5]
     tops = [layout[axis]["domain"][1] for axis in ("yaxis", "yaxis2", "yaxis3", "yaxis4")]
@@ -108,7 +99,7 @@ def test_panels_wrap_in_order_of_appearance(panels, rows):
     tops = [layout["yaxis" + (str(k + 1) if k else "")]["domain"][1] for k in range(panels)]
     assert [tops.count(top) for top in sorted(set(tops), reverse=True)] == rows
     assert tops == sorted(tops, reverse=True)
-    assert [note["text"] for note in layout["annotations"]] == [f"m{k}" for k in range(panels)]
+    assert titles(figure) == [f"m{k}" for k in range(panels)]
     assert [axis["range"][1] for axis in axes] == [k + 1.5 for k in range(panels)]
     assert len(names(figure)) == 2  # once, not once a panel
     ys = [key for key in layout if key.startswith("yaxis") and layout[key].get("title", {}).get("text") == "ΔP"]
@@ -117,19 +108,13 @@ def test_panels_wrap_in_order_of_appearance(panels, rows):
 
 def test_two_models_with_one_last_name_are_named_in_full():
     figure = plot_curves(swap_frame({"a/Qwen3-8B": 3, "b/Qwen3-8B": 3, "c/dir/": 3}, ("popqa",)))
-    assert [note.text for note in figure.layout.annotations] == ["a/Qwen3-8B", "b/Qwen3-8B", "dir"]
-
-
-def curve_of(figure: go.Figure, name: str) -> go.Scatter:
-    (trace,) = (trace for trace in figure.data if trace.name == name and trace.showlegend)
-    return trace
+    assert titles(figure) == ["a/Qwen3-8B", "b/Qwen3-8B", "dir"]
 
 
 def test_missing_value_is_a_gap_in_line_and_band():
     values = [-1.0, -2.0, NAN, -4.0, -5.0]
-    rows = [point(layer=k, delta_p=v, ci_low=v - 1, ci_high=v + 1) for k, v in enumerate(values)]
-    figure = plot_curves(pd.DataFrame(rows))
-    line = curve_of(figure, "Q-Anchored swap (PopQA)")
+    figure = drawn([point(layer=k, delta_p=v, ci_low=v - 1, ci_high=v + 1) for k, v in enumerate(values)])
+    line = only_curve(figure)
     assert (list(line.x), list(line.y)) == ([0, 1, 2, 3, 4], [-1.0, -2.0, None, -4.0, -5.0])
     assert line.connectgaps is False
     (band,) = (trace for trace in figure.data if trace.fill == "toself")
@@ -139,35 +124,29 @@ def test_missing_value_is_a_gap_in_line_and_band():
 
 def test_point_that_no_line_reaches_is_marked_with_its_interval():
     rows = [point(layer=k, delta_p=v, ci_low=-9.0, ci_high=-1.0) for k, v in enumerate([-4.0, NAN, -5.0, -5.0])]
-    figure = plot_curves(pd.DataFrame(rows))
-    (mark,) = (trace for trace in figure.data if trace.mode == "markers")
+    (mark,) = (trace for trace in drawn(rows).data if trace.mode == "markers")
     assert (list(mark.x), list(mark.y)) == ([0], [-4.0])
     assert (list(mark.error_y.array), list(mark.error_y.arrayminus)) == ([3.0], [5.0])
-    assert plot_curves(pd.DataFrame(rows), bands=False).data[-1].error_y.array is None
+    assert drawn(rows, bands=False).data[-1].error_y.array is None
 
 
 def test_layers_that_were_not_measured_are_bridged_and_the_measured_ones_marked():
-    figure = plot_curves(pd.DataFrame([point(layer=k) for k in (8, 0, 4)]))
-    line = curve_of(figure, "Q-Anchored swap (PopQA)")
+    line = only_curve(drawn([point(layer=k) for k in (8, 0, 4)]))
     assert (list(line.x), line.mode) == ([0, 4, 8], "lines+markers")
-    dense = plot_curves(pd.DataFrame([point(layer=k) for k in (0, 1, 2)]))
-    assert curve_of(dense, "Q-Anchored swap (PopQA)").mode == "lines"
+    assert only_curve(drawn([point(layer=k) for k in (0, 1, 2)])).mode == "lines"
 
 
 def test_trivial_points_are_hollow_and_say_so():
-    frame = pd.DataFrame([point(layer=k, anchor="answer_site_all", trivial=k == 0) for k in range(3)])
-    figure = plot_curves(frame)
+    figure = drawn([point(layer=k, anchor="answer_site_all", trivial=k == 0) for k in range(3)])
     (mark,) = (trace for trace in figure.data if trace.mode == "markers")
     assert (list(mark.x), mark.marker.color, mark.marker.line.color) == ([0], "white", "#ff7f0e")
-    line = curve_of(figure, "A-Anchored swap (PopQA)")
-    assert [text.endswith("<br>trivial by construction") for text in line.text] == [True, False, False]
-    assert "hollow: trivial by construction" in figure.layout.title.text
+    assert [text.endswith("<br>trivial by construction") for text in only_curve(figure).text] == [True, False, False]
+    assert "hollow: trivial by construction" in said(figure)
 
 
 def test_hover_says_all_there_is_to_say():
     row = point(layer=7, delta_p=-12.345, ci_low=-20.0, ci_high=-0.001, p_before=0.68, n=64)
-    figure = plot_curves(pd.DataFrame([row, point(layer=8, ci_low=NAN, ci_high=NAN, p_before=NAN, n=1)]))
-    line = curve_of(figure, "Q-Anchored swap (PopQA)")
+    line = only_curve(drawn([row, point(layer=8, ci_low=NAN, ci_high=NAN, p_before=NAN, n=1)]))
     assert line.hoverinfo == "text"
     assert list(line.text) == [
         "<b>Q-Anchored swap (PopQA)</b><br>Qwen3-8B, PopQA<br>anchor question, layer 7<br>"
@@ -178,60 +157,49 @@ def test_hover_says_all_there_is_to_say():
     ]
 
 
-def test_hover_of_a_control_names_it():
-    figure = swap("question")
-    (dotted,) = (trace for trace in figure.data if trace.line.dash == "dot" and trace.text)
-    assert dotted.text[0].startswith(
-        "<b>Q-Anchored swap (PopQA)</b><br>control: null<br>m, PopQA<br>anchor question, layer 0<br>"
-    )
-
-
 def test_controls_and_bands_can_be_left_out():
     frame = swap_frame({"m": 4}, ("popqa",))
     figure = plot_curves(frame, controls=False, bands=False)
     assert [trace.name for trace in figure.data if not trace.name.endswith("P before")] == names(figure)
-    assert "controls" not in figure.layout.title.text
-    assert "band" not in figure.layout.title.text
+    assert "controls" not in said(figure)
+    assert "band" not in said(figure)
 
 
 def test_controls_by_name_and_their_dots():
     frame = swap_frame({"m": 4}, ("popqa",), ("question",))
     second = frame[frame["control"] == "null"].assign(control="placebo")
     both = [second, frame]
-    drawn = [t for t in plot_curves(both).data if t.line.width == 1 and t.text]
-    assert {t.name: (t.line.dash, t.visible) for t in drawn} == {
+    dotted = [t for t in plot_curves(both).data if t.line.width == 1 and t.text]
+    assert {t.name: (t.line.dash, t.visible) for t in dotted} == {
         "Q-Anchored swap (PopQA), null": ("dot", "legendonly"),
         "Q-Anchored swap (PopQA), placebo": ("2px,6px", "legendonly"),
     }
+    hover = next(t for t in dotted if t.name.endswith("null")).text[0]
+    assert hover.startswith("<b>Q-Anchored swap (PopQA)</b><br>control: null<br>m, PopQA<br>anchor question, layer 0<br>")
     (only,) = (t for t in plot_curves(both, controls=["placebo"]).data if t.line.width == 1 and t.text)
     assert (only.name, only.visible) == ("Q-Anchored swap (PopQA), placebo", None)  # what was named needs no click
 
 
-def test_settings_that_are_not_the_default_stand_in_the_title_line():
-    told = plot_curves(pd.DataFrame([point(direction="denoising", site="attn_out", window=5)])).layout.title.text
-    assert "denoising · site attn_out · window 5" in " · ".join(re.findall(r">([^<>]+)</span>", told))
-    plain = plot_curves(pd.DataFrame([point()])).layout.title.text
-    assert not any(word in plain for word in ("noising", "site", "window"))
+KNOCKOUT = {"protocol": "knockout", "pathway": "All", "readout": "probe", "site": "", "window": 0, "mode": "mask"}
 
 
-def test_sweeps_frames_and_mixtures_of_them_draw_the_same():
-    frame = swap_frame({"a/m1": 3, "a/m2": 4}, ("popqa",))
-
-    class Sweep:
-        """Stands for a SweepResult: only what plot_curves may ask of one."""
-
-        def __init__(self, own: pd.DataFrame) -> None:
-            self.own = own
-
-        def curves(self, *, controls: bool = False) -> pd.DataFrame:
-            return self.own if controls else self.own[self.own["control"] == "none"]
-
-    one, two = frame[frame["model"] == "a/m1"], frame[frame["model"] == "a/m2"]
-    wanted = plot_curves(frame).to_json()
-    assert plot_curves([Sweep(one), two]).to_json() == wanted
-    assert plot_curves(Sweep(frame)).to_json() == wanted
-    assert plot_curves(Sweep(frame), controls=False).to_json() == plot_curves(frame, controls=False).to_json()
-    assert plot_curves([frame, one]).to_json() == wanted  # the same run twice is the same figure
+@pytest.mark.parametrize(
+    ("changes", "wanted", "unsaid"),
+    [
+        ({}, "prompt qa", ("noising", "site", "window")),
+        ({"direction": "denoising", "site": "attn_out", "window": 5}, "denoising · site attn_out · window 5", ()),
+        ({"readout": "probe", "probe_site": "attn_out", "site": "mlp_out"}, "site mlp_out · probe at attn_out", ()),
+        ({"known_only": "True"}, "known only", ()),
+        (KNOCKOUT | {"probe_site": "resid_post"}, "mode mask", ("resid_post",)),
+        (KNOCKOUT | {"probe_site": "mlp_out"}, "probe at mlp_out", ("site",)),
+        (KNOCKOUT | TRUTH | {"distractor": "random"}, "prompt qa · answers given · distractor random · split fixed", ()),
+    ],
+)
+def test_the_heading_says_settings_that_all_share_and_sites_that_are_not_the_default(changes, wanted, unsaid):
+    figure = drawn([point(**changes)])
+    assert wanted in said(figure)
+    assert not any(word in said(figure) for word in unsaid)
+    assert names(figure) == ["All (PopQA)" if "pathway" in changes else "Q-Anchored swap (PopQA)"]
 
 
 def test_order_of_rows_does_not_matter():
@@ -239,22 +207,18 @@ def test_order_of_rows_does_not_matter():
     assert plot_curves(frame.sample(frac=1, random_state=3)).to_json() == plot_curves(frame).to_json()
 
 
-def test_templates_of_the_session_neither_change_nor_matter():
+def test_templates_of_the_session_neither_change_nor_matter(monkeypatch):
     frame = swap_frame({"m": 3}, ("popqa",))
-    wanted, before = plot_curves(frame).to_json(), pio.templates.default
+    before = pio.templates.default
+    wanted = plot_curves(frame).to_json()
     assert pio.templates.default == before
-    try:
-        pio.templates.default = "plotly_dark"
-        assert plot_curves(frame).to_json() == wanted
-    finally:
-        pio.templates.default = before
+    monkeypatch.setattr(pio.templates, "default", "plotly_dark")
+    assert plot_curves(frame).to_json() == wanted
 
 
 def test_ticks_are_whole_layers():
     for layers, step in ((2, 1), (16, 2), (36, 4), (64, 8), (126, 20)):
-        figure = plot_curves(pd.DataFrame([point(layer=0), point(layer=layers - 1)]))
-        assert figure.layout.xaxis.dtick == step
-        assert math.ceil((layers - 1) / step) <= 9
+        assert drawn([point(layer=0), point(layer=layers - 1)]).layout.xaxis.dtick == step
 
 
 def test_sizes():

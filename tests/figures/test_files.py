@@ -1,14 +1,11 @@
 """write_figure: what the suffix says, in the place that was named; pictures where there is a browser, a cure where there is none."""
 
 import math
-import re
 import shutil
 from importlib.util import find_spec
 
 import pytest
-from click.testing import CliRunner
 
-from anchorlens.cli.figure_command import figure_command
 from anchorlens.errors import InputError
 from anchorlens.figures import page
 from anchorlens.figures.curves import plot_curves
@@ -18,11 +15,6 @@ from anchorlens.figures.page import save_html, write_figure
 from .synthetic import knockout_frame, swap_frame
 
 FRAME = swap_frame({"m": 3}, ("popqa",))
-
-
-def test_pages_are_those_of_save_html(tmp_path):
-    figure = plot_curves(FRAME)
-    assert write_figure(figure, tmp_path / "a.HTM").read_bytes() == save_html(figure, tmp_path / "b.html").read_bytes()
 
 
 @pytest.mark.parametrize("name", ["f.jpg", "f.json", "f", "f.html.gz"])
@@ -35,31 +27,21 @@ def test_other_suffixes_are_refused_and_nothing_is_written(tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_refuses_before_it_reads_a_run(tmp_path):
-    result = CliRunner().invoke(figure_command, ["no/such/run", "--out", str(tmp_path / "f.jpg")])
-    assert isinstance(result.exception, InputError)
-    assert "End the name with .html, .png, .svg or .pdf" in str(result.exception)
-
-
 def test_without_kaleido_or_a_browser_the_cure_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(page, "find_spec", lambda name: None)
-    with pytest.raises(
-        InputError, match=re.escape("needs kaleido, which is not installed: pip install 'anchorlens[images]'.")
-    ):
+    with pytest.raises(InputError, match=r"needs kaleido, .*: pip install 'anchorlens\[images\]'"):
         write_figure(plot_curves(FRAME), tmp_path / "f.png")
     monkeypatch.setattr(page, "find_spec", lambda name: name)
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(
-        InputError, match=r"drawn by Chromium or Chrome, and neither was found\. Install one \(apt install chromium"
-    ):
+    with pytest.raises(InputError, match=r"Chromium or Chrome, and neither was found\. Install one \(apt install chromium"):
         write_figure(plot_curves(FRAME), tmp_path / "f.pdf")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("width", "columns"), [(390, 1), (500, 2), (1000, 4), (1920, 4)])
 def test_a_picture_is_fitted_to_its_width_as_if_drawn_for_it(width, columns):
-    figure = plot_curves(knockout_frame())
-    made, wanted = fit_figure(figure, width), plot_curves(knockout_frame(), width=width)
+    frame = knockout_frame({"Qwen/Qwen3-8B": 4, "Qwen/Qwen3-32B": 6})
+    made, wanted = fit_figure(plot_curves(frame), width), plot_curves(frame, width=width)
     assert made.layout.to_plotly_json()["margin"] == wanted.layout.to_plotly_json()["margin"]
     assert (made.layout.title.text, made.layout.height) == (wanted.layout.title.text, wanted.layout.height)
     assert (made.layout.legend, made.layout.width) == (wanted.layout.legend, width)

@@ -3,10 +3,10 @@
 import pytest
 
 from anchorlens.errors import InputError
-from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.further import plot_auc, plot_heatmap, plot_sizes
 
-from .synthetic import knockout_frame, swap_frame
+from .seen import only_curve, said, titles
+from .synthetic import knockout_frame, pick, swap_frame
 
 MODELS = {"org/m": 8}
 
@@ -14,15 +14,14 @@ MODELS = {"org/m": 8}
 def test_auc_is_the_probes_with_its_interval_and_a_line_at_chance():
     frame = knockout_frame(MODELS, ("popqa",))
     figure = plot_auc(frame)
-    (line,) = (trace for trace in figure.data if trace.showlegend)
-    own = frame[(frame["pathway"] == "All") & (frame["control"] == "none")]
-    assert list(line.y) == own["auc"].tolist()
+    own = pick(frame, pathway="All", control="none")
+    assert list(only_curve(figure).y) == own["auc"].tolist()
     (band,) = (trace for trace in figure.data if trace.fill)
     assert list(band.y[:8]) == own["auc_high"].tolist()
     assert [shape.y0 for shape in figure.layout.shapes] == [0.5]
     assert figure.layout.yaxis.range[0] <= 0.4
     assert figure.layout.yaxis.title.text == "AUC"
-    assert "AUC of the probe by layer" in figure.layout.title.text
+    assert "AUC of the probe by layer" in said(figure)
     with pytest.raises(InputError, match="no probe was read"):
         plot_auc(swap_frame(MODELS, ("popqa",)))
 
@@ -42,20 +41,11 @@ def test_sizes_are_the_questions_of_each_pathway():
 def test_heatmap_has_a_row_for_each_role_and_the_question_on_top():
     frame = swap_frame(MODELS, ("popqa", "nq"), ("question", "subject", "answer_site"))
     figure = plot_heatmap(frame)
-    assert [note.text for note in figure.layout.annotations] == ["m: PopQA", "m: NQ"]
+    assert titles(figure) == ["m: PopQA", "m: NQ"]
     first = figure.data[0]
     assert list(first.y) == ["subject", "answer_site", "question"]
-    own = frame[(frame["dataset"] == "popqa") & (frame["anchor"] == "subject") & (frame["control"] == "none")]
+    own = pick(frame, dataset="popqa", anchor="subject", control="none")
     assert list(first.z[0]) == own["delta_p"].tolist()
     scale = figure.layout.coloraxis
     assert (scale.cmin, scale.cmid) == (-scale.cmax, 0)
     assert scale.cmax == frame.loc[frame["control"] == "none", "delta_p"].abs().max()
-
-
-def test_noising_stands_beside_denoising():
-    noising = swap_frame(MODELS, ("popqa",))
-    denoising = noising.assign(direction="denoising", delta_p=-noising["delta_p"])
-    figure = plot_curves({"noising": noising, "denoising": denoising})
-    assert [note.text for note in figure.layout.annotations] == ["m: noising", "m: denoising"]
-    assert "denoising" in figure.layout.title.text
-    assert {trace.xaxis for trace in figure.data if trace.name.endswith("P before")} == {"x"}  # nothing can fall there

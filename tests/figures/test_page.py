@@ -7,7 +7,7 @@ import pytest
 
 from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
-from anchorlens.figures.page import save_html
+from anchorlens.figures.page import save_html, write_figure
 
 from .synthetic import swap_frame
 
@@ -28,13 +28,13 @@ def test_page_is_whole_and_asks_for_nothing_from_a_network(tmp_path):
     assert re.search(r'"showSendToCloud":\s*false', page)
 
 
-def test_same_figure_same_bytes_and_nothing_left_behind(tmp_path):
-    first = save_html(small(), tmp_path / "a.html").read_bytes()
+def test_same_figure_same_bytes_by_either_function_and_nothing_left_behind(tmp_path):
+    first = write_figure(small(), tmp_path / "a.HTM").read_bytes()
     target = tmp_path / "b.html"
     target.write_text("an older page")
     assert save_html(small(), str(target)) == target
     assert target.read_bytes() == first
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "b.html"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.HTM", "b.html"]
 
 
 def test_failed_write_keeps_the_older_page(tmp_path, monkeypatch):

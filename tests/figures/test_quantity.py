@@ -7,6 +7,7 @@ from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.table import gather
 
+from .seen import only_curve, said
 from .synthetic import knockout_frame, point, swap_frame
 
 ANSWERS = {"protocol": "answer_only", "readout": "probe", "site": "", "probe_site": "resid_post", "window": 0, "mode": "mask"}
@@ -20,30 +21,24 @@ def both(**changes):
     return pd.DataFrame(rows)
 
 
-def curve(figure):
-    (line,) = (trace for trace in figure.data if trace.showlegend)
-    return line
-
-
 def test_delta_p_is_drawn_unless_another_is_asked_for():
     frame = both()
     figure = plot_curves(frame)
-    assert list(curve(figure).y) == [-5.0, -6.0, -7.0]
+    assert list(only_curve(figure).y) == [-5.0, -6.0, -7.0]
     assert figure.layout.yaxis.title.text == "ΔP"
-    assert "ΔP by layer: answer only" in figure.layout.title.text
-    assert "ΔP in percentage points" in figure.layout.title.text
+    assert "ΔP by layer: answer only" in said(figure)
+    assert "ΔP in percentage points" in said(figure)
     assert figure.to_json() == plot_curves(frame[frame["metric"] == "p"]).to_json()
 
 
 def test_flips_are_a_rate_in_points():
     figure = plot_curves(both(), metric="flip")
-    line = curve(figure)
+    line = only_curve(figure)
     assert list(line.y) == [20.0, 21.0, 22.0]
     assert figure.layout.yaxis.title.text == "flip rate (points)"
-    said = figure.layout.title.text
-    assert "<b>Flip rate by layer: answer only</b>" in said
-    assert "flip rate: share of predictions that changed, in percentage points" in said
-    assert "ΔP" not in said
+    assert said(figure).startswith("Flip rate by layer: answer only · ")
+    assert "flip rate: share of predictions that changed, in percentage points" in said(figure)
+    assert "ΔP" not in said(figure)
     assert line.text[0].endswith("layer 0<br>flip rate 20.00 points (95 %: 9.00 to 31.00)<br>n = 100 questions")
     # The noise floor is one of ΔP.
     assert "noise floor" not in figure.to_json()
@@ -54,23 +49,22 @@ def test_any_other_quantity_has_its_own_name():
     frame = both().assign(metric="log <odds>")
     figure = plot_curves(frame.iloc[:3], metric="log <odds>")
     assert figure.layout.yaxis.title.text == "Δ log &lt;odds&gt;"
-    assert "<b>Δ log &lt;odds&gt; by layer: answer only</b>" in figure.layout.title.text
-    assert "points" not in figure.layout.title.text
-    text = curve(figure).text[0]
-    assert text.endswith("<br>Δ log &lt;odds&gt; −5.00 (95 %: −9.00 to −1.00)<br>before 0.600<br>n = 100 questions")
+    assert said(figure).startswith("Δ log &lt;odds&gt; by layer: answer only · ")
+    assert "points" not in said(figure)
+    hover = "<br>Δ log &lt;odds&gt; −5.00 (95 %: −9.00 to −1.00)<br>before 0.600<br>n = 100 questions"
+    assert only_curve(figure).text[0].endswith(hover)
 
 
-@pytest.mark.parametrize(("quantity", "said"), [("flips", "Did you mean 'flip'"), ("odds", "Known: flip, p")])
-def test_an_unknown_quantity_names_those_that_are_there(quantity, said):
-    with pytest.raises(InputError, match=f"'{quantity}' in these results. {said}"):
-        plot_curves(both(), metric=quantity)
+def test_an_unknown_quantity_names_the_nearest():
+    with pytest.raises(InputError, match="'flips' in these results. Did you mean 'flip'"):
+        plot_curves(both(), metric="flips")
 
 
 def test_without_p_the_first_metric_is_drawn_with_its_unit():
     frame = both().assign(metric="logit_diff", unit="logit").iloc[:3]
     figure = plot_curves(frame)
     assert figure.layout.yaxis.title.text == "Δ logit_diff (logit)"
-    assert "Δ logit_diff −5.00 logit (95 %" in curve(figure).text[0]
+    assert "Δ logit_diff −5.00 logit (95 %" in only_curve(figure).text[0]
     other = pd.concat([frame, both()])
     assert plot_curves(other).to_json() == plot_curves(both()).to_json()
 
@@ -91,22 +85,3 @@ def test_frames_without_the_column_hold_delta_p():
     mixed = new.astype({"metric": object})
     mixed.loc[0, "metric"] = None  # read from a file that lacks some
     assert plot_curves(mixed).to_json() == plot_curves(old).to_json()
-
-
-def told(**changes):
-    return plot_curves(
-        pd.DataFrame([point(**ANSWERS | {"protocol": "knockout", "pathway": "All"} | changes)])
-    ).layout.title.text
-
-
-def unbroken(title: str) -> str:
-    """The small lines of a heading as one."""
-    return title.replace('</span><br><span style="font-size:12px;color:#555555">', " · ")
-
-
-def test_the_title_says_where_a_probe_reads_only_where_it_is_not_the_default():
-    assert "resid_post" not in told()
-    assert "probe at mlp_out" in told(probe_site="mlp_out").replace("</span><br>", " · ")
-    assert "site" not in told(probe_site="mlp_out")
-    swap = plot_curves(pd.DataFrame([point(readout="probe", probe_site="attn_out", site="mlp_out")])).layout.title.text
-    assert "site mlp_out · probe at attn_out" in unbroken(swap)

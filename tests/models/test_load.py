@@ -22,16 +22,17 @@ from tests.tokenizers_small import small_tokenizer
 # --- what works ---------------------------------------------------------------------------------------------------------------
 
 
-def test_local_directory_never_touches_the_network(tiny, no_sockets):
-    model = load_model(tiny("qwen3"), device="cpu")
-    assert (model.anchorlens_card.name, model.anchorlens_card.source) == ("qwen3", "directory")
+@pytest.mark.parametrize("as_path", [str, Path])
+def test_local_directory_never_touches_the_network(tiny, tiny_model, no_sockets, as_path):
+    card = card_of(load_model(as_path(tiny("gpt2")), device="cpu", dtype="float64"))
+    assert (card.source, card.name, card.dtype) == ("directory", "gpt2", "float64")
+    assert card.tokenizer_sha256 == card_of(tiny_model("gpt2")).tokenizer_sha256
 
 
-def test_a_path_with_another_familys_name_in_it_changes_nothing(tiny, tmp_path):
-    here = shutil.copytree(tiny("qwen2"), tmp_path / "llama-gemma-gpt2")
-    model = load_model(str(here), device="cpu")
-    assert model.anchorlens_card.architecture == "Qwen2ForCausalLM"
-    assert model.anchorlens_card.weights_sha256 == load_model(tiny("qwen2"), device="cpu").anchorlens_card.weights_sha256
+def test_a_path_with_another_familys_name_in_it_changes_nothing(tiny, tiny_model, tmp_path):
+    card = load_model(str(shutil.copytree(tiny("qwen2"), tmp_path / "llama-gemma-gpt2")), device="cpu").anchorlens_card
+    assert card.architecture == "Qwen2ForCausalLM"
+    assert card.weights_sha256 == tiny_model("qwen2").anchorlens_card.weights_sha256
 
 
 def test_hub_model_that_transformer_lens_does_not_register(tiny, fake_hub):
@@ -41,13 +42,6 @@ def test_hub_model_that_transformer_lens_does_not_register(tiny, fake_hub):
     assert (card.name, card.source, card.revision) == ("Qwen/Qwen3-32B", "hub", COMMIT)
 
 
-def test_alias_of_transformer_lens_goes_to_the_official_repository(tiny, fake_hub):
-    asked = fake_hub(tiny("gpt2"))
-    card = load_model("gpt2-small", device="cpu").anchorlens_card
-    assert asked == [("gpt2", None, None)]
-    assert card.architecture == "GPT2LMHeadModel"
-
-
 @pytest.fixture
 def not_by_transformer_lens(monkeypatch):
     """Its loader takes sizes by name, reads tokenizers again and asks the hub: nothing goes through it."""
@@ -55,7 +49,9 @@ def not_by_transformer_lens(monkeypatch):
         monkeypatch.setattr(HookedTransformer, name, lambda *_args, name=name, **_options: pytest.fail(f"{name} was called"))
 
 
-def test_a_name_that_transformer_lens_registers_takes_our_own_mapping(tiny, fake_hub, not_by_transformer_lens, capsys):
+def test_an_alias_of_transformer_lens_goes_to_the_official_repository_and_takes_our_own_mapping(
+    tiny, fake_hub, not_by_transformer_lens, capsys
+):
     asked = fake_hub(tiny("gptj"))
     model = load_model("gpt-j-6B", device="cpu")
     assert asked == [("EleutherAI/gpt-j-6B", None, None)]
@@ -83,10 +79,8 @@ def test_a_live_model_with_a_tokenizer_that_lies_in_no_file(family, no_sockets, 
 
 @pytest.mark.parametrize("bos", [False, True])
 @pytest.mark.parametrize("family", ["llama", "gpt2", "qwen3", "gemma2"])
-def test_text_is_tokenised_as_auto_tokenizer_does(tiny, family, bos):
-    path = tiny(family, bos)
-    model = load_model(path, device="cpu")
-    plain = transformers.AutoTokenizer.from_pretrained(path)
+def test_text_is_tokenised_as_auto_tokenizer_does(tiny, tiny_model, family, bos):
+    model, plain = tiny_model(family, bos), transformers.AutoTokenizer.from_pretrained(tiny(family, bos))
     for text in ("", "Paris", " Q: What is naïve?\nA: 東京", "<s>Paris"):
         ids = plain(text)["input_ids"]
         assert model.tokenizer(text)["input_ids"] == ids
@@ -160,19 +154,6 @@ def test_a_hooked_transformer_is_taken_as_it_is(tiny_model):
     card = card_of(loaded)
     assert as_hooked(loaded) is loaded
     assert card_of(loaded) is card, "its card still says where it came from"
-
-
-@pytest.mark.parametrize("as_path", [str, Path])
-def test_a_name_becomes_a_hooked_transformer(tiny, tiny_model, as_path):
-    card = card_of(load_model(as_path(tiny("gpt2")), device="cpu", dtype="float64"))
-    assert (card.source, card.name, card.dtype) == ("directory", "gpt2", "float64")
-    assert card.tokenizer_sha256 == card_of(tiny_model("gpt2")).tokenizer_sha256
-
-
-def test_a_live_hugging_face_model_becomes_a_hooked_transformer(tiny, tiny_model):
-    live = transformers.AutoModelForCausalLM.from_pretrained(tiny("gpt2"))
-    model = load_model(live, device="cpu", tokenizer=tiny("gpt2"))
-    assert card_of(model).weights_sha256 == card_of(tiny_model("gpt2")).weights_sha256
 
 
 # --- device and dtype ---------------------------------------------------------------------------------------------------------

@@ -39,22 +39,17 @@ def test_aliases_in_any_case():
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
-        ("LLAMA-3.2-1B", "meta-llama/Llama-3.2-1B"),
-        ("llama-3.2-1b-instruct", "meta-llama/Llama-3.2-1B-Instruct"),
-        (" llama-3.2-1b ", "meta-llama/Llama-3.2-1B"),
-        ("QWEN/QWEN3-32B", "Qwen/Qwen3-32B"),
-        ("someone/Qwen3-32B", "Qwen/Qwen3-32B"),
-        ("SmolLM2-135M-Instruct", "smollm2-135m-instruct"),
-        ("smollm-135m-instruct", "smollm2-135m-instruct"),
-        ("meta-llama/Lama-3.2-3B", "meta-llama/Llama-3.2-3B"),
-        ("qwen-3-32b", "Qwen/Qwen3-32B"),
+        ("LLAMA-3.2-1B", "meta-llama/Llama-3.2-1B"), ("llama-3.2-1b-instruct", "meta-llama/Llama-3.2-1B-Instruct"),
+        (" llama-3.2-1b ", "meta-llama/Llama-3.2-1B"), ("meta-llama/Lama-3.2-3B", "meta-llama/Llama-3.2-3B"),
+        ("QWEN/QWEN3-32B", "Qwen/Qwen3-32B"), ("someone/Qwen3-32B", "Qwen/Qwen3-32B"), ("qwen-3-32b", "Qwen/Qwen3-32B"),
+        ("SmolLM2-135M-Instruct", "smollm2-135m-instruct"), ("smollm-135m-instruct", "smollm2-135m-instruct"),
     ],
-)
+)  # fmt: skip
 def test_the_name_that_was_meant(written, meant):
     assert nearest_names(written) == f"Did you mean '{meant}'?"
 
 
-def test_nearest_names():
+def test_names_that_are_known_or_far_from_all():
     assert nearest_names("zzzzzzzz") == "No known name is near; `anchorlens models` lists some."
     assert nearest_names("Qwen/Qwen3-32B") == ""
 

@@ -1,5 +1,6 @@
 """The loaded model is Hugging Face's model: log-probabilities, for every family and its real features."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from anchorlens.errors import InputError, ParityError, UnsupportedModelError
-from anchorlens.models import load, mapping
+from anchorlens.models import load
 from anchorlens.models.load import load_model
 from anchorlens.models.parity import check_log_probs, parity_tokens
 from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, WINDOW, random_model
@@ -16,105 +17,95 @@ from tests.tokenizers_small import small_tokenizer
 
 # Five windows long, so that most keys lie outside, and past llama3's and YaRN's original lengths.
 LENGTH = 5 * WINDOW
+TOKENS = torch.randint(8, 400, (2, LENGTH), generator=torch.Generator().manual_seed(3))
 
 
-def reference(path: Path, tokens: torch.Tensor) -> torch.Tensor:
-    """Hugging Face's log-probabilities, loaded independently of anchorlens."""
+@cache
+def reference(path: Path, tokens: torch.Tensor | None = None) -> torch.Tensor:
+    """Hugging Face's log-probabilities (of ``TOKENS``), loaded independently of anchorlens."""
     config = transformers.AutoConfig.from_pretrained(path)
     multimodal = config.model_type == "gemma3"
     kind = transformers.Gemma3ForConditionalGeneration if multimodal else transformers.AutoModelForCausalLM
     model = kind.from_pretrained(path, attn_implementation="eager", dtype=torch.float32).eval()
     with torch.no_grad():
-        return model(input_ids=tokens).logits.log_softmax(-1)
-
-
-def tokens_of(n: int, batch: int = 2) -> torch.Tensor:
-    return torch.randint(8, 400, (batch, n), generator=torch.Generator().manual_seed(3))
+        return model(input_ids=TOKENS if tokens is None else tokens).logits.log_softmax(-1)
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES | FURTHER_FAMILIES))
-def test_log_probs_are_hugging_faces(tiny, family):
-    path, tokens = tiny(family), tokens_of(LENGTH)
-    model = load_model(path, device="cpu")
-    with torch.no_grad():
-        ours = model(tokens).log_softmax(-1)
-    theirs = reference(path, tokens)
-    assert (ours - theirs).abs().max() < 1e-3
+def test_log_probs_are_hugging_faces(tiny, tiny_model, family):
+    model, other = tiny_model(family), TOKENS.clone()
     # The comparison has teeth: with other tokens in front, the last log-probabilities move by far more.
-    other = tokens.clone()
     other[:, LENGTH - WINDOW : -2] = other[:, LENGTH - WINDOW : -2].flip(-1)
     with torch.no_grad():
-        assert (model(other).log_softmax(-1)[:, -1] - ours[:, -1]).abs().max() > 0.1
+        ours, moved = model(TOKENS).log_softmax(-1), model(other).log_softmax(-1)
+    assert (ours - reference(tiny(family))).abs().max() < 1e-3
+    assert (moved - ours)[:, -1].abs().max() > 0.1
     assert 0 <= model.anchorlens_card.parity < 1e-3
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3", "qwen3_sliding", "gpt2"])
-def test_every_residual_stream_is_hugging_faces(tiny, family):
-    path, tokens = tiny(family), tokens_of(LENGTH)
-    model = load_model(path, device="cpu")
-    hf = transformers.AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager").eval()
+def test_every_residual_stream_is_hugging_faces(tiny, tiny_model, family):
+    model = tiny_model(family)
+    hf = transformers.AutoModelForCausalLM.from_pretrained(tiny(family), attn_implementation="eager").eval()
     with torch.no_grad():
-        states = hf(input_ids=tokens, output_hidden_states=True).hidden_states
-        _, cache = model.run_with_cache(tokens, names_filter=lambda name: name.endswith("hook_resid_pre"))
+        states = hf(input_ids=TOKENS, output_hidden_states=True).hidden_states
+        _, kept = model.run_with_cache(TOKENS, names_filter=lambda name: name.endswith("hook_resid_pre"))
     for layer in range(model.cfg.n_layers):
-        gap = (cache[f"blocks.{layer}.hook_resid_pre"] - states[layer]).abs().max() / states[layer].abs().max()
+        gap = (kept[f"blocks.{layer}.hook_resid_pre"] - states[layer]).abs().max() / states[layer].abs().max()
         assert gap < 1e-4, f"layer {layer}"
 
 
+@pytest.fixture
+def mapped_to(monkeypatch):
+    """``mapped_to(change)``: the mapping's configuration is changed before a model is made of it."""
+    honest = load.hooked_config
+
+    def install(change):
+        def wrong(*args):
+            cfg = honest(*args)
+            change(cfg)
+            return cfg
+
+        monkeypatch.setattr(load, "hooked_config", wrong)
+
+    return install
+
+
 @pytest.mark.parametrize("family", ["mistral", "qwen2", "qwen3_sliding", "gemma2", "gemma3"])
-def test_a_window_off_by_one_is_noticed_at_load(tiny, family, monkeypatch):
-    honest = mapping.windows
-
-    def off_by_one(config):
-        fields = honest(config)
-        return fields | {"window_size": fields["window_size"] + 1}
-
-    monkeypatch.setattr(mapping, "windows", off_by_one)
+def test_a_window_off_by_one_is_noticed_at_load(tiny, family, mapped_to):
+    mapped_to(lambda cfg: setattr(cfg, "window_size", cfg.window_size + 1))
     with pytest.raises(ParityError, match="differ from Hugging Face's by up to"):
         load_model(tiny(family), device="cpu")
 
 
+ANYHOW = ((ParityError, UnsupportedModelError), None)
+# Noticed where few tokens would not show it.
+BY_ITS_ROPE = (ParityError, r"rotary positions of layer 0 \(global\) differ")
+IN_HALF = (ParityError, "allowed in bfloat16")
+
+
 @pytest.mark.parametrize(
-    ("family", "field", "value"),
+    ("family", "field", "value", "refused", "dtype"),
     [
-        ("llama", "attn_scale", 1.0),
-        ("qwen3", "use_qk_norm", False),
-        ("qwen2", "eps", 0.1),
-        ("gemma2", "attn_scores_soft_cap", -1.0),
-        ("gemma2", "output_logits_soft_cap", -1.0),
-        ("gemma3", "rotary_base_local", 1_000_000.0),
-        ("gpt2", "act_fn", "relu"),
-        ("neox", "parallel_attn_mlp", False),
+        ("llama", "attn_scale", 1.0, ANYHOW, None),
+        ("qwen3", "use_qk_norm", False, ANYHOW, None),
+        ("qwen2", "eps", 0.1, ANYHOW, None),
+        ("gemma2", "attn_scores_soft_cap", -1.0, ANYHOW, None),
+        ("gemma2", "output_logits_soft_cap", -1.0, ANYHOW, None),
+        ("gemma3", "rotary_base_local", 1_000_000.0, ANYHOW, None),
+        ("gpt2", "act_fn", "relu", ANYHOW, None),
+        ("neox", "parallel_attn_mlp", False, ANYHOW, None),
+        ("llama", "NTK_by_parts_factor", 7.0, BY_ITS_ROPE, None),
+        ("llama_untied", "rotary_scaling_factor", 1.0, BY_ITS_ROPE, None),
+        ("neox", "rotary_base", 5_200.0, BY_ITS_ROPE, None),
+        ("llama", "attn_scale", 1.0, IN_HALF, "bfloat16"),
+        ("gemma2", "attn_scores_soft_cap", 1.0, IN_HALF, "bfloat16"),
     ],
 )
-def test_a_wrong_mapping_never_loads(tiny, family, field, value, monkeypatch):
-    honest = load.hooked_config
-
-    def wrong(*args):
-        cfg = honest(*args)
-        setattr(cfg, field, value)
-        return cfg
-
-    monkeypatch.setattr(load, "hooked_config", wrong)
-    with pytest.raises((ParityError, UnsupportedModelError)):
-        load_model(tiny(family), device="cpu")
-
-
-@pytest.mark.parametrize(
-    ("family", "field", "value"),
-    [("llama", "NTK_by_parts_factor", 7.0), ("llama_untied", "rotary_scaling_factor", 1.0), ("neox", "rotary_base", 5_200.0)],
-)
-def test_a_slightly_wrong_rope_is_noticed_where_few_tokens_would_not_show_it(tiny, family, field, value, monkeypatch):
-    honest = load.hooked_config
-
-    def wrong(*args):
-        cfg = honest(*args)
-        setattr(cfg, field, value)
-        return cfg
-
-    monkeypatch.setattr(load, "hooked_config", wrong)
-    with pytest.raises(ParityError, match=r"rotary positions of layer 0 \(global\) differ"):
-        load_model(tiny(family), device="cpu")
+def test_a_wrong_mapping_never_loads(tiny, family, field, value, refused, dtype, mapped_to):
+    mapped_to(lambda cfg: setattr(cfg, field, value))
+    with pytest.raises(refused[0], match=refused[1]):
+        load_model(tiny(family), device="cpu", dtype=dtype)
 
 
 def test_parity_tokens_reach_past_a_small_window(tiny):
@@ -125,51 +116,33 @@ def test_parity_tokens_reach_past_a_small_window(tiny):
     assert torch.equal(tokens, parity_tokens(model)), "the same at every load"
 
 
-def test_nan_is_no_parity():
-    bad = torch.full((1, 2, 3), float("nan"))
-    with pytest.raises(ParityError):
-        check_log_probs(bad, torch.zeros(1, 2, 3), torch.float32, "x")
-
-
-def test_tolerance_is_the_bound():
+def test_tolerance_is_the_bound_and_nan_is_no_parity():
     ours, theirs = torch.zeros(1, 2, 3), torch.full((1, 2, 3), 0.01)
     assert check_log_probs(ours, theirs, torch.float32, "x", tolerance=0.02) == pytest.approx(0.01)
     with pytest.raises(ParityError, match=r"x: .* by up to 0\.01, by 0\.01 on average \(allowed in float32: 0\.001\)"):
         check_log_probs(ours, theirs, torch.float32, "x")
+    with pytest.raises(ParityError):
+        check_log_probs(torch.full_like(ours, float("nan")), ours, torch.float32, "x")
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "neox", *sorted(FURTHER_FAMILIES)])
 def test_bfloat16_loads_and_is_hugging_faces_bfloat16(tiny, family):
-    path, tokens = tiny(family), tokens_of(LENGTH)
+    path = tiny(family)
     model = load_model(path, device="cpu", dtype="bfloat16")
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
     assert model.anchorlens_card.dtype == "bfloat16"
-    exact = reference(path, tokens)
+    exact = reference(path)
     hf = transformers.AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager", dtype=torch.bfloat16)
     with torch.no_grad():
-        ours = model(tokens).float().log_softmax(-1)
-        theirs = hf(input_ids=tokens).logits.float().log_softmax(-1)
+        ours = model(TOKENS).float().log_softmax(-1)
+        theirs = hf(input_ids=TOKENS).logits.float().log_softmax(-1)
     # No further from the truth than Hugging Face's own half-precision run is (which in these two has the softmax in float32).
     more = 1.5 if family in ("gpt_neo", "bloom") else 1.2
     assert (ours - exact).abs().mean() < more * (theirs - exact).abs().mean()
 
 
-@pytest.mark.parametrize(("family", "field"), [("llama", "attn_scale"), ("gemma2", "attn_scores_soft_cap")])
-def test_a_wrong_mapping_does_not_load_in_bfloat16_either(tiny, family, field, monkeypatch):
-    honest = load.hooked_config
-
-    def wrong(*args):
-        cfg = honest(*args)
-        setattr(cfg, field, 1.0)
-        return cfg
-
-    monkeypatch.setattr(load, "hooked_config", wrong)
-    with pytest.raises(ParityError, match="allowed in bfloat16"):
-        load_model(tiny(family), device="cpu", dtype="bfloat16")
-
-
-def test_live_hugging_face_model_is_copied_and_left_as_it_was(tiny):
-    path, tokens = tiny("llama"), tokens_of(12)
+def test_live_hugging_face_model_is_copied_and_left_as_it_was(tiny, tiny_model):
+    path, tokens = tiny("llama"), TOKENS[:, :12]
     live: PreTrainedModel = transformers.AutoModelForCausalLM.from_pretrained(path, attn_implementation="sdpa")
     live.train()
     tokenizer = transformers.AutoTokenizer.from_pretrained(path)
@@ -179,6 +152,7 @@ def test_live_hugging_face_model_is_copied_and_left_as_it_was(tiny):
     assert live.config._attn_implementation == "sdpa"
     assert tokenizer.padding_side == "left", "the user's own tokenizer is not touched"
     assert model.anchorlens_card.source == "huggingface"
+    assert model.anchorlens_card.weights_sha256 == tiny_model("llama").anchorlens_card.weights_sha256
     before = model(tokens).detach().clone()
     with torch.no_grad():
         for parameter in live.parameters():
@@ -213,8 +187,8 @@ def test_tied_weights_are_not_one_tensor(tiny):
 
 
 @pytest.mark.parametrize("family", ["gpt2", "neox"])
-def test_parameters_share_no_memory(tiny, family):
-    model = load_model(tiny(family), device="cpu")
+def test_parameters_share_no_memory(tiny_model, family):
+    model = tiny_model(family)
     stores = [parameter.untyped_storage() for parameter in model.parameters()]
     assert len({store.data_ptr() for store in stores}) == len(stores)
     needed = sum(parameter.numel() * 4 for parameter in model.parameters())

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,12 +22,7 @@ from huggingface_hub.errors import (
 )
 from transformer_lens import HookedEncoder
 
-from anchorlens.errors import (
-    CheckpointError,
-    DownloadError,
-    ModelNotFoundError,
-    UnsupportedModelError,
-)
+from anchorlens.errors import CheckpointError, DownloadError, ModelNotFoundError, UnsupportedModelError
 from anchorlens.models import checkpoint, load, source
 from anchorlens.models.checkpoint import DEMO, DEMO_GGUF_VARIABLE
 from anchorlens.models.load import load_model
@@ -105,8 +101,22 @@ def test_weights_in_other_files_are_the_same_model(tiny, tiny_model, tmp_path, f
     assert card.weights_sha256 == tiny_model("gpt2").anchorlens_card.weights_sha256
 
 
-def changed_config(here: Path, **fields: object) -> None:
-    (here / "config.json").write_text(json.dumps(json.loads((here / "config.json").read_text()) | fields))
+def changed(**fields: object) -> Callable[[Path], object]:
+    """Some fields of the configuration are others."""
+
+    def change(here: Path) -> None:
+        file = here / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+    return change
+
+
+def written(name: str, content: bytes) -> Callable[[Path], object]:
+    return lambda here: (here / name).write_bytes(content)
+
+
+def gone(names: str) -> Callable[[Path], object]:
+    return lambda here: [path.unlink() for path in here.glob(names)]
 
 
 def cut(path: Path, n_bytes: int = 1000) -> None:
@@ -118,38 +128,29 @@ def first_shard(here: Path) -> Path:
 
 
 OWN_CLASS = {"architectures": ["MyGPT2"], "auto_map": {"AutoModelForCausalLM": "modeling.MyGPT2"}}
+LFS = b"version https://git-lfs.github.com/spec/v1\n"
 BROKEN = {
-    "no config": (lambda here: (here / "config.json").unlink(), ModelNotFoundError, r"holds no config\.json"),
-    "empty": (lambda here: (here / "config.json").write_text("{}"), CheckpointError, r"cannot be read .*model_type"),
-    "type": (lambda here: changed_config(here, model_type=["gpt2"]), CheckpointError, "cannot be read"),
-    "damaged": (lambda here: (here / "config.json").write_text("{"), CheckpointError, r"cannot be read .*Fetch it again"),
-    "binary": (lambda here: (here / "config.json").write_bytes(b"\xff\xfe"), CheckpointError, "cannot be read .*utf-8"),
-    "wrong": (lambda here: changed_config(here, n_embd="x"), CheckpointError, "cannot be read .*'n_embd' expected int"),
-    "no heads": (lambda here: changed_config(here, n_head=0), CheckpointError, "not that of a working .*ZeroDivision"),
-    "exotic": (lambda here: changed_config(here, model_type="exotic"), UnsupportedModelError, "'exotic'.* code is not run"),
-    "own class": (lambda here: changed_config(here, **OWN_CLASS), UnsupportedModelError, "no class 'MyGPT2'.* not run"),
-    "unmapped": (lambda here: changed_config(here, model_type="bert"), UnsupportedModelError, "'bert' are not mapped.*llama"),
-    "feature": (lambda here: changed_config(here, add_cross_attention=True), UnsupportedModelError, "add_cross_attention"),
-    "tokenizer": (
-        lambda here: [path.unlink() for path in here.glob("*token*")],
-        CheckpointError,
-        r"no tokenizer files\. Pass tokenizer=",
-    ),
-    "weights": (lambda here: (here / "model.safetensors").unlink(), CheckpointError, "incomplete: it has none of model"),
+    "no config": (gone("config.json"), ModelNotFoundError, r"holds no config\.json"),
+    "empty": (written("config.json", b"{}"), CheckpointError, r"cannot be read .*model_type"),
+    "type": (changed(model_type=["gpt2"]), CheckpointError, "cannot be read"),
+    "damaged": (written("config.json", b"{"), CheckpointError, r"cannot be read .*Fetch it again"),
+    "binary": (written("config.json", b"\xff\xfe"), CheckpointError, "cannot be read .*utf-8"),
+    "wrong": (changed(n_embd="x"), CheckpointError, "cannot be read .*'n_embd' expected int"),
+    "no heads": (changed(n_head=0), CheckpointError, "not that of a working .*ZeroDivision"),
+    "exotic": (changed(model_type="exotic"), UnsupportedModelError, "'exotic'.* code is not run"),
+    "own class": (changed(**OWN_CLASS), UnsupportedModelError, "no class 'MyGPT2'.* not run"),
+    "unmapped": (changed(model_type="bert"), UnsupportedModelError, "'bert' are not mapped.*llama"),
+    "feature": (changed(add_cross_attention=True), UnsupportedModelError, "add_cross_attention"),
+    "tokenizer": (gone("*token*"), CheckpointError, r"no tokenizer files\. Pass tokenizer="),
+    "weights": (gone("model.safetensors"), CheckpointError, "incomplete: it has none of model"),
     "truncated": (lambda here: cut(here / "model.safetensors"), CheckpointError, "weights in .*m cannot be read"),
-    "git-lfs": (
-        lambda here: (here / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n"),
-        CheckpointError,
-        "weights in .*m cannot be read .*`git lfs pull`",
-    ),
+    "git-lfs": (written("model.safetensors", LFS), CheckpointError, "weights in .*m cannot be read .*`git lfs pull`"),
     "shard": (lambda here: first_shard(here).unlink(), CheckpointError, "lacks the files model-00001-of"),
     "cut shard": (lambda here: cut(first_shard(here), 10), CheckpointError, "weights in .*m cannot be read"),
     "index": (
-        lambda here: (in_shards(here) / "model.safetensors.index.json").write_text("{}"),
-        CheckpointError,
-        "cannot be read .*weight_map",
+        lambda here: written("model.safetensors.index.json", b"{}")(in_shards(here)), CheckpointError, "cannot be read .*weight_map",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", BROKEN)
@@ -167,7 +168,7 @@ def test_a_broken_directory_is_refused_before_it_is_loaded(tiny, tmp_path, nothi
 
 def test_code_of_a_checkpoint_is_not_needed_for_a_class_of_transformers(tiny, tmp_path):
     here = shutil.copytree(tiny("gpt2"), tmp_path / "m")
-    changed_config(here, auto_map=OWN_CLASS["auto_map"])
+    changed(auto_map=OWN_CLASS["auto_map"])(here)
     assert load_model(here, device="cpu").anchorlens_card.architecture == "GPT2LMHeadModel"
 
 
@@ -255,15 +256,14 @@ def test_offline_the_hubs_cache_is_used(offline_cache, tiny, tiny_model, tmp_pat
         assert "is not in the hub's cache" in str(error) and "Unset HF_HUB_OFFLINE" in str(error)
 
 
+UNKNOWN = RepositoryNotFoundError("no", response=refused(404))
+
+
 @pytest.mark.parametrize(
     ("error", "expected", "message"),
     [
         (GatedRepoError("gated", response=refused(403)), DownloadError, r"is gated: accept its terms .* set HF_TOKEN"),
-        (
-            RepositoryNotFoundError("no", response=refused(404)),
-            ModelNotFoundError,
-            r"Did you mean 'meta-llama/Llama-3\.2-3B'\? .* set HF_TOKEN",
-        ),
+        (UNKNOWN, ModelNotFoundError, r"Did you mean 'meta-llama/Llama-3\.2-3B'\? .* set HF_TOKEN"),
         (RevisionNotFoundError("no", response=refused(404)), ModelNotFoundError, r"revision 'v9'.*branch"),
         (EntryNotFoundError("config.json"), CheckpointError, r"lacks a file .*config\.json"),
         (LocalEntryNotFoundError("offline"), DownloadError, r"hub cannot be reached.*Check the network"),
@@ -277,7 +277,7 @@ def test_each_way_a_download_fails(monkeypatch, error, expected, message):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     failing_hub(monkeypatch, error)
     for name in ("meta-llama/Lama-3.2-3B", "meta-llama/Lama-3.2-3B/x.gguf"):
-        if not isinstance(error, RepositoryNotFoundError) or name.endswith("B"):
+        if error is not UNKNOWN or name.endswith("B"):
             caught = refusal(name, revision="v9")
             assert type(caught) is expected
             assert "Lama-3.2-3B" in str(caught)
@@ -286,7 +286,7 @@ def test_each_way_a_download_fails(monkeypatch, error, expected, message):
 
 
 def test_a_known_name_is_not_suggested_to_its_user(monkeypatch):
-    failing_hub(monkeypatch, RepositoryNotFoundError("no", response=refused(404)))
+    failing_hub(monkeypatch, UNKNOWN)
     assert "Did you mean" not in str(refusal("meta-llama/Llama-3.2-1B"))
 
 
@@ -296,16 +296,10 @@ def test_a_known_name_is_not_suggested_to_its_user(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("./nowhere/model", r"No model goes by './nowhere/model'"),
-        ("missing.gguf", r"No model goes by 'missing\.gguf'"),
-        ("a/b/c/d", "No model goes by 'a/b/c/d'"),
+        *((name, "No model goes by") for name in ("~nobody-of-this-name/model", "a\0b", "a" * 5000, "  ")),
+        *((name, f"No model goes by '{name}'") for name in ("./nowhere/model", "missing.gguf", "a/b/c/d", "")),
         ("smollm2-135m-instuct", r"Did you mean 'smollm2-135m-instruct'\? Names on the hub"),
         ("LLAMA-3.2-1b", r"Did you mean 'meta-llama/Llama-3\.2-1B'\? Names on the hub"),
-        ("~nobody-of-this-name/model", "No model goes by"),
-        ("a\0b", "No model goes by"),
-        ("a" * 5000, "No model goes by"),
-        ("", "No model goes by ''"),
-        ("  ", "No model goes by"),
     ],
 )
 def test_names_that_cannot_be(no_sockets, name, message):

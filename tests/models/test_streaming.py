@@ -1,6 +1,5 @@
 """Models whose layers are read from their files as they run: the same model, never more than two layers of it at once."""
 
-import gc
 import json
 import os
 import weakref
@@ -15,7 +14,7 @@ from anchorlens.errors import CheckpointError, InputError
 from anchorlens.models.blocks import hooked_reason
 from anchorlens.models.source import check_model
 from anchorlens.models.streaming import Stream, StreamedBlock, held, stream_of
-from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, llama, random_model, save_model
+from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, llama, random_model, save_model, save_tiny
 
 STREAMED = [*FAMILIES, *FURTHER_FAMILIES]
 TOKENS = torch.arange(30, 54)[None]
@@ -36,47 +35,50 @@ def sharded(tmp_path):
     return directory
 
 
-@pytest.mark.parametrize("family", STREAMED)
-def test_it_is_the_model_that_is_loaded_into_memory(tiny, family):
-    # A fresh model: TransformerLens keeps the alibi table of the longest row, which changes the last digits of later rows.
-    whole, streamed = al.load_model(tiny(family), device="cpu"), stream(tiny(family))
+def assert_same_model(whole, streamed):
     assert torch.equal(whole(TOKENS), streamed(TOKENS))
     assert al.card_of(streamed) == al.card_of(whole)
+
+
+@pytest.mark.parametrize("family", STREAMED)
+def test_it_is_the_model_that_is_loaded_into_memory(tiny, tiny_model, family):
+    # A fresh bloom: TransformerLens keeps the alibi table of the longest row, which changes the last digits of later rows.
+    whole = al.load_model(tiny(family), device="cpu") if family == "bloom" else tiny_model(family)
+    streamed = stream(tiny(family))
+    assert_same_model(whole, streamed)
     assert al.card_of(streamed).parity is not None
     assert all(p.is_meta is name.startswith("blocks.") for name, p in streamed.named_parameters())
     shapes = {name: (p.shape, p.dtype) for name, p in whole.named_parameters()}
     assert {name: (p.shape, p.dtype) for name, p in streamed.named_parameters()} == shapes
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
-@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "mixtral"])
+# Rounding shows most in bfloat16: there also norms that add 1 to their weight, and weights that are transposed.
+BFLOAT16 = [(family, "bfloat16") for family in ("llama", "gemma2", "gpt2", "mixtral")]
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [*BFLOAT16, ("llama", "float16"), ("llama", "float64"), ("mixtral", "float16"), ("mixtral", "float64")],
+)
 def test_other_types_are_converted_as_they_come(tiny, family, dtype):
-    whole, streamed = al.load_model(tiny(family), device="cpu", dtype=dtype), stream(tiny(family), dtype=dtype)
-    assert torch.equal(whole(TOKENS), streamed(TOKENS))
-    assert al.card_of(streamed) == al.card_of(whole)
+    assert_same_model(al.load_model(tiny(family), device="cpu", dtype=dtype), stream(tiny(family), dtype=dtype))
 
 
 def test_a_checkpoint_in_half_precision_is_streamed_in_either_type(tmp_path):
     directory = save_model(random_model(llama()).bfloat16(), tmp_path / "half")
-    for dtype in ("auto", "float32"):
-        whole, streamed = al.load_model(directory, device="cpu", dtype=dtype), stream(directory, dtype=dtype)
-        assert torch.equal(whole(TOKENS), streamed(TOKENS))
-        assert al.card_of(streamed) == al.card_of(whole)
+    streamed = {dtype: stream(directory, dtype=dtype) for dtype in ("auto", "float32")}
+    for dtype, model in streamed.items():
+        assert_same_model(al.load_model(directory, device="cpu", dtype=dtype), model)
     # Of the checkpoint's own type everything is a view of its file; else the embedding is a copy, once for both its uses.
-    table = streamed.embed.W_E
-    extra = streamed.ln_final.w.numel() + streamed.unembed.b_U.numel()
-    assert stream_of(streamed).resident_bytes == 4 * (table.numel() + extra)
-    assert stream_of(stream(directory, dtype="auto")).resident_bytes == 2 * streamed.unembed.b_U.numel()
+    model = streamed["float32"]
+    extra = model.embed.W_E.numel() + model.ln_final.w.numel() + model.unembed.b_U.numel()
+    assert stream_of(model).resident_bytes == 4 * extra
+    assert stream_of(streamed["auto"]).resident_bytes == 2 * model.unembed.b_U.numel()
 
 
-def test_many_files(sharded):
-    whole, streamed = al.load_model(sharded, device="cpu"), stream(sharded)
-    assert torch.equal(whole(TOKENS), streamed(TOKENS))
-    assert al.card_of(streamed) == al.card_of(whole)
-
-
-def test_a_pass_reads_every_layer_once_and_in_order(sharded, layers_read):
+def test_a_pass_over_many_files_reads_every_layer_once_and_in_order(sharded, layers_read):
     model = stream(sharded)
+    assert_same_model(al.load_model(sharded, device="cpu"), model)
     layers_read.clear()
     model(TOKENS)
     assert layers_read == [0, 1, 2, 3, 4, 5]
@@ -88,7 +90,6 @@ def test_a_pass_reads_every_layer_once_and_in_order(sharded, layers_read):
 
 def test_never_more_than_two_layers_are_held(sharded, monkeypatch):
     model = stream(sharded)
-    gc.collect()
     alive, most = Counter(), Counter()
     right = Stream._load
 
@@ -169,20 +170,6 @@ def test_a_change_of_what_is_in_memory_is_noticed(tiny):
     assert al.card_of(model).weights_sha256 != first
 
 
-def test_large_tensors_are_hashed_in_parts_as_they_are_whole(monkeypatch):
-    from anchorlens.models import card
-
-    generator = torch.Generator().manual_seed(0)
-    table = torch.randn(300, 700, generator=generator).T
-    whole = card._checksums(table)
-    entries = table.reshape(-1).view(torch.int32).tolist()
-    told = sum(entries) % 2**64, sum(b * (1 + i % card.PRIME) for i, b in enumerate(entries)) % 2**64
-    assert whole == told
-    for piece in (1, 1000, 65_521, 70_000):
-        monkeypatch.setattr(card, "PIECE", piece)
-        assert card._checksums(table) == told
-
-
 def test_a_file_that_goes_away_or_shrinks_is_an_error(sharded):
     model = stream(sharded)
     for file in sharded.glob("*.safetensors"):
@@ -194,14 +181,17 @@ def test_a_file_that_goes_away_or_shrinks_is_an_error(sharded):
     assert torch.isfinite(model(TOKENS)).all()
 
 
-@pytest.mark.parametrize(("family", "one"), [("mixtral", "block_sparse_moe.experts.2.w3"), ("olmoe", "mlp.experts.2.up_proj")])
-def test_experts_that_stand_in_the_files_one_by_one(tiny, tmp_path, family, one):
-    name = f"model.layers.1.{one}.weight"
-    tensors = {key: tensor.clone() for key, tensor in load_file(tiny(family) / "model.safetensors").items()}
-    assert tensors[name].shape == (80, 48)
-    model = stream(tiny(family))
+# A matrix of one expert, by family.
+_OF = "model.layers.1.{}.weight"
+EXPERT = {"mixtral": _OF.format("block_sparse_moe.experts.2.w3"), "olmoe": _OF.format("mlp.experts.2.up_proj")}
+
+
+@pytest.mark.parametrize("family", EXPERT)
+def test_experts_that_stand_in_the_files_one_by_one(tiny, family):
+    one, model = load_file(tiny(family) / "model.safetensors")[EXPERT[family]], stream(tiny(family))
+    assert one.shape == (80, 48)
     with held(model.blocks[1]):
-        assert torch.equal(model.blocks[1].mlp.experts[2].W_in.weight, tensors[name])
+        assert torch.equal(model.blocks[1].mlp.experts[2].W_in.weight, one)
     # Parts and the whole of the matrices that are joined, beside two layers.
     gates = 4 * 2 * 80 * 48 * 4
     assert stream_of(model).skeleton.joined_bytes == gates
@@ -210,37 +200,29 @@ def test_experts_that_stand_in_the_files_one_by_one(tiny, tmp_path, family, one)
     layer = sum(p.numel() for p in model.blocks[0].parameters()) * 4
     matrix, ends = max(p.numel() for p in model.blocks.parameters()) * 4, stream_of(model).resident_bytes
     assert stream_of(model).sizes.held_bytes == 2 * layer + matrix + gates + ends
-    for change, error, said in (
-        (None, InputError, r"no tensor 'model.layers.1.mlp.experts.gate_up_proj'"),
-        (torch.ones(79, 48), CheckpointError, rf"{name} has shape \(79, 48\).*says \(80, 48\)"),
-    ):
-        directory = save_model(random_model(FURTHER_FAMILIES[family]()), tmp_path / error.__name__)
-        kept = {key: tensor for key, tensor in (tensors | {name: change}).items() if tensor is not None}
-        save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
-        with pytest.raises(error, match=said):
-            stream(directory)
 
 
-def test_weights_that_are_unpacked_when_they_are_loaded_are_refused(tiny, tmp_path):
-    tensors = {key: tensor.clone() for key, tensor in load_file(tiny("llama") / "model.safetensors").items()}
-    packed = {key.replace("up_proj.weight", "up_proj.weight_blocks"): tensor for key, tensor in tensors.items()}
-    directory = save_model(random_model(llama()), tmp_path / "packed")
-    save_file(packed, directory / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(InputError, match=r"cannot be streamed.*quantised.*Leave stream out"):
-        stream(directory)
+UP, NORM, JOINED = "model.layers.1.mlp.up_proj.weight", "model.norm.weight", "model.layers.1.mlp.experts.gate_up_proj"
+# Tensors that are put in (None: taken out) by name, and what is said of it.
+DAMAGED = [
+    ("llama", {UP: None}, InputError, f"no tensor '{UP}'"),
+    ("llama", {NORM: torch.ones(7)}, CheckpointError, rf"{NORM} has shape \(7,\).*says \(48,\)"),
+    ("llama", {UP: None, f"{UP}_blocks": torch.ones(80, 48)}, InputError, r"cannot be streamed.*quantised.*Leave stream out"),
+    *((family, {one: None}, InputError, f"no tensor '{JOINED}'") for family, one in EXPERT.items()),
+    *(
+        (family, {one: torch.ones(79, 48)}, CheckpointError, rf"{one} has shape .79, 48.*says .80, 48")
+        for family, one in EXPERT.items()
+    ),
+]
 
 
-def test_a_missing_or_misshapen_tensor_is_named(tiny, tmp_path):
-    tensors = {key: tensor.clone() for key, tensor in load_file(tiny("llama") / "model.safetensors").items()}
-    for change, error, said in (
-        ({"model.layers.1.mlp.up_proj.weight": None}, InputError, r"no tensor 'model.layers.1.mlp.up_proj.weight'"),
-        ({"model.norm.weight": torch.ones(7)}, CheckpointError, r"model.norm.weight has shape \(7,\).*says \(48,\)"),
-    ):
-        directory = save_model(random_model(llama()), tmp_path / said[:9])
-        kept = {key: tensor for key, tensor in (tensors | change).items() if tensor is not None}
-        save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
-        with pytest.raises(error, match=said):
-            stream(directory)
+@pytest.mark.parametrize(("family", "change", "error", "said"), DAMAGED)
+def test_a_tensor_that_is_missing_misshapen_or_packed_is_named(tmp_path, family, change, error, said):
+    file = save_tiny(family, tmp_path / "m") / "model.safetensors"
+    tensors = {key: tensor.clone() for key, tensor in load_file(file).items()} | change
+    save_file({key: tensor for key, tensor in tensors.items() if tensor is not None}, file, metadata={"format": "pt"})
+    with pytest.raises(error, match=said):
+        stream(file.parent)
 
 
 def test_what_cannot_be_streamed_is_said_before_anything_is_read(tiny, tiny_model, tmp_path):

@@ -1,10 +1,11 @@
 """Examples made by hand, and errors by class and text."""
 
 import re
+from functools import cache
 
 import pytest
 
-from anchorlens.questions.datasets import QAData
+from anchorlens.questions.datasets import QAData, load_qa
 from anchorlens.questions.example import Example, Span, question_id
 
 CAPITALS = {
@@ -48,6 +49,12 @@ def data_of(examples: list[Example], n: int | None = None, name: str = "made") -
         name=name, examples=tuple(examples[:n]), pool=tuple(examples), dropped=(), pool_dropped={}, source="test",
         sha256="0" * 64, limit=n, seed=0,
     )  # fmt: skip
+
+
+@cache
+def sample(name: str) -> QAData:
+    """One of the embedded sets, read once: "nq" for ``nq-sample``."""
+    return load_qa(f"{name}-sample")
 
 
 def capitals(n: int | None = None) -> QAData:

@@ -48,11 +48,10 @@ def test_bad_files_are_one_clear_error(tmp_path):
 
 
 def test_a_file_of_another_schema_names_what_is_missing(tmp_path):
-    path = tmp_path / "x.jsonl"
-    path.write_text('{"question": "when did it sink", "answer": ["1912"]}', encoding="utf8")
+    (tmp_path / "x.jsonl").write_text('{"question": "when did it sink", "answer": ["1912"]}', encoding="utf8")
     message = "not of the schema 'popqa': it lacks possible_answers or obj. It has answer, question. Its fields fit: triviaqa"
     with pytest.raises(DataError, match=message):
-        load_qa("popqa", path=path)
+        load_qa("popqa", path=tmp_path / "x.jsonl")
 
 
 @pytest.mark.parametrize(

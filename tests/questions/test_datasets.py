@@ -8,7 +8,6 @@ from pathlib import Path
 
 import datasets
 import pandas
-import pyarrow.parquet
 import pytest
 
 from anchorlens.errors import DownloadError, InputError, SpanError
@@ -19,6 +18,9 @@ from anchorlens.questions.example import Span, question_id
 from anchorlens.questions.schemas import read_answers
 from tests.questions.make import refused
 from tests.questions.tables import HUB_ROWS, OWN, spans_of, write
+from tests.questions.test_spans import assert_lawful
+
+WH = {"who", "whom", "whose", "what", "which", "when", "where", "why", "how"}
 
 
 @pytest.fixture
@@ -145,7 +147,6 @@ def test_tables_and_their_names():
     assert load_qa(frame).source == load_qa(frame).name == "frame"
     data = load_qa(datasets.Dataset.from_pandas(frame), dataset_name="mine")
     assert (data.source, data.name) == ("dataset", "mine")
-    assert data.examples == load_qa(frame, dataset_name="mine").examples
     popqa = load_qa(pandas.DataFrame(HUB_ROWS["popqa"]), dataset_name="popqa")
     assert spans_of(popqa) == [("Ada Lovelace", "occupation", "annotation")]
 
@@ -164,9 +165,8 @@ def test_answers_in_every_form(value, answers):
 
 def test_question_white_space_moves_annotated_offsets():
     row = {"question": "  Who wrote Emma? ", "answer": "Jane", "subject_span": [12, 16], "property_span": [6, 11]}
-    data = load_qa(pandas.DataFrame([row]))
-    assert data.examples[0].question == "Who wrote Emma?"
-    assert spans_of(data) == [("Emma", "wrote", "annotation")]
+    assert spans_of(load_qa([row])) == [("Emma", "wrote", "annotation")]
+    assert load_qa([row]).examples[0].question == "Who wrote Emma?"
 
 
 EMMA = {"question": "Who wrote Emma?", "answers": "Austen"}
@@ -342,13 +342,16 @@ def test_known_datasets_are_four_and_four_and_cheap():
     ("name", "least", "share"), [("popqa", 1.0, 0.54), ("triviaqa", 0.98, 0.33), ("hotpotqa", 0.98, 0.35), ("nq", 0.97, 0.54)]
 )
 def test_real_files_keep_nearly_all_rows(tmp_path, shared_data, name, least, share):
-    lines = (shared_data / f"{name}.jsonl").read_text(encoding="utf8").splitlines()[:200]
+    lines = (shared_data / f"{name}.jsonl").read_text(encoding="utf8").splitlines()[:120]
     path = tmp_path / f"{name}.jsonl"
     path.write_text("\n".join(lines), encoding="utf8")
     data = load_qa(name, path=path)
     assert len(data) >= least * len(lines)
     assert len(data) + sum(data.pool_dropped.values()) == len(lines)
     assert data.question_share == pytest.approx(share, abs=0.06)
+    for example in data.examples:
+        assert_lawful(example.question, example.subject, example.property)
+        assert example.property.of(example.question).lower() not in WH
     if name == "popqa":
         assert {e.span_source for e in data.examples} == {"template"}
         assert [str(json.loads(line)["id"]) for line in lines] == [e.example_id for e in data.examples]
@@ -358,7 +361,6 @@ def test_parquet_and_frame_gaps_are_missing_fields(tmp_path):
     frame = pandas.DataFrame([{**OWN[0], "s_pop": 3}, {"id": "z", "question": "Who wrote Ada?", "answers": ["N"]}])
     assert pandas.isna(frame["relation"][1])
     frame.to_parquet(tmp_path / "gap.parquet")
-    assert pyarrow.parquet.read_table(tmp_path / "gap.parquet").num_rows == 2
     for data in (load_qa(frame, dataset_name="g"), load_qa("g", path=tmp_path / "gap.parquet")):
         assert [(e.relation, e.popularity) for e in data.examples] == [("author", 12.5), (None, None)]
 
@@ -368,7 +370,7 @@ def test_two_ways_of_finding_spans_are_told_apart_in_the_record():
     from anchorlens.runs.provenance import run_id_of
 
     ways = ["auto", "rules", lambda q: ([len(q) - 3, len(q)], [0, 2]), lambda q: ([len(q) - 4, len(q)], [0, 2])]
-    records = [load_qa("popqa-sample", limit=5, spans=way).record() for way in ways]
+    records = [load_qa(HUB_ROWS["popqa"], dataset_name="popqa", spans=way).record() for way in ways]
     assert records[0]["spans"] == "auto"
     assert records[2]["spans"].startswith("callable:")
     assert len({run_id_of(record) for record in records}) == 4

@@ -16,31 +16,17 @@ ENGLAND, SCOTLAND = ("".join(chr(0xE0000 + ord(char)) for char in name) + "\U000
 @pytest.mark.parametrize(
     ("texts", "name"),
     [
-        (("The U.S.A.! ", "the u s a", " The  U. S. A."), "the u s a"),
-        (("Rock & Roll", "rock, roll"), "rock roll"),
-        (("Straße", "STRASSE"), "strasse"),
-        (("Café", "Cafe\u0301", "CAFÉ"), "café"),
-        (("X-ray", "x ray", "X–Ray"), "x ray"),
-        (("1914-18", "1914–18", "1914 - 18"), "1914 18"),
-        (("Don't", "Don’t", "Don´t"), "don t"),
-        (("5%", "5 percent", "5 %"), "5 percent"),
-        (("-40", "−40", "–40"), "-40"),
-        (("+40", "40", "#40"), "40"),
-        (("C++", "c++.", "(C++)", "C++-"), "c++"),
-        (("Lego™", "lego"), "lego"),
-        (("❤", "❤\ufe0f"), "❤"),
-        (("``Emma''", '"Emma"', "Emma"), "emma"),
-        (("Qur`an", "Qur'an"), "qur an"),
-        (("``Café''", "Café"), "café"),
-        (("E=mc^2", "E = mc 2"), "e mc 2"),
-        (("E=mc^2 é", "E = mc 2 é"), "e mc 2 é"),
-        (("zero\u200dwidth", "zerowidth"), "zerowidth"),
-        (("New\u200bYork", "New York"), "new york"),
-        (("C++11", "C++ 11", "c++11."), "c++ 11"),
-        (("!!!", " !!! "), "!!!"),
-        (("", "  "), ""),
+        (("The U.S.A.! ", "the u s a", " The  U. S. A."), "the u s a"), (("Rock & Roll", "rock, roll"), "rock roll"),
+        (("Straße", "STRASSE"), "strasse"), (("Café", "Cafe\u0301", "CAFÉ"), "café"), (("X-ray", "x ray", "X–Ray"), "x ray"),
+        (("1914-18", "1914–18", "1914 - 18"), "1914 18"), (("Don't", "Don’t", "Don´t"), "don t"), (("", "  "), ""),
+        (("5%", "5 percent", "5 %"), "5 percent"), (("-40", "−40", "–40"), "-40"), (("+40", "40", "#40"), "40"),
+        (("C++", "c++.", "(C++)", "C++-"), "c++"), (("C++11", "C++ 11", "c++11."), "c++ 11"), (("Lego™", "lego"), "lego"),
+        (("❤", "❤\ufe0f"), "❤"), (("``Emma''", '"Emma"', "Emma"), "emma"), (("Qur`an", "Qur'an"), "qur an"),
+        (("``Café''", "Café"), "café"), (("E=mc^2", "E = mc 2"), "e mc 2"), (("E=mc^2 é", "E = mc 2 é"), "e mc 2 é"),
+        (("zero\u200dwidth", "zerowidth"), "zerowidth"), (("New\u200bYork", "New York"), "new york"), (("!!!", " !!! "), "!!!"),
+        (("???",), "???"), ((" . . ",), ". ."),
     ],
-)
+)  # fmt: skip
 def test_written_in_another_way_it_is_the_same(texts, name):
     assert {normalise(text) for text in texts} == {name}
 
@@ -48,36 +34,16 @@ def test_written_in_another_way_it_is_the_same(texts, name):
 @pytest.mark.parametrize(
     "texts",
     [
-        ("C++", "C#", "C"),
-        ("C++11", "C11"),
-        ("F#", "F"),
-        ("-40", "40"),
-        ("A+", "A-", "A"),
-        ("AB-", "AB+", "AB"),
-        ("$5", "5%", "£5", "€5"),
-        ("2 + 2", "2 2"),
-        ("काला", "कीला", "कल"),
-        ("กิน", "กีน", "กน"),
-        ("বাংলা", "বংল"),
-        ("😀", "😂", "👍", "👍🏽"),
-        ("❤", "💙"),
-        ("🇫🇷", "🇮🇹"),
-        (f"{FLAG}{ENGLAND}", f"{FLAG}{SCOTLAND}"),
-        ("♀", "♂"),
-        ("20 °", "20"),
-        ("Ёлка", "Елка"),
-        ("e", "é"),
-        ("co-op", "coop"),
+        ("C++", "C#", "C"), ("C++11", "C11"), ("F#", "F"), ("-40", "40"), ("A+", "A-", "A"), ("AB-", "AB+", "AB"),
+        ("$5", "5%", "£5", "€5"), ("2 + 2", "2 2"), ("काला", "कीला", "कल"), ("กิน", "กีน", "กน"), ("বাংলা", "বংল"),
+        ("😀", "😂", "👍", "👍🏽"), ("❤", "💙"), ("🇫🇷", "🇮🇹"), (f"{FLAG}{ENGLAND}", f"{FLAG}{SCOTLAND}"), ("♀", "♂"),
+        ("20 °", "20"), ("Ёлка", "Елка"), ("e", "é"), ("co-op", "coop"),
     ],
     ids=lambda texts: " ".join(map(ascii, texts)),
 )  # fmt: skip
 def test_signs_marks_and_scripts_that_carry_the_answer_stay_apart(texts):
     assert len({normalise(text) for text in texts}) == len(texts)
     assert len({question_id(f"What is {text} called?") for text in texts}) == len(texts)
-
-
-def test_an_answer_of_nothing_but_punctuation_stays_as_it_is():
-    assert [normalise(text) for text in ("!!!", "???", " . . ")] == ["!!!", "???", ". ."]
 
 
 def test_whole_words_are_found_with_their_signs_and_marks():
@@ -94,12 +60,13 @@ def test_whole_words_are_found_with_their_signs_and_marks():
 
 def test_normalising_twice_changes_nothing():
     """Every character of the basic plane and the emoji by itself, and random mixtures of those treated in ways of their own."""
-    codes = [*range(0x10000), *range(0x1F000, 0x1FB00), *range(0xE0000, 0xE0080)]
-    assert [code for code in codes if normalise(normalise(chr(code))) != normalise(chr(code))] == []
     rng = random.Random(0)
     odd = "Aa1 +-#%$°`^\u200b.,'é़ा\u0301😀\u200d\ufe0f−–İßﬁΣς½™´¨_"
-    texts = ["".join(rng.choices(odd, k=rng.randint(1, 9))) for _ in range(5_000)]
-    assert [text for text in texts if normalise(normalise(text)) != normalise(text)] == []
+    texts = ["".join(rng.choices(odd, k=rng.randint(1, 9))) for _ in range(2_000)]
+    texts += map(chr, [*range(0x10000), *range(0x1F000, 0x1FB00), *range(0xE0000, 0xE0080)])
+    # What comes out as it went in is not asked again.
+    once = {text: normalise(text) for text in texts}
+    assert [text for text, made in once.items() if made != text and normalise(made) != made] == []
 
 
 def test_answers_are_pooled_by_question_in_order():

@@ -11,17 +11,19 @@ import pytest
 from scipy.optimize import linear_sum_assignment
 
 from anchorlens.errors import InputError
-from anchorlens.questions.datasets import load_qa
 from anchorlens.questions.example import Example, normalise
 from anchorlens.questions.given import GivenAnswers, given_answers, split_questions
 from anchorlens.questions.options import named_options, option_key
 from anchorlens.vocabulary import FRACTIONS, SPLITS
-from tests.questions.make import capital, example
+from tests.questions.make import capital, example, sample
 
 
 def comparison(word: str, first: str, second: str, answer: str, example_id: str | None = None) -> Example:
     """Which is larger, Belgium or Russia?"""
     return example(f"Which is {word}, {first} or {second}?", f"{first} or {second}", word, answer, example_id=example_id)
+
+
+BELGIUM = ("Belgium", "Russia")
 
 
 def in_one_split(rows: list[Example], **options) -> GivenAnswers:
@@ -35,17 +37,27 @@ def stands(answer: str, question: str) -> bool:
 
 @pytest.fixture(scope="module")
 def trivia():
-    return load_qa("triviaqa-sample").examples
+    return sample("triviaqa").examples
 
 
-def test_questions_that_share_an_alias_stay_together_through_others():
-    rows = [capital("A-land", "Paris"), capital("B-land", "Rome"), capital("C-land", "Oslo")]
-    linked = [*rows, *(capital(f"{name}-isle", "Paris") for name in "DEFGH")]
+PARIS = [capital("A-land", "Paris"), *(capital(f"{name}-isle", "Paris") for name in "DEFGH")]
+ROME, OSLO = capital("B-land", "Rome"), capital("C-land", "Oslo")
+TIED = {
     # One row that carries two aliases ties the rows of both together.
-    bridge = replace(capital("Bridge", "Paris"), answers=("Paris", "Rome"))
-    for seed in range(5):
-        split = split_questions([*linked, bridge], seed=seed)
-        assert len({split[e.question_id] for e in [linked[0], linked[1], bridge, *linked[3:]]}) == 1
+    "an alias through another row": ([*PARIS, ROME, replace(capital("Bridge", "Paris"), answers=("Paris", "Rome"))], [OSLO]),
+    "options and the rows that answer with them": (
+        [comparison("larger", *BELGIUM, "Russia"), comparison("smaller", *BELGIUM, "Belgium"), capital("Kremlin", "Russia")],
+        [capital(f"Land {i}", f"City {i}") for i in range(20)],
+    ),
+    "yes and no": ([capital(f"Land {i}", "yes" if i % 2 else "no") for i in range(10)], [capital("Peru", "Lima")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("tied", "others"), TIED.values(), ids=TIED)
+def test_questions_that_are_tied_stay_together(tied, others):
+    for seed in range(20):
+        split = split_questions([tied[0], *others, *tied[1:]], seed=seed)
+        assert len({split[row.question_id] for row in tied}) == 1
 
 
 def test_a_split_does_not_depend_on_the_order_of_rows(trivia):
@@ -68,11 +80,11 @@ def test_shares_of_100_questions_are_filled_to_within_a_question_for_40_seeds():
     assert sum(len(names) == 3 for names in seen.values()) >= 95
 
 
-@pytest.mark.parametrize("name", ["popqa-sample", "triviaqa-sample", "nq-sample"])
-def test_shares_of_tied_questions_are_filled_to_within_a_component_for_40_seeds(name):
-    rows = load_qa(name).examples
+@pytest.mark.parametrize("name", ["popqa", "triviaqa", "nq"])
+def test_shares_of_tied_questions_are_filled_to_within_a_component_for_8_seeds(name):
+    rows = sample(name).examples
     n = len({row.question_id for row in rows})
-    for seed in range(40):
+    for seed in range(8):
         sizes = Counter(split_questions(rows, seed=seed).values())
         assert max(abs(sizes[part] - share * n) for part, share in zip(SPLITS, FRACTIONS, strict=True)) <= 3, (seed, sizes)
 
@@ -87,22 +99,6 @@ def test_each_relation_has_its_share_of_every_split():
                 assert abs(sizes[f"relation {i}", part] - share * 40) <= 4, (seed, sizes)
 
 
-def test_the_options_of_a_question_tie_it_to_the_rows_that_answer_with_them():
-    asked = (("larger", "Russia"), ("smaller", "Belgium"))
-    tied = [*(comparison(word, "Belgium", "Russia", answer) for word, answer in asked), capital("Kremlin", "Russia")]
-    others = [capital(f"Land {i}", f"City {i}") for i in range(20)]
-    for seed in range(20):
-        split = split_questions([tied[0], *others, *tied[1:]], seed=seed)
-        assert len({split[row.question_id] for row in tied}) == 1
-
-
-def test_yes_and_no_stay_together():
-    rows = [capital(f"Land {i}", "yes" if i % 2 else "no") for i in range(10)] + [capital("Peru", "Lima")]
-    for seed in range(5):
-        split = split_questions(rows, seed=seed)
-        assert len({split[row.question_id] for row in rows[:10]}) == 1
-
-
 @pytest.mark.parametrize("fractions", [(0.5, 0.5, 0.0), (0.5, 0.2, 0.2)])
 def test_bad_fractions(trivia, fractions):
     with pytest.raises(InputError, match="three positive numbers that sum to 1"):
@@ -114,22 +110,18 @@ def test_inside_every_split_true_and_false_strings_are_the_same_multiset(trivia,
     split = split_questions(trivia)
     given = given_answers(trivia, split, distractor=distractor)
     assert len(given.false) + len(given.dropped) == len(trivia)
-    for name in ("train", "validation", "test"):
+    for name in SPLITS:
         rows = [e for e in trivia if split[e.question_id] == name and e.example_id in given.false]
         assert rows
         assert Counter(e.answers[0] for e in rows) == Counter(given.false[e.example_id] for e in rows)
-
-
-def test_matched_false_answers_are_of_the_same_kind_and_never_right(trivia):
-    split = split_questions(trivia)
-    given = given_answers(trivia, split)
     by_id = {e.example_id: e for e in trivia}
     for row, other in given.source.items():
         base, source = by_id[row], by_id[other]
-        assert source.answer_type == base.answer_type
-        assert len(normalise(source.answers[0]).split()) == len(normalise(base.answers[0]).split())
         assert split[source.question_id] == split[base.question_id]
         assert normalise(given.false[row]) not in {normalise(a) for a in base.answers}
+        if distractor == "matched":
+            assert source.answer_type == base.answer_type
+            assert len(normalise(source.answers[0]).split()) == len(normalise(base.answers[0]).split())
 
 
 def test_a_relation_is_kept_and_one_answer_for_most_of_a_group_drops_the_surplus():
@@ -301,7 +293,7 @@ def test_as_many_rows_are_kept_as_by_comparing_every_pair_and_none_gets_a_right_
     rng = random.Random(0)
     names = ["Ada", "Bo", "Ada Bo", "Cy", "Dan Eli", "Eli", "Fay"]
     dropped = 0
-    for trial in range(120):
+    for trial in range(50):
         rows = []
         for i in range(rng.randint(2, 24)):
             first, second = rng.sample(names, 2)
@@ -323,7 +315,7 @@ def test_as_many_rows_are_kept_as_by_comparing_every_pair_and_none_gets_a_right_
                 assert normalise(false) not in right
                 assert stands(false, row.question) == stands(row.answers[0], row.question)
             assert in_one_split(rows[::-1], distractor=distractor, seed=trial).false == given.false
-    assert dropped > 100
+    assert dropped > 40
 
 
 @pytest.mark.slow
@@ -344,12 +336,12 @@ def test_6000_rows_take_seconds():
     assert time.process_time() - start < 20
 
 
-def test_4000_questions_with_the_same_two_options_take_seconds():
-    rows = [comparison(f"right in case {i}", "Alpha", "Beta", ("Alpha", "Beta")[i % 2]) for i in range(4000)]
+def test_2000_questions_with_the_same_two_options_take_seconds():
+    rows = [comparison(f"right in case {i}", "Alpha", "Beta", ("Alpha", "Beta")[i % 2]) for i in range(2000)]
     start = time.process_time()
     given = in_one_split(rows)
-    # Ten seconds where every row was compared with every other.
-    assert len(given.false) == 4000 and time.process_time() - start < 5
+    # 2.5 seconds where every row was compared with every other.
+    assert len(given.false) == 2000 and time.process_time() - start < 1.5
 
 
 @pytest.mark.slow

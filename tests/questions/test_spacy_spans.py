@@ -23,11 +23,7 @@ class Group(list):
 
 
 class Doc(list):
-    """Tokens with noun chunks and entities."""
-
-    def __init__(self):
-        super().__init__()
-        self.noun_chunks, self.ents = [], []
+    """Tokens that take noun chunks and entities."""
 
 
 def fake_spacy(monkeypatch, doc, pipes=("tagger", "parser")):

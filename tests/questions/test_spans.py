@@ -20,8 +20,6 @@ from anchorlens.questions.spans import check_spans, place_subject, span_finder
 from anchorlens.questions.templates import TEMPLATES, match_template
 from tests.questions.make import refused
 
-WH = {"who", "whom", "whose", "what", "which", "when", "where", "why", "how"}
-
 # question, subject, property; None where a segment must not be found.
 # 1,950 characters before what is asked.
 STORY = ("She travelled far and saw many a thing. " * 50)[:1_950]
@@ -153,34 +151,22 @@ def test_any_text_gives_nothing_or_two_disjoint_segments(question):
 
 
 UNITS = [
-    "A ",
-    "'",
-    '"',
-    "' '",
-    "x's ",
-    "Who of ",
-    "time of ",
-    "go to ",
-    "Bob, ",
-    "Al and ",
-    "have ",
-    "the movie go ",
-    'B "A" C ',
-]
+    "A ", "'", '"', "' '", "x's ", "Who of ", "time of ", "go to ", "Bob, ", "Al and ", "have ", "the movie go ", 'B "A" C ',
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_long_questions_take_no_quadratic_time(unit):
     def seconds(n):
         text = ("Who wrote Emma? " + unit * n)[:n]
-        start = time.perf_counter()
+        start = time.process_time()
         rule_spans(text)
         match_template(text)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
-    seconds(1_000)
+    seconds(400)
     # Ten times the length: linear is 10x, quadratic 100x; the floor keeps the clock's noise out.
-    assert seconds(10_000) < 50 * max(seconds(1_000), 0.005)
+    assert seconds(4_000) < 50 * max(seconds(400), 0.001)
 
 
 @pytest.mark.parametrize(
@@ -232,22 +218,6 @@ def test_templates_match_all_real_popqa_rows_and_name_their_relation(shared_data
     assert len(rows) == 1_500
     assert [m and m.relation for m in matches] == [row["prop"] for row in rows]
     assert len(Counter(row["prop"] for row in rows)) == 16
-
-
-@pytest.mark.shared_data
-@pytest.mark.parametrize("name", ["triviaqa", "hotpotqa", "nq"])
-def test_rules_serve_the_real_questions(shared_data, name):
-    lines = (shared_data / f"{name}.jsonl").read_text(encoding="utf8").splitlines()[:200]
-    questions = [json.loads(line)["question"] for line in lines]
-    found = [(q, *rule_spans(q)) for q in questions]
-    whole = [row for row in found if row[1] and row[2]]
-    assert len(whole) >= 0.97 * len(found)
-    shares = [(len(s.of(q)) + len(p.of(q))) / len(q) for q, s, p in whole]
-    # Segments, not whole questions.
-    assert 0.25 < sum(shares) / len(shares) < 0.55
-    for question, subject, asked in whole:
-        assert_lawful(question, subject, asked)
-        assert not WH & {asked.of(question).lower()}
 
 
 def record(question, **fields):
@@ -323,15 +293,9 @@ def test_an_extractor_may_give_pairs_and_texts(given):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            ("Bob", "wrote"),
-            "r: subject 'Bob' occurs 2 times in the question 'Who wrote Bob Bob?', it must occur exactly once; let",
-        ),
+        (("Bob", "wrote"), "r: subject 'Bob' occurs 2 times in the question 'Who wrote Bob Bob?', it must occur exactly once"),
         (("wrote", "Al"), "r: property 'Al' occurs 0 times in the question 'Who wrote Bob Bob?'"),
-        (
-            "Bob",
-            "r: callable:given_by_user gave 'Bob'. It must give (subject, property), each a Span, a pair (first character",
-        ),
+        ("Bob", "r: callable:given_by_user gave 'Bob'. It must give (subject, property), each a Span, a pair (first"),
         (7, "r: callable:given_by_user gave 7. It must give (subject, property)"),
         (((1, 2),), "r: callable:given_by_user gave ((1, 2),). It must give"),
         (((4, 9), (1.0, 2.0)), "r: callable:given_by_user gave (1.0, 2.0) as property. It must give"),
@@ -350,20 +314,18 @@ def test_what_an_extractor_may_not_give(unchecked, given, message):
         span_finder(given_by_user).find(record("Who wrote Bob Bob?"), "r")
 
 
-@pytest.mark.parametrize("spans", [3, None, ("subject", "property"), Span, lambda: None, lambda question, answer: None])
-def test_spans_of_another_kind_are_refused(unchecked, spans):
-    with refused(InputError, "spans must be 'auto', 'rules', 'annotation', 'spacy:NAME' or a function from a"):
-        span_finder(spans)
+OF_ANOTHER_KIND = [3, None, ("subject", "property"), Span, lambda: None, lambda question, answer: None]
 
 
 @pytest.mark.parametrize(
     ("spans", "message"),
     [
+        *((one, "spans must be 'auto', 'rules', 'annotation', 'spacy:NAME' or a function from a") for one in OF_ANOTHER_KIND),
         ("rule", "Unknown spans='rule'. Did you mean 'rules'?"),
         ("spacy:en_core_web_sm", "pip install 'anchorlens[spacy]', then: python -m spacy download en_core_web_sm"),
     ],
 )
-def test_unknown_and_missing_ways_are_errors(monkeypatch, spans, message):
+def test_ways_that_are_unknown_missing_or_of_another_kind_are_refused(unchecked, monkeypatch, spans, message):
     monkeypatch.setitem(sys.modules, "spacy", None)
     with refused(InputError, message):
         span_finder(spans)

@@ -8,9 +8,6 @@ import pytest
 
 import anchorlens as al
 from tests.figures.browser import faint, tabbed, visited
-from tests.questions.make import capitals
-
-from .test_report import SMALL, questions
 
 pytestmark = pytest.mark.slow
 
@@ -22,14 +19,9 @@ SHOWN = """() => document.querySelector("figure .plot").data
 
 
 @pytest.fixture(scope="module")
-def report(tiny_model, tmp_path_factory):
+def report(sweeps, tmp_path_factory):
     """Two protocols, with labels and pathways: every filter there is."""
-    model = tiny_model("llama")
-    sweeps = [
-        al.swap_sweep(model, capitals(), **SMALL),
-        al.knockout_sweep(model, questions(), layers=[0, 1, 2], n_resamples=20, progress=False),
-    ]
-    return al.write_report(sweeps, tmp_path_factory.mktemp("report") / "report.html", title="Two sweeps")
+    return al.write_report(list(sweeps), tmp_path_factory.mktemp("report") / "report.html", title="Two sweeps")
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +43,18 @@ def drawn(page):
     page.wait_for_timeout(300)
 
 
+def unfolded(page, rows=1):
+    """Draw all figures, and open some examples."""
+    drawn(page)
+    for row in page.locator(".open").all()[:rows]:
+        row.click()
+    page.wait_for_selector(".chart .main-svg")
+
+
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (1000, True), (1920, False)])
-def test_it_fits_every_window_and_asks_no_network(report, width, dark):
+def test_it_fits_every_window_asks_no_network_and_every_text_can_be_read(report, width, dark):
     with visited(report, width=width, dark=dark) as page:
-        drawn(page)
-        page.locator(".open").first.click()
-        page.wait_for_selector(".chart .main-svg")
+        unfolded(page, 2)
         page.evaluate("() => document.querySelectorAll('details').forEach((one) => { one.open = true; })")
         assert page.evaluate("() => document.documentElement.scrollWidth") <= width
         # Nothing is cut off: what is wider than its box can be scrolled there, and no text of a table leaves the page.
@@ -70,21 +68,11 @@ def test_it_fits_every_window_and_asks_no_network(report, width, dark):
             "() => [getComputedStyle(document.body).backgroundColor, document.querySelector('figure .plot').layout.paper_bgcolor]"
         )
         assert (ground, paper) == (("rgb(20, 23, 26)", "#14171a") if dark else ("rgb(255, 255, 255)", "white"))
-
-
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_every_text_can_be_read(report, dark):
-    with visited(report, dark=dark) as page:
-        drawn(page)
-        for row in page.locator(".open").all()[:2]:
-            row.click()
-        page.wait_for_selector(".chart .main-svg")
-        page.evaluate("() => document.querySelectorAll('details').forEach((one) => { one.open = true; })")
         page.wait_for_timeout(300)
         assert faint(page) == []
         page.fill("#search", "")  # its placeholder is a text too
-        told = page.evaluate("() => getComputedStyle(document.querySelector('#search'), '::placeholder').color")
-        soft = page.evaluate("() => getComputedStyle(document.querySelector('.meta')).color")
+        colour = "(part) => getComputedStyle(document.querySelector(part[0]), part[1]).color"
+        told, soft = (page.evaluate(colour, part) for part in (["#search", "::placeholder"], [".meta"]))
         assert told == soft
 
 
@@ -191,33 +179,9 @@ def test_an_example_opens_into_its_tokens_and_its_own_curve(report, data):
             assert detail.count() == 0
 
 
-def test_clicks_in_a_figure_hide_isolate_and_restore(report):
-    with visited(report) as page:
-        drawn(page)
-        entries = page.locator("figure .legendtoggle")
-        names = [one.get_attribute("aria-label") for one in entries.all()]
-        assert len(names) >= 4
-        first = page.evaluate(SHOWN)
-        entries.nth(0).click()
-        page.wait_for_timeout(700)  # plotly waits for a second click
-        hidden = page.evaluate(SHOWN)
-        assert names[0] in first
-        assert names[0] not in hidden
-        entries.nth(1).dblclick()
-        page.wait_for_timeout(700)
-        alone = page.evaluate(SHOWN)
-        assert names[1] in alone
-        assert not set(names[2:]) & set(alone)
-        entries.nth(1).dblclick()
-        page.wait_for_timeout(700)
-        assert page.evaluate(SHOWN) == hidden
-
-
 def test_a_keyboard_reaches_everything(report):
     with visited(report) as page:
-        drawn(page)
-        page.locator(".open").nth(1).click()
-        page.wait_for_selector(".chart .main-svg")
+        unfolded(page)
         many = page.evaluate("() => document.querySelectorAll('a[href], button, input, select, summary').length")
         stops = tabbed(page)
         assert [stop["at"] for stop in stops] == list(range(len(stops)))  # all of them, in their order
@@ -259,7 +223,7 @@ def test_keys_do_what_clicks_do(report):
         assert page.locator("details[open]").count() == 1
 
 
-def test_keys_hide_isolate_and_restore_curves_and_turn_the_switch(report):
+def test_keys_hide_and_restore_curves_and_turn_the_switch(report):
     with visited(report) as page:
         drawn(page)
         first = page.evaluate(SHOWN)
@@ -274,12 +238,6 @@ def test_keys_hide_isolate_and_restore_curves_and_turn_the_switch(report):
         assert page.evaluate("() => document.activeElement.getAttribute('aria-label')") == name
         page.keyboard.press("Enter")
         assert page.evaluate(SHOWN) == first
-        page.keyboard.press("Shift+Enter")
-        alone = page.evaluate(SHOWN)
-        assert name in alone
-        assert len(alone) < len(first)
-        page.keyboard.press("Shift+Enter")
-        assert page.evaluate(SHOWN) == first
         switch = page.locator("figure [role=button][aria-label=flip_rate]")
         switch.focus()
         page.keyboard.press("Enter")
@@ -291,9 +249,7 @@ def test_keys_hide_isolate_and_restore_curves_and_turn_the_switch(report):
 
 def test_its_parts_have_names_and_an_order(report):
     with visited(report) as page:
-        drawn(page)
-        page.locator(".open").first.click()
-        page.wait_for_selector(".chart .main-svg")
+        unfolded(page)
         told = page.evaluate(
             """() => ({
               lang: document.documentElement.lang, title: document.title,

@@ -7,10 +7,8 @@ import pytest
 
 import anchorlens as al
 from tests.figures.browser import visited
-from tests.questions.make import capitals
 
 from .large import enlarged
-from .test_report import SMALL
 
 pytestmark = pytest.mark.slow
 
@@ -19,9 +17,9 @@ SOON = 2.0
 
 
 @pytest.fixture(scope="module")
-def large(tiny_model, tmp_path_factory):
+def large(swap, tmp_path_factory):
     """2,000 examples, two anchors, each with its null, at 30 layers; with the seconds that writing took."""
-    result = enlarged(al.swap_sweep(tiny_model("llama"), capitals(), **SMALL), examples=2000, layers=30)
+    result = enlarged(swap, examples=2000, layers=30)
     result.curves(controls=True)  # statistics are the sweep's, not the report's
     result.effects()
     began = time.perf_counter()

@@ -12,25 +12,11 @@ import anchorlens as al
 from anchorlens.errors import InputError
 from anchorlens.report.explorer import contents
 from anchorlens.results.own_rows import rows_of
-from tests.figures.browser import run
-from tests.questions.make import capitals
-
-SMALL = {"align": "last", "n_donors": 2, "n_resamples": 20, "progress": False}
+from tests.figures.browser import contrast, run
 
 
-@pytest.fixture(scope="module")
-def swap(tiny_model):
-    return al.swap_sweep(tiny_model("llama"), capitals(), **SMALL)
-
-
-@pytest.fixture(scope="module")
-def knockout(tiny_model):
-    data = al.load_qa("popqa-sample", limit=90)
-    return al.knockout_sweep(tiny_model("llama"), data, layers=[0, 2], n_resamples=20, progress=False)
-
-
-def test_rows_are_those_of_a_report(swap, knockout):
-    for result in (swap, knockout):
+def test_rows_are_those_of_a_report(sweeps):
+    for result in sweeps:
         made = contents(result)
         assert made["layers"] == list(result.layers)
         rows = rows_of(result.samples(), result.examples(), result.anchors, result.layers)
@@ -147,22 +133,15 @@ document.body.append(told);
 </script></body></html>"""
 
 
-def page(folder, script, *, theme="", paper="white"):
-    source, css = (
-        files("anchorlens.report").joinpath(f"explorer.{kind}").read_text(encoding="utf8") for kind in ("js", "css")
-    )
+def asked(folder, script, *, theme="", paper="white"):
+    """What a script finds on a page with the explorer."""
+    home = files("anchorlens.report")
+    source, css = (home.joinpath(f"explorer.{kind}").read_text(encoding="utf8") for kind in ("js", "css"))
     safe = [json.dumps(value).replace("</", "<\\/") for value in (DATA, source)]
     path = folder / "page.html"
-    path.write_text(
-        PAGE.format(css=css, data=safe[0], source=safe[1], script=script, theme=theme, paper=paper), encoding="utf8"
-    )
-    return path
-
-
-def asked(folder, script):
-    found = re.search(
-        r'<pre id="told"[^>]*>(.*?)</pre>', run(folder, 900, "--dump-dom", page(folder, script).as_uri()), re.DOTALL
-    )
+    made = PAGE.format(css=css, data=safe[0], source=safe[1], script=script, theme=theme, paper=paper)
+    path.write_text(made, encoding="utf8")
+    found = re.search(r'<pre id="told"[^>]*>(.*?)</pre>', run(folder, 900, "--dump-dom", path.as_uri()), re.DOTALL)
     assert found is not None, "the page's script did not finish"
     told = json.loads(unescape(found[1]))
     assert told["faults"] == []
@@ -183,12 +162,8 @@ def test_the_slider_moves_tokens_numbers_and_the_line(tmp_path):
     """
     seen = asked(tmp_path, script)
     first, then, last = seen["first"], seen["then"], seen["last"]
-    assert first["numbers"] == [
-        ["question", "−50.0"],
-        ["subject", "−30.0"],
-        ["answer_site", "0.0"],
-        ["question, null", "−20.0"],
-    ]
+    wanted = {"question": "−50.0", "subject": "−30.0", "answer_site": "0.0", "question, null": "−20.0"}
+    assert first["numbers"] == [[name, value] for name, value in wanted.items()]
     assert [mark[0] for mark in first["marks"]] == [" capital", " <b>Peru</b>", "A:"]
     assert [mark[1] for mark in first["marks"]] == ["50%", "50%", "0%"]
     assert first["marks"][1][2] == "question: −50.0; subject: −30.0, position 4"
@@ -273,32 +248,21 @@ def test_what_is_written_can_be_read_in_both_themes(tmp_path, theme, paper):
     const over = (colour, ground) => {
       canvas.fillStyle = ground; canvas.fillRect(0, 0, 1, 1);
       canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
-      const [r, g, b] = canvas.getImageData(0, 0, 1, 1).data;
-      return `rgb(${r}, ${g}, ${b})`;
+      return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
     };
-    const light = (colour) => {
-      const straight = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-      const [r, g, b] = colour.match(/\\d+/g).map((v) => straight(v / 255));
-      return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-    };
-    const contrast = (a, b) => { const [x, y] = [light(a), light(b)].sort((p, q) => q - p); return (x + 0.05) / (y + 0.05); };
-    const paper = getComputedStyle(document.body).backgroundColor;
-    const text = (one, ground = paper) => contrast(over(getComputedStyle(one).color, ground), ground);
+    const paper = getComputedStyle(document.body).backgroundColor, rgb = (some) => `rgb(${some.join(", ")})`;
+    const pair = (colour, ground = paper) => [over(colour, ground), over(ground, ground)];
+    const style = (what) => getComputedStyle(what);
+    const written = [".heading", ".facts", ".count", "thead th:nth-child(2)", "output", ".tokens span"];
     return {
-      texts: [".heading", ".facts", ".count", "thead th:nth-child(2)", "output", ".tokens span"].map((what) => text(find(what))),
-      marks: all("mark").map((one) => text(one, over(getComputedStyle(one).backgroundColor, paper))),
-      lines: all("svg[role=img] path").map((one) => contrast(over(getComputedStyle(one).stroke, paper), paper)),
-      tints: all("mark").map((one) => over(getComputedStyle(one).backgroundColor, paper)),
+      texts: written.map((one) => pair(style(find(one)).color)),
+      marks: all("mark").map((one) => pair(style(one).color, rgb(over(style(one).backgroundColor, paper)))),
+      lines: all("svg[role=img] path").map((one) => pair(style(one).stroke)),
     };
     """
-    path = page(tmp_path, script, theme=theme, paper=paper)
-    found = re.search(r'<pre id="told"[^>]*>(.*?)</pre>', run(tmp_path, 900, "--dump-dom", path.as_uri()), re.DOTALL)
-    assert found is not None
-    told = json.loads(unescape(found[1]))
-    assert told["faults"] == []
-    seen = told["answer"]
-    assert min(seen["texts"]) >= 4.5
-    assert min(seen["marks"]) >= 4.5
-    assert len(seen["lines"]) == 4
-    assert min(seen["lines"]) >= 3
-    assert seen["tints"][0] != seen["tints"][2] == paper, "the answer site has no effect at layer 0"
+    seen = asked(tmp_path, script, theme=theme, paper=paper)
+    least = {kind: min(contrast(*pair) for pair in pairs) for kind, pairs in seen.items()}
+    assert min(least["texts"], least["marks"]) >= 4.5
+    assert (least["lines"] >= 3, len(seen["lines"])) == (True, 4)
+    tints = [f"rgb({', '.join(map(str, ground))})" for _, ground in seen["marks"]]
+    assert tints[0] != tints[2] == paper, "the answer site has no effect at layer 0"

@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -18,22 +17,9 @@ from anchorlens.results.findings import Findings
 from anchorlens.results.own_rows import rows_of
 from tests.questions.make import CAPITALS, capitals
 
-SMALL = {"align": "last", "n_donors": 2, "n_resamples": 20, "progress": False}
+from .conftest import SMALL
+
 HOSTILE = "What is </script><script>document.title='x'</script> the <b>capital</b> of {{ 7 * 7 }} &amp; Peru?"
-
-
-@cache
-def questions():
-    return al.load_qa("popqa-sample", limit=90)
-
-
-@pytest.fixture(scope="module")
-def sweeps(tiny_model):
-    model = tiny_model("llama")
-    return (
-        al.swap_sweep(model, capitals(), **SMALL),
-        al.knockout_sweep(model, questions(), layers=[0, 2], n_resamples=20, progress=False),
-    )
 
 
 @pytest.fixture(scope="module")
@@ -98,18 +84,10 @@ def test_the_page_holds_everything_once(page, sweeps):
 
 def test_what_a_question_says_is_no_markup(tiny_model):
     made = capitals()
-    examples = (replace(made.examples[0], question=HOSTILE), *made.examples[1:])
-    first = examples[0]
-    start, at = HOSTILE.index("Peru"), HOSTILE.index("capital")
-    examples = (
-        replace(
-            first,
-            subject=replace(first.subject, start=start, end=start + 4),
-            property=replace(first.property, start=at, end=at + 7),
-        ),
-        *examples[1:],
-    )
-    result = al.swap_sweep(tiny_model("llama"), replace(made, examples=examples), **SMALL)
+    first, start, at = made.examples[0], HOSTILE.index("Peru"), HOSTILE.index("capital")
+    subject, about = (replace(first.subject, start=start, end=start + 4), replace(first.property, start=at, end=at + 7))
+    first = replace(first, question=HOSTILE, subject=subject, property=about)
+    result = al.swap_sweep(tiny_model("llama"), replace(made, examples=(first, *made.examples[1:])), **SMALL)
     page = render([result], HOSTILE)
     assert "<script>document.title" not in page
     assert "49" not in page.split("<h1>")[1].split("</h1>")[0]
@@ -175,9 +153,8 @@ def test_the_study_in_it_measures_the_same(sweeps, tmp_path, tiny):
 
 def test_runs_are_read_and_written(sweeps, tmp_path, capsys):
     al.save_run(list(sweeps), tmp_path / "run")
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(SystemExit, match="^0$"):
         main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "a.html"), "--title", "Mine"])
-    assert stopped.value.code == 0
     assert "a.html" in capsys.readouterr().out
     text = (tmp_path / "a.html").read_text(encoding="utf8")
     assert "<title>Mine</title>" in text
@@ -207,10 +184,10 @@ def test_one_example_is_shown(sweeps):
     country = list(CAPITALS)[2]
     assert country in figure.layout.title.text
     assert [trace.name for trace in figure.data] == ["question", "question, null", "answer_site", "answer_site, null"]
-    looks = [(trace.marker.symbol, trace.line.color) for trace in figure.data]
-    assert [symbol for symbol, _ in looks] == ["circle", "circle-open", "square", "square-open"]
-    assert looks[0][1] == looks[1][1] != looks[2][1] == looks[3][1]
-    assert [trace.line.dash for trace in figure.data] == ["solid", "dot", "dash", "dot"]
+    looks = [(trace.marker.symbol, trace.line.dash) for trace in figure.data]
+    assert looks == [("circle", "solid"), ("circle-open", "dot"), ("square", "dash"), ("square-open", "dot")]
+    colours = [trace.line.color for trace in figure.data]
+    assert colours[0] == colours[1] != colours[2] == colours[3]
     assert all(trace.mode == "lines+markers" for trace in figure.data)
     for wanted in (2, "italy", "the capital of ITALY?", -10):
         assert sweeps[0].show(wanted) == figure

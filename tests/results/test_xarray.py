@@ -12,13 +12,14 @@ from anchorlens.errors import InputError, RunError
 from anchorlens.protocols.registry import analysis_of
 from tests.questions.make import capitals
 
+pytestmark = pytest.mark.filterwarnings("ignore:Few rows")
 SMALL = {"layers": [0, 2], "n_resamples": 20, "progress": False}
 
 
 @pytest.fixture(scope="module")
 def sweeps(tiny_model):
     """One sweep of each protocol; two swaps that differ in one argument."""
-    model, questions = tiny_model("llama"), al.load_qa("popqa-sample", limit=90)
+    model, questions = tiny_model("llama"), al.load_qa("popqa-sample", limit=45)
     swaps = [al.swap_sweep(model, capitals(), align="last", n_donors=n, **SMALL) for n in (1, 2)]
     return [
         *swaps, al.knockout_sweep(model, questions, **SMALL), al.patch_tokens_sweep(model, questions, base="all", **SMALL),

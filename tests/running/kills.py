@@ -17,13 +17,15 @@ import sys
 import tempfile
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
+import pytest
 import torch
 
 import anchorlens as al
 from anchorlens.protocols import base as plug
-from anchorlens.runs.journal import parts_of, shards_in
+from anchorlens.runs.journal import SweepJournal, parts_of, shards_in
 from tests.questions.make import capitals
 
 OPTIONS = {"align": "last", "n_donors": 2, "batch_size": 1, "check_cells": 4, "n_resamples": 50, "progress": False}
@@ -35,11 +37,35 @@ def hashes(run):
     return {name: hashlib.sha256((run / f"{name}.parquet").read_bytes()).hexdigest() for name in TABLES}
 
 
-def _child(model, data, out):
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    al.swap_sweep(model, data, out=out, resume=True, **OPTIONS)
-    os._exit(0)
+def interrupt(after, act=None):
+    """Raise KeyboardInterrupt, or call a function, when so many shards have been written in this process."""
+    patch, right, kept = pytest.MonkeyPatch(), SweepJournal.write, []
+
+    def write(self, number, *rest):
+        if len(kept) == after:
+            if act is None:
+                raise KeyboardInterrupt
+            act()
+        kept.append(number)
+        return right(self, number, *rest)
+
+    patch.setattr(SweepJournal, "write", write)
+    return patch
+
+
+def fork(sweep, after=None, **more):
+    """Measure in a process of its own, which is killed after so many shards."""
+
+    def work():
+        warnings.simplefilter("ignore")
+        if after is not None:
+            interrupt(after, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        sweep(**more)
+        os._exit(0)
+
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    return process
 
 
 def kills(model, folder, n, seed):
@@ -52,14 +78,12 @@ def kills(model, folder, n, seed):
     whole, out = folder / "whole", folder / "killed"
     before, plug._SHARD_FLOP = plug._SHARD_FLOP, 1.0  # a shard for every unit
     try:
-        started = time.perf_counter()
-        al.swap_sweep(model, data, out=whole, **OPTIONS)
+        started, sweep = time.perf_counter(), partial(al.swap_sweep, model, data, **OPTIONS)
+        sweep(out=whole)
         takes = time.perf_counter() - started
         wanted, there, finished, differing = hashes(whole), [], 0, []
-        fork = multiprocessing.get_context("fork")
         while len(there) < n or not finished or shards_in(parts_of(out)):
-            child = fork.Process(target=_child, args=(model, data, out))
-            child.start()
+            child = fork(sweep, out=out, resume=True)
             child.join(rng.uniform(0.0, 0.8 * takes) if len(there) < n else None)
             if child.is_alive():
                 os.kill(child.pid, signal.SIGKILL)

@@ -1,31 +1,28 @@
 """A sweep has the same bytes in whichever way it is measured: stopped, killed, in jobs, in workers of Ray."""
 
-import multiprocessing
 import os
 import random
 import signal
 import subprocess
 import sys
-import warnings
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 
 import psutil
 import pytest
-import torch
 
 import anchorlens as al
 from anchorlens.errors import InputError
-from anchorlens.protocols import base as plug
 from anchorlens.running import executors
 from anchorlens.running.executors import Loading, RayExecutor, executor_of
-from anchorlens.runs.journal import SweepJournal, parts_of, shards_in
+from anchorlens.runs.journal import parts_of, shards_in
 from anchorlens.runs.merging import copy_parts, refuse_missing
 from anchorlens.runs.status import status_of
 from tests.questions.make import capitals
-from tests.running.kills import hashes, kills
+from tests.running.kills import fork, hashes, interrupt, kills
 from tests.tiers import fast
 
+pytestmark = [pytest.mark.usefixtures("small_shards"), pytest.mark.filterwarnings("ignore:Few rows")]
 OPTIONS = {"align": "last", "n_donors": 1, "batch_size": 2, "n_resamples": 20, "progress": False}
 TRUTH = {"n_resamples": 20, "progress": False, "batch_size": 10}
 SWEEPS = {
@@ -41,16 +38,6 @@ def questions():
     return al.load_qa("popqa-sample", limit=90)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _small_shards_and_one_thread():
-    before, threads = plug._SHARD_FLOP, torch.get_num_threads()
-    plug._SHARD_FLOP = 1.0
-    torch.set_num_threads(1)
-    yield
-    plug._SHARD_FLOP = before
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def whole(tiny_model, tmp_path_factory):
     """``whole(name)``: a sweep that one process measured without a stop, and its directory."""
@@ -63,43 +50,12 @@ def whole(tiny_model, tmp_path_factory):
     return make
 
 
-def interrupt(after, act=None):
-    """Raise KeyboardInterrupt, or call a function, when so many shards have been written in this process."""
-    patch, right, kept = pytest.MonkeyPatch(), SweepJournal.write, []
-
-    def write(self, number, *rest):
-        if len(kept) == after:
-            if act is None:
-                raise KeyboardInterrupt
-            act()
-        kept.append(number)
-        return right(self, number, *rest)
-
-    patch.setattr(SweepJournal, "write", write)
-    return patch
-
-
 def stopped(sweep, out, **more):
     patch = interrupt(2)
     with pytest.raises(KeyboardInterrupt):
         sweep(out=out, **more)
     patch.undo()
     assert (shards_in(parts_of(out)), out.exists()) == (2, False)
-
-
-def fork(sweep, after=None, **more):
-    """Measure in a process of its own, which is killed after so many shards."""
-
-    def work():
-        warnings.simplefilter("ignore")
-        if after is not None:
-            interrupt(after, lambda: os.kill(os.getpid(), signal.SIGKILL))
-        sweep(**more)
-        os._exit(0)
-
-    process = multiprocessing.get_context("fork").Process(target=work)
-    process.start()
-    return process
 
 
 def stop_and_resume(sweep, out):
@@ -235,17 +191,16 @@ def test_executors_by_name(installed):
 
 
 @pytest.mark.parametrize(
-    "given", [{"workers": 0}, {"workers": True}, {"address": ""}, {"gpus_per_worker": -1}, {"gpus_per_worker": 1.5}]
+    ("make", "given"),
+    [
+        *((RayExecutor, {name: value}) for name, value in (("workers", 0), ("workers", True), ("address", ""))),
+        *((RayExecutor, {"gpus_per_worker": value}) for value in (-1, 1.5)),
+        *((lambda executor: executor_of(executor), {"executor": value}) for value in ("dask", 2, ["ray"])),
+    ],
 )
-def test_options_that_mean_nothing(given, installed, unchecked):
+def test_executors_and_options_that_do_not_exist(make, given, installed, unchecked):
     with pytest.raises(InputError, match=f"^{next(iter(given))} takes .*, got"):
-        RayExecutor(**given)
-
-
-@pytest.mark.parametrize("given", ["dask", 2, ["ray"]])
-def test_there_is_one_executor(given):
-    with pytest.raises(InputError, match=r"executor takes 'ray' or an al\.RayExecutor, got"):
-        executor_of(given)
+        make(**given)
 
 
 def test_without_ray_the_message_names_the_extra(monkeypatch, tmp_path, tiny):
@@ -257,10 +212,10 @@ def test_without_ray_the_message_names_the_extra(monkeypatch, tmp_path, tiny):
 
 def test_a_live_model_is_refused_before_any_worker_is_made(tiny_model, installed, tmp_path):
     model = tiny_model("llama")
-    with pytest.raises(InputError, match="each worker loads the model: give its name or path instead of a HookedTransformer"):
-        al.swap_sweep(model, capitals(), executor="ray", out=tmp_path / "a")
-    with pytest.raises(InputError, match="each worker loads the model"):
-        al.run_study(al.Study([model], [capitals()], [al.Swap()]), tmp_path / "a", executor="ray")
+    study = al.Study([model], [capitals()], [al.Swap()])
+    for refused in (partial(al.swap_sweep, model, capitals()), partial(al.run_study, study)):
+        with pytest.raises(InputError, match="each worker loads the model: give its name or path instead of a HookedTran"):
+            refused(out=tmp_path / "a", executor="ray")
     assert list(tmp_path.iterdir()) == []
 
 

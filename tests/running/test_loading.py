@@ -10,29 +10,23 @@ from anchorlens.errors import InputError
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
 from anchorlens.protocols.registry import PROTOCOLS, measurement_of, specification_of
 from anchorlens.results.sweep import SweepResult
-from tests.running.small_sweeps import sweep as swept
 
 
-@pytest.fixture(scope="module")
-def both(tiny_model):
+def test_results_are_read_as_they_were_written(tiny_model, plain, tmp_path):
     """A swap and a knockout of one model."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        knockout = al.knockout_sweep(tiny_model("llama"), al.load_qa("popqa-sample", limit=60), n_resamples=50, progress=False)
-    return swept(tiny_model("llama")), knockout
-
-
-def test_results_are_read_as_they_were_written(both, tmp_path):
-    path = al.save_run(both, tmp_path / "run")
+        knockout = al.knockout_sweep(tiny_model("llama"), al.load_qa("popqa-sample", limit=45), n_resamples=50, progress=False)
+    path = al.save_run([plain, knockout], tmp_path / "run")
     read = al.load_run(path)
     assert [type(result) for result in read] == [SweepResult, PathwayResult]
-    for result, wanted in zip(read, both, strict=True):
+    for result, wanted in zip(read, (plain, knockout), strict=True):
         assert result.protocol is wanted.protocol
         assert repr(result) == repr(wanted)
         pd.testing.assert_frame_equal(result.samples(), wanted.samples())
         pd.testing.assert_frame_equal(result.effects(), wanted.effects())
         pd.testing.assert_frame_equal(result.curves(controls=True), wanted.curves(controls=True))
-    assert len(al.load_curves(path)) == sum(len(one.curves(controls=True)) for one in both)
+    assert len(al.load_curves(path)) == sum(len(one.curves(controls=True)) for one in (plain, knockout))
     text = (path / "run.json").read_text()
     (path / "run.json").write_text(text.replace('"protocol": "swap"', '"protocol": "swop"'))
     with pytest.raises(InputError, match="Unknown protocol 'swop'. Did you mean 'swap'"):

@@ -17,14 +17,12 @@ def test_a_pair_that_does_not_fit_at_all_layers_is_measured_at_some(tiny_model, 
     assert (delta_p(split) - delta_p(plain)).abs().max() <= 1e-3
 
 
-def test_memory_that_suffices_for_nothing_is_an_error(tiny_model, monkeypatch):
+def test_memory_that_suffices_for_nothing_and_another_error_are_raised(tiny_model, monkeypatch):
     through = running_out(monkeypatch, lambda rows, layers: True)
     with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
         told_by(lambda: sweep(tiny_model("llama")))
     assert through == []
 
-
-def test_another_error_is_not_taken_for_missing_memory(tiny_model, monkeypatch):
     def broken(self, batch, **options):
         raise RuntimeError("shapes do not match")
 

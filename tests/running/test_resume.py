@@ -10,18 +10,14 @@ import torch
 
 import anchorlens as al
 from anchorlens.errors import EmptySweepError, RunError
-from anchorlens.protocols import base as plug
 from anchorlens.running import runner as driver
 from anchorlens.runs.journal import parts_of, shards_in
 from anchorlens.runs.merging import refuse_missing
 from tests.questions.make import capitals, data_of
-from tests.running.kills import hashes
-from tests.running.test_executors import OPTIONS, interrupt, stopped
+from tests.running.kills import hashes, interrupt
+from tests.running.test_executors import OPTIONS, stopped
 
-
-@pytest.fixture(autouse=True)
-def _small_shards(monkeypatch):
-    monkeypatch.setattr(plug, "_SHARD_FLOP", 1.0)
+pytestmark = pytest.mark.usefixtures("small_shards")
 
 
 def swap(model, data=None, **more):
@@ -29,12 +25,10 @@ def swap(model, data=None, **more):
 
 
 @pytest.fixture(scope="module")
-def parts(tiny_model, tmp_path_factory):
+def parts(small_shards, tiny_model, tmp_path_factory):
     """Parts of a sweep that was stopped after two shards."""
-    before, plug._SHARD_FLOP = plug._SHARD_FLOP, 1.0
     out = tmp_path_factory.mktemp("stopped") / "out"
     stopped(lambda **more: swap(tiny_model("llama"), **more), out)
-    plug._SHARD_FLOP = before
     return parts_of(out)
 
 

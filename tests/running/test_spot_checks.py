@@ -55,20 +55,28 @@ def test_a_later_difference_marks_the_run_and_loses_nothing(tiny_model, monkeypa
     assert al.load_run(tmp_path / "run")[0].record["checks"]["failed"] == failed
 
 
-@pytest.mark.parametrize("k", [1, 2, 5])
+@pytest.mark.parametrize("k", [1, 2, 5, 10_000])
 def test_checks_and_noise_are_recorded(tiny_model, k):
+    """No more cells are checked than there are."""
     for batch_size in (None, 2):
-        record = sweep(tiny_model("llama"), check_cells=k, batch_size=batch_size).record
-        assert record["checks"]["cells"] == k
-        assert record["checks"]["failed"] == []
-        assert 0 <= record["checks"]["largest_difference"] < 1e-3
-        assert record["noise"] == {"floor": record["checks"]["largest_difference"], "cells": k}
+        result = sweep(tiny_model("llama"), check_cells=k, batch_size=batch_size, layers=(1,), n_donors=1)
+        checks, n = result.record["checks"], min(k, len(result.samples()))
+        assert (checks["cells"], checks["failed"]) == (n, [])
+        assert 0 <= checks["largest_difference"] < 1e-3
+        assert result.record["noise"] == {"floor": checks["largest_difference"], "cells": n}
 
 
-def test_no_more_cells_are_checked_than_there_are(tiny_model):
-    result = sweep(tiny_model("llama"), check_cells=10_000, layers=(1,), anchors=("answer_site",), n_donors=1)
-    assert result.record["checks"]["cells"] == len(result.samples())
-    assert result.record["checks"]["largest_difference"] < 1e-3
+@pytest.fixture
+def passes(monkeypatch):
+    """Rows and layers of every pass in which the oracle measures cells."""
+    seen, right = [], Oracle.run_cells
+
+    def run(self, batch, **how):
+        seen.append((len(batch.tokens.ids), how["layers"]))
+        return right(self, batch, **how)
+
+    monkeypatch.setattr(Oracle, "run_cells", run)
+    return seen
 
 
 @pytest.mark.parametrize(
@@ -81,15 +89,8 @@ def test_no_more_cells_are_checked_than_there_are(tiny_model):
         {"readout": "answer_mean", "anchors": ("question", "answer_site_all")},
     ],
 )
-def test_cells_of_many_layers_are_measured_in_one_pass(tiny_model, monkeypatch, options):
+def test_cells_of_many_layers_are_measured_in_one_pass(tiny_model, passes, options):
     """And come out as the sweep's: the floor is that of rounding, though anchors, layers and donors are mixed."""
-    passes, right = [], Oracle.run_cells
-
-    def run(self, batch, **how):
-        passes.append((len(batch.tokens.ids), how["layers"]))
-        return right(self, batch, **how)
-
-    monkeypatch.setattr(Oracle, "run_cells", run)
     result = sweep(tiny_model("qwen3"), check_cells=8, n_donors=1, **options)
     assert sum(rows for rows, _ in passes) == 8
     assert len(passes) <= 2  # of the first batch, and of the rest
@@ -98,21 +99,15 @@ def test_cells_of_many_layers_are_measured_in_one_pass(tiny_model, monkeypatch, 
     assert result.samples()["delta_p"].abs().max() > 0.01
 
 
-def test_little_memory_checks_cell_by_cell(tiny_model, monkeypatch):
-    passes, right = [], Oracle.run_cells
-
-    def run(self, batch, **how):
-        passes.append(len(batch.tokens.ids))
-        return right(self, batch, **how)
-
-    monkeypatch.setattr(Oracle, "run_cells", run)
+def test_little_memory_checks_cell_by_cell(tiny_model, passes):
     plans = []
     sweep(tiny_model("llama"), batch_size=1, layers=(0,), anchors=("answer_site",), on_plan=plans.append, check_cells=1)
-    assert passes == [1]
+    assert [rows for rows, _ in passes] == [1]
     passes.clear()
     result = sweep(tiny_model("llama"), max_memory=f"{int(plans[0].peak_bytes * 1.02)}B", check_cells=8)
-    assert sum(passes) == 8
-    assert max(passes) < 4
+    rows = [rows for rows, _ in passes]
+    assert sum(rows) == 8
+    assert max(rows) < 4
     assert result.record["checks"]["largest_difference"] < 1e-3
 
 
@@ -127,12 +122,13 @@ def test_what_a_checked_cell_may_be_off_by(tiny, monkeypatch, dtype, allowed):
     model = load_model(str(tiny("llama")), device="cpu", dtype=dtype)
     assert model.cfg.dtype == getattr(torch, dtype)
     falsify(monkeypatch, 0.0)
-    own = sweep(model, check_cells=4).noise_floor
+    how = {"check_cells": 4, "layers": (1,), "n_donors": 1}
+    own = sweep(model, **how).noise_floor
     for off, stops in ((0.9 * allowed - own, False), (1.1 * allowed + own, True)):
         monkeypatch.undo()
         falsify(monkeypatch, off / 100)
         if stops:
             with pytest.raises(CheckError, match=f"allowed: {allowed:.2g}"):
-                sweep(model, check_cells=4)
+                sweep(model, **how)
         else:
-            assert sweep(model, check_cells=4).noise_floor <= allowed
+            assert sweep(model, **how).noise_floor <= allowed

@@ -33,6 +33,13 @@ def job(target, given, sweeps=SWEEPS):
     return open_journal(target, sweeps, resume=False, force_new=False, share=share_of(given))
 
 
+def refused(message, *journals):
+    """None of these can be opened."""
+    for one in journals:
+        with pytest.raises(RunError, match=message), one:
+            pass
+
+
 def measure(journal, shards=6, batches=(2, 2)):
     """Write the shards of a process, as a sweep does."""
     one = journal.sweep(0)
@@ -76,13 +83,8 @@ def test_jobs_measure_side_by_side_and_each_share_once(tmp_path):
     with job(out, "1/3"), job(out, "3/3"):
         assert running_jobs(parts_of(out)) == [Share(1, 3), Share(3, 3)]
         assert status_of(out).jobs == ("1/3", "3/3")
-        with (
-            pytest.raises(RunError, match=r"Another process is measuring share 3/3 of .*lock-3-of-3.*shard="),
-            job(out, "3/3"),
-        ):
-            pass
-        with pytest.raises(RunError, match=r"Jobs 1/3, 3/3 of .* are measuring"), whole(out):
-            pass
+        refused(r"Another process is measuring share 3/3 of .*lock-3-of-3.*shard=", job(out, "3/3"))
+        refused(r"Jobs 1/3, 3/3 of .* are measuring", whole(out))
         with job(out, "2/3"):
             pass
     assert not parts_of(out).exists()  # nothing was measured
@@ -91,9 +93,7 @@ def test_jobs_measure_side_by_side_and_each_share_once(tmp_path):
 def test_nobody_joins_a_process_that_measures_all(tmp_path):
     out = tmp_path / "out"
     with whole(out):
-        for other in (job(out, "1/2"), whole(out), whole(out, resume=False, force_new=True)):
-            with pytest.raises(RunError, match="Another process is measuring"), other:
-                pass
+        refused("Another process is measuring", job(out, "1/2"), whole(out), whole(out, resume=False, force_new=True))
     with job(out, "1/2") as journal:
         measure(journal)
     with whole(out):  # goes on with what the job has
@@ -107,14 +107,9 @@ def test_an_unfinished_run_is_neither_taken_nor_thrown_away_by_accident(tmp_path
     out = tmp_path / "out"
     with whole(out) as journal:
         measure(journal, 2)
-    with (
-        pytest.raises(RunError, match=r"unfinished run \(2 shards done\).*resume=True.*force_new=True"),
-        whole(out, resume=False),
-    ):
-        pass
-    for other in (whole(out, OTHER), job(out, "1/2", OTHER)):
-        with pytest.raises(RunError, match=r"holds another run\. sweeps\[0\]\.config\.seed: 0 before, 1 now"), other:
-            pass
+    refused(r"unfinished run \(2 shards done\).*resume=True.*force_new=True", whole(out, resume=False))
+    another = r"holds another run\. sweeps\[0\]\.config\.seed: 0 before, 1 now"
+    refused(another, whole(out, OTHER), job(out, "1/2", OTHER))
     with pytest.raises(RunError, match=r"plan\.batches\[0\]|plan\.batches: \[2, 2\] before, \[3\] now"), whole(out) as journal:
         measure(journal, 2, batches=(3,))
     assert shards_in(parts_of(out)) == 2
@@ -144,15 +139,11 @@ def test_what_is_not_ours_is_never_removed(mine, tmp_path):
     if file.name != "out.parts":
         (tmp_path / "out.parts" / "run.json").write_text("{}")
         (tmp_path / "out.parts" / "thesis.tex").write_text("mine")
-    for opened in (
-        whole(tmp_path / "out"),
-        whole(tmp_path / "out", resume=False, force_new=True),
-        job(tmp_path / "out", "1/2"),
-    ):
-        with pytest.raises(RunError, match=r"out\.parts is there and holds no parts of a run"), opened:
-            pass
+    out = tmp_path / "out"
+    opened = whole(out), whole(out, resume=False, force_new=True), job(out, "1/2")
+    refused(r"out\.parts is there and holds no parts of a run", *opened)
     with pytest.raises(RunError, match="holds no parts of a run"):
-        copy_parts(tmp_path / "out", [])
+        copy_parts(out, [])
     assert file.read_text() == "mine"
 
 

@@ -63,10 +63,7 @@ def other_version(path, version):
     [
         (lambda p: (p / "run.json").unlink(), "is not a run: it has no run.json"),
         (lambda p: (p / "run.json").write_text("{"), "is damaged"),
-        (
-            lambda p: other_version(p, SCHEMA_VERSION - 1),
-            r"schema version 5; only version 6 is read\. Make the run again",
-        ),
+        (lambda p: other_version(p, SCHEMA_VERSION - 1), r"version 5; only version 6 is read\. Make the run again"),
         (lambda p: other_version(p, 99), "schema version 99"),
         (lambda p: (p / "curves.parquet").unlink(), "lacks curves.parquet"),
         (lambda p: (p / "samples.parquet").write_bytes(b"PAR1"), "samples.parquet is damaged"),

@@ -67,32 +67,29 @@ def along_layers(rng, n, layers=30):
 def test_the_pointwise_interval_covers_as_often_as_it_says_from_few_questions_on(n, least):
     """A percentile interval that is not widened covers 0.90 at 12 questions."""
     rng, hits = np.random.default_rng(4), 0
-    for trial in range(400):
-        made = bootstrap_mean(rng.normal(size=(n, 1)), np.arange(n), n_resamples=300, seed=trial)
+    for trial in range(250):
+        made = bootstrap_mean(rng.normal(size=(n, 1)), np.arange(n), n_resamples=200, seed=trial)
         hits += bool(made.low[0] <= 0 <= made.high[0])
-    assert least < hits / 400 < 0.985
+    assert least < hits / 250 < 0.985
 
 
 @pytest.mark.parametrize(("n", "least"), [(20, 0.90), (40, 0.90), (100, 0.91)])
 def test_the_simultaneous_band_covers_all_thirty_layers_of_noise_and_the_pointwise_does_not(n, least):
     """Measured with 600 runs: 0.95, 0.95, 0.94; pointwise 0.2 to 0.4."""
     rng, all_of_them, pointwise = np.random.default_rng(n), 0, 0
-    for trial in range(200):
-        made = bootstrap_mean(along_layers(rng, n), np.arange(n), n_resamples=400, seed=trial)
+    for trial in range(120):
+        made = bootstrap_mean(along_layers(rng, n), np.arange(n), n_resamples=250, seed=trial)
         all_of_them += bool(((made.sim_low <= 0) & (made.sim_high >= 0)).all())
         pointwise += bool(((made.low <= 0) & (made.high >= 0)).all())
-    assert least < all_of_them / 200 < 1
-    assert pointwise / 200 < 0.6
+    assert least < all_of_them / 120 < 1
+    assert pointwise / 120 < 0.6
 
 
 def test_the_simultaneous_band_holds_the_pointwise_one():
     rng = np.random.default_rng(0)
     skewed = np.where(rng.random((25, 6)) < 0.1, -80.0, rng.normal(size=(25, 6)))
     made = bootstrap_mean(skewed, np.arange(25), seed=1)
-    assert (made.sim_low <= made.low).all()
-    assert (made.low <= made.value).all()
-    assert (made.value <= made.high).all()
-    assert (made.high <= made.sim_high).all()
+    assert (np.diff([made.sim_low, made.low, made.value, made.high, made.sim_high], axis=0) >= 0).all()
 
 
 def test_a_layer_that_is_the_same_in_every_question_is_itself_and_takes_no_room():
@@ -140,13 +137,13 @@ def scores(rng, auc, n):
 def test_an_auc_near_one_is_covered(auc, n):
     """The percentile interval covers 0.95 in 0.81 of the cases at 12 questions."""
     rng, hits = np.random.default_rng(n), 0
-    for trial in range(250):
+    for trial in range(150):
         read, label = scores(rng, auc, n)
-        draws = Resamples.of(np.repeat(np.arange(n), 2), n_resamples=300, seed=trial)
+        draws = Resamples.of(np.repeat(np.arange(n), 2), n_resamples=200, seed=trial)
         value, many = draws.aucs(read, label)
         made = auc_band(np.array([value]), many[:, None], np.array([n]))
         hits += bool(made.low[0] <= auc <= made.high[0])
-    assert hits / 250 > 0.92
+    assert hits / 150 > 0.92
 
 
 def test_a_probe_without_a_mistake_has_an_interval_that_ends_at_one():

@@ -14,6 +14,11 @@ def curves_of(before, after, ids, q=None):
     return group_curves(delta, np.maximum(before, 1 - before), q, Resamples.of(ids, seed=0))
 
 
+def named(curves):
+    """Gaps by name and control."""
+    return {(name, control): estimate for name, control, estimate in gaps(curves)}
+
+
 def chance(seed, n=400, layers=3):
     """A probe that reads nothing but noise, before and after."""
     rng = np.random.default_rng(seed)
@@ -27,10 +32,7 @@ def test_a_probe_at_chance_draws_q_far_below_a_and_the_placebo_takes_it_away():
     real, placebo = curves_of(*chance(1), ids), curves_of(*chance(2), ids)
     assert (real[Q].mean < -20).all()
     assert (abs(real[A].mean) < 10).all()
-    found = {
-        (name, control): estimate
-        for name, control, estimate in gaps({"none": real, "matched": real, "random_tokens": placebo})
-    }
+    found = named({"none": real, "matched": real, "random_tokens": placebo})
     gap = quantity_frame([0, 1, 2], "gap", "none", found["gap", "none"])
     assert (gap["ci_high"] < -15).all()
     difference = quantity_frame([0, 1, 2], "gap_difference", "random_tokens", found["gap_difference", "random_tokens"])
@@ -44,10 +46,9 @@ def test_a_gap_difference_is_deaf_to_how_many_flip():
     before = np.full((1, 400), 0.8)
     cut, placebo = before.copy(), before.copy()
     cut[:, :200], placebo[:, :10] = 0.3, 0.3
-    found = gaps(
-        {name: curves_of(before, after, ids) for name, after in (("none", cut), ("matched", cut), ("random_tokens", placebo))}
-    )
-    (difference,) = [estimate for name, _, estimate in found if name == "gap_difference"]
+    arms = {"none": cut, "matched": cut, "random_tokens": placebo}
+    found = named({name: curves_of(before, after, ids) for name, after in arms.items()})
+    (difference,) = [estimate for (name, _), estimate in found.items() if name == "gap_difference"]
     assert difference.value[0] == pytest.approx(0)
 
 
@@ -55,13 +56,8 @@ def test_the_cross_fold_gap_and_what_selection_made_of_the_gap_have_names_of_the
     ids = [f"q{i}" for i in range(400)]
     before, after = chance(1)
     other = flipped(*chance(3))
-    names = {
-        (name, control): estimate
-        for name, control, estimate in gaps(
-            {"none": curves_of(before, after, ids), "cross_fold": curves_of(before, after, ids, other),
-             "shuffled_labels": curves_of(*chance(5), ids)}
-        )
-    }  # fmt: skip
+    arms = {"none": (before, after, ids), "cross_fold": (before, after, ids, other), "shuffled_labels": (*chance(5), ids)}
+    names = named({name: curves_of(*arm) for name, arm in arms.items()})
     assert set(names) == {
         ("gap", "none"), ("cross_fold_gap", "cross_fold"), ("placebo_gap", "shuffled_labels"),
         ("gap_difference", "shuffled_labels"), ("selection", "cross_fold"),
