@@ -2,8 +2,8 @@
 
 from .errors import AnchorlensError, CheckError, EmptySweepError, HookError, InputError, LeakError, RunError
 from .figures.curves import plot_curves
-from .figures.further import plot_auc, plot_heatmap, plot_sizes
-from .figures.page import save_html, write_figure
+from .figures.diagnostics import plot_auc, plot_heatmap, plot_sizes
+from .figures.export import save_html, write_figure
 from .models.card import ModelCard, card_of
 from .models.load import load_model
 from .models.names import known_models
@@ -23,7 +23,7 @@ from .report.explorer import explore
 from .report.page import write_report
 from .results.saving import save_run
 from .results.sweep import SweepResult
-from .running.comparing import Comparison, compare
+from .running.compare import Comparison, compare
 from .running.executors import RayExecutor
 from .running.loading import load_run
 from .running.study import DataRequest, Study, run_study, study_plans

@@ -16,7 +16,7 @@ import transformers
 import anchorlens as al
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.checkpoint import DEMO, packaged_directory
-from anchorlens.probing.own_answers import generate_answers
+from anchorlens.probing.model_answers import generate_answers
 from anchorlens.questions.prompts import make_prompt
 from anchorlens.questions.tokens import RowTokenizer
 

@@ -22,8 +22,8 @@ from targets import SHAPES, config_of
 import anchorlens as al
 from anchorlens.engine.cone import Cone
 from anchorlens.engine.cost import PassSize, matrix_rate, pass_bytes
+from anchorlens.models.layer_loader import without_weights
 from anchorlens.models.shape import Shape
-from anchorlens.models.skeleton import without_weights
 from anchorlens.models.streaming import Streamed
 from anchorlens.models.weights import count_parameters
 from anchorlens.protocols.registry import measurement_of

@@ -16,12 +16,12 @@ import numpy.typing as npt
 from sklearn.metrics import roc_auc_score
 
 import anchorlens as al
+from anchorlens.constants import DISTRACTORS
 from anchorlens.probing.text_baseline import pair_text_scores, text_only_scores
 from anchorlens.questions.example import Example, normalise
-from anchorlens.questions.given import given_answers, split_questions
+from anchorlens.questions.false_answers import given_answers, split_questions
 from anchorlens.statistics.bands import auc_band
 from anchorlens.statistics.resamples import Resamples
-from anchorlens.vocabulary import DISTRACTORS
 
 SETS = ("popqa", "triviaqa", "hotpotqa", "nq")
 COLUMNS = ("data set", "distractor", "kept", "dropped", "true in question", "false", "AUC of it", "text_only", "pair_text")

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from anchorlens.probing.fitted import DRAWS, SHUFFLED, as_confident, placebo_probes
-from anchorlens.probing.labelled import TruthRows
+from anchorlens.probing.fit_probes import DRAWS, SHUFFLED, as_confident, placebo_probes
 from anchorlens.probing.probes import LayerProbes, fit_layers
+from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.questions.example import Example, Span
 from anchorlens.questions.tokens import Answer, TokenRow
 from anchorlens.statistics.bands import band

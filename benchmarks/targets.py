@@ -71,7 +71,7 @@ def write_random(config: PretrainedConfig, directory: Path, seed: int = 0) -> Pa
 
 def _shards(config: PretrainedConfig, directory: Path, seed: int) -> Iterator[tuple[str, str]]:
     """Write each shard; tensor -> its file."""
-    from anchorlens.models.skeleton import without_weights
+    from anchorlens.models.layer_loader import without_weights
 
     generator, groups = torch.Generator().manual_seed(seed), dict[str, dict[str, tuple[int, ...]]]()
     for name, parameter in without_weights(config, torch.bfloat16).named_parameters():

@@ -26,7 +26,7 @@ from transformers import PretrainedConfig
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from anchorlens.engine.select import choose_engine  # noqa: E402
+from anchorlens.engine.choose_engine import choose_engine  # noqa: E402
 from anchorlens.errors import AnchorlensError  # noqa: E402
 from anchorlens.models.adapter import Adapter  # noqa: E402
 from anchorlens.models.load import load_model  # noqa: E402

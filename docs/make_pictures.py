@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from anchorlens.figures.curves import plot_curves
-from anchorlens.figures.page import write_figure
+from anchorlens.figures.export import write_figure
 from anchorlens.figures.palette import dataset_styles, rgb_of
 from anchorlens.runs.store import load_curves, read_table
 

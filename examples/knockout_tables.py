@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import anchorlens as al
 from anchorlens.protocols.knockout.findings import layers_standing
-from anchorlens.results.facts import Fact, ranges
+from anchorlens.results.estimates import Fact, ranges
 
 CLAIMED = (
     ("delta_all", "random_tokens", 1), ("flip_rate", "random_tokens", 1), ("auc_drop", "random_tokens", 2),

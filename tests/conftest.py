@@ -94,7 +94,7 @@ def plain_figure(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def layers_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Layers of streamed models as they are read from their files, in order."""
-    from anchorlens.models.skeleton import Skeleton
+    from anchorlens.models.layer_loader import Skeleton
 
     right, seen = Skeleton.read_layer, list[int]()
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from anchorlens import cli
-from anchorlens.cli.given import data_files
+from anchorlens.cli.options import data_files
 from anchorlens.cli.protocol_command import flags_of
 from anchorlens.errors import CheckError, InputError
 from anchorlens.protocols.registry import PROTOCOLS, specification_of

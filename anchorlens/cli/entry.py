@@ -13,7 +13,7 @@ import click
 from typing_extensions import override
 
 from anchorlens import __version__
-from anchorlens.cli.shown import note, with_options
+from anchorlens.cli.output import note, with_options
 from anchorlens.errors import AnchorlensError, did_you_mean
 from anchorlens.protocols.registry import PROTOCOLS
 

@@ -61,7 +61,7 @@ def figure_command(runs: tuple[str, ...], out: str, as_json: bool, **options: An
     --label each run has panels of its own.
     """
     from anchorlens.figures.curves import plot_curves
-    from anchorlens.figures.page import check_kind, write_figure
+    from anchorlens.figures.export import check_kind, write_figure
     from anchorlens.runs.store import check_place, load_curves, read_table
 
     check_kind(out)

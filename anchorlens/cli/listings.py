@@ -2,7 +2,7 @@
 
 import click
 
-from anchorlens.cli.shown import listing
+from anchorlens.cli.output import listing
 
 
 @click.command("models", epilog="\b\nExamples:\n  anchorlens models --all --json\n")

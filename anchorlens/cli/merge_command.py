@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from anchorlens.cli.given import SHARING
-from anchorlens.cli.shown import note
+from anchorlens.cli.options import SHARING
+from anchorlens.cli.output import note
 from anchorlens.errors import RunError
 
 EPILOG = """\b

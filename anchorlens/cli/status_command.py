@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import click
 
-from anchorlens.cli.shown import show_table
+from anchorlens.cli.output import show_table
 
 
 @click.command("status", epilog="\b\nExamples:\n  watch -n 10 anchorlens status runs/a\n", short_help="How far a run is")

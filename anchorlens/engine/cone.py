@@ -19,12 +19,12 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
+from anchorlens.engine.cone_layout import Lanes, Layout, Prefix
 from anchorlens.engine.cone_pass import Pass
 from anchorlens.engine.cone_plans import CutPlan, SwapPlan
 from anchorlens.engine.cost import PassSize, pass_bytes, pass_flops
 from anchorlens.engine.engine import Engine
-from anchorlens.engine.interventions import CutBatch, OnShare, SwapBatch, check_windows, token_rows, untold
-from anchorlens.engine.layout import Lanes, Layout, Prefix
+from anchorlens.engine.patches import CutBatch, OnShare, SwapBatch, check_windows, token_rows, untold
 from anchorlens.engine.readouts import Metrics
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.models.blocks import Blocks

@@ -1,4 +1,4 @@
-"""One pass up the layers of the cone engine: clean rows, and the changed lanes that join them (:mod:`anchorlens.engine.layout`).
+"""One pass up the layers of the cone engine: clean rows, and the changed lanes that join them (:mod:`anchorlens.engine.cone_layout`).
 
 A :class:`Pass` takes one block at a time, so that many of them can go through a layer before the next layer is touched: weights
 that are read from disk, or that lie on another device, are needed once for all batches.
@@ -12,8 +12,8 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from anchorlens.engine.interventions import OnShare, untold
-from anchorlens.engine.layout import Cut, Group, Lanes, Layout, Prefix
+from anchorlens.engine.cone_layout import Cut, Group, Lanes, Layout, Prefix
+from anchorlens.engine.patches import OnShare, untold
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
 from anchorlens.models.devices import half_on_cpu

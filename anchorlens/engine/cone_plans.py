@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from anchorlens.engine.interventions import CutBatch, Slots, SwapBatch, token_rows
-from anchorlens.engine.layout import Cut, Layout, Pack, Put, Reads, Runs, make_pack
+from anchorlens.engine.cone_layout import Cut, Layout, Pack, Put, Reads, Runs, make_pack
+from anchorlens.engine.patches import CutBatch, Slots, SwapBatch, token_rows
 from anchorlens.models.adapter import SiteLike
 from anchorlens.prompts.batches import common_prefix
 

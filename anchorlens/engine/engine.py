@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anchorlens.engine.cost import PassSize
-from anchorlens.engine.interventions import CutBatch, OnShare, SwapBatch, untold
+from anchorlens.engine.patches import CutBatch, OnShare, SwapBatch, untold
 from anchorlens.engine.readouts import Metrics
 from anchorlens.models.adapter import Adapter, SiteLike
 

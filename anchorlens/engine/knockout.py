@@ -19,9 +19,9 @@ from jaxtyping import Bool
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
+from anchorlens.constants import KNOCKOUT_MODES
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.models.adapter import Adapter, Hook
-from anchorlens.vocabulary import KNOCKOUT_MODES
 
 
 @dataclass(frozen=True)

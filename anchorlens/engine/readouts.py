@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from anchorlens.callables import callable_name
+from anchorlens.display import described
 from anchorlens.errors import InputError, ShapeError, did_you_mean
-from anchorlens.kinds import described
+from anchorlens.fingerprint import callable_name
 from anchorlens.models.adapter import Adapter, SiteLike
 
 # A probability of 1 in float32, as the logarithm of a sum may give it.

@@ -19,7 +19,8 @@ from typing_extensions import override
 
 from anchorlens.engine.cost import MOST_TOKENS, PassSize, rows_bytes, rows_flops
 from anchorlens.engine.engine import Engine
-from anchorlens.engine.interventions import (
+from anchorlens.engine.knockout import AttentionKnockout, knockout_hooks
+from anchorlens.engine.patches import (
     CutBatch,
     OnShare,
     Slots,
@@ -29,7 +30,6 @@ from anchorlens.engine.interventions import (
     untold,
     window_layers,
 )
-from anchorlens.engine.knockout import AttentionKnockout, knockout_hooks
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.errors import HookError
 from anchorlens.models.adapter import Adapter, Hook, SiteLike

@@ -11,18 +11,18 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from anchorlens.constants import FLIP
 from anchorlens.errors import InputError
 from anchorlens.figures import traces as lines
-from anchorlens.figures.contrasts import Contrasts
-from anchorlens.figures.extras import GAP, RANGE, Beside, beside_curves, in_range, with_extras
-from anchorlens.figures.heading import headline, title_parts
+from anchorlens.figures.contrast_panels import Contrasts
+from anchorlens.figures.controls import GAP, RANGE, Beside, beside_curves, in_range, with_extras
 from anchorlens.figures.hover import point_head, point_texts
 from anchorlens.figures.labels import CURVE, PANEL, Entries, Key, Titles, legend_entries, legend_places, panel_titles
 from anchorlens.figures.layout import Sheet, check_size, fit_width, page_plan, page_style, panel_layout, plan_sheet
 from anchorlens.figures.palette import dataset_styles, in_theme
 from anchorlens.figures.table import CURVE_KEYS, CurveResults, Effects, by_dataset, gather, gather_effects, with_ticks
+from anchorlens.figures.title import headline, title_parts
 from anchorlens.figures.traces import SIMULTANEOUS, Points, Trace
-from anchorlens.vocabulary import FLIP
 
 # The contrast to show first below a figure of this metric.
 _FIRST = {FLIP: "flip_rate"}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.figures.extras import CUTS, GAP, PLACEBOS
-from anchorlens.vocabulary import AUC, DIFFERENCE, FLIP, SIZE, P
+from anchorlens.constants import AUC, DIFFERENCE, FLIP, SIZE, P
+from anchorlens.figures.controls import CUTS, GAP, PLACEBOS
 
 WEAK = 0.5  # share of rows whose null has fewer slots than the anchor, beyond which the null is marked
 FEW = 20  # number of questions below which a curve is marked (METHOD 6)

@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 import pandas as pd
 
+from anchorlens.constants import SETTINGS
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.palette import DatasetStyle, dataset_styles, shaded
-from anchorlens.vocabulary import SETTINGS
 
 HUES = ("curve", "dataset")
 Key: TypeAlias = tuple[str, ...]

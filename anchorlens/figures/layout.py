@@ -10,9 +10,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from anchorlens.errors import InputError
-from anchorlens.figures.heading import wrapped
 from anchorlens.figures.hover import words_of
 from anchorlens.figures.labels import PANEL, Key, Titles
+from anchorlens.figures.title import wrapped
 
 INK = "#222222"
 FRAME: dict[str, Any] = {"showline": True, "linecolor": "#444444", "ticks": "outside", "ticklen": 4, "gridcolor": "#e6e6e6"}

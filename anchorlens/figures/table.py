@@ -9,14 +9,14 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import pandas as pd
 
+from anchorlens.constants import SETTINGS, P
+from anchorlens.display import described
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.figures.extras import CUTS
+from anchorlens.figures.controls import CUTS
 from anchorlens.figures.hover import CONTRASTS
 from anchorlens.figures.labels import CURVE
 from anchorlens.figures.palette import display_dataset
-from anchorlens.kinds import described
-from anchorlens.nulls import without_nulls
-from anchorlens.vocabulary import SETTINGS, P
+from anchorlens.missing_values import without_nulls
 
 _TEXT = (
     "model", "dataset", "protocol", "anchor", "pathway", "site", "direction", "mode", "readout", "delta_kind", "control",

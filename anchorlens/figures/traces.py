@@ -10,7 +10,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.figures.extras import GAP, RANGE, Beside
+from anchorlens.figures.controls import GAP, RANGE, Beside
 from anchorlens.figures.hover import FEW, WEAK, signed
 from anchorlens.figures.labels import PANEL, Entry, Key
 from anchorlens.figures.palette import shaded, translucent

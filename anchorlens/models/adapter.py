@@ -11,8 +11,8 @@ from transformer_lens import HookedTransformer
 from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
 from transformer_lens.hook_points import HookPoint
 
-from anchorlens.callables import callable_name
 from anchorlens.errors import InputError, did_you_mean
+from anchorlens.fingerprint import callable_name
 from anchorlens.models.devices import without_autocast
 from anchorlens.models.placement import block_devices, devices_of, following
 from anchorlens.models.read import Read

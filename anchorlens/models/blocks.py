@@ -1,7 +1,7 @@
 """The token-wise parts of TransformerLens's blocks (norms, projections, rotation, MLP) as functions without hooks.
 
 They read the weights in place: a TransformerLens forward pass of a short row spends most of its time on transposing them. The
-engine compares the results with TransformerLens's own before it uses them (:mod:`anchorlens.engine.select`).
+engine compares the results with TransformerLens's own before it uses them (:mod:`anchorlens.engine.choose_engine`).
 """
 
 from collections.abc import Iterator, Sequence

@@ -11,7 +11,7 @@ from pathlib import Path
 import platformdirs
 from filelock import FileLock
 
-from anchorlens.notices import warn
+from anchorlens.warn import warn
 
 MANIFEST = "anchorlens.json"
 CHUNK = 1 << 22

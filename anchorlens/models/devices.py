@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from transformers import PretrainedConfig
 
+from anchorlens.display import as_whole, described
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.kinds import as_whole, described
 
 # P of a prompt varies by 1e-2 with the batch size in bfloat16 and by 3e-6 in float32, so float32 is the default up to 40 GB.
 FLOAT32_LIMIT = 10e9

@@ -24,8 +24,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as hf_logging
 from transformers.utils.quantization_config import Mxfp4Config
 
+from anchorlens.display import listed
 from anchorlens.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
-from anchorlens.kinds import listed
 from anchorlens.models.audit import quantisation
 from anchorlens.models.mapping import check_supported
 

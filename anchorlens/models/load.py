@@ -20,14 +20,14 @@ from anchorlens.errors import InputError
 from anchorlens.models.card import CARD, adds_bos, make_card
 from anchorlens.models.devices import parse_dtype, pick_device
 from anchorlens.models.hf import load_gguf, load_tokenizer, load_weights
+from anchorlens.models.layer_loader import Skeleton
 from anchorlens.models.mapping import check_supported, hooked_config
 from anchorlens.models.parity import Reference
 from anchorlens.models.size import checkpoint_dtype
-from anchorlens.models.skeleton import Skeleton
 from anchorlens.models.source import Source, check_live, check_options, check_tokenizer_directory, find_model, live_name
 from anchorlens.models.streaming import Stream, attach
 from anchorlens.models.weights import count_parameters, hooked_state, install
-from anchorlens.notices import warn
+from anchorlens.warn import warn
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | HookedTransformer | PreTrainedModel"
 

@@ -15,10 +15,10 @@ from anchorlens.models.checkpoint import PACKAGED, packaged_directory
 from anchorlens.models.devices import pick_device, pick_dtype, stored_dtype
 from anchorlens.models.hf import WEIGHT_FILES, load_config
 from anchorlens.models.hub import fetch_file
+from anchorlens.models.layer_loader import without_weights
 from anchorlens.models.mapping import text_config
 from anchorlens.models.memory import free_memory
 from anchorlens.models.names import registered_name
-from anchorlens.models.skeleton import without_weights
 from anchorlens.models.source import check_model
 from anchorlens.models.weights import count_parameters
 

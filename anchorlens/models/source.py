@@ -11,8 +11,8 @@ from typing import Any
 from transformer_lens import HookedTransformer
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from anchorlens.display import described
 from anchorlens.errors import InputError, ModelNotFoundError, UnsupportedModelError
-from anchorlens.kinds import described
 from anchorlens.models.checkpoint import PACKAGED, check_obtainable, packaged_directory
 from anchorlens.models.devices import check_device_dtype, check_n_devices, parse_dtype
 from anchorlens.models.gguf_audit import check_gguf

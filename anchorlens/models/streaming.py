@@ -17,8 +17,8 @@ from transformer_lens import HookedTransformer
 from transformer_lens.components.transformer_block import TransformerBlock
 from typing_extensions import override
 
-from anchorlens.models.shards import touch
-from anchorlens.models.skeleton import Skeleton, filled, set_parameter
+from anchorlens.models.layer_loader import Skeleton, filled, set_parameter
+from anchorlens.models.weight_files import touch
 from anchorlens.models.weights import check_names, fitted
 
 STREAM = "anchorlens_stream"

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from anchorlens.probing.labelled import TruthRows
+from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.questions.example import normalise
-from anchorlens.questions.given import connected_groups
+from anchorlens.questions.false_answers import connected_groups
 
 
 def shuffled_labels(rows: TruthRows, seed: int, draw: int = 0) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":

@@ -22,9 +22,9 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from anchorlens.errors import InputError, LeakError
-from anchorlens.notices import warn
-from anchorlens.probing.penalties import GRID, Held, chosen_fit
-from anchorlens.questions.tokenised import MORE_QUESTIONS
+from anchorlens.probing.regularization import GRID, Held, chosen_fit
+from anchorlens.questions.build_rows import MORE_QUESTIONS
+from anchorlens.warn import warn
 
 Array = npt.NDArray[np.float64]
 FORMAT_VERSION = 2
@@ -178,7 +178,7 @@ class LayerProbes:
         site: Where in the block the states were read.
         model: Name of the model.
         dataset: Name of the data set.
-        k_star_over_seeds: k* of probes of the same questions drawn again (:func:`~anchorlens.probing.fitted.read_probes`); () where
+        k_star_over_seeds: k* of probes of the same questions drawn again (:func:`~anchorlens.probing.fit_probes.read_probes`); () where
             there are none.
     """
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from anchorlens.probing.labelled import TruthRows
 from anchorlens.probing.probes import LayerProbes
 from anchorlens.probing.text_baseline import TextBaseline
+from anchorlens.probing.truth_rows import TruthRows
 
 
 def probe_record(probes: LayerProbes | None, texts: Mapping[str, TextBaseline]) -> dict[str, object]:

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from anchorlens.engine.interventions import Slots
 from anchorlens.engine.knockout import AttentionKnockout
+from anchorlens.engine.patches import Slots
 from anchorlens.engine.reference import read_states
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.batches import pad_rows

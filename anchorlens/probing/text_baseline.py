@@ -12,7 +12,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler, normalize
 
-from anchorlens.probing.labelled import TruthRows
+from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.questions.example import normalise
 from anchorlens.statistics.bands import auc_band
 from anchorlens.statistics.resamples import Resamples

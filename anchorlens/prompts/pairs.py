@@ -14,9 +14,9 @@ from typing_extensions import override
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import adds_bos, name_of
-from anchorlens.prompts.context import DataSource, SweepContext
 from anchorlens.prompts.dataset import Dropped
-from anchorlens.prompts.tokenized import TokenizedPrompt
+from anchorlens.prompts.sweep_context import DataSource, SweepContext
+from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 
 _REQUIRED = ("clean", "corrupted", "answer", "wrong")
 _COLUMNS = ("id", "group", *_REQUIRED)

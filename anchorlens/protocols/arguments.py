@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 from pydantic import BeforeValidator, Field, GetCoreSchemaHandler
 from typing_extensions import override
 
-from anchorlens.callables import takes
+from anchorlens.display import as_whole, described, shortened
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.kinds import as_whole, described, shortened
+from anchorlens.fingerprint import takes
 
 _LARGEST_INDEX = 10**5
 GROUPS = {

@@ -18,8 +18,8 @@ import torch
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import Oracle
 from anchorlens.models.adapter import Adapter, SiteLike
-from anchorlens.prompts.context import DataSource, SweepContext
 from anchorlens.prompts.dataset import Dropped
+from anchorlens.prompts.sweep_context import DataSource, SweepContext
 from anchorlens.protocols.oom_splitting import OomSplitter, Unit
 from anchorlens.protocols.planning import SweepPlan
 from anchorlens.protocols.specification import Specification

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import torch
 
 from anchorlens.engine.cost import out_of_memory
-from anchorlens.notices import warn
+from anchorlens.warn import warn
 
 
 @runtime_checkable

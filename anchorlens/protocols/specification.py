@@ -12,11 +12,11 @@ from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, StrictBool, ValidationError
 from typing_extensions import override
 
-from anchorlens.callables import callable_name, fingerprint
+from anchorlens.constants import ENGINES
+from anchorlens.display import as_whole, described
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.kinds import as_whole, described
+from anchorlens.fingerprint import callable_name, fingerprint
 from anchorlens.protocols.arguments import Argument, Choice, Indices, Int, Kind, MemorySize, PythonOnly, argument
-from anchorlens.vocabulary import ENGINES
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from anchorlens.display import described, listed, shortened
 from anchorlens.errors import DataError, InputError, did_you_mean
-from anchorlens.kinds import described, listed, shortened
-from anchorlens.notices import warn
 from anchorlens.questions.schemas import SCHEMAS, Row, Schema, read_answers
+from anchorlens.warn import warn
 
 # How programs write that a cell holds nothing.
 _NOTHING = {"nan", "<na>", "n/a", "null"}

@@ -11,20 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from anchorlens.callables import callable_name, fingerprint
+from anchorlens.display import as_whole, described
 from anchorlens.errors import DataError, InputError, SpanError
-from anchorlens.kinds import as_whole, described
-from anchorlens.notices import warn
+from anchorlens.fingerprint import callable_name, fingerprint
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.questions.accuracy import expected, form_of
 from anchorlens.questions.answers import answer_type
 from anchorlens.questions.columns import check_columns, check_fields, rename_columns, warn_of_cells
+from anchorlens.questions.data_source import Origin, QASource, find_origin
 from anchorlens.questions.example import Example, pooled_answers, question_id
-from anchorlens.questions.origin import Origin, QASource, find_origin
 from anchorlens.questions.schemas import Record, Row, Schema, read_row
 from anchorlens.questions.sources import KNOWN, KnownDataset
 from anchorlens.questions.spans import BAD_ANNOTATION, SpanFinder, SpansLike, span_finder
 from anchorlens.questions.templates import match_template
+from anchorlens.warn import warn
 
 if TYPE_CHECKING:
     import pandas

@@ -8,12 +8,12 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, TypeAlias
 
-from anchorlens.callables import callable_name, takes
+from anchorlens.constants import ALIGNMENTS, ANSWER_ANCHORS, DONOR_RULES
+from anchorlens.display import as_whole, described, shortened
 from anchorlens.errors import DonorError, did_you_mean
-from anchorlens.kinds import as_whole, described, shortened
+from anchorlens.fingerprint import callable_name, takes
 from anchorlens.questions.example import Example, normalise, pooled_answers
 from anchorlens.questions.tokens import TokenRow
-from anchorlens.vocabulary import ALIGNMENTS, ANSWER_ANCHORS, DONOR_RULES
 
 # Anchors that are made of segments; each segment is paired on its own.
 SEGMENTS = {"question": ("subject", "property")}

@@ -1,7 +1,7 @@
 """Attention edges as text: ``source -> target``."""
 
+from anchorlens.constants import ANCHORS, LATER
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.vocabulary import ANCHORS, LATER
 
 
 def parse_edges(edges: str) -> tuple[str, str]:

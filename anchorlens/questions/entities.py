@@ -1,8 +1,8 @@
 """Which characters of a question name something: what no placebo may take away (METHOD 5)."""
 
 from anchorlens.questions.example import Span
+from anchorlens.questions.lexicon import IMPERATIVES, STOP, WH, word_set
 from anchorlens.questions.parse import Parsed, parse
-from anchorlens.questions.words import IMPERATIVES, STOP, WH, word_set
 
 # Small words that belong to a name when they stand between two of its words.
 _INSIDE = word_set("of the de la le les du des von van der den di da del dos al bin ibn y &")

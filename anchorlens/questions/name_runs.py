@@ -3,9 +3,7 @@
 from collections.abc import Iterator
 
 from anchorlens.questions.example import Span
-from anchorlens.questions.parse import Parsed, Run
-from anchorlens.questions.topics import CUES, MAKE
-from anchorlens.questions.words import (
+from anchorlens.questions.lexicon import (
     AUX,
     DETERMINERS,
     IMPERATIVES,
@@ -19,6 +17,8 @@ from anchorlens.questions.words import (
     is_year,
     word_set,
 )
+from anchorlens.questions.parse import Parsed, Run
+from anchorlens.questions.subject_rules import CUES, MAKE
 
 # Small words that may stand inside a capitalised name, between two capitalised words.
 _NAME_JOINERS = word_set("of the and & or de la le les von van der den di da del du al bin ibn for v vs y à et und")

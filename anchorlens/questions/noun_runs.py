@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from anchorlens.questions.example import Span
+from anchorlens.questions.lexicon import DETERMINERS, TIME_WORDS, WEAK, word_set
 from anchorlens.questions.parse import Parsed, Run
-from anchorlens.questions.words import DETERMINERS, TIME_WORDS, WEAK, word_set
 
 # Small words that may stand inside a noun-like run.
 _NOUN_JOINERS = word_set("of vs")

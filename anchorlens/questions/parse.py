@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from anchorlens.questions.example import Span
-from anchorlens.questions.words import (
+from anchorlens.questions.lexicon import (
     AUX,
     BASE_VERBS,
     BE,

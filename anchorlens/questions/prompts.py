@@ -8,9 +8,9 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from transformers import PreTrainedTokenizerBase
 
-from anchorlens.callables import takes
+from anchorlens.display import as_whole, described, listed, shortened
 from anchorlens.errors import InputError
-from anchorlens.kinds import as_whole, described, listed, shortened
+from anchorlens.fingerprint import takes
 from anchorlens.questions.example import Example
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from anchorlens.questions.example import Span
+from anchorlens.questions.lexicon import AUX, BASE_VERBS, DETERMINERS, STOP, WH, is_year
 from anchorlens.questions.noun_runs import noun_rank, noun_runs
 from anchorlens.questions.parse import Parsed
-from anchorlens.questions.words import AUX, BASE_VERBS, DETERMINERS, STOP, WH, is_year
 
 
 def _free(view: Parsed, index: int, subject: Span) -> bool:

@@ -6,11 +6,11 @@ that finds a segment decides. Where none does there is no segment, and the calle
 
 from collections.abc import Callable
 
-from anchorlens.questions import name_runs, noun_runs, topics
+from anchorlens.questions import name_runs, noun_runs, subject_rules
 from anchorlens.questions.example import Span
+from anchorlens.questions.lexicon import DETERMINERS, STOP, is_foreign
 from anchorlens.questions.parse import Parsed, parse
 from anchorlens.questions.property_rules import property_of
-from anchorlens.questions.words import DETERMINERS, STOP, is_foreign
 
 _LONGEST_TAIL = 14
 
@@ -53,9 +53,9 @@ def quoted_span(view: Parsed) -> Span | None:
 
 
 SUBJECT_RULES: tuple[Callable[[Parsed], Span | None], ...] = (
-    options, alternatives, quoted_span, name_runs.opening_name, name_runs.capitalised_run, topics.complement,
-    name_runs.capitalised_run_inside, topics.owner, topics.inverted_subject, topics.performed_work, topics.announced_title,
-    topics.sung_title, topics.sentence_title, topics.named_thing, topics.opening_subject, topics.longest_topic,
+    options, alternatives, quoted_span, name_runs.opening_name, name_runs.capitalised_run, subject_rules.complement,
+    name_runs.capitalised_run_inside, subject_rules.owner, subject_rules.inverted_subject, subject_rules.performed_work, subject_rules.announced_title,
+    subject_rules.sung_title, subject_rules.sentence_title, subject_rules.named_thing, subject_rules.opening_subject, subject_rules.longest_topic,
     noun_runs.noun_run, name_runs.origin, noun_runs.compound, noun_runs.whole_phrase,
 )  # fmt: skip
 

@@ -8,8 +8,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from anchorlens.display import described, listed
 from anchorlens.errors import DataError, DownloadError, InputError, did_you_mean
-from anchorlens.kinds import described, listed
 
 Rows = list[dict[str, Any]]
 

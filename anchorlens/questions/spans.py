@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from anchorlens.callables import callable_name, takes
+from anchorlens.display import as_whole, described
 from anchorlens.errors import InputError, SpanError, did_you_mean
-from anchorlens.kinds import as_whole, described
+from anchorlens.fingerprint import callable_name, takes
 from anchorlens.questions.example import Span
+from anchorlens.questions.lexicon import is_foreign, split_words
 from anchorlens.questions.parse import parse
 from anchorlens.questions.property_rules import property_of
 from anchorlens.questions.rules import rule_spans, subject_of
 from anchorlens.questions.schemas import Record
 from anchorlens.questions.templates import TemplateMatch, match_template
-from anchorlens.questions.words import is_foreign, split_words
 
 SPAN_MODES = ("auto", "rules", "annotation")
 COMPLETED = "annotation+rules"

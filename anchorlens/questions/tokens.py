@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from anchorlens.errors import InputError, SpanError
 from anchorlens.models.card import adds_bos
-from anchorlens.prompts.tokenized import TokenizedPrompt
+from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.questions.example import Example, Span, normalise
 from anchorlens.questions.prompts import Prompt, check_prompt, rendered, truth_question
 

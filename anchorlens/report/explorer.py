@@ -4,10 +4,10 @@ import json
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from anchorlens.display import as_whole, described
 from anchorlens.errors import InputError
-from anchorlens.kinds import as_whole, described
 from anchorlens.report.contents import name_of
-from anchorlens.results.own_rows import rows_of
+from anchorlens.results.example_view import rows_of
 from anchorlens.results.sweep import SweepResult
 from anchorlens.statistics.pathways import RANDOM
 
@@ -54,7 +54,7 @@ def explore(sweep: SweepResult, *, example: str | int | None = None, layer: int 
 def contents(sweep: SweepResult) -> dict[str, Any]:
     """Return ``heading``, ``layers`` and ``rows`` of the explorer as plain values.
 
-    The rows are those of :func:`~anchorlens.results.own_rows.rows_of`, with ``places`` (name of a curve -> positions that were
+    The rows are those of :func:`~anchorlens.results.example_view.rows_of`, with ``places`` (name of a curve -> positions that were
     changed for it, where they are the same for all donors) and ``answer_tokens`` in place of ``marks``.
     """
     rows = rows_of(sweep.samples(), sweep.examples(), sweep.anchors, sweep.layers)

@@ -7,7 +7,7 @@ import anywidget
 import traitlets
 
 from anchorlens.errors import InputError
-from anchorlens.results.choosing import chosen_example
+from anchorlens.results.find_example import chosen_example
 
 _HERE = files("anchorlens.report")
 

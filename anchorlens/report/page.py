@@ -13,14 +13,14 @@ import plotly.graph_objects as go
 from plotly.io import to_json
 from plotly.offline import get_plotlyjs
 
+from anchorlens.display import described
 from anchorlens.errors import InputError, RunError
 from anchorlens.figures.curves import plot_curves
-from anchorlens.figures.page import CONFIG, PAGES, arranging, write_file
+from anchorlens.figures.export import CONFIG, PAGES, arranging, write_file
 from anchorlens.figures.palette import THEMES, in_theme
-from anchorlens.kinds import described
 from anchorlens.report import contents
 from anchorlens.report.contents import kind_of, name_of
-from anchorlens.results.own_rows import ROLES, rows_of
+from anchorlens.results.example_view import ROLES, rows_of
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.loading import load_run
 from anchorlens.runs.provenance import versions

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.results.facts import Fact, aligned
+from anchorlens.results.estimates import Fact, aligned
 
 STANDS, REVERSED, OPEN, DESCRIPTION = "stands", "reversed", "open", "description"
 """Status of a statement: shown, shown with the other sign, not shown, or not a claim."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pandas as pd
 
+from anchorlens.display import described
 from anchorlens.errors import InputError, RunError
 from anchorlens.figures.curves import plot_curves
-from anchorlens.figures.page import save_html
-from anchorlens.kinds import described
-from anchorlens.notices import warn
+from anchorlens.figures.export import save_html
 from anchorlens.results.findings import Findings
 from anchorlens.runs.schema import as_stored
 from anchorlens.runs.store import check_target, write_run
+from anchorlens.warn import warn
 
 if TYPE_CHECKING:
     import anchorlens.probing.probes

@@ -16,14 +16,14 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.figures.example import example_figure
-from anchorlens.nulls import with_nulls, without_nulls
+from anchorlens.figures.example_figure import example_figure
+from anchorlens.missing_values import with_nulls, without_nulls
 from anchorlens.prompts.dataset import Dropped
-from anchorlens.results.choosing import chosen_example
+from anchorlens.results.example_view import ROLES, rows_of
+from anchorlens.results.find_example import chosen_example
 from anchorlens.results.findings import Findings
-from anchorlens.results.inputs import dropped_rows, joined_rows
-from anchorlens.results.labelled import labelled_array, mean_effect
-from anchorlens.results.own_rows import ROLES, rows_of
+from anchorlens.results.joins import dropped_rows, joined_rows
+from anchorlens.results.labelled_arrays import labelled_array, mean_effect
 from anchorlens.results.saving import load_probes, save_run
 from anchorlens.runs.schema import EFFECT_COLUMNS, SAMPLE_COLUMNS, P, answer_first, settings_of, summary_order
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from anchorlens.prompts.dataset import Dropped
-from anchorlens.prompts.tokenized import TokenizedPrompt
+from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.runs.schema import EXAMPLE_COLUMNS
 
 

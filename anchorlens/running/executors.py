@@ -21,10 +21,9 @@ from typing import Any
 import torch
 from typing_extensions import override
 
+from anchorlens.display import as_whole, described
 from anchorlens.errors import InputError, RunError, WorkerError
-from anchorlens.kinds import as_whole, described
 from anchorlens.models.load import load_model
-from anchorlens.notices import warn
 from anchorlens.progress import Progress
 from anchorlens.prompts.dataset import PromptDataset
 from anchorlens.protocols.base import Measurement
@@ -33,6 +32,7 @@ from anchorlens.results.sweep import SweepResult
 from anchorlens.running.runner import Measuring, Planned, Shard, Station
 from anchorlens.runs.journal import differences
 from anchorlens.runs.provenance import command_line
+from anchorlens.warn import warn
 
 _RETRIES = 2  # of a call whose worker died
 

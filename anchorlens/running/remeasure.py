@@ -10,11 +10,11 @@ import pandas as pd
 
 from anchorlens.engine.reference import Oracle
 from anchorlens.errors import InputError
+from anchorlens.missing_values import without_nulls
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import card_of
 from anchorlens.models.load import as_hooked, load_model
 from anchorlens.models.memory import free_memory
-from anchorlens.nulls import without_nulls
 from anchorlens.progress import progress
 from anchorlens.protocols.base import Recheckable
 from anchorlens.protocols.registry import measurement_of, specification_of

@@ -13,8 +13,8 @@ from anchorlens.protocols.specification import Specification
 from anchorlens.results.saving import save_run
 from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.files import parts_of, remove_parts
+from anchorlens.runs.jobs import Share
 from anchorlens.runs.journal import Journal, as_json, differences, open_journal, refuse
-from anchorlens.runs.shares import Share
 from anchorlens.runs.store import check_target, read_record, study_of
 
 

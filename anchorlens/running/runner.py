@@ -18,16 +18,15 @@ import pandas as pd
 import torch
 from typing_extensions import override
 
-from anchorlens.engine.select import choose_engine
+from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.errors import EmptySweepError, InputError, RunError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import card_of
 from anchorlens.models.load import as_hooked
 from anchorlens.models.memory import free_memory, memory_seen
-from anchorlens.notices import warn
 from anchorlens.progress import Progress, progress
-from anchorlens.prompts.context import SweepContext
-from anchorlens.prompts.tokenized import TokenizedPrompt
+from anchorlens.prompts.sweep_context import SweepContext
+from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.protocols.base import Measurement, Recheckable, SweepInputs
 from anchorlens.protocols.oom_splitting import MallocTrimmer
 from anchorlens.protocols.planning import SweepPlan
@@ -39,6 +38,7 @@ from anchorlens.runs.journal import SweepJournal, differences
 from anchorlens.runs.merging import EMPTY
 from anchorlens.runs.provenance import command_line, environment, model_record, run_id_of
 from anchorlens.runs.schema import POINTS, SAMPLE_COLUMNS, SLOT_TYPES, settings_of
+from anchorlens.warn import warn
 
 _OTHER_INPUTS = (
     "Shards of this sweep were measured on other inputs than those that are drawn here, though model, data and arguments are the "

@@ -17,11 +17,11 @@ from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import Oracle
 from anchorlens.errors import CheckError
 from anchorlens.models.adapter import Adapter
-from anchorlens.notices import warn
 from anchorlens.protocols.base import Measurement, Recheckable
 from anchorlens.protocols.planning import CHECK_ROWS
 from anchorlens.protocols.specification import Specification
 from anchorlens.runs.schema import CELL, leading_metric
+from anchorlens.warn import warn
 
 # Cells drawn from one row, which share its clean passes.
 _A_ROW = 4

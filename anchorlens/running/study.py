@@ -7,25 +7,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from anchorlens.display import described
 from anchorlens.errors import EmptySweepError, InputError, did_you_mean
-from anchorlens.kinds import described
 from anchorlens.models.source import check_model
-from anchorlens.prompts.context import DataSource
 from anchorlens.prompts.dataset import PromptDataset
+from anchorlens.prompts.sweep_context import DataSource
 from anchorlens.protocols.base import Measurement
 from anchorlens.protocols.planning import SweepPlan
 from anchorlens.protocols.registry import PROTOCOLS, measurement_of, specification_of
 from anchorlens.protocols.specification import Specification, read_toml
-from anchorlens.questions.context import QUESTIONS
 from anchorlens.questions.datasets import QAData, load_qa
 from anchorlens.questions.prompts import make_prompt
+from anchorlens.questions.qa_context import QUESTIONS
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.executors import Executor, Loading, LocalExecutor, RayExecutor, executor_of, open_executor, refuse_live
 from anchorlens.running.loading import load_run
 from anchorlens.running.run_storage import Kept, check_keeping, finished, identity, keeping, model_name
 from anchorlens.running.runner import carried_out
+from anchorlens.runs.jobs import Share, share_of
 from anchorlens.runs.journal import parts_of, shards_in
-from anchorlens.runs.shares import Share, share_of
 from anchorlens.runs.store import check_target
 
 Step = tuple[Measurement[Any, Any, Any], Any, PromptDataset, Specification]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from anchorlens.display import as_whole, described, listed
 from anchorlens.errors import InputError
-from anchorlens.kinds import as_whole, described, listed
 from anchorlens.questions.datasets import QAData, load_qa
 from anchorlens.runs.checksums import SUMS, changed_files
 from anchorlens.runs.provenance import code_sha256, versions

@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from anchorlens.errors import RunError
-from anchorlens.notices import warn
 from anchorlens.runs.files import holds_only_parts, parts_of, remove_parts, write_first, write_whole
+from anchorlens.runs.jobs import Share
 from anchorlens.runs.locks import lock_run
-from anchorlens.runs.shares import Share
+from anchorlens.warn import warn
 
 _VERSION = 2
 # Key of a shard's notes in the metadata of its file.

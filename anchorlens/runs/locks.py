@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from anchorlens.errors import RunError
 from anchorlens.runs.files import LOCK
-from anchorlens.runs.shares import Share
+from anchorlens.runs.jobs import Share
 
 # Seconds: `status`, and jobs that begin, hold a lock for a moment while they look whether it is free.
 _PATIENCE = 1.0

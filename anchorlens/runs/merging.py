@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from anchorlens.display import listed
 from anchorlens.errors import RunError
-from anchorlens.kinds import listed
-from anchorlens.notices import warn
 from anchorlens.runs.files import holds_only_parts, parts_of, remove_parts, write_whole
 from anchorlens.runs.journal import differences, read_json, refuse, shard_files, shard_name, shards_in
 from anchorlens.runs.locks import lock_run
+from anchorlens.warn import warn
 
 # Note of a sweep without a row, which has no shards.
 EMPTY = "empty"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.vocabulary import FLIP, SETTINGS, P  # noqa: F401 - names of metrics belong to the schema
+from anchorlens.constants import FLIP, SETTINGS, P  # noqa: F401 - names of metrics belong to the schema
 
 SCHEMA_VERSION = 6
 """Version of the tables and of ``run.json``. Nothing was released with another one, so only this one is read."""

@@ -13,7 +13,7 @@ import psutil
 import pyarrow as pa
 
 from anchorlens.errors import RunError
-from anchorlens.nulls import with_nulls, without_nulls
+from anchorlens.missing_values import with_nulls, without_nulls
 from anchorlens.runs.checksums import write_sums
 from anchorlens.runs.schema import SCHEMA_VERSION, answer_first
 

@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
+from anchorlens.constants import DELTA_KINDS
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.vocabulary import DELTA_KINDS
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

@@ -8,12 +8,12 @@ import ours
 import torch
 from protocol import Job, Sweep
 
+from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.readouts import AnswerReader, ReadPlan, first_token
-from anchorlens.engine.select import choose_engine
 from anchorlens.models.adapter import Adapter
-from anchorlens.protocols.patching.batching import SwapSweepPlan, plan_swaps
-from anchorlens.protocols.patching.donor_pairs import Placement, build_batch
+from anchorlens.protocols.pair_sweep.batching import SwapSweepPlan, plan_swaps
+from anchorlens.protocols.pair_sweep.donor_pairs import Placement, build_batch
 from anchorlens.protocols.swap.pairing import QAPair
 from anchorlens.questions.example import Example, Span
 from anchorlens.questions.tokens import Answer, TokenRow

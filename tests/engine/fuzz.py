@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from anchorlens.engine.cone import Cone
-from anchorlens.engine.interventions import AnchorSwap, CutBatch, SwapBatch
 from anchorlens.engine.knockout import cut_edges
+from anchorlens.engine.patches import AnchorSwap, CutBatch, SwapBatch
 from anchorlens.engine.readouts import ChoiceReader, Metrics, Reader, StateReader, answer_joint, first_token
 from anchorlens.engine.reference import Oracle
 from anchorlens.models.adapter import Adapter

@@ -2,8 +2,8 @@
 
 import torch
 
-from anchorlens.engine.interventions import AnchorSwap, CutBatch, Slots, SwapBatch
 from anchorlens.engine.knockout import cut_edges
+from anchorlens.engine.patches import AnchorSwap, CutBatch, Slots, SwapBatch
 from anchorlens.engine.readouts import AnswerReader, Metrics, ReadPlan, answer_joint
 from anchorlens.engine.reference import last_stream
 from anchorlens.models.adapter import Adapter

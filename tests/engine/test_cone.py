@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from anchorlens.engine.cone import Cone
-from anchorlens.engine.interventions import SwapBatch, check_windows
+from anchorlens.engine.patches import SwapBatch, check_windows
 from anchorlens.engine.readouts import AnswerReader, ChoiceReader, StateReader, answer_joint, first_token
 from anchorlens.engine.reference import Oracle, last_stream
 from anchorlens.errors import InputError

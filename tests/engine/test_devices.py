@@ -13,11 +13,11 @@ import torch
 from transformer_lens.utilities.multi_gpu import get_device_for_block_index
 
 import anchorlens as al
+from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.engine.cone import Cone
 from anchorlens.engine.cost import rows_per_batch
 from anchorlens.engine.generate import _rows_at_once, greedy
 from anchorlens.engine.reference import Oracle, last_stream
-from anchorlens.engine.select import choose_engine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.memory import free_memory

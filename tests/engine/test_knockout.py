@@ -9,8 +9,8 @@ import pytest
 import torch
 import transformers
 
-from anchorlens.engine.interventions import Slots
 from anchorlens.engine.knockout import AttentionKnockout, cut_edges, knockout_hooks
+from anchorlens.engine.patches import Slots
 from anchorlens.engine.reference import last_stream, read_states
 from anchorlens.errors import HookError, InputError
 from anchorlens.models.adapter import Adapter

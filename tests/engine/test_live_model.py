@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformer_lens.components.abstract_attention import AbstractAttention
 
+from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.engine.cone import Cone
 from anchorlens.engine.reference import Oracle
-from anchorlens.engine.select import choose_engine
 from tests.engine.configurations import adapter_of
 from tests.engine.fuzz import cells, cut_batch, swap_batch
 from tests.engine.make import effects_of, states_off, swaps_off

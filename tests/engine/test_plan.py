@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from anchorlens.engine.cone import Cone
+from anchorlens.engine.cone_layout import Group, Lanes
 from anchorlens.engine.cone_plans import cone_start
 from anchorlens.engine.cost import PassSize, out_of_memory
-from anchorlens.engine.interventions import window_layers
-from anchorlens.engine.layout import Group, Lanes
+from anchorlens.engine.patches import window_layers
 from anchorlens.engine.reference import Oracle
 from anchorlens.models.adapter import Adapter
 from tests.engine.make import answer_reader, batch_of, counted, random_rows, swaps_off

@@ -6,8 +6,8 @@ import torch
 from anchorlens.engine.readouts import AnswerReader, ChoiceReader, StateReader, answer_mean, first_token
 from anchorlens.models.adapter import Adapter
 from anchorlens.questions.answer_reads import answer_reads
+from anchorlens.questions.build_rows import make_rows
 from anchorlens.questions.prompts import QAPrompt
-from anchorlens.questions.tokenised import make_rows
 from anchorlens.questions.tokens import RowTokenizer
 from tests.questions.make import capitals
 from tests.torch_defaults import OTHER_DEFAULTS

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from anchorlens.engine.interventions import AnchorSwap, SwapBatch, window_layers
+from anchorlens.engine.patches import AnchorSwap, SwapBatch, window_layers
 from anchorlens.engine.readouts import AnswerReader, ChoiceReader, answer_joint, first_token
 from anchorlens.engine.reference import Oracle, capture, last_stream
 from anchorlens.errors import HookError, InputError

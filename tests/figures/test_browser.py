@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import pytest
 
 from anchorlens.figures.curves import plot_curves
-from anchorlens.figures.page import save_html
+from anchorlens.figures.export import save_html
 from anchorlens.figures.palette import in_theme
 
 from .browser import faint, tabbed, visited

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from anchorlens.cli.figure_command import figure_command
 from anchorlens.errors import InputError
-from anchorlens.figures import page
+from anchorlens.figures import export
 from anchorlens.runs.schema import settings_of
 from anchorlens.runs.store import write_run
 
@@ -45,7 +45,7 @@ def refused(*arguments: str, said: str) -> None:
 def drawn(tmp_path, monkeypatch):
     """What a call draws: every text of the figure that it writes."""
     figures: list[go.Figure] = []
-    monkeypatch.setattr(page, "write_figure", lambda figure, path, scale=None: figures.append(figure))
+    monkeypatch.setattr(export, "write_figure", lambda figure, path, scale=None: figures.append(figure))
 
     def draw(*arguments: str) -> str:
         result = called(*arguments, "--out", str(tmp_path / "f.html"))

@@ -7,10 +7,10 @@ from importlib.util import find_spec
 import pytest
 
 from anchorlens.errors import InputError
-from anchorlens.figures import page
+from anchorlens.figures import export
 from anchorlens.figures.curves import plot_curves
+from anchorlens.figures.export import save_html, write_figure
 from anchorlens.figures.layout import fit_figure
-from anchorlens.figures.page import save_html, write_figure
 
 from .synthetic import knockout_frame, swap_frame
 
@@ -28,10 +28,10 @@ def test_other_suffixes_are_refused_and_nothing_is_written(tmp_path, name):
 
 
 def test_without_kaleido_or_a_browser_the_cure_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(page, "find_spec", lambda name: None)
+    monkeypatch.setattr(export, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"needs kaleido, .*: pip install 'anchorlens\[images\]'"):
         write_figure(plot_curves(FRAME), tmp_path / "f.png")
-    monkeypatch.setattr(page, "find_spec", lambda name: name)
+    monkeypatch.setattr(export, "find_spec", lambda name: name)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(InputError, match=r"Chromium or Chrome, and neither was found\. Install one \(apt install chromium"):
         write_figure(plot_curves(FRAME), tmp_path / "f.pdf")

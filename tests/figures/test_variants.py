@@ -3,10 +3,10 @@
 import pandas as pd
 import pytest
 
+from anchorlens.constants import SETTINGS
 from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
 from anchorlens.runs import schema
-from anchorlens.vocabulary import SETTINGS
 
 from .seen import curves_of, looks, names, only_curve, said
 from .synthetic import drawn, effect, knockout_effects, knockout_frame, point, swap_frame

@@ -10,7 +10,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
-from anchorlens.engine.select import choose_engine
+from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.errors import UnsupportedModelError
 from anchorlens.models import hf
 from anchorlens.models.adapter import Adapter

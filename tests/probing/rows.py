@@ -1,10 +1,10 @@
 """Labelled rows of a small data set."""
 
+from anchorlens.constants import FRACTIONS
 from anchorlens.models.adapter import Adapter
-from anchorlens.probing.labelled import truth_rows
+from anchorlens.probing.truth_rows import truth_rows
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import RowTokenizer
-from anchorlens.vocabulary import FRACTIONS
 
 
 def rows_of(model, data, **changes):

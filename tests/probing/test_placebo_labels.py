@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import anchorlens as al
-from anchorlens.probing.labelled import TruthRows
 from anchorlens.probing.placebo_labels import half_splits, shuffled_labels
+from anchorlens.probing.truth_rows import TruthRows
 from tests.probing.rows import rows_of
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "placebo_null.py"

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from anchorlens.errors import InputError, LeakError
-from anchorlens.probing import penalties
+from anchorlens.probing import regularization
 from anchorlens.probing.probes import LayerProbes, TruthProbe, fit_layers
 
 
@@ -191,7 +191,7 @@ def test_one_warning_names_all_layers_whose_solver_found_no_end(layered, monkeyp
             self.n_iter_ = np.array([self.max_iter])
             return self
 
-    monkeypatch.setattr(penalties, "LogisticRegression", Endless)
+    monkeypatch.setattr(regularization, "LogisticRegression", Endless)
     (told,) = warned_of(lambda: fit_layers([3, 7], states, y, ids, split))
     assert told.startswith(
         "At layers 3, 7 the fit of the probe stopped before its end: how sure the probe is, is not settled."

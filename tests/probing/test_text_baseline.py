@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import anchorlens as al
-from anchorlens.probing.labelled import TruthRows
 from anchorlens.probing.text_baseline import text_baselines, text_only_scores
-from anchorlens.questions.given import given_answers, split_questions
+from anchorlens.probing.truth_rows import TruthRows
+from anchorlens.questions.false_answers import given_answers, split_questions
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import Answer, RowTokenizer
 from tests.questions.make import example

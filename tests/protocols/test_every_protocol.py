@@ -10,15 +10,15 @@ import pytest
 import torch
 
 import anchorlens as al
+from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.engine.cone import Cone
 from anchorlens.engine.reference import Oracle
-from anchorlens.engine.select import choose_engine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.base import Measurement, Recheckable
 from anchorlens.protocols.registry import PROTOCOLS, analysis_of, class_of, measurement_of, specification_of
 from anchorlens.protocols.stored_inputs import StoredInputs
-from anchorlens.questions.context import set_up_questions
+from anchorlens.questions.qa_context import set_up_questions
 from anchorlens.running.runner import run
 from anchorlens.runs.schema import CELL
 from tests.protocols.sweeps import assert_close, measured, questions, spec_of, swept

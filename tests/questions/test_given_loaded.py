@@ -2,7 +2,7 @@
 
 from anchorlens.questions.answer_text import is_right
 from anchorlens.questions.datasets import load_qa
-from anchorlens.questions.given import given_answers, split_questions
+from anchorlens.questions.false_answers import given_answers, split_questions
 
 ROWS = [
     {"question": "What is John Smith's occupation?", "answers": ["actor", "film actor"], "relation": "occupation"},

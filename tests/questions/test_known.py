@@ -4,7 +4,7 @@ import pytest
 
 import anchorlens as al
 from anchorlens.models.adapter import Adapter
-from anchorlens.probing.own_answers import generate_answers
+from anchorlens.probing.model_answers import generate_answers
 from anchorlens.questions.answer_text import exact_answer, is_right
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import RowTokenizer

@@ -12,7 +12,7 @@ import pytest
 
 from anchorlens.questions.accuracy import ACCURACY
 from anchorlens.questions.example import normalise
-from anchorlens.questions.words import STOP
+from anchorlens.questions.lexicon import STOP
 
 ROOT = Path(__file__).resolve().parents[2]
 FORMS = ("popqa", "triviaqa", "hotpotqa", "nq")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from anchorlens.questions.example import normalise
-from anchorlens.questions.given import given_answers, split_questions
+from anchorlens.questions.false_answers import given_answers, split_questions
 from anchorlens.questions.templates import TEMPLATES
 from tests.questions.make import sample
 

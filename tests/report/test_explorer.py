@@ -11,7 +11,7 @@ import pytest
 import anchorlens as al
 from anchorlens.errors import InputError
 from anchorlens.report.explorer import contents
-from anchorlens.results.own_rows import rows_of
+from anchorlens.results.example_view import rows_of
 from tests.figures.browser import contrast, run
 
 

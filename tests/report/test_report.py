@@ -13,8 +13,8 @@ from anchorlens.cli.entry import main
 from anchorlens.errors import InputError, RunError
 from anchorlens.report.contents import dropped_of, facts_of, findings_table, studies_of, tables_of
 from anchorlens.report.page import render
+from anchorlens.results.example_view import rows_of
 from anchorlens.results.findings import Findings
-from anchorlens.results.own_rows import rows_of
 from tests.questions.make import CAPITALS, capitals
 
 from .conftest import SMALL

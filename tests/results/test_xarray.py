@@ -48,7 +48,7 @@ def test_the_labelled_array_is_delta_p_with_its_controls(sweeps):
 
 def test_a_missing_xarray_names_the_extra(sweeps, monkeypatch):
     there = importlib.util.find_spec
-    monkeypatch.setattr("anchorlens.results.labelled.find_spec", lambda name: None if name == "xarray" else there(name))
+    monkeypatch.setattr("anchorlens.results.labelled_arrays.find_spec", lambda name: None if name == "xarray" else there(name))
     with pytest.raises(InputError, match=r"anchorlens\[labelled\]"):
         sweeps[0].to_xarray()
 

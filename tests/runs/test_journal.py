@@ -10,10 +10,10 @@ import pytest
 
 from anchorlens.errors import InputError, RunError
 from anchorlens.runs import files
+from anchorlens.runs.jobs import Share, share_of
 from anchorlens.runs.journal import open_journal, parts_of, shard_files, shards_in
 from anchorlens.runs.locks import running_jobs
 from anchorlens.runs.merging import EMPTY, command_of, copy_parts, missing_in, refuse_missing
-from anchorlens.runs.shares import Share, share_of
 from anchorlens.runs.status import status_of
 
 SWEEPS = [{"protocol": "swap", "model": "m", "data": {"name": "d"}, "config": {"seed": 0}}]

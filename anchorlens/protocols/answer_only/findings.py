@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
-from anchorlens.results.facts import FEW, Fact, place
+from anchorlens.results.estimates import FEW, Fact, place
 from anchorlens.results.findings import DESCRIPTION, OPEN, STANDS, Finding, Findings, nothing_claimed, text_warning
 from anchorlens.statistics.pathways import A, Q
 

@@ -16,8 +16,8 @@ from anchorlens.protocols.answer_only.spec import AnswerOnly
 from anchorlens.protocols.probe_sweep.measurement import Cells, ProbeMeasurement, ProbePass
 from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, labelled_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
-from anchorlens.questions.context import QuestionContext
-from anchorlens.questions.tokenised import check_not_empty
+from anchorlens.questions.build_rows import check_not_empty
+from anchorlens.questions.qa_context import QuestionContext
 from anchorlens.questions.tokens import TokenRow
 
 

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from anchorlens.errors import InputError
-from anchorlens.probing.labelled import TruthRows
+from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.protocols.answer_only.findings import OTHER
 from anchorlens.protocols.probe_sweep.variants import Variant
+from anchorlens.questions.build_rows import drop
 from anchorlens.questions.example import Example, Span, normalise
 from anchorlens.questions.prompts import PromptText, rendered
-from anchorlens.questions.tokenised import drop
 from anchorlens.questions.tokens import RowDropped, RowTokenizer, TokenRow, overlapping
 
 # Questions that are looked at before a row is given up.

@@ -4,9 +4,9 @@ from typing import Annotated
 
 from typing_extensions import override
 
+from anchorlens.constants import KNOCKOUT_MODES
 from anchorlens.protocols.arguments import Choice, argument
 from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
-from anchorlens.vocabulary import KNOCKOUT_MODES
 
 
 class AnswerOnly(TruthSpecification):

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from anchorlens.results.facts import FEW, Fact, Facts, facts_along, facts_at, layers_told, listed_and, place
+from anchorlens.results.estimates import FEW, Fact, Facts, facts_along, facts_at, layers_told, listed_and, place
 from anchorlens.results.findings import OPEN, Finding, Findings, nothing_claimed, text_warning
 from anchorlens.results.findings import STANDS as STANDING
 from anchorlens.statistics.pathways import MATCHED, RANDOM

@@ -14,10 +14,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from anchorlens.engine.engine import Engine
-from anchorlens.engine.interventions import window_layers
+from anchorlens.engine.patches import window_layers
 from anchorlens.errors import InputError
-from anchorlens.probing.asked import truth_reader
-from anchorlens.probing.fitted import SHUFFLED
+from anchorlens.probing.fit_probes import SHUFFLED
+from anchorlens.probing.p_true import truth_reader
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.protocols.base import OnWork
 from anchorlens.protocols.knockout.analysis import ANALYSIS
@@ -32,8 +32,8 @@ from anchorlens.protocols.probe_sweep.placebo_tokens import (
 )
 from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, labelled_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
-from anchorlens.questions.context import QuestionContext
-from anchorlens.questions.tokenised import drop
+from anchorlens.questions.build_rows import drop
+from anchorlens.questions.qa_context import QuestionContext
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.statistics.delta import flipped
 from anchorlens.statistics.pathways import CROSS_FOLD, RANDOM, Measured

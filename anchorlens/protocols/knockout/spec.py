@@ -5,12 +5,12 @@ from typing import Annotated, Any, ClassVar
 from pydantic import StrictBool
 from typing_extensions import override
 
+from anchorlens.constants import KNOCKOUT_MODES, LATER, SPLIT_RULES, TRUTH_READOUTS
+from anchorlens.display import described
 from anchorlens.errors import InputError
-from anchorlens.kinds import described
 from anchorlens.protocols.arguments import Choice, Indices, Int, Kind, argument
 from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
 from anchorlens.questions.edges import parse_edges
-from anchorlens.vocabulary import KNOCKOUT_MODES, LATER, SPLIT_RULES, TRUTH_READOUTS
 
 
 class Edges(Kind):

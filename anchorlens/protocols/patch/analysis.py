@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 from typing_extensions import override
 
-from anchorlens.results.curves import curves_frame, summary_of
+from anchorlens.results.curve_tables import curves_frame, summary_of
 from anchorlens.results.findings import DESCRIPTION, Finding, Findings
 from anchorlens.results.sweep import Analysis, SweepResult
 from anchorlens.runs.schema import CURVE_TYPES, EFFECT_COLUMNS

@@ -14,11 +14,11 @@ from anchorlens.errors import EmptySweepError
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.pairs import PAIRS, PairContext, PairPrompt, PromptPair
 from anchorlens.protocols.base import SweepInputs
+from anchorlens.protocols.pair_sweep.batching import Batch
+from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement
+from anchorlens.protocols.pair_sweep.measurement import Array, PatchingMeasurement
 from anchorlens.protocols.patch.analysis import ANALYSIS
 from anchorlens.protocols.patch.spec import Patch
-from anchorlens.protocols.patching.batching import Batch
-from anchorlens.protocols.patching.donor_pairs import Pair, Placement
-from anchorlens.protocols.patching.measurement import Array, PatchingMeasurement
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.tables import InputTable
 

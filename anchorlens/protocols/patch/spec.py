@@ -5,9 +5,9 @@ from typing import Annotated
 from pydantic import StrictBool
 from typing_extensions import override
 
+from anchorlens.constants import DIRECTIONS, SITES
 from anchorlens.protocols.arguments import Choice, argument
 from anchorlens.protocols.specification import ADD_BOS, Specification
-from anchorlens.vocabulary import DIRECTIONS, SITES
 
 
 class Patch(Specification):

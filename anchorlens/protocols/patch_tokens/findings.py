@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.results.facts import FEW, Fact, facts_at, place
+from anchorlens.results.estimates import FEW, Fact, facts_at, place
 from anchorlens.results.findings import OPEN, REVERSED, STANDS, Finding, Findings, nothing_claimed, text_warning
 from anchorlens.statistics.pathways import MATCHED, RANDOM
 

@@ -18,13 +18,13 @@ from anchorlens.errors import EmptySweepError
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.protocols.base import OnWork, Plan
 from anchorlens.protocols.patch_tokens.analysis import ANALYSIS
-from anchorlens.protocols.patch_tokens.patching import Patcher
 from anchorlens.protocols.patch_tokens.spec import PatchTokens
+from anchorlens.protocols.patch_tokens.token_patches import Patcher
 from anchorlens.protocols.probe_sweep.measurement import Cells, ProbeMeasurement, ProbePass, ProbePlan, RowBatch
 from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, labelled_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
-from anchorlens.questions.context import QuestionContext
-from anchorlens.questions.tokenised import MORE_QUESTIONS, drop, make_rows
+from anchorlens.questions.build_rows import MORE_QUESTIONS, drop, make_rows
+from anchorlens.questions.qa_context import QuestionContext
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.statistics.bands import auc_band
 from anchorlens.statistics.contrasts import auc_of

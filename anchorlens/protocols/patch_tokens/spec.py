@@ -4,11 +4,11 @@ from typing import Annotated, Any
 
 from typing_extensions import override
 
-from anchorlens.callables import callable_name
+from anchorlens.constants import DONOR_FUNCTION, ROW_RULES
 from anchorlens.errors import DonorError
+from anchorlens.fingerprint import callable_name
 from anchorlens.protocols.arguments import Choice, Int, argument
 from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
-from anchorlens.vocabulary import DONOR_FUNCTION, ROW_RULES
 
 PATCH_BASES = ("true_predicted_true", "all")
 

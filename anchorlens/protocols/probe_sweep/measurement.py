@@ -18,13 +18,13 @@ from typing_extensions import override
 
 from anchorlens.engine.cost import PassSize
 from anchorlens.engine.engine import Engine
-from anchorlens.engine.interventions import CutBatch, untold
 from anchorlens.engine.knockout import cut_edges
+from anchorlens.engine.patches import CutBatch, untold
 from anchorlens.engine.reference import Oracle
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
-from anchorlens.probing.fitted import DRAWS, placebo_probes, read_probes
-from anchorlens.probing.labelled import TruthRows
+from anchorlens.probing.fit_probes import DRAWS, placebo_probes, read_probes
+from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.prompts.batches import pad_rows
 from anchorlens.protocols.base import Measurement, OnWork, Plan
 from anchorlens.protocols.planning import Room, halves
@@ -32,7 +32,7 @@ from anchorlens.protocols.probe_sweep.samples import pathway_samples
 from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
 from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, by_length
 from anchorlens.protocols.stored_inputs import StoredInputs
-from anchorlens.questions.context import QUESTIONS, QuestionContext
+from anchorlens.questions.qa_context import QUESTIONS, QuestionContext
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.statistics.delta import flipped
 from anchorlens.statistics.pathways import Measured

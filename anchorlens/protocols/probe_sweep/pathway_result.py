@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pandas as pd
 from typing_extensions import override
 
-from anchorlens.nulls import without_nulls
-from anchorlens.results.facts import Fact, facts_at
+from anchorlens.missing_values import without_nulls
+from anchorlens.results.estimates import Fact, facts_at
 from anchorlens.results.sweep import Analysis, SweepResult
 from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, P
 from anchorlens.statistics.bands import band

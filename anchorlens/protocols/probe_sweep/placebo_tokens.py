@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterable, Mapping
 
+from anchorlens.constants import LATER
 from anchorlens.protocols.probe_sweep.variants import Variant
 from anchorlens.questions.edges import parse_edges
 from anchorlens.questions.entities import named_spans
@@ -10,7 +11,6 @@ from anchorlens.questions.example import Span
 from anchorlens.questions.prompts import rendered
 from anchorlens.questions.tokens import RowTokenizer, TokenRow, overlapping
 from anchorlens.statistics.pathways import MATCHED, RANDOM
-from anchorlens.vocabulary import LATER
 
 BEFORE, AFTER = "random_before", "random_after"
 CONTROLS = ("none", RANDOM, MATCHED, BEFORE, AFTER)

@@ -4,10 +4,10 @@ from typing import Annotated, Any
 
 from typing_extensions import override
 
+from anchorlens.constants import ANSWERS, DELTA_KINDS, DISTRACTORS, FRACTIONS, PROBE_SITES
 from anchorlens.errors import InputError
 from anchorlens.protocols.arguments import Choice, PythonOnly, SplitFractions, argument
 from anchorlens.protocols.specification import QuestionSpecification
-from anchorlens.vocabulary import ANSWERS, DELTA_KINDS, DISTRACTORS, FRACTIONS, PROBE_SITES
 
 
 class TruthSpecification(QuestionSpecification):

@@ -8,16 +8,16 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from anchorlens.probing.labelled import TruthRows, truth_rows
 from anchorlens.probing.probes import LayerProbes
 from anchorlens.probing.records import probe_record, text_scores
 from anchorlens.probing.text_baseline import TextBaseline, text_baselines
+from anchorlens.probing.truth_rows import TruthRows, truth_rows
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.protocols.base import SweepInputs
 from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
-from anchorlens.questions.context import QuestionContext
+from anchorlens.questions.build_rows import check_not_empty
 from anchorlens.questions.example import Example
-from anchorlens.questions.tokenised import check_not_empty
+from anchorlens.questions.qa_context import QuestionContext
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.results.tables import InputTable
 

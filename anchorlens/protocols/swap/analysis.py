@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 from typing_extensions import override
 
+from anchorlens.constants import TRUTH_READOUTS
 from anchorlens.protocols.swap.findings import swap_contrasts, swap_findings
-from anchorlens.results.curves import curves_frame, summary_of
+from anchorlens.results.curve_tables import curves_frame, summary_of
 from anchorlens.results.findings import Findings
 from anchorlens.results.sweep import Analysis, SweepResult
 from anchorlens.runs.schema import CURVE_TYPES
 from anchorlens.statistics.bands import auc_band
 from anchorlens.statistics.resamples import Resamples
-from anchorlens.vocabulary import TRUTH_READOUTS
 
 # Share of rows above which a null is called weaker than its anchor's swap.
 _MOST = 0.5

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from anchorlens.results.facts import FEW, Fact, facts_along, layers_told, listed_and
+from anchorlens.results.estimates import FEW, Fact, facts_along, layers_told, listed_and
 from anchorlens.results.findings import OPEN, STANDS, Finding, Findings, nothing_claimed, text_warning
 from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.schema import EFFECT_COLUMNS

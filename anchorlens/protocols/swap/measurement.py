@@ -14,15 +14,15 @@ from typing_extensions import override
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
-from anchorlens.protocols.patching.batching import Batch
-from anchorlens.protocols.patching.donor_pairs import MakeStreams, Placement
-from anchorlens.protocols.patching.measurement import Array, PatchingMeasurement
+from anchorlens.protocols.pair_sweep.batching import Batch
+from anchorlens.protocols.pair_sweep.donor_pairs import MakeStreams, Placement
+from anchorlens.protocols.pair_sweep.measurement import Array, PatchingMeasurement
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.protocols.swap.analysis import ANALYSIS
 from anchorlens.protocols.swap.pairing import NULL, QAPair, site_differs
 from anchorlens.protocols.swap.preparing import PreparedSwap, prepared_swap, restored_swap
 from anchorlens.protocols.swap.spec import Swap
-from anchorlens.questions.context import QUESTIONS, QuestionContext
+from anchorlens.questions.qa_context import QUESTIONS, QuestionContext
 from anchorlens.statistics.delta import delta_p
 
 

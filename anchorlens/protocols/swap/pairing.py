@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from anchorlens.prompts.dataset import Dropped
-from anchorlens.protocols.patching.donor_pairs import Pair, Placement
+from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics
 from anchorlens.questions.answer_text import is_right
+from anchorlens.questions.build_rows import drop
 from anchorlens.questions.donors import DonorPicker, null_positions, pair_positions
-from anchorlens.questions.tokenised import drop
 from anchorlens.questions.tokens import RowDropped, RowTokenizer, TokenRow
 
 NULL = "null"

@@ -7,31 +7,31 @@ from typing import Any
 
 from typing_extensions import override
 
+from anchorlens.constants import STATISTIC_RULES
 from anchorlens.engine.cost import rows_per_batch
 from anchorlens.errors import EmptySweepError, InputError, RunError
 from anchorlens.models.adapter import Adapter, SiteLike
-from anchorlens.probing.fitted import read_probes
-from anchorlens.probing.labelled import TruthRows
-from anchorlens.probing.own_answers import answered_rows, known_rows
+from anchorlens.probing.fit_probes import read_probes
+from anchorlens.probing.model_answers import answered_rows, known_rows
 from anchorlens.probing.probes import LayerProbes
 from anchorlens.probing.records import probe_record, text_scores
 from anchorlens.probing.states import last_answer_states
 from anchorlens.probing.text_baseline import TextBaseline, text_baselines
+from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.protocols.base import SweepInputs
-from anchorlens.protocols.patching.donor_pairs import Pair, Placement
+from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement
 from anchorlens.protocols.probe_sweep.variants import rows_of_truth
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.protocols.swap.pairing import NULL, PairMaker, QAPair, donor_picker, site_differs
 from anchorlens.protocols.swap.reading import Reading
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics, reference_rows
-from anchorlens.questions.context import QuestionContext
+from anchorlens.questions.build_rows import Rows, check_not_empty, make_rows
 from anchorlens.questions.donors import pair_positions
-from anchorlens.questions.tokenised import Rows, check_not_empty, make_rows
+from anchorlens.questions.qa_context import QuestionContext
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.results.tables import InputTable
-from anchorlens.vocabulary import STATISTIC_RULES
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from anchorlens.engine.interventions import window_layers
+from anchorlens.engine.patches import window_layers
 from anchorlens.engine.readouts import AnswerReader, Reader, ReadoutLike, StateReader, make_readout
 from anchorlens.models.adapter import Adapter
-from anchorlens.probing.asked import truth_reader
-from anchorlens.probing.labelled import TruthRows
+from anchorlens.probing.p_true import truth_reader
 from anchorlens.probing.probes import LayerProbes
+from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.protocols.swap.pairing import QAPair
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.questions.answer_reads import answer_reads

@@ -6,11 +6,7 @@ from typing import Annotated, Any
 from pydantic import StrictBool
 from typing_extensions import override
 
-from anchorlens.callables import callable_name
-from anchorlens.errors import DonorError, InputError
-from anchorlens.protocols.arguments import Choice, Choices, Int, argument
-from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
-from anchorlens.vocabulary import (
+from anchorlens.constants import (
     ALIGNMENTS,
     ANCHORS,
     ANSWER_READOUTS,
@@ -22,6 +18,10 @@ from anchorlens.vocabulary import (
     STATISTIC_RULES,
     TRUTH_READOUTS,
 )
+from anchorlens.errors import DonorError, InputError
+from anchorlens.fingerprint import callable_name
+from anchorlens.protocols.arguments import Choice, Choices, Int, argument
+from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
 
 _READOUTS = Choice((*ANSWER_READOUTS, *TRUTH_READOUTS), "a function of log-probabilities and mask", 2)
 # Arguments that an answer readout ignores.

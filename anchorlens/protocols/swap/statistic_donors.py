@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from anchorlens.engine.interventions import Slots
+from anchorlens.engine.patches import Slots
 from anchorlens.engine.reference import capture
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.prompts.batches import TokenBatch, pad_rows
-from anchorlens.protocols.patching.donor_pairs import Pair, Placement
+from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement
 from anchorlens.questions.donors import SEGMENTS
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.typing import SlotStreams

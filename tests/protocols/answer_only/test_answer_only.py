@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 import anchorlens as al
-from anchorlens.engine.select import choose_engine
+from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.answer_only.analysis import ANALYSIS
 from anchorlens.protocols.answer_only.measurement import MEASUREMENT
 from anchorlens.protocols.answer_only.question_removal import changed_row, without_question
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
-from anchorlens.questions.context import set_up_questions
 from anchorlens.questions.example import normalise
 from anchorlens.questions.prompts import ChatPrompt, PromptText, QAPrompt, TemplatePrompt
+from anchorlens.questions.qa_context import set_up_questions
 from anchorlens.questions.tokens import RowDropped, RowTokenizer
 from anchorlens.results.findings import DESCRIPTION, OPEN, STANDS
 from anchorlens.running.sweeps import answer_only_sweep

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from anchorlens.protocols.knockout.findings import knockout_findings, layers_standing
-from anchorlens.results.facts import FEW, Fact, aligned, listed_and, ranges
+from anchorlens.results.estimates import FEW, Fact, aligned, listed_and, ranges
 
 NAN = float("nan")
 FOUND = {

@@ -13,10 +13,10 @@ from sklearn.metrics import roc_auc_score
 import anchorlens as al
 from anchorlens.errors import EmptySweepError
 from anchorlens.protocols.patch_tokens.findings import patch_findings
-from anchorlens.protocols.patch_tokens.patching import Patcher
+from anchorlens.protocols.patch_tokens.token_patches import Patcher
 from anchorlens.protocols.probe_sweep.measurement import ProbeUnit
+from anchorlens.questions.build_rows import make_rows
 from anchorlens.questions.prompts import QAPrompt
-from anchorlens.questions.tokenised import make_rows
 from anchorlens.questions.tokens import Answer, RowTokenizer
 from anchorlens.results.findings import OPEN, REVERSED, STANDS
 from tests.protocols.sweeps import OPTIONS, check_statements, inputs, own

@@ -6,8 +6,8 @@ import pytest
 
 import anchorlens as al
 from anchorlens.protocols.probe_sweep.placebo_tokens import CONTROLS, cut_positions, cut_targets, cut_variants, named_positions
+from anchorlens.questions.build_rows import make_rows
 from anchorlens.questions.prompts import FewShotPrompt, QAPrompt
-from anchorlens.questions.tokenised import make_rows
 from anchorlens.questions.tokens import RowTokenizer
 from tests.protocols.sweeps import inputs, own, swept
 from tests.questions.make import example

@@ -4,8 +4,8 @@ import pytest
 
 from anchorlens.engine.cone import Cone
 from anchorlens.engine.cone_plans import SwapPlan
-from anchorlens.protocols.patching.batching import Batch
-from anchorlens.protocols.patching.donor_pairs import Pair
+from anchorlens.protocols.pair_sweep.batching import Batch
+from anchorlens.protocols.pair_sweep.donor_pairs import Pair
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import RowTokenizer
 from tests.questions.make import capital

@@ -7,8 +7,8 @@ import anchorlens as al
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.swap import statistic_donors
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics, reference_rows
+from anchorlens.questions.build_rows import make_rows
 from anchorlens.questions.prompts import QAPrompt
-from anchorlens.questions.tokenised import make_rows
 from anchorlens.questions.tokens import RowTokenizer
 from tests.questions.make import capitals
 from tests.torch_defaults import OTHER_DEFAULTS

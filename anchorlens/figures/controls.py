@@ -1,0 +1,98 @@
+"""Controls and other thin lines beside the curves: which are drawn, and their entries in the second legend.
+
+A split by the plotted quantity itself draws Q below A whatever the tokens mean, so the figure shows the splits of placebos too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from anchorlens.constants import SETTINGS
+
+# Controls of a knockout with a split of their own.
+PLACEBOS = {
+    "random_tokens": "other question tokens cut, and split by that",
+    "shuffled_labels": "the probe learned labels flipped within the question",
+    "cross_fold": "split by one probe fold, ΔP by another",
+}
+# Controls of a knockout that are drawn only if named.
+CUTS = {
+    "matched": "as many tokens of E_Q cut as other question tokens",
+    "random_before": "other question tokens before E_Q cut",
+    "random_after": "other question tokens after E_Q cut",
+}
+
+
+@dataclass(frozen=True)
+class Beside:
+    """One entry of the second legend: a kind of thin line, or the area that holds the controls."""
+
+    label: str
+    dash: str  # a plotly dash name or list of lengths
+    width: float  # pixels
+    shown: bool = False  # before a click
+    dark: bool = False  # a darker shade of the question's colour
+
+
+UNSPLIT = Beside("All (unsplit)", "dashdot", 1.2, dark=True)
+SPLIT = Beside("Placebo split", "dot", 1.2)
+OTHERS = Beside("Other placebos", "2px,6px", 1.2)
+GAP = Beside("Placebo gap", "dot", 1.6, dark=True)
+RANGE = Beside("Range of controls", "solid", 0.6, shown=True)
+EXTRAS = {extra.label: extra for extra in (GAP, SPLIT, OTHERS, UNSPLIT)}
+_DOTS = ("dot", "2px,6px", "1px,9px")  # dashes of the first, second and all further controls
+_SPLIT_KEYS = ["dataset", "protocol", "anchor", *SETTINGS]
+_PAIR = ("Q-Anchored", "A-Anchored")
+
+
+def with_extras(table: pd.DataFrame) -> pd.DataFrame:
+    """Add a column ``extra`` with the kind of each point, and the points of the placebo gap.
+
+    ``extra`` is a label of ``EXTRAS``, or ``""`` for curves and their own controls. Controls of an unsplit curve that stands beside
+    its pathways are left out. Where ``random_tokens`` has both pathways, rows of the gap are added: ``delta_p`` = Q minus A at each
+    layer, ``n`` = both groups, no interval.
+    """
+    paired = table["pathway"].isin(_PAIR)
+    split = pd.MultiIndex.from_frame(table.loc[paired, _SPLIT_KEYS])
+    # An unsplit curve without pathways is a curve like any other.
+    unsplit = (table["pathway"] == "All") & pd.MultiIndex.from_frame(table[_SPLIT_KEYS]).isin(split)
+    placebo = paired & (table["protocol"] == "knockout") & table["control"].isin(list(PLACEBOS))
+    kinds = pd.Series("", index=table.index, dtype=object)
+    kinds[unsplit] = UNSPLIT.label
+    kinds[placebo] = OTHERS.label
+    kinds[placebo & (table["control"] == "random_tokens")] = SPLIT.label
+    drawn = table.assign(extra=kinds)[~unsplit | (table["control"] == "none")]
+    gaps = _gaps(drawn[drawn["extra"] == SPLIT.label])
+    drawn = pd.concat([drawn, gaps], ignore_index=True) if len(gaps) else drawn
+    # A kind without a value (such as the gap to an empty pathway) has no legend entry.
+    valued = drawn.loc[drawn["delta_p"].notna(), "extra"].unique()
+    return drawn[drawn["extra"].isin(["", *valued])].reset_index(drop=True)
+
+
+def _gaps(placebo: pd.DataFrame) -> pd.DataFrame:
+    question, answer = (placebo[placebo["pathway"] == pathway] for pathway in _PAIR)
+    keys = ["model", "part", *_SPLIT_KEYS, "layer"]
+    both = question.merge(answer[[*keys, "delta_p", "n"]], on=keys, suffixes=("", "_answer"))
+    both = both.assign(delta_p=both["delta_p"] - both["delta_p_answer"], n=both["n"] + both["n_answer"])
+    both[["ci_low", "ci_high", "sim_low", "sim_high"]] = float("nan")
+    return both.assign(control=GAP.label, extra=GAP.label)[placebo.columns]
+
+
+def beside_curves(table: pd.DataFrame, controls: bool | Sequence[str]) -> dict[str, Beside]:
+    """Return the entries of the second legend by label, in order; controls that the user names are visible, without a range."""
+    named = () if isinstance(controls, bool) else (controls,) if isinstance(controls, str) else tuple(controls)
+    plain = table.loc[table["extra"] == "", "control"].unique()
+    found = {} if named or in_range(table).empty else {RANGE.label: RANGE}
+    for rank, name in enumerate(sorted(set(plain) - {"none"}, key=lambda name: (name != "null", list(plain).index(name)))):
+        found[name] = Beside(name, _DOTS[min(rank, len(_DOTS) - 1)], 1, shown=name in named)
+    for label, extra in EXTRAS.items():
+        own = table.loc[table["extra"] == label, "control"]
+        if len(own):
+            found[label] = replace(extra, shown=bool(own.isin(named).any()))
+    return found
+
+
+def in_range(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the points of controls inside the grey area: all but those split by the plotted quantity itself."""
+    return table[(table["control"] != "none") & table["extra"].isin(["", SPLIT.label]) & table["delta_p"].notna()]

@@ -1,0 +1,108 @@
+"""Diagnostic figures: the probe's AUC and the sizes of the pathways by layer, and a heatmap of all roles."""
+
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from anchorlens.constants import AUC, SIZE
+from anchorlens.errors import InputError
+from anchorlens.figures.curves import plot_curves
+from anchorlens.figures.hover import words_of
+from anchorlens.figures.labels import PANEL, anchor_rank, panel_titles
+from anchorlens.figures.layout import FRAME, INK
+from anchorlens.figures.palette import in_theme
+from anchorlens.figures.table import CurveResults, by_dataset, gather
+
+_NO_INTERVAL = dict.fromkeys(["ci_low", "ci_high", "sim_low", "sim_high"], float("nan"))
+_ROW, _AROUND = 26, 118
+_PALETTE = "RdBu"
+
+
+def plot_auc(results: CurveResults, *, title: str | None = None, theme: str = "light", width: int | None = None) -> go.Figure:
+    """Draw the AUC of the truth probe by layer with its interval; near 0.5, a split into pathways is a split by noise.
+
+    Arguments are those of :func:`~anchorlens.figures.curves.plot_curves`; the results are of a protocol that reads a probe. A line
+    at 0.5 is the AUC of guessing.
+    """
+    points = gather(results, controls=False)
+    own = points[points["auc"].notna() & ~points["pathway"].isin(["Q-Anchored", "A-Anchored"])]
+    if own.empty:
+        raise InputError("These results hold no AUC: no probe was read. Draw them with plot_curves.")
+    ends = _NO_INTERVAL | {"ci_low": own["auc_low"], "ci_high": own["auc_high"]}
+    made = own.assign(**ends, delta_p=own["auc"], metric=AUC, signal=True)
+    figure = plot_curves(_labelled(made), metric=AUC, controls=False, title=title, theme=theme, width=width)
+    figure.update_yaxes(range=[min(0.4, float(own["auc_low"].min()) - 0.02), 1.02], zeroline=False)
+    figure.add_hline(0.5, line={"color": "#888888", "width": 1.5}, layer="below")
+    return figure
+
+
+def plot_sizes(
+    results: CurveResults, *, title: str | None = None, theme: str = "light", width: int | None = None
+) -> go.Figure:
+    """Draw the number of questions of each pathway at each layer.
+
+    Arguments are those of :func:`~anchorlens.figures.curves.plot_curves`; the results are of a protocol with pathways.
+    """
+    points = gather(results, controls=False)
+    own = points[points["pathway"].isin(["Q-Anchored", "A-Anchored"])]
+    if own.empty:
+        raise InputError("These results have no pathways. Draw them with plot_curves.")
+    made = own.assign(**_NO_INTERVAL, delta_p=own["n"], metric=SIZE, noise_floor=float("nan"))
+    return plot_curves(_labelled(made), metric=SIZE, controls=False, title=title, theme=theme, width=width)
+
+
+def plot_heatmap(
+    results: CurveResults,
+    *,
+    metric: str | None = None,
+    title: str | None = None,
+    theme: str = "light",
+    width: int | None = None,
+) -> go.Figure:
+    """Draw ΔP by layer and role (pathway, else anchor), a panel for each model and data set, with one colour scale.
+
+    ΔP is in percentage points, another metric in its own unit. Arguments are those of
+    :func:`~anchorlens.figures.curves.plot_curves`, which draws the intervals too.
+    """
+    points = by_dataset(gather(results, controls=False, metric=metric))
+    points["role"] = points["pathway"].where(points["pathway"] != "", points["anchor"])
+    panels, words = panel_titles(points), words_of(points)
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    most = int(points.groupby(PANEL)["role"].nunique().max())
+    inner = rows * (_ROW * most + 20) + (rows - 1) * 80
+    figure = make_subplots(
+        rows=rows, cols=columns, subplot_titles=list(panels.values()), horizontal_spacing=0.16 if columns > 1 else 0,
+        vertical_spacing=80 / inner if rows > 1 else 0,
+    )  # fmt: skip
+    for k, key in enumerate(panels):
+        own = points[(points[PANEL] == list(key)).all(axis=1)]
+        wide = own.pivot_table(index="role", columns="layer", values="delta_p", dropna=False)
+        order = sorted(wide.index, key=lambda role: (anchor_rank(role), role != "Q-Anchored", role))
+        wide = wide.loc[order[::-1]]
+        cells = go.Heatmap(
+            x=wide.columns.tolist(), y=wide.index.tolist(), z=wide.to_numpy(), coloraxis="coloraxis",
+            hovertemplate="%{y}, layer %{x}<br>%{z:.2f}" + words.unit + "<extra></extra>",
+        )  # fmt: skip
+        figure.add_trace(cells, row=k // columns + 1, col=k % columns + 1)
+    largest = float(points["delta_p"].abs().max()) or 1.0
+    figure.update_xaxes(title={"text": "Layer", "standoff": 6}, tickformat="d", **FRAME | {"showgrid": False})
+    figure.update_yaxes(**FRAME | {"showgrid": False, "ticks": ""}, automargin=True)
+    figure.update_layout(
+        template="plotly_white", font={"size": 12, "color": INK}, paper_bgcolor="white", plot_bgcolor="white",
+        title={"text": f"<b>{title or words.name + ' by layer and role'}</b>", "x": 0.02, "font": {"size": 17}},
+        height=inner + _AROUND + 30, width=width, margin={"t": 86, "b": 62, "l": 40, "r": 20},
+        coloraxis={
+            "colorscale": _PALETTE, "cmin": -largest, "cmax": largest, "cmid": 0,
+            "colorbar": {"title": {"text": words.axis}},
+        },
+    )  # fmt: skip
+    return in_theme(figure, theme)
+
+
+def _labelled(points: pd.DataFrame) -> Any:
+    """Return the points by their labels."""
+    parts = {str(part): rows for part, rows in points.groupby("part", sort=False)}
+    return points if list(parts) == [""] else parts

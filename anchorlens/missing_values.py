@@ -1,0 +1,31 @@
+"""Missing values of tables: null in files and in frames that users hold, "" and 0 inside the package.
+
+Grouping and joining by a column drops null keys in pandas, so keys are never null inside.
+"""
+
+from typing import TYPE_CHECKING
+
+from anchorlens.constants import SETTINGS
+
+if TYPE_CHECKING:
+    import pandas
+
+_TEXT = ("anchor", "pathway", "site", "probe_site", "mode", "readout", "delta_kind", *SETTINGS, "donor_id")
+
+
+def with_nulls(frame: "pandas.DataFrame") -> "pandas.DataFrame":
+    """Return a table of samples, curves or contrasts with null for every value that is missing."""
+    text = {name: frame[name].astype(object) for name in _TEXT if name in frame}
+    changed = {name: own.where(own.notna() & (own != ""), None) for name, own in text.items()}
+    if "window" in frame:
+        window = frame["window"].astype("Int64")
+        changed["window"] = window.where(window != 0)
+    return frame.assign(**changed)
+
+
+def without_nulls(frame: "pandas.DataFrame") -> "pandas.DataFrame":
+    """Return the table that :func:`with_nulls` was made from."""
+    changed = {name: frame[name].astype(object).where(frame[name].notna(), "") for name in _TEXT if name in frame}
+    if "window" in frame:
+        changed["window"] = frame["window"].astype("Int64").fillna(0).astype("int64")
+    return frame.assign(**changed)

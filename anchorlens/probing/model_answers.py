@@ -1,0 +1,149 @@
+"""What the model itself answers, and whether it is right: ``known_only`` and ``generated`` answers (METHOD 3)."""
+
+from collections.abc import Sequence
+
+from anchorlens.engine.generate import greedy
+from anchorlens.models.adapter import Adapter
+from anchorlens.progress import progress as counted
+from anchorlens.prompts.dataset import Dropped
+from anchorlens.questions.answer_text import (
+    answer_line,
+    exact_answer,
+    is_right,
+    is_thinking_tag,
+    names_gold,
+    unfinished_thinking,
+)
+from anchorlens.questions.build_rows import MORE_QUESTIONS, Rows, drop
+from anchorlens.questions.example import Example, Span
+from anchorlens.questions.prompts import rendered
+from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, TokenRow
+from anchorlens.warn import warn
+
+FEW_ROWS = 20
+
+
+def known_rows(answered: Rows) -> Rows:
+    """Return the rows of :func:`answered_rows` that the model answers right (METHOD 3, ``known_only``).
+
+    A right line whose exact answer is not the gold answer alone is dropped (``answer_not_alone``): P would be read at another word.
+    """
+    right = [row for row in answered.rows if row.answer.label == 0]
+    rows = tuple(row for row in right if _alone(row))
+    wrong = [drop(row.example, "not_known", row.answer.text) for row in answered.rows if row.answer.label == 1]
+    wrong += [drop(row.example, "answer_not_alone", row.answer.text) for row in right if not _alone(row)]
+    n = len(answered.rows) + len(answered.dropped)
+    if 0 < len(rows) < FEW_ROWS:
+        warn(
+            f"known_only left {len(rows)} of {n} questions: below {FEW_ROWS}, bands are wide. "
+            f"Take {MORE_QUESTIONS}, or an easier set."
+        )
+    return Rows(rows, (*wrong, *answered.dropped))
+
+
+def _alone(row: TokenRow) -> bool:
+    # What stands before the exact answer in its line belongs to a title, or to a lead-in.
+    text, exact = row.answer.text, row.answer.exact
+    line = text[text.rfind("\n", 0, exact.start) + 1 :]
+    return names_gold(exact.of(text), line, row.example.answers)
+
+
+def answered_rows(
+    adapter: Adapter,
+    examples: Sequence[Example],
+    tokenizer: RowTokenizer,
+    *,
+    max_new_tokens: int,
+    batch_size: int | None,
+    progress: bool,
+) -> Rows:
+    """Return rows with the model's own greedy answer as y, label 0 if it is right and 1 if wrong (METHOD 3, ``generated``).
+
+    The exact answer is found without the gold answer; the label compares the whole line. The input holds all that the model wrote up
+    to the end of the exact answer, its thinking included.
+    """
+    texts = generate_answers(
+        adapter, examples, tokenizer, max_new_tokens=max_new_tokens, batch_size=batch_size, progress=progress
+    )
+    reader, n_ctx = _AnswerReader(tokenizer, examples), adapter.shape.n_ctx
+    rows: list[TokenRow] = []
+    dropped: list[Dropped] = []
+    for example, (ids, text) in zip(examples, texts, strict=True):
+        prompt = len(tokenizer.prompt_ids(example.question))
+        try:
+            if prompt + len(ids) >= n_ctx and len(ids) < max_new_tokens and not reader.is_finished(ids):
+                raise RowDropped("too_long", f"{prompt} tokens before the answer, the model takes {n_ctx}")
+            rows.append(reader.row(example, ids, text))
+        except RowDropped as why:
+            dropped.append(drop(example, why.reason, why.detail))
+    return Rows(tuple(rows), tuple(dropped))
+
+
+def generate_answers(
+    adapter: Adapter,
+    examples: Sequence[Example],
+    tokenizer: RowTokenizer,
+    *,
+    max_new_tokens: int = 16,
+    batch_size: int | None = None,
+    progress: bool = False,
+) -> list[tuple[list[int], str]]:
+    """Return token ids and text of the greedy answer to each question; nothing where the context leaves no room."""
+    prompts = [tokenizer.prompt_ids(example.question) for example in examples]
+    if not prompts:
+        return []
+    reader = _AnswerReader(tokenizer, examples)
+    with counted("answers", len(prompts), "question", show=progress) as bar:
+        out = greedy(
+            adapter,
+            prompts,
+            max_new_tokens=max_new_tokens,
+            batch_size=batch_size,
+            stop=reader.is_finished,
+            on_batch=bar.advance,
+        )
+    return [(ids, reader.decode(ids)) for ids in out]
+
+
+class _AnswerReader:
+    """Finds the end of a generated answer, and the answer in it."""
+
+    def __init__(self, tokenizer: RowTokenizer, examples: Sequence[Example]) -> None:
+        self.tokenizer, self.hf = tokenizer, tokenizer.tokenizer
+        # Tags of thinking are part of the text; other special tokens are not.
+        added = self.hf.added_tokens_decoder.items()
+        self.unseen = {i for i, token in added if token.special and not is_thinking_tag(token.content)}
+        names = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end_of_text|>", "<|endoftext|>")
+        turns = [self.hf.convert_tokens_to_ids(name) for name in names if name in self.hf.all_special_tokens]
+        self.ends = {i for i in (self.hf.eos_token_id, *turns) if isinstance(i, int)}
+        # Some chat templates leave a block of thinking open behind the question.
+        question = examples[0].question if examples else ""
+        prompt = rendered(tokenizer.prompt, question, self.hf) if examples else None
+        self.opened = prompt is not None and unfinished_thinking(prompt.text[prompt.question_start + len(question) :])
+
+    def decode(self, ids: list[int]) -> str:
+        text = self.hf.decode([i for i in ids if i not in self.unseen], clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        return text
+
+    def is_finished(self, ids: list[int]) -> bool:
+        """Whether the tokens end an answer: with an end token, or behind the line of the answer."""
+        if not ids or ids[-1] in self.ends:
+            return bool(ids)
+        text = self.decode(ids)
+        line = answer_line(text, opened=self.opened)
+        return line is not None and "\n" in text[line.end :]
+
+    def row(self, example: Example, ids: list[int], text: str) -> TokenRow:
+        exact, line = exact_answer(text, opened=self.opened), answer_line(text, opened=self.opened)
+        if exact is None or line is None:
+            reason = "unfinished_thinking" if unfinished_thinking(text, opened=self.opened) else "no_exact_answer"
+            raise RowDropped(reason, text.strip().split("\n", 1)[0])
+        lead = len(text) - len(text.lstrip())
+        within = Span(exact.start - lead, exact.end - lead)
+        label = int(not is_right(line.of(text), example.answers))
+        row = self.tokenizer.row(example, Answer(text[lead : exact.end], within, source="generated", label=label))
+        first = row.positions["answer"][0]
+        if list(row.ids[row.prompt_length : first + 1]) != list(ids[: first + 1 - row.prompt_length]):
+            raise RowDropped("answer_retokenised", "tokenised as text, the answer has other tokens than generated")
+        return row

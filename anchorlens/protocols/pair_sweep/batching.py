@@ -1,0 +1,163 @@
+"""Plan the batches of a sweep of activation patches, and predict their cost."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from anchorlens.engine.cone_plans import cone_start
+from anchorlens.engine.cost import PassSize
+from anchorlens.engine.engine import Engine
+from anchorlens.engine.patches import window_layers
+from anchorlens.engine.readouts import Reader
+from anchorlens.models.adapter import SiteLike
+from anchorlens.prompts.batches import common_prefix
+from anchorlens.protocols.pair_sweep.donor_pairs import Pair
+from anchorlens.protocols.planning import Room, SweepPlan, halves
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Pairs that are measured in one pass, at all layers of the sweep, or at some if one pair alone would not fit."""
+
+    pairs: tuple[Pair[Any], ...]
+    layers: tuple[int, ...]
+
+    @property
+    def work(self) -> int:
+        """Number of cells."""
+        return len(self.pairs) * len(self.pairs[0].placements) * len(self.layers)
+
+    def split(self) -> "tuple[Batch, ...]":
+        """Return halves of its pairs, else of its layers; () if it has one of each."""
+        if len(self.pairs) > 1:
+            return tuple(Batch(tuple(part), self.layers) for part in halves(self.pairs))
+        if len(self.layers) > 1:
+            return tuple(Batch(self.pairs, tuple(part)) for part in halves(self.layers))
+        return ()
+
+
+@dataclass(frozen=True)
+class SwapSweepPlan(SweepPlan):
+    """Cost of a sweep of swaps, and its batches in the order in which they are measured."""
+
+    batches: tuple[Batch, ...]
+
+
+class _Sweep:
+    """What each pair needs of a pass."""
+
+    def __init__(self, pairs: Sequence[Pair[Any]], reader: Reader, site: SiteLike) -> None:
+        positions: list[list[int]] = [[] for _ in pairs]
+        for i, position in zip(reader.row.tolist(), reader.position.tolist(), strict=True):
+            positions[i].append(position)
+        self.reads = {id(pair): sorted(each) for pair, each in zip(pairs, positions, strict=True)}
+        self.cones = {id(pair): self._cones(pair, site) for pair in pairs}
+        rows = [p.target.ids for p in pairs] + [p.source.ids for p in pairs if p.source is not None]
+        touched = [t for p in pairs for place in p.placements for t in (*place.target, *(place.source if p.source else ()))]
+        self.prefix = common_prefix(rows, min([*touched, *(int(at) for at in reader.position)], default=0))
+
+    def end(self, pair: Pair[Any]) -> int:
+        """Return the position after the last one that is read."""
+        return max(self.reads[id(pair)], default=-1) + 1
+
+    def _cones(self, pair: Pair[Any], site: SiteLike) -> tuple[int, ...]:
+        """Return the tokens that are computed for each placement; 0 where nothing is changed."""
+        end, out = self.end(pair), list[int]()
+        for place in pair.placements:
+            sources = place.source if pair.source is not None else [None] * len(place.target)
+            pairs = [(t, s) for t, s in zip(place.target, sources, strict=True) if t < end]
+            donor = pair.source.ids if pair.source is not None else ()
+            out.append(end - cone_start(pair.target.ids, donor, pairs, self.reads[id(pair)], site) if pairs else 0)
+        return tuple(out)
+
+    def size(self, pairs: Sequence[Pair[Any]]) -> PassSize:
+        growing = _Growing(self)
+        for pair in pairs:
+            growing.add(pair)
+        return growing.size()
+
+
+class _Growing:
+    """Size of a batch to which pairs are added."""
+
+    def __init__(self, sweep: _Sweep) -> None:
+        self.sweep, self.pairs = sweep, list[Pair[Any]]()
+        self.stops: dict[tuple[int, ...], int] = {}
+        self.runs, self.keys, self.reads = 0, 0, 0
+        self.packs: list[tuple[int, int, int]] = []
+
+    def add(self, pair: Pair[Any]) -> None:
+        sweep, end = self.sweep, self.sweep.end(pair)
+        cones = sweep.cones[id(pair)]
+        self.pairs.append(pair)
+        self._run(pair.target.ids, end)
+        if pair.source is not None:
+            self._run(pair.source.ids, max((p + 1 for place in pair.placements for p in place.source), default=0))
+        self.packs = [
+            (tokens + n, rows + (n > 0), max(width, n))
+            for (tokens, rows, width), n in zip(self.packs or [(0, 0, 0)] * len(cones), cones, strict=True)
+        ]
+        self.reads += len(sweep.reads[id(pair)])
+
+    def _run(self, ids: tuple[int, ...], stop: int) -> None:
+        had = self.stops.get(ids, self.sweep.prefix)
+        stop = max(had, stop)
+        self.runs += stop - had
+        self.stops[ids], self.keys = stop, max(self.keys, stop)
+
+    def size(self) -> PassSize:
+        packs = tuple((*pack, self.keys) for pack in self.packs if pack[0])
+        return PassSize(self.runs, len(self.stops), self.keys, packs, self.sweep.prefix, self.reads)
+
+
+def plan_swaps(
+    engine: Engine, pairs: Sequence[Pair[Any]], reader: Reader, layers: tuple[int, ...], *, site: SiteLike, window: int,
+    batch_size: int | None, max_memory: int | None, checks: int,
+) -> SwapSweepPlan:  # fmt: skip
+    """Return batches that fit, and their cost. ``checks``: cells that the reference engine measures again.
+
+    Raises:
+        InputError: Not even one question at one layer fits into ``max_memory``.
+    """
+    cells = sum(len(p.placements) for p in pairs) * len(layers)
+    room, sweep = Room(engine, max_memory, batch_size, cells), _Sweep(pairs, reader, site)
+    shape, budget, batches = engine.adapter.shape, room.budget, list[Batch]()
+
+    def fits(size: PassSize, pairs: int) -> bool:
+        if engine.pass_bytes(size, len(layers)) > budget:
+            return False
+        return pairs <= batch_size if batch_size else not engine.fills(size, len(layers))
+
+    # A batch has one table of placements: pairs with the same anchors and controls go together.
+    tables = dict.fromkeys(tuple((place.anchor, place.control) for place in pair.placements) for pair in pairs)
+    for table in sorted(tables, key=len, reverse=True):
+        own = [p for p in pairs if tuple((place.anchor, place.control) for place in p.placements) == table]
+        # By cone, so that rows that share a table need as little padding as can be; a question's donors stay together.
+        group = sorted(own, key=lambda p: (sum(sweep.cones[id(p)]), len(p.target.ids)))
+        growing = _Growing(sweep)
+        for pair in group:
+            had = tuple(growing.pairs)
+            growing.add(pair)
+            if had and not fits(growing.size(), len(growing.pairs)):
+                batches += _fitting(room, sweep, Batch(had, layers), budget)
+                growing = _Growing(sweep)
+                growing.add(pair)
+        if growing.pairs:
+            batches += _fitting(room, sweep, Batch(tuple(growing.pairs), layers), budget)
+    passes = [sweep.size(b.pairs) for b in batches]
+    starts = [[window_layers(layer, window, shape.n_layers).start for layer in b.layers] for b in batches]
+    flops = sum(engine.pass_flops(size, start) for size, start in zip(passes, starts, strict=True))
+    flops += sweep.prefix * shape.n_layers * shape.block_flops
+    most = max(engine.pass_bytes(size, len(b.layers)) for size, b in zip(passes, batches, strict=True))
+    questions = len({p.base.id for p in pairs})
+    width = max(len(p.target.ids) for p in pairs)
+    sizes = [len(b.pairs) for b in batches]
+    cost = room.plan(sizes, rows=questions, cells=cells, flops=flops, most=most, width=width, checks=checks)
+    return SwapSweepPlan(**vars(cost), batches=tuple(batches))
+
+
+def _fitting(room: Room, sweep: _Sweep, batch: Batch, budget: int) -> list[Batch]:
+    """Return a batch, or its parts if it is too large."""
+    too_large = room.engine.pass_bytes(sweep.size(batch.pairs), len(batch.layers)) > budget
+    parts = batch.split() if too_large else ()
+    return [one for part in parts for one in _fitting(room, sweep, part, budget)] or [batch]

@@ -1,0 +1,122 @@
+"""Measure activation patches: what `patch` and `swap` share."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from typing_extensions import override
+
+from anchorlens.engine.engine import Engine
+from anchorlens.engine.patches import SwapBatch
+from anchorlens.engine.readouts import Metrics, Reader
+from anchorlens.engine.reference import Oracle
+from anchorlens.models.adapter import Adapter
+from anchorlens.protocols.base import ContextT, InputsT, Measurement, OnWork, Plan, SpecT
+from anchorlens.protocols.pair_sweep.batching import Batch, plan_swaps
+from anchorlens.protocols.pair_sweep.donor_pairs import MakeStreams, Pair, Placement, build_batch
+from anchorlens.runs.schema import CELL, P
+
+Array = npt.NDArray[np.float64]
+
+
+class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
+    """Base class of measurements that put activations of one input into another.
+
+    The specification has the arguments ``site`` and ``max_memory``.
+    """
+
+    @abstractmethod
+    def pairs(self, inputs: InputsT) -> tuple[Pair[Any], ...]:
+        """Return all pairs of the sweep."""
+
+    @abstractmethod
+    def reader(self, adapter: Adapter, inputs: InputsT, pairs: Sequence[Pair[Any]]) -> Reader:
+        """Return what reads the metric of some pairs."""
+
+    @abstractmethod
+    def effect(self, inputs: InputsT, spec: SpecT, pairs: Sequence[Pair[Any]], before: Array, after: Array) -> Array:
+        """Return the effect on the metric; pairs on the last axis."""
+
+    def metric(self, spec: SpecT) -> str:  # noqa: ARG002
+        """Return the name of the metric."""
+        return P
+
+    def window(self, spec: SpecT) -> int:  # noqa: ARG002
+        """Return the number of layers that are changed together."""
+        return 1
+
+    def make_streams(self, inputs: InputsT, spec: SpecT) -> MakeStreams | None:  # noqa: ARG002
+        """Return what makes the streams of a batch; None if they come from the source of each pair."""
+        return None
+
+    def reached(self, inputs: InputsT, spec: SpecT, place: Placement, layer: int) -> bool:  # noqa: ARG002
+        """Whether a change can reach what is read; other cells get no row."""
+        return True
+
+    @abstractmethod
+    def columns(
+        self, inputs: InputsT, spec: SpecT, unit: Batch, place: Placement, before: Metrics, after: Metrics
+    ) -> dict[str, Any]:
+        """Return further columns of ``samples.parquet``, [layer pair] or broadcast to it."""
+
+    @override
+    def plan(self, engine: Engine, inputs: InputsT, spec: Any) -> Plan:
+        pairs = self.pairs(inputs)
+        reader = self.reader(engine.adapter, inputs, pairs)
+        cost = plan_swaps(
+            engine, pairs, reader, inputs.layers, site=spec.site, window=self.window(spec), batch_size=spec.batch_size,
+            max_memory=spec.max_memory, checks=spec.check_cells,
+        )  # fmt: skip
+        return Plan(cost.batches, cost, "cell", engine.adapter.device)
+
+    def _batch(self, engine: Engine, inputs: InputsT, spec: SpecT, pairs: Sequence[Pair[Any]]) -> SwapBatch:
+        return build_batch(pairs, self.reader(engine.adapter, inputs, pairs), self.make_streams(inputs, spec))
+
+    @override
+    def measure(self, engine: Engine, inputs: InputsT, spec: Any, unit: Batch, on_work: OnWork) -> pd.DataFrame:
+        pairs, layers, metric = unit.pairs, np.asarray(unit.layers), self.metric(spec)
+        before, changed = engine.run_swaps(
+            self._batch(engine, inputs, spec, pairs), site=spec.site, layers=unit.layers, window=self.window(spec),
+            on_share=lambda share: on_work(share * unit.work),
+        )  # fmt: skip
+        shape = len(layers), len(pairs)
+        start = np.broadcast_to(_values(before, metric), shape)
+        frames: list[pd.DataFrame] = []
+        for place, after in zip(pairs[0].placements, changed, strict=True):
+            end = _values(after, metric)
+            columns = {
+                "example_id": [pair.base.id for pair in pairs], "question_id": [pair.base.group for pair in pairs],
+                "donor_id": [pair.donor_id for pair in pairs], "anchor": place.anchor, "layer": layers[:, None],
+                "control": place.control, "metric": metric, "value_before": start, "value_after": end,
+                "delta_p": self.effect(inputs, spec, pairs, start, end),
+                **self.columns(inputs, spec, unit, place, before, after),
+            }  # fmt: skip
+            reached = np.repeat([self.reached(inputs, spec, place, layer) for layer in unit.layers], len(pairs))
+            whole = {name: np.broadcast_to(np.asarray(value), shape).ravel() for name, value in columns.items()}
+            frames.append(pd.DataFrame(whole)[reached])
+        return pd.concat(frames, ignore_index=True)
+
+    def remeasure(self, oracle: Oracle, inputs: InputsT, spec: Any, samples: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+        """Measure each cell as a row of one batch, changed at its own layer."""
+        by_key = {(pair.base.id, pair.donor_id): pair for pair in self.pairs(inputs)}
+        chosen: list[Pair[Any]] = []
+        for cell in samples:
+            pair = by_key[cell["example_id"], cell["donor_id"]]
+            place = next(p for p in pair.placements if (p.anchor, p.control) == (cell["anchor"], cell["control"]))
+            chosen.append(replace(pair, placements=(place,)))
+        layers = [int(cell["layer"]) for cell in samples]
+        found = oracle.run_cells(
+            self._batch(oracle, inputs, spec, chosen), site=spec.site, layers=layers, window=self.window(spec)
+        )
+        before, after = (_values(one, self.metric(spec)) for one in found)
+        frame = pd.DataFrame([{name: cell[name] for name in CELL} for cell in samples])
+        effect = self.effect(inputs, spec, chosen, before, after)
+        return frame.assign(value_before=before, value_after=after, delta_p=effect)
+
+
+def _values(metrics: Metrics, name: str) -> Array:
+    return metrics.values[name].double().numpy()

@@ -1,0 +1,287 @@
+"""Splits of questions, and true and false answers that are given to the model (METHOD 3).
+
+Questions are split first; inside each split the false answers are a permutation of the gold answers, so that the answer alone says
+nothing about its truth. Whether the answer stands in the question is matched too.
+"""
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+
+from anchorlens.constants import DISTRACTORS, FRACTIONS, SPLITS
+from anchorlens.errors import InputError, did_you_mean
+from anchorlens.prompts.dataset import Dropped
+from anchorlens.questions.build_rows import drop
+from anchorlens.questions.example import Example, normalise, pooled_answers
+from anchorlens.questions.options import YES_NO, named_options, option_key
+
+# What a row without a false answer, and the rank, weigh against a question too many in a split; from 2 on few more rows are kept.
+_COMPANY = 2.0
+
+
+def split_questions(
+    examples: Sequence[Example], *, fractions: tuple[float, float, float] = FRACTIONS, seed: int = 0
+) -> dict[str, str]:
+    """Return ``question_id`` -> split: shares filled by ranked hashes, relation by relation.
+
+    Questions that share a gold alias, or whose answers are options of one question, stay together. Components are placed from the
+    largest down, each where most questions are lacking, where it gives others a false answer, and by its rank.
+    """
+    if len(fractions) != 3 or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-6:
+        raise InputError(f"fractions must be three positive numbers that sum to 1 (train, validation, test); got {fractions}.")
+    strata: dict[str, list[tuple[int, tuple[float, ...], list[str]]]] = defaultdict(list)
+    for stratum, questions in _components(examples):
+        strata[stratum].append((-len(questions), _ranks(questions[0], seed), questions))
+    out: dict[str, str] = {}
+    shares = np.array(fractions)
+    wanted_so_far, filled = np.zeros(3), np.zeros(3)
+    # Strata of large components come first, so that single questions of others make good what those leave uneven.
+    for _, components in sorted(strata.items(), key=lambda item: (min(c[0] for c in item[1]), item[0])):
+        wanted, here, largest = shares * -sum(size for size, _, _ in components), np.zeros(3), np.zeros(3)
+        wanted_so_far += wanted
+        for _, ranks, questions in sorted(components):
+            size = len(questions)
+            lacking = wanted - here + wanted_so_far - filled
+            # Questions of one component have one answer: without as many of others beside them they get no false one.
+            alone = (2 * largest - here).clip(0)
+            more = (2 * np.maximum(largest, size) - here - size).clip(0)
+            chance = size * np.array(ranks)
+            into = int((lacking + _COMPANY * (alone - more + chance)).argmax())
+            here[into] += size
+            filled[into] += size
+            largest[into] = max(largest[into], size)
+            out |= dict.fromkeys(questions, SPLITS[into])
+    return out
+
+
+def _ranks(question: str, seed: int) -> tuple[float, ...]:
+    """A number in [0, 1) for each split, drawn from the seed and a question's id."""
+    digest = hashlib.sha256(f"{seed}:split:{question}".encode()).digest()
+    return tuple(int.from_bytes(digest[at : at + 6], "big") / 2**48 for at in (0, 6, 12))
+
+
+def connected_groups(keys: Iterable[Iterable[Hashable]]) -> list[list[int]]:
+    """Group items that share a key, directly or through others."""
+    first: dict[Hashable, int] = {}
+    links = [(first.setdefault(key, i), i) for i, own in enumerate(keys) for key in (("item", i), *own)]
+    left, right = zip(*links, strict=True) if links else ((), ())
+    n = max(right, default=-1) + 1
+    _, labels = connected_components(coo_matrix((np.ones(len(links)), (left, right)), shape=(n, n)), directed=False)
+    groups: dict[int, list[int]] = defaultdict(list)
+    for i, label in enumerate(labels.tolist()):
+        groups[label].append(i)
+    return list(groups.values())
+
+
+def _components(examples: Sequence[Example]) -> list[tuple[str, list[str]]]:
+    """Questions that must stay together, by id in order, with the relation or answer type that most of their rows have."""
+    keys = ((f"question:{one.question_id}", *(f"answer:{key}" for key in _linking(one))) for one in examples)
+    out: list[tuple[str, list[str]]] = []
+    for group in connected_groups(keys):
+        kinds = Counter(" ".join(map(str, _kind(examples[i]))) for i in group)
+        stratum = min(kinds, key=lambda kind: (-kinds[kind], kind))
+        out.append((stratum, sorted({examples[i].question_id for i in group})))
+    return out
+
+
+def _kind(example: Example) -> tuple[str | int, ...]:
+    """Relation, or answer type and word count where there is none."""
+    if example.relation is not None:
+        return ("relation", example.relation)
+    return ("type", example.answer_type, len(normalise(example.answers[0]).split()))
+
+
+def _linking(example: Example) -> set[str]:
+    """Answers that tie this row to others: its aliases, and the options of its question where its answer is one of them."""
+    keys = {option_key(answer) for answer in example.answers}
+    if keys & set(YES_NO):
+        keys |= set(YES_NO)
+    options = named_options(example.question)
+    return keys | set(options) if options is not None and option_key(example.answers[0]) in options else keys
+
+
+@dataclass(frozen=True)
+class GivenAnswers:
+    """True and false answers for one set of questions."""
+
+    false: dict[str, str]
+    source: dict[str, str]
+    dropped: tuple[Dropped, ...]
+
+
+def given_answers(
+    examples: Sequence[Example], split: Mapping[str, str], *, distractor: str = "matched", seed: int = 0
+) -> GivenAnswers:
+    """Give each row another row's gold answer as its false one, permuted inside each split.
+
+    * Where the question names two options, the false answer is the other option. Other rows whose true answer stands in their
+      question are dropped, and no false answer stands in its question.
+    * No false answer may be right: gold aliases are pooled by ``question_id``, and rows that share one lend each other nothing.
+    * Rows for which no wrong answer is left are dropped with their true answer: true and false strings stay the same multiset.
+
+    ``distractor='matched'`` permutes within relation, or answer type and word count; ``'random'`` within the split.
+    """
+    if distractor not in DISTRACTORS:
+        raise InputError(f"Unknown distractor={distractor!r}. {did_you_mean(distractor, DISTRACTORS)}")
+    pooled = pooled_answers(examples)
+    rows = [
+        _Row.of(example, pooled[example.question_id], split[example.question_id], matched=distractor == "matched")
+        for example in sorted(examples, key=lambda example: example.example_id)
+    ]
+    false: dict[str, str] = {}
+    source: dict[str, str] = {}
+    told = "the true answer stands in the question, a false one would not"
+    dropped = [drop(row.example, "answer_in_question", told) for row in rows if row.told]
+    for number, group in enumerate(_groups([row for row in rows if not row.told])):
+        for row, other in zip(group, _permuted(group, [seed, number]), strict=True):
+            if other is not row:
+                false[row.example.example_id] = other.example.answers[0]
+                source[row.example.example_id] = other.example.example_id
+            elif row.other is not None:
+                why = (
+                    f"the other option, {row.other!r}, is not the true answer of enough other rows of the {row.kind[0]} split"
+                )
+                dropped.append(drop(row.example, "answer_in_question", why))
+            else:
+                why = f"no other answer in: {' '.join(map(str, row.kind))}"
+                dropped.append(drop(row.example, "no_distractor", why))
+    return GivenAnswers(false, source, tuple(dropped))
+
+
+@dataclass(frozen=True)
+class _Row:
+    example: Example
+    kind: tuple[object, ...]  # rows of one kind may lend each other their answers
+    gold: str  # the true answer, normalised
+    key: str  # the true answer as an option
+    right: frozenset[str]  # every answer that is right for the question, normalised
+    question: str  # normalised
+    other: str | None  # the other option; None where the true answer is no option of the question
+    told: bool  # whether the true answer stands in the question and is no option of it
+
+    @classmethod
+    def of(cls, example: Example, answers: Iterable[str], split: str, *, matched: bool) -> "_Row":
+        gold, question = normalise(example.answers[0]), normalise(example.question)
+        kind = _kind(example) if matched else ()
+        key = option_key(gold)
+        stands = key not in YES_NO and _stands(key, question)
+        options = named_options(example.question) if stands else None
+        other = options[key == options[0]] if options is not None and key in options else None
+        right = frozenset(normalise(answer) for answer in answers)
+        return cls(example, (split, *kind), gold, key, right, question, other, stands and other is None)
+
+
+def _stands(answer: str, text: str) -> bool:
+    return f" {answer} " in f" {text} "
+
+
+def _groups(rows: Sequence[_Row]) -> list[list[_Row]]:
+    """Rows that can lend each other answers, straight or through others: one kind, or kinds that a comparison ties."""
+    asked = {(row.kind[0], row.other) for row in rows if row.other is not None}
+    lent = {(row.kind[0], row.key) for row in rows}
+    keys = (
+        (("kind", row.kind), *({(row.kind[0], row.key)} & asked), *({(row.kind[0], row.other)} & asked & lent)) for row in rows
+    )
+    return [[rows[i] for i in group] for group in connected_groups(keys)]
+
+
+def _permuted(group: Sequence[_Row], seed: Sequence[int]) -> list[_Row]:
+    """A random permutation in which as few rows as possible keep their own answer; no row gets an answer that is not allowed."""
+    # An assignment of least cost: 0 where an answer may be false for a row, 1 for the row's own, too much for any other.
+    n = len(group)
+    order = np.random.default_rng([*seed, *b"given"]).permutation(n)
+    shuffled = [group[i] for i in order]
+    allowed = _allowed(shuffled)
+    free = np.setdiff1d(np.arange(n), _surplus(allowed))
+    cost = np.where(allowed[np.ix_(free, free)], 0.0, n + 1.0)
+    np.fill_diagonal(cost, 1.0)
+    # Of equal costs the first columns are taken: those in another random order.
+    columns = np.random.default_rng([*seed, *b"lent"]).permutation(len(free))
+    _, chosen = linear_sum_assignment(cost[:, columns])
+    lent = np.arange(n)
+    lent[free] = free[columns[chosen]]
+    out = dict(zip(order.tolist(), (shuffled[j] for j in lent), strict=True))
+    return [out[i] for i in range(n)]
+
+
+def _surplus(allowed: npt.NDArray[np.bool_]) -> list[int]:
+    """Rows that keep their own answer in every permutation, up to a choice between rows that are alike."""
+    # Of c rows that take the same k answers at least c - k keep their own. Left in, they make the assignment slow (8,000 rows, 60%
+    # "yes": 26 s).
+    takes, gives = np.packbits(allowed, axis=1), np.packbits(np.ascontiguousarray(allowed.T), axis=1)
+    alike: dict[bytes, list[int]] = defaultdict(list)
+    for i in range(len(allowed)):
+        alike[takes[i].tobytes() + gives[i].tobytes()].append(i)
+    return [i for rows in alike.values() for i in rows[allowed[rows[0]].sum() :]]
+
+
+def _allowed(group: Sequence[_Row]) -> npt.NDArray[np.bool_]:
+    """Whether row j's true answer may be the false one of row i, [row row]."""
+    by_kind = _places(enumerate(row.kind for row in group))
+    by_gold = _places(enumerate(row.gold for row in group))
+    by_key = _places(enumerate(row.key for row in group))
+    by_right = _places((j, answer) for j, row in enumerate(group) for answer in row.right)
+    golds_of, holding = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    golds, keys, rights = _Phrases(by_gold), _Phrases(by_key), _Phrases(by_right)
+    for row in group:
+        golds_of[row.key].add(row.gold)
+    for gold in by_gold:
+        for answer in rights.inside(gold):
+            holding[answer].add(gold)
+    out = np.zeros((len(group), len(group)), dtype=np.bool_)
+    for i, row in enumerate(group):
+        if row.other is not None:
+            # Both options with their article as the question has it, or both without.
+            as_asked = _stands(row.gold, row.question)
+            for gold in golds_of.get(row.other, ()):
+                out[i, by_gold[gold]] = _stands(gold, row.question) == as_asked
+        else:
+            out[i, by_kind[row.kind]] = True
+            for key in keys.inside(row.question).difference(YES_NO):
+                out[i, by_key[key]] = False
+            for gold in set().union(*map(golds.inside, row.right), *(holding.get(answer, ()) for answer in row.right)):
+                out[i, by_gold[gold]] = False
+        # An alias of both rows: what is right for the one may be right for the other ("14" and "fourteen").
+        for answer in row.right:
+            out[i, by_right[answer]] = False
+    return out
+
+
+_Key = TypeVar("_Key")
+
+
+def _places(pairs: Iterable[tuple[int, _Key]]) -> dict[_Key, npt.NDArray[np.int64]]:
+    places: dict[_Key, list[int]] = defaultdict(list)
+    for i, key in pairs:
+        places[key].append(i)
+    return {key: np.array(found) for key, found in places.items()}
+
+
+class _Phrases:
+    """Which of many phrases stand in a text as whole words: looked up instead of compared one by one."""
+
+    def __init__(self, phrases: Iterable[str]) -> None:
+        self._lengths: dict[str, set[int]] = defaultdict(set)
+        self._phrases = set(phrases)
+        for phrase in self._phrases:
+            words = phrase.split()
+            self._lengths[words[0] if words else ""].add(len(words))
+
+    def inside(self, text: str) -> set[str]:
+        """Phrases that stand in a text."""
+        words = text.split()
+        found = (
+            " ".join(words[i : i + n])
+            for i, word in enumerate(words)
+            for n in self._lengths.get(word, ())
+            if i + n <= len(words)
+        )
+        return self._phrases.intersection(found)

@@ -1,0 +1,305 @@
+"""Subject rules for questions whose capitals do not show the subject: "who plays the baker in *low tide*"."""
+
+from anchorlens.questions.example import Span
+from anchorlens.questions.lexicon import (
+    AUX,
+    BASE_VERBS,
+    BE,
+    DETERMINERS,
+    IMPERATIVES,
+    PREPOSITIONS,
+    TIME_WORDS,
+    VERBS,
+    WEAK,
+    WH,
+    is_year,
+    word_set,
+)
+from anchorlens.questions.noun_runs import noun_runs
+from anchorlens.questions.parse import Parsed, Run, nouns_before
+
+# Words that announce a title or a mention.
+CUES = word_set(
+    """movie film song book novel show series album musical play game episode poem opera hymn cartoon sitcom anime soap drama
+    documentary ballad phrase word term saying expression name"""
+)
+# Words that are no topic beside another: "the *voice* of the tin robot", "the *theme song* for the office".
+GENERIC = (
+    WEAK
+    | CUES
+    | word_set(
+        """voice lead female male stars cast theme lyrics tv television movies films songs books season seasons episodes world
+        history beginning front top bottom use purpose lot total plot soundtrack version video music singer actor actress actors
+        author setting"""
+    )
+)
+_PRONOUNS = word_set(
+    "i you he she it we they me him them one someone something anything people somebody everyone everybody anyone there"
+)
+_PERFORM = word_set("play plays played playing portray portrays portrayed voices voiced star stars starred starring")
+MAKE = word_set("sing sings sang sung recorded wrote writes written")
+# Small words that no plain noun phrase holds, but titles do: "how we lost our cat", "i will wait for you".
+_SENTENCE = (
+    WH | word_set("i you it me my your them it's i'm you're we're don't can't won't ain't if me just not never always")
+) - {"whose"}
+_LEFT_OVER = (
+    word_set(
+        """about called first again originally originate in on from for with at by to of and or the a an get most likely probably
+        ever right"""
+    )
+    | AUX
+)
+# "the movie *beyond* the dunes", but "the song *from* the movie"
+_OPEN_TITLES = word_set("beyond under over after before behind into around without above across within among")
+# What may stand before a word that announces a title.
+_BEFORE_CUES = DETERMINERS | PREPOSITIONS | AUX | word_set("tv television hit new and theme animated original")
+_NO_TITLE = (PREPOSITIONS - _OPEN_TITLES) | AUX | {"and", "or", "that", "which", "who", "title", "titles"}
+_HEADS = GENERIC | {"last", "next", "most", "only"}
+_SMALL = DETERMINERS | PREPOSITIONS | AUX
+_WEAK = GENERIC | TIME_WORDS | _PRONOUNS
+_ASKING = word_set("when where why how what")
+_FINITE = AUX | VERBS | BASE_VERBS
+_RELATIVE = word_set("that which who whose where whom")
+_JOINERS = word_set("of vs and or")
+
+
+def _strength(view: Parsed, run: Run) -> int:
+    """How many words of a run could be a topic alone."""
+    words, asked = view.words, frozenset[str]()
+    if view.phrase is not None and view.phrase_kind == "asked" and view.phrase[0] < run[0]:
+        # "what president is the only president to ...": what is asked for is not the topic.
+        asked = {words[i].low for i in range(*view.phrase)}
+    return sum(
+        view.content[i] and words[i].low not in _WEAK and words[i].low not in asked and not is_year(words[i])
+        for i in range(*run)
+    )
+
+
+def _last(view: Parsed) -> int:
+    """One past the last word of the clause that asks."""
+    begin = 0 if view.wh is None else view.wh + 1
+    words = view.words
+    # "who made velcro *and how* does it stick"
+    second = (
+        i for i in range(begin + 1, len(words)) if words[i].opens or (words[i - 1].low == "and" and words[i].low in _ASKING)
+    )
+    stop = next(second, None)
+    return len(words) if stop is None else stop if words[stop].opens else stop - 1
+
+
+def _rest(view: Parsed) -> int:
+    """The first word behind the wh-word and the phrase that is asked for."""
+    if view.wh is None:
+        return 0 if view.phrase is None else view.phrase[1]
+    return view.wh + 1 if view.phrase is None or view.phrase[0] < view.wh else view.phrase[1]
+
+
+def _span(view: Parsed, run: Run | None) -> Span | None:
+    """A run without the small words around it and the generic head before "of"; None where nothing is left that could be a topic."""
+    if run is None:
+        return None
+    words, (first, end) = view.words, run
+    while first < end and words[end - 1].low in _LEFT_OVER:
+        end -= 1
+    while first < end and not view.content[end - 1] and words[end - 1].low.endswith("ly"):
+        end -= 1
+    moved, cut = True, False
+    while moved:
+        start = first
+        while first < end and words[first].low in _SMALL:
+            first += 1
+        # "last time lebron", "voice of the monster"
+        head = first
+        while head < end and words[head].low in _HEADS:
+            head += 1
+        joined = head < end and words[head].low in {"of", "for", "in", "on"}
+        # "game of thrones", but "last season of the wire"
+        joined = joined and not (words[head].low == "of" and words[head - 1].low in CUES and head == first + 1)
+        timed = head > first and words[head - 1].low == "time"
+        if first < head < end and (joined or timed):
+            first, cut = head, cut or timed
+        moved = first > start
+    if cut:
+        end = next((i for i in range(first + 1, end) if words[i].low in _FINITE), end)
+    return view.span(first, end) if first < end and _strength(view, (first, end)) else None
+
+
+def _title(view: Parsed, run: Run) -> Span | None:
+    """What a cue in the run announces: "the movie *salt and pepper*"; a small word behind it announces nothing."""
+    words = view.words
+    for i in range(run[0], run[1] - 1):
+        follower = words[i + 1].low
+        small = words[i + 1].number or follower in _NO_TITLE
+        made = view.verbs[i + 1] and i + 2 < len(words) and words[i + 2].low in PREPOSITIONS
+        before = words[i - 1] if i > 0 else None
+        led = before is None or before.low in _BEFORE_CUES or before.number or view.verbs[i - 1] or i == view.wh
+        if words[i].low in CUES and led and not view.verbs[i] and not small and not made and not words[i + 1].breaks:
+            end = run[1]
+            while end > i + 2 and words[end - 1].low in _LEFT_OVER:
+                end -= 1
+            maker = (k for k in range(i + 2, end - 1) if words[k].low == "by" and words[k + 1].low not in _PRONOUNS)
+            end = next((k for k in maker if words[k - 1].low != words[k + 1].low), end)
+            known = any(view.words[k].low not in GENERIC | _PRONOUNS for k in range(i + 1, end))
+            return view.span(i + 1, end) if known else None
+    return None
+
+
+def _inverted(view: Parsed) -> Run | None:
+    """What stands between the auxiliary and the verb: "when did *the titanic* sink", "how many seasons of *lost* are there"."""
+    words, end = view.words, _last(view)
+    at = _rest(view)
+    if view.wh is None or view.phrase_kind == "copula" or at >= end:
+        return None
+    if words[at].low == "of":
+        closing = next((i for i in range(at + 2, end) if words[i].low in AUX), None)
+        return None if closing is None else (at + 1, closing)
+    while at < end and words[at].low in PREPOSITIONS | DETERMINERS and at > _rest(view) - 1 and words[at].low not in AUX:
+        at += 1
+        while at < end and view.content[at]:
+            at += 1
+    if at >= end or words[at].low not in AUX:
+        return None
+    first = at + 1
+    while first < end and words[first].low in DETERMINERS | AUX:
+        first += 1
+    placed = first < end and words[first].low in PREPOSITIONS and words[view.wh].low not in {"when", "where"}
+    if first >= end or view.verbs[first] or placed:
+        return None
+    verbs = [i for i in range(first + 1, end) if view.verbs[i]]
+    if words[at].low in BE:
+        end = next((i for i in range(first + 1, end) if words[i].low in {"that", "who", "which"}), end)
+        # "where are mucosa *associated* tissues found": a participle before a noun qualifies it.
+        verbs = [i for i in verbs if i < end and not (words[i].low.endswith("ed") and i + 1 < end and view.content[i + 1])]
+    at_end = bool(verbs) and not any(view.content[verbs[-1] + 1 : end])
+    # "begin to be sold", "begin and end": the first verb of those at the end.
+    closing = len(verbs) - 1
+    while closing > 0 and {words[k].low for k in range(verbs[closing - 1] + 1, verbs[closing])} & {"to", "and", "or"}:
+        closing -= 1
+    breaks = (i for i in range(first, end) if words[i].low in PREPOSITIONS - {"of"} or (words[i].breaks and i > first))
+    small = next(breaks, end)
+    helped = words[at].low in {"do", "does", "did", "will"} and end > first + 1
+    if not verbs and small == end and helped and view.content[end - 1]:
+        # A bare verb has to follow: "when does the blacklist *resume*".
+        return first, end - 1
+    stop = verbs[closing] if at_end else verbs[0] if verbs else small
+    return (first, stop) if stop > first else None
+
+
+def inverted_subject(view: Parsed) -> Span | None:
+    """The subject behind its auxiliary: "what year did *salt and pepper* come out"."""
+    run = _inverted(view)
+    if run is None:
+        return None
+    helped = run[0] + 1 < len(view.words) and view.words[run[0] + 1].low in AUX
+    if view.words[run[0]].low in _PRONOUNS and not helped:
+        return None
+    if view.words[run[0]].low in PREPOSITIONS:
+        return view.span(*run) if run[1] > run[0] + 1 and _strength(view, run) else None
+    return _title(view, run) or _span(view, run)
+
+
+def announced_title(view: Parsed) -> Span | None:
+    """The title behind the word that announces it: "who starred in the movie *salt and pepper*"."""
+    return _title(view, (_rest(view), _last(view)))
+
+
+def opening_subject(view: Parsed) -> Span | None:
+    """The subject of a statement with a gap: "*marmots* are native to which continent"."""
+    words = view.words
+    if not words or (view.wh is not None and view.wh < 2) or words[0].low in PREPOSITIONS | WH | AUX | IMPERATIVES:
+        return None
+    end = len(words) if view.wh is None else view.wh
+    finite = [i for i in range(1, end) if words[i].low in AUX or view.verbs[i]]
+    helper = next((i for i in finite if words[i].low in AUX), None)
+    stop = next((i for i in range(1, end) if words[i].low in _RELATIVE or view.infinitive(i)), end)
+    bracket = next((i for i in range(1, end) if words[i].breaks and view.gap(i) != ", "), end)
+    stop = min(stop, bracket)
+    close = helper if helper is not None else finite[0] if finite else None
+    if view.wh is None and view.phrase is not None and close is not None:
+        # "the king *of kalinga* was": the phrase that is asked for stands before it.
+        return _span(view, (view.phrase[1], close)) if close > view.phrase[1] else None
+    return None if close is None else _span(view, (int(words[0].low == "if"), min(stop, close)))
+
+
+def named_thing(view: Parsed) -> Span | None:
+    """What something is called: "which bone is also called *the collarbone*", "what animal is named *baloo*"."""
+    words, end = view.words, _last(view)
+    for i in range(_rest(view), end - 1):
+        behind = i + 1 + (words[i].low == "known" and words[i + 1].low == "as")
+        if words[i].low in {"called", "named", "nicknamed", "termed"} or behind == i + 2:
+            stop = next((k for k in range(behind + 1, end) if words[k].low in PREPOSITIONS - {"of"} or words[k].breaks), end)
+            after = words[i + 1].low not in PREPOSITIONS or behind == i + 2
+            return _span(view, (behind, stop)) if behind < end and after else None
+    return None
+
+
+def complement(view: Parsed) -> Span | None:
+    """What the phrase that is asked for belongs to: "what is the SI unit of *electric charge*"."""
+    if view.phrase_kind != "copula" or view.phrase is None or view.phrase[1] >= len(view.words):
+        return None
+    if view.words[view.phrase[1]].low != "of" or view.words[view.phrase[1]].breaks or not _strength(view, view.phrase):
+        return None
+    first = next((run for run in noun_runs(view, joiners=_JOINERS) if run[0] > view.phrase[1]), None)
+    return _span(view, first)
+
+
+def performed_work(view: Parsed) -> Span | None:
+    """The work behind "in" where someone plays a part: "who plays the baker in *low tide*"."""
+    words, end = view.words, _last(view)
+    verb = next((i for i in range(_rest(view), end) if view.verbs[i]), None)
+    if verb is None or words[verb].low not in _PERFORM:
+        return None
+    if verb + 1 < end and words[verb + 1].low in PREPOSITIONS - {"in", "on"}:
+        return None
+    for kinds in ({"in", "on"}, {"from"}):
+        place = next((i for i in range(verb + 1, end) if words[i].low in kinds), None)
+        if place is not None:
+            work = _title(view, (place + 1, end)) or _span(view, (place + 1, end))
+            return work or _span(view, (verb + 1, place))
+    return None
+
+
+def sung_title(view: Parsed) -> Span | None:
+    """A title that is a sentence, behind a verb of singing or writing: "who sang *i will wait for you*"."""
+    words, end = view.words, _last(view)
+    verb = next((i for i in range(_rest(view), end) if view.verbs[i]), None)
+    if verb is None or verb + 1 >= end or not (words[verb].low in MAKE or words[verb + 1].low in _SENTENCE | {"so"}):
+        return None
+    adjunct = (i for i in range(verb + 3, end) if words[i].low in {"in", "with", "on", "at"})
+    stop = next((i for i in adjunct if i + 1 < end and words[i + 1].low not in _SENTENCE | _PRONOUNS), end)
+    stop = next((i for i in range(verb + 1, stop - 1) if words[i].low == "and" and words[i + 1].low in WH), stop)
+    while stop > verb + 3 and words[stop - 1].low in {"originally", "first", "again", "and"}:
+        stop -= 1
+    told = not any(words[i].low in _RELATIVE | CUES | {"and"} for i in range(verb + 1, stop))
+    sentence = any(words[i].low in _SENTENCE or (told and words[i].low in AUX) for i in range(verb + 1, stop))
+    return view.span(verb + 1, stop) if sentence and stop > verb + 2 else None
+
+
+def sentence_title(view: Parsed) -> Span | None:
+    """A title that is a sentence, behind "in" or "on": "the uncle on *how we lost our cat*"."""
+    words, end = view.words, _last(view)
+    for i in range(_rest(view), end - 2):
+        if words[i].low in {"in", "on"} and words[i + 1].low in _SENTENCE - _RELATIVE:
+            return view.span(i + 1, end)
+    return None
+
+
+def owner(view: Parsed) -> Span | None:
+    """The owner of the phrase that is asked for: "who was *hope brady*'s mother"."""
+    if view.phrase is None or not view.words[view.phrase[0]].owned:
+        return None
+    return _span(view, nouns_before(view, view.phrase[0]))
+
+
+def longest_topic(view: Parsed) -> Span | None:
+    """The longest run of noun-like words, the later one of two: "the name of the cook in *pride and glory*"."""
+    named = view.phrase_kind == "copula" and view.phrase is not None and _strength(view, view.phrase)
+    later = -1 if named else 1
+    inverted = _inverted(view)
+    # "where would you find the stapes": the pronoun asks nothing, its object does.
+    begin = inverted[1] if inverted is not None and view.words[inverted[0]].low in _PRONOUNS else 0
+    runs = [run for run in noun_runs(view, joiners=_JOINERS) if run[0] >= begin and _strength(view, run)]
+    if view.wh is None and view.words and view.words[0].low in AUX:
+        return _span(view, runs[0]) if runs else None
+    best = max(runs, key=lambda run: (_strength(view, run), later * run[0]), default=None)
+    return _span(view, best)

@@ -1,0 +1,163 @@
+"""Compare two runs question by question: the paired difference of their curves of all rows, with intervals."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pandas as pd
+
+from anchorlens.constants import DIFFERENCE
+from anchorlens.display import as_whole, described
+from anchorlens.errors import InputError, did_you_mean
+from anchorlens.results.sweep import SweepResult
+from anchorlens.running.loading import load_run
+from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, P, answer_first, summary_order
+from anchorlens.statistics.bands import bootstrap_mean
+
+Run: TypeAlias = SweepResult | Sequence[SweepResult] | str | os.PathLike[str]
+
+_ROW = ["anchor", "example_id", "question_id", "layer"]
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """The difference of two runs at every layer; frozen.
+
+    Attributes:
+        labels: What the first and the second run are called.
+    """
+
+    labels: tuple[str, str]
+    _table: pd.DataFrame
+    _curves: pd.DataFrame
+
+    def table(self) -> pd.DataFrame:
+        """The difference at every layer.
+
+        Returns:
+            ``anchor layer difference ci_low ci_high n``, ``first second``, ``sim_low sim_high``, ``only_first only_second``, and
+            ``model dataset protocol``: the second less the first with both 95 % intervals (points), shared questions, mean ΔP of
+            the shared rows in either run, and rows that only one of them has.
+        """
+        return self._table[summary_order(self._table)].copy()
+
+    def curves(self, *, controls: bool = False) -> pd.DataFrame:  # noqa: ARG002
+        """The differences as curves: ``plot_curves(comparison, metric="difference")`` draws them."""
+        return self._curves[answer_first(self._curves)].copy()
+
+    def __repr__(self) -> str:
+        table, names = self._table, ["model", "dataset", "protocol", "anchor"]
+        best = table.loc[table["difference"].abs().fillna(-1).groupby([table[name] for name in names]).idxmax()]
+        shown = best[[*names, "layer", "difference", "sim_low", "sim_high", "n"]]
+        head = f"Comparison: {self.labels[1]} less {self.labels[0]}, ΔP in points; largest difference, simultaneous band"
+        return f"{head}\n{shown.to_string(index=False, float_format=lambda value: f'{value:.2f}')}"
+
+
+def compare(
+    first: Run,
+    second: Run,
+    *,
+    labels: tuple[str, str] = ("first", "second"),
+    metric: str = P,
+    n_resamples: int = 1000,
+    seed: int = 0,
+) -> Comparison:
+    """How far the curves of one run lie from those of another, paired by row.
+
+    Args:
+        first: The result of a sweep, several of them, or the directory of a run.
+        second: The same; its sweeps are matched by protocol, data set and model, or, where both hold one sweep, with each other.
+        labels: What to call them.
+        metric: Whose change is compared: ``p``, or another one that both measured, such as ``flip``.
+        n_resamples: Number of bootstrap resamples of questions.
+        seed: Of the resamples.
+
+    Returns:
+        The differences, second less first. Donors are averaged first; controls are not compared.
+
+    Raises:
+        InputError: Nothing to compare: no sweep of one in the other, no shared row, or no such metric.
+    """
+    least = as_whole(n_resamples)
+    if least is None or least < 2:
+        raise InputError(f"n_resamples={described(n_resamples)} must be a whole number of at least 2.")
+    pairs = _paired(_sweeps(first), _sweeps(second))
+    made = [_difference(a, b, metric, least, seed) for a, b in pairs]
+    tables, curves = (pd.concat(parts, ignore_index=True) for parts in zip(*made, strict=True))
+    return Comparison(labels, tables, curves.reindex(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES))
+
+
+def _sweeps(run: Run) -> list[SweepResult]:
+    if isinstance(run, str | os.PathLike):
+        return load_run(run)
+    found = [run] if isinstance(run, SweepResult) else list(run) if isinstance(run, Sequence) else []
+    if not found or not all(isinstance(one, SweepResult) for one in found):
+        raise InputError(f"compare takes the results of sweeps, or directories of runs; got {described(run)}.")
+    return found
+
+
+def _paired(first: list[SweepResult], second: list[SweepResult]) -> list[tuple[SweepResult, SweepResult]]:
+    if len(first) == len(second) == 1:
+        return [(first[0], second[0])]
+    theirs = {(sweep.protocol.name, sweep.dataset, sweep.model): sweep for sweep in second}
+    pairs = [(one, theirs[key]) for one in first if (key := (one.protocol.name, one.dataset, one.model)) in theirs]
+    if not pairs:
+        raise InputError(
+            "The two runs share no sweep: none has protocol, data set and model of the other. Give one sweep of each."
+        )
+    return pairs
+
+
+def _means(sweep: SweepResult, metric: str) -> pd.Series:
+    """Return ΔP of every row and layer, averaged over donors."""
+    samples = sweep.samples()
+    own = samples[samples["control"] == "none"]
+    there = own["metric"].unique().tolist()
+    if metric not in there:
+        raise InputError(f"A run has no metric={metric!r}. {did_you_mean(str(metric), there)}")
+    return own[own["metric"] == metric].groupby(_ROW, sort=True)["delta_p"].mean()
+
+
+def _difference(a: SweepResult, b: SweepResult, metric: str, n_resamples: int, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    rows = pd.concat({"first": _means(a, metric), "second": _means(b, metric)}, axis=1)
+    frames: list[pd.DataFrame] = []
+    for anchor, own in rows.groupby("anchor", sort=False):
+        both = own.dropna()
+        if both.empty:
+            continue
+        wide = both.reset_index("anchor", drop=True).unstack("layer")
+        change = wide["second"] - wide["first"]
+        ids = change.index.get_level_values("question_id")
+        made = bootstrap_mean(change.to_numpy(), ids, n_resamples=n_resamples, seed=seed)
+        alone = {name: own[own[other].isna()].index for name, other in (("first", "second"), ("second", "first"))}
+        frames.append(
+            pd.DataFrame(
+                {
+                    "anchor": anchor, "layer": change.columns.astype(int), "first": wide["first"].mean().to_numpy(),
+                    "second": wide["second"].mean().to_numpy(), "difference": made.value, "ci_low": made.low,
+                    "ci_high": made.high, "sim_low": made.sim_low, "sim_high": made.sim_high, "n": made.n,
+                    **{f"only_{name}": index.get_level_values("example_id").nunique() for name, index in alone.items()},
+                }
+            )
+        )  # fmt: skip
+    if not frames:
+        raise InputError(
+            "The two runs share no row: no example_id with an anchor and a layer is in both. Compare runs of the same questions."
+        )
+    samples = b.samples()
+    table = pd.concat(frames, ignore_index=True)
+    names = {name: (getattr(a, name), getattr(b, name)) for name in ("model", "dataset")}
+    for at, (name, (one, other)) in enumerate(names.items()):
+        table.insert(at, name, one if one == other else f"{other} less {one}")
+    table.insert(2, "protocol", samples["protocol"].iloc[0])
+    own, theirs = (one[one["control"] == "none"].iloc[0] for one in (a.samples(), samples))
+    varied = {"layer", "anchor", "model", "dataset", "protocol", "metric", "pathway"}
+    shared = {
+        key: f"{theirs[key]} less {own[key]}" if isinstance(own[key], str) and own[key] != theirs[key] else theirs[key]
+        for key in CURVE_KEYS
+        if key not in varied
+    }
+    pathway = "All" if theirs["pathway"] else ""
+    curves = table.assign(**shared, pathway=pathway, metric=DIFFERENCE, delta_p=table["difference"], trivial=False)
+    return table, curves

@@ -1,0 +1,51 @@
+"""The probe's AUC, sizes of pathways, the heatmap: the frame's numbers, and a reason where there are none."""
+
+import pytest
+
+from anchorlens.errors import InputError
+from anchorlens.figures.diagnostics import plot_auc, plot_heatmap, plot_sizes
+
+from .seen import only_curve, said, titles
+from .synthetic import knockout_frame, pick, swap_frame
+
+MODELS = {"org/m": 8}
+
+
+def test_auc_is_the_probes_with_its_interval_and_a_line_at_chance():
+    frame = knockout_frame(MODELS, ("popqa",))
+    figure = plot_auc(frame)
+    own = pick(frame, pathway="All", control="none")
+    assert list(only_curve(figure).y) == own["auc"].tolist()
+    (band,) = (trace for trace in figure.data if trace.fill)
+    assert list(band.y[:8]) == own["auc_high"].tolist()
+    assert [shape.y0 for shape in figure.layout.shapes] == [0.5]
+    assert figure.layout.yaxis.range[0] <= 0.4
+    assert figure.layout.yaxis.title.text == "AUC"
+    assert "AUC of the probe by layer" in said(figure)
+    with pytest.raises(InputError, match="no probe was read"):
+        plot_auc(swap_frame(MODELS, ("popqa",)))
+
+
+def test_sizes_are_the_questions_of_each_pathway():
+    frame = knockout_frame(MODELS, ("popqa", "nq"))
+    figure = plot_sizes({"one": frame, "two": frame.assign(n=frame["n"] / 2)})
+    lines = {(trace.name, trace.xaxis): set(trace.y) for trace in figure.data if trace.mode == "lines"}
+    assert lines["Q-Anchored (PopQA)", "x"] == {312}
+    assert lines["Q-Anchored (PopQA)", "x2"] == {156}
+    assert lines["A-Anchored (NQ)", "x"] == {178}
+    assert figure.layout.yaxis.title.text == "questions"
+    with pytest.raises(InputError, match="have no pathways"):
+        plot_sizes(swap_frame(MODELS, ("popqa",)))
+
+
+def test_heatmap_has_a_row_for_each_role_and_the_question_on_top():
+    frame = swap_frame(MODELS, ("popqa", "nq"), ("question", "subject", "answer_site"))
+    figure = plot_heatmap(frame)
+    assert titles(figure) == ["m: PopQA", "m: NQ"]
+    first = figure.data[0]
+    assert list(first.y) == ["subject", "answer_site", "question"]
+    own = pick(frame, dataset="popqa", anchor="subject", control="none")
+    assert list(first.z[0]) == own["delta_p"].tolist()
+    scale = figure.layout.coloraxis
+    assert (scale.cmin, scale.cmid) == (-scale.cmax, 0)
+    assert scale.cmax == frame.loc[frame["control"] == "none", "delta_p"].abs().max()

@@ -1,0 +1,59 @@
+"""The penalty of a probe: where the search goes, where it ends, and that the chosen fit is finished."""
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+
+from anchorlens.probing.regularization import GRID, PENALTIES, TOLERANCE, Held, chosen_fit
+
+
+def made(n, seed, d=30):
+    rng = np.random.default_rng(seed)
+    y = np.tile([0.0, 1.0], n)
+    x = rng.normal(size=(2 * n, d))
+    x[:, 0] += 0.9 * y
+    return x, y
+
+
+def fitted(scale, penalties=None, max_iter=300):
+    (x, y), (held_x, held_y) = made(60, 0), made(40, 1)
+    held = Held(scale * held_x, held_y, [str(i // 2) for i in range(80)])
+    return chosen_fit(scale * x, y, held, penalties, max_iter), held
+
+
+def test_the_grid_goes_on_in_both_directions_until_nothing_is_gained():
+    """Features times 10 and a penalty times 100 are the same problem: four steps of the grid."""
+    plain, _ = fitted(1)
+    place = GRID.index(plain.penalty)
+    assert PENALTIES[0] < plain.penalty < PENALTIES[-1]
+    for scale, steps in ((0.1, 4), (100, -8)):
+        other, held = fitted(scale)
+        assert not PENALTIES[0] <= other.penalty <= PENALTIES[-1]
+        assert abs(GRID.index(other.penalty) - (place + steps)) <= 1
+        np.testing.assert_allclose(other.weights * scale, plain.weights, atol=0.1)
+        further = np.sign(steps)
+        beyond, _ = fitted(scale, (GRID[GRID.index(other.penalty) + further],))
+        assert held.loss(beyond) > held.loss(other) - TOLERANCE
+
+
+def test_given_penalties_are_all_that_is_tried():
+    assert fitted(0.1, (1e-3, 1e-1))[0].penalty == 1e-1
+    assert fitted(100, (1e-3, 1e-1))[0].penalty == 1e-3
+
+
+def test_the_chosen_fit_is_continued_to_its_end():
+    x, y = made(60, 0)
+    plain = LogisticRegression(C=10.0, max_iter=5000, tol=1e-10).fit(x, y)
+    with pytest.warns(ConvergenceWarning):
+        hasty = LogisticRegression(C=10.0, max_iter=3).fit(x, y)
+    assert np.abs(hasty.coef_ - plain.coef_).max() > 0.05
+    found, _ = fitted(1, (10.0,), max_iter=3)
+    assert found.converged
+    np.testing.assert_allclose(found.weights, plain.coef_[0], atol=5e-3)
+    assert found.intercept == pytest.approx(plain.intercept_[0], abs=5e-3)
+
+
+def test_without_validation_rows_the_middle_one_is_taken():
+    x, y = made(60, 0)
+    assert chosen_fit(x, y, None, None, 300).penalty == PENALTIES[3]

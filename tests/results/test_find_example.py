@@ -1,0 +1,73 @@
+"""An example is found by its id, its number or words of its question, and by nothing that means two."""
+
+import numpy as np
+import pytest
+
+from anchorlens.errors import InputError
+from anchorlens.prompts.dataset import Dropped
+from anchorlens.results.find_example import chosen_example
+
+ROWS = {
+    "7": ("What is the capital of France?", "Paris"),
+    "a1": ("What is the capital of Mali?", "Bamako"),
+    "a2": ("What is the capital of Somalia?", "Mogadishu"),
+    "3": ("Who wrote The Trial?", "Kafka"),
+    "b1": ("In what year did World War II end?", "1945"),
+}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name"),
+    [
+        ("7", "7"), ("3", "3"), (0, "7"), (3, "3"), (-1, "b1"), (np.int64(1), "a1"),
+        ("france", "7"), ("FRANCE capital", "7"), ("mali", "a1"), ("somal", "a2"), ("trial, wrote", "3"), ("world war", "b1"),
+    ],
+)  # fmt: skip
+def test_one_is_meant(wanted, name):
+    assert chosen_example(wanted, ROWS) == name
+
+
+def test_words_of_several_questions_list_them():
+    with pytest.raises(InputError) as told:
+        chosen_example("capital", ROWS)
+    assert str(told.value) == (
+        "'capital' stands in 3 measured questions. Give one of these ids, or more words:\n  '7': What is the capital of France? "
+        "(Paris)\n  'a1': What is the capital of Mali? (Bamako)\n  'a2': What is the capital of Somalia? (Mogadishu)"
+    )
+    many = {f"q{i}": (f"Where is town {i}?", "here") for i in range(40)}
+    with pytest.raises(InputError) as told:
+        chosen_example("town", many)
+    assert len(str(told.value).splitlines()) == 1 + 5 + 1
+    assert str(told.value).endswith("\n  and 35 more")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ("frnace", "No measured example has 'frnace' as its id or in its question. Did you mean 'france'?"),
+        ("capital of Frence", r"Did you mean 'france'\?"),
+        (
+            "zzzz",
+            r"in its question. All ids and questions: joined\(\)\[\['example_id', 'question'\]\].drop_duplicates\(\).$",
+        ),
+        ("Poland", "All ids and questions: joined"),
+        ("?", "No measured example has '.' as its id"),
+        ("", "No measured example has '' as its id"),
+        (5, "There is no example 5: 5 were measured, numbered from 0 to 4."),
+        (-6, "There is no example -6"),
+        (2.0, "An example is chosen by its id, its number or words of its question; got 2.0."),
+        (True, "got True"),
+        (None, "got None"),
+    ],
+)
+def test_none_is_meant(wanted, said):
+    with pytest.raises(InputError, match=said):
+        chosen_example(wanted, ROWS)
+
+
+def test_a_dropped_question_is_named_with_its_reason():
+    gone = (Dropped("d", "made", "What is the capital of Peru?", "Lima", "no_donor"),)
+    for wanted in ("peru", "d"):
+        with pytest.raises(InputError, match=r"Dropped was 'd': What is the capital of Peru\? \(no_donor\)\."):
+            chosen_example(wanted, ROWS, gone)
+    assert chosen_example("mali", ROWS, (Dropped("e", "made", "Is Mali large?", "yes", "no_donor"),)) == "a1"

@@ -1,0 +1,99 @@
+"""The difference of two runs: paired by row, right where the answer is known, and honest where there is none."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anchorlens.errors import InputError
+from anchorlens.figures.curves import plot_curves
+from anchorlens.protocols.registry import analysis_of
+from anchorlens.results.sweep import SweepResult
+from anchorlens.running.compare import compare
+from anchorlens.runs.schema import SAMPLE_COLUMNS
+
+
+def result(frame: pd.DataFrame, protocol: str = "swap") -> SweepResult:
+    """Return a result with these samples and nothing else."""
+    record = {"model": {"name": "m"}, "data": {"name": "popqa"}}
+    return SweepResult(analysis_of(protocol), "id", record, (), (), (), frame, pd.DataFrame())
+
+
+def run(values: np.ndarray, *, first: int = 0, donors: int = 1, **more: object) -> SweepResult:
+    """Values of ΔP, [row layer]; two rows a question."""
+    rows = [
+        {
+            "example_id": f"e{row + first}", "question_id": f"q{(row + first) // 2}", "protocol": "swap", "anchor": "question",
+            "pathway": "", "layer": layer, "site": "resid_pre", "direction": "noising", "mode": "same_relation", "window": 1,
+            "readout": "first_token", "delta_kind": "probability", "donor_id": f"d{donor}", "control": control, "seed": 0,
+            "metric": "p", "model": "m", "dataset": "popqa", "delta_p": value + (donor - (donors - 1) / 2) * 10,
+        }
+        for control in ("none", "null")
+        for (row, layer), value in np.ndenumerate(values if control == "none" else values * 0 + 99)
+        for donor in range(donors)
+    ]  # fmt: skip
+    return result(pd.DataFrame(rows).reindex(columns=list(SAMPLE_COLUMNS)).assign(**more))
+
+
+def test_the_difference_is_that_of_shared_rows_and_controls_have_no_part():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(20, 3)) * 20, rng.normal(size=(24, 3)) * 20
+    found = compare(run(a, donors=2), run(b, first=4), labels=("qa", "fewshot"))
+    shared = b[:16] - a[4:]
+    assert found.table()["difference"].to_numpy() == pytest.approx(shared.mean(0))
+    assert found.table()["first"].to_numpy() == pytest.approx(a[4:].mean(0))
+    assert found.table()[["n", "only_first", "only_second"]].drop_duplicates().values.tolist() == [[8, 4, 8]]
+    assert "fewshot less qa" in repr(found)
+    assert list(found.table().columns)[:5] == ["anchor", "layer", "difference", "ci_low", "ci_high"]
+    spoilt = found.table()
+    spoilt["difference"] = 0  # what is given out is a copy
+    assert found.table()["difference"].to_numpy() == pytest.approx(shared.mean(0))
+
+
+def test_pairing_sees_what_two_bands_hide():
+    """Questions differ far more from each other than the runs do."""
+    rng = np.random.default_rng(1)
+    a = rng.normal(size=(40, 2)) * 30
+    found = compare(run(a), run(a - 2 + rng.normal(size=a.shape))).table()
+    assert (found["sim_high"] < 0).all()
+    assert (found["ci_high"] - found["ci_low"] < 2).all()
+    same = compare(run(a), run(a)).table()
+    assert set(same["difference"]) == {0.0}
+
+
+@pytest.mark.slow
+def test_of_two_runs_alike_the_interval_excludes_zero_in_one_of_twenty():
+    rng = np.random.default_rng(2)
+    outside, anywhere = [], []
+    for k in range(300):
+        question = rng.normal(size=(30, 1)) * 20
+        a, b = (np.repeat(question + rng.normal(size=(30, 4)) * 8, 2, axis=0) for _ in range(2))
+        table = compare(run(a), run(b), n_resamples=300, seed=k).table()
+        outside += ((table["ci_low"] > 0) | (table["ci_high"] < 0)).tolist()
+        anywhere.append(bool(((table["sim_low"] > 0) | (table["sim_high"] < 0)).any()))
+    assert 0.03 < np.mean(outside) < 0.075
+    assert 0.01 < np.mean(anywhere) < 0.09
+
+
+def test_a_comparison_is_a_curve():
+    rng = np.random.default_rng(3)
+    a = rng.normal(size=(40, 4)) * 10
+    figure = plot_curves(compare(run(a), run(a - 5)), metric="difference")
+    line = next(trace for trace in figure.data if trace.mode == "lines" and not trace.fill)
+    assert list(line.y) == pytest.approx([-5] * 4)
+    assert figure.layout.yaxis.title.text == "ΔP less ΔP"
+    assert not [trace for trace in figure.data if trace.name.endswith("P before")]
+
+
+def test_what_cannot_be_compared():
+    a = run(np.zeros((4, 2)))
+    with pytest.raises(InputError, match=r"^The two runs share no row: no example_id"):
+        compare(a, run(np.zeros((4, 2)), first=4))
+    with pytest.raises(InputError, match=r"^A run has no metric='flip'"):
+        compare(a, a, metric="flip")
+    with pytest.raises(InputError, match=r"^compare takes the results of sweeps, or directories of runs; got \[\]\."):
+        compare(a, [])
+    with pytest.raises(InputError, match=r"^n_resamples=1 must be"):
+        compare(a, a, n_resamples=1)
+    other = result(a.samples(), "patch_tokens")
+    with pytest.raises(InputError, match=r"^The two runs share no sweep"):
+        compare([a, a], other)
