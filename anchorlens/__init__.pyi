@@ -2,9 +2,9 @@
 
 from .errors import AnchorlensError, CheckError, EmptySweepError, HookError, InputError, LeakError, RunError
 from .figures.curves import plot_curves
-from .figures.diagnostics import plot_auc, plot_heatmap, plot_sizes
-from .figures.export import save_html, write_figure
-from .models.card import ModelCard, card_of
+from .figures.diagnostics import plot_heatmap, plot_pathway_sizes, plot_probe_auc
+from .figures.export import save_figure, save_html
+from .models.card import ModelCard, model_card
 from .models.load import load_model
 from .models.names import known_models
 from .models.size import ModelSize, model_size
@@ -20,13 +20,13 @@ from .questions.datasets import QAData, known_datasets, load_qa
 from .questions.example import Example, Span
 from .questions.prompts import PromptText
 from .report.explorer import explore
-from .report.page import write_report
+from .report.page import save_report
 from .results.saving import save_run
 from .results.sweep import SweepResult
 from .running.compare import Comparison, compare
 from .running.executors import RayExecutor
 from .running.loading import load_run
-from .running.study import DataRequest, Study, run_study, study_plans
+from .running.study import DatasetSpec, Study, plan_study, run_study
 from .running.sweeps import answer_only_sweep, knockout_sweep, patch_sweep, patch_tokens_sweep, swap_sweep
 from .running.verify import Verification, verify_run
 from .runs.store import load_curves
@@ -37,7 +37,7 @@ __all__ = [
     "AnswerOnly",
     "CheckError",
     "Comparison",
-    "DataRequest",
+    "DatasetSpec",
     "EmptySweepError",
     "Example",
     "HookError",
@@ -63,7 +63,6 @@ __all__ = [
     "Verification",
     "__version__",
     "answer_only_sweep",
-    "card_of",
     "compare",
     "explore",
     "knockout_sweep",
@@ -74,19 +73,20 @@ __all__ = [
     "load_pairs",
     "load_qa",
     "load_run",
+    "model_card",
     "model_size",
     "patch_sweep",
     "patch_tokens_sweep",
-    "plot_auc",
+    "plan_study",
     "plot_curves",
     "plot_heatmap",
-    "plot_sizes",
+    "plot_pathway_sizes",
+    "plot_probe_auc",
     "run_study",
+    "save_figure",
     "save_html",
+    "save_report",
     "save_run",
-    "study_plans",
     "swap_sweep",
     "verify_run",
-    "write_figure",
-    "write_report",
 ]

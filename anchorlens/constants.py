@@ -1,7 +1,7 @@
 """Values that arguments may take; signatures, ``--help``, checks and tables are made from them. Imports nothing."""
 
 QUESTION_ANCHORS = ("question", "subject", "property", "subject_last", "question_rest", "prompt_last")
-ANSWER_ANCHORS = ("answer", "answer_site", "answer_site_all")
+ANSWER_ANCHORS = ("answer", "pre_answer", "pre_answer_all")
 ANCHORS = QUESTION_ANCHORS + ANSWER_ANCHORS
 """Roles of token positions in a row."""
 
@@ -27,7 +27,7 @@ ROW_RULES = ("same_relation", "random")
 STATISTIC_RULES = ("mean", "zero", "noise")
 DONOR_RULES = ROW_RULES + STATISTIC_RULES
 DONOR_FUNCTION = "a function of a row and the pool that gives rows of the pool"
-NULL_PLACES = ("own", "anywhere")
+NULL_REGIONS = ("own", "anywhere")
 """Region of the null's positions: the row's own part of the prompt, or the whole prompt."""
 
 SETTINGS = ("prompt", "answers", "distractor", "split", "known_only")

@@ -52,7 +52,7 @@ def main() -> None:
         for case, file in zip(cases, write_jobs(adapter.model, cases, Path(folder)).values(), strict=True):
             job = json.loads(file.read_text())
             some, _ = some_questions(adapter.model, data, case.questions, **case.arguments)
-            flops = plan_of(adapter.model, some, check_cells=0, **case.arguments).flops
+            flops = plan_of(adapter.model, some, n_spot_checks=0, **case.arguments).flops
             default_sweep(adapter.model, {**job, "layers": job["layers"][:1]})
             alone: list[float] = []
             sweep: list[float] = []

@@ -105,7 +105,7 @@ def main() -> None:
     said = (
         f"SmolLM2-135M-Instruct, {DATA}, n_donors={args.donors}, threads: {args.threads}. CPU seconds, medians of "
         f"{args.rounds} rounds: of the whole call, with smallest and largest; of its cells, as they are by default and "
-        "(null off) with null_donors=0; of checks, noise floor and trial together, with their share of the whole call. "
+        "(null off) with n_null_donors=0; of checks, noise floor and trial together, with their share of the whole call. "
         "What is left are rows, pairs and frames. GFLOP: of the plan's cells, by default, with the null off, and the one "
         "divided by the other."
     )
@@ -119,7 +119,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", nargs="+", default=["qa", "fewshot(2)", "fewshot(5)", "chat"])
-    parser.add_argument("--anchors", nargs="+", choices=list(ANCHOR_SETS), default=["answer_site", "both"])
+    parser.add_argument("--anchors", nargs="+", choices=list(ANCHOR_SETS), default=["pre_answer", "both"])
     parser.add_argument("--rows", nargs="+", type=int, default=[2, 14])
     parser.add_argument("--donors", type=int, default=4, help="n_donors (default: 4, that of a sweep)")
     parser.add_argument("--rounds", type=int, default=3)
@@ -135,7 +135,7 @@ def _line(model: Any, prompt: str, anchors: str, n: int, args: argparse.Namespac
     data, _ = some_questions(model, al.load_qa(DATA), n, **arguments)
     # Without checks, which the plans of some versions count and those of others do not.
     gflop, without = (
-        plan_of(model, data, check_cells=0, null_donors=nulls, **arguments).flops / 1e9 for nulls in (1, 0)
+        plan_of(model, data, n_spot_checks=0, n_null_donors=nulls, **arguments).flops / 1e9 for nulls in (1, 0)
     )  # fmt: skip
     al.swap_sweep(model, data, progress=False, layers=[0], **arguments)  # what is done once in a process is nobody's sweep
     whole: list[float] = []
@@ -147,7 +147,7 @@ def _line(model: Any, prompt: str, anchors: str, n: int, args: argparse.Namespac
         whole.append(total)
         measuring.append(spent.pop(_MEASURING))
         checks.append(sum(spent.values()))
-        bare.append(_spent(model, data, arguments | {"null_donors": 0})[0][_MEASURING])
+        bare.append(_spent(model, data, arguments | {"n_null_donors": 0})[0][_MEASURING])
     print(
         f"{prompt} {anchors} {n}: {median(whole):.2f} CPU s, of these {median(checks):.2f} of checks",
         file=sys.stderr,

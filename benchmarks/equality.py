@@ -41,7 +41,7 @@ def main() -> None:
             "donors": "random",
             "align": "last",
             "n_donors": 1,
-            "check_cells": 0,
+            "n_spot_checks": 0,
             "progress": sys.stderr.isatty(),
         }
         # Which questions can be measured is known after one cheap layer.

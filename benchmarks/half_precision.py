@@ -55,7 +55,7 @@ def _measured(args: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     data = al.load_qa("popqa-sample", limit=args.questions)
     model = al.load_model(args.model, device="cpu", dtype=args.worker, progress=False)
-    options: dict[str, Any] = {"n_donors": 1, "check_cells": 0, "progress": False}
+    options: dict[str, Any] = {"n_donors": 1, "n_spot_checks": 0, "progress": False}
     al.swap_sweep(model, data, layers=[0], **options)  # imports and rotary tables
     before, started = _anonymous(), time.process_time()
     cone = al.swap_sweep(model, data, **options)

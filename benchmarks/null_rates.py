@@ -16,7 +16,15 @@ import pandas as pd
 
 from anchorlens.protocols.knockout.findings import SPECIFIC, STANDS, layers_standing
 from anchorlens.statistics.bands import auc_band, band
-from anchorlens.statistics.contrasts import Arm, Estimate, auc_difference, auc_of, delta_all, flip_rate, own_change
+from anchorlens.statistics.contrasts import (
+    Arm,
+    Estimate,
+    auc_difference,
+    auc_of,
+    delta_p_vs_placebo,
+    flip_rate,
+    row_specific_effect,
+)
 from anchorlens.statistics.delta import delta_p, flipped
 from anchorlens.statistics.pathways import MATCHED, RANDOM, gaps, group_curves, quantity_frame
 from anchorlens.statistics.resamples import Resamples
@@ -118,10 +126,10 @@ def _along_layers(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
 def contrasts(own: Arm, other: Arm, label: Array, draws: Resamples, seed: int) -> dict[str, Estimate]:
     """All four."""
     return {
-        "delta_all": delta_all(own, other, label, "confidence", draws),
+        "delta_p_vs_placebo": delta_p_vs_placebo(own, other, label, "confidence", draws),
         "flip_rate": flip_rate(own, other, draws),
         "auc_drop": auc_difference(own.after, other.after, label, draws),
-        "own_change": own_change(own, label, "confidence", draws, seed),
+        "row_specific_effect": row_specific_effect(own, label, "confidence", draws, seed),
     }
 
 
@@ -163,7 +171,7 @@ def simultaneous(
         own, other, label, ids = world(rng, n, cuts, layers)
         draws = Resamples.of(ids, n_resamples=resamples, seed=run)
         found = contrasts(own, other, label, draws, run)
-        made = band(found["delta_all"].value, found["delta_all"].draws, found["delta_all"].n)
+        made = band(found["delta_p_vs_placebo"].value, found["delta_p_vs_placebo"].draws, found["delta_p_vs_placebo"].n)
         covered["pointwise"] += bool(((made.low <= 0) & (made.high >= 0)).all())
         covered["simultaneous"] += bool(((made.sim_low <= 0) & (made.sim_high >= 0)).all())
         chance = auc_of(1 / (1 + np.exp(-_along_layers(rng, (layers, 2 * n)))), label, draws)

@@ -27,7 +27,7 @@ from anchorlens.protocols.swap.findings import layers_off_null
 from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.schema import SAMPLE_COLUMNS, SLOT_TYPES
 
-ANCHORS, LAYERS = ("question", "answer_site"), 30
+ANCHORS, LAYERS = ("question", "pre_answer"), 30
 EFFECT, HOLDS = -8.0, range(10, 20)
 KINDS = ("normal", "uneven", "shared level", "rare", "effect")
 
@@ -62,13 +62,13 @@ def simulated(kind: str, questions: int, seed: int, n_resamples: int = 1000) -> 
     )
     same = {
         "model": "none", "dataset": kind, "protocol": "swap", "readout": "first_token", "delta_kind": "probability", "donor_id": "d",
-        "metric": "p", "value_before": 0.7, "trivial": False, "seed": 0, "slots": 3, "null_slots": 3, "site_differs": False,
+        "metric": "p", "value_before": 0.7, "trivial": False, "seed": 0, "slots": 3, "n_null_patched": 3, "pre_answer_token_differs": False,
     }  # fmt: skip
     own = index.to_frame(index=False).assign(question_id=lambda frame: frame["example_id"], delta_p=delta.ravel(), **same)
     samples = own.assign(**{name: None for name in SAMPLE_COLUMNS if name not in own.columns}).astype(SLOT_TYPES)
     examples = pd.DataFrame({"role": "base", "example_id": samples["example_id"].unique()})
     config = {
-        "anchors": ANCHORS, "layers": list(range(LAYERS)), "readout": "first_token", "delta_kind": "probability", "null_donors": 1,
+        "anchors": ANCHORS, "layers": list(range(LAYERS)), "readout": "first_token", "delta_kind": "probability", "n_null_donors": 1,
         "n_resamples": n_resamples, "seed": 0,
     }  # fmt: skip
     record = {"config": config, "noise": {"floor": 1e-4}, "model": {"name": "none"}, "data": {"name": kind}, "counts": {}}
@@ -85,7 +85,7 @@ def rates(kind: str, questions: int, runs: int, n_resamples: int = 1000) -> dict
         }
         true = set(HOLDS) if kind == "effect" else set()
         any_ += any(found.values())
-        wrong += bool(found["question"] - true or found["answer_site"])
+        wrong += bool(found["question"] - true or found["pre_answer"])
         right += bool(found["question"] & true)
     return {"any": any_ / runs, "wrong": wrong / runs, "right": right / runs}
 

@@ -20,7 +20,7 @@ from peers.report import markdown_table, rich_table, show, write_section
 from targets import SHAPES, config_of
 
 import anchorlens as al
-from anchorlens.engine.cone import Cone
+from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import PassSize, matrix_rate, pass_bytes
 from anchorlens.models.layer_loader import without_weights
 from anchorlens.models.shape import Shape
@@ -115,7 +115,7 @@ def shape_of(name: str) -> tuple[Shape, int, int, int]:
 def planned(model: Any, data: al.QAData, spec: Any, shape: Shape, free: int, device: torch.device) -> tuple[Any, int]:
     """The plan of a sweep, as if the model had another shape and were on another device; and its questions."""
 
-    class There(Cone):
+    class There(ConeEngine):
         def pass_bytes(self, size: PassSize, lanes: int) -> int:
             return pass_bytes(self.adapter.shape, device, size, lanes)
 
@@ -124,7 +124,7 @@ def planned(model: Any, data: al.QAData, spec: Any, shape: Shape, free: int, dev
     measurement = measurement_of(spec.NAME)
     measurement_class: Any = type(measurement)
     measurement_class.check_model = lambda *_: None  # it would look for hooks of layers that the stand-in lacks
-    station = driver.Station(measurement, model, data, spec)
+    station = driver.LocalRunner(measurement, model, data, spec)
     adapter = station._adapter
     adapter.shape, adapter.n_layers, adapter.d_model = shape, shape.n_layers, shape.d_model
     return station.plan(free).cost, len(data)

@@ -24,7 +24,17 @@ from anchorlens.statistics.bands import auc_band
 from anchorlens.statistics.resamples import Resamples
 
 SETS = ("popqa", "triviaqa", "hotpotqa", "nq")
-COLUMNS = ("data set", "distractor", "kept", "dropped", "true in question", "false", "AUC of it", "text_only", "pair_text")
+COLUMNS = (
+    "data set",
+    "distractor",
+    "kept",
+    "dropped",
+    "true in question",
+    "false",
+    "AUC of it",
+    "answer_text_auc",
+    "pair_text",
+)
 
 
 def stands(answer: str, question: str) -> bool:
@@ -60,9 +70,9 @@ def measured(examples: Sequence[Example], split: Mapping[str, str], false: Mappi
     test = np.array([split[example.question_id] == "test" for example, _, _ in rows])
     pairs = [(example.question, answer) for example, answer, _ in rows]
     questions = [example.question_id for (example, _, _), there in zip(rows, test, strict=True) if there]
-    for name in ("text_only", "pair_text"):
+    for name in ("answer_text_auc", "pair_text"):
         fitted, scored = ([pair for pair, there in zip(pairs, part, strict=True) if there] for part in (~test, test))
-        if name == "text_only":
+        if name == "answer_text_auc":
             scores = text_only_scores([answer for _, answer in fitted], labels[~test], [answer for _, answer in scored])
         else:
             scores = pair_text_scores(fitted, labels[~test], scored)

@@ -37,7 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", nargs="+", default=["qa", "fewshot(5)"])
     parser.add_argument("--questions", type=int, nargs="+", default=[1, 4, 16, 64])
-    parser.add_argument("--anchors", nargs="+", choices=list(ANCHOR_SETS), default=["answer_site", "both"])
+    parser.add_argument("--anchors", nargs="+", choices=list(ANCHOR_SETS), default=["pre_answer", "both"])
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     adapter = load(model_directory())

@@ -89,7 +89,7 @@ def _measured(args: argparse.Namespace) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     import anchorlens as al
 
-    _ = al.load_model, al.load_qa, al.swap_sweep, al.card_of  # imports what they need
+    _ = al.load_model, al.load_qa, al.swap_sweep, al.model_card  # imports what they need
     data = al.load_qa("popqa-sample", limit=args.questions)
     baseline, highest, done = _memory(), _memory(), threading.Event()
 
@@ -107,7 +107,7 @@ def _measured(args: argparse.Namespace) -> dict[str, Any]:
     cpu = time.process_time()
     plans: list[Any] = []
     options: dict[str, Any] = {"batch_size": args.batch_size, "max_memory": args.max_memory, "on_plan": plans.append}
-    result = al.swap_sweep(model, data, n_donors=1, layers=args.at, check_cells=2, progress=False, **options)
+    result = al.swap_sweep(model, data, n_donors=1, layers=args.at, n_spot_checks=2, progress=False, **options)
     ended, cpu = time.perf_counter(), time.process_time() - cpu
     done.set()
     watching.join()
@@ -116,7 +116,7 @@ def _measured(args: argparse.Namespace) -> dict[str, Any]:
         "load": loaded - started, "sweep": ended - loaded, "cpu": cpu, "predicted": plans[0].peak_bytes, "plan": str(plans[0]),
         "loading": loading, "anonymous": highest["RssAnon"] - baseline["RssAnon"], "resident": highest["VmRSS"] - baseline["VmRSS"],
         "log_p": samples[["logp_before", "logp_after"]].to_numpy().ravel().tolist(), "delta_p": samples["delta_p"].tolist(),
-        "weights": al.card_of(model).weights_sha256, "engine": plans[0].engine, "seconds": plans[0].seconds,
+        "weights": al.model_card(model).weights_sha256, "engine": plans[0].engine, "seconds": plans[0].seconds,
         "batches": list(plans[0].batch_sizes),
     }  # fmt: skip
 

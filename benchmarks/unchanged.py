@@ -37,9 +37,9 @@ def measure(out: Path, data: Path | None, limit: int) -> None:
         qa = al.load_qa(name, path=path, limit=limit, seed=0)
         own = {"n_donors": 1, "donors": "random"} if protocol == "swap" else {}
         # A fixed limit, so that both sides plan the same batches whatever memory is free.
-        run_sweep = getattr(al, f"{protocol}_sweep")
+        sweep_function = getattr(al, f"{protocol}_sweep")
         try:
-            sweep = run_sweep(model, qa, seed=0, progress=False, max_memory="2GB", **own)
+            sweep = sweep_function(model, qa, seed=0, progress=False, max_memory="2GB", **own)
         except al.EmptySweepError as error:
             print(f"{protocol} {name}: no rows ({error})", flush=True)
             continue

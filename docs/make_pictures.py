@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from anchorlens.figures.curves import plot_curves
-from anchorlens.figures.export import write_figure
+from anchorlens.figures.export import save_figure
 from anchorlens.figures.palette import dataset_styles, rgb_of
 from anchorlens.runs.store import load_curves, read_table
 
@@ -54,7 +54,7 @@ def main() -> None:
         drawn = args.source
         if drawn.is_dir():
             figure = plot_curves(load_curves(drawn), effects=read_table(drawn, "effects"))
-            drawn = write_figure(figure, Path(folder) / "figure.png", width=args.width, scale=args.scale)
+            drawn = save_figure(figure, Path(folder) / "figure.png", width=args.width, scale=args.scale)
         reduced(drawn).save(args.out, optimize=True)
 
 

@@ -4,7 +4,7 @@ SmolLM2-135M on questions in the form of four question-answering data sets (samp
 themselves), with two of the four protocols.
 
 Swap: questions that the model answers right. At each of its 30 layers the residual stream is swapped with that of another question:
-once at the exact question tokens (anchor `question`), once at the position that predicts the answer (anchor `answer_site`). How far
+once at the exact question tokens (anchor `question`), once at the position that predicts the answer (anchor `pre_answer`). How far
 does the probability of the model's own answer fall?
 
 Knockout: true and false answers. A truth probe reads the stream at the answer's last token; attention from the exact question tokens
@@ -67,7 +67,7 @@ def main() -> None:
         keep(al.swap_sweep(model, few, known_only=True, prompt=PROMPT, n_donors=1, layers=args.layers, seed=args.seed))
         keep(al.knockout_sweep(model, many, seed=args.seed))
         measured += time.perf_counter() - began
-    report = al.write_report(results, target.with_name(f"{target.name}-report.html"))
+    report = al.save_report(results, target.with_name(f"{target.name}-report.html"))
     spent = time.perf_counter() - started
     print(f"This took {spent:.0f} s, {measured:.0f} of them measuring.")
     print(f"Open {target / 'figure.html'} (figure) and {report} (findings and every example) in a browser.")

@@ -12,10 +12,10 @@ from anchorlens.protocols.knockout.findings import layers_standing
 from anchorlens.results.estimates import Fact, ranges
 
 CLAIMED = (
-    ("delta_all", "random_tokens", 1), ("flip_rate", "random_tokens", 1), ("auc_drop", "random_tokens", 2),
-    ("own_change", "matched", 1), ("own_change", "random_tokens", 1),
+    ("delta_p_vs_placebo", "random_tokens", 1), ("flip_rate", "random_tokens", 1), ("auc_drop", "random_tokens", 2),
+    ("row_specific_effect", "matched", 1), ("row_specific_effect", "random_tokens", 1),
 )  # fmt: skip
-HEADS = ("delta_all", "flip_rate", "auc_drop", "own_change, E_Q", "own_change, others")
+HEADS = ("delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect, E_Q", "row_specific_effect, others")
 
 
 def with_interval(fact: "Fact | None", digits: int, *, sign: bool = True) -> str:
@@ -37,9 +37,9 @@ def claimed(ko: al.PathwayResult) -> list[str]:
     n = facts[CLAIMED[0][:2]].n if CLAIMED[0][:2] in facts else 0
     stands = layers_standing(ko.effects()) if CLAIMED[0][:2] in facts else set()
     return [
-        text_auc(ko.text_only), text_auc(ko.pair_text), str(ko.shown_layer), str(n),
-        with_interval(facts["auc", "none"], 2, sign=False), plain(facts.get(("auc_knocked_out", "matched")), 2),
-        plain(facts.get(("auc_knocked_out", "random_tokens")), 2), *cells, ranges(sorted(stands)) or "-",
+        text_auc(ko.answer_text_auc), text_auc(ko.pair_text), str(ko.shown_layer), str(n),
+        with_interval(facts["auc", "none"], 2, sign=False), plain(facts.get(("auc_after", "matched")), 2),
+        plain(facts.get(("auc_after", "random_tokens")), 2), *cells, ranges(sorted(stands)) or "-",
     ]  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def described(ko: al.PathwayResult, layer: int) -> list[str]:
             ("cross_fold_gap", "cross_fold"),
         )
     ]  # fmt: skip
-    return [plain(facts["auc", "none"], 2), plain(facts.get(("auc_knocked_out", "none")), 2), *means, *gaps]
+    return [plain(facts["auc", "none"], 2), plain(facts.get(("auc_after", "none")), 2), *means, *gaps]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -93,7 +93,7 @@ def main() -> None:
     rows = [[*name, str(ko.shown_layer), *described(ko, ko.shown_layer)] for name, ko in zip(names, sweeps, strict=True)]
     print("\n" + table([*head, "k*", *pathways], rows))
     for ko in () if args.short else sweeps:
-        layers = sorted({*range(0, len(ko.layers), args.every), ko.k_star or 0, ko.layers[-1]})
+        layers = sorted({*range(0, len(ko.layers), args.every), ko.probe_layer or 0, ko.layers[-1]})
         print(f"\n## {ko.dataset}, {ko.record['config']['distractor']} distractors\n\n```\n{ko.verdict}\n```\n")
         lines: list[list[str]] = []
         for layer in layers:

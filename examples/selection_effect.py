@@ -27,9 +27,9 @@ def main() -> None:
     chance = every[every["control"] == "shuffled_labels"].assign(control="none")
     real = ko.curves()
     for name, curves in (("probe of the true labels", real), ("probe of shuffled labels", chance)):
-        at = curves[curves["layer"] == ko.k_star].set_index("pathway")
+        at = curves[curves["layer"] == ko.probe_layer].set_index("pathway")
         row = at.loc["All"]
-        print(f"{name}: AUC {row['auc']:.2f} [{row['auc_low']:.2f}, {row['auc_high']:.2f}] at layer {ko.k_star}")
+        print(f"{name}: AUC {row['auc']:.2f} [{row['auc_low']:.2f}, {row['auc_high']:.2f}] at layer {ko.probe_layer}")
         for pathway in ("Q-Anchored", "A-Anchored", "All"):
             group = at.loc[pathway]
             print(
@@ -37,7 +37,7 @@ def main() -> None:
             )
     args.out.parent.mkdir(parents=True, exist_ok=True)
     figure = al.plot_curves(chance, title="ΔP by layer, split and read by a probe of shuffled labels")
-    al.write_figure(figure, args.out, width=1000, scale=2)  # the size is that of a picture
+    al.save_figure(figure, args.out, width=1000, scale=2)  # the size is that of a picture
     print(f"figure  {args.out}")
 
 

@@ -101,7 +101,7 @@ examples:
         help="read weights layer by layer (auto: what does not fit)",
     )
     add("--max-memory", metavar="SIZE", help="most memory beside the weights, for example 8GB (half of what is free)")
-    add("--force-new", action="store_true", help="throw away what was measured")
+    add("--restart", action="store_true", help="throw away what was measured")
     return made
 
 
@@ -115,7 +115,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
 def study_of(model: str, size: al.ModelSize, settings: Settings, args: argparse.Namespace) -> al.Study:
     """What is measured of one model."""
     sets = [name.partition("=") for name in settings.datasets]
-    data = [al.DataRequest(name, path or None, limit=settings.limit, seed=settings.seed) for name, _, path in sets]
+    data = [al.DatasetSpec(name, path or None, limit=settings.limit, seed=settings.seed) for name, _, path in sets]
     same = {"prompt": settings.prompt, "seed": settings.seed, "max_memory": args.max_memory}
     layers = evenly_spaced(settings.layers, size.n_layers)
     made = {"knockout": lambda: al.Knockout(**same), "swap": lambda: al.Swap(layers=layers, n_donors=1, **same)}
@@ -127,7 +127,7 @@ def study_of(model: str, size: al.ModelSize, settings: Settings, args: argparse.
 def estimated(study: al.Study) -> None:
     """Print what each sweep of a study takes."""
     seconds = 0.0
-    for one in al.study_plans(study):
+    for one in al.plan_study(study):
         print(f"  {one.protocol} on {one.dataset}: {one.plan or one.why}")
         seconds += one.plan.seconds if one.plan else 0.0
     print(f"  all of it about {seconds / 3600:.1f} hours" if seconds > 3600 else f"  all of it about {seconds:.0f} s")
@@ -152,7 +152,7 @@ def run(models: Sequence[str], out: Path, settings: Settings, args: argparse.Nam
     for study, folder in zip(studies, folders, strict=True):
         # A set of which no row is left is said and skipped: hours of work on the others stay.
         al.run_study(
-            study, folder, resume=not args.force_new, force_new=args.force_new, overwrite=args.force_new,
+            study, folder, resume=not args.restart, restart=args.restart, overwrite=args.restart,
             on_empty=lambda why: print(why, file=sys.stderr),
         )  # fmt: skip
     # From the files alone, so that a run made today and one made last week are drawn alike.

@@ -37,13 +37,13 @@ class KnockoutRecompute:
                 base["run_id"], base["example_id"], base["token_ids"], base["positions"], strict=True
             )
         }
-        self.k_star, self.probes, self.streams = {}, {}, {}
+        self.probe_layer, self.probes, self.streams = {}, {}, {}
         for sweep in json.loads((run / "run.json").read_text(encoding="utf8"))["sweeps"]:
             config, run_id = sweep["config"], sweep["run_id"]
             assert {name: config[name] for name in PLAIN} == PLAIN
             assert config["edges"].endswith("-> later")
             assert config["cut_layers"] == [0, len(model.model.layers) - 1]
-            self.k_star[run_id] = sweep["probe"]["k_star"]
+            self.probe_layer[run_id] = sweep["probe"]["probe_layer"]
             self.probes[run_id] = load_file(run / "probes" / run_id / "probes.safetensors")
             said = json.loads((run / "probes" / run_id / "probes.json").read_text(encoding="utf8"))
             assert said["site"] == "resid_post"
@@ -94,5 +94,5 @@ class KnockoutRecompute:
 
     def pathway(self, run_id: str, example_id: str, control: str) -> str:
         """Q-Anchored where the prediction at k* is another one after the cut."""
-        predicted = [self.p(run_id, example_id, when, self.k_star[run_id]) >= 0.5 for when in (None, control)]
+        predicted = [self.p(run_id, example_id, when, self.probe_layer[run_id]) >= 0.5 for when in (None, control)]
         return "A-Anchored" if predicted[0] == predicted[1] else "Q-Anchored"

@@ -48,4 +48,4 @@ def write_questions(path):
 
 def swap_of(model, questions):
     return ["swap", "--model", str(model), "--dataset", "mine", "--data-file", str(questions), "--align", "last",
-            "--n-donors", "1", "--limit", "5", "--check-cells", "2", "--resamples", "50", "--device", "cpu"]  # fmt: skip
+            "--n-donors", "1", "--limit", "5", "--n-spot-checks", "2", "--resamples", "50", "--device", "cpu"]  # fmt: skip

@@ -36,7 +36,7 @@ def test_swap_and_figure_end_to_end(capsys, args, tiny, tmp_path):
     assert f"figure  {tmp_path / 'a' / 'figure.html'}" in out.out
     curves = pd.read_parquet(tmp_path / "a" / "curves.parquet")
     assert set(curves["model"]) == {"llama", "gpt2"}
-    assert set(curves["anchor"]) == {"question", "answer_site"}
+    assert set(curves["anchor"]) == {"question", "pre_answer"}
     here(capsys, "figure", tmp_path / "a", "--anchors", "question", "--out", tmp_path / "f.html")
     assert "plotly" in (tmp_path / "f.html").read_text()
 
@@ -50,7 +50,7 @@ def test_json_is_one_object_of_a_file_in_place_of_a_name_with_columns_of_ones_ow
                tmp_path / "a")  # fmt: skip
     record = json.loads(out.out)
     assert record["run"] == str(tmp_path / "a")
-    assert {row["anchor"] for row in record["summary"]} == {"question", "answer_site"}
+    assert {row["anchor"] for row in record["summary"]} == {"question", "pre_answer"}
     assert record["counts"][0]["evaluated"] == 5
     samples = pd.read_parquet(tmp_path / "a" / "samples.parquet")
     assert sorted(samples["layer"].unique()) == [0, 2]
@@ -83,7 +83,7 @@ def test_config_alone_is_enough_and_flags_win(capsys, plain_figure, tiny, questi
         (["--layers", "0-9"], "from -3 to 2, got (0, 1, 2, 3, 4, 5, 6, 7, 8, 9). (--layers)"),
         (["--layers", "a"], "(--layers)"),
         (["--n-donors", "2.5"], "'--n-donors': '2.5' is not a valid integer"),
-        (["--check-cells", "-1"], "(--check-cells)"),
+        (["--n-spot-checks", "-1"], "(--n-spot-checks)"),
         (["--max-memory", "lots"], "(--max-memory)"),
         (["--max-memory", "1MB"], "with the smallest batches this sweep needs about"),
         (["--donors", "zero", "--direction", "denoising"], "(--donors, --direction)"),
@@ -171,7 +171,7 @@ def test_a_set_without_rows_does_not_take_the_others_with_it(capsys, plain_figur
 
 
 def test_what_is_finished_stays_when_a_later_sweep_fails(capsys, plain_figure, args, tiny, tmp_path, monkeypatch):
-    real, seen = study.carried_out, []
+    real, seen = study.run_sweep, []
 
     def fails_second(*given):
         seen.append(given)
@@ -179,7 +179,7 @@ def test_what_is_finished_stays_when_a_later_sweep_fails(capsys, plain_figure, a
             raise CheckError("The cone engine and the oracle differ by 3 points.")
         return real(*given)
 
-    monkeypatch.setattr(study, "carried_out", fails_second)
+    monkeypatch.setattr(study, "run_sweep", fails_second)
     out = here(capsys, *args, "--quiet", "--model", tiny("gpt2"), "--out", tmp_path / "a", code=1)
     assert f"differ by 3 points. 1 of 2 sweeps is finished and kept in {tmp_path / 'a'}." in out.err
     assert set(pd.read_parquet(tmp_path / "a" / "samples.parquet")["model"]) == {"llama"}
@@ -258,7 +258,7 @@ def test_knockout_from_a_shell(capsys, plain_figure, tiny, tmp_path):
     assert set(curves["mode"]) == {"zero"}
     assert set(curves["anchor"]) == {"subject"}
     assert set(pd.read_parquet(out / "effects.parquet")["quantity"]) == {
-        "delta_all", "flip_rate", "auc_drop", "own_change", "auc", "auc_knocked_out", "auc_beyond_text", "gap", "placebo_gap",
+        "delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect", "auc", "auc_after", "auc_beyond_text", "gap", "placebo_gap",
         "gap_difference", "cross_fold_gap", "selection",
     }  # fmt: skip
     assert len(list((out / "probes").glob("*/probes.safetensors"))) == 1

@@ -77,7 +77,7 @@ def test_a_run_that_was_stopped_is_looked_at_and_goes_on(capsys, args, tmp_path,
         assert said in told
     err = here(capsys, *given, code=2).err
     assert "unfinished run (2 shards done)" in err
-    assert "(--resume, --force-new)" in err
+    assert "(--resume, --restart)" in err
     assert "config.seed: 0 before, 3 now" in here(capsys, *given, "--resume", "--seed", "3", code=2).err
     here(capsys, *given, "--resume")
     assert json.loads(here(capsys, "status", out, "--json").out)["state"] == "finished"
@@ -99,7 +99,7 @@ def test_jobs_and_merge(capsys, args, tmp_path, monkeypatch, small_shards):
     assert "`anchorlens merge`" in told
     err = here(capsys, "merge", "run", code=2).err
     assert (
-        "run.parts lacks 3 of 5 shards (0, 2, 4). Run job 1/2 again, or measure here what is missing with --measure-missing."
+        "run.parts lacks 3 of 5 shards (0, 2, 4). Run job 1/2 again, or measure here what is missing with --run-missing."
         in err
     )
     err = here(capsys, *given, "--out", "run", "--shard", "1/2", "--seed", "3", code=2).err
@@ -122,7 +122,7 @@ def test_merge_measures_what_is_missing_and_takes_parts_from_elsewhere(capsys, a
     out = here(capsys, "merge", tmp_path / "a", *parts, code=2)
     assert "4 shards copied to a.parts." in out.err
     assert "lacks 1 of 5 shards (2). Run job 3/3 again" in out.err
-    out = here(capsys, "merge", tmp_path / "a", *parts, "--measure-missing", "--json")
+    out = here(capsys, "merge", tmp_path / "a", *parts, "--run-missing", "--json")
     assert "0 shards copied" in out.err
     assert json.loads(out.out)["run"] == str(tmp_path / "a")
     assert not (tmp_path / "a.parts").exists()

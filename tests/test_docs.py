@@ -183,7 +183,7 @@ def test_the_site_in_a_browser(site):
             page = browser.new_page(viewport={"width": 1280, "height": 900})
             page.goto(home)
             page.click(".md-search__input")
-            page.keyboard.type("own_change", delay=40)
+            page.keyboard.type("row_specific_effect", delay=40)
             page.wait_for_selector(".md-search-result__item a[href*='glossary/']", timeout=20_000)
             browser.close()
     finally:

@@ -7,7 +7,7 @@ import anchorlens as al
 from tests.questions.make import CAPITALS, capitals
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-QUIET = {"progress": False, "align": "last", "n_donors": 1, "layers": (0,), "check_cells": 0, "n_resamples": 20}
+QUIET = {"progress": False, "align": "last", "n_donors": 1, "layers": (0,), "n_spot_checks": 0, "n_resamples": 20}
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,9 @@ def swap(tiny_model):
     return call
 
 
-@pytest.mark.parametrize("name", ["n_donors", "window", "seed", "n_resamples", "max_new_tokens", "null_donors", "check_cells"])
+@pytest.mark.parametrize(
+    "name", ["n_donors", "window", "seed", "n_resamples", "max_new_tokens", "n_null_donors", "n_spot_checks"]
+)
 def test_whole_numbers(swap, name):
     for value in ("2", 2.5, True, None, [1], -5):
         with pytest.raises(al.InputError, match=f"{name} (must be at least|takes a whole number)"):

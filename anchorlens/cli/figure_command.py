@@ -23,8 +23,8 @@ _BANDS_HELP = (
     "at which layers there is something), both (simultaneous outside, paler), or none."
 )
 _CONTRASTS_HELP = (
-    "Panels below the curves: what can be claimed. all (a switch among them), none, or the one to show first: delta_all, flip_rate, "
-    "auc_drop (each less its placebo's), own_change, p_after, less_null."
+    "Panels below the curves: what can be claimed. all (a switch among them), none, or the one to show first: delta_p_vs_placebo, flip_rate, "
+    "auc_drop (each less its placebo's), row_specific_effect, p_after, delta_p_minus_null."
 )
 _COLOUR_HELP = "curve: the published colours. dataset: one hue for each data set, question solid, answer dashed."
 
@@ -61,7 +61,7 @@ def figure_command(runs: tuple[str, ...], out: str, as_json: bool, **options: An
     --label each run has panels of its own.
     """
     from anchorlens.figures.curves import plot_curves
-    from anchorlens.figures.export import check_kind, write_figure
+    from anchorlens.figures.export import check_kind, save_figure
     from anchorlens.runs.store import check_place, load_curves, read_table
 
     check_kind(out)
@@ -86,7 +86,7 @@ def figure_command(runs: tuple[str, ...], out: str, as_json: bool, **options: An
     drawn = dict(zip(labels, curves, strict=True)) if labels else curves
     beside = dict(zip(labels, effects, strict=True)) if labels else [frame for own in effects for frame in own]
     figure = plot_curves(drawn, effects=beside, **options)
-    write_figure(figure, Path(out), scale=scale)
+    save_figure(figure, Path(out), scale=scale)
     click.echo(json.dumps({"figure": out, "runs": list(runs)}) if as_json else f"figure  {out}")
 
 
@@ -105,6 +105,6 @@ def report_command(runs: tuple[str, ...], out: str, title: str | None) -> None:
 
     Examples can be searched, filtered and sorted; each opens into its tokens, with the anchors marked, and its own curve.
     """
-    from anchorlens.report.page import write_report
+    from anchorlens.report.page import save_report
 
-    click.echo(f"report  {write_report(list(runs), out, title=title)}")
+    click.echo(f"report  {save_report(list(runs), out, title=title)}")

@@ -38,7 +38,7 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
     try:
         with _interrupted_by_sigterm():
             run_study(
-                study, given["out"], **{name: given[name] for name in ("overwrite", "resume", "force_new", "shard")},
+                study, given["out"], **{name: given[name] for name in ("overwrite", "resume", "restart", "shard")},
                 executor=executor_of_options(given), outcome=done, on_result=show,
                 command={"name": command, "given": dict(given), "folder": str(Path.cwd())},
                 on_empty=lambda message: note(with_options(message)),
@@ -108,11 +108,11 @@ def _figure(outcome: "Outcome") -> str:
 
 def plan_only(study: "Study", *, as_json: bool) -> None:
     """Print the cost of each sweep; nothing is measured or written."""
-    from anchorlens.running.study import study_plans
+    from anchorlens.running.study import plan_study
 
     found: list[dict[str, Any]] = []
     empty: list[str] = []
-    for one in study_plans(study):
+    for one in plan_study(study):
         if one.plan is None:
             empty.append(one.why)
             continue

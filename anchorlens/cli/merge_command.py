@@ -24,13 +24,11 @@ Examples:
 @click.command("merge", epilog=EPILOG, short_help="Finish a run from the shards of several jobs")
 @click.argument("run", metavar="RUN")
 @click.argument("parts", metavar="[PARTS]...", nargs=-1)
-@click.option("--measure-missing", is_flag=True, help="Measure here what no job has measured, instead of refusing.")
+@click.option("--run-missing", is_flag=True, help="Measure here what no job has measured, instead of refusing.")
 @click.option("--overwrite", is_flag=True, help="Replace a run that is there.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress bars.")
-def merge_command(
-    run: str, parts: tuple[str, ...], measure_missing: bool, overwrite: bool, as_json: bool, quiet: bool
-) -> None:
+def merge_command(run: str, parts: tuple[str, ...], run_missing: bool, overwrite: bool, as_json: bool, quiet: bool) -> None:
     """Finish a run from the shards that jobs have measured with --shard.
 
     RUN is the directory that they had as --out; their shards are in RUN.parts, with the command that began them. PARTS are such
@@ -49,14 +47,14 @@ def merge_command(
         click.echo(f"{run} is finished.")
         return
     command = command_of(target)
-    if not measure_missing:
+    if not run_missing:
         refuse_missing(target)
     _again(command, {"out": str(target), "resume": True, "overwrite": overwrite, "as_json": as_json, "quiet": quiet})
 
 
 def _again(command: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
     """Give a command again, from the folder that it was given in where that is here."""
-    given = {**command["given"], "force_new": False, **dict.fromkeys(SHARING), **changed}
+    given = {**command["given"], "restart": False, **dict.fromkeys(SHARING), **changed}
     folder = Path(command["folder"])
     if folder.is_dir():
         os.chdir(folder)

@@ -26,7 +26,7 @@ def output_options() -> list[click.Parameter]:
         click.Option(["--out", "-o"], default=None, metavar="DIR", help="Run directory to write.  [required]"),
         click.Option(["--overwrite"], is_flag=True, help="Replace a run that is there."),
         click.Option(["--resume"], is_flag=True, help="Continue a run that was stopped; what was measured is not measured again."),
-        click.Option(["--force-new"], is_flag=True, help="Throw away what a run that was stopped had measured, and begin again."),
+        click.Option(["--restart"], is_flag=True, help="Throw away what a run that was stopped had measured, and begin again."),
         click.Option(["--shard"], default=None, metavar="i/n", help=shard),
         click.Option(["--executor"], default=None, metavar="ray", help="Workers measure: pip install 'anchorlens[ray]'."),
         click.Option(["--workers"], type=int, default=None, help="Workers of --executor; as many as there is room for if left out."),
@@ -43,7 +43,7 @@ def check_out(given: Mapping[str, Any], command: str) -> None:
     if given["out"]:
         from anchorlens.runs.store import check_target
 
-        check_target(given["out"], overwrite=any(given[name] for name in ("overwrite", "resume", "force_new", "shard")))
+        check_target(given["out"], overwrite=any(given[name] for name in ("overwrite", "resume", "restart", "shard")))
     elif not given["dry_run"]:
         raise click.UsageError(f"--out is missing. See `anchorlens {command} --help` for examples.")
 

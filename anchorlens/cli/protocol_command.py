@@ -122,17 +122,17 @@ def measure_protocol(spec: type[Specification], given: Mapping[str, Any]) -> Non
     made = spec(**values, progress=not given["quiet"])
     check_out(given, spec.NAME)
     from anchorlens.questions.columns import parse_columns
-    from anchorlens.running.study import DataRequest, Study
+    from anchorlens.running.study import DatasetSpec, Study
 
     names = given[source]
     if len(set(names)) != len(names):
         raise InputError(f"Each --{source} once; got {', '.join(names)}.")
     if spec.DATA == "pairs":
-        data = [DataRequest(None, path) for path in names]
+        data = [DatasetSpec(None, path) for path in names]
     else:
         files = data_files(names, given["data_file"])
         columns = None if given["columns"] is None else parse_columns(given["columns"])
-        data = [DataRequest(name, files.get(name), given["limit"], made.seed, columns, given["spans"]) for name in names]
+        data = [DatasetSpec(name, files.get(name), given["limit"], made.seed, columns, given["spans"]) for name in names]
     study = Study(given["model"], data, [made], given["device"], given["dtype"], given["stream"], given["n_devices"])
     if given["dry_run"]:
         plan_only(study, as_json=given["as_json"])

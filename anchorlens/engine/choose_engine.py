@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from anchorlens.engine.cone import Cone
+from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import out_of_memory
 from anchorlens.engine.engine import Engine
-from anchorlens.engine.reference import Oracle
+from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import SITES, Adapter, SiteLike
 from anchorlens.models.blocks import hooked_reason, unsupported_reason
@@ -53,21 +53,21 @@ def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Se
             f"norm and unembedding by {_told(read)}. Remove hooks and modules of your own behind the last block."
         )
     if engine == "reference":
-        return Oracle(adapter)
+        return ReferenceEngine(adapter)
     model = adapter.model
     reason = hooked_reason(model) or unsupported_reason(model)
     if reason is None and any(not isinstance(site, str) or site not in SITES for site in sites):
         reason = "a site of your own is read or changed"
     if reason is None:
-        cone = Cone(adapter)
+        cone = ConeEngine(adapter)
         reason = _difference(cone, ids, logits)
         if reason is None:
             return cone
     warn(f"The cone engine cannot be used: {reason}. The reference engine measures instead, slower.")
-    return Oracle(adapter, reason)
+    return ReferenceEngine(adapter, reason)
 
 
-def _difference(cone: Cone, ids: Tensor, logits: Float[Tensor, "pos d_vocab"]) -> str | None:
+def _difference(cone: ConeEngine, ids: Tensor, logits: Float[Tensor, "pos d_vocab"]) -> str | None:
     """Return why the engine cannot be used: its difference from the model on a row, or its error; None if they agree."""
     tokens = TokenBatch(ids.cpu()[None], torch.ones(1, len(ids), dtype=torch.bool))
     try:

@@ -24,7 +24,7 @@ from anchorlens.engine.cone_pass import Pass
 from anchorlens.engine.cone_plans import CutPlan, SwapPlan
 from anchorlens.engine.cost import PassSize, pass_bytes, pass_flops
 from anchorlens.engine.engine import Engine
-from anchorlens.engine.patches import CutBatch, OnShare, SwapBatch, check_windows, token_rows, untold
+from anchorlens.engine.patches import KnockoutBatch, OnProgress, SwapBatch, check_windows, no_progress, token_rows
 from anchorlens.engine.readouts import Metrics
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.models.blocks import Blocks
@@ -37,7 +37,7 @@ _WORTH_A_PASS = 32
 _MOST_TOKENS = {"cpu": 2048, "cuda": 131072, "mps": 8192}
 
 
-class Cone(Engine):
+class ConeEngine(Engine):
     """Measures batches of one model."""
 
     name, reason = "cone", ""
@@ -57,17 +57,17 @@ class Cone(Engine):
             self._shared = None
             if ids:
                 making = Pass(self.adapter, Layout.clean([ids]), Lanes.of([]), None, seen={}, keep=True)
-                self._climb([making], untold)
+                self._climb([making], no_progress)
                 self._shared = making.kept
         self._prefix, self._last = self._shared, ()
 
     @override
     def run_swaps(
-        self, batch: SwapBatch, *, site: SiteLike, layers: Sequence[int], window: int, on_share: OnShare = untold
+        self, batch: SwapBatch, *, site: SiteLike, layers: Sequence[int], window: int, on_progress: OnProgress = no_progress
     ) -> tuple[Metrics, list[Metrics]]:
         lanes, reader = Lanes.windows(layers, window, self.adapter.n_layers), batch.reader
         site_read, layer_read = reader.where or ("resid_post", self.adapter.n_layers - 1)
-        done = self._run(SwapPlan(batch, site), lanes, {layer_read: str(site_read)}, str(site), on_share)
+        done = self._run(SwapPlan(batch, site), lanes, {layer_read: str(site_read)}, str(site), on_progress)
         every, n = reader.metrics(self.adapter, done.states[done.top]), len(lanes.start)
         clean, back = every.map(lambda value: value[[0]]), sorted(range(n), key=lambda j: lanes.order[j])
         # A swap that changes nothing in any row (a null that found no position) leaves everything as it was.
@@ -75,31 +75,31 @@ class Cone(Engine):
         return clean.map(lambda value: value[0]), [every.map(lambda value, at=at: value[at]) for at in cells]
 
     @override
-    def cut_states(
+    def knockout_states(
         self,
-        batch: CutBatch,
+        batch: KnockoutBatch,
         *,
         where: tuple[SiteLike, int] | None,
         windows: Sequence[range],
-        on_share: OnShare = untold,
+        on_progress: OnProgress = no_progress,
     ) -> Float[Tensor, "variant window read d_model"]:
         check_windows(windows)
         site, layer = ("resid_post", self.adapter.n_layers - 1) if where is None else (str(where[0]), where[1])
         # What is cut above is not seen, so windows that agree up to there are one.
         lanes, lane_of = Lanes.cuts([range(w.start, min(w.stop, layer + 1)) for w in windows])
-        one = self._run(CutPlan(batch, self.adapter.shape.n_heads), lanes, {layer: site}, "", on_share)
+        one = self._run(CutPlan(batch, self.adapter.shape.n_heads), lanes, {layer: site}, "", on_progress)
         states, n = one.states[layer], len(lanes.start)
         # A variant that cuts nothing in any row leaves everything as it was.
         return torch.stack([states[[0 if p is None or j < 0 else 1 + p * n + j for j in lane_of]] for p in one.layout.pack_of])
 
     @override
-    def cut_states_everywhere(
-        self, batch: CutBatch, *, site: SiteLike, layers: range, on_share: OnShare = untold
+    def knockout_states_all_layers(
+        self, batch: KnockoutBatch, *, site: SiteLike, layers: range, on_progress: OnProgress = no_progress
     ) -> Float[Tensor, "run layer read d_model"]:
         check_windows([layers])
         every = range(self.adapter.n_layers)
         plan, seen = CutPlan(batch, self.adapter.shape.n_heads), dict.fromkeys(every, str(site))
-        one = self._run(plan, Lanes.of([layers]), seen, "", on_share)
+        one = self._run(plan, Lanes.of([layers]), seen, "", on_progress)
         states = torch.stack([one.states[layer].float().cpu() for layer in every])
         return torch.stack([states[:, 0], *(states[:, 0 if p is None else 1 + p] for p in one.layout.pack_of)])
 
@@ -107,7 +107,7 @@ class Cone(Engine):
         """Return the stream that leaves the last block in a clean run; 0 at padding."""
         layout, top = Layout.clean(token_rows(tokens)), self.adapter.n_layers - 1
         one = Pass(self.adapter, layout, Lanes.of([]), None, seen={top: "resid_post"})
-        self._climb([one], untold)
+        self._climb([one], no_progress)
         x = one.states[top][0]
         out = x.new_zeros(*tokens.ids.shape, x.shape[-1])
         out[tokens.mask.to(out.device)] = x
@@ -127,22 +127,22 @@ class Cone(Engine):
             return False
         return size.runs + lanes * size.lane > _MOST_TOKENS.get(self.adapter.device.type, _MOST_TOKENS["cpu"])
 
-    def _run(self, plan: SwapPlan | CutPlan, lanes: Lanes, seen: dict[int, str], site: str, on_share: OnShare) -> Pass:
+    def _run(self, plan: SwapPlan | CutPlan, lanes: Lanes, seen: dict[int, str], site: str, on_progress: OnProgress) -> Pass:
         """Run the pass of a plan through all layers that are needed."""
         prefix, making = self._beginning(plan.shared, plan.rows)
         n_shared = 0 if prefix is None else common_prefix([prefix.ids, plan.shared], len(prefix.ids))
         one = Pass(self.adapter, plan.layout(n_shared), lanes, prefix, site=site, seen=seen)
-        self._climb([*making, one], on_share)
+        self._climb([*making, one], on_progress)
         self._prefix = prefix or self._prefix
         return one
 
-    def _climb(self, passes: Sequence[Pass], on_share: OnShare) -> None:
+    def _climb(self, passes: Sequence[Pass], on_progress: OnProgress) -> None:
         layers = 1 + max(one.top for one in passes)
         for layer in range(layers):
             with self.blocks.held(layer) as block:
                 for one in passes:
-                    one.step(block, on_share)
-            on_share(1 / layers)
+                    one.step(block, on_progress)
+            on_progress(1 / layers)
 
     def _beginning(self, ids: tuple[int, ...], rows: int) -> tuple[Prefix | None, list[Pass]]:
         """Keys and values of what rows begin with, where they are worth it.

@@ -110,7 +110,12 @@ class Group:
 
     @classmethod
     def make(
-        cls, starts: Sequence[int], ends: Sequence[int], prefix: int, base: Sequence[int] | None, reads: "Reads | None" = None
+        cls,
+        starts: Sequence[int],
+        ends: Sequence[int],
+        prefix: int,
+        base: Sequence[int] | None,
+        reads: "ReadIndex | None" = None,
     ) -> "Group":
         """Make a group of rows from their first positions and ends.
 
@@ -146,7 +151,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Reads:
+class ReadIndex:
     """Tokens of a group that the reader reads.
 
     Attributes:
@@ -160,7 +165,7 @@ class Reads:
     index: Int[Tensor, "read"]
 
     @classmethod
-    def make(cls, found: Sequence[tuple[int, int]]) -> "Reads":
+    def make(cls, found: Sequence[tuple[int, int]]) -> "ReadIndex":
         """From (read, token) pairs."""
         tokens = sorted({token for _, token in found})
         place = {token: i for i, token in enumerate(tokens)}
@@ -191,7 +196,7 @@ class Pack:
     stop: int
     join: tuple[int, ...]
     positions: tuple[int, ...]
-    reads: Reads
+    reads: ReadIndex
     starts: tuple[int, ...]
     ends: tuple[int, ...]
     bases: tuple[int, ...]
@@ -200,7 +205,7 @@ class Pack:
 
 
 @dataclass(frozen=True)
-class Runs:
+class CleanRows:
     """The clean rows of a pass: ids and positions after the prefix, row after row."""
 
     ids: Int[Tensor, "token"]
@@ -211,7 +216,7 @@ class Runs:
     group: Group
 
     @classmethod
-    def make(cls, rows: Sequence[tuple[tuple[int, ...], int]], prefix: int) -> "Runs":
+    def make(cls, rows: Sequence[tuple[tuple[int, ...], int]], prefix: int) -> "CleanRows":
         ids = [token for row, stop in rows for token in row[prefix:stop]]
         positions = [p for _, stop in rows for p in range(prefix, stop)]
         stops = [stop for _, stop in rows]
@@ -229,7 +234,7 @@ class Runs:
 
 
 def make_pack(
-    runs: Runs,
+    runs: CleanRows,
     of_row: Sequence[int],
     starts: dict[int, int],
     ends: Sequence[int],
@@ -251,7 +256,7 @@ def make_pack(
     offset = dict(zip(rows, offsets, strict=True))
     found = [(r, offset[i] + p - starts[i]) for r, (i, p) in enumerate(reads) if i in starts and p >= starts[i]]
     return Pack(
-        Group.make(begin, stop, prefix, bases), first, first + len(join), tuple(join), tuple(positions), Reads.make(found),
+        Group.make(begin, stop, prefix, bases), first, first + len(join), tuple(join), tuple(positions), ReadIndex.make(found),
         tuple(begin), tuple(stop), tuple(bases), tuple(rows), tuple(offsets),
     )  # fmt: skip
 
@@ -271,7 +276,7 @@ class Prefix:
 
 
 @dataclass(frozen=True)
-class Put:
+class PatchIndex:
     """Streams that are put into lanes: from ``run`` tokens, or ``given`` at every layer for the cells ``from_given`` (run -1)."""
 
     cell: Int[Tensor, "token"]
@@ -293,15 +298,15 @@ class Cut:
 class Layout:
     """One batch, laid out."""
 
-    runs: Runs
-    reads: Reads
+    runs: CleanRows
+    reads: ReadIndex
     packs: tuple[Pack, ...] = ()
     pack_of: tuple[int | None, ...] = ()  # of each swap or variant; None where it changes nothing in any row
-    put: Put | None = None
+    put: PatchIndex | None = None
     cuts: tuple[Cut, ...] = ()  # by pack
 
     @classmethod
     def clean(cls, rows: Sequence[tuple[int, ...]], prefix: int = 0) -> "Layout":
         """Whole rows in which nothing is changed, every token of them read."""
-        runs = Runs.make([(row, len(row)) for row in rows], prefix)
-        return cls(runs, Reads.make([(i, i) for i in range(len(runs.ids))]))
+        runs = CleanRows.make([(row, len(row)) for row in rows], prefix)
+        return cls(runs, ReadIndex.make([(i, i) for i in range(len(runs.ids))]))

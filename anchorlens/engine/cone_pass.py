@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from anchorlens.engine.cone_layout import Cut, Group, Lanes, Layout, Prefix
-from anchorlens.engine.patches import OnShare, untold
+from anchorlens.engine.patches import OnProgress, no_progress
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
 from anchorlens.models.devices import half_on_cpu
@@ -64,8 +64,8 @@ class Pass:
             self.from_given = _on(device, put.from_given)
 
     @torch.no_grad()
-    def step(self, block: Block, on_share: OnShare = untold) -> None:
-        """Run one block; blocks come in order. ``on_share`` is also called with 0, so that memory can be checked on the way."""
+    def step(self, block: Block, on_progress: OnProgress = no_progress) -> None:
+        """Run one block; blocks come in order. ``on_progress`` is also called with 0, so that memory can be checked on the way."""
         layer = block.layer
         if layer > self.top:
             return
@@ -76,23 +76,25 @@ class Pass:
         site = self.seen.get(layer)
         # In the last layer only what is read has to be asked for; but what is put there after its attention has other places.
         trim = layer == self.top and site == "resid_post" and self.site in ("resid_pre", "")
-        seen, out = self._layer(block, self.x, site, on_share, trim=trim)
+        seen, out = self._layer(block, self.x, site, on_progress, trim=trim)
         if site is not None:
             self.states[layer] = self._gathered(seen, trimmed=trim)
         self.x = out if layer < self.top else out[:0]
 
-    def _layer(self, block: Block, x: Table, seen_at: str | None, on_share: OnShare, *, trim: bool) -> tuple[Table, Table]:
+    def _layer(
+        self, block: Block, x: Table, seen_at: str | None, on_progress: OnProgress, *, trim: bool
+    ) -> tuple[Table, Table]:
         """One block; what stood at ``seen_at`` and what leaves it."""
         layer, site = block.layer, self.site
         if site in ("resid_pre", ""):
             (x,) = self._joined(layer, x)
             self._put(layer, x)
         seen = x
-        z = self._attention(block, x, on_share, trim=trim)
+        z = self._attention(block, x, on_progress, trim=trim)
         if z is None:
             return x, x
         attn = block.attn_out(z)
-        on_share(0.0)
+        on_progress(0.0)
         if trim:
             x = x[self._read_tokens(self.n_lanes)]
         if site == "attn_out":
@@ -169,7 +171,9 @@ class Pass:
             at += len(pack.reads.tokens)
         return out
 
-    def _attention(self, block: Block, x: Table, on_share: OnShare, *, trim: bool) -> Float[Tensor, "_ head d_head"] | None:
+    def _attention(
+        self, block: Block, x: Table, on_progress: OnProgress, *, trim: bool
+    ) -> Float[Tensor, "_ head d_head"] | None:
         """Return the heads' output [token head d_head] of every token, or of the read tokens only (``trim``).
 
         None in the last block of a pass that only keeps keys and values.
@@ -200,7 +204,7 @@ class Pass:
                 block, group, cell_q[:, own], cell_k[:, own], cell_v[:, own], base_k, base_v
             )
             at += size
-            on_share(0.0)
+            on_progress(0.0)
         return out
 
     def _keep(self, layer: int, k: Float[Tensor, "token kv_head d_head"], v: Float[Tensor, "token kv_head d_head"]) -> None:

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from anchorlens.engine.cone_layout import Cut, Layout, Pack, Put, Reads, Runs, make_pack
-from anchorlens.engine.patches import CutBatch, Slots, SwapBatch, token_rows
+from anchorlens.engine.cone_layout import CleanRows, Cut, Layout, Pack, PatchIndex, ReadIndex, make_pack
+from anchorlens.engine.patches import KnockoutBatch, Slots, SwapBatch, token_rows
 from anchorlens.models.adapter import SiteLike
 from anchorlens.prompts.batches import common_prefix
 
@@ -24,7 +24,7 @@ class CutPlan:
         rows: Clean rows.
     """
 
-    def __init__(self, batch: CutBatch, n_heads: int) -> None:
+    def __init__(self, batch: KnockoutBatch, n_heads: int) -> None:
         self.batch, self.n_heads = batch, n_heads
         ids = token_rows(batch.tokens)
         self.reads = list(zip(batch.row.tolist(), batch.position.tolist(), strict=True))
@@ -36,8 +36,8 @@ class CutPlan:
         self.shared, self.rows = ids[0][: common_prefix(ids, min(touched))], len(ids)
 
     def layout(self, prefix: int) -> Layout:
-        runs = Runs.make(self.need, prefix)
-        base = Reads.make([(r, runs.token(i, p)) for r, (i, p) in enumerate(self.reads)])
+        runs = CleanRows.make(self.need, prefix)
+        base = ReadIndex.make([(r, runs.token(i, p)) for r, (i, p) in enumerate(self.reads)])
         packs: list[Pack] = []
         cuts: list[Cut] = []
         pack_of: list[int | None] = []
@@ -103,8 +103,8 @@ class SwapPlan:
         return out
 
     def layout(self, prefix: int) -> Layout:
-        runs = Runs.make(self.need, prefix)
-        base = Reads.make([(r, runs.token(self.of_row[i], p)) for r, (i, p) in enumerate(self.reads)])
+        runs = CleanRows.make(self.need, prefix)
+        base = ReadIndex.make([(r, runs.token(self.of_row[i], p)) for r, (i, p) in enumerate(self.reads)])
         packs: list[Pack] = []
         pack_of: list[int | None] = []
         cells: list[tuple[int, int]] = []
@@ -131,7 +131,7 @@ class SwapPlan:
                     given.append(swap.streams[:, i, slot])
                 cells.append((pack.first + offset[i] + target - starts[i], run))
         columns = torch.tensor(cells, dtype=torch.long).reshape(-1, 2)
-        put = Put(
+        put = PatchIndex(
             columns[:, 0], columns[:, 1], torch.stack(given, 1) if given else None, torch.tensor(from_given, dtype=torch.long)
         )
         return Layout(runs, base, tuple(packs), tuple(pack_of), put=put)

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anchorlens.engine.cost import PassSize
-from anchorlens.engine.patches import CutBatch, OnShare, SwapBatch, untold
+from anchorlens.engine.patches import KnockoutBatch, OnProgress, SwapBatch, no_progress
 from anchorlens.engine.readouts import Metrics
 from anchorlens.models.adapter import Adapter, SiteLike
 
@@ -25,7 +25,7 @@ class Engine(Protocol):
         ...
 
     def run_swaps(
-        self, batch: SwapBatch, *, site: SiteLike, layers: Sequence[int], window: int, on_share: OnShare = untold
+        self, batch: SwapBatch, *, site: SiteLike, layers: Sequence[int], window: int, on_progress: OnProgress = no_progress
     ) -> tuple[Metrics, list[Metrics]]:
         """Measure every cell of a batch.
 
@@ -34,14 +34,19 @@ class Engine(Protocol):
         """
         ...
 
-    def cut_states(
-        self, batch: CutBatch, *, where: tuple[SiteLike, int] | None, windows: Sequence[range], on_share: OnShare = untold
+    def knockout_states(
+        self,
+        batch: KnockoutBatch,
+        *,
+        where: tuple[SiteLike, int] | None,
+        windows: Sequence[range],
+        on_progress: OnProgress = no_progress,
     ) -> Float[Tensor, "variant window read d_model"]:
         """States at one place for every variant and every window of layers in which it is cut."""
         ...
 
-    def cut_states_everywhere(
-        self, batch: CutBatch, *, site: SiteLike, layers: range, on_share: OnShare = untold
+    def knockout_states_all_layers(
+        self, batch: KnockoutBatch, *, site: SiteLike, layers: range, on_progress: OnProgress = no_progress
     ) -> Float[Tensor, "run layer read d_model"]:
         """States at every layer: of the clean run, then of every variant cut in all of ``layers``; float32 on the CPU."""
         ...

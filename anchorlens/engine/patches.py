@@ -12,11 +12,11 @@ from anchorlens.errors import InputError
 from anchorlens.prompts.batches import TokenBatch
 from anchorlens.typing import SlotStreams
 
-OnShare: TypeAlias = Callable[[float], object]
+OnProgress: TypeAlias = Callable[[float], object]
 """Progress callback: gets the share of the whole that each step was."""
 
 
-def untold(share: float) -> None:
+def no_progress(share: float) -> None:
     """Do nothing: the progress callback where none is given."""
 
 
@@ -65,7 +65,7 @@ class SwapBatch:
 
 
 @dataclass(frozen=True)
-class CutBatch:
+class KnockoutBatch:
     """Rows in which attention edges are cut, each variant on its own.
 
     Attributes:

@@ -21,13 +21,13 @@ from anchorlens.engine.cost import MOST_TOKENS, PassSize, rows_bytes, rows_flops
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.knockout import AttentionKnockout, knockout_hooks
 from anchorlens.engine.patches import (
-    CutBatch,
-    OnShare,
+    KnockoutBatch,
+    OnProgress,
     Slots,
     SwapBatch,
     check_windows,
+    no_progress,
     token_rows,
-    untold,
     window_layers,
 )
 from anchorlens.engine.readouts import Metrics, Reader
@@ -37,7 +37,7 @@ from anchorlens.prompts.batches import TokenBatch, common_prefix, pad_rows
 from anchorlens.typing import SlotStreams, Stream
 
 
-class Oracle(Engine):
+class ReferenceEngine(Engine):
     """Measures batches of one model, cell by cell.
 
     Args:
@@ -57,13 +57,13 @@ class Oracle(Engine):
 
     @override
     def run_swaps(
-        self, batch: SwapBatch, *, site: SiteLike, layers: Sequence[int], window: int, on_share: OnShare = untold
+        self, batch: SwapBatch, *, site: SiteLike, layers: Sequence[int], window: int, on_progress: OnProgress = no_progress
     ) -> tuple[Metrics, list[Metrics]]:
         adapter, passes = self.adapter, 1 + len(batch.swaps) * len(layers)
 
         def measured(hooks: Sequence[Hook]) -> Metrics:
             metrics = measure(adapter, batch.tokens, hooks, batch.reader)
-            on_share(1 / passes)
+            on_progress(1 / passes)
             return metrics
 
         before, after = measured(()), list[Metrics]()
@@ -126,8 +126,13 @@ class Oracle(Engine):
         return before, after
 
     @override
-    def cut_states(
-        self, batch: CutBatch, *, where: tuple[SiteLike, int] | None, windows: Sequence[range], on_share: OnShare = untold
+    def knockout_states(
+        self,
+        batch: KnockoutBatch,
+        *,
+        where: tuple[SiteLike, int] | None,
+        windows: Sequence[range],
+        on_progress: OnProgress = no_progress,
     ) -> Float[Tensor, "variant window read d_model"]:
         check_windows(windows)
         out: list[Tensor] = []
@@ -136,12 +141,12 @@ class Oracle(Engine):
                 cut = AttentionKnockout(edges, tuple(window), batch.mode, batch.heads)
                 hooks = knockout_hooks(self.adapter, cut) if window else []
                 out.append(states_at(self.adapter, batch.tokens, hooks, where, batch.row, batch.position))
-                on_share(1 / (len(batch.edges) * len(windows)))
+                on_progress(1 / (len(batch.edges) * len(windows)))
         return torch.stack(out).unflatten(0, (len(batch.edges), len(windows)))
 
     @override
-    def cut_states_everywhere(
-        self, batch: CutBatch, *, site: SiteLike, layers: range, on_share: OnShare = untold
+    def knockout_states_all_layers(
+        self, batch: KnockoutBatch, *, site: SiteLike, layers: range, on_progress: OnProgress = no_progress
     ) -> Float[Tensor, "run layer read d_model"]:
         check_windows([layers])
         where = Slots(batch.position[:, None], torch.ones(len(batch.position), 1, dtype=torch.bool))
@@ -150,7 +155,7 @@ class Oracle(Engine):
         runs = []
         for cut in cuts:
             runs.append(read_states(self.adapter, batch.tokens, where, site, cut)[:, :, 0])
-            on_share(1 / len(cuts))
+            on_progress(1 / len(cuts))
         return torch.stack(runs)
 
     @override

@@ -20,7 +20,9 @@ _ROW, _AROUND = 26, 118
 _PALETTE = "RdBu"
 
 
-def plot_auc(results: CurveResults, *, title: str | None = None, theme: str = "light", width: int | None = None) -> go.Figure:
+def plot_probe_auc(
+    results: CurveResults, *, title: str | None = None, theme: str = "light", width: int | None = None
+) -> go.Figure:
     """Draw the AUC of the truth probe by layer with its interval; near 0.5, a split into pathways is a split by noise.
 
     Arguments are those of :func:`~anchorlens.figures.curves.plot_curves`; the results are of a protocol that reads a probe. A line
@@ -38,7 +40,7 @@ def plot_auc(results: CurveResults, *, title: str | None = None, theme: str = "l
     return figure
 
 
-def plot_sizes(
+def plot_pathway_sizes(
     results: CurveResults, *, title: str | None = None, theme: str = "light", width: int | None = None
 ) -> go.Figure:
     """Draw the number of questions of each pathway at each layer.

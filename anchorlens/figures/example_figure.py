@@ -7,7 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 # Colours of marked tokens, dark enough for text; a role that is not here is a control.
-_TEXT = {"subject": "#0550ae", "property": "#1a7f37", "answer": "#bc4c00", "answer_site": "#a0287a"}
+_TEXT = {"subject": "#0550ae", "property": "#1a7f37", "answer": "#bc4c00", "pre_answer": "#a0287a"}
 _CONTROL = "#6e7781"
 _SYMBOLS, _DASHES = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross"), ("solid", "dash", "longdashdot")
 _CURVES = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")

@@ -58,7 +58,7 @@ def save_html(fig: go.Figure, path: str | os.PathLike[str]) -> Path:
     """
     target = check_target(fig, path, "save_html")
     if target.suffix.lower() not in PAGES:
-        raise InputError(f"{target.name} does not end with .html. Name it so, or call write_figure for a PNG, SVG or PDF.")
+        raise InputError(f"{target.name} does not end with .html. Name it so, or call save_figure for a PNG, SVG or PDF.")
     return write_file(target, _page(fig))
 
 
@@ -108,7 +108,7 @@ def _page(fig: go.Figure) -> str:
     return _PAGE.format(title=escape(plain, quote=False), paper=paper, least=least, figure=inner)
 
 
-def write_figure(
+def save_figure(
     fig: go.Figure,
     path: str | os.PathLike[str],
     *,
@@ -131,7 +131,7 @@ def write_figure(
     Raises:
         InputError: If the suffix is unknown, the directory does not exist, or kaleido or a browser is missing for a picture.
     """
-    target = check_target(fig, path, "write_figure")
+    target = check_target(fig, path, "save_figure")
     kind = check_kind(target)
     return save_html(fig, target) if kind in PAGES else write_file(target, _picture(fig, kind, width, height, scale))
 

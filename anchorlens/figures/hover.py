@@ -14,7 +14,7 @@ WEAK = 0.5  # share of rows whose null has fewer slots than the anchor, beyond w
 FEW = 20  # number of questions below which a curve is marked (METHOD 6)
 _POINT = [
     "control", "layer", "delta_p", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n", "auc", "auc_low", "auc_high",
-    "no_signal", "is_noise", "noise_floor", "null_short", "trivial",
+    "no_signal", "is_noise", "noise_floor", "frac_null_incomplete", "trivial",
 ]  # fmt: skip
 _CONTRAST = ["quantity", "layer", "value", "ci_low", "ci_high", "sim_low", "sim_high", "n", "excludes_zero"]
 
@@ -66,14 +66,14 @@ class Contrast:
 
 # The quantities of ``effects()`` that the figure draws, in the order of its buttons (METHOD 5).
 CONTRASTS = {
-    "delta_all": Contrast("ΔP", "mean ΔP of all rows less that of the control"),
+    "delta_p_vs_placebo": Contrast("ΔP", "mean ΔP of all rows less that of the control"),
     "flip_rate": Contrast("flips", "share of rows that flip less that of the control", bound=100),
     "auc_drop": Contrast("AUC", "AUC of the probe less that of the control", "", 1, 3),
-    "own_change": Contrast(
+    "row_specific_effect": Contrast(
         "ΔP by own change", "ΔP by the row's own change less that by other rows'", controls=("matched", "none")
     ),
     "p_after": Contrast("P after", "mean P after the change less that of the control", bound=100),
-    "less_null": Contrast("ΔP", "ΔP less that of the null"),
+    "delta_p_minus_null": Contrast("ΔP", "ΔP less that of the null"),
 }
 _LESS = {"random_tokens": " less placebo's", "null": " less null's", "none": ""}
 
@@ -82,7 +82,7 @@ def contrast_axis(quantity: str, control: str) -> str:
     """Return the y axis title of a contrast with a control."""
     axis = CONTRASTS[quantity].axis
     # An own change is compared with those of other rows, not with a control.
-    return axis if quantity == "own_change" else axis + _LESS.get(control, " less control's")
+    return axis if quantity == "row_specific_effect" else axis + _LESS.get(control, " less control's")
 
 
 def point_texts(table: pd.DataFrame) -> list[str]:
@@ -134,8 +134,8 @@ def _point(row: Any, words: Words) -> list[str]:
         lines.append("no signal")
     if row.is_noise:
         lines.append(f"within the noise floor (±{row.noise_floor:.1g})")
-    if row.null_short > WEAK:
-        lines.append(f"null weaker: {100 * row.null_short:.0f} % of rows have fewer slots")
+    if row.frac_null_incomplete > WEAK:
+        lines.append(f"null weaker: {100 * row.frac_null_incomplete:.0f} % of rows have fewer slots")
     if row.trivial:
         lines.append("trivial by construction")
     return lines

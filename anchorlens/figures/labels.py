@@ -20,7 +20,7 @@ ENTRY_KEYS = ["dataset", "protocol", "anchor", "pathway", *SETTINGS]
 PANEL = ["model", "part", "protocol"]
 CURVE = ["model", "part", *ENTRY_KEYS]
 _PATHWAYS = ("Q-Anchored", "A-Anchored", "All")
-_ANSWERS = ("answer_site", "answer", "answer_site_all")
+_ANSWERS = ("pre_answer", "answer", "pre_answer_all")
 # Hue and dash of anchors that are neither question nor answer; dots are for controls.
 _OTHERS: dict[str, tuple[str, str]] = {
     "subject": ("#17a2b8", "dashdot"),

@@ -25,7 +25,7 @@ _NUMBERS = ("layer", "window", "delta_p", "ci_low", "ci_high", "p_before", "n")
 # Columns that a frame may lack.
 _TEXT_IF_KNOWN = {"metric": P, "unit": "", "probe_site": ""} | dict.fromkeys(SETTINGS, "")
 _NUMBERS_IF_KNOWN = (
-    "sim_low", "sim_high", "auc", "auc_low", "auc_high", "noise_floor", "null_short", "pair_text", "pair_text_low",
+    "sim_low", "sim_high", "auc", "auc_low", "auc_high", "noise_floor", "frac_null_incomplete", "pair_text", "qa_text_auc_low",
 )  # fmt: skip
 _LABELLED = "plot_curves({'first': a, 'second': b}), in a shell --label first --label second"
 REQUIRED = (*_TEXT, *_NUMBERS)
@@ -60,7 +60,7 @@ def gather(results: object, controls: bool | Sequence[str], metric: str | None =
     Returns:
         The columns of ``REQUIRED``, those that a frame may lack, ``part`` (the label), ``no_signal`` (bool: ``signal`` is
         False) and ``is_noise`` (bool: a value within the noise floor), in order of appearance. Unknown texts are ``""``,
-        unknown numbers NaN; ``null_short`` is that of rows of the null alone. Exact repeats of a row are dropped.
+        unknown numbers NaN; ``frac_null_incomplete`` is that of rows of the null alone. Exact repeats of a row are dropped.
     """
     given = [
         (label, _frame_of(one, controls is not False)) for label, own in labelled(results).items() for one in _flatten(own)
@@ -79,8 +79,8 @@ def gather(results: object, controls: bool | Sequence[str], metric: str | None =
     _refuse_mixtures(table)
     _refuse_repeats(table)
     _refuse_orphans(table)
-    null_short = table.groupby([*CURVE, "layer"], sort=False)["null_short"].transform("max")
-    return table.assign(null_short=null_short.where(table["control"] == "null"))
+    frac_null_incomplete = table.groupby([*CURVE, "layer"], sort=False)["frac_null_incomplete"].transform("max")
+    return table.assign(frac_null_incomplete=frac_null_incomplete.where(table["control"] == "null"))
 
 
 def with_ticks(table: pd.DataFrame) -> pd.DataFrame:
@@ -250,7 +250,7 @@ def _refuse_orphans(table: pd.DataFrame) -> None:
         )
 
 
-_OF_DELTA = ("delta_all", "own_change", "less_null")
+_OF_DELTA = ("delta_p_vs_placebo", "row_specific_effect", "delta_p_minus_null")
 _LEAST = 10  # number of questions below which no claim is made
 OWNER = ["model", "part", "dataset", "protocol", "anchor", *SETTINGS]
 _PLACE = [*OWNER, "quantity", "control", "layer"]

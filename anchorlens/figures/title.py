@@ -44,7 +44,7 @@ def title_parts(
     rings = "; rings: within it" if curves["is_noise"].any() else ""
     notes = {
         "ticks at the right: −100·P before, as far as ΔP can fall": curves["tick"].notna().any(),
-        "▽: null weaker (fewer slots than the anchor in most rows)": (table["null_short"] > WEAK).any(),
+        "▽: null weaker (fewer slots than the anchor in most rows)": (table["frac_null_incomplete"] > WEAK).any(),
         "hollow: trivial by construction": curves["trivial"].any(),
         "×: no signal (AUC interval reaches 0.5)": (curves["no_signal"] & curves["delta_p"].notna()).any(),
         f"thin line: fewer than {FEW} questions": any(few),
@@ -86,7 +86,7 @@ def _text_said(curves: pd.DataFrame) -> list[str]:
     texts: list[str] = []
     for name, rows in curves.dropna(subset=["pair_text"]).groupby("dataset", sort=False):
         known = rows.drop_duplicates("pair_text")
-        values = [f"{v:.2f}{'!' * (low > 0.5)}" for v, low in zip(known["pair_text"], known["pair_text_low"], strict=True)]
+        values = [f"{v:.2f}{'!' * (low > 0.5)}" for v, low in zip(known["pair_text"], known["qa_text_auc_low"], strict=True)]
         texts.append(f"{display_dataset(str(name))} {', '.join(values)}")
     above = " (!: above 0.5)" if any("!" in text for text in texts) else ""
     return [f"AUC of question and answer as text{above}: {', '.join(texts)}"] if texts else []

@@ -110,7 +110,7 @@ def line_of(points: Points, entry: Entry) -> Trace:
 def beside_line(points: Points, rows: pd.DataFrame, name: str, entry: Entry, beside: Beside) -> Trace:
     """Return the line of a control or extra: thin, without a band."""
     colour = shaded(entry.colour, -0.3) if beside.dark else entry.colour
-    control, weak = rows["control"].iloc[0], (rows["null_short"] > WEAK).tolist()
+    control, weak = rows["control"].iloc[0], (rows["frac_null_incomplete"] > WEAK).tolist()
     marker: Trace = {"size": 3, "color": colour}
     if any(weak):
         marker |= {"symbol": "triangle-down-open", "size": [6 if one else 0 for one in weak], "opacity": 1}

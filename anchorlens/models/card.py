@@ -95,7 +95,7 @@ def name_of(model: HookedTransformer) -> str:
     return card.name if isinstance(card, ModelCard) else str(model.cfg.model_name or "custom")
 
 
-def card_of(model: HookedTransformer) -> ModelCard:
+def model_card(model: HookedTransformer) -> ModelCard:
     """Return the card that load_model attached, or a new one for another HookedTransformer.
 
     If the weights were changed since, the card has their hash, and no parity and revision.

@@ -47,8 +47,8 @@ def read_probes(
         if all(
             len({y for y, part in zip(own[0], own[2], strict=True) if part == name}) == 2 for name in ("train", "validation")
         ):
-            found.append(fit_layers(layers, states, *own, like=read, where=where).best_layer)
-    return replace(read, k_star_over_seeds=tuple(found))
+            found.append(fit_layers(layers, states, *own, like=read, where=where).probe_layer)
+    return replace(read, probe_layer_over_seeds=tuple(found))
 
 
 def _drawn_again(rows: TruthRows, rng: np.random.Generator) -> tuple[list[int], list[str]]:

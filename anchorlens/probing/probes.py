@@ -178,7 +178,7 @@ class LayerProbes:
         site: Where in the block the states were read.
         model: Name of the model.
         dataset: Name of the data set.
-        k_star_over_seeds: k* of probes of the same questions drawn again (:func:`~anchorlens.probing.fit_probes.read_probes`); () where
+        probe_layer_over_seeds: k* of probes of the same questions drawn again (:func:`~anchorlens.probing.fit_probes.read_probes`); () where
             there are none.
     """
 
@@ -186,7 +186,7 @@ class LayerProbes:
     site: str = "resid_post"
     model: str = ""
     dataset: str = ""
-    k_star_over_seeds: tuple[int, ...] = ()
+    probe_layer_over_seeds: tuple[int, ...] = ()
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -194,7 +194,7 @@ class LayerProbes:
         return tuple(sorted(self.probes))
 
     @property
-    def best_layer(self) -> int:
+    def probe_layer(self) -> int:
         """k*: the lowest layer whose validation AUC lies within one standard error of the best one.
 
         The best of thirty layers is often one of many alike; the first of these is what a new split would find again.
@@ -268,7 +268,7 @@ class LayerProbes:
         shared = questions[str(self.layers[0])]
         record = {
             "format_version": FORMAT_VERSION, "site": self.site, "model": self.model, "dataset": self.dataset,
-            "k_star_over_seeds": list(self.k_star_over_seeds), "layers": facts, "train_questions": shared,
+            "probe_layer_over_seeds": list(self.probe_layer_over_seeds), "layers": facts, "train_questions": shared,
             "train_questions_of_layer": {layer: ids for layer, ids in questions.items() if ids != shared},
         }  # fmt: skip
         text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
@@ -305,7 +305,7 @@ class LayerProbes:
             probe.train_questions_ = record["train_questions_of_layer"].get(layer, record["train_questions"])
             probe.n_features_in_, probe.classes_ = probe.coef_.shape[1], np.array([0, 1])
             probes[int(layer)] = probe
-        return cls(probes, record["site"], record["model"], record["dataset"], tuple(record["k_star_over_seeds"]))
+        return cls(probes, record["site"], record["model"], record["dataset"], tuple(record["probe_layer_over_seeds"]))
 
     def __repr__(self) -> str:
         if not self.probes:

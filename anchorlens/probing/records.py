@@ -11,8 +11,8 @@ def probe_record(probes: LayerProbes | None, texts: Mapping[str, TextBaseline]) 
     """Return k* and its stability, the validation AUC of every layer, and the AUCs of text baselines."""
     aucs = {} if probes is None else {str(k): probe.validation_auc_ for k, probe in probes.probes.items()}
     return {
-        "k_star": None if probes is None else probes.best_layer,
-        "k_star_over_seeds": [] if probes is None else list(probes.k_star_over_seeds),
+        "probe_layer": None if probes is None else probes.probe_layer,
+        "probe_layer_over_seeds": [] if probes is None else list(probes.probe_layer_over_seeds),
         "validation_auc": {layer: None if auc != auc else float(auc) for layer, auc in aucs.items()},
         **{name: {"auc": one.auc, "ci_low": one.ci_low, "ci_high": one.ci_high} for name, one in texts.items()},
     }

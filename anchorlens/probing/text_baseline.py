@@ -101,12 +101,12 @@ def _crossed(question: str, answer: str) -> list[str]:
 
 
 def text_baselines(rows: TruthRows, *, n_resamples: int, seed: int) -> dict[str, TextBaseline]:
-    """``text_only`` (the answer) and ``pair_text`` (question and answer): fitted on train and validation, scored on test."""
+    """``answer_text_auc`` (the answer) and ``pair_text`` (question and answer): fitted on train and validation, scored on test."""
     pairs = [(row.question, row.answer.exact.of(row.answer.text)) for row in rows.rows]
     train, test = rows.of("train", "validation"), rows.of("test")
     fit, score, labels = [pairs[i] for i in train], [pairs[i] for i in test], rows.labels
     scores = {
-        "text_only": text_only_scores([answer for _, answer in fit], labels[train], [answer for _, answer in score]),
+        "answer_text_auc": text_only_scores([answer for _, answer in fit], labels[train], [answer for _, answer in score]),
         "pair_text": pair_text_scores(fit, labels[train], score),
     }
     draws = Resamples.of([rows.question_ids[i] for i in test], n_resamples=n_resamples, seed=seed)

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 
 from anchorlens.engine.engine import Engine
-from anchorlens.engine.reference import Oracle
+from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.prompts.sweep_context import DataSource, SweepContext
@@ -167,7 +167,7 @@ class Measurement(ABC, Generic[SpecT, InputsT, ContextT]):
 class Recheckable(Protocol):
     """A measurement whose cells can be measured again by the reference engine."""
 
-    def remeasure(self, oracle: Oracle, inputs: Any, spec: Any, samples: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    def remeasure(self, oracle: ReferenceEngine, inputs: Any, spec: Any, samples: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         """Measure these rows of the samples again (and possibly others with them)."""
         ...
 

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from anchorlens.engine.cost import PassSize, predicted_seconds, rows_bytes, rows_flops
 from anchorlens.engine.engine import Engine
-from anchorlens.engine.reference import Oracle
+from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.models.memory import free_memory
 
@@ -76,7 +76,7 @@ class SweepPlan:
 
 
 @dataclass(frozen=True)
-class Room:
+class MemoryBudget:
     """Memory limits of a pass; ``table``: rows of samples that will be written, ``kept``: bytes held beside them."""
 
     engine: Engine
@@ -154,7 +154,7 @@ class Room:
 
         The oracle takes one for each cell of a row, one for the donors and a clean one.
         """
-        passes = batches * (cells + 2) if self.engine.name == Oracle.name else batches + 1
+        passes = batches * (cells + 2) if self.engine.name == ReferenceEngine.name else batches + 1
         shape = self.engine.adapter.shape
         at_once = max(1, min(_CHECKED_AT_ONCE, self.budget // rows_bytes(shape, CHECK_ROWS, width)))
         return passes + 2 * -(-checks // at_once)

@@ -79,7 +79,7 @@ class Specification(BaseModel):
     max_memory: Annotated[Annotated[ByteSize, Field(gt=0)] | None, MemorySize()] = argument(
         None, "Most memory beside the model, for example 2GB or 512MiB; half of what is free if left out.", execution_only=True
     )
-    check_cells: Annotated[int, Int()] = argument(
+    n_spot_checks: Annotated[int, Int()] = argument(
         4,
         "Number of random cells that the reference engine measures again; a difference in the first batch stops the sweep, a later "
         "one marks the run.", execution_only=True,

@@ -142,7 +142,7 @@ def null_positions(row: TokenRow, anchor: str, wanted: int, seed: int, donor_id:
     answer and for ``prompt_last`` only positions after E_Q. ``where='own'`` leaves out what all rows share (shots, the head of a
     template); ``'anywhere'`` takes the whole prompt.
     """
-    forbidden = {0, *row.positions["question"], *row.positions["answer_site_all"], *row.positions[anchor]}
+    forbidden = {0, *row.positions["question"], *row.positions["pre_answer_all"], *row.positions[anchor]}
     if anchor in (*ANSWER_ANCHORS, "prompt_last"):
         first = max(row.positions["question"]) + 1
     else:

@@ -213,6 +213,6 @@ def anchor_positions(
         "question_rest": rest,
         "prompt_last": (prompt_length - 1,),
         "answer": answer,
-        "answer_site": (answer[0] - 1,),
-        "answer_site_all": tuple(p - 1 for p in answer),
+        "pre_answer": (answer[0] - 1,),
+        "pre_answer_all": tuple(p - 1 for p in answer),
     }

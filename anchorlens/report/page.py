@@ -26,7 +26,7 @@ from anchorlens.running.loading import load_run
 from anchorlens.runs.provenance import versions
 
 
-def write_report(
+def save_report(
     runs: "SweepResult | str | os.PathLike[str] | Sequence[SweepResult | str | os.PathLike[str]]",
     path: "str | os.PathLike[str]",
     *,
@@ -61,7 +61,7 @@ def write_report(
 def _results(runs: Any) -> list[SweepResult]:
     single = isinstance(runs, (SweepResult, str, os.PathLike))
     if not single and not isinstance(runs, Sequence):
-        raise InputError(f"write_report takes sweeps or run directories; got {described(runs)}.")
+        raise InputError(f"save_report takes sweeps or run directories; got {described(runs)}.")
     found: list[SweepResult] = []
     for one in [runs] if single else runs:
         if isinstance(one, SweepResult):
@@ -69,7 +69,7 @@ def _results(runs: Any) -> list[SweepResult]:
         elif isinstance(one, (str, os.PathLike)):
             found += load_run(one)
         else:
-            raise InputError(f"write_report takes sweeps or run directories; got {described(one)} among them.")
+            raise InputError(f"save_report takes sweeps or run directories; got {described(one)} among them.")
     if not found:
         raise InputError("A report needs at least one sweep.")
     twice = next((one.run_id for i, one in enumerate(found) if one.run_id in [other.run_id for other in found[:i]]), None)

@@ -26,7 +26,7 @@ def curves_frame(
 
     Returns:
         Columns of ``curves.parquet``. ``p_before`` is the mean of what ΔP starts from (π of a truth readout); ``trivial`` marks
-        points at which most rows hold by construction; ``null_short`` is the share of rows whose null has fewer slots than the
+        points at which most rows hold by construction; ``frac_null_incomplete`` is the share of rows whose null has fewer slots than the
         anchor.
     """
     group_keys = [key for key in CURVE_KEYS if key != "layer"]
@@ -44,7 +44,7 @@ def curves_frame(
             {
                 "layer": wide.columns.astype(int), "delta_p": band.value, "ci_low": band.low, "ci_high": band.high,
                 "sim_low": band.sim_low, "sim_high": band.sim_high, "p_before": np.nanmean(before.to_numpy(), axis=0),
-                "n": band.n, "trivial": trivial.to_numpy(), "null_short": _null_short(group),
+                "n": band.n, "trivial": trivial.to_numpy(), "frac_null_incomplete": _null_short(group),
             }
         )  # fmt: skip
         frames.append(frame.assign(**shared))
@@ -63,13 +63,13 @@ def _started_from(group: pd.DataFrame, event: Mapping[str, float] | None) -> npt
 
 def _null_short(group: pd.DataFrame) -> float:
     """Share of rows whose null has fewer slots than the anchor; NaN where no null was measured."""
-    known = group.loc[group["null_slots"].notna(), ["example_id", "donor_id", "slots", "null_slots"]].drop_duplicates()
-    short = known["null_slots"].astype("float64") < known["slots"].astype("float64")
+    known = group.loc[group["n_null_patched"].notna(), ["example_id", "donor_id", "slots", "n_null_patched"]].drop_duplicates()
+    short = known["n_null_patched"].astype("float64") < known["slots"].astype("float64")
     return float(short.groupby(known["example_id"]).mean().mean())
 
 
 _SUMMARY = (
-    "model", "dataset", "anchor", "max_layer", "delta_p", "sim_low", "sim_high", "null", "null_short", "p_before", "n",
+    "model", "dataset", "anchor", "max_layer", "delta_p", "sim_low", "sim_high", "null", "frac_null_incomplete", "p_before", "n",
 )  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def summary_of(curves: pd.DataFrame) -> pd.DataFrame:
             {
                 "model": model, "dataset": dataset, "anchor": anchor, "max_layer": int(best["layer"]), "delta_p": best["delta_p"],
                 "sim_low": best["sim_low"], "sim_high": best["sim_high"],
-                "null": null["delta_p"].iloc[0] if len(null) else np.nan, "null_short": best["null_short"],
+                "null": null["delta_p"].iloc[0] if len(null) else np.nan, "frac_null_incomplete": best["frac_null_incomplete"],
                 "p_before": best["p_before"], "n": int(best["n"]),
             }
         )  # fmt: skip

@@ -82,11 +82,11 @@ def layers_told(layers: Sequence[int]) -> str:
     return told if told.count(",") < _PIECES or len(layers) <= _FEW_LAYERS else f"{len(layers)} of {layers[0]}-{layers[-1]}"
 
 
-def place(layer: int, k_star: "int | None") -> str:
+def place(layer: int, probe_layer: "int | None") -> str:
     """What a verdict calls its layer: k* only where it is k*."""
-    if k_star is None:
+    if probe_layer is None:
         return f"layer {layer}"
-    return f"k* = {layer}" if layer == k_star else f"layer {layer} (k* = {k_star} was not reached)"
+    return f"k* = {layer}" if layer == probe_layer else f"layer {layer} (k* = {probe_layer} was not reached)"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

@@ -11,7 +11,7 @@ from anchorlens.runs.schema import P
 from anchorlens.statistics.pathways import RANDOM
 
 ROLES = {
-    "subject": "subject", "property": "property", "answer": "answer", "answer_site": "where the answer is predicted",
+    "subject": "subject", "property": "property", "answer": "answer", "pre_answer": "where the answer is predicted",
     f"cut:{RANDOM}": "control: cut instead", "replaced": "replaced",
 }  # fmt: skip
 """Marked tokens; where two roles share one, the first holds it."""

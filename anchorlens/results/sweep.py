@@ -256,8 +256,8 @@ class SweepResult:
     def _text_aucs(self) -> dict[str, float]:
         """What classifiers that see no model tell true from false with; NaN where there are no true and false answers."""
         told = self.record.get("probe") or {}
-        alone, pair = (told.get(name) or {} for name in ("text_only", "pair_text"))
-        aucs = {"text_only": alone.get("auc"), "pair_text": pair.get("auc"), "pair_text_low": pair.get("ci_low")}
+        alone, pair = (told.get(name) or {} for name in ("answer_text_auc", "pair_text"))
+        aucs = {"answer_text_auc": alone.get("auc"), "pair_text": pair.get("auc"), "qa_text_auc_low": pair.get("ci_low")}
         return {name: float("nan") if value is None else float(value) for name, value in aucs.items()}
 
     def effects(self) -> pd.DataFrame:

@@ -29,7 +29,7 @@ from anchorlens.prompts.dataset import PromptDataset
 from anchorlens.protocols.base import Measurement
 from anchorlens.protocols.specification import Specification
 from anchorlens.results.sweep import SweepResult
-from anchorlens.running.runner import Measuring, Planned, Shard, Station
+from anchorlens.running.runner import LocalRunner, Planned, Runner, Shard
 from anchorlens.runs.journal import differences
 from anchorlens.runs.provenance import command_line
 from anchorlens.warn import warn
@@ -101,7 +101,7 @@ class Executor(ABC):
     """Measures sweeps one by one; keeps a model that the next sweep needs too."""
 
     @abstractmethod
-    def station(self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification) -> Measuring:
+    def station(self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification) -> Runner:
         """Load the model if needed, and return what measures one sweep."""
 
 
@@ -114,12 +114,14 @@ class LocalExecutor(Executor):
         self._model: Any = None
 
     @override
-    def station(self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification) -> Station:
+    def station(
+        self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification
+    ) -> LocalRunner:
         if model is not self._given and model != self._given:
             self._given, self._model = model, None  # freed before the next one needs the memory
             named = isinstance(model, (str, os.PathLike))
             self._model = load_model(model, **asdict(self._loading)) if named else model
-        return Station(protocol, self._model, data, spec, self._command)
+        return LocalRunner(protocol, self._model, data, spec, self._command)
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class RayWorker:
             loading = replace(loading, device="cpu")  # GPUs that Ray did not assign
         self._executor = LocalExecutor(loading, command)
         self._task: Task | None = None
-        self._station: Station | None = None
+        self._station: LocalRunner | None = None
         self._planned: Planned | None = None
 
     def call(self, method: str, *given: Any) -> tuple[Any, list[str]]:
@@ -179,7 +181,7 @@ class RayWorker:
         self.plan(task)
         return self._open(task).finish(shards, Progress("", 1.0, "", show=False))
 
-    def _open(self, task: Task) -> Station:
+    def _open(self, task: Task) -> LocalRunner:
         if self._station is None or self._task is None or self._task.number != task.number:
             if task.spec.own_code() != task.own_code:
                 raise InputError(
@@ -254,7 +256,7 @@ def _errors_of_workers() -> Iterator[None]:
         ) from why
 
 
-class RayMeasuring(Measuring):
+class RayMeasuring(Runner):
     """Measures one sweep in workers."""
 
     def __init__(self, pool: WorkerPool, task: Task) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.engine.reference import Oracle
+from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.missing_values import without_nulls
 from anchorlens.models.adapter import Adapter
-from anchorlens.models.card import card_of
+from anchorlens.models.card import model_card
 from anchorlens.models.load import as_hooked, load_model
 from anchorlens.models.memory import free_memory
 from anchorlens.progress import progress
@@ -32,7 +32,7 @@ Found = tuple[str, str, str]
 """Check, outcome and details."""
 
 
-def check_cells(
+def n_spot_checks(
     folder: Path, n_cells: int, seed: int, model: Any, how: Mapping[str, Any], own: Mapping[str, Callable[..., Any]], *,
     show_progress: bool,
 ) -> tuple[list[Found], pd.DataFrame]:  # fmt: skip
@@ -88,7 +88,7 @@ def _load(name: str, was: Mapping[str, Any], model: Any, how: Mapping[str, Any])
         hooked = load_model(given, **how, dtype=was["dtype"], revision=revision)
     else:
         hooked = as_hooked(given)
-    card, found = card_of(hooked), list[Found]()
+    card, found = model_card(hooked), list[Found]()
     for what, now in (("weights", card.weights_sha256), ("tokenizer", card.tokenizer_sha256)):
         then, now = str(was[f"{what}_sha256"]), str(now)
         text = now[:12] if then == now else f"{then[:12]} then, {now[:12]} now"
@@ -123,7 +123,7 @@ def _measure_again(
         raise InputError(f"Cells of {result.protocol.name!r} cannot be measured again. Take cells=0.")
     ready = protocol.from_run(adapter, spec, StoredInputs(result))
     budget = free_memory(adapter.devices) // 2
-    both = measured_twice(protocol, ready, spec, Oracle(adapter), without_nulls(result.samples()), cells, budget)
+    both = measured_twice(protocol, ready, spec, ReferenceEngine(adapter), without_nulls(result.samples()), cells, budget)
     scale = 100 if both["unit"].iloc[0] == POINTS else 1
     gaps = [scale * (both[f"value_{when}"] - both[f"value_{when}_again"]).abs() for when in ("before", "after")]
     gaps.append((both["delta_p"] - both["delta_p_again"]).abs())

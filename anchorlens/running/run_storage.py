@@ -32,7 +32,7 @@ def model_name(model: Any) -> str:
 
 
 @dataclass
-class Kept:
+class OpenRun:
     """Storage of a run that is being measured: its directory, its journal, and whether an existing run may be replaced."""
 
     target: Path
@@ -46,15 +46,15 @@ class Kept:
 
 @contextmanager
 def keeping(
-    out: "str | os.PathLike[str]", sweeps: Sequence[Mapping[str, Any]], *, overwrite: bool, resume: bool, force_new: bool,
+    out: "str | os.PathLike[str]", sweeps: Sequence[Mapping[str, Any]], *, overwrite: bool, resume: bool, restart: bool,
     share: Share | None = None, command: Mapping[str, Any] | None = None,
-) -> Iterator[Kept]:  # fmt: skip
+) -> Iterator[OpenRun]:  # fmt: skip
     """Open the storage of a run; its parts are removed when the block ends well, unless they are those of a share."""
     target = check_target(out, overwrite=True)
-    with open_journal(target, sweeps, resume=resume, force_new=force_new, share=share, command=command) as journal:
+    with open_journal(target, sweeps, resume=resume, restart=restart, share=share, command=command) as journal:
         own = (resume or share is not None) and study_of(target) == journal.sweeps
         check_target(target, overwrite=overwrite or own)
-        yield Kept(target, journal, overwrite or own)
+        yield OpenRun(target, journal, overwrite or own)
         if share is None:
             remove_parts(journal.folder)  # the run directory is written
 
@@ -71,15 +71,15 @@ def finished(out: "str | os.PathLike[str]", sweeps: Sequence[Mapping[str, Any]])
     return not read_record(target)["pending"]
 
 
-def check_keeping(out: Any, *, overwrite: bool, resume: bool, force_new: bool, share: Share | None) -> None:
-    if share is not None and (overwrite or force_new):
-        which = "overwrite" if overwrite else "force_new"
+def check_keeping(out: Any, *, overwrite: bool, resume: bool, restart: bool, share: Share | None) -> None:
+    if share is not None and (overwrite or restart):
+        which = "overwrite" if overwrite else "restart"
         raise InputError(
             f"{which}=True and shard= contradict each other: another job may need what is there. Choose another path."
         )
     if share is not None and out is None:
         raise InputError("shard= needs a run directory, where the shards of all jobs are kept: give out=.")
-    if resume and force_new:
-        raise InputError("resume=True and force_new=True contradict each other: give one of them.")
-    if out is None and (resume or force_new):
-        raise InputError("resume=True and force_new=True need a run directory: give out=.")
+    if resume and restart:
+        raise InputError("resume=True and restart=True contradict each other: give one of them.")
+    if out is None and (resume or restart):
+        raise InputError("resume=True and restart=True need a run directory: give out=.")

@@ -1,6 +1,6 @@
 """The driver of every protocol: from a model, data and a specification to a result.
 
-A :class:`Station` measures shards in this process; :func:`carried_out` selects and keeps them and makes the result. Workers do the
+A :class:`LocalRunner` measures shards in this process; :func:`run_sweep` selects and keeps them and makes the result. Workers do the
 same.
 """
 
@@ -21,7 +21,7 @@ from typing_extensions import override
 from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.errors import EmptySweepError, InputError, RunError
 from anchorlens.models.adapter import Adapter
-from anchorlens.models.card import card_of
+from anchorlens.models.card import model_card
 from anchorlens.models.load import as_hooked
 from anchorlens.models.memory import free_memory, memory_seen
 from anchorlens.progress import Progress, progress
@@ -33,7 +33,7 @@ from anchorlens.protocols.planning import SweepPlan
 from anchorlens.protocols.specification import Specification
 from anchorlens.results.sweep import SweepResult
 from anchorlens.results.tables import examples_frame
-from anchorlens.running.spot_checks import Trust
+from anchorlens.running.spot_checks import SpotChecker
 from anchorlens.runs.journal import SweepJournal, differences
 from anchorlens.runs.merging import EMPTY
 from anchorlens.runs.provenance import command_line, environment, model_record, run_id_of
@@ -43,7 +43,7 @@ from anchorlens.warn import warn
 _OTHER_INPUTS = (
     "Shards of this sweep were measured on other inputs than those that are drawn here, though model, data and arguments are the "
     "same: answers that the model wrote differ between machines. Measure all shards on machines of one kind, or throw away what "
-    "is there with force_new=True."
+    "is there with restart=True."
 )
 Shard = tuple[pd.DataFrame, dict[str, Any]]
 """Rows of the samples, and notes for the end of the sweep."""
@@ -64,8 +64,8 @@ class Planned:
         return {**self.cost.to_dict(), "shards": len(self.shards)}
 
 
-class Measuring(ABC):
-    """Measures one sweep: this process (:class:`Station`), or workers.
+class Runner(ABC):
+    """Measures one sweep: this process (:class:`LocalRunner`), or workers.
 
     Attributes:
         free: Bytes of free memory where the model lies; on the fullest device of several.
@@ -95,14 +95,12 @@ def run(
     protocol: Measurement[Any, Any, Any], model: Any, data: Any, spec: Specification, journal: SweepJournal | None = None
 ) -> SweepResult:
     """Measure every cell of a sweep in this process; shards that the journal has are not measured again."""
-    result = carried_out(lambda: Station(protocol, model, data, spec), spec, journal)
+    result = run_sweep(lambda: LocalRunner(protocol, model, data, spec), spec, journal)
     assert result is not None  # only a share has none
     return result
 
 
-def carried_out(
-    measuring: Callable[[], Measuring], spec: Specification, journal: SweepJournal | None = None
-) -> SweepResult | None:
+def run_sweep(measuring: Callable[[], Runner], spec: Specification, journal: SweepJournal | None = None) -> SweepResult | None:
     """Measure a sweep and return its result; None if the journal is that of a share, whose shards are only kept."""
     try:
         return _carried_out(measuring(), spec, journal)
@@ -112,7 +110,7 @@ def carried_out(
         raise
 
 
-def _carried_out(measuring: Measuring, spec: Specification, journal: SweepJournal | None) -> SweepResult | None:
+def _carried_out(measuring: Runner, spec: Specification, journal: SweepJournal | None) -> SweepResult | None:
     free = {"bytes": measuring.free}
     if journal is not None:
         # Where it lies and how exactly it was mapped there is the environment's.
@@ -123,7 +121,7 @@ def _carried_out(measuring: Measuring, spec: Specification, journal: SweepJourna
         spec.on_plan(planned.cost)
     n, mine, share = len(planned.shards), range(len(planned.shards)), False
     if journal is not None:
-        journal.begun("plan", {**planned.record(), "check_cells": spec.check_cells})
+        journal.begun("plan", {**planned.record(), "n_spot_checks": spec.n_spot_checks})
         now = {name: value for name, value in planned.environment.items() if name != "command"}
         if found := "; ".join(differences(journal.kept("environment", now), now)):
             warn(f"This run was begun elsewhere: {found}. Numbers of its shards may differ in their last digits.")
@@ -151,7 +149,7 @@ def _carried_out(measuring: Measuring, spec: Specification, journal: SweepJourna
         return None if share else measuring.finish([kept[number] for number in range(n)], bar)
 
 
-class Station(Measuring):
+class LocalRunner(Runner):
     """Measures a sweep in this process: set up, planned, then shard by shard in any order.
 
     Args:
@@ -169,7 +167,7 @@ class Station(Measuring):
     @property
     @override
     def card(self) -> Mapping[str, object]:
-        return model_record(card_of(self._adapter.model))
+        return model_record(model_card(self._adapter.model))
 
     @override
     def plan(self, free: int) -> Planned:
@@ -260,9 +258,9 @@ class Station(Measuring):
         if work:
             bar.advance(work)
 
-    def _trust(self) -> Trust:
+    def _trust(self) -> SpotChecker:
         self._heap.look()
-        return Trust(self._protocol, self._ready, self._spec, self._engine, self._plan.cost.pass_bytes)
+        return SpotChecker(self._protocol, self._ready, self._spec, self._engine, self._plan.cost.pass_bytes)
 
     def _unit(self, unit: Any, bar: Progress) -> pd.DataFrame:
         told, measure = partial(self._told, bar), partial(self._protocol.measure, self._engine, self._ready, self._spec)
@@ -292,7 +290,7 @@ def _result(
     config = {
         "protocol": protocol.name, **spec.identity(), **asked, **own.pop("config", {}), **({"own_code": code} if code else {}),
     }  # fmt: skip
-    card, data = model_record(card_of(context.adapter.model)), context.data.record()
+    card, data = model_record(model_card(context.adapter.model)), context.data.record()
     run_id = run_id_of(config, card, data)
     counts = own.pop("counts", {}) | {"dropped": dict(Counter(d.reason for d in inputs.dropped).most_common())}
     record = {"config": config, "model": card, "data": data, **how, "counts": counts, **own}

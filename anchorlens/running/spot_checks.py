@@ -14,7 +14,7 @@ import torch
 
 from anchorlens.engine.cost import rows_bytes
 from anchorlens.engine.engine import Engine
-from anchorlens.engine.reference import Oracle
+from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import CheckError
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.base import Measurement, Recheckable
@@ -31,7 +31,7 @@ _ALLOWED = {torch.float64: 1e-2, torch.float32: 1e-2, torch.float16: 1.0, torch.
 
 
 @dataclass
-class Trust:
+class SpotChecker:
     """Checks the cells of one sweep.
 
     Attributes:
@@ -52,7 +52,7 @@ class Trust:
 
     def first(self, samples: pd.DataFrame, *, alone: bool) -> None:
         """Check cells of the first batch: half of them, or all where it is the only one."""
-        k = self.spec.check_cells
+        k = self.spec.n_spot_checks
         self._check(samples, k if alone else (k + 1) // 2, "first")
         if self.failed:
             raise CheckError(
@@ -62,7 +62,7 @@ class Trust:
 
     def rest(self, samples: pd.DataFrame) -> None:
         """Check cells of the other batches; a difference marks the run, and nothing of it is lost."""
-        self._check(samples, self.spec.check_cells // 2, "rest")
+        self._check(samples, self.spec.n_spot_checks // 2, "rest")
         if self.failed:
             warn(
                 f"The cone engine and the oracle differ in {len(self.failed)} of {self.cells} checked cells: by {self.failed[0]}. "
@@ -75,7 +75,7 @@ class Trust:
             return
         self.cells += len(cells)
         adapter = self.engine.adapter
-        allowed, oracle = allowed_gap(adapter), Oracle(adapter)
+        allowed, oracle = allowed_gap(adapter), ReferenceEngine(adapter)
         both = measured_twice(self.protocol, self.ready, self.spec, oracle, samples, cells, self.budget)
         for cell in both.to_dict("records"):
             gap = abs(cell["delta_p"] - cell["delta_p_again"])
@@ -85,7 +85,7 @@ class Trust:
 
     def record(self) -> dict[str, dict[str, object]]:
         """``checks`` and ``noise`` for ``run.json``; the floor is None where nothing was measured again."""
-        checked = self.engine.name != Oracle.name and self.cells > 0
+        checked = self.engine.name != ReferenceEngine.name and self.cells > 0
         largest = max(self.gaps, default=None)
         return {
             "checks": {
@@ -101,7 +101,7 @@ def allowed_gap(adapter: Adapter) -> float:
 
 
 def measured_twice(
-    protocol: Measurement[Any, Any, Any], ready: Any, spec: Specification, oracle: Oracle, samples: pd.DataFrame,
+    protocol: Measurement[Any, Any, Any], ready: Any, spec: Specification, oracle: ReferenceEngine, samples: pd.DataFrame,
     cells: pd.DataFrame, budget: int,
 ) -> pd.DataFrame:  # fmt: skip
     """Return the rows of ``cells`` with ``value_before_again``, ``value_after_again`` and ``delta_p_again`` from the oracle.

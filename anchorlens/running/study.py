@@ -22,8 +22,8 @@ from anchorlens.questions.qa_context import QUESTIONS
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.executors import Executor, Loading, LocalExecutor, RayExecutor, executor_of, open_executor, refuse_live
 from anchorlens.running.loading import load_run
-from anchorlens.running.run_storage import Kept, check_keeping, finished, identity, keeping, model_name
-from anchorlens.running.runner import carried_out
+from anchorlens.running.run_storage import OpenRun, check_keeping, finished, identity, keeping, model_name
+from anchorlens.running.runner import run_sweep
 from anchorlens.runs.jobs import Share, share_of
 from anchorlens.runs.journal import parts_of, shards_in
 from anchorlens.runs.store import check_target
@@ -33,7 +33,7 @@ Step = tuple[Measurement[Any, Any, Any], Any, PromptDataset, Specification]
 
 
 @dataclass(frozen=True)
-class DataRequest:
+class DatasetSpec:
     """Arguments of :func:`anchorlens.load_qa` for a data set that is loaded later.
 
     Attributes:
@@ -66,7 +66,7 @@ class Study:
 
     Attributes:
         models: Names, paths or live models; stored as a tuple.
-        data: Data sets: names, files, :class:`DataRequest` or loaded sets; stored as a tuple.
+        data: Data sets: names, files, :class:`DatasetSpec` or loaded sets; stored as a tuple.
         specifications: Specifications such as ``al.Swap()``; stored as a tuple.
         device: Device of the models; the best one if None.
         dtype: Number type of the models; their own if None.
@@ -85,7 +85,7 @@ class Study:
     def __post_init__(self) -> None:
         for name, single, what in (
             ("models", (str, os.PathLike), "names, paths or models"),
-            ("data", (str, os.PathLike, DataRequest, PromptDataset), "names, files, DataRequest or QAData"),
+            ("data", (str, os.PathLike, DatasetSpec, PromptDataset), "names, files, DatasetSpec or QAData"),
             ("specifications", (Specification,), "specifications such as al.Swap()"),
         ):
             given = getattr(self, name)
@@ -93,7 +93,7 @@ class Study:
             if listed is None or (name != "models" and not all(isinstance(one, single) for one in listed)):
                 raise InputError(f"{name} of a study takes {what}, in a list; got {described(given)}.", argument=name)
             if name == "data":
-                listed = [DataRequest(str(one)) if isinstance(one, (str, os.PathLike)) else one for one in listed]
+                listed = [DatasetSpec(str(one)) if isinstance(one, (str, os.PathLike)) else one for one in listed]
             object.__setattr__(self, name, tuple(listed))
 
     @classmethod
@@ -141,7 +141,7 @@ class Study:
         if _repeated([(spec.NAME, spec.identity(), spec.own_code()) for spec in self.specifications]) is not None:
             raise InputError(
                 "A specification stands twice in this study: each needs an argument that differs, and engine, batch_size, "
-                "max_memory and check_cells decide no number."
+                "max_memory and n_spot_checks decide no number."
             )
         if len({spec.DATA for spec in self.specifications}) > 1:
             raise InputError("protocol=: one study takes questions or prompt pairs, not both. Make a study of each.")
@@ -149,7 +149,7 @@ class Study:
             stream = self.stream and isinstance(model, (str, os.PathLike))
             check_model(model, device=self.device, dtype=self.dtype, stream=stream, n_devices=self.n_devices)
         source = measurement_of(self.specifications[0].NAME).source
-        loaded = [data.load(source) if isinstance(data, DataRequest) else data for data in self.data]
+        loaded = [data.load(source) if isinstance(data, DatasetSpec) else data for data in self.data]
         if (again := _repeated([data.name for data in loaded])) is not None:
             raise InputError(f"Two data sets are called {again!r}. Give each a name of its own (dataset_name=).")
         for data in loaded:
@@ -178,14 +178,14 @@ def _tables(values: Mapping[str, Any], key: str, file: Path) -> list[dict[str, A
     return [dict(one) for one in tables]
 
 
-def _data_request(table: dict[str, Any], file: Path) -> DataRequest:
+def _data_request(table: dict[str, Any], file: Path) -> DatasetSpec:
     """Return a data request; a file's path is relative to the study's file."""
-    _check_keys(table, [one.name for one in fields(DataRequest)], f"{file}: [[data]] has an unknown key")
+    _check_keys(table, [one.name for one in fields(DatasetSpec)], f"{file}: [[data]] has an unknown key")
     if "path" not in table and (file.parent / str(table.get("name"))).is_file():
         table["path"] = table.pop("name")
     if "path" in table:
         table["path"] = str(file.parent / Path(str(table["path"])).expanduser())
-    return DataRequest(**{"name": None, **table})
+    return DatasetSpec(**{"name": None, **table})
 
 
 @dataclass
@@ -227,7 +227,7 @@ def run_study(
     *,
     overwrite: bool = False,
     resume: bool = False,
-    force_new: bool = False,
+    restart: bool = False,
     shard: "str | tuple[int, int] | Share | None" = None,
     executor: "str | RayExecutor | None" = None,
     command: Mapping[str, Any] | None = None,
@@ -245,7 +245,7 @@ def run_study(
         out: Run directory.
         overwrite: Replace an existing run, when the first sweep has been measured.
         resume: Continue a stopped run; start if there is none, and do nothing if it is finished.
-        force_new: Discard a stopped run, and start again.
+        restart: Discard a stopped run, and start again.
         shard: ``"2/8"`` or ``(2, 8)``: measure the second of eight shares and keep it in ``OUT.parts``; when all are there,
             ``resume=True`` finishes the run. The outcome has no results then.
         executor: ``"ray"`` or a :class:`~anchorlens.RayExecutor`: workers measure; models have to be names or paths.
@@ -264,20 +264,20 @@ def run_study(
         raise InputError(f"run_study takes an anchorlens.Study, got {described(study)}. Study.from_toml(path) reads one.")
     done = outcome if outcome is not None else Outcome(0, None)
     return run_steps(
-        lambda: _steps(study), study.models, study.loading, out, overwrite=overwrite, resume=resume, force_new=force_new,
+        lambda: _steps(study), study.models, study.loading, out, overwrite=overwrite, resume=resume, restart=restart,
         shard=shard, executor=executor, command=command, done=done, on_result=on_result, on_empty=on_empty,
     )  # fmt: skip
 
 
 def run_steps(
     prepare: Callable[[], Sequence[Step]], models: Sequence[Any], loading: Loading, out: Any, *, done: Outcome,
-    overwrite: bool, resume: bool, force_new: bool, shard: Any, executor: Any, command: Mapping[str, Any] | None = None,
+    overwrite: bool, resume: bool, restart: bool, shard: Any, executor: Any, command: Mapping[str, Any] | None = None,
     on_result: Callable[[SweepResult, Outcome], object] = lambda result, outcome: None,  # noqa: ARG005
     on_empty: Callable[[str], object] = lambda said: None,  # noqa: ARG005
 ) -> Outcome:  # fmt: skip
     """Measure sweeps as :func:`run_study` does; ``prepare`` loads the data once all arguments are checked."""
     share, workers = share_of(shard), executor_of(executor)
-    check_keeping(out, overwrite=overwrite, resume=resume, force_new=force_new, share=share)
+    check_keeping(out, overwrite=overwrite, resume=resume, restart=restart, share=share)
     refuse_live(workers, models)
     done.share = share
     if out is None:
@@ -286,7 +286,7 @@ def run_steps(
             _measure(steps, measuring, done, None, on_result, on_empty)
         return done
     resume = resume or share is not None
-    target = check_target(out, overwrite=overwrite or resume or force_new or parts_of(Path(out)).exists())
+    target = check_target(out, overwrite=overwrite or resume or restart or parts_of(Path(out)).exists())
     steps = prepare()
     sweeps = [identity(*step[1:]) for step in steps]
     if resume and finished(target, sweeps):
@@ -294,7 +294,7 @@ def run_steps(
         done.total, done.out = len(done.results), target
         return done
     with (
-        keeping(target, sweeps, overwrite=overwrite, resume=resume, force_new=force_new, share=share, command=command) as kept,
+        keeping(target, sweeps, overwrite=overwrite, resume=resume, restart=restart, share=share, command=command) as kept,
         open_executor(workers, loading) as measuring,
     ):
         done.out = target
@@ -321,7 +321,7 @@ class Planning:
     why: str = ""
 
 
-def study_plans(study: Study) -> Iterator[Planning]:
+def plan_study(study: Study) -> Iterator[Planning]:
     """Compute the cost of every sweep of a study; models are loaded, nothing is measured or written.
 
     Args:
@@ -354,7 +354,7 @@ def _steps(study: Study) -> list[Step]:
 
 
 def _measure(
-    steps: Sequence[Step], measuring: Executor, done: Outcome, kept: Kept | None,
+    steps: Sequence[Step], measuring: Executor, done: Outcome, kept: OpenRun | None,
     on_result: Callable[[SweepResult, Outcome], object], on_empty: Callable[[str], object],
 ) -> None:  # fmt: skip
     done.total = len(steps)
@@ -363,7 +363,7 @@ def _measure(
         where = f"{model_name(model)} on {data.name}"
         make = partial(measuring.station, protocol, model, data, spec)
         try:
-            result = carried_out(make, spec, None if kept is None else kept.journal.sweep(number))
+            result = run_sweep(make, spec, None if kept is None else kept.journal.sweep(number))
         except EmptySweepError as error:
             done.empty.append(str(error))
             if len(steps) > 1:  # a study of one sweep raises the message

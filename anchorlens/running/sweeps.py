@@ -32,7 +32,7 @@ _KEPT: dict[str, tuple[Any, Any, str]] = {
     ),
     "overwrite": (bool, False, "Replace a run that is there."),
     "resume": (bool, False, "Continue a sweep that was stopped; what was measured is not measured again."),
-    "force_new": (bool, False, "Throw away what a sweep that was stopped had measured, and begin again."),
+    "restart": (bool, False, "Throw away what a sweep that was stopped had measured, and begin again."),
     "shard": (
         "str | tuple[int, int] | None", None,
         "``'2/8'`` or ``(2, 8)``: measure the second of eight shares and keep it beside ``out``, while others measure theirs. A "
@@ -46,7 +46,7 @@ _KEPT: dict[str, tuple[Any, Any, str]] = {
 }  # fmt: skip
 
 
-def short_way(
+def make_sweep_function(
     protocol: Measurement[Any, Any, Any], spec: Callable[Arguments, Specification], result: type[Result]
 ) -> Callable[Concatenate[Any, Any, Arguments], Result]:
     """The function ``NAME_sweep(model, data, ...)`` of a protocol; its arguments are those of the specification."""
@@ -122,8 +122,8 @@ def _described(arguments: Mapping[str, Argument]) -> str:
     return "\n".join(f"    {name}: {one.help}" for name, one in arguments.items())
 
 
-swap_sweep = short_way(measurement_of("swap"), Swap, SweepResult)
-knockout_sweep = short_way(measurement_of("knockout"), Knockout, PathwayResult)
-patch_tokens_sweep = short_way(measurement_of("patch_tokens"), PatchTokens, PathwayResult)
-patch_sweep = short_way(measurement_of("patch"), Patch, SweepResult)
-answer_only_sweep = short_way(measurement_of("answer_only"), AnswerOnly, PathwayResult)
+swap_sweep = make_sweep_function(measurement_of("swap"), Swap, SweepResult)
+knockout_sweep = make_sweep_function(measurement_of("knockout"), Knockout, PathwayResult)
+patch_tokens_sweep = make_sweep_function(measurement_of("patch_tokens"), PatchTokens, PathwayResult)
+patch_sweep = make_sweep_function(measurement_of("patch"), Patch, SweepResult)
+answer_only_sweep = make_sweep_function(measurement_of("answer_only"), AnswerOnly, PathwayResult)

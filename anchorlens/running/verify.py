@@ -126,10 +126,10 @@ def verify_run(
         names = dict.fromkeys(sweep["model"]["name"] for sweep in sweeps)
         checks += [Check(f"weights: {name}", NOT_CHECKED, "no cell is measured and no model is given") for name in names]
         return Verification(folder, tuple(checks), none)
-    from anchorlens.running.remeasure import check_cells  # imports torch
+    from anchorlens.running.remeasure import n_spot_checks  # imports torch
 
     how: dict[str, Any] = {"device": device, "n_devices": n_devices, "stream": stream}
-    found, frame = check_cells(folder, count, seed, model, how, own or {}, show_progress=show_progress)
+    found, frame = n_spot_checks(folder, count, seed, model, how, own or {}, show_progress=show_progress)
     checks += [Check(*one) for one in found]
     return Verification(folder, tuple(checks), frame)
 

@@ -45,7 +45,7 @@ class Journal:
 
 @contextmanager
 def open_journal(
-    target: Path, sweeps: Sequence[Mapping[str, Any]], *, resume: bool, force_new: bool, share: Share | None = None,
+    target: Path, sweeps: Sequence[Mapping[str, Any]], *, resume: bool, restart: bool, share: Share | None = None,
     command: Mapping[str, Any] | None = None,
 ) -> Iterator[Journal]:  # fmt: skip
     """Open the journal of a run, locked for this process; a share always continues the parts that exist."""
@@ -57,7 +57,7 @@ def open_journal(
     journal = Journal(folder, sweeps, share)
     try:
         with lock_run(folder, target, share):
-            _begin(journal, target, command, resume=resume or share is not None, force_new=force_new)
+            _begin(journal, target, command, resume=resume or share is not None, restart=restart)
             try:
                 yield journal
             finally:
@@ -70,9 +70,9 @@ def open_journal(
                     remove_parts(folder)
 
 
-def _begin(journal: Journal, target: Path, command: Mapping[str, Any] | None, *, resume: bool, force_new: bool) -> None:
+def _begin(journal: Journal, target: Path, command: Mapping[str, Any] | None, *, resume: bool, restart: bool) -> None:
     file, done = journal.folder / "run.json", shards_in(journal.folder)
-    if journal.share is None and (force_new or not done):
+    if journal.share is None and (restart or not done):
         remove_parts(journal.folder, keep_locks=True)
     if not file.exists():
         record = {"version": _VERSION, "target": target.name, "command": command, "sweeps": journal.sweeps}
@@ -80,11 +80,11 @@ def _begin(journal: Journal, target: Path, command: Mapping[str, Any] | None, *,
     elif not resume:
         raise RunError(
             f"{journal.folder} holds an unfinished run ({done} shard{'s' * (done != 1)} done). Continue it with resume=True, or "
-            "throw it away with force_new=True."
+            "throw it away with restart=True."
         )
     was = read_json(file)
     if was.get("version") != _VERSION:
-        raise RunError(f"{file} was written by another version of anchorlens. Start over with force_new=True.")
+        raise RunError(f"{file} was written by another version of anchorlens. Start over with restart=True.")
     refuse(differences({"sweeps": was["sweeps"]}, {"sweeps": journal.sweeps}), journal.folder)
 
 
@@ -192,7 +192,7 @@ def refuse(found: Sequence[str], folder: Path) -> None:
         more = f"; and {len(found) - 6} more" if len(found) > 6 else ""
         raise RunError(
             f"{folder} holds another run. {'; '.join(found[:6])}{more}. Give what it was begun with, choose another path, or throw "
-            "it away with force_new=True."
+            "it away with restart=True."
         )
 
 
@@ -210,7 +210,7 @@ def read_json(file: Path) -> dict[str, Any]:
     try:
         return json.loads(file.read_text(encoding="utf8"))
     except (OSError, ValueError) as why:
-        raise RunError(f"{file} is damaged ({why}). Start over with force_new=True.") from why
+        raise RunError(f"{file} is damaged ({why}). Start over with restart=True.") from why
 
 
 def _text(value: Any) -> bytes:

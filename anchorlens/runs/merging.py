@@ -51,9 +51,7 @@ def refuse_missing(target: Path) -> None:
         (n,) = n_jobs
         who = sorted({(sweep + number) % n + 1 for sweep, (_, gone) in found.items() for number in gone})
         jobs = f"job{'s' * (len(who) > 1)} {listed(f'{i}/{n}' for i in who)}"
-    raise RunError(
-        f"{folder} lacks {'; '.join(lacks)}. Run {jobs} again, or measure here what is missing with --measure-missing."
-    )
+    raise RunError(f"{folder} lacks {'; '.join(lacks)}. Run {jobs} again, or measure here what is missing with --run-missing.")
 
 
 def command_of(target: Path) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ SAMPLE_COLUMNS = (
     "run_id", "model", "dataset", "example_id", "question_id", "protocol", "anchor", "pathway", "layer", "position",
     "head", "site", "probe_site", "window", "direction", "mode", "readout", "delta_kind", *SETTINGS, "donor_id",
     "control", "seed", "metric", "unit", "value_before", "value_after", "delta_p", "logp_before", "logp_after",
-    "logit_diff_before", "logit_diff_after", "trivial", "slots", "null_slots", "site_differs",
+    "logit_diff_before", "logit_diff_after", "trivial", "slots", "n_null_patched", "pre_answer_token_differs",
 )  # fmt: skip
 CURVE_KEYS = (
     "model", "dataset", "protocol", "metric", "unit", "anchor", "pathway", "layer", "position", "head", "site",
@@ -23,17 +23,23 @@ CURVE_KEYS = (
 POINTS = "percentage points"
 """Unit of the change of a probability; the values themselves are in [0, 1]."""
 
-TEXT_AUCS = ("text_only", "pair_text", "pair_text_low")
+TEXT_AUCS = ("answer_text_auc", "pair_text", "qa_text_auc_low")
 CURVE_COLUMNS = (
     *CURVE_KEYS, "delta_p", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n", "trivial", "auc", "auc_low", "auc_high",
-    "signal", "noise_floor", "null_short", *TEXT_AUCS,
+    "signal", "noise_floor", "frac_null_incomplete", *TEXT_AUCS,
 )  # fmt: skip
 CURVE_TYPES = {
     "position": "Int64", "head": "Int64", "auc": "float64", "auc_low": "float64", "auc_high": "float64", "signal": "boolean",
-    "noise_floor": "float64", "sim_low": "float64", "sim_high": "float64", "null_short": "float64", "text_only": "float64",
-    "pair_text": "float64", "pair_text_low": "float64",
+    "noise_floor": "float64", "sim_low": "float64", "sim_high": "float64", "frac_null_incomplete": "float64", "answer_text_auc": "float64",
+    "pair_text": "float64", "qa_text_auc_low": "float64",
 }  # fmt: skip
-SLOT_TYPES = {"position": "Int64", "head": "Int64", "slots": "Int64", "null_slots": "Int64", "site_differs": "boolean"}
+SLOT_TYPES = {
+    "position": "Int64",
+    "head": "Int64",
+    "slots": "Int64",
+    "n_null_patched": "Int64",
+    "pre_answer_token_differs": "boolean",
+}
 EXAMPLE_COLUMNS = (
     "run_id", "example_id", "question_id", "role", "dataset", "question", "answer", "label", "prompt", "text",
     "token_ids", "tokens", "positions", "donor_ids", "drop_reason", "drop_detail", "relation", "answer_type",

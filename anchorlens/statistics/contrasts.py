@@ -2,10 +2,10 @@
 
 No group is chosen by the outcome, so these are unbiased, and they see what a gap between pathways cannot: how *many* rows flip.
 
-- ``delta_all``: mean ΔP under the cut less that under the placebo.
+- ``delta_p_vs_placebo``: mean ΔP under the cut less that under the placebo.
 - ``flip_rate``: share of rows whose prediction flips, likewise, in points.
 - ``auc_drop``: the probe's AUC under the cut less that under the placebo.
-- ``own_change``: ΔP of a row under its own change of state, less ΔP of the same clean state under the changes of other questions.
+- ``row_specific_effect``: ΔP of a row under its own change of state, less ΔP of the same clean state under the changes of other questions.
   Noise that knows nothing of the row gives 0, whatever its size; what erases the row's own signal lies below 0.
 """
 
@@ -40,7 +40,7 @@ class Arm:
     after: Array
 
 
-def delta_all(own: Arm, other: Arm, event: Array, kind: str, draws: Resamples) -> Estimate:
+def delta_p_vs_placebo(own: Arm, other: Arm, event: Array, kind: str, draws: Resamples) -> Estimate:
     """Return the mean ΔP less that of the placebo, over rows that have both; ``event``: 1 where P's event is the case, [row]."""
     return mean_of(delta_p(own.before, own.after, event, kind) - delta_p(other.before, other.after, event, kind), draws)
 
@@ -79,7 +79,7 @@ def auc_difference(p: Array, other: Array, event: Array, draws: Resamples) -> Es
     return Estimate(a.value - b.value, a.draws - b.draws, a.n)
 
 
-def own_change(arm: Arm, event: Array, kind: str, draws: Resamples, seed: int) -> Estimate:
+def row_specific_effect(arm: Arm, event: Array, kind: str, draws: Resamples, seed: int) -> Estimate:
     """Return ΔP of a row's own change less that of changes of other questions with similar clean confidence.
 
     The probe is linear: the log-odds of the state h_i + Δh_j are those of h_i plus the change of row j. So no pass is needed. Rows

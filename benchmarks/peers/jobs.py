@@ -9,7 +9,7 @@ from typing import Any
 import anchorlens as al
 from anchorlens.models.checkpoint import DEMO, packaged_directory
 
-ANCHOR_SETS = {"question": ("question",), "answer_site": ("answer_site",), "both": ("question", "answer_site")}
+ANCHOR_SETS = {"question": ("question",), "pre_answer": ("pre_answer",), "both": ("question", "pre_answer")}
 DATA = "popqa-sample"
 
 
@@ -47,12 +47,12 @@ class Case:
 CASES = (
     Case("qa", "both", 1, everyone=True),
     Case("qa", "question", 16),
-    Case("qa", "answer_site", 16),
+    Case("qa", "pre_answer", 16),
     Case("qa", "both", 2, donors=4),
     Case("fewshot(5)", "both", 1),
     Case("fewshot(5)", "both", 16, rounds=2),
 )
-QUICK = (Case("qa", "question", 4), Case("fewshot(2)", "answer_site", 1))
+QUICK = (Case("qa", "question", 4), Case("fewshot(2)", "pre_answer", 1))
 
 
 class _PlanReached(Exception):  # noqa: N818 - no error

@@ -28,7 +28,7 @@ import anchorlens as al
 
 # %%
 model = al.load_model("smollm2-135m-instruct")
-card = al.card_of(model)
+card = al.model_card(model)
 pd.Series(
     {"layers": card.n_layers, "width": card.d_model, "parameters": card.n_params, "parity below 1e-3": card.parity < 1e-3}
 )
@@ -52,7 +52,7 @@ data
 sweep = al.swap_sweep(
     model,
     data,
-    anchors=("question", "answer_site"),
+    anchors=("question", "pre_answer"),
     layers=(0, 8, 16, 20, 22, 23, 24, 26, 29),
     n_donors=1,
     known_only=True,
@@ -65,14 +65,14 @@ sweep
 # ## Anchors are tokens
 #
 # An anchor is a role; in each row it is a set of token positions. `question` is the question's subject and property
-# together (E_Q, the *exact question tokens*). `answer_site` is the one position from which the first token of the
+# together (E_Q, the *exact question tokens*). `pre_answer` is the one position from which the first token of the
 # answer is predicted. (The stream *at* an answer token comes too late: that token has been predicted already.) Here is
 # the end of one input, after the two answered questions:
 
 # %%
 row = sweep.examples().query("role == 'base'").iloc[0]
 positions = json.loads(row["positions"])
-roles = ["subject", "property", "question_rest", "answer_site", "answer"]
+roles = ["subject", "property", "question_rest", "pre_answer", "answer"]
 table = pd.DataFrame(
     {
         "token": [repr(token) for token in row["tokens"]],
@@ -122,11 +122,11 @@ both.round(1)
 # question by question:
 
 # %%
-less_null = sweep.effects().query("quantity == 'less_null'")
-less_null[["anchor", "layer", "value", "sim_low", "sim_high", "n"]].round(1)
+delta_p_minus_null = sweep.effects().query("quantity == 'delta_p_minus_null'")
+delta_p_minus_null[["anchor", "layer", "value", "sim_low", "sim_high", "n"]].round(1)
 
 # %% [markdown]
-# (`answer_site` at layer 0 has no band: nothing is changed there, as all prompts end in the same token, while the null
+# (`pre_answer` at layer 0 has no band: nothing is changed there, as all prompts end in the same token, while the null
 # does hurt. Such values hold by construction.)
 #
 # `sim_low` and `sim_high` hold for all layers and anchors of the sweep at once. Use them before you say *which* layers;

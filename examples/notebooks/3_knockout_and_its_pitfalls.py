@@ -53,7 +53,7 @@ al.plot_curves(chance, title="The same protocol, by probes of shuffled labels", 
 shown = ["pathway", "delta_p", "ci_low", "ci_high", "n"]
 parts = {}
 for name, curves in (("true labels", ko.curves()), ("shuffled labels", chance)):
-    at = curves[curves["layer"] == ko.k_star]
+    at = curves[curves["layer"] == ko.probe_layer]
     parts[f"{name}, AUC {at['auc'].iloc[0]:.2f}"] = at[shown].set_index("pathway")
 pd.concat(parts).round(1)
 
@@ -67,7 +67,7 @@ pd.concat(parts).round(1)
 
 # %%
 effects = ko.effects()
-here = effects[effects["layer"] == ko.k_star]
+here = effects[effects["layer"] == ko.probe_layer]
 here[here["quantity"].isin(["gap", "placebo_gap", "cross_fold_gap"])][
     ["quantity", "control", "value", "ci_low", "ci_high"]
 ].round(1)
@@ -81,13 +81,13 @@ here[here["quantity"].isin(["gap", "placebo_gap", "cross_fold_gap"])][
 #
 # Four contrasts over *all* test rows, nobody chosen by the outcome, each row compared with itself under the placebo:
 #
-# - `delta_all`: how much more confidence is lost; `flip_rate`: how many more rows flip, in a hundred; `auc_drop`: how
+# - `delta_p_vs_placebo`: how much more confidence is lost; `flip_rate`: how many more rows flip, in a hundred; `auc_drop`: how
 #   much more of the probe's AUC goes. These three say that an effect *stands*.
-# - `own_change`: is it this row's own signal that goes, or would any disturbance of that size do? Below zero, it is
+# - `row_specific_effect`: is it this row's own signal that goes, or would any disturbance of that size do? Below zero, it is
 #   *specific*.
 
 # %%
-claims = here[here["quantity"].isin(["delta_all", "flip_rate", "auc_drop", "own_change"])]
+claims = here[here["quantity"].isin(["delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect"])]
 claims[["quantity", "control", "value", "ci_low", "ci_high", "n"]].round(2)
 
 # %%
@@ -109,10 +109,10 @@ al.plot_curves(ko)
 # (`distractor="matched"`, the default) with a careless one:
 
 # %%
-careless = al.knockout_sweep(model, data, distractor="random", placebo_sides=False, seed=0)
+careless = al.knockout_sweep(model, data, distractor="random", split_placebo_by_side=False, seed=0)
 aucs = {
     name: {
-        "answer alone": one.text_only["auc"],
+        "answer alone": one.answer_text_auc["auc"],
         "question and answer as text": one.pair_text["auc"],
         "the probe": one.summary()["auc"].iloc[0],
     }
@@ -151,7 +151,7 @@ bands.groupby(["quantity", "control"])[["pointwise", "all_at_once"]].sum()
 # question: a confident probe flips less.
 
 # %%
-al.plot_sizes(ko)
+al.plot_pathway_sizes(ko)
 
 # %% [markdown]
 # **Before you show a knockout figure**, check: AUC and its interval at the layer you speak of (× marks no signal); the

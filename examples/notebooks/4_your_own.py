@@ -165,7 +165,7 @@ torch.manual_seed(0)
 LlamaForCausalLM(config).save_pretrained("runs/my-model")
 model.tokenizer.save_pretrained("runs/my-model")
 mine = al.load_model("runs/my-model")
-card = al.card_of(mine)
+card = al.model_card(mine)
 pd.Series({"name": card.name, "source": card.source, "layers": card.n_layers, "parity below 1e-3": card.parity < 1e-3})
 
 # %% [markdown]

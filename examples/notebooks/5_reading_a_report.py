@@ -35,7 +35,7 @@ al.save_run([swap, knockout], "runs/both", overwrite=True)
 # runs/report.html`.)
 
 # %%
-al.write_report("runs/both", "runs/report.html", title="SmolLM2-135M on NQ-style questions")
+al.save_report("runs/both", "runs/report.html", title="SmolLM2-135M on NQ-style questions")
 IFrame("runs/report.html", width="100%", height=700)
 
 # %% [markdown]
@@ -94,7 +94,7 @@ swap.show(weakest)
 al.plot_curves(list(results.values()), colour="dataset")
 
 # %% [markdown]
-# A saved page (`al.write_figure(figure, "figure.html")`, or the report) does more than the figure in a notebook: it
+# A saved page (`al.save_figure(figure, "figure.html")`, or the report) does more than the figure in a notebook: it
 # arranges its legend by the width of the window, and after two double-clicks shows again exactly what you had before.
 # `IFrame("figure.html", "100%", 800)` puts such a page into a notebook.
 #

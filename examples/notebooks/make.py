@@ -120,7 +120,7 @@ def _title(figure: go.Figure) -> str:
 
 
 def _picture(figure: go.Figure, folder: Path) -> str:
-    return _small(al.write_figure(figure, folder / ".figure.png", width=PICTURE_WIDTH, scale=1))
+    return _small(al.save_figure(figure, folder / ".figure.png", width=PICTURE_WIDTH, scale=1))
 
 
 def _small(picture: Path) -> str:

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from anchorlens.engine.cone import Cone
+from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.knockout import cut_edges
-from anchorlens.engine.patches import AnchorSwap, CutBatch, SwapBatch
+from anchorlens.engine.patches import AnchorSwap, KnockoutBatch, SwapBatch
 from anchorlens.engine.readouts import ChoiceReader, Metrics, Reader, StateReader, answer_joint, first_token
-from anchorlens.engine.reference import Oracle
+from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.batches import pad_rows
 from tests.engine.configurations import CONFIGS, adapter_of, types_of
@@ -141,7 +141,9 @@ def a_way(rng: random.Random, adapter: Adapter, most: int = 3) -> dict[str, obje
     return {"site": rng.choice(adapter.sites), "layers": tuple(layers), "window": rng.choice((1, 1, 2, 3, 7))}
 
 
-def cut_batch(rng: random.Random, adapter: Adapter, *, begin: Tokens, n: int, everywhere: bool, longest: int = 15) -> CutBatch:
+def cut_batch(
+    rng: random.Random, adapter: Adapter, *, begin: Tokens, n: int, everywhere: bool, longest: int = 15
+) -> KnockoutBatch:
     """Draw edges anywhere, in some heads or all; for single layers' states now and then several reads a row."""
     rows, _ = rows_and_donors(rng, adapter, n, begin, longest)
     width, edges = max(map(len, rows)), []
@@ -156,7 +158,7 @@ def cut_batch(rng: random.Random, adapter: Adapter, *, begin: Tokens, n: int, ev
     if not everywhere and rng.random() > 0.7:
         reads += [(i, rng.randrange(len(rows[i]))) for i in some_positions(rng, 0, n, 3)]
     row, position = (torch.tensor(column) for column in zip(*reads, strict=True))
-    return CutBatch(pad_rows(rows), row, position, tuple(edges), mode, heads)
+    return KnockoutBatch(pad_rows(rows), row, position, tuple(edges), mode, heads)
 
 
 def layers_between(rng: random.Random, adapter: Adapter) -> range:
@@ -177,8 +179,8 @@ def swaps(rng: random.Random, adapter: Adapter) -> Outcome:
     """One batch, measured twice by one cone engine, which keeps the common beginning."""
     begin = tokens(rng, adapter, rng.choice((0, 0, 5, 33)))
     batch = swap_batch(rng, adapter, begin=begin, n=rng.choice((1, 1, 2, 3, 5, 9, 10)))
-    way, cone = a_way(rng, adapter), Cone(adapter)
-    wanted = Oracle(adapter).run_swaps(batch, **way)
+    way, cone = a_way(rng, adapter), ConeEngine(adapter)
+    wanted = ReferenceEngine(adapter).run_swaps(batch, **way)
     off = max(swaps_off(cone.run_swaps(batch, **way), wanted, adapter.shape.dtype) for _ in range(2))
     return Outcome(off, largest_effect(wanted))
 
@@ -189,13 +191,20 @@ def cuts(rng: random.Random, adapter: Adapter) -> Outcome:
     batch = cut_batch(rng, adapter, begin=begin, n=rng.choice((1, 2, 3, 5)), everywhere=everywhere)
     if everywhere:
         way = {"site": rng.choice(adapter.sites), "layers": layers_between(rng, adapter)}
-        wanted, found = (engine.cut_states_everywhere(batch, **way) for engine in (Oracle(adapter), Cone(adapter)))
+        wanted, found = (
+            engine.knockout_states_all_layers(batch, **way) for engine in (ReferenceEngine(adapter), ConeEngine(adapter))
+        )
         effect = float((wanted[1:] - wanted[:1]).abs().max())
     else:
         windows = some_windows(rng, adapter)
         where = None if rng.random() < 0.5 else (rng.choice(adapter.sites), rng.randrange(adapter.n_layers))
-        wanted, found = (engine.cut_states(batch, where=where, windows=windows) for engine in (Oracle(adapter), Cone(adapter)))
-        clean = Oracle(adapter).cut_states(replace(batch, edges=batch.edges[:1]), where=where, windows=[range(0)])
+        wanted, found = (
+            engine.knockout_states(batch, where=where, windows=windows)
+            for engine in (ReferenceEngine(adapter), ConeEngine(adapter))
+        )
+        clean = ReferenceEngine(adapter).knockout_states(
+            replace(batch, edges=batch.edges[:1]), where=where, windows=[range(0)]
+        )
         effect = float((wanted - clean).abs().max())
     return Outcome(states_off(found, wanted, adapter.shape.dtype), effect)
 
@@ -207,12 +216,12 @@ def together(rng: random.Random, adapter: Adapter) -> Outcome:
     for _ in range(rng.randint(2, 4)):
         own = [*begin[: rng.choice((40, 0, 3, 36))], *tokens(rng, adapter, rng.choice((0, 2)))]
         batches.append(swap_batch(rng, adapter, begin=own, n=rng.choice((1, 2, 4)), longest=12))
-    alone = [Cone(adapter).run_swaps(batch, **way) for batch in batches]
-    cone, off = Cone(adapter), 0.0
+    alone = [ConeEngine(adapter).run_swaps(batch, **way) for batch in batches]
+    cone, off = ConeEngine(adapter), 0.0
     for _ in range(2):
         found = [cone.run_swaps(batch, **way) for batch in batches]
         off = max([off, *(swaps_off(a, b, adapter.shape.dtype) for a, b in zip(found, alone, strict=True))])
-    off = max(off, swaps_off(alone[-1], Oracle(adapter).run_swaps(batches[-1], **way), adapter.shape.dtype))
+    off = max(off, swaps_off(alone[-1], ReferenceEngine(adapter).run_swaps(batches[-1], **way), adapter.shape.dtype))
     return Outcome(off, max(map(largest_effect, alone)))
 
 
@@ -223,8 +232,10 @@ def cells(rng: random.Random, adapter: Adapter) -> Outcome:
     layers = [rng.randrange(adapter.n_layers) for _ in range(n)]
     site, window = rng.choice(adapter.sites), rng.choice((1, 1, 2, 3, 7))
     every = sorted(set(layers))
-    clean, (changed,) = Oracle(adapter).run_swaps(batch, site=site, layers=every, window=window)
-    before, after = Oracle(adapter, worth_a_pass=rng.choice((2, 64))).run_cells(batch, site=site, layers=layers, window=window)
+    clean, (changed,) = ReferenceEngine(adapter).run_swaps(batch, site=site, layers=every, window=window)
+    before, after = ReferenceEngine(adapter, worth_a_pass=rng.choice((2, 64))).run_cells(
+        batch, site=site, layers=layers, window=window
+    )
     at = [every.index(layer) for layer in layers]
     wanted = changed.map(lambda value: value[at, range(n)])
     off = max(metrics_off(a, b, adapter.shape.dtype) for a, b in ((before, clean), (after, wanted)))
@@ -233,7 +244,7 @@ def cells(rng: random.Random, adapter: Adapter) -> Outcome:
 
 def in_a_row(rng: random.Random, adapter: Adapter) -> Outcome:
     """Many batches through one cone engine: the beginning that it keeps grows, is used in part, branches and is of no use."""
-    cone, oracle, begin, off, effects = Cone(adapter), Oracle(adapter), tokens(rng, adapter, 34), 0.0, [0.0]
+    cone, oracle, begin, off, effects = ConeEngine(adapter), ReferenceEngine(adapter), tokens(rng, adapter, 34), 0.0, [0.0]
     for _ in range(rng.randint(2, 5)):
         step = rng.choice(("same", "longer", "branch", "shorter", "other"))
         keep = {"same": 44, "longer": 44, "branch": rng.randrange(44), "shorter": rng.randrange(44), "other": 0}[step]
@@ -249,8 +260,8 @@ def in_a_row(rng: random.Random, adapter: Adapter) -> Outcome:
         else:
             cut = cut_batch(rng, adapter, begin=begin, n=n, everywhere=False, longest=8)
             way = {"where": None, "windows": [layers_between(rng, adapter), range(0)]}
-            states = oracle.cut_states(cut, **way)
-            off = max(off, states_off(cone.cut_states(cut, **way), states, adapter.shape.dtype))
+            states = oracle.knockout_states(cut, **way)
+            off = max(off, states_off(cone.knockout_states(cut, **way), states, adapter.shape.dtype))
             effects.append(float((states[:, 0] - states[:, 1]).abs().max()))
     return Outcome(off, max(effects))
 

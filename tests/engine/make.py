@@ -3,7 +3,7 @@
 import torch
 
 from anchorlens.engine.knockout import cut_edges
-from anchorlens.engine.patches import AnchorSwap, CutBatch, Slots, SwapBatch
+from anchorlens.engine.patches import AnchorSwap, KnockoutBatch, Slots, SwapBatch
 from anchorlens.engine.readouts import AnswerReader, Metrics, ReadPlan, answer_joint
 from anchorlens.engine.reference import last_stream
 from anchorlens.models.adapter import Adapter
@@ -15,7 +15,7 @@ LENGTHS, DONOR_LENGTHS = (15, 11, 19, 13), (12, 17, 10, 14)
 # Row by row: where streams are put, and where they are taken from. All rows are longer than the sliding window.
 ANCHORS = {
     "question": (((3, 4, 5), (2,), (5, 4, 3, 9), (1, 7)), ((2, 3, 4), (6,), (1, 2, 3, 8), (9, 0))),
-    "answer_site": (((11,), (7,), (14,), (9,)), ((8,), (16,), (5,), (13,))),
+    "pre_answer": (((11,), (7,), (14,), (9,)), ((8,), (16,), (5,), (13,))),
     "null": (((), (4,), (), (6, 8)), ((), (3,), (), (1, 1))),
     # The last row's change lies behind its last read, so it alters nothing there.
     "late": (((0,), (9, 10), (16, 17), (12,)), ((4,), (2, 15), (5, 6), (0,))),
@@ -61,7 +61,7 @@ def cut_batch_of(*, mode="mask", heads=None, targets=(None,) * 4, begin=(), voca
     targets = [None if where is None else [p + n for p in where] for where in targets]
     width = max(map(len, rows))
     edges = tuple(cut_edges([[p + n for p in own] for own in sources], targets, width) for sources in CUT_SOURCES)
-    return CutBatch(pad_rows(rows), torch.arange(4), torch.tensor(CUT_READS) + n, edges, mode, heads)
+    return KnockoutBatch(pad_rows(rows), torch.arange(4), torch.tensor(CUT_READS) + n, edges, mode, heads)
 
 
 def given_swaps(adapter, anchors=ANCHORS, scale=2.0):

@@ -5,9 +5,9 @@ import random
 import pytest
 import torch
 
-from anchorlens.engine.cone import Cone
+from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.readouts import ChoiceReader
-from anchorlens.engine.reference import Oracle
+from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models.blocks import Block
 from tests.engine.configurations import adapter_of
 from tests.engine.make import batch_of, counted, effects_of, swaps_off
@@ -53,12 +53,12 @@ SWEEPS = {
 @pytest.mark.parametrize("steps", SWEEPS.values(), ids=SWEEPS)
 def test_what_is_computed_and_that_the_numbers_are_the_oracles(steps, monkeypatch):
     adapter = adapter_of("llama", torch.float64)
-    cone, through = Cone(adapter), counted(adapter, monkeypatch)
+    cone, through = ConeEngine(adapter), counted(adapter, monkeypatch)
     for i, (begin, n, once, each) in enumerate(steps):
         one = batch(begin, n)
         through[2] = 0
         found, tokens = cone.run_swaps(one, **WAY), through[2]
-        wanted = Oracle(adapter).run_swaps(one, **WAY)
+        wanted = ReferenceEngine(adapter).run_swaps(one, **WAY)
         assert swaps_off(found, wanted, torch.float64) <= 1, i
         assert max(effects_of(wanted)) > 1e-3, i
         assert tokens == own(n) + once + each * 2 * n, (i, tokens - own(n))
@@ -74,7 +74,7 @@ def test_the_last_layer_asks_only_for_what_is_read(site, monkeypatch):
         return right(block, z)
 
     monkeypatch.setattr(Block, "attn_out", attn_out)
-    Cone(adapter).run_swaps(batch([], 2), site=site, layers=(1,), window=1)
+    ConeEngine(adapter).run_swaps(batch([], 2), site=site, layers=(1,), window=1)
     joined = 2 * (OWN - 1)
     runs = 2 * OWN + 2
     before = runs + joined if site == "resid_pre" else runs
@@ -90,10 +90,10 @@ def test_after_begin_the_same_batches_give_the_same_bits_whatever_came_before():
         before, (after, *_) = cone.run_swaps(one, site="resid_pre", layers=(0, 1, 2), window=1)
         return torch.cat([before.log_p.reshape(-1), after.log_p.reshape(-1)])
 
-    fresh = Cone(adapter)
+    fresh = ConeEngine(adapter)
     fresh.begin(shots)
     wanted = bits(fresh, second)
-    cone = Cone(adapter)
+    cone = ConeEngine(adapter)
     cone.begin(shots)
     bits(cone, first)
     kept = cone._shared

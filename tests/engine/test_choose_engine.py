@@ -8,7 +8,7 @@ from transformer_lens import HookedTransformer, HookedTransformerConfig
 from transformer_lens.components import Attention
 
 from anchorlens.engine.choose_engine import choose_engine
-from anchorlens.engine.reference import Oracle
+from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
@@ -166,7 +166,7 @@ def test_a_model_that_changed_after_a_sweep_is_looked_at_again(change, engine, w
     picked, _ = chosen(adapter)
     assert (picked.name, picked.reason) == (engine, what)
     options = {"site": "resid_pre", "layers": (0, 1), "window": 1}
-    wanted = Oracle(adapter).run_swaps(batch, **options)
+    wanted = ReferenceEngine(adapter).run_swaps(batch, **options)
     assert swaps_off(picked.run_swaps(batch, **options), wanted, torch.float32) <= 1
     assert max(effects_of(wanted)) > 0.1
 

@@ -5,10 +5,10 @@ import copy
 import pytest
 import torch
 
-from anchorlens.engine.cone import Cone
+from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.patches import SwapBatch, check_windows
 from anchorlens.engine.readouts import AnswerReader, ChoiceReader, StateReader, answer_joint, first_token
-from anchorlens.engine.reference import Oracle, last_stream
+from anchorlens.engine.reference import ReferenceEngine, last_stream
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.batches import pad_rows
@@ -48,8 +48,8 @@ WAYS = [((2, 0), 1), ((1, 2), 3), ((0, 2, 1), 2), ((1, 0), 1), ((2, 1), 3)]
 
 def compare(adapter, batch, **way):
     """Assert that both engines give the same metrics; return each swap's largest effect."""
-    wanted = Oracle(adapter).run_swaps(batch, **way)
-    assert swaps_off(Cone(adapter).run_swaps(batch, **way), wanted, adapter.shape.dtype) <= 1, way
+    wanted = ReferenceEngine(adapter).run_swaps(batch, **way)
+    assert swaps_off(ConeEngine(adapter).run_swaps(batch, **way), wanted, adapter.shape.dtype) <= 1, way
     return effects_of(wanted)
 
 
@@ -97,8 +97,8 @@ def test_a_probe_sees_changes_below_it_and_at_earlier_sites_of_its_layer(tiny_mo
     for probed in ORDER:
         reader = state_reader(adapter, probed, 1)
         batch = batch_of(reader, rows, donors, {"probed": (last, ((4, 3, 2), (5,), (6,), (7,)))})
-        before, (after,) = wanted = Oracle(adapter).run_swaps(batch, **way)
-        assert swaps_off(Cone(adapter).run_swaps(batch, **way), wanted, F32) <= 1
+        before, (after,) = wanted = ReferenceEngine(adapter).run_swaps(batch, **way)
+        assert swaps_off(ConeEngine(adapter).run_swaps(batch, **way), wanted, F32) <= 1
         above, own, below = (after.log_p - before.log_p).abs().amax(1).tolist()
         assert above == 0
         assert (own > 1e-3) is (ORDER.index(site) <= ORDER.index(probed))
@@ -132,12 +132,12 @@ def test_swaps_on_the_real_model(smollm2):
         "question": [
             [r.positions["question"][-k:] for r, k in zip(side, n, strict=True)] for side in (rows, donors)
         ],
-        "answer_site": [[r.positions["answer_site"] for r in side] for side in (rows, donors)],
+        "pre_answer": [[r.positions["pre_answer"] for r in side] for side in (rows, donors)],
     }  # fmt: skip
     reader = AnswerReader(answer_reads(rows, donors, first_only=False), answer_joint)
     batch = batch_of(reader, [r.ids for r in rows], [d.ids for d in donors], where)
     way = {"site": "resid_pre", "layers": (29, 0, 14), "window": 1}
-    found, wanted = (engine.run_swaps(batch, **way) for engine in (Cone(adapter), Oracle(adapter)))
+    found, wanted = (engine.run_swaps(batch, **way) for engine in (ConeEngine(adapter), ReferenceEngine(adapter)))
     assert swaps_off(found, wanted, F32) <= 5  # streams of SmolLM2 are large: logarithms within 1e-3
     assert max(float((a.p - b.p).abs().max()) for a, b in zip(found[1], wanted[1], strict=True)) <= 1e-5
     assert min(effects_of(wanted)) > 1
@@ -146,7 +146,7 @@ def test_swaps_on_the_real_model(smollm2):
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_the_last_stream(tiny_model, family):
     adapter, tokens = Adapter(tiny_model(family)), pad_rows(random_rows(LENGTHS, 3))
-    found, wanted = Cone(adapter).last_stream(tokens), last_stream(adapter, tokens)
+    found, wanted = ConeEngine(adapter).last_stream(tokens), last_stream(adapter, tokens)
     assert float((found - wanted)[tokens.mask].abs().max()) <= 1e-3
     assert float(wanted[tokens.mask].abs().max()) > 1
     assert torch.equal(found[~tokens.mask], torch.zeros_like(found[~tokens.mask]))
@@ -156,7 +156,7 @@ def test_a_pass_reports_its_progress(tiny_model):
     """Shares of the layers add up to one, one after each layer; within a layer the share is 0."""
     adapter, batch = case(tiny_model("llama"))
     shares = []
-    Cone(adapter).run_swaps(batch, site="resid_pre", layers=(0, 1), window=1, on_share=shares.append)
+    ConeEngine(adapter).run_swaps(batch, site="resid_pre", layers=(0, 1), window=1, on_progress=shares.append)
     assert len([share for share in shares if share]) == adapter.n_layers < len(shares)
     assert sum(shares) == pytest.approx(1)
 
@@ -181,8 +181,8 @@ def test_cuts_in_windows_of_layers(tiny_model, family):
     for cut in CUTS:
         make = {name: value for name, value in cut.items() if name not in ("windows", "where")}
         batch, way = cut_batch_of(**make), {"where": cut.get("where"), "windows": cut["windows"]}
-        wanted = Oracle(adapter).cut_states(batch, **way)
-        assert states_off(Cone(adapter).cut_states(batch, **way), wanted, F32) <= 1, cut
+        wanted = ReferenceEngine(adapter).knockout_states(batch, **way)
+        assert states_off(ConeEngine(adapter).knockout_states(batch, **way), wanted, F32) <= 1, cut
         assert (wanted[0] - wanted[2]).abs().max() > 0.01  # the last variant cuts nothing
         assert torch.equal(wanted[2], wanted[2, :1].expand_as(wanted[2]))
         if "where" in cut:  # what is cut above the layer that is read is not seen there
@@ -200,19 +200,19 @@ def test_cuts_read_at_all_layers(tiny_model, family):
     )
     for site, mode, layers, heads in cuts:
         batch, way = cut_batch_of(mode=mode, heads=heads), {"site": site, "layers": layers}
-        wanted = Oracle(adapter).cut_states_everywhere(batch, **way)
-        assert states_off(Cone(adapter).cut_states_everywhere(batch, **way), wanted, F32) <= 1, site
+        wanted = ReferenceEngine(adapter).knockout_states_all_layers(batch, **way)
+        assert states_off(ConeEngine(adapter).knockout_states_all_layers(batch, **way), wanted, F32) <= 1, site
         moved = (wanted[1] - wanted[0]).abs().amax((1, 2))
         first = layers[0] + (adapter.model.cfg.parallel_attn_mlp and site == "mlp_out")
         assert [bool(m > 0) for m in moved] == [layer >= first for layer in range(3)], site
 
 
-@pytest.mark.parametrize("kind", [Cone, Oracle])
+@pytest.mark.parametrize("kind", [ConeEngine, ReferenceEngine])
 def test_windows_with_gaps_are_refused(tiny_model, kind):
     engine, batch = kind(Adapter(tiny_model("gpt2"))), cut_batch_of()
     for run, options in (
-        (engine.cut_states, {"where": None, "windows": [range(1), range(0, 3, 2)]}),
-        (engine.cut_states_everywhere, {"site": "resid_post", "layers": range(0, 3, 2)}),
+        (engine.knockout_states, {"where": None, "windows": [range(1), range(0, 3, 2)]}),
+        (engine.knockout_states_all_layers, {"site": "resid_post", "layers": range(0, 3, 2)}),
     ):
         with pytest.raises(InputError, match="a range of neighbouring layers"):
             run(batch, **options)

@@ -15,9 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
-from anchorlens.engine.cone import Cone
+from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.readouts import ChoiceReader
-from anchorlens.engine.reference import Oracle
+from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
 from anchorlens.models.read import READ_SLICE
@@ -93,7 +93,7 @@ def early(waits):
 def copied(tiny_model, family):
     """An engine that went through its trial, as in every sweep: what has to be looked at in the weights is known."""
     adapter, batch = case(copy.deepcopy(tiny_model(family)))
-    cone = Cone(adapter)
+    cone = ConeEngine(adapter)
     cone.last_stream(batch.tokens)
     return cone, batch
 
@@ -120,7 +120,7 @@ def test_swaps_wait_for_nothing_before_the_last_layer(tiny_model, family):
     batch = replace(batch, swaps=(*batch.swaps, *given_swaps(cone.adapter)))
     for site in ("resid_pre", "mlp_out"):
         with on_stand_in(cone) as gpu:
-            before, after = cone.run_swaps(batch, site=site, layers=[0, 2], window=2, on_share=gpu.layer)
+            before, after = cone.run_swaps(batch, site=site, layers=[0, 2], window=2, on_progress=gpu.layer)
         assert gpu.waits.count("layer") == 3
         assert early(gpu.waits) == []
         assert gpu.waits.count("copy") <= 1  # which tokens are read, at the end
@@ -132,9 +132,9 @@ def swapped(cone, rows, lead):
     ids = [[*range(lead), *row] for row in random_rows([9 + i % 3 for i in range(rows)], 3)]
     reader = ChoiceReader(torch.tensor([len(row) - 1 for row in ids]), (5,), (6, 7))
     at = tuple((len(row) - 2,) for row in ids)
-    batch = batch_of(reader, ids, ids[::-1], {"answer_site": (at, at[::-1])})
+    batch = batch_of(reader, ids, ids[::-1], {"pre_answer": (at, at[::-1])})
     with on_stand_in(cone) as gpu:
-        cone.run_swaps(batch, site="resid_pre", layers=range(3), window=1, on_share=gpu.layer)
+        cone.run_swaps(batch, site="resid_pre", layers=range(3), window=1, on_progress=gpu.layer)
     return gpu
 
 
@@ -156,8 +156,8 @@ def test_knockouts_wait_for_nothing_before_the_last_layer(tiny_model, family):
     for mode in ("mask", "zero"):
         batch = cuts_of(mode=mode, heads=(1, 2))
         with on_stand_in(cone) as gpu:
-            states = cone.cut_states(batch, where=None, windows=[range(1), range(1, 3), range(0)], on_share=gpu.layer)
-            everywhere = cone.cut_states_everywhere(batch, site="resid_post", layers=range(3), on_share=gpu.layer)
+            states = cone.knockout_states(batch, where=None, windows=[range(1), range(1, 3), range(0)], on_progress=gpu.layer)
+            everywhere = cone.knockout_states_all_layers(batch, site="resid_post", layers=range(3), on_progress=gpu.layer)
         assert early(gpu.waits[: gpu.waits.index("read back") + 1]) == []
         assert (states.shape, everywhere.shape) == ((3, 3, 4, 48), (4, 3, 4, 48))
 
@@ -195,7 +195,7 @@ def test_the_oracles_numbers_on_a_gpu(tiny_model, family):
 
     options = {"site": "resid_pre", "layers": range(adapter.n_layers), "window": 1}
     try:
-        found = Cone(adapter).run_swaps(batch, **options, on_share=watch)
+        found = ConeEngine(adapter).run_swaps(batch, **options, on_progress=watch)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert swaps_off(found, Oracle(adapter).run_swaps(batch, **options), torch.float32) <= 1
+    assert swaps_off(found, ReferenceEngine(adapter).run_swaps(batch, **options), torch.float32) <= 1

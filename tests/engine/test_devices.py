@@ -14,10 +14,10 @@ from transformer_lens.utilities.multi_gpu import get_device_for_block_index
 
 import anchorlens as al
 from anchorlens.engine.choose_engine import choose_engine
-from anchorlens.engine.cone import Cone
+from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import rows_per_batch
 from anchorlens.engine.generate import _rows_at_once, greedy
-from anchorlens.engine.reference import Oracle, last_stream
+from anchorlens.engine.reference import ReferenceEngine, last_stream
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.memory import free_memory
@@ -115,10 +115,10 @@ def test_it_is_the_model_that_lies_on_one_device(tiny, tiny_model, devices, fami
     assert found.device == THIRD
     assert torch.equal(found.cpu(), one(TOKENS).cpu())
     # Hash and card say what the model is, not where: of the model on the CPU they are the same but for the device.
-    assert al.card_of(three) == al.card_of(one)
-    whole = al.card_of(tiny_model(family))
-    assert al.card_of(three).weights_sha256 == whole.weights_sha256
-    assert al.card_of(three).parity == pytest.approx(whole.parity, abs=1e-3)
+    assert al.model_card(three) == al.model_card(one)
+    whole = al.model_card(tiny_model(family))
+    assert al.model_card(three).weights_sha256 == whole.weights_sha256
+    assert al.model_card(three).parity == pytest.approx(whole.parity, abs=1e-3)
     assert not any(block._forward_pre_hooks for block in three.blocks)
 
 
@@ -130,12 +130,12 @@ def test_both_engines_give_the_numbers_of_one_device(tiny, devices, family):
     for some, site in ((taken, "resid_pre"), (taken, "mlp_out"), (given, "resid_pre")):
         how = {"site": site, "layers": [0, 2], "window": 2}
         devices.moves.clear()
-        found = Cone(three).run_swaps(some, **how)
+        found = ConeEngine(three).run_swaps(some, **how)
         # All that is measured crosses together; what is given comes from the CPU besides.
         assert [move for move in devices.streams(wide) if move[0] != "cpu"] == [("cuda:0", "cuda:1"), ("cuda:1", "cuda:2")]
-        same(found, Cone(one).run_swaps(some, **how))
+        same(found, ConeEngine(one).run_swaps(some, **how))
         if site == "resid_pre":
-            same(Oracle(three).run_swaps(some, **how), Oracle(one).run_swaps(some, **how))
+            same(ReferenceEngine(three).run_swaps(some, **how), ReferenceEngine(one).run_swaps(some, **how))
     rows = pad_rows(random_rows((9, 12, 7), 3))
     devices.moves.clear()
     stream = last_stream(three, rows)
@@ -145,20 +145,20 @@ def test_both_engines_give_the_numbers_of_one_device(tiny, devices, family):
     between = [(dtype, shape) for a, b, dtype, shape in devices.moves if CPU not in (a, b)]
     assert all(dtype is torch.long or shape[-1] == wide for dtype, shape in between)
     assert torch.equal(stream.cpu(), last_stream(one, rows).cpu())
-    assert torch.equal(Cone(three).last_stream(rows).cpu(), Cone(one).last_stream(rows).cpu())
+    assert torch.equal(ConeEngine(three).last_stream(rows).cpu(), ConeEngine(one).last_stream(rows).cpu())
 
 
 @pytest.mark.parametrize("mode", fast(["mask"], ["mask", "zero"]))
-@pytest.mark.parametrize("engine", [Cone, pytest.param(Oracle, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("engine", [ConeEngine, pytest.param(ReferenceEngine, marks=pytest.mark.slow)])
 def test_knockouts_give_the_states_of_one_device(tiny, devices, engine, mode):
     one, three = Adapter(load(tiny("gemma3"))), Adapter(load(tiny("gemma3"), 3))
     cuts = cuts_of(mode=mode, heads=(1, 2))
     for where in (None, ("resid_mid", 0), ("attn_out", 1)):
         windows = [range(1), range(1, 3), range(0)]
-        a, b = (engine(adapter).cut_states(cuts, where=where, windows=windows) for adapter in (one, three))
+        a, b = (engine(adapter).knockout_states(cuts, where=where, windows=windows) for adapter in (one, three))
         assert b.device == (THIRD if where is None else torch.device("cuda", where[1]))
         assert torch.equal(a.cpu(), b.cpu())
-    a, b = (engine(x).cut_states_everywhere(cuts, site="resid_post", layers=range(3)) for x in (one, three))
+    a, b = (engine(x).knockout_states_all_layers(cuts, site="resid_post", layers=range(3)) for x in (one, three))
     assert a.device == b.device == CPU
     assert torch.equal(a, b)
     assert a.std() > 0.1
@@ -166,8 +166,8 @@ def test_knockouts_give_the_states_of_one_device(tiny, devices, engine, mode):
 
 def test_a_beginning_stays_where_its_layers_are(tiny, devices):
     model = load(tiny("llama"), 3)
-    cone, begin = Cone(Adapter(model)), list(range(40))
-    one = Cone(Adapter(load(tiny("llama"))))
+    cone, begin = ConeEngine(Adapter(model)), list(range(40))
+    one = ConeEngine(Adapter(load(tiny("llama"))))
     rows = [[*begin, *row] for row in random_rows((9, 8, 7, 9), 3)]
     for engine in (cone, one):
         engine.begin(begin)
@@ -206,8 +206,8 @@ def test_a_live_model_whose_blocks_lie_anywhere(tiny, devices, family):
     engine = choose_engine(adapter, "cone", range(30, 50))
     assert engine.name == "cone"
     how, batch = {"site": "resid_pre", "layers": [0, 2], "window": 1}, replace(batch, swaps=batch.swaps[:1])
-    same(engine.run_swaps(batch, **how), Cone(one).run_swaps(batch, **how))
-    same(Oracle(adapter).run_swaps(batch, **how), Oracle(one).run_swaps(batch, **how))
+    same(engine.run_swaps(batch, **how), ConeEngine(one).run_swaps(batch, **how))
+    same(ReferenceEngine(adapter).run_swaps(batch, **how), ReferenceEngine(one).run_swaps(batch, **how))
     prompts = random_rows((5, 9), 2)
     new = [greedy(x, prompts, max_new_tokens=4, stop=lambda _: False) for x in (adapter, one)]
     assert new[0] == new[1]
@@ -217,7 +217,7 @@ def test_a_live_model_whose_blocks_lie_anywhere(tiny, devices, family):
 def test_a_sweep_of_a_spread_model(tiny, devices):
     told = []
     results = [
-        sweep(load(tiny("llama"), n), batch_size=4, check_cells=4, on_plan=lambda plan: told.append(plan)) for n in (1, 2)
+        sweep(load(tiny("llama"), n), batch_size=4, n_spot_checks=4, on_plan=lambda plan: told.append(plan)) for n in (1, 2)
     ]
     a, b = (result.samples()[VALUES].to_numpy() for result in results)
     np.testing.assert_array_equal(a, b)
@@ -235,7 +235,7 @@ def test_a_sweep_of_a_spread_model(tiny, devices):
 @pytest.mark.slow
 def test_truth_probes_of_a_spread_model(tiny, devices):
     data = al.load_qa("popqa-sample", limit=90)
-    how = {"progress": False, "n_resamples": 20, "batch_size": 40, "placebos": False, "check_cells": 2}
+    how = {"progress": False, "n_resamples": 20, "batch_size": 40, "placebos": False, "n_spot_checks": 2}
     found = [al.knockout_sweep(load(tiny("gpt2"), n), data, **how).samples()[VALUES].to_numpy() for n in (1, 3)]
     np.testing.assert_array_equal(*found)
     assert len(found[0]) > 0
@@ -308,7 +308,7 @@ def test_without_a_card_nothing_is_spread_and_a_live_hugging_face_model_is_on_tw
             al.load_model(live, **how)
         model = al.load_model(live, device="cuda:0", progress=False, **how)
         assert devices_of(model) == (FIRST, SECOND)
-        assert al.card_of(model).weights_sha256 == al.card_of(load(tiny("llama"))).weights_sha256
+        assert al.model_card(model).weights_sha256 == al.model_card(load(tiny("llama"))).weights_sha256
 
 
 def test_a_card_that_is_too_small_says_what_to_do(tiny, devices, monkeypatch):
@@ -332,10 +332,10 @@ def test_two_cards_give_the_numbers_of_one(tiny, family):
     """Kernels may differ between cards of two kinds, so not to the bit."""
     (one, batch), (two, _) = case(load(tiny(family))), case(load(tiny(family), 2))
     assert devices_of(two.model) == (FIRST, SECOND)
-    assert al.card_of(two.model).weights_sha256 == al.card_of(one.model).weights_sha256
+    assert al.model_card(two.model).weights_sha256 == al.model_card(one.model).weights_sha256
     for site in ("resid_pre", "mlp_out"):
         how = {"site": site, "layers": [0, 1, 2], "window": 2}
-        for engine in (Cone, Oracle):
+        for engine in (ConeEngine, ReferenceEngine):
             assert swaps_off(engine(two).run_swaps(batch, **how), engine(one).run_swaps(batch, **how), torch.float32) <= 1
     prompts = random_rows((5, 9), 2)
     new = [greedy(x, prompts, max_new_tokens=4, stop=lambda _: False) for x in (one, two)]

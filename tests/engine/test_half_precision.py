@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from anchorlens.engine.cone import Cone
+from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import PassSize, kernel_bytes, pass_bytes
-from anchorlens.engine.reference import Oracle
+from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models import blocks
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import EVEN, MLP_SLICE, Block
@@ -27,7 +27,7 @@ import anchorlens as al
 from tests.engine.memory import peak
 
 data = al.load_qa("popqa-sample", limit=int(sys.argv[3]))
-swap = {"n_donors": 1, "align": "last", "donors": "random", "progress": False, "check_cells": 2, "batch_size": int(sys.argv[4])}
+swap = {"n_donors": 1, "align": "last", "donors": "random", "progress": False, "n_spot_checks": 2, "batch_size": int(sys.argv[4])}
 al.swap_sweep(al.load_model(sys.argv[1], device="cpu"), data, **swap)  # imports and thread pools
 model = al.load_model(sys.argv[2], device="cpu", dtype="bfloat16", progress=False)
 plans = []
@@ -63,7 +63,7 @@ def test_a_sweep_makes_products_of_few_sizes(name, dtype, monkeypatch):
 
     monkeypatch.setattr(blocks, "_evenly", cut)
     monkeypatch.setattr(Block, "_mlp", lambda self, m, x, out: (sizes["mlp"].add(len(x)), mlp(self, m, x, out))[1])
-    Cone(adapter).run_swaps(batch, site="resid_pre", layers=range(adapter.n_layers), window=1)
+    ConeEngine(adapter).run_swaps(batch, site="resid_pre", layers=range(adapter.n_layers), window=1)
     most = MLP_SLICE["cpu"]
     even = {EVEN * (1 + i) for i in range(most // EVEN)}
     for part in ("product", "mlp"):
@@ -99,7 +99,9 @@ def test_the_cone_is_no_further_from_the_truth_than_transformer_lens_is(name):
     for seed in range(6):
         rows, donors = random_rows(LENGTHS, 10 * seed + 1, vocab), random_rows(DONOR_LENGTHS, 10 * seed + 2, vocab)
         batch = batch_of(answer_reader(exact, rows), rows, donors)
-        wanted, cone, theirs = (log_p(one.run_swaps(batch, **way)) for one in (Oracle(exact), Cone(half), Oracle(half)))
+        wanted, cone, theirs = (
+            log_p(one.run_swaps(batch, **way)) for one in (ReferenceEngine(exact), ConeEngine(half), ReferenceEngine(half))
+        )
         off += torch.stack([(x - wanted).square().mean() for x in (cone, theirs)])
     assert 1e-6 < off[0] < 1.1 * off[1], off
 

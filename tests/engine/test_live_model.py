@@ -7,8 +7,8 @@ import torch
 from transformer_lens.components.abstract_attention import AbstractAttention
 
 from anchorlens.engine.choose_engine import choose_engine
-from anchorlens.engine.cone import Cone
-from anchorlens.engine.reference import Oracle
+from anchorlens.engine.cone import ConeEngine
+from anchorlens.engine.reference import ReferenceEngine
 from tests.engine.configurations import adapter_of
 from tests.engine.fuzz import cells, cut_batch, swap_batch
 from tests.engine.make import effects_of, states_off, swaps_off
@@ -40,8 +40,8 @@ def swept(engine, swaps, cuts):
     way = {"where": None, "windows": [range(3), range(1), range(0)]}
     return (
         engine.run_swaps(swaps, **WAY),
-        engine.cut_states(cuts, **way),
-        engine.cut_states_everywhere(cuts, site="resid_post", layers=range(2)),
+        engine.knockout_states(cuts, **way),
+        engine.knockout_states_all_layers(cuts, site="resid_post", layers=range(2)),
     )
 
 
@@ -56,12 +56,12 @@ def test_rows_beyond_the_rotary_table_have_the_oracles_numbers(live, name):
     swaps, cuts = batches(name, torch.float64)
     before = [table.clone() for table in tables(adapter.model)]
     assert {len(table) for table in before} == {TABLE}
-    cone = Cone(adapter)
+    cone = ConeEngine(adapter)
     found = [swept(cone, swaps, cuts) for _ in range(2)]
     assert all(torch.equal(a, b) for a, b in zip(tables(adapter.model), before, strict=True))
     last = cone.last_stream(swaps.tokens)
     assert {len(table) for table in tables(adapter.model)} == {TABLE}
-    wanted, exact = swept(Oracle(adapter), swaps, cuts), torch.float64
+    wanted, exact = swept(ReferenceEngine(adapter), swaps, cuts), torch.float64
     assert min(len(table) for table in tables(adapter.model)) > 2 * TABLE
     assert max(effects_of(wanted[0])) > 0.1
     for mine in found:
@@ -75,11 +75,11 @@ def test_rows_beyond_the_rotary_table_have_the_oracles_numbers(live, name):
 def test_tables_grow_from_batch_to_batch(live):
     """Rows that are longer each time, by one engine: the first table of its own is soon too short."""
     adapter, other = live("llama", torch.float64), adapter_of("llama", torch.float64)
-    cone = Cone(adapter)
+    cone = ConeEngine(adapter)
     for length in (12, 17, 18, 33, 34, 63, 20):
         begin = random.Random(length).choices(range(97), k=length - 1)
         batch = swap_batch(random.Random(length), other, begin=begin, n=2, longest=1)
-        wanted = Oracle(other).run_swaps(batch, **WAY)
+        wanted = ReferenceEngine(other).run_swaps(batch, **WAY)
         assert swaps_off(cone.run_swaps(batch, **WAY), wanted, torch.float64) <= 1, length
     assert {len(table) for table in tables(adapter.model)} == {TABLE}
 

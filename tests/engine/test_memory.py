@@ -15,7 +15,7 @@ from tests.engine.memory import holes, peak
 
 model = al.load_model("smollm2-135m-instruct", device="cpu")
 data = al.load_qa("popqa-sample", limit=5)
-swap = {"n_donors": 1, "align": "last", "donors": "random", "progress": False, "check_cells": 2}
+swap = {"n_donors": 1, "align": "last", "donors": "random", "progress": False, "n_spot_checks": 2}
 al.swap_sweep(model, data, layers=[0, 29], **swap)  # imports, thread pools, rotary tables
 kept = holes(300)
 told = []
@@ -42,7 +42,7 @@ model = al.load_model(sys.argv[1], device="cpu")
 data = al.load_qa("popqa-sample", limit=3)
 sizes = []
 for i in range(200):
-    al.swap_sweep(model, data, n_donors=1, align="last", donors="random", check_cells=1, n_resamples=20, seed=i % 7,
+    al.swap_sweep(model, data, n_donors=1, align="last", donors="random", n_spot_checks=1, n_resamples=20, seed=i % 7,
                   prompt="fewshot(2)", progress=False)
     if i in (19, 199):
         sizes.append(settled())

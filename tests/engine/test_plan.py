@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from anchorlens.engine.cone import Cone
+from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cone_layout import Group, Lanes
 from anchorlens.engine.cone_plans import cone_start
 from anchorlens.engine.cost import PassSize, out_of_memory
 from anchorlens.engine.patches import window_layers
-from anchorlens.engine.reference import Oracle
+from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models.adapter import Adapter
 from tests.engine.make import answer_reader, batch_of, counted, random_rows, swaps_off
 
@@ -22,7 +22,7 @@ def test_what_counts_as_out_of_memory():
 
 
 def test_more_of_anything_needs_more_memory(tiny_model):
-    cone = Cone(Adapter(tiny_model("llama")))
+    cone = ConeEngine(Adapter(tiny_model("llama")))
     size = PassSize(runs=2000, run_rows=40, run_keys=50, packs=((800, 40, 20, 50), (40, 40, 1, 50)), prefix=10, reads=40)
     one = cone.pass_bytes(size, 3)
     more = {
@@ -88,10 +88,10 @@ def one_row(adapter):
 
 def test_an_answer_site_costs_one_token_for_each_layer_above(tiny_model, monkeypatch):
     adapter = Adapter(tiny_model("llama"))
-    cone, n = Cone(adapter), 3
+    cone, n = ConeEngine(adapter), 3
     reader, rows, donors = one_row(adapter)
     through = counted(adapter, monkeypatch)
-    batch = batch_of(reader, rows, donors, {"answer_site": (((11,),), ((8,),))})
+    batch = batch_of(reader, rows, donors, {"pre_answer": (((11,),), ((8,),))})
     after = cone.run_swaps(batch, site="resid_pre", layers=range(n), window=1)[1]
     # The base is needed up to its read (12 tokens), the donor up to what is taken (9); a lane is one token.
     assert through == [12 + 9 + layer + 1 for layer in range(n)]
@@ -101,7 +101,7 @@ def test_an_answer_site_costs_one_token_for_each_layer_above(tiny_model, monkeyp
 
 def test_cells_hold_the_positions_from_the_first_changed_to_the_last_read(tiny_model, monkeypatch):
     adapter = Adapter(tiny_model("llama"))
-    cone = Cone(adapter)
+    cone = ConeEngine(adapter)
     reader, rows, donors = one_row(adapter)
     through = counted(adapter, monkeypatch)
     batch = batch_of(reader, rows, donors, {"question": (((7, 4, 5),), ((2, 3, 4),))})
@@ -142,12 +142,12 @@ def test_donors_of_the_same_template_cost_what_stands_behind_them(family, site, 
     adapter = Adapter(tiny_model(family))
     if site not in adapter.sites:
         pytest.skip(f"{family} has no {site}")
-    cone, (row,) = Cone(adapter), random_rows((12,), 1)
+    cone, (row,) = ConeEngine(adapter), random_rows((12,), 1)
     donor = [*row[:5], *[token + 1 for token in row[5:7]], *row[7:]]
     at, null = (((2, 5, 6),), ((2, 5, 6),)), (((4, 8, 9),), ((2, 5, 6),))
     batch = batch_of(answer_reader(adapter, [row], [(11,)]), [row], [donor], {"question": at, "null": null})
     way = {"site": site, "layers": range(adapter.n_layers), "window": 1}
-    wanted = Oracle(adapter).run_swaps(batch, **way)
+    wanted = ReferenceEngine(adapter).run_swaps(batch, **way)
     through = counted(adapter, monkeypatch)
     assert swaps_off(cone.run_swaps(batch, **way), wanted, torch.float32) <= 1
     cell = 12 - 7 if site.startswith("resid") else 12 - 2

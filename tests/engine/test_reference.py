@@ -5,7 +5,7 @@ import torch
 
 from anchorlens.engine.patches import AnchorSwap, SwapBatch, window_layers
 from anchorlens.engine.readouts import AnswerReader, ChoiceReader, answer_joint, first_token
-from anchorlens.engine.reference import Oracle, capture, last_stream
+from anchorlens.engine.reference import ReferenceEngine, capture, last_stream
 from anchorlens.errors import HookError, InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.load import load_model
@@ -39,12 +39,12 @@ def test_swap_with_itself_is_exactly_zero_and_read_logits_are_the_models_own(req
     real = name == "smollm2"
     model = request.getfixturevalue(name) if real else tiny_model(name)
     adapter, rows = Adapter(model), rows_of(model)
-    sites, anchor, layers = (("resid_mid",), "question", (0, 29)) if real else (adapter.sites, "answer_site", range(3))
+    sites, anchor, layers = (("resid_mid",), "question", (0, 29)) if real else (adapter.sites, "pre_answer", range(3))
     batch, where = pad_rows([r.ids for r in rows]), slots([r.positions[anchor] for r in rows])
     for site in sites:
         (streams,) = capture(adapter, batch, site, [where])
         swap = batch_of(rows, where, streams, answer_joint, anchor)
-        before, (after,) = Oracle(adapter).run_swaps(swap, site=site, layers=layers, window=1)
+        before, (after,) = ReferenceEngine(adapter).run_swaps(swap, site=site, layers=layers, window=1)
         assert torch.equal(after.p, before.p.expand(len(layers), -1))
         assert torch.equal(after.log_p, before.log_p.expand(len(layers), -1))
     for i, row in enumerate(rows):
@@ -62,12 +62,12 @@ def test_all_positions_at_layer_0_and_the_last_resid_post_give_the_donors_input(
     adapter = Adapter(smollm2)
     base, donor = rows_of(smollm2, [("France", "Paris"), fact])
     assert not everywhere or len(base.ids) == len(donor.ids)
-    to, at = (slots([range(len(r.ids)) if everywhere else r.positions["answer_site"]]) for r in (base, donor))
+    to, at = (slots([range(len(r.ids)) if everywhere else r.positions["pre_answer"]]) for r in (base, donor))
     (streams,) = capture(adapter, pad_rows([donor.ids]), site, [at])
     swap = batch_of([base], to, streams, first_token, rivals=[donor])
-    before, (after,) = Oracle(adapter).run_swaps(swap, site=site, layers=(layer,), window=1)
+    before, (after,) = ReferenceEngine(adapter).run_swaps(swap, site=site, layers=(layer,), window=1)
     with torch.no_grad():
-        logits = smollm2(torch.tensor([donor.ids]), prepend_bos=False)[0, donor.positions["answer_site"][0]]
+        logits = smollm2(torch.tensor([donor.ids]), prepend_bos=False)[0, donor.positions["pre_answer"][0]]
     assert after.p[0, 0] == pytest.approx(float(logits.softmax(-1)[base.answer_ids[0]]), abs=1e-6)
     difference = logits[base.answer_ids[0]] - logits[donor.answer_ids[0]]
     assert after.logit_diff[0, 0] == pytest.approx(float(difference), abs=1e-3)
@@ -81,11 +81,11 @@ def test_a_batch_gives_every_rows_own_numbers(smollm2):
     where, at = slots([r.positions["subject"][-1:] for r in rows]), slots([d.positions["subject"][-1:] for d in donors])
     (streams,) = capture(adapter, pad_rows([d.ids for d in donors]), "resid_pre", [at])
     options = {"site": "resid_pre", "layers": (3, 20), "window": 1}
-    before, (after,) = Oracle(adapter).run_swaps(batch_of(rows, where, streams, answer_joint), **options)
+    before, (after,) = ReferenceEngine(adapter).run_swaps(batch_of(rows, where, streams, answer_joint), **options)
     for i, (row, donor) in enumerate(zip(rows, donors, strict=True)):
         one, one_at = slots([row.positions["subject"][-1:]]), slots([donor.positions["subject"][-1:]])
         (stream,) = capture(adapter, pad_rows([donor.ids]), "resid_pre", [one_at])
-        own_before, (own,) = Oracle(adapter).run_swaps(batch_of([row], one, stream, answer_joint), **options)
+        own_before, (own,) = ReferenceEngine(adapter).run_swaps(batch_of([row], one, stream, answer_joint), **options)
         assert float((own.p[:, 0] - after.p[:, i]).abs().max()) < 1e-5
         assert float((own_before.p[0] - before.p[i]).abs()) < 1e-5
 
@@ -95,21 +95,21 @@ def test_a_window_changes_all_its_layers(tiny_model):
     model = tiny_model("llama")
     adapter = Adapter(model)
     base, donor = rows_of(model, [("France", "Paris"), ("Japan", "Tokyo")])
-    where, at = slots([base.positions["answer_site"]]), slots([donor.positions["answer_site"]])
+    where, at = slots([base.positions["pre_answer"]]), slots([donor.positions["pre_answer"]])
     (streams,) = capture(adapter, pad_rows([donor.ids]), "mlp_out", [at])
-    _, (after,) = Oracle(adapter).run_swaps(
+    _, (after,) = ReferenceEngine(adapter).run_swaps(
         batch_of([base], where, streams, first_token), site="mlp_out", layers=(1,), window=3
     )
     _, cache = model.run_with_cache(torch.tensor([donor.ids]), prepend_bos=False)
 
     def put(value, hook):
-        value[0, base.positions["answer_site"][0]] = cache[hook.name][0, donor.positions["answer_site"][0]]
+        value[0, base.positions["pre_answer"][0]] = cache[hook.name][0, donor.positions["pre_answer"][0]]
         return value
 
     logits = model.run_with_hooks(
         torch.tensor([base.ids]), prepend_bos=False, fwd_hooks=[(f"blocks.{i}.hook_mlp_out", put) for i in range(3)]
     )
-    wanted = logits[0, base.positions["answer_site"][0]].softmax(-1)[base.answer_ids[0]]
+    wanted = logits[0, base.positions["pre_answer"][0]].softmax(-1)[base.answer_ids[0]]
     assert after.p[0, 0] == pytest.approx(float(wanted), abs=1e-6)
 
 
@@ -121,8 +121,8 @@ def test_one_cell_a_row_of_rows_that_differ_in_their_padding():
         reader = ChoiceReader(torch.tensor([len(r) - 1 for r in rows]), (1, 2), (3,))
         at = ((0,), (0,))
         batch = swaps_of(reader, rows, [donor, donor], {"first": (at, at)})
-        wanted, (changed,) = Oracle(adapter).run_swaps(batch, site="resid_pre", layers=(0, 1), window=1)
-        before, after = Oracle(adapter).run_cells(batch, site="resid_pre", layers=(0, 1), window=1)
+        wanted, (changed,) = ReferenceEngine(adapter).run_swaps(batch, site="resid_pre", layers=(0, 1), window=1)
+        before, after = ReferenceEngine(adapter).run_cells(batch, site="resid_pre", layers=(0, 1), window=1)
         assert abs(wanted.logit_diff[0] - wanted.logit_diff[1]) > 0.1
         assert torch.allclose(before.logit_diff, wanted.logit_diff, atol=1e-4)
         assert torch.allclose(after.logit_diff, changed.logit_diff.diagonal(), atol=1e-4)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from anchorlens.engine.cone import Cone
-from anchorlens.engine.reference import Oracle
+from anchorlens.engine.cone import ConeEngine
+from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models import blocks, read
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
@@ -100,7 +100,7 @@ def test_a_sweep_in_slices_is_a_sweep(name, in_slices):
     """Against the oracle in one piece; five anchors, lanes that join later, given streams."""
     adapter, batch = case(adapter_of(name).model)
     way = {"site": "resid_pre", "layers": (2, 0, 1), "window": 1}
-    wanted = Oracle(adapter).run_swaps(batch, **way)
+    wanted = ReferenceEngine(adapter).run_swaps(batch, **way)
     in_slices(5, (3, 7))
-    assert swaps_off(Cone(adapter).run_swaps(batch, **way), wanted, torch.float32) <= 1
-    assert swaps_off(Oracle(adapter).run_swaps(batch, **way), wanted, torch.float32) <= 1
+    assert swaps_off(ConeEngine(adapter).run_swaps(batch, **way), wanted, torch.float32) <= 1
+    assert swaps_off(ReferenceEngine(adapter).run_swaps(batch, **way), wanted, torch.float32) <= 1

@@ -15,7 +15,7 @@ TARGET_MODELS = {"Qwen/Qwen3-8B": 36, "Qwen/Qwen3-32B": 64}
 DATASETS = ("popqa", "triviaqa", "hotpotqa", "nq")
 OUTER = 1.6
 """How much wider the simultaneous band is than the pointwise one."""
-NEW = ["prompt", "answers", "distractor", "split", "known_only", "sim_low", "sim_high", "null_short"]
+NEW = ["prompt", "answers", "distractor", "split", "known_only", "sim_low", "sim_high", "frac_null_incomplete"]
 """Columns that a frame may lack."""
 
 
@@ -27,7 +27,7 @@ def point(**changes: object) -> dict[str, object]:
         "mode": "same_relation", "readout": "first_token", "delta_kind": "probability", "prompt": "qa", "answers": "",
         "distractor": "", "split": "", "known_only": "False", "control": "none", "seed": 0, "metric": "p", "trivial": False,
         "delta_p": -10.0, "ci_low": -12.0, "ci_high": -8.0, "sim_low": NAN, "sim_high": NAN, "p_before": 0.6, "n": 100,
-        "null_short": NAN,
+        "frac_null_incomplete": NAN,
     }  # fmt: skip
     return row | changes
 
@@ -36,7 +36,7 @@ def effect(**changes: object) -> dict[str, object]:
     """One row of ``effects.parquet``; ``changes`` replace its values."""
     row: dict[str, object] = {
         "run_id": "synthetic", "protocol": "knockout", "model": "Qwen/Qwen3-8B", "dataset": "popqa", "anchor": "question",
-        "layer": 0, "quantity": "delta_all", "control": "random_tokens", "value": -5.0, "ci_low": -8.0, "ci_high": -2.0,
+        "layer": 0, "quantity": "delta_p_vs_placebo", "control": "random_tokens", "value": -5.0, "ci_low": -8.0, "ci_high": -2.0,
         "sim_low": -10.0, "sim_high": 0.5, "n": 200,
     }  # fmt: skip
     return row | changes
@@ -115,7 +115,7 @@ def with_probe(rows: list[dict[str, object]], layers: int, silent: float) -> lis
 def swap_frame(
     models: dict[str, int] = TARGET_MODELS,
     datasets: Sequence[str] = DATASETS,
-    anchors: Sequence[str] = ("question", "answer_site"),
+    anchors: Sequence[str] = ("question", "pre_answer"),
     null: bool = True,
 ) -> pd.DataFrame:
     """Swap curves: the question's effect ends where that of the answer's site begins."""
@@ -132,7 +132,7 @@ def swap_frame(
                     values = [{name: row[name] for name in drawn} for row in reversed(falling)]
                     for row, own_values in zip(falling, values, strict=True):
                         row.update(own_values)
-                if anchor == "answer_site_all":
+                if anchor == "pre_answer_all":
                     falling[0]["trivial"] = True
                 rows += falling
                 if null:
@@ -142,10 +142,10 @@ def swap_frame(
 
 # Per contrast of a knockout: what it is read against, where it ends, half of its interval there.
 _CONTRASTS = {
-    "delta_all": ("random_tokens", -18.0, 3.0),
+    "delta_p_vs_placebo": ("random_tokens", -18.0, 3.0),
     "flip_rate": ("random_tokens", 24.0, 5.0),
     "auc_drop": ("random_tokens", -0.2, 0.04),
-    "own_change": ("matched", -8.0, 2.5),
+    "row_specific_effect": ("matched", -8.0, 2.5),
 }
 
 
@@ -169,7 +169,7 @@ def knockout_effects(models: dict[str, int] = TARGET_MODELS, datasets: Sequence[
             for quantity, (control, depth, half) in _CONTRASTS.items():
                 # The further the data set, the smaller its effect.
                 rows += contrast(layers, depth * (1 - 0.3 * d), half, rng, quantity=quantity, control=control, **own)
-            rows += contrast(layers, -1.0, 2.0, rng, quantity="own_change", control="random_tokens", **own)
+            rows += contrast(layers, -1.0, 2.0, rng, quantity="row_specific_effect", control="random_tokens", **own)
             rows += contrast(layers, -60.0, 6.0, rng, quantity="gap", control="none", **own)
     return pd.DataFrame(rows)
 
@@ -177,7 +177,7 @@ def knockout_effects(models: dict[str, int] = TARGET_MODELS, datasets: Sequence[
 def swap_effects(
     models: dict[str, int] = TARGET_MODELS,
     datasets: Sequence[str] = DATASETS,
-    anchors: Sequence[str] = ("question", "answer_site"),
+    anchors: Sequence[str] = ("question", "pre_answer"),
 ) -> pd.DataFrame:
     """Each anchor's curve less its null."""
     rng = random.Random(3)
@@ -187,7 +187,7 @@ def swap_effects(
             for a, anchor in enumerate(anchors):
                 own = {"model": model, "dataset": dataset, "anchor": anchor, "protocol": "swap"}
                 depth = -50.0 + 7 * d + 15 * a
-                rows += contrast(layers, depth, 4.0, rng, quantity="less_null", control="null", **own)
+                rows += contrast(layers, depth, 4.0, rng, quantity="delta_p_minus_null", control="null", **own)
     return pd.DataFrame(rows)
 
 

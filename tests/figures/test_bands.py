@@ -93,7 +93,7 @@ def test_contrasts_have_the_same_bands(kind):
     effects = knockout_effects({"m": 4}, ("nq",))
     figure = plot_curves(knockout_frame({"m": 4}, ("nq",)), effects=effects, bands=kind)
     (band,) = (trace for trace in figure.data if trace.fill == "toself" and trace.xaxis == "x2")
-    own = effects.query("quantity == 'delta_all'")
+    own = effects.query("quantity == 'delta_p_vs_placebo'")
     prefix = {"pointwise": "ci", "simultaneous": "sim"}[kind]
     high, low = own[f"{prefix}_high"].tolist(), own[f"{prefix}_low"].tolist()
     assert list(band.y) == [*high, *reversed(low), high[0]]

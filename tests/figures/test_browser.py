@@ -153,7 +153,7 @@ def test_a_keyboard_reaches_every_curve_and_every_button_and_each_looks_differen
         assert [stop for stop in stops if not (stop["name"] and stop["ring"] and stop["seen"])] == []
         names = {stop["name"] for stop in stops}
         entries = page.locator(".traces").all_text_contents()
-        assert set(entries) | {"delta_all", "flip_rate", "auc_drop", "own_change"} <= names
+        assert set(entries) | {"delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect"} <= names
         assert any("PNG" in name for name in names)
         assert len(entries) > 8
         told = page.evaluate("() => [document.querySelector('#anchorlens-figure')].map((one) => [one.role, one.ariaLabel])")

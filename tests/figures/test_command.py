@@ -45,7 +45,7 @@ def refused(*arguments: str, said: str) -> None:
 def drawn(tmp_path, monkeypatch):
     """What a call draws: every text of the figure that it writes."""
     figures: list[go.Figure] = []
-    monkeypatch.setattr(export, "write_figure", lambda figure, path, scale=None: figures.append(figure))
+    monkeypatch.setattr(export, "save_figure", lambda figure, path, scale=None: figures.append(figure))
 
     def draw(*arguments: str) -> str:
         result = called(*arguments, "--out", str(tmp_path / "f.html"))
@@ -59,7 +59,7 @@ def test_contrasts_and_both_bands_are_drawn_unless_asked_otherwise(tmp_path, dra
     run = run_of(tmp_path / "a")
     told = drawn(run)
     assert "What can be claimed" in told
-    assert "own_change" in told
+    assert "row_specific_effect" in told
     assert "outer: all layers at once" in told
     assert "What can be claimed" not in drawn(run, "--contrasts", "none")
     assert "bootstrap over questions (all layers at once)" in drawn(run, "--bands", "simultaneous")
@@ -98,7 +98,7 @@ def test_help_says_what_the_words_mean():
         "pointwise (each layer by itself",
         "simultaneous (all layers at once",
         "what can be claimed",
-        "delta_all, flip_rate",
+        "delta_p_vs_placebo, flip_rate",
     )
     assert all(said in text for said in words)
 

@@ -14,7 +14,7 @@ from .synthetic import NAN, Sweep, effect, knockout_effects, knockout_frame, pic
 
 MODELS = {"m": 12}
 SETS = ("popqa", "nq")
-BUTTONS = ["delta_all", "flip_rate", "auc_drop", "own_change"]
+BUTTONS = ["delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect"]
 CURVES, EFFECTS = knockout_frame(MODELS, SETS), knockout_effects(MODELS, SETS)
 # Of PopQA alone.
 ONE, ITS_EFFECTS = knockout_frame(MODELS, ("popqa",)), knockout_effects(MODELS, ("popqa",))
@@ -65,7 +65,9 @@ def test_delta_all_stands_below_in_the_questions_colours_and_hides_with_its_curv
     questions = {one.legendgroup for one in figure.data if one.showlegend and one.name.startswith("Q-")}
     assert {(trace.legendgroup in questions, trace.showlegend) for trace in lower(figure)} == {(True, False)}
     assert [(line.line.color, line.line.dash) for line in lines(figure)] == [("#1f77b4", "solid"), ("#e377c2", "solid")]
-    assert [list(line.y) for line in lines(figure)] == [wanted(EFFECTS, dataset=d, quantity="delta_all") for d in SETS]
+    assert [list(line.y) for line in lines(figure)] == [
+        wanted(EFFECTS, dataset=d, quantity="delta_p_vs_placebo") for d in SETS
+    ]
     assert figure.layout.yaxis2.title.text == "ΔP less placebo's"
     assert figure.layout.yaxis2.zeroline
     assert [note.text for note in figure.layout.annotations] == ["m", "<b>What can be claimed</b>"]
@@ -80,7 +82,7 @@ def test_each_button_shows_its_contrast_and_so_does_its_name(quantity, axis):
     first, named = knockout(), knockout(contrasts=quantity)
     assert buttons(first) == BUTTONS
     assert BUTTONS[named.layout.updatemenus[0].active] == quantity
-    control = "matched" if quantity == "own_change" else "random_tokens"
+    control = "matched" if quantity == "row_specific_effect" else "random_tokens"
     rows = pick(EFFECTS, quantity=quantity, control=control)
     for figure in (pressed(first, quantity), named):
         assert [list(line.y) for line in lines(figure)] == [wanted(rows, dataset=d) for d in SETS]
@@ -94,12 +96,12 @@ def test_each_button_shows_its_contrast_and_so_does_its_name(quantity, axis):
 
 
 def test_the_own_change_of_other_tokens_is_a_thin_dotted_line():
-    figure = knockout(contrasts="own_change")
-    own = [wanted(EFFECTS, dataset=d, quantity="own_change", control="random_tokens") for d in SETS]
+    figure = knockout(contrasts="row_specific_effect")
+    own = [wanted(EFFECTS, dataset=d, quantity="row_specific_effect", control="random_tokens") for d in SETS]
     assert [list(trace.y) for trace in dotted(figure)] == own
     assert {trace.line.width for trace in dotted(figure)} == {1}
-    assert [trace.y for trace in dotted(pressed(figure, "delta_all"))] == [(), ()]
-    assert dotted(knockout(contrasts="own_change", controls=False)) == []
+    assert [trace.y for trace in dotted(pressed(figure, "delta_p_vs_placebo"))] == [(), ()]
+    assert dotted(knockout(contrasts="row_specific_effect", controls=False)) == []
 
 
 def test_points_are_full_where_the_interval_of_all_layers_excludes_0():
@@ -160,7 +162,7 @@ def test_without_contrasts_the_figure_is_that_of_the_curves():
 
 
 def test_a_swap_has_each_anchors_curve_less_its_null_and_no_switch():
-    anchors = ("question", "answer_site", "subject")
+    anchors = ("question", "pre_answer", "subject")
     effects = swap_effects(MODELS, ("popqa",), anchors)
     figure = plot_curves(swap_frame(MODELS, ("popqa",), anchors), effects=effects)
     own, entries = ([(t.line.color, t.line.dash, t.legendgroup) for t in some] for some in (lines(figure), curves_of(figure)))
@@ -188,16 +190,18 @@ def test_beside_a_swap_the_switch_is_the_knockouts():
     assert figure.layout.yaxis4.showticklabels
     # It stands above the knockout's panel.
     assert figure.layout.updatemenus[0].x == figure.layout.xaxis3.domain[1]
-    assert [t.y for t in lower(plot_curves(curves, effects=effects, contrasts="less_null"), "x4")] == swap
+    assert [t.y for t in lower(plot_curves(curves, effects=effects, contrasts="delta_p_minus_null"), "x4")] == swap
 
 
 def test_other_protocols_are_read_against_their_own_control():
     curves = knockout_frame(MODELS, ("popqa",), placebos=()).assign(protocol="answer_only")
     fixed = {"model": "m", "protocol": "answer_only", "control": "other_question"}
-    rows = [effect(quantity=name, layer=k, value=float(k), **fixed) for name in ("delta_all", "p_after") for k in range(3)]
+    rows = [
+        effect(quantity=name, layer=k, value=float(k), **fixed) for name in ("delta_p_vs_placebo", "p_after") for k in range(3)
+    ]
     figure = plot_curves(curves, effects=pd.DataFrame(rows))
     assert figure.layout.yaxis2.title.text == "ΔP less control's"
-    assert buttons(figure) == ["delta_all", "p_after"]
+    assert buttons(figure) == ["delta_p_vs_placebo", "p_after"]
     assert pressed(figure, "p_after").layout.yaxis2.title.text == "P after less control's"
 
 
@@ -245,13 +249,16 @@ def test_the_switch_unfolds_where_there_is_little_room_and_nothing_between_the_p
 
 @pytest.mark.parametrize(
     ("asked", "told"),
-    [("flip_rates", "Did you mean 'flip_rate'"), ("less_null", "They hold delta_all, flip_rate, auc_drop, own_change")],
+    [
+        ("flip_rates", "Did you mean 'flip_rate'"),
+        ("delta_p_minus_null", "They hold delta_p_vs_placebo, flip_rate, auc_drop, row_specific_effect"),
+    ],
 )
 def test_a_contrast_that_is_not_there(asked, told):
     with pytest.raises(InputError, match=told):
         knockout(contrasts=asked)
     with pytest.raises(InputError, match="They hold none"):
-        plot_curves(CURVES, contrasts="delta_all")
+        plot_curves(CURVES, contrasts="delta_p_vs_placebo")
 
 
 @pytest.mark.parametrize(
@@ -262,7 +269,7 @@ def test_a_contrast_that_is_not_there(asked, told):
         (pd.DataFrame([effect(model="m", value="deep")]), "'value' of the effects frame must hold numbers"),
         (
             pd.DataFrame([effect(model="m"), effect(model="m", value=2.0)]),
-            r"two values of one point \(delta_all against random",
+            r"two values of one point \(delta_p_vs_placebo against random",
         ),
     ],
 )

@@ -14,7 +14,7 @@ def swap(*anchors: str, datasets: tuple[str, ...] = ("popqa",)) -> go.Figure:
     return plot_curves(swap_frame({"m": 4}, datasets, anchors))
 
 
-@pytest.mark.parametrize("anchor", ["answer", "answer_site", "answer_site_all"])
+@pytest.mark.parametrize("anchor", ["answer", "pre_answer", "pre_answer_all"])
 def test_any_one_answer_anchor_is_the_a_anchored_swap(anchor):
     figure = swap("question", anchor)
     assert names(figure) == ["Q-Anchored swap (PopQA)", "A-Anchored swap (PopQA)"]
@@ -23,8 +23,8 @@ def test_any_one_answer_anchor_is_the_a_anchored_swap(anchor):
 
 
 def test_several_answer_anchors_are_named_and_differ_in_look():
-    figure = swap("answer_site_all", "answer_site")
-    assert names(figure) == ["A-Anchored swap, answer_site (PopQA)", "A-Anchored swap, answer_site_all (PopQA)"]
+    figure = swap("pre_answer_all", "pre_answer")
+    assert names(figure) == ["A-Anchored swap, pre_answer (PopQA)", "A-Anchored swap, pre_answer_all (PopQA)"]
     first, second = looks(figure).values()
     assert first[0] != second[0]
     assert first[1] != second[1]
@@ -36,8 +36,8 @@ OTHERS = ("subject", "property", "subject_last", "question_rest", "prompt_last")
 @pytest.mark.parametrize(
     ("anchors", "datasets", "wanted"),
     [
-        ((*reversed(OTHERS), "question", "answer", "answer_site", "answer_site_all"), ("popqa", "nq"), OTHERS),
-        (("question", "answer_site"), tuple(f"set {k}" for k in range(12)), ()),
+        ((*reversed(OTHERS), "question", "answer", "pre_answer", "pre_answer_all"), ("popqa", "nq"), OTHERS),
+        (("question", "pre_answer"), tuple(f"set {k}" for k in range(12)), ()),
     ],
 )
 def test_every_curve_of_many_has_a_name_and_a_look_of_its_own(anchors, datasets, wanted):
@@ -49,7 +49,7 @@ def test_every_curve_of_many_has_a_name_and_a_look_of_its_own(anchors, datasets,
 
 
 def test_samples_say_that_they_are_samples_and_take_the_benchmarks_colours():
-    figure = swap("question", "answer_site", datasets=("nq-sample", "popqa-sample"))
+    figure = swap("question", "pre_answer", datasets=("nq-sample", "popqa-sample"))
     assert looks(figure) == {
         "Q-Anchored swap (PopQA-style sample)": ("#1f77b4", "solid"),
         "A-Anchored swap (PopQA-style sample)": ("#ff7f0e", "dash"),
@@ -137,7 +137,7 @@ def test_layers_that_were_not_measured_are_bridged_and_the_measured_ones_marked(
 
 
 def test_trivial_points_are_hollow_and_say_so():
-    figure = drawn([point(layer=k, anchor="answer_site_all", trivial=k == 0) for k in range(3)])
+    figure = drawn([point(layer=k, anchor="pre_answer_all", trivial=k == 0) for k in range(3)])
     (mark,) = (trace for trace in figure.data if trace.mode == "markers")
     assert (list(mark.x), mark.marker.color, mark.marker.line.color) == ([0], "white", "#ff7f0e")
     assert [text.endswith("<br>trivial by construction") for text in only_curve(figure).text] == [True, False, False]

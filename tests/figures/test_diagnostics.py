@@ -3,7 +3,7 @@
 import pytest
 
 from anchorlens.errors import InputError
-from anchorlens.figures.diagnostics import plot_auc, plot_heatmap, plot_sizes
+from anchorlens.figures.diagnostics import plot_heatmap, plot_pathway_sizes, plot_probe_auc
 
 from .seen import only_curve, said, titles
 from .synthetic import knockout_frame, pick, swap_frame
@@ -13,7 +13,7 @@ MODELS = {"org/m": 8}
 
 def test_auc_is_the_probes_with_its_interval_and_a_line_at_chance():
     frame = knockout_frame(MODELS, ("popqa",))
-    figure = plot_auc(frame)
+    figure = plot_probe_auc(frame)
     own = pick(frame, pathway="All", control="none")
     assert list(only_curve(figure).y) == own["auc"].tolist()
     (band,) = (trace for trace in figure.data if trace.fill)
@@ -23,27 +23,27 @@ def test_auc_is_the_probes_with_its_interval_and_a_line_at_chance():
     assert figure.layout.yaxis.title.text == "AUC"
     assert "AUC of the probe by layer" in said(figure)
     with pytest.raises(InputError, match="no probe was read"):
-        plot_auc(swap_frame(MODELS, ("popqa",)))
+        plot_probe_auc(swap_frame(MODELS, ("popqa",)))
 
 
 def test_sizes_are_the_questions_of_each_pathway():
     frame = knockout_frame(MODELS, ("popqa", "nq"))
-    figure = plot_sizes({"one": frame, "two": frame.assign(n=frame["n"] / 2)})
+    figure = plot_pathway_sizes({"one": frame, "two": frame.assign(n=frame["n"] / 2)})
     lines = {(trace.name, trace.xaxis): set(trace.y) for trace in figure.data if trace.mode == "lines"}
     assert lines["Q-Anchored (PopQA)", "x"] == {312}
     assert lines["Q-Anchored (PopQA)", "x2"] == {156}
     assert lines["A-Anchored (NQ)", "x"] == {178}
     assert figure.layout.yaxis.title.text == "questions"
     with pytest.raises(InputError, match="have no pathways"):
-        plot_sizes(swap_frame(MODELS, ("popqa",)))
+        plot_pathway_sizes(swap_frame(MODELS, ("popqa",)))
 
 
 def test_heatmap_has_a_row_for_each_role_and_the_question_on_top():
-    frame = swap_frame(MODELS, ("popqa", "nq"), ("question", "subject", "answer_site"))
+    frame = swap_frame(MODELS, ("popqa", "nq"), ("question", "subject", "pre_answer"))
     figure = plot_heatmap(frame)
     assert titles(figure) == ["m: PopQA", "m: NQ"]
     first = figure.data[0]
-    assert list(first.y) == ["subject", "answer_site", "question"]
+    assert list(first.y) == ["subject", "pre_answer", "question"]
     own = pick(frame, dataset="popqa", anchor="subject", control="none")
     assert list(first.z[0]) == own["delta_p"].tolist()
     scale = figure.layout.coloraxis

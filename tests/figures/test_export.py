@@ -7,7 +7,7 @@ import pytest
 
 from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
-from anchorlens.figures.export import save_html, write_figure
+from anchorlens.figures.export import save_figure, save_html
 
 from .synthetic import swap_frame
 
@@ -29,7 +29,7 @@ def test_page_is_whole_and_asks_for_nothing_from_a_network(tmp_path):
 
 
 def test_same_figure_same_bytes_by_either_function_and_nothing_left_behind(tmp_path):
-    first = write_figure(small(), tmp_path / "a.HTM").read_bytes()
+    first = save_figure(small(), tmp_path / "a.HTM").read_bytes()
     target = tmp_path / "b.html"
     target.write_text("an older page")
     assert save_html(small(), str(target)) == target

@@ -1,4 +1,4 @@
-"""write_figure: what the suffix says, in the place that was named; pictures where there is a browser, a cure where there is none."""
+"""save_figure: what the suffix says, in the place that was named; pictures where there is a browser, a cure where there is none."""
 
 import math
 import shutil
@@ -9,7 +9,7 @@ import pytest
 from anchorlens.errors import InputError
 from anchorlens.figures import export
 from anchorlens.figures.curves import plot_curves
-from anchorlens.figures.export import save_html, write_figure
+from anchorlens.figures.export import save_figure, save_html
 from anchorlens.figures.layout import fit_figure
 
 from .synthetic import knockout_frame, swap_frame
@@ -20,9 +20,9 @@ FRAME = swap_frame({"m": 3}, ("popqa",))
 @pytest.mark.parametrize("name", ["f.jpg", "f.json", "f", "f.html.gz"])
 def test_other_suffixes_are_refused_and_nothing_is_written(tmp_path, name):
     with pytest.raises(InputError) as told:
-        write_figure(plot_curves(FRAME), tmp_path / name)
+        save_figure(plot_curves(FRAME), tmp_path / name)
     assert str(told.value) == f"A figure cannot be written as {name!r}. End the name with .html, .png, .svg or .pdf."
-    with pytest.raises(InputError, match=r"does not end with \.html\. Name it so, or call write_figure"):
+    with pytest.raises(InputError, match=r"does not end with \.html\. Name it so, or call save_figure"):
         save_html(plot_curves(FRAME), tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
@@ -30,11 +30,11 @@ def test_other_suffixes_are_refused_and_nothing_is_written(tmp_path, name):
 def test_without_kaleido_or_a_browser_the_cure_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(export, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"needs kaleido, .*: pip install 'anchorlens\[images\]'"):
-        write_figure(plot_curves(FRAME), tmp_path / "f.png")
+        save_figure(plot_curves(FRAME), tmp_path / "f.png")
     monkeypatch.setattr(export, "find_spec", lambda name: name)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(InputError, match=r"Chromium or Chrome, and neither was found\. Install one \(apt install chromium"):
-        write_figure(plot_curves(FRAME), tmp_path / "f.pdf")
+        save_figure(plot_curves(FRAME), tmp_path / "f.pdf")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -55,7 +55,7 @@ def test_a_picture_is_fitted_to_its_width_as_if_drawn_for_it(width, columns):
 def test_pictures(tmp_path, suffix, begins):
     if find_spec("kaleido") is None or not any(shutil.which(name) for name in ("chromium", "google-chrome")):
         pytest.skip("kaleido or Chromium is not installed")
-    path = write_figure(plot_curves(FRAME), tmp_path / f"f.{suffix}", width=800, scale=2)
+    path = save_figure(plot_curves(FRAME), tmp_path / f"f.{suffix}", width=800, scale=2)
     content = path.read_bytes()
     assert content.startswith(begins)
     if suffix == "png":

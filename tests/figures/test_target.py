@@ -115,7 +115,7 @@ def test_a_swap_has_eight_entries_one_grey_area_a_panel_and_each_null_as_a_dotte
 
 def test_ticks_say_how_far_each_curve_can_fall():
     frame = swap_frame({"m": 8}, ("popqa",))
-    frame.loc[frame["anchor"] == "answer_site", "p_before"] = 0.4
+    frame.loc[frame["anchor"] == "pre_answer", "p_before"] = 0.4
     figure = plot_curves(frame)
     assert {name: (list(t.x), list(t.y)) for name, t in ticks_of(figure).items()} == {
         "Q-Anchored swap (PopQA), P before": ([7.5], [pytest.approx(-60)]),

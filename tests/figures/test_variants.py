@@ -72,7 +72,7 @@ def test_contrasts_follow_their_run():
     figure = plot_curves(two(frame, "distractor", "random"), effects=[other, one])
     lines = {trace.line.color: trace for trace in figure.data if trace.xaxis == "x2" and trace.line.width == 2.2}
     usual, random = (lines[looks(figure)[f"Q-Anchored (PopQA, distractor {name})"][0]] for name in ("matched", "random"))
-    assert list(usual.y) == one.query("quantity == 'delta_all'")["value"].tolist()
+    assert list(usual.y) == one.query("quantity == 'delta_p_vs_placebo'")["value"].tolist()
     assert list(random.y) == [-40.0] * 4
 
 
@@ -114,9 +114,9 @@ def test_contrasts_of_few_questions_are_thin_too():
 
 @pytest.mark.parametrize("where", ["none", "null"])
 def test_a_null_with_too_few_slots_is_marked(where):
-    frame = swap_frame(MODELS, ("popqa",), ("question", "answer_site"))
-    shares = frame["anchor"].map({"question": 0.87, "answer_site": 0.5})
-    frame["null_short"] = shares.where(frame["control"] == where)
+    frame = swap_frame(MODELS, ("popqa",), ("question", "pre_answer"))
+    shares = frame["anchor"].map({"question": 0.87, "pre_answer": 0.5})
+    frame["frac_null_incomplete"] = shares.where(frame["control"] == where)
     figure = plot_curves(frame)
     nulls = [trace for trace in figure.data if trace.line.dash == "dot" and trace.text]
     assert [trace.mode for trace in nulls] == ["lines+markers", "lines"]

@@ -9,7 +9,7 @@ import transformers
 
 from anchorlens.errors import InputError
 from anchorlens.models import card as cards
-from anchorlens.models.card import PRIME, _checksums, card_of, tokenizer_sha256, weights_sha256
+from anchorlens.models.card import PRIME, _checksums, model_card, tokenizer_sha256, weights_sha256
 from anchorlens.models.load import load_model
 from tests.tokenizers_small import small_tokenizer
 
@@ -76,23 +76,23 @@ def test_no_way_of_writing_weights_leaves_an_old_hash(tiny, made_by):
     if made_by == "the user":
         del model.anchorlens_card
         model.blocks[1].mlp.W_in = torch.nn.Parameter(model.blocks[1].mlp.W_in.detach().contiguous())
-    before, weight = card_of(model), model.blocks[1].mlp.W_in
-    assert card_of(model).weights_sha256 == before.weights_sha256 == fresh_sha256(model)
+    before, weight = model_card(model), model.blocks[1].mlp.W_in
+    assert model_card(model).weights_sha256 == before.weights_sha256 == fresh_sha256(model)
     kept = weight.detach().clone()
     for way, write in WRITES.items():
         with torch.no_grad():
             write(weight)
-        after = card_of(model)
+        after = model_card(model)
         assert after.weights_sha256 == fresh_sha256(model) != before.weights_sha256, way
         assert (after.name, after.parity, after.revision) == (before.name, None, None), "parity was that of the loaded weights"
         weight.data.copy_(kept)
-        assert card_of(model) == before, way
+        assert model_card(model) == before, way
 
 
 def test_what_was_hashed_before_is_read_once_in_the_order_of_its_memory(tiny_model, monkeypatch):
     model, reads, honest = tiny_model("llama"), [], cards._lines
     monkeypatch.setattr(cards, "_lines", lambda tensors: honest(reads.extend(tensors.values()) or tensors))
-    assert card_of(model) is model.anchorlens_card
+    assert model_card(model) is model.anchorlens_card
     assert len(reads) == len(list(model.parameters()))
     assert all(tensor.is_contiguous() for tensor in reads)
     assert not all(parameter.is_contiguous() for parameter in model.parameters()), "else this shows nothing"
@@ -120,7 +120,7 @@ def test_tokenizer_hash_ignores_padding_and_notices_bos():
 
 
 def test_card_of_a_loaded_model(tiny, tiny_model):
-    card = card_of(tiny_model("llama"))
+    card = model_card(tiny_model("llama"))
     assert card is tiny_model("llama").anchorlens_card
     hf = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"))
     assert card.n_params == sum(p.numel() for p in hf.parameters())
@@ -136,7 +136,7 @@ def test_card_of_a_model_that_somebody_else_made(tiny):
     model = load_model(tiny("gpt2"), device="cpu")
     known = model.anchorlens_card
     del model.anchorlens_card
-    card = card_of(model)
+    card = model_card(model)
     assert (card.source, card.revision, card.parity) == ("hooked", None, None)
     assert card.weights_sha256 == known.weights_sha256
     assert load_model(model) is model

@@ -12,7 +12,7 @@ from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 from anchorlens.errors import CheckpointError, UnsupportedModelError
 from anchorlens.models import devices, hub
-from anchorlens.models.card import card_of
+from anchorlens.models.card import model_card
 from anchorlens.models.load import as_hooked, load_model
 from anchorlens.models.size import checkpoint_dtype
 from tests.models.hubs import COMMIT
@@ -24,9 +24,9 @@ from tests.tokenizers_small import small_tokenizer
 
 @pytest.mark.parametrize("as_path", [str, Path])
 def test_local_directory_never_touches_the_network(tiny, tiny_model, no_sockets, as_path):
-    card = card_of(load_model(as_path(tiny("gpt2")), device="cpu", dtype="float64"))
+    card = model_card(load_model(as_path(tiny("gpt2")), device="cpu", dtype="float64"))
     assert (card.source, card.name, card.dtype) == ("directory", "gpt2", "float64")
-    assert card.tokenizer_sha256 == card_of(tiny_model("gpt2")).tokenizer_sha256
+    assert card.tokenizer_sha256 == model_card(tiny_model("gpt2")).tokenizer_sha256
 
 
 def test_a_path_with_another_familys_name_in_it_changes_nothing(tiny, tiny_model, tmp_path):
@@ -66,7 +66,11 @@ def test_a_live_model_with_a_tokenizer_that_lies_in_no_file(family, no_sockets, 
     before = torch.random.get_rng_state()
     model = load_model(live, tokenizer=small_tokenizer("byte", bos=False))
     assert torch.equal(torch.random.get_rng_state(), before), "torch's global generator stays where it was"
-    assert (card_of(model).source, card_of(model).name, card_of(model).adds_bos) == ("huggingface", type(live).__name__, False)
+    assert (model_card(model).source, model_card(model).name, model_card(model).adds_bos) == (
+        "huggingface",
+        type(live).__name__,
+        False,
+    )
     assert model.to_tokens("Paris")[0].tolist() == small_tokenizer("byte", bos=False)("Paris").input_ids
     tokens = torch.randint(8, 400, (2, 40), generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
@@ -151,9 +155,9 @@ def test_a_hooked_transformer_is_taken_as_it_is(tiny_model):
     assert as_hooked(model) is model
     assert set(vars(model)) == before, "no card that would grow old when the weights change"
     loaded = tiny_model("gpt2")
-    card = card_of(loaded)
+    card = model_card(loaded)
     assert as_hooked(loaded) is loaded
-    assert card_of(loaded) is card, "its card still says where it came from"
+    assert model_card(loaded) is card, "its card still says where it came from"
 
 
 # --- device and dtype ---------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def sharded(tmp_path):
 
 def assert_same_model(whole, streamed):
     assert torch.equal(whole(TOKENS), streamed(TOKENS))
-    assert al.card_of(streamed) == al.card_of(whole)
+    assert al.model_card(streamed) == al.model_card(whole)
 
 
 @pytest.mark.parametrize("family", STREAMED)
@@ -46,7 +46,7 @@ def test_it_is_the_model_that_is_loaded_into_memory(tiny, tiny_model, family):
     whole = al.load_model(tiny(family), device="cpu") if family == "bloom" else tiny_model(family)
     streamed = stream(tiny(family))
     assert_same_model(whole, streamed)
-    assert al.card_of(streamed).parity is not None
+    assert al.model_card(streamed).parity is not None
     assert all(p.is_meta is name.startswith("blocks.") for name, p in streamed.named_parameters())
     shapes = {name: (p.shape, p.dtype) for name, p in whole.named_parameters()}
     assert {name: (p.shape, p.dtype) for name, p in streamed.named_parameters()} == shapes
@@ -145,29 +145,29 @@ def test_blocks_are_blocks_and_hooks_are_the_users(tiny):
 def test_the_hash_is_read_again_only_where_a_file_has_changed(sharded, layers_read):
     model = stream(sharded)
     layers_read.clear()
-    first = al.card_of(model)
+    first = al.model_card(model)
     assert not layers_read
     name = "model.layers.3.mlp.up_proj.weight"
     file = sharded / json.loads((sharded / "model.safetensors.index.json").read_text())["weight_map"][name]
     os.utime(file, ns=(1, 1))
-    assert al.card_of(model) == first
+    assert al.model_card(model) == first
     assert layers_read == [0, 1, 2, 3, 4, 5]
     tensors = {key: tensor.clone() for key, tensor in load_file(file).items()}
     tensors[name][5, 7] += 1
     file.unlink()  # not written over: other views of the old file stay what they are
     save_file(tensors, file, metadata={"format": "pt"})
-    changed = al.card_of(model)
+    changed = al.model_card(model)
     assert changed.weights_sha256 != first.weights_sha256
     assert changed.parity is None
-    assert changed.weights_sha256 == al.card_of(al.load_model(sharded, device="cpu")).weights_sha256
+    assert changed.weights_sha256 == al.model_card(al.load_model(sharded, device="cpu")).weights_sha256
 
 
 def test_a_change_of_what_is_in_memory_is_noticed(tiny):
     model = stream(tiny("llama"))
-    first = al.card_of(model).weights_sha256
+    first = al.model_card(model).weights_sha256
     with torch.no_grad():
         model.ln_final.w[3] += 1
-    assert al.card_of(model).weights_sha256 != first
+    assert al.model_card(model).weights_sha256 != first
 
 
 def test_a_file_that_goes_away_or_shrinks_is_an_error(sharded):

@@ -32,20 +32,20 @@ def read(rows, states):
 
 
 def test_k_star_over_seeds_is_that_of_other_draws_and_never_looks_at_test_rows(rows, states, read):
-    assert read.best_layer == 5
-    assert len(read.k_star_over_seeds) == DRAWS
-    assert set(read.k_star_over_seeds) <= {2, 5}
-    assert np.mean(np.array(read.k_star_over_seeds) == 5) > 0.5
+    assert read.probe_layer == 5
+    assert len(read.probe_layer_over_seeds) == DRAWS
+    assert set(read.probe_layer_over_seeds) <= {2, 5}
+    assert np.mean(np.array(read.probe_layer_over_seeds) == 5) > 0.5
     assert read.question_ids <= set(rows.question_ids)
     spoilt = states.clone()
     spoilt[:, rows.of("test")] = 1e3
     again = read_probes(rows, [2, 5], spoilt, **FACTS, seed=0)
-    assert (again.fingerprint, again.k_star_over_seeds) == (read.fingerprint, read.k_star_over_seeds)
+    assert (again.fingerprint, again.probe_layer_over_seeds) == (read.fingerprint, read.probe_layer_over_seeds)
 
 
 def test_k_star_over_seeds_wavers_where_no_layer_is_better(rows):
     noise = torch.tensor(np.random.default_rng(3).normal(size=(8, len(rows.rows), 12))).float()
-    assert len(set(read_probes(rows, range(8), noise, **FACTS, seed=0).k_star_over_seeds)) > 1
+    assert len(set(read_probes(rows, range(8), noise, **FACTS, seed=0).probe_layer_over_seeds)) > 1
 
 
 def test_placebos_have_the_penalties_and_the_confidence_of_the_probes_that_are_read(rows, states, read):

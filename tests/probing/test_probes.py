@@ -105,7 +105,7 @@ def layered():
 def test_layers_best_layer_and_training_questions(layered):
     probes, states, _, ids, split = layered
     assert probes.layers == (3, 7)
-    assert probes.best_layer == 7
+    assert probes.probe_layer == 7
     assert probes.question_ids == {i for i, s in zip(ids, split, strict=True) if s != "test"}
     test = [i for i, s in enumerate(split) if s == "test"]
     p = probes.predict(states[:, test], [ids[i] for i in test])
@@ -118,7 +118,7 @@ def test_saved_as_safetensors_and_json_and_read_back_exactly(layered, tmp_path):
     probes, states, _, ids, _ = layered
     again = LayerProbes.load(probes.save(tmp_path / "p"))
     assert sorted(f.name for f in (tmp_path / "p").iterdir()) == ["probes.json", "probes.safetensors"]
-    assert (again.site, again.model, again.dataset, again.best_layer) == ("mlp_out", "m", "d", 7)
+    assert (again.site, again.model, again.dataset, again.probe_layer) == ("mlp_out", "m", "d", 7)
     np.testing.assert_array_equal(again.predict(states, ids, allow_seen=True), probes.predict(states, ids, allow_seen=True))
     with pytest.raises(LeakError):
         again.predict(states, ids)
@@ -135,7 +135,7 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize(
-    ("scored", "k_star"),
+    ("scored", "probe_layer"),
     [
         ({0: (0.6, 0.2), 1: (0.86, 0.2), 2: (0.9, 0.05), 3: (0.88, 0.05)}, 1),  # the error is that of the best layer
         ({0: (0.6, 0.2), 1: (0.84, 0.2), 2: (0.9, 0.05), 3: (0.88, 0.05)}, 2),
@@ -144,17 +144,17 @@ NAN = float("nan")
         ({0: (NAN, NAN)}, None),
     ],
 )
-def test_k_star_is_the_lowest_layer_within_one_standard_error_of_the_best(scored, k_star):
+def test_k_star_is_the_lowest_layer_within_one_standard_error_of_the_best(scored, probe_layer):
     """Probes of which nothing matters but their validation AUC and its standard error."""
     x, y, ids = made(5, d=3)
     probes = LayerProbes({layer: TruthProbe().fit(x, y, question_ids=ids) for layer in scored})
     for layer, (auc, error) in scored.items():
         probes.probes[layer].validation_auc_, probes.probes[layer].validation_auc_se_ = auc, error
-    if k_star is None:
+    if probe_layer is None:
         with pytest.raises(InputError, match="the validation split lacks one of the labels. Take more questions"):
-            _ = probes.best_layer
+            _ = probes.probe_layer
     else:
-        assert probes.best_layer == k_star
+        assert probes.probe_layer == probe_layer
 
 
 def test_the_standard_error_is_that_of_whole_questions_drawn_again():

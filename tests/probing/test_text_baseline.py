@@ -79,7 +79,7 @@ def test_overlap_that_only_the_pair_shows_is_named_by_pair_text_and_not_by_text_
     if not half:
         rows.check_balance()
         assert found["pair_text"].auc > 0.9
-        assert found["text_only"].auc == pytest.approx(0.5, abs=0.02) and found["text_only"].ci_low < 0.5
+        assert found["answer_text_auc"].auc == pytest.approx(0.5, abs=0.02) and found["answer_text_auc"].ci_low < 0.5
 
 
 @pytest.mark.slow

@@ -37,8 +37,8 @@ def test_planted_distractors_across_splits_are_caught_by_name(tiny_model, data):
     clean = rows_of(model, data)
     clean.check_balance()
     # Balanced strings teach the text-only classifier nothing; drawn across splits they do (inverted: below 0.5).
-    assert text_baselines(clean, n_resamples=100, seed=0)["text_only"].auc == pytest.approx(0.5, abs=0.02)
-    assert text_baselines(planted, n_resamples=100, seed=0)["text_only"].ci_high < 0.5
+    assert text_baselines(clean, n_resamples=100, seed=0)["answer_text_auc"].auc == pytest.approx(0.5, abs=0.02)
+    assert text_baselines(planted, n_resamples=100, seed=0)["answer_text_auc"].ci_high < 0.5
 
 
 def test_every_input_is_tokenised_once_however_often_the_answers_are_permuted(tiny_model, data, monkeypatch):

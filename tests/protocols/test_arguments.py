@@ -11,7 +11,7 @@ from anchorlens.protocols.arguments import Choice, Choices, Indices, Int, Python
 
 DIRECTION = Choice(("noising", "denoising"))
 DONORS = Choice(("same", "random"), "a function of a row", 1, DonorError)
-ANCHORS = Choices(("question", "answer_site", "answer"), "anchor")
+ANCHORS = Choices(("question", "pre_answer", "answer"), "anchor")
 INT, MAYBE_INT = Int(1), Int(1, none="what fits")
 INDICES, BOUNDS = Indices(), Indices(bounds=True)
 FRACTIONS = SplitFractions()

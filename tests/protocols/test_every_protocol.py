@@ -11,8 +11,8 @@ import torch
 
 import anchorlens as al
 from anchorlens.engine.choose_engine import choose_engine
-from anchorlens.engine.cone import Cone
-from anchorlens.engine.reference import Oracle
+from anchorlens.engine.cone import ConeEngine
+from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.base import Measurement, Recheckable
@@ -109,15 +109,15 @@ def test_the_reference_engine_gives_the_same(tiny_model, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_memory_that_runs_out_changes_no_number(tiny_model, name, monkeypatch):
-    method, most = ("run_swaps", 3) if name == "swap" else ("cut_states_everywhere", 5)
-    right = getattr(Cone, method)
+    method, most = ("run_swaps", 3) if name == "swap" else ("knockout_states_all_layers", 5)
+    right = getattr(ConeEngine, method)
 
     def limited(self, batch, **options):
         if len(batch.tokens.ids) > most:
             raise torch.OutOfMemoryError("out of memory")
         return right(self, batch, **options)
 
-    monkeypatch.setattr(Cone, method, limited)
+    monkeypatch.setattr(ConeEngine, method, limited)
     with pytest.warns(UserWarning, match="Memory ran out") as told:
         split = run(measurement_of(name), tiny_model("llama"), questions(name), spec_of(name))
     assert sum("Memory ran out" in str(one.message) for one in told) == 1
@@ -169,7 +169,7 @@ def test_units_cover_the_plan_and_cells_are_measured_again(tiny_model, saved, na
     rebuilt = measurement.from_run(adapter, spec, stored)
     cells = p.sample(20, random_state=0)
     for again in (fitted, rebuilt):
-        found = measurement.remeasure(Oracle(adapter), again, spec, cells.to_dict("records"))
+        found = measurement.remeasure(ReferenceEngine(adapter), again, spec, cells.to_dict("records"))
         both = cells.merge(found, on=CELL, suffixes=("", "_again"))
         assert len(both) >= len(cells)
         for column in ("value_before", "value_after", "delta_p"):
@@ -181,7 +181,7 @@ def test_layers_in_any_order_are_one_sweep_and_given_probes_are_read(tiny_model,
     """Some layers, read by the probes of all: the same numbers there, and no cell is checked where none is asked for."""
     model, whole = tiny_model("llama"), swept(tiny_model("llama"), name)
     given = {} if name == "swap" else {"probes": whole.probes.at([0, 2])}
-    sweep = measured(model, name, layers=(2, 0), check_cells=0, **given)
+    sweep = measured(model, name, layers=(2, 0), n_spot_checks=0, **given)
     assert sweep.layers == (0, 2)
     ours, theirs = (one.samples().query("layer != 1").set_index(CELL) for one in (sweep, whole))
     assert list(dict.fromkeys(ours.index.get_level_values("layer"))) == [0, 2]
@@ -232,7 +232,11 @@ def test_contrasts_are_paired_by_row(tiny_model, name, own, placebo):
     sweep = swept(tiny_model("llama"), name)
     effects = sweep.effects().query(f"control == {placebo!r}").set_index(["quantity", "layer"])
     samples = sweep.samples().set_index(["metric", "control", "layer"])
-    wanted = {"delta_all": ("p", "delta_p", 1), "flip_rate": ("flip", "delta_p", 1), "p_after": ("p", "value_after", 100)}
+    wanted = {
+        "delta_p_vs_placebo": ("p", "delta_p", 1),
+        "flip_rate": ("flip", "delta_p", 1),
+        "p_after": ("p", "value_after", 100),
+    }
     seen = 0
     for quantity, (of, column, unit) in wanted.items():
         for layer in sweep.layers if quantity in effects.index and of in samples.index else ():
@@ -247,7 +251,7 @@ def test_contrasts_are_paired_by_row(tiny_model, name, own, placebo):
 @pytest.mark.parametrize("name", ["patch_tokens", "answer_only"])
 def test_pathways_are_those_of_the_knockout(tiny_model, name):
     sweep, knockout = (swept(tiny_model("llama"), one) for one in (name, "knockout"))
-    assert sweep.k_star == knockout.k_star
+    assert sweep.probe_layer == knockout.probe_layer
     cut = knockout.samples().query("control == 'none'").set_index(["example_id", "layer"])
     for (example_id, layer), cells in sweep.samples().groupby(["example_id", "layer"]):
         assert set(cells["pathway"]) == {cut.loc[(example_id, layer), "pathway"]}  # under every control, donor and metric

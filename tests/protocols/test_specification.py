@@ -68,7 +68,7 @@ def test_a_long_range_of_indices_is_not_printed():
 
 WRONG = {
     "layers": (1.5, [0, 0], "deep"), "seed": (-1, 1.0, True), "n_resamples": (1,), "max_new_tokens": (0,), "batch_size": ("many", 0),
-    "check_cells": (-1,), "engine": ("cones", None), "add_bos": ("yes", 1), "progress": (1,), "on_plan": (3,),
+    "n_spot_checks": (-1,), "engine": ("cones", None), "add_bos": ("yes", 1), "progress": (1,), "on_plan": (3,),
     "max_memory": ("", "GB", "-1", -1, 0, "0.4", "2 G i B", "1,5GB", "two", [1]), "prompt": (3, "", "  ", None, ["qa"], int),
     "answers": ("mine",), "fractions": ((1, 0, 0),), "probes": ("mine",), "probe_site": (3,),
 }  # fmt: skip
@@ -121,11 +121,11 @@ def test_a_value_that_a_protocol_does_not_take_is_refused(name, given):
 @pytest.mark.parametrize(
     ("name", "given", "phrase"),
     [
-        ("swap", {"anchors": "answer"}, "Use 'answer_site'"),
+        ("swap", {"anchors": "answer"}, "Use 'pre_answer'"),
         ("swap", {"donors": "zero", "direction": "denoising"}, "donors='zero' has none"),
         ("swap", {"n_donors": 8, "donors": "zero"}, "n_donors=8 is for donor rows"),
         ("swap", {"n_donors": 2, "donors": "mean"}, "n_donors=2 is for donor rows"),
-        ("swap", {"null": "anywhere", "null_donors": 0}, "null='anywhere' says where"),
+        ("swap", {"null": "anywhere", "n_null_donors": 0}, "null='anywhere' says where"),
         ("swap", {"known_only": True, "readout": "p_true"}, "known_only=True keeps right answers alone"),
         ("swap", {"delta_kind": "signed"}, "belongs to the readouts 'probe' and 'p_true'"),
         ("swap", {"delta_kind": "confidence", "readout": "probe", "direction": "denoising"}, "starts from a corrupt input"),
@@ -146,7 +146,7 @@ def test_what_does_not_fit_together_is_named_with_what_to_do(name, given, phrase
 
 def test_one_anchor_may_be_a_text_and_edges_are_written_alike():
     assert al.Swap(anchors="question") == al.Swap(anchors=["question"])
-    assert al.Swap(anchors="question, answer_site") == al.Swap()
+    assert al.Swap(anchors="question, pre_answer") == al.Swap()
     assert al.Knockout(edges="question->later").edges == "question -> later"
     assert al.Knockout(edges=" subject ->answer").anchor == "subject -> answer"
 
@@ -171,7 +171,7 @@ def test_it_is_frozen_and_another_one_is_made_of_it(spec):
 def test_identity_is_json_and_leaves_out_how(spec):
     plain = spec()
     assert json.loads(json.dumps(plain.identity())) == plain.identity()
-    how = spec(batch_size=3, engine="reference", max_memory="2GB", check_cells=0, progress=False, on_plan=print)
+    how = spec(batch_size=3, engine="reference", max_memory="2GB", n_spot_checks=0, progress=False, on_plan=print)
     assert how.identity() == plain.identity()
     assert how.own_code() == {}
     assert spec(seed=1).identity() != plain.identity()
@@ -192,7 +192,7 @@ def test_a_specification_of_ones_own_declares_its_arguments_once():
 CHANGES = [
     {},
     {"layers": "0-8:4", "seed": 7},
-    {"batch_size": 3, "engine": "reference", "max_memory": "1.5GiB", "check_cells": 0},
+    {"batch_size": 3, "engine": "reference", "max_memory": "1.5GiB", "n_spot_checks": 0},
 ]
 PROMPTS = [
     {"layers": "0-8:4", "seed": 7, "prompt": "fewshot(3, seed=2)"},
@@ -202,7 +202,7 @@ OWN = {
     "swap": [
         {"anchors": "question", "window": 3, "direction": "denoising", "donors": "random", "n_donors": 2, "align": "last"},
         {"readout": "probe", "anchors": ["answer", "question"], "fractions": (0.5, 0.25, 0.25), "probe_site": "mlp_out"},
-        {"known_only": True, "null_donors": 0},
+        {"known_only": True, "n_null_donors": 0},
     ],
     "knockout": [
         {"edges": "subject->answer", "mode": "zero", "heads": [3, 1], "window": 5, "cut_layers": "2-11", "split": "per_layer"},
@@ -254,7 +254,10 @@ def config_of(result, folder):
 
 RESOLVED = [
     ("swap", {"layers": [0, 2], "prompt": "Q: {question}\\nA:", "donors": "random", "align": "last", "anchors": "question"}),
-    ("swap", {"layers": [0], "add_bos": True, "donors": "mean", "null_donors": 0, "n_resamples": 20, "seed": 5, "window": 2}),
+    (
+        "swap",
+        {"layers": [0], "add_bos": True, "donors": "mean", "n_null_donors": 0, "n_resamples": 20, "seed": 5, "window": 2},
+    ),
     ("knockout", {"layers": [0, 2], "cut_layers": (0, 2), "n_resamples": 20, "mode": "zero", "heads": [1], "placebos": False}),
 ]
 
@@ -263,7 +266,7 @@ RESOLVED = [
 def test_run_json_gives_the_specification_again(tiny_model, tmp_path, name, given):
     given = {"add_bos": False} | given
     spec, data = specification_of(name)(**given), capitals(4) if name == "swap" else al.load_qa("popqa-sample", limit=40)
-    result = run(measurement_of(name), tiny_model("llama"), data, spec.changed(check_cells=0, progress=False))
+    result = run(measurement_of(name), tiny_model("llama"), data, spec.changed(n_spot_checks=0, progress=False))
     assert specification_of(name).from_config(config_of(result, tmp_path / "run")) == spec
 
 
@@ -302,7 +305,7 @@ def test_the_short_way_has_every_argument_with_its_help(spec):
     signature, said = inspect.signature(sweep), inspect.getdoc(sweep)
     model, data, *rest = signature.parameters.values()
     assert (model.name, data.name) == ("model", "data")
-    assert [one.name for one in rest] == [*spec.arguments(), "out", "overwrite", "resume", "force_new", "shard", "executor"]
+    assert [one.name for one in rest] == [*spec.arguments(), "out", "overwrite", "resume", "restart", "shard", "executor"]
     assert all(one.kind is one.KEYWORD_ONLY for one in rest)
     rest = rest[:-6]
     plain = spec()
@@ -316,9 +319,9 @@ def test_the_short_way_has_every_argument_with_its_help(spec):
 
 
 SWAP_GROUPS = {
-    "Measurement": ("anchors", "layers", "prompt"), "Controls": ("null_donors", "null"),
+    "Measurement": ("anchors", "layers", "prompt"), "Controls": ("n_null_donors", "null"),
     "Truth probes and readouts": ("answers", "probe_site"), "Statistics": ("n_resamples", "seed"),
-    "Execution": ("batch_size", "check_cells"),
+    "Execution": ("batch_size", "n_spot_checks"),
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ def test_edges_without_source_and_target_are_refused(edges):
     ("edges", "said"),
     [
         ("questoin -> later", "source 'questoin' in edges='questoin -> later'. Did you mean 'question' or 'question_rest'?"),
-        ("subject->answr", "target 'answr' in edges='subject->answr'. Did you mean 'answer' or 'answer_site'?"),
+        ("subject->answr", "target 'answr' in edges='subject->answr'. Did you mean 'answer' or 'pre_answer'?"),
         # `later` is every token after the source: it can be a target alone.
         ("later -> answer", "source 'later' in edges='later -> answer'. "),
     ],
@@ -25,4 +25,4 @@ def test_edges_without_source_and_target_are_refused(edges):
 def test_edges_between_unknown_anchors_are_refused(edges, said):
     with refused(InputError, f"Unknown {said}"):
         parse_edges(edges)
-    assert parse_edges(" subject_last->answer_site ") == ("subject_last", "answer_site")
+    assert parse_edges(" subject_last->pre_answer ") == ("subject_last", "pre_answer")

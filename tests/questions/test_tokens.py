@@ -48,9 +48,9 @@ def test_anchors_decode_to_their_spans_text(tokenizer, row_example):
     assert row.positions["question"] == row.positions["subject"] + row.positions["property"]
     assert row.positions["subject_last"] == (max(row.positions["subject"]),)
     assert not set(row.positions["question_rest"]) & set(row.positions["question"])
-    assert row.positions["answer_site_all"] == tuple(p - 1 for p in row.positions["answer"])
+    assert row.positions["pre_answer_all"] == tuple(p - 1 for p in row.positions["answer"])
     # Where the space before the answer is a token of its own, the answer is predicted from that space.
-    assert row.positions["answer_site"][0] - row.positions["prompt_last"][0] in (0, 1)
+    assert row.positions["pre_answer"][0] - row.positions["prompt_last"][0] in (0, 1)
     assert row.positions["prompt_last"] == (row.prompt_length - 1,)
 
 
@@ -176,7 +176,7 @@ def test_lead_in_moves_the_answer_site():
     text = "The capital is Paris"
     row = RowTokenizer(tok, QAPrompt()).row(capital("France", "Paris"), Answer(text, Span(15, 20), "generated"))
     assert tok.decode([row.ids[p] for p in row.positions["answer"]]).strip() == "Paris"
-    assert row.positions["answer_site"][0] > row.positions["prompt_last"][0]
+    assert row.positions["pre_answer"][0] > row.positions["prompt_last"][0]
 
 
 def test_anchor_whose_tokens_say_something_else_is_dropped():

@@ -21,7 +21,7 @@ SHOWN = """() => document.querySelector("figure .plot").data
 @pytest.fixture(scope="module")
 def report(sweeps, tmp_path_factory):
     """Two protocols, with labels and pathways: every filter there is."""
-    return al.write_report(list(sweeps), tmp_path_factory.mktemp("report") / "report.html", title="Two sweeps")
+    return al.save_report(list(sweeps), tmp_path_factory.mktemp("report") / "report.html", title="Two sweeps")
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,7 @@ def test_a_keyboard_reaches_everything(report):
         assert [stop for stop in stops if not (stop["name"] and stop["ring"] and stop["seen"])] == []
         names = Counter(stop["name"] for stop in stops)
         assert stops[0]["name"] == "Skip to the examples"
-        for wanted in ("Provenance", "delta_all", "flip_rate", "Download plot as a PNG", "Numbers", "largest ΔP"):
+        for wanted in ("Provenance", "delta_p_vs_placebo", "flip_rate", "Download plot as a PNG", "Numbers", "largest ΔP"):
             assert any(wanted in name for name in names), wanted
         legend = page.locator("figure .traces").count()
         assert sum(stop["tag"] == "rect" for stop in stops) == legend > 4

@@ -23,7 +23,7 @@ def large(swap, tmp_path_factory):
     result.curves(controls=True)  # statistics are the sweep's, not the report's
     result.effects()
     began = time.perf_counter()
-    path = al.write_report(result, tmp_path_factory.mktemp("large") / "large.html")
+    path = al.save_report(result, tmp_path_factory.mktemp("large") / "large.html")
     return path, time.perf_counter() - began
 
 

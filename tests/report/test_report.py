@@ -110,7 +110,7 @@ def test_what_was_dropped_and_where_it_comes_from(sweeps):
 def test_findings_stand_on_the_page_in_their_parts(sweeps):
     findings = Findings(
         headline="At k* = 9 the <effect> stands.", warnings=("Beware: text reaches AUC 0.70.",),
-        rows=(("delta_all", "-25.5"), ("and 2 more: effects()", "")), columns=("contrast", "value"), notes=("Layers: 4-6.",),
+        rows=(("delta_p_vs_placebo", "-25.5"), ("and 2 more: effects()", "")), columns=("contrast", "value"), notes=("Layers: 4-6.",),
     )  # fmt: skip
     told = findings_table(findings)
     assert (told.columns, told.rows[1], told.numbers) == (["contrast", "value"], ["and 2 more: effects()", ""], [False, False])
@@ -175,7 +175,7 @@ def test_what_cannot_be_reported(sweeps, tmp_path):
         (tmp_path, "a.html", "is not a run"),
     ):
         with pytest.raises((InputError, RunError), match=said):
-            al.write_report(runs, tmp_path / out)
+            al.save_report(runs, tmp_path / out)
     assert [*tmp_path.iterdir()] == []
 
 
@@ -183,7 +183,7 @@ def test_one_example_is_shown(sweeps):
     figure = sweeps[0].show(sweeps[0].example_ids[2])
     country = list(CAPITALS)[2]
     assert country in figure.layout.title.text
-    assert [trace.name for trace in figure.data] == ["question", "question, null", "answer_site", "answer_site, null"]
+    assert [trace.name for trace in figure.data] == ["question", "question, null", "pre_answer", "pre_answer, null"]
     looks = [(trace.marker.symbol, trace.line.dash) for trace in figure.data]
     assert looks == [("circle", "solid"), ("circle-open", "dot"), ("square", "dash"), ("square-open", "dot")]
     colours = [trace.line.color for trace in figure.data]

@@ -14,7 +14,7 @@ from tests.protocols.sweeps import questions, swept
 from tests.questions.make import CAPITALS, capitals, equal_lengths
 from tests.tiers import fast
 
-SWAP = {"n_donors": 3, "align": "last", "layers": (0, 2), "n_resamples": 20, "check_cells": 0, "progress": False}
+SWAP = {"n_donors": 3, "align": "last", "layers": (0, 2), "n_resamples": 20, "n_spot_checks": 0, "progress": False}
 
 
 # Of every protocol one, two models and three sets among them.

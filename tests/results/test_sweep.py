@@ -38,11 +38,11 @@ def test_curves_of_one_quantity(sweep):
 
 
 def test_an_anchor_less_its_null_is_paired_by_question(sweep):
-    """``less_null``: the donor that measured both, and the mean over questions of the difference."""
+    """``delta_p_minus_null``: the donor that measured both, and the mean over questions of the difference."""
     effects = sweep.effects()
     assert sorted(effects.columns) == sorted(EFFECT_COLUMNS)
-    assert set(effects["quantity"]) == {"less_null", "anchor_difference"}
-    effects = effects[effects["quantity"] == "less_null"]
+    assert set(effects["quantity"]) == {"delta_p_minus_null", "anchor_difference"}
+    effects = effects[effects["quantity"] == "delta_p_minus_null"]
     assert set(effects["control"]) == {"null"}
     assert set(effects["anchor"]) == set(sweep.anchors)
     samples = sweep.samples()
@@ -59,7 +59,7 @@ def test_an_anchor_less_its_null_is_paired_by_question(sweep):
 
 
 def test_without_a_null_anchors_are_compared_with_each_other_alone(tiny_model):
-    alone = al.swap_sweep(tiny_model("llama"), capitals(3), null_donors=0, **OPTIONS)
+    alone = al.swap_sweep(tiny_model("llama"), capitals(3), n_null_donors=0, **OPTIONS)
     assert set(alone.effects()["quantity"]) == {"anchor_difference"}
     assert sorted(alone.effects().columns) == sorted(EFFECT_COLUMNS)
 

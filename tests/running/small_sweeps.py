@@ -5,7 +5,7 @@ import warnings
 import torch
 
 import anchorlens as al
-from anchorlens.engine.cone import Cone
+from anchorlens.engine.cone import ConeEngine
 from anchorlens.runs.schema import CELL
 from tests.questions.make import capitals
 
@@ -22,7 +22,7 @@ def delta_p(result):
 
 def running_out(monkeypatch, too_large):
     """The engine has no memory for batches that ``too_large`` names; returns the sizes that went through."""
-    right, through = Cone.run_swaps, []
+    right, through = ConeEngine.run_swaps, []
 
     def run(self, batch, **options):
         if too_large(len(batch.tokens.ids), len(options["layers"])):
@@ -30,7 +30,7 @@ def running_out(monkeypatch, too_large):
         through.append((len(batch.tokens.ids), len(options["layers"])))
         return right(self, batch, **options)
 
-    monkeypatch.setattr(Cone, "run_swaps", run)
+    monkeypatch.setattr(ConeEngine, "run_swaps", run)
     return through
 
 

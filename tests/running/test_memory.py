@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from anchorlens.engine.cone import Cone
+from anchorlens.engine.cone import ConeEngine
 from anchorlens.protocols.oom_splitting import MallocTrimmer
 from tests.engine.memory import STATUS, anonymous, holes, settled
 from tests.running.small_sweeps import delta_p, running_out, sweep, told_by
@@ -26,7 +26,7 @@ def test_memory_that_suffices_for_nothing_and_another_error_are_raised(tiny_mode
     def broken(self, batch, **options):
         raise RuntimeError("shapes do not match")
 
-    monkeypatch.setattr(Cone, "run_swaps", broken)
+    monkeypatch.setattr(ConeEngine, "run_swaps", broken)
     with pytest.raises(RuntimeError, match="shapes do not match"):
         sweep(tiny_model("llama"))
 

@@ -55,7 +55,7 @@ def test_what_is_done_is_done(tiny_model, tmp_path, monkeypatch):
         ({"weights": True}, r"model\.weights_sha256: .* before"),
         ({"batch_size": 3}, r"plan\.batches: \[2, 2.* before, \[3, 3"),
         ({"batch_size": 3, "shard": "1/2"}, r"plan\.batches: \[2, 2.* before, \[3, 3"),
-        ({"check_cells": 2}, r"plan\.check_cells: 4 before, 2 now"),
+        ({"n_spot_checks": 2}, r"plan\.n_spot_checks: 4 before, 2 now"),
     ],
 )
 def test_what_changed_is_named(change, said, parts, tiny, tmp_path):
@@ -79,7 +79,7 @@ def test_a_damaged_shard_is_measured_again_and_force_new_begins_again(parts, tin
     with pytest.warns(UserWarning, match=r"00001-\w+\.parquet is damaged.*measured again"):
         swap(model, out=out, resume=True)
     shutil.copytree(parts, parts_of(tmp_path / "new"))
-    swap(model, out=tmp_path / "new", force_new=True)
+    swap(model, out=tmp_path / "new", restart=True)
     assert hashes(out) == hashes(tmp_path / "new")
     assert not parts_of(tmp_path / "new").exists()
 
@@ -108,7 +108,7 @@ def test_a_place_that_nobody_may_write_is_refused_before_anything_is_measured(ti
     """/proc refuses even who may do everything."""
     if not Path("/proc/self").is_dir():
         pytest.skip("there is no /proc here")
-    monkeypatch.setattr(driver.Station, "plan", None)
+    monkeypatch.setattr(driver.LocalRunner, "plan", None)
     with pytest.raises(RunError, match="cannot be written.*Choose another path"):
         swap(tiny_model("llama"), out=Path("/proc/runs/a"), **more)
 

@@ -70,7 +70,7 @@ class Asked:
 def named(model, **own):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a site of one's own takes the oracle
-        result = sweep(model, layers=[0], n_donors=1, null_donors=0, check_cells=0, n_resamples=2, **own)
+        result = sweep(model, layers=[0], n_donors=1, n_null_donors=0, n_spot_checks=0, n_resamples=2, **own)
     ((what, code),) = result.record["config"]["own_code"].items()
     assert [what] == list(own)
     return result.run_id, code
@@ -138,7 +138,7 @@ def test_a_measurement_that_is_not_recheckable_runs_without_spot_checks(tiny_mod
     measurement, plans = OwnMeasurement(), []
     assert not isinstance(measurement, Recheckable)
     assert isinstance(SWAP, Recheckable)
-    spec = Own(**OPTIONS, check_cells=8, batch_size=2, on_plan=plans.append)
+    spec = Own(**OPTIONS, n_spot_checks=8, batch_size=2, on_plan=plans.append)
     with pytest.warns(UserWarning, match="Memory ran out"):
         result = run(measurement, tiny_model("llama"), capitals(6), spec)
     assert result.record["checks"] == {"cells": 0, "largest_difference": None, "failed": []}

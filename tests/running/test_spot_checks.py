@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import anchorlens as al
-from anchorlens.engine.cone import Cone
+from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.readouts import Metrics
-from anchorlens.engine.reference import Oracle
+from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import CheckError
 from anchorlens.models.load import load_model
 from tests.running.small_sweeps import sweep
@@ -16,7 +16,7 @@ from tests.running.small_sweeps import sweep
 
 def falsify(monkeypatch, wrong, *, after=0):
     """P of every changed pass is off, from so many batches on."""
-    right, batches = Cone.run_swaps, []
+    right, batches = ConeEngine.run_swaps, []
 
     def falsified(self, batch, **options):
         before, changed = right(self, batch, **options)
@@ -24,7 +24,7 @@ def falsify(monkeypatch, wrong, *, after=0):
         by = wrong if len(batches) > after else 0.0
         return before, [Metrics.of(p=m.p + by, log_p=m.log_p, logit_diff=m.logit_diff) for m in changed]
 
-    monkeypatch.setattr(Cone, "run_swaps", falsified)
+    monkeypatch.setattr(ConeEngine, "run_swaps", falsified)
     return batches
 
 
@@ -32,13 +32,13 @@ def falsify(monkeypatch, wrong, *, after=0):
 def test_an_engine_that_is_wrong_is_stopped_after_its_first_batch(tiny_model, monkeypatch, wrong):
     batches = falsify(monkeypatch, wrong)
     with pytest.raises(CheckError) as told:
-        sweep(tiny_model("llama"), check_cells=3, batch_size=2)
+        sweep(tiny_model("llama"), n_spot_checks=3, batch_size=2)
     assert len(batches) == 1
     message = str(told.value)
     assert ("nan points" if math.isnan(wrong) else "differ by 1 points") in message
     for part in ("example ", "donor ", "anchor ", "layer ", "stopped after its first batch", "engine='reference'"):
         assert part in message
-    unchecked = sweep(tiny_model("llama"), check_cells=0).record
+    unchecked = sweep(tiny_model("llama"), n_spot_checks=0).record
     assert unchecked["checks"] == {"cells": 0, "largest_difference": None, "failed": []}
     assert unchecked["noise"] == {"floor": None, "cells": 0}
 
@@ -46,7 +46,7 @@ def test_an_engine_that_is_wrong_is_stopped_after_its_first_batch(tiny_model, mo
 def test_a_later_difference_marks_the_run_and_loses_nothing(tiny_model, monkeypatch, tmp_path):
     falsify(monkeypatch, 0.01, after=1)
     with pytest.warns(UserWarning, match=r"differ in \d of 8 checked cells: by 1 points .* kept and marked"):
-        result = sweep(tiny_model("llama"), check_cells=8, batch_size=2)
+        result = sweep(tiny_model("llama"), n_spot_checks=8, batch_size=2)
     failed = result.record["checks"]["failed"]
     assert 1 <= len(failed) <= 4
     assert all("points (allowed: 0.01) at example " in one for one in failed)
@@ -59,7 +59,7 @@ def test_a_later_difference_marks_the_run_and_loses_nothing(tiny_model, monkeypa
 def test_checks_and_noise_are_recorded(tiny_model, k):
     """No more cells are checked than there are."""
     for batch_size in (None, 2):
-        result = sweep(tiny_model("llama"), check_cells=k, batch_size=batch_size, layers=(1,), n_donors=1)
+        result = sweep(tiny_model("llama"), n_spot_checks=k, batch_size=batch_size, layers=(1,), n_donors=1)
         checks, n = result.record["checks"], min(k, len(result.samples()))
         assert (checks["cells"], checks["failed"]) == (n, [])
         assert 0 <= checks["largest_difference"] < 1e-3
@@ -69,13 +69,13 @@ def test_checks_and_noise_are_recorded(tiny_model, k):
 @pytest.fixture
 def passes(monkeypatch):
     """Rows and layers of every pass in which the oracle measures cells."""
-    seen, right = [], Oracle.run_cells
+    seen, right = [], ReferenceEngine.run_cells
 
     def run(self, batch, **how):
         seen.append((len(batch.tokens.ids), how["layers"]))
         return right(self, batch, **how)
 
-    monkeypatch.setattr(Oracle, "run_cells", run)
+    monkeypatch.setattr(ReferenceEngine, "run_cells", run)
     return seen
 
 
@@ -86,12 +86,12 @@ def passes(monkeypatch):
         {"donors": "noise"},
         {"donors": "mean"},
         {"direction": "denoising"},
-        {"readout": "answer_mean", "anchors": ("question", "answer_site_all")},
+        {"readout": "answer_mean", "anchors": ("question", "pre_answer_all")},
     ],
 )
 def test_cells_of_many_layers_are_measured_in_one_pass(tiny_model, passes, options):
     """And come out as the sweep's: the floor is that of rounding, though anchors, layers and donors are mixed."""
-    result = sweep(tiny_model("qwen3"), check_cells=8, n_donors=1, **options)
+    result = sweep(tiny_model("qwen3"), n_spot_checks=8, n_donors=1, **options)
     assert sum(rows for rows, _ in passes) == 8
     assert len(passes) <= 2  # of the first batch, and of the rest
     assert {layer for _, layers in passes for layer in layers} == {0, 1, 2}
@@ -101,10 +101,10 @@ def test_cells_of_many_layers_are_measured_in_one_pass(tiny_model, passes, optio
 
 def test_little_memory_checks_cell_by_cell(tiny_model, passes):
     plans = []
-    sweep(tiny_model("llama"), batch_size=1, layers=(0,), anchors=("answer_site",), on_plan=plans.append, check_cells=1)
+    sweep(tiny_model("llama"), batch_size=1, layers=(0,), anchors=("pre_answer",), on_plan=plans.append, n_spot_checks=1)
     assert [rows for rows, _ in passes] == [1]
     passes.clear()
-    result = sweep(tiny_model("llama"), max_memory=f"{int(plans[0].peak_bytes * 1.02)}B", check_cells=8)
+    result = sweep(tiny_model("llama"), max_memory=f"{int(plans[0].peak_bytes * 1.02)}B", n_spot_checks=8)
     rows = [rows for rows, _ in passes]
     assert sum(rows) == 8
     assert max(rows) < 4
@@ -112,7 +112,7 @@ def test_little_memory_checks_cell_by_cell(tiny_model, passes):
 
 
 def test_half_precision_has_a_larger_noise_floor(tiny, plain):
-    record = sweep(load_model(str(tiny("llama")), device="cpu", dtype="bfloat16"), check_cells=16).record
+    record = sweep(load_model(str(tiny("llama")), device="cpu", dtype="bfloat16"), n_spot_checks=16).record
     assert record["plan"]["engine"] == "cone"
     assert record["noise"]["floor"] > 1000 * plain.record["noise"]["floor"]
 
@@ -122,7 +122,7 @@ def test_what_a_checked_cell_may_be_off_by(tiny, monkeypatch, dtype, allowed):
     model = load_model(str(tiny("llama")), device="cpu", dtype=dtype)
     assert model.cfg.dtype == getattr(torch, dtype)
     falsify(monkeypatch, 0.0)
-    how = {"check_cells": 4, "layers": (1,), "n_donors": 1}
+    how = {"n_spot_checks": 4, "layers": (1,), "n_donors": 1}
     own = sweep(model, **how).noise_floor
     for off, stops in ((0.9 * allowed - own, False), (1.1 * allowed + own, True)):
         monkeypatch.undo()

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import anchorlens as al
-from anchorlens.engine.cone import Cone
+from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.generate import greedy
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.streaming import stream_of
-from anchorlens.protocols.planning import Room
+from anchorlens.protocols.planning import MemoryBudget
 from tests.models.tiny import llama, random_model, save_model
 from tests.questions.make import capitals
 from tests.running.small_sweeps import sweep
@@ -67,7 +67,7 @@ def test_knockouts_in_the_same_batches_are_the_same_numbers(tiny_model, streamed
     ids=str,
 )
 def test_every_way_of_measuring(tiny_model, streamed, options):
-    how = {"batch_size": 6, "check_cells": 2, "layers": [1], "n_donors": 1} | options
+    how = {"batch_size": 6, "n_spot_checks": 2, "layers": [1], "n_donors": 1} | options
     same(*(sweep(model, **how) for model in (tiny_model("llama"), streamed("llama"))))
 
 
@@ -130,9 +130,9 @@ def test_memory_is_planned_with_two_layers(tiny_model, streamed):
 
 @pytest.mark.parametrize("budget", [2 * 10**6, 3 * 10**6, 10**7, 5 * 10**8])
 def test_the_most_rows_that_fit_are_found_in_few_steps(streamed, budget):
-    engine = Cone(Adapter(streamed("llama")))
+    engine = ConeEngine(Adapter(streamed("llama")))
     held = engine.adapter.shape.weights_held
-    room = Room(engine, budget + 24 * 2**20 + held, None, 0)
+    room = MemoryBudget(engine, budget + 24 * 2**20 + held, None, 0)
     rows = room.rows(20)
     assert rows == 1 or room.bytes_of(rows, 20) <= room.budget
     assert room.bytes_of(rows + 1, 20) > room.budget

@@ -33,7 +33,7 @@ def test_two_specifications_on_one_model_and_set(tiny, tmp_path):
     assert json.loads((tmp_path / "a" / "run.json").read_text())["pending"] == []
 
 
-@pytest.mark.parametrize("other", [{}, {"engine": "reference"}, {"batch_size": 1}, {"check_cells": 0}])
+@pytest.mark.parametrize("other", [{}, {"engine": "reference"}, {"batch_size": 1}, {"n_spot_checks": 0}])
 def test_a_specification_that_stands_twice_is_refused_before_any_model(tiny, other, monkeypatch):
     monkeypatch.setattr(hands, "load_model", lambda *a, **k: pytest.fail("a model was loaded"))
     study = al.Study(str(tiny("llama")), [capitals(4)], [small(), small(**other)])
@@ -134,7 +134,7 @@ def test_a_file_says_how_models_are_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "check_model", lambda model, **options: asked.append(options))
     study.check()
     monkeypatch.setattr(hands, "load_model", lambda model, **options: asked.append(options))
-    monkeypatch.setattr(hands, "Station", lambda *_: None)
+    monkeypatch.setattr(hands, "LocalRunner", lambda *_: None)
     hands.LocalExecutor(study.loading).station(None, "some/model", None, None)
     assert asked == [{"device": "cuda:0", "dtype": "bfloat16", "stream": False, "n_devices": 2}] * 2
 

@@ -46,7 +46,7 @@ SWEEPS = {
     ),
     "knockout": lambda m: al.knockout_sweep(m, questions(), layers=[0, 2], **TRUTH),
     "knockout, windows": lambda m: al.knockout_sweep(
-        m, questions(), window=1, edges="subject -> answer_site", heads=[0, 1], mode="zero", split="per_layer", **TRUTH
+        m, questions(), window=1, edges="subject -> pre_answer", heads=[0, 1], mode="zero", split="per_layer", **TRUTH
     ),
     "knockout, p_true": lambda m: al.knockout_sweep(m, questions(), readout="p_true", cut_layers=[1, 2], **TRUTH),
     "patch_tokens": lambda m: al.patch_tokens_sweep(m, questions(), base="all", **TRUTH),
@@ -192,13 +192,13 @@ def test_a_model_that_loads_by_no_name_has_to_be_given(written, tiny):
 @pytest.mark.parametrize("name", fast(["swap"], ["swap", "denoising", "knockout", "patch_tokens", "answer_only"]))
 def test_a_model_larger_than_memory_is_read_layer_by_layer(name, written, tiny, monkeypatch):
     """Its blocks are never all there, the hashes are those of the model in memory, and the cells come out again."""
-    held, right = [], remeasure.Oracle
+    held, right = [], remeasure.ReferenceEngine
 
     def oracle(adapter):
         held.append((stream_of(adapter.model), {p.device.type for p in adapter.model.blocks.parameters()}))
         return right(adapter)
 
-    monkeypatch.setattr(remeasure, "Oracle", oracle)
+    monkeypatch.setattr(remeasure, "ReferenceEngine", oracle)
     how = {"model": str(tiny("llama")), "device": "cpu", "cells": 8, "show_progress": False}
     streamed, whole = (al.verify_run(written(name), stream=stream, **how) for stream in (True, False))
     assert (held[0][0] is None, held[1][0] is None) == (False, True)

@@ -25,12 +25,12 @@ def _impatient(monkeypatch):
     monkeypatch.setattr("anchorlens.runs.locks._PATIENCE", 0.05)
 
 
-def whole(target, sweeps=SWEEPS, *, resume=True, force_new=False):
-    return open_journal(target, sweeps, resume=resume, force_new=force_new)
+def whole(target, sweeps=SWEEPS, *, resume=True, restart=False):
+    return open_journal(target, sweeps, resume=resume, restart=restart)
 
 
 def job(target, given, sweeps=SWEEPS):
-    return open_journal(target, sweeps, resume=False, force_new=False, share=share_of(given))
+    return open_journal(target, sweeps, resume=False, restart=False, share=share_of(given))
 
 
 def refused(message, *journals):
@@ -93,7 +93,7 @@ def test_jobs_measure_side_by_side_and_each_share_once(tmp_path):
 def test_nobody_joins_a_process_that_measures_all(tmp_path):
     out = tmp_path / "out"
     with whole(out):
-        refused("Another process is measuring", job(out, "1/2"), whole(out), whole(out, resume=False, force_new=True))
+        refused("Another process is measuring", job(out, "1/2"), whole(out), whole(out, resume=False, restart=True))
     with job(out, "1/2") as journal:
         measure(journal)
     with whole(out):  # goes on with what the job has
@@ -107,13 +107,13 @@ def test_an_unfinished_run_is_neither_taken_nor_thrown_away_by_accident(tmp_path
     out = tmp_path / "out"
     with whole(out) as journal:
         measure(journal, 2)
-    refused(r"unfinished run \(2 shards done\).*resume=True.*force_new=True", whole(out, resume=False))
+    refused(r"unfinished run \(2 shards done\).*resume=True.*restart=True", whole(out, resume=False))
     another = r"holds another run\. sweeps\[0\]\.config\.seed: 0 before, 1 now"
     refused(another, whole(out, OTHER), job(out, "1/2", OTHER))
     with pytest.raises(RunError, match=r"plan\.batches\[0\]|plan\.batches: \[2, 2\] before, \[3\] now"), whole(out) as journal:
         measure(journal, 2, batches=(3,))
     assert shards_in(parts_of(out)) == 2
-    with whole(out, OTHER, resume=False, force_new=True):
+    with whole(out, OTHER, resume=False, restart=True):
         assert shards_in(parts_of(out)) == 0
     assert not parts_of(out).exists()
 
@@ -140,7 +140,7 @@ def test_what_is_not_ours_is_never_removed(mine, tmp_path):
         (tmp_path / "out.parts" / "run.json").write_text("{}")
         (tmp_path / "out.parts" / "thesis.tex").write_text("mine")
     out = tmp_path / "out"
-    opened = whole(out), whole(out, resume=False, force_new=True), job(out, "1/2")
+    opened = whole(out), whole(out, resume=False, restart=True), job(out, "1/2")
     refused(r"out\.parts is there and holds no parts of a run", *opened)
     with pytest.raises(RunError, match="holds no parts of a run"):
         copy_parts(out, [])
@@ -159,10 +159,10 @@ def test_a_file_that_is_added_meanwhile_stays(tmp_path):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"resume": True, "force_new": True}, "contradict"),
+        ({"resume": True, "restart": True}, "contradict"),
         ({"resume": True, "out": None}, "need a run directory"),
         ({"share": Share(1, 2), "out": None}, "shard= needs a run directory"),
-        ({"share": Share(1, 2), "force_new": True}, "force_new=True and shard= contradict"),
+        ({"share": Share(1, 2), "restart": True}, "restart=True and shard= contradict"),
         ({"share": Share(1, 2), "overwrite": True}, "overwrite=True and shard= contradict"),
     ],
 )
@@ -170,7 +170,7 @@ def test_arguments_that_contradict_each_other(given, said):
     from anchorlens.running.run_storage import check_keeping  # imports torch, which a process of a test below does without
 
     with pytest.raises(InputError, match=said):
-        check_keeping(**{"out": "a", "overwrite": False, "resume": False, "force_new": False, "share": None} | given)
+        check_keeping(**{"out": "a", "overwrite": False, "resume": False, "restart": False, "share": None} | given)
 
 
 # --- shards --------------------------------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def test_what_is_missing_is_named(tmp_path):
 
 def test_sweeps_that_nobody_planned_or_that_have_no_row(tmp_path):
     out = tmp_path / "out"
-    with open_journal(out, [*SWEEPS, *OTHER, *OTHER], resume=True, force_new=False, command={"name": "run"}) as journal:
+    with open_journal(out, [*SWEEPS, *OTHER, *OTHER], resume=True, restart=False, command={"name": "run"}) as journal:
         measure(journal)
         journal.sweep(1).kept(EMPTY, {"why": "no row"})
     with pytest.raises(RunError, match=r"lacks every shard of sweep 2: no job has planned it\. Run the jobs again"):

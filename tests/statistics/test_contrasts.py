@@ -8,7 +8,15 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from anchorlens.statistics import contrasts as module
-from anchorlens.statistics.contrasts import Arm, auc_difference, auc_of, delta_all, flip_rate, flips, own_change
+from anchorlens.statistics.contrasts import (
+    Arm,
+    auc_difference,
+    auc_of,
+    delta_p_vs_placebo,
+    flip_rate,
+    flips,
+    row_specific_effect,
+)
 from anchorlens.statistics.resamples import Resamples
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "null_rates.py"
@@ -40,7 +48,7 @@ def delta(before, after):
 def test_delta_all_and_flip_rate_against_a_loop_over_rows_that_have_both():
     own, other = arms()
     draws = Resamples.of(IDS, n_resamples=50)
-    found, flipped = delta_all(own, other, LABEL, "confidence", draws), flip_rate(own, other, draws)
+    found, flipped = delta_p_vs_placebo(own, other, LABEL, "confidence", draws), flip_rate(own, other, draws)
     for layer in range(2):
         rows = [r for r in range(60) if layer or r not in (3, 8)]
         moved, turned = [], []
@@ -74,7 +82,7 @@ def test_own_change_against_all_pairs_of_a_fifth(monkeypatch):
     rng = np.random.default_rng(5)
     clean, change = rng.normal(size=60), rng.normal(size=60) * 2
     p = [1 / (1 + np.exp(-x)) for x in (clean, clean + change)]
-    found = own_change(Arm(p[0][None], p[1][None]), LABEL, "confidence", Resamples.of(IDS, n_resamples=10), 0)
+    found = row_specific_effect(Arm(p[0][None], p[1][None]), LABEL, "confidence", Resamples.of(IDS, n_resamples=10), 0)
     wanted = []
     for fifth in np.array_split(np.argsort(np.abs(clean)), 5):
         for i in fifth:
@@ -87,13 +95,13 @@ def test_own_change_against_all_pairs_of_a_fifth(monkeypatch):
 def test_a_change_that_is_the_same_for_all_is_not_the_rows_own():
     clean = np.random.default_rng(1).normal(size=(1, 60))
     p = [1 / (1 + np.exp(-x)) for x in (clean, clean + 1.5)]
-    found = own_change(Arm(*p), LABEL, "confidence", Resamples.of(IDS, n_resamples=20), 0)
+    found = row_specific_effect(Arm(*p), LABEL, "confidence", Resamples.of(IDS, n_resamples=20), 0)
     np.testing.assert_allclose([found.value[0], *found.draws[:, 0]], 0, atol=1e-6)
 
 
 def test_a_saturated_probability_stays_a_number():
     arm = Arm(np.array([[1.0, 0.0] * 30]), np.array([[0.0, 1.0] * 30]))
-    assert np.isfinite(own_change(arm, LABEL, "confidence", Resamples.of(IDS, n_resamples=5), 0).value).all()
+    assert np.isfinite(row_specific_effect(arm, LABEL, "confidence", Resamples.of(IDS, n_resamples=5), 0).value).all()
 
 
 @pytest.mark.parametrize("world", ["noise", "noise, size by question", "size with confidence"])
@@ -110,13 +118,13 @@ def test_effects_are_found_and_disturbance_is_not_called_specific(rates):
         for world in ("cut erases the truth part", "cut halves the logit", "cut only noisier than placebo")
     }
     erased = power["cut erases the truth part"]
-    assert min(erased[name].below for name in ("delta_all", "auc_drop", "own_change")) > 0.9
+    assert min(erased[name].below for name in ("delta_p_vs_placebo", "auc_drop", "row_specific_effect")) > 0.9
     assert erased["flip_rate"].above > 0.9
     halved = power["cut halves the logit"]
-    assert min(halved[name].below for name in ("delta_all", "own_change")) > 0.9
+    assert min(halved[name].below for name in ("delta_p_vs_placebo", "row_specific_effect")) > 0.9
     noisier = power["cut only noisier than placebo"]
     assert noisier["flip_rate"].above > 0.5
-    assert noisier["own_change"].below <= 0.1
+    assert noisier["row_specific_effect"].below <= 0.1
 
 
 @pytest.mark.slow

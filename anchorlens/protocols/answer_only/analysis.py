@@ -23,15 +23,15 @@ class AnswerOnlyAnalysis(ProbeAnalysis):
 
     @override
     def estimates(self, result: PathwayResult) -> list[tuple[str, str, Estimate]]:
-        """Return ``delta_all``, ``flip_rate`` and ``p_after`` less those of the control, paired by row.
+        """Return ``delta_p_vs_placebo``, ``flip_rate`` and ``p_after`` less those of the control, paired by row.
 
         ``p_after`` is the mean P(hallucination) after the change, in points. Take an answer that is once true and once false, both
         rows predicted right, and one P after the change for both: the sum of their ΔP is the difference of their clean P, whatever
-        P became, and exactly one of them flips. So with balanced answers ``delta_all`` and ``flip_rate`` lie near 0 for any two
+        P became, and exactly one of them flips. So with balanced answers ``delta_p_vs_placebo`` and ``flip_rate`` lie near 0 for any two
         inputs that carry no label; ``p_after`` tells such inputs apart.
         """
         found: list[tuple[str, str, Estimate]] = []
-        for name, metric in (("delta_all", P), ("flip_rate", FLIP), ("p_after", P)):
+        for name, metric in (("delta_p_vs_placebo", P), ("flip_rate", FLIP), ("p_after", P)):
             own, other = (result.tables(metric)[control] for control in ("none", OTHER))
             gap = 100 * (own.after - other.after) if name == "p_after" else own.delta - other.delta
             found.append((name, OTHER, mean_of(gap, result.draws)))
@@ -51,9 +51,9 @@ class AnswerOnlyAnalysis(ProbeAnalysis):
     def findings(self, result: PathwayResult) -> Findings:
         return answer_only_findings(result, self.numbers(result))
 
-    shown_values = (("auc", "auc", "none"), ("auc_answer_only", "auc_knocked_out", "none"))
+    shown_values = (("auc", "auc", "none"), ("auc_answer_only", "auc_after", "none"))
     shown_contrasts = (
-        ("delta_all", "delta_all", OTHER), ("flip_rate", "flip_rate", OTHER), ("p_difference", "p_after", OTHER),
+        ("delta_p_vs_placebo", "delta_p_vs_placebo", OTHER), ("flip_rate", "flip_rate", OTHER), ("p_difference", "p_after", OTHER),
     )  # fmt: skip
     shown_settings = (
         "readout probe, {answers} answers, distractor {distractor}, "

@@ -20,8 +20,8 @@ def answer_only_findings(result: PathwayResult, here: Mapping[str, Any]) -> Find
         return nothing_claimed(f"Nothing is said: {here['n_all']} questions were measured, and {FEW} are needed.")
     warnings = text_warning(result.record["probe"], by.get(("auc_beyond_text", "none")))
     parts = [] if by["auc", "none"].low > 0.5 else ["No signal: nothing here speaks of truth."]
-    parts.append(_finding(by["p_after", OTHER], here, place(here["layer"], result.k_star)))
-    delta = by["delta_all", OTHER]
+    parts.append(_finding(by["p_after", OTHER], here, place(here["layer"], result.probe_layer)))
+    delta = by["delta_p_vs_placebo", OTHER]
     said = f"Mean ΔP {here['all']:+.1f} against {here[f'all_{OTHER}']:+.1f} ({delta.said()})"
     said += f", flips {here['flips']:.0f} against {here[f'flips_{OTHER}']:.0f} %"
     parts.append(said + (": in balanced answers predicted right, both follow from the clean P." if gold else "."))
@@ -31,13 +31,13 @@ def answer_only_findings(result: PathwayResult, here: Mapping[str, Any]) -> Find
     text = " ".join([*parts, _check(by, given=gold)])
     statements = [
         Finding.of(name, _status(name, by[name, OTHER]), by[name, OTHER], layers=(here["layer"],), control=OTHER)
-        for name in ("p_after", "delta_all", "flip_rate")
+        for name in ("p_after", "delta_p_vs_placebo", "flip_rate")
     ]
     return Findings(tuple(statements), text, warnings)
 
 
 def _status(name: str, fact: Fact) -> str:
-    """Return the status of a contrast; delta_all and flip_rate follow from the clean P of balanced answers."""
+    """Return the status of a contrast; delta_p_vs_placebo and flip_rate follow from the clean P of balanced answers."""
     if name != "p_after":
         return DESCRIPTION
     return STANDS if fact.off_zero else OPEN
@@ -56,7 +56,7 @@ def _finding(fact: Fact, here: Mapping[str, Any], where: str) -> str:
 
 def _check(by: Mapping[tuple[str, str], Fact], *, given: bool) -> str:
     """AUC before and after; that of the answer alone is a check where given answers are balanced."""
-    clean, alone = by["auc", "none"], by["auc_knocked_out", "none"]
+    clean, alone = by["auc", "none"], by["auc_after", "none"]
     said = f"AUC {clean.value:.2f}, answer only {alone.said(2, sign=False)}"
     if not (alone.low > 0.5 or alone.high < 0.5):
         return f"{said}."

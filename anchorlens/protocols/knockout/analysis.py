@@ -19,15 +19,18 @@ class KnockoutAnalysis(ProbeAnalysis):
 
     @override
     def estimates(self, result: PathwayResult) -> list[tuple[str, str, Estimate]]:
-        """Return what is claimed (``delta_all``, ``flip_rate``, ``auc_drop``, ``own_change``), and gaps as description."""
+        """Return what is claimed (``delta_p_vs_placebo``, ``flip_rate``, ``auc_drop``, ``row_specific_effect``), and gaps as description."""
         found: list[tuple[str, str, Estimate]] = []
         tables = result.tables()
         if RANDOM in tables:
             found += [
-                (name, RANDOM, result.contrast(name, MATCHED, RANDOM)) for name in ("delta_all", "flip_rate", "auc_drop")
+                (name, RANDOM, result.contrast(name, MATCHED, RANDOM))
+                for name in ("delta_p_vs_placebo", "flip_rate", "auc_drop")
             ]
         if result.record["config"]["readout"] == "probe":  # log-odds of another reader do not add up
-            found += [("own_change", name, result.own_change(name)) for name in (MATCHED, RANDOM) if name in tables]
+            found += [
+                ("row_specific_effect", name, result.row_specific_effect(name)) for name in (MATCHED, RANDOM) if name in tables
+            ]
         return found + gaps(result.groups())
 
     @override
@@ -37,17 +40,17 @@ class KnockoutAnalysis(ProbeAnalysis):
     @override
     def numbers(self, result: PathwayResult) -> dict[str, Any]:
         pair = result.pair_text
-        texts = {"text_only_auc": result.text_only["auc"], "pair_text_auc": np.nan if pair is None else pair["auc"]}
+        texts = {"text_only_auc": result.answer_text_auc["auc"], "pair_text_auc": np.nan if pair is None else pair["auc"]}
         return super().numbers(result) | texts
 
     shown_values = (
-        ("auc", "auc", "none"), ("auc_cut", "auc_knocked_out", MATCHED), ("auc_placebo", "auc_knocked_out", RANDOM),
+        ("auc", "auc", "none"), ("auc_cut", "auc_after", MATCHED), ("auc_placebo", "auc_after", RANDOM),
         ("gap", "gap", "none"), ("gap_matched", "gap", MATCHED), (f"gap_{RANDOM}", "placebo_gap", RANDOM),
         (f"gap_{SHUFFLED}", "placebo_gap", SHUFFLED), (f"gap_{CROSS_FOLD}", "cross_fold_gap", CROSS_FOLD),
     )  # fmt: skip
     shown_contrasts = (
-        ("delta_all", "delta_all", RANDOM), ("flip_rate", "flip_rate", RANDOM), ("auc_drop", "auc_drop", RANDOM),
-        ("own_change", "own_change", MATCHED),
+        ("delta_p_vs_placebo", "delta_p_vs_placebo", RANDOM), ("flip_rate", "flip_rate", RANDOM), ("auc_drop", "auc_drop", RANDOM),
+        ("row_specific_effect", "row_specific_effect", MATCHED),
     )  # fmt: skip
     shown_settings = (
         "cut {edges}, mode {mode}, readout {readout}, {answers} answers, distractor {distractor}, split {split}, prompt {prompt}, "
@@ -56,8 +59,8 @@ class KnockoutAnalysis(ProbeAnalysis):
     table_title = "Knockout at k*: AUC, contrasts with other question tokens cut, then the pathways (selected)"
     table_columns = (
         ("AUC", "{auc:.2f}"), ("cut", "{auc_cut:.2f}"), ("others cut", "{auc_placebo:.2f}"), ("pair text", "{pair_text_auc:.2f}"),
-        ("delta_all", "{delta_all:+.1f}"), ("flip_rate", "{flip_rate:+.1f}"), ("auc_drop", "{auc_drop:+.2f}"),
-        ("own_change", "{own_change:+.1f}"), ("Q (n)", "{q:+.1f} ({n_q})"), ("A (n)", "{a:+.1f} ({n_a})"),
+        ("delta_p_vs_placebo", "{delta_p_vs_placebo:+.1f}"), ("flip_rate", "{flip_rate:+.1f}"), ("auc_drop", "{auc_drop:+.2f}"),
+        ("row_specific_effect", "{row_specific_effect:+.1f}"), ("Q (n)", "{q:+.1f} ({n_q})"), ("A (n)", "{a:+.1f} ({n_a})"),
     )  # fmt: skip
 
 

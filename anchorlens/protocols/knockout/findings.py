@@ -19,9 +19,9 @@ class Claim(NamedTuple):
     points: bool = True
 
 
-STANDS = {"delta_all": Claim(RANDOM, -1), "flip_rate": Claim(RANDOM, 1), "auc_drop": Claim(RANDOM, -1, points=False)}
+STANDS = {"delta_p_vs_placebo": Claim(RANDOM, -1), "flip_rate": Claim(RANDOM, 1), "auc_drop": Claim(RANDOM, -1, points=False)}
 """The contrasts that have to lie beyond the placebo, all of them."""
-SPECIFIC = {"own_change": Claim(MATCHED, -1)}
+SPECIFIC = {"row_specific_effect": Claim(MATCHED, -1)}
 """What tells a row's own signal from mere disturbance."""
 CLAIMS = STANDS | SPECIFIC
 
@@ -29,7 +29,7 @@ CLAIMS = STANDS | SPECIFIC
 def knockout_findings(record: Mapping[str, Any], layer: int, effects: pd.DataFrame) -> Findings:
     """Return the contrasts with their status at ``layer`` (k*, else the last), and the layers at which all of them stand."""
     facts = facts_at(effects, layer)
-    where = place(layer, record["probe"]["k_star"])
+    where = place(layer, record["probe"]["probe_layer"])
     auc = facts["auc", "none"]
     warnings = text_warning(record["probe"], facts.get(("auc_beyond_text", "none")), _reader(record))
     silent = _nothing(record, facts, auc, where)
@@ -77,7 +77,7 @@ def _nothing(record: Mapping[str, Any], facts: Facts, auc: Fact, where: str) -> 
         return "Nothing is claimed of delta_kind='signed': true and false answers move against each other."
     if not record["config"]["placebos"]:
         return "Nothing is claimed: no placebo was measured, so it is not known what any other cut does."
-    contrast = facts.get(("delta_all", RANDOM))
+    contrast = facts.get(("delta_p_vs_placebo", RANDOM))
     n = 0 if contrast is None else contrast.n
     if n < FEW:
         return f"Nothing is claimed: cut and placebo can be compared in {n} questions, and {FEW} are needed."
@@ -87,12 +87,12 @@ def _nothing(record: Mapping[str, Any], facts: Facts, auc: Fact, where: str) -> 
 def _finding(facts: Facts, states: Mapping[str, str], where: str, cut: str) -> str:
     standing = [name for name in STANDS if states[name] == "stands"]
     turned = [name for name in STANDS if states[name] == "reversed"]
-    auc = {name: facts["auc_knocked_out", name].value for name in (MATCHED, RANDOM)}
+    auc = {name: facts["auc_after", name].value for name in (MATCHED, RANDOM)}
     fell = f"AUC {facts['auc', 'none'].value:.2f}; {cut} cut {auc[MATCHED]:.2f}, others cut {auc[RANDOM]:.2f}"
     if len(standing) == len(STANDS):
         what = f"the effect of cutting {cut} stands beyond that of other question tokens"
-        if "own_change" in states:
-            specific = states["own_change"] == "stands"
+        if "row_specific_effect" in states:
+            specific = states["row_specific_effect"] == "stands"
             what += " and is specific to the row" if specific else "; that it is more than disturbance is not shown"
     elif standing:
         missing = [name for name in STANDS if states[name] == "open"]
@@ -115,7 +115,7 @@ def _table(facts: Facts, states: Mapping[str, str]) -> tuple[tuple[str, ...], ..
 
 
 def layers_standing(effects: pd.DataFrame) -> set[int]:
-    """Layers at which ``delta_all``, ``flip_rate`` and ``auc_drop`` all lie beyond the placebo by their simultaneous bands."""
+    """Layers at which ``delta_p_vs_placebo``, ``flip_rate`` and ``auc_drop`` all lie beyond the placebo by their simultaneous bands."""
     return set.intersection(
         *(
             {

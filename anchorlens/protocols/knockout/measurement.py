@@ -64,7 +64,7 @@ class KnockoutInputs(ProbeSweepInputs):
 
     @override
     def empty_message(self, spec: Knockout) -> str:
-        at = f" and a probe at layer {self.k_star}" if self.probes else ""
+        at = f" and a probe at layer {self.probe_layer}" if self.probes else ""
         return f"No layer of {self.layers} can be changed by cuts in layers {self.allowed} with window {spec.window}{at}."
 
 
@@ -132,7 +132,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         variants = tuple(
             cut_variants(
                 cut_positions(
-                    truth.rows[i], spec.edges, spec.seed, placebos=spec.placebos, sides=spec.placebo_sides,
+                    truth.rows[i], spec.edges, spec.seed, placebos=spec.placebos, sides=spec.split_placebo_by_side,
                     named=named_positions(truth.rows[i], context.tokenizer),
                 )
             )
@@ -168,9 +168,9 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         (one,) = self.passes(inputs, spec, unit.cells)
         measure = self._probed if self.reads_probe(spec) else self._asked
         before, found = measure(engine, inputs, spec, unit, one, on_work)
-        at = 0 if inputs.k_star is None else unit.layers.index(inputs.k_star)
+        at = 0 if inputs.probe_layer is None else unit.layers.index(inputs.probe_layer)
         # Where each point is read: at its own layer, but windows always at k*.
-        reads = [at] * len(unit.layers) if spec.window and inputs.k_star is not None else list(range(len(unit.layers)))
+        reads = [at] * len(unit.layers) if spec.window and inputs.probe_layer is not None else list(range(len(unit.layers)))
         start = {name: values[reads] for name, values in before.items()}
 
         def flips(name: str, out: _Outcome) -> npt.NDArray[np.bool_]:
@@ -204,8 +204,8 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         Returns:
             Probes -> clean P, [layer row]; and for every cut, probes -> P.
         """
-        assert inputs.k_star is not None  # probes were fitted
-        ids, at = [row.group for row in one.rows], unit.layers.index(inputs.k_star)
+        assert inputs.probe_layer is not None  # probes were fitted
+        ids, at = [row.group for row in one.rows], unit.layers.index(inputs.probe_layer)
         sets = {name: probes.at(unit.layers) for name, probes in inputs.probes.items()}
         clean_only = replace(one, cuts=()) if spec.window else one
         clean, *cut = self.read(engine, inputs, spec, clean_only, unit.layers, on_work)
@@ -216,7 +216,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
             own = [ids[place] for place in places]
             if spec.window:
                 points, whole = self._windows(engine, inputs, spec, unit, one, number, places, on_work)
-                layers = [inputs.k_star] * len(points)
+                layers = [inputs.probe_layer] * len(points)
             else:
                 first = self.cut_layers(engine, inputs, spec).start
                 states = cut[number][:, places]
@@ -230,7 +230,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
                 for i, (layer, states) in enumerate(zip(layers, points, strict=True)):
                     if states is not None:
                         after[i] = probes[layer].predict_proba(states.numpy(), own)[:, 1]
-                outs[name] = _Outcome(places, after, probes[inputs.k_star].predict_proba(whole.numpy(), own)[:, 1])
+                outs[name] = _Outcome(places, after, probes[inputs.probe_layer].predict_proba(whole.numpy(), own)[:, 1])
             found.append(outs)
         return before, found
 
@@ -239,18 +239,18 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         places: Sequence[int], on_work: OnWork,
     ) -> tuple[list[Tensor | None], Tensor]:  # fmt: skip
         """Return the states at k* with each window cut (None if k* lies below it), and with the cut in all layers."""
-        assert inputs.k_star is not None  # probes were fitted
+        assert inputs.probe_layer is not None  # probes were fitted
         cuts = [self.window(engine, inputs, spec, layer) for layer in unit.layers]
-        reachable = [bool(layers) and layers[0] <= inputs.k_star for layers in cuts]
+        reachable = [bool(layers) and layers[0] <= inputs.probe_layer for layers in cuts]
         windows = [self.cut_layers(engine, inputs, spec), *(c for c, is_read in zip(cuts, reachable, strict=True) if is_read)]
         part = ProbePass(
             tuple(one.rows[place] for place in places), (tuple(one.cuts[number][place] for place in places),),
             tuple(one.targets[place] for place in places), one.mode, one.heads,
         )  # fmt: skip
         whole, *read = (
-            engine.cut_states(
-                part.batch(), where=(spec.probe_site, inputs.k_star), windows=windows,
-                on_share=lambda share: on_work(share * len(places) * (1 + len(cuts))),
+            engine.knockout_states(
+                part.batch(), where=(spec.probe_site, inputs.probe_layer), windows=windows,
+                on_progress=lambda share: on_work(share * len(places) * (1 + len(cuts))),
             )[0].float().cpu()
         )  # fmt: skip
         states = iter(read)
@@ -262,9 +262,9 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         """Read P(yes) under every cut, at every point and with the cut in all layers. Returns the same as :meth:`_probed`."""
         cuts = [self.window(engine, inputs, spec, layer) for layer in unit.layers]
         windows = [range(0), self.cut_layers(engine, inputs, spec), *(cut for cut in cuts if cut)]
-        states = engine.cut_states(
+        states = engine.knockout_states(
             one.batch(at_end=True), where=None, windows=windows,
-            on_share=lambda share: on_work(share * len(one.rows) * (1 + len(one.cuts) * (1 + len(unit.layers)))),
+            on_progress=lambda share: on_work(share * len(one.rows) * (1 + len(one.cuts) * (1 + len(unit.layers)))),
         )  # fmt: skip
         p = truth_reader(engine.adapter, one.rows).metrics(engine.adapter, states).p.double().numpy()
         found: list[dict[str, _Outcome]] = []

@@ -59,7 +59,7 @@ class Knockout(TruthSpecification):
         "fixed", "Pathways by the flip at k* (fixed), or at each layer by the flip there (per_layer)."
     )
     placebos: StrictBool = argument(True, "Measure the placebo splits too.", group="controls")
-    placebo_sides: StrictBool = argument(
+    split_placebo_by_side: StrictBool = argument(
         True,
         "Cut the placebo's tokens before and after the source apart, too (random_before, random_after): what stands after it has "
         "already read it. Takes about a quarter of the sweep's time.",

@@ -12,7 +12,7 @@ from anchorlens.engine.readouts import Reader
 from anchorlens.models.adapter import SiteLike
 from anchorlens.prompts.batches import common_prefix
 from anchorlens.protocols.pair_sweep.donor_pairs import Pair
-from anchorlens.protocols.planning import Room, SweepPlan, halves
+from anchorlens.protocols.planning import MemoryBudget, SweepPlan, halves
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def plan_swaps(
         InputError: Not even one question at one layer fits into ``max_memory``.
     """
     cells = sum(len(p.placements) for p in pairs) * len(layers)
-    room, sweep = Room(engine, max_memory, batch_size, cells), _Sweep(pairs, reader, site)
+    room, sweep = MemoryBudget(engine, max_memory, batch_size, cells), _Sweep(pairs, reader, site)
     shape, budget, batches = engine.adapter.shape, room.budget, list[Batch]()
 
     def fits(size: PassSize, pairs: int) -> bool:
@@ -156,7 +156,7 @@ def plan_swaps(
     return SwapSweepPlan(**vars(cost), batches=tuple(batches))
 
 
-def _fitting(room: Room, sweep: _Sweep, batch: Batch, budget: int) -> list[Batch]:
+def _fitting(room: MemoryBudget, sweep: _Sweep, batch: Batch, budget: int) -> list[Batch]:
     """Return a batch, or its parts if it is too large."""
     too_large = room.engine.pass_bytes(sweep.size(batch.pairs), len(batch.layers)) > budget
     parts = batch.split() if too_large else ()

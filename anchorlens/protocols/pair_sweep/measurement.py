@@ -13,7 +13,7 @@ from typing_extensions import override
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.patches import SwapBatch
 from anchorlens.engine.readouts import Metrics, Reader
-from anchorlens.engine.reference import Oracle
+from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.base import ContextT, InputsT, Measurement, OnWork, Plan, SpecT
 from anchorlens.protocols.pair_sweep.batching import Batch, plan_swaps
@@ -69,7 +69,7 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
         reader = self.reader(engine.adapter, inputs, pairs)
         cost = plan_swaps(
             engine, pairs, reader, inputs.layers, site=spec.site, window=self.window(spec), batch_size=spec.batch_size,
-            max_memory=spec.max_memory, checks=spec.check_cells,
+            max_memory=spec.max_memory, checks=spec.n_spot_checks,
         )  # fmt: skip
         return Plan(cost.batches, cost, "cell", engine.adapter.device)
 
@@ -81,7 +81,7 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
         pairs, layers, metric = unit.pairs, np.asarray(unit.layers), self.metric(spec)
         before, changed = engine.run_swaps(
             self._batch(engine, inputs, spec, pairs), site=spec.site, layers=unit.layers, window=self.window(spec),
-            on_share=lambda share: on_work(share * unit.work),
+            on_progress=lambda share: on_work(share * unit.work),
         )  # fmt: skip
         shape = len(layers), len(pairs)
         start = np.broadcast_to(_values(before, metric), shape)
@@ -100,7 +100,9 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
             frames.append(pd.DataFrame(whole)[reached])
         return pd.concat(frames, ignore_index=True)
 
-    def remeasure(self, oracle: Oracle, inputs: InputsT, spec: Any, samples: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    def remeasure(
+        self, oracle: ReferenceEngine, inputs: InputsT, spec: Any, samples: Sequence[Mapping[str, Any]]
+    ) -> pd.DataFrame:
         """Measure each cell as a row of one batch, changed at its own layer."""
         by_key = {(pair.base.id, pair.donor_id): pair for pair in self.pairs(inputs)}
         chosen: list[Pair[Any]] = []

@@ -1,6 +1,6 @@
 """Curves, contrasts and findings of token patching (METHOD 5).
 
-No group is chosen by the outcome, so ``delta_all`` and ``flip_rate`` are free of selection. The pathways are not: they are split by
+No group is chosen by the outcome, so ``delta_p_vs_placebo`` and ``flip_rate`` are free of selection. The pathways are not: they are split by
 a flip of the same clean P that ΔP starts from, so their gap is description.
 """
 
@@ -27,14 +27,14 @@ class PatchTokensAnalysis(ProbeAnalysis):
         """Return the contrasts of patch and control over all measured rows, paired by row, and what describes them.
 
         Returns:
-            ``delta_all`` and ``flip_rate`` (``matched`` less ``random_tokens``, in points); the levels ``flip_rate_patched``
+            ``delta_p_vs_placebo`` and ``flip_rate`` (``matched`` less ``random_tokens``, in points); the levels ``flip_rate_patched``
             (control ``none``: all of E_Q; ``matched``) and ``flip_rate_random``; ``gap`` (Q less A) and ``placebo_gap``.
         """
         p, flips = result.tables(), result.tables(FLIP)
         found: list[tuple[str, str, Estimate]] = []
         if RANDOM in p:
             # Flips were averaged over donors, each counted on its own: they cannot be taken from the mean P.
-            for name, tables in (("delta_all", p), ("flip_rate", flips)):
+            for name, tables in (("delta_p_vs_placebo", p), ("flip_rate", flips)):
                 found.append((name, RANDOM, mean_of(tables[MATCHED].delta - tables[RANDOM].delta, result.draws)))
         for control, table in flips.items():
             name = "flip_rate_random" if control == RANDOM else "flip_rate_patched"
@@ -57,7 +57,7 @@ class PatchTokensAnalysis(ProbeAnalysis):
         return patch_findings(result.record, self.numbers(result), result.effects())
 
     shown_values = (("auc", "auc", "none"),)
-    shown_contrasts = (("delta_all", "delta_all", RANDOM), ("flip_rate", "flip_rate", RANDOM))
+    shown_contrasts = (("delta_p_vs_placebo", "delta_p_vs_placebo", RANDOM), ("flip_rate", "flip_rate", RANDOM))
     shown_means = (
         ("", "", P, "none"), ("", f"_{RANDOM}", P, RANDOM), ("flips_", "", FLIP, "none"), ("flips_", f"_{RANDOM}", FLIP, RANDOM),
     )  # fmt: skip
@@ -65,10 +65,10 @@ class PatchTokensAnalysis(ProbeAnalysis):
         "base {base}, donors {donors} (up to {n_donors}), {answers} answers, "
         "distractor {distractor}, prompt {prompt}, seed {seed}"
     )
-    table_title = "Token patching at k*: patch / control, in points. delta_all, flip_rate: patch less control, by row"
+    table_title = "Token patching at k*: patch / control, in points. delta_p_vs_placebo, flip_rate: patch less control, by row"
     table_columns = (
         ("AUC", "{auc:.2f}"), ("n (Q, A)", "{n_all} ({n_q}, {n_a})"),
-        ("delta_all", "{delta_all:+.1f} [{delta_all_low:+.1f}, {delta_all_high:+.1f}]"),
+        ("delta_p_vs_placebo", "{delta_p_vs_placebo:+.1f} [{delta_all_low:+.1f}, {delta_all_high:+.1f}]"),
         ("flip_rate", "{flip_rate:+.1f} [{flip_rate_low:+.1f}, {flip_rate_high:+.1f}]"),
         ("flips %", "{flips_all:.0f} / {flips_all_random_tokens:.0f}"), ("ΔP", "{all:+.1f} / {all_random_tokens:+.1f}"),
         ("ΔP Q", "{q:+.1f} / {q_random_tokens:+.1f}"), ("ΔP A", "{a:+.1f} / {a_random_tokens:+.1f}"),

@@ -13,12 +13,12 @@ from anchorlens.statistics.pathways import MATCHED, RANDOM
 def patch_findings(record: Mapping[str, Any], summary: Mapping[str, Any], effects: pd.DataFrame) -> Findings:
     """Return the finding at k*; ``summary`` has the numbers at the shown layer."""
     facts, layers = facts_at(effects, summary["layer"]), (int(summary["layer"]),)
-    at, auc = place(int(summary["layer"]), record["probe"]["k_star"]), facts["auc", "none"]
+    at, auc = place(int(summary["layer"]), record["probe"]["probe_layer"]), facts["auc", "none"]
     if not auc.low > 0.5:
         return nothing_claimed(f"The probe shows no signal at {at} (AUC {auc.said(2, sign=False)}): nothing is said of truth.")
-    if ("delta_all", RANDOM) not in facts:
+    if ("delta_p_vs_placebo", RANDOM) not in facts:
         return nothing_claimed("No question has tokens outside E_Q: there is no control, so nothing is said.")
-    delta, flips = facts["delta_all", RANDOM], facts["flip_rate", RANDOM]
+    delta, flips = facts["delta_p_vs_placebo", RANDOM], facts["flip_rate", RANDOM]
     if delta.n < FEW:
         return nothing_claimed(f"Patch and control can be compared in {delta.n} questions: below {FEW} nothing is said.")
     rates = [facts[name, control].value for name, control in (("flip_rate_patched", MATCHED), ("flip_rate_random", RANDOM))]
@@ -33,7 +33,7 @@ def patch_findings(record: Mapping[str, Any], summary: Mapping[str, Any], effect
         Finding.of(
             name, STANDS if fact.beyond(sign) else REVERSED if fact.off_zero else OPEN, fact, layers=layers, control=RANDOM
         )
-        for name, fact, sign in (("delta_all", delta, -1), ("flip_rate", flips, 1))
+        for name, fact, sign in (("delta_p_vs_placebo", delta, -1), ("flip_rate", flips, 1))
     ]
     warnings = text_warning(record["probe"], facts.get(("auc_beyond_text", "none")))
     return Findings(tuple(statements), " ".join(part for part in parts if part), warnings)

@@ -154,13 +154,13 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
 
         for batch in plan.reading:
             plan.memory.measured(read, RowBatch(batch, 2))
-        assert fitted.k_star is not None  # probes were fitted
-        false = clean[inputs.layers.index(fitted.k_star)] >= 0.5
+        assert fitted.probe_layer is not None  # probes were fitted
+        false = clean[inputs.layers.index(fitted.probe_layer)] >= 0.5
         patched = [j for j, own in enumerate(inputs.variants) if own]
         kept = [j for j in patched if spec.base == "all" or not false[j]]
         if not kept:
             raise EmptySweepError(
-                f"None of {len(patched)} true test rows is predicted true by the probe at k* = {fitted.k_star}. Take "
+                f"None of {len(patched)} true test rows is predicted true by the probe at k* = {fitted.probe_layer}. Take "
                 f"{MORE_QUESTIONS}, or base='all'."
             )
         left_out = tuple(_predicted_false(inputs.row(j)) for j in patched if j not in kept)

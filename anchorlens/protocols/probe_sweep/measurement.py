@@ -19,15 +19,15 @@ from typing_extensions import override
 from anchorlens.engine.cost import PassSize
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.knockout import cut_edges
-from anchorlens.engine.patches import CutBatch, untold
-from anchorlens.engine.reference import Oracle
+from anchorlens.engine.patches import KnockoutBatch, no_progress
+from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.probing.fit_probes import DRAWS, placebo_probes, read_probes
 from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.prompts.batches import pad_rows
 from anchorlens.protocols.base import Measurement, OnWork, Plan
-from anchorlens.protocols.planning import Room, halves
+from anchorlens.protocols.planning import MemoryBudget, halves
 from anchorlens.protocols.probe_sweep.samples import pathway_samples
 from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
 from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, by_length
@@ -77,14 +77,14 @@ class ProbePass:
                 packs.append((sum(cones), len(cones), max(cones), max(lengths)))
         return PassSize(sum(lengths), len(lengths), max(lengths), tuple(packs), 0, 0)
 
-    def batch(self, *, at_end: bool = False) -> CutBatch:
+    def batch(self, *, at_end: bool = False) -> KnockoutBatch:
         """Return the padded batch, read at the last exact answer token or at the last token."""
         width = max(len(row.ids) for row in self.rows)
         targets = self.targets or (None,) * len(self.rows)
         edges = tuple(cut_edges(cut, targets, width) for cut in self.cuts)
         last = [len(row.ids) - 1 if at_end else row.positions["answer"][-1] for row in self.rows]
         ids = pad_rows([row.ids for row in self.rows])
-        return CutBatch(ids, torch.arange(len(self.rows)), torch.tensor(last), edges, self.mode, self.heads)
+        return KnockoutBatch(ids, torch.arange(len(self.rows)), torch.tensor(last), edges, self.mode, self.heads)
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
         cells = (sum(len(one.controls) for own in inputs.variants for one in own) + placebos) * len(inputs.layers)
         probed = self.reads_probe(spec)
         kept = 4 * len(rows) * engine.adapter.n_layers * engine.adapter.d_model if probed else 0
-        room = Room(engine, spec.max_memory, spec.batch_size, cells * (1 + self.flips), kept)
+        room = MemoryBudget(engine, spec.max_memory, spec.batch_size, cells * (1 + self.flips), kept)
         size, cut_size = room.rows(width), room.rows(width, lanes)
         fitted = inputs.truth.of("train", "validation") if probed else []
         training = by_length(fitted, lambda i: len(rows[i].ids), room.rows(width, self.training_lanes))
@@ -233,7 +233,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
         flops = sum(engine.pass_flops(one.size, starts if one.cuts else ()) for one in passes)
         most = max(room.bytes_of(len(one.rows), width, lanes if one.cuts else 0) for one in passes)
         sizes = [len(one.rows) for one in first] + [sum(len(one.rows) for one in own) for own in every]
-        cost = room.plan(sizes, rows=n_measured, cells=cells, flops=flops, most=most, width=width, checks=spec.check_cells)
+        cost = room.plan(sizes, rows=n_measured, cells=cells, flops=flops, most=most, width=width, checks=spec.n_spot_checks)
         before = sum(one.work for one in first)
         return ProbePlan(units, cost, "row", engine.adapter.device, before=before, training=training, reading=reading)
 
@@ -264,9 +264,9 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
         self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT, one: ProbePass, layers: Sequence[int], on_work: OnWork
     ) -> Tensor:
         """Return the states at the last exact answer token, [1 + cut, layer, row, d_model]; the first are clean."""
-        return engine.cut_states_everywhere(
+        return engine.knockout_states_all_layers(
             one.batch(), site=spec.probe_site, layers=self.cut_layers(engine, inputs, spec),
-            on_share=lambda share: on_work(share * one.work),
+            on_progress=lambda share: on_work(share * one.work),
         )[:, list(layers)]  # fmt: skip
 
     def split_pass(self, inputs: ProbeSweepInputs, spec: SpecT, tests: Sequence[int]) -> ProbePass:
@@ -280,7 +280,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
         """Return clean P(hallucination), [layer row], and where the prediction at k* flips under the cut, [row]; None if no cut."""
         probes, ids = inputs.probes["none"].at(layers), [row.group for row in one.rows]
         clean, *cut = (probes.predict(states, ids) for states in self.read(engine, inputs, spec, one, layers, on_work))
-        at = list(layers).index(inputs.probes["none"].best_layer) if cut else 0
+        at = list(layers).index(inputs.probes["none"].probe_layer) if cut else 0
         return clean, flipped(clean[at], cut[0][at]) if cut else None
 
     @override
@@ -321,11 +321,11 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
 
     # -- measuring again --------------------------------------------------------------------------------------------------------
     def remeasure(
-        self, oracle: Oracle, inputs: ProbeSweepInputs, spec: SpecT, samples: Sequence[Mapping[str, Any]]
+        self, oracle: ReferenceEngine, inputs: ProbeSweepInputs, spec: SpecT, samples: Sequence[Mapping[str, Any]]
     ) -> pd.DataFrame:
         """Measure the variants of these samples again, at their layers and at k*, where pathways are decided."""
-        k_star = [] if inputs.k_star is None else [inputs.k_star]
-        layers = tuple(sorted({*(int(cell["layer"]) for cell in samples), *k_star}))
+        probe_layer = [] if inputs.probe_layer is None else [inputs.probe_layer]
+        layers = tuple(sorted({*(int(cell["layer"]) for cell in samples), *probe_layer}))
         wanted: dict[str, set[tuple[str, str]]] = {}
         for cell in samples:
             # Placebo probes read the row's own change.
@@ -336,7 +336,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
             for one, asked in [(inputs.variants[j][i], wanted.get(inputs.row(j).id, set()))]
             if any(control in one.controls and (one.row is None or donor == one.donor_id) for control, donor in asked)
         )  # fmt: skip
-        return self.measure(oracle, inputs, spec, ProbeUnit(cells, layers), untold)
+        return self.measure(oracle, inputs, spec, ProbeUnit(cells, layers), no_progress)
 
     def from_run(self, adapter: Adapter, spec: SpecT, stored: StoredInputs) -> ProbeSweepInputs:  # noqa: ARG002
         """Rebuild rows, variants and probes from a run directory; pathways are left out, since no P depends on them."""

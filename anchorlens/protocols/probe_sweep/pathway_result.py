@@ -16,7 +16,15 @@ from anchorlens.results.estimates import Fact, facts_at
 from anchorlens.results.sweep import Analysis, SweepResult
 from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, P
 from anchorlens.statistics.bands import band
-from anchorlens.statistics.contrasts import Arm, Estimate, auc_difference, auc_of, delta_all, flip_rate, own_change
+from anchorlens.statistics.contrasts import (
+    Arm,
+    Estimate,
+    auc_difference,
+    auc_of,
+    delta_p_vs_placebo,
+    flip_rate,
+    row_specific_effect,
+)
 from anchorlens.statistics.delta import support
 from anchorlens.statistics.pathways import ALL, CROSS_FOLD, SHUFFLED, A, Group, Q, group_curves, quantity_frame
 from anchorlens.statistics.resamples import Resamples
@@ -47,22 +55,22 @@ class PathwayResult(SweepResult):
     """What a sweep measured whose rows fall into pathways; frozen."""
 
     @property
-    def k_star(self) -> int | None:
+    def probe_layer(self) -> int | None:
         """k*: the lowest layer within one standard error of the best validation AUC; None for ``p_true``."""
-        return self.record["probe"]["k_star"]
+        return self.record["probe"]["probe_layer"]
 
     @property
     def shown_layer(self) -> int:
         """The layer that summary and verdict speak of: k*, else the nearest measured one below or above; the last for ``p_true``."""
         table = self.tables()["none"].after
         measured = [layer for layer, row in zip(self.layers, table, strict=True) if not np.isnan(row).all()]
-        below = [layer for layer in measured if self.k_star is None or layer <= self.k_star]
+        below = [layer for layer in measured if self.probe_layer is None or layer <= self.probe_layer]
         return (below or measured)[-1]
 
     @property
-    def text_only(self) -> dict[str, float]:
+    def answer_text_auc(self) -> dict[str, float]:
         """AUC of a classifier that sees the answer's text alone, with its interval: ``auc``, ``ci_low``, ``ci_high``."""
-        return dict(self.record["probe"]["text_only"])
+        return dict(self.record["probe"]["answer_text_auc"])
 
     @property
     def pair_text(self) -> dict[str, float] | None:
@@ -125,7 +133,7 @@ class PathwayResult(SweepResult):
         return {pathway: _over_draws([groups[pathway] for groups in found]) for pathway in (Q, A, ALL)}
 
     def estimates(self) -> list[tuple[str, str, Estimate]]:
-        """Quantity, control, estimate: ``auc`` of the clean probe, ``auc_knocked_out`` under every control, ``auc_beyond_text``."""
+        """Quantity, control, estimate: ``auc`` of the clean probe, ``auc_after`` under every control, ``auc_beyond_text``."""
         found: list[tuple[str, str, Estimate]] = []
         for name, group in self._by_control(P):
             parts = [d for _, d in group.groupby("donor_id", sort=False)] if name == SHUFFLED else [group]
@@ -133,7 +141,7 @@ class PathwayResult(SweepResult):
             # Other cuts are read by the same probe: they have the clean AUC of `none`.
             if name in ("none", SHUFFLED, CROSS_FOLD):
                 found.append(("auc", name, _mixed([auc_of(t.before, self.labels, self.draws) for t in draws])))
-            found.append(("auc_knocked_out", name, _mixed([auc_of(t.after, self.labels, self.draws) for t in draws])))
+            found.append(("auc_after", name, _mixed([auc_of(t.after, self.labels, self.draws) for t in draws])))
         scores = self._pair_scores()
         if scores is not None:
             clean = self.tables()["none"].before
@@ -150,18 +158,20 @@ class PathwayResult(SweepResult):
         return 1 - scores if self.record["config"]["readout"] == "p_true" else scores
 
     def contrast(self, quantity: str, own: str, other: str) -> Estimate:
-        """``delta_all``, ``flip_rate`` or ``auc_drop`` of one control against another, paired by row."""
+        """``delta_p_vs_placebo``, ``flip_rate`` or ``auc_drop`` of one control against another, paired by row."""
         cut, placebo = (Arm(table.before, table.after) for table in (self.tables()[name] for name in (own, other)))
-        if quantity == "delta_all":
-            return delta_all(cut, placebo, self.labels, self.record["config"]["delta_kind"], self.draws)
+        if quantity == "delta_p_vs_placebo":
+            return delta_p_vs_placebo(cut, placebo, self.labels, self.record["config"]["delta_kind"], self.draws)
         if quantity == "flip_rate":
             return flip_rate(cut, placebo, self.draws)
         return auc_difference(cut.after, placebo.after, self.labels, self.draws)
 
-    def own_change(self, control: str) -> Estimate:
-        """``own_change`` under a control."""
+    def row_specific_effect(self, control: str) -> Estimate:
+        """``row_specific_effect`` under a control."""
         table, config = self.tables()[control], self.record["config"]
-        return own_change(Arm(table.before, table.after), self.labels, config["delta_kind"], self.draws, config["seed"])
+        return row_specific_effect(
+            Arm(table.before, table.after), self.labels, config["delta_kind"], self.draws, config["seed"]
+        )
 
     def group_means(self, metric: str = P) -> dict[tuple[str, str], GroupMean]:
         """Return (control, pathway) -> mean change and number of questions of the curves at :attr:`shown_layer`."""
@@ -287,7 +297,7 @@ def pathway_curves(result: PathwayResult) -> pd.DataFrame:
                         "layer": result.layers, "delta_p": made.value, "ci_low": made.low, "ci_high": made.high,
                         "sim_low": made.sim_low, "sim_high": made.sim_high, "p_before": group.before, "n": group.n,
                         "auc": read["value"].to_numpy(), "auc_low": low, "auc_high": read["ci_high"].to_numpy(),
-                        "signal": signal, "noise_floor": result.noise_floor, "null_short": np.nan,
+                        "signal": signal, "noise_floor": result.noise_floor, "frac_null_incomplete": np.nan,
                     }
                 )  # fmt: skip
                 frames.append(frame.assign(**shared, control=control, pathway=pathway, metric=metric, trivial=False))

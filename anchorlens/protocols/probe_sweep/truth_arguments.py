@@ -28,7 +28,7 @@ class TruthSpecification(QuestionSpecification):
     fractions: Annotated[Any, SplitFractions()] = argument(
         FRACTIONS, "Of truth readouts: shares of training, validation and test questions.", group="truth"
     )
-    probes: Annotated[Any, PythonOnly("LayerProbes", lambda value: hasattr(value, "best_layer"))] = argument(
+    probes: Annotated[Any, PythonOnly("LayerProbes", lambda value: hasattr(value, "probe_layer"))] = argument(
         None,
         "Fitted probes; they refuse questions that they have seen. Trained on the training split where they are left out.",
         group="truth",

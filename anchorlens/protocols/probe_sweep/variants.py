@@ -72,9 +72,9 @@ class ProbeSweepInputs(SweepInputs):
         return self.truth.rows[self.test[test]]
 
     @property
-    def k_star(self) -> int | None:
-        """Layer of :attr:`~anchorlens.probing.probes.LayerProbes.best_layer`; None if no probe is read."""
-        return self.probes["none"].best_layer if self.probes else None
+    def probe_layer(self) -> int | None:
+        """Layer of :attr:`~anchorlens.probing.probes.LayerProbes.probe_layer`; None if no probe is read."""
+        return self.probes["none"].probe_layer if self.probes else None
 
     @property
     def controls(self) -> tuple[str, ...]:

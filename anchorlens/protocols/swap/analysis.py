@@ -48,7 +48,7 @@ class SwapAnalysis(Analysis):
     def settings(self, result: SweepResult) -> str:
         config = result.record["config"]
         label = f", donor label {config['donor_label']}" if config.get("donor_label") else ""
-        null = f", null {config['null']}" if config["null_donors"] and "null" in config else ""
+        null = f", null {config['null']}" if config["n_null_donors"] and "null" in config else ""
         weaker = [f"{anchor} {100 * share:.0f} % of rows" for anchor, share in _weaker(result.curves()).items()]
         said = (
             f"readout {config['readout']}, site {config['site']}, window {config['window']}, {config['direction']}, "
@@ -61,7 +61,7 @@ class SwapAnalysis(Analysis):
     def table(self, results: Sequence[SweepResult]) -> tuple[str, pd.DataFrame]:
         found = pd.concat([self.summary(result) for result in results], ignore_index=True)
         band = [f"[{low:+.1f}, {high:+.1f}]" for low, high in zip(found["sim_low"], found["sim_high"], strict=True)]
-        null = [_null_said(*both) for both in zip(found["null"], found["null_short"], strict=True)]
+        null = [_null_said(*both) for both in zip(found["null"], found["frac_null_incomplete"], strict=True)]
         shown = pd.DataFrame(
             {
                 "model": found["model"], "data set": found["dataset"], "anchor": found["anchor"], "max layer": found["max_layer"],
@@ -74,7 +74,7 @@ class SwapAnalysis(Analysis):
 
 def _weaker(curves: pd.DataFrame) -> dict[str, float]:
     """Anchor -> share of rows whose null has fewer slots, where it is most of them."""
-    shares = curves.groupby("anchor", sort=False)["null_short"].first()
+    shares = curves.groupby("anchor", sort=False)["frac_null_incomplete"].first()
     return {str(anchor): float(share) for anchor, share in shares.items() if share > _MOST}
 
 

@@ -1,6 +1,6 @@
 """What a swap sweep shows: each anchor less its null, anchors against each other, and words (METHOD 4 and 6).
 
-Every difference is taken within a row and averaged over rows; whole questions are drawn again. ``less_null`` of all anchors and
+Every difference is taken within a row and averaged over rows; whole questions are drawn again. ``delta_p_minus_null`` of all anchors and
 layers of a sweep shares one simultaneous band, so a layer may be named by it whichever anchor it belongs to.
 ``anchor_difference`` has its own.
 """
@@ -23,7 +23,7 @@ from anchorlens.statistics.pathways import band_frame
 from anchorlens.statistics.resamples import Resamples
 
 NULL = "null"
-LESS_NULL, DIFFERENCE = "less_null", "anchor_difference"
+LESS_NULL, DIFFERENCE = "delta_p_minus_null", "anchor_difference"
 NULL_MOVES = "null_moves"
 """Status of layers at which the null moves P further than the swap."""
 _ROW = ["example_id", "question_id"]
@@ -48,7 +48,7 @@ class _Side(NamedTuple):
 
 
 def swap_contrasts(result: SweepResult) -> pd.DataFrame:
-    """``less_null`` of each anchor (control ``null``) and ``anchor_difference`` of each two (``anchor``: ``A - B``), by layer.
+    """``delta_p_minus_null`` of each anchor (control ``null``) and ``anchor_difference`` of each two (``anchor``: ``A - B``), by layer.
 
     Trivial layers have a value and a pointwise interval, but no part in the simultaneous band.
     """
@@ -156,7 +156,7 @@ def _nothing(result: SweepResult, facts: Mapping[str, Mapping[int, Fact]]) -> st
             return f"Nothing is claimed: no signal of {reader} is shown, AUC {auc:.2f} [{low:.2f}, {high:.2f}]."
     if config["delta_kind"] == "signed":
         return "Nothing is claimed of delta_kind='signed': true and false answers move against each other."
-    if not config["null_donors"]:
+    if not config["n_null_donors"]:
         return "Nothing is claimed: no null was measured, so it is not known what the same streams do elsewhere."
     if not facts:
         return "Nothing is claimed: every measured layer is trivial by construction."
@@ -203,7 +203,7 @@ def _headline(what: str, sides: Sequence[_Side], n_anchors: int) -> tuple[str, s
 
 
 def _at(layers_of: Mapping[str, list[int]], n_anchors: int) -> str:
-    """``question (layers 3-8) and answer_site (layer 12)``."""
+    """``question (layers 3-8) and pre_answer (layer 12)``."""
     if len(layers_of) > _APART:
         return f"{len(layers_of)} of {n_anchors} anchors"
     return listed_and([f"{anchor} ({_layers(layers_told(layers))})" for anchor, layers in layers_of.items()])

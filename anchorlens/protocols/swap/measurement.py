@@ -19,7 +19,7 @@ from anchorlens.protocols.pair_sweep.donor_pairs import MakeStreams, Placement
 from anchorlens.protocols.pair_sweep.measurement import Array, PatchingMeasurement
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.protocols.swap.analysis import ANALYSIS
-from anchorlens.protocols.swap.pairing import NULL, QAPair, site_differs
+from anchorlens.protocols.swap.pairing import NULL, QAPair, pre_answer_token_differs
 from anchorlens.protocols.swap.preparing import PreparedSwap, prepared_swap, restored_swap
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.questions.qa_context import QUESTIONS, QuestionContext
@@ -74,10 +74,10 @@ class SwapMeasurement(PatchingMeasurement[Swap, PreparedSwap, QuestionContext]):
         pairs, anchor, measured = unit.pairs, place.anchor, place.control == "none"
         slots = {
             name: pd.array([p.slots(anchor, control) for p in pairs], dtype="Int64")
-            for name, control in (("slots", "none"), ("null_slots", NULL))
+            for name, control in (("slots", "none"), ("n_null_patched", NULL))
         }
         return slots | {
-            "site_differs": pd.array([site_differs(p) for p in pairs], dtype="boolean"),
+            "pre_answer_token_differs": pd.array([pre_answer_token_differs(p) for p in pairs], dtype="boolean"),
             "trivial": [[measured and inputs.reading.is_trivial(spec, p, anchor, k) for p in pairs] for k in unit.layers],
             "logp_before": before.log_p.double().numpy(), "logp_after": after.log_p.double().numpy(),
             "logit_diff_before": before.logit_diff.double().numpy(), "logit_diff_after": after.logit_diff.double().numpy(),

@@ -40,9 +40,9 @@ def donor_picker(spec: Swap, pool: Sequence[TokenRow]) -> Callable[[TokenRow], S
     return lambda row: pickers[row.answer.label].pick(row)
 
 
-def site_differs(pair: QAPair) -> bool | None:
+def pre_answer_token_differs(pair: QAPair) -> bool | None:
     """Whether the answer is predicted from another token than in the input whose streams are put there; None without one."""
-    return None if pair.source is None else not pair.same_tokens("answer_site")
+    return None if pair.source is None else not pair.same_tokens("pre_answer")
 
 
 @dataclass
@@ -69,7 +69,7 @@ class PairMaker:
             made: list[QAPair] = []
             for donor in pick(row):
                 try:
-                    made.append(self._pair(row, donor, with_null=len(made) < self.spec.null_donors))
+                    made.append(self._pair(row, donor, with_null=len(made) < self.spec.n_null_donors))
                 except RowDropped as why:
                     self.failed_pairs[why.reason] = self.failed_pairs.get(why.reason, 0) + 1
             if not made:
@@ -86,7 +86,9 @@ class PairMaker:
                 self.dropped.append(drop(row.example, "no_donor", why))
                 continue
             paired = {anchor: (row.positions[anchor], row.positions[anchor]) for anchor in anchors}
-            yield Pair(row, row, None, None, rule, self._placements(row, rule, paired, with_null=bool(self.spec.null_donors)))
+            yield Pair(
+                row, row, None, None, rule, self._placements(row, rule, paired, with_null=bool(self.spec.n_null_donors))
+            )
 
     def _pair(self, row: TokenRow, donor: TokenRow, *, with_null: bool) -> QAPair:
         target, source = row, donor

@@ -23,7 +23,7 @@ from anchorlens.protocols.base import SweepInputs
 from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement
 from anchorlens.protocols.probe_sweep.variants import rows_of_truth
 from anchorlens.protocols.stored_inputs import StoredInputs
-from anchorlens.protocols.swap.pairing import NULL, PairMaker, QAPair, donor_picker, site_differs
+from anchorlens.protocols.swap.pairing import NULL, PairMaker, QAPair, donor_picker, pre_answer_token_differs
 from anchorlens.protocols.swap.reading import Reading
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics, reference_rows
@@ -43,7 +43,7 @@ class PreparedSwap(SweepInputs):
         statistics: Mean and spread of clean streams, where donors are no rows.
         reading: What is read.
         counts: ``null_shortfall`` and ``failed_pairs``, see :class:`~anchorlens.protocols.swap.pairing.PairMaker`.
-        texts: Text baselines ``text_only`` and ``pair_text``; empty for readouts of the answer, and where training or test rows
+        texts: Text baselines ``answer_text_auc`` and ``pair_text``; empty for readouts of the answer, and where training or test rows
             lack one label.
     """
 
@@ -88,7 +88,7 @@ class PreparedSwap(SweepInputs):
         reading = self.reading
         counts: dict[str, Any] = {
             "evaluated": len({p.base.id for p in self.pairs}), **self.counts,
-            "site_differs": len({p.base.id for p in self.pairs if site_differs(p)}),
+            "pre_answer_token_differs": len({p.base.id for p in self.pairs if pre_answer_token_differs(p)}),
         }  # fmt: skip
         found: dict[str, Any] = {"config": {"delta_kind": spec.kind, **_resolved(spec)}, "counts": counts}
         if reading.truth is None:
@@ -97,7 +97,7 @@ class PreparedSwap(SweepInputs):
         if reading.probes is not None:
             given = {"probes": spec.probes.fingerprint} if spec.probes else {}
             found["config"] |= {"probe_site": reading.probes.site, **given}
-        found["probe"] = {"text_only": None, "pair_text": None} | probe_record(reading.probes, self.texts)
+        found["probe"] = {"answer_text_auc": None, "pair_text": None} | probe_record(reading.probes, self.texts)
         return found
 
 
@@ -117,7 +117,7 @@ def prepared_swap(context: QuestionContext, spec: Swap) -> PreparedSwap:
     check_not_empty(rows.rows, dropped, where)
     # Zeros are learnt from no row.
     pool = _pool(context, spec, reading) if spec.donors != "zero" else ()
-    maker = PairMaker(spec, context.tokenizer, null_shortfall=dict.fromkeys(spec.anchors, 0) if spec.null_donors else {})
+    maker = PairMaker(spec, context.tokenizer, null_shortfall=dict.fromkeys(spec.anchors, 0) if spec.n_null_donors else {})
     statistics = None
     if spec.donors in STATISTIC_RULES:
         statistics = StreamStatistics(context.adapter, reference_rows(pool, spec.seed), spec.site, spec.seed)
@@ -130,7 +130,7 @@ def prepared_swap(context: QuestionContext, spec: Swap) -> PreparedSwap:
     layers = tuple(layer for layer in asked if any(reading.reaches(spec, anchor, "none", layer) for anchor in spec.anchors))
     if not layers:
         raise InputError(
-            f"The probe reads layer {reading.k_star}, and no change at layers {asked} of {spec.site} can reach it. "
+            f"The probe reads layer {reading.probe_layer}, and no change at layers {asked} of {spec.site} can reach it. "
             "Take lower layers."
         )
     read = reading.reader(context.adapter, pairs).where

@@ -36,9 +36,9 @@ class Reading:
     probes: LayerProbes | None = None
 
     @property
-    def k_star(self) -> int | None:
+    def probe_layer(self) -> int | None:
         """The probe's layer; None for other readouts."""
-        return None if self.probes is None else self.probes.best_layer
+        return None if self.probes is None else self.probes.probe_layer
 
     def event(self, row: TokenRow) -> int:
         """Return 1 where what P speaks of is the case."""
@@ -50,22 +50,22 @@ class Reading:
         if self.readout == "p_true":
             return truth_reader(adapter, targets)
         if self.probes is not None:
-            probe, ids = self.probes.probes[self.probes.best_layer], [row.example.question_id for row in targets]
+            probe, ids = self.probes.probes[self.probes.probe_layer], [row.example.question_id for row in targets]
 
             def score(states: Tensor) -> Float[Tensor, "example"]:
                 return torch.from_numpy(probe.decision_function(states.numpy(), ids)).float()
 
             last = torch.tensor([row.positions["answer"][-1] for row in targets])
-            return StateReader(self.probes.best_layer, self.probes.site, last, score)
+            return StateReader(self.probes.probe_layer, self.probes.site, last, score)
         name, function = make_readout(self.readout)
         return AnswerReader(answer_reads(targets, [p.donor for p in pairs], first_only=name == "first_token"), function)
 
     def reaches(self, spec: Swap, anchor: str, control: str, layer: int) -> bool:
         """Whether a cell can reach what is read; cells that cannot are missing, not zero."""
         first = window_layers(layer, spec.window, layer + 1).start
-        if self.probes is None or first < self.probes.best_layer:
+        if self.probes is None or first < self.probes.probe_layer:
             return True
-        if first > self.probes.best_layer:
+        if first > self.probes.probe_layer:
             return False
         # In the probe's own layer: from other positions only by that layer's attention, which reads resid_pre.
         if not isinstance(spec.site, str) or spec.site == "resid_pre":
@@ -75,12 +75,12 @@ class Reading:
     def is_trivial(self, spec: Swap, pair: QAPair, anchor: str, layer: int) -> bool:
         """Whether a cell's value says nothing: it follows from how the cell is made.
 
-        The stream that enters block 0 holds nothing but tokens: where they are the same in both inputs (at ``answer_site`` in most
-        rows), nothing is changed. The donor's answer tokens come in as inputs at layer 0 of ``answer_site_all``. And where the
+        The stream that enters block 0 holds nothing but tokens: where they are the same in both inputs (at ``pre_answer`` in most
+        rows), nothing is changed. The donor's answer tokens come in as inputs at layer 0 of ``pre_answer_all``. And where the
         probe's own state at k* is put there, the probe reads the donor.
         """
         changed = window_layers(layer, spec.window, layer + spec.window)
         same = changed == range(1) and pair.same_tokens(anchor)
-        if spec.site == "resid_pre" and 0 in changed and (anchor == "answer_site_all" or same):
+        if spec.site == "resid_pre" and 0 in changed and (anchor == "pre_answer_all" or same):
             return True
-        return anchor == "answer" and self.k_star in changed
+        return anchor == "answer" and self.probe_layer in changed

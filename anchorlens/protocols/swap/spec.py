@@ -13,7 +13,7 @@ from anchorlens.constants import (
     DIRECTIONS,
     DONOR_FUNCTION,
     DONOR_RULES,
-    NULL_PLACES,
+    NULL_REGIONS,
     SITES,
     STATISTIC_RULES,
     TRUTH_READOUTS,
@@ -39,7 +39,7 @@ class Swap(TruthSpecification):
     NAME = "swap"
 
     anchors: Annotated[Any, Choices(ANCHORS, "anchor")] = argument(
-        ("question", "answer_site"),
+        ("question", "pre_answer"),
         "Roles whose activations are swapped, each on its own. answer is for truth readouts alone.",
     )
     readout: Annotated[Any, _READOUTS] = argument(
@@ -64,10 +64,10 @@ class Swap(TruthSpecification):
     known_only: StrictBool = argument(
         False, "Keep only questions that the model answers right, with its own answer in the input.", off="--all-rows"
     )
-    null_donors: Annotated[int, Int()] = argument(
+    n_null_donors: Annotated[int, Int()] = argument(
         1, "Donors of each row that measure the null too; 0: no null.", group="controls"
     )
-    null: Annotated[str, Choice(NULL_PLACES)] = argument(
+    null: Annotated[str, Choice(NULL_REGIONS)] = argument(
         "own",
         "Where the null lies: own: in the row's own part of the prompt, from the question on; anywhere: in shots and template too.",
         group="controls",
@@ -112,7 +112,7 @@ class Swap(TruthSpecification):
             (
                 "anchors", "answer" in self.anchors and not self.of_truth,
                 "The anchor 'answer' is for readouts after the answer: a stream at an answer token cannot change that token's own "
-                "probability. Use 'answer_site' or 'answer_site_all'.",
+                "probability. Use 'pre_answer' or 'pre_answer_all'.",
             ),
             (
                 "donors", not noising and not from_rows,
@@ -124,8 +124,8 @@ class Swap(TruthSpecification):
                 f"n_donors={self.n_donors} is for donor rows: donors={self.donors!r} puts one stream there. Leave n_donors out.",
             ),
             (
-                "null", self.null != "own" and not self.null_donors,
-                f"null={self.null!r} says where the null lies, and null_donors=0 measures none. Leave one of them out.",
+                "null", self.null != "own" and not self.n_null_donors,
+                f"null={self.null!r} says where the null lies, and n_null_donors=0 measures none. Leave one of them out.",
             ),
             (
                 "delta_kind", self.of_truth and not noising and self.delta_kind == "confidence",

@@ -52,7 +52,7 @@ def test_on_real_weights(smollm2, tmp_path):
     again = ProbeRecompute(result.save(tmp_path / "run"), smollm2)
     p = again.samples[again.samples["metric"] == "p"]
     again.check(p.groupby("control").sample(n=5, random_state=0), 1e-4)
-    auc = result.effects().query("quantity == 'auc_knocked_out' and control == 'none'")
+    auc = result.effects().query("quantity == 'auc_after' and control == 'none'")
     assert auc["value"].to_numpy() == pytest.approx(0.5)
 
 
@@ -95,7 +95,7 @@ def test_rows_of_one_answer_have_one_p_and_so_balanced_answers_an_auc_of_one_hal
     assert (groups.nunique() == 1).all()
     assert groups.size().min() >= 2
     assert sweep.record["counts"]["distinct_answers"] == answers.nunique() < len(answers)
-    auc = sweep.effects().query("quantity == 'auc_knocked_out' and control == 'none'")
+    auc = sweep.effects().query("quantity == 'auc_after' and control == 'none'")
     np.testing.assert_allclose(auc["value"], 0.5, atol=1e-12)
     assert ((auc["ci_low"] <= 0.5) & (auc["ci_high"] >= 0.5)).all()
     # The clean AUC stands there once: both measurements share the clean input.
@@ -103,10 +103,10 @@ def test_rows_of_one_answer_have_one_p_and_so_balanced_answers_an_auc_of_one_hal
 
 
 def test_the_summary_is_that_of_the_contrasts_at_k_star(sweep):
-    at = sweep.effects().query(f"layer == {sweep.k_star} and control == {OTHER!r}").set_index("quantity")["value"]
+    at = sweep.effects().query(f"layer == {sweep.probe_layer} and control == {OTHER!r}").set_index("quantity")["value"]
     (here,) = sweep.summary().to_dict("records")
-    assert here["delta_all"] == at["delta_all"]
-    assert here["all"] - here["all_other_question"] == pytest.approx(at["delta_all"])
+    assert here["delta_p_vs_placebo"] == at["delta_p_vs_placebo"]
+    assert here["all"] - here["all_other_question"] == pytest.approx(at["delta_p_vs_placebo"])
     assert 100 * (here["p_after"] - here["p_after_other_question"]) == pytest.approx(at["p_after"]) == here["p_difference"]
 
 
@@ -140,7 +140,7 @@ def test_rows_of_one_input_are_in_one_unit(tiny_model):
 
 
 def test_shots_stay_and_bos_stands_once(tiny_model, data):
-    few = answer_only_sweep(tiny_model("llama", True), data, prompt="fewshot(2)", layers=[1], check_cells=0, **OPTIONS)
+    few = answer_only_sweep(tiny_model("llama", True), data, prompt="fewshot(2)", layers=[1], n_spot_checks=0, **OPTIONS)
     base, corrupt = inputs(few, "base"), inputs(few, "corrupt")
     first = base["text"].iloc[0]
     head = first[: first.rindex("Q: ")]
@@ -169,7 +169,7 @@ def test_answers_of_other_tokens_are_dropped_and_counted(tiny_model, data, sweep
     assert set(gone["answer"]) == {chosen}
     assert result.dropped_counts["answer_retokenised"] == len(gone) == result.record["counts"]["dropped"]["answer_retokenised"]
     assert set(result.example_ids) == set(sweep.example_ids) - set(gone["example_id"])
-    auc = result.effects().query("quantity == 'auc_knocked_out' and control == 'none'")
+    auc = result.effects().query("quantity == 'auc_after' and control == 'none'")
     np.testing.assert_allclose(auc["value"], 0.5, atol=1e-12)  # both labels of the string left
 
 
@@ -254,13 +254,13 @@ def test_the_finding_is_the_difference_of_p_with_its_interval(sweep, other, stat
     result = made(sweep, constant(0.45, other))
     findings = check_statements(result)
     by = {one.quantity: one for one in findings.statements}
-    assert list(by) == ["p_after", "delta_all", "flip_rate"]
-    assert {(one.layers, one.control) for one in by.values()} == {((sweep.k_star,), OTHER)}
+    assert list(by) == ["p_after", "delta_p_vs_placebo", "flip_rate"]
+    assert {(one.layers, one.control) for one in by.values()} == {((sweep.probe_layer,), OTHER)}
     assert by["p_after"].status == status
     assert (by["p_after"].value, by["p_after"].low, by["p_after"].high) == pytest.approx((value,) * 3, abs=1e-9)
     # With balanced answers what P becomes leaves the mean of delta_p: that is description.
-    assert by["delta_all"].status == by["flip_rate"].status == DESCRIPTION
-    assert by["delta_all"].value == pytest.approx(0, abs=1e-9)
+    assert by["delta_p_vs_placebo"].status == by["flip_rate"].status == DESCRIPTION
+    assert by["delta_p_vs_placebo"].value == pytest.approx(0, abs=1e-9)
     assert f"{0.45 if other is None else other:.2f} after another row's" in findings.headline
     assert ("difference is not shown" in findings.headline) == (status == OPEN)
     assert findings.headline.endswith("AUC 1.00, answer only 0.50 [0.39, 0.61].")

@@ -8,13 +8,13 @@ from anchorlens.results.estimates import FEW, Fact, aligned, listed_and, ranges
 
 NAN = float("nan")
 FOUND = {
-    ("auc", "none"): (0.91, 0.85, 0.97), ("auc_knocked_out", "matched"): (0.54, 0.44, 0.64),
-    ("auc_knocked_out", "random_tokens"): (0.9, 0.84, 0.96), ("delta_all", "random_tokens"): (-25.7, -31.4, -20.2),
+    ("auc", "none"): (0.91, 0.85, 0.97), ("auc_after", "matched"): (0.54, 0.44, 0.64),
+    ("auc_after", "random_tokens"): (0.9, 0.84, 0.96), ("delta_p_vs_placebo", "random_tokens"): (-25.7, -31.4, -20.2),
     ("flip_rate", "random_tokens"): (31.0, 22.0, 40.0), ("auc_drop", "random_tokens"): (-0.365, -0.448, -0.28),
-    ("own_change", "matched"): (-16.5, -21.5, -11.8), ("own_change", "random_tokens"): (-1.1, -2.9, 0.8),
+    ("row_specific_effect", "matched"): (-16.5, -21.5, -11.8), ("row_specific_effect", "random_tokens"): (-1.1, -2.9, 0.8),
 }  # fmt: skip
 NOT_SHOWN = {
-    ("delta_all", "random_tokens"): (-1.0, -5.0, 3.0), ("flip_rate", "random_tokens"): (1.0, -6.0, 8.0),
+    ("delta_p_vs_placebo", "random_tokens"): (-1.0, -5.0, 3.0), ("flip_rate", "random_tokens"): (1.0, -6.0, 8.0),
     ("auc_drop", "random_tokens"): (-0.01, -0.09, 0.07),
 }  # fmt: skip
 
@@ -39,13 +39,17 @@ def found(
     record = {
         "config": {"readout": readout, "placebos": placebos, "delta_kind": kind, "anchors": [anchor]},
         "noise": {"floor": floor},
-        "probe": {"k_star": k if readout == "probe" else None, "text_only": text or as_text, "pair_text": pair or as_text},
+        "probe": {
+            "probe_layer": k if readout == "probe" else None,
+            "answer_text_auc": text or as_text,
+            "pair_text": pair or as_text,
+        },
     }
     return knockout_findings(record, 7, frame(facts, n=n, wider=wider, layers=layers))
 
 
 DELTA, FLIPS, DROP, CHANGE = (
-    ("delta_all", "random_tokens"), ("flip_rate", "random_tokens"), ("auc_drop", "random_tokens"), ("own_change", "matched"),
+    ("delta_p_vs_placebo", "random_tokens"), ("flip_rate", "random_tokens"), ("auc_drop", "random_tokens"), ("row_specific_effect", "matched"),
 )  # fmt: skip
 UNSPECIFIC = {CHANGE: (-0.5, -2.0, 1.0)}
 REVERSAL = {DELTA: (9.0, 5.0, 13.0)}
@@ -57,17 +61,17 @@ REVERSAL = {DELTA: (9.0, 5.0, 13.0)}
         ({}, "stands stands stands stands stands", "the effect of cutting E_Q stands beyond that of other question tokens and is"),
         (UNSPECIFIC, "stands stands stands open stands", "; that it is more than disturbance is not shown ("),
         (NOT_SHOWN | UNSPECIFIC, "open open open open open", "no effect of cutting E_Q beyond other question tokens is shown ("),
-        ({DROP: (-0.01, -0.1, 0.1)}, "stands stands open stands open", "delta_all and flip_rate stand beyond other"),
-        ({key: NOT_SHOWN[key] for key in (DELTA, DROP)}, "open stands open stands open", "tokens, delta_all and auc_drop not"),
-        (REVERSAL, "reversed stands stands stands open", "by delta_all cutting these does more"),
+        ({DROP: (-0.01, -0.1, 0.1)}, "stands stands open stands open", "delta_p_vs_placebo and flip_rate stand beyond other"),
+        ({key: NOT_SHOWN[key] for key in (DELTA, DROP)}, "open stands open stands open", "tokens, delta_p_vs_placebo and auc_drop not"),
+        (REVERSAL, "reversed stands stands stands open", "by delta_p_vs_placebo cutting these does more"),
         (NOT_SHOWN | {FLIPS: (-10.7, -19.0, -2.4)}, "open reversed open stands open", "by flip_rate cutting these does more ("),
-        ({DELTA: (-5e-5, -6e-5, -4e-5)}, "open stands stands stands stands", "tokens, delta_all not"),
+        ({DELTA: (-5e-5, -6e-5, -4e-5)}, "open stands stands stands stands", "tokens, delta_p_vs_placebo not"),
     ],
 )  # fmt: skip
 def test_statements_have_the_status_that_their_intervals_have(changed, status, phrase):
     """The last: a difference within the noise floor is open, whatever its interval."""
     findings = found(changed)
-    names = ["delta_all", "flip_rate", "auc_drop", "own_change", "all_contrasts"]
+    names = ["delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect", "all_contrasts"]
     assert [one.quantity for one in findings.statements] == names
     assert [one.status for one in findings.statements] == status.split()
     for one in findings.statements[:4]:
@@ -126,10 +130,10 @@ def test_where_nothing_can_be_claimed_nothing_is(changed, how, phrase):
 
 
 def test_the_models_own_word_has_no_own_change_and_no_k_star():
-    beyond = {CHANGE: None, ("own_change", "random_tokens"): None, ("auc_beyond_text", "none"): (0.2, 0.1, 0.3)}
+    beyond = {CHANGE: None, ("row_specific_effect", "random_tokens"): None, ("auc_beyond_text", "none"): (0.2, 0.1, 0.3)}
     findings = found(beyond, readout="p_true", pair=LEAK)
     assert findings.headline.startswith("At layer 7 the effect of cutting E_Q stands beyond that of other question tokens (")
-    assert "own_change" not in str(findings)
+    assert "row_specific_effect" not in str(findings)
     assert "k*" not in str(findings)
     assert "; P(True)'s AUC +0.20" in findings.warnings[0]
 

@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 import anchorlens as al
-from anchorlens.engine.cone import Cone
+from anchorlens.engine.cone import ConeEngine
 from anchorlens.errors import CheckError, EmptySweepError, LeakError, SpanError
 from anchorlens.questions.example import Span
 from anchorlens.questions.prompts import QAPrompt
@@ -34,8 +34,8 @@ def test_the_reference_engine_gives_the_same_of_every_reading(tiny_model, option
 
 @pytest.mark.parametrize("options", [{}, *(pytest.param(one, marks=pytest.mark.slow) for one in READINGS)])
 def test_a_spot_check_finds_an_engine_that_is_wrong(tiny_model, monkeypatch, options):
-    name = "cut_states" if options else "cut_states_everywhere"
-    right = getattr(Cone, name)
+    name = "knockout_states" if options else "knockout_states_all_layers"
+    right = getattr(ConeEngine, name)
 
     def falsified(self, batch, **how):
         states = right(self, batch, **how)
@@ -43,9 +43,9 @@ def test_a_spot_check_finds_an_engine_that_is_wrong(tiny_model, monkeypatch, opt
         wrong += 50.0 * torch.randn(wrong.shape, generator=torch.Generator().manual_seed(1))
         return states
 
-    monkeypatch.setattr(Cone, name, falsified)
+    monkeypatch.setattr(ConeEngine, name, falsified)
     with pytest.raises(CheckError, match=r"differ by .* points \(allowed: .*\) at example .*, layer \d"):
-        measured(tiny_model("llama"), "knockout", check_cells=40, **options)
+        measured(tiny_model("llama"), "knockout", n_spot_checks=40, **options)
 
 
 def test_placebos_effects_and_their_arithmetic(sweep):
@@ -64,12 +64,12 @@ def test_placebos_effects_and_their_arithmetic(sweep):
 
 def test_the_record_says_how_steady_k_star_is_and_what_text_alone_tells(sweep):
     probe = sweep.record["probe"]
-    assert len(probe["k_star_over_seeds"]) == 5
-    assert set(probe["k_star_over_seeds"]) <= set(sweep.layers)
+    assert len(probe["probe_layer_over_seeds"]) == 5
+    assert set(probe["probe_layer_over_seeds"]) <= set(sweep.layers)
     base = sweep.examples().query("role == 'base'")
     assert base["pair_text"].between(0, 1).all()
     assert roc_auc_score(base["label"], base["pair_text"]) == pytest.approx(probe["pair_text"]["auc"])
-    for name in ("text_only", "pair_text"):
+    for name in ("answer_text_auc", "pair_text"):
         assert probe[name]["ci_low"] <= probe[name]["auc"] <= probe[name]["ci_high"]
 
 
@@ -83,15 +83,15 @@ def test_planted_overlap_of_question_and_answer_is_the_first_thing_that_is_said(
     ]
     told = al.knockout_sweep(tiny_model("llama"), al.load_qa(rows, dataset_name="rivers"), layers=(0, 2), **OPTIONS)
     assert told.pair_text["ci_low"] > 0.5
-    assert told.text_only["ci_low"] <= 0.5 <= told.text_only["ci_high"]
+    assert told.answer_text_auc["ci_low"] <= 0.5 <= told.answer_text_auc["ci_high"]
     assert told.verdict.startswith("Beware: question and answer as text reach AUC ")
     assert "; the probe's AUC " in told.verdict
-    assert told.facts(told.k_star)["auc_beyond_text", "none"].value < 0
+    assert told.facts(told.probe_layer)["auc_beyond_text", "none"].value < 0
     assert told.protocol.table([told])[1]["pair text"].tolist() == [f"{told.pair_text['auc']:.2f}"]
 
 
 def test_a_split_per_layer_and_no_placebo_on_either_side_share_the_samples(tiny_model, sweep):
-    other = measured(tiny_model("llama"), "knockout", placebo_sides=False, split="per_layer")
+    other = measured(tiny_model("llama"), "knockout", split_placebo_by_side=False, split="per_layer")
     sides = {"random_before", "random_after"}
     assert set(sweep.samples()["control"]) == set(other.samples()["control"]) | sides
     same = sweep.samples()[~sweep.samples()["control"].isin(sides)]
@@ -103,7 +103,7 @@ def test_a_split_per_layer_and_no_placebo_on_either_side_share_the_samples(tiny_
 
 def test_probes_and_those_of_placebos_are_stored(sweep, tmp_path):
     (loaded,) = al.load_run(sweep.save(tmp_path / "a"))
-    assert loaded.probes.best_layer == sweep.k_star
+    assert loaded.probes.probe_layer == sweep.probe_layer
     assert set(loaded.placebo_probes) == {*(f"shuffled_labels_{i}" for i in range(1, 6)), "fold_a", "fold_b"}
     for name, probes in loaded.placebo_probes.items():
         assert probes.fingerprint == sweep.placebo_probes[name].fingerprint
@@ -147,20 +147,20 @@ def test_planted_span_off_by_one_names_other_tokens_or_is_refused(tiny_model):
 
 def test_windows_are_read_at_k_star_and_miss_what_cannot_reach_it(tiny_model, sweep):
     window, everything = (measured(tiny_model("llama"), "knockout", window=n, placebos=False) for n in (1, 99))
-    assert window.shown_layer <= window.k_star
-    assert set(own(window)["layer"]) == {layer for layer in window.layers if layer <= window.k_star}
+    assert window.shown_layer <= window.probe_layer
+    assert set(own(window)["layer"]) == {layer for layer in window.layers if layer <= window.probe_layer}
     # The same split: rows that flip under the whole cut.
     ours, theirs = (own(s).query("layer == 0").set_index("example_id")["pathway"] for s in (sweep, window))
     assert (ours == theirs).all()
     whole = everything.samples().query("layer == 0").set_index("example_id")["value_after"]
-    k = own(sweep).query(f"layer == {sweep.k_star}").set_index("example_id")["value_after"]
+    k = own(sweep).query(f"layer == {sweep.probe_layer}").set_index("example_id")["value_after"]
     np.testing.assert_allclose(whole.sort_index(), k.sort_index(), atol=1e-6)
 
 
 def test_p_true_is_read_after_the_question_whether_it_is_right(tiny_model):
     model = tiny_model("llama")
     result = al.knockout_sweep(model, al.load_qa("popqa-sample", limit=40), readout="p_true", layers=[0], **OPTIONS)
-    assert result.k_star is None
+    assert result.probe_layer is None
     assert set(result.samples()["control"]) == {"none", "matched", *PLACEBOS}
     base = result.examples().query("role == 'base'")
     assert base["text"].str.endswith("\nIs this answer correct? Answer yes or no.\nA:").all()

@@ -134,10 +134,10 @@ def test_random_tokens_come_from_the_pool_where_the_donor_has_too_few(tiny_model
 def test_base_rows_are_true_and_predicted_true(sweep, everyone):
     base = sweep.examples().query("role == 'base'")
     assert set(base["label"]) == {0}
-    at = sweep.samples().query(f"metric == 'p' and layer == {sweep.k_star}")
+    at = sweep.samples().query(f"metric == 'p' and layer == {sweep.probe_layer}")
     assert at["value_before"].max() < 0.5
     # Every other true row with a donor was predicted false, and is listed.
-    all_rows = own(everyone).query(f"layer == {sweep.k_star} and example_id.str.endswith('|true')")
+    all_rows = own(everyone).query(f"layer == {sweep.probe_layer} and example_id.str.endswith('|true')")
     true = all_rows.groupby("example_id")["value_before"].first()
     assert set(base["example_id"]) == set(true.index[true < 0.5])
     gone = sweep.examples().query("drop_reason == 'predicted_false'")
@@ -154,7 +154,7 @@ def test_rates_of_flips_and_the_gap_of_pathways_stand_among_the_contrasts(everyo
         curves = everyone.curves(metric="p").query(f"layer == {layer}").set_index("pathway")["delta_p"]
         assert by["gap", "none", layer] == pytest.approx(curves["Q-Anchored"] - curves["A-Anchored"])
     assert set(by.index.get_level_values("quantity")) == {
-        "delta_all", "flip_rate", "flip_rate_patched", "flip_rate_random", "gap", "placebo_gap", "auc", "auc_knocked_out",
+        "delta_p_vs_placebo", "flip_rate", "flip_rate_patched", "flip_rate_random", "gap", "placebo_gap", "auc", "auc_after",
         "auc_beyond_text",
     }  # fmt: skip
 
@@ -168,15 +168,18 @@ def test_auc_is_that_of_all_test_rows_where_the_measured_ones_are_all_true(cut, 
         assert (auc.loc[layer, "control"], auc.loc[layer, "n"]) == ("none", cut.samples()["question_id"].nunique())
     curves = sweep.curves(controls=True)
     np.testing.assert_allclose(curves["auc"], auc.loc[curves["layer"], "value"])
-    assert set(sweep.effects()["quantity"]) & {"auc_knocked_out"} == set()
+    assert set(sweep.effects()["quantity"]) & {"auc_after"} == set()
 
 
 def test_summary_and_words_speak_of_k_star(everyone):
     summary, effects = everyone.summary().iloc[0], everyone.effects()
-    assert summary["layer"] == everyone.k_star
-    fact = effects.query(f"quantity == 'delta_all' and layer == {everyone.k_star}").iloc[0]
-    assert summary[["delta_all", "delta_all_low", "delta_all_high"]].tolist() == fact[["value", "ci_low", "ci_high"]].tolist()
-    flips = everyone.curves(metric="flip", controls=True).query(f"layer == {everyone.k_star}")
+    assert summary["layer"] == everyone.probe_layer
+    fact = effects.query(f"quantity == 'delta_p_vs_placebo' and layer == {everyone.probe_layer}").iloc[0]
+    assert (
+        summary[["delta_p_vs_placebo", "delta_all_low", "delta_all_high"]].tolist()
+        == fact[["value", "ci_low", "ci_high"]].tolist()
+    )
+    flips = everyone.curves(metric="flip", controls=True).query(f"layer == {everyone.probe_layer}")
     flips = flips.set_index(["control", "pathway"])
     assert summary["flips_q_random_tokens"] == flips.loc[("random_tokens", "Q-Anchored"), "delta_p"]
     assert summary["flips_all"] == flips.loc[("none", "All"), "delta_p"]
@@ -188,7 +191,7 @@ def test_summary_and_words_speak_of_k_star(everyone):
 
 
 def test_fewer_donors_are_the_first_ones(tiny_model, data, everyone):
-    options = {"n_donors": 2, "base": "all", "layers": [0], "check_cells": 0, "probes": everyone.probes.at([0]), **OPTIONS}
+    options = {"n_donors": 2, "base": "all", "layers": [0], "n_spot_checks": 0, "probes": everyone.probes.at([0]), **OPTIONS}
     other = al.patch_tokens_sweep(tiny_model("llama"), data, **options)
     ours, theirs = (inputs(one, "base")["donor_ids"] for one in (everyone, other))
     assert set(ours.index) & set(theirs.index)
@@ -235,12 +238,15 @@ def found(auc=0.8, low=0.7, delta=(-12.0, -16.0, -8.0), flips=(5.0, -2.0, 12.0),
     """The findings of a sweep with these numbers at its layer."""
     summary = {"layer": 3, "q": -20.0, "n_q": 30, "a": -4.0, "n_a": n_a}
     facts = [
-        ("auc", "none", auc, low, 0.9, n), ("delta_all", "random_tokens", *delta, n), ("flip_rate", "random_tokens", *flips, n),
+        ("auc", "none", auc, low, 0.9, n), ("delta_p_vs_placebo", "random_tokens", *delta, n), ("flip_rate", "random_tokens", *flips, n),
         ("flip_rate_patched", "matched", 30.0, 20.0, 40.0, n), ("flip_rate_random", "random_tokens", 25.0, 20.0, 30.0, n),
     ]  # fmt: skip
     columns = ["quantity", "control", "value", "ci_low", "ci_high", "n"]
     effects = pd.DataFrame(facts, columns=columns).assign(layer=3, sim_low=np.nan, sim_high=np.nan)
-    record = {"config": {"base": base}, "probe": {"k_star": 3, "text_only": {"auc": 0.6, "ci_low": leak, "ci_high": 0.7}}}
+    record = {
+        "config": {"base": base},
+        "probe": {"probe_layer": 3, "answer_text_auc": {"auc": 0.6, "ci_low": leak, "ci_high": 0.7}},
+    }
     return patch_findings(record, summary, effects)
 
 
@@ -257,7 +263,7 @@ def found(auc=0.8, low=0.7, delta=(-12.0, -16.0, -8.0), flips=(5.0, -2.0, 12.0),
 )
 def test_findings_claim_what_stands_and_no_more(given, status, phrases):
     findings = found(**given)
-    assert [one.quantity for one in findings.statements] == ["delta_all", "flip_rate"]
+    assert [one.quantity for one in findings.statements] == ["delta_p_vs_placebo", "flip_rate"]
     assert tuple(one.status for one in findings.statements) == status
     assert {(one.layers, one.control, one.n) for one in findings.statements} == {((3,), "random_tokens", 40)}
     assert [(one.value, one.low, one.high) for one in findings.statements] == [
@@ -282,7 +288,7 @@ def test_findings_of_a_sweep_are_its_contrasts(everyone):
     effects.loc[lifted, ["value", "ci_low", "ci_high"]] = (0.8, 0.7, 0.9)  # a random model's probe shows no signal
     sure._memo["effects"] = effects
     findings = check_statements(sure)
-    assert [one.quantity for one in findings.statements] == ["delta_all", "flip_rate"]
+    assert [one.quantity for one in findings.statements] == ["delta_p_vs_placebo", "flip_rate"]
 
 
 @pytest.mark.slow

@@ -103,7 +103,7 @@ def result_of(own, other, *, pair=None, shuffled=(), readout="probe"):
     record = {
         "config": {"anchors": ["question"], "layers": list(LAYERS), "n_resamples": 300, "seed": 0, "delta_kind": "confidence",
                    "readout": readout, "placebos": True},
-        "probe": {"k_star": 7, "text_only": text, "pair_text": told},
+        "probe": {"probe_layer": 7, "answer_text_auc": text, "pair_text": told},
         "model": {"name": "m"}, "data": {"name": "d"},
     }  # fmt: skip
     return PathwayResult.make(ANALYSIS, samples, examples, record, "r"), label
@@ -124,20 +124,20 @@ def test_effects_are_the_contrasts_of_the_samples_with_both_bands():
     assert sorted(effects.columns) == sorted(EFFECT_COLUMNS)
     assert set(effects["anchor"]) == {"question"}
     p = [1 / (1 + np.exp(-x)) for x in (own[0], own[1], other)]
-    wanted = contrasts.delta_all(Arm(p[0], p[1]), Arm(p[0], p[2]), label.astype(float), "confidence", result.draws)
-    shown = effects[(effects["quantity"] == "delta_all") & (effects["control"] == "random_tokens")]
+    wanted = contrasts.delta_p_vs_placebo(Arm(p[0], p[1]), Arm(p[0], p[2]), label.astype(float), "confidence", result.draws)
+    shown = effects[(effects["quantity"] == "delta_p_vs_placebo") & (effects["control"] == "random_tokens")]
     np.testing.assert_allclose(shown["value"], wanted.value)
     assert (shown["sim_low"] <= shown["ci_low"]).all()
     assert set(effects["quantity"]) == {
-        "delta_all", "flip_rate", "auc_drop", "own_change", "gap", "placebo_gap", "gap_difference", "auc", "auc_knocked_out",
+        "delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect", "gap", "placebo_gap", "gap_difference", "auc", "auc_after",
     }  # fmt: skip
     findings = check_statements(result)
     assert {one.quantity: one.status for one in findings.statements} == dict.fromkeys(
-        ("delta_all", "flip_rate", "auc_drop", "own_change", "all_contrasts"), STANDS
+        ("delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect", "all_contrasts"), STANDS
     )
     assert "is specific to the row" in findings.headline
     (summary,) = result.summary().to_dict("records")
-    assert summary["delta_all"] == pytest.approx(wanted.value[1])
+    assert summary["delta_p_vs_placebo"] == pytest.approx(wanted.value[1])
     assert summary["layer"] == 7
     assert "effect" not in " ".join(summary)
 
@@ -168,7 +168,7 @@ def test_what_text_tells_stands_beside_every_point_and_in_the_figure():
     own, other = erased()
     result, _ = result_of(own, other, pair=np.tile([0.0, 1.0], N_QUESTIONS))
     assert set(result.curves()["pair_text"]) == {0.8}
-    assert set(result.curves()["pair_text_low"]) == {0.7}
+    assert set(result.curves()["qa_text_auc_low"]) == {0.7}
     same = {"site": "", "probe_site": "resid_post", "window": 0, "direction": "noising", "mode": "mask", "readout": "probe"}
     frame = result.curves().assign(**same, delta_kind="confidence", seed=0)
     title = plot_curves(frame).layout.title.text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from anchorlens.engine.cone import Cone
+from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cone_plans import SwapPlan
 from anchorlens.protocols.pair_sweep.batching import Batch
 from anchorlens.protocols.pair_sweep.donor_pairs import Pair
@@ -26,7 +26,7 @@ def test_a_batch_splits_into_halves_of_pairs_then_of_layers(tiny_model):
 @pytest.mark.parametrize("site", ["resid_pre", "mlp_out"])
 def test_what_is_planned_is_what_the_engine_lays_out(tiny_model, monkeypatch, site):
     """Tokens of clean rows and of each anchor's cells; most donors are of the same template."""
-    prefix, planned, laid, shorter, flops, run = [], [], [], [], Cone.pass_flops, Cone.run_swaps
+    prefix, planned, laid, shorter, flops, run = [], [], [], [], ConeEngine.pass_flops, ConeEngine.run_swaps
 
     def pass_flops(cone, size, starts):
         prefix.append(size.prefix)
@@ -40,8 +40,8 @@ def test_what_is_planned_is_what_the_engine_lays_out(tiny_model, monkeypatch, si
         shorter.append(any(theirs for cones in plan.cones for _, theirs in cones.values()))
         return run(cone, batch, **way)
 
-    monkeypatch.setattr(Cone, "pass_flops", pass_flops)
-    monkeypatch.setattr(Cone, "run_swaps", run_swaps)
-    sweep(tiny_model("llama"), site=site, check_cells=0, batch_size=2)
+    monkeypatch.setattr(ConeEngine, "pass_flops", pass_flops)
+    monkeypatch.setattr(ConeEngine, "run_swaps", run_swaps)
+    sweep(tiny_model("llama"), site=site, n_spot_checks=0, batch_size=2)
     assert sorted(planned) == sorted(laid)
     assert any(shorter) == (site == "resid_pre")

@@ -44,7 +44,7 @@ def test_of_null_sweeps_few_name_a_layer():
     """Pointwise intervals would name one in most; the band over all anchors and layers in about one of twenty."""
     found = rates("normal", 40, 60, n_resamples=300)
     assert found["any"] <= 0.15
-    runs = [simulated("normal", 40, seed, 300).effects().query("quantity == 'less_null'") for seed in range(15)]
+    runs = [simulated("normal", 40, seed, 300).effects().query("quantity == 'delta_p_minus_null'") for seed in range(15)]
     pointwise = [((run["ci_low"] > 0) | (run["ci_high"] < 0)).any() for run in runs]
     assert np.mean(pointwise) > 0.4
 
@@ -56,7 +56,7 @@ def test_an_effect_is_found_where_it_is():
 
 
 def test_less_null_is_paired_by_question_and_shares_one_band_over_anchors_and_layers(effect):
-    effects = effect.effects().query("quantity == 'less_null'")
+    effects = effect.effects().query("quantity == 'delta_p_minus_null'")
     assert set(effects["control"]) == {"null"}
     assert effects["anchor"].unique().tolist() == list(effect.anchors)
     table = effect.samples().set_index(["anchor", "question_id", "layer", "control"])["delta_p"].unstack("control")
@@ -75,11 +75,11 @@ def test_less_null_is_paired_by_question_and_shares_one_band_over_anchors_and_la
 
 def test_anchors_are_compared_paired_by_question(effect):
     effects = effect.effects().query("quantity == 'anchor_difference'")
-    assert effects["anchor"].unique().tolist() == ["question - answer_site"]
+    assert effects["anchor"].unique().tolist() == ["question - pre_answer"]
     assert set(effects["control"]) == {"none"}
     own = effect.samples().query("control == 'none'")
     own = own.set_index(["question_id", "layer", "anchor"])["delta_p"].unstack("anchor")
-    gap = (own["question"] - own["answer_site"]).unstack("layer")
+    gap = (own["question"] - own["pre_answer"]).unstack("layer")
     wanted, joint = (bootstrap_mean(gap.to_numpy(), gap.index, n_resamples=1000, seed=0, level=p) for p in (0.95, 0.96))
     for column, value in (("value", wanted.value), ("ci_high", wanted.high), ("sim_low", joint.sim_low)):
         np.testing.assert_allclose(effects[column], value)
@@ -87,9 +87,9 @@ def test_anchors_are_compared_paired_by_question(effect):
 
 
 def test_every_two_anchors_are_compared_and_all_donors_take_part(tiny_model):
-    made = sweep(tiny_model("llama"), anchors=("subject", "property", "answer_site"), layers=(1, 2))
+    made = sweep(tiny_model("llama"), anchors=("subject", "property", "pre_answer"), layers=(1, 2))
     found = made.effects().query("quantity == 'anchor_difference'")
-    assert found["anchor"].unique().tolist() == ["subject - property", "subject - answer_site", "property - answer_site"]
+    assert found["anchor"].unique().tolist() == ["subject - property", "subject - pre_answer", "property - pre_answer"]
     mean = made.samples().query("control == 'none'").groupby(["anchor", "layer"])["delta_p"].mean()
     for row in found.itertuples():
         one, other = row.anchor.split(" - ")
@@ -101,7 +101,7 @@ def statements(result):
     return {(one.anchor, one.status): set(one.layers) for one in check_statements(result).statements}
 
 
-def shifted(result, *shifts, anchor="answer_site"):
+def shifted(result, *shifts, anchor="pre_answer"):
     """Samples of an anchor whose delta_p is moved: (layer, control, points)."""
     moved = result.samples()
     for layer, control, points in shifts:
@@ -113,18 +113,18 @@ def test_findings_lead_with_the_headline_then_a_table_then_what_is_open(effect):
     """What is not shown is open, and not called nothing."""
     layers = named(effect)["question"]
     assert layers == set(range(min(layers), max(layers) + 1))
-    facts = effect.effects().query("quantity == 'less_null'")
+    facts = effect.effects().query("quantity == 'delta_p_minus_null'")
     assert layers == set(facts[(facts["anchor"] == "question") & (facts["sim_high"] < 0)]["layer"])
     best = {anchor: own.loc[own["value"].abs().idxmax()] for anchor, own in facts.groupby("anchor")}
-    assert statements(effect) == {("question", "stands"): layers, ("answer_site", "open"): {best["answer_site"]["layer"]}}
+    assert statements(effect) == {("question", "stands"): layers, ("pre_answer", "open"): {best["pre_answer"]["layer"]}}
     for one in effect.findings.statements:
-        assert (one.quantity, one.control, one.value, one.n) == ("less_null", "null", best[one.anchor]["value"], 60)
+        assert (one.quantity, one.control, one.value, one.n) == ("delta_p_minus_null", "null", best[one.anchor]["value"], 60)
     lines = effect.verdict.splitlines()
     assert lines[0] == effect.findings.headline
     assert f"lowers P of the answer at question (layers {min(layers)}-{max(layers)})." in lines[0]
     assert [line.split()[0] for line in lines[1:4]] == ["anchor", *effect.anchors]
-    quiet = facts[facts["anchor"] == "answer_site"]
-    assert f"answer_site {quiet['sim_low'].min():+.1f} .. {quiet['sim_high'].max():+.1f}" in lines[4]
+    quiet = facts[facts["anchor"] == "pre_answer"]
+    assert f"pre_answer {quiet['sim_low'].min():+.1f} .. {quiet['sim_high'].max():+.1f}" in lines[4]
     nothing = simulated("normal", 60, seed=0)
     assert {status for _, status in statements(nothing)} == {"open"}
     assert "is shown at no anchor and layer" in nothing.verdict
@@ -135,45 +135,45 @@ def test_what_the_swap_raises_is_said(effect):
     other = changed(effect, effect.samples().assign(delta_p=lambda frame: -frame["delta_p"]))
     assert "the swap raises P of the answer at question (layers " in other.findings.headline
     both = changed(effect, shifted(effect, (25, "none", 25)))
-    assert statements(both)["answer_site", "stands"] == {25}
+    assert statements(both)["pre_answer", "stands"] == {25}
     assert "lowers P of the answer at question" in both.findings.headline
-    assert both.findings.headline.endswith(") and raises it at answer_site (layer 25).")
+    assert both.findings.headline.endswith(") and raises it at pre_answer (layer 25).")
 
 
 def test_a_null_that_costs_more_than_the_swap_is_no_rise(effect):
-    """At layer 25 the null of answer_site takes 25 points and the swap 2: less null is positive, and P has not risen."""
+    """At layer 25 the null of pre_answer takes 25 points and the swap 2: less null is positive, and P has not risen."""
     moved = effect.samples()
-    here = moved.eval("anchor == 'answer_site' and layer == 25")
+    here = moved.eval("anchor == 'pre_answer' and layer == 25")
     moved.loc[here, "delta_p"] = moved.loc[here, "delta_p"] / 10 - np.where(moved.loc[here, "control"] == "null", 25.0, 2.0)
     result = changed(effect, moved)
-    assert statements(result)["answer_site", "null_moves"] == {25}
-    assert "answer_site" not in result.findings.headline
-    alone = changed(effect, moved[moved["anchor"] == "answer_site"], anchors=("answer_site",))
-    assert statements(alone) == {("answer_site", "null_moves"): {25}}
+    assert statements(result)["pre_answer", "null_moves"] == {25}
+    assert "pre_answer" not in result.findings.headline
+    alone = changed(effect, moved[moved["anchor"] == "pre_answer"], anchors=("pre_answer",))
+    assert statements(alone) == {("pre_answer", "null_moves"): {25}}
     assert "shown at no anchor and layer" in alone.findings.headline
     assert result.findings.notes[0] == alone.findings.notes[0]
-    assert "(the null) lower it more at answer_site (layer 25)" in alone.findings.notes[0]
+    assert "(the null) lower it more at pre_answer (layer 25)" in alone.findings.notes[0]
 
 
 def test_an_anchor_has_layers_of_both_kinds_and_each_is_named_once(effect):
     """Layers at which the swap does more, and others at which its null does, up and down."""
     shifts = (3, "none", -25), (4, "none", -25), (9, "null", -25), (20, "null", 25)
     result = changed(effect, shifted(effect, *shifts))
-    own = [(one.status, one.layers) for one in check_statements(result).statements if one.anchor == "answer_site"]
+    own = [(one.status, one.layers) for one in check_statements(result).statements if one.anchor == "pre_answer"]
     assert own == [("stands", (3, 4)), ("null_moves", (9,)), ("null_moves", (20,))]
-    assert "lower it more at answer_site (layer 9) and raise it more at answer_site (layer 20)" in result.findings.notes[0]
+    assert "lower it more at pre_answer (layer 9) and raise it more at pre_answer (layer 20)" in result.findings.notes[0]
     assert len(result.verdict.split()) <= 90
     # Layers in many pieces are counted.
     pieces = changed(effect, shifted(effect, *((layer, "none", -25) for layer in (2, 4, 9, 20, 22, 26))))
-    assert statements(pieces)["answer_site", "stands"] == {2, 4, 9, 20, 22, 26}
-    assert "answer_site (6 layers of 2-26)." in pieces.verdict
+    assert statements(pieces)["pre_answer", "stands"] == {2, 4, 9, 20, 22, 26}
+    assert "pre_answer (6 layers of 2-26)." in pieces.verdict
 
 
 def test_the_text_has_at_most_90_words(effect):
     """With two anchors, and with seven of which each is off 0 in three separate runs of layers."""
     assert len(effect.verdict.split()) <= 90
-    names = ("question", "subject", "property", "subject_last", "question_rest", "prompt_last", "answer_site")
-    one = effect.samples().query("anchor == 'answer_site'")
+    names = ("question", "subject", "property", "subject_last", "question_rest", "prompt_last", "pre_answer")
+    one = effect.samples().query("anchor == 'pre_answer'")
     shift = one["layer"].isin([2, 3, 9, 10, 20]) & (one["control"] == "none")
     frames = [one.assign(anchor=name, delta_p=one["delta_p"] - 25 * shift) for name in names]
     many = changed(effect, pd.concat(frames, ignore_index=True), anchors=names, n_resamples=200)
@@ -192,7 +192,9 @@ def test_the_text_has_at_most_90_words(effect):
 
 
 def test_layers_within_the_noise_floor_are_not_named(effect):
-    value = effect.effects().query("quantity == 'less_null' and anchor == 'question'").set_index("layer")["value"].abs()
+    value = (
+        effect.effects().query("quantity == 'delta_p_minus_null' and anchor == 'question'").set_index("layer")["value"].abs()
+    )
     first, second = sorted(value[list(range(10, 20))])[-2:]
     loud = changed(effect, noise=(first + second) / 2)
     assert named(loud)["question"] == {int(value.idxmax())}
@@ -203,7 +205,7 @@ def test_trivial_layers_are_not_named_and_take_no_part_in_the_band(effect):
     marked["trivial"] = marked.eval("layer in [10, 11, 12, 13] and control == 'none' and anchor == 'question'")
     result = changed(effect, marked)
     assert not named(result)["question"] & {10, 11, 12, 13}
-    found = result.effects().query("quantity == 'less_null' and anchor == 'question'").set_index("layer")
+    found = result.effects().query("quantity == 'delta_p_minus_null' and anchor == 'question'").set_index("layer")
     assert found.loc[10:13, ["sim_low", "sim_high"]].isna().all(axis=None)
     assert found.loc[10:13, ["value", "ci_low", "ci_high"]].notna().all(axis=None)
     differences = result.effects().query("quantity == 'anchor_difference'").set_index("layer")
@@ -217,7 +219,7 @@ def test_below_ten_questions_or_without_a_null_nothing_is_claimed(effect):
     few.loc[(few["control"] == "none") & (few["anchor"] == "question"), "delta_p"] -= 90
     for result, phrase in (
         (changed(effect, few), "in 9 questions, and 10 are needed"),
-        (changed(effect, null_donors=0), "no null was measured"),
+        (changed(effect, n_null_donors=0), "no null was measured"),
     ):
         assert result.findings.statements == ()
         assert result.verdict.startswith("Nothing is claimed")
@@ -236,7 +238,7 @@ def test_of_a_truth_readout_without_signal_nothing_is_claimed(effect):
         frame = effect.samples().assign(readout="probe", delta_kind="confidence")
         frame["value_before"] = frame["example_id"].map(p)
         result = changed(effect, frame, examples=examples, readout="probe", delta_kind="confidence", n_resamples=300)
-        result.record["probe"] = {"k_star": 20, "text_only": {"auc": 0.5, "ci_low": 0.45, "ci_high": 0.55}}
+        result.record["probe"] = {"probe_layer": 20, "answer_text_auc": {"auc": 0.5, "ci_low": 0.45, "ci_high": 0.55}}
         return result
 
     silent, heard = read(0.0), read(0.6)
@@ -245,7 +247,7 @@ def test_of_a_truth_readout_without_signal_nothing_is_claimed(effect):
     assert "lowers confidence in the clean prediction at question (layers " in heard.findings.headline
     assert heard.findings.warnings == ()
     leaking = changed(heard, examples=examples)
-    leaking.record["probe"]["text_only"] = {"auc": 0.7, "ci_low": 0.6, "ci_high": 0.8}
+    leaking.record["probe"]["answer_text_auc"] = {"auc": 0.7, "ci_low": 0.6, "ci_high": 0.8}
     assert leaking.findings.warnings == ("Beware: the answer's text alone reaches AUC 0.70 [0.60, 0.80].",)
     assert leaking.verdict.startswith("Beware: ")
     assert leaking.findings.statements == heard.findings.statements
@@ -253,13 +255,13 @@ def test_of_a_truth_readout_without_signal_nothing_is_claimed(effect):
 
 def test_a_null_with_fewer_slots_is_named_weaker(effect):
     rest = (effect.samples()["anchor"] == "question").astype(int)
-    weak = changed(effect, effect.samples().assign(null_slots=(3 - rest).astype("Int64")))
+    weak = changed(effect, effect.samples().assign(n_null_patched=(3 - rest).astype("Int64")))
     title, table = ANALYSIS.table([weak])
     assert title == "Largest |ΔP| of each curve (percentage points)"
     assert "95 % band over all layers" in table.columns
     null = dict(zip(table["anchor"], table["null"], strict=True))
     assert null["question"].endswith(" (weaker: 100 % of rows have fewer slots)")
-    assert "weaker" not in null["answer_site"]
+    assert "weaker" not in null["pre_answer"]
 
 
 def test_simulated_noise_has_the_correlation_it_says():
@@ -274,14 +276,14 @@ def test_an_anchor_without_a_reached_cell_does_not_break_the_contrasts(tiny_mode
     probes = swept(tiny_model("llama"), "knockout").probes
     result = al.swap_sweep(
         tiny_model("llama"), questions(), readout="probe", anchors=("question", "answer"), site="resid_post", n_donors=1,
-        layers=[probes.best_layer], probes=probes, progress=False, n_resamples=20, check_cells=0,
+        layers=[probes.probe_layer], probes=probes, progress=False, n_resamples=20, n_spot_checks=0,
     )  # fmt: skip
     assert "question - answer" not in set(result.effects()["anchor"])
     assert result.verdict
 
 
 def test_where_every_layer_is_trivial_words_and_table_say_so(tiny_model):
-    options = {"layers": [0], "anchors": ("answer_site",), "progress": False, "align": "last"}
+    options = {"layers": [0], "anchors": ("pre_answer",), "progress": False, "align": "last"}
     result = al.swap_sweep(tiny_model("llama"), capitals(12), **options)
     assert "every measured layer is trivial" in result.verdict
     assert result.protocol.table([result])[1].empty

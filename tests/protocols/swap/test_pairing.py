@@ -23,12 +23,12 @@ def test_samples_say_how_many_positions_the_anchor_and_its_null_change(tiny_mode
         assert row.slots == sum(min(len(base[part]), len(donor[part])) for part in parts)
         null = base.get(f"null:{row.anchor}:{row.donor_id}")
         # The first donor of a row measures the null; of the others there is none.
-        assert pd.isna(row.null_slots) == (null is None)
+        assert pd.isna(row.n_null_patched) == (null is None)
         if null is not None:
             known += 1
-            assert row.null_slots == len(null)
+            assert row.n_null_patched == len(null)
     assert known
-    short = made.curves(controls=True).groupby("anchor")["null_short"].agg(set)
+    short = made.curves(controls=True).groupby("anchor")["frac_null_incomplete"].agg(set)
     assert short["question"] == {0.0}
     # The question's own words outside E_Q are many, what is left of the prompt is short.
     assert short["question_rest"] == {1.0}
@@ -42,7 +42,7 @@ def test_the_null_costs_what_the_anchor_costs(tiny_model):
     cost = {}
     for null, n in (("own", 0), ("own", 1), ("anywhere", 1)):
         al.swap_sweep(
-            tiny_model("llama"), capitals(4), anchors=("question",), prompt="fewshot(5)", n_donors=1, null_donors=n, null=null,
+            tiny_model("llama"), capitals(4), anchors=("question",), prompt="fewshot(5)", n_donors=1, n_null_donors=n, null=null,
             on_plan=lambda plan, key=(null, n): cost.update({key: plan.flops}), **QUIET,
         )  # fmt: skip
     alone, own, anywhere = cost["own", 0], cost["own", 1], cost["anywhere", 1]
@@ -51,7 +51,7 @@ def test_the_null_costs_what_the_anchor_costs(tiny_model):
 
 
 def test_no_null_of_a_run_lies_in_the_shots(tiny_model):
-    options = {"prompt": "fewshot(2)", "layers": (0,), "n_donors": 2, "null_donors": 2, **QUIET}
+    options = {"prompt": "fewshot(2)", "layers": (0,), "n_donors": 2, "n_null_donors": 2, **QUIET}
     made = al.swap_sweep(tiny_model("llama"), capitals(4), **options)
     base = made.examples().query("role == 'base'")
     shared = min(
@@ -70,16 +70,16 @@ def test_no_null_of_a_run_lies_in_the_shots(tiny_model):
 def test_rows_whose_answer_is_predicted_from_another_token_are_marked(tiny_model):
     """The site of a row with an answer inside a longer text is that text's token, not the template's."""
     data = data_of([capital(c, a) for c, a in CAPITALS.items()])
-    made = al.swap_sweep(tiny_model("llama"), data, anchors=("answer_site",), n_donors=4, **QUIET)
+    made = al.swap_sweep(tiny_model("llama"), data, anchors=("pre_answer",), n_donors=4, **QUIET)
     examples = made.examples().set_index(["role", "example_id"])
-    site = {key: (list(row["token_ids"]), json.loads(row["positions"])["answer_site"][0]) for key, row in examples.iterrows()}
+    site = {key: (list(row["token_ids"]), json.loads(row["positions"])["pre_answer"][0]) for key, row in examples.iterrows()}
     for row in made.samples().itertuples():
         (base, at), (donor, there) = site["base", row.example_id], site["donor", row.donor_id]
-        assert row.site_differs == (base[at] != donor[there])
+        assert row.pre_answer_token_differs == (base[at] != donor[there])
         # Layer 0 holds nothing but the token: with the same one nothing is changed, and that says nothing.
-        assert row.trivial == (row.layer == 0 and row.control == "none" and not row.site_differs)
-    rows = made.samples().groupby("example_id")["site_differs"].any().sum()
-    assert made.record["counts"]["site_differs"] == rows
+        assert row.trivial == (row.layer == 0 and row.control == "none" and not row.pre_answer_token_differs)
+    rows = made.samples().groupby("example_id")["pre_answer_token_differs"].any().sum()
+    assert made.record["counts"]["pre_answer_token_differs"] == rows
 
 
 @pytest.mark.slow
@@ -87,20 +87,20 @@ def test_of_a_mixed_site_layer_0_is_not_zero(smollm2):
     """Digits start a token of their own: their site is the space, that of words the colon."""
     years = {"Chad": "1960", "Mali": "1961", "Togo": "1962"}
     rows = [capital(country, answer) for country, answer in [*list(CAPITALS.items())[:3], *years.items()]]
-    made = al.swap_sweep(smollm2, data_of(rows), anchors=("answer_site",), n_donors=5, layers=(0,), null_donors=0, **QUIET)
+    made = al.swap_sweep(smollm2, data_of(rows), anchors=("pre_answer",), n_donors=5, layers=(0,), n_null_donors=0, **QUIET)
     own = made.samples()
-    assert 0 < own["site_differs"].sum() < len(own)
-    same = own[~own["site_differs"].astype(bool)]
+    assert 0 < own["pre_answer_token_differs"].sum() < len(own)
+    same = own[~own["pre_answer_token_differs"].astype(bool)]
     assert same["delta_p"].abs().max() < 1e-3
     assert same["trivial"].all()
-    other = own[own["site_differs"].astype(bool)]
+    other = own[own["pre_answer_token_differs"].astype(bool)]
     assert other["delta_p"].abs().max() > 1e-3
     assert not other["trivial"].any()
 
 
 def test_statistics_have_no_donor_whose_site_could_differ_and_count_as_one(tiny_model):
     made = al.swap_sweep(tiny_model("llama"), capitals(3), donors="zero", layers=(0,), **QUIET)
-    assert made.samples()["site_differs"].isna().all()
+    assert made.samples()["pre_answer_token_differs"].isna().all()
     assert not made.samples()["trivial"].any()
     assert made.record["config"]["n_donors"] == 1
     again = al.Swap.from_config(made.record["config"])
@@ -109,12 +109,12 @@ def test_statistics_have_no_donor_whose_site_could_differ_and_count_as_one(tiny_
 
 def test_a_window_that_goes_beyond_layer_0_is_not_trivial(tiny_model):
     """The template's last token is the same in base and donor, so its embedding is too: a swap of it changes nothing."""
-    options = {"anchors": ("answer_site", "answer_site_all"), "layers": (0, 1), **QUIET}
+    options = {"anchors": ("pre_answer", "pre_answer_all"), "layers": (0, 1), **QUIET}
     ways = {"window": 1}, {"window": 2}, {"engine": "reference"}
     one, two, oracle = (al.swap_sweep(tiny_model("llama"), equal_lengths(), **way, **options) for way in ways)
     marked = [way.curves(controls=True).query("trivial")[["anchor", "layer", "control"]].values.tolist() for way in (one, two)]
     assert marked[0] == [[anchor, 0, "none"] for anchor in options["anchors"]]
-    assert marked[1] == [["answer_site_all", 0, "none"]]  # the donor's answer tokens come in as inputs, whatever the window
+    assert marked[1] == [["pre_answer_all", 0, "none"]]  # the donor's answer tokens come in as inputs, whatever the window
     assert one.delta_p[:, 0].abs().max() < 1e-4
     assert one.delta_p[:, 1].abs().max() > 1e-2
     assert two.delta_p[:, 0].abs().max() > 1e-3
@@ -123,10 +123,10 @@ def test_a_window_that_goes_beyond_layer_0_is_not_trivial(tiny_model):
 
 @pytest.mark.parametrize("readout", ["first_token", "answer_joint"])
 def test_an_answer_readout_has_no_true_and_false_answers_and_without_a_null_there_are_no_null_slots(tiny_model, readout):
-    asked = al.Swap(readout=readout, layers=(0,), n_donors=1, null_donors=0, align="last", add_bos=False)
-    made = al.swap_sweep(tiny_model("llama"), capitals(3), readout=readout, layers=(0,), n_donors=1, null_donors=0, **QUIET)
+    asked = al.Swap(readout=readout, layers=(0,), n_donors=1, n_null_donors=0, align="last", add_bos=False)
+    made = al.swap_sweep(tiny_model("llama"), capitals(3), readout=readout, layers=(0,), n_donors=1, n_null_donors=0, **QUIET)
     assert made.record["config"]["answers"] == made.record["config"]["distractor"] == ""
-    assert made.curves()[["answers", "distractor", "null_short"]].isna().all(axis=None)
-    assert made.samples()["null_slots"].isna().all()
+    assert made.curves()[["answers", "distractor", "frac_null_incomplete"]].isna().all(axis=None)
+    assert made.samples()["n_null_patched"].isna().all()
     assert "weaker" not in repr(made)
     assert al.Swap.from_config(made.record["config"]).identity() == asked.identity()

@@ -56,7 +56,7 @@ def test_the_mean_is_that_of_the_same_role_and_offset(tiny_model, pool):
     alone: dict[tuple[str, int], list[torch.Tensor]] = {}
     for row in pool:
         stream = streams_of(model, row, "hook_mlp_out")
-        for role in ("subject", "property", "answer", "answer_site"):
+        for role in ("subject", "property", "answer", "pre_answer"):
             for offset, position in enumerate(row.positions[role]):
                 alone.setdefault((role, offset), []).append(stream[:, position])
     assert max(offset for _, offset in alone) > 1
@@ -83,7 +83,7 @@ def test_a_sweep_takes_the_statistics_that_its_rule_reads(tiny_model, captures, 
 @pytest.mark.parametrize("other", OTHER_DEFAULTS.values(), ids=OTHER_DEFAULTS)
 @pytest.mark.parametrize("rule", ["zero", "mean", "noise"])
 def test_torch_defaults_change_no_number(tiny_model, rule, other):
-    options = {"donors": rule, "layers": (0, 2), "progress": False, "check_cells": 0}
+    options = {"donors": rule, "layers": (0, 2), "progress": False, "n_spot_checks": 0}
     wanted = al.swap_sweep(tiny_model("llama"), capitals(3), **options)
     with other():
         found = al.swap_sweep(tiny_model("llama"), capitals(3), **options)

@@ -38,7 +38,7 @@ def check_against_plain_hooks(sweep, run, hf, every=1):
 @pytest.mark.parametrize("family", ["llama", "qwen3_sliding"])
 def test_plain_hugging_face_hooks_agree(tiny, tiny_model, tmp_path, direction, family):
     sweep = al.swap_sweep(
-        tiny_model(family), capitals(6), anchors=("question", "subject", "answer_site", "prompt_last", "subject_last"),
+        tiny_model(family), capitals(6), anchors=("question", "subject", "pre_answer", "prompt_last", "subject_last"),
         n_donors=2, direction=direction, donors="random", align="last" if direction == "noising" else "equal", **QUIET,
     )  # fmt: skip
     hf = transformers.AutoModelForCausalLM.from_pretrained(tiny(family), attn_implementation="eager").eval()
@@ -122,19 +122,19 @@ def test_a_readout_and_a_site_of_ones_own(tiny_model):
 def test_mean_zero_and_noise_streams(tiny_model):
     """zero and mean against plain hooks; noise grows with nothing but the seed."""
     model = tiny_model("llama")
-    options = {"layers": (1,), "anchors": ("answer_site",), "null_donors": 0, **QUIET}
+    options = {"layers": (1,), "anchors": ("pre_answer",), "n_null_donors": 0, **QUIET}
     zero = al.swap_sweep(model, capitals(3), donors="zero", **options)
     mean = al.swap_sweep(model, capitals(3), donors="mean", **options)
     examples = mean.examples().set_index(["role", "example_id"])
     sites = []
     for row in examples.loc["donor"].itertuples():
         _, cache = model.run_with_cache(torch.tensor([list(row.token_ids)]), prepend_bos=False)
-        sites.append(cache["blocks.1.hook_resid_pre"][0, json.loads(row.positions)["answer_site"][0]])
+        sites.append(cache["blocks.1.hook_resid_pre"][0, json.loads(row.positions)["pre_answer"][0]])
     assert len(sites) == len(CAPITALS)
     for sweep, stream in ((zero, torch.zeros_like(sites[0])), (mean, torch.stack(sites).mean(0))):
         for i, name in enumerate(sweep.example_ids):
             row = examples.loc[("base", name)]
-            where = json.loads(row["positions"])["answer_site"][0]
+            where = json.loads(row["positions"])["pre_answer"][0]
 
             def put(value, hook, where=where, stream=stream):
                 value[0, where] = stream
@@ -157,7 +157,7 @@ def test_known_only_keeps_what_the_model_says_itself(smollm2):
     from anchorlens.models.checkpoint import DEMO, packaged_directory
 
     data = al.load_qa("popqa-sample", limit=14, seed=4)
-    options = {"n_donors": 1, "layers": (29,), "null_donors": 0, "anchors": ("answer_site",), **QUIET}
+    options = {"n_donors": 1, "layers": (29,), "n_null_donors": 0, "anchors": ("pre_answer",), **QUIET}
     with pytest.warns(UserWarning, match=r"known_only left \d+ of 14 questions: below 20"):
         sweep = al.swap_sweep(smollm2, data, known_only=True, **options)
     hf = transformers.AutoModelForCausalLM.from_pretrained(packaged_directory(DEMO), dtype=torch.float32).eval()
@@ -198,7 +198,7 @@ def test_one_complete_case_set_serves_all_anchors(tiny_model):
     """A row whose answer has no donor of equal length is out for every anchor of the run, not for one."""
     options = {"layers": (0,), "n_donors": 1, "align": "equal", **QUIET}
     data = data_of([*capitals().pool, *equal_lengths().pool])
-    with_all = al.swap_sweep(tiny_model("llama"), data, anchors=("question", "answer_site_all"), **options)
+    with_all = al.swap_sweep(tiny_model("llama"), data, anchors=("question", "pre_answer_all"), **options)
     assert with_all.samples().groupby("anchor")["example_id"].apply(frozenset).nunique() == 1
     assert not torch.isnan(with_all.delta_p).any()
 

@@ -10,7 +10,7 @@ from anchorlens.questions.example import normalise
 from tests.protocols.sweeps import own as own_of
 from tests.protocols.sweeps import questions, swept
 
-OPTIONS = {"align": "last", "n_donors": 1, "progress": False, "n_resamples": 50, "batch_size": 40, "check_cells": 0}
+OPTIONS = {"align": "last", "n_donors": 1, "progress": False, "n_resamples": 50, "batch_size": 40, "n_spot_checks": 0}
 SMALL = al.load_qa("popqa-sample", limit=36)
 
 
@@ -23,8 +23,8 @@ def knockout(tiny_model):
 def test_swaps_are_read_by_a_probe_at_k_star(tiny_model, knockout):
     """The clean P is that of the knockout's probe; layers above k* are missing; t* at k* is trivial."""
     swap = al.swap_sweep(tiny_model("llama"), questions(), anchors=("question", "answer"), readout="probe", **OPTIONS)
-    k = swap.record["probe"]["k_star"]
-    assert k == knockout.k_star
+    k = swap.record["probe"]["probe_layer"]
+    assert k == knockout.probe_layer
     own = swap.samples().query("control == 'none'")
     assert set(own["layer"]) == set(range(k + 1))
     # What was asked for and cannot reach the probe is missing, not zero, and not left out of the tensor.
@@ -41,7 +41,7 @@ def test_swaps_are_read_by_a_probe_at_k_star(tiny_model, knockout):
 
 
 def test_swaps_that_cannot_reach_the_probe_are_missing_or_refused(tiny_model, knockout):
-    model, data, k = tiny_model("llama"), questions(), knockout.k_star
+    model, data, k = tiny_model("llama"), questions(), knockout.probe_layer
     options = {"readout": "probe", **OPTIONS}
     late = al.swap_sweep(model, data, anchors=("question", "answer"), site="resid_post", **options)
     own = late.samples().query("control == 'none'")
@@ -49,7 +49,7 @@ def test_swaps_that_cannot_reach_the_probe_are_missing_or_refused(tiny_model, kn
     assert set(own.query("anchor == 'question'")["layer"]) == set(range(k))
     assert set(own.query("anchor == 'answer'")["layer"]) == set(range(k + 1))
     assert own.query(f"anchor == 'answer' and layer == {k}")["trivial"].all()
-    assert late.record["probe"]["text_only"]["auc"] == pytest.approx(0.5, abs=0.02)
+    assert late.record["probe"]["answer_text_auc"]["auc"] == pytest.approx(0.5, abs=0.02)
     test = late.examples().query("role == 'base'")
     pair = late.record["probe"]["pair_text"]
     assert test["pair_text"].notna().all()
