@@ -1,6 +1,6 @@
 """Values that arguments may take; signatures, ``--help``, checks and tables are made from them. Imports nothing."""
 
-QUESTION_ANCHORS = ("question", "subject", "property", "subject_last", "question_rest", "prompt_last")
+QUESTION_ANCHORS = ("exact_question", "subject", "property", "subject_last", "question_rest", "prompt_last")
 ANSWER_ANCHORS = ("answer", "pre_answer", "pre_answer_all")
 ANCHORS = QUESTION_ANCHORS + ANSWER_ANCHORS
 """Roles of token positions in a row."""
@@ -14,7 +14,7 @@ PROBE_SITES = ("resid_post", "mlp_out", "attn_out")
 ANSWER_READOUTS = ("first_token", "answer_mean", "answer_joint")
 TRUTH_READOUTS = ("probe", "p_true")
 
-ANSWERS = ("given", "generated")
+ANSWERS = ("gold", "generated")
 """Answers in the input of a truth readout: gold answers, or the model's own."""
 
 DISTRACTORS = ("matched", "random")
@@ -27,7 +27,7 @@ ROW_RULES = ("same_relation", "random")
 STATISTIC_RULES = ("mean", "zero", "noise")
 DONOR_RULES = ROW_RULES + STATISTIC_RULES
 DONOR_FUNCTION = "a function of a row and the pool that gives rows of the pool"
-NULL_REGIONS = ("own", "anywhere")
+NULL_REGIONS = ("question", "prompt")
 """Region of the null's positions: the row's own part of the prompt, or the whole prompt."""
 
 SETTINGS = ("prompt", "answers", "distractor", "split", "known_only")

@@ -10,7 +10,18 @@ from anchorlens.constants import SETTINGS
 if TYPE_CHECKING:
     import pandas
 
-_TEXT = ("anchor", "pathway", "site", "probe_site", "mode", "readout", "delta_kind", *SETTINGS, "donor_id")
+_TEXT = (
+    "anchor",
+    "pathway",
+    "site",
+    "probe_site",
+    "donor_rule",
+    "knockout_mode",
+    "readout",
+    "delta_kind",
+    *SETTINGS,
+    "donor_id",
+)
 
 
 def with_nulls(frame: "pandas.DataFrame") -> "pandas.DataFrame":

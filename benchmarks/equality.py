@@ -53,14 +53,14 @@ def main() -> None:
             frames.append(al.swap_sweep(model, data, engine=engine, **options).samples().set_index(CELL))
             seconds.append(time.perf_counter() - started)
         cone, oracle = frames
-        gap = (cone["delta_p"] - oracle["delta_p"].reindex(cone.index)).abs()
+        gap = (cone["effect"] - oracle["effect"].reindex(cone.index)).abs()
         worst = max(worst, float(gap.fillna(float("inf")).max()))
         told = {
             "dataset": data.name,
             "questions": len(able),
             "cells": len(cone),
             "largest_difference_points": float(gap.max()),
-            "largest_effect_points": round(float(oracle["delta_p"].abs().max()), 2),
+            "largest_effect_points": round(float(oracle["effect"].abs().max()), 2),
             "seconds_cone": round(seconds[0], 1),
             "seconds_oracle": round(seconds[1], 1),
         }

@@ -46,7 +46,7 @@ def main() -> None:
         started = time.process_time()
         ko = al.knockout_sweep(model, data, progress=False)
         ko.curves(controls=True)
-        ko.effects()
+        ko.contrasts()
         whole = time.process_time() - started
         plan, inputs = ko.record["plan"], ko.examples()
         all_rows = passes(inputs)

@@ -27,7 +27,7 @@ from anchorlens.protocols.swap.findings import layers_off_null
 from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.schema import SAMPLE_COLUMNS, SLOT_TYPES
 
-ANCHORS, LAYERS = ("question", "pre_answer"), 30
+ANCHORS, LAYERS = ("exact_question", "pre_answer"), 30
 EFFECT, HOLDS = -8.0, range(10, 20)
 KINDS = ("normal", "uneven", "shared level", "rare", "effect")
 
@@ -62,9 +62,9 @@ def simulated(kind: str, questions: int, seed: int, n_resamples: int = 1000) -> 
     )
     same = {
         "model": "none", "dataset": kind, "protocol": "swap", "readout": "first_token", "delta_kind": "probability", "donor_id": "d",
-        "metric": "p", "value_before": 0.7, "trivial": False, "seed": 0, "slots": 3, "n_null_patched": 3, "pre_answer_token_differs": False,
+        "metric": "p", "value_before": 0.7, "by_construction": False, "seed": 0, "n_patched": 3, "n_null_patched": 3, "pre_answer_token_differs": False,
     }  # fmt: skip
-    own = index.to_frame(index=False).assign(question_id=lambda frame: frame["example_id"], delta_p=delta.ravel(), **same)
+    own = index.to_frame(index=False).assign(question_id=lambda frame: frame["example_id"], effect=delta.ravel(), **same)
     samples = own.assign(**{name: None for name in SAMPLE_COLUMNS if name not in own.columns}).astype(SLOT_TYPES)
     examples = pd.DataFrame({"role": "base", "example_id": samples["example_id"].unique()})
     config = {

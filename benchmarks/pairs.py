@@ -17,7 +17,7 @@ from sklearn.metrics import roc_auc_score
 
 import anchorlens as al
 from anchorlens.constants import DISTRACTORS
-from anchorlens.probing.text_baseline import pair_text_scores, text_only_scores
+from anchorlens.probing.text_baseline import qa_text_scores, text_only_scores
 from anchorlens.questions.example import Example, normalise
 from anchorlens.questions.false_answers import given_answers, split_questions
 from anchorlens.statistics.bands import auc_band
@@ -33,7 +33,7 @@ COLUMNS = (
     "false",
     "AUC of it",
     "answer_text_auc",
-    "pair_text",
+    "qa_text_auc",
 )
 
 
@@ -70,12 +70,12 @@ def measured(examples: Sequence[Example], split: Mapping[str, str], false: Mappi
     test = np.array([split[example.question_id] == "test" for example, _, _ in rows])
     pairs = [(example.question, answer) for example, answer, _ in rows]
     questions = [example.question_id for (example, _, _), there in zip(rows, test, strict=True) if there]
-    for name in ("answer_text_auc", "pair_text"):
+    for name in ("answer_text_auc", "qa_text_auc"):
         fitted, scored = ([pair for pair, there in zip(pairs, part, strict=True) if there] for part in (~test, test))
         if name == "answer_text_auc":
             scores = text_only_scores([answer for _, answer in fitted], labels[~test], [answer for _, answer in scored])
         else:
-            scores = pair_text_scores(fitted, labels[~test], scored)
+            scores = qa_text_scores(fitted, labels[~test], scored)
         out.append(told(scores, labels[test], questions))
     return out
 

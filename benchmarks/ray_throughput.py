@@ -101,7 +101,7 @@ def measure(out: Path, questions: int, shard: tuple[int, int], begin: Any, execu
         batch_size=4,
         progress=False,
         out=out,
-        shard=shard,
+        job=shard,
         executor=executor,
         on_plan=lambda _: begin(),
     )

@@ -115,7 +115,7 @@ def _measured(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "load": loaded - started, "sweep": ended - loaded, "cpu": cpu, "predicted": plans[0].peak_bytes, "plan": str(plans[0]),
         "loading": loading, "anonymous": highest["RssAnon"] - baseline["RssAnon"], "resident": highest["VmRSS"] - baseline["VmRSS"],
-        "log_p": samples[["logp_before", "logp_after"]].to_numpy().ravel().tolist(), "delta_p": samples["delta_p"].tolist(),
+        "log_p": samples[["logp_before", "logp_after"]].to_numpy().ravel().tolist(), "effect": samples["effect"].tolist(),
         "weights": al.model_card(model).weights_sha256, "engine": plans[0].engine, "seconds": plans[0].seconds,
         "batches": list(plans[0].batch_sizes),
     }  # fmt: skip

@@ -80,7 +80,7 @@ def compare(ours: Path, theirs: Path) -> bool:
 
 def table(samples: "pd.DataFrame") -> "pd.DataFrame":
     """Keys, pathway and ΔP of either schema: until 4d24154 ``metric`` was ``quantity``, and a missing text was \"\"."""
-    samples = samples.rename(columns={"delta_p": "delta", "quantity": "metric"})
+    samples = samples.rename(columns={"effect": "delta", "quantity": "metric"})
     samples = samples[samples["metric"] == "p"]
     named = ["example_id", "anchor", "donor_id", "control", "pathway"]
     return samples.assign(**{name: samples[name].fillna("") for name in named})[[*KEYS, "pathway", "delta"]]

@@ -53,7 +53,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         drawn = args.source
         if drawn.is_dir():
-            figure = plot_curves(load_curves(drawn), effects=read_table(drawn, "effects"))
+            figure = plot_curves(load_curves(drawn), contrast_tables=read_table(drawn, "contrasts"))
             drawn = save_figure(figure, Path(folder) / "figure.png", width=args.width, scale=args.scale)
         reduced(drawn).save(args.out, optimize=True)
 

@@ -35,9 +35,9 @@ def claimed(ko: al.PathwayResult) -> list[str]:
     facts = ko.facts(ko.shown_layer)
     cells = [with_interval(facts.get((name, control)), digits) for name, control, digits in CLAIMED]
     n = facts[CLAIMED[0][:2]].n if CLAIMED[0][:2] in facts else 0
-    stands = layers_standing(ko.effects()) if CLAIMED[0][:2] in facts else set()
+    stands = layers_standing(ko.contrasts()) if CLAIMED[0][:2] in facts else set()
     return [
-        text_auc(ko.answer_text_auc), text_auc(ko.pair_text), str(ko.shown_layer), str(n),
+        text_auc(ko.answer_text_auc), text_auc(ko.qa_text_auc), str(ko.shown_layer), str(n),
         with_interval(facts["auc", "none"], 2, sign=False), plain(facts.get(("auc_after", "matched")), 2),
         plain(facts.get(("auc_after", "random_tokens")), 2), *cells, ranges(sorted(stands)) or "-",
     ]  # fmt: skip

@@ -33,7 +33,7 @@ def main() -> None:
         for pathway in ("Q-Anchored", "A-Anchored", "All"):
             group = at.loc[pathway]
             print(
-                f"  {pathway:10} {group['delta_p']:+6.1f} [{group['ci_low']:+.1f}, {group['ci_high']:+.1f}]  n = {group['n']}"
+                f"  {pathway:10} {group['effect']:+6.1f} [{group['ci_low']:+.1f}, {group['ci_high']:+.1f}]  n = {group['n']}"
             )
     args.out.parent.mkdir(parents=True, exist_ok=True)
     figure = al.plot_curves(chance, title="ΔP by layer, split and read by a probe of shuffled labels")

@@ -8,7 +8,7 @@ import anchorlens as al
 model = al.load_model("smollm2-135m-instruct")
 data = al.load_qa("popqa-sample", limit=40)
 sweep = al.swap_sweep(model, data, layers=(0, 12, 22, 24, 28), n_donors=1, known_only=True, prompt="fewshot(2)")
-columns = ["anchor", "layer", "control", "delta_p", "ci_low", "ci_high", "p_before", "n"]
+columns = ["anchor", "layer", "control", "effect", "ci_low", "ci_high", "p_before", "n"]
 print(sweep)
 print(sweep.curves(controls=True)[columns].to_string(index=False, float_format="{:.2f}".format))
 run = sweep.save("runs/ten_lines", overwrite=True)

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 def paired(base: dict, source: dict, anchor: str) -> tuple[list[int], list[int]]:
     """Positions of both sides; ``question`` is subject and property, each paired from its last token."""
     out: tuple[list[int], list[int]] = ([], [])
-    for part in ("subject", "property") if anchor == "question" else (anchor,):
+    for part in ("subject", "property") if anchor == "exact_question" else (anchor,):
         n = min(len(base[part]), len(source[part]))
         out[0].extend(base[part][-n:])
         out[1].extend(source[part][-n:])
@@ -113,4 +113,4 @@ class ProbeRecompute:
             before, after = self.p(cell.example_id, cell.layer), self.p(changed, cell.layer)
             found = before, after, 100 * (after - before if before >= 0.5 else before - after)
             np.testing.assert_allclose(found[:2], (cell.value_before, cell.value_after), atol=atol)
-            np.testing.assert_allclose(found[2], cell.delta_p, atol=200 * atol)
+            np.testing.assert_allclose(found[2], cell.effect, atol=200 * atol)

@@ -36,7 +36,7 @@ def test_swap_and_figure_end_to_end(capsys, args, tiny, tmp_path):
     assert f"figure  {tmp_path / 'a' / 'figure.html'}" in out.out
     curves = pd.read_parquet(tmp_path / "a" / "curves.parquet")
     assert set(curves["model"]) == {"llama", "gpt2"}
-    assert set(curves["anchor"]) == {"question", "pre_answer"}
+    assert set(curves["anchor"]) == {"exact_question", "pre_answer"}
     here(capsys, "figure", tmp_path / "a", "--anchors", "question", "--out", tmp_path / "f.html")
     assert "plotly" in (tmp_path / "f.html").read_text()
 
@@ -50,7 +50,7 @@ def test_json_is_one_object_of_a_file_in_place_of_a_name_with_columns_of_ones_ow
                tmp_path / "a")  # fmt: skip
     record = json.loads(out.out)
     assert record["run"] == str(tmp_path / "a")
-    assert {row["anchor"] for row in record["summary"]} == {"question", "pre_answer"}
+    assert {row["anchor"] for row in record["summary"]} == {"exact_question", "pre_answer"}
     assert record["counts"][0]["evaluated"] == 5
     samples = pd.read_parquet(tmp_path / "a" / "samples.parquet")
     assert sorted(samples["layer"].unique()) == [0, 2]
@@ -99,10 +99,10 @@ def test_config_alone_is_enough_and_flags_win(capsys, plain_figure, tiny, questi
         (["--n-devices", "2"], "(--n-devices, --device)"),
         (["--dtype", "float13"], "float13"),
         (["--readout", "prob"], "Did you mean 'probe'"),
-        (["--edges", "question -> later"], "No such option '--edges'."),
+        (["--edges", "exact_question -> later"], "No such option '--edges'."),
         (["--workers", "2"], "(--workers, --executor)"),
         (["--executor", "dask"], "executor takes 'ray'"),
-        (["--shard", "4/3"], "shard takes i/n"),
+        (["--job", "4/3"], "shard takes i/n"),
         (["--model", "llama-3.2-1b"], "Did you mean 'meta-llama/Llama-3.2-1B'?"),
         (["--model", "smolm2-135m-instruct"], "Did you mean 'smollm2-135m-instruct'?"),
         (["--config", "limitt = 3\n"], "'limitt'. Did you mean 'limit'"),
@@ -255,9 +255,9 @@ def test_knockout_from_a_shell(capsys, plain_figure, tiny, tmp_path):
     assert "knockout: popqa-sample (llama)" in said.out
     curves = pd.read_parquet(out / "curves.parquet")
     assert set(curves["pathway"]) == {"Q-Anchored", "A-Anchored", "All"}
-    assert set(curves["mode"]) == {"zero"}
+    assert set(curves["knockout_mode"]) == {"zero"}
     assert set(curves["anchor"]) == {"subject"}
-    assert set(pd.read_parquet(out / "effects.parquet")["quantity"]) == {
+    assert set(pd.read_parquet(out / "contrasts.parquet")["quantity"]) == {
         "delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect", "auc", "auc_after", "auc_beyond_text", "gap", "placebo_gap",
         "gap_difference", "cross_fold_gap", "selection",
     }  # fmt: skip

@@ -89,7 +89,7 @@ def test_jobs_and_merge(capsys, args, tmp_path, monkeypatch, small_shards):
     monkeypatch.chdir(tmp_path)
     given = [*args, "--batch-size", "1", "--quiet"]
     here(capsys, *given, "--out", "whole")
-    said = here(capsys, *given, "--out", "run", "--shard", "2/2").out
+    said = here(capsys, *given, "--out", "run", "--job", "2/2").out
     assert (
         "Job 2/2 has measured its share: 2 of 5 shards are in run.parts. When all are there, finish with: anchorlens merge run"
         in said
@@ -102,9 +102,9 @@ def test_jobs_and_merge(capsys, args, tmp_path, monkeypatch, small_shards):
         "run.parts lacks 3 of 5 shards (0, 2, 4). Run job 1/2 again, or measure here what is missing with --run-missing."
         in err
     )
-    err = here(capsys, *given, "--out", "run", "--shard", "1/2", "--seed", "3", code=2).err
+    err = here(capsys, *given, "--out", "run", "--job", "1/2", "--seed", "3", code=2).err
     assert "config.seed: 0 before, 3 now" in err
-    record = json.loads(here(capsys, *given, "--out", "run", "--shard", "1/2", "--json").out)
+    record = json.loads(here(capsys, *given, "--out", "run", "--job", "1/2", "--json").out)
     assert (record["job"], record["sweeps"][0]["done"]) == ("1/2", 5)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")  # what was given with relative names is found
@@ -117,7 +117,7 @@ def test_jobs_and_merge(capsys, args, tmp_path, monkeypatch, small_shards):
 def test_merge_measures_what_is_missing_and_takes_parts_from_elsewhere(capsys, args, tmp_path, small_shards):
     given = [*args, "--batch-size", "1", "--quiet"]
     for i in (1, 2):
-        here(capsys, *given, "--out", tmp_path / f"machine{i}" / "a", "--shard", f"{i}/3")
+        here(capsys, *given, "--out", tmp_path / f"machine{i}" / "a", "--job", f"{i}/3")
     parts = [tmp_path / f"machine{i}" / "a.parts" for i in (1, 2)]
     out = here(capsys, "merge", tmp_path / "a", *parts, code=2)
     assert "4 shards copied to a.parts." in out.err

@@ -26,7 +26,7 @@ def test_swap_in_ten_lines(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(EXAMPLES / "swap_ten_lines.py"))
     curves = load_curves(tmp_path / "runs" / "ten_lines")
-    assert set(curves["anchor"]) == {"question", "pre_answer"}
+    assert set(curves["anchor"]) == {"exact_question", "pre_answer"}
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ for command in (
 assert al.verify_run(swap, cells=0).ok
 print(al.compare(swap, swap))
 for (result,) in (al.load_run(swap), al.load_run(knockout)):
-    print(result.summary(), result.findings.to_frame(), result.joined(), result.show(0))
+    print(result.summary(), result.findings.to_frame(), result.samples_with_inputs(), result.plot_example(0))
 """
 
 

@@ -65,10 +65,10 @@ def test_plain_hugging_face_hooks_agree_on_eight_rows(run):
         rows = own["example_id"].drop_duplicates().sample(2, random_state=0)
         cells.append(own[own["example_id"].isin(rows)])
     cells = pd.concat(cells)
-    worst = max(abs(again.delta_p(cell) - cell.delta_p) for cell in cells.itertuples())
+    worst = max(abs(again.delta_p(cell) - cell.effect) for cell in cells.itertuples())
     assert cells["example_id"].nunique() == 8
     assert worst < 0.01, f"max |difference| {worst} points over {len(cells)} cells"
-    assert cells["delta_p"].abs().max() > 0.1
+    assert cells["effect"].abs().max() > 0.1
 
 
 @pytest.mark.slow

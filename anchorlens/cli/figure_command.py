@@ -11,7 +11,7 @@ from anchorlens.errors import InputError, did_you_mean
 EPILOG = """\b
 Examples:
   anchorlens figure runs/a runs/b --out figure.html
-  anchorlens figure runs/a --anchors question --no-controls --out question.html
+  anchorlens figure runs/a --anchors exact_question --no-controls --out question.html
   anchorlens figure runs/a --bands simultaneous --contrasts auc_drop --out auc.html
   anchorlens figure runs/patch --metric flip --contrasts none --out flips.html
   anchorlens figure runs/qa runs/fewshot --label qa --label fewshot --out both.html
@@ -80,12 +80,12 @@ def figure_command(runs: tuple[str, ...], out: str, as_json: bool, **options: An
             if name not in known:
                 raise InputError(f"No curve of anchor '{name}' in these runs. {did_you_mean(name, known)}")
         curves = [frame[frame["anchor"].isin(wanted)] for frame in curves]
-    effects = [[read_table(run, "effects")] if (Path(run) / "effects.parquet").is_file() else [] for run in runs]
+    contrast_tables = [[read_table(run, "contrasts")] if (Path(run) / "contrasts.parquet").is_file() else [] for run in runs]
     for name in ("bands", "contrasts"):
         options[name] = {"all": True, "none": False}.get(options[name], options[name])
     drawn = dict(zip(labels, curves, strict=True)) if labels else curves
-    beside = dict(zip(labels, effects, strict=True)) if labels else [frame for own in effects for frame in own]
-    figure = plot_curves(drawn, effects=beside, **options)
+    beside = dict(zip(labels, contrast_tables, strict=True)) if labels else [frame for own in contrast_tables for frame in own]
+    figure = plot_curves(drawn, contrast_tables=beside, **options)
     save_figure(figure, Path(out), scale=scale)
     click.echo(json.dumps({"figure": out, "runs": list(runs)}) if as_json else f"figure  {out}")
 

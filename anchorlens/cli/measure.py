@@ -38,7 +38,7 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
     try:
         with _interrupted_by_sigterm():
             run_study(
-                study, given["out"], **{name: given[name] for name in ("overwrite", "resume", "restart", "shard")},
+                study, given["out"], **{name: given[name] for name in ("overwrite", "resume", "restart", "job")},
                 executor=executor_of_options(given), outcome=done, on_result=show,
                 command={"name": command, "given": dict(given), "folder": str(Path.cwd())},
                 on_empty=lambda message: note(with_options(message)),
@@ -59,7 +59,7 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
         if not out_of_memory(error):
             raise
         _stop(f"Error: memory ran out, and the smallest unit cannot be split: {error}. Try --dtype bfloat16. {done.kept}")
-    if done.share is not None and not done.results:
+    if done.job is not None and not done.results:
         _show_share(done, as_json=given["as_json"])
     else:
         click.echo(outcome_json(done) if given["as_json"] else f"figure  {_figure(done)}\nrun     {done.out}")
@@ -76,13 +76,13 @@ def _show_share(done: "Outcome", *, as_json: bool) -> None:
     from anchorlens.runs.journal import parts_of
     from anchorlens.runs.status import status_of
 
-    assert done.out is not None  # a share needs it
+    assert done.out is not None  # a job needs it
     found = status_of(done.out)
     if as_json:
-        click.echo(json.dumps({"job": str(done.share), **asdict(found)}))
+        click.echo(json.dumps({"job": str(done.job), **asdict(found)}))
         return
     kept, shards = sum(one.done for one in found.sweeps), sum(one.shards or 0 for one in found.sweeps)
-    what = f"Job {done.share} has measured its share: {kept} of {shards} shards are in {parts_of(done.out)}."
+    what = f"Job {done.job} has measured its shards: {kept} of {shards} shards are in {parts_of(done.out)}."
     click.echo(f"{what} {'Finish' if kept == shards else 'When all are there, finish'} with: anchorlens merge {done.out}")
 
 

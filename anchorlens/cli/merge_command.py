@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from anchorlens.cli.options import SHARING
+from anchorlens.cli.options import EXECUTION_OPTIONS
 from anchorlens.cli.output import note
 from anchorlens.errors import RunError
 
 EPILOG = """\b
 Examples:
-  anchorlens swap --model smollm2-135m-instruct --dataset triviaqa-sample --out runs/a --shard 1/2
-  anchorlens swap --model smollm2-135m-instruct --dataset triviaqa-sample --out runs/a --shard 2/2
+  anchorlens swap --model smollm2-135m-instruct --dataset triviaqa-sample --out runs/a --job 1/2
+  anchorlens swap --model smollm2-135m-instruct --dataset triviaqa-sample --out runs/a --job 2/2
   anchorlens merge runs/a
   anchorlens merge runs/a machine1/a.parts machine2/a.parts
 """
@@ -29,7 +29,7 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress bars.")
 def merge_command(run: str, parts: tuple[str, ...], run_missing: bool, overwrite: bool, as_json: bool, quiet: bool) -> None:
-    """Finish a run from the shards that jobs have measured with --shard.
+    """Finish a run from the shards that jobs have measured with --job.
 
     RUN is the directory that they had as --out; their shards are in RUN.parts, with the command that began them. PARTS are such
     folders from machines that share no files; their shards are copied first. The model is loaded once more, for the last checked
@@ -54,7 +54,7 @@ def merge_command(run: str, parts: tuple[str, ...], run_missing: bool, overwrite
 
 def _again(command: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
     """Give a command again, from the folder that it was given in where that is here."""
-    given = {**command["given"], "restart": False, **dict.fromkeys(SHARING), **changed}
+    given = {**command["given"], "restart": False, **dict.fromkeys(EXECUTION_OPTIONS), **changed}
     folder = Path(command["folder"])
     if folder.is_dir():
         os.chdir(folder)
@@ -69,6 +69,6 @@ def _again(command: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
         shown, measure = protocol_command(name), partial(measure_protocol, specification_of(name))
     if {one.name for one in shown.params if one.expose_value} != set(given):
         raise RunError(
-            "This run was begun by another version of anchorlens. Give its command again, with --resume and no --shard."
+            "This run was begun by another version of anchorlens. Give its command again, with --resume and no --job."
         )
     measure(given)

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from anchorlens.running.executors import RayExecutor
 
 
-SHARING = ("shard", "executor", "workers", "address", "gpus_per_worker")
+EXECUTION_OPTIONS = ("job", "executor", "workers", "address", "gpus_per_worker")
 """Options for measuring one run in several processes."""
 
 
 def output_options() -> list[click.Parameter]:
     """Return the options of every measuring command on what is written and printed, and on who measures."""
-    shard = "Measure the i-th of n shares and keep it beside --out; other jobs measure theirs, `anchorlens merge` finishes."
+    job = "Measure the i-th of n shares and keep it beside --out; other jobs measure theirs, `anchorlens merge` finishes."
     gpus = "GPUs of a worker, also a part of one; as --n-devices if left out, where there are any and --device is not cpu."
     dry_run = "Only print cells, batches, FLOPs, seconds and memory. Needs no --out; answers of the model are still generated."
     return [
@@ -27,7 +27,7 @@ def output_options() -> list[click.Parameter]:
         click.Option(["--overwrite"], is_flag=True, help="Replace a run that is there."),
         click.Option(["--resume"], is_flag=True, help="Continue a run that was stopped; what was measured is not measured again."),
         click.Option(["--restart"], is_flag=True, help="Throw away what a run that was stopped had measured, and begin again."),
-        click.Option(["--shard"], default=None, metavar="i/n", help=shard),
+        click.Option(["--job"], default=None, metavar="i/n", help=job),
         click.Option(["--executor"], default=None, metavar="ray", help="Workers measure: pip install 'anchorlens[ray]'."),
         click.Option(["--workers"], type=int, default=None, help="Workers of --executor; as many as there is room for if left out."),
         click.Option(["--address"], default=None, help="Ray cluster of --executor, or auto; one on this machine if left out."),
@@ -43,7 +43,7 @@ def check_out(given: Mapping[str, Any], command: str) -> None:
     if given["out"]:
         from anchorlens.runs.store import check_target
 
-        check_target(given["out"], overwrite=any(given[name] for name in ("overwrite", "resume", "restart", "shard")))
+        check_target(given["out"], overwrite=any(given[name] for name in ("overwrite", "resume", "restart", "job")))
     elif not given["dry_run"]:
         raise click.UsageError(f"--out is missing. See `anchorlens {command} --help` for examples.")
 

@@ -65,6 +65,6 @@ def verify_command(
     if as_json:
         click.echo(json.dumps({"run": run, "ok": found.ok, "checks": records(found.table()), "cells": records(found.cells())}))
     else:
-        rows = [(one.what, one.found, one.said) for one in found.checks]
+        rows = [(one.what, one.status, one.detail) for one in found.checks]
         show_table(f"{run}: {MATCH if found.ok else MISMATCH}", ("what", "found", ""), rows)
     sys.exit(0 if found.ok else 1)

@@ -40,11 +40,18 @@ class Contrasts:
     """The lower panels of one figure; a protocol without the contrast ``first`` shows its own first one."""
 
     def __init__(
-        self, effects: pd.DataFrame, sheet: Sheet, panels: Titles, entries: Entries, *, bands: Sequence[str], first: str
+        self,
+        contrast_tables: pd.DataFrame,
+        sheet: Sheet,
+        panels: Titles,
+        entries: Entries,
+        *,
+        bands: Sequence[str],
+        first: str,
     ) -> None:
-        self._effects, self._sheet, self._panels, self._bands = effects, sheet, list(panels), bands
-        self._present = set(effects[PANEL].itertuples(index=False, name=None))
-        by_protocol = effects.groupby("protocol", sort=False)["quantity"]
+        self._contrasts, self._sheet, self._panels, self._bands = contrast_tables, sheet, list(panels), bands
+        self._present = set(contrast_tables[PANEL].itertuples(index=False, name=None))
+        by_protocol = contrast_tables.groupby("protocol", sort=False)["quantity"]
         self._quantities: dict[str, set[str]] = {str(protocol): set(rows) for protocol, rows in by_protocol}
         self._shown = self._view(first if first in CONTRASTS else next(iter(CONTRASTS)))
         self._lines = sorted(self._all_lines(panels, entries), key=lambda line: (line.depth, line.place))
@@ -128,7 +135,7 @@ class Contrasts:
         """Return range and title of the y axes of each protocol."""
         scales: dict[str, tuple[list[float], str]] = {}
         for protocol, quantity in view.items():
-            rows = self._effects[(self._effects["protocol"] == protocol) & (self._effects["quantity"] == quantity)]
+            rows = self._contrasts[(self._contrasts["protocol"] == protocol) & (self._contrasts["quantity"] == quantity)]
             leading = rows[rows["leading"]]
             ends = [leading[f"{kind}_{end}"] for kind in self._bands for end in ("low", "high")]
             own_range = fit_range([rows["value"]], ends, CONTRASTS[quantity].bound)
@@ -137,11 +144,13 @@ class Contrasts:
 
     def _all_lines(self, panels: Titles, entries: Entries) -> Iterator[_Line]:
         places = legend_places(entries)
-        owners = self._effects[OWNER].drop_duplicates()
+        owners = self._contrasts[OWNER].drop_duplicates()
         crowded = crowded_panels(owners)
-        owner = self._effects.groupby(OWNER, sort=False).ngroup()
-        effects = self._effects.assign(said=contrast_texts(self._effects), owner=owner).sort_values(["owner", "layer"])
-        for key, (_, rows) in zip(owners.itertuples(index=False, name=None), effects.groupby("owner"), strict=True):
+        owner = self._contrasts.groupby(OWNER, sort=False).ngroup()
+        contrast_tables = self._contrasts.assign(said=contrast_texts(self._contrasts), owner=owner).sort_values(
+            ["owner", "layer"]
+        )
+        for key, (_, rows) in zip(owners.itertuples(index=False, name=None), contrast_tables.groupby("owner"), strict=True):
             model, part, dataset, protocol, anchor, *settings = key
             # The first pathway of an anchor: the question's.
             own = [entry for k, entry in entries.items() if (*k[:3], *k[4:]) == (dataset, protocol, anchor, *settings)]

@@ -50,7 +50,7 @@ def with_extras(table: pd.DataFrame) -> pd.DataFrame:
     """Add a column ``extra`` with the kind of each point, and the points of the placebo gap.
 
     ``extra`` is a label of ``EXTRAS``, or ``""`` for curves and their own controls. Controls of an unsplit curve that stands beside
-    its pathways are left out. Where ``random_tokens`` has both pathways, rows of the gap are added: ``delta_p`` = Q minus A at each
+    its pathways are left out. Where ``random_tokens`` has both pathways, rows of the gap are added: ``effect`` = Q minus A at each
     layer, ``n`` = both groups, no interval.
     """
     paired = table["pathway"].isin(_PAIR)
@@ -66,15 +66,15 @@ def with_extras(table: pd.DataFrame) -> pd.DataFrame:
     gaps = _gaps(drawn[drawn["extra"] == SPLIT.label])
     drawn = pd.concat([drawn, gaps], ignore_index=True) if len(gaps) else drawn
     # A kind without a value (such as the gap to an empty pathway) has no legend entry.
-    valued = drawn.loc[drawn["delta_p"].notna(), "extra"].unique()
+    valued = drawn.loc[drawn["effect"].notna(), "extra"].unique()
     return drawn[drawn["extra"].isin(["", *valued])].reset_index(drop=True)
 
 
 def _gaps(placebo: pd.DataFrame) -> pd.DataFrame:
     question, answer = (placebo[placebo["pathway"] == pathway] for pathway in _PAIR)
     keys = ["model", "part", *_SPLIT_KEYS, "layer"]
-    both = question.merge(answer[[*keys, "delta_p", "n"]], on=keys, suffixes=("", "_answer"))
-    both = both.assign(delta_p=both["delta_p"] - both["delta_p_answer"], n=both["n"] + both["n_answer"])
+    both = question.merge(answer[[*keys, "effect", "n"]], on=keys, suffixes=("", "_answer"))
+    both = both.assign(effect=both["effect"] - both["delta_p_answer"], n=both["n"] + both["n_answer"])
     both[["ci_low", "ci_high", "sim_low", "sim_high"]] = float("nan")
     return both.assign(control=GAP.label, extra=GAP.label)[placebo.columns]
 
@@ -95,4 +95,4 @@ def beside_curves(table: pd.DataFrame, controls: bool | Sequence[str]) -> dict[s
 
 def in_range(table: pd.DataFrame) -> pd.DataFrame:
     """Return the points of controls inside the grey area: all but those split by the plotted quantity itself."""
-    return table[(table["control"] != "none") & table["extra"].isin(["", SPLIT.label]) & table["delta_p"].notna()]
+    return table[(table["control"] != "none") & table["extra"].isin(["", SPLIT.label]) & table["effect"].notna()]

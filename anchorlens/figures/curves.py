@@ -20,7 +20,7 @@ from anchorlens.figures.hover import point_head, point_texts
 from anchorlens.figures.labels import CURVE, PANEL, Entries, Key, Titles, legend_entries, legend_places, panel_titles
 from anchorlens.figures.layout import Sheet, check_size, fit_width, page_plan, page_style, panel_layout, plan_sheet
 from anchorlens.figures.palette import dataset_styles, in_theme
-from anchorlens.figures.table import CURVE_KEYS, CurveResults, Effects, by_dataset, gather, gather_effects, with_ticks
+from anchorlens.figures.table import CURVE_KEYS, ContrastTables, CurveResults, by_dataset, gather, gather_contrasts, with_ticks
 from anchorlens.figures.title import headline, title_parts
 from anchorlens.figures.traces import SIMULTANEOUS, Points, Trace
 
@@ -38,7 +38,7 @@ def plot_curves(
     controls: bool | Sequence[str] = True,
     bands: bool | str = True,
     contrasts: bool | str = True,
-    effects: Effects | None = None,
+    contrast_tables: ContrastTables | None = None,
     colour: str = "curve",
     facet: str | None = None,
     theme: str = "light",
@@ -47,7 +47,7 @@ def plot_curves(
 ) -> go.Figure:
     """Draw ΔP or another metric against the layer, one panel per model, or per model and protocol where there are several.
 
-    Below each panel stand the contrasts of the results' ``effects()``, what can be claimed (METHOD 5), with a switch where there are
+    Below each panel stand the contrasts of the results' ``contrasts()``, what can be claimed (METHOD 5), with a switch where there are
     several. A filled point is a layer at which the interval for all layers at once excludes 0.
 
     Args:
@@ -61,7 +61,7 @@ def plot_curves(
         bands: The 95 % intervals: True or ``both``, ``pointwise`` (each layer by itself), ``simultaneous`` (all layers at once: the
             band for statements about *which* layers; paler), or False.
         contrasts: Whether the panels of contrasts are drawn, or the name of the one to show first, such as ``flip_rate``.
-        effects: Contrasts of curves that were given as frames: the frame that ``effects()`` gives, a list of these, or a mapping
+        contrast_tables: Contrasts of curves that were given as frames: the frame that ``contrasts()`` gives, a list of these, or a mapping
             with the labels of ``results``.
         colour: ``curve``: the published colours, one for each curve. ``dataset``: one hue for each data set, its question's curve
             solid and its answer's dashed.
@@ -79,7 +79,7 @@ def plot_curves(
             points are drawn over each other (two readouts, sites, directions, windows or runs of one curve).
     """
     points = gather(results, controls, metric)
-    claims = gather_effects(results, effects, points, contrasts, controls)
+    claims = gather_contrasts(results, contrast_tables, points, contrasts, controls)
     drawn = lines.chosen_bands(bands, points, claims)
     if facet not in (None, "dataset"):
         raise InputError(f"facet={facet!r} is neither None nor 'dataset', which gives each data set a panel.")
@@ -141,7 +141,7 @@ def _traces(
         name = f"{GAP.label} ({entry.of})" if extra == GAP.label else entry.label
         shown = styles[dataset].display
         head = point_head(name, panels[panel], shown, protocol=protocol, anchor=anchor, control=control)
-        points = Points.of(rows, "delta_p", head)
+        points = Points.of(rows, "effect", head)
         if extra or control != "none":
             add(_CONTROL, place, panel, lines.beside_line(points, rows, name, entry, beside[extra or control]))
             continue

@@ -33,7 +33,7 @@ def plot_probe_auc(
     if own.empty:
         raise InputError("These results hold no AUC: no probe was read. Draw them with plot_curves.")
     ends = _NO_INTERVAL | {"ci_low": own["auc_low"], "ci_high": own["auc_high"]}
-    made = own.assign(**ends, delta_p=own["auc"], metric=AUC, signal=True)
+    made = own.assign(**ends, effect=own["auc"], metric=AUC, probe_above_chance=True)
     figure = plot_curves(_labelled(made), metric=AUC, controls=False, title=title, theme=theme, width=width)
     figure.update_yaxes(range=[min(0.4, float(own["auc_low"].min()) - 0.02), 1.02], zeroline=False)
     figure.add_hline(0.5, line={"color": "#888888", "width": 1.5}, layer="below")
@@ -51,7 +51,7 @@ def plot_pathway_sizes(
     own = points[points["pathway"].isin(["Q-Anchored", "A-Anchored"])]
     if own.empty:
         raise InputError("These results have no pathways. Draw them with plot_curves.")
-    made = own.assign(**_NO_INTERVAL, delta_p=own["n"], metric=SIZE, noise_floor=float("nan"))
+    made = own.assign(**_NO_INTERVAL, effect=own["n"], metric=SIZE, noise_floor=float("nan"))
     return plot_curves(_labelled(made), metric=SIZE, controls=False, title=title, theme=theme, width=width)
 
 
@@ -81,7 +81,7 @@ def plot_heatmap(
     )  # fmt: skip
     for k, key in enumerate(panels):
         own = points[(points[PANEL] == list(key)).all(axis=1)]
-        wide = own.pivot_table(index="role", columns="layer", values="delta_p", dropna=False)
+        wide = own.pivot_table(index="role", columns="layer", values="effect", dropna=False)
         order = sorted(wide.index, key=lambda role: (anchor_rank(role), role != "Q-Anchored", role))
         wide = wide.loc[order[::-1]]
         cells = go.Heatmap(
@@ -89,7 +89,7 @@ def plot_heatmap(
             hovertemplate="%{y}, layer %{x}<br>%{z:.2f}" + words.unit + "<extra></extra>",
         )  # fmt: skip
         figure.add_trace(cells, row=k // columns + 1, col=k % columns + 1)
-    largest = float(points["delta_p"].abs().max()) or 1.0
+    largest = float(points["effect"].abs().max()) or 1.0
     figure.update_xaxes(title={"text": "Layer", "standoff": 6}, tickformat="d", **FRAME | {"showgrid": False})
     figure.update_yaxes(**FRAME | {"showgrid": False, "ticks": ""}, automargin=True)
     figure.update_layout(

@@ -13,8 +13,8 @@ from anchorlens.figures.controls import CUTS, GAP, PLACEBOS
 WEAK = 0.5  # share of rows whose null has fewer slots than the anchor, beyond which the null is marked
 FEW = 20  # number of questions below which a curve is marked (METHOD 6)
 _POINT = [
-    "control", "layer", "delta_p", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n", "auc", "auc_low", "auc_high",
-    "no_signal", "is_noise", "noise_floor", "frac_null_incomplete", "trivial",
+    "control", "layer", "effect", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n", "auc", "auc_low", "auc_high",
+    "no_signal", "is_noise", "noise_floor", "frac_null_incomplete", "by_construction",
 ]  # fmt: skip
 _CONTRAST = ["quantity", "layer", "value", "ci_low", "ci_high", "sim_low", "sim_high", "n", "excludes_zero"]
 
@@ -54,7 +54,7 @@ def words_of(table: pd.DataFrame) -> Words:
 
 @dataclass(frozen=True)
 class Contrast:
-    """Display texts of one contrast of ``effects()``."""
+    """Display texts of one contrast of ``contrasts()``."""
 
     axis: str  # ``less ...`` is added where there is a control
     said: str
@@ -64,7 +64,7 @@ class Contrast:
     controls: tuple[str, ...] = ("random_tokens", "other_question", "null", "none")  # the leading one, by preference
 
 
-# The quantities of ``effects()`` that the figure draws, in the order of its buttons (METHOD 5).
+# The quantities of ``contrasts()`` that the figure draws, in the order of its buttons (METHOD 5).
 CONTRASTS = {
     "delta_p_vs_placebo": Contrast("ΔP", "mean ΔP of all rows less that of the control"),
     "flip_rate": Contrast("flips", "share of rows that flip less that of the control", bound=100),
@@ -102,10 +102,10 @@ def point_head(name: str, panel: str, dataset: str, *, protocol: str, anchor: st
     return f"<b>{name}</b>{kind}<br>{panel}, {dataset}<br>anchor {escape(anchor, quote=False)}, layer "
 
 
-def contrast_texts(effects: pd.DataFrame) -> list[str]:
+def contrast_texts(contrast_tables: pd.DataFrame) -> list[str]:
     """Return the lower part of the hover of every contrast: layer, value with both intervals, n."""
     texts: list[str] = []
-    rows: Any = effects[_CONTRAST].itertuples(index=False)
+    rows: Any = contrast_tables[_CONTRAST].itertuples(index=False)
     for row in rows:
         contrast = CONTRASTS[row.quantity]
         lines = [str(row.layer), _measured(row, row.value, contrast.unit, contrast.digits)]
@@ -123,7 +123,7 @@ def contrast_head(name: str, panel: str, *, quantity: str, anchor: str, control:
 
 
 def _point(row: Any, words: Words) -> list[str]:
-    lines = [f"{escape(words.name, quote=False)} {_measured(row, row.delta_p, words.unit, 2)}"]
+    lines = [f"{escape(words.name, quote=False)} {_measured(row, row.effect, words.unit, 2)}"]
     if words is not FLIPS:  # nothing has flipped before
         before = "P before" if words is DELTA else "before"
         lines.append(f"{before} unknown" if math.isnan(row.p_before) else f"{before} {row.p_before:.3f}")
@@ -136,13 +136,13 @@ def _point(row: Any, words: Words) -> list[str]:
         lines.append(f"within the noise floor (±{row.noise_floor:.1g})")
     if row.frac_null_incomplete > WEAK:
         lines.append(f"null weaker: {100 * row.frac_null_incomplete:.0f} % of rows have fewer slots")
-    if row.trivial:
+    if row.by_construction:
         lines.append("trivial by construction")
     return lines
 
 
 def _gap(row: Any, words: Words) -> list[str]:
-    said = f"Q − A = {signed(row.delta_p)}{words.unit} with {PLACEBOS['random_tokens']}"
+    said = f"Q − A = {signed(row.effect)}{words.unit} with {PLACEBOS['random_tokens']}"
     return [said, "a gap that a split makes by itself", *_size(row.n)]
 
 

@@ -32,7 +32,7 @@ _OTHERS: dict[str, tuple[str, str]] = {
 _ANSWER_DASHES = ("dash", "longdashdot", "dashdot")
 _ANSWER_SHADES = (0.0, -0.4, 0.35)
 # Looks of runs that differ in settings; the first is that of METHOD 8.
-_USUAL = {"prompt": "qa", "answers": "given", "distractor": "matched", "split": "fixed", "known_only": "False"}
+_USUAL = {"prompt": "qa", "answers": "gold", "distractor": "matched", "split": "fixed", "known_only": "False"}
 _SHADES = (0.0, -0.45, 0.45, -0.7)
 _DASHES = {
     "solid": ("solid", "14px,3px", "14px,3px,3px,3px", "24px,4px"),
@@ -140,7 +140,7 @@ class _Looks:
     def __init__(self, keys: Sequence[Key]) -> None:
         plain = {anchor for _, _, anchor, pathway, *_ in keys if not pathway}
         self.answers = [anchor for anchor in _ANSWERS if anchor in plain]
-        unknown = [anchor for anchor in sorted(plain) if anchor not in {*_ANSWERS, *_OTHERS, "question"}]
+        unknown = [anchor for anchor in sorted(plain) if anchor not in {*_ANSWERS, *_OTHERS, "exact_question"}]
         styles = dataset_styles([f"anchor {name}" for name in unknown]).values()
         self.others = _OTHERS | {name: (style.answer, "dashdot") for name, style in zip(unknown, styles, strict=True)}
         protocols = {protocol for _, protocol, *_ in keys}
@@ -166,7 +166,7 @@ class _Looks:
     def anchor(self, key: Key, style: DatasetStyle) -> Entry:
         _, protocol, anchor, *_ = key
         suffix = self.suffix[protocol]
-        if anchor == "question":
+        if anchor == "exact_question":
             name, colour, dash = f"Q-Anchored{suffix}", style.question, "solid"
         elif anchor in _ANSWERS:
             place = self.answers.index(anchor)
@@ -182,7 +182,7 @@ class _Looks:
 
 def anchor_rank(anchor: str) -> int:
     """Return the place of an anchor among the anchors of a figure."""
-    return _place(anchor, ("question", *_ANSWERS, *_OTHERS))
+    return _place(anchor, ("exact_question", *_ANSWERS, *_OTHERS))
 
 
 def _place(name: str, known: Sequence[str]) -> int:

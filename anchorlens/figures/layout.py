@@ -171,7 +171,7 @@ def panel_layout(sheet: Sheet, table: pd.DataFrame, panels: Titles, *, bands: Se
     by_panel: dict[Any, pd.DataFrame] = dict(iter(table.groupby(PANEL)))
     curves, floors = table[table["control"] == "none"], table["noise_floor"]
     ends = [curves[f"{kind}_{end}"] for kind in bands for end in ("low", "high")]
-    y_range = fit_range([table["delta_p"], table["tick"], floors, -floors], ends, words_of(table).bound)
+    y_range = fit_range([table["effect"], table["tick"], floors, -floors], ends, words_of(table).bound)
     y_axis, title = {"range": y_range, **ZERO, **FRAME}, {"text": escape(words_of(table).axis, quote=False), "standoff": 4}
     layout: dict[str, Any] = {"annotations": [], "shapes": []}
     for panel, (key, name) in enumerate(panels.items()):

@@ -19,20 +19,20 @@ from anchorlens.figures.palette import display_dataset
 from anchorlens.missing_values import without_nulls
 
 _TEXT = (
-    "model", "dataset", "protocol", "anchor", "pathway", "site", "direction", "mode", "readout", "delta_kind", "control",
+    "model", "dataset", "protocol", "anchor", "pathway", "site", "direction", "donor_rule", "knockout_mode", "readout", "delta_kind", "control",
 )  # fmt: skip
-_NUMBERS = ("layer", "window", "delta_p", "ci_low", "ci_high", "p_before", "n")
+_NUMBERS = ("layer", "window", "effect", "ci_low", "ci_high", "p_before", "n")
 # Columns that a frame may lack.
 _TEXT_IF_KNOWN = {"metric": P, "unit": "", "probe_site": ""} | dict.fromkeys(SETTINGS, "")
 _NUMBERS_IF_KNOWN = (
-    "sim_low", "sim_high", "auc", "auc_low", "auc_high", "noise_floor", "frac_null_incomplete", "pair_text", "qa_text_auc_low",
+    "sim_low", "sim_high", "auc", "auc_low", "auc_high", "noise_floor", "frac_null_incomplete", "qa_text_auc", "qa_text_auc_low",
 )  # fmt: skip
 _LABELLED = "plot_curves({'first': a, 'second': b}), in a shell --label first --label second"
 REQUIRED = (*_TEXT, *_NUMBERS)
 CURVE_KEYS = [*CURVE, "control"]
 _NEVER_EMPTY = ("model", "dataset", "protocol", "anchor", "control")
 # Columns that change the meaning of ΔP; one y axis cannot show two values of them.
-_ONE_PER_PROTOCOL = ("readout", "delta_kind", "direction", "mode", "site", "probe_site")
+_ONE_PER_PROTOCOL = ("readout", "delta_kind", "direction", "donor_rule", "knockout_mode", "site", "probe_site")
 # A tick beyond this multiple of the lowest curve would press the curves flat.
 _REACH = 1.6
 
@@ -58,7 +58,7 @@ def gather(results: object, controls: bool | Sequence[str], metric: str | None =
         metric: Metric of the rows to keep; if None, ``p`` if it is there, else the first.
 
     Returns:
-        The columns of ``REQUIRED``, those that a frame may lack, ``part`` (the label), ``no_signal`` (bool: ``signal`` is
+        The columns of ``REQUIRED``, those that a frame may lack, ``part`` (the label), ``no_signal`` (bool: ``probe_above_chance`` is
         False) and ``is_noise`` (bool: a value within the noise floor), in order of appearance. Unknown texts are ``""``,
         unknown numbers NaN; ``frac_null_incomplete`` is that of rows of the null alone. Exact repeats of a row are dropped.
     """
@@ -90,10 +90,10 @@ def with_ticks(table: pd.DataFrame) -> pd.DataFrame:
     There is none for another metric, for denoising, where P is unknown, or where it lies far below all curves.
     """
     own = (table["control"] == "none") & (table["extra"] == "") & (table["metric"] == P) & (table["direction"] != "denoising")
-    known = table["p_before"].where(own & table["delta_p"].notna())
+    known = table["p_before"].where(own & table["effect"].notna())
     curves = known.groupby([table[name] for name in CURVE], sort=False)
     before, tick = curves.transform("mean").where(own), -100 * curves.transform("max").where(own)
-    return table.assign(before=before, tick=tick.where(tick >= _REACH * min(float(table["delta_p"].min()), 0.0)))
+    return table.assign(before=before, tick=tick.where(tick >= _REACH * min(float(table["effect"].min()), 0.0)))
 
 
 def labelled(results: object) -> Mapping[str, object]:
@@ -151,12 +151,12 @@ def _checked(frame: pd.DataFrame) -> pd.DataFrame:
     for name in ("run_id", "seed"):  # as objects: messages quote the frame's own values
         column = frame.get(name, nothing)
         table[name] = column.astype(object).where(column.notna(), "")
-    trivial = frame.get("trivial", nothing)
-    table["trivial"] = trivial.where(trivial.notna(), other=False).map(bool).astype(bool)
+    trivial = frame.get("by_construction", nothing)
+    table["by_construction"] = trivial.where(trivial.notna(), other=False).map(bool).astype(bool)
     table["noise_floor"] = table["noise_floor"].where(table["metric"] == P)
-    table["is_noise"] = table["delta_p"].abs() <= table["noise_floor"]
+    table["is_noise"] = table["effect"].abs() <= table["noise_floor"]
     # As text: CSV files hold the words True and False, or nothing.
-    table["no_signal"] = frame.get("signal", nothing).map(str) == "False"
+    table["no_signal"] = frame.get("probe_above_chance", nothing).map(str) == "False"
     return table
 
 
@@ -254,25 +254,37 @@ _OF_DELTA = ("delta_p_vs_placebo", "row_specific_effect", "delta_p_minus_null")
 _LEAST = 10  # number of questions below which no claim is made
 OWNER = ["model", "part", "dataset", "protocol", "anchor", *SETTINGS]
 _PLACE = [*OWNER, "quantity", "control", "layer"]
-_EFFECT_COLUMNS = ("model", "dataset", "protocol", "anchor", "layer", "quantity", "control", "value", "ci_low", "ci_high", "n")
-_EFFECT_NUMBERS = ("layer", "value", "ci_low", "ci_high", "sim_low", "sim_high", "n")
+_CONTRAST_COLUMNS = (
+    "model",
+    "dataset",
+    "protocol",
+    "anchor",
+    "layer",
+    "quantity",
+    "control",
+    "value",
+    "ci_low",
+    "ci_high",
+    "n",
+)
+_CONTRAST_NUMBERS = ("layer", "value", "ci_low", "ci_high", "sim_low", "sim_high", "n")
 
-Effects: TypeAlias = pd.DataFrame | Sequence[pd.DataFrame] | Mapping[str, pd.DataFrame | Sequence[pd.DataFrame]]
+ContrastTables: TypeAlias = pd.DataFrame | Sequence[pd.DataFrame] | Mapping[str, pd.DataFrame | Sequence[pd.DataFrame]]
 
 
 @runtime_checkable
-class EffectSource(CurveSource, Protocol):
-    """A result with methods ``curves()`` and ``effects()``, such as a sweep's."""
+class ContrastSource(CurveSource, Protocol):
+    """A result with methods ``curves()`` and ``contrasts()``, such as a sweep's."""
 
-    def effects(self) -> pd.DataFrame: ...
+    def contrasts(self) -> pd.DataFrame: ...
 
 
-def gather_effects(
-    results: object, effects: object, curves: pd.DataFrame, contrasts: bool | str, controls: bool | Sequence[str]
+def gather_contrasts(
+    results: object, contrast_tables: object, curves: pd.DataFrame, contrasts: bool | str, controls: bool | Sequence[str]
 ) -> pd.DataFrame:
     """Return the contrasts to draw below the curves.
 
-    Results with a method ``effects()`` contribute their own contrasts; ``effects`` holds frames of further ones. ``curves`` is the
+    Results with a method ``contrasts()`` contribute their own contrasts; ``effects`` holds frames of further ones. ``curves`` is the
     table from ``gather``; ``contrasts`` may name one that must be there.
 
     Returns:
@@ -280,17 +292,17 @@ def gather_effects(
         ``leading`` (bool: whether the control is the one that the quantity is read against) and ``excludes_zero`` (bool: by the
         simultaneous interval, with ten questions, with signal and beyond rounding). Empty where there is nothing to draw.
     """
-    nothing = pd.DataFrame(columns=[*_PLACE, *_EFFECT_NUMBERS[1:], "leading", "excludes_zero"])
+    nothing = pd.DataFrame(columns=[*_PLACE, *_CONTRAST_NUMBERS[1:], "leading", "excludes_zero"])
     if contrasts is False:
         return nothing
     if not isinstance(contrasts, bool) and contrasts not in CONTRASTS:
         known = did_you_mean(str(contrasts), CONTRASTS)
         raise InputError(f"contrasts={contrasts!r} is neither True, False nor the name of a contrast. {known}")
     sources = [(label, one) for label, own in labelled(results).items() for one in _flatten(own)]
-    given: list[tuple[str, object]] = [(label, one.effects()) for label, one in sources if isinstance(one, EffectSource)]
-    more = labelled([] if effects is None else effects)
+    given: list[tuple[str, object]] = [(label, one.contrasts()) for label, one in sources if isinstance(one, ContrastSource)]
+    more = labelled([] if contrast_tables is None else contrast_tables)
     given += [(label, one) for label, own in more.items() for one in _flatten(own)]
-    found = [frame for label, one in given if len(frame := _checked_effects(one, curves, label))]
+    found = [frame for label, one in given if len(frame := _checked_contrasts(one, curves, label))]
     table = pd.concat(found, ignore_index=True).drop_duplicates(ignore_index=True) if found else nothing
     there = [name for name in CONTRASTS if name in set(table["quantity"])]
     if not isinstance(contrasts, bool) and contrasts not in there:
@@ -304,14 +316,16 @@ def gather_effects(
     return marked[marked["leading"] | _is_kept(marked, controls)].reset_index(drop=True)
 
 
-def _checked_effects(frame: object, curves: pd.DataFrame, label: str) -> pd.DataFrame:
+def _checked_contrasts(frame: object, curves: pd.DataFrame, label: str) -> pd.DataFrame:
     if not isinstance(frame, pd.DataFrame):
-        raise InputError(f"effects= takes the frame that effects() gives, or a list of these; got {described(frame)}.")
-    require_columns(frame, _EFFECT_COLUMNS, "effects")
+        raise InputError(
+            f"contrast_tables= takes the frame that contrasts() gives, or a list of these; got {described(frame)}."
+        )
+    require_columns(frame, _CONTRAST_COLUMNS, "effects")
     known = frame[frame["quantity"].isin(list(CONTRASTS))]
-    names = [name for name in (*_EFFECT_COLUMNS[:4], *SETTINGS, "quantity", "control") if name in known.columns]
+    names = [name for name in (*_CONTRAST_COLUMNS[:4], *SETTINGS, "quantity", "control") if name in known.columns]
     table = known[names].astype(object).where(known[names].notna(), "").map(str).astype(object)
-    for name in _EFFECT_NUMBERS:
+    for name in _CONTRAST_NUMBERS:
         table[name] = numbers(known[name], "effects") if name in known.columns else float("nan")
     table["layer"] = table["layer"].astype(int)
     return _with_owner(table.assign(part=label) if label else table, curves)
@@ -325,10 +339,10 @@ def _with_owner(table: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     if len(several):
         first = several.iloc[0]
         raise InputError(
-            f"The curves of {first['anchor']} of {first['dataset']} with {first['model']} are of several runs, and the effects "
+            f"The curves of {first['anchor']} of {first['dataset']} with {first['model']} are of several runs, and the contrast_tables "
             f"frame does not say to which its rows belong. Pass the results themselves, or add the columns {', '.join(SETTINGS)}."
         )
-    return table.merge(owners, on=said)[[*_PLACE, *_EFFECT_NUMBERS[1:]]]
+    return table.merge(owners, on=said)[[*_PLACE, *_CONTRAST_NUMBERS[1:]]]
 
 
 def _refuse_repeated_effects(table: pd.DataFrame) -> None:
@@ -336,7 +350,7 @@ def _refuse_repeated_effects(table: pd.DataFrame) -> None:
     if len(repeated):
         first = repeated.iloc[0]
         raise InputError(
-            f"The effects hold two values of one point ({first['quantity']} against {first['control']}, {first['anchor']} of "
+            f"The contrast_tables hold two values of one point ({first['quantity']} against {first['control']}, {first['anchor']} of "
             f"{first['dataset']} with {first['model']}, layer {first['layer']}). Keep one run of each."
         )
 

@@ -15,8 +15,6 @@ from anchorlens.figures.traces import POINTWISE, SIMULTANEOUS, has_few
 
 _MEANINGS = {"null": "donor streams at random positions"} | CUTS | PLACEBOS
 _PROTOCOLS = {"swap": "activation swap", "knockout": "attention knockout"}
-# Protocols whose mode is the rule for choosing donors.
-_OF_DONORS = ("swap", "patch_tokens")
 _KNOWN = {"True": "known only", "False": "known or not"}
 
 
@@ -28,7 +26,7 @@ def headline(table: pd.DataFrame) -> str:
 
 
 def title_parts(
-    table: pd.DataFrame, effects: pd.DataFrame, bands: Sequence[str], beside: Mapping[str, Beside]
+    table: pd.DataFrame, contrast_tables: pd.DataFrame, bands: Sequence[str], beside: Mapping[str, Beside]
 ) -> list[list[str]]:
     """Return the lines below the title, each as parts that are kept whole.
 
@@ -38,18 +36,18 @@ def title_parts(
     groups = curves.groupby("protocol", sort=False)
     done = [[*_settings(str(protocol), rows), *_numbers(rows), *_text_said(rows)] for protocol, rows in groups]
     read = [words_of(table).said] if words_of(table).said else []
-    read += _bands_said([kind for kind in bands if _has_band(curves, kind) or _has_band(effects, kind)])
+    read += _bands_said([kind for kind in bands if _has_band(curves, kind) or _has_band(contrast_tables, kind)])
     read += _controls_said(beside)
-    floor, few = float(curves["noise_floor"].max()), [has_few(own["delta_p"], own["n"]) for _, own in curves.groupby(CURVE)]
+    floor, few = float(curves["noise_floor"].max()), [has_few(own["effect"], own["n"]) for _, own in curves.groupby(CURVE)]
     rings = "; rings: within it" if curves["is_noise"].any() else ""
     notes = {
         "ticks at the right: −100·P before, as far as ΔP can fall": curves["tick"].notna().any(),
         "▽: null weaker (fewer slots than the anchor in most rows)": (table["frac_null_incomplete"] > WEAK).any(),
-        "hollow: trivial by construction": curves["trivial"].any(),
-        "×: no signal (AUC interval reaches 0.5)": (curves["no_signal"] & curves["delta_p"].notna()).any(),
+        "hollow: trivial by construction": curves["by_construction"].any(),
+        "×: no signal (AUC interval reaches 0.5)": (curves["no_signal"] & curves["effect"].notna()).any(),
         f"thin line: fewer than {FEW} questions": any(few),
         f"grey line at 0: noise floor (±{floor:.1g}{rings})": floor > 0,
-        "below: what can be claimed, ●: the interval of all layers at once excludes 0": len(effects),
+        "below: what can be claimed, ●: the interval of all layers at once excludes 0": len(contrast_tables),
         "pale entries: click to show": not all(one.shown for one in beside.values()),
     }
     read += [note for note, holds in notes.items() if holds]
@@ -61,7 +59,7 @@ def _has_band(rows: pd.DataFrame, kind: str) -> bool:
 
 
 def _numbers(curves: pd.DataFrame) -> list[str]:
-    n = curves.loc[curves["delta_p"].notna(), "n"].dropna()
+    n = curves.loc[curves["effect"].notna(), "n"].dropna()
     before = curves["before"].dropna()
     said = [f"n {_range(n, '.0f')} questions"] if len(n) else []
     return said + ([f"P before {_range(before, '.2f')}"] if len(before) else [])
@@ -84,9 +82,9 @@ def _controls_said(beside: Mapping[str, Beside]) -> list[str]:
 
 def _text_said(curves: pd.DataFrame) -> list[str]:
     texts: list[str] = []
-    for name, rows in curves.dropna(subset=["pair_text"]).groupby("dataset", sort=False):
-        known = rows.drop_duplicates("pair_text")
-        values = [f"{v:.2f}{'!' * (low > 0.5)}" for v, low in zip(known["pair_text"], known["qa_text_auc_low"], strict=True)]
+    for name, rows in curves.dropna(subset=["qa_text_auc"]).groupby("dataset", sort=False):
+        known = rows.drop_duplicates("qa_text_auc")
+        values = [f"{v:.2f}{'!' * (low > 0.5)}" for v, low in zip(known["qa_text_auc"], known["qa_text_auc_low"], strict=True)]
         texts.append(f"{display_dataset(str(name))} {', '.join(values)}")
     above = " (!: above 0.5)" if any("!" in text for text in texts) else ""
     return [f"AUC of question and answer as text{above}: {', '.join(texts)}"] if texts else []
@@ -106,7 +104,7 @@ def _settings(protocol: str, rows: pd.DataFrame) -> list[str]:
     anchors: list[str] = sorted(values("anchor"), key=anchor_rank)
     parts = [f"protocol {protocol}", *(f"readout {name}" for name in values("readout"))]
     parts.append(f"anchor{'s' if len(anchors) > 1 else ''} {', '.join(anchors)}")
-    parts += [f"{'donors' if protocol in _OF_DONORS else 'mode'} {name}" for name in values("mode")]
+    parts += [f"donors {name}" for name in values("donor_rule")] + [f"mode {name}" for name in values("knockout_mode")]
     parts += [name for name in values("direction") if name != "noising"]
     parts += [f"site {name}" for name in values("site") if protocol != "swap" or name != "resid_pre"]
     parts += [f"probe at {name}" for name in values("probe_site") if name != "resid_post"]

@@ -128,7 +128,7 @@ def _in_second_legend(beside: Beside) -> Trace:
 
 def range_of(rows: pd.DataFrame) -> Trace:
     """Return the grey area that holds the controls of a panel."""
-    by_layer = rows.groupby("layer")["delta_p"].agg(["min", "max"])
+    by_layer = rows.groupby("layer")["effect"].agg(["min", "max"])
     layers, low, high = by_layer.index.tolist(), by_layer["min"].tolist(), by_layer["max"].tolist()
     return {
         "x": [*layers, *reversed(layers), layers[0]], "y": [*high, *reversed(low), high[0]], "name": RANGE.label, "mode": "lines",
@@ -175,8 +175,8 @@ def band_look(entry: Entry, kind: str, *, crowded: bool) -> Trace:
 
 def marks_of(points: Points, rows: pd.DataFrame, entry: Entry, bands: Sequence[str]) -> list[Trace]:
     """Return marks of lone points with their intervals, trivial points, those without signal, and those within noise."""
-    colour, there = entry.colour, rows["delta_p"].notna().to_numpy()
-    trivial, silent, noise = (rows[name].to_numpy(bool) for name in ("trivial", "no_signal", "is_noise"))
+    colour, there = entry.colour, rows["effect"].notna().to_numpy()
+    trivial, silent, noise = (rows[name].to_numpy(bool) for name in ("by_construction", "no_signal", "is_noise"))
     lone = np.zeros(len(rows), dtype=bool)
     lone[points.lone()] = True
     whiskers = [_whisker(points, lone & ~trivial, colour, kind) for kind in bands]

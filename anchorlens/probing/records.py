@@ -20,7 +20,7 @@ def probe_record(probes: LayerProbes | None, texts: Mapping[str, TextBaseline]) 
 
 def text_scores(truth: TruthRows | None, texts: Mapping[str, TextBaseline]) -> dict[str, float]:
     """Return row id -> P(false) by the classifier of question and answer as text; of test rows."""
-    if truth is None or "pair_text" not in texts:
+    if truth is None or "qa_text_auc" not in texts:
         return {}
-    scores = zip(truth.rows, texts["pair_text"].scores.tolist(), strict=True)
+    scores = zip(truth.rows, texts["qa_text_auc"].scores.tolist(), strict=True)
     return {row.id: score for row, score in scores if score == score}

@@ -40,7 +40,7 @@ def text_only_scores(train: Iterable[str], train_labels: npt.ArrayLike, test: It
     return model.predict_proba(vectors.transform([f"^{text}$" for text in test]))[:, 1]
 
 
-def pair_text_scores(train: Pairs, train_labels: npt.ArrayLike, test: Pairs) -> Array:
+def qa_text_scores(train: Pairs, train_labels: npt.ArrayLike, test: Pairs) -> Array:
     """P(hallucination), [row of test], from question and answer: logistic regression on four blocks of features.
 
     Overlap of answer and question (standardised); character n-grams that they share; those of the answer; each word and word pair of
@@ -101,13 +101,13 @@ def _crossed(question: str, answer: str) -> list[str]:
 
 
 def text_baselines(rows: TruthRows, *, n_resamples: int, seed: int) -> dict[str, TextBaseline]:
-    """``answer_text_auc`` (the answer) and ``pair_text`` (question and answer): fitted on train and validation, scored on test."""
+    """``answer_text_auc`` (the answer) and ``qa_text_auc`` (question and answer): fitted on train and validation, scored on test."""
     pairs = [(row.question, row.answer.exact.of(row.answer.text)) for row in rows.rows]
     train, test = rows.of("train", "validation"), rows.of("test")
     fit, score, labels = [pairs[i] for i in train], [pairs[i] for i in test], rows.labels
     scores = {
         "answer_text_auc": text_only_scores([answer for _, answer in fit], labels[train], [answer for _, answer in score]),
-        "pair_text": pair_text_scores(fit, labels[train], score),
+        "qa_text_auc": qa_text_scores(fit, labels[train], score),
     }
     draws = Resamples.of([rows.question_ids[i] for i in test], n_resamples=n_resamples, seed=seed)
     n = np.array([draws.weights.shape[1]], dtype=np.int64)

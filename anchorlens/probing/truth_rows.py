@@ -68,13 +68,13 @@ class TruthRows:
                 "All questions share the answers yes and no, so they cannot be split: take a set with other answers too."
             )
         else:
-            what_to_do = f"Take {MORE_QUESTIONS}" + (", or answers='given'." if self.own_answers else ".")
+            what_to_do = f"Take {MORE_QUESTIONS}" + (", or answers='gold'." if self.own_answers else ".")
         raise EmptySweepError(
             f"A truth probe needs true and false answers in every split, and here are {said} (dropped: {reasons}). {what_to_do}"
         )
 
     def check_balance(self) -> None:
-        """Inside every split, each answer string stands equally often as true and as false (``given`` answers only)."""
+        """Inside every split, each answer string stands equally often as true and as false (``gold`` answers only)."""
         for split in SPLITS:
             tally: Counter[str] = Counter()
             for i in self.of(split):
@@ -101,7 +101,7 @@ def truth_rows(
     seed: int,
     progress: bool,
 ) -> TruthRows:
-    """Split the questions, then find a true and a false answer for each (``given``) or take the model's own (``generated``)."""
+    """Split the questions, then find a true and a false answer for each (``gold``) or take the model's own (``generated``)."""
     split = split_questions(examples, fractions=fractions, seed=seed)
     if answers == "generated":
         own = answered_rows(

@@ -16,7 +16,7 @@ from anchorlens.questions.example import Example, normalise, pooled_answers
 from anchorlens.questions.tokens import TokenRow
 
 # Anchors that are made of segments; each segment is paired on its own.
-SEGMENTS = {"question": ("subject", "property")}
+SEGMENTS = {"exact_question": ("subject", "property")}
 
 
 DonorLike: TypeAlias = str | Callable[[Example, Sequence[Example]], Iterable[Example]]
@@ -126,7 +126,7 @@ class DonorPicker:
             return False
         if self._alias_set(base.example) & self._alias_set(row.example):
             return False
-        return all(pair_positions(base, row, anchor, self.align) is not None for anchor in {"question", *self.anchors})
+        return all(pair_positions(base, row, anchor, self.align) is not None for anchor in {"exact_question", *self.anchors})
 
     def _alias_set(self, example: Example) -> frozenset[str]:
         if example.example_id not in self._aliases:
@@ -135,18 +135,20 @@ class DonorPicker:
         return self._aliases[example.example_id]
 
 
-def null_positions(row: TokenRow, anchor: str, wanted: int, seed: int, donor_id: str, where: str = "own") -> tuple[int, ...]:
+def null_positions(
+    row: TokenRow, anchor: str, wanted: int, seed: int, donor_id: str, where: str = "question"
+) -> tuple[int, ...]:
     """Draw the null's positions for a donor's streams: at most ``wanted`` other prompt positions, in random order (METHOD 4).
 
     Never position 0, a token of E_Q, a position from which the answer is predicted, or the anchor itself; for the anchors at the
-    answer and for ``prompt_last`` only positions after E_Q. ``where='own'`` leaves out what all rows share (shots, the head of a
+    answer and for ``prompt_last`` only positions after E_Q. ``where='question'`` leaves out what all rows share (shots, the head of a
     template); ``'anywhere'`` takes the whole prompt.
     """
-    forbidden = {0, *row.positions["question"], *row.positions["pre_answer_all"], *row.positions[anchor]}
+    forbidden = {0, *row.positions["exact_question"], *row.positions["pre_answer_all"], *row.positions[anchor]}
     if anchor in (*ANSWER_ANCHORS, "prompt_last"):
-        first = max(row.positions["question"]) + 1
+        first = max(row.positions["exact_question"]) + 1
     else:
-        first = min(row.positions["question"] + row.positions["question_rest"]) if where == "own" else 1
+        first = min(row.positions["exact_question"] + row.positions["question_rest"]) if where == "question" else 1
     free = [p for p in range(first, row.prompt_length) if p not in forbidden]
     rng = random.Random(f"{seed}:null:{row.id}:{donor_id}:{anchor}")
     return tuple(rng.sample(free, min(wanted, len(free))))

@@ -38,7 +38,7 @@ def explore(sweep: SweepResult, *, example: str | int | None = None, layer: int 
     if find_spec("anywidget") is None:
         raise InputError(
             "explore needs anywidget, which is not installed: pip install 'anchorlens[explorer]'. Without it "
-            "sweep.show(example) draws one example, and save_report all of them."
+            "sweep.plot_example(example) draws one example, and save_report all of them."
         )
     from anchorlens.report.explorer_widget import Explorer
 

@@ -139,8 +139,8 @@ def _figures(results: Sequence[SweepResult]) -> list[dict[str, Any]]:
 
 def _figure(results: Sequence[SweepResult]) -> go.Figure:
     curves = pd.concat([result.curves(controls=True) for result in results], ignore_index=True)
-    effects = [frame for frame in (result.effects() for result in results) if len(frame)]
-    return plot_curves(curves, effects=effects)
+    contrasts = [frame for frame in (result.contrasts() for result in results) if len(frame)]
+    return plot_curves(curves, contrast_tables=contrasts)
 
 
 def _in_both_themes(figure: go.Figure) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def curves_frame(
         event: ``example_id`` -> 1 where what P speaks of is the case; for truth readouts alone.
 
     Returns:
-        Columns of ``curves.parquet``. ``p_before`` is the mean of what ΔP starts from (π of a truth readout); ``trivial`` marks
+        Columns of ``curves.parquet``. ``p_before`` is the mean of what ΔP starts from (π of a truth readout); ``by_construction`` marks
         points at which most rows hold by construction; ``frac_null_incomplete`` is the share of rows whose null has fewer slots than the
         anchor.
     """
@@ -34,17 +34,17 @@ def curves_frame(
     for keys, group in without_nulls(samples).groupby(group_keys, sort=False, dropna=False):
         shared: dict[str, Any] = dict(zip(group_keys, keys, strict=True))
         own = group.assign(_before=_started_from(group, event))
-        per_row = own.groupby(["example_id", "question_id", "layer"], sort=False)[["delta_p", "_before"]].mean()
-        wide = per_row["delta_p"].unstack("layer").sort_index(axis=1)
+        per_row = own.groupby(["example_id", "question_id", "layer"], sort=False)[["effect", "_before"]].mean()
+        wide = per_row["effect"].unstack("layer").sort_index(axis=1)
         before = per_row["_before"].unstack("layer").reindex(index=wide.index, columns=wide.columns)
         ids = wide.index.get_level_values("question_id")
         band = bootstrap_mean(wide.to_numpy(), ids, n_resamples=n_resamples, seed=seed)
-        trivial = group.groupby("layer")["trivial"].mean().reindex(wide.columns) > 0.5
+        trivial = group.groupby("layer")["by_construction"].mean().reindex(wide.columns) > 0.5
         frame = pd.DataFrame(
             {
-                "layer": wide.columns.astype(int), "delta_p": band.value, "ci_low": band.low, "ci_high": band.high,
+                "layer": wide.columns.astype(int), "effect": band.value, "ci_low": band.low, "ci_high": band.high,
                 "sim_low": band.sim_low, "sim_high": band.sim_high, "p_before": np.nanmean(before.to_numpy(), axis=0),
-                "n": band.n, "trivial": trivial.to_numpy(), "frac_null_incomplete": _null_short(group),
+                "n": band.n, "by_construction": trivial.to_numpy(), "frac_null_incomplete": _null_short(group),
             }
         )  # fmt: skip
         frames.append(frame.assign(**shared))
@@ -63,13 +63,15 @@ def _started_from(group: pd.DataFrame, event: Mapping[str, float] | None) -> npt
 
 def _null_short(group: pd.DataFrame) -> float:
     """Share of rows whose null has fewer slots than the anchor; NaN where no null was measured."""
-    known = group.loc[group["n_null_patched"].notna(), ["example_id", "donor_id", "slots", "n_null_patched"]].drop_duplicates()
-    short = known["n_null_patched"].astype("float64") < known["slots"].astype("float64")
+    known = group.loc[
+        group["n_null_patched"].notna(), ["example_id", "donor_id", "n_patched", "n_null_patched"]
+    ].drop_duplicates()
+    short = known["n_null_patched"].astype("float64") < known["n_patched"].astype("float64")
     return float(short.groupby(known["example_id"]).mean().mean())
 
 
 _SUMMARY = (
-    "model", "dataset", "anchor", "max_layer", "delta_p", "sim_low", "sim_high", "null", "frac_null_incomplete", "p_before", "n",
+    "model", "dataset", "anchor", "max_layer", "effect", "sim_low", "sim_high", "null", "frac_null_incomplete", "p_before", "n",
 )  # fmt: skip
 
 
@@ -79,18 +81,18 @@ def summary_of(curves: pd.DataFrame) -> pd.DataFrame:
     That layer was chosen by looking, so its pointwise interval would say nothing. Trivial points do not count.
     """
     records: list[dict[str, object]] = []
-    own = curves[(curves["control"] == "none") & ~curves["trivial"].astype(bool)]
+    own = curves[(curves["control"] == "none") & ~curves["by_construction"].astype(bool)]
     for (model, dataset, anchor), curve in own.groupby(["model", "dataset", "anchor"], sort=False):
-        if curve["delta_p"].isna().all():
+        if curve["effect"].isna().all():
             continue
-        best = curve.loc[curve["delta_p"].abs().idxmax()]
+        best = curve.loc[curve["effect"].abs().idxmax()]
         same = (curves["model"] == model) & (curves["dataset"] == dataset) & (curves["anchor"] == anchor)
         null = curves[same & (curves["control"] == "null") & (curves["layer"] == best["layer"])]
         records.append(
             {
-                "model": model, "dataset": dataset, "anchor": anchor, "max_layer": int(best["layer"]), "delta_p": best["delta_p"],
+                "model": model, "dataset": dataset, "anchor": anchor, "max_layer": int(best["layer"]), "effect": best["effect"],
                 "sim_low": best["sim_low"], "sim_high": best["sim_high"],
-                "null": null["delta_p"].iloc[0] if len(null) else np.nan, "frac_null_incomplete": best["frac_null_incomplete"],
+                "null": null["effect"].iloc[0] if len(null) else np.nan, "frac_null_incomplete": best["frac_null_incomplete"],
                 "p_before": best["p_before"], "n": int(best["n"]),
             }
         )  # fmt: skip

@@ -52,16 +52,16 @@ class Fact(NamedTuple):
 Facts: TypeAlias = Mapping[tuple[str, str], Fact]
 
 
-def facts_at(effects: pd.DataFrame, layer: int) -> Facts:
-    """(quantity, control) -> fact, at one layer of an effects frame."""
-    here = effects[effects["layer"] == layer]
+def facts_at(contrasts: pd.DataFrame, layer: int) -> Facts:
+    """(quantity, control) -> fact, at one layer of an contrasts frame."""
+    here = contrasts[contrasts["layer"] == layer]
     rows = here[["quantity", "control", *_COLUMNS]].itertuples(index=False, name=None)
     return {(quantity, control): Fact(*numbers) for quantity, control, *numbers in rows}
 
 
-def facts_along(effects: pd.DataFrame, quantity: str, control: str) -> dict[int, Fact]:
+def facts_along(contrasts: pd.DataFrame, quantity: str, control: str) -> dict[int, Fact]:
     """Layer -> fact, of one quantity and control."""
-    rows = effects[(effects["quantity"] == quantity) & (effects["control"] == control)]
+    rows = contrasts[(contrasts["quantity"] == quantity) & (contrasts["control"] == control)]
     return {int(layer): Fact(*numbers) for layer, *numbers in rows[["layer", *_COLUMNS]].itertuples(index=False, name=None)}
 
 

@@ -48,7 +48,7 @@ def rows_of(
     samples = without_nulls(samples)
     own = samples[(samples["metric"] == P) & samples["control"].isin(["none", *_BESIDE])]
     own = own if ids is None else own[own["example_id"].isin(list(ids))]
-    means = own.groupby(["example_id", "anchor", "control", "layer"], sort=False)["delta_p"].mean()
+    means = own.groupby(["example_id", "anchor", "control", "layer"], sort=False)["effect"].mean()
     table = means.unstack("layer").reindex(columns=list(layers))
     measured = own[own["control"] == "none"]
     # What stood there before at each layer (a probe's P differs by layer), and the pathway.

@@ -103,7 +103,7 @@ def nothing_claimed(reason: str, warnings: Sequence[str] = ()) -> Findings:
 
 def text_warning(probe: Mapping[str, Any], beyond: Fact | None = None, reader: str = "the probe") -> tuple[str, ...]:
     """Return a warning if the text alone tells true from false answers, with the probe's AUC beyond it."""
-    pair, alone = (probe.get(name) for name in ("pair_text", "answer_text_auc"))
+    pair, alone = (probe.get(name) for name in ("qa_text_auc", "answer_text_auc"))
     if pair and pair["ci_low"] > 0.5:
         more = "" if beyond is None else f"; {reader}'s AUC {beyond.said(2)} beyond it"
         return (f"Beware: question and answer as text reach AUC {_auc(pair)}{more}.",)

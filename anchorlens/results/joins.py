@@ -15,7 +15,7 @@ from anchorlens.prompts.dataset import Dropped
 
 # Of the row that was measured; what else ``examples`` has of it stands in the samples too.
 _OF_ROW = [
-    "question", "answer", "label", "relation", "answer_type", "popularity", "span_source", "pair_text", "text", "tokens",
+    "question", "answer", "label", "relation", "answer_type", "popularity", "span_source", "qa_text_score", "text", "tokens",
     "positions",
 ]  # fmt: skip
 # Where one donor stands in several roles: as it was when it gave something.

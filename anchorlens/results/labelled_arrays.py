@@ -41,7 +41,7 @@ def mean_effect(
     """Return the mean ΔP over each example's donors, in percentage points, [control anchor layer example]; NaN without samples."""
     axes = [controls, anchors, layers, example_ids]
     own = samples[(samples["metric"] == leading_metric(samples)) & samples["control"].isin(controls)]
-    means = own.groupby(["control", "anchor", "layer", "example_id"], sort=False)["delta_p"].mean()
+    means = own.groupby(["control", "anchor", "layer", "example_id"], sort=False)["effect"].mean()
     values = means.reindex(pd.MultiIndex.from_product(axes)).to_numpy(dtype=np.float64)
     return values.reshape([len(axis) for axis in axes]).copy()
 
@@ -66,7 +66,7 @@ def labelled_array(result: Labels, samples: pd.DataFrame, examples: pd.DataFrame
             "example": list(result.example_ids),
             "question_id": ("example", base.reindex(list(result.example_ids)).to_numpy(dtype=str)),
         },
-        name="delta_p",
+        name="effect",
         attrs={
             "run_id": result.run_id, "model": result.model, "dataset": result.dataset, "protocol": result.protocol.name,
             "metric": leading_metric(samples), "units": str(samples["unit"].iloc[0]),

@@ -36,7 +36,7 @@ class Saved(Protocol):
     def findings(self) -> Findings: ...
     def samples(self) -> pd.DataFrame: ...
     def examples(self) -> pd.DataFrame: ...
-    def effects(self) -> pd.DataFrame: ...
+    def contrasts(self) -> pd.DataFrame: ...
     @property
     def curves(self) -> Callable[..., pd.DataFrame]: ...
 
@@ -49,7 +49,7 @@ def save_run(
     pending: Sequence[str] = (),
     study: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
-    """Write sweeps as one run directory: run.json, examples, samples, curves and effects as parquet, figure.html.
+    """Write sweeps as one run directory: run.json, examples, samples, curves and contrasts as parquet, figure.html.
 
     Sweeps that were read by probes add these in probes/RUN_ID, those of placebos in folders below.
 
@@ -80,13 +80,16 @@ def save_run(
             f"A run needs at least one sweep, and each only once; run_id {twice} is there {ids.count(twice)} times: the same "
             "specification on the same model and data."
         )
-    computed = {"curves": [sweep.curves(controls=True) for sweep in sweeps], "effects": [sweep.effects() for sweep in sweeps]}
-    effects = [frame for frame in computed["effects"] if len(frame)]
+    computed = {
+        "curves": [sweep.curves(controls=True) for sweep in sweeps],
+        "contrasts": [sweep.contrasts() for sweep in sweeps],
+    }
+    contrasts = [frame for frame in computed["contrasts"] if len(frame)]
     frames = {
         "examples": [sweep.examples() for sweep in sweeps],
         "samples": [sweep.samples() for sweep in sweeps],
         "curves": computed["curves"],
-        **({"effects": effects} if effects else {}),
+        **({"contrasts": contrasts} if contrasts else {}),
     }
     tables = {name: as_stored(name, pd.concat(own, ignore_index=True)) for name, own in frames.items()}
 
@@ -97,7 +100,7 @@ def save_run(
             for name, probes in sweep.placebo_probes.items():
                 probes.save(folder / "probes" / sweep.run_id / name)
         try:
-            save_html(plot_curves(tables["curves"], effects=effects), folder / "figure.html")
+            save_html(plot_curves(tables["curves"], contrast_tables=contrasts), folder / "figure.html")
         except InputError as why:  # curves that cannot share a figure are no reason to lose them
             warn(f"No figure.html in {target}: {why}")
 

@@ -25,7 +25,7 @@ from anchorlens.results.findings import Findings
 from anchorlens.results.joins import dropped_rows, joined_rows
 from anchorlens.results.labelled_arrays import labelled_array, mean_effect
 from anchorlens.results.saving import load_probes, save_run
-from anchorlens.runs.schema import EFFECT_COLUMNS, SAMPLE_COLUMNS, P, answer_first, settings_of, summary_order
+from anchorlens.runs.schema import CONTRAST_COLUMNS, SAMPLE_COLUMNS, P, answer_first, settings_of, summary_order
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +53,7 @@ class Analysis(ABC):
 
     @abstractmethod
     def contrasts(self, result: Any) -> pd.DataFrame:
-        """Return the comparisons with their intervals; columns of ``effects.parquet``."""
+        """Return the comparisons with their intervals; columns of ``contrasts.parquet``."""
 
     @abstractmethod
     def findings(self, result: Any) -> Findings:
@@ -80,9 +80,9 @@ class SweepResult:
         protocol: What was done, and what is made of it.
         run_id: Name of specification, model and data.
         record: Specification, model, data, environment, batch plan and counts, as run.json keeps them.
-        anchors: Anchors, in the order of :attr:`delta_p`.
-        layers: Layers, in the order of :attr:`delta_p`.
-        example_ids: Examples, in the order of :attr:`delta_p`.
+        anchors: Anchors, in the order of :attr:`effect`.
+        layers: Layers, in the order of :attr:`effect`.
+        example_ids: Examples, in the order of :attr:`effect`.
     """
 
     protocol: Analysis
@@ -173,7 +173,7 @@ class SweepResult:
         """Return ΔP as a labelled array, averaged over each example's donors.
 
         Returns:
-            ``delta_p`` in percentage points, [control anchor layer example]; ``control="none"`` is :attr:`delta_p`. NaN where a
+            ``effect`` in percentage points, [control anchor layer example]; ``control="none"`` is :attr:`effect`. NaN where a
             control did not measure a cell. Coordinates: ``control``, ``anchor``, ``layer``, ``example`` (its id) and
             ``question_id`` along ``example``. Attributes: ``run_id``, ``model``, ``dataset``, ``protocol``, ``units``.
 
@@ -200,11 +200,11 @@ class SweepResult:
         """One row for each input: base, donor, corrupt, and dropped with its reason.
 
         A question that is measured and also somebody's donor stands twice: the key is ``run_id example_id role``. To have samples
-        with their questions and answers, take :meth:`joined`.
+        with their questions and answers, take :meth:`samples_with_inputs`.
         """
         return self._in_order("examples", self._examples)
 
-    def joined(self, *, controls: bool = False, metric: str | None = None) -> pd.DataFrame:
+    def samples_with_inputs(self, *, controls: bool = False, metric: str | None = None) -> pd.DataFrame:
         """The samples, each with the row that was measured: question, answer, its segments, tokens, and the donor's question.
 
         Args:
@@ -214,7 +214,7 @@ class SweepResult:
         Returns:
             As many rows as the samples have. Beside their columns: ``question answer label``, ``subject`` and ``property`` (what
             their tokens say), ``donor_question donor_answer`` (empty where no other row takes part), ``relation answer_type
-            popularity span_source pair_text text tokens positions`` of the row that was measured.
+            popularity span_source qa_text_auc text tokens positions`` of the row that was measured.
 
         Raises:
             InputError: The sweep has no such metric.
@@ -230,7 +230,7 @@ class SweepResult:
         ``ci_low ci_high``: of a layer that was named beforehand. ``sim_low sim_high``: of all layers at once; read these before
         saying *which* layers.
 
-        ``noise_floor``: what lies between minus and plus this many points is rounding, not an effect. Of a truth readout ``signal``
+        ``noise_floor``: what lies between minus and plus this many points is rounding, not an effect. Of a truth readout ``probe_above_chance``
         is False where the lower end of the AUC's interval does not exceed 0.5.
 
         Args:
@@ -256,11 +256,11 @@ class SweepResult:
     def _text_aucs(self) -> dict[str, float]:
         """What classifiers that see no model tell true from false with; NaN where there are no true and false answers."""
         told = self.record.get("probe") or {}
-        alone, pair = (told.get(name) or {} for name in ("answer_text_auc", "pair_text"))
-        aucs = {"answer_text_auc": alone.get("auc"), "pair_text": pair.get("auc"), "qa_text_auc_low": pair.get("ci_low")}
+        alone, pair = (told.get(name) or {} for name in ("answer_text_auc", "qa_text_auc"))
+        aucs = {"answer_text_auc": alone.get("auc"), "qa_text_auc": pair.get("auc"), "qa_text_auc_low": pair.get("ci_low")}
         return {name: float("nan") if value is None else float(value) for name, value in aucs.items()}
 
-    def effects(self) -> pd.DataFrame:
+    def contrasts(self) -> pd.DataFrame:
         """What the protocol compares with what, at each layer, with 95 % intervals.
 
         Returns:
@@ -268,9 +268,9 @@ class SweepResult:
             and its settings: ``control`` says with what it was compared, ``ci`` is the pointwise interval, ``sim`` the band that
             holds for all layers at once.
         """
-        frame = self._made("effects", lambda: self.protocol.contrasts(self))
+        frame = self._made("contrasts", lambda: self.protocol.contrasts(self))
         own = {"run_id": self.run_id, "protocol": self.protocol.name, "model": self.model, "dataset": self.dataset}
-        named = frame.assign(**own, **settings_of(self.record["config"]))[list(EFFECT_COLUMNS)]
+        named = frame.assign(**own, **settings_of(self.record["config"]))[list(CONTRAST_COLUMNS)]
         return with_nulls(named[answer_first(named)])
 
     def summary(self) -> pd.DataFrame:
@@ -290,7 +290,7 @@ class SweepResult:
         """:attr:`findings` as text."""
         return str(self.findings)
 
-    def show(self, example: str | int) -> go.Figure:
+    def plot_example(self, example: str | int) -> go.Figure:
         """One example: its tokens with their roles, and its own ΔP by layer beside its control, as a Plotly figure.
 
         Args:
@@ -305,7 +305,7 @@ class SweepResult:
         return example_figure(row, self.layers, ROLES, f"{self.model} on {self.dataset}")
 
     def id_of(self, example: str | int) -> str:
-        """The id of an example that is given as :meth:`show` takes it.
+        """The id of an example that is given as :meth:`plot_example` takes it.
 
         Raises:
             InputError: No measured example is meant, or several, which the message lists with their ids.

@@ -19,7 +19,7 @@ class InputTable:
         inputs: Role -> rows: ``base``, ``donor``, ``corrupt``, ``train``, ``validation``.
         donor_ids: Id of a base row -> ids of its donors.
         positions: Id of any row but a donor -> named positions beside those of the row.
-        text_scores: Row id -> P(false) by a classifier of question and answer as text: column ``pair_text``.
+        text_scores: Row id -> P(false) by a classifier of question and answer as text: column ``qa_text_auc``.
     """
 
     inputs: Mapping[str, Sequence[TokenizedPrompt]]
@@ -68,5 +68,5 @@ def examples_frame(
         frame[name] = frame[name].astype("object").where(frame[name].notna(), "")
     frame["label"] = frame["label"].astype("Int64")
     frame["popularity"] = frame["popularity"].astype("float64")
-    frame["pair_text"] = frame["example_id"].map(dict(table.text_scores)).astype("float64")
+    frame["qa_text_score"] = frame["example_id"].map(dict(table.text_scores)).astype("float64")
     return frame

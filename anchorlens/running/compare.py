@@ -116,7 +116,7 @@ def _means(sweep: SweepResult, metric: str) -> pd.Series:
     there = own["metric"].unique().tolist()
     if metric not in there:
         raise InputError(f"A run has no metric={metric!r}. {did_you_mean(str(metric), there)}")
-    return own[own["metric"] == metric].groupby(_ROW, sort=True)["delta_p"].mean()
+    return own[own["metric"] == metric].groupby(_ROW, sort=True)["effect"].mean()
 
 
 def _difference(a: SweepResult, b: SweepResult, metric: str, n_resamples: int, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -159,5 +159,5 @@ def _difference(a: SweepResult, b: SweepResult, metric: str, n_resamples: int, s
         if key not in varied
     }
     pathway = "All" if theirs["pathway"] else ""
-    curves = table.assign(**shared, pathway=pathway, metric=DIFFERENCE, delta_p=table["difference"], trivial=False)
+    curves = table.assign(**shared, pathway=pathway, metric=DIFFERENCE, effect=table["difference"], by_construction=False)
     return table, curves

@@ -32,7 +32,7 @@ Found = tuple[str, str, str]
 """Check, outcome and details."""
 
 
-def n_spot_checks(
+def remeasure_cells(
     folder: Path, n_cells: int, seed: int, model: Any, how: Mapping[str, Any], own: Mapping[str, Callable[..., Any]], *,
     show_progress: bool,
 ) -> tuple[list[Found], pd.DataFrame]:  # fmt: skip
@@ -105,7 +105,7 @@ def _specification(result: SweepResult, own: Mapping[str, Callable[..., Any]]) -
     if needed:
         raise InputError(
             f"This run was made with code of your own ({', '.join(needed)}), which no directory holds: verify it in Python with "
-            f"own={{{needed[0]!r}: ...}}, or take cells=0."
+            f"callables={{{needed[0]!r}: ...}}, or take cells=0."
         )
     kept = {name: value for name, value in config.items() if name not in theirs and name != "probes"}
     spec = specification_of(result.protocol.name).from_config(kept | {name: own[name] for name in own if name in theirs})
@@ -126,16 +126,16 @@ def _measure_again(
     both = measured_twice(protocol, ready, spec, ReferenceEngine(adapter), without_nulls(result.samples()), cells, budget)
     scale = 100 if both["unit"].iloc[0] == POINTS else 1
     gaps = [scale * (both[f"value_{when}"] - both[f"value_{when}_again"]).abs() for when in ("before", "after")]
-    gaps.append((both["delta_p"] - both["delta_p_again"]).abs())
+    gaps.append((both["effect"] - both["effect_again"]).abs())
     return both.assign(off=pd.concat(gaps, axis=1).max(axis=1, skipna=False))
 
 
 def _compare(result: SweepResult, again: pd.DataFrame, n: int, allowed: float) -> Found:
     what = f"cells: {result.protocol.name} {result.model} {result.dataset}"
-    off = again[~(again["off"] <= allowed)]  # NaN too
+    off = again[~(again["max_abs_diff"] <= allowed)]  # NaN too
     if off.empty:
-        text = f"{n} drawn, {len(again)} measured again, at most {again['off'].max():.2g} points off (allowed: {allowed:.2g})"
+        text = f"{n} drawn, {len(again)} measured again, at most {again['max_abs_diff'].max():.2g} points off (allowed: {allowed:.2g})"
         return what, "match", text
-    worst = off.loc[off["off"].idxmax() if off["off"].notna().any() else off.index[0]].to_dict()
-    text = f"{len(off)} of {len(again)} differ, by {worst['off']:.2g} points (allowed: {allowed:.2g}) at {place_of(worst)}"
+    worst = off.loc[off["max_abs_diff"].idxmax() if off["max_abs_diff"].notna().any() else off.index[0]].to_dict()
+    text = f"{len(off)} of {len(again)} differ, by {worst['max_abs_diff']:.2g} points (allowed: {allowed:.2g}) at {place_of(worst)}"
     return what, "mismatch", text

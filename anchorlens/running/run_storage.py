@@ -13,7 +13,7 @@ from anchorlens.protocols.specification import Specification
 from anchorlens.results.saving import save_run
 from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.files import parts_of, remove_parts
-from anchorlens.runs.jobs import Share
+from anchorlens.runs.jobs import Job
 from anchorlens.runs.journal import Journal, as_json, differences, open_journal, refuse
 from anchorlens.runs.store import check_target, read_record, study_of
 
@@ -47,15 +47,15 @@ class OpenRun:
 @contextmanager
 def keeping(
     out: "str | os.PathLike[str]", sweeps: Sequence[Mapping[str, Any]], *, overwrite: bool, resume: bool, restart: bool,
-    share: Share | None = None, command: Mapping[str, Any] | None = None,
+    job: Job | None = None, command: Mapping[str, Any] | None = None,
 ) -> Iterator[OpenRun]:  # fmt: skip
-    """Open the storage of a run; its parts are removed when the block ends well, unless they are those of a share."""
+    """Open the storage of a run; its parts are removed when the block ends well, unless they are those of a job."""
     target = check_target(out, overwrite=True)
-    with open_journal(target, sweeps, resume=resume, restart=restart, share=share, command=command) as journal:
-        own = (resume or share is not None) and study_of(target) == journal.sweeps
+    with open_journal(target, sweeps, resume=resume, restart=restart, job=job, command=command) as journal:
+        own = (resume or job is not None) and study_of(target) == journal.sweeps
         check_target(target, overwrite=overwrite or own)
         yield OpenRun(target, journal, overwrite or own)
-        if share is None:
+        if job is None:
             remove_parts(journal.folder)  # the run directory is written
 
 
@@ -71,14 +71,14 @@ def finished(out: "str | os.PathLike[str]", sweeps: Sequence[Mapping[str, Any]])
     return not read_record(target)["pending"]
 
 
-def check_keeping(out: Any, *, overwrite: bool, resume: bool, restart: bool, share: Share | None) -> None:
-    if share is not None and (overwrite or restart):
+def check_keeping(out: Any, *, overwrite: bool, resume: bool, restart: bool, job: Job | None) -> None:
+    if job is not None and (overwrite or restart):
         which = "overwrite" if overwrite else "restart"
         raise InputError(
-            f"{which}=True and shard= contradict each other: another job may need what is there. Choose another path."
+            f"{which}=True and job= contradict each other: another job may need what is there. Choose another path."
         )
-    if share is not None and out is None:
-        raise InputError("shard= needs a run directory, where the shards of all jobs are kept: give out=.")
+    if job is not None and out is None:
+        raise InputError("job= needs a run directory, where the shards of all jobs are kept: give out=.")
     if resume and restart:
         raise InputError("resume=True and restart=True contradict each other: give one of them.")
     if out is None and (resume or restart):

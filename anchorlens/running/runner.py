@@ -96,12 +96,12 @@ def run(
 ) -> SweepResult:
     """Measure every cell of a sweep in this process; shards that the journal has are not measured again."""
     result = run_sweep(lambda: LocalRunner(protocol, model, data, spec), spec, journal)
-    assert result is not None  # only a share has none
+    assert result is not None  # only a job has none
     return result
 
 
 def run_sweep(measuring: Callable[[], Runner], spec: Specification, journal: SweepJournal | None = None) -> SweepResult | None:
-    """Measure a sweep and return its result; None if the journal is that of a share, whose shards are only kept."""
+    """Measure a sweep and return its result; None if the journal is that of a job, whose shards are only kept."""
     try:
         return _carried_out(measuring(), spec, journal)
     except EmptySweepError as why:
@@ -119,21 +119,21 @@ def _carried_out(measuring: Runner, spec: Specification, journal: SweepJournal |
     planned = measuring.plan(free["bytes"])
     if spec.on_plan is not None:
         spec.on_plan(planned.cost)
-    n, mine, share = len(planned.shards), range(len(planned.shards)), False
+    n, mine, job = len(planned.shards), range(len(planned.shards)), False
     if journal is not None:
         journal.begun("plan", {**planned.record(), "n_spot_checks": spec.n_spot_checks})
         now = {name: value for name, value in planned.environment.items() if name != "command"}
         if found := "; ".join(differences(journal.kept("environment", now), now)):
             warn(f"This run was begun elsewhere: {found}. Numbers of its shards may differ in their last digits.")
         journal.find(n)
-        mine, share = [number for number in mine if journal.mine(number)], journal.share is not None
+        mine, job = [number for number in mine if journal.mine(number)], journal.job is not None
     kept: dict[int, Shard] = {}
     inputs: set[str] = set()
     work = planned.before + sum(planned.shards[number] for number in mine)
     with progress(planned.label, work, planned.unit_name, show=spec.progress) as bar:
 
         def keep(number: int, shard: Shard) -> None:
-            kept[number] = (pd.DataFrame(), shard[1]) if share else shard
+            kept[number] = (pd.DataFrame(), shard[1]) if job else shard
             inputs.add(shard[1]["inputs"])
             if len(inputs) > 1:
                 raise RunError(_OTHER_INPUTS)
@@ -146,7 +146,7 @@ def _carried_out(measuring: Runner, spec: Specification, journal: SweepJournal |
         with closing(measuring.measured([number for number in mine if number not in kept], bar)) as arriving:
             for number, shard in arriving:
                 keep(number, shard if journal is None else journal.write(number, *shard))
-        return None if share else measuring.finish([kept[number] for number in range(n)], bar)
+        return None if job else measuring.finish([kept[number] for number in range(n)], bar)
 
 
 class LocalRunner(Runner):

@@ -78,7 +78,7 @@ class SpotChecker:
         allowed, oracle = allowed_gap(adapter), ReferenceEngine(adapter)
         both = measured_twice(self.protocol, self.ready, self.spec, oracle, samples, cells, self.budget)
         for cell in both.to_dict("records"):
-            gap = abs(cell["delta_p"] - cell["delta_p_again"])
+            gap = abs(cell["effect"] - cell["effect_again"])
             self.gaps.append(gap)
             if self.engine.name != oracle.name and not gap <= allowed:  # NaN too
                 self.failed.append(f"{gap:.2g} points (allowed: {allowed:.2g}) at {place_of(cell)}")
@@ -104,7 +104,7 @@ def measured_twice(
     protocol: Measurement[Any, Any, Any], ready: Any, spec: Specification, oracle: ReferenceEngine, samples: pd.DataFrame,
     cells: pd.DataFrame, budget: int,
 ) -> pd.DataFrame:  # fmt: skip
-    """Return the rows of ``cells`` with ``value_before_again``, ``value_after_again`` and ``delta_p_again`` from the oracle.
+    """Return the rows of ``cells`` with ``value_before_again``, ``value_after_again`` and ``effect_again`` from the oracle.
 
     ``budget`` are the bytes that a pass may take; one cell at a time may take more.
     """
@@ -117,7 +117,7 @@ def measured_twice(
     for start in range(0, len(records), size):
         again = protocol.remeasure(oracle, ready, spec, records[start : start + size])
         leading = again[again["metric"] == leading_metric(again)]
-        own = leading.drop_duplicates(CELL)[[*CELL, "value_before", "value_after", "delta_p"]]
+        own = leading.drop_duplicates(CELL)[[*CELL, "value_before", "value_after", "effect"]]
         frames.append(samples.merge(own, on=CELL, suffixes=("", "_again")))
     return pd.concat(frames, ignore_index=True)
 

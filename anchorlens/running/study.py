@@ -24,7 +24,7 @@ from anchorlens.running.executors import Executor, Loading, LocalExecutor, RayEx
 from anchorlens.running.loading import load_run
 from anchorlens.running.run_storage import OpenRun, check_keeping, finished, identity, keeping, model_name
 from anchorlens.running.runner import run_sweep
-from anchorlens.runs.jobs import Share, share_of
+from anchorlens.runs.jobs import Job, parse_job
 from anchorlens.runs.journal import parts_of, shards_in
 from anchorlens.runs.store import check_target
 
@@ -195,14 +195,14 @@ class Outcome:
     Attributes:
         total: Number of sweeps of the study.
         out: The run directory; None if nothing is written.
-        share: The job that is measured, if it is not the whole study; its results are empty until all shards are merged.
+        job: The job that is measured, if it is not the whole study; its results are empty until all shards are merged.
         results: Finished sweeps.
         empty: Messages of sweeps that had no row.
     """
 
     total: int
     out: Path | None
-    share: Share | None = field(default=None, kw_only=True)
+    job: Job | None = field(default=None, kw_only=True)
     results: list[SweepResult] = field(default_factory=list)
     empty: list[str] = field(default_factory=list)
 
@@ -216,7 +216,7 @@ class Outcome:
         said = [f"{n} of {self.total} sweeps {'is' if n == 1 else 'are'} finished and kept in {self.out}."] if n else []
         if shards:
             also = "Of the next one what" if n else "What"
-            how = "continue with resume=True" if self.share is None else f"job {self.share} goes on with the same command"
+            how = "continue with resume=True" if self.job is None else f"job {self.job} goes on with the same command"
             said.append(f"{also} was measured is kept in {parts} ({shards} shard{'s' * (shards != 1)}): {how}.")
         return " ".join(said) or "Nothing was written."
 
@@ -228,7 +228,7 @@ def run_study(
     overwrite: bool = False,
     resume: bool = False,
     restart: bool = False,
-    shard: "str | tuple[int, int] | Share | None" = None,
+    job: "str | tuple[int, int] | Job | None" = None,
     executor: "str | RayExecutor | None" = None,
     command: Mapping[str, Any] | None = None,
     outcome: Outcome | None = None,
@@ -246,7 +246,7 @@ def run_study(
         overwrite: Replace an existing run, when the first sweep has been measured.
         resume: Continue a stopped run; start if there is none, and do nothing if it is finished.
         restart: Discard a stopped run, and start again.
-        shard: ``"2/8"`` or ``(2, 8)``: measure the second of eight shares and keep it in ``OUT.parts``; when all are there,
+        job: ``"2/8"`` or ``(2, 8)``: measure the second of eight parts and keep it in ``OUT.parts``; when all are there,
             ``resume=True`` finishes the run. The outcome has no results then.
         executor: ``"ray"`` or a :class:`~anchorlens.RayExecutor`: workers measure; models have to be names or paths.
         command: The command that started the run; ``anchorlens merge`` repeats it.
@@ -265,7 +265,7 @@ def run_study(
     done = outcome if outcome is not None else Outcome(0, None)
     return run_steps(
         lambda: _steps(study), study.models, study.loading, out, overwrite=overwrite, resume=resume, restart=restart,
-        shard=shard, executor=executor, command=command, done=done, on_result=on_result, on_empty=on_empty,
+        job=job, executor=executor, command=command, done=done, on_result=on_result, on_empty=on_empty,
     )  # fmt: skip
 
 
@@ -276,16 +276,16 @@ def run_steps(
     on_empty: Callable[[str], object] = lambda said: None,  # noqa: ARG005
 ) -> Outcome:  # fmt: skip
     """Measure sweeps as :func:`run_study` does; ``prepare`` loads the data once all arguments are checked."""
-    share, workers = share_of(shard), executor_of(executor)
-    check_keeping(out, overwrite=overwrite, resume=resume, restart=restart, share=share)
+    job, workers = parse_job(job), executor_of(executor)
+    check_keeping(out, overwrite=overwrite, resume=resume, restart=restart, job=job)
     refuse_live(workers, models)
-    done.share = share
+    done.job = job
     if out is None:
         steps = prepare()
         with open_executor(workers, loading) as measuring:
             _measure(steps, measuring, done, None, on_result, on_empty)
         return done
-    resume = resume or share is not None
+    resume = resume or job is not None
     target = check_target(out, overwrite=overwrite or resume or restart or parts_of(Path(out)).exists())
     steps = prepare()
     sweeps = [identity(*step[1:]) for step in steps]
@@ -294,7 +294,7 @@ def run_steps(
         done.total, done.out = len(done.results), target
         return done
     with (
-        keeping(target, sweeps, overwrite=overwrite, resume=resume, restart=restart, share=share, command=command) as kept,
+        keeping(target, sweeps, overwrite=overwrite, resume=resume, restart=restart, job=job, command=command) as kept,
         open_executor(workers, loading) as measuring,
     ):
         done.out = target
@@ -379,7 +379,7 @@ def _measure(
             kept.write([*done.results, result], names[number + 1 :])
         done.results.append(result)
         on_result(result, done)
-    if not done.results and (done.share is None or len(done.empty) == len(steps)):
+    if not done.results and (done.job is None or len(done.empty) == len(steps)):
         raise EmptySweepError(" ".join(dict.fromkeys(done.empty)))
-    if done.empty and done.share is None and kept is not None:
+    if done.empty and done.job is None and kept is not None:
         kept.write(done.results)  # nothing is pending

@@ -33,9 +33,9 @@ _KEPT: dict[str, tuple[Any, Any, str]] = {
     "overwrite": (bool, False, "Replace a run that is there."),
     "resume": (bool, False, "Continue a sweep that was stopped; what was measured is not measured again."),
     "restart": (bool, False, "Throw away what a sweep that was stopped had measured, and begin again."),
-    "shard": (
+    "job": (
         "str | tuple[int, int] | None", None,
-        "``'2/8'`` or ``(2, 8)``: measure the second of eight shares and keep it beside ``out``, while others measure theirs. A "
+        "``'2/8'`` or ``(2, 8)``: measure the second of eight parts and keep it beside ``out``, while others measure theirs. A "
         ":class:`~anchorlens.runs.status.RunStatus` is returned then; when all are there, ``resume=True`` finishes the run.",
     ),
     "executor": (
@@ -70,7 +70,7 @@ def make_sweep_function(
                 return [(protocol, model, protocol.source.load(data, one.seed), one)]
 
             outcome = run_steps(prepare, [model], Loading(), out, done=Outcome(0, None), **given)
-            if outcome.share is not None and out is not None:
+            if outcome.job is not None and out is not None:
                 return status_of(out)
             (done,) = outcome.results
         assert isinstance(done, result)  # the protocol says what it makes

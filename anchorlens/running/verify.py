@@ -28,14 +28,14 @@ class Check:
 
     Attributes:
         what: ``files``, ``weights``, ``tokenizer``, ``data``, ``code`` or ``cells``, and of what.
-        found: ``match``, ``mismatch``, ``not checked``, or ``differs`` (another version of the code, which may give the same
+        status: ``match``, ``mismatch``, ``not checked``, or ``differs`` (another version of the code, which may give the same
             numbers).
-        said: Details.
+        detail: Explanation of the status.
     """
 
     what: str
-    found: str
-    said: str
+    status: str
+    detail: str
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Verification:
     @property
     def ok(self) -> bool:
         """Whether there is no mismatch; what was not checked does not count."""
-        return all(check.found != MISMATCH for check in self.checks)
+        return all(check.status != MISMATCH for check in self.checks)
 
     def table(self) -> pd.DataFrame:
         """Return one row per check."""
@@ -64,13 +64,13 @@ class Verification:
         """Return the cells that were measured again.
 
         Returns:
-            The columns of ``samples.parquet``, ``value_before_again``, ``value_after_again``, ``delta_p_again``, and ``off``: the
+            The columns of ``samples.parquet``, ``value_before_again``, ``value_after_again``, ``effect_again``, and ``max_abs_diff``: the
             largest difference of the three, in points. Empty if none was measured.
         """
         return self._cells[answer_first(self._cells)].copy()
 
     def __repr__(self) -> str:
-        lines = "\n".join(f"  {one.what}: {one.found}; {one.said}" for one in self.checks)
+        lines = "\n".join(f"  {one.what}: {one.status}; {one.detail}" for one in self.checks)
         return f"Verification of {self.path}: {MATCH if self.ok else MISMATCH}\n{lines}"
 
 
@@ -84,7 +84,7 @@ def verify_run(
     device: str | None = None,
     stream: bool = False,
     n_devices: int = 1,
-    own: Mapping[str, Callable[..., Any]] | None = None,
+    callables: Mapping[str, Callable[..., Any]] | None = None,
     show_progress: bool = True,
 ) -> Verification:
     """Check a run directory: its files, what it was measured with, and random cells, measured again by the reference engine.
@@ -101,7 +101,7 @@ def verify_run(
         device: Device of the models.
         stream: Read the weights of models that are loaded here layer by layer, for those larger than memory (docs/streaming.md).
         n_devices: Number of devices that a model is spread over.
-        own: Functions of your own that the run was made with, by argument: ``{"readout": ..., "site": ...}``.
+        callables: Functions of your own that the run was made with, by argument: ``{"readout": ..., "site": ...}``.
         show_progress: Show a progress bar.
 
     Returns:
@@ -126,10 +126,10 @@ def verify_run(
         names = dict.fromkeys(sweep["model"]["name"] for sweep in sweeps)
         checks += [Check(f"weights: {name}", NOT_CHECKED, "no cell is measured and no model is given") for name in names]
         return Verification(folder, tuple(checks), none)
-    from anchorlens.running.remeasure import n_spot_checks  # imports torch
+    from anchorlens.running.remeasure import remeasure_cells  # imports torch
 
     how: dict[str, Any] = {"device": device, "n_devices": n_devices, "stream": stream}
-    found, frame = n_spot_checks(folder, count, seed, model, how, own or {}, show_progress=show_progress)
+    found, frame = remeasure_cells(folder, count, seed, model, how, callables or {}, show_progress=show_progress)
     checks += [Check(*one) for one in found]
     return Verification(folder, tuple(checks), frame)
 

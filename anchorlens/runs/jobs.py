@@ -9,14 +9,14 @@ from anchorlens.errors import InputError
 
 
 @dataclass(frozen=True)
-class Share:
-    """The i-th of n shares, counted from 1."""
+class Job:
+    """The i-th of n jobs, counted from 1."""
 
     i: int
     n: int
 
     def holds(self, sweep: int, shard: int) -> bool:
-        """Return whether a shard is in this share; sweeps of one shard each are spread over the shares too."""
+        """Return whether a shard is in this job; sweeps of one shard each are spread over the jobs too."""
         return (sweep + shard) % self.n == self.i - 1
 
     @property
@@ -27,18 +27,18 @@ class Share:
         return f"{self.i}/{self.n}"
 
 
-def share_of(given: Any) -> Share | None:
-    """Return a share for ``"2/8"`` or ``(2, 8)``; None for None.
+def parse_job(given: Any) -> Job | None:
+    """Return a job for ``"2/8"`` or ``(2, 8)``; None for None.
 
-    >>> share_of("2/8")
-    Share(i=2, n=8)
+    >>> parse_job("2/8")
+    Job(i=2, n=8)
     """
-    if given is None or isinstance(given, Share):
+    if given is None or isinstance(given, Job):
         return given
     pair = given if isinstance(given, (tuple, list)) else ()
     if isinstance(given, str) and (found := re.fullmatch(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*", given)):
         pair = [int(number) for number in found.groups()]
     i, n = map(as_whole, pair if len(pair) == 2 else (None, None))
     if i is None or n is None or not 1 <= i <= n:
-        raise InputError(f"shard takes i/n, the i-th of n jobs with i from 1 to n, such as '2/8'; got {described(given)}.")
-    return Share(i, n)
+        raise InputError(f"job takes i/n, the i-th of n jobs with i from 1 to n, such as '2/8'; got {described(given)}.")
+    return Job(i, n)

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from anchorlens.errors import RunError
 from anchorlens.runs.files import holds_only_parts, parts_of, remove_parts, write_first, write_whole
-from anchorlens.runs.jobs import Share
+from anchorlens.runs.jobs import Job
 from anchorlens.runs.locks import lock_run
 from anchorlens.warn import warn
 
@@ -33,38 +33,38 @@ _MISSING = object()
 
 
 class Journal:
-    """The parts of one run, of which this process measures a share, or all if there is none."""
+    """The parts of one run, of which this process measures a job, or all if there is none."""
 
-    def __init__(self, folder: Path, sweeps: Sequence[Mapping[str, Any]], share: Share | None = None) -> None:
-        self.folder, self.sweeps, self.share = folder, [as_json(one) for one in sweeps], share
+    def __init__(self, folder: Path, sweeps: Sequence[Mapping[str, Any]], job: Job | None = None) -> None:
+        self.folder, self.sweeps, self.job = folder, [as_json(one) for one in sweeps], job
 
     def sweep(self, number: int) -> "SweepJournal":
-        log = "log.jsonl" if self.share is None else f"log-{self.share.name}.jsonl"
-        return SweepJournal(self.folder / f"{number:03d}", self.folder / log, number, self.share)
+        log = "log.jsonl" if self.job is None else f"log-{self.job.name}.jsonl"
+        return SweepJournal(self.folder / f"{number:03d}", self.folder / log, number, self.job)
 
 
 @contextmanager
 def open_journal(
-    target: Path, sweeps: Sequence[Mapping[str, Any]], *, resume: bool, restart: bool, share: Share | None = None,
+    target: Path, sweeps: Sequence[Mapping[str, Any]], *, resume: bool, restart: bool, job: Job | None = None,
     command: Mapping[str, Any] | None = None,
 ) -> Iterator[Journal]:  # fmt: skip
-    """Open the journal of a run, locked for this process; a share always continues the parts that exist."""
+    """Open the journal of a run, locked for this process; a job always continues the parts that exist."""
     folder = parts_of(target)
     if not holds_only_parts(folder):
         raise RunError(
             f"{folder} is there and holds no parts of a run; a run of {target} needs that place. Choose another path."
         )
-    journal = Journal(folder, sweeps, share)
+    journal = Journal(folder, sweeps, job)
     try:
-        with lock_run(folder, target, share):
-            _begin(journal, target, command, resume=resume or share is not None, restart=restart)
+        with lock_run(folder, target, job):
+            _begin(journal, target, command, resume=resume or job is not None, restart=restart)
             try:
                 yield journal
             finally:
-                if share is None and not shards_in(folder):  # nothing was measured, or all is done
+                if job is None and not shards_in(folder):  # nothing was measured, or all is done
                     remove_parts(folder)
     finally:
-        if share is not None and folder.is_dir():
+        if job is not None and folder.is_dir():
             with suppress(RunError), lock_run(folder, target, None):  # the last job that has nothing leaves nothing
                 if not shards_in(folder):
                     remove_parts(folder)
@@ -72,7 +72,7 @@ def open_journal(
 
 def _begin(journal: Journal, target: Path, command: Mapping[str, Any] | None, *, resume: bool, restart: bool) -> None:
     file, done = journal.folder / "run.json", shards_in(journal.folder)
-    if journal.share is None and (restart or not done):
+    if journal.job is None and (restart or not done):
         remove_parts(journal.folder, keep_locks=True)
     if not file.exists():
         record = {"version": _VERSION, "target": target.name, "command": command, "sweeps": journal.sweeps}
@@ -102,13 +102,13 @@ def shard_files(folder: Path) -> dict[int, Path]:
 class SweepJournal:
     """The shards of one sweep, and the log that gets a line for each."""
 
-    def __init__(self, folder: Path, log: Path, number: int, share: Share | None = None) -> None:
-        self.folder, self.log, self.number, self.share = folder, log, number, share
+    def __init__(self, folder: Path, log: Path, number: int, job: Job | None = None) -> None:
+        self.folder, self.log, self.number, self.job = folder, log, number, job
         self._found: dict[int, Path] = {}
         self._since = time.monotonic()
 
     def mine(self, number: int) -> bool:
-        return self.share is None or self.share.holds(self.number, number)
+        return self.job is None or self.job.holds(self.number, number)
 
     def begun(self, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
         """Note a value that decides the numbers, or compare it with the one noted before; return the latter."""
@@ -126,7 +126,7 @@ class SweepJournal:
 
     def find(self, n_shards: int) -> None:
         self._found = {number: file for number, file in shard_files(self.folder).items() if number < n_shards}
-        if self.share is None:
+        if self.job is None:
             for file in self.folder.glob("*.tmp"):  # of a process that was killed: this one holds the lock
                 file.unlink(missing_ok=True)
         self._log(event="begin", shards=n_shards, found=len(self._found))

@@ -12,46 +12,46 @@ SCHEMA_VERSION = 6
 
 SAMPLE_COLUMNS = (
     "run_id", "model", "dataset", "example_id", "question_id", "protocol", "anchor", "pathway", "layer", "position",
-    "head", "site", "probe_site", "window", "direction", "mode", "readout", "delta_kind", *SETTINGS, "donor_id",
-    "control", "seed", "metric", "unit", "value_before", "value_after", "delta_p", "logp_before", "logp_after",
-    "logit_diff_before", "logit_diff_after", "trivial", "slots", "n_null_patched", "pre_answer_token_differs",
+    "head", "site", "probe_site", "window", "direction", "donor_rule", "knockout_mode", "readout", "delta_kind", *SETTINGS, "donor_id",
+    "control", "seed", "metric", "unit", "value_before", "value_after", "effect", "logp_before", "logp_after",
+    "logit_diff_before", "logit_diff_after", "by_construction", "n_patched", "n_null_patched", "pre_answer_token_differs",
 )  # fmt: skip
 CURVE_KEYS = (
     "model", "dataset", "protocol", "metric", "unit", "anchor", "pathway", "layer", "position", "head", "site",
-    "probe_site", "window", "direction", "mode", "readout", "delta_kind", *SETTINGS, "control", "seed",
+    "probe_site", "window", "direction", "donor_rule", "knockout_mode", "readout", "delta_kind", *SETTINGS, "control", "seed",
 )  # fmt: skip
 POINTS = "percentage points"
 """Unit of the change of a probability; the values themselves are in [0, 1]."""
 
-TEXT_AUCS = ("answer_text_auc", "pair_text", "qa_text_auc_low")
+TEXT_AUCS = ("answer_text_auc", "qa_text_auc", "qa_text_auc_low")
 CURVE_COLUMNS = (
-    *CURVE_KEYS, "delta_p", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n", "trivial", "auc", "auc_low", "auc_high",
-    "signal", "noise_floor", "frac_null_incomplete", *TEXT_AUCS,
+    *CURVE_KEYS, "effect", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n", "by_construction", "auc", "auc_low", "auc_high",
+    "probe_above_chance", "noise_floor", "frac_null_incomplete", *TEXT_AUCS,
 )  # fmt: skip
 CURVE_TYPES = {
-    "position": "Int64", "head": "Int64", "auc": "float64", "auc_low": "float64", "auc_high": "float64", "signal": "boolean",
+    "position": "Int64", "head": "Int64", "auc": "float64", "auc_low": "float64", "auc_high": "float64", "probe_above_chance": "boolean",
     "noise_floor": "float64", "sim_low": "float64", "sim_high": "float64", "frac_null_incomplete": "float64", "answer_text_auc": "float64",
-    "pair_text": "float64", "qa_text_auc_low": "float64",
+    "qa_text_auc": "float64", "qa_text_auc_low": "float64",
 }  # fmt: skip
 SLOT_TYPES = {
     "position": "Int64",
     "head": "Int64",
-    "slots": "Int64",
+    "n_patched": "Int64",
     "n_null_patched": "Int64",
     "pre_answer_token_differs": "boolean",
 }
 EXAMPLE_COLUMNS = (
     "run_id", "example_id", "question_id", "role", "dataset", "question", "answer", "label", "prompt", "text",
     "token_ids", "tokens", "positions", "donor_ids", "drop_reason", "drop_detail", "relation", "answer_type",
-    "popularity", "span_source", "pair_text", "wrong_answer",
+    "popularity", "span_source", "qa_text_score", "wrong_answer",
 )  # fmt: skip
-EFFECT_COLUMNS = (
+CONTRAST_COLUMNS = (
     "run_id", "protocol", "model", "dataset", *SETTINGS, "anchor", "layer", "quantity", "control", "value", "ci_low", "ci_high",
     "sim_low", "sim_high", "n",
 )  # fmt: skip
 
 TABLE_COLUMNS = {
-    "samples": SAMPLE_COLUMNS, "curves": CURVE_COLUMNS, "effects": EFFECT_COLUMNS, "examples": EXAMPLE_COLUMNS,
+    "samples": SAMPLE_COLUMNS, "curves": CURVE_COLUMNS, "contrasts": CONTRAST_COLUMNS, "examples": EXAMPLE_COLUMNS,
 }  # fmt: skip
 """Columns of the files, in their order there. Frames that are shown have an order of their own: :func:`answer_first`."""
 
@@ -61,7 +61,7 @@ CELL = ["example_id", "donor_id", "anchor", "control", "layer", "metric"]
 
 # The order for reading. A terminal shows the first and the last few columns, a notebook ten of each.
 _NAMED = ("metric", "quantity", "control", "anchor", "pathway")
-_VALUE = ("layer", "max_layer", "delta_p", "delta_p_again", "off", "value", "difference")
+_VALUE = ("layer", "max_layer", "effect", "effect_again", "max_abs_diff", "value", "difference")
 _BESIDE = (
     "ci_low", "ci_high", "p_before", "value_before", "value_after", "n", "question", "answer", "label", "drop_reason",
     "drop_detail", "donor_id",

@@ -9,7 +9,7 @@ from typing import Any
 import anchorlens as al
 from anchorlens.models.checkpoint import DEMO, packaged_directory
 
-ANCHOR_SETS = {"question": ("question",), "pre_answer": ("pre_answer",), "both": ("question", "pre_answer")}
+ANCHOR_SETS = {"question": ("question",), "pre_answer": ("pre_answer",), "both": ("exact_question", "pre_answer")}
 DATA = "popqa-sample"
 
 

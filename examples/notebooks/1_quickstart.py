@@ -28,7 +28,7 @@ data
 # everything below rests on them.
 
 # %%
-data.to_frame()[["question", "subject", "property", "answers"]].head()
+data.to_frame()[["exact_question", "subject", "property", "answers"]].head()
 
 # %% [markdown]
 # ## The sweep
@@ -77,7 +77,7 @@ figure
 # named beforehand; `sim`: all layers at once), P before, and how many questions stand behind it.
 
 # %%
-columns = ["anchor", "layer", "delta_p", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n"]
+columns = ["anchor", "layer", "effect", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n"]
 sweep.curves()[columns].round(1).iloc[8:15]
 
 # %% [markdown]
@@ -93,7 +93,7 @@ print(sweep.delta_p.shape, "= anchor, layer, example")
 # and its own curve.
 
 # %%
-sweep.show(0)
+sweep.plot_example(0)
 
 # %% [markdown]
 # ## Keep it

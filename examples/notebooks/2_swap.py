@@ -52,7 +52,7 @@ data
 sweep = al.swap_sweep(
     model,
     data,
-    anchors=("question", "pre_answer"),
+    anchors=("exact_question", "pre_answer"),
     layers=(0, 8, 16, 20, 22, 23, 24, 26, 29),
     n_donors=1,
     known_only=True,
@@ -113,7 +113,7 @@ al.plot_curves(sweep)
 # The null puts the *same donor's streams* at as many other positions of the row's own question.
 
 # %%
-both = sweep.curves(controls=True).pivot(index="layer", columns=["anchor", "control"], values="delta_p")
+both = sweep.curves(controls=True).pivot(index="layer", columns=["anchor", "control"], values="effect")
 both.round(1)
 
 # %% [markdown]
@@ -122,7 +122,7 @@ both.round(1)
 # question by question:
 
 # %%
-delta_p_minus_null = sweep.effects().query("quantity == 'delta_p_minus_null'")
+delta_p_minus_null = sweep.contrasts().query("quantity == 'delta_p_minus_null'")
 delta_p_minus_null[["anchor", "layer", "value", "sim_low", "sim_high", "n"]].round(1)
 
 # %% [markdown]
@@ -138,14 +138,14 @@ print(sweep.verdict)
 # %% [markdown]
 # ## A mean may hide two groups
 #
-# `delta_p` holds every question. Before you explain a mean, look at what it is a mean of. ΔP cannot fall below what was
+# `effect` holds every question. Before you explain a mean, look at what it is a mean of. ΔP cannot fall below what was
 # there before (last column, in points): a small fall may be all that there was to lose.
 
 # %%
 at = sweep.layers.index(22)
 own = pd.DataFrame(sweep.delta_p[:, at].T.numpy(), index=list(sweep.example_ids), columns=[f"ΔP, {a}" for a in sweep.anchors])
 questions = sweep.examples().query("role == 'base'").set_index("example_id")[["question", "answer"]]
-measured = sweep.samples().query("layer == 22 and anchor == 'question' and control == 'none'").set_index("example_id")
+measured = sweep.samples().query("layer == 22 and anchor == 'exact_question' and control == 'none'").set_index("example_id")
 questions.join(own.round(1)).assign(before=(100 * measured["value_before"]).round(1)).sort_values("ΔP, question")
 
 # %% [markdown]

@@ -50,7 +50,7 @@ chance = every[every["control"] == "shuffled_labels"].assign(control="none")
 al.plot_curves(chance, title="The same protocol, by probes of shuffled labels", controls=False)
 
 # %%
-shown = ["pathway", "delta_p", "ci_low", "ci_high", "n"]
+shown = ["pathway", "effect", "ci_low", "ci_high", "n"]
 parts = {}
 for name, curves in (("true labels", ko.curves()), ("shuffled labels", chance)):
     at = curves[curves["layer"] == ko.probe_layer]
@@ -66,7 +66,7 @@ pd.concat(parts).round(1)
 # The placebo cuts as many *other* words of the question, and splits by what that does. Its gap is a gap, too:
 
 # %%
-effects = ko.effects()
+effects = ko.contrasts()
 here = effects[effects["layer"] == ko.probe_layer]
 here[here["quantity"].isin(["gap", "placebo_gap", "cross_fold_gap"])][
     ["quantity", "control", "value", "ci_low", "ci_high"]
@@ -113,7 +113,7 @@ careless = al.knockout_sweep(model, data, distractor="random", split_placebo_by_
 aucs = {
     name: {
         "answer alone": one.answer_text_auc["auc"],
-        "question and answer as text": one.pair_text["auc"],
+        "question and answer as text": one.qa_text_auc["auc"],
         "the probe": one.summary()["auc"].iloc[0],
     }
     for name, one in (("matched", ko), ("random", careless))

@@ -57,7 +57,7 @@ data
 # them: columns `subject` and `property`, or `subject_span` and `property_span`, or a function with `spans=`.
 
 # %%
-data.to_frame()[["question", "subject", "property", "answers", "answer_type", "span_source"]].iloc[[0, 1, -2, -1]]
+data.to_frame()[["exact_question", "subject", "property", "answers", "answer_type", "span_source"]].iloc[[0, 1, -2, -1]]
 
 # %% [markdown]
 # ## The first measurement
@@ -119,7 +119,7 @@ def weakest_token(log_probs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 third = al.swap_sweep(model, data, prompt="fewshot(2)", readout=weakest_token, **options)
-third.summary()[["anchor", "max_layer", "delta_p", "sim_low", "sim_high", "p_before", "n"]].round(1)
+third.summary()[["anchor", "max_layer", "effect", "sim_low", "sim_high", "p_before", "n"]].round(1)
 
 # %% [markdown]
 # (Most answers here are a single token, so little changes.) Code of your own is part of a run's name: another function
@@ -142,7 +142,7 @@ with torch.no_grad():
     changed.blocks[14].mlp.W_out.zero_()
     changed.blocks[14].mlp.b_out.zero_()
 fourth = al.swap_sweep(changed, data, prompt="fewshot(2)", **{**options, "known_only": False})
-fourth.summary()[["anchor", "max_layer", "delta_p", "sim_low", "sim_high", "p_before", "n"]].round(1)
+fourth.summary()[["anchor", "max_layer", "effect", "sim_low", "sim_high", "p_before", "n"]].round(1)
 
 # %% [markdown]
 # Look at P before first: where it is near zero, a flat curve says nothing.
@@ -173,7 +173,7 @@ pd.Series({"name": card.name, "source": card.source, "layers": card.n_layers, "p
 
 # %%
 flat = al.swap_sweep(mine, data, n_donors=1, align="last")
-flat.summary()[["anchor", "max_layer", "delta_p", "sim_low", "sim_high", "p_before", "n"]].round(3)
+flat.summary()[["anchor", "max_layer", "effect", "sim_low", "sim_high", "p_before", "n"]].round(3)
 
 # %% [markdown]
 # ## When something is wrong

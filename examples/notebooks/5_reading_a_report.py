@@ -75,12 +75,12 @@ print(f"noise floor below 0.001 points: {noise['floor'] < 1e-3}")
 
 # %%
 at = swap.layers.index(20)
-own = swap.delta_p[swap.anchors.index("question"), at]
+own = swap.delta_p[swap.anchors.index("exact_question"), at]
 strongest, weakest = (swap.example_ids[int(k)] for k in (own.argmin(), own.argmax()))
-swap.show(strongest)
+swap.plot_example(strongest)
 
 # %%
-swap.show(weakest)
+swap.plot_example(weakest)
 
 # %% [markdown]
 # With `pip install 'anchorlens[explorer]'`, `al.explore(swap)` shows these with the layer under a slider: the tokens

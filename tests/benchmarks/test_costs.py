@@ -70,7 +70,7 @@ def test_rate_is_of_the_products_of_a_block(script, tiny_model, monkeypatch):
 def test_script_for_gpus_measures_here_too(script, tiny_model):
     gpu, adapter = script("gpu"), Adapter(tiny_model("llama"))
     config = SimpleNamespace(vocab_size=400, num_hidden_layers=3)
-    job = gpu.random_job(config, 7, ("question", "pre_answer"), 2)
+    job = gpu.random_job(config, 7, ("exact_question", "pre_answer"), 2)
     assert all(row["target"] == row["source"] and len(row["ids"]) == len(row["donor_ids"]) for row in job["rows"])
     line = gpu._measured(adapter, job, 1e9, 1)
     assert len(line) + 4 == len(gpu.COLUMNS)

@@ -36,7 +36,7 @@ def the_same(found):
     assert whole["batches"] == streamed["batches"]  # in other batches the last digits of half precision move
     assert len(set(whole["log_p"])) > 10  # something is measured
     assert whole["log_p"] == streamed["log_p"]
-    assert whole["delta_p"] == streamed["delta_p"]
+    assert whole["effect"] == streamed["effect"]
 
 
 @pytest.mark.slow

@@ -244,7 +244,7 @@ def cells(rng: random.Random, adapter: Adapter) -> Outcome:
 
 def in_a_row(rng: random.Random, adapter: Adapter) -> Outcome:
     """Many batches through one cone engine: the beginning that it keeps grows, is used in part, branches and is of no use."""
-    cone, oracle, begin, off, effects = ConeEngine(adapter), ReferenceEngine(adapter), tokens(rng, adapter, 34), 0.0, [0.0]
+    cone, oracle, begin, off, contrasts = ConeEngine(adapter), ReferenceEngine(adapter), tokens(rng, adapter, 34), 0.0, [0.0]
     for _ in range(rng.randint(2, 5)):
         step = rng.choice(("same", "longer", "branch", "shorter", "other"))
         keep = {"same": 44, "longer": 44, "branch": rng.randrange(44), "shorter": rng.randrange(44), "other": 0}[step]
@@ -256,14 +256,14 @@ def in_a_row(rng: random.Random, adapter: Adapter) -> Outcome:
             way = a_way(rng, adapter, most=2)
             wanted = oracle.run_swaps(batch, **way)
             off = max(off, swaps_off(cone.run_swaps(batch, **way), wanted, adapter.shape.dtype))
-            effects.append(largest_effect(wanted))
+            contrasts.append(largest_effect(wanted))
         else:
             cut = cut_batch(rng, adapter, begin=begin, n=n, everywhere=False, longest=8)
             way = {"where": None, "windows": [layers_between(rng, adapter), range(0)]}
             states = oracle.knockout_states(cut, **way)
             off = max(off, states_off(cone.knockout_states(cut, **way), states, adapter.shape.dtype))
-            effects.append(float((states[:, 0] - states[:, 1]).abs().max()))
-    return Outcome(off, max(effects))
+            contrasts.append(float((states[:, 0] - states[:, 1]).abs().max()))
+    return Outcome(off, max(contrasts))
 
 
 KINDS: dict[str, Callable[[random.Random, Adapter], Outcome]] = {

@@ -83,10 +83,10 @@ def test_swaps_at_every_site(tiny_model, family):
         for reader in every if family == "llama" else [every[i % len(every)]]:
             batch = batch_of(reader, rows, donors)
             mixed = SwapBatch(batch.tokens, batch.reader, (*given[:2], *batch.swaps), batch.donors)
-            effects = compare(adapter, mixed, site=site, layers=layers, window=window)
-            assert min(effects[:4]) > 1e-3, (site, effects)
-            assert max(effects) > 0.05, (site, effects)
-            assert effects[-1] == 0  # the swap without positions
+            contrasts = compare(adapter, mixed, site=site, layers=layers, window=window)
+            assert min(contrasts[:4]) > 1e-3, (site, contrasts)
+            assert max(contrasts) > 0.05, (site, contrasts)
+            assert contrasts[-1] == 0  # the swap without positions
 
 
 @pytest.mark.parametrize("site", ORDER)
@@ -127,10 +127,12 @@ def test_swaps_on_the_real_model(smollm2):
     adapter, tokenizer = Adapter(smollm2), RowTokenizer(smollm2.tokenizer, QAPrompt())
     rows = [tokenizer.row(capital(*fact)) for fact in FACTS]
     donors = [rows[1], rows[0], rows[3], rows[1]]
-    n = [min(len(a.positions["question"]), len(b.positions["question"])) for a, b in zip(rows, donors, strict=True)]
+    n = [
+        min(len(a.positions["exact_question"]), len(b.positions["exact_question"])) for a, b in zip(rows, donors, strict=True)
+    ]
     where = {
         "question": [
-            [r.positions["question"][-k:] for r, k in zip(side, n, strict=True)] for side in (rows, donors)
+            [r.positions["exact_question"][-k:] for r, k in zip(side, n, strict=True)] for side in (rows, donors)
         ],
         "pre_answer": [[r.positions["pre_answer"] for r in side] for side in (rows, donors)],
     }  # fmt: skip

@@ -16,23 +16,23 @@ CHANGED = 1e-2
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_fixed_cases_equal_the_reference_engine(name):
-    effects = []
+    contrasts = []
     for kind, n_cases in {**CASES, OTHERS[list(CONFIGS).index(name) % 3]: 1}.items():
         for case in range(n_cases):
             one = numbered(kind, name, case)
             assert one.off <= 1, (kind, case)
-            effects.append(one.effect)
-    assert sum(effect > CHANGED for effect in effects) >= 1, effects
+            contrasts.append(one.effect)
+    assert sum(effect > CHANGED for effect in contrasts) >= 1, contrasts
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_cases_at_every_run_equal_the_reference_engine(kind):
     """A failure names its case: ``numbered(kind, name, case)`` runs it again."""
-    first, effects = random.SystemRandom().randrange(10**6, 10**9), []
+    first, contrasts = random.SystemRandom().randrange(10**6, 10**9), []
     for name in CONFIGS:
         for case in range(first, first + 4):
             one = numbered(kind, name, case)
             assert one.off <= 1, (kind, name, case)
-            effects.append(one.effect)
-    assert sum(effect > CHANGED for effect in effects) > len(effects) / 4
+            contrasts.append(one.effect)
+    assert sum(effect > CHANGED for effect in contrasts) > len(contrasts) / 4

@@ -41,12 +41,12 @@ class Pair:
         self.width = self.batch.ids.shape[1]
         self.all_layers = tuple(range(self.adapter.n_layers))
 
-    def edges(self, named="question -> later"):
+    def edges(self, named="exact_question -> later"):
         source, target = parse_edges(named)
         targets = [None if target == "later" else row.positions[target] for row in self.rows]
         return cut_edges([row.positions[source] for row in self.rows], targets, self.width)
 
-    def cut(self, named="question -> later", layers=None, mode="mask", heads=None):
+    def cut(self, named="exact_question -> later", layers=None, mode="mask", heads=None):
         return AttentionKnockout(self.edges(named), self.all_layers if layers is None else tuple(layers), mode, heads)
 
     def states(self, cut=None):
@@ -156,7 +156,7 @@ def test_masked_tokens_are_as_good_as_deleted(pair):
     two = pair("smollm2")
     states = two.states(two.cut())
     for i, row in enumerate(two.rows):
-        kept = [p for p in range(len(row.ids)) if p not in row.positions["question"]]
+        kept = [p for p in range(len(row.ids)) if p not in row.positions["exact_question"]]
         assert 0 < len(kept) < len(row.ids)
         n = len(kept)
         # The explicit mask matters: without one, Hugging Face takes a jump in position_ids for the start of another text.
@@ -250,9 +250,9 @@ def test_edges_by_hand(sources, targets, wanted):
 
 @pytest.mark.parametrize("mode", ["mask", "zero"])
 def test_only_the_target_and_what_reads_it_changes(pair, mode):
-    """``question -> answer``: tokens before the answer stay as they are, to the last bit; the answer's do not."""
+    """``exact_question -> answer``: tokens before the answer stay as they are, to the last bit; the answer's do not."""
     two = pair("llama")
-    clean, after = two.states(), two.states(two.cut("question -> answer", mode=mode))
+    clean, after = two.states(), two.states(two.cut("exact_question -> answer", mode=mode))
     for i, row in enumerate(two.rows):
         first = row.positions["answer"][0]
         assert torch.equal(after[:, i, :first], clean[:, i, :first])

@@ -27,7 +27,7 @@ def rows_of(model, facts=FACTS):
     return [tokenizer.row(capital(*fact)) for fact in facts]
 
 
-def batch_of(rows, where, streams, readout, anchor="question", rivals=None):
+def batch_of(rows, where, streams, readout, anchor="exact_question", rivals=None):
     reads = answer_reads(rows, rivals or [None] * len(rows), first_only=False)
     return SwapBatch(
         pad_rows([r.ids for r in rows]), AnswerReader(reads, readout), (AnchorSwap(anchor, "none", where, streams=streams),)

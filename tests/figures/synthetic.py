@@ -24,16 +24,16 @@ def point(**changes: object) -> dict[str, object]:
     row: dict[str, object] = {
         "run_id": "synthetic", "model": "Qwen/Qwen3-8B", "dataset": "popqa", "protocol": "swap", "anchor": "question",
         "pathway": "", "layer": 0, "site": "resid_pre", "probe_site": "", "window": 1, "direction": "noising",
-        "mode": "same_relation", "readout": "first_token", "delta_kind": "probability", "prompt": "qa", "answers": "",
-        "distractor": "", "split": "", "known_only": "False", "control": "none", "seed": 0, "metric": "p", "trivial": False,
-        "delta_p": -10.0, "ci_low": -12.0, "ci_high": -8.0, "sim_low": NAN, "sim_high": NAN, "p_before": 0.6, "n": 100,
+        "donor_rule": "same_relation", "knockout_mode": "", "readout": "first_token", "delta_kind": "probability", "prompt": "qa", "answers": "",
+        "distractor": "", "split": "", "known_only": "False", "control": "none", "seed": 0, "metric": "p", "by_construction": False,
+        "effect": -10.0, "ci_low": -12.0, "ci_high": -8.0, "sim_low": NAN, "sim_high": NAN, "p_before": 0.6, "n": 100,
         "frac_null_incomplete": NAN,
     }  # fmt: skip
     return row | changes
 
 
 def effect(**changes: object) -> dict[str, object]:
-    """One row of ``effects.parquet``; ``changes`` replace its values."""
+    """One row of ``contrasts.parquet``; ``changes`` replace its values."""
     row: dict[str, object] = {
         "run_id": "synthetic", "protocol": "knockout", "model": "Qwen/Qwen3-8B", "dataset": "popqa", "anchor": "question",
         "layer": 0, "quantity": "delta_p_vs_placebo", "control": "random_tokens", "value": -5.0, "ci_low": -8.0, "ci_high": -2.0,
@@ -61,7 +61,7 @@ def curve(
     for layer in range(layers):
         fall = _fall(layer, layers, where)
         value = depth * fall + rng.gauss(0, 0.6)
-        rows.append(point(layer=layer, delta_p=value, **_ends(value, half * (0.5 + fall)), **fixed))
+        rows.append(point(layer=layer, effect=value, **_ends(value, half * (0.5 + fall)), **fixed))
     return rows
 
 
@@ -71,7 +71,7 @@ _PLACEBOS = {
 }  # fmt: skip
 # Drawn only where they are named.
 _SIDES = {"random_before": (-9.0, 2.0), "random_after": (-14.0, 1.0)}
-TRUTH = {"answers": "given", "distractor": "matched", "split": "fixed", "known_only": ""}
+TRUTH = {"answers": "gold", "distractor": "matched", "split": "fixed", "known_only": ""}
 
 
 def knockout_frame(
@@ -85,7 +85,7 @@ def knockout_frame(
     rng = random.Random(0)
     rows: list[dict[str, object]] = []
     fixed: dict[str, object] = {
-        "protocol": "knockout", "mode": "mask", "readout": "probe", "delta_kind": "confidence", "site": "",
+        "protocol": "knockout", "donor_rule": "", "knockout_mode": "mask", "readout": "probe", "delta_kind": "confidence", "site": "",
         "probe_site": "resid_post", "window": 0, **TRUTH,
     }  # fmt: skip
     for m, (model, layers) in enumerate(models.items()):
@@ -115,7 +115,7 @@ def with_probe(rows: list[dict[str, object]], layers: int, silent: float) -> lis
 def swap_frame(
     models: dict[str, int] = TARGET_MODELS,
     datasets: Sequence[str] = DATASETS,
-    anchors: Sequence[str] = ("question", "pre_answer"),
+    anchors: Sequence[str] = ("exact_question", "pre_answer"),
     null: bool = True,
 ) -> pd.DataFrame:
     """Swap curves: the question's effect ends where that of the answer's site begins."""
@@ -128,12 +128,12 @@ def swap_frame(
                 falling = curve(layers, -62.0 + 7 * d + 5 * a, 0.55 + 0.04 * d, rng, **own)
                 if not anchor.startswith("answer"):
                     # Seen from the other end: large first, then nothing.
-                    drawn = ("delta_p", "ci_low", "ci_high", "sim_low", "sim_high")
+                    drawn = ("effect", "ci_low", "ci_high", "sim_low", "sim_high")
                     values = [{name: row[name] for name in drawn} for row in reversed(falling)]
                     for row, own_values in zip(falling, values, strict=True):
                         row.update(own_values)
                 if anchor == "pre_answer_all":
-                    falling[0]["trivial"] = True
+                    falling[0]["by_construction"] = True
                 rows += falling
                 if null:
                     rows += curve(layers, -1.0, 0.5, rng, half=0.5, control="null", **own)
@@ -159,7 +159,7 @@ def contrast(layers: int, depth: float, half: float, rng: random.Random, **fixed
     return rows
 
 
-def knockout_effects(models: dict[str, int] = TARGET_MODELS, datasets: Sequence[str] = DATASETS) -> pd.DataFrame:
+def knockout_contrasts(models: dict[str, int] = TARGET_MODELS, datasets: Sequence[str] = DATASETS) -> pd.DataFrame:
     """The contrasts of a knockout, and its gap, which the figure does not draw."""
     rng = random.Random(2)
     rows: list[dict[str, object]] = []
@@ -177,7 +177,7 @@ def knockout_effects(models: dict[str, int] = TARGET_MODELS, datasets: Sequence[
 def swap_effects(
     models: dict[str, int] = TARGET_MODELS,
     datasets: Sequence[str] = DATASETS,
-    anchors: Sequence[str] = ("question", "pre_answer"),
+    anchors: Sequence[str] = ("exact_question", "pre_answer"),
 ) -> pd.DataFrame:
     """Each anchor's curve less its null."""
     rng = random.Random(3)
@@ -194,10 +194,10 @@ def swap_effects(
 class Sweep:
     """Stands for a SweepResult: what plot_curves may ask of one."""
 
-    def __init__(self, curves: pd.DataFrame, effects: pd.DataFrame | None = None) -> None:
+    def __init__(self, curves: pd.DataFrame, contrast_tables: pd.DataFrame | None = None) -> None:
         self._curves = curves
-        if effects is not None:
-            self.effects = lambda: effects
+        if contrast_tables is not None:
+            self.effects = lambda: contrast_tables
 
     def curves(self, *, controls: bool = False) -> pd.DataFrame:
         return self._curves if controls else pick(self._curves, control="none")

@@ -8,7 +8,7 @@ from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
 
 from .seen import only_curve, said
-from .synthetic import NAN, NEW, drawn, effect, knockout_effects, knockout_frame, point
+from .synthetic import NAN, NEW, drawn, effect, knockout_contrasts, knockout_frame, point
 
 
 def frame(**changes: object) -> pd.DataFrame:
@@ -75,13 +75,13 @@ def test_intervals_of_two_questions_do_not_press_the_curves_flat():
     figure = plot_curves(frame(sim_low=-4000.0, sim_high=3000.0, n=2))
     assert figure.layout.yaxis.range == (-110.0, 110.0)
     own = effect(quantity="auc_drop", value=-0.1, ci_low=-0.3, ci_high=0.1, sim_low=-40.0, sim_high=40.0)
-    lower = plot_curves(knockout_frame({"Qwen/Qwen3-8B": 2}, ("popqa",)), effects=pd.DataFrame([own])).layout.yaxis2
+    lower = plot_curves(knockout_frame({"Qwen/Qwen3-8B": 2}, ("popqa",)), contrast_tables=pd.DataFrame([own])).layout.yaxis2
     assert lower.range == pytest.approx((-1.1, 1.1))
 
 
 def test_a_lone_point_has_a_whisker_of_each_band():
     values = [-4.0, NAN, -5.0, -5.0]
-    rows = [point(layer=k, delta_p=v, ci_low=-9.0, ci_high=-1.0, sim_low=-12.0, sim_high=2.0) for k, v in enumerate(values)]
+    rows = [point(layer=k, effect=v, ci_low=-9.0, ci_high=-1.0, sim_low=-12.0, sim_high=2.0) for k, v in enumerate(values)]
     outer, inner = (trace for trace in drawn(rows).data if trace.error_y.array is not None)
     assert (list(outer.error_y.array), list(outer.error_y.arrayminus)) == ([6.0], [8.0])
     assert (list(inner.error_y.array), list(inner.error_y.arrayminus)) == ([3.0], [5.0])
@@ -90,10 +90,10 @@ def test_a_lone_point_has_a_whisker_of_each_band():
 
 @pytest.mark.parametrize("kind", ["pointwise", "simultaneous"])
 def test_contrasts_have_the_same_bands(kind):
-    effects = knockout_effects({"m": 4}, ("nq",))
-    figure = plot_curves(knockout_frame({"m": 4}, ("nq",)), effects=effects, bands=kind)
+    contrast_tables = knockout_contrasts({"m": 4}, ("nq",))
+    figure = plot_curves(knockout_frame({"m": 4}, ("nq",)), contrast_tables=contrast_tables, bands=kind)
     (band,) = (trace for trace in figure.data if trace.fill == "toself" and trace.xaxis == "x2")
-    own = effects.query("quantity == 'delta_p_vs_placebo'")
+    own = contrast_tables.query("quantity == 'delta_p_vs_placebo'")
     prefix = {"pointwise": "ci", "simultaneous": "sim"}[kind]
     high, low = own[f"{prefix}_high"].tolist(), own[f"{prefix}_low"].tolist()
     assert list(band.y) == [*high, *reversed(low), high[0]]

@@ -14,7 +14,7 @@ from anchorlens.figures.export import save_html
 from anchorlens.figures.palette import in_theme
 
 from .browser import faint, tabbed, visited
-from .synthetic import DATASETS, TARGET_MODELS, knockout_effects, knockout_frame, swap_frame
+from .synthetic import DATASETS, TARGET_MODELS, knockout_contrasts, knockout_frame, swap_frame
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def overlap(a: dict[str, float], b: dict[str, float]) -> bool:
 def figures() -> dict[str, go.Figure]:
     models, sets = dict.fromkeys(TARGET_MODELS, 12), tuple(f"{name}-sample" for name in DATASETS)
     return {
-        "target": plot_curves(knockout_frame(models), effects=knockout_effects(models)),
+        "target": plot_curves(knockout_frame(models), contrast_tables=knockout_contrasts(models)),
         "samples": plot_curves(swap_frame(models, sets)),
     }
 
@@ -179,7 +179,7 @@ def looks_different(page: Any, node: Any) -> bool:
 
 
 def test_keys_hide_isolate_restore_and_unfold_the_switch(tmp_path):
-    figure = plot_curves(knockout_frame({"m": 12}), effects=knockout_effects({"m": 12}), width=500)
+    figure = plot_curves(knockout_frame({"m": 12}), contrast_tables=knockout_contrasts({"m": 12}), width=500)
     data = "document.querySelector('#anchorlens-figure').data"
     shown = f"() => {data}.filter((t) => t.visible !== 'legendonly').map((t) => t.name)"
     with opened(figure, tmp_path, width=1000) as page:

@@ -8,7 +8,7 @@ from anchorlens.figures.curves import plot_curves
 
 from .browser import contrast
 from .seen import curves_of, lines_of, looks, names, said, ticks_of, titles
-from .synthetic import knockout_effects, knockout_frame, swap_effects, swap_frame
+from .synthetic import knockout_contrasts, knockout_frame, swap_effects, swap_frame
 from .test_target import ENTRIES
 
 MODELS = {"org/m": 6}
@@ -17,10 +17,13 @@ MODELS = {"org/m": 6}
 def test_labelled_runs_stand_side_by_side_whatever_differs():
     one = swap_frame(MODELS, ("popqa",))
     other = one.assign(
-        prompt="fewshot(4)", readout="answer_joint", mode="random", direction="denoising", delta_p=one["delta_p"] - 5
+        prompt="fewshot(4)", readout="answer_joint", donor_rule="random", direction="denoising", effect=one["effect"] - 5
     )
-    effects = swap_effects(MODELS, ("popqa",))
-    figure = plot_curves({"qa": one, "four shots": [other]}, effects={"qa": effects, "four shots": effects.assign(value=-9.0)})
+    contrast_tables = swap_effects(MODELS, ("popqa",))
+    figure = plot_curves(
+        {"qa": one, "four shots": [other]},
+        contrast_tables={"qa": contrast_tables, "four shots": contrast_tables.assign(value=-9.0)},
+    )
     assert titles(figure) == ["m: qa", "m: four shots"]
     # One entry for the curves of both panels: the titles tell them apart.
     assert names(figure) == ["Q-Anchored swap (PopQA)", "A-Anchored swap (PopQA)"]
@@ -43,7 +46,7 @@ def test_a_label_is_a_text(label):
 
 def test_each_data_set_has_a_panel_of_its_own():
     models = {"a": 4, "b": 6}
-    figure = plot_curves(knockout_frame(models), effects=knockout_effects(models), facet="dataset")
+    figure = plot_curves(knockout_frame(models), contrast_tables=knockout_contrasts(models), facet="dataset")
     assert titles(figure) == [f"{m}: {d}" for m in models for d in ("PopQA", "TriviaQA", "HotpotQA", "NQ")]
     axes = [[trace.xaxis for trace in lines_of(figure, name)] for name, _ in ENTRIES]
     assert axes[::2] == axes[1::2]  # a data set's two curves share a panel of each model
@@ -58,7 +61,7 @@ def test_one_hue_for_each_data_set():
 
 def test_dark_has_the_same_curves_on_near_black():
     frame = knockout_frame(MODELS)
-    light, dark = (plot_curves(frame, effects=knockout_effects(MODELS), theme=theme) for theme in ("light", "dark"))
+    light, dark = (plot_curves(frame, contrast_tables=knockout_contrasts(MODELS), theme=theme) for theme in ("light", "dark"))
     assert [list(t.y) for t in light.data] == [list(t.y) for t in dark.data]
     assert (dark.layout.paper_bgcolor, dark.layout.plot_bgcolor) == ("#14171a", "#14171a")
     text = go.Figure(dark).update_layout(template=None).to_json().casefold()

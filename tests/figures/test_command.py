@@ -14,20 +14,20 @@ from anchorlens.figures import export
 from anchorlens.runs.schema import settings_of
 from anchorlens.runs.store import write_run
 
-from .synthetic import TRUTH, knockout_effects, knockout_frame
+from .synthetic import TRUTH, knockout_contrasts, knockout_frame
 
 MODELS = {"m": 4}
 
 
-def run_of(path: Path, *, distractor: str = "matched", effects: bool = True) -> str:
+def run_of(path: Path, *, distractor: str = "matched", contrast_tables: bool = True) -> str:
     """A run directory of a knockout with invented numbers."""
     run_id = f"run-{distractor}"
     config = {"prompt": "qa", **TRUTH, "distractor": distractor}
     del config["known_only"]  # a choice of swaps alone
     curves = knockout_frame(MODELS, ("popqa",)).assign(distractor=distractor)
     tables = {"examples": pd.DataFrame({"run_id": [run_id]}), "samples": pd.DataFrame({"run_id": [run_id]}), "curves": curves}
-    if effects:
-        tables["effects"] = knockout_effects(MODELS, ("popqa",)).assign(run_id=run_id, **settings_of(config))
+    if contrast_tables:
+        tables["effects"] = knockout_contrasts(MODELS, ("popqa",)).assign(run_id=run_id, **settings_of(config))
     return str(write_run(path, tables, [{"run_id": run_id, "config": config}], more=lambda _: None))
 
 
@@ -68,7 +68,7 @@ def test_contrasts_and_both_bands_are_drawn_unless_asked_otherwise(tmp_path, dra
 
 
 def test_runs_without_effects_are_drawn_without_contrasts(tmp_path, drawn):
-    told = drawn(run_of(tmp_path / "a", effects=False))
+    told = drawn(run_of(tmp_path / "a", contrast_tables=False))
     assert "Q-Anchored (PopQA)" in told
     assert "What can be claimed" not in told
 

@@ -7,21 +7,21 @@ import pytest
 from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.hover import CONTRASTS
-from anchorlens.figures.table import gather, gather_effects
+from anchorlens.figures.table import gather, gather_contrasts
 
 from .seen import curves_of, said, titles
-from .synthetic import NAN, Sweep, effect, knockout_effects, knockout_frame, pick, swap_effects, swap_frame
+from .synthetic import NAN, Sweep, effect, knockout_contrasts, knockout_frame, pick, swap_effects, swap_frame
 
 MODELS = {"m": 12}
 SETS = ("popqa", "nq")
 BUTTONS = ["delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect"]
-CURVES, EFFECTS = knockout_frame(MODELS, SETS), knockout_effects(MODELS, SETS)
+CURVES, EFFECTS = knockout_frame(MODELS, SETS), knockout_contrasts(MODELS, SETS)
 # Of PopQA alone.
-ONE, ITS_EFFECTS = knockout_frame(MODELS, ("popqa",)), knockout_effects(MODELS, ("popqa",))
+ONE, ITS_CONTRASTS = knockout_frame(MODELS, ("popqa",)), knockout_contrasts(MODELS, ("popqa",))
 
 
 def knockout(**options: object) -> go.Figure:
-    return plot_curves(CURVES, effects=EFFECTS, **options)  # pyright: ignore[reportArgumentType]
+    return plot_curves(CURVES, contrast_tables=EFFECTS, **options)  # pyright: ignore[reportArgumentType]
 
 
 def lower(figure: go.Figure, axis: str = "x2") -> list[go.Scatter]:
@@ -56,8 +56,8 @@ def pressed(figure: go.Figure, label: str) -> go.Figure:
     return again
 
 
-def wanted(effects: pd.DataFrame, **keys: object) -> list[float]:
-    return pick(effects, **keys)["value"].tolist()
+def wanted(contrast_tables: pd.DataFrame, **keys: object) -> list[float]:
+    return pick(contrast_tables, **keys)["value"].tolist()
 
 
 def test_delta_all_stands_below_in_the_questions_colours_and_hides_with_its_curve():
@@ -107,7 +107,7 @@ def test_the_own_change_of_other_tokens_is_a_thin_dotted_line():
 def test_points_are_full_where_the_interval_of_all_layers_excludes_0():
     ends = [(-9.0, -1.0), (-9.0, 0.0), (-9.0, 0.5), (0.5, 2.0), (NAN, NAN)]
     rows = [effect(model="m", layer=k, value=-4.0, sim_low=low, sim_high=high) for k, (low, high) in enumerate(ends)]
-    figure = plot_curves(knockout_frame(MODELS, ("popqa",), silent=0), effects=pd.DataFrame(rows))
+    figure = plot_curves(knockout_frame(MODELS, ("popqa",), silent=0), contrast_tables=pd.DataFrame(rows))
     (points,) = (trace for trace in lower(figure) if trace.mode == "markers")
     assert (list(points.x), points.marker.symbol, points.marker.color) == ([0, 3], "circle", "#1f77b4")
     (line,) = lines(figure)
@@ -118,14 +118,14 @@ def test_points_without_signal_or_ten_questions_or_beyond_rounding_are_never_ful
     ends = {"sim_low": -9.0, "sim_high": -1.0}
     rows = [effect(model="m", layer=0, value=-4.0, **ends), effect(model="m", layer=3, value=-4.0, n=9, **ends)]
     rows += [effect(model="m", layer=4, value=-4.0, **ends), effect(model="m", layer=5, value=-1e-9, **ends)]
-    figure = plot_curves(ONE.assign(noise_floor=1e-6), effects=pd.DataFrame(rows))
+    figure = plot_curves(ONE.assign(noise_floor=1e-6), contrast_tables=pd.DataFrame(rows))
     (points,) = (trace for trace in lower(figure) if trace.mode == "markers" and trace.marker.color == "#1f77b4")
     assert list(points.x) == [4]
 
 
 def test_hover_of_a_contrast():
     own = effect(model="m", quantity="auc_drop", value=-0.1234, ci_low=-0.2, ci_high=-0.05, sim_low=-0.3, sim_high=-0.01, n=64)
-    (line,) = lines(plot_curves(knockout_frame(MODELS, ("popqa",), silent=0), effects=pd.DataFrame([own])))
+    (line,) = lines(plot_curves(knockout_frame(MODELS, ("popqa",), silent=0), contrast_tables=pd.DataFrame([own])))
     assert list(line.text) == [
         "<b>auc_drop</b>: AUC of the probe less that of the control<br>control: random_tokens<br>Q-Anchored (PopQA)<br>m<br>"
         "anchor question, layer 0<br>−0.123 (95 %: −0.200 to −0.050; all layers at once 95 %: −0.300 to −0.010)<br>"
@@ -134,7 +134,7 @@ def test_hover_of_a_contrast():
 
 
 def test_layers_that_were_not_measured_are_bridged_with_hollow_points():
-    (line,) = lines(plot_curves(ONE, effects=ITS_EFFECTS[ITS_EFFECTS["layer"] % 4 == 0]))
+    (line,) = lines(plot_curves(ONE, contrast_tables=ITS_CONTRASTS[ITS_CONTRASTS["layer"] % 4 == 0]))
     assert (list(line.x), line.mode, line.marker.color) == ([0, 4, 8], "lines+markers", "white")
 
 
@@ -148,49 +148,55 @@ def test_layers_that_were_not_measured_are_bridged_with_hollow_points():
     ],
     ids=["sweep", "list", "mixture", "twice"],
 )
-def test_sweeps_and_frames_draw_the_same_and_results_bring_their_own_contrasts(results, effects):
-    assert plot_curves(results, effects=effects).to_json() == knockout().to_json()
+def test_sweeps_and_frames_draw_the_same_and_results_bring_their_own_contrasts(results, contrast_tables):
+    assert plot_curves(results, contrast_tables=contrast_tables).to_json() == knockout().to_json()
 
 
 def test_without_contrasts_the_figure_is_that_of_the_curves():
     plain = plot_curves(ONE).to_json()
-    for effects in (pick(ITS_EFFECTS, quantity="gap"), ITS_EFFECTS.iloc[:0], ITS_EFFECTS.assign(model="another")):
-        assert plot_curves(ONE, effects=effects).to_json() == plain
-    assert plot_curves(Sweep(ONE, ITS_EFFECTS), contrasts=False).to_json() == plain
+    for contrast_tables in (
+        pick(ITS_CONTRASTS, quantity="gap"),
+        ITS_CONTRASTS.iloc[:0],
+        ITS_CONTRASTS.assign(model="another"),
+    ):
+        assert plot_curves(ONE, contrast_tables=contrast_tables).to_json() == plain
+    assert plot_curves(Sweep(ONE, ITS_CONTRASTS), contrasts=False).to_json() == plain
     uncontrolled = plot_curves(ONE, controls=False).to_json()
     assert plot_curves(Sweep(ONE), controls=False).to_json() == uncontrolled != plain
 
 
 def test_a_swap_has_each_anchors_curve_less_its_null_and_no_switch():
-    anchors = ("question", "pre_answer", "subject")
-    effects = swap_effects(MODELS, ("popqa",), anchors)
-    figure = plot_curves(swap_frame(MODELS, ("popqa",), anchors), effects=effects)
+    anchors = ("exact_question", "pre_answer", "subject")
+    contrast_tables = swap_effects(MODELS, ("popqa",), anchors)
+    figure = plot_curves(swap_frame(MODELS, ("popqa",), anchors), contrast_tables=contrast_tables)
     own, entries = ([(t.line.color, t.line.dash, t.legendgroup) for t in some] for some in (lines(figure), curves_of(figure)))
     assert own == entries
-    assert [list(t.y) for t in lines(figure)] == [wanted(effects, anchor=a) for a in anchors]
+    assert [list(t.y) for t in lines(figure)] == [wanted(contrast_tables, anchor=a) for a in anchors]
     assert figure.layout.yaxis2.title.text == "ΔP less null's"
     assert len(figure.layout.updatemenus) == 0
     # A contrast without its curve is left out.
-    alone = plot_curves(swap_frame(MODELS, ("popqa",), ("question",)), effects=effects)
-    assert [list(t.y) for t in lines(alone)] == [wanted(effects, anchor="question")]
+    alone = plot_curves(swap_frame(MODELS, ("popqa",), ("question",)), contrast_tables=contrast_tables)
+    assert [list(t.y) for t in lines(alone)] == [wanted(contrast_tables, anchor="exact_question")]
 
 
 def test_beside_a_swap_the_switch_is_the_knockouts():
-    curves, effects = [ONE, swap_frame(MODELS, ("popqa",))], [ITS_EFFECTS, swap_effects(MODELS, ("popqa",))]
-    figure = plot_curves(curves, effects=effects)
+    curves, contrast_tables = [ONE, swap_frame(MODELS, ("popqa",))], [ITS_CONTRASTS, swap_effects(MODELS, ("popqa",))]
+    figure = plot_curves(curves, contrast_tables=contrast_tables)
     swap = [t.y for t in lower(figure, "x4")]
     assert buttons(figure) == BUTTONS
     again = pressed(figure, "auc_drop")
     assert (again.layout.yaxis3.title.text, again.layout.yaxis4.title.text) == ("AUC less placebo's", "ΔP less null's")
     assert [t.y for t in lower(again, "x4")] == swap
-    assert list(lines(again, "x3")[0].y) == wanted(effects[0], quantity="auc_drop")
+    assert list(lines(again, "x3")[0].y) == wanted(contrast_tables[0], quantity="auc_drop")
     # Two scales, so neither follows the other.
     assert again.layout.yaxis3.range != again.layout.yaxis4.range
     assert figure.layout.yaxis4.matches is None
     assert figure.layout.yaxis4.showticklabels
     # It stands above the knockout's panel.
     assert figure.layout.updatemenus[0].x == figure.layout.xaxis3.domain[1]
-    assert [t.y for t in lower(plot_curves(curves, effects=effects, contrasts="delta_p_minus_null"), "x4")] == swap
+    assert [
+        t.y for t in lower(plot_curves(curves, contrast_tables=contrast_tables, contrasts="delta_p_minus_null"), "x4")
+    ] == swap
 
 
 def test_other_protocols_are_read_against_their_own_control():
@@ -199,19 +205,21 @@ def test_other_protocols_are_read_against_their_own_control():
     rows = [
         effect(quantity=name, layer=k, value=float(k), **fixed) for name in ("delta_p_vs_placebo", "p_after") for k in range(3)
     ]
-    figure = plot_curves(curves, effects=pd.DataFrame(rows))
+    figure = plot_curves(curves, contrast_tables=pd.DataFrame(rows))
     assert figure.layout.yaxis2.title.text == "ΔP less control's"
     assert buttons(figure) == ["delta_p_vs_placebo", "p_after"]
     assert pressed(figure, "p_after").layout.yaxis2.title.text == "P after less control's"
 
 
 def test_a_figure_of_flips_shows_the_contrast_of_flips_first():
-    figure = plot_curves(ONE.assign(metric="flip"), metric="flip", effects=ITS_EFFECTS)
+    figure = plot_curves(ONE.assign(metric="flip"), metric="flip", contrast_tables=ITS_CONTRASTS)
     assert figure.layout.yaxis2.title.text == "flips less placebo's"
 
 
 def test_a_model_without_contrasts_has_a_blank_place_below():
-    figure = plot_curves(knockout_frame({"a": 4, "b": 5}, ("popqa",)), effects=knockout_effects({"a": 4}, ("popqa",)))
+    figure = plot_curves(
+        knockout_frame({"a": 4, "b": 5}, ("popqa",)), contrast_tables=knockout_contrasts({"a": 4}, ("popqa",))
+    )
     assert (figure.layout.xaxis3.visible, figure.layout.xaxis4.visible) == (None, False)
     assert figure.layout.yaxis4.visible is False
     assert lower(figure, "x4") == []
@@ -219,7 +227,7 @@ def test_a_model_without_contrasts_has_a_blank_place_below():
 
 def test_models_share_one_scale_of_contrasts():
     models = {"a": 4, "b": 6, "c": 5}
-    figure = plot_curves(knockout_frame(models, ("popqa",)), effects=knockout_effects(models, ("popqa",)))
+    figure = plot_curves(knockout_frame(models, ("popqa",)), contrast_tables=knockout_contrasts(models, ("popqa",)))
     layout = figure.layout
     assert [layout[f"yaxis{k}"].matches for k in (4, 5, 6)] == [None, "y4", "y4"]
     assert layout.yaxis4.range == layout.yaxis5.range == layout.yaxis6.range
@@ -228,7 +236,7 @@ def test_models_share_one_scale_of_contrasts():
 
 def test_five_models_stand_in_two_rows_each_with_its_contrasts_below():
     models = {f"m{k}": 3 + k for k in range(5)}
-    figure = plot_curves(knockout_frame(models, ("popqa",)), effects=knockout_effects(models, ("popqa",)))
+    figure = plot_curves(knockout_frame(models, ("popqa",)), contrast_tables=knockout_contrasts(models, ("popqa",)))
     assert titles(figure) == list(models)
     # Axes 1-3 and 7-9 are curves, 4-6 and 10-12 their contrasts.
     assert [figure.layout[f"xaxis{k}"].range[1] for k in (4, 5, 6, 10, 11)] == [2.5, 3.5, 4.5, 5.5, 6.5]
@@ -266,13 +274,13 @@ def test_a_contrast_that_is_not_there(asked, told):
     [
         ("runs/a", "got 'runs/a'"),
         (pd.DataFrame({"layer": [1]}), "lacks the columns model, dataset, protocol, anchor, quantity"),
-        (pd.DataFrame([effect(model="m", value="deep")]), "'value' of the effects frame must hold numbers"),
+        (pd.DataFrame([effect(model="m", value="deep")]), "'value' of the contrast_tables frame must hold numbers"),
         (
             pd.DataFrame([effect(model="m"), effect(model="m", value=2.0)]),
             r"two values of one point \(delta_p_vs_placebo against random",
         ),
     ],
 )
-def test_frames_that_are_no_effects(effects, told):
+def test_frames_that_are_no_effects(contrast_tables, told):
     with pytest.raises(InputError, match=told):
-        gather_effects(ONE, effects, gather(ONE, True), True, True)
+        gather_contrasts(ONE, contrast_tables, gather(ONE, True), True, True)

@@ -26,7 +26,7 @@ def knockout(**changes: object) -> dict[str, object]:
 
 def pair(control: str, question: list[float], answer: list[float], **changes: object) -> list[dict[str, object]]:
     return [
-        knockout(pathway=pathway, layer=k, delta_p=value, control=control, **changes)
+        knockout(pathway=pathway, layer=k, effect=value, control=control, **changes)
         for pathway, column in (("Q-Anchored", question), ("A-Anchored", answer))
         for k, value in enumerate(column)
     ]
@@ -63,7 +63,7 @@ def test_placebos_are_the_frames_points_in_the_colour_of_their_pathway(target, l
         for model, axis in zip(TARGET_MODELS, ("x", "x2"), strict=True):
             trace = found[f"{name}, {control}", axis]
             rows = pick(frame, model=model, dataset=DATASETS[k // 2], pathway=name.split()[0], control=control)
-            assert list(trace.y) == rows["delta_p"].tolist()
+            assert list(trace.y) == rows["effect"].tolist()
             assert trace.line.color == colour
 
 
@@ -72,8 +72,8 @@ def test_gap_is_the_question_minus_the_answer_of_other_question_tokens(target):
     for model, axis in zip(TARGET_MODELS, ("x", "x2"), strict=True):
         for dataset, shown in SHOWN.items():
             fixed = {"model": model, "dataset": dataset, "control": "random_tokens"}
-            question = pick(frame, pathway="Q-Anchored", **fixed)["delta_p"].tolist()
-            answer = pick(frame, pathway="A-Anchored", **fixed)["delta_p"].tolist()
+            question = pick(frame, pathway="Q-Anchored", **fixed)["effect"].tolist()
+            answer = pick(frame, pathway="A-Anchored", **fixed)["effect"].tolist()
             (gap,) = (t for t in mates(target, "Placebo gap") if (t.name, t.xaxis) == (f"Placebo gap ({shown})", axis))
             assert list(gap.x) == list(range(TARGET_MODELS[model]))
             assert list(gap.y) == [q - a for q, a in zip(question, answer, strict=True)]
@@ -139,7 +139,7 @@ def crosses(figure: go.Figure) -> dict[str, go.Scatter]:
 def test_crosses_stand_where_the_probe_has_no_signal():
     rows = pair("none", [-4.0, -5.0, NAN, -7.0], [-1.0, -2.0, -3.0, -4.0])
     for row in rows:
-        row["signal"] = {0: False, 1: True, 2: False, 3: None}[int(str(row["layer"]))]
+        row["probe_above_chance"] = {0: False, 1: True, 2: False, 3: None}[int(str(row["layer"]))]
     rows += [row | {"control": "random_tokens"} for row in rows]
     figure = drawn(rows)
     found = crosses(figure)
@@ -160,10 +160,10 @@ def test_no_crosses_where_nothing_says_no_signal(signals):
 
 
 def test_hover_says_the_probes_auc_and_what_a_placebo_is():
-    fixed = {"layer": 3, "n": 41, "auc": 0.512, "auc_low": 0.4, "auc_high": NAN, "signal": False}
+    fixed = {"layer": 3, "n": 41, "auc": 0.512, "auc_low": 0.4, "auc_high": NAN, "probe_above_chance": False}
     rows = [knockout(pathway=p, control=c, **fixed) for p in ("Q-Anchored", "A-Anchored") for c in ("none", "random_tokens")]
     rows[0]["auc_high"] = 0.62
-    rows[1]["delta_p"] = -14.5
+    rows[1]["effect"] = -14.5
     figure = drawn(rows)
     tail = "anchor question, layer 3<br>ΔP −10.00 points (95 %: −12.00 to −8.00)<br>P before 0.600<br>n = 41 questions"
     first, second = (trace.text[0] for trace in legend(figure)[:2])
@@ -184,6 +184,6 @@ def test_frame_read_from_csv_gives_the_same_figure(tmp_path):
     frame, swap = knockout_frame({"m": 9}, ("popqa",)), swap_frame({"m": 9}, ("popqa",))
     pd.concat([frame, swap]).to_csv(tmp_path / "curves.csv", index=False)
     read = pd.read_csv(tmp_path / "curves.csv", keep_default_na=False)
-    assert set(read["signal"]) == {"True", "False", ""}
+    assert set(read["probe_above_chance"]) == {"True", "False", ""}
     again, wanted = plot_curves(read), plot_curves([frame, swap])
     assert [list(t.x) for t in crosses(again).values()] == [list(t.x) for t in crosses(wanted).values()] == [[0, 1]] * 2

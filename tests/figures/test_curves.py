@@ -36,8 +36,8 @@ OTHERS = ("subject", "property", "subject_last", "question_rest", "prompt_last")
 @pytest.mark.parametrize(
     ("anchors", "datasets", "wanted"),
     [
-        ((*reversed(OTHERS), "question", "answer", "pre_answer", "pre_answer_all"), ("popqa", "nq"), OTHERS),
-        (("question", "pre_answer"), tuple(f"set {k}" for k in range(12)), ()),
+        ((*reversed(OTHERS), "exact_question", "answer", "pre_answer", "pre_answer_all"), ("popqa", "nq"), OTHERS),
+        (("exact_question", "pre_answer"), tuple(f"set {k}" for k in range(12)), ()),
     ],
 )
 def test_every_curve_of_many_has_a_name_and_a_look_of_its_own(anchors, datasets, wanted):
@@ -49,7 +49,7 @@ def test_every_curve_of_many_has_a_name_and_a_look_of_its_own(anchors, datasets,
 
 
 def test_samples_say_that_they_are_samples_and_take_the_benchmarks_colours():
-    figure = swap("question", "pre_answer", datasets=("nq-sample", "popqa-sample"))
+    figure = swap("exact_question", "pre_answer", datasets=("nq-sample", "popqa-sample"))
     assert looks(figure) == {
         "Q-Anchored swap (PopQA-style sample)": ("#1f77b4", "solid"),
         "A-Anchored swap (PopQA-style sample)": ("#ff7f0e", "dash"),
@@ -113,7 +113,7 @@ def test_two_models_with_one_last_name_are_named_in_full():
 
 def test_missing_value_is_a_gap_in_line_and_band():
     values = [-1.0, -2.0, NAN, -4.0, -5.0]
-    figure = drawn([point(layer=k, delta_p=v, ci_low=v - 1, ci_high=v + 1) for k, v in enumerate(values)])
+    figure = drawn([point(layer=k, effect=v, ci_low=v - 1, ci_high=v + 1) for k, v in enumerate(values)])
     line = only_curve(figure)
     assert (list(line.x), list(line.y)) == ([0, 1, 2, 3, 4], [-1.0, -2.0, None, -4.0, -5.0])
     assert line.connectgaps is False
@@ -123,7 +123,7 @@ def test_missing_value_is_a_gap_in_line_and_band():
 
 
 def test_point_that_no_line_reaches_is_marked_with_its_interval():
-    rows = [point(layer=k, delta_p=v, ci_low=-9.0, ci_high=-1.0) for k, v in enumerate([-4.0, NAN, -5.0, -5.0])]
+    rows = [point(layer=k, effect=v, ci_low=-9.0, ci_high=-1.0) for k, v in enumerate([-4.0, NAN, -5.0, -5.0])]
     (mark,) = (trace for trace in drawn(rows).data if trace.mode == "markers")
     assert (list(mark.x), list(mark.y)) == ([0], [-4.0])
     assert (list(mark.error_y.array), list(mark.error_y.arrayminus)) == ([3.0], [5.0])
@@ -137,7 +137,7 @@ def test_layers_that_were_not_measured_are_bridged_and_the_measured_ones_marked(
 
 
 def test_trivial_points_are_hollow_and_say_so():
-    figure = drawn([point(layer=k, anchor="pre_answer_all", trivial=k == 0) for k in range(3)])
+    figure = drawn([point(layer=k, anchor="pre_answer_all", by_construction=k == 0) for k in range(3)])
     (mark,) = (trace for trace in figure.data if trace.mode == "markers")
     assert (list(mark.x), mark.marker.color, mark.marker.line.color) == ([0], "white", "#ff7f0e")
     assert [text.endswith("<br>trivial by construction") for text in only_curve(figure).text] == [True, False, False]
@@ -145,7 +145,7 @@ def test_trivial_points_are_hollow_and_say_so():
 
 
 def test_hover_says_all_there_is_to_say():
-    row = point(layer=7, delta_p=-12.345, ci_low=-20.0, ci_high=-0.001, p_before=0.68, n=64)
+    row = point(layer=7, effect=-12.345, ci_low=-20.0, ci_high=-0.001, p_before=0.68, n=64)
     line = only_curve(drawn([row, point(layer=8, ci_low=NAN, ci_high=NAN, p_before=NAN, n=1)]))
     assert line.hoverinfo == "text"
     assert list(line.text) == [
@@ -180,7 +180,15 @@ def test_controls_by_name_and_their_dots():
     assert (only.name, only.visible) == ("Q-Anchored swap (PopQA), placebo", None)  # what was named needs no click
 
 
-KNOCKOUT = {"protocol": "knockout", "pathway": "All", "readout": "probe", "site": "", "window": 0, "mode": "mask"}
+KNOCKOUT = {
+    "protocol": "knockout",
+    "pathway": "All",
+    "readout": "probe",
+    "site": "",
+    "window": 0,
+    "donor_rule": "",
+    "knockout_mode": "mask",
+}
 
 
 @pytest.mark.parametrize(

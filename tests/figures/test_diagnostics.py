@@ -39,13 +39,13 @@ def test_sizes_are_the_questions_of_each_pathway():
 
 
 def test_heatmap_has_a_row_for_each_role_and_the_question_on_top():
-    frame = swap_frame(MODELS, ("popqa", "nq"), ("question", "subject", "pre_answer"))
+    frame = swap_frame(MODELS, ("popqa", "nq"), ("exact_question", "subject", "pre_answer"))
     figure = plot_heatmap(frame)
     assert titles(figure) == ["m: PopQA", "m: NQ"]
     first = figure.data[0]
     assert list(first.y) == ["subject", "pre_answer", "question"]
     own = pick(frame, dataset="popqa", anchor="subject", control="none")
-    assert list(first.z[0]) == own["delta_p"].tolist()
+    assert list(first.z[0]) == own["effect"].tolist()
     scale = figure.layout.coloraxis
     assert (scale.cmin, scale.cmid) == (-scale.cmax, 0)
-    assert scale.cmax == frame.loc[frame["control"] == "none", "delta_p"].abs().max()
+    assert scale.cmax == frame.loc[frame["control"] == "none", "effect"].abs().max()

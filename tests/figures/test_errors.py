@@ -32,7 +32,7 @@ def test_not_a_result(results, kind):
 
 TWO_VALUES = {
     "readout": ("first_token", "answer_joint"), "site": ("resid_pre", "attn_out"), "probe_site": ("resid_post", "mlp_out"),
-    "direction": ("noising", "denoising"), "mode": ("same_relation", "zero"), "delta_kind": ("probability", "signed"),
+    "direction": ("noising", "denoising"), "donor_rule": ("same_relation", "zero"), "delta_kind": ("probability", "signed"),
     "window": (1, 5), "seed": (0, 1), "run_id": ("a", "b"),
 }  # fmt: skip
 
@@ -42,7 +42,7 @@ def test_curves_drawn_over_each_other_name_the_column_and_the_filter(column, val
     with pytest.raises(
         InputError, match=f"^The column '{column}' has 2 values among .*: {values[0]!r}, {values[1]!r}"
     ) as told:
-        gather(pd.DataFrame([point(**{column: value}, delta_p=-float(k)) for k, value in enumerate(values)]), True)
+        gather(pd.DataFrame([point(**{column: value}, effect=-float(k)) for k, value in enumerate(values)]), True)
     assert f'plot_curves(frame[frame["{column}"] == {values[0]!r}])' in str(told.value)
     assert "--label first --label second" in str(told.value)
 
@@ -56,7 +56,7 @@ def test_window_may_differ_between_models_and_settings_between_protocols():
     ("rows", "controls", "told"),
     [
         (
-            [{}, {"delta_p": -3.0}],
+            [{}, {"effect": -3.0}],
             True,
             r"^One point has 2 different values \(question of popqa .*, layer 0, control none\)\.",
         ),
@@ -69,7 +69,7 @@ def test_window_may_differ_between_models_and_settings_between_protocols():
         ([{}, {"control": "placebo"}], ["placbo"], "Did you mean 'placebo'?"),
         ([{}], ["null"], "'null' in these results. These results hold no control"),
         *(([{"layer": layer}], True, "'layer' of the curves frame must hold whole numbers") for layer in (-1, 1.5, NAN)),
-        ([{"delta_p": "deep"}], True, "'delta_p' of the curves frame must hold numbers"),
+        ([{"effect": "deep"}], True, "'effect' of the curves frame must hold numbers"),
         ([{"ci_low": -float("inf")}], True, "'ci_low' of the curves frame holds an infinite value"),
     ],
 )
@@ -89,7 +89,7 @@ def test_null_read_as_missing_from_csv(tmp_path):
         plot_curves(pd.read_csv(path))
     whole = gather(pd.read_csv(path, keep_default_na=False), True)
     assert whole["control"].tolist() == SMALL["control"].tolist()
-    assert whole["delta_p"].tolist() == pytest.approx(SMALL["delta_p"].tolist())
+    assert whole["effect"].tolist() == pytest.approx(SMALL["effect"].tolist())
 
 
 @pytest.mark.parametrize(("size", "least"), [({"width": 200}, "at least 320"), ({"height": 100}, "at least")])

@@ -5,7 +5,7 @@ from .synthetic import NAN, drawn, point
 
 
 def noisy(values, floor, **changes):
-    values = [{"delta_p": v, "ci_low": v - 1, "ci_high": v + 1} for v in values]
+    values = [{"effect": v, "ci_low": v - 1, "ci_high": v + 1} for v in values]
     return drawn([point(layer=k, noise_floor=floor, **own, **changes) for k, own in enumerate(values)])
 
 
@@ -32,9 +32,7 @@ def test_without_a_floor_nothing_is_grey():
 
 
 def test_each_panel_has_its_own_floor_and_the_axis_holds_the_largest():
-    figure = drawn(
-        [point(layer=k, model=m, delta_p=1.0, noise_floor=f) for m, f in (("a", 4.0), ("b", 0.1)) for k in range(3)]
-    )
+    figure = drawn([point(layer=k, model=m, effect=1.0, noise_floor=f) for m, f in (("a", 4.0), ("b", 0.1)) for k in range(3)])
     assert [(s.y1, s.xref) for s in figure.layout.shapes] == [(4.0, "x domain"), (0.1, "x2 domain")]
     low, high = figure.layout.yaxis.range
     assert low <= -4.0
@@ -42,4 +40,4 @@ def test_each_panel_has_its_own_floor_and_the_axis_holds_the_largest():
 
 
 def test_trivial_points_stay_hollow():
-    assert rings(noisy([0.0, -3.0], 0.5, trivial=True)) == []
+    assert rings(noisy([0.0, -3.0], 0.5, by_construction=True)) == []

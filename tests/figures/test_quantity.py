@@ -10,14 +10,22 @@ from anchorlens.figures.table import gather
 from .seen import only_curve, said
 from .synthetic import knockout_frame, point, swap_frame
 
-ANSWERS = {"protocol": "answer_only", "readout": "probe", "site": "", "probe_site": "resid_post", "window": 0, "mode": "mask"}
+ANSWERS = {
+    "protocol": "answer_only",
+    "readout": "probe",
+    "site": "",
+    "probe_site": "resid_post",
+    "window": 0,
+    "donor_rule": "",
+    "knockout_mode": "mask",
+}
 
 
 def both(**changes):
     """A few points of two quantities that share everything else."""
     own = ANSWERS | {"delta_kind": "confidence", "pathway": "All", "noise_floor": 0.5} | changes
-    rows = [point(**own, metric="p", layer=k, delta_p=-5.0 - k, ci_low=-9.0, ci_high=-1.0) for k in range(3)]
-    rows += [point(**own, metric="flip", layer=k, delta_p=20.0 + k, ci_low=9.0, ci_high=31.0, p_before=0.0) for k in range(3)]
+    rows = [point(**own, metric="p", layer=k, effect=-5.0 - k, ci_low=-9.0, ci_high=-1.0) for k in range(3)]
+    rows += [point(**own, metric="flip", layer=k, effect=20.0 + k, ci_low=9.0, ci_high=31.0, p_before=0.0) for k in range(3)]
     return pd.DataFrame(rows)
 
 
@@ -71,7 +79,7 @@ def test_without_p_the_first_metric_is_drawn_with_its_unit():
 
 def test_placebo_gaps_of_flips():
     frame = knockout_frame({"m": 3}, ("popqa",))
-    figure = plot_curves(pd.concat([frame, frame.assign(metric="flip", delta_p=7.0)]), metric="flip")
+    figure = plot_curves(pd.concat([frame, frame.assign(metric="flip", effect=7.0)]), metric="flip")
     (gap,) = (trace for trace in figure.data if trace.name == "Placebo gap (PopQA)" and len(trace.x) > 1)
     assert set(gap.y) == {0.0}
     assert "Q − A = 0.00 points with" in gap.text[0]

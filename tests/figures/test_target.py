@@ -8,7 +8,7 @@ from anchorlens.figures.curves import plot_curves
 
 from .conftest import TITLE
 from .seen import legend, lines_of, looks, names, said, ticks_of, titles
-from .synthetic import DATASETS, TARGET_MODELS, knockout_effects, knockout_frame, pick, swap_frame
+from .synthetic import DATASETS, TARGET_MODELS, knockout_contrasts, knockout_frame, pick, swap_frame
 
 # Independent of the package: copied from METHOD 8.
 ENTRIES = [
@@ -68,7 +68,7 @@ def test_each_curve_is_the_frames_points_in_its_colour_question_solid_and_answer
         assert {(trace.line.color, trace.line.dash) for trace in lines} == {(colour, "dash" if k % 2 else "solid")}
         for line, (model, layers) in zip(lines, TARGET_MODELS.items(), strict=True):
             assert list(line.x) == list(range(layers))
-            assert list(line.y) == pick(frame, model=model, **wanted)["delta_p"].tolist()
+            assert list(line.y) == pick(frame, model=model, **wanted)["effect"].tolist()
 
 
 def test_every_entry_has_a_band_and_crosses_that_hide_with_it(target):
@@ -106,7 +106,7 @@ def test_a_swap_has_eight_entries_one_grey_area_a_panel_and_each_null_as_a_dotte
         assert not any(trace.showlegend for trace in dotted)
     areas = [trace for trace in figure.data if trace.name == "Range of controls" and not trace.showlegend]
     for area, model in zip(areas, TARGET_MODELS, strict=True):
-        nulls = pick(frame, model=model, control="null").groupby("layer")["delta_p"]
+        nulls = pick(frame, model=model, control="null").groupby("layer")["effect"]
         layers = TARGET_MODELS[model]
         assert list(area.x[: 2 * layers]) == [*range(layers), *reversed(range(layers))]
         assert list(area.y[:layers]) == nulls.max().tolist()
@@ -130,7 +130,7 @@ def test_ticks_say_how_far_each_curve_can_fall():
 def test_no_point_lies_below_its_tick_where_p_before_differs_by_layer():
     frame = knockout_frame({"m": 8}, ("popqa",), placebos=())
     frame["p_before"] = 0.5 + 0.05 * frame["layer"]
-    frame["delta_p"] = -100 * frame["p_before"]  # all of P is lost at every layer
+    frame["effect"] = -100 * frame["p_before"]  # all of P is lost at every layer
     ticks = ticks_of(plot_curves(frame))
     assert [tick.y[0] for tick in ticks.values()] == pytest.approx([-85] * len(ticks))
     assert "P before 0.68, 0.50 to 0.85 by layer" in ticks["Q-Anchored (PopQA), P before"].text[0]
@@ -138,7 +138,7 @@ def test_no_point_lies_below_its_tick_where_p_before_differs_by_layer():
 
 def test_a_tick_far_below_the_curves_does_not_press_them_flat():
     frame = swap_frame({"m": 8}, ("popqa",)).assign(p_before=0.99)
-    frame["delta_p"] = frame["delta_p"] / 10
+    frame["effect"] = frame["effect"] / 10
     figure = plot_curves(frame, bands=False)
     assert ticks_of(figure) == {}
     assert figure.layout.yaxis.range[0] > -20
@@ -175,7 +175,7 @@ def test_range_holds_everything_that_is_drawn(target):
 
 
 def test_contrasts_stand_below_each_model_and_leave_the_upper_panels_and_the_legend_as_they_are(target):
-    claimed = plot_curves(knockout_frame(), effects=knockout_effects(), title=TITLE)
+    claimed = plot_curves(knockout_frame(), contrast_tables=knockout_contrasts(), title=TITLE)
     layout, plain = claimed.to_dict()["layout"], target.to_dict()["layout"]
     for axis in ("xaxis", "xaxis2", "yaxis", "yaxis2"):
         assert layout[axis] | {"domain": None} == plain[axis] | {"domain": None}

@@ -9,14 +9,14 @@ from anchorlens.figures.curves import plot_curves
 from anchorlens.runs import schema
 
 from .seen import curves_of, looks, names, only_curve, said
-from .synthetic import drawn, effect, knockout_effects, knockout_frame, point, swap_frame
+from .synthetic import drawn, effect, knockout_contrasts, knockout_frame, point, swap_frame
 
 MODELS = {"m": 4}
 
 
 def two(frame: pd.DataFrame, column: str, value: str) -> list[pd.DataFrame]:
     """A run, and one of another setting with other values."""
-    return [frame.assign(**{column: value}, delta_p=frame["delta_p"] - 3), frame]
+    return [frame.assign(**{column: value}, effect=frame["effect"] - 3), frame]
 
 
 def test_the_settings_are_those_of_the_schema():
@@ -40,7 +40,7 @@ def test_two_knockouts_that_differ_in_a_setting(column, usual, other):
     assert seen[:2] == [("#1f77b4", "solid"), ("#ff7f0e", "dash")]  # the usual run looks as ever
     assert len({colour for colour, _ in seen}) == len({dash for _, dash in seen}) == 4
     # Each line holds its own run, and so does each placebo gap.
-    question = frame[(frame["pathway"] == "Q-Anchored") & (frame["control"] == "none")]["delta_p"]
+    question = frame[(frame["pathway"] == "Q-Anchored") & (frame["control"] == "none")]["effect"]
     assert [list(trace.y) for trace in curves_of(figure)[::2]] == [question.tolist(), (question - 3).tolist()]
     gaps = [trace.name for trace in figure.data if trace.name.startswith("Placebo gap (")]
     assert sorted(gaps) == sorted(f"Placebo gap (PopQA, {column} {value})" for value in (usual, other))
@@ -67,9 +67,9 @@ def test_several_settings_are_named_together_and_four_runs_look_different():
 
 def test_contrasts_follow_their_run():
     frame = knockout_frame(MODELS, ("popqa",), unsplit=False, placebos=())
-    effects = knockout_effects(MODELS, ("popqa",)).assign(prompt="qa", answers="given", split="fixed", known_only="")
-    one, other = effects.assign(distractor="matched"), effects.assign(distractor="random", value=-40.0)
-    figure = plot_curves(two(frame, "distractor", "random"), effects=[other, one])
+    contrast_tables = knockout_contrasts(MODELS, ("popqa",)).assign(prompt="qa", answers="gold", split="fixed", known_only="")
+    one, other = contrast_tables.assign(distractor="matched"), contrast_tables.assign(distractor="random", value=-40.0)
+    figure = plot_curves(two(frame, "distractor", "random"), contrast_tables=[other, one])
     lines = {trace.line.color: trace for trace in figure.data if trace.xaxis == "x2" and trace.line.width == 2.2}
     usual, random = (lines[looks(figure)[f"Q-Anchored (PopQA, distractor {name})"][0]] for name in ("matched", "random"))
     assert list(usual.y) == one.query("quantity == 'delta_p_vs_placebo'")["value"].tolist()
@@ -79,7 +79,7 @@ def test_contrasts_follow_their_run():
 def test_contrasts_that_do_not_say_of_which_run_they_are():
     frame = knockout_frame(MODELS, ("popqa",))
     with pytest.raises(InputError, match=r"question of popqa with m are of several runs.* add the columns prompt, answers"):
-        plot_curves(two(frame, "split", "per_layer"), effects=knockout_effects(MODELS, ("popqa",)))
+        plot_curves(two(frame, "split", "per_layer"), contrast_tables=knockout_contrasts(MODELS, ("popqa",)))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_curve_of_few_questions_is_thin_in_its_own_panel_alone():
 
 def test_contrasts_of_few_questions_are_thin_too():
     frame = knockout_frame(MODELS, ("popqa",))
-    figure = plot_curves(frame, effects=knockout_effects(MODELS, ("popqa",)).assign(n=15))
+    figure = plot_curves(frame, contrast_tables=knockout_contrasts(MODELS, ("popqa",)).assign(n=15))
     (line,) = (trace for trace in figure.data if trace.xaxis == "x2" and trace.mode == "lines" and not trace.fill and trace.x)
     assert line.line.width == 1.1
     assert "fewer than 20 questions" in line.text[0]
@@ -114,7 +114,7 @@ def test_contrasts_of_few_questions_are_thin_too():
 
 @pytest.mark.parametrize("where", ["none", "null"])
 def test_a_null_with_too_few_slots_is_marked(where):
-    frame = swap_frame(MODELS, ("popqa",), ("question", "pre_answer"))
+    frame = swap_frame(MODELS, ("popqa",), ("exact_question", "pre_answer"))
     shares = frame["anchor"].map({"question": 0.87, "pre_answer": 0.5})
     frame["frac_null_incomplete"] = shares.where(frame["control"] == where)
     figure = plot_curves(frame)
@@ -144,7 +144,7 @@ def test_contrasts_with_one_side_are_thin_and_drawn_only_where_they_are_named():
     rows = [effect(model="m", layer=k, control=c, value=v) for k in range(4) for c, v in values.items()]
 
     def thin(controls: bool | list[str]) -> list[list[float]]:
-        figure = plot_curves(frame, effects=pd.DataFrame(rows), controls=controls)
+        figure = plot_curves(frame, contrast_tables=pd.DataFrame(rows), controls=controls)
         return [list(trace.y) for trace in figure.data if trace.xaxis == "x2" and trace.line.dash == "dot"]
 
     assert thin(True) == thin(False) == []

@@ -95,13 +95,13 @@ def test_many_random_batches(family_model, family):
 
 def holds(adapter, family, cases):
     """The cone gives the oracle's numbers on random batches, of which enough change something."""
-    effects = []
+    contrasts = []
     for kind, numbers in cases.items():
         for number in numbers:
             one = KINDS[kind](random.Random(f"{kind} {family} {number}"), adapter)
             assert one.off <= 1, f"{kind} {number}: {one}"
-            effects.append(one.effect)
-    assert sum(effect > SEEN for effect in effects) >= len(effects) / 4, effects
+            contrasts.append(one.effect)
+    assert sum(effect > SEEN for effect in contrasts) >= len(contrasts) / 4, contrasts
 
 
 def test_a_model_without_mlps_has_no_mlp_out(family_model):

@@ -9,5 +9,5 @@ from anchorlens.questions.tokens import RowTokenizer
 
 def rows_of(model, data, **changes):
     tokenizer = RowTokenizer(model.tokenizer, QAPrompt())
-    options = {"answers": "given", "distractor": "matched", "fractions": FRACTIONS, "max_new_tokens": 4, "batch_size": 8}
+    options = {"answers": "gold", "distractor": "matched", "fractions": FRACTIONS, "max_new_tokens": 4, "batch_size": 8}
     return truth_rows(Adapter(model), data.examples, tokenizer, **options | changes, seed=0, progress=False)

@@ -75,10 +75,10 @@ def test_overlap_that_only_the_pair_shows_is_named_by_pair_text_and_not_by_text_
         pairs = [(question, f"{rng.choice(NAMES)} {true}", f"{rng.choice(NAMES)} {false}") for question, true, false in pairs]
     rows = given_rows(tokenizer, pairs)
     found = text_baselines(rows, n_resamples=300, seed=0)
-    assert found["pair_text"].ci_low > 0.5
+    assert found["qa_text_auc"].ci_low > 0.5
     if not half:
         rows.check_balance()
-        assert found["pair_text"].auc > 0.9
+        assert found["qa_text_auc"].auc > 0.9
         assert found["answer_text_auc"].auc == pytest.approx(0.5, abs=0.02) and found["answer_text_auc"].ci_low < 0.5
 
 
@@ -87,7 +87,7 @@ def test_pairs_drawn_at_random_are_named_in_at_most_one_set_of_twenty(tokenizer)
     """60 sets of 60 questions without any leak: lower end above 0.5 in at most 5 %."""
     rng = random.Random(2)
     sets = [
-        text_baselines(given_rows(tokenizer, drawn(rng, 60, shared=False)), n_resamples=200, seed=i)["pair_text"]
+        text_baselines(given_rows(tokenizer, drawn(rng, 60, shared=False)), n_resamples=200, seed=i)["qa_text_auc"]
         for i in range(60)
     ]
     assert sum(found.ci_low > 0.5 for found in sets) <= 3

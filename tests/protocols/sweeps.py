@@ -78,13 +78,13 @@ def check_statements(result):
     silent = replace(findings, headline="", warnings=(), rows=(), columns=(), notes=())
     assert not silent and not str(silent)
     pd.testing.assert_frame_equal(silent.to_frame(), frame)
-    effects = result.effects()
+    contrasts = result.contrasts()
     for one in findings.statements:
         assert set(one.layers) <= set(result.layers)
         if one.value is not None:
-            same = (effects["quantity"] == one.quantity) & (effects["control"] == one.control)
-            same &= (effects["value"] == one.value) & effects["layer"].isin(one.layers)
-            (row,) = effects[same & (effects["anchor"].eq(one.anchor) | (one.anchor == ""))].to_dict("records")
+            same = (contrasts["quantity"] == one.quantity) & (contrasts["control"] == one.control)
+            same &= (contrasts["value"] == one.value) & contrasts["layer"].isin(one.layers)
+            (row,) = contrasts[same & (contrasts["anchor"].eq(one.anchor) | (one.anchor == ""))].to_dict("records")
             band = "sim" if one.anchor else "ci"
             assert (one.low, one.high, one.n) == (row[f"{band}_low"], row[f"{band}_high"], row["n"])
     return findings

@@ -11,7 +11,7 @@ from anchorlens.protocols.arguments import Choice, Choices, Indices, Int, Python
 
 DIRECTION = Choice(("noising", "denoising"))
 DONORS = Choice(("same", "random"), "a function of a row", 1, DonorError)
-ANCHORS = Choices(("question", "pre_answer", "answer"), "anchor")
+ANCHORS = Choices(("exact_question", "pre_answer", "answer"), "anchor")
 INT, MAYBE_INT = Int(1), Int(1, none="what fits")
 INDICES, BOUNDS = Indices(), Indices(bounds=True)
 FRACTIONS = SplitFractions()
@@ -23,7 +23,7 @@ PLAN = PythonOnly("a function that takes the plan")
     [
         (DIRECTION, "noising", "noising"),
         (DONORS, len, len),
-        *((ANCHORS, given, ("question", "answer")) for given in ("question, answer", ["question", "answer"])),
+        *((ANCHORS, given, ("exact_question", "answer")) for given in ("exact_question, answer", ["exact_question", "answer"])),
         (ANCHORS, "question", ("question",)),
         *((INT, given, 5) for given in (5, np.int64(5), torch.tensor(5), np.uint8(5))),
         (MAYBE_INT, None, None),

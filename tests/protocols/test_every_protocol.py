@@ -98,7 +98,7 @@ def test_a_loaded_run_is_the_sweep(tiny_model, saved, name):
 def test_the_reference_engine_gives_the_same(tiny_model, name):
     sweep, reference = (swept(tiny_model("llama"), name, engine=engine) for engine in ("cone", "reference"))
     assert_close(sweep, reference)
-    assert sweep.samples()["delta_p"].abs().max() > 0.05
+    assert sweep.samples()["effect"].abs().max() > 0.05
     assert (reference.record["plan"]["engine"], reference.record["checks"]["cells"]) == ("reference", 0)
     assert reference.record["noise"]["cells"] > 0
     assert sweep.record["checks"]["cells"] == 4
@@ -172,8 +172,8 @@ def test_units_cover_the_plan_and_cells_are_measured_again(tiny_model, saved, na
         found = measurement.remeasure(ReferenceEngine(adapter), again, spec, cells.to_dict("records"))
         both = cells.merge(found, on=CELL, suffixes=("", "_again"))
         assert len(both) >= len(cells)
-        for column in ("value_before", "value_after", "delta_p"):
-            np.testing.assert_allclose(both[column], both[f"{column}_again"], atol=1e-2 if column == "delta_p" else 1e-5)
+        for column in ("value_before", "value_after", "effect"):
+            np.testing.assert_allclose(both[column], both[f"{column}_again"], atol=1e-2 if column == "effect" else 1e-5)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -205,20 +205,20 @@ def test_curves_and_tensor_are_means_of_the_samples_and_flips_those_of_p(tiny_mo
     assert set(sweep.curves()["control"]) == {"none"} < set(sweep.samples()["control"])
     samples = sweep.samples().query("control != 'shuffled_labels'")  # draws have pathways of their own
     by_row = samples.groupby([*points, "example_id"]).agg(  # donors first, then rows
-        delta=("delta_p", "mean"), pathway=("pathway", "first"), question=("question_id", "first")
+        delta=("effect", "mean"), pathway=("pathway", "first"), question=("question_id", "first")
     )
     for key, rows in by_row.groupby(points):
         for pathway, group in dict([("" if name == "swap" else "All", rows), *rows.groupby("pathway")]).items():
             point = curves.loc[(*key, pathway)]
-            assert point["delta_p"] == pytest.approx(group["delta"].mean(), abs=1e-9)
+            assert point["effect"] == pytest.approx(group["delta"].mean(), abs=1e-9)
             assert point["n"] == group["question"].nunique()
-            assert point["ci_low"] <= point["delta_p"] <= point["ci_high"] or point["n"] < 2
+            assert point["ci_low"] <= point["effect"] <= point["ci_high"] or point["n"] < 2
     for i, anchor in enumerate(sweep.anchors):
         means = by_row.loc["p", "none", anchor]["delta"].unstack()[list(sweep.example_ids)]
         np.testing.assert_allclose(sweep.delta_p[i].numpy(), means.to_numpy())
     if name in ("patch_tokens", "answer_only"):
         p, flip = (samples[samples["metric"] == one].set_index(CELL[:-1]).sort_index() for one in ("p", "flip"))
-        np.testing.assert_array_equal(flip["delta_p"], 100.0 * ((p["value_before"] >= 0.5) != (p["value_after"] >= 0.5)))
+        np.testing.assert_array_equal(flip["effect"], 100.0 * ((p["value_before"] >= 0.5) != (p["value_after"] >= 0.5)))
 
 
 @pytest.mark.parametrize(
@@ -230,18 +230,18 @@ def test_curves_and_tensor_are_means_of_the_samples_and_flips_those_of_p(tiny_mo
 )  # fmt: skip
 def test_contrasts_are_paired_by_row(tiny_model, name, own, placebo):
     sweep = swept(tiny_model("llama"), name)
-    effects = sweep.effects().query(f"control == {placebo!r}").set_index(["quantity", "layer"])
+    contrasts = sweep.contrasts().query(f"control == {placebo!r}").set_index(["quantity", "layer"])
     samples = sweep.samples().set_index(["metric", "control", "layer"])
     wanted = {
-        "delta_p_vs_placebo": ("p", "delta_p", 1),
-        "flip_rate": ("flip", "delta_p", 1),
+        "delta_p_vs_placebo": ("p", "effect", 1),
+        "flip_rate": ("flip", "effect", 1),
         "p_after": ("p", "value_after", 100),
     }
     seen = 0
     for quantity, (of, column, unit) in wanted.items():
-        for layer in sweep.layers if quantity in effects.index and of in samples.index else ():
+        for layer in sweep.layers if quantity in contrasts.index and of in samples.index else ():
             both = [samples.loc[(of, control, layer)].groupby("example_id")[column].mean() for control in (own, placebo)]
-            row = effects.loc[(quantity, layer)]
+            row = contrasts.loc[(quantity, layer)]
             assert row["value"] == pytest.approx(unit * (both[0] - both[1]).dropna().mean(), abs=1e-9)
             assert row["ci_low"] <= row["value"] <= row["ci_high"]
             seen += 1

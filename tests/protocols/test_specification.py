@@ -99,11 +99,11 @@ REFUSED = {
         {"known_only": "yes"},
     ],
     "knockout": [
-        {"mode": "masc"}, {"edges": 3}, {"readout": "prob"}, {"window": 0}, {"placebos": None}, {"split": "fix"}, {"heads": [0, 0]},
+        {"knockout_mode": "masc"}, {"edges": 3}, {"readout": "prob"}, {"window": 0}, {"placebos": None}, {"split": "fix"}, {"heads": [0, 0]},
         {"cut_layers": (5, 2)},
     ],
     "patch_tokens": [{"base": "true"}, {"donors": "mean"}, {"n_donors": 0}],
-    "answer_only": [{"edges": "question -> later"}, {"readout": "p_true"}],
+    "answer_only": [{"edges": "exact_question -> later"}, {"readout": "p_true"}],
 } | {"": [{"probe_site": "resid_pre"}, {"delta_kind": "signd"}, {"distractor": "rnd"}]}  # fmt: skip
 
 
@@ -145,9 +145,9 @@ def test_what_does_not_fit_together_is_named_with_what_to_do(name, given, phrase
 
 
 def test_one_anchor_may_be_a_text_and_edges_are_written_alike():
-    assert al.Swap(anchors="question") == al.Swap(anchors=["question"])
+    assert al.Swap(anchors="exact_question") == al.Swap(anchors=["exact_question"])
     assert al.Swap(anchors="question, pre_answer") == al.Swap()
-    assert al.Knockout(edges="question->later").edges == "question -> later"
+    assert al.Knockout(edges="exact_question->later").edges == "exact_question -> later"
     assert al.Knockout(edges=" subject ->answer").anchor == "subject -> answer"
 
 
@@ -205,7 +205,7 @@ OWN = {
         {"known_only": True, "n_null_donors": 0},
     ],
     "knockout": [
-        {"edges": "subject->answer", "mode": "zero", "heads": [3, 1], "window": 5, "cut_layers": "2-11", "split": "per_layer"},
+        {"edges": "subject->answer", "knockout_mode": "zero", "heads": [3, 1], "window": 5, "cut_layers": "2-11", "split": "per_layer"},
         {"readout": "p_true", "placebos": False, "answers": "generated", "delta_kind": "signed", "distractor": "random"},
     ],
     "patch": [{"site": "mlp_out", "direction": "noising", "add_bos": False, "n_resamples": 50}],
@@ -258,7 +258,10 @@ RESOLVED = [
         "swap",
         {"layers": [0], "add_bos": True, "donors": "mean", "n_null_donors": 0, "n_resamples": 20, "seed": 5, "window": 2},
     ),
-    ("knockout", {"layers": [0, 2], "cut_layers": (0, 2), "n_resamples": 20, "mode": "zero", "heads": [1], "placebos": False}),
+    (
+        "knockout",
+        {"layers": [0, 2], "cut_layers": (0, 2), "n_resamples": 20, "knockout_mode": "zero", "heads": [1], "placebos": False},
+    ),
 ]
 
 
@@ -305,7 +308,7 @@ def test_the_short_way_has_every_argument_with_its_help(spec):
     signature, said = inspect.signature(sweep), inspect.getdoc(sweep)
     model, data, *rest = signature.parameters.values()
     assert (model.name, data.name) == ("model", "data")
-    assert [one.name for one in rest] == [*spec.arguments(), "out", "overwrite", "resume", "restart", "shard", "executor"]
+    assert [one.name for one in rest] == [*spec.arguments(), "out", "overwrite", "resume", "restart", "job", "executor"]
     assert all(one.kind is one.KEYWORD_ONLY for one in rest)
     rest = rest[:-6]
     plain = spec()

@@ -30,7 +30,7 @@ def pool(rows):
 
 
 def picker(pool, **changes):
-    given = {"rule": "same_relation", "anchors": ("question", "pre_answer"), "align": "equal", "n_donors": 99, "seed": 0}
+    given = {"rule": "same_relation", "anchors": ("exact_question", "pre_answer"), "align": "equal", "n_donors": 99, "seed": 0}
     return DonorPicker(pool, **given | changes)
 
 
@@ -96,28 +96,28 @@ def test_answer_type_serves_where_there_is_no_relation(rows):
     assert [row.example.answers[0] for row in chosen] == ["Tokyo"]
 
 
-@pytest.mark.parametrize("anchor", ["question", "subject", "pre_answer", "prompt_last"])
+@pytest.mark.parametrize("anchor", ["exact_question", "subject", "pre_answer", "prompt_last"])
 def test_null_avoids_sink_anchor_and_readout(rows, anchor):
     row = rows.row(capital("Germany", "Berlin is big"))
     for seed in range(20):
         where = null_positions(row, anchor, 3, seed, "donor")
         assert len(where) == len(set(where)) == 3
-        assert not {0, *row.positions["question"], *row.positions["pre_answer_all"], *row.positions[anchor]} & set(where)
+        assert not {0, *row.positions["exact_question"], *row.positions["pre_answer_all"], *row.positions[anchor]} & set(where)
         assert all(p < row.prompt_length for p in where)
         if anchor in ("pre_answer", "prompt_last"):
-            assert min(where) > max(row.positions["question"])
+            assert min(where) > max(row.positions["exact_question"])
 
 
 def test_null_that_finds_too_few_positions_falls_short(rows):
     row = rows.row(capital("Germany", "Berlin"))
-    taken = {0, *row.positions["question"], *row.positions["pre_answer"]}
+    taken = {0, *row.positions["exact_question"], *row.positions["pre_answer"]}
     free = set(range(row.prompt_length)) - taken
     assert set(null_positions(row, "question", 999, 0, "d", "anywhere")) == free
     # BOS, "Q", ":" stand before the question.
     assert set(null_positions(row, "question", 999, 0, "d")) == free - {1, 2}
 
 
-@pytest.mark.parametrize("anchor", ["question", "subject", "question_rest", "pre_answer", "answer", "prompt_last"])
+@pytest.mark.parametrize("anchor", ["exact_question", "subject", "question_rest", "pre_answer", "answer", "prompt_last"])
 def test_null_lies_in_the_rows_own_part_of_the_prompt(anchor):
     """After the shots, from the question's first token on; anywhere= goes back to the shots."""
     shots = FewShotPrompt("fewshot(2)", (("What is the capital of Chad?", "N'Djamena"), ("What is 2 + 2?", "4")), frozenset())
@@ -130,7 +130,7 @@ def test_null_lies_in_the_rows_own_part_of_the_prompt(anchor):
     at_the_answer = anchor in ("pre_answer", "answer", "prompt_last")
     assert (min(far) < before) is not at_the_answer
     if at_the_answer:
-        assert min(own | far) > max(row.positions["question"])
+        assert min(own | far) > max(row.positions["exact_question"])
 
 
 def test_unknown_names_are_refused():

@@ -9,7 +9,9 @@ from tests.questions.make import refused
 
 @pytest.mark.parametrize("edges", ["", "question", "question later", "-> later", "question ->", "->", "question > later"])
 def test_edges_without_source_and_target_are_refused(edges):
-    with refused(InputError, f"edges={edges!r} is not understood. Write 'source -> target', for example 'question -> later'."):
+    with refused(
+        InputError, f"edges={edges!r} is not understood. Write 'source -> target', for example 'exact_question -> later'."
+    ):
         parse_edges(edges)
 
 

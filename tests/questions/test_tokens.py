@@ -44,10 +44,10 @@ def test_anchors_decode_to_their_spans_text(tokenizer, row_example):
     assert list(row.ids) == tokenizer(f"Q: {row_example.question}\nA: {row_example.answers[0]}")["input_ids"]
     # An answer that stands in the question too is not taken for the answer.
     assert min(row.positions["answer"]) >= row.prompt_length
-    assert 0 not in row.positions["question"]
-    assert row.positions["question"] == row.positions["subject"] + row.positions["property"]
+    assert 0 not in row.positions["exact_question"]
+    assert row.positions["exact_question"] == row.positions["subject"] + row.positions["property"]
     assert row.positions["subject_last"] == (max(row.positions["subject"]),)
-    assert not set(row.positions["question_rest"]) & set(row.positions["question"])
+    assert not set(row.positions["question_rest"]) & set(row.positions["exact_question"])
     assert row.positions["pre_answer_all"] == tuple(p - 1 for p in row.positions["answer"])
     # Where the space before the answer is a token of its own, the answer is predicted from that space.
     assert row.positions["pre_answer"][0] - row.positions["prompt_last"][0] in (0, 1)
@@ -57,7 +57,7 @@ def test_anchors_decode_to_their_spans_text(tokenizer, row_example):
 def test_question_text_is_all_anchored_or_rest(tokenizer):
     row_example = capital("France", "Paris")
     row = RowTokenizer(tokenizer, QAPrompt()).row(row_example)
-    both = sorted(set(row.positions["question"]) | set(row.positions["question_rest"]))
+    both = sorted(set(row.positions["exact_question"]) | set(row.positions["question_rest"]))
     decoded = tokenizer.decode([row.ids[p] for p in both], clean_up_tokenization_spaces=False)
     # A sentencepiece tokenizer may take "?" and what follows it into one token.
     assert decoded.strip().removesuffix("\nA:") == row_example.question
@@ -120,7 +120,7 @@ def test_position_0_is_never_an_anchor():
     bare, row_example = Made(lambda q: PromptText(q, 0, " ")), example("France has what capital", "France", "capital", "Paris")
     with pytest.raises(RowDropped, match="anchor_at_position_0"):
         RowTokenizer(small_tokenizer("byte", bos=False), bare).row(row_example)
-    assert 0 not in RowTokenizer(small_tokenizer("byte", bos=True), bare).row(row_example).positions["question"]
+    assert 0 not in RowTokenizer(small_tokenizer("byte", bos=True), bare).row(row_example).positions["exact_question"]
 
 
 def test_prompt_that_is_no_prefix_drops_the_row():
@@ -168,7 +168,7 @@ def test_the_prompt_of_a_template_is_a_prefix_and_the_anchors_are_its_words(toke
     for role, text in (("subject", "France"), ("property", "capital"), ("answer", "Paris")):
         # A sentencepiece tokenizer may take "France?" and what follows it into one token.
         assert text in tokenizer.decode([row.ids[p] for p in row.positions[role]])
-    assert row.positions["answer"][0] >= row.prompt_length > max(row.positions["question"])
+    assert row.positions["answer"][0] >= row.prompt_length > max(row.positions["exact_question"])
 
 
 def test_lead_in_moves_the_answer_site():
@@ -215,7 +215,7 @@ def test_few_shot_question_is_the_last_one(tokenizer):
     prompt = FewShotPrompt("fewshot", (("What is the capital of France?", "Paris"),), frozenset())
     row = RowTokenizer(tokenizer, prompt).row(capital("France", "Paris"))
     head = len(tokenizer(row.text[: row.text.rindex("Q:")])["input_ids"])
-    assert min(row.positions["question"]) >= head
+    assert min(row.positions["exact_question"]) >= head
 
 
 @pytest.mark.parametrize("other", OTHER_DEFAULTS.values(), ids=OTHER_DEFAULTS)

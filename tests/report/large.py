@@ -40,7 +40,7 @@ def enlarged(small: SweepResult, *, examples: int, layers: int) -> SweepResult:
         donor_id="donor",
         value_before=before,
         value_after=before + change / 100,
-        delta_p=change,
+        effect=change,
     )
     return SweepResult.make(small.protocol, samples, base, record, "large")
 

@@ -21,7 +21,7 @@ def large(swap, tmp_path_factory):
     """2,000 examples, two anchors, each with its null, at 30 layers; with the seconds that writing took."""
     result = enlarged(swap, examples=2000, layers=30)
     result.curves(controls=True)  # statistics are the sweep's, not the report's
-    result.effects()
+    result.contrasts()
     began = time.perf_counter()
     path = al.save_report(result, tmp_path_factory.mktemp("large") / "large.html")
     return path, time.perf_counter() - began

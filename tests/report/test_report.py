@@ -45,7 +45,7 @@ def test_a_rows_curve_is_the_mean_over_its_donors(sweeps, which):
     for row in found[:5]:
         own = samples[(samples["example_id"] == row["id"]) & (samples["control"] == "none") & (samples["metric"] == "p")]
         for anchor in result.anchors:
-            means = own[own["anchor"] == anchor].groupby("layer")["delta_p"].mean()
+            means = own[own["anchor"] == anchor].groupby("layer")["effect"].mean()
             assert np.allclose(row["curves"][anchor], means.reindex(list(result.layers)), atol=0.006)
         every = [(abs(v), v, k) for a in result.anchors for v, k in zip(row["curves"][a], result.layers, strict=True)]
         assert abs(row["peak"]) == max(every)[0]
@@ -92,7 +92,9 @@ def test_what_a_question_says_is_no_markup(tiny_model):
     assert "<script>document.title" not in page
     assert "49" not in page.split("<h1>")[1].split("</h1>")[0]
     assert any(row["question"] == HOSTILE for row in data_in(page)["sweeps"][0]["rows"])
-    assert "<b>" not in result.show(result.example_ids[0]).layout.title.text.split("<br>", 1)[1].replace("<b><span", "")
+    assert "<b>" not in result.plot_example(result.example_ids[0]).layout.title.text.split("<br>", 1)[1].replace(
+        "<b><span", ""
+    )
 
 
 def test_what_was_dropped_and_where_it_comes_from(sweeps):
@@ -110,10 +112,14 @@ def test_what_was_dropped_and_where_it_comes_from(sweeps):
 def test_findings_stand_on_the_page_in_their_parts(sweeps):
     findings = Findings(
         headline="At k* = 9 the <effect> stands.", warnings=("Beware: text reaches AUC 0.70.",),
-        rows=(("delta_p_vs_placebo", "-25.5"), ("and 2 more: effects()", "")), columns=("contrast", "value"), notes=("Layers: 4-6.",),
+        rows=(("delta_p_vs_placebo", "-25.5"), ("and 2 more: contrasts()", "")), columns=("contrast", "value"), notes=("Layers: 4-6.",),
     )  # fmt: skip
     told = findings_table(findings)
-    assert (told.columns, told.rows[1], told.numbers) == (["contrast", "value"], ["and 2 more: effects()", ""], [False, False])
+    assert (told.columns, told.rows[1], told.numbers) == (
+        ["contrast", "value"],
+        ["and 2 more: contrasts()", ""],
+        [False, False],
+    )
     page = render([replace(sweeps[0], _memo={**sweeps[0]._memo, "findings": findings})], "One")
     for part in (
         '<p class="beware">Beware: text reaches AUC 0.70.</p>', '<p class="lead">At k* = 9 the &lt;effect&gt; stands.</p>',

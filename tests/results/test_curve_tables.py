@@ -17,11 +17,11 @@ def samples(delta, **columns):
     delta = np.asarray(delta, dtype=float)
     names = list(BEFORE)[: len(delta)] if len(delta) <= len(BEFORE) else [f"r{i}" for i in range(len(delta))]
     index = pd.MultiIndex.from_product([names, range(delta.shape[1])], names=["example_id", "layer"])
-    own = index.to_frame(index=False).assign(delta_p=delta.ravel(), question_id=lambda frame: frame["example_id"])
+    own = index.to_frame(index=False).assign(effect=delta.ravel(), question_id=lambda frame: frame["example_id"])
     own["value_before"] = own["example_id"].map(BEFORE).fillna(0.5)
     same = {
-        "anchor": "question", "control": "none", "delta_kind": "probability", "donor_id": "x", "trivial": False, "seed": 0,
-        "slots": pd.NA, "n_null_patched": pd.NA, "pre_answer_token_differs": pd.NA,
+        "anchor": "question", "control": "none", "delta_kind": "probability", "donor_id": "x", "by_construction": False, "seed": 0,
+        "n_patched": pd.NA, "n_null_patched": pd.NA, "pre_answer_token_differs": pd.NA,
     } | columns  # fmt: skip
     own = own.assign(**same)
     empty = {name: None if name in SLOT_TYPES else "" for name in SAMPLE_COLUMNS if name not in own.columns}
@@ -53,7 +53,7 @@ def test_a_curve_has_both_bands_and_the_one_over_all_layers_is_wider():
     found = curves(frame)
     wanted = bootstrap_mean(delta, [f"r{i}" for i in range(40)], n_resamples=200, seed=0)
     for column, value in (
-        ("delta_p", wanted.value),
+        ("effect", wanted.value),
         ("ci_low", wanted.low),
         ("sim_low", wanted.sim_low),
         ("sim_high", wanted.sim_high),
@@ -64,21 +64,21 @@ def test_a_curve_has_both_bands_and_the_one_over_all_layers_is_wider():
 
 
 def test_null_short_is_the_share_of_rows_whose_null_has_fewer_slots():
-    frame = samples(np.zeros((4, 3)), slots=5, n_null_patched=5)
+    frame = samples(np.zeros((4, 3)), n_patched=5, n_null_patched=5)
     frame.loc[frame["example_id"].isin(["a", "b", "c"]), "n_null_patched"] = 2
     assert curves(frame)["frac_null_incomplete"].tolist() == [0.75] * 3
     # A donor that measured no null says nothing about it.
     more = frame.assign(donor_id="y", n_null_patched=pd.NA).astype(SLOT_TYPES)
     assert curves(pd.concat([frame, more], ignore_index=True))["frac_null_incomplete"].tolist() == [0.75] * 3
-    assert curves(samples(np.zeros((4, 3)), slots=5))["frac_null_incomplete"].isna().all()
+    assert curves(samples(np.zeros((4, 3)), n_patched=5))["frac_null_incomplete"].isna().all()
 
 
 def test_a_point_is_trivial_where_most_rows_hold_by_construction():
     frame = samples(np.zeros((4, 3)))
-    frame["trivial"] = ((frame["layer"] == 0) & (frame["example_id"] != "d")) | (
+    frame["by_construction"] = ((frame["layer"] == 0) & (frame["example_id"] != "d")) | (
         (frame["layer"] == 1) & (frame["example_id"] == "d")
     )
-    assert curves(frame)["trivial"].tolist() == [True, False, False]
+    assert curves(frame)["by_construction"].tolist() == [True, False, False]
 
 
 def test_a_summary_names_the_layer_it_picked_and_gives_the_band_over_all_layers():
@@ -86,14 +86,14 @@ def test_a_summary_names_the_layer_it_picked_and_gives_the_band_over_all_layers(
     delta = rng.normal(size=(40, 6))
     delta[:, 4] -= 30
     delta[:, 0] -= 50
-    own = samples(delta, slots=3, n_null_patched=2)
-    own["trivial"] = own["layer"] == 0
-    null = samples(rng.normal(3, 1, size=(40, 6)), control="null", slots=3, n_null_patched=2)
+    own = samples(delta, n_patched=3, n_null_patched=2)
+    own["by_construction"] = own["layer"] == 0
+    null = samples(rng.normal(3, 1, size=(40, 6)), control="null", n_patched=3, n_null_patched=2)
     found = curves(pd.concat([own, null], ignore_index=True))
     (row,) = summary_of(found).to_dict("records")
     here = found[(found["control"] == "none") & (found["layer"] == 4)].iloc[0]
     assert (row["max_layer"], row["anchor"], row["n"]) == (4, "question", 40)
-    assert (row["delta_p"], row["sim_low"], row["sim_high"]) == tuple(here[["delta_p", "sim_low", "sim_high"]])
-    assert row["null"] == pytest.approx(found[(found["control"] == "null") & (found["layer"] == 4)]["delta_p"].iloc[0])
+    assert (row["effect"], row["sim_low"], row["sim_high"]) == tuple(here[["effect", "sim_low", "sim_high"]])
+    assert row["null"] == pytest.approx(found[(found["control"] == "null") & (found["layer"] == 4)]["effect"].iloc[0])
     assert row["frac_null_incomplete"] == 1.0
     assert not {"ci_low", "ci_high", "layer"} & set(row)

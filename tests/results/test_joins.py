@@ -45,7 +45,7 @@ def sweeps(tiny_model):
 def test_every_sample_has_its_row_and_stands_once(name, sweeps):
     """Checked against the examples, looked up one by one."""
     sweep = sweeps(name)
-    samples, joined = sweep.samples(), sweep.joined(controls=True)
+    samples, joined = sweep.samples(), sweep.samples_with_inputs(controls=True)
     pd.testing.assert_frame_equal(joined[samples.columns], samples)
     base = sweep.examples().query("role == 'base'").set_index("example_id").to_dict("index")
     for example_id, own in joined.groupby("example_id"):
@@ -54,7 +54,7 @@ def test_every_sample_has_its_row_and_stands_once(name, sweeps):
         assert own["subject"].iloc[0] in own["question"].iloc[0]
         assert own["property"].iloc[0] in own["question"].iloc[0]
         assert len(own["subject"].iloc[0]) > 0
-    assert len(sweep.joined()) == (samples["control"] == "none").sum()
+    assert len(sweep.samples_with_inputs()) == (samples["control"] == "none").sum()
 
 
 def test_the_join_that_one_would_write_doubles_rows_and_this_one_does_not(sweeps):
@@ -65,25 +65,25 @@ def test_the_join_that_one_would_write_doubles_rows_and_this_one_does_not(sweeps
     naive = samples.merge(examples, on="example_id")
     twice = samples["example_id"].isin(roles.index[roles == 2]).sum()
     assert len(naive) == len(samples) + twice > len(samples)
-    assert len(sweep.joined(controls=True)) == len(samples)
+    assert len(sweep.samples_with_inputs(controls=True)) == len(samples)
 
 
 def test_segments_and_donors_are_those_of_the_questions(sweeps):
-    row = sweeps("swap").joined().query("example_id == 'Japan'").iloc[0]
+    row = sweeps("swap").samples_with_inputs().query("example_id == 'Japan'").iloc[0]
     assert (row["question"], row["answer"]) == ("What is the capital of Japan?", "Tokyo")
     assert (row["subject"], row["property"]) == ("Japan", "capital")
     for name in ("swap", "denoising", "patch_tokens"):
-        joined = sweeps(name).joined(controls=True)
+        joined = sweeps(name).samples_with_inputs(controls=True)
         rows = sweeps(name).examples().query("role == 'donor'").set_index("example_id")
         for column in ("question", "answer"):
             assert joined[f"donor_{column}"].tolist() == rows.loc[joined["donor_id"], column].tolist()
-    swap = sweeps("swap").joined()
+    swap = sweeps("swap").samples_with_inputs()
     assert swap["donor_answer"].tolist() == [CAPITALS[donor] for donor in swap["donor_id"]]
 
 
 def test_where_no_row_gives_anything_no_donor_is_named(sweeps):
     for name in ("mean", "knockout"):
-        joined = sweeps(name).joined(controls=True)
+        joined = sweeps(name).samples_with_inputs(controls=True)
         assert joined["donor_id"].nunique() >= 1
         assert set(joined["donor_question"]) == set(joined["donor_answer"]) == {""}
 
@@ -91,7 +91,7 @@ def test_where_no_row_gives_anything_no_donor_is_named(sweeps):
 def test_a_placebos_draw_is_not_taken_for_a_row_of_that_name(sweeps):
     """Draws are called 0, 1, ...; so may be the rows of a user's file."""
     sweep = sweeps("knockout")
-    joined = sweep.joined(controls=True)
+    joined = sweep.samples_with_inputs(controls=True)
     draws = set(joined.loc[joined["control"] == "shuffled_labels", "donor_id"])
     examples = sweep.examples()
     called = dict(zip(sorted(set(examples["example_id"])), sorted(draws) + sorted(set(examples["example_id"])), strict=False))
@@ -106,7 +106,7 @@ def test_a_placebos_draw_is_not_taken_for_a_row_of_that_name(sweeps):
 
 def test_another_question_of_answer_only_stands_in_the_changed_input(sweeps):
     sweep = sweeps("answer_only")
-    joined = sweep.joined(controls=True)
+    joined = sweep.samples_with_inputs(controls=True)
     asked = {one.example_id: one.question for one in al.load_qa("popqa-sample").pool}
     other = joined[joined["control"] == "other_question"]
     assert other["donor_question"].tolist() == other["donor_id"].map(asked).tolist()
@@ -116,10 +116,12 @@ def test_another_question_of_answer_only_stands_in_the_changed_input(sweeps):
 
 def test_one_quantity(sweeps):
     sweep = sweeps("patch_tokens")
-    assert set(sweep.joined(metric="flip")["metric"]) == {"flip"}
-    assert len(sweep.joined(metric="p")) + len(sweep.joined(metric="flip")) == len(sweep.joined())
+    assert set(sweep.samples_with_inputs(metric="flip")["metric"]) == {"flip"}
+    assert len(sweep.samples_with_inputs(metric="p")) + len(sweep.samples_with_inputs(metric="flip")) == len(
+        sweep.samples_with_inputs()
+    )
     with pytest.raises(InputError, match=r"no metric='flop'. Did you mean 'flip'"):
-        sweep.joined(metric="flop")
+        sweep.samples_with_inputs(metric="flop")
 
 
 def test_runs_that_are_read_join_in_the_same_way(sweeps, tmp_path):
@@ -130,10 +132,12 @@ def test_runs_that_are_read_join_in_the_same_way(sweeps, tmp_path):
         read = al.load_run(al.save_run(chosen, tmp_path / "run"))
     for sweep, again in zip(chosen, read, strict=True):
         for column in ("tokens", "positions"):
-            assert [list(one) for one in again.joined()[column]] == [list(one) for one in sweep.joined()[column]]
-        both = (one.joined(controls=True).drop(columns=["tokens"]) for one in (again, sweep))
+            assert [list(one) for one in again.samples_with_inputs()[column]] == [
+                list(one) for one in sweep.samples_with_inputs()[column]
+            ]
+        both = (one.samples_with_inputs(controls=True).drop(columns=["tokens"]) for one in (again, sweep))
         pd.testing.assert_frame_equal(*both, check_dtype=False)  # text that was read has a type of its own
-    whole = pd.concat([sweep.joined() for sweep in read], ignore_index=True)
+    whole = pd.concat([sweep.samples_with_inputs() for sweep in read], ignore_index=True)
     assert len(whole) == sum((sweep.samples()["control"] == "none").sum() for sweep in read)
     assert whole.groupby("run_id")["model"].nunique().tolist() == [1] * 4
 

@@ -8,7 +8,7 @@ import torch
 
 import anchorlens as al
 from anchorlens.errors import RunError
-from anchorlens.runs.schema import CURVE_COLUMNS, EFFECT_COLUMNS, EXAMPLE_COLUMNS, SAMPLE_COLUMNS
+from anchorlens.runs.schema import CONTRAST_COLUMNS, CURVE_COLUMNS, EXAMPLE_COLUMNS, SAMPLE_COLUMNS
 from tests.questions.make import capitals, equal_lengths
 
 OPTIONS = {"n_donors": 2, "align": "last", "layers": (0, 2), "seed": 3, "progress": False}
@@ -26,10 +26,10 @@ def saved(sweep, tmp_path_factory):
 
 def test_every_file_of_the_design_is_there(saved):
     assert sorted(p.name for p in saved.iterdir()) == [
-        "SHA256SUMS", "curves.parquet", "effects.parquet", "examples.parquet", "figure.html", "run.json", "samples.parquet",
+        "SHA256SUMS", "curves.parquet", "contrasts.parquet", "examples.parquet", "figure.html", "run.json", "samples.parquet",
     ]  # fmt: skip
     assert [*saved.parent.iterdir()] == [saved], "nothing temporary is left beside it"
-    wanted = {"examples": EXAMPLE_COLUMNS, "samples": SAMPLE_COLUMNS, "curves": CURVE_COLUMNS, "effects": EFFECT_COLUMNS}
+    wanted = {"examples": EXAMPLE_COLUMNS, "samples": SAMPLE_COLUMNS, "curves": CURVE_COLUMNS, "contrasts": CONTRAST_COLUMNS}
     for name, columns in wanted.items():
         assert tuple(pd.read_parquet(saved / f"{name}.parquet").columns) == columns
 

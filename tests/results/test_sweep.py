@@ -8,7 +8,7 @@ import pytest
 
 import anchorlens as al
 from anchorlens.errors import InputError
-from anchorlens.runs.schema import CURVE_KEYS, EFFECT_COLUMNS, answer_first
+from anchorlens.runs.schema import CONTRAST_COLUMNS, CURVE_KEYS, answer_first
 from tests.questions.make import capitals
 
 OPTIONS = {"n_donors": 2, "align": "last", "layers": (0, 2), "seed": 3, "progress": False}
@@ -39,20 +39,20 @@ def test_curves_of_one_quantity(sweep):
 
 def test_an_anchor_less_its_null_is_paired_by_question(sweep):
     """``delta_p_minus_null``: the donor that measured both, and the mean over questions of the difference."""
-    effects = sweep.effects()
-    assert sorted(effects.columns) == sorted(EFFECT_COLUMNS)
-    assert set(effects["quantity"]) == {"delta_p_minus_null", "anchor_difference"}
-    effects = effects[effects["quantity"] == "delta_p_minus_null"]
-    assert set(effects["control"]) == {"null"}
-    assert set(effects["anchor"]) == set(sweep.anchors)
+    contrasts = sweep.contrasts()
+    assert sorted(contrasts.columns) == sorted(CONTRAST_COLUMNS)
+    assert set(contrasts["quantity"]) == {"delta_p_minus_null", "anchor_difference"}
+    contrasts = contrasts[contrasts["quantity"] == "delta_p_minus_null"]
+    assert set(contrasts["control"]) == {"null"}
+    assert set(contrasts["anchor"]) == set(sweep.anchors)
     samples = sweep.samples()
     null = samples[samples["control"] == "null"]
     both = samples[samples["control"] == "none"].merge(
         null, on=["example_id", "donor_id", "anchor", "layer"], suffixes=("", "_null")
     )
     assert len(both) == len(null) < (samples["control"] == "none").sum()
-    wanted = (both["delta_p"] - both["delta_p_null"]).groupby([both["anchor"], both["layer"]]).mean()
-    for row in effects.itertuples():
+    wanted = (both["effect"] - both["delta_p_null"]).groupby([both["anchor"], both["layer"]]).mean()
+    for row in contrasts.itertuples():
         assert row.value == pytest.approx(wanted[row.anchor, row.layer])
         assert row.ci_low <= row.value <= row.ci_high
         assert row.n == both["question_id"].nunique()
@@ -60,25 +60,25 @@ def test_an_anchor_less_its_null_is_paired_by_question(sweep):
 
 def test_without_a_null_anchors_are_compared_with_each_other_alone(tiny_model):
     alone = al.swap_sweep(tiny_model("llama"), capitals(3), n_null_donors=0, **OPTIONS)
-    assert set(alone.effects()["quantity"]) == {"anchor_difference"}
-    assert sorted(alone.effects().columns) == sorted(EFFECT_COLUMNS)
+    assert set(alone.contrasts()["quantity"]) == {"anchor_difference"}
+    assert sorted(alone.contrasts().columns) == sorted(CONTRAST_COLUMNS)
 
 
-LEAD = ["anchor", "layer", "delta_p", "ci_low", "ci_high", "p_before", "n"]
+LEAD = ["anchor", "layer", "effect", "ci_low", "ci_high", "p_before", "n"]
 
 
 def test_frames_show_what_was_found_first(sweep, monkeypatch):
     """In a terminal of 80 columns, and in a notebook, which shows ten columns from either end."""
     assert list(sweep.curves().columns)[: len(LEAD)] == LEAD
     assert list(sweep.curves(controls=True).columns)[: len(LEAD) + 1] == ["control", *LEAD]
-    assert list(sweep.samples().columns)[:5] == ["example_id", "layer", "delta_p", "control", "anchor"]
-    assert list(sweep.effects().columns)[:5] == ["quantity", "layer", "value", "control", "anchor"]
+    assert list(sweep.samples().columns)[:5] == ["example_id", "layer", "effect", "control", "anchor"]
+    assert list(sweep.contrasts().columns)[:5] == ["quantity", "layer", "value", "control", "anchor"]
     assert list(sweep.examples().columns)[:5] == ["example_id", "role", "question", "answer", "label"]
-    assert list(sweep.summary().columns)[:3] == ["anchor", "max_layer", "delta_p"]
+    assert list(sweep.summary().columns)[:3] == ["anchor", "max_layer", "effect"]
     monkeypatch.setattr("pandas.io.formats.format.get_terminal_size", lambda: os.terminal_size((80, 24)))
     frames = {
-        "delta_p": (sweep.curves(), sweep.curves(controls=True), sweep.samples(), sweep.joined(), sweep.summary()),
-        "value": (sweep.effects(),),
+        "effect": (sweep.curves(), sweep.curves(controls=True), sweep.samples(), sweep.samples_with_inputs(), sweep.summary()),
+        "value": (sweep.contrasts(),),
     }
     for column, shown in frames.items():
         for frame in shown:
@@ -96,7 +96,7 @@ def test_what_is_the_same_in_every_row_comes_last(sweep):
     two = pd.concat([sweep.curves(), sweep.curves().assign(model="another")])
     assert answer_first(two)[: len(LEAD) + 1] == [*LEAD, "model"]
     assert sorted(answer_first(two)) == sorted(two.columns)
-    one = sweep.curves().query("anchor == 'question'")
+    one = sweep.curves().query("anchor == 'exact_question'")
     assert answer_first(one)[: len(LEAD)] == LEAD
     rows = one.assign(pathway="Q-Anchored").pipe(lambda q: pd.concat([q, q.assign(pathway="A-Anchored")]))
     assert answer_first(rows)[: len(LEAD)] == ["pathway", *LEAD[1:]]

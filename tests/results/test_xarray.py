@@ -39,10 +39,10 @@ def test_the_labelled_array_is_delta_p_with_its_controls(sweeps):
         np.testing.assert_array_equal(array.sel(control="none").to_numpy(), sweep.delta_p.numpy())
         assert tuple(array["example"].to_numpy()) == sweep.example_ids
         assert (array.attrs["run_id"], array.attrs["units"]) == (sweep.run_id, "percentage points")
-    null = sweeps[1].samples().query("control == 'null' and layer == 2 and anchor == 'question' and metric == 'p'")
+    null = sweeps[1].samples().query("control == 'null' and layer == 2 and anchor == 'exact_question' and metric == 'p'")
     one = null[null["example_id"] == sweeps[1].example_ids[3]]
-    array = sweeps[1].to_xarray().sel(control="null", anchor="question", layer=2)
-    assert float(array[3]) == pytest.approx(one["delta_p"].mean())
+    array = sweeps[1].to_xarray().sel(control="null", anchor="exact_question", layer=2)
+    assert float(array[3]) == pytest.approx(one["effect"].mean())
     assert str(array[3]["question_id"].item()) == one["question_id"].iloc[0]
 
 
@@ -58,7 +58,7 @@ def test_stored_tables_are_those_that_would_be_computed(sweeps, run):
         again = loaded.with_tables({})
         for other in (made, again):
             pd.testing.assert_frame_equal(loaded.curves(controls=True), other.curves(controls=True))
-            pd.testing.assert_frame_equal(loaded.effects(), other.effects())
+            pd.testing.assert_frame_equal(loaded.contrasts(), other.contrasts())
             pd.testing.assert_frame_equal(loaded.summary(), other.summary())
             assert loaded.findings == other.findings
         assert loaded.record == made.record
@@ -70,7 +70,7 @@ def test_a_loaded_run_computes_no_curve_and_no_contrast(run, monkeypatch):
         for name in ("curves", "contrasts"):
             monkeypatch.setattr(analysis, name, lambda *_: pytest.fail("computed again"))
         assert len(loaded.summary()) and len(loaded.curves())
-        assert loaded.findings or loaded.effects() is not None
+        assert loaded.findings or loaded.contrasts() is not None
 
 
 def test_the_record_has_findings_as_data(sweeps, run):

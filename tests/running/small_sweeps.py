@@ -17,7 +17,7 @@ def sweep(model, **options):
 
 
 def delta_p(result):
-    return result.samples().set_index(CELL)["delta_p"].sort_index()
+    return result.samples().set_index(CELL)["effect"].sort_index()
 
 
 def running_out(monkeypatch, too_large):

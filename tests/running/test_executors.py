@@ -72,24 +72,24 @@ def kill_and_resume(sweep, out):
 
 def share_in_turn(sweep, out):
     for i in (3, 1, 2):
-        status = sweep(out=out, shard=(i, 3))
+        status = sweep(out=out, job=(i, 3))
         assert not out.exists()
     assert (status.state, status.sweeps[0].done) == ("stopped", status.sweeps[0].shards)
     assert status == status_of(out)
     refuse_missing(out)
     done = sweep(out=out, resume=True)
-    assert sweep(out=out, shard="1/3").state == "finished"  # a job that comes late has nothing to do
+    assert sweep(out=out, job="1/3").state == "finished"  # a job that comes late has nothing to do
     return done
 
 
 def share_at_once(sweep, out):
     """One of the jobs is killed and runs again."""
-    first = [fork(sweep, out=out, shard="1/3"), fork(sweep, out=out, shard="2/3"), fork(sweep, after=1, out=out, shard="3/3")]
+    first = [fork(sweep, out=out, job="1/3"), fork(sweep, out=out, job="2/3"), fork(sweep, after=1, out=out, job="3/3")]
     for process in first:
         process.join()
     assert [process.exitcode for process in first] == [0, 0, -signal.SIGKILL]
     assert len(list(parts_of(out).glob("log-*-of-3.jsonl"))) == 3
-    sweep(out=out, shard="3/3")
+    sweep(out=out, job="3/3")
     refuse_missing(out)
     return sweep(out=out, resume=True)
 
@@ -98,7 +98,7 @@ def share_without_shared_files(sweep, out):
     """One of the jobs is measured where they are merged."""
     others = [out.parent / f"machine{i}" / "out" for i in (1, 2)]
     for i, other in enumerate(others):
-        sweep(out=other, shard=(i + 1, 3))
+        sweep(out=other, job=(i + 1, 3))
     copy_parts(out, [parts_of(other) for other in others])
     return sweep(out=out, resume=True)
 

@@ -24,7 +24,7 @@ def test_results_are_read_as_they_were_written(tiny_model, plain, tmp_path):
         assert result.protocol is wanted.protocol
         assert repr(result) == repr(wanted)
         pd.testing.assert_frame_equal(result.samples(), wanted.samples())
-        pd.testing.assert_frame_equal(result.effects(), wanted.effects())
+        pd.testing.assert_frame_equal(result.contrasts(), wanted.contrasts())
         pd.testing.assert_frame_equal(result.curves(controls=True), wanted.curves(controls=True))
     assert len(al.load_curves(path)) == sum(len(one.curves(controls=True)) for one in (plain, knockout))
     text = (path / "run.json").read_text()

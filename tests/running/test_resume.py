@@ -54,7 +54,7 @@ def test_what_is_done_is_done(tiny_model, tmp_path, monkeypatch):
         ({"data": 11}, r"data\.limit: null before, 11 now"),
         ({"weights": True}, r"model\.weights_sha256: .* before"),
         ({"batch_size": 3}, r"plan\.batches: \[2, 2.* before, \[3, 3"),
-        ({"batch_size": 3, "shard": "1/2"}, r"plan\.batches: \[2, 2.* before, \[3, 3"),
+        ({"batch_size": 3, "job": "1/2"}, r"plan\.batches: \[2, 2.* before, \[3, 3"),
         ({"n_spot_checks": 2}, r"plan\.n_spot_checks: 4 before, 2 now"),
     ],
 )
@@ -65,7 +65,7 @@ def test_what_changed_is_named(change, said, parts, tiny, tmp_path):
         with torch.no_grad():
             model.blocks[1].mlp.W_out[0, 0] += 1.0
     with pytest.raises(RunError, match=said):
-        swap(model, out=out, **({"resume": "shard" not in change} | {k: v for k, v in change.items() if k != "weights"}))
+        swap(model, out=out, **({"resume": "job" not in change} | {k: v for k, v in change.items() if k != "weights"}))
     assert shards_in(parts_of(out)) == 2  # nothing lost
 
 
@@ -103,7 +103,7 @@ def test_two_processes_on_one_run(tiny_model, tmp_path):
     assert len(al.load_run(out)) == 1
 
 
-@pytest.mark.parametrize("more", [{}, {"resume": True}, {"shard": "1/2"}])
+@pytest.mark.parametrize("more", [{}, {"resume": True}, {"job": "1/2"}])
 def test_a_place_that_nobody_may_write_is_refused_before_anything_is_measured(tiny_model, monkeypatch, more):
     """/proc refuses even who may do everything."""
     if not Path("/proc/self").is_dir():
@@ -154,7 +154,7 @@ def test_jobs_of_a_study(tiny, tmp_path):
     study, out = three_sets(tiny), tmp_path / "out"
     assert len(al.run_study(study, tmp_path / "whole").empty) == 1
     for i in (2, 1):
-        done = al.run_study(study, out, shard=(i, 2))
+        done = al.run_study(study, out, job=(i, 2))
         assert (done.results, len(done.empty), done.total) == ([], 1, 3)
         if i == 2:
             with pytest.raises(RunError, match=r"shards of sweep 0 \(0, 2.*shards of sweep 1 \(1.*Run job 1/2 again"):
@@ -167,5 +167,5 @@ def test_jobs_of_a_study(tiny, tmp_path):
 def test_a_job_of_a_study_without_a_row_says_so(tiny, tmp_path):
     study = al.Study([str(tiny("llama"))], [data_of(list(capitals().examples[:1]), name="one")], [al.Swap(**OPTIONS)])
     with pytest.raises(EmptySweepError):
-        al.run_study(study, tmp_path / "out", shard="1/2")
+        al.run_study(study, tmp_path / "out", job="1/2")
     assert list(tmp_path.iterdir()) == []

@@ -96,7 +96,7 @@ def test_cells_of_many_layers_are_measured_in_one_pass(tiny_model, passes, optio
     assert len(passes) <= 2  # of the first batch, and of the rest
     assert {layer for _, layers in passes for layer in layers} == {0, 1, 2}
     assert 0 < result.noise_floor < 1e-3
-    assert result.samples()["delta_p"].abs().max() > 0.01
+    assert result.samples()["effect"].abs().max() > 0.01
 
 
 def test_little_memory_checks_cell_by_cell(tiny_model, passes):

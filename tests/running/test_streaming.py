@@ -99,7 +99,7 @@ def test_all_rows_go_up_the_layers_together(tmp_path, layers_read, monkeypatch):
     layers = sweep(model, on_plan=plans.append)
     assert len(whole.record["plan"]["batches"]) > 4
     assert len(layers.record["plan"]["batches"]) == 2  # those that measure a null, and those that do not
-    one, two = (result.samples()["delta_p"].to_numpy() for result in (whole, layers))
+    one, two = (result.samples()["effect"].to_numpy() for result in (whole, layers))
     np.testing.assert_allclose(one, two, atol=1e-4)
     # The plan's passes, and the trial's two.
     trial = 2

@@ -39,14 +39,14 @@ SWEEPS = {
     "mean": lambda m: al.swap_sweep(m, capitals(), donors="mean", site="mlp_out", **(SMALL | {"n_donors": 1})),
     "noise": lambda m: al.swap_sweep(m, capitals(), donors="noise", seed=3, **(SMALL | {"n_donors": 1})),
     "zero": lambda m: al.swap_sweep(m, capitals(), donors="zero", layers=[1], **(SMALL | {"n_donors": 1})),
-    "probe": lambda m: al.swap_sweep(m, questions(), readout="probe", anchors=["question", "answer"], **SMALL),
-    "p_true": lambda m: al.swap_sweep(m, capitals(), readout="p_true", answers="given", **SMALL),
+    "probe": lambda m: al.swap_sweep(m, questions(), readout="probe", anchors=["exact_question", "answer"], **SMALL),
+    "p_true": lambda m: al.swap_sweep(m, capitals(), readout="p_true", answers="gold", **SMALL),
     "probe, denoising": lambda m: al.swap_sweep(
         m, questions(), readout="probe", direction="denoising", delta_kind="signed", **SMALL
     ),
     "knockout": lambda m: al.knockout_sweep(m, questions(), layers=[0, 2], **TRUTH),
     "knockout, windows": lambda m: al.knockout_sweep(
-        m, questions(), window=1, edges="subject -> pre_answer", heads=[0, 1], mode="zero", split="per_layer", **TRUTH
+        m, questions(), window=1, edges="subject -> pre_answer", heads=[0, 1], knockout_mode="zero", split="per_layer", **TRUTH
     ),
     "knockout, p_true": lambda m: al.knockout_sweep(m, questions(), readout="p_true", cut_layers=[1, 2], **TRUTH),
     "patch_tokens": lambda m: al.patch_tokens_sweep(m, questions(), base="all", **TRUTH),
@@ -86,9 +86,9 @@ def found(verified, what):
 def test_every_kind_of_sweep_comes_out_again(name, written, tiny_model):
     verified = verify(written(name), tiny_model, cells=20)
     assert verified.ok, verified
-    assert found(verified, "cells").found == verifying.MATCH
+    assert found(verified, "cells").status == verifying.MATCH
     assert len(verified.cells()) >= 20
-    assert verified.cells()["off"].max() < 1e-3
+    assert verified.cells()["max_abs_diff"].max() < 1e-3
     # Not one and the same number: every control and anchor of the sweep is among them, or could be.
     assert verified.cells()["value_after_again"].nunique() > 5
     assert "mismatch" not in repr(verified)
@@ -112,7 +112,7 @@ CHANGES = {
         f"{name} value_after": ("samples", added("value_after", 1e-3))
         for name in ("swap", "noise", "denoising", "probe", "knockout", "patch_tokens", "answer_only")
     },
-    "swap delta_p": ("samples", added("delta_p", 0.1)),
+    "swap delta_p": ("samples", added("effect", 0.1)),
     "swap without numbers": ("samples", added("value_after", np.nan)),
     "swap token_ids": ("examples", with_other_ids),
 }
@@ -125,8 +125,8 @@ def test_another_number_or_input_is_a_mismatch(case, copied, tiny_model):
     change(pd.read_parquet(file)).to_parquet(file, index=False)
     write_sums(run)  # whoever changes numbers can write the sums anew
     verified = verify(run, tiny_model, cells=8 if table == "examples" else 3)
-    assert found(verified, "files").found == verifying.MATCH
-    assert found(verified, "cells").found == verifying.MISMATCH
+    assert found(verified, "files").status == verifying.MATCH
+    assert found(verified, "cells").status == verifying.MISMATCH
     assert not verified.ok
 
 
@@ -138,8 +138,8 @@ def test_each_file_is_checked(copied):
             where = len(whole) // 2
             file.write_bytes(whole[:where] + bytes([whole[where] ^ 1]) + whole[where + 1 :])
             verified = al.verify_run(run)  # nothing else is read, and no model is asked for
-            assert [(one.what, one.found) for one in verified.checks] == [("files", "mismatch"), ("cells", "not checked")]
-            assert f"{file.relative_to(run)} has other bytes" in found(verified, "files").said
+            assert [(one.what, one.status) for one in verified.checks] == [("files", "mismatch"), ("cells", "not checked")]
+            assert f"{file.relative_to(run)} has other bytes" in found(verified, "files").detail
             file.write_bytes(whole)
 
 
@@ -148,8 +148,8 @@ def test_cells_are_measured_where_only_the_figure_or_the_sums_are_others(name, c
     run = copied("swap")
     (run / name).unlink()
     verified = verify(run, tiny_model, cells=1)
-    assert found(verified, "files").found == verifying.MISMATCH
-    assert found(verified, "cells").found == verifying.MATCH
+    assert found(verified, "files").status == verifying.MISMATCH
+    assert found(verified, "cells").status == verifying.MATCH
     assert not verified.ok
 
 
@@ -161,14 +161,14 @@ def test_the_hashes_come_first(copied, written, tiny_model):
     (run / "run.json").write_text(json.dumps(record))
     write_sums(run)
     verified = verify(run, tiny_model, cells=2, data=capitals())
-    assert found(verified, "data").found == verifying.MISMATCH
-    assert found(verified, "code").found == verifying.DIFFERS
-    assert "torch 1.0 then" in found(verified, "code").said
-    assert found(verify(written("swap"), tiny_model, cells=0, data=capitals()), "data").found == verifying.MATCH
+    assert found(verified, "data").status == verifying.MISMATCH
+    assert found(verified, "code").status == verifying.DIFFERS
+    assert "torch 1.0 then" in found(verified, "code").detail
+    assert found(verify(written("swap"), tiny_model, cells=0, data=capitals()), "data").status == verifying.MATCH
     without = al.verify_run(written("swap"), cells=0, show_progress=False)
-    assert [found(without, what).found for what in ("data", "weights")] == [verifying.NOT_CHECKED] * 2
+    assert [found(without, what).status for what in ("data", "weights")] == [verifying.NOT_CHECKED] * 2
     assert without.ok
-    assert found(verify(written("knockout"), tiny_model, cells=0), "data").found == verifying.MATCH  # an embedded sample
+    assert found(verify(written("knockout"), tiny_model, cells=0), "data").status == verifying.MATCH  # an embedded sample
 
 
 def test_other_weights_are_not_measured(written, tiny):
@@ -176,8 +176,8 @@ def test_other_weights_are_not_measured(written, tiny):
     other.blocks[1].mlp.W_out.data[0, 0] += 1e-3
     for given in ({"model": other}, {"model": str(tiny("qwen3")), "device": "cpu", "stream": True}):
         verified = al.verify_run(written("swap"), show_progress=False, **given)
-        assert found(verified, "weights").found == verifying.MISMATCH
-        assert found(verified, "cells").found == verifying.NOT_CHECKED
+        assert found(verified, "weights").status == verifying.MISMATCH
+        assert found(verified, "cells").status == verifying.NOT_CHECKED
         assert verified.cells().empty
         assert not verified.ok
 
@@ -204,18 +204,18 @@ def test_a_model_larger_than_memory_is_read_layer_by_layer(name, written, tiny, 
     assert (held[0][0] is None, held[1][0] is None) == (False, True)
     assert [places for _, places in held] == [{"meta"}, {"cpu"}]
     assert streamed.ok, streamed
-    assert found(streamed, "weights").found == verifying.MATCH
+    assert found(streamed, "weights").status == verifying.MATCH
     assert streamed.checks == whole.checks
     pd.testing.assert_frame_equal(streamed.cells(), whole.cells())
 
 
 def test_own_code_has_to_be_given_again(tiny_model, tmp_path):
     al.swap_sweep(tiny_model("llama"), capitals(), readout=own_readout, **SMALL).save(tmp_path / "run")
-    with pytest.raises(InputError, match=r"code of your own \(readout\).*own={'readout'"):
+    with pytest.raises(InputError, match=r"code of your own \(readout\).*callables={'readout'"):
         verify(tmp_path / "run", tiny_model)
-    assert verify(tmp_path / "run", tiny_model, own={"readout": own_readout}).ok
+    assert verify(tmp_path / "run", tiny_model, callables={"readout": own_readout}).ok
     with pytest.raises(InputError, match="other code"):
-        verify(tmp_path / "run", tiny_model, own={"readout": lambda log_probs, mask: log_probs[:, 0]})
+        verify(tmp_path / "run", tiny_model, callables={"readout": lambda log_probs, mask: log_probs[:, 0]})
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 
 from anchorlens.errors import InputError, RunError
 from anchorlens.runs import files
-from anchorlens.runs.jobs import Share, share_of
+from anchorlens.runs.jobs import Job, parse_job
 from anchorlens.runs.journal import open_journal, parts_of, shard_files, shards_in
 from anchorlens.runs.locks import running_jobs
 from anchorlens.runs.merging import EMPTY, command_of, copy_parts, missing_in, refuse_missing
@@ -30,7 +30,7 @@ def whole(target, sweeps=SWEEPS, *, resume=True, restart=False):
 
 
 def job(target, given, sweeps=SWEEPS):
-    return open_journal(target, sweeps, resume=False, restart=False, share=share_of(given))
+    return open_journal(target, sweeps, resume=False, restart=False, job=parse_job(given))
 
 
 def refused(message, *journals):
@@ -62,28 +62,26 @@ def names(folder):
 def test_each_shard_of_each_sweep_is_one_jobs(n):
     for sweep in range(4):
         for number in range(20):
-            assert [i for i in range(1, n + 1) if Share(i, n).holds(sweep, number)] == [(sweep + number) % n + 1]
+            assert [i for i in range(1, n + 1) if Job(i, n).holds(sweep, number)] == [(sweep + number) % n + 1]
 
 
-@pytest.mark.parametrize(
-    ("given", "share"), [("2/8", Share(2, 8)), (" 1 / 1 ", Share(1, 1)), ((3, 3), Share(3, 3)), (None, None)]
-)
-def test_a_share_is_read(given, share):
-    assert share_of(given) == share
+@pytest.mark.parametrize(("given", "job"), [("2/8", Job(2, 8)), (" 1 / 1 ", Job(1, 1)), ((3, 3), Job(3, 3)), (None, None)])
+def test_a_share_is_read(given, job):
+    assert parse_job(given) == job
 
 
 @pytest.mark.parametrize("given", ["4/3", "0/3", "x/3", "-1/3", "1/3/5", "", "1", (4, 3), (1, 2, 3), (1.0, 3), (True, 3), 1])
 def test_what_is_no_share_is_refused(given):
     with pytest.raises(InputError, match=r"shard takes i/n.*; got"):
-        share_of(given)
+        parse_job(given)
 
 
 def test_jobs_measure_side_by_side_and_each_share_once(tmp_path):
     out = tmp_path / "out"
     with job(out, "1/3"), job(out, "3/3"):
-        assert running_jobs(parts_of(out)) == [Share(1, 3), Share(3, 3)]
+        assert running_jobs(parts_of(out)) == [Job(1, 3), Job(3, 3)]
         assert status_of(out).jobs == ("1/3", "3/3")
-        refused(r"Another process is measuring share 3/3 of .*lock-3-of-3.*shard=", job(out, "3/3"))
+        refused(r"Another process is measuring job 3/3 of .*lock-3-of-3.*job=", job(out, "3/3"))
         refused(r"Jobs 1/3, 3/3 of .* are measuring", whole(out))
         with job(out, "2/3"):
             pass
@@ -161,16 +159,16 @@ def test_a_file_that_is_added_meanwhile_stays(tmp_path):
     [
         ({"resume": True, "restart": True}, "contradict"),
         ({"resume": True, "out": None}, "need a run directory"),
-        ({"share": Share(1, 2), "out": None}, "shard= needs a run directory"),
-        ({"share": Share(1, 2), "restart": True}, "restart=True and shard= contradict"),
-        ({"share": Share(1, 2), "overwrite": True}, "overwrite=True and shard= contradict"),
+        ({"job": Job(1, 2), "out": None}, "job= needs a run directory"),
+        ({"job": Job(1, 2), "restart": True}, "restart=True and job= contradict"),
+        ({"job": Job(1, 2), "overwrite": True}, "overwrite=True and job= contradict"),
     ],
 )
 def test_arguments_that_contradict_each_other(given, said):
     from anchorlens.running.run_storage import check_keeping  # imports torch, which a process of a test below does without
 
     with pytest.raises(InputError, match=said):
-        check_keeping(**{"out": "a", "overwrite": False, "resume": False, "restart": False, "share": None} | given)
+        check_keeping(**{"out": "a", "overwrite": False, "resume": False, "restart": False, "job": None} | given)
 
 
 # --- shards --------------------------------------------------------------------------------------------------------------------

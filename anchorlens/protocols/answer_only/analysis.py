@@ -57,7 +57,7 @@ class AnswerOnlyAnalysis(ProbeAnalysis):
     )  # fmt: skip
     shown_settings = (
         "readout probe, {answers} answers, distractor {distractor}, "
-        "pathways by knockout ({mode}), prompt {prompt}, seed {seed}"
+        "pathways by knockout ({knockout_mode}), prompt {prompt}, seed {seed}"
     )
     table_title = f"Answer only at k*, ΔP and difference in points; after | that of {OTHER}; P is P(hallucination)"
     table_columns = (

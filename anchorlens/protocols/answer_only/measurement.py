@@ -44,7 +44,7 @@ class AnswerOnlyMeasurement(ProbeMeasurement[AnswerOnly]):
 
     @override
     def split_mode(self, spec: AnswerOnly) -> str:
-        return spec.mode
+        return spec.knockout_mode
 
     @override
     def prepare(self, context: QuestionContext, spec: AnswerOnly) -> AnswerOnlyInputs:

@@ -22,10 +22,10 @@ class AnswerOnly(TruthSpecification):
 
     NAME = "answer_only"
 
-    mode: Annotated[str, Choice(KNOCKOUT_MODES)] = argument(
+    knockout_mode: Annotated[str, Choice(KNOCKOUT_MODES)] = argument(
         "mask", "How the knockout that decides the pathways cuts: mask (before the softmax) or zero (after it)."
     )
 
     @override
     def constant_columns(self) -> dict[str, object]:
-        return self.probe_columns(self.mode)
+        return self.probe_columns(knockout_mode=self.knockout_mode)

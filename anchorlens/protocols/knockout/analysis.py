@@ -35,11 +35,11 @@ class KnockoutAnalysis(ProbeAnalysis):
 
     @override
     def findings(self, result: PathwayResult) -> Findings:
-        return knockout_findings(result.record, result.shown_layer, result.effects())
+        return knockout_findings(result.record, result.shown_layer, result.contrasts())
 
     @override
     def numbers(self, result: PathwayResult) -> dict[str, Any]:
-        pair = result.pair_text
+        pair = result.qa_text_auc
         texts = {"text_only_auc": result.answer_text_auc["auc"], "pair_text_auc": np.nan if pair is None else pair["auc"]}
         return super().numbers(result) | texts
 
@@ -53,7 +53,7 @@ class KnockoutAnalysis(ProbeAnalysis):
         ("row_specific_effect", "row_specific_effect", MATCHED),
     )  # fmt: skip
     shown_settings = (
-        "cut {edges}, mode {mode}, readout {readout}, {answers} answers, distractor {distractor}, split {split}, prompt {prompt}, "
+        "cut {edges}, mode {knockout_mode}, readout {readout}, {answers} answers, distractor {distractor}, split {split}, prompt {prompt}, "
         "seed {seed}"
     )
     table_title = "Knockout at k*: AUC, contrasts with other question tokens cut, then the pathways (selected)"

@@ -26,9 +26,9 @@ SPECIFIC = {"row_specific_effect": Claim(MATCHED, -1)}
 CLAIMS = STANDS | SPECIFIC
 
 
-def knockout_findings(record: Mapping[str, Any], layer: int, effects: pd.DataFrame) -> Findings:
+def knockout_findings(record: Mapping[str, Any], layer: int, contrasts: pd.DataFrame) -> Findings:
     """Return the contrasts with their status at ``layer`` (k*, else the last), and the layers at which all of them stand."""
-    facts = facts_at(effects, layer)
+    facts = facts_at(contrasts, layer)
     where = place(layer, record["probe"]["probe_layer"])
     auc = facts["auc", "none"]
     warnings = text_warning(record["probe"], facts.get(("auc_beyond_text", "none")), _reader(record))
@@ -41,8 +41,8 @@ def knockout_findings(record: Mapping[str, Any], layer: int, effects: pd.DataFra
         Finding.of(name, state, facts[name, CLAIMS[name].control], layers=(layer,), control=CLAIMS[name].control)
         for name, state in states.items()
     ]
-    signal = {k for k, fact in facts_along(effects, "auc", "none").items() if fact.low > 0.5}
-    layers = tuple(sorted(layers_standing(effects) & signal))
+    signal = {k for k, fact in facts_along(contrasts, "auc", "none").items() if fact.low > 0.5}
+    layers = tuple(sorted(layers_standing(contrasts) & signal))
     statements.append(Finding("all_contrasts", STANDING if layers else OPEN, layers, control=RANDOM))
     notes = [f"Layers where it stands (simultaneous bands): {layers_told(layers) if layers else 'none shown'}."]
     notes += ["open: not shown, the data allow the interval."] if OPEN in states.values() else []
@@ -56,7 +56,7 @@ def _reader(record: Mapping[str, Any]) -> str:
 
 def _cut(record: Mapping[str, Any]) -> str:
     anchor = record["config"]["anchors"][0]
-    return "E_Q" if anchor == "question" else anchor
+    return "E_Q" if anchor == "exact_question" else anchor
 
 
 def _state(fact: Fact, claim: Claim, floor: float) -> str:
@@ -114,13 +114,13 @@ def _table(facts: Facts, states: Mapping[str, str]) -> tuple[tuple[str, ...], ..
     return tuple(rows)
 
 
-def layers_standing(effects: pd.DataFrame) -> set[int]:
+def layers_standing(contrasts: pd.DataFrame) -> set[int]:
     """Layers at which ``delta_p_vs_placebo``, ``flip_rate`` and ``auc_drop`` all lie beyond the placebo by their simultaneous bands."""
     return set.intersection(
         *(
             {
                 k
-                for k, fact in facts_along(effects, name, c.control).items()
+                for k, fact in facts_along(contrasts, name, c.control).items()
                 if fact.n >= FEW and fact.beyond(c.sign, everywhere=True)
             }
             for name, c in STANDS.items()

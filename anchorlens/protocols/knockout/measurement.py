@@ -141,7 +141,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         if not any(variants):
             raise InputError(
                 f"edges={spec.edges!r} cut nothing in any row: no target stands after the source and before the end of the input. "
-                "Name a source that comes before its target, for example 'question -> later'."
+                "Name a source that comes before its target, for example 'exact_question -> later'."
             )
         uncut = tuple(_no_edge(truth.rows[i]) for i, own in zip(test, variants, strict=True) if not own)
         n_layers = context.adapter.n_layers
@@ -158,7 +158,9 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         own = {(j, inputs.variants[j][i].controls[0]): inputs.variants[j][i].positions for j, i in cells}
         names = tuple(control for control in CONTROLS if any((j, control) in own for j in tests))
         cuts = tuple(tuple(own.get((j, control), ()) for j in tests) for control in names)
-        return [ProbePass(rows, cuts, tuple(cut_targets(row, spec.edges) for row in rows), spec.mode, spec.heads, names)]
+        return [
+            ProbePass(rows, cuts, tuple(cut_targets(row, spec.edges) for row in rows), spec.knockout_mode, spec.heads, names)
+        ]
 
     @override
     def outcomes(

@@ -21,7 +21,7 @@ class Edges(Kind):
     @override
     def check(self, name: str, value: Any) -> str:
         if not isinstance(value, str):
-            raise InputError(f"{name} takes a text such as 'question -> later'; got {described(value)}.")
+            raise InputError(f"{name} takes a text such as 'exact_question -> later'; got {described(value)}.")
         return " -> ".join(parse_edges(value))
 
 
@@ -38,9 +38,9 @@ class Knockout(TruthSpecification):
     NAME = "knockout"
 
     edges: Annotated[str, Edges()] = argument(
-        "question -> later", "Attention that is cut: from an anchor to an anchor, or to later (all later tokens)."
+        "exact_question -> later", "Attention that is cut: from an anchor to an anchor, or to later (all later tokens)."
     )
-    mode: Annotated[str, Choice(KNOCKOUT_MODES)] = argument(
+    knockout_mode: Annotated[str, Choice(KNOCKOUT_MODES)] = argument(
         "mask", "mask: before the softmax, the other weights renormalise; zero: the weight is 0 after it."
     )
     heads: Annotated[Any, Indices(of="heads")] = argument(
@@ -75,4 +75,4 @@ class Knockout(TruthSpecification):
     @override
     def constant_columns(self) -> dict[str, object]:
         heads = "" if self.heads is None else f", heads {','.join(map(str, self.heads))}"
-        return self.probe_columns(self.mode + heads, self.readout, self.window or 0)
+        return self.probe_columns(knockout_mode=self.knockout_mode + heads, readout=self.readout, window=self.window or 0)

@@ -92,7 +92,7 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
                 "example_id": [pair.base.id for pair in pairs], "question_id": [pair.base.group for pair in pairs],
                 "donor_id": [pair.donor_id for pair in pairs], "anchor": place.anchor, "layer": layers[:, None],
                 "control": place.control, "metric": metric, "value_before": start, "value_after": end,
-                "delta_p": self.effect(inputs, spec, pairs, start, end),
+                "effect": self.effect(inputs, spec, pairs, start, end),
                 **self.columns(inputs, spec, unit, place, before, after),
             }  # fmt: skip
             reached = np.repeat([self.reached(inputs, spec, place, layer) for layer in unit.layers], len(pairs))
@@ -117,7 +117,7 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
         before, after = (_values(one, self.metric(spec)) for one in found)
         frame = pd.DataFrame([{name: cell[name] for name in CELL} for cell in samples])
         effect = self.effect(inputs, spec, chosen, before, after)
-        return frame.assign(value_before=before, value_after=after, delta_p=effect)
+        return frame.assign(value_before=before, value_after=after, effect=effect)
 
 
 def _values(metrics: Metrics, name: str) -> Array:

@@ -8,7 +8,7 @@ from typing_extensions import override
 from anchorlens.results.curve_tables import curves_frame, summary_of
 from anchorlens.results.findings import DESCRIPTION, Finding, Findings
 from anchorlens.results.sweep import Analysis, SweepResult
-from anchorlens.runs.schema import CURVE_TYPES, EFFECT_COLUMNS
+from anchorlens.runs.schema import CONTRAST_COLUMNS, CURVE_TYPES
 
 
 class PatchAnalysis(Analysis):
@@ -24,14 +24,14 @@ class PatchAnalysis(Analysis):
 
     @override
     def contrasts(self, result: SweepResult) -> pd.DataFrame:
-        return pd.DataFrame(columns=list(EFFECT_COLUMNS))
+        return pd.DataFrame(columns=list(CONTRAST_COLUMNS))
 
     @override
     def findings(self, result: SweepResult) -> Findings:
         table = self.summary(result)
         n = len(result.example_ids)
-        best = table.iloc[int(table["delta_p"].abs().to_numpy().argmax())]
-        layer, value = int(best["max_layer"]), float(best["delta_p"])
+        best = table.iloc[int(table["effect"].abs().to_numpy().argmax())]
+        layer, value = int(best["max_layer"]), float(best["effect"])
         one = Finding(result.record["config"]["metric"], DESCRIPTION, (layer,), value, n=n, anchor=str(best["anchor"]))
         said = (
             f"Largest mean effect: {value:+.2f} logits at {best['anchor']}, layer {layer} ({n} pair{'s' if n != 1 else ''})."

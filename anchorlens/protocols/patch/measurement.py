@@ -106,7 +106,7 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
     def columns(
         self, inputs: PatchInputs, spec: Patch, unit: Batch, place: Placement, before: Metrics, after: Metrics
     ) -> dict[str, Any]:
-        return {"position": place.target[0], "unit": "logit", "trivial": False}
+        return {"position": place.target[0], "unit": "logit", "by_construction": False}
 
     def from_run(self, adapter: Adapter, spec: Patch, stored: StoredInputs) -> PatchInputs:
         """Rebuild the pairs from a run directory; answers are tokenized again."""

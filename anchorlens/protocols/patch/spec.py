@@ -35,6 +35,6 @@ class Patch(Specification):
     @override
     def constant_columns(self) -> dict[str, object]:
         return {
-            "pathway": "", "site": self.site, "probe_site": "", "window": 1, "direction": self.direction, "mode": "", "readout": "",
+            "pathway": "", "site": self.site, "probe_site": "", "window": 1, "direction": self.direction, "donor_rule": "", "knockout_mode": "", "readout": "",
             "delta_kind": "difference",
         }  # fmt: skip

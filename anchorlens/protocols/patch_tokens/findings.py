@@ -10,9 +10,9 @@ from anchorlens.results.findings import OPEN, REVERSED, STANDS, Finding, Finding
 from anchorlens.statistics.pathways import MATCHED, RANDOM
 
 
-def patch_findings(record: Mapping[str, Any], summary: Mapping[str, Any], effects: pd.DataFrame) -> Findings:
+def patch_findings(record: Mapping[str, Any], summary: Mapping[str, Any], contrasts: pd.DataFrame) -> Findings:
     """Return the finding at k*; ``summary`` has the numbers at the shown layer."""
-    facts, layers = facts_at(effects, summary["layer"]), (int(summary["layer"]),)
+    facts, layers = facts_at(contrasts, summary["layer"]), (int(summary["layer"]),)
     at, auc = place(int(summary["layer"]), record["probe"]["probe_layer"]), facts["auc", "none"]
     if not auc.low > 0.5:
         return nothing_claimed(f"The probe shows no signal at {at} (AUC {auc.said(2, sign=False)}): nothing is said of truth.")

@@ -57,7 +57,7 @@ class PatchTokensInputs(ProbeSweepInputs):
             "pairs": len(pairs), "failed_pairs": self.failed, "without_control": len(rows - with_control),
             "fewer_in_control": len({row.id for row, own in pairs if any(one.controls == (MATCHED,) for one in own)}),
             "share_of_question_tokens_changed": sum(len(own[0].positions) for _, own in pairs)
-            / sum(len(row.positions["question"]) for row, _ in pairs),
+            / sum(len(row.positions["exact_question"]) for row, _ in pairs),
         }  # fmt: skip
         found["probe"]["test_auc"] = self._test_auc(spec)
         return found
@@ -87,7 +87,7 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
 
     @override
     def anchor(self, spec: PatchTokens) -> str:
-        return "question"
+        return "exact_question"
 
     @override
     def prepare(self, context: QuestionContext, spec: PatchTokens) -> PatchTokensInputs:

@@ -35,10 +35,10 @@ class PatchTokens(TruthSpecification):
     n_donors: Annotated[int, Int(1)] = argument(4, "Most donors for a row; averaged per row before anything else.")
 
     @property
-    def mode(self) -> str:
-        """Donor rule, as in the ``mode`` column of the outputs."""
+    def donor_rule(self) -> str:
+        """Donor rule, as in the ``donor_rule`` column of the outputs."""
         return self.donors if isinstance(self.donors, str) else callable_name(self.donors)
 
     @override
     def constant_columns(self) -> dict[str, object]:
-        return self.probe_columns(self.mode)
+        return self.probe_columns(donor_rule=self.donor_rule)

@@ -86,14 +86,14 @@ class Patcher:
         if len(whole.ids) != len(row.ids) or whole.positions != row.positions:
             raise RowDropped("corrupt_length", "the donor's text takes another number of tokens inside the base's question")
         changed = tuple(p for p, (old, new) in enumerate(zip(row.ids, whole.ids, strict=True)) if old != new)
-        if not set(changed) <= set(row.positions["question"]):
+        if not set(changed) <= set(row.positions["exact_question"]):
             raise RowDropped("changed_outside", "the donor's text changes tokens beside it")
         if not changed:
             raise RowDropped("same_tokens", "the donor's text is the base's own")
         rng = random.Random(f"{self.seed}:patch:{whole.id}")
         # The placebo's tokens are those of the knockout of the same seed.
         named = named_positions(row, self.tokenizer)
-        placebo = cut_positions(row, "question -> later", self.seed, placebos=True, named=named).get(RANDOM, ())
+        placebo = cut_positions(row, "exact_question -> later", self.seed, placebos=True, named=named).get(RANDOM, ())
         n = min(len(changed), len(placebo))
         swapped = self._tokens(row, donor, sorted(rng.sample(placebo, n)), rng)
 
@@ -132,7 +132,7 @@ class Patcher:
     def _with(self, row: TokenRow, row_id: str, tokens: Mapping[int, int]) -> TokenRow:
         """Return the row with other tokens at some positions of its question."""
         ids = tuple(tokens.get(p, old) for p, old in enumerate(row.ids))
-        question = sorted((*row.positions["question"], *row.positions["question_rest"]))
+        question = sorted((*row.positions["exact_question"], *row.positions["question_rest"]))
         bos = self.tokenizer.add_bos and ids[:1] == (self.tokenizer.tokenizer.bos_token_id,)
         return replace(
             row, id=row_id, ids=ids, text=self._text(ids[bos:]), question=self._text([ids[p] for p in question]).strip()

@@ -272,7 +272,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
     def split_pass(self, inputs: ProbeSweepInputs, spec: SpecT, tests: Sequence[int]) -> ProbePass:
         """Return the pass that reads clean rows and decides their pathway: E_Q is cut off from all later tokens."""
         rows = tuple(inputs.row(j) for j in tests)
-        return ProbePass(rows, (tuple(row.positions["question"] for row in rows),), mode=self.split_mode(spec))
+        return ProbePass(rows, (tuple(row.positions["exact_question"] for row in rows),), mode=self.split_mode(spec))
 
     def predict_split(
         self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT, one: ProbePass, layers: Sequence[int], on_work: OnWork

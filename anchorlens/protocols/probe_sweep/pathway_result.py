@@ -73,9 +73,9 @@ class PathwayResult(SweepResult):
         return dict(self.record["probe"]["answer_text_auc"])
 
     @property
-    def pair_text(self) -> dict[str, float] | None:
+    def qa_text_auc(self) -> dict[str, float] | None:
         """The same of a classifier that sees question and answer; None in runs of before it was measured."""
-        found = self.record["probe"].get("pair_text")
+        found = self.record["probe"].get("qa_text_auc")
         return None if found is None else dict(found)
 
     @property
@@ -107,13 +107,13 @@ class PathwayResult(SweepResult):
 
     def _table(self, group: pd.DataFrame) -> ControlArrays:
         numbers = group.assign(_q=(group["pathway"] == Q).astype(np.float64))
-        means = numbers.groupby(["layer", "example_id"], sort=False)[["value_before", "value_after", "delta_p", "_q"]].mean()
+        means = numbers.groupby(["layer", "example_id"], sort=False)[["value_before", "value_after", "effect", "_q"]].mean()
 
         def wide(column: str) -> Array:
             table = means[column].unstack("example_id")
             return table.reindex(index=list(self.layers), columns=list(self.example_ids)).to_numpy(dtype=np.float64)
 
-        return ControlArrays(wide("value_before"), wide("value_after"), wide("delta_p"), wide("_q") == 1)
+        return ControlArrays(wide("value_before"), wide("value_after"), wide("effect"), wide("_q") == 1)
 
     def groups(self, metric: str = P) -> dict[str, dict[str, Group]]:
         """Control -> pathway -> mean change with its draws."""
@@ -152,9 +152,9 @@ class PathwayResult(SweepResult):
     def _pair_scores(self) -> Array | None:
         """What question and answer as text say of each row, on the side of P; None where that was not measured."""
         base = self._examples[self._examples["role"] == "base"]
-        if "pair_text" not in base or base["pair_text"].isna().all():
+        if "qa_text_score" not in base or base["qa_text_score"].isna().all():
             return None
-        scores = base["pair_text"].to_numpy(dtype=np.float64)
+        scores = base["qa_text_score"].to_numpy(dtype=np.float64)
         return 1 - scores if self.record["config"]["readout"] == "p_true" else scores
 
     def contrast(self, quantity: str, own: str, other: str) -> Estimate:
@@ -177,12 +177,12 @@ class PathwayResult(SweepResult):
         """Return (control, pathway) -> mean change and number of questions of the curves at :attr:`shown_layer`."""
         curves = self.curves(controls=True, metric=metric)
         here = curves[curves["layer"] == self.shown_layer]
-        columns = (here[name].tolist() for name in ("control", "pathway", "delta_p", "n"))
+        columns = (here[name].tolist() for name in ("control", "pathway", "effect", "n"))
         return {(control, pathway): GroupMean(mean, n) for control, pathway, mean, n in zip(*columns, strict=True)}
 
     def facts(self, layer: int) -> dict[tuple[str, str], Fact]:
         """What :meth:`effects` says at a layer."""
-        return dict(facts_at(self.effects(), layer))
+        return dict(facts_at(self.contrasts(), layer))
 
 
 def _over_draws(groups: Sequence[Group]) -> Group:
@@ -278,11 +278,11 @@ class ProbeAnalysis(Analysis):
 
 def pathway_curves(result: PathwayResult) -> pd.DataFrame:
     """Mean change by metric, control and pathway, with bands and the probe's clean AUC."""
-    effects = result.effects()
+    contrasts = result.contrasts()
     first = without_nulls(result.samples().head(1)).iloc[0]
     varied = ("layer", "pathway", "control", "metric")
     shared: dict[str, Any] = {key: first[key] for key in CURVE_KEYS if key not in varied}
-    aucs = effects[effects["quantity"] == "auc"].set_index(["control", "layer"])
+    aucs = contrasts[contrasts["quantity"] == "auc"].set_index(["control", "layer"])
     known = set(aucs.index.get_level_values("control"))
     frames: list[pd.DataFrame] = []
     for metric in result.samples()["metric"].unique():
@@ -294,11 +294,11 @@ def pathway_curves(result: PathwayResult) -> pd.DataFrame:
                 made = band(group.mean, group.draws, group.n)
                 frame = pd.DataFrame(
                     {
-                        "layer": result.layers, "delta_p": made.value, "ci_low": made.low, "ci_high": made.high,
+                        "layer": result.layers, "effect": made.value, "ci_low": made.low, "ci_high": made.high,
                         "sim_low": made.sim_low, "sim_high": made.sim_high, "p_before": group.before, "n": group.n,
                         "auc": read["value"].to_numpy(), "auc_low": low, "auc_high": read["ci_high"].to_numpy(),
-                        "signal": signal, "noise_floor": result.noise_floor, "frac_null_incomplete": np.nan,
+                        "probe_above_chance": signal, "noise_floor": result.noise_floor, "frac_null_incomplete": np.nan,
                     }
                 )  # fmt: skip
-                frames.append(frame.assign(**shared, control=control, pathway=pathway, metric=metric, trivial=False))
+                frames.append(frame.assign(**shared, control=control, pathway=pathway, metric=metric, by_construction=False))
     return pd.concat(frames, ignore_index=True).reindex(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES)

@@ -47,7 +47,7 @@ def cut_positions(
         return {}
     found = {"none": own}
     # Outside E_Q, also if only a part of it is cut: the rest of it is no placebo.
-    taken = {0, *own, *row.positions["question"], *(goal or ()), *named}
+    taken = {0, *own, *row.positions["exact_question"], *(goal or ()), *named}
     others = sorted(p for p in row.positions["question_rest"] if p not in taken)
     if goal is not None:  # what stands after the last target flows nowhere: cutting it would be no placebo
         others = [p for p in others if p < max(goal)]

@@ -39,16 +39,16 @@ def pathway_samples(
         columns: dict[str, object] = {
             **{name: values[row] for name, values in names.items()}, "anchor": anchor,
             "pathway": np.where(one.q[layer, row], Q, A), "layer": np.asarray(layers)[layer],
-            "donor_id": np.array(one.donors)[row] if one.donors else "", "control": one.control, "trivial": False,
+            "donor_id": np.array(one.donors)[row] if one.donors else "", "control": one.control, "by_construction": False,
         }  # fmt: skip
         delta = delta_p(before, after, event[row], kind)
-        own = {"metric": P, "value_before": before, "value_after": after, "delta_p": delta}
+        own = {"metric": P, "value_before": before, "value_after": after, "effect": delta}
         with np.errstate(divide="ignore"):
             for when, p in (("before", before), ("after", after)):
                 own |= {f"logp_{when}": np.log(p), f"logit_diff_{when}": np.log(p) - np.log1p(-p)}
         frames.append(pd.DataFrame({**columns, **own}))
         if flips:
             changed = flipped(before, after).astype(np.float64)
-            flip = {"metric": FLIP, "value_before": 0.0, "value_after": changed, "delta_p": 100 * changed}
+            flip = {"metric": FLIP, "value_before": 0.0, "value_after": changed, "effect": 100 * changed}
             frames.append(pd.DataFrame({**columns, **flip}).reindex(columns=frames[-1].columns))
     return pd.concat(frames, ignore_index=True)

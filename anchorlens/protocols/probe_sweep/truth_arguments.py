@@ -14,10 +14,10 @@ class TruthSpecification(QuestionSpecification):
     """Arguments on the answers in the input, the truth probe and the quantity of ΔP."""
 
     answers: Annotated[str, Choice(ANSWERS)] = argument(
-        "given", "Of truth readouts: given (gold answers against others') or generated (the model's own).", group="truth"
+        "gold", "Of truth readouts: gold (gold answers against others') or generated (the model's own).", group="truth"
     )
     distractor: Annotated[str, Choice(DISTRACTORS)] = argument(
-        "matched", "Of given answers: false ones of the same kind (matched), or any (random).", group="truth"
+        "matched", "Of gold answers: false ones of the same kind (matched), or any (random).", group="truth"
     )
     delta_kind: Annotated[str, Choice(DELTA_KINDS)] = argument(
         "confidence",
@@ -35,11 +35,13 @@ class TruthSpecification(QuestionSpecification):
         in_shell=False,
     )
 
-    def probe_columns(self, mode: str, readout: str = "probe", window: int = 0) -> dict[str, object]:
+    def probe_columns(
+        self, *, knockout_mode: str = "", donor_rule: str = "", readout: str = "probe", window: int = 0
+    ) -> dict[str, object]:
         """Return the constant columns of a probe sweep."""
         return {
             "site": "", "probe_site": self.probe_site if readout == "probe" else "", "window": window, "direction": "noising",
-            "mode": mode, "readout": readout, "delta_kind": self.delta_kind,
+            "donor_rule": donor_rule, "knockout_mode": knockout_mode, "readout": readout, "delta_kind": self.delta_kind,
         }  # fmt: skip
 
     @override

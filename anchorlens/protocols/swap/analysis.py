@@ -65,7 +65,7 @@ class SwapAnalysis(Analysis):
         shown = pd.DataFrame(
             {
                 "model": found["model"], "data set": found["dataset"], "anchor": found["anchor"], "max layer": found["max_layer"],
-                "ΔP": found["delta_p"].map("{:+.1f}".format), "95 % band over all layers": band, "null": null,
+                "ΔP": found["effect"].map("{:+.1f}".format), "95 % band over all layers": band, "null": null,
                 "P before": found["p_before"].map("{:.2f}".format), "n": found["n"],
             }
         )  # fmt: skip
@@ -106,7 +106,7 @@ def _auc(result: SweepResult, events: Mapping[str, float] | None) -> dict[str, A
     auc, many = draws.aucs(before["value_before"].to_numpy(), before["example_id"].map(events).to_numpy(dtype=np.float64))
     found = auc_band(np.array([auc]), many[:, None], np.array([before["question_id"].nunique()]))
     low, high = float(found.low[0]), float(found.high[0])
-    return {"auc": auc, "auc_low": low, "auc_high": high, "signal": pd.NA if np.isnan(low) else low > 0.5}
+    return {"auc": auc, "auc_low": low, "auc_high": high, "probe_above_chance": pd.NA if np.isnan(low) else low > 0.5}
 
 
 ANALYSIS = SwapAnalysis()

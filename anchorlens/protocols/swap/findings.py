@@ -17,7 +17,7 @@ import pandas as pd
 from anchorlens.results.estimates import FEW, Fact, facts_along, layers_told, listed_and
 from anchorlens.results.findings import OPEN, STANDS, Finding, Findings, nothing_claimed, text_warning
 from anchorlens.results.sweep import SweepResult
-from anchorlens.runs.schema import EFFECT_COLUMNS
+from anchorlens.runs.schema import CONTRAST_COLUMNS
 from anchorlens.statistics.bands import band
 from anchorlens.statistics.pathways import band_frame
 from anchorlens.statistics.resamples import Resamples
@@ -53,20 +53,22 @@ def swap_contrasts(result: SweepResult) -> pd.DataFrame:
     Trivial layers have a value and a pointwise interval, but no part in the simultaneous band.
     """
     samples, curves = result.samples(), result.curves()
-    trivial = {str(a): set(one.loc[one["trivial"].astype(bool), "layer"]) for a, one in curves.groupby("anchor", sort=False)}
+    trivial = {
+        str(a): set(one.loc[one["by_construction"].astype(bool), "layer"]) for a, one in curves.groupby("anchor", sort=False)
+    }
     less = _less_null(samples)
     there = [anchor for anchor in result.anchors if anchor in trivial]  # the others have no cell that is reached
     pairs = {f"{a} - {b}": trivial[a] | trivial[b] for a, b in combinations(there, 2)}
     between = _between(samples, there)
     frames = [_joint(result, less, trivial, LESS_NULL, NULL), _joint(result, between, pairs, DIFFERENCE, "none")]
     whole = [frame for frame in frames if len(frame)]
-    return pd.concat(whole, ignore_index=True) if whole else pd.DataFrame(columns=list(EFFECT_COLUMNS))
+    return pd.concat(whole, ignore_index=True) if whole else pd.DataFrame(columns=list(CONTRAST_COLUMNS))
 
 
 def _less_null(samples: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Anchor -> curve less null, [row layer]; only donors that measured the null too are compared with it."""
     cell = ["anchor", *_ROW, "donor_id", "layer"]
-    sides = samples.pivot_table(index=cell, columns="control", values="delta_p", sort=False)
+    sides = samples.pivot_table(index=cell, columns="control", values="effect", sort=False)
     if NULL not in sides.columns:
         return {}
     gaps = (sides["none"] - sides[NULL]).dropna().groupby(["anchor", *_ROW, "layer"], sort=False).mean()
@@ -75,7 +77,7 @@ def _less_null(samples: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 def _between(samples: pd.DataFrame, anchors: Sequence[str]) -> dict[str, pd.DataFrame]:
     """``A - B`` -> the one's curve less the other's, [row layer]."""
-    own = samples[samples["control"] == "none"].groupby(["anchor", *_ROW, "layer"], sort=False)["delta_p"].mean()
+    own = samples[samples["control"] == "none"].groupby(["anchor", *_ROW, "layer"], sort=False)["effect"].mean()
     wide = {str(anchor): one.droplevel("anchor").unstack("layer") for anchor, one in own.groupby("anchor", sort=False)}
     return {f"{a} - {b}": wide[a] - wide[b] for a, b in combinations(anchors, 2)}
 
@@ -115,9 +117,9 @@ def layers_off_null(result: SweepResult) -> dict[str, list[int]]:
 
 def _facts(result: SweepResult) -> dict[str, dict[int, Fact]]:
     """Anchor -> layer -> curve less null, where it takes part in the band over all anchors and layers."""
-    effects, found = result.effects(), dict[str, dict[int, Fact]]()
+    contrasts, found = result.contrasts(), dict[str, dict[int, Fact]]()
     for anchor in result.anchors:
-        along = facts_along(effects[effects["anchor"] == anchor], LESS_NULL, NULL)
+        along = facts_along(contrasts[contrasts["anchor"] == anchor], LESS_NULL, NULL)
         found[anchor] = {layer: fact for layer, fact in along.items() if not isnan(fact.sim_low)}
     return {anchor: along for anchor, along in found.items() if along}
 
@@ -226,7 +228,7 @@ def _table(facts: Mapping[str, Mapping[int, Fact]], sides: Sequence[_Side]) -> t
         layers = (layers_told(of[anchor]) for of in shown.values())
         rows.append((anchor, _over_all(facts[anchor][most]).said(), str(most), *layers))
     if len(rows) > _APART:
-        rows[_APART:] = [(f"and {len(rows) - _APART} more: effects()", *[""] * (len(_COLUMNS) - 1))]
+        rows[_APART:] = [(f"and {len(rows) - _APART} more: contrasts()", *[""] * (len(_COLUMNS) - 1))]
     return tuple(rows)
 
 

@@ -74,11 +74,11 @@ class SwapMeasurement(PatchingMeasurement[Swap, PreparedSwap, QuestionContext]):
         pairs, anchor, measured = unit.pairs, place.anchor, place.control == "none"
         slots = {
             name: pd.array([p.slots(anchor, control) for p in pairs], dtype="Int64")
-            for name, control in (("slots", "none"), ("n_null_patched", NULL))
+            for name, control in (("n_patched", "none"), ("n_null_patched", NULL))
         }
         return slots | {
             "pre_answer_token_differs": pd.array([pre_answer_token_differs(p) for p in pairs], dtype="boolean"),
-            "trivial": [[measured and inputs.reading.is_trivial(spec, p, anchor, k) for p in pairs] for k in unit.layers],
+            "by_construction": [[measured and inputs.reading.is_trivial(spec, p, anchor, k) for p in pairs] for k in unit.layers],
             "logp_before": before.log_p.double().numpy(), "logp_after": after.log_p.double().numpy(),
             "logit_diff_before": before.logit_diff.double().numpy(), "logit_diff_after": after.logit_diff.double().numpy(),
         }  # fmt: skip

@@ -80,7 +80,7 @@ class PairMaker:
         """Yield every row with a mean, zero or noise stream in place of a donor's."""
         rule, anchors = self.spec.donors, self.spec.anchors
         for row in rows:
-            lacks = [a for a in ("question", *anchors) if not row.positions[a]]
+            lacks = [a for a in ("exact_question", *anchors) if not row.positions[a]]
             if lacks or (rule == "mean" and not statistics.covers(row, anchors)):
                 why = f"no token at {lacks}" if lacks else "longer than every reference row"
                 self.dropped.append(drop(row.example, "no_donor", why))
@@ -112,7 +112,7 @@ class PairMaker:
         for anchor, (to, by) in paired.items():
             found.append(Placement(anchor, "none", to, by))
             if with_null:
-                null = null_positions(target, anchor, len(by), self.spec.seed, donor_id, self.spec.null)
+                null = null_positions(target, anchor, len(by), self.spec.seed, donor_id, self.spec.null_region)
                 self.null_shortfall[anchor] = self.null_shortfall.get(anchor, 0) + len(by) - len(null)
                 found.append(Placement(anchor, NULL, null, by[: len(null)]))
         return tuple(found)

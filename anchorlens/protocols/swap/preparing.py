@@ -43,7 +43,7 @@ class PreparedSwap(SweepInputs):
         statistics: Mean and spread of clean streams, where donors are no rows.
         reading: What is read.
         counts: ``null_shortfall`` and ``failed_pairs``, see :class:`~anchorlens.protocols.swap.pairing.PairMaker`.
-        texts: Text baselines ``answer_text_auc`` and ``pair_text``; empty for readouts of the answer, and where training or test rows
+        texts: Text baselines ``answer_text_auc`` and ``qa_text_auc``; empty for readouts of the answer, and where training or test rows
             lack one label.
     """
 
@@ -97,7 +97,7 @@ class PreparedSwap(SweepInputs):
         if reading.probes is not None:
             given = {"probes": spec.probes.fingerprint} if spec.probes else {}
             found["config"] |= {"probe_site": reading.probes.site, **given}
-        found["probe"] = {"answer_text_auc": None, "pair_text": None} | probe_record(reading.probes, self.texts)
+        found["probe"] = {"answer_text_auc": None, "qa_text_auc": None} | probe_record(reading.probes, self.texts)
         return found
 
 

@@ -39,7 +39,7 @@ class Swap(TruthSpecification):
     NAME = "swap"
 
     anchors: Annotated[Any, Choices(ANCHORS, "anchor")] = argument(
-        ("question", "pre_answer"),
+        ("exact_question", "pre_answer"),
         "Roles whose activations are swapped, each on its own. answer is for truth readouts alone.",
     )
     readout: Annotated[Any, _READOUTS] = argument(
@@ -67,9 +67,9 @@ class Swap(TruthSpecification):
     n_null_donors: Annotated[int, Int()] = argument(
         1, "Donors of each row that measure the null too; 0: no null.", group="controls"
     )
-    null: Annotated[str, Choice(NULL_REGIONS)] = argument(
-        "own",
-        "Where the null lies: own: in the row's own part of the prompt, from the question on; anywhere: in shots and template too.",
+    null_region: Annotated[str, Choice(NULL_REGIONS)] = argument(
+        "question",
+        "Where the null lies: question: from the question on; prompt: in shots and template too.",
         group="controls",
     )
 
@@ -91,8 +91,8 @@ class Swap(TruthSpecification):
         return self.delta_kind if self.of_truth else "probability"
 
     @property
-    def mode(self) -> str:
-        """Donor rule, and the alignment if it is not ``equal``, as in the ``mode`` column of the outputs."""
+    def donor_rule(self) -> str:
+        """Donor rule, and the alignment if it is not ``equal``, as in the ``donor_rule`` column of the outputs."""
         rule = self.donors if isinstance(self.donors, str) else callable_name(self.donors)
         return rule if self.align == "equal" else f"{rule}, align={self.align}"
 
@@ -101,7 +101,7 @@ class Swap(TruthSpecification):
         site, readout = (one if isinstance(one, str) else callable_name(one) for one in (self.site, self.readout))
         return {
             "pathway": "", "site": site, "probe_site": self.probe_site if readout == "probe" else "", "window": self.window,
-            "direction": self.direction, "mode": self.mode, "readout": readout, "delta_kind": self.kind,
+            "direction": self.direction, "donor_rule": self.donor_rule, "knockout_mode": "", "readout": readout, "delta_kind": self.kind,
         }  # fmt: skip
 
     @override
@@ -124,8 +124,8 @@ class Swap(TruthSpecification):
                 f"n_donors={self.n_donors} is for donor rows: donors={self.donors!r} puts one stream there. Leave n_donors out.",
             ),
             (
-                "null", self.null != "own" and not self.n_null_donors,
-                f"null={self.null!r} says where the null lies, and n_null_donors=0 measures none. Leave one of them out.",
+                "null_region", self.null_region != "question" and not self.n_null_donors,
+                f"null_region={self.null_region!r} says where the null lies, and n_null_donors=0 measures none. Leave one of them out.",
             ),
             (
                 "delta_kind", self.of_truth and not noising and self.delta_kind == "confidence",

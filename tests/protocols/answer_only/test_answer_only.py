@@ -42,7 +42,7 @@ def test_delta_p_is_recomputed_from_the_files_alone(tiny_model, sweep, tmp_path)
     p = again.samples[again.samples["metric"] == "p"]
     cells = p.groupby(["control", "layer"]).sample(n=4, random_state=3)
     assert len(cells) == 2 * 3 * 4
-    assert cells["delta_p"].abs().max() > 0.05  # a probe of random weights is held back strongly
+    assert cells["effect"].abs().max() > 0.05  # a probe of random weights is held back strongly
     again.check(cells, 1e-5)
 
 
@@ -52,7 +52,7 @@ def test_on_real_weights(smollm2, tmp_path):
     again = ProbeRecompute(result.save(tmp_path / "run"), smollm2)
     p = again.samples[again.samples["metric"] == "p"]
     again.check(p.groupby("control").sample(n=5, random_state=0), 1e-4)
-    auc = result.effects().query("quantity == 'auc_after' and control == 'none'")
+    auc = result.contrasts().query("quantity == 'auc_after' and control == 'none'")
     assert auc["value"].to_numpy() == pytest.approx(0.5)
 
 
@@ -95,15 +95,15 @@ def test_rows_of_one_answer_have_one_p_and_so_balanced_answers_an_auc_of_one_hal
     assert (groups.nunique() == 1).all()
     assert groups.size().min() >= 2
     assert sweep.record["counts"]["distinct_answers"] == answers.nunique() < len(answers)
-    auc = sweep.effects().query("quantity == 'auc_after' and control == 'none'")
+    auc = sweep.contrasts().query("quantity == 'auc_after' and control == 'none'")
     np.testing.assert_allclose(auc["value"], 0.5, atol=1e-12)
     assert ((auc["ci_low"] <= 0.5) & (auc["ci_high"] >= 0.5)).all()
     # The clean AUC stands there once: both measurements share the clean input.
-    assert list(sweep.effects().query("quantity == 'auc'")["control"].unique()) == ["none"]
+    assert list(sweep.contrasts().query("quantity == 'auc'")["control"].unique()) == ["none"]
 
 
 def test_the_summary_is_that_of_the_contrasts_at_k_star(sweep):
-    at = sweep.effects().query(f"layer == {sweep.probe_layer} and control == {OTHER!r}").set_index("quantity")["value"]
+    at = sweep.contrasts().query(f"layer == {sweep.probe_layer} and control == {OTHER!r}").set_index("quantity")["value"]
     (here,) = sweep.summary().to_dict("records")
     assert here["delta_p_vs_placebo"] == at["delta_p_vs_placebo"]
     assert here["all"] - here["all_other_question"] == pytest.approx(at["delta_p_vs_placebo"])
@@ -122,7 +122,7 @@ def test_balanced_answers_fix_the_mean_of_delta_p(sweep):
             seen += 1
             true, false = true.iloc[0], false.iloc[0]
             wanted = 100 * (true["value_before"] - false["value_before"])
-            assert true["delta_p"] + false["delta_p"] == pytest.approx(wanted)
+            assert true["effect"] + false["effect"] == pytest.approx(wanted)
             assert sum((row["value_before"] >= 0.5) != (row["value_after"] >= 0.5) for row in (true, false)) == 1
     assert seen
 
@@ -169,17 +169,17 @@ def test_answers_of_other_tokens_are_dropped_and_counted(tiny_model, data, sweep
     assert set(gone["answer"]) == {chosen}
     assert result.dropped_counts["answer_retokenised"] == len(gone) == result.record["counts"]["dropped"]["answer_retokenised"]
     assert set(result.example_ids) == set(sweep.example_ids) - set(gone["example_id"])
-    auc = result.effects().query("quantity == 'auc_after' and control == 'none'")
+    auc = result.contrasts().query("quantity == 'auc_after' and control == 'none'")
     np.testing.assert_allclose(auc["value"], 0.5, atol=1e-12)  # both labels of the string left
 
 
 def test_kinds_of_delta_and_of_the_split(tiny_model, data, sweep):
-    signed = answer_only_sweep(tiny_model("llama"), data, delta_kind="signed", mode="zero", **OPTIONS)
+    signed = answer_only_sweep(tiny_model("llama"), data, delta_kind="signed", knockout_mode="zero", **OPTIONS)
     ours, theirs = own(sweep), own(signed)
     np.testing.assert_array_equal(ours["value_after"], theirs["value_after"])
-    np.testing.assert_allclose(theirs["delta_p"], 100 * (theirs["value_after"] - theirs["value_before"]))
+    np.testing.assert_allclose(theirs["effect"], 100 * (theirs["value_after"] - theirs["value_before"]))
     assert (ours["pathway"].to_numpy() != theirs["pathway"].to_numpy()).any()
-    assert set(theirs["mode"]) == {"zero"}
+    assert set(theirs["knockout_mode"]) == {"zero"}
     assert set(theirs["anchor"]) == {"whole_question"}
 
 
@@ -232,7 +232,7 @@ def made(result, change):
     p = samples["metric"] == "p"
     before, after = samples["value_before"].astype(float), samples["value_after"].astype(float)
     sign = np.where(before >= 0.5, 1.0, -1.0)
-    samples.loc[p, "delta_p"] = (100 * sign * (after - before))[p]
+    samples.loc[p, "effect"] = (100 * sign * (after - before))[p]
     return PathwayResult.make(ANALYSIS, samples, result.examples(), result.record, result.run_id)
 
 

@@ -32,7 +32,7 @@ def frame(facts, *, layers=(7,), n=60, wider=1.0):
 
 def found(
     changed=None, *, readout="probe", placebos=True, kind="confidence", text=None, pair=None, n=60, wider=1.0, layers=(7,), k=7,
-    anchor="question", floor=1e-4,
+    anchor="exact_question", floor=1e-4,
 ):  # fmt: skip
     facts = {key: value for key, value in (FOUND | (changed or {})).items() if value is not None}
     as_text = {"auc": 0.5, "ci_low": 0.44, "ci_high": 0.56}
@@ -42,7 +42,7 @@ def found(
         "probe": {
             "probe_layer": k if readout == "probe" else None,
             "answer_text_auc": text or as_text,
-            "pair_text": pair or as_text,
+            "qa_text_auc": pair or as_text,
         },
     }
     return knockout_findings(record, 7, frame(facts, n=n, wider=wider, layers=layers))

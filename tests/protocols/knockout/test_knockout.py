@@ -50,8 +50,8 @@ def test_a_spot_check_finds_an_engine_that_is_wrong(tiny_model, monkeypatch, opt
 
 def test_placebos_effects_and_their_arithmetic(sweep):
     assert set(sweep.samples()["control"]) == {"none", "matched", "shuffled_labels", "cross_fold", *PLACEBOS}
-    by = sweep.effects().set_index(["quantity", "control", "layer"])["value"]
-    curves = sweep.curves(controls=True).set_index(["control", "pathway", "layer"])["delta_p"]
+    by = sweep.contrasts().set_index(["quantity", "control", "layer"])["value"]
+    curves = sweep.curves(controls=True).set_index(["control", "pathway", "layer"])["effect"]
     for layer in sweep.layers:
         own_gap, matched, placebo = (
             curves[control, "Q-Anchored", layer] - curves[control, "A-Anchored", layer]
@@ -67,9 +67,9 @@ def test_the_record_says_how_steady_k_star_is_and_what_text_alone_tells(sweep):
     assert len(probe["probe_layer_over_seeds"]) == 5
     assert set(probe["probe_layer_over_seeds"]) <= set(sweep.layers)
     base = sweep.examples().query("role == 'base'")
-    assert base["pair_text"].between(0, 1).all()
-    assert roc_auc_score(base["label"], base["pair_text"]) == pytest.approx(probe["pair_text"]["auc"])
-    for name in ("answer_text_auc", "pair_text"):
+    assert base["qa_text_score"].between(0, 1).all()
+    assert roc_auc_score(base["label"], base["qa_text_score"]) == pytest.approx(probe["qa_text_auc"]["auc"])
+    for name in ("answer_text_auc", "qa_text_auc"):
         assert probe[name]["ci_low"] <= probe[name]["auc"] <= probe[name]["ci_high"]
 
 
@@ -82,12 +82,12 @@ def test_planted_overlap_of_question_and_answer_is_the_first_thing_that_is_said(
         for town in towns
     ]
     told = al.knockout_sweep(tiny_model("llama"), al.load_qa(rows, dataset_name="rivers"), layers=(0, 2), **OPTIONS)
-    assert told.pair_text["ci_low"] > 0.5
+    assert told.qa_text_auc["ci_low"] > 0.5
     assert told.answer_text_auc["ci_low"] <= 0.5 <= told.answer_text_auc["ci_high"]
     assert told.verdict.startswith("Beware: question and answer as text reach AUC ")
     assert "; the probe's AUC " in told.verdict
     assert told.facts(told.probe_layer)["auc_beyond_text", "none"].value < 0
-    assert told.protocol.table([told])[1]["pair text"].tolist() == [f"{told.pair_text['auc']:.2f}"]
+    assert told.protocol.table([told])[1]["pair text"].tolist() == [f"{told.qa_text_auc['auc']:.2f}"]
 
 
 def test_a_split_per_layer_and_no_placebo_on_either_side_share_the_samples(tiny_model, sweep):
@@ -131,7 +131,7 @@ def test_planted_shuffled_labels_give_no_signal(tiny_model):
     shuffled = replace(data, examples=tuple(mixed), pool=tuple(mixed))
     result = al.knockout_sweep(tiny_model("llama"), shuffled, **OPTIONS)
     curves = result.curves()
-    assert (~curves["signal"]).sum() > 0.8 * len(curves)
+    assert (~curves["probe_above_chance"]).sum() > 0.8 * len(curves)
     assert "Nothing is claimed: " in result.verdict
     assert "no signal of the probe is shown" in result.verdict
 
@@ -178,17 +178,18 @@ def test_p_true_is_read_after_the_question_whether_it_is_right(tiny_model):
 
 
 @pytest.mark.parametrize(
-    ("change", "mode"), [({"mode": "zero"}, "zero"), ({"heads": (0,)}, "mask, heads 0"), ({"cut_layers": (1, 2)}, "mask")]
+    ("change", "mode"),
+    [({"knockout_mode": "zero"}, "zero"), ({"heads": (0,)}, "mask, heads 0"), ({"cut_layers": (1, 2)}, "mask")],
 )
 def test_modes_heads_and_cut_layers_are_named_and_differ(tiny_model, sweep, change, mode):
     other = measured(tiny_model("llama"), "knockout", placebos=False, **change).samples()
-    assert set(other["mode"]) == {mode}
+    assert set(other["knockout_mode"]) == {mode}
     cut = {1, 2} if "cut_layers" in change else {0, 1, 2}
     assert set(other["layer"]) == cut  # below, nothing is cut: missing, not zero
     whole = own(sweep).query(f"layer in {sorted(cut)}")
     np.testing.assert_allclose(other["value_before"], whole["value_before"], atol=1e-6)
     assert np.abs(other["value_after"].to_numpy() - whole["value_after"].to_numpy()).max() > 1e-4
-    assert other.query("layer == 2")["delta_p"].abs().max() > 0
+    assert other.query("layer == 2")["effect"].abs().max() > 0
 
 
 def test_few_rows_are_said(tiny_model):
@@ -198,5 +199,5 @@ def test_few_rows_are_said(tiny_model):
 
 
 def test_generated_answers_of_a_model_that_knows_nothing_stop_with_counts(tiny_model):
-    with pytest.raises(EmptySweepError, match=r"in every split, and here are train: 0 true.*or answers='given'"):
+    with pytest.raises(EmptySweepError, match=r"in every split, and here are train: 0 true.*or answers='gold'"):
         measured(tiny_model("llama"), "knockout", answers="generated", max_new_tokens=4)

@@ -43,8 +43,8 @@ def test_delta_p_of_single_samples(again, chosen, control):
     assert len(cells) == len(there) * own["layer"].nunique()
     for cell in cells:
         assert again.p(cell.run_id, cell.example_id, None, cell.layer) == pytest.approx(cell.value_before, abs=1e-4)
-        assert again.delta_p(cell) == pytest.approx(cell.delta_p, abs=0.01), f"{cell.example_id} at layer {cell.layer}"
-    assert max(abs(cell.delta_p) for cell in cells) > 0.02, "nothing was changed, so nothing was compared"
+        assert again.delta_p(cell) == pytest.approx(cell.effect, abs=0.01), f"{cell.example_id} at layer {cell.layer}"
+    assert max(abs(cell.effect) for cell in cells) > 0.02, "nothing was changed, so nothing was compared"
 
 
 @pytest.mark.parametrize("control", CONTROLS)

@@ -50,7 +50,7 @@ def test_every_cell_equals_a_hooked_forward_pass(tiny_model, sweep, direction):
         wanted = by_hooks(model, list(base["token_ids"]), list(donor["token_ids"]), cell.layer, cell.position, answer, wrong)
         assert cell.value_after == pytest.approx(wanted, abs=1e-4)
     assert samples["position"].min() == 0
-    assert (samples["delta_p"] == samples["value_after"] - samples["value_before"]).all()
+    assert (samples["effect"] == samples["value_after"] - samples["value_before"]).all()
 
 
 def test_both_engines_agree(tiny_model, sweep):

@@ -66,7 +66,7 @@ def test_delta_p_of_single_cells_from_the_files_alone(request, tiny_model, tmp_p
     again = ProbeRecompute(result.save(tmp_path / "run"), tiny_model("llama"))
     p = again.samples[again.samples["metric"] == "p"]
     assert set(p["control"]) == {"none", "random_tokens", "matched"}
-    assert p["delta_p"].abs().median() > 1 or made == "fitted"  # not all but zero
+    assert p["effect"].abs().median() > 1 or made == "fitted"  # not all but zero
     again.check(p.groupby("control").sample(6, random_state=1), atol)
 
 
@@ -147,11 +147,11 @@ def test_base_rows_are_true_and_predicted_true(sweep, everyone):
 
 
 def test_rates_of_flips_and_the_gap_of_pathways_stand_among_the_contrasts(everyone):
-    by = everyone.effects().set_index(["quantity", "control", "layer"])["value"]
+    by = everyone.contrasts().set_index(["quantity", "control", "layer"])["value"]
     for layer in everyone.layers:
         rates = by["flip_rate_patched", "matched", layer], by["flip_rate_random", "random_tokens", layer]
         assert by["flip_rate", "random_tokens", layer] == pytest.approx(rates[0] - rates[1])
-        curves = everyone.curves(metric="p").query(f"layer == {layer}").set_index("pathway")["delta_p"]
+        curves = everyone.curves(metric="p").query(f"layer == {layer}").set_index("pathway")["effect"]
         assert by["gap", "none", layer] == pytest.approx(curves["Q-Anchored"] - curves["A-Anchored"])
     assert set(by.index.get_level_values("quantity")) == {
         "delta_p_vs_placebo", "flip_rate", "flip_rate_patched", "flip_rate_random", "gap", "placebo_gap", "auc", "auc_after",
@@ -161,28 +161,28 @@ def test_rates_of_flips_and_the_gap_of_pathways_stand_among_the_contrasts(everyo
 
 def test_auc_is_that_of_all_test_rows_where_the_measured_ones_are_all_true(cut, sweep):
     labels = cut.examples().query("role == 'base'").set_index("example_id")["label"].astype(float)
-    auc = sweep.effects().query("quantity == 'auc'").set_index("layer")
+    auc = sweep.contrasts().query("quantity == 'auc'").set_index("layer")
     for layer in sweep.layers:
         p = cut.samples().query(f"control == 'none' and layer == {layer}").set_index("example_id")["value_before"]
         assert auc.loc[layer, "value"] == pytest.approx(roc_auc_score(labels[p.index], p), abs=5e-3)
         assert (auc.loc[layer, "control"], auc.loc[layer, "n"]) == ("none", cut.samples()["question_id"].nunique())
     curves = sweep.curves(controls=True)
     np.testing.assert_allclose(curves["auc"], auc.loc[curves["layer"], "value"])
-    assert set(sweep.effects()["quantity"]) & {"auc_after"} == set()
+    assert set(sweep.contrasts()["quantity"]) & {"auc_after"} == set()
 
 
 def test_summary_and_words_speak_of_k_star(everyone):
-    summary, effects = everyone.summary().iloc[0], everyone.effects()
+    summary, contrasts = everyone.summary().iloc[0], everyone.contrasts()
     assert summary["layer"] == everyone.probe_layer
-    fact = effects.query(f"quantity == 'delta_p_vs_placebo' and layer == {everyone.probe_layer}").iloc[0]
+    fact = contrasts.query(f"quantity == 'delta_p_vs_placebo' and layer == {everyone.probe_layer}").iloc[0]
     assert (
         summary[["delta_p_vs_placebo", "delta_all_low", "delta_all_high"]].tolist()
         == fact[["value", "ci_low", "ci_high"]].tolist()
     )
     flips = everyone.curves(metric="flip", controls=True).query(f"layer == {everyone.probe_layer}")
     flips = flips.set_index(["control", "pathway"])
-    assert summary["flips_q_random_tokens"] == flips.loc[("random_tokens", "Q-Anchored"), "delta_p"]
-    assert summary["flips_all"] == flips.loc[("none", "All"), "delta_p"]
+    assert summary["flips_q_random_tokens"] == flips.loc[("random_tokens", "Q-Anchored"), "effect"]
+    assert summary["flips_all"] == flips.loc[("none", "All"), "effect"]
     assert "Few" not in everyone.verdict
     title, table = everyone.protocol.table([everyone, everyone])
     assert "patch / control" in title
@@ -242,12 +242,12 @@ def found(auc=0.8, low=0.7, delta=(-12.0, -16.0, -8.0), flips=(5.0, -2.0, 12.0),
         ("flip_rate_patched", "matched", 30.0, 20.0, 40.0, n), ("flip_rate_random", "random_tokens", 25.0, 20.0, 30.0, n),
     ]  # fmt: skip
     columns = ["quantity", "control", "value", "ci_low", "ci_high", "n"]
-    effects = pd.DataFrame(facts, columns=columns).assign(layer=3, sim_low=np.nan, sim_high=np.nan)
+    contrasts = pd.DataFrame(facts, columns=columns).assign(layer=3, sim_low=np.nan, sim_high=np.nan)
     record = {
         "config": {"base": base},
         "probe": {"probe_layer": 3, "answer_text_auc": {"auc": 0.6, "ci_low": leak, "ci_high": 0.7}},
     }
-    return patch_findings(record, summary, effects)
+    return patch_findings(record, summary, contrasts)
 
 
 @pytest.mark.parametrize(
@@ -283,10 +283,10 @@ def test_a_pathway_of_few_questions_is_left_out_and_without_signal_or_questions_
 
 def test_findings_of_a_sweep_are_its_contrasts(everyone):
     sure = replace(everyone, record=everyone.record, _memo={})
-    effects = everyone.effects()
-    lifted = effects["quantity"].eq("auc")
-    effects.loc[lifted, ["value", "ci_low", "ci_high"]] = (0.8, 0.7, 0.9)  # a random model's probe shows no signal
-    sure._memo["effects"] = effects
+    contrasts = everyone.contrasts()
+    lifted = contrasts["quantity"].eq("auc")
+    contrasts.loc[lifted, ["value", "ci_low", "ci_high"]] = (0.8, 0.7, 0.9)  # a random model's probe shows no signal
+    sure._memo["effects"] = contrasts
     findings = check_statements(sure)
     assert [one.quantity for one in findings.statements] == ["delta_p_vs_placebo", "flip_rate"]
 

@@ -13,8 +13,7 @@ from anchorlens.questions.example import Span
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import Answer, RowTokenizer
 from anchorlens.results.findings import STANDS
-from anchorlens.runs.schema import EFFECT_COLUMNS, SAMPLE_COLUMNS
-from anchorlens.statistics import contrasts
+from anchorlens.runs.schema import CONTRAST_COLUMNS, SAMPLE_COLUMNS
 from anchorlens.statistics.contrasts import Arm
 from anchorlens.statistics.delta import delta_p, flipped
 from anchorlens.statistics.pathways import Measured
@@ -50,14 +49,14 @@ def test_one_row_for_each_value_that_is_there(rows):
     assert set(frame["metric"]) == {"p"}
     np.testing.assert_allclose(frame["value_before"], [0.2, 0.9, 0.6])
     np.testing.assert_allclose(frame["value_after"], [0.7, 0.8, 0.1])
-    np.testing.assert_allclose(frame["delta_p"], [-50, -10, -50])
+    np.testing.assert_allclose(frame["effect"], [-50, -10, -50])
     np.testing.assert_allclose(frame["logp_after"], np.log([0.7, 0.8, 0.1]))
     np.testing.assert_allclose(frame["logit_diff_before"], [np.log(p / (1 - p)) for p in (0.2, 0.9, 0.6)])
 
 
 def test_the_event_is_a_false_answer_for_a_probe_and_a_true_one_for_the_models_word(rows):
-    np.testing.assert_allclose(made(rows, kind="true_label")["delta_p"], [-50, -10, -50])
-    np.testing.assert_allclose(made(rows, kind="true_label", event_is_true=True)["delta_p"], [50, 10, 50])
+    np.testing.assert_allclose(made(rows, kind="true_label")["effect"], [-50, -10, -50])
+    np.testing.assert_allclose(made(rows, kind="true_label", event_is_true=True)["effect"], [50, 10, 50])
 
 
 def test_flips_are_a_quantity_of_their_own(rows):
@@ -66,7 +65,7 @@ def test_flips_are_a_quantity_of_their_own(rows):
     flips = frame[frame["metric"] == "flip"]
     assert flips["value_before"].tolist() == [0.0, 0.0, 0.0]
     assert flips["value_after"].tolist() == [1.0, 0.0, 1.0]
-    assert flips["delta_p"].tolist() == [100.0, 0.0, 100.0]
+    assert flips["effect"].tolist() == [100.0, 0.0, 100.0]
     assert flips["donor_id"].tolist() == ["d1", "d2", "d2"]
     assert flips[["logp_before", "logp_after", "logit_diff_before", "logit_diff_after"]].isna().all(axis=None)
     assert frame.dtypes["logp_before"] == np.float64
@@ -90,20 +89,20 @@ def result_of(own, other, *, pair=None, shuffled=(), readout="probe"):
         for at, layer in enumerate(LAYERS):
             columns = {
                 "example_id": names, "question_id": questions, "anchor": "question", "layer": layer, "donor_id": donor,
-                "control": control, "metric": "p", "value_before": before[at], "value_after": after[at], "delta_p": delta[at],
-                "trivial": False, "pathway": np.where(flips[at], "Q-Anchored", "A-Anchored"),
+                "control": control, "metric": "p", "value_before": before[at], "value_after": after[at], "effect": delta[at],
+                "by_construction": False, "pathway": np.where(flips[at], "Q-Anchored", "A-Anchored"),
             }  # fmt: skip
             frames.append(pd.DataFrame(columns))
     samples = pd.concat(frames).reindex(columns=list(SAMPLE_COLUMNS))
     samples = samples.assign(run_id="r", model="m", dataset="d", protocol="knockout")
     examples = pd.DataFrame({"example_id": names, "question_id": questions, "role": "base", "label": label, "drop_reason": ""})
-    examples["pair_text"] = np.nan if pair is None else pair
+    examples["qa_text_score"] = np.nan if pair is None else pair
     text = {"auc": 0.5, "ci_low": 0.4, "ci_high": 0.6}
     told = None if pair is None else {"auc": 0.8, "ci_low": 0.7, "ci_high": 0.9}
     record = {
         "config": {"anchors": ["question"], "layers": list(LAYERS), "n_resamples": 300, "seed": 0, "delta_kind": "confidence",
                    "readout": readout, "placebos": True},
-        "probe": {"probe_layer": 7, "answer_text_auc": text, "pair_text": told},
+        "probe": {"probe_layer": 7, "answer_text_auc": text, "qa_text_auc": told},
         "model": {"name": "m"}, "data": {"name": "d"},
     }  # fmt: skip
     return PathwayResult.make(ANALYSIS, samples, examples, record, "r"), label
@@ -120,15 +119,15 @@ def erased(seed=0):
 def test_effects_are_the_contrasts_of_the_samples_with_both_bands():
     own, other = erased()
     result, label = result_of(own, other)
-    effects = result.effects()
-    assert sorted(effects.columns) == sorted(EFFECT_COLUMNS)
-    assert set(effects["anchor"]) == {"question"}
+    contrasts = result.contrasts()
+    assert sorted(contrasts.columns) == sorted(CONTRAST_COLUMNS)
+    assert set(contrasts["anchor"]) == {"question"}
     p = [1 / (1 + np.exp(-x)) for x in (own[0], own[1], other)]
     wanted = contrasts.delta_p_vs_placebo(Arm(p[0], p[1]), Arm(p[0], p[2]), label.astype(float), "confidence", result.draws)
-    shown = effects[(effects["quantity"] == "delta_p_vs_placebo") & (effects["control"] == "random_tokens")]
+    shown = contrasts[(contrasts["quantity"] == "delta_p_vs_placebo") & (contrasts["control"] == "random_tokens")]
     np.testing.assert_allclose(shown["value"], wanted.value)
     assert (shown["sim_low"] <= shown["ci_low"]).all()
-    assert set(effects["quantity"]) == {
+    assert set(contrasts["quantity"]) == {
         "delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect", "gap", "placebo_gap", "gap_difference", "auc", "auc_after",
     }  # fmt: skip
     findings = check_statements(result)
@@ -167,11 +166,19 @@ def test_draws_of_a_placebo_probe_are_averaged_and_widen_the_interval():
 def test_what_text_tells_stands_beside_every_point_and_in_the_figure():
     own, other = erased()
     result, _ = result_of(own, other, pair=np.tile([0.0, 1.0], N_QUESTIONS))
-    assert set(result.curves()["pair_text"]) == {0.8}
+    assert set(result.curves()["qa_text_auc"]) == {0.8}
     assert set(result.curves()["qa_text_auc_low"]) == {0.7}
-    same = {"site": "", "probe_site": "resid_post", "window": 0, "direction": "noising", "mode": "mask", "readout": "probe"}
+    same = {
+        "site": "",
+        "probe_site": "resid_post",
+        "window": 0,
+        "direction": "noising",
+        "donor_rule": "",
+        "knockout_mode": "mask",
+        "readout": "probe",
+    }
     frame = result.curves().assign(**same, delta_kind="confidence", seed=0)
     title = plot_curves(frame).layout.title.text
     assert "AUC of question and answer as text (!: above 0.5): d 0.80!" in title.replace("<br>", " ")
     plain, _ = result_of(own, other)
-    assert plain.curves()["pair_text"].isna().all()
+    assert plain.curves()["qa_text_auc"].isna().all()

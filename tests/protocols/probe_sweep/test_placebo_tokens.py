@@ -26,9 +26,9 @@ def test_placebo_positions_are_other_question_tokens_and_matched_in_number(tiny_
     rows = make_rows(data.examples, RowTokenizer(tiny_model("llama").tokenizer, QAPrompt())).rows
     fewer = 0
     for row in rows:
-        cuts = cut_positions(row, "question -> later", 0, placebos=True)
+        cuts = cut_positions(row, "exact_question -> later", 0, placebos=True)
         own, other, matched = set(cuts["none"]), set(cuts["random_tokens"]), set(cuts["matched"])
-        assert own == set(row.positions["question"])
+        assert own == set(row.positions["exact_question"])
         assert not other & own
         assert other <= set(row.positions["question_rest"])
         assert 0 not in other
@@ -36,7 +36,7 @@ def test_placebo_positions_are_other_question_tokens_and_matched_in_number(tiny_
         assert matched <= own
         fewer += len(matched) < len(own)
     assert fewer
-    only = cut_positions(rows[0], "question -> later", 0, placebos=False)
+    only = cut_positions(rows[0], "exact_question -> later", 0, placebos=False)
     assert set(only) == {"none"}
 
 
@@ -46,12 +46,12 @@ def test_the_placebo_on_either_side_of_the_source(tiny_model):
     rows = make_rows(examples, RowTokenizer(tiny_model("llama").tokenizer, QAPrompt())).rows
     seen = set()
     for row in rows:
-        cuts = cut_positions(row, "question -> later", 0, placebos=True, sides=True)
-        whole = cut_positions(row, "question -> later", 0, placebos=True)
+        cuts = cut_positions(row, "exact_question -> later", 0, placebos=True, sides=True)
+        whole = cut_positions(row, "exact_question -> later", 0, placebos=True)
         assert whole == {name: where for name, where in cuts.items() if name not in ("random_before", "random_after")}
         drawn = set(cuts["random_tokens"])
         before, after = (set(cuts.get(name, ())) for name in ("random_before", "random_after"))
-        assert before == {p for p in drawn if p < min(row.positions["question"])}
+        assert before == {p for p in drawn if p < min(row.positions["exact_question"])}
         assert after == drawn - before
         assert ("random_before" in cuts, "random_after" in cuts) == (bool(before), bool(after))
         # Every control has one variant, and what is cut already needs none of its own.
@@ -101,9 +101,9 @@ def test_shared_variants_are_measured_once_and_have_the_samples_of_both_controls
 
 def test_later_positions_are_the_targets_unless_they_are_named(tiny_model):
     row = RowTokenizer(tiny_model("llama").tokenizer, QAPrompt()).row(example(QUESTION, "old lady", "founded"))
-    assert cut_targets(row, "question -> later") is None
-    assert cut_targets(row, "question -> answer") == row.positions["answer"]
-    cuts = cut_positions(row, "question -> answer", 0, placebos=True)
+    assert cut_targets(row, "exact_question -> later") is None
+    assert cut_targets(row, "exact_question -> answer") == row.positions["answer"]
+    cuts = cut_positions(row, "exact_question -> answer", 0, placebos=True)
     assert max(cuts["random_tokens"]) < max(row.positions["answer"])
     assert cut_positions(row, "answer -> question", 0, placebos=True) == {}
 
@@ -120,12 +120,12 @@ def test_names_numbers_and_quotations_are_no_placebo(tiny_model, prompt):
     free = set(row.positions["question_rest"]) - set(named)
     drawn = set()
     for seed in range(60):
-        cuts = cut_positions(row, "question -> later", seed, placebos=True, named=named)
+        cuts = cut_positions(row, "exact_question -> later", seed, placebos=True, named=named)
         assert set(cuts["random_tokens"]) <= free
         drawn |= set(cuts["random_tokens"])
         assert len(cuts["matched"]) == len(cuts["random_tokens"]) == min(len(cuts["none"]), len(free))
     assert drawn == free
-    unprotected = [cut_positions(row, "question -> later", seed, placebos=True)["random_tokens"] for seed in range(60)]
+    unprotected = [cut_positions(row, "exact_question -> later", seed, placebos=True)["random_tokens"] for seed in range(60)]
     assert set().union(*unprotected) & set(named)
 
 
@@ -134,4 +134,4 @@ def test_a_question_without_another_token_has_no_placebo(tiny_model):
     row = tokenizer.row(example("What is Paris or Rome", "Paris", "is"))
     rest = set(row.positions["question_rest"])
     assert 0 < len(rest & set(named_positions(row, tokenizer))) < len(rest)
-    assert set(cut_positions(row, "question -> later", 0, placebos=True, named=rest)) == {"none"}
+    assert set(cut_positions(row, "exact_question -> later", 0, placebos=True, named=rest)) == {"none"}

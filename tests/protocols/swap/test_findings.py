@@ -44,7 +44,7 @@ def test_of_null_sweeps_few_name_a_layer():
     """Pointwise intervals would name one in most; the band over all anchors and layers in about one of twenty."""
     found = rates("normal", 40, 60, n_resamples=300)
     assert found["any"] <= 0.15
-    runs = [simulated("normal", 40, seed, 300).effects().query("quantity == 'delta_p_minus_null'") for seed in range(15)]
+    runs = [simulated("normal", 40, seed, 300).contrasts().query("quantity == 'delta_p_minus_null'") for seed in range(15)]
     pointwise = [((run["ci_low"] > 0) | (run["ci_high"] < 0)).any() for run in runs]
     assert np.mean(pointwise) > 0.4
 
@@ -56,10 +56,10 @@ def test_an_effect_is_found_where_it_is():
 
 
 def test_less_null_is_paired_by_question_and_shares_one_band_over_anchors_and_layers(effect):
-    effects = effect.effects().query("quantity == 'delta_p_minus_null'")
-    assert set(effects["control"]) == {"null"}
-    assert effects["anchor"].unique().tolist() == list(effect.anchors)
-    table = effect.samples().set_index(["anchor", "question_id", "layer", "control"])["delta_p"].unstack("control")
+    contrasts = effect.contrasts().query("quantity == 'delta_p_minus_null'")
+    assert set(contrasts["control"]) == {"null"}
+    assert contrasts["anchor"].unique().tolist() == list(effect.anchors)
+    table = effect.samples().set_index(["anchor", "question_id", "layer", "control"])["effect"].unstack("control")
     gaps = (table["none"] - table["null"]).unstack(["anchor", "layer"])
     ordered = gaps.reindex(columns=pd.MultiIndex.from_product([effect.anchors, effect.layers]))
     wanted, joint = (
@@ -67,30 +67,30 @@ def test_less_null_is_paired_by_question_and_shares_one_band_over_anchors_and_la
     )
     same = {"value": wanted.value, "ci_low": wanted.low, "sim_low": joint.sim_low, "sim_high": joint.sim_high}
     for column, value in same.items():
-        np.testing.assert_allclose(effects[column], value)
+        np.testing.assert_allclose(contrasts[column], value)
     # A band of its own for each anchor would be narrower: it holds for fewer points.
     alone = bootstrap_mean(ordered["question"].to_numpy(), ordered.index, n_resamples=1000, seed=0, level=0.96)
-    assert (effects.query("anchor == 'question'")["sim_low"].to_numpy() < alone.sim_low).all()
+    assert (contrasts.query("anchor == 'exact_question'")["sim_low"].to_numpy() < alone.sim_low).all()
 
 
 def test_anchors_are_compared_paired_by_question(effect):
-    effects = effect.effects().query("quantity == 'anchor_difference'")
-    assert effects["anchor"].unique().tolist() == ["question - pre_answer"]
-    assert set(effects["control"]) == {"none"}
+    contrasts = effect.contrasts().query("quantity == 'anchor_difference'")
+    assert contrasts["anchor"].unique().tolist() == ["question - pre_answer"]
+    assert set(contrasts["control"]) == {"none"}
     own = effect.samples().query("control == 'none'")
-    own = own.set_index(["question_id", "layer", "anchor"])["delta_p"].unstack("anchor")
+    own = own.set_index(["question_id", "layer", "anchor"])["effect"].unstack("anchor")
     gap = (own["question"] - own["pre_answer"]).unstack("layer")
     wanted, joint = (bootstrap_mean(gap.to_numpy(), gap.index, n_resamples=1000, seed=0, level=p) for p in (0.95, 0.96))
     for column, value in (("value", wanted.value), ("ci_high", wanted.high), ("sim_low", joint.sim_low)):
-        np.testing.assert_allclose(effects[column], value)
-    assert effects["n"].tolist() == [60] * 30
+        np.testing.assert_allclose(contrasts[column], value)
+    assert contrasts["n"].tolist() == [60] * 30
 
 
 def test_every_two_anchors_are_compared_and_all_donors_take_part(tiny_model):
     made = sweep(tiny_model("llama"), anchors=("subject", "property", "pre_answer"), layers=(1, 2))
-    found = made.effects().query("quantity == 'anchor_difference'")
+    found = made.contrasts().query("quantity == 'anchor_difference'")
     assert found["anchor"].unique().tolist() == ["subject - property", "subject - pre_answer", "property - pre_answer"]
-    mean = made.samples().query("control == 'none'").groupby(["anchor", "layer"])["delta_p"].mean()
+    mean = made.samples().query("control == 'none'").groupby(["anchor", "layer"])["effect"].mean()
     for row in found.itertuples():
         one, other = row.anchor.split(" - ")
         assert row.value == pytest.approx(mean[one, row.layer] - mean[other, row.layer])
@@ -105,7 +105,7 @@ def shifted(result, *shifts, anchor="pre_answer"):
     """Samples of an anchor whose delta_p is moved: (layer, control, points)."""
     moved = result.samples()
     for layer, control, points in shifts:
-        moved.loc[moved.eval(f"anchor == '{anchor}' and layer == {layer} and control == '{control}'"), "delta_p"] += points
+        moved.loc[moved.eval(f"anchor == '{anchor}' and layer == {layer} and control == '{control}'"), "effect"] += points
     return moved
 
 
@@ -113,7 +113,7 @@ def test_findings_lead_with_the_headline_then_a_table_then_what_is_open(effect):
     """What is not shown is open, and not called nothing."""
     layers = named(effect)["question"]
     assert layers == set(range(min(layers), max(layers) + 1))
-    facts = effect.effects().query("quantity == 'delta_p_minus_null'")
+    facts = effect.contrasts().query("quantity == 'delta_p_minus_null'")
     assert layers == set(facts[(facts["anchor"] == "question") & (facts["sim_high"] < 0)]["layer"])
     best = {anchor: own.loc[own["value"].abs().idxmax()] for anchor, own in facts.groupby("anchor")}
     assert statements(effect) == {("question", "stands"): layers, ("pre_answer", "open"): {best["pre_answer"]["layer"]}}
@@ -132,7 +132,7 @@ def test_findings_lead_with_the_headline_then_a_table_then_what_is_open(effect):
 
 
 def test_what_the_swap_raises_is_said(effect):
-    other = changed(effect, effect.samples().assign(delta_p=lambda frame: -frame["delta_p"]))
+    other = changed(effect, effect.samples().assign(effect=lambda frame: -frame["effect"]))
     assert "the swap raises P of the answer at question (layers " in other.findings.headline
     both = changed(effect, shifted(effect, (25, "none", 25)))
     assert statements(both)["pre_answer", "stands"] == {25}
@@ -144,7 +144,7 @@ def test_a_null_that_costs_more_than_the_swap_is_no_rise(effect):
     """At layer 25 the null of pre_answer takes 25 points and the swap 2: less null is positive, and P has not risen."""
     moved = effect.samples()
     here = moved.eval("anchor == 'pre_answer' and layer == 25")
-    moved.loc[here, "delta_p"] = moved.loc[here, "delta_p"] / 10 - np.where(moved.loc[here, "control"] == "null", 25.0, 2.0)
+    moved.loc[here, "effect"] = moved.loc[here, "effect"] / 10 - np.where(moved.loc[here, "control"] == "null", 25.0, 2.0)
     result = changed(effect, moved)
     assert statements(result)["pre_answer", "null_moves"] == {25}
     assert "pre_answer" not in result.findings.headline
@@ -172,28 +172,31 @@ def test_an_anchor_has_layers_of_both_kinds_and_each_is_named_once(effect):
 def test_the_text_has_at_most_90_words(effect):
     """With two anchors, and with seven of which each is off 0 in three separate runs of layers."""
     assert len(effect.verdict.split()) <= 90
-    names = ("question", "subject", "property", "subject_last", "question_rest", "prompt_last", "pre_answer")
+    names = ("exact_question", "subject", "property", "subject_last", "question_rest", "prompt_last", "pre_answer")
     one = effect.samples().query("anchor == 'pre_answer'")
     shift = one["layer"].isin([2, 3, 9, 10, 20]) & (one["control"] == "none")
-    frames = [one.assign(anchor=name, delta_p=one["delta_p"] - 25 * shift) for name in names]
+    frames = [one.assign(anchor=name, effect=one["effect"] - 25 * shift) for name in names]
     many = changed(effect, pd.concat(frames, ignore_index=True), anchors=names, n_resamples=200)
     assert {frozenset(layers) for layers in named(many).values()} == {frozenset({2, 3, 9, 10, 20})}
     assert "at 7 of 7 anchors" in many.findings.headline
     assert many.findings.columns[-2:] == ("beyond null", "null more")
     assert {row[-2] for row in many.findings.rows[:3]} == {"2-3, 9-10, 20"}
     assert len(many.verdict.split()) <= 90
-    frames = [one.assign(delta_p=one["delta_p"] - 25 * ((one["layer"] == 25) & (one["control"] == "null"))) for one in frames]
+    frames = [one.assign(effect=one["effect"] - 25 * ((one["layer"] == 25) & (one["control"] == "null"))) for one in frames]
     both = changed(effect, pd.concat(frames, ignore_index=True), anchors=names, n_resamples=200).findings
     assert "lower it more at 7 of 7 anchors" in both.notes[0]
     assert both.columns[-2:] == ("beyond null", "null more")
     assert both.rows[0][-2:] == ("2-3, 9-10, 20", "25")
-    assert both.rows[-1][0] == "and 4 more: effects()"
+    assert both.rows[-1][0] == "and 4 more: contrasts()"
     assert len(str(both).split()) <= 90
 
 
 def test_layers_within_the_noise_floor_are_not_named(effect):
     value = (
-        effect.effects().query("quantity == 'delta_p_minus_null' and anchor == 'question'").set_index("layer")["value"].abs()
+        effect.contrasts()
+        .query("quantity == 'delta_p_minus_null' and anchor == 'exact_question'")
+        .set_index("layer")["value"]
+        .abs()
     )
     first, second = sorted(value[list(range(10, 20))])[-2:]
     loud = changed(effect, noise=(first + second) / 2)
@@ -202,13 +205,13 @@ def test_layers_within_the_noise_floor_are_not_named(effect):
 
 def test_trivial_layers_are_not_named_and_take_no_part_in_the_band(effect):
     marked = effect.samples()
-    marked["trivial"] = marked.eval("layer in [10, 11, 12, 13] and control == 'none' and anchor == 'question'")
+    marked["by_construction"] = marked.eval("layer in [10, 11, 12, 13] and control == 'none' and anchor == 'exact_question'")
     result = changed(effect, marked)
     assert not named(result)["question"] & {10, 11, 12, 13}
-    found = result.effects().query("quantity == 'delta_p_minus_null' and anchor == 'question'").set_index("layer")
+    found = result.contrasts().query("quantity == 'delta_p_minus_null' and anchor == 'exact_question'").set_index("layer")
     assert found.loc[10:13, ["sim_low", "sim_high"]].isna().all(axis=None)
     assert found.loc[10:13, ["value", "ci_low", "ci_high"]].notna().all(axis=None)
-    differences = result.effects().query("quantity == 'anchor_difference'").set_index("layer")
+    differences = result.contrasts().query("quantity == 'anchor_difference'").set_index("layer")
     assert differences.loc[10:13, "sim_low"].isna().all()
     assert differences.loc[14:, "sim_low"].notna().all()
 
@@ -216,7 +219,7 @@ def test_trivial_layers_are_not_named_and_take_no_part_in_the_band(effect):
 def test_below_ten_questions_or_without_a_null_nothing_is_claimed(effect):
     few = effect.samples()
     few = few[few["question_id"].isin(sorted(few["question_id"].unique())[:9])]
-    few.loc[(few["control"] == "none") & (few["anchor"] == "question"), "delta_p"] -= 90
+    few.loc[(few["control"] == "none") & (few["anchor"] == "question"), "effect"] -= 90
     for result, phrase in (
         (changed(effect, few), "in 9 questions, and 10 are needed"),
         (changed(effect, n_null_donors=0), "no null was measured"),
@@ -275,10 +278,10 @@ def test_an_anchor_without_a_reached_cell_does_not_break_the_contrasts(tiny_mode
     """At k* itself a swap at the question's tokens behind the block cannot reach the probe."""
     probes = swept(tiny_model("llama"), "knockout").probes
     result = al.swap_sweep(
-        tiny_model("llama"), questions(), readout="probe", anchors=("question", "answer"), site="resid_post", n_donors=1,
+        tiny_model("llama"), questions(), readout="probe", anchors=("exact_question", "answer"), site="resid_post", n_donors=1,
         layers=[probes.probe_layer], probes=probes, progress=False, n_resamples=20, n_spot_checks=0,
     )  # fmt: skip
-    assert "question - answer" not in set(result.effects()["anchor"])
+    assert "question - answer" not in set(result.contrasts()["anchor"])
     assert result.verdict
 
 

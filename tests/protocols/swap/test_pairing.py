@@ -13,13 +13,13 @@ QUIET = {"progress": False, "align": "last"}
 
 
 def test_samples_say_how_many_positions_the_anchor_and_its_null_change(tiny_model):
-    options = {"anchors": ("question", "question_rest"), "layers": (0, 1), "n_donors": 2, "seed": 1, **QUIET}
+    options = {"anchors": ("exact_question", "question_rest"), "layers": (0, 1), "n_donors": 2, "seed": 1, **QUIET}
     made = al.swap_sweep(tiny_model("llama"), capitals(5), **options)
     examples = made.examples().set_index(["role", "example_id"])["positions"].map(json.loads)
     known = 0
     for row in made.samples().itertuples():
         base, donor = examples["base", row.example_id], examples["donor", row.donor_id]
-        parts = ("subject", "property") if row.anchor == "question" else (row.anchor,)
+        parts = ("subject", "property") if row.anchor == "exact_question" else (row.anchor,)
         assert row.slots == sum(min(len(base[part]), len(donor[part])) for part in parts)
         null = base.get(f"null:{row.anchor}:{row.donor_id}")
         # The first donor of a row measures the null; of the others there is none.
@@ -42,7 +42,7 @@ def test_the_null_costs_what_the_anchor_costs(tiny_model):
     cost = {}
     for null, n in (("own", 0), ("own", 1), ("anywhere", 1)):
         al.swap_sweep(
-            tiny_model("llama"), capitals(4), anchors=("question",), prompt="fewshot(5)", n_donors=1, n_null_donors=n, null=null,
+            tiny_model("llama"), capitals(4), anchors=("exact_question",), prompt="fewshot(5)", n_donors=1, n_null_donors=n, null=null,
             on_plan=lambda plan, key=(null, n): cost.update({key: plan.flops}), **QUIET,
         )  # fmt: skip
     alone, own, anywhere = cost["own", 0], cost["own", 1], cost["anywhere", 1]
@@ -77,7 +77,7 @@ def test_rows_whose_answer_is_predicted_from_another_token_are_marked(tiny_model
         (base, at), (donor, there) = site["base", row.example_id], site["donor", row.donor_id]
         assert row.pre_answer_token_differs == (base[at] != donor[there])
         # Layer 0 holds nothing but the token: with the same one nothing is changed, and that says nothing.
-        assert row.trivial == (row.layer == 0 and row.control == "none" and not row.pre_answer_token_differs)
+        assert row.by_construction == (row.layer == 0 and row.control == "none" and not row.pre_answer_token_differs)
     rows = made.samples().groupby("example_id")["pre_answer_token_differs"].any().sum()
     assert made.record["counts"]["pre_answer_token_differs"] == rows
 
@@ -91,17 +91,17 @@ def test_of_a_mixed_site_layer_0_is_not_zero(smollm2):
     own = made.samples()
     assert 0 < own["pre_answer_token_differs"].sum() < len(own)
     same = own[~own["pre_answer_token_differs"].astype(bool)]
-    assert same["delta_p"].abs().max() < 1e-3
-    assert same["trivial"].all()
+    assert same["effect"].abs().max() < 1e-3
+    assert same["by_construction"].all()
     other = own[own["pre_answer_token_differs"].astype(bool)]
-    assert other["delta_p"].abs().max() > 1e-3
-    assert not other["trivial"].any()
+    assert other["effect"].abs().max() > 1e-3
+    assert not other["by_construction"].any()
 
 
 def test_statistics_have_no_donor_whose_site_could_differ_and_count_as_one(tiny_model):
     made = al.swap_sweep(tiny_model("llama"), capitals(3), donors="zero", layers=(0,), **QUIET)
     assert made.samples()["pre_answer_token_differs"].isna().all()
-    assert not made.samples()["trivial"].any()
+    assert not made.samples()["by_construction"].any()
     assert made.record["config"]["n_donors"] == 1
     again = al.Swap.from_config(made.record["config"])
     assert (again.donors, again.n_donors) == ("zero", 4)  # as it was asked for: the default, which says nothing here
@@ -112,7 +112,10 @@ def test_a_window_that_goes_beyond_layer_0_is_not_trivial(tiny_model):
     options = {"anchors": ("pre_answer", "pre_answer_all"), "layers": (0, 1), **QUIET}
     ways = {"window": 1}, {"window": 2}, {"engine": "reference"}
     one, two, oracle = (al.swap_sweep(tiny_model("llama"), equal_lengths(), **way, **options) for way in ways)
-    marked = [way.curves(controls=True).query("trivial")[["anchor", "layer", "control"]].values.tolist() for way in (one, two)]
+    marked = [
+        way.curves(controls=True).query("by_construction")[["anchor", "layer", "control"]].values.tolist()
+        for way in (one, two)
+    ]
     assert marked[0] == [[anchor, 0, "none"] for anchor in options["anchors"]]
     assert marked[1] == [["pre_answer_all", 0, "none"]]  # the donor's answer tokens come in as inputs, whatever the window
     assert one.delta_p[:, 0].abs().max() < 1e-4

@@ -29,16 +29,16 @@ def check_against_plain_hooks(sweep, run, hf, every=1):
     """Every n-th cell of a saved run, computed again by a program that knows only its files."""
     again = Recompute(sweep.save(run), hf)
     cells = list(again.samples.itertuples())[::every]
-    worst = max(abs(again.delta_p(cell) - cell.delta_p) for cell in cells)
+    worst = max(abs(again.delta_p(cell) - cell.effect) for cell in cells)
     assert worst < 0.01, f"max |difference| {worst} points over {len(cells)} cells"
-    assert max(abs(cell.delta_p) for cell in cells) > 0.05, "nothing was changed, so nothing was compared"
+    assert max(abs(cell.effect) for cell in cells) > 0.05, "nothing was changed, so nothing was compared"
 
 
 @pytest.mark.parametrize("direction", ["noising", "denoising"])
 @pytest.mark.parametrize("family", ["llama", "qwen3_sliding"])
 def test_plain_hugging_face_hooks_agree(tiny, tiny_model, tmp_path, direction, family):
     sweep = al.swap_sweep(
-        tiny_model(family), capitals(6), anchors=("question", "subject", "pre_answer", "prompt_last", "subject_last"),
+        tiny_model(family), capitals(6), anchors=("exact_question", "subject", "pre_answer", "prompt_last", "subject_last"),
         n_donors=2, direction=direction, donors="random", align="last" if direction == "noising" else "equal", **QUIET,
     )  # fmt: skip
     hf = transformers.AutoModelForCausalLM.from_pretrained(tiny(family), attn_implementation="eager").eval()
@@ -198,7 +198,7 @@ def test_one_complete_case_set_serves_all_anchors(tiny_model):
     """A row whose answer has no donor of equal length is out for every anchor of the run, not for one."""
     options = {"layers": (0,), "n_donors": 1, "align": "equal", **QUIET}
     data = data_of([*capitals().pool, *equal_lengths().pool])
-    with_all = al.swap_sweep(tiny_model("llama"), data, anchors=("question", "pre_answer_all"), **options)
+    with_all = al.swap_sweep(tiny_model("llama"), data, anchors=("exact_question", "pre_answer_all"), **options)
     assert with_all.samples().groupby("anchor")["example_id"].apply(frozenset).nunique() == 1
     assert not torch.isnan(with_all.delta_p).any()
 

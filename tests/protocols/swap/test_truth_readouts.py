@@ -22,7 +22,7 @@ def knockout(tiny_model):
 
 def test_swaps_are_read_by_a_probe_at_k_star(tiny_model, knockout):
     """The clean P is that of the knockout's probe; layers above k* are missing; t* at k* is trivial."""
-    swap = al.swap_sweep(tiny_model("llama"), questions(), anchors=("question", "answer"), readout="probe", **OPTIONS)
+    swap = al.swap_sweep(tiny_model("llama"), questions(), anchors=("exact_question", "answer"), readout="probe", **OPTIONS)
     k = swap.record["probe"]["probe_layer"]
     assert k == knockout.probe_layer
     own = swap.samples().query("control == 'none'")
@@ -31,29 +31,29 @@ def test_swaps_are_read_by_a_probe_at_k_star(tiny_model, knockout):
     assert swap.layers == knockout.layers
     assert swap.delta_p[:, [i for i, layer in enumerate(swap.layers) if layer > k]].isnan().all()
     clean = own_of(knockout).query(f"layer == {k}").set_index("example_id")["value_before"]
-    mine = own.query("layer == 0 and anchor == 'question'").set_index("example_id")["value_before"]
+    mine = own.query("layer == 0 and anchor == 'exact_question'").set_index("example_id")["value_before"]
     np.testing.assert_allclose(mine, clean[mine.index], atol=1e-5)
-    trivial = own.groupby(["anchor", "layer"])["trivial"].any()
+    trivial = own.groupby(["anchor", "layer"])["by_construction"].any()
     assert trivial["answer", k]
     assert not trivial["question"].any()
     change = own["value_after"] - own["value_before"]
-    np.testing.assert_allclose(own["delta_p"], 100 * np.where(own["value_before"] >= 0.5, change, -change))
+    np.testing.assert_allclose(own["effect"], 100 * np.where(own["value_before"] >= 0.5, change, -change))
 
 
 def test_swaps_that_cannot_reach_the_probe_are_missing_or_refused(tiny_model, knockout):
     model, data, k = tiny_model("llama"), questions(), knockout.probe_layer
     options = {"readout": "probe", **OPTIONS}
-    late = al.swap_sweep(model, data, anchors=("question", "answer"), site="resid_post", **options)
+    late = al.swap_sweep(model, data, anchors=("exact_question", "answer"), site="resid_post", **options)
     own = late.samples().query("control == 'none'")
     # resid_post of layer k* at other positions comes after its attention; at t* itself the probe reads the donor.
-    assert set(own.query("anchor == 'question'")["layer"]) == set(range(k))
+    assert set(own.query("anchor == 'exact_question'")["layer"]) == set(range(k))
     assert set(own.query("anchor == 'answer'")["layer"]) == set(range(k + 1))
-    assert own.query(f"anchor == 'answer' and layer == {k}")["trivial"].all()
+    assert own.query(f"anchor == 'answer' and layer == {k}")["by_construction"].all()
     assert late.record["probe"]["answer_text_auc"]["auc"] == pytest.approx(0.5, abs=0.02)
     test = late.examples().query("role == 'base'")
-    pair = late.record["probe"]["pair_text"]
-    assert test["pair_text"].notna().all()
-    assert roc_auc_score(test["label"].astype(int), test["pair_text"]) == pytest.approx(pair["auc"], abs=0.02)
+    pair = late.record["probe"]["qa_text_auc"]
+    assert test["qa_text_score"].notna().all()
+    assert roc_auc_score(test["label"].astype(int), test["qa_text_score"]) == pytest.approx(pair["auc"], abs=0.02)
     assert pair["ci_low"] < pair["auc"] < pair["ci_high"]
     assert late.curves()["auc"].nunique() == 1
     with pytest.raises(InputError, match=f"The probe reads layer {k}, and no change at layers"):
@@ -100,14 +100,14 @@ def test_p_before_is_what_delta_p_starts_from(tiny_model, readout, kind):
     """p_before + ΔP / 100 is the mean of the same metric after the swap."""
     swap = al.swap_sweep(tiny_model("llama"), SMALL, readout=readout, delta_kind=kind, layers=[0], **OPTIONS)
     label = swap.examples().query("role == 'base'").set_index("example_id")["label"].astype(float)
-    own = swap.samples().query("control == 'none' and anchor == 'question'")
+    own = swap.samples().query("control == 'none' and anchor == 'exact_question'")
     p, after = own["value_before"], own["value_after"]
     false = own["example_id"].map(label)
     # The probe says P(false), the model P(yes, it is right).
     up = {"signed": p == p, "confidence": p >= 0.5, "true_label": (false == 1) == (readout == "probe")}[kind]
-    curve = swap.curves().query("anchor == 'question'").iloc[0]
+    curve = swap.curves().query("anchor == 'exact_question'").iloc[0]
     assert curve["p_before"] == pytest.approx(np.where(up, p, 1 - p).mean())
     assert set(own["readout"]) == {readout}
     assert p.between(0, 1).all()
-    assert own["delta_p"].abs().max() > 0
-    assert curve["p_before"] + curve["delta_p"] / 100 == pytest.approx(np.where(up, after, 1 - after).mean())
+    assert own["effect"].abs().max() > 0
+    assert curve["p_before"] + curve["effect"] / 100 == pytest.approx(np.where(up, after, 1 - after).mean())
