@@ -124,7 +124,7 @@ def random_job(config: PretrainedConfig, prefix: int, anchors: tuple[str, ...], 
         size = draw.randint(*_QUESTION)
         ids, donor = ([*begin, *(draw.randrange(config.vocab_size) for _ in range(_BEFORE + size + _AFTER))] for _ in range(2))
         first = prefix + _BEFORE
-        places = {"question": list(range(first, first + size)), "pre_answer": [len(ids) - 1]}
+        places = {"exact_question": list(range(first, first + size)), "pre_answer": [len(ids) - 1]}
         places = {anchor: places[anchor] for anchor in anchors}
         rows.append(
             {"ids": ids, "donor_ids": donor, "target": places, "source": places, "read": len(ids) - 1, "token": donor[-1]}

@@ -85,8 +85,8 @@ def rates(kind: str, questions: int, runs: int, n_resamples: int = 1000) -> dict
         }
         true = set(HOLDS) if kind == "effect" else set()
         any_ += any(found.values())
-        wrong += bool(found["question"] - true or found["pre_answer"])
-        right += bool(found["question"] & true)
+        wrong += bool(found["exact_question"] - true or found["pre_answer"])
+        right += bool(found["exact_question"] & true)
     return {"any": any_ / runs, "wrong": wrong / runs, "right": right / runs}
 
 

@@ -37,7 +37,7 @@ def test_swap_and_figure_end_to_end(capsys, args, tiny, tmp_path):
     curves = pd.read_parquet(tmp_path / "a" / "curves.parquet")
     assert set(curves["model"]) == {"llama", "gpt2"}
     assert set(curves["anchor"]) == {"exact_question", "pre_answer"}
-    here(capsys, "figure", tmp_path / "a", "--anchors", "question", "--out", tmp_path / "f.html")
+    here(capsys, "figure", tmp_path / "a", "--anchors", "exact_question", "--out", tmp_path / "f.html")
     assert "plotly" in (tmp_path / "f.html").read_text()
 
 
@@ -74,10 +74,10 @@ def test_config_alone_is_enough_and_flags_win(capsys, plain_figure, tiny, questi
     ("change", "message"),
     [
         (["knockout", "--donors", "random"], "No such option '--donors'"),
-        (["knockout", "--edges", "question"], "(--edges)"),
+        (["knockout", "--edges", "exact_question"], "(--edges)"),
         (["knockout", "--readout", "first_token"], "(--readout)"),
         (["knockout", "--layers", "0,0"], "(--layers)"),
-        (["--anchors", "questoin"], "Unknown anchor 'questoin'. Did you mean 'question'"),
+        (["--anchors", "exact_questoin"], "Unknown anchor 'exact_questoin'. Did you mean 'exact_question'"),
         (["--readout", "first_tokens"], "Did you mean 'first_token'? (--readout)"),
         (["--engine", "cones"], "Did you mean 'cone'? (--engine)"),
         (["--layers", "0-9"], "from -3 to 2, got (0, 1, 2, 3, 4, 5, 6, 7, 8, 9). (--layers)"),
@@ -249,7 +249,7 @@ def test_files_go_to_data_sets_by_name_or_order():
 def test_knockout_from_a_shell(capsys, plain_figure, tiny, tmp_path):
     model, out = str(tiny("llama")), tmp_path / "ko"
     run = ["knockout", "--model", model, "--dataset", "popqa-sample", "--limit", "45", "--device", "cpu",
-           "--resamples", "50", "--layers", "0-1", "--edges", "subject -> later", "--mode", "zero", "--out", out]  # fmt: skip
+           "--resamples", "50", "--layers", "0-1", "--edges", "subject -> later", "--knockout-mode", "zero", "--out", out]  # fmt: skip
     said = here(capsys, *run)
     assert "Knockout at k*" in said.out
     assert "knockout: popqa-sample (llama)" in said.out

@@ -105,6 +105,6 @@ def test_four_layers_of_llama_3_2_1b_streamed_and_in_memory(tmp_path):
     assert len(both) == len(frames["never"]) > 0
     assert set(both["layer"]) == {0, 1, 2, 3}
     # In bfloat16, where other batches may move a P by some points; of random weights none is far from 0.
-    assert (both["delta_p_x"] - both["delta_p_y"]).abs().max() < 1
+    assert (both["effect_x"] - both["effect_y"]).abs().max() < 1
     assert (frames["always"]["logp_before"].nunique()) > 3
     shutil.rmtree(tmp_path)

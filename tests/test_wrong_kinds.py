@@ -55,9 +55,9 @@ def test_functions_and_names(swap, options, said):
 def test_what_anyone_would_expect_to_work(tiny_model, tiny):
     """A model's name, all layers in words, one layer, one anchor, a list of dictionaries, a template for a prompt."""
     model, data = str(tiny("llama")), capitals(5)
-    options = QUIET | {"anchors": "question"}
+    options = QUIET | {"anchors": "exact_question"}
     by_name = al.swap_sweep(model, data, **options)
-    assert by_name.anchors == ("question",)
+    assert by_name.anchors == ("exact_question",)
     assert by_name.delta_p.equal(al.swap_sweep(tiny_model("llama"), data, **options).delta_p)
     assert al.swap_sweep(model, data, **options | {"layers": "all"}).layers == (0, 1, 2)
     assert al.swap_sweep(model, data, **options | {"layers": 2}).layers == (2,)

@@ -74,7 +74,7 @@ def _gaps(placebo: pd.DataFrame) -> pd.DataFrame:
     question, answer = (placebo[placebo["pathway"] == pathway] for pathway in _PAIR)
     keys = ["model", "part", *_SPLIT_KEYS, "layer"]
     both = question.merge(answer[[*keys, "effect", "n"]], on=keys, suffixes=("", "_answer"))
-    both = both.assign(effect=both["effect"] - both["delta_p_answer"], n=both["n"] + both["n_answer"])
+    both = both.assign(effect=both["effect"] - both["effect_answer"], n=both["n"] + both["n_answer"])
     both[["ci_low", "ci_high", "sim_low", "sim_high"]] = float("nan")
     return both.assign(control=GAP.label, extra=GAP.label)[placebo.columns]
 

@@ -206,7 +206,7 @@ def anchor_positions(
     core = set(subject) | set(prop)
     rest = tuple(p for p in overlapping(offsets, question) if p not in core and 0 < p < prompt_length)
     return {
-        "question": subject + prop,
+        "exact_question": subject + prop,
         "subject": subject,
         "property": prop,
         "subject_last": (max(subject),),

@@ -79,7 +79,7 @@ def _near(text: str, rows: Mapping[str, tuple[str, str]]) -> str:
     near += [one for word in strange for one in difflib.get_close_matches(word, words, n=3, cutoff=_ALIKE)]
     if near:
         return "Did you mean " + " or ".join(f"'{one}'" for one in dict.fromkeys(near)) + "?"
-    return "All ids and questions: joined()[['example_id', 'question']].drop_duplicates()."
+    return "All ids and questions: samples_with_inputs()[['example_id', 'question']].drop_duplicates()."
 
 
 __all__ = ["chosen_example"]

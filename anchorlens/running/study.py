@@ -271,21 +271,21 @@ def run_study(
 
 def run_steps(
     prepare: Callable[[], Sequence[Step]], models: Sequence[Any], loading: Loading, out: Any, *, done: Outcome,
-    overwrite: bool, resume: bool, restart: bool, shard: Any, executor: Any, command: Mapping[str, Any] | None = None,
+    overwrite: bool, resume: bool, restart: bool, job: Any, executor: Any, command: Mapping[str, Any] | None = None,
     on_result: Callable[[SweepResult, Outcome], object] = lambda result, outcome: None,  # noqa: ARG005
     on_empty: Callable[[str], object] = lambda said: None,  # noqa: ARG005
 ) -> Outcome:  # fmt: skip
     """Measure sweeps as :func:`run_study` does; ``prepare`` loads the data once all arguments are checked."""
-    job, workers = parse_job(job), executor_of(executor)
-    check_keeping(out, overwrite=overwrite, resume=resume, restart=restart, job=job)
+    this_job, workers = parse_job(job), executor_of(executor)
+    check_keeping(out, overwrite=overwrite, resume=resume, restart=restart, job=this_job)
     refuse_live(workers, models)
-    done.job = job
+    done.job = this_job
     if out is None:
         steps = prepare()
         with open_executor(workers, loading) as measuring:
             _measure(steps, measuring, done, None, on_result, on_empty)
         return done
-    resume = resume or job is not None
+    resume = resume or this_job is not None
     target = check_target(out, overwrite=overwrite or resume or restart or parts_of(Path(out)).exists())
     steps = prepare()
     sweeps = [identity(*step[1:]) for step in steps]
@@ -294,7 +294,7 @@ def run_steps(
         done.total, done.out = len(done.results), target
         return done
     with (
-        keeping(target, sweeps, overwrite=overwrite, resume=resume, restart=restart, job=job, command=command) as kept,
+        keeping(target, sweeps, overwrite=overwrite, resume=resume, restart=restart, job=this_job, command=command) as kept,
         open_executor(workers, loading) as measuring,
     ):
         done.out = target

@@ -9,7 +9,7 @@ from typing import Any
 import anchorlens as al
 from anchorlens.models.checkpoint import DEMO, packaged_directory
 
-ANCHOR_SETS = {"question": ("question",), "pre_answer": ("pre_answer",), "both": ("exact_question", "pre_answer")}
+ANCHOR_SETS = {"exact_question": ("exact_question",), "pre_answer": ("pre_answer",), "both": ("exact_question", "pre_answer")}
 DATA = "popqa-sample"
 
 
@@ -46,13 +46,13 @@ class Case:
 
 CASES = (
     Case("qa", "both", 1, everyone=True),
-    Case("qa", "question", 16),
+    Case("qa", "exact_question", 16),
     Case("qa", "pre_answer", 16),
     Case("qa", "both", 2, donors=4),
     Case("fewshot(5)", "both", 1),
     Case("fewshot(5)", "both", 16, rounds=2),
 )
-QUICK = (Case("qa", "question", 4), Case("fewshot(2)", "pre_answer", 1))
+QUICK = (Case("qa", "exact_question", 4), Case("fewshot(2)", "pre_answer", 1))
 
 
 class _PlanReached(Exception):  # noqa: N818 - no error

@@ -15,7 +15,7 @@ ENGINES = ("sweep", "cone", "oracle", "careful", "batched", "transformer_lens", 
 def jobs(script, tiny_model, tmp_path_factory):
     """Case name -> job: nulls of one of two donors only, and shots before the question."""
     module = script("peers.jobs")
-    cases = [module.Case("qa", "both", 3, donors=2), module.Case("fewshot(2)", "question", 2)]
+    cases = [module.Case("qa", "both", 3, donors=2), module.Case("fewshot(2)", "exact_question", 2)]
     files = module.write_jobs(tiny_model("llama"), cases, tmp_path_factory.mktemp("jobs"))
     return {name: json.loads(file.read_text()) for name, file in files.items()}
 
@@ -147,7 +147,7 @@ def test_driver_ends_where_engines_differ(script, tiny, tmp_path, monkeypatch):
         def measure(self, file):
             answer = super().measure(file)
             if self.versions["torch"] == "careful":
-                answer["p"]["question"][1][0] += 0.001
+                answer["p"]["exact_question"][1][0] += 0.001
             return answer
 
     files = ("--out", tmp_path / "o.json", "--model", tiny("llama"))

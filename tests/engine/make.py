@@ -14,7 +14,7 @@ from tests.models.tiny import VOCAB
 LENGTHS, DONOR_LENGTHS = (15, 11, 19, 13), (12, 17, 10, 14)
 # Row by row: where streams are put, and where they are taken from. All rows are longer than the sliding window.
 ANCHORS = {
-    "question": (((3, 4, 5), (2,), (5, 4, 3, 9), (1, 7)), ((2, 3, 4), (6,), (1, 2, 3, 8), (9, 0))),
+    "exact_question": (((3, 4, 5), (2,), (5, 4, 3, 9), (1, 7)), ((2, 3, 4), (6,), (1, 2, 3, 8), (9, 0))),
     "pre_answer": (((11,), (7,), (14,), (9,)), ((8,), (16,), (5,), (13,))),
     "null": (((), (4,), (), (6, 8)), ((), (3,), (), (1, 1))),
     # The last row's change lies behind its last read, so it alters nothing there.

@@ -93,7 +93,7 @@ def test_swaps_at_every_site(tiny_model, family):
 def test_a_probe_sees_changes_below_it_and_at_earlier_sites_of_its_layer(tiny_model, site):
     adapter, way = Adapter(tiny_model("llama")), {"site": site, "layers": (2, 1, 0), "window": 1}
     rows, donors = random_rows(LENGTHS, 3), random_rows(DONOR_LENGTHS, 4)
-    last = ANCHORS["question"][0][0], *[where[-1:] for where in READS[1:]]
+    last = ANCHORS["exact_question"][0][0], *[where[-1:] for where in READS[1:]]
     for probed in ORDER:
         reader = state_reader(adapter, probed, 1)
         batch = batch_of(reader, rows, donors, {"probed": (last, ((4, 3, 2), (5,), (6,), (7,)))})
@@ -131,7 +131,7 @@ def test_swaps_on_the_real_model(smollm2):
         min(len(a.positions["exact_question"]), len(b.positions["exact_question"])) for a, b in zip(rows, donors, strict=True)
     ]
     where = {
-        "question": [
+        "exact_question": [
             [r.positions["exact_question"][-k:] for r, k in zip(side, n, strict=True)] for side in (rows, donors)
         ],
         "pre_answer": [[r.positions["pre_answer"] for r in side] for side in (rows, donors)],

@@ -104,7 +104,7 @@ def test_cells_hold_the_positions_from_the_first_changed_to_the_last_read(tiny_m
     cone = ConeEngine(adapter)
     reader, rows, donors = one_row(adapter)
     through = counted(adapter, monkeypatch)
-    batch = batch_of(reader, rows, donors, {"question": (((7, 4, 5),), ((2, 3, 4),))})
+    batch = batch_of(reader, rows, donors, {"exact_question": (((7, 4, 5),), ((2, 3, 4),))})
     cone.run_swaps(batch, site="resid_pre", layers=(0, 2), window=1)
     cell = 12 - 4  # positions 4 to 11
     assert through == [12 + 5 + cell, 12 + 5 + cell, 12 + 5 + 2 * cell]
@@ -145,7 +145,7 @@ def test_donors_of_the_same_template_cost_what_stands_behind_them(family, site, 
     cone, (row,) = ConeEngine(adapter), random_rows((12,), 1)
     donor = [*row[:5], *[token + 1 for token in row[5:7]], *row[7:]]
     at, null = (((2, 5, 6),), ((2, 5, 6),)), (((4, 8, 9),), ((2, 5, 6),))
-    batch = batch_of(answer_reader(adapter, [row], [(11,)]), [row], [donor], {"question": at, "null": null})
+    batch = batch_of(answer_reader(adapter, [row], [(11,)]), [row], [donor], {"exact_question": at, "null": null})
     way = {"site": site, "layers": range(adapter.n_layers), "window": 1}
     wanted = ReferenceEngine(adapter).run_swaps(batch, **way)
     through = counted(adapter, monkeypatch)

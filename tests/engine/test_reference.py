@@ -39,7 +39,7 @@ def test_swap_with_itself_is_exactly_zero_and_read_logits_are_the_models_own(req
     real = name == "smollm2"
     model = request.getfixturevalue(name) if real else tiny_model(name)
     adapter, rows = Adapter(model), rows_of(model)
-    sites, anchor, layers = (("resid_mid",), "question", (0, 29)) if real else (adapter.sites, "pre_answer", range(3))
+    sites, anchor, layers = (("resid_mid",), "exact_question", (0, 29)) if real else (adapter.sites, "pre_answer", range(3))
     batch, where = pad_rows([r.ids for r in rows]), slots([r.positions[anchor] for r in rows])
     for site in sites:
         (streams,) = capture(adapter, batch, site, [where])

@@ -22,7 +22,7 @@ NEW = ["prompt", "answers", "distractor", "split", "known_only", "sim_low", "sim
 def point(**changes: object) -> dict[str, object]:
     """One row of the schema; ``changes`` replace its values."""
     row: dict[str, object] = {
-        "run_id": "synthetic", "model": "Qwen/Qwen3-8B", "dataset": "popqa", "protocol": "swap", "anchor": "question",
+        "run_id": "synthetic", "model": "Qwen/Qwen3-8B", "dataset": "popqa", "protocol": "swap", "anchor": "exact_question",
         "pathway": "", "layer": 0, "site": "resid_pre", "probe_site": "", "window": 1, "direction": "noising",
         "donor_rule": "same_relation", "knockout_mode": "", "readout": "first_token", "delta_kind": "probability", "prompt": "qa", "answers": "",
         "distractor": "", "split": "", "known_only": "False", "control": "none", "seed": 0, "metric": "p", "by_construction": False,
@@ -35,7 +35,7 @@ def point(**changes: object) -> dict[str, object]:
 def effect(**changes: object) -> dict[str, object]:
     """One row of ``contrasts.parquet``; ``changes`` replace its values."""
     row: dict[str, object] = {
-        "run_id": "synthetic", "protocol": "knockout", "model": "Qwen/Qwen3-8B", "dataset": "popqa", "anchor": "question",
+        "run_id": "synthetic", "protocol": "knockout", "model": "Qwen/Qwen3-8B", "dataset": "popqa", "anchor": "exact_question",
         "layer": 0, "quantity": "delta_p_vs_placebo", "control": "random_tokens", "value": -5.0, "ci_low": -8.0, "ci_high": -2.0,
         "sim_low": -10.0, "sim_high": 0.5, "n": 200,
     }  # fmt: skip

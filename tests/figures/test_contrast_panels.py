@@ -175,7 +175,7 @@ def test_a_swap_has_each_anchors_curve_less_its_null_and_no_switch():
     assert figure.layout.yaxis2.title.text == "ΔP less null's"
     assert len(figure.layout.updatemenus) == 0
     # A contrast without its curve is left out.
-    alone = plot_curves(swap_frame(MODELS, ("popqa",), ("question",)), contrast_tables=contrast_tables)
+    alone = plot_curves(swap_frame(MODELS, ("popqa",), ("exact_question",)), contrast_tables=contrast_tables)
     assert [list(t.y) for t in lines(alone)] == [wanted(contrast_tables, anchor="exact_question")]
 
 

@@ -16,7 +16,7 @@ def swap(*anchors: str, datasets: tuple[str, ...] = ("popqa",)) -> go.Figure:
 
 @pytest.mark.parametrize("anchor", ["answer", "pre_answer", "pre_answer_all"])
 def test_any_one_answer_anchor_is_the_a_anchored_swap(anchor):
-    figure = swap("question", anchor)
+    figure = swap("exact_question", anchor)
     assert names(figure) == ["Q-Anchored swap (PopQA)", "A-Anchored swap (PopQA)"]
     assert looks(figure)["A-Anchored swap (PopQA)"] == ("#ff7f0e", "dash")
     assert f"anchors question, {anchor}" in said(figure)
@@ -60,7 +60,7 @@ def test_samples_say_that_they_are_samples_and_take_the_benchmarks_colours():
 
 
 def test_own_data_sets_follow_the_benchmarks_in_order_of_appearance():
-    figure = swap("question", datasets=("zoo", "arts & <crafts>", "nq"))
+    figure = swap("exact_question", datasets=("zoo", "arts & <crafts>", "nq"))
     assert names(figure) == ["Q-Anchored swap (NQ)", "Q-Anchored swap (zoo)", "Q-Anchored swap (arts &amp; &lt;crafts&gt;)"]
     assert len({colour for colour, _ in looks(figure).values()}) == 3
 
@@ -84,7 +84,7 @@ def test_knockout_and_swap_stand_in_panels_of_their_own_with_one_legend():
 def test_one_legend_lists_the_question_first_whichever_protocol_lacks_it():
     knockout = knockout_frame({"m": 4}, ("popqa",), placebos=())
     answer = knockout[knockout["pathway"] == "A-Anchored"]
-    figure = plot_curves([swap_frame({"m": 4}, ("popqa",), ("question",)), answer])
+    figure = plot_curves([swap_frame({"m": 4}, ("popqa",), ("exact_question",)), answer])
     assert names(figure) == ["A-Anchored (PopQA)", "Q-Anchored (PopQA)"]
 
 
@@ -166,7 +166,7 @@ def test_controls_and_bands_can_be_left_out():
 
 
 def test_controls_by_name_and_their_dots():
-    frame = swap_frame({"m": 4}, ("popqa",), ("question",))
+    frame = swap_frame({"m": 4}, ("popqa",), ("exact_question",))
     second = frame[frame["control"] == "null"].assign(control="placebo")
     both = [second, frame]
     dotted = [t for t in plot_curves(both).data if t.line.width == 1 and t.text]

@@ -43,7 +43,7 @@ def test_heatmap_has_a_row_for_each_role_and_the_question_on_top():
     figure = plot_heatmap(frame)
     assert titles(figure) == ["m: PopQA", "m: NQ"]
     first = figure.data[0]
-    assert list(first.y) == ["subject", "pre_answer", "question"]
+    assert list(first.y) == ["subject", "pre_answer", "exact_question"]
     own = pick(frame, dataset="popqa", anchor="subject", control="none")
     assert list(first.z[0]) == own["effect"].tolist()
     scale = figure.layout.coloraxis

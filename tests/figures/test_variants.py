@@ -48,7 +48,7 @@ def test_two_knockouts_that_differ_in_a_setting(column, usual, other):
 
 @pytest.mark.parametrize(("column", "other"), [("known_only", "True"), ("prompt", "fewshot(4)")])
 def test_two_swaps_that_differ_in_a_setting_keep_their_nulls_apart(column, other):
-    frame = swap_frame(MODELS, ("popqa",), ("question",))
+    frame = swap_frame(MODELS, ("popqa",), ("exact_question",))
     figure = plot_curves(two(frame, column, other))
     usual = frame[column].iloc[0]
     assert names(figure) == [f"Q-Anchored swap (PopQA, {column} {value})" for value in (usual, other)]
@@ -115,7 +115,7 @@ def test_contrasts_of_few_questions_are_thin_too():
 @pytest.mark.parametrize("where", ["none", "null"])
 def test_a_null_with_too_few_slots_is_marked(where):
     frame = swap_frame(MODELS, ("popqa",), ("exact_question", "pre_answer"))
-    shares = frame["anchor"].map({"question": 0.87, "pre_answer": 0.5})
+    shares = frame["anchor"].map({"exact_question": 0.87, "pre_answer": 0.5})
     frame["frac_null_incomplete"] = shares.where(frame["control"] == where)
     figure = plot_curves(frame)
     nulls = [trace for trace in figure.data if trace.line.dash == "dot" and trace.text]

@@ -94,7 +94,7 @@ PROBED = ("knockout", "patch_tokens", "answer_only")
 # Of several arguments the first one is refused.
 REFUSED = {
     "swap": [
-        {"anchors": ["questoin"]}, {"anchors": ("question", "question")}, {"readout": "first"}, {"readout": 3}, {"site": "resid"},
+        {"anchors": ["exact_questoin"]}, {"anchors": ("exact_question", "exact_question")}, {"readout": "first"}, {"readout": 3}, {"site": "resid"},
         {"site": 3}, {"donors": "same"}, {"donors": 3}, {"direction": "noise"}, {"align": "first"}, {"null": "own part"},
         {"known_only": "yes"},
     ],
@@ -131,8 +131,8 @@ def test_a_value_that_a_protocol_does_not_take_is_refused(name, given):
         ("swap", {"delta_kind": "confidence", "readout": "probe", "direction": "denoising"}, "starts from a corrupt input"),
         ("swap", {"fractions": (0.5, 0.25, 0.25), "readout": pow}, "this sweep has readout=callable:pow"),
         ("swap", {"answers": "generated"}, "belongs to the readouts 'probe' and 'p_true'"),
-        ("knockout", {"edges": "question"}, "Write 'source -> target'"),
-        ("knockout", {"edges": "qestion -> later"}, "Did you mean 'question'"),
+        ("knockout", {"edges": "exact_question"}, "Write 'source -> target'"),
+        ("knockout", {"edges": "exact_qestion -> later"}, "Did you mean 'exact_question'"),
         ("knockout", {"edges": "question -> latter"}, "Did you mean 'later'"),
         ("knockout", {"site": "resid_post"}, "has no argument 'site'. Did you mean 'probe_site'"),
     ],
@@ -146,7 +146,7 @@ def test_what_does_not_fit_together_is_named_with_what_to_do(name, given, phrase
 
 def test_one_anchor_may_be_a_text_and_edges_are_written_alike():
     assert al.Swap(anchors="exact_question") == al.Swap(anchors=["exact_question"])
-    assert al.Swap(anchors="question, pre_answer") == al.Swap()
+    assert al.Swap(anchors="exact_question, pre_answer") == al.Swap()
     assert al.Knockout(edges="exact_question->later").edges == "exact_question -> later"
     assert al.Knockout(edges=" subject ->answer").anchor == "subject -> answer"
 
@@ -200,8 +200,8 @@ PROMPTS = [
 ]  # fmt: skip
 OWN = {
     "swap": [
-        {"anchors": "question", "window": 3, "direction": "denoising", "donors": "random", "n_donors": 2, "align": "last"},
-        {"readout": "probe", "anchors": ["answer", "question"], "fractions": (0.5, 0.25, 0.25), "probe_site": "mlp_out"},
+        {"anchors": "exact_question", "window": 3, "direction": "denoising", "donors": "random", "n_donors": 2, "align": "last"},
+        {"readout": "probe", "anchors": ["answer", "exact_question"], "fractions": (0.5, 0.25, 0.25), "probe_site": "mlp_out"},
         {"known_only": True, "n_null_donors": 0},
     ],
     "knockout": [
@@ -253,7 +253,7 @@ def config_of(result, folder):
 
 
 RESOLVED = [
-    ("swap", {"layers": [0, 2], "prompt": "Q: {question}\\nA:", "donors": "random", "align": "last", "anchors": "question"}),
+    ("swap", {"layers": [0, 2], "prompt": "Q: {question}\\nA:", "donors": "random", "align": "last", "anchors": "exact_question"}),
     (
         "swap",
         {"layers": [0], "add_bos": True, "donors": "mean", "n_null_donors": 0, "n_resamples": 20, "seed": 5, "window": 2},

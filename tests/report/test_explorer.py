@@ -28,16 +28,16 @@ def test_every_anchor_says_which_tokens_are_its_own(swap, knockout):
     at = swap.examples().query("role == 'base'").set_index("example_id")["positions"]
     for row in contents(swap)["rows"]:
         own = json.loads(at[row["id"]])
-        assert row["places"]["question"] == own["question"]
+        assert row["places"]["exact_question"] == own["exact_question"]
         assert row["places"]["pre_answer"] == own["pre_answer"]
-        assert row["places"]["question, null"] == []  # differs from donor to donor
+        assert row["places"]["exact_question, null"] == []  # differs from donor to donor
         assert row["answer"] in "".join(row["tokens"][p] for p in row["answer_tokens"])
     row = contents(knockout)["rows"][0]
     said = {name: "".join(row["tokens"][p] for p in where) for name, where in row["places"].items()}
     question = next(e for e in al.load_qa("popqa-sample").examples if e.question == row["question"])
     assert question.subject.of(question.question) in said["question"]
-    assert set(row["places"]["question"]).isdisjoint(row["places"]["question, random_tokens"])
-    assert said["question, random_tokens"]
+    assert set(row["places"]["exact_question"]).isdisjoint(row["places"]["exact_question, random_tokens"])
+    assert said["exact_question, random_tokens"]
 
 
 def test_what_is_chosen_is_known(swap):
@@ -86,17 +86,17 @@ ROWS = [
         "id": "a", "question": "What is the capital of <b>Peru</b>?", "answer": "Lima", "label": "", "pathway": "",
         "before": 0.52, "peak": -50.0, "at": 0, "answer_tokens": [7],
         "tokens": ["Q", ":", " capital", " of", " <b>Peru</b>", "?\n", "A:", " Lima"],
-        "places": {"question": [2, 4], "subject": [4], "pre_answer": [6], "question, null": []},
+        "places": {"exact_question": [2, 4], "subject": [4], "pre_answer": [6], "exact_question, null": []},
         "curves": {
-            "question": [-50.0, -40.0, -10.0, 2.5], "subject": [-30.0, -45.0, -5.0, -0.04],
-            "pre_answer": [0.0, -1.0, -30.0, None], "question, null": [-20.0, -10.0, 0.0, 0.0],
+            "exact_question": [-50.0, -40.0, -10.0, 2.5], "subject": [-30.0, -45.0, -5.0, -0.04],
+            "pre_answer": [0.0, -1.0, -30.0, None], "exact_question, null": [-20.0, -10.0, 0.0, 0.0],
         },
     },
     {
         "id": "b", "question": "Who wrote Emma?", "answer": "Jane Austen", "label": "false", "pathway": "Q-Anchored",
         "before": 0.9, "peak": 12.0, "at": 8, "answer_tokens": [3], "tokens": ["Q:", " Emma", "A:", " Jane"],
-        "places": {"question": [1], "pre_answer": [2]},
-        "curves": {"question": [1.0, 2.0, 12.0, 3.0], "pre_answer": [0.0, 0.0, 0.0, 0.0]},
+        "places": {"exact_question": [1], "pre_answer": [2]},
+        "curves": {"exact_question": [1.0, 2.0, 12.0, 3.0], "pre_answer": [0.0, 0.0, 0.0, 0.0]},
     },
 ]  # fmt: skip
 DATA = {"heading": "Activation swap: m on d", "layers": [0, 4, 8, 29], "rows": ROWS}
@@ -162,13 +162,13 @@ def test_the_slider_moves_tokens_numbers_and_the_line(tmp_path):
     """
     seen = asked(tmp_path, script)
     first, then, last = seen["first"], seen["then"], seen["last"]
-    wanted = {"question": "−50.0", "subject": "−30.0", "pre_answer": "0.0", "question, null": "−20.0"}
+    wanted = {"exact_question": "−50.0", "subject": "−30.0", "pre_answer": "0.0", "exact_question, null": "−20.0"}
     assert first["numbers"] == [[name, value] for name, value in wanted.items()]
     assert [mark[0] for mark in first["marks"]] == [" capital", " <b>Peru</b>", "A:"]
     assert [mark[1] for mark in first["marks"]] == ["50%", "50%", "0%"]
     assert first["marks"][1][2] == "question: −50.0; subject: −30.0, position 4"
     assert first["said"] == "layer 0"
-    assert then["numbers"][:3] == [["question", "−10.0"], ["subject", "−5.0"], ["pre_answer", "−30.0"]]
+    assert then["numbers"][:3] == [["exact_question", "−10.0"], ["subject", "−5.0"], ["pre_answer", "−30.0"]]
     assert [mark[1] for mark in then["marks"]] == ["10%", "10%", "30%"]
     assert (then["output"], then["saved"]) == ("8", [{"example": "a", "layer": 8}])
     assert last["numbers"][2] == ["pre_answer", "not measured"]
@@ -206,7 +206,7 @@ def test_examples_are_searched_and_chosen(tmp_path):
     other = "answer Jane Austen · which is false · pathway Q-Anchored · P before 0.900 · largest change +12.0 at layer 8"
     assert seen["entered"] == {
         "said": ["1 of 2 examples", ["a", "b"], "b", other],
-        "numbers": [["question", "+1.0"], ["pre_answer", "0.0"]],
+        "numbers": [["exact_question", "+1.0"], ["pre_answer", "0.0"]],
         "saved": {"example": "b", "layer": 0},
     }
     assert seen["none"] == ["0 of 2 examples", ["b"], "b", other]

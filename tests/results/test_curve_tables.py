@@ -20,7 +20,7 @@ def samples(delta, **columns):
     own = index.to_frame(index=False).assign(effect=delta.ravel(), question_id=lambda frame: frame["example_id"])
     own["value_before"] = own["example_id"].map(BEFORE).fillna(0.5)
     same = {
-        "anchor": "question", "control": "none", "delta_kind": "probability", "donor_id": "x", "by_construction": False, "seed": 0,
+        "anchor": "exact_question", "control": "none", "delta_kind": "probability", "donor_id": "x", "by_construction": False, "seed": 0,
         "n_patched": pd.NA, "n_null_patched": pd.NA, "pre_answer_token_differs": pd.NA,
     } | columns  # fmt: skip
     own = own.assign(**same)
@@ -92,7 +92,7 @@ def test_a_summary_names_the_layer_it_picked_and_gives_the_band_over_all_layers(
     found = curves(pd.concat([own, null], ignore_index=True))
     (row,) = summary_of(found).to_dict("records")
     here = found[(found["control"] == "none") & (found["layer"] == 4)].iloc[0]
-    assert (row["max_layer"], row["anchor"], row["n"]) == (4, "question", 40)
+    assert (row["max_layer"], row["anchor"], row["n"]) == (4, "exact_question", 40)
     assert (row["effect"], row["sim_low"], row["sim_high"]) == tuple(here[["effect", "sim_low", "sim_high"]])
     assert row["null"] == pytest.approx(found[(found["control"] == "null") & (found["layer"] == 4)]["effect"].iloc[0])
     assert row["frac_null_incomplete"] == 1.0

@@ -48,7 +48,7 @@ def test_words_of_several_questions_list_them():
         ("capital of Frence", r"Did you mean 'france'\?"),
         (
             "zzzz",
-            r"in its question. All ids and questions: joined\(\)\[\['example_id', 'question'\]\].drop_duplicates\(\).$",
+            r"in its question. All ids and questions: samples_with_inputs\(\)\[\['example_id', 'question'\]\].drop_duplicates\(\).$",
         ),
         ("Poland", "All ids and questions: joined"),
         ("?", "No measured example has '.' as its id"),

@@ -51,7 +51,7 @@ def test_an_anchor_less_its_null_is_paired_by_question(sweep):
         null, on=["example_id", "donor_id", "anchor", "layer"], suffixes=("", "_null")
     )
     assert len(both) == len(null) < (samples["control"] == "none").sum()
-    wanted = (both["effect"] - both["delta_p_null"]).groupby([both["anchor"], both["layer"]]).mean()
+    wanted = (both["effect"] - both["effect_null"]).groupby([both["anchor"], both["layer"]]).mean()
     for row in contrasts.itertuples():
         assert row.value == pytest.approx(wanted[row.anchor, row.layer])
         assert row.ci_low <= row.value <= row.ci_high

@@ -86,7 +86,7 @@ def passes(monkeypatch):
         {"donors": "noise"},
         {"donors": "mean"},
         {"direction": "denoising"},
-        {"readout": "answer_mean", "anchors": ("question", "pre_answer_all")},
+        {"readout": "answer_mean", "anchors": ("exact_question", "pre_answer_all")},
     ],
 )
 def test_cells_of_many_layers_are_measured_in_one_pass(tiny_model, passes, options):

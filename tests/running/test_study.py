@@ -141,4 +141,4 @@ def test_a_file_says_how_models_are_loaded(tmp_path, monkeypatch):
 
 def test_arguments_are_given_by_name(tiny_model):
     with pytest.raises(al.InputError, match=r"swap_sweep takes its arguments by name: anchors=..."):
-        al.swap_sweep(tiny_model("llama"), capitals(4), "question")
+        al.swap_sweep(tiny_model("llama"), capitals(4), "exact_question")

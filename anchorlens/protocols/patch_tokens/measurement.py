@@ -52,7 +52,7 @@ class PatchTokensInputs(ProbeSweepInputs):
         rows = {row.id for row, _ in pairs}
         with_control = {row.id for row, own in pairs if len(own) > 1}
         found = super().record(spec)
-        found["config"] = {"anchors": ["question"], "readout": "probe"}
+        found["config"] = {"anchors": ["exact_question"], "readout": "probe"}
         found["counts"] |= {
             "pairs": len(pairs), "failed_pairs": self.failed, "without_control": len(rows - with_control),
             "fewer_in_control": len({row.id for row, own in pairs if any(one.controls == (MATCHED,) for one in own)}),

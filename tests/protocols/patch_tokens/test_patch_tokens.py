@@ -97,7 +97,7 @@ def test_what_is_replaced_and_by_what(tiny_model, sweep):
                     assert row["positions"] == mine  # everything stays where it was
                     assert (row["answer"], row["label"]) == (base["answer"], base["label"])
                     changed[name] = set(differs)
-            assert changed[""] <= set(mine["question"])
+            assert changed[""] <= set(mine["exact_question"])
             assert changed["~random_tokens"] <= set(mine["question_rest"]) - {0}
             if "~matched" in changed:
                 fewer += 1
@@ -176,7 +176,7 @@ def test_summary_and_words_speak_of_k_star(everyone):
     assert summary["layer"] == everyone.probe_layer
     fact = contrasts.query(f"quantity == 'delta_p_vs_placebo' and layer == {everyone.probe_layer}").iloc[0]
     assert (
-        summary[["delta_p_vs_placebo", "delta_all_low", "delta_all_high"]].tolist()
+        summary[["delta_p_vs_placebo", "delta_all_low", "delta_p_vs_placebo_high"]].tolist()
         == fact[["value", "ci_low", "ci_high"]].tolist()
     )
     flips = everyone.curves(metric="flip", controls=True).query(f"layer == {everyone.probe_layer}")
@@ -297,6 +297,6 @@ def test_a_model_that_knows_the_answers_is_told_from_its_control(smollm2):
     result = al.patch_tokens_sweep(smollm2, al.load_qa("triviaqa-sample", limit=110), progress=False)
     summary = result.summary().iloc[0]
     assert summary["n_all"] >= 30
-    assert summary["delta_all_high"] < -20
+    assert summary["delta_p_vs_placebo_high"] < -20
     assert summary["flip_rate_low"] > 20
     assert check_statements(result).statements[0].status == STANDS

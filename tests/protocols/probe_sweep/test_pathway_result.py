@@ -38,7 +38,7 @@ Q = np.array([[True, False], [True, False]])
 
 def made(rows, *, kind="confidence", donors=(), flips=False, event_is_true=False):
     one = Measured("none", BEFORE, AFTER, Q, donors)
-    return pathway_samples("question", kind, (3, 7), rows, [one], event_is_true=event_is_true, flips=flips)
+    return pathway_samples("exact_question", kind, (3, 7), rows, [one], event_is_true=event_is_true, flips=flips)
 
 
 def test_one_row_for_each_value_that_is_there(rows):
@@ -88,7 +88,7 @@ def result_of(own, other, *, pair=None, shuffled=(), readout="probe"):
         flips, delta = flipped(before, after), delta_p(before, after, label.astype(float), "confidence")
         for at, layer in enumerate(LAYERS):
             columns = {
-                "example_id": names, "question_id": questions, "anchor": "question", "layer": layer, "donor_id": donor,
+                "example_id": names, "question_id": questions, "anchor": "exact_question", "layer": layer, "donor_id": donor,
                 "control": control, "metric": "p", "value_before": before[at], "value_after": after[at], "effect": delta[at],
                 "by_construction": False, "pathway": np.where(flips[at], "Q-Anchored", "A-Anchored"),
             }  # fmt: skip
@@ -100,7 +100,7 @@ def result_of(own, other, *, pair=None, shuffled=(), readout="probe"):
     text = {"auc": 0.5, "ci_low": 0.4, "ci_high": 0.6}
     told = None if pair is None else {"auc": 0.8, "ci_low": 0.7, "ci_high": 0.9}
     record = {
-        "config": {"anchors": ["question"], "layers": list(LAYERS), "n_resamples": 300, "seed": 0, "delta_kind": "confidence",
+        "config": {"anchors": ["exact_question"], "layers": list(LAYERS), "n_resamples": 300, "seed": 0, "delta_kind": "confidence",
                    "readout": readout, "placebos": True},
         "probe": {"probe_layer": 7, "answer_text_auc": text, "qa_text_auc": told},
         "model": {"name": "m"}, "data": {"name": "d"},
@@ -121,7 +121,7 @@ def test_effects_are_the_contrasts_of_the_samples_with_both_bands():
     result, label = result_of(own, other)
     contrasts = result.contrasts()
     assert sorted(contrasts.columns) == sorted(CONTRAST_COLUMNS)
-    assert set(contrasts["anchor"]) == {"question"}
+    assert set(contrasts["anchor"]) == {"exact_question"}
     p = [1 / (1 + np.exp(-x)) for x in (own[0], own[1], other)]
     wanted = contrasts.delta_p_vs_placebo(Arm(p[0], p[1]), Arm(p[0], p[2]), label.astype(float), "confidence", result.draws)
     shown = contrasts[(contrasts["quantity"] == "delta_p_vs_placebo") & (contrasts["control"] == "random_tokens")]

@@ -69,7 +69,7 @@ def test_less_null_is_paired_by_question_and_shares_one_band_over_anchors_and_la
     for column, value in same.items():
         np.testing.assert_allclose(contrasts[column], value)
     # A band of its own for each anchor would be narrower: it holds for fewer points.
-    alone = bootstrap_mean(ordered["question"].to_numpy(), ordered.index, n_resamples=1000, seed=0, level=0.96)
+    alone = bootstrap_mean(ordered["exact_question"].to_numpy(), ordered.index, n_resamples=1000, seed=0, level=0.96)
     assert (contrasts.query("anchor == 'exact_question'")["sim_low"].to_numpy() < alone.sim_low).all()
 
 
@@ -79,7 +79,7 @@ def test_anchors_are_compared_paired_by_question(effect):
     assert set(contrasts["control"]) == {"none"}
     own = effect.samples().query("control == 'none'")
     own = own.set_index(["question_id", "layer", "anchor"])["effect"].unstack("anchor")
-    gap = (own["question"] - own["pre_answer"]).unstack("layer")
+    gap = (own["exact_question"] - own["pre_answer"]).unstack("layer")
     wanted, joint = (bootstrap_mean(gap.to_numpy(), gap.index, n_resamples=1000, seed=0, level=p) for p in (0.95, 0.96))
     for column, value in (("value", wanted.value), ("ci_high", wanted.high), ("sim_low", joint.sim_low)):
         np.testing.assert_allclose(contrasts[column], value)
@@ -111,12 +111,12 @@ def shifted(result, *shifts, anchor="pre_answer"):
 
 def test_findings_lead_with_the_headline_then_a_table_then_what_is_open(effect):
     """What is not shown is open, and not called nothing."""
-    layers = named(effect)["question"]
+    layers = named(effect)["exact_question"]
     assert layers == set(range(min(layers), max(layers) + 1))
     facts = effect.contrasts().query("quantity == 'delta_p_minus_null'")
-    assert layers == set(facts[(facts["anchor"] == "question") & (facts["sim_high"] < 0)]["layer"])
+    assert layers == set(facts[(facts["anchor"] == "exact_question") & (facts["sim_high"] < 0)]["layer"])
     best = {anchor: own.loc[own["value"].abs().idxmax()] for anchor, own in facts.groupby("anchor")}
-    assert statements(effect) == {("question", "stands"): layers, ("pre_answer", "open"): {best["pre_answer"]["layer"]}}
+    assert statements(effect) == {("exact_question", "stands"): layers, ("pre_answer", "open"): {best["pre_answer"]["layer"]}}
     for one in effect.findings.statements:
         assert (one.quantity, one.control, one.value, one.n) == ("delta_p_minus_null", "null", best[one.anchor]["value"], 60)
     lines = effect.verdict.splitlines()
@@ -200,14 +200,14 @@ def test_layers_within_the_noise_floor_are_not_named(effect):
     )
     first, second = sorted(value[list(range(10, 20))])[-2:]
     loud = changed(effect, noise=(first + second) / 2)
-    assert named(loud)["question"] == {int(value.idxmax())}
+    assert named(loud)["exact_question"] == {int(value.idxmax())}
 
 
 def test_trivial_layers_are_not_named_and_take_no_part_in_the_band(effect):
     marked = effect.samples()
     marked["by_construction"] = marked.eval("layer in [10, 11, 12, 13] and control == 'none' and anchor == 'exact_question'")
     result = changed(effect, marked)
-    assert not named(result)["question"] & {10, 11, 12, 13}
+    assert not named(result)["exact_question"] & {10, 11, 12, 13}
     found = result.contrasts().query("quantity == 'delta_p_minus_null' and anchor == 'exact_question'").set_index("layer")
     assert found.loc[10:13, ["sim_low", "sim_high"]].isna().all(axis=None)
     assert found.loc[10:13, ["value", "ci_low", "ci_high"]].notna().all(axis=None)
@@ -219,7 +219,7 @@ def test_trivial_layers_are_not_named_and_take_no_part_in_the_band(effect):
 def test_below_ten_questions_or_without_a_null_nothing_is_claimed(effect):
     few = effect.samples()
     few = few[few["question_id"].isin(sorted(few["question_id"].unique())[:9])]
-    few.loc[(few["control"] == "none") & (few["anchor"] == "question"), "effect"] -= 90
+    few.loc[(few["control"] == "none") & (few["anchor"] == "exact_question"), "effect"] -= 90
     for result, phrase in (
         (changed(effect, few), "in 9 questions, and 10 are needed"),
         (changed(effect, n_null_donors=0), "no null was measured"),
@@ -257,13 +257,13 @@ def test_of_a_truth_readout_without_signal_nothing_is_claimed(effect):
 
 
 def test_a_null_with_fewer_slots_is_named_weaker(effect):
-    rest = (effect.samples()["anchor"] == "question").astype(int)
+    rest = (effect.samples()["anchor"] == "exact_question").astype(int)
     weak = changed(effect, effect.samples().assign(n_null_patched=(3 - rest).astype("Int64")))
     title, table = ANALYSIS.table([weak])
     assert title == "Largest |ΔP| of each curve (percentage points)"
     assert "95 % band over all layers" in table.columns
     null = dict(zip(table["anchor"], table["null"], strict=True))
-    assert null["question"].endswith(" (weaker: 100 % of rows have fewer slots)")
+    assert null["exact_question"].endswith(" (weaker: 100 % of rows have fewer slots)")
     assert "weaker" not in null["pre_answer"]
 
 

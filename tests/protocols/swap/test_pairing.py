@@ -29,7 +29,7 @@ def test_samples_say_how_many_positions_the_anchor_and_its_null_change(tiny_mode
             assert row.n_null_patched == len(null)
     assert known
     short = made.curves(controls=True).groupby("anchor")["frac_null_incomplete"].agg(set)
-    assert short["question"] == {0.0}
+    assert short["exact_question"] == {0.0}
     # The question's own words outside E_Q are many, what is left of the prompt is short.
     assert short["question_rest"] == {1.0}
     assert "null weaker (fewer slots than the anchor): question_rest 100 % of rows" in repr(made)

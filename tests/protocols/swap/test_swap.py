@@ -60,7 +60,7 @@ def test_plain_hugging_face_hooks_agree_on_the_real_model(smollm2, tmp_path):
 
 def test_noising_and_denoising_read_opposite_ends(tiny_model):
     """Restoring everything that was replaced gives P of the base back: at layer 0 the E_Q streams are the tokens themselves."""
-    options = {"anchors": ("question",), "layers": (0,), "n_donors": 2, "donors": "random", **QUIET}
+    options = {"anchors": ("exact_question",), "layers": (0,), "n_donors": 2, "donors": "random", **QUIET}
     noising, denoising = (
         al.swap_sweep(tiny_model("llama"), equal_lengths(), direction=direction, **options).samples()
         for direction in ("noising", "denoising")

@@ -35,7 +35,7 @@ def test_swaps_are_read_by_a_probe_at_k_star(tiny_model, knockout):
     np.testing.assert_allclose(mine, clean[mine.index], atol=1e-5)
     trivial = own.groupby(["anchor", "layer"])["by_construction"].any()
     assert trivial["answer", k]
-    assert not trivial["question"].any()
+    assert not trivial["exact_question"].any()
     change = own["value_after"] - own["value_before"]
     np.testing.assert_allclose(own["effect"], 100 * np.where(own["value_before"] >= 0.5, change, -change))
 
