@@ -102,9 +102,8 @@ al.plot_curves(ko)
 
 # %% [markdown]
 # The upper panel is the published figure, the lower panel shows the claims. On these questions the effect is a finding.
-# They were written so that the model knows many of the answers. On 300 real questions from each of four data sets, the
-# gap is 7 to 22 points as well, but the claim holds on one of the four only
-# ([docs/knockout.md](../../docs/knockout.md)).
+# They were written so that the model answers many correctly. On 300 real questions from each of four data sets the gap
+# is 7 to 22 points. There the claim holds on one data set only ([docs/knockout.md](../../docs/knockout.md)).
 #
 # ## Pitfall 3: the probe may use text cues
 #
