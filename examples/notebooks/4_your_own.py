@@ -101,8 +101,7 @@ for name, run in (("fewshot(2)", first), ("own prompt", second)):
     print(f"{name}: P before {run.summary()['p_before'].iloc[0]:.2f}, {len(run.example_ids)} questions")
 
 # %% [markdown]
-# P before explains nearly all of the difference: it is lower with the second prompt, so ΔP has a smaller range. The
-# layer at which the curves cross is the same. Report every ΔP with its P before.
+# P before is lower with the second prompt, so ΔP has a smaller range. Report every ΔP with its P before.
 
 # %% [markdown]
 # ## Your own readout
