@@ -1,15 +1,14 @@
-"""The main job, end to end, on the packaged model and the embedded questions; `make demo` runs it.
+"""Measure a swap and a knockout of SmolLM2-135M on four question sets; `make demo` runs this script.
 
-SmolLM2-135M on questions in the form of four question-answering data sets (samples written for anchorlens, not the data sets
-themselves), with two of the four protocols.
+The question sets are samples written for anchorlens in the form of PopQA, TriviaQA, HotpotQA and NQ, not the data sets themselves.
 
-Swap: questions that the model answers right. At each of its 30 layers the residual stream is swapped with that of another question:
-once at the exact question tokens (anchor `question`), once at the position that predicts the answer (anchor `pre_answer`). How far
-does the probability of the model's own answer fall?
+Swap: questions that the model answers correctly. At each of the 30 layers the residual stream is patched with that of another
+question, at the exact question tokens (anchor `exact_question`) or at the position that predicts the answer (anchor `pre_answer`).
+The result is the change of the answer's probability, in percentage points (ΔP).
 
-Knockout: true and false answers. A truth probe reads the stream at the answer's last token; attention from the exact question tokens
-is cut off. Answers for which the probe changes its mind are Q-Anchored, the others A-Anchored. That picture describes;
-what is claimed is how much more the cut does than one of as many *other* question tokens (the placebo), row by row.
+Knockout: true and false answers. Attention from the exact question tokens is cut, and a truth probe reads the residual stream at the
+answer's last token. Rows whose prediction flips are Q-Anchored, the others A-Anchored. This split is a description. The claim is the
+difference from the placebo, which cuts the same number of *other* question tokens, row by row.
 """
 
 import argparse
@@ -20,7 +19,7 @@ from pathlib import Path
 
 from anchorlens.errors import AnchorlensError
 
-# Two answered questions in front of each: without them the model is far less sure of what it knows.
+# Two answered questions in front of each question raise P of the answer.
 PROMPT = "fewshot(2)"
 SETS = ("popqa-sample", "triviaqa-sample", "hotpotqa-sample", "nq-sample")
 
@@ -28,18 +27,16 @@ SETS = ("popqa-sample", "triviaqa-sample", "hotpotqa-sample", "nq-sample")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="run directory to write (default: runs/demo)")
-    parser.add_argument(
-        "--limit", type=int, default=22, help="questions drawn from each set for the swap; those the model knows are measured"
-    )
+    parser.add_argument("--limit", type=int, default=22, help="questions drawn from each set for the swap (default: 22)")
     parser.add_argument("--knockout-limit", type=int, default=110, help="questions drawn from each set for the knockout")
-    parser.add_argument("--layers", default="all", help="of the swap: all (default), or e.g. 0-28:4")
+    parser.add_argument("--layers", default="all", help="layers of the swap: all (default), or for example 0-28:4")
     parser.add_argument("--sets", nargs="+", default=SETS, help=f"question sets (default: {' '.join(SETS)})")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
     warnings.formatwarning = lambda message, *_: f"Note: {message}\n"
     print(__doc__)
-    print("Loading SmolLM2-135M (the first time it is fetched from the package index and converted: about a minute) ...")
+    print("Loading SmolLM2-135M (the first run downloads and converts it: about a minute) ...")
     started = time.perf_counter()
     import anchorlens as al
     from anchorlens.cli.output import show_result
@@ -51,7 +48,7 @@ def main() -> None:
     measured = 0.0
 
     def keep(result: al.SweepResult) -> None:
-        """On disk and on the screen at once: nobody waits for the rest."""
+        """Save and print a sweep as soon as it is finished."""
         results.append(result)
         folder = al.save_run(results, target, overwrite=True)
         show_result(result)
@@ -69,9 +66,9 @@ def main() -> None:
         measured += time.perf_counter() - began
     report = al.save_report(results, target.with_name(f"{target.name}-report.html"))
     spent = time.perf_counter() - started
-    print(f"This took {spent:.0f} s, {measured:.0f} of them measuring.")
+    print(f"Total time {spent:.0f} s, of which {measured:.0f} s measuring.")
     print(f"Open {target / 'figure.html'} (figure) and {report} (findings and every example) in a browser.")
-    print("docs/swap.md and docs/knockout.md say how to read it.")
+    print("docs/swap.md and docs/knockout.md explain how to read them.")
 
 
 if __name__ == "__main__":

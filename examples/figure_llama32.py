@@ -1,8 +1,7 @@
-"""Curves of Llama-3.2-1B beside Llama-3.2-3B on PopQA, TriviaQA, HotpotQA and NQ.
+"""Draw the curves of Llama-3.2-1B and Llama-3.2-3B on PopQA, TriviaQA, HotpotQA and NQ.
 
-``python examples/figure_llama32.py --estimate`` says what it takes on the card at hand. Both checkpoints are gated: accept their
-terms on the hub and set HF_TOKEN, or have them in the hub's cache. ``--small`` runs the same code on the demo model and the embedded
-samples.
+``python examples/figure_llama32.py --estimate`` prints memory, disk space and time. Both checkpoints are gated: accept their terms
+on the hub and set HF_TOKEN. ``--small`` runs the same code on the demo model and the embedded samples.
 """
 
 from target_figure import main

@@ -1,7 +1,7 @@
-"""Tables of knockout runs in Markdown: what is claimed at k*, what describes the picture, and chosen layers of each sweep.
+"""Print tables of knockout runs in Markdown: claims at k*, description of the pathways, and both by layer.
 
 python examples/knockout_tables.py runs/ko-matched runs/ko-random
-python examples/knockout_tables.py runs/ko-matched --short    # the first two tables alone
+python examples/knockout_tables.py runs/ko-matched --short    # the first two tables only
 """
 
 import argparse
@@ -30,8 +30,8 @@ def text_auc(text: "dict[str, float] | None") -> str:
     return "-" if text is None else f"{text['auc']:.2f} [{text['ci_low']:.2f}, {text['ci_high']:.2f}]"
 
 
-def claimed(ko: al.PathwayResult) -> list[str]:
-    """A line of the table of claims."""
+def claims_row(ko: al.PathwayResult) -> list[str]:
+    """Return a row of the table of claims."""
     facts = ko.facts(ko.shown_layer)
     cells = [with_interval(facts.get((name, control)), digits) for name, control, digits in CLAIMED]
     n = facts[CLAIMED[0][:2]].n if CLAIMED[0][:2] in facts else 0
@@ -43,8 +43,8 @@ def claimed(ko: al.PathwayResult) -> list[str]:
     ]  # fmt: skip
 
 
-def described(ko: al.PathwayResult, layer: int) -> list[str]:
-    """A line of the table of pathways and gaps."""
+def pathways_row(ko: al.PathwayResult, layer: int) -> list[str]:
+    """Return a row of the table of pathways and gaps."""
     facts, at = ko.facts(layer), ko.layers.index(layer)
     groups = ko.groups()["none"]
     means = [
@@ -69,15 +69,15 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+")
-    parser.add_argument("--every", type=int, default=1, help="layers of the last tables: every so many")
+    parser.add_argument("--every", type=int, default=1, help="step between the layers of the last tables")
     parser.add_argument("--short", action="store_true", help="leave out the tables by layer")
     args = parser.parse_args()
     everything = [sweep for run in args.runs for sweep in al.load_run(run)]
     sweeps = [ko for ko in everything if isinstance(ko, al.PathwayResult) and ko.protocol.name == "knockout"]
     names = [[ko.dataset, ko.record["config"]["distractor"]] for ko in sweeps]
     head = ["data set", "distractor"]
-    first = ["text only", "pair text", "k*", "n", "AUC", "E_Q cut", "others cut", *HEADS, "layers where it stands"]
-    print(table([*head, *first], [[*name, *claimed(ko)] for name, ko in zip(names, sweeps, strict=True)]))
+    first = ["answer_text_auc", "qa_text_auc", "k*", "n", "AUC", "E_Q cut", "others cut", *HEADS, "layers"]
+    print(table([*head, *first], [[*name, *claims_row(ko)] for name, ko in zip(names, sweeps, strict=True)]))
     pathways = [
         "AUC",
         "AUC cut",
@@ -85,12 +85,12 @@ def main() -> None:
         "A (n)",
         "All (n)",
         "gap",
-        "matched gap",
+        "size_matched gap",
         "placebo gap",
         "shuffled gap",
         "cross-fold gap",
     ]
-    rows = [[*name, str(ko.shown_layer), *described(ko, ko.shown_layer)] for name, ko in zip(names, sweeps, strict=True)]
+    rows = [[*name, str(ko.shown_layer), *pathways_row(ko, ko.shown_layer)] for name, ko in zip(names, sweeps, strict=True)]
     print("\n" + table([*head, "k*", *pathways], rows))
     for ko in () if args.short else sweeps:
         layers = sorted({*range(0, len(ko.layers), args.every), ko.probe_layer or 0, ko.layers[-1]})
@@ -99,7 +99,7 @@ def main() -> None:
         for layer in layers:
             facts = ko.facts(layer)
             claims = [plain(facts.get((name, control)), digits) for name, control, digits in CLAIMED]
-            lines.append([str(layer), *claims, *described(ko, layer)])
+            lines.append([str(layer), *claims, *pathways_row(ko, layer)])
         print(table(["layer", *HEADS, *pathways], lines))
 
 

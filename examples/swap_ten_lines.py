@@ -1,6 +1,6 @@
-"""A swap in ten lines: up to which layer does the answer hang on the question's words, and from which on the answer's own position?
+"""A swap in ten lines: the layers in which the answer depends on the question's words, or on the answer position.
 
-Run it from anywhere; it writes ``runs/ten_lines`` below the current directory. The first call fetches the demo model with pip.
+Writes ``runs/ten_lines`` below the current directory. The first run downloads the demo model with pip.
 """
 
 import anchorlens as al

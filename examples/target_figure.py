@@ -1,8 +1,7 @@
-"""What ``figure_llama32.py`` and ``figure_qwen3.py`` share: several models on four question sets, one figure.
+"""Shared code of ``figure_llama32.py`` and ``figure_qwen3.py``: several models on four question sets, one figure.
 
-Each model is a study in a run directory of its own below ``--out``. First its size is looked at: whether it fits on the card at
-hand, or its layers are streamed, and what has to be downloaded; ``--estimate`` then has the planner say what the sweeps take. A
-study that was stopped goes on where it was when the same command is given once more; one that is finished is read.
+Each model is a study in its own run directory below ``--out``. A model that does not fit on the device is streamed layer by layer.
+``--estimate`` prints size, download and time of each sweep. The same command continues a stopped study and reads a finished one.
 """
 
 import argparse
@@ -21,15 +20,15 @@ PROTOCOLS = ("knockout", "swap")
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides the numbers of the figure, apart from the models themselves.
+    """Settings that determine the numbers of the figure, apart from the models.
 
     Attributes:
-        protocols: What is measured: each has its own panel for each model.
+        protocols: Protocols; each is one panel for each model.
         datasets: Question sets, in the order of the legend.
-        limit: Questions drawn from each set.
-        layers: How many layers a swap measures, evenly spaced from the first to the last; None for all.
-        prompt: What stands before the answer.
-        seed: Of everything that is drawn.
+        limit: Number of questions drawn from each set.
+        layers: Number of layers of a swap, evenly spaced from the first to the last. If None, all.
+        prompt: Name or text of the prompt.
+        seed: Random seed of every draw.
     """
 
     protocols: tuple[str, ...]
@@ -45,7 +44,7 @@ SMALL = Settings(PROTOCOLS, SMALL_DATASETS, limit=120, layers=8, prompt="qa", se
 
 
 def evenly_spaced(count: int | None, n_layers: int) -> list[int] | None:
-    """``count`` layers from the first to the last of ``n_layers``, all (None) where ``count`` is None or not smaller.
+    """Return ``count`` of ``n_layers`` layers from the first to the last; None (all) if ``count`` is None or not smaller.
 
     >>> evenly_spaced(4, 16), evenly_spaced(None, 16)
     ([0, 5, 10, 15], None)
@@ -56,64 +55,62 @@ def evenly_spaced(count: int | None, n_layers: int) -> list[int] | None:
 
 
 def parser(models: Sequence[str], out: str) -> argparse.ArgumentParser:
-    """The command line of a target figure."""
+    """Return the argument parser of a target figure."""
     made = argparse.ArgumentParser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description=f"""
 Measure {" and ".join(models)} and draw their curves side by side.
 
-knockout (the published protocol): attention from the question's exact tokens is cut, a truth probe reads the answer, and the
-figure shows how far its confidence falls, for rows whose prediction flips (Q-Anchored) and for the others (A-Anchored).
-swap: at each layer the stream of the question's core words, or of the position from which the answer is predicted, is
-replaced by that of another question, and the probability of the answer is read.
+knockout (the published protocol): attention from the exact question tokens is cut, and a truth probe is read. The figure shows the
+change of its confidence for rows whose prediction flips (Q-Anchored) and for the others (A-Anchored).
+swap: at each layer the residual stream at the exact question tokens, or at the position that predicts the answer, is replaced by
+that of another question, and the probability of the answer is read.
 
 The full figure needs the models and {", ".join(DATASETS)} (from the Hugging Face hub or its local cache). A model that does not
-fit on the card is streamed, layer by layer. --small runs the same code on the demo model and embedded questions.
+fit on the device is streamed, layer by layer. --small runs the same code on the demo model and embedded questions.
 """,
         epilog=f"""
 examples:
   %(prog)s --small
-  %(prog)s --estimate                   what it takes: memory, disk, time; nothing is measured
+  %(prog)s --estimate                   print memory, disk space and time; measure nothing
   %(prog)s --out {out}
-  %(prog)s --out {out}      the same again: goes on where it was stopped
+  %(prog)s --out {out}      the same command again: continue a stopped run
 """,
     )
-    add = made.add_argument  # in brackets: the default, then that of --small
+    add = made.add_argument  # help: (default; default with --small)
     add("--small", action="store_true", help="the demo model and the four embedded samples, both protocols side by side")
-    add("--estimate", action="store_true", help="say what it takes and measure nothing; downloads the models")
+    add("--estimate", action="store_true", help="print the cost and measure nothing; downloads the models")
     add("--models", nargs="+", metavar="MODEL", help="other names or directories, one panel each")
     add("--protocols", nargs="+", choices=PROTOCOLS, help="(knockout; knockout swap)")
-    add(
-        "--datasets", nargs="+", metavar="SET", help="question sets; NAME=FILE reads a file of that schema (the four; samples)"
-    )
+    add("--datasets", nargs="+", metavar="SET", help="question sets, or NAME=FILE with that schema (the four; samples)")
     add("--out", metavar="DIR", help=f"directory for figure.html and one run per model (default {out}; {out}-small)")
     add("--limit", type=int, metavar="N", help="questions drawn from each set; donors come from the whole set (2000; 120)")
-    add("--layers", type=int, metavar="N", help="a swap measures N layers, evenly spaced (all; 8)")
+    add("--layers", type=int, metavar="N", help="number of layers of a swap, evenly spaced (all; 8)")
     add("--prompt", help="qa, fewshot(k) or chat (qa)")
-    add("--seed", type=int, metavar="N", help="of everything that is drawn (0)")
-    add("--device", help="cuda, cuda:1, mps or cpu (the first that is there)")
-    add("--n-devices", type=int, default=1, metavar="N", help="spread each model over N cards, from --device on (1)")
-    add("--dtype", help="float32, bfloat16 or float16 (float32; from 10 billion parameters on a card the checkpoint's own)")
+    add("--seed", type=int, metavar="N", help="random seed of every draw (0)")
+    add("--device", help="cuda, cuda:1, mps or cpu (the first available)")
+    add("--n-devices", type=int, default=1, metavar="N", help="spread each model over N devices, from --device on (1)")
+    add("--dtype", help="float32, bfloat16 or float16 (float32; on a GPU from 10 billion parameters the checkpoint's own)")
     add(
         "--stream",
         choices=("auto", "always", "never"),
         default="auto",
-        help="read weights layer by layer (auto: what does not fit)",
+        help="read weights layer by layer (auto: models that do not fit)",
     )
-    add("--max-memory", metavar="SIZE", help="most memory beside the weights, for example 8GB (half of what is free)")
-    add("--restart", action="store_true", help="throw away what was measured")
+    add("--max-memory", metavar="SIZE", help="maximum memory beside the weights, for example 8GB (half of the free memory)")
+    add("--restart", action="store_true", help="delete measured results and start again")
     return made
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
-    """The settings of the mode, with what the arguments say in their place."""
+    """Return the settings of the mode, with the given arguments in place of its defaults."""
     given = {field.name: getattr(args, field.name) for field in fields(Settings) if getattr(args, field.name) is not None}
     lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
     return replace(SMALL if args.small else FULL, **given | lists)
 
 
 def study_of(model: str, size: al.ModelSize, settings: Settings, args: argparse.Namespace) -> al.Study:
-    """What is measured of one model."""
+    """Return the study of one model."""
     sets = [name.partition("=") for name in settings.datasets]
     data = [al.DatasetSpec(name, path or None, limit=settings.limit, seed=settings.seed) for name, _, path in sets]
     same = {"prompt": settings.prompt, "seed": settings.seed, "max_memory": args.max_memory}
@@ -124,20 +121,20 @@ def study_of(model: str, size: al.ModelSize, settings: Settings, args: argparse.
     return al.Study([model], data, [made[name]() for name in settings.protocols], **where)
 
 
-def estimated(study: al.Study) -> None:
-    """Print what each sweep of a study takes."""
+def print_estimate(study: al.Study) -> None:
+    """Print the predicted cost of each sweep of a study."""
     seconds = 0.0
     for one in al.plan_study(study):
         print(f"  {one.protocol} on {one.dataset}: {one.plan or one.why}")
         seconds += one.plan.seconds if one.plan else 0.0
-    print(f"  all of it about {seconds / 3600:.1f} hours" if seconds > 3600 else f"  all of it about {seconds:.0f} s")
+    print(f"  total: about {seconds / 3600:.1f} hours" if seconds > 3600 else f"  total: about {seconds:.0f} s")
 
 
 def run(models: Sequence[str], out: Path, settings: Settings, args: argparse.Namespace) -> Path | None:
-    """Estimate, measure what is not there yet, draw all of it, and print what was found.
+    """Estimate the cost, measure the missing sweeps, draw the figure and print the verdicts.
 
     Returns:
-        The figure's path; None where only an estimate was asked for.
+        Path of the figure. If only an estimate was requested, None.
     """
     sizes = [al.model_size(name, args.device, args.dtype, n_devices=args.n_devices) for name in models]
     for size in sizes:
@@ -146,16 +143,16 @@ def run(models: Sequence[str], out: Path, settings: Settings, args: argparse.Nam
     if args.estimate:
         for study in studies:
             print(f"{study.models[0]}{', streamed' if study.stream else ''}:")
-            estimated(study)
+            print_estimate(study)
         return None
     folders = [out / name.rstrip("/").rsplit("/", 1)[-1] for name in models]
     for study, folder in zip(studies, folders, strict=True):
-        # A set of which no row is left is said and skipped: hours of work on the others stay.
+        # A set without rows is reported and skipped, so that the sweeps of the others are kept.
         al.run_study(
             study, folder, resume=not args.restart, restart=args.restart, overwrite=args.restart,
             on_empty=lambda why: print(why, file=sys.stderr),
         )  # fmt: skip
-    # From the files alone, so that a run made today and one made last week are drawn alike.
+    # Read all sweeps from files, so that new and older runs are drawn alike.
     sweeps = [sweep for folder in folders for sweep in al.load_run(folder)]
     figure = al.save_html(al.plot_curves(sweeps), out / "figure.html")
     for sweep in sweeps:
@@ -170,7 +167,7 @@ def main(models: Sequence[str], out: str, argv: Sequence[str] | None = None) -> 
     Args:
         models: Names of the target models, in the order of the panels.
         out: Default directory.
-        argv: Arguments; those of the process where they are left out.
+        argv: Arguments. If None, those of the process.
     """
     args = parser(models, out).parse_args(argv)
     target = Path(args.out or (f"{out}-small" if args.small else out))
@@ -180,5 +177,5 @@ def main(models: Sequence[str], out: str, argv: Sequence[str] | None = None) -> 
         print(f"Error: {why}", file=sys.stderr)
         sys.exit(why.exit_code)
     except KeyboardInterrupt:
-        print("\nStopped. The same command goes on from here.", file=sys.stderr)
+        print("\nStopped. The same command continues.", file=sys.stderr)
         sys.exit(1)

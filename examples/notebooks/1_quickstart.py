@@ -9,45 +9,43 @@
 # ---
 
 # %% [markdown]
-# # Quickstart: where does an answer come from?
+# # Quickstart
 #
-# A language model reads a question and writes an answer. Up to some layer that answer hangs on the *question's words*;
-# from some layer on it hangs on the *place where the answer begins*. This notebook measures that hand-over in
-# SmolLM2-135M and takes about a minute on two processor cores. You need nothing but `pip install .` in a clone of
-# anchorlens: the small model is fetched once, the questions come along.
+# This notebook measures, layer by layer, whether the probability of an answer depends on the *question's words* or on
+# the *position that predicts the answer*. It uses SmolLM2-135M and takes about a minute on two processor cores. You
+# need `pip install .` in a clone of anchorlens. The model is downloaded once; the questions are included.
 
 # %%
 import anchorlens as al
 
 model = al.load_model("smollm2-135m-instruct")  # a TransformerLens HookedTransformer
-data = al.load_qa("popqa-sample", limit=60)  # 60 questions are measured; the other rows of the set serve as donors
+data = al.load_qa("popqa-sample", limit=60)  # 60 questions; donors come from the whole set
 data
 
 # %% [markdown]
-# In each question two segments were found: its *subject* and its *property*. Look at them before you measure:
-# everything below rests on them.
+# Each question has two segments: its *subject* and its *property*. The interventions use them, so check them first.
 
 # %%
-data.to_frame()[["exact_question", "subject", "property", "answers"]].head()
+data.to_frame()[["question", "subject", "property", "answers"]].head()
 
 # %% [markdown]
 # ## The sweep
 #
-# At one layer after another, what the model has computed at some tokens is replaced by what it computes there for
-# *another* question of the same kind. The model goes on, and the probability P of its own answer is read again:
+# At each layer, the activations at some tokens are replaced by those of *another* question of the same kind, the
+# *donor*. The forward pass continues, and the probability P of the answer is read again:
 #
 #     ΔP = 100 · (P after − P before)        in percentage points
 #
-# Two answered questions stand in front of each (`fewshot(2)`), and only questions that the model then answers right are
-# kept (`known_only`): where P is near zero, nothing can fall.
+# `fewshot(2)` puts two answered questions in front of each question. `known_only` keeps the questions that the model
+# answers correctly: if P is near zero, it cannot fall.
 
 # %%
 sweep = al.swap_sweep(model, data, known_only=True, prompt="fewshot(2)", n_donors=1, layers="0-28:2")
 sweep
 
 # %% [markdown]
-# The lines below the table are the *verdict*: what is shown beyond the control, at which layers, and what the data
-# allow elsewhere.
+# The first lines are the *verdict*: the effects beyond the control, their layers, and the effects that the data do not
+# exclude elsewhere. The settings and a table of the largest effects follow.
 #
 # ## The figure
 
@@ -56,32 +54,30 @@ figure = al.plot_curves(sweep)
 figure
 
 # %% [markdown]
-# **What to look at**
+# **How to read it**
 #
-# - *Solid, Q-Anchored*: the question's words were replaced. Far below zero, the answer still hangs on those tokens at
-#   that layer. Back at zero, what they had to give has moved on.
-# - *Dashed, A-Anchored*: the position that predicts the answer was replaced. It does the opposite.
-# - *Grey*: the control. The same donor's states were put at *other* positions of the question.
-# - *Ticks at the right edge*: as far as ΔP can fall, −100 · P before.
-# - *Lower panel*: each curve less its control, which is what can be claimed. A filled point is a layer at which the
-#   interval of all layers at once leaves out zero.
+# - *Solid, Q-Anchored*: the activations at the exact question tokens are patched. If ΔP is far below zero, the answer
+#   still depends on these tokens at that layer. If ΔP is near zero, it no longer does.
+# - *Dashed, A-Anchored*: the activation at the position that predicts the answer is patched.
+# - *Grey*: the control. The same donor activations are patched at *other* positions of the question.
+# - *Ticks at the right edge*: the lower limit of ΔP, −100 · P before.
+# - *Lower panel*: each curve minus its control. This difference is the claim.
 #
-# **What not to conclude**: that the fact is *stored* at a layer, that the model "knows" it there, or that it believes
-# it. A swap shows a route: in this model and this prompt, the probability depends on what stands at these tokens at
-# this layer.
+# **What not to conclude**: that the fact is *stored* at a layer, or that the model "knows" it there. A swap shows that
+# the probability depends on the activations at these tokens and this layer, for this model and prompt.
 
 # %% [markdown]
 # ## The numbers
 #
-# `curves()` is a pandas frame with one row a point: the mean over questions, two 95 % bands (`ci`: a layer that was
-# named beforehand; `sim`: all layers at once), P before, and how many questions stand behind it.
+# `curves()` is a pandas frame with one row per point: the mean over questions, two 95 % bands (`ci`: for one layer named
+# in advance; `sim`: for all layers together), P before, and the number of questions.
 
 # %%
 columns = ["anchor", "layer", "effect", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n"]
 sweep.curves()[columns].round(1).iloc[8:15]
 
 # %% [markdown]
-# And a tensor, for code of your own:
+# `delta_p` is a tensor:
 
 # %%
 print(sweep.delta_p.shape, "= anchor, layer, example")
@@ -89,26 +85,25 @@ print(sweep.delta_p.shape, "= anchor, layer, example")
 # %% [markdown]
 # ## One question
 #
-# A mean hides its questions. `show` draws one, found by its number, its id or words of its question: its tokens with their roles,
-# and its own curve.
+# `plot_example` draws one question: its tokens with their roles, and its own curve. Select it by number, id, or words
+# of the question.
 
 # %%
 sweep.plot_example(0)
 
 # %% [markdown]
-# ## Keep it
+# ## Save
 #
-# A run directory holds every measurement, the record of how it was made, and the figure; `anchorlens verify` measures
-# random cells of it again. Nothing is lost when the notebook is closed.
+# A run directory has every measurement, the settings and the figure. `anchorlens verify` recomputes random cells of it.
 
 # %%
 sweep.save("runs/quickstart", overwrite=True)
 (again,) = al.load_run("runs/quickstart")
 print(again.run_id == sweep.run_id)
-sweep.dropped_counts  # nothing is left out silently: how many rows, and why
+sweep.dropped_counts  # dropped rows by reason
 
 # %% [markdown]
-# **Next**: [2_swap](2_swap.ipynb) goes through the swap step by step,
-# [3_knockout_and_its_pitfalls](3_knockout_and_its_pitfalls.ipynb) through the other main protocol,
-# [4_your_own](4_your_own.ipynb) brings your questions, model, prompt and readout,
-# [5_reading_a_report](5_reading_a_report.ipynb) reads a finished run.
+# **Next**: [2_swap](2_swap.ipynb): the swap, step by step.
+# [3_knockout_and_its_pitfalls](3_knockout_and_its_pitfalls.ipynb): the other main protocol.
+# [4_your_own](4_your_own.ipynb): your questions, model, prompt and readout.
+# [5_reading_a_report](5_reading_a_report.ipynb): a finished run.

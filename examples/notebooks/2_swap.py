@@ -9,9 +9,9 @@
 # ---
 
 # %% [markdown]
-# # Swap: a story of one hand-over
+# # Swap
 #
-# What exactly is replaced, with what, and what may be said afterwards. About two minutes on two cores.
+# The swap in detail: the patched activations, the donors, the control, and the claims. About two minutes on two cores.
 
 # %%
 import json
@@ -23,8 +23,7 @@ import anchorlens as al
 # %% [markdown]
 # ## A model and some questions
 #
-# Before `load_model` returns, it compares log-probabilities with Hugging Face's own model; `parity` is the largest
-# difference, in nats.
+# `load_model` compares log-probabilities with Hugging Face's model. `parity` is the largest difference, in nats.
 
 # %%
 model = al.load_model("smollm2-135m-instruct")
@@ -34,8 +33,7 @@ pd.Series(
 )
 
 # %% [markdown]
-# `limit` draws 40 questions to be measured. The rest of the file stays in the pool, where *donors*, the other
-# questions, come from.
+# `limit` draws 40 questions. *Donors*, the questions whose activations are used, come from the whole file (the pool).
 
 # %%
 data = al.load_qa("popqa-sample", limit=40, seed=0)
@@ -44,9 +42,9 @@ data
 # %% [markdown]
 # ## The sweep
 #
-# At each layer, and for each *anchor* on its own: replace the stream at the anchor's tokens by that of a donor at its
-# own anchor (same relation, equally long segments, another answer), go on, read P of the *original* answer. All of it
-# is drawn from `seed`.
+# For each layer and each *anchor*: replace the residual stream at the anchor's tokens by that of a donor at its own
+# anchor, continue, and read P of the *original* answer. A donor has the same relation, segments with equally many
+# tokens, and another answer. All random draws use `seed`.
 
 # %%
 sweep = al.swap_sweep(
@@ -64,10 +62,10 @@ sweep
 # %% [markdown]
 # ## Anchors are tokens
 #
-# An anchor is a role; in each row it is a set of token positions. `question` is the question's subject and property
-# together (E_Q, the *exact question tokens*). `pre_answer` is the one position from which the first token of the
-# answer is predicted. (The stream *at* an answer token comes too late: that token has been predicted already.) Here is
-# the end of one input, after the two answered questions:
+# An anchor is a named set of token positions in each row. `exact_question` is the question's subject and property (E_Q,
+# the *exact question tokens*). `pre_answer` is the position that predicts the first answer token. The stream *at* an
+# answer token cannot change that token's own probability, because the model is causal. The end of one input, after the
+# two answered questions:
 
 # %%
 row = sweep.examples().query("role == 'base'").iloc[0]
@@ -82,13 +80,13 @@ table = pd.DataFrame(
 table.tail(16)
 
 # %% [markdown]
-# Look at these tables for a few rows of your own data. A subject that was found wrongly makes the "question" curve a
-# curve of other words, and no statistic notices.
+# Check such tables for a few rows of your own data. If the subject is wrong, the curve is that of other words, and no
+# statistic can detect it.
 #
-# ## What was left out
+# ## Dropped rows
 #
-# Rows without a donor, and (with `known_only`) questions that the model answers wrongly. What is measured is a
-# *selection*.
+# Rows without a donor are dropped, and with `known_only` questions that the model answers incorrectly. The result
+# applies to the remaining rows only.
 
 # %%
 sweep.dropped_counts
@@ -100,61 +98,60 @@ sweep.dropped_counts
 al.plot_curves(sweep)
 
 # %% [markdown]
-# Read the solid curve from the left. In the low layers, another subject and property in the stream take the answer's
-# probability away: what the answer hangs on stands *there*, and is still going to be read from there. In the last
-# layers the same swap does next to nothing: what was needed has been read already. The dashed curve does the opposite.
-# Where they cross, the answer has been handed over.
+# Read the solid curve from the left. In the low layers the swap lowers the answer's probability: later layers still use
+# the activations at these tokens. In the last layers the swap has almost no effect. The dashed curve is the opposite.
+# Where the curves cross, the dependence moves from the question tokens to the answer position.
 #
-# The curve at layer *l* says that what is needed still stands at the anchor *when block l begins*. It does not say that
-# block *l* computes it.
+# The curve at layer *l* shows that the answer depends on the anchor's activations *at the input of block l*. It does not
+# show that block *l* computes them.
 #
-# ## The null: would any disturbance do that?
+# ## The null
 #
-# The null puts the *same donor's streams* at as many other positions of the row's own question.
+# Would any disturbance have this effect? The null patches the *same donor activations* at the same number of other
+# positions of the question.
 
 # %%
 both = sweep.curves(controls=True).pivot(index="layer", columns=["anchor", "control"], values="effect")
 both.round(1)
 
 # %% [markdown]
-# It is not small for `question` in the low layers. These streams carry the donor's *content*: put at other words of the
-# question, the donor's subject is read from there, and the original answer loses. So the claim is the difference,
-# question by question:
+# It is not small for `exact_question` in the low layers. These activations carry the donor's *content*, and later layers
+# read it from other positions too. So the claim is the difference, paired by question:
 
 # %%
 delta_p_minus_null = sweep.contrasts().query("quantity == 'delta_p_minus_null'")
 delta_p_minus_null[["anchor", "layer", "value", "sim_low", "sim_high", "n"]].round(1)
 
 # %% [markdown]
-# (`pre_answer` at layer 0 has no band: nothing is changed there, as all prompts end in the same token, while the null
-# does hurt. Such values hold by construction.)
+# `pre_answer` at layer 0 has no band. All prompts end in the same token, so the swap changes nothing there. Such values
+# hold by construction.
 #
-# `sim_low` and `sim_high` hold for all layers and anchors of the sweep at once. Use them before you say *which* layers;
-# the narrower `ci_low`, `ci_high` are for a layer that you had named before you looked. The verdict does this for you:
+# `sim_low` and `sim_high` hold for all layers and anchors of the sweep together. Use them for statements about *which*
+# layers. The narrower `ci_low` and `ci_high` are for one layer that was named in advance. The verdict uses the bands
+# `sim_low` and `sim_high`:
 
 # %%
 print(sweep.verdict)
 
 # %% [markdown]
-# ## A mean may hide two groups
+# ## Single questions
 #
-# `effect` holds every question. Before you explain a mean, look at what it is a mean of. ΔP cannot fall below what was
-# there before (last column, in points): a small fall may be all that there was to lose.
+# A mean can hide two groups, so check the distribution. ΔP cannot fall below −100 · P before (last column, in points).
 
 # %%
 at = sweep.layers.index(22)
 own = pd.DataFrame(sweep.delta_p[:, at].T.numpy(), index=list(sweep.example_ids), columns=[f"ΔP, {a}" for a in sweep.anchors])
 questions = sweep.examples().query("role == 'base'").set_index("example_id")[["question", "answer"]]
 measured = sweep.samples().query("layer == 22 and anchor == 'exact_question' and control == 'none'").set_index("example_id")
-questions.join(own.round(1)).assign(before=(100 * measured["value_before"]).round(1)).sort_values("ΔP, question")
+questions.join(own.round(1)).assign(before=(100 * measured["value_before"]).round(1)).sort_values("ΔP, exact_question")
 
 # %% [markdown]
-# ## Is it sufficient, too?
+# ## Denoising
 #
-# So far the swap took away (*noising*: is the anchor necessary?). `direction="denoising"` starts from a corrupt
-# question, with another subject and property in its *text*, and puts the clean stream back at the anchor: positive
-# where that is enough to bring the answer back. The two are not mirror images: with two copies of a fact, either is
-# sufficient and neither is necessary.
+# The swap above is *noising*: it tests whether the anchor is necessary. `direction="denoising"` tests whether it is
+# sufficient. It starts from a corrupted question, with another subject and property in its *text*, and patches the
+# clean stream at the anchor. ΔP is positive if this restores the answer. The two can differ: with two copies of a fact,
+# each is sufficient and neither is necessary.
 
 # %%
 back = al.swap_sweep(
@@ -165,9 +162,9 @@ al.plot_curves({"noising": sweep, "denoising": back})
 # %% [markdown]
 # **What not to conclude**
 #
-# - Not where the fact is *stored*: a swap shows a route.
-# - Nothing about the questions that were dropped, and nothing about positions that were not changed.
-# - No height from so few questions: the order of the curves is clear, their level is not.
-# - No difference between two models, unless prompt, questions, selection and P before are alike.
+# - Where the fact is *stored*: a swap shows a dependence only.
+# - Anything about dropped questions, or about positions that were not patched.
+# - An exact effect size: with so few questions the bands are wide.
+# - A difference between two models, unless prompt, questions, selection and P before are equal.
 #
 # More: [docs/swap.md](../../docs/swap.md). **Next**: [3_knockout_and_its_pitfalls](3_knockout_and_its_pitfalls.ipynb).

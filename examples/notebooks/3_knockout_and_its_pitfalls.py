@@ -9,12 +9,13 @@
 # ---
 
 # %% [markdown]
-# # Knockout, and how it can fool you
+# # Knockout and five errors of interpretation
 #
-# A *truth probe* reads, at the answer's last token, whether the model takes the answer to be false. All attention from
-# the question's exact words is cut, and the probe is read again. Answers for which it changes its mind are called
-# **Q-Anchored**, the others **A-Anchored**. That is the protocol of Luo et al. 2026 (arXiv 2601.07422), and its figure
-# is drawn below. Then come five ways to read too much into it. About two minutes on two cores.
+# A *truth probe* is a logistic regression on the activation at the answer's last token. It predicts whether the answer
+# is false. All attention from the exact question tokens is cut, and the probe is read again. Rows whose prediction
+# flips are called **Q-Anchored**, the others **A-Anchored**. This is the protocol of Luo et al. 2026
+# (arXiv 2601.07422). The notebook draws its figure and then five errors of interpretation. About two minutes on two
+# cores.
 
 # %%
 import pandas as pd
@@ -27,27 +28,27 @@ ko = al.knockout_sweep(model, data, seed=0)
 ko
 
 # %% [markdown]
-# ## The picture
+# ## The published figure
 #
-# ΔP here is the change of the probe's confidence in its own first judgement. `contrasts=False` leaves out what belongs
-# below it, so that you see what is usually shown:
+# ΔP is the change of the probe's confidence in its clean prediction. `contrasts=False` removes the lower panels, so this
+# is the figure as it is usually shown:
 
 # %%
 al.plot_curves(ko, contrasts=False, controls=False)
 
 # %% [markdown]
-# A wide gap: it looks as if one half of the answers drew its truth from the question, and the other half from itself.
-# Does it?
+# The gap suggests that the truth signal of one group comes from the question, and that of the other group from the
+# answer. The gap alone does not show this.
 #
-# ## Pitfall 1: a probe that knows nothing draws the same picture
+# ## Pitfall 1: a probe at chance gives the same figure
 #
-# Rows were called Q-Anchored *because* their P fell through one half, and P is what is drawn. So the same protocol is
-# run with probes whose training labels were shuffled. They cannot tell a true answer from a false one:
+# Rows are called Q-Anchored *because* their P crossed 0.5, and P is the plotted quantity. The same protocol with probes
+# whose training labels were shuffled, so that they are at chance:
 
 # %%
 every = ko.curves(controls=True)
 chance = every[every["control"] == "shuffled_labels"].assign(control="none")
-al.plot_curves(chance, title="The same protocol, by probes of shuffled labels", controls=False)
+al.plot_curves(chance, title="The same protocol, probes with shuffled labels", controls=False)
 
 # %%
 shown = ["pathway", "effect", "ci_low", "ci_high", "n"]
@@ -58,33 +59,36 @@ for name, curves in (("true labels", ko.curves()), ("shuffled labels", chance)):
 pd.concat(parts).round(1)
 
 # %% [markdown]
-# A probe at chance draws Q far below A. **Nothing in a picture of Q and A alone tells a finding from selection.** Never
-# argue from the gap between the two curves, nor from a test between the two groups.
+# With a probe at chance, Q-Anchored is still far below A-Anchored. **A figure of Q and A alone cannot separate a finding
+# from this selection effect.** Do not use the gap between the curves, or a test between the groups, as evidence.
 #
-# ## Pitfall 2: does it have to be the question's *exact* words?
+# ## Pitfall 2: other question words also give a gap
 #
-# The placebo cuts as many *other* words of the question, and splits by what that does. Its gap is a gap, too:
+# The placebo cuts the same number of *other* question words and splits the rows by its own effect:
 
 # %%
-effects = ko.contrasts()
-here = effects[effects["layer"] == ko.probe_layer]
+contrasts = ko.contrasts()
+here = contrasts[contrasts["layer"] == ko.probe_layer]
 here[here["quantity"].isin(["gap", "placebo_gap", "cross_fold_gap"])][
     ["quantity", "control", "value", "ci_low", "ci_high"]
 ].round(1)
 
 # %% [markdown]
-# `gap` is the picture's, `placebo_gap` that of other words cut (`random_tokens`) and of shuffled probes, and
-# `cross_fold_gap` that of rows which another probe has split: it is free of the probe's own selection. All of them
-# describe. None is a claim.
+# `gap` is the gap of the figure. `placebo_gap` is that of other words (`random_tokens`) and of shuffled probes. For
+# `cross_fold_gap`, another probe splits the rows, so this probe's noise does not select them. All are descriptions.
 #
 # ## What can be claimed
 #
-# Four contrasts over *all* test rows, nobody chosen by the outcome, each row compared with itself under the placebo:
+# Four contrasts over *all* test rows. Each row is compared with itself under the placebo:
 #
-# - `delta_p_vs_placebo`: how much more confidence is lost; `flip_rate`: how many more rows flip, in a hundred; `auc_drop`: how
-#   much more of the probe's AUC goes. These three say that an effect *stands*.
-# - `row_specific_effect`: is it this row's own signal that goes, or would any disturbance of that size do? Below zero, it is
-#   *specific*.
+# | contrast | meaning |
+# | --- | --- |
+# | `delta_p_vs_placebo` | difference in ΔP, in points |
+# | `flip_rate` | difference in the share of rows that flip, in points |
+# | `auc_drop` | difference in the probe's AUC |
+# | `row_specific_effect` | ΔP minus that of a disturbance from another row; below 0, the cut removes this row's own signal |
+#
+# The first three show that an effect *stands* (its interval excludes zero). The fourth shows that it is *specific*.
 
 # %%
 claims = here[here["quantity"].isin(["delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect"])]
@@ -97,16 +101,15 @@ print(ko.verdict)
 al.plot_curves(ko)
 
 # %% [markdown]
-# Now the published picture stands above, and what can be claimed below. Here it *is* a finding, and a strong one: on
-# these questions, which were written so that the model knows many of them. On 300 real questions of each of four data
-# sets, which it does not know, Q lies below A as well, by 7 to 22 points; what can be claimed stands on one of the four
-# alone ([docs/knockout.md](../../docs/knockout.md)).
+# The upper panel is the published figure, the lower panel shows the claims. On these questions the effect is a finding.
+# They were written so that the model answers many correctly. On 300 real questions from each of four data sets the gap
+# is 7 to 22 points. There the claim holds on one data set only ([docs/knockout.md](../../docs/knockout.md)).
 #
-# ## Pitfall 3: is it truth that the probe reads?
+# ## Pitfall 3: the probe may use text cues
 #
-# A false answer that is of the wrong type ("When ...?" "Berlin") gives itself away without any model. So two
-# classifiers that see only text are fitted on the probe's own splits. Compare the careful choice of false answers
-# (`distractor="matched"`, the default) with a careless one:
+# A false answer of the wrong type ("When ...?" "Berlin") can be recognised without a model. So two text classifiers are
+# fitted on the probe's splits. Compare false answers of the same type (`distractor="matched"`, the default) with random
+# ones:
 
 # %%
 careless = al.knockout_sweep(model, data, distractor="random", split_placebo_by_side=False, seed=0)
@@ -124,38 +127,38 @@ pd.DataFrame(aucs).round(2)
 print(careless.verdict)
 
 # %% [markdown]
-# Look at this table before you speak of truth. Where text alone lies above 0.5, the verdict says so first, and gives
-# what the probe knows beyond it.
+# Check this table before you make a claim about truth. If the AUC of text is above 0.5, the verdict reports it first,
+# with the probe's AUC beyond text.
 #
-# ## Pitfall 4: naming layers after looking at them
+# ## Pitfall 4: choosing layers after seeing the result
 #
-# Thirty layers are thirty chances. How many of them leave zero out by the pointwise interval, and by the band of all
-# layers at once?
+# Thirty layers are thirty tests. The number of layers that exclude zero by the pointwise interval, and by the
+# simultaneous band:
 
 # %%
-bands = effects[effects["quantity"].isin(claims["quantity"])].assign(
+bands = contrasts[contrasts["quantity"].isin(claims["quantity"])].assign(
     pointwise=lambda frame: (frame["ci_low"] > 0) | (frame["ci_high"] < 0),
     all_at_once=lambda frame: (frame["sim_low"] > 0) | (frame["sim_high"] < 0),
 )
 bands.groupby(["quantity", "control"])[["pointwise", "all_at_once"]].sum()
 
 # %% [markdown]
-# Claim layers by the second column. An effect as strong as this one survives it; of what is weak fewer layers are left
-# (the last row is the *placebo's* own change). And beware of k* itself: there the split was made, so split and curve
-# share the same noise, and Q dips by itself. Compare the layers beside it.
+# Use the second column for claims about layers. A strong effect remains; a weak effect loses layers (the last row is
+# the *placebo*). At k* the split and the curve share the same noise, which lowers Q there. Compare with the neighbouring
+# layers.
 #
-# ## Pitfall 5: what "A-Anchored" means
+# ## Pitfall 5: the meaning of "A-Anchored"
 #
-# It means *did not flip*. Here every string stands as often as a true answer as it does as a false one, so the answer
-# alone carries no label: an A-Anchored row is not "read off the answer". Nor is it shown that nothing came from the
-# question: a confident probe flips less.
+# A-Anchored means *did not flip*. Every answer string is equally often true and false here, so the answer alone has no
+# information about the label. A-Anchored does not mean "read from the answer". It also does not exclude an effect of the
+# question: a row with a confident prediction flips less often.
 
 # %%
 al.plot_pathway_sizes(ko)
 
 # %% [markdown]
-# **Before you show a knockout figure**, check: AUC and its interval at the layer you speak of (× marks no signal); the
-# text baselines; the contrasts and their simultaneous bands; n in each group; the placebo in the same figure.
+# **Check before you publish a knockout figure**: the AUC and its interval at the layer of the claim (× marks no signal);
+# the text baselines; the contrasts and their simultaneous bands; n in each group; the placebo in the same figure.
 #
-# More: [docs/knockout.md](../../docs/knockout.md), and how often a claim is made of nothing:
+# More: [docs/knockout.md](../../docs/knockout.md); false positive rates:
 # [docs/statistics.md](../../docs/statistics.md). **Next**: [4_your_own](4_your_own.ipynb).

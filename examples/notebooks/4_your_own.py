@@ -11,8 +11,7 @@
 # %% [markdown]
 # # Your own questions, model, prompt and readout
 #
-# Replace each part by yours, one at a time, and look at what was understood before you measure. About two minutes on
-# two cores.
+# Each section replaces one part of a sweep. About two minutes on two cores.
 
 # %%
 from pathlib import Path
@@ -25,8 +24,8 @@ import anchorlens as al
 # %% [markdown]
 # ## Your own questions
 #
-# A csv, tsv, json, jsonl or parquet file with a question and an answer in each row; columns may have any name. Let this
-# be yours:
+# A csv, tsv, json, jsonl or parquet file with a question and an answer in each row. Columns may have any name. An
+# example file:
 
 # %%
 countries = """
@@ -45,25 +44,25 @@ table.to_csv("runs/mine.csv", index=False)
 table.head(3)
 
 # %% [markdown]
-# `columns` says which of your columns is what: our field first. `question` and `answers` are needed. Here the subject
-# is given, too, so only the property has to be found.
+# `columns` maps our fields to your columns. `question` and `answers` are required. Here the subject is given too, so
+# rules find only the property.
 
 # %%
 data = al.load_qa("runs/mine.csv", columns={"question": "q", "answers": "gold", "subject": "entity"})
 data
 
 # %% [markdown]
-# **Look at what was found.** `subject` and `property` are what the "question" curve is about. If they are wrong, give
-# them: columns `subject` and `property`, or `subject_span` and `property_span`, or a function with `spans=`.
+# **Check the segments.** `subject` and `property` define the anchor `exact_question`. If they are wrong, give the columns
+# `subject` and `property` (or `subject_span` and `property_span`), or a function as `spans=`.
 
 # %%
-data.to_frame()[["exact_question", "subject", "property", "answers", "answer_type", "span_source"]].iloc[[0, 1, -2, -1]]
+data.to_frame()[["question", "subject", "property", "answers", "answer_type", "span_source"]].iloc[[0, 1, -2, -1]]
 
 # %% [markdown]
 # ## The first measurement
 #
-# `known_only` keeps the questions that the model answers right. A row also needs a *donor*: another question of the
-# same kind whose two segments have as many tokens as its own. `dropped_counts` says what that cost.
+# `known_only` keeps the questions that the model answers correctly. A row also needs a *donor*: another question of the
+# same kind whose segments have equally many tokens. `dropped_counts` counts the dropped rows by reason.
 
 # %%
 model = al.load_model("smollm2-135m-instruct")
@@ -75,13 +74,12 @@ first
 first.dropped_counts
 
 # %% [markdown]
-# Too few rows? `align="last"` takes donors of any length (pairs are counted from the last token of each segment),
-# `donors="random"` any other question. Both ask for less, and the outputs name them. More questions of each kind are
-# better than either.
+# For more rows, `align="last"` accepts segments of any length, paired from their last token, and `donors="random"`
+# accepts any other question. More questions of each kind are better than either.
 #
 # ## Your own prompt
 #
-# Any text with `{question}` in it. Where the answer follows without a space, end the text in white space.
+# Any text that contains `{question}`. If no space should precede the answer, end the text in white space.
 
 # %%
 own_prompt = "Answer in one word.\nQuestion: {question}\nAnswer:"
@@ -89,8 +87,8 @@ second = al.swap_sweep(model, data, prompt=own_prompt, **options)
 al.plot_curves({"fewshot(2)": first, "own prompt": second})
 
 # %% [markdown]
-# The two runs have measured different rows: with each prompt the model knows others. Compare only what both have,
-# question by question:
+# The two runs contain different rows, because the model answers other questions correctly with each prompt. `compare`
+# uses the common questions, paired:
 
 # %%
 comparison = al.compare(first, second, labels=("fewshot(2)", "own prompt"))
@@ -103,14 +101,13 @@ for name, run in (("fewshot(2)", first), ("own prompt", second)):
     print(f"{name}: P before {run.summary()['p_before'].iloc[0]:.2f}, {len(run.example_ids)} questions")
 
 # %% [markdown]
-# Nearly all of the difference is that of P before: with the second prompt the model is less sure, so there is less to
-# lose. The layer of the hand-over is the same. Read every ΔP beside its P before.
+# P before is lower with the second prompt, so ΔP has a smaller range. Report every ΔP with its P before.
 
 # %% [markdown]
 # ## Your own readout
 #
-# What P is. You get the log-probabilities of the answer's tokens `[example answer_token]` and a mask of the real ones,
-# and return the logarithm of a probability for each example. This one reads the answer's *least* probable token:
+# A readout defines P. It receives the log-probabilities of the answer's tokens, `[example answer_token]`, and a mask of
+# the real tokens. It returns the logarithm of a probability for each example. This one uses the *least* probable token:
 
 
 # %%
@@ -122,8 +119,8 @@ third = al.swap_sweep(model, data, prompt="fewshot(2)", readout=weakest_token, *
 third.summary()[["anchor", "max_layer", "effect", "sim_low", "sim_high", "p_before", "n"]].round(1)
 
 # %% [markdown]
-# (Most answers here are a single token, so little changes.) Code of your own is part of a run's name: another function
-# under the same name gives another `run_id`.
+# Most answers here are a single token, so little changes. The code of your function is part of the run's identity:
+# another function with the same name gives another `run_id`.
 
 # %%
 print(first.record["config"]["readout"], "|", third.record["config"]["readout"])
@@ -132,9 +129,9 @@ print("the same run:", first.run_id == third.run_id)
 # %% [markdown]
 # ## Your own model
 #
-# `load_model` takes a hub name, a directory, a `.gguf` file, a live Hugging Face model (with `tokenizer=`), or a live
-# HookedTransformer. A live HookedTransformer is used as it is, so you can measure a model that you have changed. Here
-# the MLPs of six layers are switched off:
+# `load_model` accepts a hub name, a directory, a `.gguf` file, a Hugging Face model in memory (with `tokenizer=`), or a
+# HookedTransformer. A HookedTransformer is used as it is, so you can measure a changed model. Here the MLP of layer 14
+# is set to zero:
 
 # %%
 changed = al.load_model("smollm2-135m-instruct")
@@ -145,10 +142,10 @@ fourth = al.swap_sweep(changed, data, prompt="fewshot(2)", **{**options, "known_
 fourth.summary()[["anchor", "max_layer", "effect", "sim_low", "sim_high", "p_before", "n"]].round(1)
 
 # %% [markdown]
-# Look at P before first: where it is near zero, a flat curve says nothing.
+# Check P before first: if it is near zero, a flat curve has no meaning.
 #
-# A directory as Hugging Face writes it. What is loaded is compared with Hugging Face's own log-probabilities before you
-# get it, and a model that cannot be rebuilt exactly is refused. This one is tiny and random; only the path matters:
+# A directory in the Hugging Face format also works. Its log-probabilities are compared with Hugging Face's, and a model
+# that cannot be converted exactly is refused. This example model is tiny and random:
 
 # %%
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -169,16 +166,16 @@ card = al.model_card(mine)
 pd.Series({"name": card.name, "source": card.source, "layers": card.n_layers, "parity below 1e-3": card.parity < 1e-3})
 
 # %% [markdown]
-# A random model knows nothing: P before is 0, and every curve is flat. Both look like "no effect", and neither is.
+# With a random model P before is 0, so every curve is flat. This is not evidence for "no effect".
 
 # %%
 flat = al.swap_sweep(mine, data, n_donors=1, align="last")
 flat.summary()[["anchor", "max_layer", "effect", "sim_low", "sim_high", "p_before", "n"]].round(3)
 
 # %% [markdown]
-# ## When something is wrong
+# ## Errors
 #
-# Every mistake that was foreseen says what to do. For example, without `columns`:
+# An error message states the problem and the fix. For example, without `columns`:
 
 # %%
 try:
@@ -187,5 +184,5 @@ except al.InputError as why:
     print(why)
 
 # %% [markdown]
-# All errors and their cures: [docs/errors.md](../../docs/errors.md). Donor rules, sites and span extractors of your
-# own: [docs/architecture.md](../../docs/architecture.md). **Next**: [5_reading_a_report](5_reading_a_report.ipynb).
+# All errors and fixes: [docs/errors.md](../../docs/errors.md). Your own donor rules, sites and span functions:
+# [docs/extending.md](../../docs/extending.md). **Next**: [5_reading_a_report](5_reading_a_report.ipynb).

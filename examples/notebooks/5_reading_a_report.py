@@ -11,10 +11,9 @@
 # %% [markdown]
 # # Reading a report
 #
-# You have finished runs, or somebody has sent you some. What was found, may it be believed, and what do single
-# questions say? About two minutes on two cores.
+# This notebook reads finished runs: the findings, the checks, and single questions. About two minutes on two cores.
 #
-# First two small runs, as a script or `anchorlens run` would leave them on disk.
+# First, two small sweeps are measured and saved:
 
 # %%
 from IPython.display import IFrame
@@ -29,10 +28,10 @@ knockout = al.knockout_sweep(model, al.load_qa("nq-sample", limit=110), seed=0)
 al.save_run([swap, knockout], "runs/both", overwrite=True)
 
 # %% [markdown]
-# ## One page with everything
+# ## The report
 #
-# The page needs no network and no Python: send it as it is. (The same from a shell: `anchorlens report runs/both --out
-# runs/report.html`.)
+# The report is one HTML page that needs no network and no Python. From a shell:
+# `anchorlens report runs/both --out runs/report.html`.
 
 # %%
 al.save_report("runs/both", "runs/report.html", title="SmolLM2-135M on NQ-style questions")
@@ -43,35 +42,37 @@ IFrame("runs/report.html", width="100%", height=700)
 #
 # ### 1. The verdict
 #
-# It says what is *shown*, then at which layers, then what the data allow elsewhere. "Not shown" is not "absent".
+# The verdict names the effects that are *shown*, their layers, and the effects that the data do not exclude elsewhere.
+# "Not shown" does not mean "absent".
 
 # %%
 results = {result.protocol.name: result for result in al.load_run("runs/both")}
 print(results["knockout"].verdict)
 
 # %% [markdown]
-# ### 2. Whether it can be believed
+# ### 2. The checks
 #
-# - *n*, and P before: a curve of few questions, or of answers that the model does not give, says little.
-# - *What was left out*, and why: the verdict speaks of the rest alone.
-# - *Contrasts and controls*: a knockout's gap is no evidence, its contrasts are; of a swap it is the curve less its
-#   null.
-# - *Checks*: some cells were measured twice, in another way.
+# | check | reason |
+# | --- | --- |
+# | n and P before | few questions or a low P before give little information |
+# | dropped rows | the verdict applies to the remaining rows only |
+# | contrasts and controls | evidence is the contrasts of a knockout (not its gap), or the curve of a swap minus its null |
+# | spot checks | some cells were recomputed with the reference engine |
 
 # %%
 results["swap"].dropped_counts
 
 # %%
 checks, noise = swap.record["checks"], swap.record["noise"]
-print(f"cells measured again by plain hooks and full passes: {checks['cells']}")
+print(f"cells recomputed by the reference engine: {checks['cells']}")
 print(f"noise floor below 0.001 points: {noise['floor'] < 1e-3}")
 
 # %% [markdown]
 # ### 3. Single questions
 #
-# The report's table of examples can be searched and sorted; a row opens into its tokens and its own curve. The same
-# here: the question with the strongest effect, and the one with the weakest. A weak fall may be all that there was to
-# lose, so read it beside P before. An example is an illustration, whichever you choose.
+# The report's table of examples can be searched and sorted. A row opens to its tokens and its own curve. Below, the
+# questions with the strongest and the weakest effect. Compare ΔP with P before, its lower limit. A single example is an
+# illustration, not evidence.
 
 # %%
 at = swap.layers.index(20)
@@ -83,40 +84,37 @@ swap.plot_example(strongest)
 swap.plot_example(weakest)
 
 # %% [markdown]
-# With `pip install 'anchorlens[explorer]'`, `al.explore(swap)` shows these with the layer under a slider: the tokens
-# light up as far as the answer hangs on them at that layer.
+# `al.explore(swap)` shows the examples with a layer slider and colours the tokens by |ΔP|. It needs the extra `explorer`.
 #
 # ### 4. The figure
 #
-# It is in the report, and in the run directory as `figure.html`. To look at it in a notebook:
+# The figure is in the report, and in the run directory as `figure.html`. In a notebook:
 
 # %%
 al.plot_curves(list(results.values()), colour="dataset")
 
 # %% [markdown]
-# A saved page (`al.save_figure(figure, "figure.html")`, or the report) does more than the figure in a notebook: it
-# arranges its legend by the width of the window, and after two double-clicks shows again exactly what you had before.
-# `IFrame("figure.html", "100%", 800)` puts such a page into a notebook.
+# A saved page (`al.save_figure(figure, "figure.html")`) also fits its legend to the width of the window.
+# `IFrame("figure.html", "100%", 800)` shows such a page in a notebook.
 #
-# ### 5. Is the run what was written?
+# ### 5. Verify the run
 #
-# `verify_run` compares every byte with the hashes that were written with the run, the model and the questions with
-# those that were measured, and measures random cells again from the files alone.
+# `verify_run` compares all files with their stored hashes, and the model and questions with those of the run. It then
+# recomputes random cells from the files.
 
 # %%
 found = al.verify_run("runs/both", cells=12)
-found.table()[["what", "found"]]
+found.table()[["what", "status"]]
 
 # %%
-print("all well:", found.ok)
+print("all checks passed:", found.ok)
 
 # %% [markdown]
-# `verify` is a check of copies, disks and code. It cannot say whether the questions are good, or the spans right.
+# `verify` detects changed files, models and code. It does not test whether the questions and spans are suitable.
 #
-# ### 6. Measuring it again
+# ### 6. Repeat the measurement
 #
-# The report's last section has a study's file: `anchorlens run study.toml` measures the same. In Python, a sweep's own
-# specification does.
+# The report's last section has a study file for `anchorlens run study.toml`. In Python, use the specification of a sweep:
 
 # %%
 print(al.Swap.from_config(swap.record["config"]).to_toml())

@@ -1,9 +1,8 @@
 """Make the notebooks from their scripts, with outputs: `python examples/notebooks/make.py [2_swap ...]`.
 
-A notebook is its script (jupytext's percent format), run from top to bottom in an empty directory. What would differ from machine
-to machine or from day to day is taken out of the outputs: progress bars, paths, times; warnings keep their sentence. Figures and
-pages become small pictures, so that a notebook shows something where no script runs, and stays small. The same code on the same
-machine gives the same file.
+A notebook is its script (jupytext's percent format), run from top to bottom in an empty directory. Outputs that depend on machine or
+time are removed: progress bars, paths, times. Warnings keep their sentence. Figures and pages become small pictures, which keep the
+file small and need no JavaScript. The same code on the same machine gives the same file.
 
 Needs `pip install 'anchorlens[notebook,images]'` and a Chromium or Chrome.
 """
@@ -31,7 +30,7 @@ import anchorlens as al
 HERE = Path(__file__).resolve().parent
 NAMES = tuple(sorted(script.stem for script in HERE.glob("[0-9]_*.py")))
 SECONDS = 900
-"""Longer than any cell takes."""
+"""Time limit of a cell."""
 PICTURE_WIDTH, PAGE_SIZE = 820, (1000, 700)
 
 _PLOTLY, _WIDGET = "application/vnd.plotly.v1+json", "application/vnd.jupyter.widget-view+json"
@@ -41,7 +40,7 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-sta
 
 
 def read(name: str) -> Any:
-    """A script as a notebook without outputs; the same script gives the same notebook."""
+    """Return a script as a notebook without outputs; the same script gives the same notebook."""
     notebook = jupytext.read(HERE / f"{name}.py")
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number:02d}"
@@ -55,15 +54,15 @@ def read(name: str) -> Any:
 
 
 def executed(name: str, folder: Path, *, pictures: bool = True) -> Any:
-    """Run the notebook of a script in ``folder`` and return it with its outputs, ready to be kept.
+    """Run the notebook of a script in ``folder`` and return it with its outputs.
 
     Args:
-        name: Name of the script, without its ending.
+        name: Name of the script, without the suffix.
         folder: Working directory of the run.
-        pictures: If False, pictures are left empty; no browser is needed then.
+        pictures: If False, pictures are empty and no browser is needed.
 
     Raises:
-        nbclient.exceptions.CellExecutionError: A cell failed.
+        nbclient.exceptions.CellExecutionError: If a cell fails.
     """
     notebook = read(name)
     client = NotebookClient(
@@ -84,7 +83,7 @@ def executed(name: str, folder: Path, *, pictures: bool = True) -> Any:
 
 
 def _kept(output: Any, folder: Path, pictures: bool) -> list[Any]:
-    """What stays of one output: itself, a picture of it, or nothing."""
+    """Return the stored form of an output: the output, a picture of it, or nothing."""
     if output.output_type == "stream":
         text = output.text if output.name == "stdout" else _notes(output.text)
         return [nbformat.v4.new_output("stream", name="stdout", text=_neutral(text, folder))] if text else []
@@ -105,7 +104,7 @@ def _kept(output: Any, folder: Path, pictures: bool) -> list[Any]:
 
 
 def _notes(text: str) -> str:
-    """The sentences of warnings; a progress bar's characters and everything else is left out."""
+    """Return the sentences of warnings without progress bars and other text."""
     found = [match[1] for line in text.splitlines() if (match := _WARNING.match(line))]
     return "".join(f"Note: {sentence}\n" for sentence in found)
 
@@ -124,19 +123,17 @@ def _picture(figure: go.Figure, folder: Path) -> str:
 
 
 def _small(picture: Path) -> str:
-    """A picture in 64 colours, of which ours need no more, as text."""
+    """Return a picture in 64 colours, base64-encoded."""
     made = io.BytesIO()
     Image.open(picture).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(made, "PNG", optimize=True)
     return base64.b64encode(made.getvalue()).decode("ascii")
 
 
 def _photograph(page: Path, folder: Path) -> str:
-    """A page as a browser shows its beginning."""
+    """Return a screenshot of the top of a page."""
     browser = next((found for name in _BROWSERS if (found := shutil.which(name))), None)
     if browser is None:
-        raise SystemExit(
-            "A picture of a page needs Chromium or Chrome, and neither was found. Install one (apt install chromium)."
-        )
+        raise SystemExit("A picture of a page needs Chromium or Chrome. Install one (apt install chromium).")
     path, (width, height) = folder / ".page.png", PAGE_SIZE
     flags = "--headless --no-sandbox --disable-gpu --hide-scrollbars --no-first-run --disable-background-networking"
     command = [browser, *flags.split(), f"--user-data-dir={folder / '.browser'}", f"--window-size={width},{height}"]
@@ -147,7 +144,7 @@ def _photograph(page: Path, folder: Path) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all if left out")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(NAMES)} (default: all)")
     names = parser.parse_args(arguments).names or NAMES
     if unknown := [name for name in names if name not in NAMES]:
         parser.error(f"There is no script {', '.join(unknown)}. There are {', '.join(NAMES)}.")
