@@ -60,7 +60,7 @@ def logs(job, answer):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("case", ["qa/both/3/2", "fewshot(2)/question/2/1"])
+@pytest.mark.parametrize("case", ["qa/both/3/2", "fewshot(2)/exact_question/2/1"])
 def test_every_engine_gives_the_same_p(jobs, answers, case, engine):
     """As logarithms: P of a small random model is small."""
     right = logs(jobs[case], answers[case]["transformer_lens"])
@@ -106,7 +106,7 @@ def test_driver_writes_what_was_measured(script, tiny, tmp_path, monkeypatch, ca
     assert tuple(line["engine"] for line in record["lines"]) == script("peers.client").MAIN
     sweep = record["lines"][0]
     for line in record["lines"]:
-        assert (line["case"], line["cells"], line["failed"]) == ("qa/question/4/1", 3 * 4 * 2, "")
+        assert (line["case"], line["cells"], line["failed"]) == ("qa/exact_question/4/1", 3 * 4 * 2, "")
         assert len(line["cpu_seconds"]) == len(line["seconds"]) == 3
         ratios = sorted(a / b for a, b in zip(line["cpu_seconds"], sweep["cpu_seconds"], strict=True))
         assert line["ratio"] == ratios[1] > 0
@@ -116,7 +116,7 @@ def test_driver_writes_what_was_measured(script, tiny, tmp_path, monkeypatch, ca
     assert written.startswith(start)
     assert written.endswith("\n\n## Another\n\nstays\n")
     assert "old" not in written
-    assert "### qa, question, 4 questions, 1 donor each: 24 cells" in written
+    assert "### qa, exact_question, 4 questions, 1 donor each: 24 cells" in written
     shown = capsys.readouterr().out
     assert "anchorlens swap_sweep" in shown and "generic_activation_patch" in shown and "What is timed" in shown
 
@@ -124,7 +124,7 @@ def test_driver_writes_what_was_measured(script, tiny, tmp_path, monkeypatch, ca
 @pytest.mark.slow
 def test_a_worker_is_a_process_that_answers_jobs_or_dies_with_its_reason(script, jobs, answers, tiny, tmp_path):
     client = script("peers.client")
-    name = "fewshot(2)/question/2/1"
+    name = "fewshot(2)/exact_question/2/1"
     file, wrong = tmp_path / "job.json", tmp_path / "wrong.json"
     file.write_text(json.dumps(jobs[name]))
     wrong.write_text(json.dumps(jobs[name] | {"layers": [99]}))
