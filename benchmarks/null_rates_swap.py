@@ -62,7 +62,8 @@ def simulated(kind: str, questions: int, seed: int, n_resamples: int = 1000) -> 
     )
     same = {
         "model": "none", "dataset": kind, "protocol": "swap", "readout": "first_token", "delta_kind": "probability", "donor_id": "d",
-        "metric": "p", "value_before": 0.7, "by_construction": False, "seed": 0, "n_patched": 3, "n_null_patched": 3, "pre_answer_token_differs": False,
+        "metric": "p", "value_before": 0.7, "by_construction": False, "seed": 0, "n_patched": 3, "n_null_patched": 3,
+        "pre_answer_token_differs": False,
     }  # fmt: skip
     own = index.to_frame(index=False).assign(question_id=lambda frame: frame["example_id"], effect=delta.ravel(), **same)
     samples = own.assign(**{name: None for name in SAMPLE_COLUMNS if name not in own.columns}).astype(SLOT_TYPES)

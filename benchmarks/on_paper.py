@@ -87,8 +87,8 @@ def main() -> None:
                     )
                 )  # fmt: skip
     note = (
-        f"{args.questions} questions of popqa-sample, bfloat16. Card (a GPU): 165 TFLOP/s and 31.5 GB/s over the bus, from data sheets; "
-        f"passes are assumed to reach 0.4 and 0.8 of these. Laptop: {here_rate / 1e9:,.0f} GFLOP/s, measured here with "
+        f"{args.questions} questions of popqa-sample, bfloat16. Card (a GPU): 165 TFLOP/s and 31.5 GB/s over the bus, from data "
+        f"sheets; passes are assumed to reach 0.4 and 0.8 of these. Laptop: {here_rate / 1e9:,.0f} GFLOP/s, measured here with "
         f"{torch.get_num_threads()} threads, of which sweeps reach 0.5; 3 GB/s from its SSD. Seconds per question: the larger of "
         "computing and reading."
     )
