@@ -1,6 +1,6 @@
 """Measure how well texts of questions and given answers alone, without a model, predict which answer is true (METHOD 3).
 
-    python benchmarks/pairs.py --data ../shared/data
+    python benchmarks/pairs.py --data DIR
 
 prints for the four embedded sets (and for the files of four data sets): kept rows, dropped rows by reason, the shares of true and of
 false answers that occur in their question, the AUC of that one bit, and the two text baselines on the test split.

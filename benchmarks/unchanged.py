@@ -1,9 +1,10 @@
-"""Are the numbers those of another commit? All question protocols with SmolLM2 on the embedded sets and on real rows, cell by cell.
+"""Compare the numbers of this tree with those of another commit, cell by cell.
 
-    python benchmarks/unchanged.py --against 030ce2e --data ../shared/data
+    python benchmarks/unchanged.py --against 030ce2e --data DIR
 
-checks that commit out beside this tree, lets both measure the same questions with the same seed, and compares every ΔP: equal to the
-bit where it can be, and never further apart than 1e-4 points (another batch moves the last digits). Exit code 1 where they differ.
+checks out that commit, measures the same questions with the same seed with both trees (all question protocols, SmolLM2, embedded
+sets and real rows), and compares every ΔP. Prints how many are equal to the bit. Exit code 1 if two differ by more than 1e-4 points
+(another batch changes the last digits).
 """
 
 import argparse
@@ -16,11 +17,19 @@ from pathlib import Path
 SETS = ("popqa", "triviaqa", "hotpotqa", "nq")
 PROTOCOLS = ("swap", "knockout", "patch_tokens", "answer_only")
 LIMIT = 1e-4
+# Names before the renaming (CHANGELOG.md).
+OLD_ANCHORS = {
+    "question": "exact_question",
+    "answer_site": "pre_answer",
+    "answer_site_all": "pre_answer_all",
+    "question -> later": "exact_question -> later",
+}
+OLD_CONTROLS = {"matched": "size_matched"}
 KEYS = ["example_id", "anchor", "layer", "donor_id", "control"]
 
 
 def jobs(data: Path | None) -> list[tuple[str, str, Path | None]]:
-    """Protocol, data set and file of everything that is measured."""
+    """Return protocol, data set and file of each measurement."""
     sets: list[tuple[str, Path | None]] = [(f"{name}-sample", None) for name in SETS]
     if data is not None:
         sets += [(name, data / f"{name}.jsonl") for name in SETS]
@@ -28,7 +37,7 @@ def jobs(data: Path | None) -> list[tuple[str, str, Path | None]]:
 
 
 def measure(out: Path, data: Path | None, limit: int) -> None:
-    """Write one parquet file of samples for each job, with the package that Python finds first."""
+    """Write one parquet file of samples per job, with the package that Python finds first."""
     import anchorlens as al
 
     model = al.load_model("smollm2-135m-instruct", device="cpu")
@@ -36,7 +45,7 @@ def measure(out: Path, data: Path | None, limit: int) -> None:
     for protocol, name, path in jobs(data):
         qa = al.load_qa(name, path=path, limit=limit, seed=0)
         own = {"n_donors": 1, "donors": "random"} if protocol == "swap" else {}
-        # A fixed limit, so that both sides plan the same batches whatever memory is free.
+        # A fixed limit, so that both trees plan the same batches.
         sweep_function = getattr(al, f"{protocol}_sweep")
         try:
             sweep = sweep_function(model, qa, seed=0, progress=False, max_memory="2GB", **own)
@@ -48,7 +57,7 @@ def measure(out: Path, data: Path | None, limit: int) -> None:
 
 
 def of_commit(revision: str, out: Path, data: Path | None, limit: int) -> None:
-    """Let another commit measure, with this environment and this script."""
+    """Measure with another commit, in this environment and with this script."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         subprocess.run(["git", "worktree", "add", "--detach", "--force", str(tree), revision], check=True, capture_output=True)
@@ -61,7 +70,7 @@ def of_commit(revision: str, out: Path, data: Path | None, limit: int) -> None:
 
 
 def compare(ours: Path, theirs: Path) -> bool:
-    """Print the largest difference of each job; whether all are within the limit."""
+    """Print the largest difference of each job; return whether all are within the limit."""
     import pandas as pd
 
     good = True
@@ -79,9 +88,9 @@ def compare(ours: Path, theirs: Path) -> bool:
 
 
 def table(samples: "pd.DataFrame") -> "pd.DataFrame":
-    """Keys, pathway and ΔP of either schema: until 4d24154 ``metric`` was ``quantity``, and a missing text was \"\"."""
-    samples = samples.rename(columns={"effect": "delta", "quantity": "metric"})
-    samples = samples[samples["metric"] == "p"]
+    """Return keys, pathway and ΔP under the present names; until 4d24154 a missing text was \"\"."""
+    samples = samples.rename(columns={"effect": "delta", "delta_p": "delta", "quantity": "metric"})
+    samples = samples[samples["metric"] == "p"].replace({"anchor": OLD_ANCHORS, "control": OLD_CONTROLS})
     named = ["example_id", "anchor", "donor_id", "control", "pathway"]
     return samples.assign(**{name: samples[name].fillna("") for name in named})[[*KEYS, "pathway", "delta"]]
 
@@ -92,8 +101,8 @@ def main() -> None:
     parser.add_argument(
         "--data", type=Path, default=None, help="folder with popqa.jsonl, triviaqa.jsonl, hotpotqa.jsonl, nq.jsonl"
     )
-    parser.add_argument("--limit", type=int, default=64, help="questions of each set")
-    parser.add_argument("--out", type=Path, default=None, help="keep the samples here")
+    parser.add_argument("--limit", type=int, default=64, help="questions per set")
+    parser.add_argument("--out", type=Path, default=None, help="folder to keep the samples in")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         ours = args.out or Path(folder) / "ours"
