@@ -40,7 +40,7 @@ class Line:
     """One line of a table.
 
     Attributes:
-        case: The case.
+        case: Measured case.
         cells: Number of measured cells.
         engine: Name of the engine.
         cpu_seconds: CPU seconds of each round.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rows:
-    """All rows of a job, right-padded.
+    """Right-padded rows of a job.
 
     There is no mask: in a causal model, padding on the right does not affect a row, and without a mask every library uses its
     fastest attention.
