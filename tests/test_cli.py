@@ -102,7 +102,7 @@ def test_config_alone_is_enough_and_flags_win(capsys, plain_figure, tiny, questi
         (["--edges", "exact_question -> later"], "No such option '--edges'."),
         (["--workers", "2"], "(--workers, --executor)"),
         (["--executor", "dask"], "executor takes 'ray'"),
-        (["--job", "4/3"], "shard takes i/n"),
+        (["--job", "4/3"], "job takes i/n"),
         (["--model", "llama-3.2-1b"], "Did you mean 'meta-llama/Llama-3.2-1B'?"),
         (["--model", "smolm2-135m-instruct"], "Did you mean 'smollm2-135m-instruct'?"),
         (["--config", "limitt = 3\n"], "'limitt'. Did you mean 'limit'"),
@@ -265,7 +265,7 @@ def test_knockout_from_a_shell(capsys, plain_figure, tiny, tmp_path):
     answer = json.loads(here(capsys, *run, "--overwrite", "--json", "--quiet").out)
     assert answer["verdicts"][0]["verdict"] in said.out
     assert answer["findings"][0]["headline"] in answer["verdicts"][0]["verdict"]
-    assert "own_change_low" in answer["summary"][0]
+    assert "row_specific_effect_low" in answer["summary"][0]
     here(capsys, "figure", out, "--out", tmp_path / "f.html")
     assert "Placebo gap" in (tmp_path / "f.html").read_text(encoding="utf8")
 

@@ -321,12 +321,12 @@ def _checked_contrasts(frame: object, curves: pd.DataFrame, label: str) -> pd.Da
         raise InputError(
             f"contrast_tables= takes the frame that contrasts() gives, or a list of these; got {described(frame)}."
         )
-    require_columns(frame, _CONTRAST_COLUMNS, "effects")
+    require_columns(frame, _CONTRAST_COLUMNS, "contrasts")
     known = frame[frame["quantity"].isin(list(CONTRASTS))]
     names = [name for name in (*_CONTRAST_COLUMNS[:4], *SETTINGS, "quantity", "control") if name in known.columns]
     table = known[names].astype(object).where(known[names].notna(), "").map(str).astype(object)
     for name in _CONTRAST_NUMBERS:
-        table[name] = numbers(known[name], "effects") if name in known.columns else float("nan")
+        table[name] = numbers(known[name], "contrasts") if name in known.columns else float("nan")
     table["layer"] = table["layer"].astype(int)
     return _with_owner(table.assign(part=label) if label else table, curves)
 

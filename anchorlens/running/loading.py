@@ -46,7 +46,7 @@ def _stored_tables(path: "str | os.PathLike[str]", record: Mapping[str, Any]) ->
     counts = [sweep.get("rows") for sweep in record["sweeps"]]
     if None in counts:
         return found
-    for name in ("curves", "effects"):
+    for name in ("curves", "contrasts"):
         there = (Path(path) / f"{name}.parquet").is_file()
         table = read_table(path, name) if there else pd.DataFrame(columns=list(TABLE_COLUMNS[name]))
         ends = list(accumulate(count[name] for count in counts))

@@ -127,7 +127,7 @@ def _measure_again(
     scale = 100 if both["unit"].iloc[0] == POINTS else 1
     gaps = [scale * (both[f"value_{when}"] - both[f"value_{when}_again"]).abs() for when in ("before", "after")]
     gaps.append((both["effect"] - both["effect_again"]).abs())
-    return both.assign(off=pd.concat(gaps, axis=1).max(axis=1, skipna=False))
+    return both.assign(max_abs_diff=pd.concat(gaps, axis=1).max(axis=1, skipna=False))
 
 
 def _compare(result: SweepResult, again: pd.DataFrame, n: int, allowed: float) -> Found:

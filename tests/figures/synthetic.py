@@ -197,7 +197,7 @@ class Sweep:
     def __init__(self, curves: pd.DataFrame, contrast_tables: pd.DataFrame | None = None) -> None:
         self._curves = curves
         if contrast_tables is not None:
-            self.effects = lambda: contrast_tables
+            self.contrasts = lambda: contrast_tables
 
     def curves(self, *, controls: bool = False) -> pd.DataFrame:
         return self._curves if controls else pick(self._curves, control="none")

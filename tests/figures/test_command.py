@@ -27,7 +27,7 @@ def run_of(path: Path, *, distractor: str = "matched", contrast_tables: bool = T
     curves = knockout_frame(MODELS, ("popqa",)).assign(distractor=distractor)
     tables = {"examples": pd.DataFrame({"run_id": [run_id]}), "samples": pd.DataFrame({"run_id": [run_id]}), "curves": curves}
     if contrast_tables:
-        tables["effects"] = knockout_contrasts(MODELS, ("popqa",)).assign(run_id=run_id, **settings_of(config))
+        tables["contrasts"] = knockout_contrasts(MODELS, ("popqa",)).assign(run_id=run_id, **settings_of(config))
     return str(write_run(path, tables, [{"run_id": run_id, "config": config}], more=lambda _: None))
 
 

@@ -60,7 +60,7 @@ def wanted(contrast_tables: pd.DataFrame, **keys: object) -> list[float]:
     return pick(contrast_tables, **keys)["value"].tolist()
 
 
-def test_delta_all_stands_below_in_the_questions_colours_and_hides_with_its_curve():
+def test_delta_p_vs_placebo_stands_below_in_the_questions_colours_and_hides_with_its_curve():
     figure = knockout()
     questions = {one.legendgroup for one in figure.data if one.showlegend and one.name.startswith("Q-")}
     assert {(trace.legendgroup in questions, trace.showlegend) for trace in lower(figure)} == {(True, False)}
@@ -95,7 +95,7 @@ def test_each_button_shows_its_contrast_and_so_does_its_name(quantity, axis):
         assert [t.y for t in figure.data if t.xaxis in (None, "x")] == [t.y for t in first.data if t.xaxis in (None, "x")]
 
 
-def test_the_own_change_of_other_tokens_is_a_thin_dotted_line():
+def test_the_row_specific_effect_of_other_tokens_is_a_thin_dotted_line():
     figure = knockout(contrasts="row_specific_effect")
     own = [wanted(EFFECTS, dataset=d, quantity="row_specific_effect", control="random_tokens") for d in SETS]
     assert [list(trace.y) for trace in dotted(figure)] == own
@@ -139,7 +139,7 @@ def test_layers_that_were_not_measured_are_bridged_with_hollow_points():
 
 
 @pytest.mark.parametrize(
-    ("results", "effects"),
+    ("results", "contrast_tables"),
     [
         (Sweep(CURVES, EFFECTS), None),
         ([Sweep(CURVES, EFFECTS)], None),
@@ -270,7 +270,7 @@ def test_a_contrast_that_is_not_there(asked, told):
 
 
 @pytest.mark.parametrize(
-    ("effects", "told"),
+    ("contrast_tables", "told"),
     [
         ("runs/a", "got 'runs/a'"),
         (pd.DataFrame({"layer": [1]}), "lacks the columns model, dataset, protocol, anchor, quantity"),

@@ -154,7 +154,7 @@ def test_crosses_stand_where_the_probe_has_no_signal():
 
 @pytest.mark.parametrize("signals", [[True, True], [None, None], pd.array([True, None], dtype="boolean"), ["", "True"]])
 def test_no_crosses_where_nothing_says_no_signal(signals):
-    figure = plot_curves(pd.DataFrame([knockout(pathway="All", layer=k) for k in range(2)]).assign(signal=signals))
+    figure = plot_curves(pd.DataFrame([knockout(pathway="All", layer=k) for k in range(2)]).assign(probe_above_chance=signals))
     assert crosses(figure) == {}
     assert "no signal" not in figure.to_json()
 

@@ -202,8 +202,8 @@ def test_one_warning_names_all_layers_whose_solver_found_no_end(layered, monkeyp
 def test_a_layer_with_signal_whose_penalty_is_the_last_that_may_be_tried_is_named(layered, monkeypatch):
     probes, states, y, ids, split = layered
     assert warned_of(lambda: fit_layers([3, 7], states, y, ids, split)) == []
-    last = tuple(c for c in penalties.GRID if c <= probes.probes[7].C_)
-    for module in ("penalties", "probes"):
+    last = tuple(c for c in regularization.GRID if c <= probes.probes[7].C_)
+    for module in ("regularization", "probes"):
         monkeypatch.setattr(f"anchorlens.probing.{module}.GRID", last)
     (told,) = warned_of(lambda: fit_layers([3, 7], states, y, ids, split))
     assert told.startswith("At layer 7 the best penalty of the probe is the first or last that is tried")

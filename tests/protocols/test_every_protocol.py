@@ -25,7 +25,7 @@ from tests.protocols.sweeps import assert_close, measured, questions, spec_of, s
 from tests.tiers import fast
 
 NAMES = ("swap", "knockout", "patch_tokens", "answer_only")  # those on questions
-FILES = ("samples", "curves", "examples", "effects")
+FILES = ("samples", "curves", "examples", "contrasts")
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +79,7 @@ def test_a_loaded_run_is_the_sweep(tiny_model, saved, name):
     title, table = analysis.table([sweep, loaded])
     assert title
     assert len(table) == 2 * len(analysis.summary(sweep))
-    for frame in ("samples", "effects", "summary"):
+    for frame in ("samples", "contrasts", "summary"):
         pd.testing.assert_frame_equal(getattr(loaded, frame)(), getattr(sweep, frame)())
     pd.testing.assert_frame_equal(loaded.curves(controls=True), sweep.curves(controls=True))
     pd.testing.assert_frame_equal(al.load_curves(saved(name)), sweep.curves(controls=True))

@@ -95,7 +95,7 @@ PROBED = ("knockout", "patch_tokens", "answer_only")
 REFUSED = {
     "swap": [
         {"anchors": ["exact_questoin"]}, {"anchors": ("exact_question", "exact_question")}, {"readout": "first"}, {"readout": 3}, {"site": "resid"},
-        {"site": 3}, {"donors": "same"}, {"donors": 3}, {"direction": "noise"}, {"align": "first"}, {"null": "own part"},
+        {"site": 3}, {"donors": "same"}, {"donors": 3}, {"direction": "noise"}, {"align": "first"}, {"null_region": "own part"},
         {"known_only": "yes"},
     ],
     "knockout": [
@@ -125,7 +125,7 @@ def test_a_value_that_a_protocol_does_not_take_is_refused(name, given):
         ("swap", {"donors": "zero", "direction": "denoising"}, "donors='zero' has none"),
         ("swap", {"n_donors": 8, "donors": "zero"}, "n_donors=8 is for donor rows"),
         ("swap", {"n_donors": 2, "donors": "mean"}, "n_donors=2 is for donor rows"),
-        ("swap", {"null": "anywhere", "n_null_donors": 0}, "null='anywhere' says where"),
+        ("swap", {"null_region": "prompt", "n_null_donors": 0}, "null_region='prompt' says where"),
         ("swap", {"known_only": True, "readout": "p_true"}, "known_only=True keeps right answers alone"),
         ("swap", {"delta_kind": "signed"}, "belongs to the readouts 'probe' and 'p_true'"),
         ("swap", {"delta_kind": "confidence", "readout": "probe", "direction": "denoising"}, "starts from a corrupt input"),
@@ -253,7 +253,10 @@ def config_of(result, folder):
 
 
 RESOLVED = [
-    ("swap", {"layers": [0, 2], "prompt": "Q: {question}\\nA:", "donors": "random", "align": "last", "anchors": "exact_question"}),
+    (
+        "swap",
+        {"layers": [0, 2], "prompt": "Q: {question}\\nA:", "donors": "random", "align": "last", "anchors": "exact_question"},
+    ),
     (
         "swap",
         {"layers": [0], "add_bos": True, "donors": "mean", "n_null_donors": 0, "n_resamples": 20, "seed": 5, "window": 2},
@@ -322,7 +325,7 @@ def test_the_short_way_has_every_argument_with_its_help(spec):
 
 
 SWAP_GROUPS = {
-    "Measurement": ("anchors", "layers", "prompt"), "Controls": ("n_null_donors", "null"),
+    "Measurement": ("anchors", "layers", "prompt"), "Controls": ("n_null_donors", "null_region"),
     "Truth probes and readouts": ("answers", "probe_site"), "Statistics": ("n_resamples", "seed"),
     "Execution": ("batch_size", "n_spot_checks"),
 }  # fmt: skip

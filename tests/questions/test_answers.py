@@ -30,6 +30,6 @@ def test_types_follow_the_question_then_the_answer(question, answer, expected):
     assert expected in ANSWER_TYPES
 
 
-@pytest.mark.parametrize("module", [answers, datasets, parse, rules, schemas, templates, words], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [answers, datasets, parse, rules, schemas, templates, lexicon], ids=lambda m: m.__name__)
 def test_docstring_examples_are_true(module):
     assert doctest.testmod(module).failed == 0

@@ -115,7 +115,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("exact_question", "subject", "asked"), CASES, ids=[case[0][:40] for case in CASES])
+@pytest.mark.parametrize(("question", "subject", "asked"), CASES, ids=[case[0][:40] for case in CASES])
 def test_rules_find_these_words(question, subject, asked):
     found = [None if span is None else span.of(question) for span in rule_spans(question)]
     assert found == [subject, asked]

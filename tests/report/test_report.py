@@ -189,7 +189,12 @@ def test_one_example_is_shown(sweeps):
     figure = sweeps[0].show(sweeps[0].example_ids[2])
     country = list(CAPITALS)[2]
     assert country in figure.layout.title.text
-    assert [trace.name for trace in figure.data] == ["exact_question", "exact_question, null", "pre_answer", "pre_answer, null"]
+    assert [trace.name for trace in figure.data] == [
+        "exact_question",
+        "exact_question, null",
+        "pre_answer",
+        "pre_answer, null",
+    ]
     looks = [(trace.marker.symbol, trace.line.dash) for trace in figure.data]
     assert looks == [("circle", "solid"), ("circle-open", "dot"), ("square", "dash"), ("square-open", "dot")]
     colours = [trace.line.color for trace in figure.data]

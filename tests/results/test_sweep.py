@@ -103,7 +103,7 @@ def test_what_is_the_same_in_every_row_comes_last(sweep):
 
 
 def test_what_is_given_out_is_a_copy(sweep):
-    for frame in (sweep.samples, sweep.examples, sweep.curves, sweep.effects, sweep.joined):
+    for frame in (sweep.samples, sweep.examples, sweep.curves, sweep.contrasts, sweep.samples_with_inputs):
         before = frame()
         changed = frame()
         changed.iloc[:, 0] = "spoilt"

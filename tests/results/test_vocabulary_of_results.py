@@ -10,8 +10,8 @@ from anchorlens.protocols.registry import PROTOCOLS, analysis_of
 
 HELD = sorted({name for name in al.__all__ if isinstance(getattr(al, name), type)} - {"AnchorlensError"})
 FRAMES = {
-    "SweepResult": {"curves", "effects", "examples", "joined", "samples", "summary"},
-    "PathwayResult": {"curves", "effects", "examples", "joined", "samples", "summary"},
+    "SweepResult": {"curves", "contrasts", "examples", "samples", "samples_with_inputs", "summary"},
+    "PathwayResult": {"curves", "contrasts", "examples", "samples", "samples_with_inputs", "summary"},
     "QAData": {"to_frame"},
     "Comparison": {"curves", "table"},
     "Verification": {"cells", "table"},

@@ -29,7 +29,7 @@ from anchorlens.runs.journal import SweepJournal, parts_of, shards_in
 from tests.questions.make import capitals
 
 OPTIONS = {"align": "last", "n_donors": 2, "batch_size": 1, "n_spot_checks": 4, "n_resamples": 50, "progress": False}
-TABLES = ("samples", "examples", "curves", "effects")
+TABLES = ("samples", "examples", "curves", "contrasts")
 
 
 def hashes(run):

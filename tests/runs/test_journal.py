@@ -71,8 +71,8 @@ def test_a_share_is_read(given, job):
 
 
 @pytest.mark.parametrize("given", ["4/3", "0/3", "x/3", "-1/3", "1/3/5", "", "1", (4, 3), (1, 2, 3), (1.0, 3), (True, 3), 1])
-def test_what_is_no_share_is_refused(given):
-    with pytest.raises(InputError, match=r"shard takes i/n.*; got"):
+def test_what_is_no_job_is_refused(given):
+    with pytest.raises(InputError, match=r"job takes i/n.*; got"):
         parse_job(given)
 
 

@@ -45,7 +45,7 @@ def delta(before, after):
     return 100 * (after - before if before >= 0.5 else before - after)
 
 
-def test_delta_all_and_flip_rate_against_a_loop_over_rows_that_have_both():
+def test_delta_p_vs_placebo_and_flip_rate_against_a_loop_over_rows_that_have_both():
     own, other = arms()
     draws = Resamples.of(IDS, n_resamples=50)
     found, flipped = delta_p_vs_placebo(own, other, LABEL, "confidence", draws), flip_rate(own, other, draws)
@@ -76,7 +76,7 @@ def test_the_difference_of_aucs_is_paired_and_leaves_out_rows_that_one_side_lack
     assert lone.n[0] == 0
 
 
-def test_own_change_against_all_pairs_of_a_fifth(monkeypatch):
+def test_row_specific_effect_against_all_pairs_of_a_fifth(monkeypatch):
     """With many permutations it is the mean over all rows of the fifth that have another question."""
     monkeypatch.setattr(module, "PERMUTATIONS", 3000)
     rng = np.random.default_rng(5)

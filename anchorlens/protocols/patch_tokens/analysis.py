@@ -68,7 +68,7 @@ class PatchTokensAnalysis(ProbeAnalysis):
     table_title = "Token patching at k*: patch / control, in points. delta_p_vs_placebo, flip_rate: patch less control, by row"
     table_columns = (
         ("AUC", "{auc:.2f}"), ("n (Q, A)", "{n_all} ({n_q}, {n_a})"),
-        ("delta_p_vs_placebo", "{delta_p_vs_placebo:+.1f} [{delta_all_low:+.1f}, {delta_all_high:+.1f}]"),
+        ("delta_p_vs_placebo", "{delta_p_vs_placebo:+.1f} [{delta_p_vs_placebo_low:+.1f}, {delta_p_vs_placebo_high:+.1f}]"),
         ("flip_rate", "{flip_rate:+.1f} [{flip_rate_low:+.1f}, {flip_rate_high:+.1f}]"),
         ("flips %", "{flips_all:.0f} / {flips_all_random_tokens:.0f}"), ("ΔP", "{all:+.1f} / {all_random_tokens:+.1f}"),
         ("ΔP Q", "{q:+.1f} / {q_random_tokens:+.1f}"), ("ΔP A", "{a:+.1f} / {a_random_tokens:+.1f}"),

@@ -129,7 +129,7 @@ def test_where_nothing_can_be_claimed_nothing_is(changed, how, phrase):
     assert "nan" not in str(findings)
 
 
-def test_the_models_own_word_has_no_own_change_and_no_k_star():
+def test_the_models_own_word_has_no_row_specific_effect_and_no_k_star():
     beyond = {CHANGE: None, ("row_specific_effect", "random_tokens"): None, ("auc_beyond_text", "none"): (0.2, 0.1, 0.3)}
     findings = found(beyond, readout="p_true", pair=LEAK)
     assert findings.headline.startswith("At layer 7 the effect of cutting E_Q stands beyond that of other question tokens (")

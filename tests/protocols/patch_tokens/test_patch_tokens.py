@@ -176,7 +176,7 @@ def test_summary_and_words_speak_of_k_star(everyone):
     assert summary["layer"] == everyone.probe_layer
     fact = contrasts.query(f"quantity == 'delta_p_vs_placebo' and layer == {everyone.probe_layer}").iloc[0]
     assert (
-        summary[["delta_p_vs_placebo", "delta_all_low", "delta_p_vs_placebo_high"]].tolist()
+        summary[["delta_p_vs_placebo", "delta_p_vs_placebo_low", "delta_p_vs_placebo_high"]].tolist()
         == fact[["value", "ci_low", "ci_high"]].tolist()
     )
     flips = everyone.curves(metric="flip", controls=True).query(f"layer == {everyone.probe_layer}")
@@ -286,7 +286,7 @@ def test_findings_of_a_sweep_are_its_contrasts(everyone):
     contrasts = everyone.contrasts()
     lifted = contrasts["quantity"].eq("auc")
     contrasts.loc[lifted, ["value", "ci_low", "ci_high"]] = (0.8, 0.7, 0.9)  # a random model's probe shows no signal
-    sure._memo["effects"] = contrasts
+    sure._memo["contrasts"] = contrasts
     findings = check_statements(sure)
     assert [one.quantity for one in findings.statements] == ["delta_p_vs_placebo", "flip_rate"]
 

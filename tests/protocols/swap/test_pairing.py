@@ -20,7 +20,7 @@ def test_samples_say_how_many_positions_the_anchor_and_its_null_change(tiny_mode
     for row in made.samples().itertuples():
         base, donor = examples["base", row.example_id], examples["donor", row.donor_id]
         parts = ("subject", "property") if row.anchor == "exact_question" else (row.anchor,)
-        assert row.slots == sum(min(len(base[part]), len(donor[part])) for part in parts)
+        assert row.n_patched == sum(min(len(base[part]), len(donor[part])) for part in parts)
         null = base.get(f"null:{row.anchor}:{row.donor_id}")
         # The first donor of a row measures the null; of the others there is none.
         assert pd.isna(row.n_null_patched) == (null is None)
@@ -40,14 +40,14 @@ def test_samples_say_how_many_positions_the_anchor_and_its_null_change(tiny_mode
 def test_the_null_costs_what_the_anchor_costs(tiny_model):
     """Behind five shots: a null in the row's own part adds as much again, one in the shots several times that."""
     cost = {}
-    for null, n in (("own", 0), ("own", 1), ("anywhere", 1)):
+    for region, n in (("question", 0), ("question", 1), ("prompt", 1)):
         al.swap_sweep(
-            tiny_model("llama"), capitals(4), anchors=("exact_question",), prompt="fewshot(5)", n_donors=1, n_null_donors=n, null=null,
-            on_plan=lambda plan, key=(null, n): cost.update({key: plan.flops}), **QUIET,
+            tiny_model("llama"), capitals(4), anchors=("exact_question",), prompt="fewshot(5)", n_donors=1, n_null_donors=n, null_region=region,
+            on_plan=lambda plan, key=(region, n): cost.update({key: plan.flops}), **QUIET,
         )  # fmt: skip
-    alone, own, anywhere = cost["own", 0], cost["own", 1], cost["anywhere", 1]
+    alone, own, prompt = cost["question", 0], cost["question", 1], cost["prompt", 1]
     assert alone < own < 2.2 * alone
-    assert anywhere > 2 * own
+    assert prompt > 2 * own
 
 
 def test_no_null_of_a_run_lies_in_the_shots(tiny_model):
@@ -63,7 +63,7 @@ def test_no_null_of_a_run_lies_in_the_shots(tiny_model):
     # The question opens with words that all capitals share: it begins at its first word, not where the rows part.
     assert min(nulls) >= min(min(row["question_rest"]) for row in places)
     assert max(nulls) > shared
-    assert made.record["config"]["null"] == "own"
+    assert made.record["config"]["null_region"] == "question"
     assert "null own" in repr(made)
 
 
