@@ -1,9 +1,9 @@
-"""The engine's attention beside torch's scaled-dot-product attention, on queries, keys and values of real sweeps; CPU seconds.
+"""Compare the engine's attention with torch's scaled-dot-product attention on tensors of real sweeps, in CPU seconds.
 
     python benchmarks/attention.py --cases "*/both/*"
 
-Clean rows and lanes apart: lanes of a row share the keys before it, which the fused function takes only as copies, one for each
-lane. Columns `fused` are its time divided by the engine's.
+Clean rows and lanes are timed separately: lanes of a row share keys, which the fused function needs as a copy for each lane. The
+columns `fused` are its time divided by the engine's.
 """
 
 import argparse
@@ -33,9 +33,9 @@ _OWN = Pass._attend
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all cases and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", default=["*"], metavar="PATTERN", help="as benchmarks/compare.py takes them")
+    parser.add_argument("--cases", nargs="+", default=["*"], metavar="PATTERN", help="cases, as in benchmarks/compare.py")
     args = parser.parse_args()
     cases = [case for case in CASES if any(fnmatch(case.name, pattern) for pattern in args.cases)]
     adapter = load(model_directory())
@@ -45,9 +45,9 @@ def main() -> None:
     def both(self: Pass, block: Block, group: Any, *streams: Tensor) -> Tensor:
         nonlocal largest
         found: dict[str, Tensor] = {}
-        part = "clean" if streams[1].data_ptr() == streams[3].data_ptr() else "lanes"  # the clean rows' keys are their own
+        part = "clean" if streams[1].data_ptr() == streams[3].data_ptr() else "lanes"  # clean rows have their own keys
         ways = {"own": _OWN, "fused": fused}
-        for name in sorted(ways, reverse=bool(block.layer % 2)):  # neither is always the one that finds the cache warm
+        for name in sorted(ways, reverse=bool(block.layer % 2)):  # alternates, so that both find a warm cache equally often
             started = time.process_time()
             found[name] = ways[name](self, block, group, *streams)
             seconds[part, name] += time.process_time() - started
@@ -76,7 +76,7 @@ def main() -> None:
 def fused(
     self: Pass, block: Block, group: Any, q: Tensor, k: Tensor, v: Tensor, base_k: Tensor, base_v: Tensor
 ) -> Float[Tensor, "lane found head d_head"]:  # fmt: skip
-    """What :meth:`Pass._attend` gives, by ``scaled_dot_product_attention``; no soft cap, no cut."""
+    """Compute :meth:`Pass._attend` by ``scaled_dot_product_attention``, without soft cap and knockouts."""
     sizes = {"lane": len(q), "row": group.n_rows}
     own = "lane (row key) kv d_head -> (lane row) kv key d_head"
     keys = [rearrange(k[:, group.keys], own, row=group.n_rows)]
@@ -97,7 +97,7 @@ def fused(
         attn_mask=None
         if denied is None
         else repeat(~denied[0, :, 0, :, 0], "row query key -> (lane row) 1 query key", **sizes),
-        scale=1.0,  # queries come scaled
+        scale=1.0,  # queries are already scaled
         enable_gqa=True,
     )
     return rearrange(out, "(lane row) head query d_head -> lane (row query) head d_head", row=group.n_rows)[:, group.found]

@@ -1,10 +1,9 @@
-"""How near a sweep comes to the arithmetic that it cannot avoid: its FLOPs at the rate of matrix products, on one thread.
+"""Compare the time of a sweep with the time that its FLOPs take at the rate of matrix products, on one thread.
 
     python benchmarks/bound.py
 
-FLOPs are those of the cells in the sweep's own plan (:mod:`anchorlens.engine.cost`), nulls included, checks not. The rate is
-that of a block's own matrix products, in CPU seconds like the sweeps, measured before every round; the best of all rounds counts, so
-the bound is what this machine can do, not what it did.
+FLOPs are those of the cells in the sweep's plan (:mod:`anchorlens.engine.cost`), nulls included, checks excluded. The rate is that
+of a block's matrix products in CPU seconds, measured before every round. The bound uses the best rate of all rounds.
 """
 
 import argparse
@@ -34,13 +33,13 @@ _TOKENS, _REPEATS = 512, 10
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all cases and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", nargs="+", default=["qa", "fewshot(5)"])
     parser.add_argument("--anchors", nargs="+", choices=list(ANCHOR_SETS), default=list(ANCHOR_SETS))
     parser.add_argument("--questions", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--markdown", type=Path, default=None, metavar="FILE", help="write the table into this file, too")
+    parser.add_argument("--markdown", type=Path, default=None, metavar="FILE", help="also write the table into this file")
     args = parser.parse_args()
     torch.set_num_threads(1)
     adapter = load(model_directory())
@@ -65,10 +64,10 @@ def main() -> None:
     rate = max(rates)
     rows = [_row(case, flops, flops / rate, alone, sweep) for case, flops, alone, sweep in found]
     said = (
-        f"SmolLM2-135M-Instruct, float32, one thread, one donor each; CPU seconds, medians of {args.rounds} rounds with "
-        f"smallest and largest. The matrix products of a block reached {min(rates) / 1e9:.0f} to {rate / 1e9:.0f} GFLOP/s "
-        f"in the {len(rates)} rounds; the bound takes the best, and the FLOPs of the cells alone. Alone: trial, plan and "
-        "passes of the engine; sweep: swap_sweep with its defaults."
+        f"SmolLM2-135M-Instruct, float32, one thread, one donor per question. CPU seconds: medians of {args.rounds} rounds, "
+        "with smallest and largest. bound s: FLOPs of the cells at the best rate of a block's matrix products "
+        f"({min(rates) / 1e9:.0f} to {rate / 1e9:.0f} GFLOP/s in the {len(rates)} rounds). alone s: trial row, plan and passes "
+        "of the engine. sweep s: swap_sweep with its defaults. share: bound s divided by alone s, and by sweep s."
     )
     show([rich_table(COLUMNS, rows)], [said])
     if args.markdown is not None:
@@ -77,10 +76,10 @@ def main() -> None:
 
 
 def product_rate(shape: Shape) -> float:
-    """Multiplications and additions of a block's matrix products in a CPU second, each product at its best of a few.
+    """Return multiplications and additions per CPU second of a block's matrix products, each at the best of ten runs.
 
-    The plan's own rate (:func:`anchorlens.engine.cost.matrix_rate`) is by the clock: on a shared machine it is lower, and what it
-    bounds would look better than it is.
+    The plan's rate (:func:`anchorlens.engine.cost.matrix_rate`) is by the clock. On a shared machine it is lower, and the share of
+    the bound would be too high.
     """
     heads, kv = shape.n_heads * shape.d_head, shape.n_kv_heads * shape.d_head
     inner = [(shape.d_model, shape.d_mlp)] * (shape.mlp_products - 1)
@@ -99,7 +98,7 @@ def product_rate(shape: Shape) -> float:
 
 
 def _row(case: Case, flops: float, bound: float, alone: list[float], sweep: list[float]) -> tuple[str, ...]:
-    """A line of the table."""
+    """Return a row of the table."""
     return (
         case.prompt, case.anchors, str(case.questions), f"{flops / 1e9:,.0f}", f"{bound:.2f}", f"{median(alone):.2f}", spread(alone),
         f"{100 * bound / median(alone):.0f} %", f"{median(sweep):.2f}", spread(sweep), f"{100 * bound / median(sweep):.0f} %",

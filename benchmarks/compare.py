@@ -1,13 +1,12 @@
-"""Time and memory of one swap sweep: anchorlens with its defaults, and the ways other libraries have to compute the same cells.
+"""Compare time and memory of a default swap sweep with those of other libraries on the same cells.
 
-    python benchmarks/compare.py                                             every case
+    python benchmarks/compare.py                                             all cases
     python benchmarks/compare.py --quick                                     two small ones
     python benchmarks/compare.py --cases "qa/*/16/1" --engines sweep careful
 
-Every engine gets the same model, rows, donors and positions, nulls included, and has to give the same P; it runs in a process of
-its own, and only one of them computes at a time. Rounds are interleaved, so that a slow minute of the machine hits all engines
-alike, and what is compared are CPU seconds. Exit code 1 where two engines differ by more than 0.01 points, or one fails
-that takes part in every case.
+Every engine gets the same model, rows, donors and positions, nulls included, and must give the same P. Each runs in its own process,
+and only one computes at a time. Rounds are interleaved, so that a slow minute of the machine affects all engines alike. The
+comparison uses CPU seconds. Exit code 1 if two engines differ by more than 0.01 points, or if an engine of every case fails.
 """
 
 import argparse
@@ -34,7 +33,7 @@ _ALLOWED = 0.01
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure all cases, print the tables and write them to files."""
     args = _arguments()
     cases = [case for case in (QUICK if args.quick else CASES) if any(fnmatch(case.name, pattern) for pattern in args.cases)]
     if not cases:
@@ -57,9 +56,9 @@ def _arguments() -> argparse.Namespace:
         "--engines",
         nargs="+",
         choices=ENGINES,
-        help=f"left out: {', '.join(MAIN)}, and all of them in the cases with one question",
+        help=f"default: {', '.join(MAIN)}; all engines in the cases with one question",
     )
-    parser.add_argument("--quick", action="store_true", help="two small cases")
+    parser.add_argument("--quick", action="store_true", help="measure two small cases")
     parser.add_argument(
         "--cases", nargs="+", default=["*"], metavar="PATTERN", help="prompt/anchors/questions/donors, such as 'qa/*/16/1'"
     )
@@ -71,16 +70,16 @@ def _arguments() -> argparse.Namespace:
         help="a Hugging Face checkpoint (default: the packaged one)",
     )
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks.json"))
-    parser.add_argument("--markdown", type=Path, default=None, metavar="FILE", help="write the tables into this file, too")
-    parser.add_argument("--title", default=TITLE, help="of the section there (default: %(default)s)")
+    parser.add_argument("--markdown", type=Path, default=None, metavar="FILE", help="also write the tables into this file")
+    parser.add_argument("--title", default=TITLE, help="title of the section in that file (default: %(default)s)")
     return parser.parse_args()
 
 
 def _measured(cases: Sequence[Case], jobs: dict[str, Path], args: argparse.Namespace) -> tuple[list[Line], dict[str, Any]]:
-    """Every case with every engine that takes part in it; what is known is written after each case."""
+    """Measure every case with its engines; results are written after each case."""
     takes_part = {case: args.engines or (ENGINES if case.everyone else MAIN) for case in cases}
     engines = [engine for engine in ENGINES if any(engine in some for some in takes_part.values())]
-    # The library's own function, not ours; where it is left out, whoever is there.
+    # TransformerLens's own function if it takes part, else the reference engine, else the first engine.
     reference = next((name for name in ("transformer_lens", "oracle") if name in engines), engines[0])
     workers, notes, failures = _start(engines, args.model)
     lines: list[Line] = []
@@ -104,7 +103,7 @@ def _measured(cases: Sequence[Case], jobs: dict[str, Path], args: argparse.Names
 
 
 def _start(engines: Sequence[str], model: Path) -> tuple[dict[str, Worker], dict[str, str], dict[str, str]]:
-    """Workers by engine, what is to be said of their environments, and why others did not start."""
+    """Start the workers. Return workers, notes on environments, and error messages, each by engine."""
     workers: dict[str, Worker] = {}
     notes: dict[str, str] = {}
     failures: dict[str, str] = {}
@@ -125,7 +124,7 @@ def _start(engines: Sequence[str], model: Path) -> tuple[dict[str, Worker], dict
 
 
 def _round(workers: dict[str, Worker], measured: dict[str, Measured], job: Path, label: str) -> None:
-    """One sweep of every engine that takes part."""
+    """Run one sweep with every engine that takes part."""
     for engine, m in measured.items():
         if m.failed:
             continue
@@ -141,7 +140,7 @@ def _round(workers: dict[str, Worker], measured: dict[str, Measured], job: Path,
 def _record(
     cases: Sequence[Case], args: argparse.Namespace, workers: dict[str, Worker], notes: dict[str, str], reference: str
 ) -> dict[str, Any]:
-    """What was run, where and with what."""
+    """Return the command, model, machine and versions of the run."""
     versions = {k: v for worker in workers.values() for k, v in worker.versions.items()}
     return {
         "command": shlex.join(["python", "benchmarks/compare.py", *sys.argv[1:]]),

@@ -1,10 +1,11 @@
-"""What a default sweep spends beside its cells: CPU seconds of checks, noise floor and the engine's trial; FLOPs of the null.
+"""Measure the cost of a default sweep beside its cells: CPU seconds of checks, noise floor and trial row; FLOPs of the null.
 
     python benchmarks/cost.py
-    PYTHONPATH=OTHER/TREE python benchmarks/cost.py --label before      the same of another version of the package
+    PYTHONPATH=OTHER/TREE python benchmarks/cost.py --label before      the same for another version of the package
 
-Everything but prompt, anchors and donors has its default. Only public calls are made, and the phases that a progress bar shows are
-timed, so that the same script runs on both. GFLOP are the plan's. Seconds are medians over the rounds, with one thread unless said.
+All arguments except prompt, anchors and donors have their defaults. The script makes only public calls and times the phases of the
+progress bar, so it runs on older versions too. GFLOP are those of the plan. Seconds are medians over the rounds, with one thread
+unless --threads is given.
 """
 
 import argparse
@@ -26,7 +27,7 @@ import anchorlens as al
 from anchorlens.progress import Progress
 from anchorlens.running import runner as driver
 
-TITLE = "What a default sweep costs"
+TITLE = "Cost of a default sweep"
 COLUMNS = (
     "prompt", "anchors", "rows", "sweep s", "min–max", "cells s", "null off s", "checks s", "share", "GFLOP", "null off", "×",
 )  # fmt: skip
@@ -34,7 +35,7 @@ _TRIAL, _MEASURING = "trial", ""
 
 
 class Clock:
-    """CPU seconds by phase; one phase at a time.
+    """Counts CPU seconds by phase; one phase at a time.
 
     Attributes:
         spent: Phase -> seconds.
@@ -46,7 +47,7 @@ class Clock:
         self._since = 0.0
 
     def enter(self, phase: str | None) -> None:
-        """From now on it is this phase; None: nothing that is told apart."""
+        """Start a phase and end the one before; None: count nothing."""
         now = time.process_time()
         if self._phase is not None:
             self.spent[self._phase] = self.spent.get(self._phase, 0.0) + now - self._since
@@ -55,9 +56,9 @@ class Clock:
 
 @contextmanager
 def timed() -> Iterator[Clock]:
-    """A clock of the phases that sweeps name while they run, and of the choice of an engine, which holds the trial."""
+    """Time the phases of a sweep's progress, and the choice of the engine, which includes the trial row."""
     clock = Clock()
-    # What a class, module or method is called by now, and what it is called by inside the block.
+    # The methods that are replaced inside the block.
     own = {"__init__": Progress.__init__, "enter": Progress.enter, "close": Progress.close}
     choose = driver.choose_engine
 
@@ -92,7 +93,7 @@ def timed() -> Iterator[Clock]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all cases and print the table."""
     args = _arguments()
     torch.set_num_threads(args.threads)
     model = al.load_model("smollm2-135m-instruct", device="cpu")
@@ -104,10 +105,9 @@ def main() -> None:
     ]  # fmt: skip
     said = (
         f"SmolLM2-135M-Instruct, {DATA}, n_donors={args.donors}, threads: {args.threads}. CPU seconds, medians of "
-        f"{args.rounds} rounds: of the whole call, with smallest and largest; of its cells, as they are by default and "
-        "(null off) with n_null_donors=0; of checks, noise floor and trial together, with their share of the whole call. "
-        "What is left are rows, pairs and frames. GFLOP: of the plan's cells, by default, with the null off, and the one "
-        "divided by the other."
+        f"{args.rounds} rounds. sweep s: the whole call, with smallest and largest. cells s: its cells; null off s: the same "
+        "with n_null_donors=0. checks s: spot checks, noise floor and trial row, and their share of the whole call. The "
+        "remaining time is spent on rows, pairs and frames. GFLOP: cells of the plan, with the null, without it, and the ratio."
     )
     show([rich_table(COLUMNS, rows, title=args.label or None)], [said])
     if args.markdown is not None:
@@ -121,11 +121,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--prompts", nargs="+", default=["qa", "fewshot(2)", "fewshot(5)", "chat"])
     parser.add_argument("--anchors", nargs="+", choices=list(ANCHOR_SETS), default=["pre_answer", "both"])
     parser.add_argument("--rows", nargs="+", type=int, default=[2, 14])
-    parser.add_argument("--donors", type=int, default=4, help="n_donors (default: 4, that of a sweep)")
+    parser.add_argument("--donors", type=int, default=4, help="n_donors (default: 4, as in swap_sweep)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--label", default="", help="what is measured, for the title")
-    parser.add_argument("--markdown", type=Path, default=None, metavar="FILE", help="write the table into this file, too")
+    parser.add_argument("--label", default="", help="added to the title")
+    parser.add_argument("--markdown", type=Path, default=None, metavar="FILE", help="also write the table into this file")
     return parser.parse_args()
 
 
@@ -133,11 +133,11 @@ def _line(model: Any, prompt: str, anchors: str, n: int, args: argparse.Namespac
     """Measure one line of the table."""
     arguments = {"prompt": prompt, "anchors": ANCHOR_SETS[anchors], "n_donors": args.donors}
     data, _ = some_questions(model, al.load_qa(DATA), n, **arguments)
-    # Without checks, which the plans of some versions count and those of others do not.
+    # Without checks: plans of only some versions count them.
     gflop, without = (
         plan_of(model, data, n_spot_checks=0, n_null_donors=nulls, **arguments).flops / 1e9 for nulls in (1, 0)
     )  # fmt: skip
-    al.swap_sweep(model, data, progress=False, layers=[0], **arguments)  # what is done once in a process is nobody's sweep
+    al.swap_sweep(model, data, progress=False, layers=[0], **arguments)  # warm up
     whole: list[float] = []
     measuring: list[float] = []
     bare: list[float] = []
@@ -161,10 +161,10 @@ def _line(model: Any, prompt: str, anchors: str, n: int, args: argparse.Namespac
 
 
 def _spent(model: Any, data: al.QAData, arguments: dict[str, Any]) -> tuple[dict[str, float], float]:
-    """CPU seconds by phase, and of the whole call.
+    """Return CPU seconds by phase, and of the whole call.
 
     Raises:
-        SystemExit: The sweep named no phase of its checks, so they would be taken for measuring.
+        SystemExit: If the sweep has no phase for its checks, so that they would count as measuring.
     """
     with timed() as clock:
         started = time.process_time()

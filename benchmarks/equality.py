@@ -1,10 +1,10 @@
-"""The cone engine against the oracle on SmolLM2-135M in float32: every cell of some questions of each data set.
+"""Compare the cone engine with the reference engine on every cell of some questions of each data set (SmolLM2-135M, float32).
 
     python benchmarks/equality.py                          the embedded questions
     python benchmarks/equality.py --data DIR               popqa.jsonl, triviaqa.jsonl, hotpotqa.jsonl, nq.jsonl in DIR
 
-Both anchors and their nulls at every layer, one random donor for each question. Prints one JSON line for each data set; exits with
-1 where a cell differs by more than 0.001 percentage points.
+Measures both anchors and their nulls at every layer, with one random donor per question. Prints one JSON line per data set. Exit
+code 1 if a cell differs by more than 0.001 percentage points.
 """
 
 import argparse
@@ -23,9 +23,9 @@ CELL = ["example_id", "donor_id", "anchor", "control", "layer"]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="directory with the four jsonl files; the embedded samples where left out")
-    parser.add_argument("--sets", default=",".join(SETS), help="which of them (default: all)")
-    parser.add_argument("--questions", type=int, default=32, help="questions of each set that are measured (default: 32)")
+    parser.add_argument("--data", type=Path, help="directory with the four jsonl files (default: the embedded samples)")
+    parser.add_argument("--sets", default=",".join(SETS), help="data sets, separated by commas (default: all)")
+    parser.add_argument("--questions", type=int, default=32, help="measured questions per set (default: 32)")
     parser.add_argument("--prompt", default="qa", help="qa, fewshot(k) or chat (default: qa)")
     args = parser.parse_args()
     model = al.load_model("smollm2-135m-instruct", device="cpu")
@@ -44,7 +44,7 @@ def main() -> None:
             "n_spot_checks": 0,
             "progress": sys.stderr.isatty(),
         }
-        # Which questions can be measured is known after one cheap layer.
+        # A sweep of one layer shows which questions can be measured.
         able = al.swap_sweep(model, data, layers=[model.cfg.n_layers - 1], **options).example_ids[: args.questions]
         data = replace(data, examples=tuple(e for e in data.examples if e.example_id in able))
         frames, seconds = [], []
@@ -52,21 +52,21 @@ def main() -> None:
             started = time.perf_counter()
             frames.append(al.swap_sweep(model, data, engine=engine, **options).samples().set_index(CELL))
             seconds.append(time.perf_counter() - started)
-        cone, oracle = frames
-        gap = (cone["effect"] - oracle["effect"].reindex(cone.index)).abs()
+        cone, reference = frames
+        gap = (cone["effect"] - reference["effect"].reindex(cone.index)).abs()
         worst = max(worst, float(gap.fillna(float("inf")).max()))
-        told = {
+        line = {
             "dataset": data.name,
             "questions": len(able),
             "cells": len(cone),
             "largest_difference_points": float(gap.max()),
-            "largest_effect_points": round(float(oracle["effect"].abs().max()), 2),
+            "largest_effect_points": round(float(reference["effect"].abs().max()), 2),
             "seconds_cone": round(seconds[0], 1),
-            "seconds_oracle": round(seconds[1], 1),
+            "seconds_reference": round(seconds[1], 1),
         }
-        print(json.dumps(told), flush=True)
-        if len(cone) != len(oracle) or len(able) < args.questions:
-            sys.exit(f"Only {len(able)} questions, {len(cone)} and {len(oracle)} cells.")
+        print(json.dumps(line), flush=True)
+        if len(cone) != len(reference) or len(able) < args.questions:
+            sys.exit(f"Only {len(able)} questions, {len(cone)} and {len(reference)} cells.")
     sys.exit(0 if worst <= ALLOWED else 1)
 
 

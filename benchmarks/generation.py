@@ -1,8 +1,8 @@
-"""How much faster answers are generated in batches than one question at a time with plain Hugging Face, and whether they agree.
+"""Compare batched generation of answers with Hugging Face's ``generate``, one question at a time: speed and equal texts.
 
-Questions of the embedded PopQA sample, on the packaged model, with the prompts ``qa`` and ``fewshot(4)``. Both sides choose
-greedily with a key-value cache and stop at the end of the first line, at an end token, or after 16 tokens. They take turns, so
-that a machine that slows down slows both; the median of the rounds is printed.
+Questions of the embedded PopQA sample, on the packaged model, with the prompts ``qa`` and ``fewshot(4)``. Both decode greedily with
+a key-value cache and stop at the end of the first line, at an end token, or after 16 tokens. Rounds alternate between the two;
+medians are printed.
 """
 
 import argparse
@@ -24,7 +24,7 @@ MAX_NEW_TOKENS = 16
 
 
 class FirstLine(transformers.StoppingCriteria):
-    """Stops where a line that has text ends."""
+    """Stops at the end of the first non-empty line."""
 
     def __init__(self, tokenizer: Any, prompt_length: int) -> None:
         self.tokenizer, self.prompt_length = tokenizer, prompt_length
@@ -35,7 +35,7 @@ class FirstLine(transformers.StoppingCriteria):
 
 
 def one_by_one(model: Any, tokenizer: Any, prompts: list[list[int]]) -> list[str]:
-    """Answers by Hugging Face's own ``generate``, each question alone."""
+    """Generate answers with Hugging Face's ``generate``, one question at a time."""
     texts = []
     for ids in prompts:
         given = torch.tensor([ids])
@@ -55,8 +55,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, help="rows at once; left out: as the package chooses")
-    parser.add_argument("--attention", default="sdpa", choices=("sdpa", "eager"), help="of the Hugging Face model")
+    parser.add_argument("--batch-size", type=int, help="rows per batch (default: chosen by the package)")
+    parser.add_argument("--attention", default="sdpa", choices=("sdpa", "eager"), help="attention of the Hugging Face model")
     args = parser.parse_args()
     adapter = Adapter(al.load_model(DEMO.name, device="cpu"))
     hf = transformers.AutoModelForCausalLM.from_pretrained(

@@ -1,12 +1,12 @@
-"""Time of the engine on a GPU: random weights in the shape of a real model, beside TransformerLens on the same cells.
+"""Measure the engine on a GPU, with random weights in the shape of a real model, beside TransformerLens on the same cells.
 
     python benchmarks/gpu.py --shapes llama-3.2-1b qwen3-8b
 
-No weights have to be fetched: the time does not depend on them. Rows are random tokens with the lengths of real questions; every
-layer is swapped at the anchors, without nulls. Seconds are by the clock, medians of interleaved rounds with smallest and largest.
-Careful and generic: how many times as long TransformerLens takes, as a careful user writes it in one batch, and with
-``generic_activation_patch``. Rate: the plan's FLOPs in the engine's time, as a share of what a matrix product of the model's MLP
-reaches on the same device.
+No weights are downloaded: the time does not depend on them. Rows are random tokens with the lengths of real questions; every layer
+is swapped at the anchors, without nulls. Seconds are wall-clock seconds: medians of interleaved rounds, with smallest and largest.
+Careful and generic: how many times as long TransformerLens takes, with cached clean activations in one batch, and with
+``generic_activation_patch``. Rate: the plan's FLOPs in the engine's time, as a share of the rate of a matrix product of the model's
+MLP on the same device.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
-os.environ["TQDM_DISABLE"] = "1"  # TransformerLens draws a bar for each anchor
+os.environ["TQDM_DISABLE"] = "1"  # TransformerLens shows a progress bar per anchor
 
 import torch
 from alone import engine_alone, planned
@@ -62,7 +62,7 @@ COLUMNS = ("shape", "prompt", "anchors", "n", "engine s", "min–max", "careful 
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all cases and print the table."""
     args = _arguments()
     device = torch.device(args.device)
     if device.type == "cuda" and not torch.cuda.is_available():
@@ -92,14 +92,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", choices=["bfloat16", "float16", "float32"], default="bfloat16")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument(
-        "--layers", type=int, default=None, help="fewer than the model has, to try the script on a small machine"
-    )
+    parser.add_argument("--layers", type=int, default=None, help="number of layers, to try the script on a small machine")
     return parser.parse_args()
 
 
 def random_model(config: PretrainedConfig, device: torch.device, dtype: torch.dtype) -> HookedTransformer:
-    """A HookedTransformer of this shape."""
+    """Make a HookedTransformer of this shape with random weights."""
     cfg = hooked_config(config, str(device), dtype, "random")
     generator = torch.Generator(device).manual_seed(0)
     with torch.device(device), warnings.catch_warnings():
@@ -116,7 +114,7 @@ def random_model(config: PretrainedConfig, device: torch.device, dtype: torch.dt
 
 
 def random_job(config: PretrainedConfig, prefix: int, anchors: tuple[str, ...], n: int) -> dict[str, Any]:
-    """Rows of random tokens, as :mod:`protocol` says; each donor has as many tokens as its row."""
+    """Make a job (:mod:`protocol`) of random tokens; each donor is as long as its row."""
     draw = random.Random(0)
     begin = [draw.randrange(config.vocab_size) for _ in range(prefix)]
     rows = []
@@ -133,14 +131,14 @@ def random_job(config: PretrainedConfig, prefix: int, anchors: tuple[str, ...], 
 
 
 def _measured(adapter: Adapter, job: dict[str, Any], rate: float, rounds: int) -> list[str]:
-    """A line of the table."""
+    """Measure one job and return its columns."""
     works = (
         lambda: engine_alone(adapter, job, "cone"),
         lambda: careful(adapter.model, job, together=True),
         lambda: generic(adapter.model, job),
     )
     for work in works:
-        work()  # kernels are chosen and memory is taken on first use
+        work()  # warm-up: kernels are chosen and memory is allocated on first use
     cuda = adapter.device.type == "cuda"
     held = torch.cuda.memory_allocated(adapter.device) if cuda else 0
     times: list[tuple[float, ...]] = []
@@ -158,7 +156,7 @@ def _measured(adapter: Adapter, job: dict[str, Any], rate: float, rounds: int) -
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """All of them end with numbers on the CPU, so nothing is left running."""
+    """Time a call. It ends with numbers on the CPU, so no kernel is still running."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started

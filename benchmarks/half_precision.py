@@ -1,11 +1,11 @@
-"""A sweep in half precision on a CPU beside one in float32: CPU seconds, memory that stays, and how far the numbers are off.
+"""Compare sweeps in half precision on a CPU with one in float32: CPU seconds, memory and numerical error.
 
     python benchmarks/half_precision.py
     python benchmarks/half_precision.py --model gpt2 --questions 16
 
-SmolLM2 on rows of PopQA; each type runs in a process of its own with one thread, a small sweep first. Memory is resident anonymous
-memory above its value before the sweep, when the sweep is over. What is off: the root mean square of the differences of all
-log-probabilities to those of the cone engine in float32, of the cone engine and of the oracle.
+SmolLM2 on rows of PopQA. Each dtype runs in its own process with one thread, after a small warm-up sweep. Memory is resident
+anonymous memory after the sweep, above its value before. The error of each engine is the root mean square difference of all
+log-probabilities from those of the cone engine in float32.
 """
 
 import argparse
@@ -19,16 +19,18 @@ from typing import Any
 
 
 def main() -> None:
-    """Each type in its own process; a table."""
+    """Measure each dtype in its own process and print the table."""
     args = _arguments()
     if args.worker:
         print(json.dumps(_measured(args)))
         return
     found = {dtype: _of_worker(args, dtype) for dtype in ("float32", *args.dtypes)}
-    print("| type | sweep, CPU s | × float32 | stays, MB | cone off, nats | oracle off, nats |")
+    print(
+        "| dtype | sweep, CPU s | × float32 | memory kept, MB | cone engine, error in nats | reference engine, error in nats |"
+    )
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for dtype, one in found.items():
-        off = [_rms(one[engine], found["float32"]["cone"]) for engine in ("cone", "oracle")]
+        off = [_rms(one[engine], found["float32"]["cone"]) for engine in ("cone", "reference")]
         ratio = one["cpu"] / found["float32"]["cpu"]
         print(f"| {dtype} | {one['cpu']:.1f} | {ratio:.2f} | {one['kept'] / 1e6:.0f} | {off[0]:.2g} | {off[1]:.2g} |")
 
@@ -46,7 +48,7 @@ def _of_worker(args: argparse.Namespace, dtype: str) -> dict[str, Any]:
 
 
 def _measured(args: argparse.Namespace) -> dict[str, Any]:
-    """One type, in this process."""
+    """Measure one dtype in this process."""
     warnings.simplefilter("ignore")
     import torch
 
@@ -56,14 +58,14 @@ def _measured(args: argparse.Namespace) -> dict[str, Any]:
     data = al.load_qa("popqa-sample", limit=args.questions)
     model = al.load_model(args.model, device="cpu", dtype=args.worker, progress=False)
     options: dict[str, Any] = {"n_donors": 1, "n_spot_checks": 0, "progress": False}
-    al.swap_sweep(model, data, layers=[0], **options)  # imports and rotary tables
+    al.swap_sweep(model, data, layers=[0], **options)  # warm-up: imports and rotary tables
     before, started = _anonymous(), time.process_time()
     cone = al.swap_sweep(model, data, **options)
     cpu, kept = time.process_time() - started, _anonymous() - before
-    oracle = al.swap_sweep(model, data, engine="reference", **options)
+    reference = al.swap_sweep(model, data, engine="reference", **options)
     values = {
         name: sweep.samples()[["logp_before", "logp_after"]].to_numpy().ravel().tolist()
-        for name, sweep in (("cone", cone), ("oracle", oracle))
+        for name, sweep in (("cone", cone), ("reference", reference))
     }
     return {"cpu": cpu, "kept": kept, **values}
 

@@ -1,9 +1,9 @@
-"""CPU seconds of a knockout sweep against those of its own forward passes.
+"""Compare the CPU seconds of a knockout sweep with those of its forward passes alone.
 
     python benchmarks/knockout.py --data-file popqa.jsonl --limit 300
 
-One process, both in turn: the whole sweep (rows, passes, probes, placebos, samples, curves and effects with their intervals), and
-nothing but plain hook-free forward passes of the same batches, one for each pass of the sweep.
+One process alternates between the two: the whole sweep (rows, passes, probes, placebos, samples, curves and contrasts with their
+intervals), and plain forward passes without hooks over the same batches, one for each pass of the sweep.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from anchorlens.prompts.batches import pad_rows
 
 
 def passes(inputs: pd.DataFrame) -> int:
-    """Rows that the oracle puts through the model: every input once, and a test row again for each of its different cuts."""
+    """Count the rows of the reference engine: every input once, and a test row once more for each of its distinct cuts."""
     total = 0
     for role, written in inputs[["role", "positions"]].itertuples(index=False):
         if role == "dropped":
@@ -32,7 +32,9 @@ def passes(inputs: pd.DataFrame) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", default="popqa")
-    parser.add_argument("--data-file", default=None, help="a local file of the data set's schema; else an embedded sample")
+    parser.add_argument(
+        "--data-file", default=None, help="a local file in the data set's schema (default: the embedded sample)"
+    )
     parser.add_argument("--limit", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
@@ -40,7 +42,7 @@ def main() -> None:
     data = al.load_qa(name, path=args.data_file, limit=args.limit)
     model = al.load_model("smollm2-135m-instruct")
     adapter = Adapter(model)
-    al.knockout_sweep(model, data, layers=[0], n_resamples=10, progress=False)  # warm
+    al.knockout_sweep(model, data, layers=[0], n_resamples=10, progress=False)  # warm up
     ratios: list[float] = []
     for _ in range(args.rounds):
         started = time.process_time()
@@ -54,7 +56,7 @@ def main() -> None:
         base = sorted(ids["base"], key=len)
         other = sorted(ids.get("train", []) + ids.get("validation", []), key=len)
         size = max(plan["batches"])
-        # The clean pass of every row, then the test rows again until as many rows went through as in the sweep.
+        # The clean pass of every row, then the test rows again until the number of rows equals that of the sweep.
         batches = [rows[i : i + size] for rows in (other, base) for i in range(0, len(rows), size)]
         again = [base[i : i + size] for i in range(0, len(base), size)]
         left = all_rows - sum(map(len, batches))

@@ -1,10 +1,10 @@
-"""How often each contrast of a knockout is said to stand where nothing is there, and how often a true effect is found (METHOD 5, 6).
+"""Estimate false positive rates and power of the contrasts of a knockout, in simulations (METHOD 5, 6).
 
-    python benchmarks/null_rates.py              # the tables of docs/statistics.md, about ten minutes on one core
-    python benchmarks/null_rates.py --runs 100   # a rough look
+    python benchmarks/null_rates.py              # the tables of docs/statistics.md; about ten minutes on one core
+    python benchmarks/null_rates.py --runs 100   # a quick estimate
 
-A world is a probe's log-odds, clean and under two cuts: that of E_Q and that of the placebo. No model is needed: what is tested is
-the arithmetic from P to intervals, the package's own.
+A simulated world is the log-odds of a probe: clean, under the cut of E_Q (the exact question tokens), and under the placebo cut. No
+model is needed: the script tests the package's computation of intervals from P.
 """
 
 import argparse
@@ -44,50 +44,50 @@ class Rate(NamedTuple):
 
 
 def by_question(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Standard normal noise of which a quarter of the variance is the question's (rows stand in pairs)."""
+    """Draw standard normal noise; a quarter of its variance is shared by the two rows of a question."""
     half = rng.normal(size=(*shape[:-1], shape[-1] // 2))
     return 0.5 * np.repeat(half, 2, axis=-1) + np.sqrt(0.75) * rng.normal(size=shape)
 
 
 def noise(size: float) -> Cut:
-    """Log-odds plus noise that knows nothing of the row."""
+    """Return a cut that adds noise independent of the row to the log-odds."""
     return lambda rng, clean, truth: clean + size * by_question(rng, clean.shape)  # noqa: ARG005
 
 
 def sized_by_question(rng: np.random.Generator, clean: Array, truth: Array) -> Array:  # noqa: ARG001
-    """Noise whose size differs from question to question."""
+    """Add noise whose size differs between questions."""
     size = np.repeat(np.exp(0.6 * rng.normal(size=(*clean.shape[:-1], clean.shape[-1] // 2))), 2, axis=-1)
     return clean + size * rng.normal(size=clean.shape)
 
 
 def shifted_by_question(rng: np.random.Generator, clean: Array, truth: Array) -> Array:  # noqa: ARG001
-    """Both rows of a question move together."""
+    """Shift both rows of a question together."""
     shift = np.repeat(1.5 * rng.normal(size=(*clean.shape[:-1], clean.shape[-1] // 2)), 2, axis=-1)
     return clean + shift + 0.3 * rng.normal(size=clean.shape)
 
 
 def sized_with_confidence(rng: np.random.Generator, clean: Array, truth: Array) -> Array:  # noqa: ARG001
-    """Confident rows are disturbed more."""
+    """Add noise that is larger for confident rows."""
     return clean + (0.3 + np.abs(clean)) * rng.normal(size=clean.shape)
 
 
 def sized_against_confidence(rng: np.random.Generator, clean: Array, truth: Array) -> Array:  # noqa: ARG001
-    """Unsure rows are disturbed more."""
+    """Add noise that is larger for uncertain rows."""
     return clean + 2 / (0.5 + np.abs(clean)) * rng.normal(size=clean.shape)
 
 
 def halved(rng: np.random.Generator, clean: Array, truth: Array) -> Array:  # noqa: ARG001
-    """Half of what the probe reads is gone."""
+    """Halve the log-odds and add noise."""
     return 0.5 * clean + 0.4 * by_question(rng, clean.shape)
 
 
 def erased(rng: np.random.Generator, clean: Array, truth: Array) -> Array:
-    """The truth's part is gone, the rest stays."""
+    """Remove the part of the log-odds that depends on the label."""
     return clean - truth + 0.4 * by_question(rng, clean.shape)
 
 
 def erased_in_some(rng: np.random.Generator, clean: Array, truth: Array) -> Array:
-    """The truth's part is gone in 30 % of the rows."""
+    """Remove the part that depends on the label in 30 % of the rows."""
     return clean - truth * (rng.random(clean.shape) < 0.3) + 0.4 * by_question(rng, clean.shape)
 
 
@@ -107,7 +107,7 @@ EFFECTS: dict[str, tuple[Cut, Cut]] = {
 
 
 def world(rng: np.random.Generator, n: int, cuts: tuple[Cut, Cut], layers: int = 1) -> tuple[Arm, Arm, Array, np.ndarray]:
-    """Both arms [layer row], the label of each row (1: false answer), and its question; layers are AR(0.8) copies of noise."""
+    """Draw both arms [layer row], labels (1: false answer) and questions; noise is AR(0.8) over layers."""
     label = np.tile([0.0, 1.0], n)
     truth = np.broadcast_to(1.25 * (2 * label - 1), (layers, 2 * n))
     clean = truth + _along_layers(rng, (layers, 2 * n))
@@ -124,7 +124,7 @@ def _along_layers(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 
 def contrasts(own: Arm, other: Arm, label: Array, draws: Resamples, seed: int) -> dict[str, Estimate]:
-    """All four."""
+    """Compute all four contrasts."""
     return {
         "delta_p_vs_placebo": delta_p_vs_placebo(own, other, label, "confidence", draws),
         "flip_rate": flip_rate(own, other, draws),
@@ -134,7 +134,7 @@ def contrasts(own: Arm, other: Arm, label: Array, draws: Resamples, seed: int) -
 
 
 def gap_difference(own: Arm, other: Arm, label: Array, draws: Resamples) -> Estimate:
-    """The gap between the pathways less the placebo's gap: description, here to show why."""
+    """Compute the gap between the pathways minus the placebo's gap; shows why it is only a description."""
     curves = {
         name: group_curves(
             delta_p(arm.before, arm.after, label, "confidence"), arm.before, flipped(arm.before, arm.after), draws
@@ -145,7 +145,7 @@ def gap_difference(own: Arm, other: Arm, label: Array, draws: Resamples) -> Esti
 
 
 def rates(n: int, cuts: tuple[Cut, Cut], *, runs: int, seed: int, resamples: int = 500) -> Iterator[Rate]:
-    """For each contrast the share of runs whose pointwise interval lies below 0, and above."""
+    """Yield for each contrast the shares of runs whose pointwise interval lies below and above 0."""
     below, above = (dict.fromkeys((*CLAIMS, GAP), 0) for _ in range(2))
     for run in range(runs):
         rng = np.random.default_rng([seed, n, run])
@@ -163,7 +163,7 @@ def rates(n: int, cuts: tuple[Cut, Cut], *, runs: int, seed: int, resamples: int
 def simultaneous(
     n: int, cuts: tuple[Cut, Cut] = NULLS["noise"], *, runs: int, seed: int, layers: int = 30, resamples: int = 500
 ) -> dict[str, float]:
-    """Sweeps of many layers: how often each band has 0 (AUC: 0.5) at all of them, and how often the verdict would name a layer."""
+    """Compute how often each band covers 0 (AUC: 0.5) at all layers, and how often the verdict names a layer."""
     covered = {"pointwise": 0, "simultaneous": 0, "auc, simultaneous": 0}
     named = 0
     for run in range(runs):
@@ -193,7 +193,7 @@ def _table(title: str, worlds: dict[str, tuple[Cut, Cut]], runs: int, seed: int)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=1000, help="simulated sweeps in each cell of a table")
+    parser.add_argument("--runs", type=int, default=1000, help="simulated sweeps per cell of a table")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     head = "Share of runs (%) whose 95 % interval lies below 0 / above 0"

@@ -1,20 +1,21 @@
-"""How often the verdict of a swap names a layer where there is nothing to name, and how often it finds what is there.
+"""Estimate how often the verdict of a swap names a layer without an effect, and how often it finds an effect.
 
     python benchmarks/null_rates_swap.py                   400 sweeps of each kind and size
     python benchmarks/null_rates_swap.py --runs 1000 --sizes 12,20,40,100
 
-Simulated sweeps, no model: samples of two anchors and their nulls at 30 layers, ΔP drawn with a correlation of 0.8 from layer to
-layer. Counted are the layers that the verdict names (``layers_off_null``). Kinds:
+Simulated sweeps without a model: samples of two anchors and their nulls at 30 layers. ΔP is drawn with a correlation of 0.8 between
+neighbouring layers. The script counts the layers that the verdict names (``layers_off_null``). Kinds of sweeps:
 
-- ``normal``: curve and null are noise of one size (sd 10 points).
-- ``uneven``: the size differs from question to question (log-normal), the same for curve and null of a question.
-- ``shared level``: every question has its own level, which curve and null share, and both lie far below 0: a swap that disturbs,
-  and nothing that is specific to the anchor.
-- ``rare``: most rows do not move, one cell in eight loses 50 to 90 points; under curve and null alike.
-- ``effect``: ``normal``, and the first anchor loses a further 8 points at layers 10-19. Named right: a layer of these ten; wrong:
-  any other.
+- ``normal``: curve and null are noise of the same size (sd 10 points).
+- ``uneven``: the size differs between questions (log-normal), the same for curve and null of a question.
+- ``shared level``: every question has its own level far below 0, shared by curve and null: an effect that is not specific to the
+  anchor.
+- ``rare``: one cell in eight loses 50 to 90 points, the others stay near 0; the same for curve and null.
+- ``effect``: ``normal``, and the first anchor loses a further 8 points at layers 10-19. A named layer is right if it is one of these
+  ten, else wrong.
 
-``names any`` is the share of sweeps in which a layer is named, ``wrong`` that in which one is named where nothing is.
+``names any layer`` is the share of sweeps in which a layer is named; ``wrong`` the share in which a layer without an effect is
+named.
 """
 
 import argparse
@@ -33,7 +34,7 @@ KINDS = ("normal", "uneven", "shared level", "rare", "effect")
 
 
 def noise(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Unit normal, correlation 0.8 between neighbours along the last axis."""
+    """Draw unit normal noise with correlation 0.8 between neighbours along the last axis."""
     steps = rng.normal(size=shape)
     out = np.empty(shape)
     out[..., 0] = steps[..., 0]
@@ -43,7 +44,7 @@ def noise(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def simulated(kind: str, questions: int, seed: int, n_resamples: int = 1000) -> SweepResult:
-    """A sweep whose ΔP were drawn; only what curves and verdicts read is filled in."""
+    """Make a sweep with random ΔP; only the columns that curves and verdicts use are filled in."""
     rng = np.random.default_rng([seed, questions, *kind.encode()])
     # [anchor, curve or null, question, layer]
     delta = 10 * noise(rng, len(ANCHORS), 2, questions, LAYERS)
@@ -62,7 +63,8 @@ def simulated(kind: str, questions: int, seed: int, n_resamples: int = 1000) -> 
     )
     same = {
         "model": "none", "dataset": kind, "protocol": "swap", "readout": "first_token", "delta_kind": "probability", "donor_id": "d",
-        "metric": "p", "value_before": 0.7, "by_construction": False, "seed": 0, "n_patched": 3, "n_null_patched": 3, "pre_answer_token_differs": False,
+        "metric": "p", "value_before": 0.7, "by_construction": False, "seed": 0, "n_patched": 3, "n_null_patched": 3,
+        "pre_answer_token_differs": False,
     }  # fmt: skip
     own = index.to_frame(index=False).assign(question_id=lambda frame: frame["example_id"], effect=delta.ravel(), **same)
     samples = own.assign(**{name: None for name in SAMPLE_COLUMNS if name not in own.columns}).astype(SLOT_TYPES)
@@ -77,7 +79,7 @@ def simulated(kind: str, questions: int, seed: int, n_resamples: int = 1000) -> 
 
 
 def rates(kind: str, questions: int, runs: int, n_resamples: int = 1000) -> dict[str, float]:
-    """Shares of sweeps: a layer is named (``any``), named where nothing is (``wrong``), named where the effect is (``right``)."""
+    """Return the shares of sweeps that name any layer, a wrong one (no effect), and a right one (effect)."""
     any_, wrong, right = 0, 0, 0
     for seed in range(runs):
         found = {
@@ -92,8 +94,8 @@ def rates(kind: str, questions: int, runs: int, n_resamples: int = 1000) -> dict
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=400, help="sweeps of each kind and size (default: 400)")
-    parser.add_argument("--sizes", default="20,40,100", help="questions (default: 20,40,100)")
+    parser.add_argument("--runs", type=int, default=400, help="sweeps per kind and size (default: 400)")
+    parser.add_argument("--sizes", default="20,40,100", help="numbers of questions (default: 20,40,100)")
     args = parser.parse_args()
     print(f"| sweep | questions | names any layer | wrong | right |   {args.runs} sweeps each")
     print("| --- | --- | --- | --- | --- |")

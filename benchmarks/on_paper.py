@@ -1,11 +1,10 @@
-"""What the four target models would take on hardware that is not here: counted by the planner, divided by rates.
+"""Estimate the time of the four target models on hardware that was not available: planned work divided by rates.
 
     python benchmarks/on_paper.py
 
-The questions, pairs, batches, FLOPs, bytes and readings of the weights are the planner's, for the model's shape and the memory that
-is named; SmolLM2's tokenizer makes the rows. Rates of the graphics card, its bus and the disk are those of data sheets, times the
-shares that are printed; the rate of the laptop's processor is that of this machine's matrix products, measured now. Nothing of it
-was run.
+The planner computes batches, FLOPs, bytes and readings of the weights for the model's shape and the given memory; SmolLM2's
+tokenizer makes the rows. Rates of the GPU, its bus and the disk come from data sheets, times the printed shares. The rate of the
+laptop's processor is this machine's rate of matrix products, measured by this script. No sweep is run.
 """
 
 import argparse
@@ -31,20 +30,20 @@ from anchorlens.running import runner as driver
 
 TITLE = "On paper"
 COLUMNS = (
-    "model", "where", "protocol", "weights GB", "streamed", "TFLOP", "read", "GB read", "computing s", "reading s", "s a question",
+    "model", "where", "protocol", "weights GB", "streamed", "TFLOP", "read", "GB read", "computing s", "reading s", "s per question",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a model would run.
+    """Hardware that a model would run on.
 
     Attributes:
-        name: What it is.
-        memory: Bytes of it.
-        flops: Multiplications and additions a second that passes reach.
-        read: Bytes of weights a second.
-        device: What it is to torch.
+        name: Name in the table.
+        memory: Bytes of memory.
+        flops: Multiplications and additions per second that passes reach.
+        read: Bytes of weights read per second.
+        device: torch device type.
     """
 
     name: str
@@ -55,10 +54,10 @@ class Place:
 
 
 def main() -> None:
-    """Plan and print."""
+    """Plan every case and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", type=int, default=100)
-    parser.add_argument("--markdown", type=Path, default=None, metavar="FILE", help="write the table into this file, too")
+    parser.add_argument("--markdown", type=Path, default=None, metavar="FILE", help="also write the table into this file")
     args = parser.parse_args()
     adapter_model = al.load_model("smollm2-135m-instruct", device="cpu")
     data = al.load_qa("popqa-sample", limit=args.questions)
@@ -88,9 +87,10 @@ def main() -> None:
                     )
                 )  # fmt: skip
     note = (
-        f"{args.questions} questions of popqa-sample, bfloat16. Card: 165 TFLOP/s and 31.5 GB/s over the bus, by data sheet; passes "
-        f"reach 0.4 and 0.8 of them. Laptop: {here_rate / 1e9:,.0f} GFLOP/s, measured here with {torch.get_num_threads()} threads, "
-        "of which sweeps reach 0.5; 3 GB/s from its SSD. Seconds a question: of computing or reading, whichever is more."
+        f"{args.questions} questions of popqa-sample, bfloat16. Card (a GPU): 165 TFLOP/s and 31.5 GB/s over the bus, from data "
+        f"sheets; passes are assumed to reach 0.4 and 0.8 of these. Laptop: {here_rate / 1e9:,.0f} GFLOP/s, measured here with "
+        f"{torch.get_num_threads()} threads, of which sweeps reach 0.5; 3 GB/s from its SSD. Seconds per question: the larger of "
+        "computing and reading."
     )
     if args.markdown is not None:
         command = f"`{shlex.join(['python', 'benchmarks/on_paper.py', *sys.argv[1:]])}`"
@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def shape_of(name: str) -> tuple[Shape, int, int, int]:
-    """Shape of a target model, and bytes of its weights, of a layer, and of what belongs to none; in bfloat16."""
+    """Return a target model's shape, and the bytes in bfloat16 of its weights, of a layer, and of the embeddings."""
     config: Any = config_of(name)
     n_params = count_parameters(without_weights(config, torch.bfloat16))
     table = config.vocab_size * config.hidden_size
@@ -113,17 +113,17 @@ def shape_of(name: str) -> tuple[Shape, int, int, int]:
 
 
 def planned(model: Any, data: al.QAData, spec: Any, shape: Shape, free: int, device: torch.device) -> tuple[Any, int]:
-    """The plan of a sweep, as if the model had another shape and were on another device; and its questions."""
+    """Return the plan of a sweep with the model's shape and device replaced, and its number of questions."""
 
     class There(ConeEngine):
         def pass_bytes(self, size: PassSize, lanes: int) -> int:
             return pass_bytes(self.adapter.shape, device, size, lanes)
 
-    # All that a plan needs of an engine is what it costs.
+    # A plan uses only the engine's cost estimates.
     driver.choose_engine = lambda adapter, *_: There(adapter)
     measurement = measurement_of(spec.NAME)
     measurement_class: Any = type(measurement)
-    measurement_class.check_model = lambda *_: None  # it would look for hooks of layers that the stand-in lacks
+    measurement_class.check_model = lambda *_: None  # it would check hooks of layers that the stand-in lacks
     station = driver.LocalRunner(measurement, model, data, spec)
     adapter = station._adapter
     adapter.shape, adapter.n_layers, adapter.d_model = shape, shape.n_layers, shape.d_model

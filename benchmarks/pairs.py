@@ -1,9 +1,9 @@
-"""What the pairs of question and given answer tell by themselves, without a model (METHOD 3).
+"""Measure how well texts of questions and given answers alone, without a model, predict which answer is true (METHOD 3).
 
-    python benchmarks/pairs.py --data ../shared/data
+    python benchmarks/pairs.py --data DIR
 
-prints for the four embedded sets (and for the files of four data sets): the rows kept of all, those left out by reason, the share of
-true and of false answers that stand in their question, the AUC of that one bit, and the two text baselines on the test split.
+prints for the four embedded sets (and for the files of four data sets): kept rows, dropped rows by reason, the shares of true and of
+false answers that occur in their question, the AUC of that one bit, and the two text baselines on the test split.
 """
 
 import argparse
@@ -38,12 +38,12 @@ COLUMNS = (
 
 
 def stands(answer: str, question: str) -> bool:
-    """Whether an answer stands in a question as whole words."""
+    """Return whether an answer occurs in a question as whole words."""
     return f" {normalise(answer)} " in f" {normalise(question)} "
 
 
 def told(scores: npt.NDArray[np.float64], labels: npt.NDArray[np.float64], questions: Sequence[str]) -> str:
-    """An AUC with its interval over questions."""
+    """Format an AUC with its interval over questions."""
     draws = Resamples.of(questions)
     auc, many = draws.aucs(scores, labels)
     band = auc_band(np.array([auc]), many[:, None], np.array([draws.weights.shape[1]], dtype=np.int64))
@@ -51,7 +51,7 @@ def told(scores: npt.NDArray[np.float64], labels: npt.NDArray[np.float64], quest
 
 
 def measured(examples: Sequence[Example], split: Mapping[str, str], false: Mapping[str, str]) -> list[str]:
-    """Shares in the question, AUC of that bit over all rows, and both baselines on the test split."""
+    """Return the shares, the AUC of that bit over all rows, and both baselines on the test split."""
     kept = [example for example in examples if example.example_id in false]
     rows = [
         (example, answer, label)
@@ -81,10 +81,10 @@ def measured(examples: Sequence[Example], split: Mapping[str, str], false: Mappi
 
 
 def main() -> None:
-    """Print one row for each data set and rule."""
+    """Print one row per data set and distractor rule."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with popqa.jsonl, triviaqa.jsonl, hotpotqa.jsonl and nq.jsonl")
-    parser.add_argument("--seed", type=int, default=0, help="of splits and false answers")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of splits and false answers")
     args = parser.parse_args()
     sets: list[tuple[str, Path | None]] = [(f"{name}-sample", None) for name in SETS]
     if args.data is not None:

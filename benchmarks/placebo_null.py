@@ -1,11 +1,11 @@
-"""Is the placebo probe of shuffled labels a null? How often its gap differs from the measured one where no state knows the truth.
+"""Test the placebo probe of shuffled labels: how often its gap differs from the measured one if states hold no truth signal.
 
     python benchmarks/placebo_null.py                # rates at 40, 100 and 200 questions, about ten minutes on one core
-    python benchmarks/placebo_null.py --worlds 50    # a rough look
+    python benchmarks/placebo_null.py --worlds 50    # a quick estimate
 
-States hold what the question is (the same for its true and its false row), and noise, and nothing of the truth. The cut takes half
-of the question's part away. Labels are shuffled over rows, or within questions as the package does it, each with one draw and with
-several; gaps, resamples and bands are the package's own.
+States are the sum of a question part (the same for its true and its false row) and noise, without a truth signal. The cut removes
+half of the question part. Labels are shuffled over rows, or within questions as in the package, each with one draw and with
+several. Gaps, resamples and bands are computed by the package.
 """
 
 import argparse
@@ -29,7 +29,7 @@ WIDTH = 128
 
 
 def made_rows(split: Sequence[str]) -> TruthRows:
-    """A true and a false row for each question; ``split``: of each question."""
+    """Make a true and a false row for each question; ``split``: the split of each question."""
     rows: list[TokenRow] = []
     for q in range(len(split)):
         example = Example(f"e{q}", f"q{q}", "made", "", (f"answer {q}",), Span(0, 0), Span(0, 0))
@@ -52,7 +52,7 @@ def made_rows(split: Sequence[str]) -> TruthRows:
 
 
 def shuffled_over_rows(rows: TruthRows, rng: np.random.Generator) -> Array:
-    """The placebo of before: inside a split half of the true and half of the false rows get each label, whoever asks."""
+    """Shuffle labels over rows (the earlier placebo): in a split, half of the true and half of the false rows get each label."""
     labels = rows.labels
     for name in ("train", "validation"):
         for label in (0, 1):
@@ -63,7 +63,7 @@ def shuffled_over_rows(rows: TruthRows, rng: np.random.Generator) -> Array:
 
 
 def gap(probes: LayerProbes, rows: TruthRows, clean: torch.Tensor, cut: torch.Tensor, draws: Resamples) -> tuple[float, Array]:
-    """Q less A of one probe at its only layer, with the resamples."""
+    """Compute the gap Q minus A of one probe at its only layer, with its resamples."""
     test = rows.of("test")
     ids, labels = [rows.question_ids[i] for i in test], rows.labels[test]
     before, after = (probes.predict(states[:, test], ids) for states in (clean, cut))
@@ -73,7 +73,7 @@ def gap(probes: LayerProbes, rows: TruthRows, clean: torch.Tensor, cut: torch.Te
 
 
 def world(n: int, question: float, seed: int) -> dict[str, tuple[float, float]]:
-    """The interval of "measured gap less placebo gap" under every placebo."""
+    """Return the interval of the measured gap minus the placebo gap, for every placebo."""
     rng = np.random.default_rng([seed, n])
     split = rng.permutation(np.repeat(["train", "validation", "test"], [round(0.45 * n), round(0.15 * n), n - round(0.6 * n)]))
     rows = made_rows(split.tolist())

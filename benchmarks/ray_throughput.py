@@ -1,12 +1,12 @@
-"""Two workers of Ray beside two processes that measure a share each, on the same sweep, one thread in each.
+"""Compare two Ray workers with two processes of one job each, on the same sweep, with one thread each.
 
     OMP_NUM_THREADS=1 python benchmarks/ray_throughput.py
 
-Sweep: ``swap_sweep`` of the packaged model with its defaults and one donor each. Counted is the time from the end of planning to
-the last shard on disk, as the run's own log has it: start-up (imports, model, preparation, plan) and the last steps (checked cells,
-tables, figure) are not. The two processes begin to measure together, and their time is that of the slower one. Rounds are
-interleaved, and the shards of both compared byte for byte. Beside the seconds of the clock stand those of the CPU, of all processes
-of each side (Ray's own among them) in the same time: other work on the machine moves the first and hardly the second.
+Sweep: ``swap_sweep`` of the packaged model with its defaults and one donor per question. The time runs from the end of planning to
+the last stored shard, as the run's log records it. Start-up (imports, model, preparation, plan) and final steps (spot checks,
+tables, figure) are excluded. The two processes start to measure together, and their time is that of the slower one. Rounds are
+interleaved, and the shards of both are compared byte for byte. CPU seconds are those of all processes in the same time, Ray's own
+included; other work on the machine changes them less than wall-clock seconds.
 """
 
 import argparse
@@ -30,7 +30,7 @@ MODEL = "smollm2-135m-instruct"
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all rounds and print the throughput."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", type=int, default=110)
     parser.add_argument("--rounds", type=int, default=3)
@@ -46,7 +46,7 @@ def main() -> None:
         rounds.append((found["processes"][0] / found["ray"][0], found["processes"][1] / found["ray"][1]))
         said = {name: f"{seconds:.1f} s ({cpu:.1f} s of CPU)" for name, (seconds, cpu) in found.items()}
         print(
-            f"round {number + 1}: {len(kept['ray'])} shards; two workers of Ray {said['ray']}, two processes {said['processes']}; "
+            f"round {number + 1}: {len(kept['ray'])} shards; two Ray workers {said['ray']}, two processes {said['processes']}; "
             f"throughput {rounds[-1][0]:.3f}, by CPU {rounds[-1][1]:.3f}; shards equal: {kept['ray'] == kept['processes']}",
             flush=True,
         )
@@ -58,14 +58,14 @@ def main() -> None:
 
 
 def workers(out: Path, questions: int) -> tuple[float, float]:
-    """Seconds of the clock and of the CPU with Ray; the share 1/1 is all of the sweep, and leaves shards and log where they are."""
+    """Return wall and CPU seconds with Ray. Job 1/1 is the whole sweep; it leaves shards and log in place."""
     spent = Spent()
     measure(out, questions, (1, 1), spent.begin, al.RayExecutor(workers=2))
     return max(measured_in(out)), spent.end()
 
 
 def processes(out: Path, questions: int) -> tuple[float, float]:
-    """The same of two processes, a share each."""
+    """Return wall and CPU seconds of two processes with one job each."""
     spawn = multiprocessing.get_context("spawn")
     barrier, spent = spawn.Barrier(2), spawn.Queue()
     both = [spawn.Process(target=one_of_two, args=(out, questions, i, barrier, spent)) for i in (1, 2)]
@@ -78,7 +78,7 @@ def processes(out: Path, questions: int) -> tuple[float, float]:
 
 
 def one_of_two(out: Path, questions: int, i: int, barrier: Any, spent: Any) -> None:
-    """A process; both begin to measure when both have planned."""
+    """Run one of the two processes; both start to measure when both have planned."""
     began: list[float] = []
 
     def begin() -> None:
@@ -89,8 +89,8 @@ def one_of_two(out: Path, questions: int, i: int, barrier: Any, spent: Any) -> N
     spent.put(time.process_time() - began[0])
 
 
-def measure(out: Path, questions: int, shard: tuple[int, int], begin: Any, executor: Any = None) -> None:
-    """A share of the sweep; told when it begins to measure."""
+def measure(out: Path, questions: int, job: tuple[int, int], begin: Any, executor: Any = None) -> None:
+    """Measure a job of the sweep; calls ``begin`` when it starts to measure."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     data = al.load_qa("popqa-sample", limit=questions)
@@ -101,14 +101,14 @@ def measure(out: Path, questions: int, shard: tuple[int, int], begin: Any, execu
         batch_size=4,
         progress=False,
         out=out,
-        job=shard,
+        job=job,
         executor=executor,
         on_plan=lambda _: begin(),
     )
 
 
 class Spent:
-    """CPU seconds of this process and all below it, also of those that end meanwhile."""
+    """CPU seconds of this process and all its children, including those that end meanwhile."""
 
     def __init__(self) -> None:
         self._before: dict[int, float] = {}
@@ -116,13 +116,13 @@ class Spent:
         self._over = threading.Event()
 
     def begin(self) -> None:
-        """From now on."""
+        """Start to count."""
         self._before = self._now()
         self._watching = threading.Thread(target=self._watch, daemon=True)
         self._watching.start()
 
     def end(self) -> float:
-        """Until now."""
+        """Stop, and return the CPU seconds."""
         self._over.set()
         self._watching.join()
         return sum(cpu - self._before.get(pid, 0.0) for pid, cpu in self._last.items())
@@ -144,14 +144,14 @@ class Spent:
 
 
 def measured_in(out: Path) -> list[float]:
-    """Seconds from the end of planning to the last shard, of each process."""
+    """Return for each process the seconds from the end of planning to the last shard."""
     logs = sorted(out.with_name(f"{out.name}.parts").glob("log-*.jsonl"))
     lines = [[json.loads(line) for line in log.read_text().splitlines()] for log in logs]
     return [sum(line["seconds"] for line in log if line["event"] == "shard") for log in lines]
 
 
 def shards(out: Path) -> dict[str, str]:
-    """Shards by name, with the hash of their bytes."""
+    """Return shard name -> hash of its bytes."""
     files = sorted(out.with_name(f"{out.name}.parts").glob("000/*.parquet"))
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 

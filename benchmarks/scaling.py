@@ -1,10 +1,10 @@
-"""CPU seconds of a sweep per question, by the number of questions, beside plain forward passes of the same rows.
+"""Measure the CPU seconds of a sweep per question, by number of questions, beside plain forward passes of the same rows.
 
     python benchmarks/scaling.py
 
-Sweep: ``swap_sweep`` with its defaults and one donor each, nulls and checks included. Alone: the engine on the same cells.
-Forwards: TransformerLens's blocks over every different base and donor once, without hooks and without unembedding, rows of different
-length padded together up to as many tokens as one pass of a sweep takes. Medians of interleaved rounds.
+Sweep: ``swap_sweep`` with its defaults and one donor per question, nulls and checks included. Alone: the engine on the same cells.
+Forwards: TransformerLens's blocks over every distinct base and donor once, without hooks and unembedding. Their batches hold as many
+tokens, padding included, as one pass of a sweep. Medians of interleaved rounds.
 """
 
 import argparse
@@ -29,11 +29,11 @@ from tensors import padded
 from anchorlens.models.adapter import Adapter
 
 COLUMNS = ("prompt", "anchors", "n", "sweep s/question", "alone", "forwards", "sweep / forwards", "alone / forwards")
-_TOKENS = 2048  # of a pass of a sweep on a CPU
+_TOKENS = 2048  # tokens per pass of a sweep on a CPU
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all cases and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", nargs="+", default=["qa", "fewshot(5)"])
     parser.add_argument("--questions", type=int, nargs="+", default=[1, 4, 16, 64])
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _interleaved(adapter: Adapter, jobs: list[dict[str, Any]], rounds: int) -> list[list[tuple[float, float, float]]]:
-    """For each job and round: CPU seconds of the sweep, of the engine alone, and of the forward passes."""
+    """Return CPU seconds of the sweep, of the engine alone, and of the forward passes, for each job and round."""
     times: list[list[tuple[float, float, float]]] = [[] for _ in jobs]
     for job in jobs:
         default_sweep(adapter.model, {**job, "layers": job["layers"][:1]})
@@ -75,13 +75,13 @@ def _interleaved(adapter: Adapter, jobs: list[dict[str, Any]], rounds: int) -> l
 
 @torch.inference_mode()
 def _forwards(adapter: Adapter, job: dict[str, Any]) -> None:
-    """Every different base and donor through all blocks once."""
+    """Run every distinct base and donor through all blocks once."""
     for rows in packed({tuple(row[kind]) for row in job["rows"] for kind in ("ids", "donor_ids")}):
         adapter.model(padded(rows), stop_at_layer=adapter.n_layers, padding_side="right")
 
 
 def packed(rows: Iterable[Sequence[int]], most: int = _TOKENS) -> list[list[list[int]]]:
-    """Rows of similar length together, as many as fit into so many tokens, padding included; one at least."""
+    """Batch rows of similar length: at most so many tokens with padding, at least one row."""
     batches: list[list[list[int]]] = []
     for row in sorted(map(list, rows), key=len):
         if not batches or (len(batches[-1]) + 1) * len(row) > most:

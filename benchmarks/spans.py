@@ -1,10 +1,10 @@
-"""How often are subject and property right? The rules, and spaCy pipelines, on 200 questions labelled by hand.
+"""Measure the accuracy of subject and property spans, of the rules and of spaCy pipelines, on 200 questions labelled by hand.
 
     python benchmarks/spans.py --spacy en_core_web_sm
 
-reads ``tests/questions/labelled_spans.jsonl`` (50 questions in the form of each set, written for this project) and prints a Markdown
-table. ``--wrong`` lists the questions that the rules get wrong. With ``--rows ../shared/data/nq.jsonl`` it prints 60 real rows with
-their segments instead, for reading by eye.
+reads ``tests/questions/labelled_spans.jsonl`` (50 questions in the form of each set, written for this project) and prints a
+Markdown table. ``--wrong`` lists the questions that the rules get wrong. ``--rows DATA/nq.jsonl`` prints 60 real rows with their
+spans instead, for manual inspection.
 """
 
 import argparse
@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 LABELLED = ROOT / "tests" / "questions" / "labelled_spans.jsonl"
 NAMES = {"popqa": "PopQA", "triviaqa": "TriviaQA", "hotpotqa": "HotpotQA", "nq": "NQ"}
 
-# Draws (seed, rows) of each file that were looked at while the rules were written, and the seeds of the draws read afterwards, each
-# from rows that no draw before it held. The rules changed once more after each but the last.
+# Draws (seed, rows) of each file that were inspected while the rules were written, and the seeds of the draws inspected
+# afterwards, each from rows of no earlier draw. The rules were changed after each but the last.
 WRITTEN_ON: dict[str, list[tuple[int, int]]] = {
     "popqa": [],
     "triviaqa": [(12345, 60), (777, 100), (31337, 70), (555, 60)],
@@ -35,7 +35,7 @@ Label = dict[str, Any]
 
 
 class Judged(NamedTuple):
-    """A labelled question, what was found, and whether it is right."""
+    """A labelled question with the spans that were found, and whether each is right."""
 
     label: Label
     subject: str
@@ -45,19 +45,19 @@ class Judged(NamedTuple):
 
 
 def labels() -> list[Label]:
-    """The labelled questions: ``form``, ``question``, and the readings of ``subject`` and ``property`` that are right."""
+    """Read the labelled questions: ``form``, ``question``, and the accepted readings of ``subject`` and ``property``."""
     return [json.loads(line) for line in LABELLED.read_text(encoding="utf8").splitlines()]
 
 
 def core(segment: str) -> str:
-    """A segment without its leading article, in lower case."""
+    """Return a segment without its leading article, in lower case."""
     return re.sub(r"^(?:the|an?)\s+", "", segment.casefold())
 
 
 def judged(form: str, spans: str) -> list[Judged]:
-    """Each labelled question of a form with what ``load_qa`` finds, and whether subject and property are right.
+    """Return each labelled question of a form with the spans of ``load_qa``, and whether they are right.
 
-    A segment is right where it is one of the labelled readings, a leading article aside. A dropped row is wrong.
+    A segment is right if it equals one of the accepted readings, apart from a leading article. A dropped row is wrong.
     """
     rows = [label for label in labels() if label["form"] == form]
     table = [{"id": i, "question": row["question"], "answer": "x", "possible_answers": '["x"]'} for i, row in enumerate(rows)]
@@ -75,7 +75,7 @@ def judged(form: str, spans: str) -> list[Judged]:
 
 
 def table(ways: Sequence[str]) -> str:
-    """Right subjects and properties of each form, in per cent of 50 questions, for each way of ``spans=``."""
+    """Return a table of right subjects and properties in per cent, for each form and each value of ``spans=``."""
     lines = ["| form | spans | subject right | property right |", "|---|---|---:|---:|"]
     for form, name in NAMES.items():
         for way in ways:
@@ -87,7 +87,7 @@ def table(ways: Sequence[str]) -> str:
 
 
 def rows_to_read(name: str, n_rows: int) -> list[int]:
-    """The rows of a file that were read by eye: drawn from those that no draw before them held, on which the rules were written."""
+    """Return the rows of the last manual inspection: drawn from rows of no earlier draw."""
     used = {i for seed, n in WRITTEN_ON[name] for i in random.Random(seed).sample(range(n_rows), n)}
     drawn: list[int] = []
     for seed in READ[name]:
@@ -97,7 +97,7 @@ def rows_to_read(name: str, n_rows: int) -> list[int]:
 
 
 def print_rows(path: Path) -> None:
-    """The rows of a real file that were read by eye, with their segments."""
+    """Print the manually inspected rows of a real file with their spans."""
     lines = path.read_text(encoding="utf8").splitlines()
     questions = [json.loads(line)["question"].strip() for line in lines]
     found = {example.question: example for example in load_qa(path.stem, path=path).pool}
@@ -110,12 +110,10 @@ def print_rows(path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--spacy", nargs="*", default=[], metavar="PIPELINE", help="spaCy pipelines to measure beside the rules"
+        "--spacy", nargs="*", default=[], metavar="PIPELINE", help="spaCy pipelines to measure in addition to the rules"
     )
-    parser.add_argument("--wrong", action="store_true", help="list what the rules get wrong")
-    parser.add_argument(
-        "--rows", type=Path, metavar="FILE", help="print the real rows of this file that were read by eye instead"
-    )
+    parser.add_argument("--wrong", action="store_true", help="list the questions that the rules get wrong")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="print the manually inspected rows of this file instead")
     options = parser.parse_args()
     if options.rows is not None:
         print_rows(options.rows)

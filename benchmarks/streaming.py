@@ -1,13 +1,12 @@
-"""A sweep of a model that is streamed from its files, beside the same sweep of the model in memory: seconds and memory.
+"""Compare time and memory of a sweep of a streamed model with the same sweep of the model in memory.
 
     python benchmarks/streaming.py
     python benchmarks/streaming.py --dtype float32 --questions 16
 
 Random weights in the shape of Llama-3.2-3B (6.4 GB in bfloat16) are written to a temporary directory, shard by shard, and deleted
-afterwards; SmolLM2's tokenizer goes with them. Each way runs in a process of its own, one after the other, so both find the files in
-the system's cache. Memory is resident anonymous memory (RssAnon), and with the pages of mapped files (VmRSS), above what the process
-had when everything was imported, sampled every three milliseconds. ``--cold`` drops the files from the cache
-before each way.
+afterwards; the tokenizer is SmolLM2's. The two runs follow each other in separate processes, so both find the files in the system's
+cache. Memory is resident anonymous memory (RssAnon), and resident memory with the pages of mapped files (VmRSS), above the value
+after imports, sampled every three milliseconds. ``--cold`` drops the files from the cache before each run.
 """
 
 import argparse
@@ -29,7 +28,7 @@ WAYS = {"in memory": False, "streamed": True}
 
 
 def main() -> None:
-    """Write the checkpoint, measure both ways, print a table."""
+    """Write the checkpoint, measure both runs, print a table."""
     args = _arguments()
     if args.worker:
         print(json.dumps(_measured(args)))
@@ -46,7 +45,7 @@ def main() -> None:
         print(json.dumps(found))
         return
     print(
-        "| way | load, s | sweep, s | sweep, CPU s | anonymous while loading, GB | anonymous, sweep, GB | resident, sweep, GB |"
+        "| model | load, s | sweep, s | sweep, CPU s | anonymous while loading, GB | anonymous, sweep, GB | resident, sweep, GB |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for way, one in found.items():
@@ -58,7 +57,7 @@ def main() -> None:
         one, two = (found[way]["log_p"] for way in WAYS)
         gap = max(abs(a - b) for a, b in zip(one, two, strict=True))
         alike = found["in memory"]["batches"] == found["streamed"]["batches"]
-        # In half precision a row's last digits move with the sizes of the products that it goes through with others.
+        # In half precision the last digits of a row depend on its batch.
         off = f"differ by up to {gap:.2g} nats, in {'the same' if alike else 'other'} batches"
         same = "equal to the bit" if one == two else off
         ratio = found["streamed"]["sweep"] / found["in memory"]["sweep"]
@@ -85,11 +84,11 @@ def _of_worker(args: argparse.Namespace, directory: Path, way: str) -> dict[str,
 
 
 def _measured(args: argparse.Namespace) -> dict[str, Any]:
-    """One way, in this process."""
+    """Measure one run in this process."""
     warnings.simplefilter("ignore")
     import anchorlens as al
 
-    _ = al.load_model, al.load_qa, al.swap_sweep, al.model_card  # imports what they need
+    _ = al.load_model, al.load_qa, al.swap_sweep, al.model_card  # trigger lazy imports
     data = al.load_qa("popqa-sample", limit=args.questions)
     baseline, highest, done = _memory(), _memory(), threading.Event()
 
@@ -122,7 +121,7 @@ def _measured(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _memory() -> dict[str, int]:
-    """RssAnon and VmRSS, in bytes."""
+    """Return RssAnon and VmRSS in bytes."""
     lines = (line.partition(":") for line in Path("/proc/self/status").read_text(encoding="utf8").splitlines())
     return {name: int(size.split()[0]) * 1024 for name, _, size in lines if name in ("RssAnon", "VmRSS")}
 
@@ -131,14 +130,14 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", type=int, default=8)
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--layers", type=int, help="fewer layers than the model has")
-    parser.add_argument("--vocab", type=int, help="fewer tokens than the model has")
-    parser.add_argument("--at", type=int, nargs="+", help="layers that are measured; all of them where it is left out")
-    parser.add_argument("--batch-size", type=int, help="pairs in a pass, the same in both ways; else each as it likes")
+    parser.add_argument("--layers", type=int, help="number of layers (default: all of the model)")
+    parser.add_argument("--vocab", type=int, help="vocabulary size (default: that of the model)")
+    parser.add_argument("--at", type=int, nargs="+", help="measured layers (default: all)")
+    parser.add_argument("--batch-size", type=int, help="pairs per pass in both runs (default: chosen by each plan)")
     parser.add_argument("--max-memory", default="1.5GB")
     parser.add_argument("--only", nargs="+", choices=WAYS)
     parser.add_argument("--cold", action="store_true")
-    parser.add_argument("--dir", help="where to write the weights")
+    parser.add_argument("--dir", help="folder for the weights")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     return parser.parse_args()

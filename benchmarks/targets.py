@@ -1,4 +1,4 @@
-"""The shapes of the four target models, and checkpoints of random weights in any shape."""
+"""Shapes of the four target models, and checkpoints of random weights in any shape."""
 
 import json
 import shutil
@@ -33,15 +33,15 @@ SHAPES: dict[str, dict[str, Any]] = {
         "hidden_size": 5120, "intermediate_size": 25600, "num_hidden_layers": 64, "num_attention_heads": 64,
     },
 }  # fmt: skip
-"""As the configurations on the hub have them."""
+"""Shapes from the configurations on the hub."""
 
 
 def config_of(name: str, **changes: Any) -> PretrainedConfig:
-    """The configuration of a target model.
+    """Return the configuration of a target model.
 
     Args:
         name: A key of :data:`SHAPES`.
-        **changes: For example ``num_hidden_layers=4``.
+        **changes: Fields that replace those of the model, such as ``num_hidden_layers=4``.
     """
     kind, architecture = (LlamaConfig, "LlamaForCausalLM") if name.startswith("Llama") else (Qwen3Config, "Qwen3ForCausalLM")
     config = kind(**(SHAPES[name] | changes))
@@ -50,12 +50,12 @@ def config_of(name: str, **changes: Any) -> PretrainedConfig:
 
 
 def write_random(config: PretrainedConfig, directory: Path, seed: int = 0) -> Path:
-    """A checkpoint of random weights in bfloat16, a shard for each layer, never more than one of them in memory.
+    """Write a checkpoint of random weights in bfloat16, one file per layer, with one of them in memory at a time.
 
     Args:
-        config: Its shape.
-        directory: Is made. SmolLM2's tokenizer goes into it.
-        seed: Of the weights.
+        config: Configuration of the model.
+        directory: Folder, which is created. SmolLM2's tokenizer is copied into it.
+        seed: Random seed of the weights.
     """
     from anchorlens.models.checkpoint import DEMO, packaged_directory
 
@@ -70,7 +70,7 @@ def write_random(config: PretrainedConfig, directory: Path, seed: int = 0) -> Pa
 
 
 def _shards(config: PretrainedConfig, directory: Path, seed: int) -> Iterator[tuple[str, str]]:
-    """Write each shard; tensor -> its file."""
+    """Write each file; yield the name and file of each tensor."""
     from anchorlens.models.layer_loader import without_weights
 
     generator, groups = torch.Generator().manual_seed(seed), dict[str, dict[str, tuple[int, ...]]]()
@@ -85,7 +85,7 @@ def _shards(config: PretrainedConfig, directory: Path, seed: int) -> Iterator[tu
 
 
 def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Ones for norms; else noise that keeps streams of a size."""
+    """Return ones for norms, else noise with a scale that keeps the size of the residual stream."""
     if len(shape) == 1:
         return torch.ones(shape, dtype=torch.bfloat16)
     scale = 0.1 if "embed" in name else shape[1] ** -0.5

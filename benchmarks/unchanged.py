@@ -1,9 +1,10 @@
-"""Are the numbers those of another commit? All question protocols with SmolLM2 on the embedded sets and on real rows, cell by cell.
+"""Compare the numbers of this tree with those of another commit, cell by cell.
 
-    python benchmarks/unchanged.py --against 030ce2e --data ../shared/data
+    python benchmarks/unchanged.py --against 030ce2e --data DIR
 
-checks that commit out beside this tree, lets both measure the same questions with the same seed, and compares every ΔP: equal to the
-bit where it can be, and never further apart than 1e-4 points (another batch moves the last digits). Exit code 1 where they differ.
+checks out that commit, measures the same questions with the same seed with both trees (all question protocols, SmolLM2, embedded
+sets and real rows), and compares every ΔP. Prints how many are equal to the bit. Exit code 1 if two differ by more than 1e-4 points
+(another batch changes the last digits).
 """
 
 import argparse
@@ -21,7 +22,7 @@ KEYS = ["example_id", "anchor", "layer", "donor_id", "control"]
 
 
 def jobs(data: Path | None) -> list[tuple[str, str, Path | None]]:
-    """Protocol, data set and file of everything that is measured."""
+    """Return protocol, data set and file of each measurement."""
     sets: list[tuple[str, Path | None]] = [(f"{name}-sample", None) for name in SETS]
     if data is not None:
         sets += [(name, data / f"{name}.jsonl") for name in SETS]
@@ -29,7 +30,7 @@ def jobs(data: Path | None) -> list[tuple[str, str, Path | None]]:
 
 
 def measure(out: Path, data: Path | None, limit: int) -> None:
-    """Write one parquet file of samples for each job, with the package that Python finds first."""
+    """Write one parquet file of samples per job, with the package that Python finds first."""
     import anchorlens as al
 
     model = al.load_model("smollm2-135m-instruct", device="cpu")
@@ -37,7 +38,7 @@ def measure(out: Path, data: Path | None, limit: int) -> None:
     for protocol, name, path in jobs(data):
         qa = al.load_qa(name, path=path, limit=limit, seed=0)
         own = {"n_donors": 1, "donors": "random"} if protocol == "swap" else {}
-        # A fixed limit, so that both sides plan the same batches whatever memory is free.
+        # A fixed limit, so that both trees plan the same batches.
         sweep_function = getattr(al, f"{protocol}_sweep")
         try:
             sweep = sweep_function(model, qa, seed=0, progress=False, max_memory="2GB", **own)
@@ -49,7 +50,7 @@ def measure(out: Path, data: Path | None, limit: int) -> None:
 
 
 def of_commit(revision: str, out: Path, data: Path | None, limit: int) -> None:
-    """Let another commit measure, with this environment and this script."""
+    """Measure with another commit, in this environment and with this script."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         subprocess.run(["git", "worktree", "add", "--detach", "--force", str(tree), revision], check=True, capture_output=True)
@@ -62,7 +63,7 @@ def of_commit(revision: str, out: Path, data: Path | None, limit: int) -> None:
 
 
 def compare(ours: Path, theirs: Path) -> bool:
-    """Print the largest difference of each job; whether all are within the limit."""
+    """Print the largest difference of each job; return whether all are within the limit."""
     import pandas as pd
 
     good = True
@@ -94,8 +95,8 @@ def main() -> None:
     parser.add_argument(
         "--data", type=Path, default=None, help="folder with popqa.jsonl, triviaqa.jsonl, hotpotqa.jsonl, nq.jsonl"
     )
-    parser.add_argument("--limit", type=int, default=64, help="questions of each set")
-    parser.add_argument("--out", type=Path, default=None, help="keep the samples here")
+    parser.add_argument("--limit", type=int, default=64, help="questions per set")
+    parser.add_argument("--out", type=Path, default=None, help="folder to keep the samples in")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         ours = args.out or Path(folder) / "ours"

@@ -1,8 +1,8 @@
-"""Writes docs/arguments.md: every argument of every protocol, from the specifications themselves.
+"""Write docs/arguments.md: every argument of every protocol, from the specifications.
 
     python docs/make_arguments.py
 
-`make test` fails where the page is not what this script writes.
+`make test` fails if the page differs from the output of this script.
 """
 
 from pathlib import Path
@@ -20,23 +20,22 @@ HEAD = """\
 
 <!-- written by docs/make_arguments.py; do not edit -->
 
-Every protocol has a function in Python (`al.swap_sweep(model, data, ...)`), a command in a shell (`anchorlens swap ...`) and a
-specification (`al.Swap(...)`: frozen, checked, `to_toml()`, `from_toml(text)`); a table `[[protocol]]` of a study's file takes the
-same names. An argument is declared once, with its help and its check, and this page is made from there. What stands under *shared*
-is the same for every protocol. The arguments marked † say how numbers are computed, not which: they are no part of a run's
-identity.
+Every protocol has a Python function (`al.swap_sweep(model, data, ...)`), a command (`anchorlens swap ...`) and a specification
+(`al.Swap(...)`: frozen, validated, `to_toml()`, `from_toml(text)`). A table `[[protocol]]` in a study's file takes the same names.
+The sections *Shared* list arguments that several protocols have. Arguments marked † affect only the execution; they are excluded
+from `run_id`.
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [HEAD]
-    for name, said in PROTOCOLS.items():
+    for name, description in PROTOCOLS.items():
         spec = specification_of(name)
         shared = TruthSpecification if issubclass(spec, TruthSpecification) else Specification
         own = {n: a for n, a in spec.arguments().items() if n not in shared.model_fields}
         where = f"`al.{name}_sweep`, `al.{class_of(name)}`, `anchorlens {name}`"
-        parts.append(f"## {name}\n\n{said}. {where}.\n\n{table(spec, own)}")
+        parts.append(f"## {name}\n\n{description}. {where}.\n\n{table(spec, own)}")
     truth = {n: a for n, a in TruthSpecification.arguments().items() if n not in QuestionSpecification.model_fields}
     question = {n: a for n, a in QuestionSpecification.arguments().items() if n not in Specification.model_fields}
     parts.append(f"## Shared: truth readouts\n\n{table(TruthSpecification, truth)}")
@@ -46,7 +45,7 @@ def page() -> str:
 
 
 def table(spec: type[Specification], arguments: dict[str, Argument]) -> str:
-    """Return a table for each group of arguments, one row an argument."""
+    """Return a table for each group of arguments, one row per argument."""
     groups = grouped(arguments)
     tables = {title: _rows(spec, own) for title, own in groups.items()}
     return (
@@ -56,10 +55,10 @@ def table(spec: type[Specification], arguments: dict[str, Argument]) -> str:
 
 def _rows(spec: type[Specification], arguments: dict[str, Argument]) -> str:
     flags = flags_of(spec)
-    lines = ["| argument | in a shell | default | |", "| --- | --- | --- | --- |"]
+    lines = ["| argument | option | default | meaning |", "| --- | --- | --- | --- |"]
     for name, one in arguments.items():
         default = spec.model_fields[name].get_default()
-        flag = f"`{flags[name]}`" if name in flags else "not in a shell"
+        flag = f"`{flags[name]}`" if name in flags else "Python only"
         shown = "`None`" if default is None else f"`{default!r}`"
         lines.append(
             f"| `{name}`{' †' if one.execution_only else ''} | {flag} | {shown} | {one.help.replace('|', chr(92) + '|')} |"

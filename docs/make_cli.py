@@ -1,8 +1,8 @@
-"""Writes docs/cli.md: every command of ``anchorlens`` with its options, from the commands themselves.
+"""Write docs/cli.md: every command of ``anchorlens`` with its options, from the command definitions.
 
     python docs/make_cli.py
 
-`make test` fails where the page is not what this script writes.
+`make test` fails if the page differs from the output of this script.
 """
 
 import inspect
@@ -21,14 +21,13 @@ HEAD = """\
 
 <!-- written by docs/make_cli.py; do not edit -->
 
-The same calls as in Python, from a shell. Tables and paths go to standard output, progress and warnings to standard error; `--json`
-prints one object for scripts. Exit codes: 0 all went well; 1 the work failed or was stopped; 2 the input has to change
-([errors.md](errors.md)).
+The commands call the Python functions. Tables and paths go to standard output, progress and warnings to standard error. `--json`
+prints one object for scripts. Exit codes: 0 success; 1 the work failed or was stopped; 2 invalid input ([errors.md](errors.md)).
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     context = click.Context(cli, info_name="anchorlens")
     parts = [HEAD]
     for name in cli.list_commands(context):
@@ -39,15 +38,15 @@ def page() -> str:
 
 
 def section(command: click.Command, context: click.Context) -> str:
-    """One command: usage, what it does, its options, examples."""
+    """Return the section of a command: usage, description, options, examples."""
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     parts = [f"## {context.info_name}", "", f"    {usage}", ""]
     for kept, text in _paragraphs(command.help):
         parts += [textwrap.indent(textwrap.dedent(text), "    ") if kept else _prose(text), ""]
-    asked = [one for one in command.get_params(context) if isinstance(one, click.Option) and "--help" not in one.opts]
-    rows = [record for one in asked if (record := one.get_help_record(context)) is not None]
+    options = [one for one in command.get_params(context) if isinstance(one, click.Option) and "--help" not in one.opts]
+    rows = [record for one in options if (record := one.get_help_record(context)) is not None]
     parts += [
-        "| option | what it does |",
+        "| option | meaning |",
         "| --- | --- |",
         *(f"| `{_cell(flags)}` | {_plain(text)} |" for flags, text in rows),
     ]
@@ -57,13 +56,13 @@ def section(command: click.Command, context: click.Context) -> str:
 
 
 def _paragraphs(text: str | None) -> list[tuple[bool, str]]:
-    """Paragraphs of a help text, and whether one keeps its lines: click marks that with ``\\b``."""
+    """Return (keeps its lines, text) for each paragraph of a help text; click marks the first with ``\\b``."""
     parts = [part for part in inspect.cleandoc(text or "").split("\n\n") if part.strip("\b\n ")]
     return [(part.startswith("\b\n"), part.removeprefix("\b\n").rstrip()) for part in parts]
 
 
 def _prose(text: str) -> str:
-    """One line, with a link where a section of the method is named."""
+    """Return a paragraph as one line, with links to named sections of the method."""
     line = " ".join(text.replace("``", "`").split())
     return re.sub(r"METHOD (\d)", r"[METHOD \1](method.md)", line)
 
@@ -73,7 +72,7 @@ def _cell(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """A cell of text; two brackets in a row would be a link."""
+    """Return a table cell; brackets are escaped, because two in a row would be a link."""
     return _cell(text).replace("[", "\\[")
 
 

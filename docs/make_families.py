@@ -1,10 +1,10 @@
-"""Writes docs/families.md: what becomes of every architecture that TransformerLens registers for HookedTransformer.
+"""Write docs/families.md: support for every architecture that TransformerLens registers for HookedTransformer.
 
     python docs/make_families.py
 
-Each is made small, with random weights and the features of its family (tests/models/tiny.py), loaded by ``load_model`` and compared
-with Hugging Face's own model; what is refused is refused here too, and its error is written down. `make test` fails where the page
-lacks an architecture, and in its slow tier where a row is not what this script writes.
+The script builds a small model of each with random weights and the features of its family (tests/models/tiny.py), loads it with
+``load_model`` and compares it with Hugging Face's model. For an unsupported architecture it records the error. `make test` fails if
+the page lacks an architecture; its slow tier fails if a row differs from the output of this script.
 """
 
 import inspect
@@ -37,7 +37,7 @@ from tests.tokenizers_small import small_tokenizer  # noqa: E402
 
 PAGE = Path(__file__).with_name("families.md")
 TINY = FAMILIES | FURTHER_FAMILIES
-# Five windows of the small models; past the original lengths of their scaled ropes.
+# Longer than five windows of the small models, and than the original lengths of their scaled ropes.
 TOKENS = torch.randint(8, 400, (2, 40), generator=torch.Generator().manual_seed(3))
 
 
@@ -46,11 +46,11 @@ class Row:
     """One architecture.
 
     Attributes:
-        architecture: As TransformerLens calls it.
-        example: A model of it, by name.
-        tiny: Which small checkpoint stands for it; None for what is not loaded by name.
-        own: Fields of a HookedTransformer that TransformerLens trained itself: no Hugging Face model computes it.
-        config: What the model's config.json says, for what is refused.
+        architecture: Name in TransformerLens.
+        example: Name of a model of this architecture.
+        tiny: Small checkpoint that represents it; None if it is not loaded by name.
+        own: Fields of a HookedTransformer that TransformerLens trained; it has no Hugging Face model.
+        config: Makes the config.json of an unsupported model.
     """
 
     architecture: str
@@ -114,47 +114,58 @@ HEAD = """\
 
 <!-- written by docs/make_families.py; do not edit -->
 
-`al.load_model` takes the families below from the hub by name, from a directory that `save_pretrained` wrote, and as a live
-Hugging Face model with its tokenizer; so a fine-tune loads like the model that it was made from. Each goes through a mapping of
-our own (`anchorlens/models/mapping.py`), never through TransformerLens's loader: every field of the configuration is mapped,
-known to change no number, or refused by name, and at each load the log-probabilities are compared with Hugging Face's.
+`al.load_model` loads the model families below from the hub by name, from a directory that `save_pretrained` wrote, or from a live
+Hugging Face model with its tokenizer. A fine-tuned model therefore loads like its base model. anchorlens maps each family itself
+(`anchorlens/models/mapping.py`) and does not use TransformerLens's loader. Every field of the configuration is mapped, known to
+change no number, or refused by name. At each load the log-probabilities are compared with Hugging Face's.
 
-Every architecture that TransformerLens {version} registers for HookedTransformer has a row. (Its TransformerBridge knows many
-more and is not taken.) The rows are made from **small models with random weights** and the real features of the family: windows
-shorter than the row, scaled rope, grouped queries, soft caps, experts. *parity* is the largest difference of a log-probability
-to Hugging Face's model, in nats, over two rows of 40 tokens and the whole vocabulary, in float32. *engine* is what measures a
-sweep ([engine.md](engine.md)): the cone engine, or the reference engine and why. That both give the same numbers is tested for
-each that loads by name, and for attention-only and SoLU models. Of published weights the tests have SmolLM2's alone.
+The table has every architecture that TransformerLens {version} registers for HookedTransformer. (TransformerBridge supports many
+more and is not used.) The rows are made from **small models with random weights** and the features of the family: windows shorter
+than the row, scaled rope, grouped queries, soft caps, experts. The columns are:
+
+- *parity*: the largest difference of a log-probability from Hugging Face's model, in nats, over two rows of 40 tokens and the whole
+  vocabulary, in float32.
+- *engine*: the engine that measures a sweep ([engine.md](engine.md)): the cone engine, or the reference engine with the reason.
+
+Tests compare the two engines for each architecture that loads by name, and for attention-only and SoLU models. SmolLM2 is the only
+model that is tested with its published weights.
 
 """
 
 TAIL = """
-A row *as a live model* stands for weights of TransformerLens's own: no Hugging Face model computes them, so there is no parity,
-and the name is refused. Load it with `HookedTransformer.from_pretrained` and hand the model to `load_model`. The row is made
-from a small HookedTransformer of that kind. What says *no* is an `UnsupportedModelError` ([errors.md](errors.md)): the code is
-not in transformers, or the model is no causal language model.
+*as a live model*: weights that TransformerLens trained. They have no Hugging Face model, so there is no parity, and the name is
+refused. Load such a model with `HookedTransformer.from_pretrained` and pass it to `load_model`. The row is made from a small
+HookedTransformer of that kind.
 
-gpt-oss is published with its experts in four bits (MXFP4); they are unpacked while they are read. A `.gguf` file is read of
+*no*: `load_model` raises an `UnsupportedModelError` ([errors.md](errors.md)). The code is not in transformers, or the model is not a
+causal language model.
+
+gpt-oss is published with its experts in four bits (MXFP4); they are unpacked when they are read. `.gguf` files are supported for
 these families: {gguf}.
 
-Within a family these are refused by name, because a HookedTransformer or its converter has no place for them: rope of a type
-that is not `default`, `linear`, `llama3` or `yarn` (so `longrope`, as in Phi-3 with 128k tokens); OPT with norms after its
-blocks or a narrower embedding (opt-350m); grouped queries in Phi 1 to 2 and OLMo 1; norms of queries and keys in Phi; biases in
-Llama's MLP; quantised weights other than the above. Families without a row (Falcon, MPT, Cohere, Granite, Qwen 3 MoE, Llama 4,
-...) are refused as not mapped.
+These variants are refused by name, because a HookedTransformer or its converter does not support them:
+
+- rope of a type other than `default`, `linear`, `llama3` or `yarn` (for example `longrope`, as in Phi-3 with 128k tokens);
+- OPT with norms after its blocks or a narrower embedding (opt-350m);
+- grouped queries in Phi 1 to 2 and OLMo 1;
+- norms of queries and keys in Phi;
+- biases in Llama's MLP;
+- quantised weights other than the above.
+
+Families without a row (Falcon, MPT, Cohere, Granite, Qwen 3 MoE, Llama 4, ...) are refused as not mapped.
 """
 
 
 def registered() -> set[str]:
-    """The architectures that TransformerLens can make a HookedTransformer of, read from its loader."""
+    """Return the architectures that TransformerLens registers for HookedTransformer, from the source of its loader."""
     source = inspect.getsource(loading_from_pretrained)
     named = set(re.findall(r'architecture == "([\w-]+)"', source))
-    # The name of the models that it trained itself is a default there.
+    # The architecture of the models that TransformerLens trained is a default there.
     return named | set(re.findall(r'"architecture", "([\w-]+)" if', source))
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     from importlib.metadata import version
 
     from anchorlens.models.gguf_audit import ARCHITECTURES as GGUF
@@ -166,13 +177,13 @@ def page() -> str:
 
 
 def line(row: Row) -> str:
-    """One row of the table."""
+    """Return one row of the table."""
     loads, parity, engine = outcome(row)
     return f"| {row.architecture} | `{row.example}` | {loads} | {parity} | {engine} |"
 
 
 def outcome(row: Row) -> tuple[str, str, str]:
-    """Whether it loads or why not, parity, engine."""
+    """Return whether it loads (or why not), parity, and engine."""
     if row.config is not None:
         return f"no: {refusal(row.config())}", "", ""
     if row.own is not None:
@@ -191,7 +202,7 @@ def outcome(row: Row) -> tuple[str, str, str]:
 
 
 def refusal(config: "PretrainedConfig | dict[str, object]") -> str:
-    """What check_model says of a directory with this configuration."""
+    """Return the error message of check_model for a directory with this configuration."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "model"
         path.mkdir()
@@ -207,7 +218,7 @@ def refusal(config: "PretrainedConfig | dict[str, object]") -> str:
 
 
 def hooked(architecture: str, fields: dict[str, Any]) -> HookedTransformer:
-    """A live model of the user's own."""
+    """Make a small live HookedTransformer with these fields."""
     sizes: dict[str, Any] = {"n_layers": 3, "d_model": 48, "n_heads": 4, "d_head": 12, "n_ctx": 64, "d_vocab": 420, "seed": 0}
     sizes |= {"act_fn": "gelu", "original_architecture": architecture} | fields
     with warnings.catch_warnings():
@@ -216,7 +227,7 @@ def hooked(architecture: str, fields: dict[str, Any]) -> HookedTransformer:
 
 
 def engine_of(model: HookedTransformer) -> str:
-    """The engine that a sweep of this model gets."""
+    """Return the engine of a sweep of this model."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         engine = choose_engine(Adapter(model), "cone", TOKENS[0].tolist())

@@ -1,11 +1,11 @@
-"""The pictures of the docs, drawn from runs: as ``anchorlens figure`` draws them, in 256 colours so that a clone stays small.
+"""Draw the pictures of the docs from runs, as ``anchorlens figure`` does, in 256 colours to keep the repository small.
 
-    python docs/make_pictures.py runs/demo docs/demo.png                # of make demo
-    python docs/make_pictures.py runs/ko-matched docs/knockout.png      # its command stands in docs/knockout.md
+    python docs/make_pictures.py runs/demo docs/demo.png                # run of `make demo`
+    python docs/make_pictures.py runs/ko-matched docs/knockout.png      # command in docs/knockout.md
     python examples/selection_effect.py --out runs/selection.png
     python docs/make_pictures.py runs/selection.png docs/selection.png
 
-Pillow is needed (``pip install pillow``), and what a PNG needs in any case: ``pip install 'anchorlens[images]'`` and a Chromium.
+Needs Pillow (``pip install pillow``) and the requirements of PNG output: ``pip install 'anchorlens[images]'`` and Chromium.
 """
 
 import argparse
@@ -20,13 +20,13 @@ from anchorlens.figures.export import save_figure
 from anchorlens.figures.palette import dataset_styles, rgb_of
 from anchorlens.runs.store import load_curves, read_table
 
-# What has to stay as it is: curves of every data set, and ink.
+# Colours that are kept exactly: curves of every data set, and text.
 _STYLES = dataset_styles(["popqa", "triviaqa", "hotpotqa", "nq"]).values()
 EXACT = [rgb_of(c) for c in ("#ffffff", "#222222", *(one for s in _STYLES for one in (s.question, s.answer)))]
 
 
 def reduced(path: Path) -> Any:
-    """A picture in 256 colours: the exact ones, and for bands and edges of letters those that fit best."""
+    """Return a picture in 256 colours: the exact ones, and the best fit for bands and edges of letters."""
     from PIL import Image
 
     with Image.open(path) as opened:
@@ -35,7 +35,7 @@ def reduced(path: Path) -> Any:
     palette = Image.new("P", (1, 1))
     palette.putpalette([part for colour in EXACT for part in colour] + fitted)
     places = np.array(picture.quantize(palette=palette, dither=Image.Dither.NONE))
-    for place, colour in enumerate(EXACT):  # Pillow is content with what is near
+    for place, colour in enumerate(EXACT):  # Pillow uses a near colour
         places[(np.asarray(picture) == colour).all(axis=-1)] = place
     few = Image.fromarray(places, "P")
     few.putpalette(palette.getpalette() or [])

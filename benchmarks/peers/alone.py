@@ -1,4 +1,4 @@
-"""An engine of anchorlens on a job: the same function for the oracle and for the cone, with the engine as the only difference."""
+"""Run a job with the cone engine or the reference engine; the engine is the only difference."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,12 +20,12 @@ from anchorlens.questions.tokens import Answer, TokenRow
 
 
 def load(directory: Path) -> Adapter:
-    """The model of a Hugging Face directory."""
+    """Load the model of a Hugging Face directory."""
     return Adapter(ours.load(directory))
 
 
 def planned(adapter: Adapter, job: Job, name: str) -> tuple[Engine, SwapSweepPlan]:
-    """The engine that measures a job, and the batches that a sweep would take."""
+    """Return the engine for a job, and the batches of a sweep."""
     pairs = [_pair(row, job["places"], str(i)) for i, row in enumerate(job["rows"])]
     engine, reader = choose_engine(adapter, name, pairs[0].target.ids), _reader(pairs, job)
     layers = tuple(job["layers"])
@@ -35,12 +35,12 @@ def planned(adapter: Adapter, job: Job, name: str) -> tuple[Engine, SwapSweepPla
 
 
 def engine_alone(adapter: Adapter, job: Job, name: str) -> Sweep:
-    """All cells of a job in the batches that a sweep takes: no rows to make, no checks, no frame.
+    """Measure all cells of a job in the batches of a sweep, without making rows, checks and frames.
 
     Args:
         adapter: The model.
-        job: See :mod:`protocol`.
-        name: The engine, ``cone`` or ``reference``.
+        job: Job as in :mod:`protocol`.
+        name: Engine, ``cone`` or ``reference``.
     """
     engine, plan = planned(adapter, job, name)
     before = [0.0] * len(job["rows"])
@@ -69,13 +69,13 @@ def _name(place: Placement) -> str:
 
 
 def _pair(row: dict[str, Any], places: Sequence[str], name: str) -> QAPair:
-    """A job's row as the pairs that a sweep makes of questions."""
+    """Make a pair, as a sweep makes of two questions, from a row of a job."""
     base, donor = (_token_row(name, ids) for ids in (row["ids"], row["donor_ids"]))
     has_null = any(":" in place for place in row["target"])
     made: list[Placement] = []
     for place in places:
         anchor, _, control = place.partition(":")
-        if not control or has_null:  # all rows of a batch have the same placements, if need be without a position
+        if not control or has_null:  # all rows of a batch need the same placements; some have no positions
             where = (tuple(row[side].get(place, ())) for side in ("target", "source"))
             made.append(Placement(anchor, control or "none", *where))
     return QAPair(base, base, donor, donor, name, tuple(made))

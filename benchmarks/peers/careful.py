@@ -1,7 +1,7 @@
-"""TransformerLens as a careful user writes it.
+"""Activation patching in TransformerLens, optimised by hand.
 
-The streams of bases and donors that enter each block are cached once, those of a layer are changed, and the model runs on from there
-(``start_at_layer``) up to its last stream; only the position that is read is unembedded.
+The residual streams of bases and donors are cached once. For each layer they are changed, and the model runs from there
+(``start_at_layer``) to its last residual stream. Only the read position is unembedded.
 """
 
 import torch
@@ -13,12 +13,12 @@ from transformer_lens import ActivationCache, HookedTransformer
 
 @torch.inference_mode()
 def careful(model: HookedTransformer, job: Job, *, together: bool) -> Sweep:
-    """A job's cells.
+    """Measure the cells of a job.
 
     Args:
-        model: What is measured.
-        job: See :mod:`protocol`.
-        together: Whether all anchors and nulls of a layer go through the model as one batch, or one after the other.
+        model: The model.
+        job: Job as in :mod:`protocol`.
+        together: If True, all anchors and nulls of a layer are one batch; else they are separate batches.
     """
     rows, end = Rows.of(job, model.cfg.device), model.cfg.n_layers
     names = {layer: f"blocks.{layer}.hook_resid_pre" for layer in job["layers"]}

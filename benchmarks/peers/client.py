@@ -1,4 +1,4 @@
-"""The driver's side of a worker process (:mod:`protocol` is the other)."""
+"""The driver's side of a worker process; :mod:`protocol` is the worker's side."""
 
 import json
 import os
@@ -15,45 +15,45 @@ NAMES = {
     "careful": "TransformerLens, careful",
     "batched": "the same, in one batch",
     "transformer_lens": "generic_activation_patch",
-    "oracle": "anchorlens, oracle",
+    "oracle": "anchorlens, reference engine",
     "hf": "Hugging Face hooks",
     "nnsight": "nnsight",
     "pyvene": "pyvene",
 }
 ENGINES = tuple(NAMES)
 MAIN = ENGINES[:5]
-"""Those that take part in every case."""
+"""Engines that take part in every case."""
 _SCRIPT = Path(__file__).with_name("worker.py")
 
 
 class WorkerError(Exception):
-    """A worker died; the message is the last thing that it wrote."""
+    """A worker died; the message is its last line of output."""
 
 
 def environment_of(engine: str) -> Environment:
-    """Where an engine runs."""
+    """Return the environment of an engine."""
     return peer_environment(engine) if engine in ("nnsight", "pyvene") else project_environment(engine)
 
 
 class Worker:
-    """One engine in a process of its own, with its model loaded; it computes only while a job is measured.
+    """One engine with a loaded model, in its own process; it computes only while a job is measured.
 
     Args:
         engine: A name of :data:`ENGINES`.
-        environment: Its interpreter.
-        directory: The model.
+        environment: Environment of the process.
+        directory: Folder of the model.
 
     Attributes:
-        versions: Of the libraries that it uses.
+        versions: Versions of the libraries that it uses.
 
     Raises:
-        WorkerError: It did not start.
+        WorkerError: If it does not start.
     """
 
     def __init__(self, engine: str, environment: Environment, directory: Path) -> None:
         self.engine = engine
         self._log = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 - open as long as the process
-        # Threads that wait by spinning would take the cores from the worker whose turn it is.
+        # Threads that spin while waiting would take cores from the worker that computes.
         waiting = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
         own = dict(os.environ) if engine not in ("nnsight", "pyvene") else clean_environment()
         self._process = subprocess.Popen(
@@ -63,21 +63,21 @@ class Worker:
         self.versions: dict[str, str] = self._answer()["versions"]
 
     def measure(self, job: Path) -> dict[str, Any]:
-        """Seconds, P and memory of one sweep, as the worker says them.
+        """Return seconds, P and memory of one sweep, as reported by the worker.
 
         Raises:
-            WorkerError: It died on the way.
+            WorkerError: If the worker died.
         """
         assert self._process.stdin is not None  # a pipe
         try:
             self._process.stdin.write(json.dumps({"job": str(job)}) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # its last words are in the log
+            pass  # the error message is in the log
         return self._answer()
 
     def close(self) -> None:
-        """End the process; it stops at the end of its input."""
+        """End the process by closing its input."""
         assert self._process.stdin is not None  # a pipe
         if self._process.poll() is None:
             self._process.stdin.close()

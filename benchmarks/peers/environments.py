@@ -1,8 +1,8 @@
-"""An environment of its own for each library that is compared, so that no peer can change what anchorlens is tested with.
+"""Virtual environments of the compared libraries (peers), so that no peer changes the project's environment.
 
-Peers that anchorlens needs anyway (TransformerLens, Hugging Face transformers) run in the project's environment. For the others
-two sets are tried in this order: the peer with the project's exact versions, so that all libraries share torch and transformers;
-then the peer with the newest versions that it accepts itself. Where neither resolves, the resolver's words are what is reported.
+Peers that anchorlens depends on (TransformerLens, Hugging Face transformers) run in the project's environment. For the others two
+sets of versions are tried in this order: the project's exact versions, so that all libraries share torch and transformers; then the
+newest versions that the peer accepts. If neither resolves, the resolver's message is reported.
 """
 
 import json
@@ -19,20 +19,20 @@ ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / ".venv-peers"
 PEERS = ("nnsight", "pyvene")
 _BASE = ("torch", "transformers", "safetensors", "tokenizers", "numpy")
-# A Hugging Face model of each peer's environment has to be loadable: an import alone would find that out too late.
+# Checks the imports that are needed to load a Hugging Face model with a peer.
 _CHECK = "import torch, transformers, {peer}"
 _NOISE = re.compile(r" \(from versions: [^)]*\)|(?:file|https?)://\S+")
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What a peer runs in.
+    """Environment of a peer.
 
     Attributes:
-        name: The peer.
-        python: Its interpreter; empty where no environment could be made.
+        name: Name of the peer.
+        python: Path of its interpreter; empty if no environment could be made.
         pins: ``project`` (the project's exact versions), ``own`` (the newest that the peer accepts), or ``none``.
-        refused: What was tried before and why it failed, as pip or Python said it.
+        refused: Failed attempts, with the message of pip or Python.
     """
 
     name: str
@@ -42,19 +42,19 @@ class Environment:
 
     @property
     def works(self) -> bool:
-        """Whether there is an interpreter."""
+        """Return whether there is an interpreter."""
         return bool(self.python)
 
 
 def project_environment(name: str) -> Environment:
-    """The environment that runs this very process."""
+    """Return the environment of this process."""
     return Environment(name, sys.executable, "project")
 
 
 def peer_environment(name: str) -> Environment:
-    """The environment of a peer: the one that is there, or a new one.
+    """Return the existing environment of a peer, or make one.
 
-    A failure is kept as well, so that a run does not try the same downloads each time; remove the folder to try again.
+    A failure is stored too, so that later runs do not repeat the downloads. Remove the folder to try again.
     """
     home = HOME / name
     note = home / "environment.json"
@@ -88,19 +88,19 @@ def _make(name: str, home: Path) -> Environment:
 
 
 def _failure(command: list[str]) -> str:
-    """What a command complains about; empty where it succeeds."""
+    """Run a command and return its error message; empty if it succeeds."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HOME, env=clean_environment())
     if done.returncode == 0:
         return ""
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     errors = [line for line in lines if "ERROR" in line or "Error" in line] or lines
     words = " ".join(errors[-3:]).replace(str(ROOT), ".")
-    # All versions that there are help nobody, and where an index lies differs everywhere.
+    # Lists of all versions and addresses of indexes are removed.
     return _NOISE.sub("", words) or f"exit code {done.returncode}, no message"
 
 
 def clean_environment() -> dict[str, str]:
-    """The variables of this process without those that would lead another interpreter into this one's packages."""
+    """Return the variables of this process without those that point another interpreter to its packages."""
     return {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
 
 

@@ -1,4 +1,4 @@
-"""The cells that are compared: those of a sweep with its defaults, from its own plan, as positions and token ids."""
+"""Jobs of the comparison: the cells of the plan of a default sweep, as positions and token ids."""
 
 import json
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ class Case:
     """One table of the benchmark.
 
     Attributes:
-        prompt: As :func:`anchorlens.swap_sweep` takes it.
+        prompt: Prompt, as in :func:`anchorlens.swap_sweep`.
         anchors: A key of :data:`ANCHOR_SETS`.
-        questions: How many are measured.
-        donors: ``n_donors``; every other argument is left at its default.
-        everyone: Whether the engines that are only there for completeness take part, too.
-        rounds: How often it is measured at most; one that takes ten minutes a round is measured less.
+        questions: Number of measured questions.
+        donors: ``n_donors``; other arguments have their defaults.
+        everyone: Whether all engines take part, or only the main ones.
+        rounds: Maximum number of rounds; lower for a case that takes ten minutes per round.
     """
 
     prompt: str
@@ -35,12 +35,12 @@ class Case:
 
     @property
     def name(self) -> str:
-        """``qa/both/16/1``."""
+        """Name of the case, such as ``qa/both/16/1``."""
         return f"{self.prompt}/{self.anchors}/{self.questions}/{self.donors}"
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Of :func:`anchorlens.swap_sweep`."""
+        """Arguments of :func:`anchorlens.swap_sweep`."""
         return {"prompt": self.prompt, "anchors": list(ANCHOR_SETS[self.anchors]), "n_donors": self.donors}
 
 
@@ -56,11 +56,11 @@ QUICK = (Case("qa", "exact_question", 4), Case("fewshot(2)", "pre_answer", 1))
 
 
 class _PlanReached(Exception):  # noqa: N818 - no error
-    """Ends a sweep where it has its plan."""
+    """Ends a sweep once it has its plan."""
 
 
 def plan_of(model: Any, data: al.QAData, **arguments: Any) -> Any:
-    """The plan that a sweep follows; nothing is measured."""
+    """Return the plan of a sweep without measuring anything."""
 
     def stop(plan: Any) -> None:
         raise _PlanReached(plan)
@@ -73,13 +73,13 @@ def plan_of(model: Any, data: al.QAData, **arguments: Any) -> Any:
 
 
 def some_questions(model: Any, data: al.QAData, n: int, **arguments: Any) -> tuple[al.QAData, Any]:
-    """So many questions that such a sweep can measure, from all over the file; the others stay as donors and shots.
+    """Choose n questions that such a sweep can measure, from the whole file; the others stay as donors and shots.
 
     Returns:
-        The questions, and the sweep's plan.
+        The questions, and the plan of the sweep.
 
     Raises:
-        SystemExit: There are not so many.
+        SystemExit: If there are too few.
     """
 
     def only(ids: Sequence[str]) -> tuple[al.QAData, Any]:
@@ -87,10 +87,10 @@ def some_questions(model: Any, data: al.QAData, n: int, **arguments: Any) -> tup
         return some, plan_of(model, some, **arguments)
 
     ids = _able(data, plan_of(model, data, **arguments))
-    # Neighbours in the file may be one kind of question; what is left out of the first choice comes after it.
+    # Neighbours in the file may be of one kind, so every step-th question is taken first, then the rest.
     step = max(1, len(ids) // n)
     ids = [one for first in range(step) for one in ids[first::step]]
-    # Other shots are drawn where other questions are measured, and a shot is nobody's donor: a question can drop out.
+    # Shots depend on the measured questions, and a shot cannot be a donor, so a question may become unmeasurable.
     for taken in range(n, len(ids) + 1):
         some, plan = only(ids[:taken])
         able = _able(some, plan)
@@ -103,26 +103,26 @@ def some_questions(model: Any, data: al.QAData, n: int, **arguments: Any) -> tup
 
 
 def _able(data: al.QAData, plan: Any) -> list[str]:
-    """The questions that a plan measures."""
+    """Return the ids of the questions that a plan measures."""
     found = {pair.base.example.example_id for pair in pairs_of(plan)}
     return [example.example_id for example in data.examples if example.example_id in found]
 
 
 def pairs_of(plan: Any) -> list[Any]:
-    """Every row and donor of a plan, in the order in which they are measured."""
-    # One that is measured at a few layers at a time stands in several batches.
+    """Return every pair of a plan in the order of measuring."""
+    # A pair that is measured at a few layers at a time is in several batches.
     return list({id(pair): pair for batch in plan.batches for pair in batch.pairs}.values())
 
 
 def write_jobs(model: Any, cases: Sequence[Case], folder: Path, dataset: str = DATA, seed: int = 0) -> dict[str, Path]:
-    """One job file (:mod:`protocol`) for each case.
+    """Write one job file (:mod:`protocol`) per case.
 
     Args:
-        model: What is measured.
-        cases: What of it.
-        folder: Where the files go.
-        dataset: An embedded sample.
-        seed: Of the sample.
+        model: The model.
+        cases: The cases.
+        folder: Folder of the files.
+        dataset: Name of an embedded sample.
+        seed: Random seed of the sample.
 
     Returns:
         Case name -> file.
@@ -145,21 +145,21 @@ def write_jobs(model: Any, cases: Sequence[Case], folder: Path, dataset: str = D
 
 
 def cells_of(job: dict[str, Any]) -> int:
-    """How many P a job asks for, those before any change left out."""
+    """Return the number of cells of a job."""
     return len(job["layers"]) * sum(len(row["target"]) for row in job["rows"])
 
 
 def model_directory() -> Path:
-    """The packaged model as a Hugging Face directory."""
+    """Return the Hugging Face directory of the packaged model."""
     return packaged_directory(DEMO)
 
 
 def _row(pair: Any) -> dict[str, Any]:
-    """Both inputs end at the last position that matters: nobody has to compute tokens that no number depends on."""
+    """Return a row of a job; inputs end at the last position that a result depends on."""
     places = {
         place.anchor if place.control == "none" else f"{place.anchor}:{place.control}": place for place in pair.placements
     }
-    places = {name: place for name, place in places.items() if place.target}  # a null that found no position changes nothing
+    places = {name: place for name, place in places.items() if place.target}  # drop nulls without a position
     answer = pair.base.positions["answer"][0]
     return {
         "ids": list(pair.target.ids[:answer]),

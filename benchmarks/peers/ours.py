@@ -1,4 +1,4 @@
-"""anchorlens as users call it: public names alone, so that older versions can be measured with the same script."""
+"""A sweep by public functions only, so that the same script can measure other versions."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -15,12 +15,12 @@ LIBRARIES = ("torch", "anchorlens", "transformer-lens", "transformers")
 
 
 def load(directory: Path) -> HookedTransformer:
-    """The model of a Hugging Face directory; the packaged one by its name."""
+    """Load the model of a Hugging Face directory; the packaged one by its name."""
     return al.load_model(DEMO.name if directory == packaged_directory(DEMO) else str(directory), device="cpu")
 
 
 def default_sweep(model: Any, job: Job) -> Sweep:
-    """``anchorlens.swap_sweep`` as users call it: rows, donors, nulls, trial, checks and the frame of results."""
+    """Run ``anchorlens.swap_sweep`` with its defaults: rows, donors, nulls, trial row, checks and the result frame."""
     asked = job["sweep"]
     questions = _questions(asked["dataset"], asked["seed"], tuple(asked["examples"]))
     found = al.swap_sweep(model, questions, layers=job["layers"], progress=False, **asked["arguments"])
@@ -44,7 +44,7 @@ def default_sweep(model: Any, job: Job) -> Sweep:
 
 @lru_cache
 def _questions(dataset: str, seed: int, examples: tuple[str, ...]) -> al.QAData:
-    """Read once: reading a file is no part of a sweep."""
+    """Read the questions once, because reading a file is not timed."""
     data = al.load_qa(dataset, seed=seed)
     return replace(data, examples=tuple(example for example in data.examples if example.example_id in examples))
 

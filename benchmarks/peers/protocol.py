@@ -1,19 +1,19 @@
-"""How the driver and a worker process talk: one JSON line for a job, one JSON line for what it gave and cost.
+"""Protocol of driver and worker process: one JSON line per job, and one JSON line with its results and cost.
 
-A job file holds the cells, and what makes anchorlens's own sweep measure just these:
+A job file has the cells, and the arguments with which ``swap_sweep`` measures the same cells:
 
-    {"layers": [0, 1, ...], "places": ["question", "question:null", ...],
+    {"layers": [0, 1, ...], "places": ["exact_question", "exact_question:null", ...],
      "rows": [{"ids": [...], "donor_ids": [...], "read": position, "token": id,
-               "target": {"question": [...], ...}, "source": {"question": [...], ...}, "example": ..., "donor": ...}],
+               "target": {"exact_question": [...], ...}, "source": {"exact_question": [...], ...}, "example": ..., "donor": ...}],
      "sweep": {"dataset": ..., "examples": [...], "arguments": {...}}}
 
-For each place, each row that has it and each layer: the stream that enters the block at ``target`` positions of ``ids`` is
-replaced by that of a plain run of ``donor_ids`` at ``source`` positions, slot by slot, and P of ``token`` is read at position
-``read``. Rows are ragged. A place is an anchor, or its null (``question:null``), which not every row has.
+A place is an anchor, or its null (``exact_question:null``), which not every row has. For each place, row and layer, the residual
+stream that enters the block at ``target`` positions of ``ids`` is replaced by that of a clean run of ``donor_ids`` at ``source``
+positions. P of ``token`` is read at position ``read``. Rows are ragged.
 
-The answer: ``seconds`` of the clock, ``cpu_seconds`` of all threads, ``p_before`` [row], ``p`` {place: [layer][row that has it]},
-``peak_mib``. The time holds everything that a sweep needs once model and questions are in memory, clean runs of bases and donors
-too. Nothing heavy is imported here: this file runs in the environment of every peer.
+The answer has ``seconds`` (wall clock), ``cpu_seconds`` of all threads, ``p_before`` [row], ``p`` {place: [layer][row that has it]}
+and ``peak_mib``. The time includes everything after loading model and questions, also clean runs of bases and donors. This file has
+no heavy imports, because it runs in the environment of every peer.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ _MIB = 1024
 
 @dataclass
 class Sweep:
-    """What one sweep gives.
+    """Results of one sweep.
 
     Attributes:
         p_before: P of the clean run, [row].
@@ -51,21 +51,21 @@ class Sweep:
 
 
 class Engine(Protocol):
-    """A module ``worker_NAME``."""
+    """Interface of a module ``worker_NAME``."""
 
     LIBRARIES: tuple[str, ...]
 
     def load(self, directory: Path) -> Any:
-        """The model, from a Hugging Face directory; called once."""
+        """Load the model from a Hugging Face directory; called once."""
         ...
 
     def run(self, model: Any, job: Job) -> Sweep:
-        """One sweep."""
+        """Run one sweep."""
         ...
 
 
 def serve(engine: Engine, directory: Path, answers: TextIO) -> None:
-    """Answer jobs from stdin until it ends; first a line that says that the model is loaded, and the libraries' versions."""
+    """Write a line with the libraries' versions once the model is loaded, then answer jobs from stdin until it ends."""
     imported = _anonymous_kib()
     model = engine.load(directory)
     _say(answers, {"ready": True, "versions": {name: metadata.version(name) for name in engine.LIBRARIES}})
@@ -73,7 +73,7 @@ def serve(engine: Engine, directory: Path, answers: TextIO) -> None:
     for line in sys.stdin:
         name = json.loads(line)["job"]
         job: Job = json.loads(Path(name).read_text())
-        if name not in warmed:  # first use of these shapes: thread pools, kernels and lazy imports are nobody's sweep time
+        if name not in warmed:  # warm-up: thread pools, kernels and lazy imports are not timed
             engine.run(model, {**job, "layers": job["layers"][:1]})
             warmed.add(name)
         _say(answers, _measure(lambda job=job: engine.run(model, job), imported))
@@ -92,7 +92,7 @@ def _measure(sweep: Callable[[], Sweep], imported: int | None) -> dict[str, obje
 
 
 def private_stdout() -> TextIO:
-    """The real stdout, for answers alone: whatever a library prints, from Python or from C, goes to stderr."""
+    """Return the real stdout for answers; output of libraries, from Python or C, is redirected to stderr."""
     kept = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     return kept
@@ -104,7 +104,7 @@ def _say(answers: TextIO, line: dict[str, object]) -> None:
 
 
 def _hand_back_memory() -> None:
-    """Freed memory that the allocator still holds would hide what the next sweep takes."""
+    """Return freed memory to the system, because memory that the allocator keeps would hide the use of the next sweep."""
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL("libc.so.6").malloc_trim(0)
@@ -113,10 +113,10 @@ def _hand_back_memory() -> None:
 class PeakMemory:
     """Highest resident anonymous memory inside the block, above its value at the start.
 
-    Anonymous: weights that are mapped from a file are in memory once for all processes and come and go as the system likes.
+    Weights that are mapped from a file do not count: all processes share them, and the system may release them.
 
     Attributes:
-        peak_mib: MiB; None where the system does not tell.
+        peak_mib: Peak in MiB; None if the system does not report it.
     """
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class PeakMemory:
             self.peak_mib = (self._highest - self._start) / _MIB
 
     def highest_above(self, kib: int | None) -> float | None:
-        """MiB of the peak above a value of before."""
+        """Return the peak in MiB above an earlier value in KiB."""
         return None if kib is None or self._highest is None else (self._highest - kib) / _MIB
 
     def _watch(self) -> None:

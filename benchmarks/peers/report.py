@@ -1,4 +1,4 @@
-"""What was measured, as records, as tables for a terminal and as sections of a Markdown file."""
+"""Results of the comparison as records, as tables for a terminal and as sections of a Markdown file."""
 
 import sys
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ class Measured:
     """One engine on one case.
 
     Attributes:
-        answers: Of each round, as the worker gave them.
-        failed: Why there is none, or no further one.
+        answers: The worker's answer of each round.
+        failed: Error message if the engine failed; else empty.
     """
 
     answers: list[dict[str, Any]] = field(default_factory=list)
     failed: str = ""
 
     def of(self, name: str) -> list[float]:
-        """A number of every round; rounds in which the system did not tell it are left out."""
+        """Return a number of every round; rounds in which the system did not report it are omitted."""
         return [answer[name] for answer in self.answers if answer[name] is not None]
 
 
@@ -40,16 +40,16 @@ class Line:
     """One line of a table.
 
     Attributes:
-        case: What was measured.
-        cells: How many P after a change.
-        engine: Who.
+        case: Measured case.
+        cells: Number of measured cells.
+        engine: Name of the engine.
         cpu_seconds: CPU seconds of each round.
-        seconds: Seconds of the clock of each round.
+        seconds: Wall-clock seconds of each round.
         ratio: Median over the rounds of its CPU seconds divided by those of ``swap_sweep`` in the same round.
-        peak_mib: Highest of all rounds.
-        with_model_mib: The same with the loaded model.
-        difference: Largest difference of a ΔP to the reference, in percentage points.
-        failed: Why there is no number.
+        peak_mib: Peak memory of a sweep in MiB, maximum over rounds.
+        with_model_mib: The same including the loaded model.
+        difference: Largest difference of a ΔP from the reference, in percentage points.
+        failed: Error message if there is no number; else empty.
     """
 
     case: Case
@@ -65,7 +65,7 @@ class Line:
 
 
 def lines_of(case: Case, job: dict[str, Any], measured: dict[str, Measured], reference: str) -> list[Line]:
-    """The lines of one case; ``reference`` names the engine whose ΔP the others are compared with."""
+    """Return the lines of one case; ``reference`` names the engine whose ΔP the others are compared with."""
     right = measured[reference].answers if reference in measured else []
     sweep = measured["sweep"].of("cpu_seconds") if "sweep" in measured else []
     lines: list[Line] = []
@@ -90,10 +90,10 @@ def lines_of(case: Case, job: dict[str, Any], measured: dict[str, Measured], ref
 
 
 def largest_difference(job: dict[str, Any], one: dict[str, Any], other: dict[str, Any]) -> float:
-    """Largest |difference of ΔP| of two answers to a job over all cells, in percentage points."""
+    """Return the largest |difference of ΔP| of two answers to a job over all cells, in percentage points."""
 
     def deltas(answer: dict[str, Any]) -> list[float]:
-        assert sorted(answer["p"]) == sorted(job["places"])  # an engine that leaves a place out agrees with nobody
+        assert sorted(answer["p"]) == sorted(job["places"])  # a missing place is an error
         return [
             p - before
             for place in job["places"]
@@ -105,29 +105,29 @@ def largest_difference(job: dict[str, Any], one: dict[str, Any], other: dict[str
 
 
 def _those_of(job: dict[str, Any], place: str, values: Sequence[float]) -> list[float]:
-    """Of one value for each row, those of the rows that have a place."""
+    """Select the values of the rows that have a place."""
     return [value for row, value in zip(job["rows"], values, strict=True) if place in row["target"]]
 
 
 def titled(case: Case, cells: int) -> str:
-    """A case in words."""
+    """Return the title of a case."""
     anchors = "both anchors" if case.anchors == "both" else case.anchors
     questions = f"{case.questions} question{'s' if case.questions > 1 else ''}"
     return f"{case.prompt}, {anchors}, {questions}, {case.donors} donor{'s' if case.donors > 1 else ''} each: {cells:,} cells"
 
 
 def spread(values: Sequence[float], form: str = ".2f") -> str:
-    """Smallest and largest."""
+    """Format the smallest and largest value."""
     return f"{min(values):{form}}–{max(values):{form}}" if values else "–"
 
 
 def number(value: float | None, form: str = ".2f") -> str:
-    """A number, or a dash."""
+    """Format a number, or a dash for None."""
     return "–" if value is None else format(value, form)
 
 
 def _texts(line: Line) -> tuple[str, ...]:
-    """The cells of one line."""
+    """Return the table cells of one line."""
     return (
         NAMES[line.engine],
         "failed" if line.failed else number(median(line.cpu_seconds)),
@@ -149,7 +149,7 @@ def _by_case(lines: Sequence[Line]) -> dict[Case, list[Line]]:
 
 
 def _summary(lines: Sequence[Line]) -> list[tuple[str, ...]]:
-    """One line a case: what the sweep took, and how many times as much the others did."""
+    """Return one row per case: CPU seconds of the sweep, and those of the others as a multiple."""
     found: list[tuple[str, ...]] = []
     for case, own in _by_case(lines).items():
         of = {line.engine: line for line in own}
@@ -162,7 +162,7 @@ def _summary(lines: Sequence[Line]) -> list[tuple[str, ...]]:
 
 
 def rich_tables(lines: Sequence[Line]) -> list[Table]:
-    """One table for each case, and one of all."""
+    """Return one table per case, and one of all cases."""
     tables: list[Table] = []
     for case, own in _by_case(lines).items():
         table = rich_table(COLUMNS, [_texts(line) for line in own], title=titled(case, own[0].cells))
@@ -173,7 +173,7 @@ def rich_tables(lines: Sequence[Line]) -> list[Table]:
 
 
 def rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> Table:
-    """A table for a terminal: words to the left, numbers to the right."""
+    """Return a table for a terminal with right-aligned numbers."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column, right in zip(columns, _to_the_right(rows, len(columns)), strict=True):
         table.add_column(column, justify="right" if right else "left", no_wrap=True)
@@ -183,57 +183,55 @@ def rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str
 
 
 def show(tables: Sequence[Table], texts: Sequence[str]) -> None:
-    """Print tables and what is said of them; no number is cut off where a terminal is narrow, and a log has no width of its own."""
+    """Print tables and notes. The width has a minimum, so that narrow terminals and logs show every number."""
     width = Console().width if sys.stdout.isatty() else _WIDTH
     console = Console(width=max(width, _WIDTH))
     for table in tables:
         console.print(table)
     for text in texts:
-        console.print(text.replace("**", ""), highlight=False, markup=False, width=width)
+        console.print(text, highlight=False, markup=False, width=width)
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The same as lines of Markdown."""
+    """Return a table as lines of Markdown."""
     rule = "|".join("---:" if right else "---" for right in _to_the_right(rows, len(columns)))
     return [f"| {' | '.join(columns)} |", f"|{rule}|", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def _to_the_right(rows: Sequence[Sequence[str]], n: int) -> list[bool]:
-    """Which columns hold numbers."""
+    """Return for each column whether it holds numbers."""
     return [all(row[i][:1] in "–-+" or row[i][:1].isdigit() or row[i] == "failed" for row in rows) for i in range(n)]
 
 
 def legend(run: dict[str, Any]) -> list[str]:
-    """What is timed and what the columns are, a paragraph each."""
+    """Return one paragraph each on the cells, on what is timed, and on the columns; docs/benchmarks.md has them as tables."""
     return [
-        "Cells: the stream that enters a block is replaced at an anchor's positions by a donor's, at every layer, and P of "
-        "the first answer token is read; and the same at the null's positions. They are those of a sweep's own plan, nulls "
-        "included, and everybody gets just these. Arguments that are not named have their defaults; prompt qa, both "
-        "anchors and 4 donors are defaults, too.",
-        "What is timed: **anchorlens swap_sweep** is the public call, from questions to the frame of results: rows, "
-        "donors, nulls, the engine's trial, all cells, checked cells and noise floor; bands are not in it. **Engine "
-        "alone** gets positions and token ids like the peers: trial, plan and passes. **TransformerLens, careful** caches "
-        "the clean streams, changes those that enter a layer, runs on from there and unembeds one position, for one anchor "
-        "or null after the other or (**in one batch**) for all of a layer together. **generic_activation_patch** is "
-        "TransformerLens's own function, a whole pass and all logits for every cell. Oracle, hooks and pyvene take a whole "
-        "pass for every cell, too, nnsight one for all anchors and nulls of a layer; all of them pass all rows at once and "
-        "unembed one position. Clean runs of bases and donors are in everybody's time; loading the model, reading the file "
-        "and a first sweep of one layer, which warms up, are in nobody's.",
-        f"CPU s: seconds of all threads of the worker's process, median of {run['rounds']} rounds{_fewer(run)}, with the smallest "
-        "and largest; wall s: the same by the clock, which other work on the machine moves more. × sweep, and in the table of "
-        "all cases (sweep s: CPU seconds of swap_sweep) alone ×, careful ×, batch × and generic ×: median over the rounds "
-        "of its CPU seconds divided by those of swap_sweep in the same round. MiB: highest resident anonymous memory above "
-        "its value before the sweep; all MiB: above its value before the model was loaded. ΔP off: the largest difference "
-        f"of a ΔP to that of {run['reference']}, in percentage points.",
+        "Cells: the residual stream that enters a block is replaced with the donor's at the positions of an anchor, at every "
+        "layer, and P of the first answer token is read; the null does the same at random positions. All engines measure the "
+        "cells of the plan of a default sweep, nulls included. Arguments that are not named have their defaults; prompt qa, "
+        "both anchors and 4 donors are defaults.",
+        "What is timed: anchorlens swap_sweep is the public call, from questions to the result frame: rows, donors, nulls, "
+        "trial row, all cells, spot checks and noise floor, without confidence bands. Engine alone: trial row, plan and passes; "
+        "positions and token ids are given, as for the other libraries. TransformerLens, careful: clean activations are cached, "
+        "those entering a layer are changed, the pass starts there and one position is unembedded, for one anchor or null at a "
+        "time or (in one batch) for all of a layer. generic_activation_patch: TransformerLens's function, a full pass and all "
+        "logits for every cell. Reference engine, hooks and pyvene: a full pass for every cell; nnsight: one for all anchors and "
+        "nulls of a layer; all of them with all rows at once and one position unembedded. Clean runs of questions and donors are "
+        "timed; loading the model, reading the file and a first sweep of one layer (warm-up) are not.",
+        f"CPU s: seconds of all threads of the engine's process, median of {_rounds(run)}, with the smallest and largest; wall "
+        "s: the same by the clock. × sweep, and in the table of all cases alone ×, careful ×, batch × and generic ×: CPU seconds "
+        "divided by those of swap_sweep in the same round, median over rounds. MiB: highest resident anonymous memory above its "
+        "value before the sweep; all MiB: above its value before the model was loaded. ΔP off: largest difference of a ΔP from "
+        f"that of {run['reference']}, in percentage points.",
     ]
 
 
-def _fewer(run: dict[str, Any]) -> str:
-    return "".join(f" ({rounds} of {case})" for case, rounds in run["fewer"].items())
+def _rounds(run: dict[str, Any]) -> str:
+    return f"{run['rounds']} rounds" + "".join(f" ({rounds} of {case})" for case, rounds in run["fewer"].items())
 
 
 def remarks(lines: Sequence[Line], run: dict[str, Any]) -> list[str]:
-    """Engines that failed or run with other versions than the rest."""
+    """Return a sentence for each engine that failed or runs with other versions than the rest."""
     failed = dict.fromkeys((line.engine, line.failed) for line in lines if line.failed)
     return [
         *(f"{NAMES[engine]} failed: {why}" for engine, why in failed),
@@ -242,15 +240,19 @@ def remarks(lines: Sequence[Line], run: dict[str, Any]) -> list[str]:
 
 
 def machine(run: dict[str, Any]) -> str:
-    """What it ran on."""
+    """Return model, processor, threads and versions."""
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
     return f"{run['model']}, float32; {run['cpu']}, threads: {run['threads']}; {versions}."
 
 
 def markdown(lines: Sequence[Line], run: dict[str, Any]) -> list[str]:
-    """A section's lines."""
+    """Return the lines of a Markdown section."""
     text = [f"`{run['command']}`", "", machine(run), "", *markdown_table(SUMMARY, _summary(lines))]
-    for paragraph in (*legend(run), *remarks(lines, run)):
+    columns = (
+        f"Medians of {_rounds(run)}. ΔP off: largest difference from {run['reference']}. Engines and columns: "
+        "[How to read the tables](#how-to-read-the-tables)."
+    )
+    for paragraph in (columns, *remarks(lines, run)):
         text += ["", paragraph]
     for case, own in _by_case(lines).items():
         text += ["", f"### {titled(case, own[0].cells)}", "", *markdown_table(COLUMNS, [_texts(line) for line in own])]
@@ -258,7 +260,7 @@ def markdown(lines: Sequence[Line], run: dict[str, Any]) -> list[str]:
 
 
 def write_section(file: Path, title: str, lines: Sequence[str]) -> None:
-    """Put a section into a Markdown file, in the place of the one of its title, else at the end."""
+    """Write a section into a Markdown file: replace the section of this title, or append it."""
     old = file.read_text(encoding="utf8").splitlines() if file.is_file() else ["# Benchmarks"]
     heads = [i for i, line in enumerate(old) if line.startswith("## ")]
     start = next((i for i in heads if old[i] == f"## {title}"), len(old))
@@ -270,7 +272,7 @@ def write_section(file: Path, title: str, lines: Sequence[str]) -> None:
 
 
 def record(lines: Sequence[Line], run: dict[str, Any]) -> dict[str, Any]:
-    """Everything as JSON."""
+    """Return all results as JSON types."""
     return {**run, "lines": [{**asdict(line), "case": line.case.name} for line in lines]}
 
 

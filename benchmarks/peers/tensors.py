@@ -1,4 +1,4 @@
-"""Ragged rows as tensors, for workers that pass all rows of a job at once. Needs torch and nothing else."""
+"""Ragged rows as tensors, for workers that pass all rows of a job at once. Needs only torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rows:
-    """All rows of a job, right-padded.
+    """Right-padded rows of a job.
 
-    No mask goes with them: what stands right of a row's last token cannot reach back in a causal model, and without a mask every
-    library takes its fastest attention.
+    There is no mask: in a causal model, padding on the right does not affect a row, and without a mask every library uses its
+    fastest attention.
 
     Attributes:
-        ids: Bases, [row pos].
-        donor_ids: Donors, [row donor_pos].
+        ids: Token ids of bases, [row pos].
+        donor_ids: Token ids of donors, [row donor_pos].
         row: 0 .. n-1, [row].
-        read: Position that is read, [row].
+        read: Read position, [row].
         token: Token whose P is read, [row].
     """
 
@@ -32,7 +32,7 @@ class Rows:
 
     @classmethod
     def of(cls, job: Job, device: "torch.device | str | None" = "cpu") -> "Rows":
-        """The rows of a job."""
+        """Make the tensors of a job."""
         rows = job["rows"]
         return cls(
             ids=padded([row["ids"] for row in rows]).to(device),
@@ -45,19 +45,17 @@ class Rows:
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of a job that have a place, and the slots that are changed there, all rows in one list.
-
-    Of several places a row stands here once for each.
+    """The rows of a job that have some places, one copy per place, and the slots (positions) that are changed in them.
 
     Attributes:
-        sizes: Rows of each place.
-        rows: Which rows of the job they are, [row].
-        ids: Their tokens, [row pos].
+        sizes: Number of rows of each place.
+        rows: Indices of the rows in the job, [row].
+        ids: Token ids, [row pos].
         row: 0 .. n-1, [row].
-        read: Position that is read, [row].
+        read: Read position, [row].
         token: Token whose P is read, [row].
-        slot_row: Row of each slot among these, [slot].
-        donor_row: The same among all rows of the job, [slot].
+        slot_row: Row of each slot in this part, [slot].
+        donor_row: Row of each slot in the job, [slot].
         target: Position in the base, [slot].
         source: Position in the donor, [slot].
     """
@@ -75,7 +73,7 @@ class Part:
 
     @classmethod
     def of(cls, job: Job, places: Sequence[str], rows: Rows) -> "Part":
-        """What some places change."""
+        """Select rows and slots of some places."""
         found = [[i for i, row in enumerate(job["rows"]) if place in row["target"]] for place in places]
         one_by_one = [(i, place) for place, numbers in zip(places, found, strict=True) for i in numbers]
         slots = [
@@ -90,23 +88,23 @@ class Part:
         return cls(sizes, there, rows.ids[there], own, rows.read[there], rows.token[there], *columns)
 
     def by_place(self, values: Sequence[float]) -> list[list[float]]:
-        """Values of all rows, those of each place apart."""
+        """Split the values of all rows by place."""
         left = iter(values)
         return [[next(left) for _ in range(size)] for size in self.sizes]
 
 
 def padded(rows: list[list[int]]) -> Tensor:
-    """Right-padded with token 0."""
+    """Pad rows on the right with token 0."""
     return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
 
 
 def probability(logits: Tensor, token: Tensor) -> list[float]:
-    """P of one token in each row of logits [row vocab]."""
+    """Return P of one token in each row of logits [row vocab]."""
     return logits.log_softmax(-1).gather(-1, token[:, None])[:, 0].exp().tolist()
 
 
 def load_hf(directory: Path) -> torch.nn.Module:
-    """The Hugging Face model of a directory, in float32."""
+    """Load the Hugging Face model of a directory in float32."""
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()

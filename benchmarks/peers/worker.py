@@ -1,6 +1,6 @@
-"""A worker process: ``python worker.py NAME MODEL_DIRECTORY`` serves the sweep of ``worker_NAME.py``.
+"""Worker process: ``python worker.py NAME MODEL_DIRECTORY`` serves the sweep of ``worker_NAME.py``.
 
-The real stdout is put aside before any library is imported, since some greet on import.
+The real stdout is reserved before any library is imported, because some print on import.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""TransformerLens as a careful user writes it, all anchors and nulls of a layer in one batch."""
+"""TransformerLens, optimised by hand; all anchors and nulls of a layer in one batch."""
 
 from careful import careful
 from ours import load

@@ -1,4 +1,4 @@
-"""TransformerLens as a careful user writes it, one anchor or null after the other."""
+"""TransformerLens, optimised by hand; one anchor or null at a time."""
 
 from careful import careful
 from ours import load

@@ -1,4 +1,4 @@
-"""anchorlens, engine ``cone`` alone."""
+"""The cone engine of anchorlens alone."""
 
 from alone import engine_alone, load
 from ours import LIBRARIES

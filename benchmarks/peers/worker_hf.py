@@ -1,6 +1,6 @@
-"""Plain Hugging Face: a forward pre-hook on one decoder layer, all rows in one batch, one pass for each cell.
+"""Hugging Face with hooks: a forward pre-hook on one decoder layer, all rows in one batch, one pass for each cell.
 
-The final norm and the unembedding see only the positions that are read, as anybody would write it who knows the model.
+Only the read positions go through the unembedding.
 """
 
 from collections.abc import Callable

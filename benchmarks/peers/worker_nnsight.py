@@ -1,8 +1,8 @@
-"""nnsight: donors are read in one trace; then one trace for each layer, with one invoke for each anchor or null.
+"""nnsight: one trace reads the donors; then one trace per layer, with one invoke per anchor or null.
 
-That is how its documentation has a grid of patches done: the clean run is kept once, and the cells of a layer share one forward
-pass as invokes. A last invoke sees the whole batch, reads the positions that are wanted and stops the run before the model's own
-unembedding of all positions.
+This follows its documentation for a grid of patches: the clean run is stored once, and the cells of a layer share one forward pass
+as invokes. A last invoke covers the whole batch, reads the required positions and stops the run before the model unembeds all
+positions.
 """
 
 from pathlib import Path

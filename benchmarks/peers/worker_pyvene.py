@@ -1,7 +1,7 @@
-"""pyvene: donors are collected in one pass over all layers; then one intervenable model, one layer and one pass for each cell.
+"""pyvene: one pass over all layers collects the donors; then one intervenable model, one layer and one pass for each cell.
 
-pyvene can also run the sources again with every cell; handing it collected activations (``source_representations``) saves half of
-all passes. It wraps the model below the unembedding, so that only the positions that are read meet it.
+pyvene can also run the sources again with every cell; passing the collected activations (``source_representations``) saves half of
+all passes. It wraps the model without the unembedding, so that only the read positions are unembedded.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ def load(directory: Path) -> Any:
 
 
 def _slots(job: Job, side: str, place: str) -> list[list[int]]:
-    """Positions, [row][slot]; equally many in each row, as pyvene wants them: the last slot of a shorter row is repeated."""
+    """Return positions, [row][slot]; pyvene needs equally many per row, so shorter rows repeat their last slot."""
     found = [list(row[side][place]) for row in job["rows"] if place in row[side]]
     most = max(len(where) for where in found)
     return [where + where[-1:] * (most - len(where)) for where in found]

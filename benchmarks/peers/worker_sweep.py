@@ -1,4 +1,4 @@
-"""anchorlens, ``swap_sweep`` with its defaults."""
+"""``swap_sweep`` of anchorlens with its defaults."""
 
 from ours import LIBRARIES, default_sweep, load
 

@@ -1,7 +1,7 @@
-"""TransformerLens's own activation patching: ``patching.generic_activation_patch`` over the layers, once for each anchor or null.
+"""TransformerLens's activation patching: ``patching.generic_activation_patch`` over the layers, once for each anchor or null.
 
-It hands all logits of all positions to the metric; that is its interface. The metric keeps P of every row, since what it returns
-is one number for the whole batch. The donors' run caches ``resid_pre`` alone.
+Its interface passes all logits of all positions to the metric. The metric stores P of every row, because its return value is one
+number for the whole batch. The donors' run caches only ``resid_pre``.
 """
 
 import pandas as pd
