@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from scipy.special import expit
 from torch import Tensor
 
-from anchorlens.probing.placebo_labels import half_splits, shuffled_labels
+from anchorlens.probing.placebo_labels import half_splits, shuffle_labels
 from anchorlens.probing.probes import LayerProbes, TruthProbe, fit_layers
 from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.questions.build_rows import MORE_QUESTIONS
@@ -23,7 +23,7 @@ DRAWS = 5
 _FURTHEST = 9
 
 
-def read_probes(
+def fit_probes(
     rows: TruthRows,
     layers: Sequence[int],
     states: Float[Tensor, "layer example d_model"],
@@ -42,7 +42,7 @@ def read_probes(
     read = fit_layers(layers, states, rows.labels, ids, split, site=site, model=model, dataset=dataset)
     found: list[int] = []
     for draw in range(DRAWS):
-        where, names = _drawn_again(rows, np.random.default_rng([seed, draw]))
+        where, names = _resample_questions(rows, np.random.default_rng([seed, draw]))
         own = (rows.labels[where], names, [rows.split[i] for i in where])
         if all(
             len({y for y, part in zip(own[0], own[2], strict=True) if part == name}) == 2 for name in ("train", "validation")
@@ -51,7 +51,7 @@ def read_probes(
     return replace(read, probe_layer_over_seeds=tuple(found))
 
 
-def _drawn_again(rows: TruthRows, rng: np.random.Generator) -> tuple[list[int], list[str]]:
+def _resample_questions(rows: TruthRows, rng: np.random.Generator) -> tuple[list[int], list[str]]:
     """Rows of as many questions as there are, drawn with replacement inside each split, and a name for the question of each."""
     where, names = list[int](), list[str]()
     ids = rows.question_ids
@@ -66,7 +66,7 @@ def _drawn_again(rows: TruthRows, rng: np.random.Generator) -> tuple[list[int], 
     return where, names
 
 
-def placebo_probes(
+def fit_placebo_probes(
     rows: TruthRows, layers: Sequence[int], states: Float[Tensor, "layer example d_model"], read: LayerProbes, *, seed: int
 ) -> dict[str, LayerProbes]:
     """The probes of ``shuffled_labels`` (``shuffled_labels_1`` and on, one a draw) and ``cross_fold`` (``fold_a``, ``fold_b``).
@@ -82,8 +82,8 @@ def placebo_probes(
 
     sets: dict[str, LayerProbes] = {}
     for draw in range(DRAWS):
-        blind = fit(shuffled_labels(rows, seed, draw), rows.split)
-        sets[f"{SHUFFLED}_{draw + 1}"] = as_confident(blind, read, rows, layers, states)
+        blind = fit(shuffle_labels(rows, seed, draw), rows.split)
+        sets[f"{SHUFFLED}_{draw + 1}"] = match_confidence(blind, read, rows, layers, states)
     folds = half_splits(rows, seed)
     if all(len({y for y, part in zip(rows.labels, fold, strict=True) if part == "train"}) == 2 for fold in folds):
         return sets | {name: fit(rows.labels, fold) for name, fold in zip(("fold_a", "fold_b"), folds, strict=True)}
@@ -91,7 +91,7 @@ def placebo_probes(
     return sets
 
 
-def as_confident(
+def match_confidence(
     probes: LayerProbes,
     read: LayerProbes,
     rows: TruthRows,
@@ -105,7 +105,7 @@ def as_confident(
     for layer, state in zip(layers, states, strict=True):
         x = state[held].numpy()
         own, wanted = (np.abs(p.probes[layer].decision_function(x, ids, allow_seen=True)) for p in (probes, read))
-        scaled[layer] = probes.probes[layer].times(confidence_factor(own, float(_confidence(wanted))))
+        scaled[layer] = probes.probes[layer].scale_log_odds(confidence_factor(own, float(_confidence(wanted))))
     return replace(probes, probes=scaled)
 
 

@@ -9,21 +9,21 @@ from anchorlens.prompts.dataset import Dropped
 from anchorlens.questions.answer_text import (
     answer_line,
     exact_answer,
+    has_open_thinking,
     is_right,
     is_thinking_tag,
     names_gold,
-    unfinished_thinking,
 )
 from anchorlens.questions.build_rows import MORE_QUESTIONS, Rows, drop
 from anchorlens.questions.example import Example, Span
-from anchorlens.questions.prompts import rendered
+from anchorlens.questions.prompts import render_prompt
 from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, TokenRow
 from anchorlens.warn import warn
 
 FEW_ROWS = 20
 
 
-def known_rows(answered: Rows) -> Rows:
+def select_known_rows(answered: Rows) -> Rows:
     """Return the rows of :func:`answered_rows` that the model answers right (METHOD 3, ``known_only``).
 
     A right line whose exact answer is not the gold answer alone is dropped (``answer_not_alone``): P would be read at another word.
@@ -48,7 +48,7 @@ def _alone(row: TokenRow) -> bool:
     return names_gold(exact.of(text), line, row.example.answers)
 
 
-def answered_rows(
+def generate_rows(
     adapter: Adapter,
     examples: Sequence[Example],
     tokenizer: RowTokenizer,
@@ -118,8 +118,8 @@ class _AnswerReader:
         self.ends = {i for i in (self.hf.eos_token_id, *turns) if isinstance(i, int)}
         # Some chat templates leave a block of thinking open behind the question.
         question = examples[0].question if examples else ""
-        prompt = rendered(tokenizer.prompt, question, self.hf) if examples else None
-        self.opened = prompt is not None and unfinished_thinking(prompt.text[prompt.question_start + len(question) :])
+        prompt = render_prompt(tokenizer.prompt, question, self.hf) if examples else None
+        self.opened = prompt is not None and has_open_thinking(prompt.text[prompt.question_start + len(question) :])
 
     def decode(self, ids: list[int]) -> str:
         text = self.hf.decode([i for i in ids if i not in self.unseen], clean_up_tokenization_spaces=False)
@@ -137,7 +137,7 @@ class _AnswerReader:
     def row(self, example: Example, ids: list[int], text: str) -> TokenRow:
         exact, line = exact_answer(text, opened=self.opened), answer_line(text, opened=self.opened)
         if exact is None or line is None:
-            reason = "unfinished_thinking" if unfinished_thinking(text, opened=self.opened) else "no_exact_answer"
+            reason = "unfinished_thinking" if has_open_thinking(text, opened=self.opened) else "no_exact_answer"
             raise RowDropped(reason, text.strip().split("\n", 1)[0])
         lead = len(text) - len(text.lstrip())
         within = Span(exact.start - lead, exact.end - lead)

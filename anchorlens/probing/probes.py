@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from anchorlens.errors import InputError, LeakError
-from anchorlens.probing.regularization import GRID, Held, chosen_fit
+from anchorlens.probing.regularization import GRID, ValidationRows, choose_fit
 from anchorlens.questions.build_rows import MORE_QUESTIONS
 from anchorlens.warn import warn
 
@@ -79,23 +79,23 @@ class TruthProbe(ClassifierMixin, BaseEstimator):
             InputError: Shapes disagree, a label is missing, or only one label is there.
             LeakError: A question stands in both training and validation.
         """
-        features, labels = _checked(X, y, question_ids)
+        features, labels = _check_rows(X, y, question_ids)
         if len(np.unique(labels)) < 2:
             raise InputError(f"A probe needs true and false answers to learn from; all {len(labels)} rows have one label.")
         self.mean_ = features.mean(0)
         spread = features.std(0)
         self.scale_ = np.where(spread > 0, spread, 1.0)
         seen = set(question_ids)
-        held: Held | None = None
+        held: ValidationRows | None = None
         if validation is not None:
-            held_x, held_y = _checked(*validation)
+            held_x, held_y = _check_rows(*validation)
             both = seen & set(validation[2])
             if both:
                 raise LeakError(f"{len(both)} questions stand in both training and validation. Split by question first.")
             seen |= set(validation[2])
             if len(np.unique(held_y)) == 2:
-                held = Held((held_x - self.mean_) / self.scale_, held_y, validation[2])
-        fit = chosen_fit((features - self.mean_) / self.scale_, labels, held, self.penalties, self.max_iter)
+                held = ValidationRows((held_x - self.mean_) / self.scale_, held_y, validation[2])
+        fit = choose_fit((features - self.mean_) / self.scale_, labels, held, self.penalties, self.max_iter)
         self.C_, self.converged_ = fit.penalty, fit.converged
         self.coef_, self.intercept_ = fit.weights[None], np.array([fit.intercept])
         self.validation_auc_, self.validation_auc_se_ = (float("nan"),) * 2 if held is None else held.auc(fit)
@@ -123,7 +123,7 @@ class TruthProbe(ClassifierMixin, BaseEstimator):
                 )
         return ((features - self.mean_) / self.scale_) @ self.coef_[0] + self.intercept_[0]
 
-    def times(self, factor: float) -> "TruthProbe":
+    def scale_log_odds(self, factor: float) -> "TruthProbe":
         """Return a probe with the same predictions and its log-odds times a positive factor."""
         other = copy(self)
         other.coef_, other.intercept_ = self.coef_ * factor, self.intercept_ * factor
@@ -157,7 +157,7 @@ class TruthProbe(ClassifierMixin, BaseEstimator):
         return float((self.predict(X, question_ids, allow_seen=allow_seen) == np.asarray(y)).mean())
 
 
-def _checked(x: npt.ArrayLike, y: npt.ArrayLike, question_ids: Sequence[str]) -> tuple[Array, Array]:
+def _check_rows(x: npt.ArrayLike, y: npt.ArrayLike, question_ids: Sequence[str]) -> tuple[Array, Array]:
     features, labels = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if features.ndim != 2 or labels.shape != (len(features),) or len(question_ids) != len(features):
         raise InputError(

@@ -35,7 +35,7 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Held:
+class ValidationRows:
     """Validation rows with both labels."""
 
     x: Array
@@ -97,7 +97,7 @@ class _Fits:
         return self.at(fit.penalty, patience=PATIENCE)
 
 
-def chosen_fit(x: Array, y: Array, held: Held | None, penalties: Sequence[float] | None, max_iter: int) -> Fit:
+def choose_fit(x: Array, y: Array, held: ValidationRows | None, penalties: Sequence[float] | None, max_iter: int) -> Fit:
     """The fit under the best penalty."""
     fits = _Fits(x, y, max_iter)
     start = sorted(PENALTIES if penalties is None else penalties)

@@ -53,7 +53,7 @@ def qa_text_scores(train: Pairs, train_labels: npt.ArrayLike, test: Pairs) -> Ar
     asked, said = (csr_matrix(vectors.transform([f"^{pair[side]}$" for pair in both])) for side in (0, 1))
     overlaps = np.array([_overlap(*pair) for pair in both])
     scaled = StandardScaler().fit(overlaps[:fitted]).transform(overlaps)
-    crossed = FeatureHasher(2**16, input_type="string").transform(_crossed(*pair) for pair in both)
+    crossed = FeatureHasher(2**16, input_type="string").transform(_cross_features(*pair) for pair in both)
     blocks = [csr_matrix(scaled), normalize(csr_matrix(asked.multiply(said))), said, normalize(crossed)]
     features = hstack(blocks).tocsr()
     model = LogisticRegression(C=1.0, max_iter=1000).fit(features[:fitted], np.asarray(train_labels))
@@ -89,7 +89,7 @@ def _trigrams(text: str) -> set[str]:
 _ASKED_WORDS = 24
 
 
-def _crossed(question: str, answer: str) -> list[str]:
+def _cross_features(question: str, answer: str) -> list[str]:
     """Words and word pairs of a question, each with the form and the words of the answer."""
     asked, words = normalise(question).split(), normalise(answer).split()
     if len(asked) > _ASKED_WORDS:

@@ -10,12 +10,12 @@ import numpy as np
 from anchorlens.constants import SPLITS
 from anchorlens.errors import EmptySweepError, LeakError
 from anchorlens.models.adapter import Adapter
-from anchorlens.probing.model_answers import FEW_ROWS, answered_rows
+from anchorlens.probing.model_answers import FEW_ROWS, generate_rows
 from anchorlens.prompts.dataset import Dropped
+from anchorlens.questions.answer_options import YES_NO
 from anchorlens.questions.build_rows import MORE_QUESTIONS, Rows, drop, make_rows
 from anchorlens.questions.example import Example, normalise
-from anchorlens.questions.false_answers import given_answers, split_questions
-from anchorlens.questions.options import YES_NO
+from anchorlens.questions.false_answers import assign_false_answers, split_questions
 from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, TokenRow
 from anchorlens.warn import warn
 
@@ -29,7 +29,7 @@ class TruthRows:
     dropped: tuple[Dropped, ...]
 
     @property
-    def own_answers(self) -> bool:
+    def has_generated_answers(self) -> bool:
         """Whether the answers are the model's own."""
         return any(row.answer.source == "generated" for row in self.rows)
 
@@ -68,7 +68,7 @@ class TruthRows:
                 "All questions share the answers yes and no, so they cannot be split: take a set with other answers too."
             )
         else:
-            what_to_do = f"Take {MORE_QUESTIONS}" + (", or answers='gold'." if self.own_answers else ".")
+            what_to_do = f"Take {MORE_QUESTIONS}" + (", or answers='gold'." if self.has_generated_answers else ".")
         raise EmptySweepError(
             f"A truth probe needs true and false answers in every split, and here are {said} (dropped: {reasons}). {what_to_do}"
         )
@@ -104,7 +104,7 @@ def truth_rows(
     """Split the questions, then find a true and a false answer for each (``gold``) or take the model's own (``generated``)."""
     split = split_questions(examples, fractions=fractions, seed=seed)
     if answers == "generated":
-        own = answered_rows(
+        own = generate_rows(
             adapter, examples, RowTokenizer(
                 tokenizer.tokenizer, tokenizer.prompt, add_bos=tokenizer.add_bos, max_length=tokenizer.max_length
             ), max_new_tokens=max_new_tokens, batch_size=batch_size, progress=progress,
@@ -114,13 +114,13 @@ def truth_rows(
             asked = make_rows((row.example for row in own.rows), tokenizer, {row.id: row.answer for row in own.rows})
             made = Rows(asked.rows, (*own.dropped, *asked.dropped))
         return TruthRows(made.rows, tuple(split[row.example.question_id] for row in made.rows), made.dropped)
-    rows, dropped = _given_rows(examples, tokenizer, split, distractor=distractor, seed=seed)
+    rows, dropped = _make_gold_rows(examples, tokenizer, split, distractor=distractor, seed=seed)
     kept = TruthRows(rows, tuple(split[row.example.question_id] for row in rows), dropped)
     kept.check_balance()
     return kept
 
 
-def _given_rows(
+def _make_gold_rows(
     examples: Sequence[Example], tokenizer: RowTokenizer, split: Mapping[str, str], *, distractor: str, seed: int
 ) -> tuple[tuple[TokenRow, ...], tuple[Dropped, ...]]:
     """Two rows an example: the gold answer and a false one."""
@@ -128,14 +128,14 @@ def _given_rows(
 
     @cache
     def row_of(example: Example, text: str, label: int) -> TokenRow | RowDropped:
-        answer = Answer(text, Answer.gold(text).exact, source="given", label=label)
+        answer = Answer(text, Answer.gold(text).exact, label=label)
         try:
             return tokenizer.row(example, answer, f"{example.example_id}|{'false' if label else 'true'}")
         except RowDropped as why:
             return why
 
     while True:
-        given = given_answers(usable, split, distractor=distractor, seed=seed)
+        given = assign_false_answers(usable, split, distractor=distractor, seed=seed)
         rows: list[TokenRow] = []
         failed: set[str] = set()
         for example in usable:

@@ -31,7 +31,7 @@ ACCURACY = {
 }
 
 
-def form_of(schema: str, questions: Iterable[str]) -> str:
+def find_form(schema: str, questions: Iterable[str]) -> str:
     """The measured form that questions have: their schema's, else that of NQ where most are in lower case, else that of TriviaQA."""
     if schema in ACCURACY:
         return schema
@@ -39,7 +39,7 @@ def form_of(schema: str, questions: Iterable[str]) -> str:
     return "nq" if 2 * sum(small) > len(small) else "triviaqa"
 
 
-def expected(form: str, sources: Iterable[str]) -> str:
+def describe_accuracy(form: str, sources: Iterable[str]) -> str:
     """What to expect of the spans of rows; empty where none come from templates or rules."""
     found = set(sources)
     if not found & {"template", "rules"}:

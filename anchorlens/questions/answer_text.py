@@ -43,7 +43,7 @@ def answer_line(text: str, *, opened: bool = False) -> Span | None:
     return Span(start, start + len(line)) if line else None
 
 
-def unfinished_thinking(text: str, *, opened: bool = False) -> bool:
+def has_open_thinking(text: str, *, opened: bool = False) -> bool:
     """Whether a text, generated after a prompt that had ``opened`` a block of thinking or not, ends inside one."""
     return _after_thinking(text, opened) is None
 

@@ -15,9 +15,9 @@ from anchorlens.questions.sources import (
     SAMPLE_SUFFIX,
     Rows,
     file_rows,
+    find_known,
     hub_rows,
     is_table,
-    known,
     sample_rows,
     table_name,
     table_rows,
@@ -53,7 +53,7 @@ def find_origin(
     for word, value in (parts | {"dataset_name": dataset_name}).items():
         if value is not None and not (isinstance(value, str) and value.strip()):
             raise InputError(f"{word} must be a name, got {described(value)}.")
-    entry = known(name) if isinstance(name, str) else None
+    entry = find_known(name) if isinstance(name, str) else None
     if any(parts.values()) and (entry is None or entry.kind != "hub" or path is not None):
         raise InputError(
             "config=, split= and revision= choose a part of a hub data set; leave them out with a file, sample or table."
@@ -82,7 +82,7 @@ def _file(name: object, path: object) -> tuple[Path, str]:
         if path is not None:
             if not name.strip():
                 raise InputError("The name of the data set is empty; leave it out, and it is the file's.")
-            if name.endswith(SAMPLE_SUFFIX) and known(name):
+            if name.endswith(SAMPLE_SUFFIX) and find_known(name):
                 raise InputError(f"{name!r} is embedded; to read a file of its schema use load_qa({_stem(name)!r}, path=...).")
             return _path(path), name
         if not _is_file_name(name):

@@ -15,11 +15,11 @@ from anchorlens.display import as_whole, described
 from anchorlens.errors import DataError, InputError, SpanError
 from anchorlens.fingerprint import callable_name, fingerprint
 from anchorlens.prompts.dataset import Dropped
-from anchorlens.questions.accuracy import expected, form_of
+from anchorlens.questions.accuracy import describe_accuracy, find_form
 from anchorlens.questions.answers import answer_type
 from anchorlens.questions.columns import check_columns, check_fields, rename_columns, warn_of_cells
 from anchorlens.questions.data_source import Origin, QASource, find_origin
-from anchorlens.questions.example import Example, pooled_answers, question_id
+from anchorlens.questions.example import Example, pool_answers, question_id
 from anchorlens.questions.schemas import Record, Row, Schema, read_row
 from anchorlens.questions.sources import KNOWN, KnownDataset
 from anchorlens.questions.spans import BAD_ANNOTATION, SpanFinder, SpansLike, span_finder
@@ -82,7 +82,7 @@ class QAData:
     def _facts(self) -> dict[str, str]:
         reasons = ", ".join(f"{reason} {n}" for reason, n in self.dropped_counts.items())
         sources = ", ".join(f"{source} {n}" for source, n in sorted(Counter(e.span_source for e in self.examples).items()))
-        expectation = expected(self.form, (example.span_source for example in self.examples))
+        expectation = describe_accuracy(self.form, (example.span_source for example in self.examples))
         return {
             "examples": f"{len(self.examples):,}",
             "dropped": f"{len(self.dropped):,}" + (f" ({reasons})" if reasons else ""),
@@ -194,9 +194,9 @@ def _check_annotations(results: Sequence[Example | Dropped], source: str) -> Non
         )
 
 
-def _pool_answers(results: Sequence[Example | Dropped]) -> list[Example | Dropped]:
+def _share_answers(results: Sequence[Example | Dropped]) -> list[Example | Dropped]:
     """Give rows that ask the same question each other's gold aliases, after their own: all are right (METHOD 3)."""
-    pooled = pooled_answers(result for result in results if isinstance(result, Example))
+    pooled = pool_answers(result for result in results if isinstance(result, Example))
     return [
         replace(one, answers=tuple(dict.fromkeys((*one.answers, *pooled[one.question_id]))))
         if isinstance(one, Example)
@@ -286,7 +286,7 @@ def load_qa(
     places = [f"{source}, row {i + 1}" for i in range(len(rows))]
     records = [read_row(row, origin.schema, place) for row, place in zip(rows, places, strict=True)]
     ids = _example_ids(records, hashes, origin.schema, source)
-    results = _pool_answers([_example(r, i, label, finder, place) for r, i, place in zip(records, ids, places, strict=True)])
+    results = _share_answers([_example(r, i, label, finder, place) for r, i, place in zip(records, ids, places, strict=True)])
     _check_annotations(results, source)
     drawn = range(len(rows)) if limit is None else sorted(random.Random(seed).sample(range(len(rows)), min(limit, len(rows))))
     reasons = Counter(result.reason for result in results if isinstance(result, Dropped))
@@ -300,6 +300,6 @@ def load_qa(
         sha256=hashlib.sha256("\n".join(texts).encode("utf8", "surrogatepass")).hexdigest(),
         limit=limit,
         seed=seed,
-        form=form_of(origin.schema.name, (record.question for record in records)),
+        form=find_form(origin.schema.name, (record.question for record in records)),
         spans=spans if isinstance(spans, str) else f"{callable_name(spans)} {fingerprint(spans)}",
     )

@@ -12,7 +12,7 @@ from anchorlens.constants import ALIGNMENTS, ANSWER_ANCHORS, DONOR_RULES
 from anchorlens.display import as_whole, described, shortened
 from anchorlens.errors import DonorError, did_you_mean
 from anchorlens.fingerprint import callable_name, takes
-from anchorlens.questions.example import Example, normalise, pooled_answers
+from anchorlens.questions.example import Example, normalise, pool_answers
 from anchorlens.questions.tokens import TokenRow
 
 # Anchors that are made of segments; each segment is paired on its own.
@@ -85,7 +85,7 @@ class DonorPicker:
 
     @cached_property
     def _pooled(self) -> dict[str, tuple[str, ...]]:
-        return pooled_answers(row.example for row in self.pool)
+        return pool_answers(row.example for row in self.pool)
 
     def _shape(self, row: TokenRow) -> tuple[int, int]:
         """Rows of one shape can be paired at E_Q; with ``align='last'`` all can."""
@@ -136,19 +136,26 @@ class DonorPicker:
 
 
 def null_positions(
-    row: TokenRow, anchor: str, wanted: int, seed: int, donor_id: str, where: str = "question"
+    row: TokenRow, anchor: str, n: int, seed: int, donor_id: str, region: str = "question"
 ) -> tuple[int, ...]:
-    """Draw the null's positions for a donor's streams: at most ``wanted`` other prompt positions, in random order (METHOD 4).
+    """Draw the null's positions for a donor's streams: at most ``n`` other prompt positions, in random order (METHOD 4).
 
-    Never position 0, a token of E_Q, a position from which the answer is predicted, or the anchor itself; for the anchors at the
-    answer and for ``prompt_last`` only positions after E_Q. ``where='question'`` leaves out what all rows share (shots, the head of a
-    template); ``'anywhere'`` takes the whole prompt.
+    Excluded are position 0, tokens of E_Q, positions that predict an answer token, and the anchor itself. Anchors at the answer and
+    ``prompt_last`` draw after E_Q only.
+
+    Args:
+        row: Row whose prompt is drawn from.
+        anchor: Anchor that the null is compared with.
+        n: Number of positions of the anchor.
+        seed: Random seed.
+        donor_id: Donor whose streams are written.
+        region: ``question`` excludes text shared by all rows (shots, the head of a template), ``prompt`` draws from the whole prompt.
     """
     forbidden = {0, *row.positions["exact_question"], *row.positions["pre_answer_all"], *row.positions[anchor]}
     if anchor in (*ANSWER_ANCHORS, "prompt_last"):
         first = max(row.positions["exact_question"]) + 1
     else:
-        first = min(row.positions["exact_question"] + row.positions["question_rest"]) if where == "question" else 1
+        first = min(row.positions["exact_question"] + row.positions["question_rest"]) if region == "question" else 1
     free = [p for p in range(first, row.prompt_length) if p not in forbidden]
     rng = random.Random(f"{seed}:null:{row.id}:{donor_id}:{anchor}")
-    return tuple(rng.sample(free, min(wanted, len(free))))
+    return tuple(rng.sample(free, min(n, len(free))))

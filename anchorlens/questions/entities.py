@@ -8,13 +8,13 @@ from anchorlens.questions.parse import Parsed, parse
 _INSIDE = word_set("of the de la le les du des von van der den di da del dos al bin ibn y &")
 
 
-def named_spans(question: str) -> tuple[Span, ...]:
+def find_names(question: str) -> tuple[Span, ...]:
     """Find capitalised runs, words with a digit and quotations of a question, in order; they may touch.
 
     Where capitals tell nothing apart (as in NQ), only digits and quotations are found.
 
     >>> text = 'In 1999, which Bank of England governor praised "the old lady"?'
-    >>> [span.of(text) for span in named_spans(text)]
+    >>> [span.of(text) for span in find_names(text)]
     ['1999', 'Bank of England', 'the old lady']
     """
     view = parse(question)

@@ -88,7 +88,7 @@ class _Table(dict[int, str]):
         return made
 
 
-def _written(char: str) -> str:
+def _drop_invisible(char: str) -> str:
     """Nothing for zero-width joiners, variation selectors and trade marks; a space for a zero-width space and a lone accent."""
     # The tag characters of a flag say whose it is, the modifiers of an emoji which.
     if char in "™®©℠" or "\ufe00" <= char <= "\ufe0f":
@@ -101,7 +101,7 @@ def _written(char: str) -> str:
     return " " if category == "Sk" and char < "\U0001f3fb" else char
 
 
-def _said(char: str) -> str:
+def _map_character(char: str) -> str:
     """A character as part of a word, a word of its own, or a space."""
     if char in _WORDED:
         return _WORDED[char]
@@ -116,7 +116,7 @@ def _said(char: str) -> str:
     return f" {char} " if sign else " "
 
 
-_WRITTEN, _SAID = _Table(_written), _Table(_said)
+_VISIBLE, _WORDS = _Table(_drop_invisible), _Table(_map_character)
 
 
 def normalise(text: str) -> str:
@@ -131,9 +131,9 @@ def normalise(text: str) -> str:
     if text.isascii():
         folded = text.casefold()
     else:
-        folded = unicodedata.normalize("NFKC", text.translate(_WRITTEN)).casefold()
+        folded = unicodedata.normalize("NFKC", text.translate(_VISIBLE)).casefold()
         folded = unicodedata.normalize("NFKC", folded)
-    said = folded.translate(_SAID)
+    said = folded.translate(_WORDS)
     if "+" in said or "-" in said or "#" in said:
         said = _SIGNS.sub(lambda sign: sign[1] or " ", _PLUSES_END.sub(" ", _SUM.sub(" + ", said)))
     return " ".join(said.split()) or " ".join(folded.split())
@@ -144,7 +144,7 @@ def question_id(question: str) -> str:
     return hashlib.sha256(normalise(question).encode("utf8")).hexdigest()[:16]
 
 
-def pooled_answers(examples: Iterable[Example]) -> dict[str, tuple[str, ...]]:
+def pool_answers(examples: Iterable[Example]) -> dict[str, tuple[str, ...]]:
     """The gold aliases of all rows of each question: where two rows ask the same, an answer of one is right for the other."""
     pooled: dict[str, dict[str, None]] = {}
     for example in examples:

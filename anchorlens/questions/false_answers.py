@@ -19,9 +19,9 @@ from scipy.sparse.csgraph import connected_components
 from anchorlens.constants import DISTRACTORS, FRACTIONS, SPLITS
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.prompts.dataset import Dropped
+from anchorlens.questions.answer_options import YES_NO, find_options, option_key
 from anchorlens.questions.build_rows import drop
-from anchorlens.questions.example import Example, normalise, pooled_answers
-from anchorlens.questions.options import YES_NO, named_options, option_key
+from anchorlens.questions.example import Example, normalise, pool_answers
 
 # What a row without a false answer, and the rank, weigh against a question too many in a split; from 2 on few more rows are kept.
 _COMPANY = 2.0
@@ -68,7 +68,7 @@ def _ranks(question: str, seed: int) -> tuple[float, ...]:
     return tuple(int.from_bytes(digest[at : at + 6], "big") / 2**48 for at in (0, 6, 12))
 
 
-def connected_groups(keys: Iterable[Iterable[Hashable]]) -> list[list[int]]:
+def group_connected(keys: Iterable[Iterable[Hashable]]) -> list[list[int]]:
     """Group items that share a key, directly or through others."""
     first: dict[Hashable, int] = {}
     links = [(first.setdefault(key, i), i) for i, own in enumerate(keys) for key in (("item", i), *own)]
@@ -83,9 +83,9 @@ def connected_groups(keys: Iterable[Iterable[Hashable]]) -> list[list[int]]:
 
 def _components(examples: Sequence[Example]) -> list[tuple[str, list[str]]]:
     """Questions that must stay together, by id in order, with the relation or answer type that most of their rows have."""
-    keys = ((f"question:{one.question_id}", *(f"answer:{key}" for key in _linking(one))) for one in examples)
+    keys = ((f"question:{one.question_id}", *(f"answer:{key}" for key in _link_keys(one))) for one in examples)
     out: list[tuple[str, list[str]]] = []
-    for group in connected_groups(keys):
+    for group in group_connected(keys):
         kinds = Counter(" ".join(map(str, _kind(examples[i]))) for i in group)
         stratum = min(kinds, key=lambda kind: (-kinds[kind], kind))
         out.append((stratum, sorted({examples[i].question_id for i in group})))
@@ -99,17 +99,17 @@ def _kind(example: Example) -> tuple[str | int, ...]:
     return ("type", example.answer_type, len(normalise(example.answers[0]).split()))
 
 
-def _linking(example: Example) -> set[str]:
+def _link_keys(example: Example) -> set[str]:
     """Answers that tie this row to others: its aliases, and the options of its question where its answer is one of them."""
     keys = {option_key(answer) for answer in example.answers}
     if keys & set(YES_NO):
         keys |= set(YES_NO)
-    options = named_options(example.question)
+    options = find_options(example.question)
     return keys | set(options) if options is not None and option_key(example.answers[0]) in options else keys
 
 
 @dataclass(frozen=True)
-class GivenAnswers:
+class FalseAnswers:
     """True and false answers for one set of questions."""
 
     false: dict[str, str]
@@ -117,9 +117,9 @@ class GivenAnswers:
     dropped: tuple[Dropped, ...]
 
 
-def given_answers(
+def assign_false_answers(
     examples: Sequence[Example], split: Mapping[str, str], *, distractor: str = "matched", seed: int = 0
-) -> GivenAnswers:
+) -> FalseAnswers:
     """Give each row another row's gold answer as its false one, permuted inside each split.
 
     * Where the question names two options, the false answer is the other option. Other rows whose true answer stands in their
@@ -131,7 +131,7 @@ def given_answers(
     """
     if distractor not in DISTRACTORS:
         raise InputError(f"Unknown distractor={distractor!r}. {did_you_mean(distractor, DISTRACTORS)}")
-    pooled = pooled_answers(examples)
+    pooled = pool_answers(examples)
     rows = [
         _Row.of(example, pooled[example.question_id], split[example.question_id], matched=distractor == "matched")
         for example in sorted(examples, key=lambda example: example.example_id)
@@ -141,7 +141,7 @@ def given_answers(
     told = "the true answer stands in the question, a false one would not"
     dropped = [drop(row.example, "answer_in_question", told) for row in rows if row.told]
     for number, group in enumerate(_groups([row for row in rows if not row.told])):
-        for row, other in zip(group, _permuted(group, [seed, number]), strict=True):
+        for row, other in zip(group, _permute(group, [seed, number]), strict=True):
             if other is not row:
                 false[row.example.example_id] = other.example.answers[0]
                 source[row.example.example_id] = other.example.example_id
@@ -153,7 +153,7 @@ def given_answers(
             else:
                 why = f"no other answer in: {' '.join(map(str, row.kind))}"
                 dropped.append(drop(row.example, "no_distractor", why))
-    return GivenAnswers(false, source, tuple(dropped))
+    return FalseAnswers(false, source, tuple(dropped))
 
 
 @dataclass(frozen=True)
@@ -172,14 +172,14 @@ class _Row:
         gold, question = normalise(example.answers[0]), normalise(example.question)
         kind = _kind(example) if matched else ()
         key = option_key(gold)
-        stands = key not in YES_NO and _stands(key, question)
-        options = named_options(example.question) if stands else None
+        stands = key not in YES_NO and _contains(key, question)
+        options = find_options(example.question) if stands else None
         other = options[key == options[0]] if options is not None and key in options else None
         right = frozenset(normalise(answer) for answer in answers)
         return cls(example, (split, *kind), gold, key, right, question, other, stands and other is None)
 
 
-def _stands(answer: str, text: str) -> bool:
+def _contains(answer: str, text: str) -> bool:
     return f" {answer} " in f" {text} "
 
 
@@ -190,16 +190,16 @@ def _groups(rows: Sequence[_Row]) -> list[list[_Row]]:
     keys = (
         (("kind", row.kind), *({(row.kind[0], row.key)} & asked), *({(row.kind[0], row.other)} & asked & lent)) for row in rows
     )
-    return [[rows[i] for i in group] for group in connected_groups(keys)]
+    return [[rows[i] for i in group] for group in group_connected(keys)]
 
 
-def _permuted(group: Sequence[_Row], seed: Sequence[int]) -> list[_Row]:
+def _permute(group: Sequence[_Row], seed: Sequence[int]) -> list[_Row]:
     """A random permutation in which as few rows as possible keep their own answer; no row gets an answer that is not allowed."""
     # An assignment of least cost: 0 where an answer may be false for a row, 1 for the row's own, too much for any other.
     n = len(group)
     order = np.random.default_rng([*seed, *b"given"]).permutation(n)
     shuffled = [group[i] for i in order]
-    allowed = _allowed(shuffled)
+    allowed = _allow_pairs(shuffled)
     free = np.setdiff1d(np.arange(n), _surplus(allowed))
     cost = np.where(allowed[np.ix_(free, free)], 0.0, n + 1.0)
     np.fill_diagonal(cost, 1.0)
@@ -223,7 +223,7 @@ def _surplus(allowed: npt.NDArray[np.bool_]) -> list[int]:
     return [i for rows in alike.values() for i in rows[allowed[rows[0]].sum() :]]
 
 
-def _allowed(group: Sequence[_Row]) -> npt.NDArray[np.bool_]:
+def _allow_pairs(group: Sequence[_Row]) -> npt.NDArray[np.bool_]:
     """Whether row j's true answer may be the false one of row i, [row row]."""
     by_kind = _places(enumerate(row.kind for row in group))
     by_gold = _places(enumerate(row.gold for row in group))
@@ -240,9 +240,9 @@ def _allowed(group: Sequence[_Row]) -> npt.NDArray[np.bool_]:
     for i, row in enumerate(group):
         if row.other is not None:
             # Both options with their article as the question has it, or both without.
-            as_asked = _stands(row.gold, row.question)
+            as_asked = _contains(row.gold, row.question)
             for gold in golds_of.get(row.other, ()):
-                out[i, by_gold[gold]] = _stands(gold, row.question) == as_asked
+                out[i, by_gold[gold]] = _contains(gold, row.question) == as_asked
         else:
             out[i, by_kind[row.kind]] = True
             for key in keys.inside(row.question).difference(YES_NO):

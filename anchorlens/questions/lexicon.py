@@ -150,7 +150,7 @@ class Word:
     number: bool  # begins with a digit
 
 
-def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+def _trim(text: str, start: int, end: int) -> tuple[int, int]:
     """``start`` and ``end`` moved inwards over punctuation and symbols; a word may begin or end with those of a currency."""
     inside = [i for i in range(start, end) if text[i] in _KEPT or unicodedata.category(text[i])[0] not in "PSZC"]
     return (inside[0], inside[-1] + 1) if inside else (end, end)
@@ -173,7 +173,7 @@ def split_words(text: str) -> tuple[Word, ...]:
     words: list[Word] = []
     last_end = 0
     for match in _CHUNK.finditer(text):
-        start, end = _trimmed(text, *match.span())
+        start, end = _trim(text, *match.span())
         if not any(char.isalnum() for char in text[start:end]):
             continue
         owner = _POSSESSIVE.search(text[start:end])

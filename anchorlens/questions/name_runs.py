@@ -47,7 +47,7 @@ def _name_run(view: Parsed, first: int, joiners: frozenset[str] = _NAME_JOINERS)
     return first, end
 
 
-def _listed(view: Parsed, runs: list[Run]) -> list[Run]:
+def _merge_lists(view: Parsed, runs: list[Run]) -> list[Run]:
     """Runs of a list made one: "Gus Grissom, Ed White and Roger Chaffee"; and a place with its region: "Point Anne, Ontario"."""
     words, merged, i = view.words, [], 0
     while i < len(runs):
@@ -130,7 +130,7 @@ def _longest_names(view: Parsed, outside: bool, demonyms: bool) -> Span | None:
     if not view.cased:
         return None
     runs = []
-    for run in _listed(view, list(_name_runs(view))):
+    for run in _merge_lists(view, list(_name_runs(view))):
         opens = view.words[run[0]].opens
         origin = all(is_demonym(view.words[i]) or view.words[i].low in _NAME_JOINERS for i in range(*run))
         if (opens and _capitals(view, run) < 2) or origin != demonyms or _outside(view, run) != outside:
@@ -184,7 +184,7 @@ def opening_name(view: Parsed) -> Span | None:
     small = words[0].low in (STOP - {"the", "both", "a"}) | IMPERATIVES | WEAK
     if first >= len(words) or not words[first].capital or (small and not _acronym(words[0])):
         return None
-    runs = _listed(view, [_name_run(view, first, _TITLE_JOINERS), *(run for run in _name_runs(view) if run[0] > first)])
+    runs = _merge_lists(view, [_name_run(view, first, _TITLE_JOINERS), *(run for run in _name_runs(view) if run[0] > first)])
     end = runs[0][1]
     if end >= len(words) or words[end].opens or (is_demonym(words[first]) and end == first + 1):
         return None
@@ -193,12 +193,12 @@ def opening_name(view: Parsed) -> Span | None:
     return view.span(*runs[0]) if aside or (verb and not words[end].breaks) else None
 
 
-def capitalised_run(view: Parsed) -> Span | None:
+def longest_name(view: Parsed) -> Span | None:
     """The longest run of capitalised words outside the phrase that is asked for: "Who founded the *Bank of England*?" """
     return _longest_names(view, outside=True, demonyms=False)
 
 
-def capitalised_run_inside(view: Parsed) -> Span | None:
+def longest_name_inside(view: Parsed) -> Span | None:
     """The same inside that phrase: "Which *Verdi* opera is set in Egypt?", had it no "Egypt"."""
     return _longest_names(view, outside=False, demonyms=False)
 

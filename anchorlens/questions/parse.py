@@ -105,7 +105,7 @@ def find_quotes(text: str, kinds: Iterable[re.Pattern[str]] = (_DOUBLED, _PLAIN,
             usable = end - start <= LONGEST_QUOTE and named and not whole and not _nickname(text, match.span(), span)
             if usable and not any(span.overlaps(other) for other in found):
                 found.append(span)
-    return tuple(_linked(text, sorted(found)))
+    return tuple(_link_quotes(text, sorted(found)))
 
 
 def _nickname(text: str, marked: tuple[int, int], span: Span) -> bool:
@@ -117,7 +117,7 @@ def _nickname(text: str, marked: tuple[int, int], span: Span) -> bool:
     return first > 0 and text[first].isupper()
 
 
-def _linked(text: str, quotes: list[Span]) -> list[Span]:
+def _link_quotes(text: str, quotes: list[Span]) -> list[Span]:
     """Quotations that only "and" or "or" keeps apart, made one."""
     linked: list[Span] = []
     for span in quotes:
@@ -271,7 +271,7 @@ def parse(text: str) -> Parsed:
     inner = [word for word in words if not word.opens and word.text[0].isalpha()]
     capitals = sum(word.capital and word.low not in MONTHS for word in inner)
     small = len(inner) - sum(word.capital for word in inner)
-    headline = bool(inner) and capitals == len(inner) and (text.isupper() or _shouted_verb(words, wh))
+    headline = bool(inner) and capitals == len(inner) and (text.isupper() or _has_capital_verb(words, wh))
     cased = capitals > 0 and (small > 0 or capitals < 4) and not headline
     quotes = tuple(q for q in quotes if wh is None or not q.overlaps(Span(words[wh].start, words[wh].end)))
     start = 0 if wh is None else wh
@@ -284,7 +284,7 @@ def parse(text: str) -> Parsed:
     return replace(view, phrase=phrase, phrase_kind=kind if phrase else "none")
 
 
-def _shouted_verb(words: tuple[Word, ...], wh: int | None) -> bool:
+def _has_capital_verb(words: tuple[Word, ...], wh: int | None) -> bool:
     """Whether a verb with a capital follows the wh-word: "WHO WROTE EMMA?", "Who Wrote Emma?" """
     behind = None if wh is None or wh + 1 >= len(words) else words[wh + 1]
     return behind is not None and behind.capital and (behind.low in AUX or behind.low in VERBS)

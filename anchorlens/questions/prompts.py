@@ -158,7 +158,7 @@ def check_prompt(prompt: Any) -> Prompt:
     return prompt
 
 
-def rendered(prompt: Prompt, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:
+def render_prompt(prompt: Prompt, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:
     """The prompt's text, checked: the question stands where the prompt says."""
     made: Any = prompt.render(question, tokenizer)
     name = shortened(prompt.name)

@@ -13,7 +13,7 @@ def _free(view: Parsed, index: int, subject: Span) -> bool:
     return index != view.wh and not subject.overlaps(view.span(index, index + 1))
 
 
-def asked_phrase(view: Parsed, subject: Span) -> Span | None:
+def phrase_head(view: Parsed, subject: Span) -> Span | None:
     """The head of the phrase that is asked for: "which British *composer*", "how *old*", "what is the *main religion*"."""
     if view.phrase is None:
         return None
@@ -55,7 +55,7 @@ def _relative(view: Parsed, index: int) -> bool:
     return before > 0 and before != view.wh and view.words[before].low in WH | {"that"}
 
 
-def had(view: Parsed, subject: Span) -> Span | None:
+def object_of_have(view: Parsed, subject: Span) -> Span | None:
     """What is had: "where do the oslo vikings have *spring training*"."""
     words = view.words
     verb = next(
@@ -100,8 +100,8 @@ def remaining_nouns(view: Parsed, subject: Span) -> Span | None:
 
 
 PROPERTY_RULES: tuple[Callable[[Parsed, Span], Span | None], ...] = (
-    asked_phrase,
-    had,
+    phrase_head,
+    object_of_have,
     main_verb,
     after_do,
     predicate,

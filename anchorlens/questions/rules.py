@@ -47,16 +47,17 @@ def options(view: Parsed) -> Span | None:
     return view.span(first, end) if end < len(words) and any(words[i].low == "or" for i in range(first + 1, end - 1)) else None
 
 
-def quoted_span(view: Parsed) -> Span | None:
+def first_quotation(view: Parsed) -> Span | None:
     """The first quotation: "Who wrote '*Emma*'?" """
     return view.quotes[0] if view.quotes else None
 
 
 SUBJECT_RULES: tuple[Callable[[Parsed], Span | None], ...] = (
-    options, alternatives, quoted_span, name_runs.opening_name, name_runs.capitalised_run, subject_rules.complement,
-    name_runs.capitalised_run_inside, subject_rules.owner, subject_rules.inverted_subject, subject_rules.performed_work, subject_rules.announced_title,
-    subject_rules.sung_title, subject_rules.sentence_title, subject_rules.named_thing, subject_rules.opening_subject, subject_rules.longest_topic,
-    noun_runs.noun_run, name_runs.origin, noun_runs.compound, noun_runs.whole_phrase,
+    options, alternatives, first_quotation, name_runs.opening_name, name_runs.longest_name, subject_rules.complement,
+    name_runs.longest_name_inside, subject_rules.owner, subject_rules.subject_after_aux, subject_rules.work_of_role,
+    subject_rules.title_after_cue, subject_rules.title_after_verb, subject_rules.sentence_title,
+    subject_rules.name_after_verb, subject_rules.opening_subject, subject_rules.longest_topic, noun_runs.noun_run,
+    name_runs.origin, noun_runs.compound, noun_runs.whole_phrase,
 )  # fmt: skip
 
 

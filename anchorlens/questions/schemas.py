@@ -82,7 +82,7 @@ def _first_text(row: Row, fields: Sequence[str]) -> str | None:
     return next((text for text in (_text(row.get(field)) for field in fields) if text is not None), None)
 
 
-def _unpacked(value: object) -> object:
+def _unpack(value: object) -> object:
     """A list or object that stands in a string, as PopQA's answers and every list of a csv file do."""
     if not isinstance(value, str) or value.strip()[:1] not in {"[", "{"}:
         return value
@@ -103,14 +103,14 @@ def read_answers(value: object) -> tuple[str, ...]:
     >>> read_answers('["Jem Cohen", "Jem Alan Cohen"]'), read_answers({"value": "Rome", "aliases": ["Roma", "Rome"]})
     (('Jem Cohen', 'Jem Alan Cohen'), ('Rome', 'Roma'))
     """
-    value = _unpacked(value)
+    value = _unpack(value)
     if isinstance(value, Mapping):
-        value = [value.get("value"), *_listed(value.get("aliases"))]
-    texts = (_text(item) for item in _listed(value))
+        value = [value.get("value"), *_as_list(value.get("aliases"))]
+    texts = (_text(item) for item in _as_list(value))
     return tuple(dict.fromkeys(text for text in texts if text is not None))
 
 
-def _listed(value: object) -> list[object]:
+def _as_list(value: object) -> list[object]:
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
@@ -123,7 +123,7 @@ def read_row(row: Row, schema: Schema, where: str) -> Record:
     left = len(question) - len(question.lstrip())
     spans, fault = dict[str, tuple[int, int]](), ""
     for field in ("subject_span", "property_span"):
-        value = _unpacked(row.get(field))
+        value = _unpack(row.get(field))
         value = value.strip() if isinstance(value, str) else value
         pair = list(value) if isinstance(value, list | tuple) else []
         if len(pair) == 2 and all(type(x) is int or (isinstance(x, float) and x.is_integer()) for x in pair):

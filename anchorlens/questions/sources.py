@@ -48,7 +48,7 @@ KNOWN: tuple[KnownDataset, ...] = _HUB + tuple(
 )
 
 
-def known(name: str) -> KnownDataset | None:
+def find_known(name: str) -> KnownDataset | None:
     """The known question set of this name."""
     return next((entry for entry in KNOWN if entry.name == name), None)
 

@@ -63,7 +63,7 @@ def _characters(tokens: Sequence[Any]) -> Span:
     return Span(tokens[0].idx, tokens[-1].idx + len(tokens[-1].text))
 
 
-def _trimmed(tokens: Sequence[Any], without: set[int]) -> list[Any]:
+def _trim(tokens: Sequence[Any], without: set[int]) -> list[Any]:
     """The last unbroken run of tokens outside ``without``, small words at its edges cut off."""
     run: list[Any] = []
     for token in tokens:
@@ -83,10 +83,10 @@ def _property(doc: Any, asking: Any, chunks: Sequence[Any], names: Sequence[Any]
         inside.add(asking.i)
         asked = next((chunk for chunk in chunks if any(token.i == asking.i for token in chunk)), None)
         if asked is not None and asked.root.i != asking.i:
-            return _trimmed(list(asked), inside)
+            return _trim(list(asked), inside)
     if roots and roots[0].lemma_ == "be":
         beside = [chunk for chunk in chunks if chunk.root.head.i == roots[0].i and chunk.root.dep_ in {"attr", "nsubj"}]
-        options = [run for run in (_trimmed(list(chunk), inside) for chunk in beside) if run]
+        options = [run for run in (_trim(list(chunk), inside) for chunk in beside) if run]
         if options:
             return options[-1]
     return [roots[0]] if roots and roots[0].pos_ == "VERB" else []
@@ -94,5 +94,5 @@ def _property(doc: Any, asking: Any, chunks: Sequence[Any], names: Sequence[Any]
 
 def _longest(groups: Sequence[Any], spared: set[int]) -> list[Any]:
     """The longest run of tokens that a group leaves beside the property and the wh-word."""
-    options = [_trimmed(list(group), spared) for group in groups]
+    options = [_trim(list(group), spared) for group in groups]
     return max((run for run in options if run), key=lambda run: (len(run), -run[0].i), default=[])

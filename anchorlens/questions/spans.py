@@ -34,7 +34,7 @@ SpansLike: TypeAlias = str | Callable[[str], tuple[Segment, Segment] | None]
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundSpans:
     """The segments of one question."""
 
     subject: Span | None
@@ -62,7 +62,7 @@ def check_spans(question: str, subject: Span, property_: Span, where: str) -> No
         )
 
 
-def _located(question: str, text: str, name: str, where: str, cure: str) -> Span:
+def _locate(question: str, text: str, name: str, where: str, cure: str) -> Span:
     """Find the one place of a text in the question; raise if it occurs nowhere or more than once."""
     n = sum(question.startswith(text, i) for i in range(len(question)))
     if n != 1:
@@ -74,7 +74,7 @@ def _located(question: str, text: str, name: str, where: str, cure: str) -> Span
     return Span(start, start + len(text))
 
 
-def _annotated(record: Record, where: str) -> tuple[Span | None, Span | None]:
+def _read_annotation(record: Record, where: str) -> tuple[Span | None, Span | None]:
     found: list[Span | None] = []
     for name, span, text in (
         ("subject", record.subject_span, record.subject_text),
@@ -85,7 +85,7 @@ def _annotated(record: Record, where: str) -> tuple[Span | None, Span | None]:
             _check_inside(record.question, name, Span(*span), where)
         else:
             cure = f"give its place as {name}_span ="
-            found.append(_located(record.question, text, name, where, cure) if text else None)
+            found.append(_locate(record.question, text, name, where, cure) if text else None)
     return found[0], found[1]
 
 
@@ -99,38 +99,38 @@ def place_subject(question: str, subject: str, match: TemplateMatch) -> Span:
     return next((span for span in places if not span.overlaps(match.property)), slot)
 
 
-def _templated(record: Record, use_subj: bool) -> Found | None:
+def _match_popqa(record: Record, use_subj: bool) -> FoundSpans | None:
     """PopQA's segments: property by template, subject by ``subj`` or else by template."""
     match = match_template(record.question) if record.templated else None
     if match is None:
         return None
     if use_subj and record.popqa_subject and record.popqa_subject in record.question:
-        return Found(place_subject(record.question, record.popqa_subject, match), match.property, "annotation")
-    return Found(match.subject, match.property, "template")
+        return FoundSpans(place_subject(record.question, record.popqa_subject, match), match.property, "annotation")
+    return FoundSpans(match.subject, match.property, "template")
 
 
-def _by_rules(question: str) -> Found:
+def _by_rules(question: str) -> FoundSpans:
     subject, property_ = rule_spans(question)
     if subject is not None and property_ is not None:
-        return Found(subject, property_, "rules")
+        return FoundSpans(subject, property_, "rules")
     missing = "no_subject" if subject is None else "no_property"
-    return Found(subject, None, "rules", "not_english" if is_foreign(split_words(question)) else missing)
+    return FoundSpans(subject, None, "rules", "not_english" if is_foreign(split_words(question)) else missing)
 
 
-def _completed(question: str, subject: Span | None, property_: Span | None) -> Found:
+def _complete(question: str, subject: Span | None, property_: Span | None) -> FoundSpans:
     """An annotation of one segment, the other one found by the rules clear of it."""
     view = parse(question)
     if is_foreign(view.words):
-        return Found(subject, property_, COMPLETED, "not_english")
+        return FoundSpans(subject, property_, COMPLETED, "not_english")
     if subject is not None:
         found = property_of(view, subject)
-        return Found(subject, found, COMPLETED, "" if found else "no_property")
+        return FoundSpans(subject, found, COMPLETED, "" if found else "no_property")
     found = subject_of(view)
     clear = found is not None and property_ is not None and not found.overlaps(property_)
-    return Found(found if clear else None, property_, COMPLETED, "" if clear else "no_subject")
+    return FoundSpans(found if clear else None, property_, COMPLETED, "" if clear else "no_subject")
 
 
-def _extracted(given: Any, question: str, source: str, where: str) -> tuple[Span, Span]:
+def _read_segments(given: Any, question: str, source: str, where: str) -> tuple[Span, Span]:
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise SpanError(f"{where}: {source} gave {described(given)}. {_EXPECTED}")
     spans: list[Span] = []
@@ -138,7 +138,7 @@ def _extracted(given: Any, question: str, source: str, where: str) -> tuple[Span
         if isinstance(segment, Span):
             spans.append(segment)
         elif isinstance(segment, str):
-            spans.append(_located(question, segment, name, where, f"let {source} give its place as"))
+            spans.append(_locate(question, segment, name, where, f"let {source} give its place as"))
         else:
             ends = [as_whole(end) for end in segment] if isinstance(segment, tuple | list) else []
             start, end = ends if len(ends) == 2 else (None, None)
@@ -156,10 +156,10 @@ class SpanFinder:
     source: str = ""
     extractor: Callable[[str], Any] | None = None
 
-    def find(self, record: Record, where: str) -> Found:
+    def find(self, record: Record, where: str) -> FoundSpans:
         """The segments of one row; the reason ``bad_annotation`` where its annotation does not fit its question."""
         if record.fault and self.extractor is None and self.mode != "rules":
-            return Found(None, None, "annotation", BAD_ANNOTATION, record.fault)
+            return FoundSpans(None, None, "annotation", BAD_ANNOTATION, record.fault)
         try:
             found = self._find(record, where)
             if found.subject is not None and found.property is not None:
@@ -167,26 +167,26 @@ class SpanFinder:
         except SpanError as error:
             if self.extractor is not None:
                 raise
-            return Found(None, None, "annotation", BAD_ANNOTATION, str(error))
+            return FoundSpans(None, None, "annotation", BAD_ANNOTATION, str(error))
         return found
 
-    def _find(self, record: Record, where: str) -> Found:
+    def _find(self, record: Record, where: str) -> FoundSpans:
         if self.extractor is not None:
             given = self.extractor(record.question)
             if given is None:
-                return Found(None, None, self.source, "no_spans")
-            return Found(*_extracted(given, record.question, self.source, where), self.source)
+                return FoundSpans(None, None, self.source, "no_spans")
+            return FoundSpans(*_read_segments(given, record.question, self.source, where), self.source)
         if self.mode == "rules":
-            return _templated(record, use_subj=False) or _by_rules(record.question)
-        subject, property_ = _annotated(record, where)
+            return _match_popqa(record, use_subj=False) or _by_rules(record.question)
+        subject, property_ = _read_annotation(record, where)
         if subject is not None and property_ is not None:
-            return Found(subject, property_, "annotation")
+            return FoundSpans(subject, property_, "annotation")
         if self.mode == "annotation":
-            found = _templated(record, use_subj=True)
-            return found if found and found.source == "annotation" else Found(None, None, "annotation", "no_annotation")
+            found = _match_popqa(record, use_subj=True)
+            return found if found and found.source == "annotation" else FoundSpans(None, None, "annotation", "no_annotation")
         if subject is not None or property_ is not None:
-            return _completed(record.question, subject, property_)
-        return _templated(record, use_subj=True) or _by_rules(record.question)
+            return _complete(record.question, subject, property_)
+        return _match_popqa(record, use_subj=True) or _by_rules(record.question)
 
 
 def span_finder(spans: SpansLike) -> SpanFinder:

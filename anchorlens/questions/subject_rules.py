@@ -144,7 +144,7 @@ def _title(view: Parsed, run: Run) -> Span | None:
     return None
 
 
-def _inverted(view: Parsed) -> Run | None:
+def _inversion(view: Parsed) -> Run | None:
     """What stands between the auxiliary and the verb: "when did *the titanic* sink", "how many seasons of *lost* are there"."""
     words, end = view.words, _last(view)
     at = _rest(view)
@@ -185,9 +185,9 @@ def _inverted(view: Parsed) -> Run | None:
     return (first, stop) if stop > first else None
 
 
-def inverted_subject(view: Parsed) -> Span | None:
+def subject_after_aux(view: Parsed) -> Span | None:
     """The subject behind its auxiliary: "what year did *salt and pepper* come out"."""
-    run = _inverted(view)
+    run = _inversion(view)
     if run is None:
         return None
     helped = run[0] + 1 < len(view.words) and view.words[run[0] + 1].low in AUX
@@ -198,7 +198,7 @@ def inverted_subject(view: Parsed) -> Span | None:
     return _title(view, run) or _span(view, run)
 
 
-def announced_title(view: Parsed) -> Span | None:
+def title_after_cue(view: Parsed) -> Span | None:
     """The title behind the word that announces it: "who starred in the movie *salt and pepper*"."""
     return _title(view, (_rest(view), _last(view)))
 
@@ -221,7 +221,7 @@ def opening_subject(view: Parsed) -> Span | None:
     return None if close is None else _span(view, (int(words[0].low == "if"), min(stop, close)))
 
 
-def named_thing(view: Parsed) -> Span | None:
+def name_after_verb(view: Parsed) -> Span | None:
     """What something is called: "which bone is also called *the collarbone*", "what animal is named *baloo*"."""
     words, end = view.words, _last(view)
     for i in range(_rest(view), end - 1):
@@ -243,7 +243,7 @@ def complement(view: Parsed) -> Span | None:
     return _span(view, first)
 
 
-def performed_work(view: Parsed) -> Span | None:
+def work_of_role(view: Parsed) -> Span | None:
     """The work behind "in" where someone plays a part: "who plays the baker in *low tide*"."""
     words, end = view.words, _last(view)
     verb = next((i for i in range(_rest(view), end) if view.verbs[i]), None)
@@ -259,7 +259,7 @@ def performed_work(view: Parsed) -> Span | None:
     return None
 
 
-def sung_title(view: Parsed) -> Span | None:
+def title_after_verb(view: Parsed) -> Span | None:
     """A title that is a sentence, behind a verb of singing or writing: "who sang *i will wait for you*"."""
     words, end = view.words, _last(view)
     verb = next((i for i in range(_rest(view), end) if view.verbs[i]), None)
@@ -295,7 +295,7 @@ def longest_topic(view: Parsed) -> Span | None:
     """The longest run of noun-like words, the later one of two: "the name of the cook in *pride and glory*"."""
     named = view.phrase_kind == "copula" and view.phrase is not None and _strength(view, view.phrase)
     later = -1 if named else 1
-    inverted = _inverted(view)
+    inverted = _inversion(view)
     # "where would you find the stapes": the pronoun asks nothing, its object does.
     begin = inverted[1] if inverted is not None and view.words[inverted[0]].low in _PRONOUNS else 0
     runs = [run for run in noun_runs(view, joiners=_JOINERS) if run[0] >= begin and _strength(view, run)]

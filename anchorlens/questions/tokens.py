@@ -14,7 +14,7 @@ from anchorlens.errors import InputError, SpanError
 from anchorlens.models.card import adds_bos
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.questions.example import Example, Span, normalise
-from anchorlens.questions.prompts import Prompt, check_prompt, rendered, truth_question
+from anchorlens.questions.prompts import Prompt, check_prompt, render_prompt, truth_question
 
 
 class RowDropped(Exception):  # noqa: N818 - not an error: the row is counted under its reason
@@ -32,7 +32,7 @@ class Answer:
 
     text: str
     exact: Span  # characters of ``text`` (E_A)
-    source: str = "gold"  # or "given", "generated"
+    source: str = "gold"  # or "generated"
     label: int = 0  # 1 where the answer is false (a hallucination)
 
     @classmethod
@@ -106,7 +106,7 @@ class RowTokenizer:
 
     def prompt_ids(self, question: str) -> tuple[int, ...]:
         """Ids of the prompt alone, as generation starts from them."""
-        return tuple(self.encode(rendered(self.prompt, question, self.tokenizer).text)[0])
+        return tuple(self.encode(render_prompt(self.prompt, question, self.tokenizer).text)[0])
 
     def row(self, example: Example, answer: Answer | None = None, row_id: str | None = None) -> TokenRow:
         """Tokenise one example."""
@@ -145,7 +145,7 @@ class RowTokenizer:
         return self._row(f"{base.id}~{donor.example_id}", example, question, spans, base.answer)
 
     def _row(self, row_id: str, example: Example, question: str, spans: dict[str, Span], answer: Answer) -> TokenRow:
-        prompt = rendered(self.prompt, question, self.tokenizer)
+        prompt = render_prompt(self.prompt, question, self.tokenizer)
         answer_start = len(prompt.text) + len(prompt.separator)
         text = prompt.text + prompt.separator + answer.text
         if self.ask:

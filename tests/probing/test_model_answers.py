@@ -12,7 +12,7 @@ from anchorlens.errors import EmptySweepError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.load import load_model
 from anchorlens.probing import model_answers
-from anchorlens.probing.model_answers import answered_rows, generate_answers, known_rows
+from anchorlens.probing.model_answers import generate_answers, generate_rows, select_known_rows
 from anchorlens.questions.prompts import QAPrompt, TemplatePrompt
 from anchorlens.questions.tokens import RowTokenizer
 from tests.models.tiny import FAMILIES, random_model, save_model
@@ -30,7 +30,7 @@ def answered(tiny_model, monkeypatch):
         monkeypatch.setattr(model_answers, "greedy", lambda *args, **kwargs: tokens)
         examples = [example(question, question.split()[2], question.split()[1], gold) for question, gold in said]
         tokenizer = RowTokenizer(model.tokenizer, prompt)
-        return answered_rows(Adapter(model), examples, tokenizer, max_new_tokens=16, batch_size=None, progress=False)
+        return generate_rows(Adapter(model), examples, tokenizer, max_new_tokens=16, batch_size=None, progress=False)
 
     return rows
 
@@ -64,7 +64,7 @@ def test_a_line_that_holds_a_gold_answer_is_right_and_known_where_that_stands_al
     assert row.answer.label == (reason == "not_known")
     assert row.answer.exact.of(row.answer.text) == exact
     assert text.strip().startswith(row.answer.text)  # what the model wrote before, such as its thinking, stays in its input
-    found = known_rows(answered({("Which film lasts longest?", gold): text}))
+    found = select_known_rows(answered({("Which film lasts longest?", gold): text}))
     assert [known.answer for known in found.rows] == ([] if reason else [row.answer])
     assert [(gone.reason, gone.detail) for gone in found.dropped] == ([(reason, row.answer.text)] if reason else [])
 
@@ -95,7 +95,7 @@ def test_a_tag_of_thinking_that_is_a_special_token_is_seen_by_the_rule(tiny_mode
     monkeypatch.setattr(model_answers, "greedy", lambda *args, **kwargs: [said])
     rows = [example("Which city lies there?", "there", "city", "Paris")]
     prompt = TemplatePrompt.of("{question}\n")
-    found = answered_rows(Adapter(model), rows, RowTokenizer(hf, prompt), max_new_tokens=16, batch_size=None, progress=False)
+    found = generate_rows(Adapter(model), rows, RowTokenizer(hf, prompt), max_new_tokens=16, batch_size=None, progress=False)
     (row,) = found.rows
     assert row.answer.exact.of(row.answer.text) == "Paris" and row.answer.label == 0
     assert row.answer.text == "[THINK]Rome?\nNo.[/THINK]\n\nParis"
@@ -211,8 +211,8 @@ def test_rows_whose_answer_the_context_cuts_off_are_dropped_and_do_not_end_a_swe
     said = len(model.tokenizer(SAID, add_special_tokens=False)["input_ids"])
     texts = [text for _, text in generate_answers(Adapter(model), data.examples, tokenizer)]
     assert texts == [*[SAID] * 4, SAID[:-1], " Paris", "", ""]
-    rows = answered_rows(Adapter(model), data.examples, tokenizer, max_new_tokens=16, batch_size=None, progress=False)
-    found = known_rows(rows)
+    rows = generate_rows(Adapter(model), data.examples, tokenizer, max_new_tokens=16, batch_size=None, progress=False)
+    found = select_known_rows(rows)
     assert [row.example.example_id for row in found.rows] == ["Japan", "Italy", "Cuba", f"Spain:{CONTEXT - said}"]
     assert {row.answer.text for row in found.rows} == {SAID.strip()}
     assert [gone.reason for gone in found.dropped] == ["too_long"] * 4

@@ -213,7 +213,7 @@ def test_a_layer_with_signal_whose_penalty_is_the_last_that_may_be_tried_is_name
 
 def test_a_probe_times_a_factor_is_as_right_and_more_confident(layered):
     probe, states, ids = layered[0].probes[7], layered[1], layered[3]
-    twice = probe.times(2.0)
+    twice = probe.scale_log_odds(2.0)
     sure, plain = (one.decision_function(states[1].numpy(), ids, allow_seen=True) for one in (twice, probe))
     np.testing.assert_allclose(sure, 2 * plain)
     assert twice.train_questions_ == probe.train_questions_
@@ -221,7 +221,7 @@ def test_a_probe_times_a_factor_is_as_right_and_more_confident(layered):
 
 def test_log_odds_beyond_all_numbers_are_a_probability_without_a_warning():
     x, y, ids = made(40)
-    probe = TruthProbe().fit(x, y, question_ids=ids).times(1e9)
+    probe = TruthProbe().fit(x, y, question_ids=ids).scale_log_odds(1e9)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         p = probe.predict_proba(x, ids, allow_seen=True)

@@ -5,7 +5,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from anchorlens.probing.regularization import GRID, PENALTIES, TOLERANCE, Held, chosen_fit
+from anchorlens.probing.regularization import GRID, PENALTIES, TOLERANCE, ValidationRows, choose_fit
 
 
 def made(n, seed, d=30):
@@ -18,8 +18,8 @@ def made(n, seed, d=30):
 
 def fitted(scale, penalties=None, max_iter=300):
     (x, y), (held_x, held_y) = made(60, 0), made(40, 1)
-    held = Held(scale * held_x, held_y, [str(i // 2) for i in range(80)])
-    return chosen_fit(scale * x, y, held, penalties, max_iter), held
+    held = ValidationRows(scale * held_x, held_y, [str(i // 2) for i in range(80)])
+    return choose_fit(scale * x, y, held, penalties, max_iter), held
 
 
 def test_the_grid_goes_on_in_both_directions_until_nothing_is_gained():
@@ -56,4 +56,4 @@ def test_the_chosen_fit_is_continued_to_its_end():
 
 def test_without_validation_rows_the_middle_one_is_taken():
     x, y = made(60, 0)
-    assert chosen_fit(x, y, None, None, 300).penalty == PENALTIES[3]
+    assert choose_fit(x, y, None, None, 300).penalty == PENALTIES[3]

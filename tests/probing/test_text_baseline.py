@@ -9,7 +9,7 @@ import pytest
 import anchorlens as al
 from anchorlens.probing.text_baseline import text_baselines, text_only_scores
 from anchorlens.probing.truth_rows import TruthRows
-from anchorlens.questions.false_answers import given_answers, split_questions
+from anchorlens.questions.false_answers import assign_false_answers, split_questions
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import Answer, RowTokenizer
 from tests.questions.make import example
@@ -28,7 +28,7 @@ def given_rows(tokenizer, pairs):
     for i, (question, true, false) in enumerate(pairs):
         made = example(question, question.split()[-1].rstrip("?"), question.split()[1], true, example_id=str(i))
         for text, label in ((true, 0), (false, 1)):
-            rows.append(tokenizer.row(made, Answer(text, Answer.gold(text).exact, "given", label), f"{i}|{label}"))
+            rows.append(tokenizer.row(made, Answer(text, Answer.gold(text).exact, "gold", label), f"{i}|{label}"))
             split.append(("train", "validation", "test", "train", "test")[i % 5])
     return TruthRows(tuple(rows), tuple(split), ())
 
@@ -118,7 +118,7 @@ def test_600_rows_take_no_longer_than_seconds(tokenizer):
 def test_real_comparisons_do_not_leak_by_the_answer_in_the_question(shared_data):
     """Before: true answers stood in 11 % of the questions, false ones in 0 %."""
     rows = al.load_qa("hotpotqa", path=shared_data / "hotpotqa.jsonl", limit=600).examples
-    given = given_answers(rows, split_questions(rows))
+    given = assign_false_answers(rows, split_questions(rows))
     kept = [row for row in rows if row.example_id in given.false]
     words = [(f" {row.question.lower()} ", row.answers[0].lower(), given.false[row.example_id].lower()) for row in kept]
     true, false = ([f" {pair[side]} " in pair[0].replace("?", " ").replace(",", " ") for pair in words] for side in (1, 2))

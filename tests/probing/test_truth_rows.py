@@ -8,7 +8,7 @@ from anchorlens.errors import EmptySweepError, LeakError
 from anchorlens.probing.text_baseline import text_baselines
 from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.questions.example import Span, normalise
-from anchorlens.questions.false_answers import given_answers, split_questions
+from anchorlens.questions.false_answers import assign_false_answers, split_questions
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer
 from tests.probing.rows import rows_of
@@ -24,12 +24,12 @@ def test_planted_distractors_across_splits_are_caught_by_name(tiny_model, data):
     model = tiny_model("llama")
     split = split_questions(data.examples)
     # The mistake: the permutation is drawn over all questions, and the split comes afterwards.
-    given = given_answers(data.examples, dict.fromkeys(split, "train"), seed=0)
+    given = assign_false_answers(data.examples, dict.fromkeys(split, "train"), seed=0)
     tokenizer = RowTokenizer(model.tokenizer, QAPrompt())
     rows = []
     for e in data.examples:
         if e.example_id in given.false:
-            false = Answer(given.false[e.example_id], Span(0, len(given.false[e.example_id])), "given", 1)
+            false = Answer(given.false[e.example_id], Span(0, len(given.false[e.example_id])), "gold", 1)
             rows += [tokenizer.row(e), tokenizer.row(e, false, f"{e.example_id}|false")]
     planted = TruthRows(tuple(rows), tuple(split[r.example.question_id] for r in rows), ())
     with pytest.raises(LeakError, match="stand more often on one side .* Draw false answers inside each split"):

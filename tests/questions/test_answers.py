@@ -4,7 +4,7 @@ import doctest
 
 import pytest
 
-from anchorlens.questions import answers, datasets, parse, rules, schemas, templates
+from anchorlens.questions import answers, datasets, lexicon, parse, rules, schemas, templates
 from anchorlens.questions.answers import ANSWER_TYPES, answer_type
 
 

@@ -114,12 +114,12 @@ def test_null_that_finds_too_few_positions_falls_short(rows):
     free = set(range(row.prompt_length)) - taken
     assert set(null_positions(row, "exact_question", 999, 0, "d", "prompt")) == free
     # BOS, "Q", ":" stand before the question.
-    assert set(null_positions(row, "question", 999, 0, "d")) == free - {1, 2}
+    assert set(null_positions(row, "exact_question", 999, 0, "d")) == free - {1, 2}
 
 
 @pytest.mark.parametrize("anchor", ["exact_question", "subject", "question_rest", "pre_answer", "answer", "prompt_last"])
 def test_null_lies_in_the_rows_own_part_of_the_prompt(anchor):
-    """After the shots, from the question's first token on; where='prompt' goes back to the shots."""
+    """After the shots, from the question's first token on; region="prompt" goes back to the shots."""
     shots = FewShotPrompt("fewshot(2)", (("What is the capital of Chad?", "N'Djamena"), ("What is 2 + 2?", "4")), frozenset())
     row = RowTokenizer(small_tokenizer("byte", bos=True), shots).row(capital("Germany", "Berlin"))
     own = {p for seed in range(60) for p in null_positions(row, anchor, 2, seed, "d")}

@@ -7,7 +7,7 @@ from anchorlens.questions.edges import parse_edges
 from tests.questions.make import refused
 
 
-@pytest.mark.parametrize("edges", ["", "question", "question later", "-> later", "question ->", "->", "question > later"])
+@pytest.mark.parametrize("edges", ["", "subject", "subject later", "-> later", "subject ->", "->", "subject > later"])
 def test_edges_without_source_and_target_are_refused(edges):
     with refused(
         InputError, f"edges={edges!r} is not understood. Write 'source -> target', for example 'exact_question -> later'."
@@ -18,7 +18,7 @@ def test_edges_without_source_and_target_are_refused(edges):
 @pytest.mark.parametrize(
     ("edges", "said"),
     [
-        ("questoin -> later", "source 'questoin' in edges='questoin -> later'. Did you mean 'question' or 'question_rest'?"),
+        ("question_rst -> later", "source 'question_rst' in edges='question_rst -> later'. Did you mean 'question_rest'"),
         ("subject->answr", "target 'answr' in edges='subject->answr'. Did you mean 'answer' or 'pre_answer'?"),
         # `later` is every token after the source: it can be a target alone.
         ("later -> answer", "source 'later' in edges='later -> answer'. "),

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from anchorlens.questions.answer_text import is_right
-from anchorlens.questions.example import normalise, pooled_answers, question_id
+from anchorlens.questions.example import normalise, pool_answers, question_id
 from tests.questions.make import capital, example
 
 # The flags of England and Scotland are one black flag with tags: gbeng, gbsct, and the tag that ends them.
@@ -71,5 +71,5 @@ def test_normalising_twice_changes_nothing():
 
 def test_answers_are_pooled_by_question_in_order():
     rows = [example("What is Jo Ray's job?", "Jo Ray", "job", *jobs) for jobs in (("actor",), ("judge", "actor"), ("poet",))]
-    pooled = pooled_answers([*rows, capital("Italy", "Rome")])
+    pooled = pool_answers([*rows, capital("Italy", "Rome")])
     assert pooled == {rows[0].question_id: ("actor", "judge", "poet"), question_id("What is the capital of Italy?"): ("Rome",)}

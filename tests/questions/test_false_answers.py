@@ -12,9 +12,9 @@ from scipy.optimize import linear_sum_assignment
 
 from anchorlens.constants import FRACTIONS, SPLITS
 from anchorlens.errors import InputError
+from anchorlens.questions.answer_options import find_options, option_key
 from anchorlens.questions.example import Example, normalise
-from anchorlens.questions.false_answers import GivenAnswers, given_answers, split_questions
-from anchorlens.questions.options import named_options, option_key
+from anchorlens.questions.false_answers import FalseAnswers, assign_false_answers, split_questions
 from tests.questions.make import capital, example, sample
 
 
@@ -26,9 +26,9 @@ def comparison(word: str, first: str, second: str, answer: str, example_id: str 
 BELGIUM = ("Belgium", "Russia")
 
 
-def in_one_split(rows: list[Example], **options) -> GivenAnswers:
+def in_one_split(rows: list[Example], **options) -> FalseAnswers:
     """False answers of rows that all lie in the train split."""
-    return given_answers(rows, dict.fromkeys([row.question_id for row in rows], "train"), **options)
+    return assign_false_answers(rows, dict.fromkeys([row.question_id for row in rows], "train"), **options)
 
 
 def stands(answer: str, question: str) -> bool:
@@ -108,7 +108,7 @@ def test_bad_fractions(trivia, fractions):
 @pytest.mark.parametrize("distractor", ["matched", "random"])
 def test_inside_every_split_true_and_false_strings_are_the_same_multiset(trivia, distractor):
     split = split_questions(trivia)
-    given = given_answers(trivia, split, distractor=distractor)
+    given = assign_false_answers(trivia, split, distractor=distractor)
     assert len(given.false) + len(given.dropped) == len(trivia)
     for name in SPLITS:
         rows = [e for e in trivia if split[e.question_id] == name and e.example_id in given.false]
@@ -135,7 +135,7 @@ def test_a_relation_is_kept_and_one_answer_for_most_of_a_group_drops_the_surplus
 
 def test_unknown_rule(trivia):
     with pytest.raises(InputError, match="Did you mean 'random'"):
-        given_answers(trivia, split_questions(trivia), distractor="randon")
+        assign_false_answers(trivia, split_questions(trivia), distractor="randon")
 
 
 WALES, KENT = ("the University of Wales", "the Sorbonne"), ("Kent University", "Leeds University")
@@ -264,7 +264,7 @@ def kept_by_comparing_every_pair(rows: list[Example], matched: bool) -> int:
         pooled[row.question_id] |= {normalise(answer) for answer in row.answers}
     usable = []
     for row in rows:
-        options = named_options(row.question)
+        options = find_options(row.question)
         told = stands(row.answers[0], row.question)
         if not told or (options is not None and option_key(row.answers[0]) in options):
             usable.append((row, next(o for o in options if o != option_key(row.answers[0])) if told and options else None))
@@ -331,7 +331,7 @@ def test_6000_rows_take_seconds():
     start = time.process_time()
     split_questions(rows)
     for distractor in ("matched", "random"):
-        assert len(given_answers(rows, split, distractor=distractor).false) > 5900
+        assert len(assign_false_answers(rows, split, distractor=distractor).false) > 5900
     # Two seconds on a free core; comparing every pair took minutes.
     assert time.process_time() - start < 20
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from anchorlens.questions.example import normalise
-from anchorlens.questions.false_answers import given_answers, split_questions
+from anchorlens.questions.false_answers import assign_false_answers, split_questions
 from anchorlens.questions.templates import TEMPLATES
 from tests.questions.make import sample
 
@@ -139,7 +139,7 @@ def test_nearly_every_row_of_a_sample_finds_a_false_answer(name):
     """Comparisons are not lost: the other option is true in the mirrored question."""
     rows = sample(name).examples
     for seed in range(2):
-        given = given_answers(rows, split_questions(rows, seed=seed), seed=seed)
+        given = assign_false_answers(rows, split_questions(rows, seed=seed), seed=seed)
         assert len(given.false) >= (0.85 if name == "popqa" else 0.93) * len(rows)
         assert {gone.reason for gone in given.dropped} <= {"no_distractor"}
 

@@ -2,7 +2,7 @@
 
 from anchorlens.questions.answer_text import is_right
 from anchorlens.questions.datasets import load_qa
-from anchorlens.questions.false_answers import given_answers, split_questions
+from anchorlens.questions.false_answers import assign_false_answers, split_questions
 
 ROWS = [
     {"question": "What is John Smith's occupation?", "answers": ["actor", "film actor"], "relation": "occupation"},
@@ -32,6 +32,6 @@ def test_a_row_that_the_draw_left_out_lends_its_aliases_too():
 
 def test_both_rows_stay_with_their_own_true_answers():
     rows = load_qa(ROWS).examples
-    given = given_answers(rows, dict.fromkeys(split_questions(rows), "train"))
+    given = assign_false_answers(rows, dict.fromkeys(split_questions(rows), "train"))
     assert sorted(given.false.values()) == ["actor", "judge", "nurse", "pilot"]
     assert {given.false[row.example_id] for row in rows[:2]} == {"nurse", "pilot"}

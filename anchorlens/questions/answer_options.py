@@ -42,12 +42,12 @@ def option_key(text: str) -> str:
 
 
 @lru_cache(maxsize=2**14)
-def named_options(question: str) -> tuple[str, str] | None:
+def find_options(question: str) -> tuple[str, str] | None:
     """Return the two options of a question, as :func:`option_key`; None where it names no such pair.
 
     They stand beside the last "or", else after "between", "out of" or "one of" beside "and".
 
-    >>> named_options("Which is larger, Belgium or Russia?"), named_options("What sport do both Ann Lee and Bo Ray play?")
+    >>> find_options("Which is larger, Belgium or Russia?"), find_options("What sport do both Ann Lee and Bo Ray play?")
     (('belgium', 'russia'), None)
     """
     text = _OPENER.sub("", " ".join(question.split()).rstrip("?!. "))
