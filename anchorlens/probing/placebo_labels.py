@@ -11,7 +11,7 @@ import numpy as np
 
 from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.questions.example import normalise
-from anchorlens.questions.false_answers import group_connected
+from anchorlens.questions.false_answers import group_by_links
 
 
 def shuffle_labels(rows: TruthRows, seed: int, draw: int = 0) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
@@ -63,7 +63,7 @@ def _components(rows: TruthRows, where: Iterable[int], rng: random.Random) -> li
     there = sorted(where)
     examples = [rows.rows[i].example for i in there]
     keys = ((f"question:{one.question_id}", *(f"alias:{normalise(answer)}" for answer in one.answers)) for one in examples)
-    drawn = [[there[j] for j in group] for group in group_connected(keys)]
+    drawn = [[there[j] for j in group] for group in group_by_links(keys)]
     drawn.sort(key=lambda members: min(rows.question_ids[i] for i in members))
     rng.shuffle(drawn)
     return drawn

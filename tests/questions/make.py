@@ -1,6 +1,7 @@
 """Examples made by hand, and errors by class and text."""
 
 import re
+from contextlib import contextmanager
 from functools import cache
 
 import pytest
@@ -14,9 +15,12 @@ CAPITALS = {
 }  # fmt: skip
 
 
-def refused(kind: type[Exception], message: str):
-    """A block that has to raise an error whose message holds this text."""
-    return pytest.raises(kind, match=re.escape(message))
+@contextmanager
+def refused(kind: type[Exception], message: str, argument: str = ""):
+    """Expect an error whose message contains a text and, if given, whose argument has a name."""
+    with pytest.raises(kind, match=re.escape(message)) as caught:
+        yield caught
+    assert not argument or caught.value.arguments == (argument,)
 
 
 def example(

@@ -7,7 +7,7 @@ import pytest
 
 from anchorlens.errors import EmptySweepError
 from anchorlens.prompts.dataset import Dropped
-from anchorlens.questions.build_rows import CURES, check_not_empty
+from anchorlens.questions.build_rows import FIXES, check_not_empty
 
 ERRORS = Path(__file__).resolve().parents[2] / "docs" / "errors.md"
 
@@ -25,7 +25,7 @@ def dropped(reason, n=1):
 
 def test_the_docs_list_every_reason_that_has_a_cure():
     assert len(reasons()) > 20
-    assert set(CURES) <= set(reasons())
+    assert set(FIXES) <= set(reasons())
 
 
 @pytest.mark.parametrize("reason", reasons())

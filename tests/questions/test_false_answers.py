@@ -182,7 +182,7 @@ def test_a_comparison_without_a_mirror_takes_the_other_option_from_a_row_that_do
 
 def test_a_comparison_that_leaves_names_the_option_that_is_missing():
     (gone,) = in_one_split([comparison("older", "Mars", "India", "India", "d")]).dropped
-    assert gone.detail == "the other option, 'mars', is not the true answer of enough other rows of the train split"
+    assert gone.detail == "the other option, 'mars', is the true answer of too few other rows of the train split"
 
 
 @pytest.mark.parametrize(

@@ -77,8 +77,8 @@ def test_spacy_pipelines_that_cannot_serve_are_errors(monkeypatch):
     _, doc = asked_doc()
     fake_spacy(monkeypatch, doc, pipes=("tagger",))
     for spans, message in (
-        ("spacy:toy", "The spaCy pipeline 'toy' has no parser"),
-        ("spacy:tiny", "spaCy has no pipeline 'tiny' here. Install it with: python -m spacy download tiny"),
+        ("spacy:toy", "spans='spacy:toy': the pipeline has no parser"),
+        ("spacy:tiny", "Run: python -m spacy download tiny"),
     ):
-        with refused(InputError, message):
+        with refused(InputError, message, "spans"):
             span_finder(spans)
