@@ -258,9 +258,9 @@ def load_qa(
             ``datasets.Dataset``, or list of dictionaries or (question, answer) pairs; an answer is a text or a list of texts.
         path: Local jsonl, json, csv, tsv or parquet file; lists in csv and tsv cells are JSON. Fields: ``question``, ``answers`` or
             ``answer``; optional ``id``, ``relation``, ``answer_type``, ``popularity``, and the segments as ``subject_span`` and
-            ``property_span`` ([first character, one past the last]) or as the texts ``subject`` and ``property``, which occur once in
-            the question. A missing segment is found by rules (``annotation+rules``). Without ``name``, the set has the file's name,
-            and ``popqa.jsonl`` the schema of ``popqa``.
+            ``property_span`` ([first character, one past the last]) or as the texts ``subject`` and ``property``, which occur once
+            in the question. A missing segment is found by rules (``annotation+rules``). If ``name`` is None, the set has the file's
+            name, and ``popqa.jsonl`` the schema of ``popqa``.
         config: Configuration on the hub. If None, the default.
         split: Split on the hub. If None, the default.
         limit: Number of rows drawn from the whole file, before rows are dropped; the draw keeps file order. If None, all rows.

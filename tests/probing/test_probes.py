@@ -64,7 +64,7 @@ def test_refuses_questions_that_it_has_seen_training_or_validation():
     new = made(3, seed=2, prefix="new")
     assert probe.predict_proba(new[0], new[2]).shape == (6, 2)
     for seen in ("q4", "v1"):
-        with pytest.raises(LeakError, match=rf"was trained on 1 of the questions .*{seen}.*allow_seen=True"):
+        with pytest.raises(LeakError, match=rf"was trained on 1 of these questions .*{seen}.*allow_seen=True"):
             probe.predict_proba(new[0], [*new[2][:-1], seen])
     assert probe.predict_proba(x, ids, allow_seen=True).shape == (40, 2)
 
@@ -73,13 +73,13 @@ def test_bad_input_is_named():
     x, y, ids = made(10)
     for data, named, error, phrase in (
         ((x[::2], y[::2]), {"question_ids": ids[::2]}, InputError, "all 10 rows have one label"),
-        ((x, y), {"question_ids": ids[:3]}, InputError, r"one question id for each row; got \(20, 40\), \(20,\) and 3 ids"),
-        ((x, y + 1), {"question_ids": ids}, InputError, "0 .true. and 1 .hallucination."),
-        ((x, y), {"question_ids": ids, "validation": (x, y, ids)}, LeakError, "10 questions stand in both training and"),
+        ((x, y), {"question_ids": ids[:3]}, InputError, r"one question id per row; got \(20, 40\), \(20,\) and 3 ids"),
+        ((x, y + 1), {"question_ids": ids}, InputError, "0 .true. or 1 .hallucination."),
+        ((x, y), {"question_ids": ids, "validation": (x, y, ids)}, LeakError, "10 questions occur in both training and"),
     ):
         with pytest.raises(error, match=phrase):
             TruthProbe().fit(*data, **named)
-    with pytest.raises(InputError, match=r"X must be \[row 40\]"):
+    with pytest.raises(InputError, match=r"X: must have shape \[row 40\]"):
         TruthProbe().fit(x, y, question_ids=ids).predict_proba(x[:, :5], ids)
 
 
@@ -125,9 +125,9 @@ def test_saved_as_safetensors_and_json_and_read_back_exactly(layered, tmp_path):
     record = json.loads((tmp_path / "p" / "probes.json").read_text())
     for version in (1, 9):
         (tmp_path / "p" / "probes.json").write_text(json.dumps({**record, "format_version": version}))
-        with pytest.raises(InputError, match=f"probes of format {version}, this anchorlens reads 2. Fit them again."):
+        with pytest.raises(InputError, match=f"have format {version}, this version reads 2. Fit them again."):
             LayerProbes.load(tmp_path / "p")
-    with pytest.raises(InputError, match="holds no probes"):
+    with pytest.raises(InputError, match="probes.json or probes.safetensors is missing"):
         LayerProbes.load(tmp_path)
 
 
@@ -151,7 +151,7 @@ def test_k_star_is_the_lowest_layer_within_one_standard_error_of_the_best(scored
     for layer, (auc, error) in scored.items():
         probes.probes[layer].validation_auc_, probes.probes[layer].validation_auc_se_ = auc, error
     if probe_layer is None:
-        with pytest.raises(InputError, match="the validation split lacks one of the labels. Take more questions"):
+        with pytest.raises(InputError, match="the validation split lacks one of the labels. Use more questions"):
             _ = probes.probe_layer
     else:
         assert probes.probe_layer == probe_layer
@@ -193,9 +193,7 @@ def test_one_warning_names_all_layers_whose_solver_found_no_end(layered, monkeyp
 
     monkeypatch.setattr(regularization, "LogisticRegression", Endless)
     (told,) = warned_of(lambda: fit_layers([3, 7], states, y, ids, split))
-    assert told.startswith(
-        "At layers 3, 7 the fit of the probe stopped before its end: how sure the probe is, is not settled."
-    )
+    assert told.startswith("At layers 3, 7 the fit of the probe did not converge: ")
     assert warned_of(lambda: fit_layers([3, 7], states, y, ids, split, like=probes)) == []
 
 
@@ -206,9 +204,9 @@ def test_a_layer_with_signal_whose_penalty_is_the_last_that_may_be_tried_is_name
     for module in ("regularization", "probes"):
         monkeypatch.setattr(f"anchorlens.probing.{module}.GRID", last)
     (told,) = warned_of(lambda: fit_layers([3, 7], states, y, ids, split))
-    assert told.startswith("At layer 7 the best penalty of the probe is the first or last that is tried")
+    assert told.startswith("At layer 7 the best penalty of the probe is at the edge of the grid")
     assert f"(C = 1e-08 to {last[-1]:g})" in told
-    assert "do not compare its size between layers. Take more questions" in told
+    assert "do not compare its size between layers. Use more questions" in told
 
 
 def test_a_probe_times_a_factor_is_as_right_and_more_confident(layered):

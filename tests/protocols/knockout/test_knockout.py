@@ -115,7 +115,7 @@ def test_probes_and_those_of_placebos_are_stored(sweep, tmp_path):
 
 def test_probes_of_a_sweep_refuse_the_questions_they_saw(tiny_model, sweep):
     """Planted: a probe that saw test questions."""
-    with pytest.raises(LeakError, match="was trained on .* of the questions"):
+    with pytest.raises(LeakError, match="was trained on .* of these questions"):
         measured(tiny_model("llama"), "knockout", probes=sweep.probes, seed=1)
     bare = measured(tiny_model("llama"), "knockout", probes=sweep.probes, placebos=False)
     np.testing.assert_allclose(bare.samples()["value_after"], own(sweep)["value_after"], atol=1e-12)
