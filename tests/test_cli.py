@@ -87,7 +87,7 @@ def test_config_alone_is_enough_and_flags_win(capsys, plain_figure, tiny, questi
         (["--max-memory", "lots"], "(--max-memory)"),
         (["--max-memory", "1MB"], "with the smallest batches this sweep needs about"),
         (["--donors", "zero", "--direction", "denoising"], "(--donors, --direction)"),
-        (["--limit", "0"], "limit must be at least 1"),
+        (["--limit", "0"], "must be an integer >= 1"),
         (["--limit", "x"], "'x' is not a valid integer"),
         (["--dataset", "popqq"], "popqq"),
         (["--data-file", "nothing.jsonl"], "2 --data-file for 1 data set"),
@@ -334,7 +334,7 @@ def test_a_study_measures_every_protocol_on_every_set(capsys, plain_figure, tiny
         (('name = "knockout"', 'name = "knockuot"'), "Did you mean 'knockout'"),
         (("n-donors = 1", "n-donor = 1"), "swap has no argument 'n_donor'. Did you mean 'n_donors'"),
         (("limit = 45", "limt = 45"), "[[data]] has an unknown key 'limt'. Did you mean 'limit'"),
-        (('name = "popqa-sample"', 'name = "popqa-smaple"'), "No data set goes by the name 'popqa-smaple'"),
+        (('name = "popqa-sample"', 'name = "popqa-smaple"'), "name='popqa-smaple': unknown data set"),
         (("layers = [0, 1]", "layers = [0, 0]"), "layers must be different whole numbers"),
     ],
 )

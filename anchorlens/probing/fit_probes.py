@@ -37,15 +37,6 @@ def fit_probes(
 
     Questions are resampled within their split, because a new split separates answers from the questions they were learnt with (on
     the samples, validation AUCs of .97 fell to .47 to .98).
-
-    Args:
-        rows: Rows with labels and splits.
-        layers: Layers of ``states``.
-        states: States at the last exact answer token.
-        site: Hook site of the states.
-        model: Name of the model.
-        dataset: Name of the data set.
-        seed: Random seed of the bootstrap.
     """
     ids, split = rows.question_ids, rows.split
     read = fit_layers(layers, states, rows.labels, ids, split, site=site, model=model, dataset=dataset)
@@ -83,16 +74,6 @@ def fit_placebo_probes(
 
     Placebo probes have the penalties of ``read``. Probes of shuffled labels are rescaled to the confidence of ``read``, because ΔP
     is a change of confidence and would be smaller for an untrained probe.
-
-    Args:
-        rows: Rows with labels and splits.
-        layers: Layers of ``states``.
-        states: States at the last exact answer token.
-        read: Probes of the true labels.
-        seed: Random seed of labels and folds.
-
-    Returns:
-        Name of the placebo -> probes of all layers.
     """
 
     def fit(labels: Array, split: Sequence[str]) -> LayerProbes:

@@ -62,14 +62,6 @@ def generate_rows(
 
     The exact answer is found without the gold answer; the label compares the whole line. The input contains the generated text,
     including thinking, up to the end of the exact answer.
-
-    Args:
-        adapter: Model that generates.
-        examples: Questions to answer.
-        tokenizer: Tokenizer with its prompt.
-        max_new_tokens: Largest number of generated tokens.
-        batch_size: Questions per batch. If None, chosen from free memory.
-        progress: Whether to show a progress bar.
     """
     texts = generate_answers(
         adapter, examples, tokenizer, max_new_tokens=max_new_tokens, batch_size=batch_size, progress=progress

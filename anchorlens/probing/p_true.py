@@ -11,11 +11,7 @@ from anchorlens.questions.tokens import TokenRow
 
 
 def truth_reader(adapter: Adapter, rows: Sequence[TokenRow]) -> ChoiceReader:
-    """Return the reader of ``p_true``: yes against no at the last token of each row.
-
-    Raises:
-        InputError: If the tokenizer starts yes and no with the same tokens.
-    """
+    """Return the reader of ``p_true``: yes against no at the last token of each row."""
     yes, no = (_first_tokens(adapter, words) for words in (("yes", "Yes", "YES"), ("no", "No", "NO")))
     yes, no = yes - no, no - yes
     if not yes or not no:

@@ -19,14 +19,6 @@ def shuffle_labels(rows: TruthRows, seed: int, draw: int = 0) -> "np.ndarray[tup
 
     Labels shuffled over rows would depend on the question, and another share than half would retain truth. Of questions with one row
     (``generated`` answers), half of the true and half of the false ones are flipped.
-
-    Args:
-        rows: Rows with labels and splits.
-        seed: Random seed of the run.
-        draw: Number of the draw.
-
-    Returns:
-        Labels, 1 for false, [row].
     """
     labels = rows.labels
     for name in ("train", "validation"):

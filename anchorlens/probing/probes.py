@@ -352,17 +352,7 @@ def fit_layers(
 ) -> LayerProbes:
     """Fit one probe per layer on ``train`` rows, with its penalty chosen on ``validation`` rows.
 
-    Args:
-        layers: Layers of ``states``.
-        states: States at the last exact answer token.
-        labels: Labels, 1 for a false answer, [example].
-        question_ids: Question of each example.
-        split: Split of each example.
-        site: Hook site of the states.
-        model: Name of the model.
-        dataset: Name of the data set.
-        like: Probes whose penalties are used. If None, penalties are chosen.
-        where: Indices into the examples of ``states`` of the other arguments. If None, all in order.
+    The penalties are those of ``like``, if given. ``where`` are the indices into ``states`` of the other arguments' rows.
     """
     y, ids, parts = np.asarray(labels, dtype=np.float64), np.asarray(question_ids), np.asarray(split)
     train, held = parts == "train", parts == "validation"

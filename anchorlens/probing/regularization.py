@@ -97,15 +97,7 @@ class _Fits:
 
 
 def choose_fit(x: Array, y: Array, held: ValidationRows | None, penalties: Sequence[float] | None, max_iter: int) -> Fit:
-    """Return the fit with the best penalty on the validation rows.
-
-    Args:
-        x: Standardised features, [row feature].
-        y: Labels, 1 for false, [row].
-        held: Validation rows. If None, the middle penalty is used.
-        penalties: Values of ``C`` to try. If None, ``PENALTIES``, extended along ``GRID`` while the loss decreases.
-        max_iter: Largest number of iterations while penalties are compared.
-    """
+    """Return the fit with the best penalty on the validation rows, or the middle penalty without validation rows."""
     fits = _Fits(x, y, max_iter)
     start = sorted(PENALTIES if penalties is None else penalties)
     if held is None:

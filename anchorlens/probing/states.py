@@ -22,15 +22,7 @@ def last_answer_states(
     *,
     batch_size: int | None = None,
 ) -> Float[Tensor, "layer example d_model"]:
-    """Return the states of every layer at t*, the last exact answer token, float32 on the CPU.
-
-    Args:
-        adapter: Model to run.
-        rows: Rows with a teacher-forced answer.
-        site: Hook site of the states.
-        cut: Attention knockout during the forward pass. If None, the model is unchanged; without effect with ``batch_size``.
-        batch_size: Rows per batch, sorted by length. If None, one batch.
-    """
+    """Return the states of every layer at t*, the last exact answer token, float32 on the CPU."""
     if batch_size is not None:
         states = torch.zeros(adapter.n_layers, len(rows), adapter.d_model)
         order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))

@@ -102,16 +102,7 @@ def _cross_features(question: str, answer: str) -> list[str]:
 
 
 def text_baselines(rows: TruthRows, *, n_resamples: int, seed: int) -> dict[str, TextBaseline]:
-    """Fit text baselines on train and validation rows and score the test rows.
-
-    Args:
-        rows: Rows with labels and splits.
-        n_resamples: Number of bootstrap resamples of questions.
-        seed: Random seed of the resamples.
-
-    Returns:
-        ``answer_text_auc`` (answer) and ``qa_text_auc`` (question and answer) -> baseline.
-    """
+    """Fit ``answer_text_auc`` and ``qa_text_auc`` (question and answer) on train and validation rows and score the test rows."""
     pairs = [(row.question, row.answer.exact.of(row.answer.text)) for row in rows.rows]
     train, test = rows.of("train", "validation"), rows.of("test")
     fit, score, labels = [pairs[i] for i in train], [pairs[i] for i in test], rows.labels

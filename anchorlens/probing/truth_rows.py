@@ -22,16 +22,10 @@ from anchorlens.warn import warn
 
 @dataclass(frozen=True)
 class TruthRows:
-    """Token rows with labels and splits.
-
-    Attributes:
-        rows: Rows with a true or false answer.
-        split: Split of each row: ``train``, ``validation`` or ``test``.
-        dropped: Dropped questions with reasons.
-    """
+    """Token rows with labels and splits."""
 
     rows: tuple[TokenRow, ...]
-    split: tuple[str, ...]
+    split: tuple[str, ...]  # of each row
     dropped: tuple[Dropped, ...]
 
     @property
@@ -60,11 +54,7 @@ class TruthRows:
         return {name: counts[name] for name in SPLITS}
 
     def check(self) -> None:
-        """Raise if a split lacks a label; warn if it has few rows.
-
-        Raises:
-            EmptySweepError: If a split lacks true or false answers.
-        """
+        """Raise EmptySweepError if a split lacks a label; warn if it has few rows."""
         counts = Counter(zip(self.split, (row.answer.label for row in self.rows), strict=True))
         if all(counts[split, label] for split in SPLITS for label in (0, 1)):
             few = ", ".join(f"{name} {n}" for name, n in self.sizes.items() if n < FEW_ROWS)
@@ -82,11 +72,7 @@ class TruthRows:
         )
 
     def check_balance(self) -> None:
-        """Raise if an answer text is not equally often true and false in every split (``gold`` answers only).
-
-        Raises:
-            LeakError: If an answer's text alone predicts its truth.
-        """
+        """Raise LeakError if an answer text is not equally often true and false in a split (``gold`` answers only)."""
         for split in SPLITS:
             tally: Counter[str] = Counter()
             for i in self.of(split):
@@ -113,20 +99,7 @@ def truth_rows(
     seed: int,
     progress: bool,
 ) -> TruthRows:
-    """Split the questions, then assign a true and a false answer to each, or generate the model's answers.
-
-    Args:
-        adapter: Model that generates the answers of ``generated``.
-        examples: Questions with gold answers.
-        tokenizer: Tokenizer with its prompt.
-        answers: ``gold`` (true and false answers from gold answers) or ``generated``.
-        distractor: Choice of false answers, as in :func:`~anchorlens.questions.false_answers.assign_false_answers`.
-        fractions: Fractions of train, validation and test questions.
-        max_new_tokens: Largest number of generated tokens.
-        batch_size: Questions per batch of generation. If None, chosen from free memory.
-        seed: Random seed of splits and false answers.
-        progress: Whether to show a progress bar.
-    """
+    """Split the questions, then assign a true and a false answer to each (``gold``) or generate answers (``generated``)."""
     split = split_questions(examples, fractions=fractions, seed=seed)
     if answers == "generated":
         generated = generate_rows(

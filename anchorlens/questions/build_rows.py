@@ -55,13 +55,7 @@ def drop(example: Example, reason: str, detail: str = "") -> Dropped:
 
 
 def make_rows(examples: Iterable[Example], tokenizer: RowTokenizer, answers: dict[str, Answer] | None = None) -> Rows:
-    """Tokenize examples.
-
-    Args:
-        examples: Examples in the order of the rows.
-        tokenizer: Tokenizer with its prompt.
-        answers: Answer of each ``example_id``. If None, the first gold alias.
-    """
+    """Tokenize examples with the answer of each ``example_id``; if ``answers`` is None, with the first gold alias."""
     rows: list[TokenRow] = []
     dropped: list[Dropped] = []
     for example in examples:
@@ -73,16 +67,7 @@ def make_rows(examples: Iterable[Example], tokenizer: RowTokenizer, answers: dic
 
 
 def check_not_empty(kept: Sequence[object], dropped: Sequence[Dropped], what: str) -> None:
-    """Raise if no row is left.
-
-    Args:
-        kept: Rows that are left.
-        dropped: Dropped rows, whose most frequent reason selects the fix.
-        what: End of the sentence "No row is left to measure ...".
-
-    Raises:
-        EmptySweepError: If ``kept`` is empty.
-    """
+    """Raise EmptySweepError with the most frequent reason and its fix if no row is left."""
     if not kept:
         counts = Counter(d.reason for d in dropped)
         reasons = ", ".join(f"{reason} {n}" for reason, n in counts.most_common()) or "the data set is empty"

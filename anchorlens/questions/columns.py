@@ -16,9 +16,6 @@ def parse_columns(text: str) -> dict[str, str]:
 
     A column's name may contain an equals sign, but no comma.
 
-    Raises:
-        InputError: If a part is not FIELD=COLUMN, or a field is repeated.
-
     >>> parse_columns("question=q, answers=gold")
     {'question': 'q', 'answers': 'gold'}
     """
@@ -36,11 +33,7 @@ def parse_columns(text: str) -> dict[str, str]:
 
 
 def check_columns(columns: object, schema: Schema) -> dict[str, str]:
-    """Return ``columns=`` as a dictionary; empty if it is None.
-
-    Raises:
-        InputError: If it is not a dictionary of texts, or names an unknown field.
-    """
+    """Return ``columns=`` as a dictionary, empty if None; raise InputError if it is invalid."""
     if columns is None:
         return {}
     if not isinstance(columns, Mapping) or not all(isinstance(name, str) for pair in columns.items() for name in pair):
@@ -65,11 +58,7 @@ def _field_names(rows: Iterable[Row]) -> list[str]:
 
 
 def rename_columns(rows: Sequence[Row], columns: Mapping[str, str], schema: Schema, source: str) -> list[Row]:
-    """Rename the user's columns to the fields of the schema and remove other columns of a renamed field.
-
-    Raises:
-        DataError: If a column is missing or empty.
-    """
+    """Rename the user's columns to the fields of the schema; other columns of a renamed field are removed."""
     if not columns:
         return list(rows)
     names = _field_names(rows)
@@ -89,17 +78,7 @@ def rename_columns(rows: Sequence[Row], columns: Mapping[str, str], schema: Sche
 
 
 def check_fields(rows: Sequence[Row], schema: Schema, source: str, *, own: bool = True) -> None:
-    """Raise if a required field is missing in all rows.
-
-    Args:
-        rows: Rows with renamed columns.
-        schema: Schema of the rows.
-        source: Name of the source in the message.
-        own: True for a file or table of the user's, whose columns can be renamed.
-
-    Raises:
-        DataError: If no row has a question, or no row has answers.
-    """
+    """Raise DataError if a required field is missing in all rows; ``own`` if the user can rename columns."""
     names = _field_names(rows)
     missing = [group for group in schema.needed if not set(group) & set(names)]
     if not missing:
@@ -119,11 +98,7 @@ def _plain_answer(value: object) -> str:
 
 
 def split_answers(rows: Sequence[Row], schema: Schema, separator: object) -> list[Row]:
-    """Split plain-text answers at a separator into lists of aliases; lists and JSON stay as they are.
-
-    Raises:
-        InputError: If the separator is not a non-empty string.
-    """
+    """Split plain-text answers at a separator into lists of aliases; lists and JSON stay as they are."""
     if separator is None:
         return list(rows)
     if not isinstance(separator, str) or not separator:

@@ -34,22 +34,13 @@ _ACCEPTED = (
 
 @dataclass(frozen=True)
 class Origin:
-    """Source of a question set.
+    """Source of a question set."""
 
-    Attributes:
-        source: Source as recorded, such as ``hub:akariasai/PopQA[test]`` or ``file:mine.csv``.
-        name: Name of the set in outputs.
-        schema: Schema of the rows.
-        own: True for a file or table of the user's.
-        cells: True for a csv or tsv file.
-        read: Function that reads the raw rows.
-    """
-
-    source: str
+    source: str  # as in QAData.source
     name: str
     schema: Schema
-    own: bool
-    cells: bool
+    own: bool  # a file or table of the user's
+    cells: bool  # a csv or tsv file
     read: Callable[[], Rows]
 
 

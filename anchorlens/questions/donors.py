@@ -23,11 +23,7 @@ DonorLike: TypeAlias = str | Callable[[Example, Sequence[Example]], Iterable[Exa
 
 
 def rule_name(rule: DonorLike) -> str:
-    """Return the name of a donor rule in outputs.
-
-    Raises:
-        DonorError: If the rule is unknown, or not a function of two arguments.
-    """
+    """Return the name of a donor rule in outputs; raise DonorError if the rule is invalid."""
     if isinstance(rule, str):
         if rule not in DONOR_RULES:
             raise DonorError(f"donors={rule!r}: unknown rule. {did_you_mean(rule, DONOR_RULES)}", argument="donors")
@@ -68,16 +64,7 @@ def pair_positions(base: TokenRow, donor: TokenRow, anchor: str, align: str) -> 
 
 @dataclass(frozen=True)
 class DonorPicker:
-    """Selects up to ``n_donors`` donors for each base row.
-
-    Attributes:
-        pool: Rows that donors are selected from.
-        rule: Name of a rule, or a function (base, pool) -> rows of pool.
-        anchors: Anchors that have to be paired.
-        align: Alignment of segments, one of ``ALIGNMENTS``.
-        n_donors: Largest number of donors of a row.
-        seed: Random seed of the order of donors.
-    """
+    """Selects up to ``n_donors`` donors from ``pool`` for each base row, such that all ``anchors`` can be paired."""
 
     pool: tuple[TokenRow, ...]
     rule: DonorLike
@@ -157,15 +144,8 @@ def null_positions(row: TokenRow, anchor: str, n: int, seed: int, donor_id: str,
     """Draw the null's positions for a donor's streams: at most ``n`` other prompt positions, in random order (METHOD 4).
 
     Excluded are position 0, tokens of E_Q, positions that predict an answer token, and the anchor itself. Anchors at the answer and
-    ``prompt_last`` draw after E_Q only.
-
-    Args:
-        row: Row whose prompt is drawn from.
-        anchor: Anchor that the null is compared with.
-        n: Number of positions of the anchor.
-        seed: Random seed.
-        donor_id: Donor whose streams are written.
-        region: ``question`` excludes text shared by all rows (shots, a template's head), ``prompt`` draws from the whole prompt.
+    ``prompt_last`` draw after E_Q only. The region ``question`` excludes text shared by all rows (shots, a template's head);
+    ``prompt`` is the whole prompt.
     """
     forbidden = {0, *row.positions["exact_question"], *row.positions["pre_answer_all"], *row.positions[anchor]}
     if anchor in (*ANSWER_ANCHORS, "prompt_last"):

@@ -7,9 +7,6 @@ from anchorlens.errors import InputError, did_you_mean
 def parse_edges(edges: str) -> tuple[str, str]:
     """Parse ``"source -> target"`` into the names of source and target.
 
-    Raises:
-        InputError: If the text has another form, or an anchor is unknown.
-
     >>> parse_edges("exact_question -> later")
     ('exact_question', 'later')
     """

@@ -30,21 +30,10 @@ _PARTNER_WEIGHT = 2.0
 def split_questions(
     examples: Sequence[Example], *, fractions: tuple[float, float, float] = FRACTIONS, seed: int = 0
 ) -> dict[str, str]:
-    """Assign questions to splits, relation by relation.
+    """Assign questions to splits, relation by relation; returns ``question_id`` -> split.
 
     Questions that share a gold alias, or whose answers are options of one question, form a component and share a split. Components
     are assigned from the largest down, to the split with most missing questions and false answers, ties broken by hashes.
-
-    Args:
-        examples: Examples of all questions.
-        fractions: Fractions of train, validation and test questions; they sum to 1.
-        seed: Random seed of the ranks.
-
-    Returns:
-        ``question_id`` -> split.
-
-    Raises:
-        InputError: If ``fractions`` are not three positive numbers that sum to 1.
     """
     if len(fractions) != 3 or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-6:
         raise InputError(
@@ -124,16 +113,10 @@ def _link_keys(example: Example) -> set[str]:
 
 @dataclass(frozen=True)
 class FalseAnswers:
-    """False answers of one set of questions.
-
-    Attributes:
-        false: ``example_id`` -> false answer.
-        source: ``example_id`` -> ``example_id`` of the row whose gold answer it is.
-        dropped: Rows without a false answer.
-    """
+    """False answers of one set of questions, by ``example_id``."""
 
     false: dict[str, str]
-    source: dict[str, str]
+    source: dict[str, str]  # example_id of the row whose gold answer it is
     dropped: tuple[Dropped, ...]
 
 
@@ -147,14 +130,7 @@ def assign_false_answers(
     * A false answer is never right: gold aliases are pooled by ``question_id``, and rows that share an alias exchange no answers.
     * A row without a false answer is dropped with its true answer, so that true and false strings stay the same multiset.
 
-    Args:
-        examples: Rows of all splits.
-        split: ``question_id`` -> split, of :func:`split_questions`.
-        distractor: ``matched`` permutes within relation, or answer type and word count; ``random`` within the split.
-        seed: Random seed of the permutations.
-
-    Raises:
-        InputError: If ``distractor`` is unknown.
+    ``distractor="matched"`` permutes within relation, or answer type and word count; ``"random"`` within the split.
     """
     if distractor not in DISTRACTORS:
         raise InputError(f"distractor={distractor!r}: unknown. {did_you_mean(distractor, DISTRACTORS)}", argument="distractor")

@@ -191,13 +191,7 @@ def split_words(text: str) -> tuple[Word, ...]:
 
 
 def verb_flags(words: tuple[Word, ...], cased: bool, after_do: tuple[bool, ...]) -> tuple[bool, ...]:
-    """Return for each word whether it counts as a verb.
-
-    Args:
-        words: Words of the question.
-        cased: Whether capitals mark names.
-        after_do: For each word, whether "do" or a modal precedes it.
-    """
+    """Return for each word whether it counts as a verb."""
     flags: list[bool] = []
     for i, (word, bare) in enumerate(zip(words, after_do, strict=True)):
         low, before = word.low, "" if i == 0 else words[i - 1].low

@@ -65,17 +65,11 @@ class QAPrompt:
 
 @dataclass(frozen=True)
 class FewShotPrompt:
-    """Prompt of answered questions in the ``qa`` form, each followed by a blank line, and the question.
-
-    Attributes:
-        name: Name of the prompt in outputs, with the number of shots and their seed.
-        shots: Questions and answers of the shots.
-        shot_ids: ``question_id`` of the shots.
-    """
+    """Prompt of answered questions in the ``qa`` form, each followed by a blank line, and the question."""
 
     name: str
     shots: tuple[tuple[str, str], ...]
-    shot_ids: frozenset[str]
+    shot_ids: frozenset[str]  # question_id of the shots
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:  # noqa: ARG002
         """Return the text before the answer; the tokenizer is not used."""
@@ -100,11 +94,7 @@ class ChatPrompt:
     name: str = "chat"
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:
-        """Return the template's text up to the start of the model's turn.
-
-        Raises:
-            InputError: If the tokenizer has no chat template, or the template changes the question.
-        """
+        """Return the template's text up to the start of the model's turn."""
         if not tokenizer.chat_template:
             raise InputError("prompt='chat': the tokenizer has no chat template. Use prompt='qa'.", argument="prompt")
         text = _chat_text(tokenizer, ("user", question))
@@ -131,11 +121,7 @@ class TemplatePrompt:
 
     @classmethod
     def of(cls, template: str) -> "TemplatePrompt":
-        """Make the prompt of a template; ``\\`` followed by ``n``, as typed in a shell, is a line end.
-
-        Raises:
-            InputError: If the template does not contain ``{question}`` once.
-        """
+        """Make the prompt of a template; ``\\`` followed by ``n``, as typed in a shell, is a line end."""
         text = template.replace("\\n", "\n")
         n = text.count(QUESTION)
         if n != 1:
@@ -154,11 +140,7 @@ TRUTH_QUESTION = "Is this answer correct? Answer yes or no."
 
 
 def truth_question(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the text after the answer for the readout ``p_true``: the question if it is correct (Kadavath et al. 2022).
-
-    Raises:
-        InputError: If a chat template drops a question after an answer.
-    """
+    """Return the text after the answer for the readout ``p_true``: the question if it is correct (Kadavath et al. 2022)."""
     if not isinstance(prompt, ChatPrompt):
         return f"\n{TRUTH_QUESTION}\nA:"
     mark = "The answer stands here."
@@ -186,11 +168,7 @@ def check_prompt(prompt: Any) -> Prompt:
 
 
 def render_prompt(prompt: Prompt, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:
-    """Return the text of a prompt and check the position of the question in it.
-
-    Raises:
-        InputError: If ``render`` returns no PromptText, or the question is not at ``question_start``.
-    """
+    """Return the text of a prompt and check the position of the question in it."""
     text: Any = prompt.render(question, tokenizer)
     name = shortened(prompt.name)
     start = as_whole(text.question_start) if isinstance(text, PromptText) else None
@@ -208,15 +186,8 @@ def render_prompt(prompt: Prompt, question: str, tokenizer: PreTrainedTokenizerB
 def make_prompt(prompt: PromptLike, evaluated: Sequence[Example], pool: Sequence[Example], seed: int) -> Prompt:
     """Make the prompt of a name, or check a custom prompt.
 
-    Args:
-        prompt: Name, template with ``{question}``, or custom prompt.
-        evaluated: Rows to evaluate.
-        pool: Rows of the whole file. Shots are drawn from rows that are not evaluated and, if these are too few, from ``evaluated``;
-            the caller drops the latter (``FewShotPrompt.shot_ids``).
-        seed: Random seed of the shots, unless the name contains one.
-
-    Raises:
-        InputError: If the prompt is unknown or invalid, or has as many shots as there are questions.
+    Shots are drawn from rows of ``pool`` that are not ``evaluated``; if these are too few, also from ``evaluated``, and the caller
+    drops them (``FewShotPrompt.shot_ids``). A seed in the name overrides ``seed``.
     """
     if not isinstance(prompt, str):
         return check_prompt(prompt)

@@ -28,11 +28,7 @@ class QuestionContext(SweepContext):
 
 
 def set_up_questions(adapter: Adapter, data: QAData, spec: Any) -> QuestionContext:
-    """Return the context of a sweep: prompt and tokenizer, and the rows that do not serve as shots.
-
-    Raises:
-        InputError: If the model has no tokenizer, or the prompt is invalid.
-    """
+    """Return the context of a sweep: prompt and tokenizer, and the rows that do not serve as shots."""
     hf = adapter.model.tokenizer
     if hf is None:
         raise InputError(

@@ -117,19 +117,7 @@ def _as_list(value: object) -> list[object]:
 
 
 def read_row(row: Row, schema: Schema, where: str) -> Record:
-    """Convert one row into a record.
-
-    Args:
-        row: Row with the fields of the schema.
-        schema: Schema of the row.
-        where: Place of the row in messages, such as ``list, row 2``.
-
-    Returns:
-        Record with None for missing optional fields and empty values for a missing question or answer.
-
-    Raises:
-        DataError: If ``answer_type`` is unknown, or ``popularity`` is not a number.
-    """
+    """Convert one row into a record: None for missing optional fields, empty for a missing question or answer."""
     raw = row.get("question")
     question = raw if isinstance(raw, str) else _text(raw) or ""
     left = len(question) - len(question.lstrip())

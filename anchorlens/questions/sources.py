@@ -103,11 +103,7 @@ def _list_row(row: object, number: int) -> Mapping[Any, Any]:
 
 
 def table_rows(table: Any) -> Rows:
-    """Read a pandas frame, a ``datasets.Dataset``, or a list of dictionaries or (question, answer) pairs.
-
-    Raises:
-        DataError: If the table has another type, or a row of a list is neither a dictionary nor a pair.
-    """
+    """Read a pandas frame, a ``datasets.Dataset``, or a list of dictionaries or (question, answer) pairs."""
     if isinstance(table, Mapping):
         fix = "Pass a list of rows, [{'question': ..., 'answers': ...}]" if "question" in table else "Pass one of its splits"
         raise DataError(f"The table is a dictionary with the keys {listed(table)}. {fix}.")
@@ -125,11 +121,7 @@ def table_rows(table: Any) -> Rows:
 
 
 def parse_jsonl(text: str, source: str) -> Rows:
-    """Parse a jsonl text and skip blank lines.
-
-    Raises:
-        DataError: If a line is not a JSON object.
-    """
+    """Parse a jsonl text; blank lines are skipped."""
     rows: Rows = []
     # splitlines() would also split at characters that JSON allows in strings.
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
@@ -182,11 +174,7 @@ EXTENSIONS = (*_PARSERS, ".parquet")
 
 
 def file_rows(path: Path) -> Rows:
-    """Read a local jsonl, json, csv, tsv or parquet file, selected by its extension.
-
-    Raises:
-        DataError: If the file is missing, empty or damaged, not UTF-8, or has another extension.
-    """
+    """Read a local jsonl, json, csv, tsv or parquet file, selected by its extension."""
     if path.is_dir():
         raise DataError(f"{path} is a directory. Pass one file ({', '.join(EXTENSIONS)}).")
     if not path.exists():
@@ -223,10 +211,6 @@ def hub_rows(hub_id: str, config: str | None, split: str, revision: str | None) 
     """Read a data set of the hub through ``datasets`` and its cache.
 
     A repository with a loading script is read from the hub's parquet files, unless a revision is passed.
-
-    Raises:
-        InputError: If the configuration or split is unknown.
-        DownloadError: If the hub cannot be reached, or has no such data set.
     """
     import datasets
     import httpx

@@ -158,11 +158,7 @@ class SpanFinder:
     extractor: Callable[[str], Any] | None = None
 
     def find(self, record: Record, where: str) -> FoundSpans:
-        """Return the segments of one row; reason ``bad_annotation`` if its annotation does not fit its question.
-
-        Raises:
-            SpanError: If an extractor returns no two segments of the question.
-        """
+        """Return the segments of one row; reason ``bad_annotation`` if its annotation does not fit its question."""
         if record.fault and self.extractor is None and self.mode != "rules":
             return FoundSpans(None, None, "annotation", BAD_ANNOTATION, record.fault)
         try:
@@ -195,11 +191,7 @@ class SpanFinder:
 
 
 def span_finder(spans: SpansLike) -> SpanFinder:
-    """Return the finder of a value of ``spans=``.
-
-    Raises:
-        InputError: If the value is unknown or no function of one argument, or the spaCy pipeline is missing.
-    """
+    """Return the finder of a value of ``spans=``; raise InputError if it is invalid."""
     if not isinstance(spans, str):
         if not callable(spans) or isinstance(spans, type) or not takes(spans, 1):
             raise InputError(

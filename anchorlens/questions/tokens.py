@@ -70,17 +70,9 @@ class TokenRow(TokenizedPrompt):
 
 
 class RowTokenizer:
-    """Converts examples into :class:`TokenRow`.
+    """Converts examples into :class:`TokenRow`; ``ask`` appends the question of ``p_true``.
 
-    Args:
-        tokenizer: Fast tokenizer, which returns character offsets.
-        prompt: Prompt of every row.
-        add_bos: Whether a text starts with BOS. If None, as the tokenizer does.
-        max_length: Largest number of tokens of a row. If None, unlimited.
-        ask: Whether the question of ``p_true`` follows the answer.
-
-    Raises:
-        InputError: If the tokenizer returns no offsets, or ``add_bos`` is True without a BOS token.
+    If ``add_bos`` is None, BOS is added as the tokenizer does. Rows longer than ``max_length`` tokens are dropped.
     """
 
     def __init__(
@@ -120,16 +112,7 @@ class RowTokenizer:
         return tuple(self.encode(render_prompt(self.prompt, question, self.tokenizer).text)[0])
 
     def row(self, example: Example, answer: Answer | None = None, row_id: str | None = None) -> TokenRow:
-        """Tokenize one example.
-
-        Args:
-            example: Question with its segments.
-            answer: Answer y. If None, the first gold alias.
-            row_id: Id of the row. If None, ``example_id``.
-
-        Raises:
-            RowDropped: If the row cannot be measured.
-        """
+        """Tokenize one example with an answer, the first gold alias if None; raise RowDropped if it cannot be measured."""
         spans = {"subject": example.subject, "property": example.property}
         name = row_id or example.example_id
         return self._row(name, example, example.question, spans, answer or Answer.gold(example.answers[0]))
@@ -210,18 +193,7 @@ def overlapping(offsets: Sequence[tuple[int, int]], span: Span) -> tuple[int, ..
 def anchor_positions(
     offsets: Sequence[tuple[int, int]], spans: dict[str, Span], question: Span, prompt_length: int
 ) -> dict[str, tuple[int, ...]]:
-    """Return the token positions of every anchor.
-
-    Args:
-        offsets: First and last (exclusive) character of every token.
-        spans: Spans of ``subject``, ``property`` and ``answer`` in the text.
-        question: Span of the question in the text.
-        prompt_length: Number of tokens of the prompt.
-
-    Raises:
-        RowDropped: If a segment has no token of its own, includes position 0, or the answer starts within the prompt.
-        SpanError: If a segment lies outside the question.
-    """
+    """Return the token positions of every anchor; raise RowDropped if a segment has no usable token."""
     subject, prop = overlapping(offsets, spans["subject"]), overlapping(offsets, spans["property"])
     # A token of both segments counts as subject.
     prop = tuple(p for p in prop if p not in subject)
