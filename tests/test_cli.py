@@ -93,7 +93,7 @@ def test_config_alone_is_enough_and_flags_win(capsys, plain_figure, tiny, questi
         (["--data-file", "nothing.jsonl"], "2 --data-file for 1 data set"),
         (["--columns", "question"], "question=q,answers=gold"),
         (["--modle", "x"], "No such option"),
-        (["--prompt", "few"], "Unknown prompt 'few'"),
+        (["--prompt", "few"], "prompt='few': unknown"),
         (["--add-bos", "maybe"], "'maybe' is not a valid boolean"),
         (["--device", "tpu"], "tpu"),
         (["--n-devices", "2"], "(--n-devices, --device)"),
