@@ -1,4 +1,4 @@
-"""The probes of a sweep and those of its placebos."""
+"""Probes of a sweep and of its placebos."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def rows(tiny_model):
 
 @pytest.fixture(scope="module")
 def states(rows):
-    """Layer 2 knows nothing, layer 5 knows the truth."""
+    """Layer 2 is noise, layer 5 encodes the truth."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, len(rows.rows), 12))
     x[1, :, 0] += 2.5 * rows.labels
@@ -43,7 +43,7 @@ def test_k_star_over_seeds_is_that_of_other_draws_and_never_looks_at_test_rows(r
     assert (again.fingerprint, again.probe_layer_over_seeds) == (read.fingerprint, read.probe_layer_over_seeds)
 
 
-def test_k_star_over_seeds_wavers_where_no_layer_is_better(rows):
+def test_k_star_over_seeds_varies_if_no_layer_is_better(rows):
     noise = torch.tensor(np.random.default_rng(3).normal(size=(8, len(rows.rows), 12))).float()
     assert len(set(fit_probes(rows, range(8), noise, **FACTS, seed=0).probe_layer_over_seeds)) > 1
 
@@ -83,7 +83,7 @@ def test_rescaling_changes_no_prediction(rows, states, read):
     assert np.abs(bold.decision_function(x, ids, allow_seen=True)).mean() > 1 > np.abs(tame.coef_).max()
 
 
-def test_the_factor_of_a_wanted_confidence():
+def test_confidence_factor():
     one = np.log(3.0)  # P = 0.75
     assert confidence_factor(np.array([one, -one]), 0.9) == pytest.approx(2.0)
     assert confidence_factor(np.array([one]), 0.75) == pytest.approx(1.0)

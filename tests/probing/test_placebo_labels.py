@@ -1,4 +1,4 @@
-"""Labels and splits of probes that must not know anything."""
+"""Labels and splits of placebo probes."""
 
 import runpy
 from collections import Counter
@@ -39,7 +39,7 @@ def test_labels_are_flipped_for_half_of_the_questions_and_both_rows_of_one_toget
 
 
 def test_questions_of_one_row_get_each_label_equally_often(rows):
-    """Own answers: no other row to swap with."""
+    """Generated answers have one row per question."""
     ones = [i for i in range(len(rows.rows)) if (i // 2 + i) % 2 == 0]
     single = TruthRows(tuple(rows.rows[i] for i in ones), tuple(rows.split[i] for i in ones), ())
     assert max(Counter(single.question_ids).values()) == 1
@@ -78,7 +78,7 @@ def test_halves_share_no_question_and_no_answer_and_are_alike_in_size(rows):
 
 @pytest.mark.slow
 def test_the_shuffled_placebo_is_a_null_where_states_hold_the_question_and_no_truth():
-    """The script's rates: labels shuffled over rows are found to differ far too often, within questions they are not."""
+    """Labels shuffled over rows are rejected far too often, labels flipped by question are not."""
     script = runpy.run_path(str(SCRIPT))
     worlds = [script["world"](100, 1.0, seed) for seed in range(120)]
 

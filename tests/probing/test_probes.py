@@ -1,4 +1,4 @@
-"""Truth probes: scikit-learn's optimum, what they refuse, what they keep on disk."""
+"""Truth probes: optimum of scikit-learn, errors, files."""
 
 import json
 import warnings
@@ -17,7 +17,7 @@ from anchorlens.probing.probes import LayerProbes, TruthProbe, fit_layers
 
 
 def made(n_questions, seed=0, d=40, strength=1.5, prefix="q"):
-    """Two rows a question, the false one shifted along the first feature."""
+    """Make two rows per question, the false one shifted along the first feature."""
     rng = np.random.default_rng(seed)
     y = np.tile([0.0, 1.0], n_questions)
     x = rng.normal(size=(2 * n_questions, d)) * np.linspace(0.5, 3, d) + 7
@@ -43,7 +43,7 @@ def test_is_scikit_learns_optimum_on_standardised_features(n_questions):
     assert probe.validation_auc_ == pytest.approx(roc_auc_score(held[1], losses[best][2]), abs=1e-3)
 
 
-def test_in_scikit_learns_manner():
+def test_probe_has_the_interface_of_scikit_learn():
     x, y, ids = made(20)
     probe = TruthProbe(max_iter=50)
     assert clone(probe).get_params() == {"max_iter": 50, "penalties": probe.penalties}
@@ -57,7 +57,7 @@ def test_in_scikit_learns_manner():
     assert (probe.predict(x, ids, allow_seen=True) == (both[:, 1] >= 0.5)).all()
 
 
-def test_refuses_questions_that_it_has_seen_training_or_validation():
+def test_training_and_validation_questions_are_refused():
     x, y, ids = made(20)
     held = made(5, seed=1, prefix="v")
     probe = TruthProbe().fit(x, y, question_ids=ids, validation=held)
@@ -69,7 +69,7 @@ def test_refuses_questions_that_it_has_seen_training_or_validation():
     assert probe.predict_proba(x, ids, allow_seen=True).shape == (40, 2)
 
 
-def test_bad_input_is_named():
+def test_invalid_input_is_refused():
     x, y, ids = made(10)
     for data, named, error, phrase in (
         ((x[::2], y[::2]), {"question_ids": ids[::2]}, InputError, "all 10 rows have one label"),
@@ -145,7 +145,7 @@ NAN = float("nan")
     ],
 )
 def test_k_star_is_the_lowest_layer_within_one_standard_error_of_the_best(scored, probe_layer):
-    """Probes of which nothing matters but their validation AUC and its standard error."""
+    """Only validation AUC and standard error of the probes matter."""
     x, y, ids = made(5, d=3)
     probes = LayerProbes({layer: TruthProbe().fit(x, y, question_ids=ids) for layer in scored})
     for layer, (auc, error) in scored.items():
@@ -180,11 +180,11 @@ def warned_of(call):
     return [str(w.message) for w in told]
 
 
-def test_one_warning_names_all_layers_whose_solver_found_no_end(layered, monkeypatch):
+def test_one_warning_names_all_layers_that_did_not_converge(layered, monkeypatch):
     probes, states, y, ids, split = layered
 
     class Endless(LogisticRegression):
-        """A solver that says it came to no end."""
+        """Solver that reports no convergence."""
 
         def fit(self, *data):
             super().fit(*data)
@@ -197,7 +197,7 @@ def test_one_warning_names_all_layers_whose_solver_found_no_end(layered, monkeyp
     assert warned_of(lambda: fit_layers([3, 7], states, y, ids, split, like=probes)) == []
 
 
-def test_a_layer_with_signal_whose_penalty_is_the_last_that_may_be_tried_is_named(layered, monkeypatch):
+def test_a_layer_with_signal_and_a_penalty_at_the_edge_of_the_grid_is_named(layered, monkeypatch):
     probes, states, y, ids, split = layered
     assert warned_of(lambda: fit_layers([3, 7], states, y, ids, split)) == []
     last = tuple(c for c in regularization.GRID if c <= probes.probes[7].C_)
@@ -227,7 +227,7 @@ def test_log_odds_beyond_all_numbers_are_a_probability_without_a_warning():
 
 
 def test_rows_by_number_are_those_rows(layered):
-    """One that stands there twice counts twice."""
+    """A repeated index counts twice."""
     probes, states, y, ids, split = layered
     where = [0, 1, 0, 1, *range(2, len(ids))]
     own = fit_layers([3, 7], states, y[where], [ids[i] for i in where], [split[i] for i in where], like=probes, where=where)

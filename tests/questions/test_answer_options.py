@@ -1,4 +1,4 @@
-"""The options that a question names."""
+"""Options of a question."""
 
 import time
 

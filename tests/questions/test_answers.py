@@ -1,4 +1,4 @@
-"""Kinds of answers."""
+"""Types of answers, and docstring examples."""
 
 import doctest
 
@@ -52,5 +52,5 @@ MODULES = (
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
-def test_docstring_examples_are_true(module):
+def test_docstring_examples(module):
     assert doctest.testmod(module).failed == 0

@@ -18,7 +18,7 @@ MAPPED = {"question": "q", "answers": "gold", "relation": "kind", "id": "key", "
 
 
 def theirs(rows, columns):
-    """The same rows under the user's own names."""
+    """Return rows with renamed columns."""
     return [{columns.get(field, field): value for field, value in row.items()} for row in rows]
 
 
@@ -47,8 +47,8 @@ def test_columns_of_a_known_schema(tmp_path):
     assert data.examples[0].span_source == "annotation"
 
 
-def test_a_named_column_is_not_read_twice_nor_stood_in_for():
-    """``subject`` is the user's word for the relation; ``answer`` is a model's answer, not the gold one."""
+def test_a_mapped_column_is_read_once_and_not_replaced():
+    """``subject`` is mapped to the relation; ``answer`` is a model's answer, not the gold one."""
     rows = [
         {"q": "Who wrote Emma?", "gold": "Austen", "answer": "Bronte", "subject": "author"},
         {"q": "Who wrote Ada?", "gold": "", "answer": "Nabokov", "subject": "author"},
@@ -104,7 +104,7 @@ def test_columns_from_a_shell(text, columns):
 
 
 @pytest.mark.parametrize("text", ["question", "question=q,", "", "=q", "question=", "question=a,question=b", 3])
-def test_columns_from_a_shell_that_cannot_be(unchecked, text):
+def test_invalid_columns_from_a_shell_are_refused(unchecked, text):
     with pytest.raises(InputError, match=f"^columns={text!r}: .* Write FIELD=COLUMN, separated by commas"):
         parse_columns(text)
 
@@ -123,7 +123,7 @@ def test_a_needed_column_that_is_missing(row, message):
 
 
 @pytest.mark.parametrize(("extension", "answer"), [("csv", "Paris|x"), ("tsv", "Paris;x"), ("csv", "NULL"), ("csv", "n/a")])
-def test_cells_that_look_like_several_answers_or_none_are_warned_of_once_a_file(tmp_path, extension, answer):
+def test_cells_with_several_answers_or_none_give_one_warning_per_file(tmp_path, extension, answer):
     rows = [{"question": f"Who wrote Book{i}?", "answers": answer} for i in range(3)]
     rows.append({"question": "Who wrote Emma?", "answers": json.dumps(["a|b", "c"])})
     fix = f"Pass answers_sep={answer[5]!r} to split it." if "x" in answer else "Leave the cell empty"
@@ -134,7 +134,7 @@ def test_cells_that_look_like_several_answers_or_none_are_warned_of_once_a_file(
     assert [e.answers for e in data.examples] == [(answer,)] * 3 + [("a|b", "c")]
 
 
-def test_other_cells_and_answers_elsewhere_are_not_warned_of(tmp_path):
+def test_other_cells_and_sources_give_no_warning(tmp_path):
     rows = [{"question": "Who wrote Emma?", "answers": "Steins;Gate"}]
     plain = {"question": "Who wrote Ada?", "answers": "a Nan bread"}
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""What the first argument of ``load_qa`` may be, and what is said of everything else."""
+"""Accepted and refused values of the first argument of ``load_qa``."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.questions.make import refused
 from tests.questions.tables import HUB_ROWS, OWN, spans_of, write
 
 
-def test_a_file_may_stand_where_the_name_stands(tmp_path, monkeypatch):
+def test_a_file_can_be_passed_as_name(tmp_path, monkeypatch):
     path = write(tmp_path / "good.csv", OWN)
     monkeypatch.chdir(tmp_path)
     wanted = load_qa("good", path=path)
@@ -26,7 +26,7 @@ def test_a_file_may_stand_where_the_name_stands(tmp_path, monkeypatch):
     assert load_qa(path, dataset_name="mine").name == "mine"
 
 
-def test_a_file_that_is_called_like_a_set_has_its_schema(tmp_path):
+def test_a_file_named_like_a_set_has_its_schema(tmp_path):
     path = write(tmp_path / "popqa.jsonl", HUB_ROWS["popqa"])
     assert load_qa(path) == load_qa(path=path) == load_qa("popqa", path=path)
     assert spans_of(load_qa(path, dataset_name="mine")) == [("Ada Lovelace", "occupation", "annotation")]
@@ -42,7 +42,7 @@ def test_a_known_name_comes_before_a_file(tmp_path, monkeypatch):
     assert load_qa("nq-sample", limit=2).source == "sample:nq"
 
 
-def test_a_directory_is_no_file_and_a_missing_file_names_its_neighbours(tmp_path, monkeypatch):
+def test_a_directory_is_refused_and_a_missing_file_suggests_similar_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine").mkdir()
     with refused(DataError, "mine is a directory."):
@@ -108,7 +108,7 @@ def test_arguments_of_another_kind_are_refused(unchecked, name, values, message)
             load_qa("nq", **{name: value})
 
 
-def test_whole_numbers_of_numpy_are_taken(unchecked):
+def test_numpy_integers_are_accepted(unchecked):
     frame = pandas.DataFrame(OWN)
     data = load_qa(frame, limit=numpy.int64(2), seed=numpy.int32(1))
     assert data == load_qa(frame, limit=2, seed=1)

@@ -1,4 +1,4 @@
-"""Loading: every source gives the same rows, draws are repeatable, what is dropped is counted, and every wrong input says so."""
+"""Loading: all sources give the same rows, draws are reproducible, dropped rows are counted."""
 
 import json
 import re
@@ -25,7 +25,7 @@ WH = {"who", "whom", "whose", "what", "which", "when", "where", "why", "how"}
 
 @pytest.fixture
 def hub(monkeypatch):
-    """``hub(name)``: the hub has the rows of that set; gives the calls that reach it. ``script``: and a loading script."""
+    """Replace the hub by the rows of a set and return its calls; ``script`` adds a loading script."""
 
     def serve(name: str, script: bool = False) -> list[tuple]:
         calls = []
@@ -103,7 +103,7 @@ def test_a_repository_with_a_script_is_read_from_its_parquet_files(hub):
         (ValueError('Unknown split "x"'), InputError, "cannot be loaded with config=None, split='test': Unknown split"),
     ],
 )
-def test_hub_failures_say_what_to_do(monkeypatch, error, kind, message):
+def test_hub_failures_have_a_fix(monkeypatch, error, kind, message):
     def load_dataset(*args, **kwargs):
         raise error
 
@@ -113,7 +113,7 @@ def test_hub_failures_say_what_to_do(monkeypatch, error, kind, message):
 
 
 def exit_code(code: str, **env: str) -> int:
-    """Of Python in a process of its own."""
+    """Run Python code in a new process and return its exit code."""
     env |= {"PATH": "", "PYTHONPATH": str(Path(__file__).parents[2])}
     return subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode
 
@@ -285,7 +285,7 @@ def test_an_empty_segment_is_not_annotated_and_the_source_says_so(field, empty):
     "bad",
     [{"question": "Who wrote \ud83dEmma?"}, {"answers": ["Austen", "Au\udc00sten"]}, {"id": "\ud800"}, {"relation": "\udfff"}],
 )
-def test_half_a_character_drops_its_row(bad):
+def test_a_lone_surrogate_drops_its_row(bad):
     rows = [{"id": "a", **EMMA}, {"id": "b", "question": "Who wrote Ada?", "answers": "Nabokov", **bad}]
     data = load_qa(rows)
     assert [e.example_id for e in data.examples] == ["a"]
@@ -326,7 +326,7 @@ def test_repr_html_and_frame_show_counts_and_share():
     assert cut == list(frame["property"])
 
 
-def test_known_datasets_are_four_and_four_and_cheap():
+def test_known_datasets_are_four_and_four_without_heavy_imports():
     entries = known_datasets()
     assert [e.name for e in entries if e.kind == "hub"] == list(HUB_ROWS)
     assert [e.name for e in entries if e.kind == "sample"] == [f"{name}-sample" for name in HUB_ROWS]
@@ -365,8 +365,8 @@ def test_parquet_and_frame_gaps_are_missing_fields(tmp_path):
         assert [(e.relation, e.popularity) for e in data.examples] == [("author", 12.5), (None, None)]
 
 
-def test_two_ways_of_finding_spans_are_told_apart_in_the_record():
-    """Two functions of one name, and rules against templates: the numbers of a sweep hang on it, so its ``run_id`` does."""
+def test_the_record_distinguishes_span_extractors():
+    """Two functions of one name, and rules against templates, change the numbers of a sweep and so its ``run_id``."""
     from anchorlens.runs.provenance import run_id_of
 
     ways = ["auto", "rules", lambda q: ([len(q) - 3, len(q)], [0, 2]), lambda q: ([len(q) - 4, len(q)], [0, 2])]

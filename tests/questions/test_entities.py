@@ -1,4 +1,4 @@
-"""Which characters of a question name something."""
+"""Names, numbers and quotations of a question."""
 
 import pytest
 

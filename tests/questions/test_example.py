@@ -1,4 +1,4 @@
-"""What makes two strings the same answer or question: case and punctuation do not tell them apart, scripts, marks and signs do."""
+"""Normalisation removes case and punctuation, and keeps scripts, marks and signs."""
 
 import random
 
@@ -27,7 +27,7 @@ ENGLAND, SCOTLAND = ("".join(chr(0xE0000 + ord(char)) for char in name) + "\U000
         (("???",), "???"), ((" . . ",), ". ."),
     ],
 )  # fmt: skip
-def test_written_in_another_way_it_is_the_same(texts, name):
+def test_variants_of_a_text_are_normalised_to_the_same(texts, name):
     assert {normalise(text) for text in texts} == {name}
 
 
@@ -59,7 +59,7 @@ def test_whole_words_are_found_with_their_signs_and_marks():
 
 
 def test_normalising_twice_changes_nothing():
-    """Every character of the basic plane and the emoji by itself, and random mixtures of those treated in ways of their own."""
+    """Test every character of the basic plane and the emoji, and random mixtures of special characters."""
     rng = random.Random(0)
     odd = "Aa1 +-#%$°`^\u200b.,'é़ा\u0301😀\u200d\ufe0f−–İßﬁΣς½™´¨_"
     texts = ["".join(rng.choices(odd, k=rng.randint(1, 9))) for _ in range(2_000)]

@@ -1,4 +1,4 @@
-"""Prompts by name, and shots that are never evaluated."""
+"""Prompts by name, and shots that are not evaluated."""
 
 from types import SimpleNamespace
 
@@ -23,14 +23,14 @@ def test_shots_are_rows_that_are_not_evaluated():
     assert text.text[text.question_start :] == "Who?\nA:"
 
 
-def test_seed_of_the_name_wins_over_the_runs_seed():
+def test_a_seed_in_the_name_overrides_the_seed_of_the_run():
     data = capitals(6)
     shots = {s: make_prompt(f"fewshot(3, {s})", data.examples, data.pool, 99).render("x", TOKENIZER).text for s in range(4)}
     assert len(set(shots.values())) > 1
     assert shots[1] == make_prompt("fewshot(3, seed=1)", data.examples, data.pool, 5).render("x", TOKENIZER).text
 
 
-def test_where_all_rows_are_evaluated_shots_are_taken_from_them():
+def test_shots_come_from_evaluated_rows_if_there_are_no_others():
     data = capitals()
     prompt = make_prompt("fewshot(2)", data.examples, data.pool, 0)
     assert isinstance(prompt, FewShotPrompt)
@@ -63,7 +63,7 @@ def test_an_unknown_or_invalid_name_is_refused(name, message):
         ('{"q": "{question}", "a": {0} {} {x!r', '{"q": "Who?", "a": {0} {} {x!r| |'), ("{{question}}", "{Who?}| |"),
     ],
 )  # fmt: skip
-def test_a_template_is_what_stands_around_the_question(template, before_answer):
+def test_a_template_is_the_text_around_the_question(template, before_answer):
     prompt = make_prompt(template, (), (), 0)
     made = prompt.render("Who?", TOKENIZER)
     assert f"{made.text}|{made.separator}|" == before_answer
@@ -111,6 +111,6 @@ def test_an_object_that_is_no_prompt_is_refused(unchecked, prompt, shown):
         make_prompt(prompt, (), (), 0)
 
 
-def test_a_prompt_of_the_users_own_is_taken():
+def test_a_custom_prompt_is_accepted():
     prompt = Named()
     assert make_prompt(prompt, (), (), 0) is prompt

@@ -1,4 +1,4 @@
-"""Spans: rules, templates, annotations, extractors. Facts, not shapes: the words that must be found, and what must never be."""
+"""Spans by rules, templates, annotations and extractors."""
 
 import json
 import re
@@ -176,7 +176,7 @@ def test_long_questions_take_no_quadratic_time(unit):
         "Quelle est la capitale de la France ?", "何が好きですか",
     ],
 )  # fmt: skip
-def test_questions_in_other_languages_are_dropped_and_say_so(question):
+def test_questions_in_other_languages_are_dropped_with_a_reason(question):
     assert rule_spans(question) == (None, None)
     assert span_finder("rules").find(record(question), "row 1").reason == "not_english"
     half = span_finder("auto").find(record(question, subject_span=(len(question) - 3, len(question) - 1)), "row 1")
@@ -247,7 +247,7 @@ COSIMO = {"templated": True, "popqa_subject": "Cosimo"}
         ("rules", CITY, COSIMO, ("Cosimo, Duke of Tuscany", "father", "template"), ""),
     ],
 )
-def test_where_segments_come_from(mode, question, fields, wanted, reason):
+def test_source_of_segments(mode, question, fields, wanted, reason):
     found = span_finder(mode).find(record(question, **fields), "row 1")
     assert (words(question, found), found.reason) == (wanted, reason)
 
@@ -284,7 +284,7 @@ def test_wrong_annotations_are_a_reason_to_drop_the_row(mode, fields, message):
         ((10, 14), (4, 9)), [[10, 14], [4, 9]], ("Emma", "wrote"), (Span(10, 14), "wrote"), (numpy.array([10, 14]).tolist(), (4, 9)),
     ],
 )  # fmt: skip
-def test_an_extractor_may_give_pairs_and_texts(given):
+def test_an_extractor_can_return_pairs_and_texts(given):
     question = "Who wrote Emma?"
     assert words(question, span_finder(lambda _: given).find(record(question), "r")) == ("Emma", "wrote", "callable:<lambda>")
     assert span_finder(lambda _: None).find(record(question), "r").reason == "no_spans"
@@ -325,7 +325,7 @@ OF_ANOTHER_KIND = [3, None, ("subject", "property"), Span, lambda: None, lambda 
         ("spacy:en_core_web_sm", "pip install 'anchorlens[spacy]', then: python -m spacy download en_core_web_sm"),
     ],
 )
-def test_ways_that_are_unknown_missing_or_of_another_kind_are_refused(unchecked, monkeypatch, spans, message):
+def test_invalid_spans_arguments_are_refused(unchecked, monkeypatch, spans, message):
     monkeypatch.setitem(sys.modules, "spacy", None)
     with refused(InputError, message, "spans"):
         span_finder(spans)

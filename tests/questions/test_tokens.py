@@ -105,7 +105,7 @@ def test_long_and_too_long_questions():
 
 
 class Made:
-    """A prompt that makes what it is told to."""
+    """Prompt that renders by a function."""
 
     name = "made"
 
@@ -171,7 +171,7 @@ def test_the_prompt_of_a_template_is_a_prefix_and_the_anchors_are_its_words(toke
     assert row.positions["answer"][0] >= row.prompt_length > max(row.positions["exact_question"])
 
 
-def test_lead_in_moves_the_answer_site():
+def test_a_lead_in_moves_pre_answer():
     tok = small_tokenizer("byte", bos=False)
     text = "The capital is Paris"
     row = RowTokenizer(tok, QAPrompt()).row(capital("France", "Paris"), Answer(text, Span(15, 20), "generated"))
@@ -179,8 +179,8 @@ def test_lead_in_moves_the_answer_site():
     assert row.positions["pre_answer"][0] > row.positions["prompt_last"][0]
 
 
-def test_anchor_whose_tokens_say_something_else_is_dropped():
-    """Positions and ids that do not belong together, as a tokenizer that rewrites text would give them."""
+def test_an_anchor_whose_tokens_decode_to_another_text_is_dropped():
+    """Positions and ids disagree, as with a tokenizer that rewrites text."""
     tok = small_tokenizer("byte", bos=False)
     rows = RowTokenizer(tok, QAPrompt())
     good = rows.row(capital("France", "Paris"))
