@@ -50,7 +50,7 @@ def test_a_classifier_of_the_text_alone_sees_a_leak_and_no_more():
 
 
 def drawn(rng, n, shared):
-    """Draw questions about two names with another name as answer, balanced in strings. ``shared``: the true answer is one of the two."""
+    """Draw questions about two names with another as answer, balanced in strings. ``shared``: the true answer is one of the two."""
     pairs = []
     for _ in range(n // 5):
         # Two questions lend each other their answers inside every split.
