@@ -19,7 +19,7 @@ import anchorlens as al
 from anchorlens.constants import DISTRACTORS
 from anchorlens.probing.text_baseline import qa_text_scores, text_only_scores
 from anchorlens.questions.example import Example, normalise
-from anchorlens.questions.false_answers import given_answers, split_questions
+from anchorlens.questions.false_answers import assign_false_answers, split_questions
 from anchorlens.statistics.bands import auc_band
 from anchorlens.statistics.resamples import Resamples
 
@@ -94,7 +94,7 @@ def main() -> None:
         examples = al.load_qa(name, path=path).examples
         split = split_questions(examples, seed=args.seed)
         for distractor in DISTRACTORS:
-            given = given_answers(examples, split, distractor=distractor, seed=args.seed)
+            given = assign_false_answers(examples, split, distractor=distractor, seed=args.seed)
             reasons = ", ".join(
                 f"{reason} {n}" for reason, n in sorted(Counter(gone.reason for gone in given.dropped).items())
             )

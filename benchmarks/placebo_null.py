@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from anchorlens.probing.fit_probes import DRAWS, SHUFFLED, as_confident, placebo_probes
+from anchorlens.probing.fit_probes import DRAWS, SHUFFLED, fit_placebo_probes, match_confidence
 from anchorlens.probing.probes import LayerProbes, fit_layers
 from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.questions.example import Example, Span
@@ -33,7 +33,7 @@ def made_rows(split: Sequence[str]) -> TruthRows:
     rows: list[TokenRow] = []
     for q in range(len(split)):
         example = Example(f"e{q}", f"q{q}", "made", "", (f"answer {q}",), Span(0, 0), Span(0, 0))
-        answers = (Answer("", Span(0, 0), "given", label) for label in (0, 1))
+        answers = (Answer("", Span(0, 0), "gold", label) for label in (0, 1))
         rows += [
             TokenRow(
                 id=f"e{q}|{answer.label}",
@@ -87,11 +87,11 @@ def world(n: int, question: float, seed: int) -> dict[str, tuple[float, float]]:
     def over_rows() -> LayerProbes:
         return fit_layers([0], clean, shuffled_over_rows(rows, rng), rows.question_ids, rows.split, like=read)
 
-    within = [p for name, p in placebo_probes(rows, [0], clean, read, seed=seed).items() if name.startswith(SHUFFLED)]
+    within = [p for name, p in fit_placebo_probes(rows, [0], clean, read, seed=seed).items() if name.startswith(SHUFFLED)]
     over = [over_rows() for _ in range(DRAWS)]
     placebos = {
         "over rows, one draw": over[:1],
-        "over rows, several draws, rescaled": [as_confident(p, read, rows, [0], clean) for p in over],
+        "over rows, several draws, rescaled": [match_confidence(p, read, rows, [0], clean) for p in over],
         "within questions, one draw": within[:1],
         "within questions, several draws": within,
     }

@@ -34,7 +34,7 @@ def test_whole_numbers(swap, name):
     ("options", "said"),
     [
         ({"layers": range(300_000)}, r"got 300000 values \(0, 1, 2, \.\.\.\)"),
-        ({"donors": lambda a, b: None}, "gave None .* it must give rows of the pool"),
+        ({"donors": lambda a, b: None}, "returned None .* must return rows"),
         ({"donors": lambda a: []}, "donors takes one of"),
         ({"readout": lambda log_probs: log_probs}, "a function of log-probabilities and mask"),
         ({"readout": lambda log_probs, mask: np.zeros(3)}, "must return a torch tensor of log-probabilities, got a ndarray"),
@@ -81,9 +81,9 @@ def test_a_live_hugging_face_model_is_a_model(tiny, tiny_model):
 
 @pytest.mark.parametrize("what", [None, 5, al.Span(0, 1), [1]])
 def test_no_model_and_no_data(tiny_model, what):
-    with pytest.raises(al.InputError, match="take a model from al.load_model|takes the name of a set|not understood|takes"):
+    with pytest.raises(al.InputError, match="take a model from al.load_model|must be the name of a set|not understood|takes"):
         al.swap_sweep(what, capitals(5), **QUIET)
-    with pytest.raises(al.InputError, match="takes|rows|dictionar"):
+    with pytest.raises(al.InputError, match="must be|rows|dictionar"):
         al.swap_sweep(tiny_model("llama"), what, **QUIET)
 
 

@@ -1,4 +1,4 @@
-"""The probes of a sweep: those that are read, how steady their k* is, and those of the placebos (METHOD 5)."""
+"""Fit the probes of a sweep, bootstrap their k*, and fit placebo probes (METHOD 5)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from scipy.special import expit
 from torch import Tensor
 
-from anchorlens.probing.placebo_labels import half_splits, shuffled_labels
+from anchorlens.probing.placebo_labels import half_splits, shuffle_labels
 from anchorlens.probing.probes import LayerProbes, TruthProbe, fit_layers
 from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.questions.build_rows import MORE_QUESTIONS
@@ -19,11 +19,11 @@ from anchorlens.warn import warn
 Array = npt.NDArray[np.float64]
 SHUFFLED = "shuffled_labels"
 DRAWS = 5
-"""Draws of ``shuffled_labels``, and of questions for the steadiness of k*."""
-_FURTHEST = 9
+"""Number of draws of ``shuffled_labels``, and of bootstrap draws of k*."""
+_MAX_POWER = 9
 
 
-def read_probes(
+def fit_probes(
     rows: TruthRows,
     layers: Sequence[int],
     states: Float[Tensor, "layer example d_model"],
@@ -33,46 +33,47 @@ def read_probes(
     dataset: str,
     seed: int,
 ) -> LayerProbes:
-    """Fit the probes that are read, and k* of ``DRAWS`` bootstrap draws of the same questions with the same penalties.
+    """Fit one probe per layer, and compute k* of ``DRAWS`` bootstrap draws of the questions with the same penalties.
 
-    Questions are drawn again inside their split: across a new border answers would stand on the side on which they were not learnt
-    (measured on the samples: validation AUCs of .97 fell to .47 .. .98).
+    Questions are resampled within their split, because a new split separates answers from the questions they were learnt with (on
+    the samples, validation AUCs of .97 fell to .47 to .98).
     """
     ids, split = rows.question_ids, rows.split
     read = fit_layers(layers, states, rows.labels, ids, split, site=site, model=model, dataset=dataset)
-    found: list[int] = []
+    probe_layers: list[int] = []
     for draw in range(DRAWS):
-        where, names = _drawn_again(rows, np.random.default_rng([seed, draw]))
-        own = (rows.labels[where], names, [rows.split[i] for i in where])
+        indices, names = _resample_questions(rows, np.random.default_rng([seed, draw]))
+        labels, parts = rows.labels[indices], [rows.split[i] for i in indices]
         if all(
-            len({y for y, part in zip(own[0], own[2], strict=True) if part == name}) == 2 for name in ("train", "validation")
+            len({y for y, part in zip(labels, parts, strict=True) if part == name}) == 2 for name in ("train", "validation")
         ):
-            found.append(fit_layers(layers, states, *own, like=read, where=where).probe_layer)
-    return replace(read, probe_layer_over_seeds=tuple(found))
+            drawn = fit_layers(layers, states, labels, names, parts, like=read, where=indices)
+            probe_layers.append(drawn.probe_layer)
+    return replace(read, probe_layer_over_seeds=tuple(probe_layers))
 
 
-def _drawn_again(rows: TruthRows, rng: np.random.Generator) -> tuple[list[int], list[str]]:
-    """Rows of as many questions as there are, drawn with replacement inside each split, and a name for the question of each."""
-    where, names = list[int](), list[str]()
+def _resample_questions(rows: TruthRows, rng: np.random.Generator) -> tuple[list[int], list[str]]:
+    """Draw questions with replacement within each split; returns indices of rows and a unique question name of each."""
+    indices, names = list[int](), list[str]()
     ids = rows.question_ids
     for name in ("train", "validation"):
         members: dict[str, list[int]] = {}
         for i in rows.of(name):
             members.setdefault(ids[i], []).append(i)
-        known = sorted(members)
-        for copy, place in enumerate(rng.integers(len(known), size=len(known)).tolist()):
-            where += members[known[place]]
-            names += [f"{known[place]}#{copy}"] * len(members[known[place]])
-    return where, names
+        questions = sorted(members)
+        for copy, drawn in enumerate(rng.integers(len(questions), size=len(questions)).tolist()):
+            indices += members[questions[drawn]]
+            names += [f"{questions[drawn]}#{copy}"] * len(members[questions[drawn]])
+    return indices, names
 
 
-def placebo_probes(
+def fit_placebo_probes(
     rows: TruthRows, layers: Sequence[int], states: Float[Tensor, "layer example d_model"], read: LayerProbes, *, seed: int
 ) -> dict[str, LayerProbes]:
-    """The probes of ``shuffled_labels`` (``shuffled_labels_1`` and on, one a draw) and ``cross_fold`` (``fold_a``, ``fold_b``).
+    """Fit the probes of ``shuffled_labels`` (``shuffled_labels_1``, one per draw) and ``cross_fold`` (``fold_a``, ``fold_b``).
 
-    All have the penalties of the probes that are read. Those of shuffled labels are made as confident as these: a ΔP is a change of
-    confidence, and a probe that learnt nothing has less of it to lose.
+    Placebo probes have the penalties of ``read``. Probes of shuffled labels are rescaled to the confidence of ``read``, because ΔP
+    is a change of confidence and would be smaller for an untrained probe.
     """
 
     def fit(labels: Array, split: Sequence[str]) -> LayerProbes:
@@ -82,42 +83,42 @@ def placebo_probes(
 
     sets: dict[str, LayerProbes] = {}
     for draw in range(DRAWS):
-        blind = fit(shuffled_labels(rows, seed, draw), rows.split)
-        sets[f"{SHUFFLED}_{draw + 1}"] = as_confident(blind, read, rows, layers, states)
+        shuffled = fit(shuffle_labels(rows, seed, draw), rows.split)
+        sets[f"{SHUFFLED}_{draw + 1}"] = match_confidence(shuffled, read, rows, layers, states)
     folds = half_splits(rows, seed)
     if all(len({y for y, part in zip(rows.labels, fold, strict=True) if part == "train"}) == 2 for fold in folds):
         return sets | {name: fit(rows.labels, fold) for name, fold in zip(("fold_a", "fold_b"), folds, strict=True)}
-    warn(f"cross_fold is left out: one half of the training questions has answers of one label only. Take {MORE_QUESTIONS}.")
+    warn(f"cross_fold is left out: one half of the training questions has answers of one label only. Use {MORE_QUESTIONS}.")
     return sets
 
 
-def as_confident(
+def match_confidence(
     probes: LayerProbes,
     read: LayerProbes,
     rows: TruthRows,
     layers: Sequence[int],
     states: Float[Tensor, "layer example d_model"],
 ) -> LayerProbes:
-    """The same probes, their log-odds times a factor that gives them the mean confidence of ``read`` on the validation rows."""
-    held = rows.of("validation")
-    ids = [rows.question_ids[i] for i in held]
+    """Rescale the log-odds of probes to the mean confidence of ``read`` on the validation rows, layer by layer."""
+    validation = rows.of("validation")
+    ids = [rows.question_ids[i] for i in validation]
     scaled: dict[int, TruthProbe] = {}
     for layer, state in zip(layers, states, strict=True):
-        x = state[held].numpy()
-        own, wanted = (np.abs(p.probes[layer].decision_function(x, ids, allow_seen=True)) for p in (probes, read))
-        scaled[layer] = probes.probes[layer].times(confidence_factor(own, float(_confidence(wanted))))
+        x = state[validation].numpy()
+        before, target = (np.abs(p.probes[layer].decision_function(x, ids, allow_seen=True)) for p in (probes, read))
+        scaled[layer] = probes.probes[layer].scale_log_odds(confidence_factor(before, float(_confidence(target))))
     return replace(probes, probes=scaled)
 
 
 def confidence_factor(log_odds: Array, confidence: float) -> float:
-    """Return the factor, 1e-9 to 1e9, under which log-odds [row] have this mean confidence, max(P, 1 - P)."""
+    """Return the factor, 1e-9 to 1e9, that gives log-odds [row] the mean confidence max(P, 1 - P)."""
 
-    def missing(power: float) -> float:
+    def excess(power: float) -> float:
         return float(_confidence(10.0**power * log_odds)) - confidence
 
-    if missing(_FURTHEST) <= 0 or missing(-_FURTHEST) >= 0:
-        return 10.0 ** (_FURTHEST if missing(_FURTHEST) <= 0 else -_FURTHEST)
-    return 10.0 ** float(brentq(missing, -_FURTHEST, _FURTHEST))  # pyright: ignore[reportArgumentType]
+    if excess(_MAX_POWER) <= 0 or excess(-_MAX_POWER) >= 0:
+        return 10.0 ** (_MAX_POWER if excess(_MAX_POWER) <= 0 else -_MAX_POWER)
+    return 10.0 ** float(brentq(excess, -_MAX_POWER, _MAX_POWER))  # pyright: ignore[reportArgumentType]
 
 
 def _confidence(log_odds: Array) -> np.floating:

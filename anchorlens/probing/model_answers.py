@@ -1,4 +1,4 @@
-"""What the model itself answers, and whether it is right: ``known_only`` and ``generated`` answers (METHOD 3)."""
+"""Generate and grade the model's own answers for ``known_only`` and ``generated`` (METHOD 3)."""
 
 from collections.abc import Sequence
 
@@ -9,46 +9,47 @@ from anchorlens.prompts.dataset import Dropped
 from anchorlens.questions.answer_text import (
     answer_line,
     exact_answer,
+    has_open_thinking,
     is_right,
     is_thinking_tag,
     names_gold,
-    unfinished_thinking,
 )
 from anchorlens.questions.build_rows import MORE_QUESTIONS, Rows, drop
 from anchorlens.questions.example import Example, Span
-from anchorlens.questions.prompts import rendered
+from anchorlens.questions.prompts import render_prompt
 from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, TokenRow
 from anchorlens.warn import warn
 
 FEW_ROWS = 20
 
 
-def known_rows(answered: Rows) -> Rows:
-    """Return the rows of :func:`answered_rows` that the model answers right (METHOD 3, ``known_only``).
+def select_known_rows(generated: Rows) -> Rows:
+    """Return the rows of :func:`generate_rows` that the model answers correctly (METHOD 3, ``known_only``).
 
-    A right line whose exact answer is not the gold answer alone is dropped (``answer_not_alone``): P would be read at another word.
+    A correct line whose exact answer is not the gold answer alone is dropped (``answer_not_alone``), because P would be read at
+    another word.
     """
-    right = [row for row in answered.rows if row.answer.label == 0]
-    rows = tuple(row for row in right if _alone(row))
-    wrong = [drop(row.example, "not_known", row.answer.text) for row in answered.rows if row.answer.label == 1]
-    wrong += [drop(row.example, "answer_not_alone", row.answer.text) for row in right if not _alone(row)]
-    n = len(answered.rows) + len(answered.dropped)
+    right = [row for row in generated.rows if row.answer.label == 0]
+    rows = tuple(row for row in right if _is_gold_alone(row))
+    wrong = [drop(row.example, "not_known", row.answer.text) for row in generated.rows if row.answer.label == 1]
+    wrong += [drop(row.example, "answer_not_alone", row.answer.text) for row in right if not _is_gold_alone(row)]
+    n = len(generated.rows) + len(generated.dropped)
     if 0 < len(rows) < FEW_ROWS:
         warn(
-            f"known_only left {len(rows)} of {n} questions: below {FEW_ROWS}, bands are wide. "
-            f"Take {MORE_QUESTIONS}, or an easier set."
+            f"known_only=True: {len(rows)} of {n} questions are left, and bands are wide below {FEW_ROWS}. "
+            f"Use {MORE_QUESTIONS}, or an easier set."
         )
-    return Rows(rows, (*wrong, *answered.dropped))
+    return Rows(rows, (*wrong, *generated.dropped))
 
 
-def _alone(row: TokenRow) -> bool:
-    # What stands before the exact answer in its line belongs to a title, or to a lead-in.
+def _is_gold_alone(row: TokenRow) -> bool:
+    # Text before the exact answer in its line belongs to a title or a lead-in.
     text, exact = row.answer.text, row.answer.exact
     line = text[text.rfind("\n", 0, exact.start) + 1 :]
     return names_gold(exact.of(text), line, row.example.answers)
 
 
-def answered_rows(
+def generate_rows(
     adapter: Adapter,
     examples: Sequence[Example],
     tokenizer: RowTokenizer,
@@ -57,10 +58,10 @@ def answered_rows(
     batch_size: int | None,
     progress: bool,
 ) -> Rows:
-    """Return rows with the model's own greedy answer as y, label 0 if it is right and 1 if wrong (METHOD 3, ``generated``).
+    """Return rows with the model's greedy answer as y, label 0 if correct and 1 if false (METHOD 3, ``generated``).
 
-    The exact answer is found without the gold answer; the label compares the whole line. The input holds all that the model wrote up
-    to the end of the exact answer, its thinking included.
+    The exact answer is found without the gold answer; the label compares the whole line. The input contains the generated text,
+    including thinking, up to the end of the exact answer.
     """
     texts = generate_answers(
         adapter, examples, tokenizer, max_new_tokens=max_new_tokens, batch_size=batch_size, progress=progress
@@ -74,8 +75,8 @@ def answered_rows(
             if prompt + len(ids) >= n_ctx and len(ids) < max_new_tokens and not reader.is_finished(ids):
                 raise RowDropped("too_long", f"{prompt} tokens before the answer, the model takes {n_ctx}")
             rows.append(reader.row(example, ids, text))
-        except RowDropped as why:
-            dropped.append(drop(example, why.reason, why.detail))
+        except RowDropped as error:
+            dropped.append(drop(example, error.reason, error.detail))
     return Rows(tuple(rows), tuple(dropped))
 
 
@@ -88,7 +89,7 @@ def generate_answers(
     batch_size: int | None = None,
     progress: bool = False,
 ) -> list[tuple[list[int], str]]:
-    """Return token ids and text of the greedy answer to each question; nothing where the context leaves no room."""
+    """Return token ids and text of the greedy answer to each question; empty if the context has no room left."""
     prompts = [tokenizer.prompt_ids(example.question) for example in examples]
     if not prompts:
         return []
@@ -106,28 +107,28 @@ def generate_answers(
 
 
 class _AnswerReader:
-    """Finds the end of a generated answer, and the answer in it."""
+    """Finds the end of a generated answer and the exact answer in it."""
 
     def __init__(self, tokenizer: RowTokenizer, examples: Sequence[Example]) -> None:
         self.tokenizer, self.hf = tokenizer, tokenizer.tokenizer
-        # Tags of thinking are part of the text; other special tokens are not.
+        # Special tokens are removed from the text, except tags of thinking.
         added = self.hf.added_tokens_decoder.items()
-        self.unseen = {i for i, token in added if token.special and not is_thinking_tag(token.content)}
+        self.removed = {i for i, token in added if token.special and not is_thinking_tag(token.content)}
         names = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end_of_text|>", "<|endoftext|>")
         turns = [self.hf.convert_tokens_to_ids(name) for name in names if name in self.hf.all_special_tokens]
         self.ends = {i for i in (self.hf.eos_token_id, *turns) if isinstance(i, int)}
-        # Some chat templates leave a block of thinking open behind the question.
+        # Some chat templates open a block of thinking after the question.
         question = examples[0].question if examples else ""
-        prompt = rendered(tokenizer.prompt, question, self.hf) if examples else None
-        self.opened = prompt is not None and unfinished_thinking(prompt.text[prompt.question_start + len(question) :])
+        prompt = render_prompt(tokenizer.prompt, question, self.hf) if examples else None
+        self.opened = prompt is not None and has_open_thinking(prompt.text[prompt.question_start + len(question) :])
 
     def decode(self, ids: list[int]) -> str:
-        text = self.hf.decode([i for i in ids if i not in self.unseen], clean_up_tokenization_spaces=False)
+        text = self.hf.decode([i for i in ids if i not in self.removed], clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text
 
     def is_finished(self, ids: list[int]) -> bool:
-        """Whether the tokens end an answer: with an end token, or behind the line of the answer."""
+        """Return True if the tokens end with an end token, or extend beyond the line of the answer."""
         if not ids or ids[-1] in self.ends:
             return bool(ids)
         text = self.decode(ids)
@@ -137,7 +138,7 @@ class _AnswerReader:
     def row(self, example: Example, ids: list[int], text: str) -> TokenRow:
         exact, line = exact_answer(text, opened=self.opened), answer_line(text, opened=self.opened)
         if exact is None or line is None:
-            reason = "unfinished_thinking" if unfinished_thinking(text, opened=self.opened) else "no_exact_answer"
+            reason = "unfinished_thinking" if has_open_thinking(text, opened=self.opened) else "no_exact_answer"
             raise RowDropped(reason, text.strip().split("\n", 1)[0])
         lead = len(text) - len(text.lstrip())
         within = Span(exact.start - lead, exact.end - lead)
@@ -145,5 +146,5 @@ class _AnswerReader:
         row = self.tokenizer.row(example, Answer(text[lead : exact.end], within, source="generated", label=label))
         first = row.positions["answer"][0]
         if list(row.ids[row.prompt_length : first + 1]) != list(ids[: first + 1 - row.prompt_length]):
-            raise RowDropped("answer_retokenised", "tokenised as text, the answer has other tokens than generated")
+            raise RowDropped("answer_retokenised", "the answer's text tokenizes to other tokens than the generated ones")
         return row

@@ -1,4 +1,4 @@
-"""The model's own word on its answer: the reader of ``p_true``, yes against no (METHOD 3)."""
+"""Reader of ``p_true``: P(yes) against P(no) to the question if the answer is correct (METHOD 3)."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,13 @@ from anchorlens.questions.tokens import TokenRow
 
 
 def truth_reader(adapter: Adapter, rows: Sequence[TokenRow]) -> ChoiceReader:
-    """The reader of ``p_true``: at the last token of each row, yes against no."""
+    """Return the reader of ``p_true``: yes against no at the last token of each row."""
     yes, no = (_first_tokens(adapter, words) for words in (("yes", "Yes", "YES"), ("no", "No", "NO")))
     yes, no = yes - no, no - yes
     if not yes or not no:
-        raise InputError("readout='p_true' needs yes and no to begin with different tokens. Use readout='probe'.")
+        raise InputError(
+            "readout='p_true': the tokenizer starts yes and no with the same tokens. Use readout='probe'.", argument="readout"
+        )
     last = torch.tensor([len(row.ids) - 1 for row in rows])
     return ChoiceReader(last, tuple(sorted(yes)), tuple(sorted(no)))
 

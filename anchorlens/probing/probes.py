@@ -1,4 +1,4 @@
-"""Truth probes: one linear classifier a layer of the state at the last exact answer token, label 1 = hallucination (METHOD 3).
+"""Truth probes: a linear classifier per layer of the state at the last exact answer token, label 1 = hallucination (METHOD 3).
 
 Source: Orgad et al. 2025 (exact answer tokens); Luo et al. 2026.
 """
@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from anchorlens.errors import InputError, LeakError
-from anchorlens.probing.regularization import GRID, Held, chosen_fit
+from anchorlens.probing.regularization import GRID, ValidationRows, choose_fit
 from anchorlens.questions.build_rows import MORE_QUESTIONS
 from anchorlens.warn import warn
 
@@ -33,26 +33,30 @@ _WEIGHTS = ("coef_", "intercept_", "mean_", "scale_")
 
 
 class TruthProbe(ClassifierMixin, BaseEstimator):
-    """Logistic regression on the states of one layer, in scikit-learn's manner.
+    """Logistic regression on the states of one layer with the interface of scikit-learn.
+
+    >>> states, labels = [[0.0, 1.0], [1.0, 0.0], [0.1, 0.9], [0.9, 0.2]], [0, 1, 0, 1]
+    >>> probe = TruthProbe().fit(states, labels, question_ids=["a", "a", "b", "b"])
+    >>> probe.predict([[0.0, 0.8], [1.0, 0.1]], ["c", "c"])
+    array([0, 1])
 
     Args:
-        penalties: Values of scikit-learn's ``C`` to choose from, these and no others; smaller is stronger. None: those of
-            ``PENALTIES``, and where the best of them is the first or the last, further ones (each about 3 times the one before)
-            as long as the validation log loss falls by more than ``TOLERANCE``, from 1e-8 to 3e3.
-        max_iter: Most iterations of the solver while penalties are compared; the chosen fit is then continued until it converges.
+        penalties: Values of scikit-learn's ``C`` to choose from; smaller is stronger. If None, ``PENALTIES``, extended in steps of
+            about 3 within 1e-8 to 3e3 while the validation log loss decreases by more than ``TOLERANCE``.
+        max_iter: Largest number of iterations while penalties are compared; the chosen fit then continues until convergence.
 
     Attributes:
-        classes_: ``[0, 1]``: true, hallucination.
+        classes_: ``[0, 1]`` for true and hallucination.
         coef_: Weights of the standardised features, [1 d_model].
-        intercept_: [1].
+        intercept_: Intercept of the log-odds, [1].
         mean_: Mean of the training features, [d_model].
-        scale_: Their standard deviation (1 where it is 0), [d_model].
-        C_: The chosen ``C``.
-        converged_: Whether the solver came to its end with it.
-        validation_auc_: AUC on the validation questions; NaN without any.
-        validation_auc_se_: Its standard error over these questions; NaN without any.
-        train_questions_: ``question_id`` of every question that took part in fitting or choosing, sorted.
-        n_features_in_: d_model.
+        scale_: Standard deviation of the training features (1 if it is 0), [d_model].
+        C_: Chosen value of ``C``.
+        converged_: True if the solver converged with ``C_``.
+        validation_auc_: AUC on the validation questions, in [0, 1]; NaN without validation questions.
+        validation_auc_se_: Standard error of the AUC over validation questions; NaN without them.
+        train_questions_: Sorted ``question_id`` of all training and validation questions.
+        n_features_in_: Number of features, d_model.
     """
 
     def __init__(self, *, penalties: tuple[float, ...] | None = None, max_iter: int = 300) -> None:
@@ -67,35 +71,42 @@ class TruthProbe(ClassifierMixin, BaseEstimator):
         question_ids: Sequence[str],
         validation: tuple[npt.ArrayLike, npt.ArrayLike, Sequence[str]] | None = None,
     ) -> "TruthProbe":
-        """Fit on training questions, choose the penalty on validation questions.
+        """Fit on training questions and choose the penalty on validation questions.
 
         Args:
             X: States, [row d_model].
-            y: 1 where the answer is false, else 0, [row].
+            y: Labels, 1 for a false answer, else 0, [row].
             question_ids: Question of each row.
-            validation: The same three of the validation rows; without both labels in them the middle penalty is taken.
+            validation: ``X``, ``y`` and ``question_ids`` of the validation rows. If None, or without both labels, the middle penalty
+                is used.
+
+        Returns:
+            The fitted probe.
 
         Raises:
-            InputError: Shapes disagree, a label is missing, or only one label is there.
-            LeakError: A question stands in both training and validation.
+            InputError: If shapes disagree, a label is not 0 or 1, or all labels are equal.
+            LeakError: If a question occurs in both training and validation.
         """
-        features, labels = _checked(X, y, question_ids)
+        features, labels = _check_rows(X, y, question_ids)
         if len(np.unique(labels)) < 2:
-            raise InputError(f"A probe needs true and false answers to learn from; all {len(labels)} rows have one label.")
+            raise InputError(f"y: all {len(labels)} rows have one label. Pass true and false answers.", argument="y")
         self.mean_ = features.mean(0)
         spread = features.std(0)
         self.scale_ = np.where(spread > 0, spread, 1.0)
         seen = set(question_ids)
-        held: Held | None = None
+        held: ValidationRows | None = None
         if validation is not None:
-            held_x, held_y = _checked(*validation)
+            held_x, held_y = _check_rows(*validation)
             both = seen & set(validation[2])
             if both:
-                raise LeakError(f"{len(both)} questions stand in both training and validation. Split by question first.")
+                raise LeakError(
+                    f"validation: {len(both)} questions occur in both training and validation. Split by question first.",
+                    argument="validation",
+                )
             seen |= set(validation[2])
             if len(np.unique(held_y)) == 2:
-                held = Held((held_x - self.mean_) / self.scale_, held_y, validation[2])
-        fit = chosen_fit((features - self.mean_) / self.scale_, labels, held, self.penalties, self.max_iter)
+                held = ValidationRows((held_x - self.mean_) / self.scale_, held_y, validation[2])
+        fit = choose_fit((features - self.mean_) / self.scale_, labels, held, self.penalties, self.max_iter)
         self.C_, self.converged_ = fit.penalty, fit.converged
         self.coef_, self.intercept_ = fit.weights[None], np.array([fit.intercept])
         self.validation_auc_, self.validation_auc_se_ = (float("nan"),) * 2 if held is None else held.auc(fit)
@@ -105,26 +116,28 @@ class TruthProbe(ClassifierMixin, BaseEstimator):
         return self
 
     def decision_function(self, X: npt.ArrayLike, question_ids: Sequence[str], *, allow_seen: bool = False) -> Array:
-        """Log-odds of a hallucination, [row]. Arguments and errors as in :meth:`predict_proba`."""
+        """Compute the log-odds of a hallucination, [row]; arguments and errors as in :meth:`predict_proba`."""
         if not hasattr(self, "coef_"):
             raise NotFittedError("This TruthProbe is not fitted yet. Call fit, or load one with LayerProbes.load.")
         features = np.asarray(X, dtype=np.float64)
         if features.ndim != 2 or features.shape[1] != self.n_features_in_ or len(question_ids) != len(features):
             raise InputError(
-                f"X must be [row {self.n_features_in_}] with one question id for each row; "
-                f"got {features.shape} and {len(question_ids)} ids."
+                f"X: must have shape [row {self.n_features_in_}] and one question id per row; "
+                f"got {features.shape} and {len(question_ids)} ids.",
+                argument="X",
             )
         if not allow_seen:
             seen = set(self.train_questions_) & set(question_ids)
             if seen:
                 raise LeakError(
-                    f"This probe was trained on {len(seen)} of the questions that it is asked to score (for example "
-                    f"{min(seen)}): its scores there mean nothing. Score other questions, or say allow_seen=True."
+                    f"question_ids: the probe was trained on {len(seen)} of these questions (for example {min(seen)}), so their "
+                    "scores are not valid. Score other questions, or pass allow_seen=True.",
+                    argument="question_ids",
                 )
         return ((features - self.mean_) / self.scale_) @ self.coef_[0] + self.intercept_[0]
 
-    def times(self, factor: float) -> "TruthProbe":
-        """Return a probe with the same predictions and its log-odds times a positive factor."""
+    def scale_log_odds(self, factor: float) -> "TruthProbe":
+        """Return a probe with the same predictions and log-odds multiplied by a positive factor."""
         other = copy(self)
         other.coef_, other.intercept_ = self.coef_ * factor, self.intercept_ * factor
         return other
@@ -134,12 +147,13 @@ class TruthProbe(ClassifierMixin, BaseEstimator):
 
         Args:
             X: States, [row d_model].
-            question_ids: Question of each row; checked against the training questions.
-            allow_seen: Score training questions too.
+            question_ids: Question of each row, compared with the training questions.
+            allow_seen: Whether to score training questions too.
 
         Raises:
-            LeakError: The probe was trained on one of these questions.
-            InputError: The shapes do not go together.
+            LeakError: If the probe was trained on one of these questions.
+            InputError: If the shapes disagree.
+            NotFittedError: If the probe is not fitted.
         """
         p = expit(self.decision_function(X, question_ids, allow_seen=allow_seen))
         return np.stack([1 - p, p], axis=1)
@@ -153,33 +167,36 @@ class TruthProbe(ClassifierMixin, BaseEstimator):
     def score(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, X: npt.ArrayLike, y: npt.ArrayLike, question_ids: Sequence[str], *, allow_seen: bool = False
     ) -> float:
-        """Compute the share of right predictions. Arguments and errors as in :meth:`predict_proba`."""
+        """Compute the accuracy, in [0, 1]; arguments and errors as in :meth:`predict_proba`."""
         return float((self.predict(X, question_ids, allow_seen=allow_seen) == np.asarray(y)).mean())
 
 
-def _checked(x: npt.ArrayLike, y: npt.ArrayLike, question_ids: Sequence[str]) -> tuple[Array, Array]:
+def _check_rows(x: npt.ArrayLike, y: npt.ArrayLike, question_ids: Sequence[str]) -> tuple[Array, Array]:
     features, labels = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if features.ndim != 2 or labels.shape != (len(features),) or len(question_ids) != len(features):
         raise InputError(
-            f"A probe takes X [row d_model], y [row] and one question id for each row; got {features.shape}, {labels.shape} "
-            f"and {len(question_ids)} ids."
+            f"X: must be [row d_model] with y [row] and one question id per row; got {features.shape}, {labels.shape} and "
+            f"{len(question_ids)} ids.",
+            argument="X",
         )
     if not np.isin(labels, (0, 1)).all():
-        raise InputError("Labels of a probe are 0 (true) and 1 (hallucination).")
+        raise InputError("y: labels must be 0 (true) or 1 (hallucination).", argument="y")
     return features, labels
 
 
 @dataclass(frozen=True)
 class LayerProbes:
-    """One fitted probe for each layer.
+    """Fitted truth probes of several layers.
+
+    ``LayerProbes.load(directory)`` reads probes written by ``probes.save(directory)``.
 
     Attributes:
         probes: Layer -> probe.
-        site: Where in the block the states were read.
+        site: Hook site of the states, such as ``resid_post``.
         model: Name of the model.
         dataset: Name of the data set.
-        probe_layer_over_seeds: k* of probes of the same questions drawn again (:func:`~anchorlens.probing.fit_probes.read_probes`); () where
-            there are none.
+        probe_layer_over_seeds: k* of bootstrap draws of the questions (:func:`~anchorlens.probing.fit_probes.fit_probes`); may be
+            empty.
     """
 
     probes: Mapping[int, TruthProbe]
@@ -190,35 +207,35 @@ class LayerProbes:
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """Layers that have a probe, ascending."""
+        """Layers with a probe, in ascending order."""
         return tuple(sorted(self.probes))
 
     @property
     def probe_layer(self) -> int:
-        """k*: the lowest layer whose validation AUC lies within one standard error of the best one.
+        """Lowest layer with a validation AUC within one standard error of the best AUC (k*).
 
-        The best of thirty layers is often one of many alike; the first of these is what a new split would find again.
+        Many layers are often about equally good; the lowest of them is stable across splits.
 
         Raises:
-            InputError: No probe had validation rows with both labels.
+            InputError: If no probe had validation rows with both labels.
         """
-        scored = {layer: self.probes[layer].validation_auc_ for layer in self.layers}
-        known = {layer: auc for layer, auc in scored.items() if auc == auc}
-        if not known:
+        all_aucs = {layer: self.probes[layer].validation_auc_ for layer in self.layers}
+        aucs = {layer: auc for layer, auc in all_aucs.items() if auc == auc}
+        if not aucs:
             raise InputError(
-                f"No probe has a validation AUC: the validation split lacks one of the labels. Take {MORE_QUESTIONS}."
+                f"No probe has a validation AUC: the validation split lacks one of the labels. Use {MORE_QUESTIONS}."
             )
-        best = max(known, key=lambda layer: (known[layer], -layer))
+        best = max(aucs, key=lambda layer: (aucs[layer], -layer))
         error = self.probes[best].validation_auc_se_
-        return min(layer for layer, auc in known.items() if auc >= known[best] - error)
+        return min(layer for layer, auc in aucs.items() if auc >= aucs[best] - error)
 
     def at(self, layers: Sequence[int]) -> "LayerProbes":
-        """The probes of these layers only."""
+        """Return the probes of these layers only."""
         return replace(self, probes={layer: self.probes[layer] for layer in layers})
 
     @property
     def fingerprint(self) -> str:
-        """A short hash of all weights: says in a record which probes were read."""
+        """Hash of all weights, 12 hex digits, which identifies the probes in a record."""
         digest = hashlib.sha256()
         for layer in self.layers:
             for name in _WEIGHTS:
@@ -227,24 +244,25 @@ class LayerProbes:
 
     @property
     def question_ids(self) -> frozenset[str]:
-        """Every question that a probe has seen."""
+        """Training and validation questions of all probes."""
         return frozenset(q for probe in self.probes.values() for q in probe.train_questions_)
 
     def predict(
         self, states: Float[Tensor, "layer example d_model"], question_ids: Sequence[str], *, allow_seen: bool = False
     ) -> Array:
-        """P(hallucination) at each layer.
+        """Compute P(hallucination) at each layer.
 
         Args:
-            states: States at the last exact answer token, [layer example d_model], of the layers of :attr:`layers` in their order.
+            states: States at the last exact answer token, [layer example d_model], in the order of :attr:`layers`.
             question_ids: Question of each example.
-            allow_seen: Score questions that a probe was trained on, too; what comes out means nothing about others.
+            allow_seen: Whether to score training questions too; their scores do not generalise.
 
         Returns:
-            P from 0 to 1, [layer example].
+            Probabilities in [0, 1], [layer example].
 
         Raises:
-            LeakError: A probe was trained on one of these questions.
+            LeakError: If a probe was trained on one of these questions.
+            InputError: If the shapes disagree.
         """
         return np.stack(
             [
@@ -254,7 +272,7 @@ class LayerProbes:
         )
 
     def save(self, directory: "str | Path") -> Path:
-        """Write ``probes.safetensors`` (weights) and ``probes.json`` (everything else) into a directory."""
+        """Write ``probes.safetensors`` (weights) and ``probes.json`` (all other data) to a directory and return its path."""
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         arrays = {f"{k}.{name}": np.ascontiguousarray(getattr(p, name)) for k, p in self.probes.items() for name in _WEIGHTS}
@@ -263,7 +281,7 @@ class LayerProbes:
             values = {key: getattr(self.probes[layer], name) for key, name in _FACTS.items()}
             # JSON has no NaN.
             facts[str(layer)] = {key: None if v != v else v for key, v in values.items()} | self.probes[layer].get_params()
-        # All probes of one fit have seen the same questions: written once.
+        # Probes of one fit usually share their questions, which are then written once.
         questions = {str(layer): self.probes[layer].train_questions_ for layer in self.layers}
         shared = questions[str(self.layers[0])]
         record = {
@@ -280,18 +298,23 @@ class LayerProbes:
 
     @classmethod
     def load(cls, directory: "str | Path") -> "LayerProbes":
-        """Read probes that :meth:`save` wrote.
+        """Read probes written by :meth:`save`.
 
         Raises:
-            InputError: They are not there, or another version wrote them.
+            InputError: If the files are missing, or of another format version.
         """
         folder = Path(directory)
         if not (folder / "probes.json").is_file() or not (folder / "probes.safetensors").is_file():
-            raise InputError(f"{folder} holds no probes: probes.json and probes.safetensors are needed.")
+            raise InputError(
+                f"directory={str(folder)!r}: probes.json or probes.safetensors is missing. Pass a directory of LayerProbes.save.",
+                argument="directory",
+            )
         record = json.loads((folder / "probes.json").read_text(encoding="utf8"))
         if record.get("format_version") != FORMAT_VERSION:
             raise InputError(
-                f"{folder}: probes of format {record.get('format_version')}, this anchorlens reads {FORMAT_VERSION}. Fit them again."
+                f"directory={str(folder)!r}: the probes have format {record.get('format_version')}, this version reads "
+                f"{FORMAT_VERSION}. Fit them again.",
+                argument="directory",
             )
         arrays = load_file(folder / "probes.safetensors")
         probes: dict[int, TruthProbe] = {}
@@ -327,11 +350,14 @@ def fit_layers(
     like: LayerProbes | None = None,
     where: Sequence[int] | None = None,
 ) -> LayerProbes:
-    """A probe for each layer from the rows of split ``train``, its penalty from those of ``validation``."""
+    """Fit one probe per layer on ``train`` rows, with its penalty chosen on ``validation`` rows.
+
+    The penalties are those of ``like``, if given. ``where`` are the indices into ``states`` of the other arguments' rows.
+    """
     y, ids, parts = np.asarray(labels, dtype=np.float64), np.asarray(question_ids), np.asarray(split)
     train, held = parts == "train", parts == "validation"
     probes: dict[int, TruthProbe] = {}
-    # These matrices are small: threads of the linear algebra library cost more than they give (measured: up to 6 times slower).
+    # One thread: with more the small matrices take up to 6 times as long (measured).
     with threadpool_limits(1, "blas"):
         for layer, state in zip(layers, states, strict=True):
             x = (state if where is None else state[list(where)]).numpy()
@@ -339,22 +365,25 @@ def fit_layers(
             probe = TruthProbe() if like is None else TruthProbe(penalties=(like.probes[layer].C_,))
             probes[layer] = probe.fit(x[train], y[train], question_ids=ids[train].tolist(), validation=validation)
     if like is None:
-        _warn_of(probes)
+        _warn_of_calibration(probes)
     return LayerProbes(probes, site, model, dataset)
 
 
-def _warn_of(probes: Mapping[int, TruthProbe]) -> None:
-    unsettled = (
-        "how sure the probe is, is not settled. AUC and flips can be read as elsewhere; ΔP in points may be too small or too large "
-        f"there, so do not compare its size between layers. Take {MORE_QUESTIONS}, or leave these layers out."
+def _warn_of_calibration(probes: Mapping[int, TruthProbe]) -> None:
+    """Warn of layers at which the best penalty is at the edge of the grid, or the fit did not converge."""
+    consequence = (
+        "probabilities may be badly calibrated. AUC and flips are valid; ΔP in points may be too small or too large, so do not "
+        f"compare its size between layers. Use {MORE_QUESTIONS}, or leave these layers out."
     )
     edge = [k for k, p in probes.items() if p.C_ in (GRID[0], GRID[-1]) and p.validation_auc_ - 2 * p.validation_auc_se_ > 0.5]
     if edge:
-        tried = f"C = {GRID[0]:g} to {GRID[-1]:g}"
-        warn(f"At {_layers(edge)} the best penalty of the probe is the first or last that is tried ({tried}): {unsettled}")
-    open_ended = [k for k, p in probes.items() if not p.converged_]
-    if open_ended:
-        warn(f"At {_layers(open_ended)} the fit of the probe stopped before its end: {unsettled}")
+        warn(
+            f"At {_layers(edge)} the best penalty of the probe is at the edge of the grid (C = {GRID[0]:g} to {GRID[-1]:g}): "
+            f"{consequence}"
+        )
+    not_converged = [k for k, p in probes.items() if not p.converged_]
+    if not_converged:
+        warn(f"At {_layers(not_converged)} the fit of the probe did not converge: {consequence}")
 
 
 def _layers(layers: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""How strongly a truth probe is held back: the penalty with the lowest log loss on validation questions (METHOD 3)."""
+"""Choose the L2 penalty of a truth probe by log loss on validation questions (METHOD 3)."""
 
 import warnings
 from collections.abc import Sequence
@@ -14,19 +14,19 @@ from anchorlens.statistics.resamples import Resamples
 
 Array = npt.NDArray[np.float64]
 GRID = tuple(float(f"{digit}e{power}") for power in range(-8, 4) for digit in (1, 3))
-"""Every ``C`` that may be tried, strongest first."""
+"""Candidate values of ``C``, strongest penalty first."""
 PENALTIES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
-"""Those that are tried always."""
+"""Values of ``C`` that are always tried."""
 TOLERANCE = 1e-3
-"""A penalty is better than another where it lowers the validation log loss by more than this, in nats."""
+"""Smallest decrease of the validation log loss, in nats, that makes a penalty better."""
 PATIENCE = 20
-"""The chosen fit may take so many times the iterations of the others."""
+"""Factor on the iterations of the chosen fit."""
 N_RESAMPLES = 1000
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Logistic regression under one penalty."""
+    """Logistic regression with one penalty."""
 
     penalty: float
     weights: Array
@@ -35,8 +35,8 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Held:
-    """Validation rows with both labels."""
+class ValidationRows:
+    """Validation rows with both labels: features, labels and the question of each row."""
 
     x: Array
     y: Array
@@ -46,16 +46,16 @@ class Held:
         return self.x @ fit.weights + fit.intercept
 
     def loss(self, fit: Fit) -> float:
-        """Log loss, not AUC: ΔP is read in points of probability, so the probability has to be calibrated."""
+        """Compute the log loss in nats; unlike AUC it rewards calibrated probabilities, which ΔP is read from."""
         odds = self._log_odds(fit)
         return float(np.logaddexp(0, np.where(self.y == 1, -odds, odds)).mean())
 
-    def better(self, best: Fit, other: Fit) -> Fit:
-        """``other`` where it is clearly better."""
+    def select(self, best: Fit, other: Fit) -> Fit:
+        """Return ``other`` if its loss is lower by more than ``TOLERANCE``, else ``best``."""
         return other if self.loss(other) < self.loss(best) - TOLERANCE else best
 
     def auc(self, fit: Fit) -> tuple[float, float]:
-        """Compute the AUC and its standard error over questions, at least half the binomial one (near 1 resamples hardly differ)."""
+        """Compute the AUC and its standard error over questions, at least half the binomial one (resamples hardly vary near 1)."""
         auc, many = _draws(tuple(self.question_ids)).aucs(self._log_odds(fit), self.y)
         n = len(set(self.question_ids))
         inside = (auc * n + 0.5) / (n + 1)
@@ -68,11 +68,10 @@ def _draws(question_ids: tuple[str, ...]) -> Resamples:
 
 
 class _Fits:
-    """Fits of one layer under several penalties, each started from the one before."""
+    """Fits of one layer with several penalties, each started from the previous one."""
 
     def __init__(self, x: Array, y: Array, max_iter: int) -> None:
-        # With fewer rows than features the solution lies in the rows' span, and the penalty does not change under rotation: the
-        # same optimum is found in as many coordinates as there are rows.
+        # With fewer rows than features the optimum lies in the span of the rows, and the penalty is invariant under rotation.
         self.basis = np.linalg.qr(x.T)[0] if x.shape[0] < x.shape[1] else None
         self.x, self.y, self.max_iter = x if self.basis is None else x @ self.basis, y, max_iter
         self.model = LogisticRegression(warm_start=True)
@@ -80,7 +79,7 @@ class _Fits:
     def at(self, penalty: float, *, patience: int = 1) -> Fit:
         limit = self.max_iter * patience
         with warnings.catch_warnings():
-            # A weak penalty on separable rows takes long; only the fit that is chosen has to come to its end.
+            # Weak penalties on separable rows converge slowly; only the chosen fit has to converge.
             warnings.simplefilter("ignore", ConvergenceWarning)
             self.model.set_params(C=penalty, max_iter=limit).fit(self.x, self.y)
         coef = np.array(self.model.coef_, dtype=np.float64)[0]
@@ -88,8 +87,8 @@ class _Fits:
         converged = int(np.max(self.model.n_iter_)) < limit
         return Fit(float(penalty), weights, float(np.asarray(self.model.intercept_)[0]), converged)
 
-    def finished(self, fit: Fit) -> Fit:
-        """The same fit, continued where its iterations did not suffice."""
+    def converge(self, fit: Fit) -> Fit:
+        """Continue a fit that has not converged."""
         if fit.converged:
             return fit
         start = fit.weights if self.basis is None else fit.weights @ self.basis
@@ -97,19 +96,19 @@ class _Fits:
         return self.at(fit.penalty, patience=PATIENCE)
 
 
-def chosen_fit(x: Array, y: Array, held: Held | None, penalties: Sequence[float] | None, max_iter: int) -> Fit:
-    """The fit under the best penalty."""
+def choose_fit(x: Array, y: Array, held: ValidationRows | None, penalties: Sequence[float] | None, max_iter: int) -> Fit:
+    """Return the fit with the best penalty on the validation rows, or the middle penalty without validation rows."""
     fits = _Fits(x, y, max_iter)
     start = sorted(PENALTIES if penalties is None else penalties)
     if held is None:
-        return fits.finished(fits.at(start[len(start) // 2]))
+        return fits.converge(fits.at(start[len(start) // 2]))
     best = fits.at(start[0])
     for penalty in start[1:]:  # from strong to weak
-        best = held.better(best, fits.at(penalty))
+        best = held.select(best, fits.at(penalty))
     if penalties is None:
         weaker, stronger = [c for c in GRID if c > start[-1]], [c for c in GRID[::-1] if c < start[0]]
         for penalty in {start[-1]: weaker, start[0]: stronger}.get(best.penalty, []):
-            before, best = best, held.better(best, fits.at(penalty))
+            before, best = best, held.select(best, fits.at(penalty))
             if best is before:
                 break
-    return fits.finished(best)
+    return fits.converge(best)

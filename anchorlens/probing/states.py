@@ -1,4 +1,4 @@
-"""What a truth probe reads: the states of every layer at the last exact answer token."""
+"""Features of truth probes: states of every layer at the last exact answer token."""
 
 from collections.abc import Sequence
 
@@ -22,14 +22,14 @@ def last_answer_states(
     *,
     batch_size: int | None = None,
 ) -> Float[Tensor, "layer example d_model"]:
-    """States of every layer at t*, the last exact answer token, float32 on the CPU."""
+    """Return the states of every layer at t*, the last exact answer token, float32 on the CPU."""
     if batch_size is not None:
         states = torch.zeros(adapter.n_layers, len(rows), adapter.d_model)
         order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
         for start in range(0, len(order), batch_size):
-            some = order[start : start + batch_size]
-            states[:, some] = last_answer_states(adapter, [rows[i] for i in some], site)
+            batch = order[start : start + batch_size]
+            states[:, batch] = last_answer_states(adapter, [rows[i] for i in batch], site)
         return states
     last = torch.tensor([[row.positions["answer"][-1]] for row in rows])
-    where = Slots(last, torch.ones_like(last, dtype=torch.bool))
-    return read_states(adapter, pad_rows([row.ids for row in rows]), where, site, cut)[:, :, 0]
+    slots = Slots(last, torch.ones_like(last, dtype=torch.bool))
+    return read_states(adapter, pad_rows([row.ids for row in rows]), slots, site, cut)[:, :, 0]

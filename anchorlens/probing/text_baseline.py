@@ -1,4 +1,4 @@
-"""Classifiers of text without a model: the share of a probe's AUC that needs no knowledge of the model (METHOD 3)."""
+"""Text classifiers as baselines: the AUC of a probe that needs no model states (METHOD 3)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ Pairs = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True)
 class TextBaseline:
-    """AUC of a text classifier on the test split, with its 95 % interval over questions."""
+    """AUC of a text classifier on the test split, with a 95 % interval over questions."""
 
     auc: float
     ci_low: float
@@ -32,51 +32,52 @@ class TextBaseline:
 
 
 def text_only_scores(train: Iterable[str], train_labels: npt.ArrayLike, test: Iterable[str]) -> Array:
-    """P(hallucination), [row of test], from the answer's text alone: character n-grams, TF-IDF, logistic regression."""
+    """Return P(hallucination), [row of test], by logistic regression on character n-grams (TF-IDF) of the answer."""
     vectors = TfidfVectorizer(analyzer="char_wb", ngram_range=(1, 4), sublinear_tf=True)
-    # An answer of nothing but punctuation still has to be scored: the boundary mark makes it a token.
+    # Boundary marks give answers of punctuation only a token, so that they are scored.
     features = vectors.fit_transform([f"^{text}$" for text in train])
     model = LogisticRegression(C=10.0, max_iter=1000).fit(features, np.asarray(train_labels))
     return model.predict_proba(vectors.transform([f"^{text}$" for text in test]))[:, 1]
 
 
 def qa_text_scores(train: Pairs, train_labels: npt.ArrayLike, test: Pairs) -> Array:
-    """P(hallucination), [row of test], from question and answer: logistic regression on four blocks of features.
+    """Return P(hallucination), [row of test], by logistic regression on question and answer.
 
-    Overlap of answer and question (standardised); character n-grams that they share; those of the answer; each word and word pair of
-    the question with the form of the answer and with each of its words (hashed).
+    Features are the overlap of answer and question (standardised), shared character n-grams, n-grams of the answer, and each word
+    and word pair of the question crossed with the form and the words of the answer (hashed).
     """
     both = [*train, *test]
-    fitted = len(train)
+    n_train = len(train)
     vectors = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)
     vectors.fit([f"^{text}$" for pair in train for text in pair])
-    asked, said = (csr_matrix(vectors.transform([f"^{pair[side]}$" for pair in both])) for side in (0, 1))
+    questions, answers = (csr_matrix(vectors.transform([f"^{pair[side]}$" for pair in both])) for side in (0, 1))
     overlaps = np.array([_overlap(*pair) for pair in both])
-    scaled = StandardScaler().fit(overlaps[:fitted]).transform(overlaps)
-    crossed = FeatureHasher(2**16, input_type="string").transform(_crossed(*pair) for pair in both)
-    blocks = [csr_matrix(scaled), normalize(csr_matrix(asked.multiply(said))), said, normalize(crossed)]
+    scaled = StandardScaler().fit(overlaps[:n_train]).transform(overlaps)
+    crossed = FeatureHasher(2**16, input_type="string").transform(_cross_features(*pair) for pair in both)
+    blocks = [csr_matrix(scaled), normalize(csr_matrix(questions.multiply(answers))), answers, normalize(crossed)]
     features = hstack(blocks).tocsr()
-    model = LogisticRegression(C=1.0, max_iter=1000).fit(features[:fitted], np.asarray(train_labels))
-    return model.predict_proba(features[fitted:])[:, 1]
+    model = LogisticRegression(C=1.0, max_iter=1000).fit(features[:n_train], np.asarray(train_labels))
+    return model.predict_proba(features[n_train:])[:, 1]
 
 
 def _overlap(question: str, answer: str) -> tuple[float, ...]:
-    asked, said = normalise(question), normalise(answer)
-    words, there = said.split(), set(asked.split())
-    grams, asked_grams = _trigrams(said), _trigrams(asked)
-    place = f" {asked} ".find(f" {said} ")
-    shared = [word for word in words if word in there]
+    """Return features of the overlap of an answer with its question."""
+    question, answer = normalise(question), normalise(answer)
+    words, question_words = answer.split(), set(question.split())
+    grams, question_grams = _trigrams(answer), _trigrams(question)
+    start = f" {question} ".find(f" {answer} ")
+    shared = [word for word in words if word in question_words]
     return (
-        float(place >= 0),
-        0.0 if place < 0 else place / len(asked),
+        float(start >= 0),
+        0.0 if start < 0 else start / len(question),
         len(shared) / max(len(words), 1),
         float(max(map(len, shared), default=0)),
-        float(bool(words) and words[0] in there),
-        float(bool(words) and words[-1] in there),
-        len(grams & asked_grams) / max(len(grams), 1),
-        len(grams & asked_grams) / max(len(grams | asked_grams), 1),
+        float(bool(words) and words[0] in question_words),
+        float(bool(words) and words[-1] in question_words),
+        len(grams & question_grams) / max(len(grams), 1),
+        len(grams & question_grams) / max(len(grams | question_grams), 1),
         float(len(words)),
-        float(np.log1p(len(said))),
+        float(np.log1p(len(answer))),
     )
 
 
@@ -85,23 +86,23 @@ def _trigrams(text: str) -> set[str]:
     return {padded[i : i + 3] for i in range(len(padded) - 2)}
 
 
-# A question of hundreds of words (a few of TriviaQA) would cross too many; what is asked for stands at its ends.
-_ASKED_WORDS = 24
+# Words of a question that are crossed, from both ends; a few questions of TriviaQA have hundreds.
+_QUESTION_WORDS = 24
 
 
-def _crossed(question: str, answer: str) -> list[str]:
-    """Words and word pairs of a question, each with the form and the words of the answer."""
-    asked, words = normalise(question).split(), normalise(answer).split()
-    if len(asked) > _ASKED_WORDS:
-        asked = asked[: _ASKED_WORDS // 2] + asked[-_ASKED_WORDS // 2 :]
+def _cross_features(question: str, answer: str) -> list[str]:
+    """Return words and word pairs of a question, each crossed with the form and the words of the answer."""
+    question_words, words = normalise(question).split(), normalise(answer).split()
+    if len(question_words) > _QUESTION_WORDS:
+        question_words = question_words[: _QUESTION_WORDS // 2] + question_words[-_QUESTION_WORDS // 2 :]
     form = " ".join("0" * len(word) if word.isdigit() else "a" for word in words)
     of_answer = [f"={form}", f"={'A' if answer[:1].isupper() else 'a'}{len(words)}", *words[:4]]
-    of_question = [*asked, *map(" ".join, pairwise(asked))]
+    of_question = [*question_words, *map(" ".join, pairwise(question_words))]
     return [f"{left}|{right}" for left, right in product(of_question, of_answer)]
 
 
 def text_baselines(rows: TruthRows, *, n_resamples: int, seed: int) -> dict[str, TextBaseline]:
-    """``answer_text_auc`` (the answer) and ``qa_text_auc`` (question and answer): fitted on train and validation, scored on test."""
+    """Fit ``answer_text_auc`` and ``qa_text_auc`` (question and answer) on train and validation rows and score the test rows."""
     pairs = [(row.question, row.answer.exact.of(row.answer.text)) for row in rows.rows]
     train, test = rows.of("train", "validation"), rows.of("test")
     fit, score, labels = [pairs[i] for i in train], [pairs[i] for i in test], rows.labels
@@ -112,10 +113,10 @@ def text_baselines(rows: TruthRows, *, n_resamples: int, seed: int) -> dict[str,
     draws = Resamples.of([rows.question_ids[i] for i in test], n_resamples=n_resamples, seed=seed)
     n = np.array([draws.weights.shape[1]], dtype=np.int64)
     baselines: dict[str, TextBaseline] = {}
-    for name, found in scores.items():
-        auc, many = draws.aucs(found, labels[test])
-        band = auc_band(np.array([auc]), many[:, None], n)
-        everywhere = np.full(len(pairs), np.nan)
-        everywhere[test] = found
-        baselines[name] = TextBaseline(auc, float(band.low[0]), float(band.high[0]), everywhere)
+    for name, test_scores in scores.items():
+        auc, resampled = draws.aucs(test_scores, labels[test])
+        band = auc_band(np.array([auc]), resampled[:, None], n)
+        row_scores = np.full(len(pairs), np.nan)
+        row_scores[test] = test_scores
+        baselines[name] = TextBaseline(auc, float(band.low[0]), float(band.high[0]), row_scores)
     return baselines

@@ -1,4 +1,4 @@
-"""Rows with true and false answers, split by question: what truth probes and ``p_true`` are measured on (METHOD 3)."""
+"""Rows with true and false answers, split by question, for truth probes and ``p_true`` (METHOD 3)."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,32 +10,32 @@ import numpy as np
 from anchorlens.constants import SPLITS
 from anchorlens.errors import EmptySweepError, LeakError
 from anchorlens.models.adapter import Adapter
-from anchorlens.probing.model_answers import FEW_ROWS, answered_rows
+from anchorlens.probing.model_answers import FEW_ROWS, generate_rows
 from anchorlens.prompts.dataset import Dropped
+from anchorlens.questions.answer_options import YES_NO
 from anchorlens.questions.build_rows import MORE_QUESTIONS, Rows, drop, make_rows
 from anchorlens.questions.example import Example, normalise
-from anchorlens.questions.false_answers import given_answers, split_questions
-from anchorlens.questions.options import YES_NO
+from anchorlens.questions.false_answers import assign_false_answers, split_questions
 from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, TokenRow
 from anchorlens.warn import warn
 
 
 @dataclass(frozen=True)
 class TruthRows:
-    """Token rows with their labels and splits."""
+    """Token rows with labels and splits."""
 
     rows: tuple[TokenRow, ...]
-    split: tuple[str, ...]
+    split: tuple[str, ...]  # of each row
     dropped: tuple[Dropped, ...]
 
     @property
-    def own_answers(self) -> bool:
-        """Whether the answers are the model's own."""
+    def has_generated_answers(self) -> bool:
+        """True if the model generated the answers."""
         return any(row.answer.source == "generated" for row in self.rows)
 
     @property
     def labels(self) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-        """1 where the answer is false, [row]."""
+        """Labels, 1 for a false answer, [row]."""
         return np.array([row.answer.label for row in self.rows], dtype=np.float64)
 
     @property
@@ -44,37 +44,35 @@ class TruthRows:
         return [row.example.question_id for row in self.rows]
 
     def of(self, *splits: str) -> list[int]:
-        """Indices of the rows of these splits."""
+        """Return the indices of the rows of these splits."""
         return [i for i, name in enumerate(self.split) if name in splits]
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Rows in each split."""
+        """Number of rows in each split."""
         counts = Counter(self.split)
         return {name: counts[name] for name in SPLITS}
 
     def check(self) -> None:
-        """Both labels in every split."""
+        """Raise EmptySweepError if a split lacks a label; warn if it has few rows."""
         counts = Counter(zip(self.split, (row.answer.label for row in self.rows), strict=True))
         if all(counts[split, label] for split in SPLITS for label in (0, 1)):
             few = ", ".join(f"{name} {n}" for name, n in self.sizes.items() if n < FEW_ROWS)
             if few:
-                warn(f"Few rows ({few}): k*, AUC and groups are noisy. Take {MORE_QUESTIONS}.")
+                warn(f"Few rows ({few}): k*, AUC and groups are noisy. Use {MORE_QUESTIONS}.")
             return
-        said = "; ".join(f"{s}: {counts[s, 0]} true, {counts[s, 1]} false" for s in SPLITS)
+        sizes = "; ".join(f"{s}: {counts[s, 0]} true, {counts[s, 1]} false" for s in SPLITS)
         reasons = ", ".join(f"{r} {n}" for r, n in Counter(d.reason for d in self.dropped).most_common()) or "none"
         if self.rows and all(normalise(row.example.answers[0]) in YES_NO for row in self.rows):
-            what_to_do = (
-                "All questions share the answers yes and no, so they cannot be split: take a set with other answers too."
-            )
+            fix = "All answers are yes or no, so the questions cannot be split. Use a set with other answers too."
         else:
-            what_to_do = f"Take {MORE_QUESTIONS}" + (", or answers='gold'." if self.own_answers else ".")
+            fix = f"Use {MORE_QUESTIONS}" + (", or answers='gold'." if self.has_generated_answers else ".")
         raise EmptySweepError(
-            f"A truth probe needs true and false answers in every split, and here are {said} (dropped: {reasons}). {what_to_do}"
+            f"A truth probe needs true and false answers in every split; the splits have {sizes} (dropped: {reasons}). {fix}"
         )
 
     def check_balance(self) -> None:
-        """Inside every split, each answer string stands equally often as true and as false (``gold`` answers only)."""
+        """Raise LeakError if an answer text is not equally often true and false in a split (``gold`` answers only)."""
         for split in SPLITS:
             tally: Counter[str] = Counter()
             for i in self.of(split):
@@ -83,8 +81,8 @@ class TruthRows:
             uneven = [text for text, n in tally.items() if n]
             if uneven:
                 raise LeakError(
-                    f"In the {split} split {len(uneven)} answers stand more often on one side than on the other (for example "
-                    f"{uneven[0]!r}): the answer's text alone tells whether it is true. Draw false answers inside each split."
+                    f"split={split!r}: {len(uneven)} answers are not equally often true and false (for example {uneven[0]!r}), so "
+                    "that their text alone predicts their truth. Assign false answers within each split."
                 )
 
 
@@ -101,54 +99,54 @@ def truth_rows(
     seed: int,
     progress: bool,
 ) -> TruthRows:
-    """Split the questions, then find a true and a false answer for each (``gold``) or take the model's own (``generated``)."""
+    """Split the questions, then assign a true and a false answer to each (``gold``) or generate answers (``generated``)."""
     split = split_questions(examples, fractions=fractions, seed=seed)
     if answers == "generated":
-        own = answered_rows(
+        generated = generate_rows(
             adapter, examples, RowTokenizer(
                 tokenizer.tokenizer, tokenizer.prompt, add_bos=tokenizer.add_bos, max_length=tokenizer.max_length
             ), max_new_tokens=max_new_tokens, batch_size=batch_size, progress=progress,
         )  # fmt: skip
-        made = own
         if tokenizer.ask:
-            asked = make_rows((row.example for row in own.rows), tokenizer, {row.id: row.answer for row in own.rows})
-            made = Rows(asked.rows, (*own.dropped, *asked.dropped))
-        return TruthRows(made.rows, tuple(split[row.example.question_id] for row in made.rows), made.dropped)
-    rows, dropped = _given_rows(examples, tokenizer, split, distractor=distractor, seed=seed)
-    kept = TruthRows(rows, tuple(split[row.example.question_id] for row in rows), dropped)
-    kept.check_balance()
-    return kept
+            answer_of = {row.id: row.answer for row in generated.rows}
+            with_question = make_rows((row.example for row in generated.rows), tokenizer, answer_of)
+            generated = Rows(with_question.rows, (*generated.dropped, *with_question.dropped))
+        return TruthRows(generated.rows, tuple(split[row.example.question_id] for row in generated.rows), generated.dropped)
+    rows, dropped = _make_gold_rows(examples, tokenizer, split, distractor=distractor, seed=seed)
+    truth = TruthRows(rows, tuple(split[row.example.question_id] for row in rows), dropped)
+    truth.check_balance()
+    return truth
 
 
-def _given_rows(
+def _make_gold_rows(
     examples: Sequence[Example], tokenizer: RowTokenizer, split: Mapping[str, str], *, distractor: str, seed: int
 ) -> tuple[tuple[TokenRow, ...], tuple[Dropped, ...]]:
-    """Two rows an example: the gold answer and a false one."""
+    """Return two rows per example, with the gold answer and a false one, and the dropped examples."""
     usable, dropped = list(examples), list[Dropped]()
 
     @cache
     def row_of(example: Example, text: str, label: int) -> TokenRow | RowDropped:
-        answer = Answer(text, Answer.gold(text).exact, source="given", label=label)
+        answer = Answer(text, Answer.gold(text).exact, label=label)
         try:
             return tokenizer.row(example, answer, f"{example.example_id}|{'false' if label else 'true'}")
-        except RowDropped as why:
-            return why
+        except RowDropped as error:
+            return error
 
     while True:
-        given = given_answers(usable, split, distractor=distractor, seed=seed)
+        assigned = assign_false_answers(usable, split, distractor=distractor, seed=seed)
         rows: list[TokenRow] = []
         failed: set[str] = set()
         for example in usable:
-            false = given.false.get(example.example_id)
-            # The true row alone tells of most rows that cannot be made: they go in the first round.
+            false = assigned.false.get(example.example_id)
+            # Most invalid rows fail with their true answer, without a false one: they are dropped in the first round.
             true = row_of(example, example.answers[0], 0)
             pair = [true] if false is None else [true, row_of(example, false, 1)]
-            why = next((made for made in pair if isinstance(made, RowDropped)), None)
-            if why is not None:
+            error = next((row for row in pair if isinstance(row, RowDropped)), None)
+            if error is not None:
                 failed.add(example.example_id)
-                dropped.append(drop(example, why.reason, why.detail))
+                dropped.append(drop(example, error.reason, error.detail))
             elif false is not None:
-                rows += [made for made in pair if isinstance(made, TokenRow)]
+                rows += [row for row in pair if isinstance(row, TokenRow)]
         if not failed:
-            return tuple(rows), (*dropped, *given.dropped)
+            return tuple(rows), (*dropped, *assigned.dropped)
         usable = [example for example in usable if example.example_id not in failed]

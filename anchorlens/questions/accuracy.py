@@ -1,4 +1,4 @@
-"""Measured share of right segments for each form of question (docs/spans.md)."""
+"""Accuracy of the segments for each form of question, measured on labelled questions (docs/spans.md)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What was counted for questions of one form."""
+    """Counts of correct segments in labelled questions and in rows that were read by eye."""
 
     name: str
     source: str
@@ -18,7 +18,7 @@ class Accuracy:
 
     def __str__(self) -> str:
         return (
-            f"spans by {self.source}: subject right in {self.subjects / self.labelled:.0%} of {self.labelled} labelled questions "
+            f"spans by {self.source}: subject correct in {self.subjects / self.labelled:.0%} of {self.labelled} labelled questions "
             f"in the form of {self.name}, in {self.read_subjects / self.read:.0%} of {self.read} real rows read by eye"
         )
 
@@ -31,18 +31,18 @@ ACCURACY = {
 }
 
 
-def form_of(schema: str, questions: Iterable[str]) -> str:
-    """The measured form that questions have: their schema's, else that of NQ where most are in lower case, else that of TriviaQA."""
+def find_form(schema: str, questions: Iterable[str]) -> str:
+    """Return the form of questions: their schema if measured, else ``nq`` if most are lower case, else ``triviaqa``."""
     if schema in ACCURACY:
         return schema
-    small = [question == question.lower() for question in questions]
-    return "nq" if 2 * sum(small) > len(small) else "triviaqa"
+    is_lower = [question == question.lower() for question in questions]
+    return "nq" if 2 * sum(is_lower) > len(is_lower) else "triviaqa"
 
 
-def expected(form: str, sources: Iterable[str]) -> str:
-    """What to expect of the spans of rows; empty where none come from templates or rules."""
-    found = set(sources)
-    if not found & {"template", "rules"}:
+def describe_accuracy(form: str, sources: Iterable[str]) -> str:
+    """Return the expected accuracy of spans as text; empty if none come from templates or rules."""
+    used = set(sources)
+    if not used & {"template", "rules"}:
         return ""
-    ruled = ACCURACY["nq" if form == "popqa" else form]
-    return "; ".join(str(part) for part in (ACCURACY["popqa"], ruled) if part.source in found)
+    by_rules = ACCURACY["nq" if form == "popqa" else form]
+    return "; ".join(str(part) for part in (ACCURACY["popqa"], by_rules) if part.source in used)

@@ -1,4 +1,4 @@
-"""Which logits are read for the probability of an answer."""
+"""Logits to read for the probability of an answer."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from anchorlens.questions.tokens import TokenRow
 
 
 def answer_reads(rows: Sequence[TokenRow], rivals: Sequence[TokenRow | None], *, first_only: bool) -> ReadPlan:
-    """Plan the reads of the answers of a batch."""
+    """Plan the reads of a batch's answers; a rival is the row whose answer a logit difference compares with."""
     reads: list[tuple[int, int, int, int, int]] = []
     for i, (row, rival) in enumerate(zip(rows, rivals, strict=True)):
         differ, other = first_difference(row.answer_ids, rival.answer_ids) if rival is not None else (-1, -1)
@@ -22,7 +22,7 @@ def answer_reads(rows: Sequence[TokenRow], rivals: Sequence[TokenRow | None], *,
 
 
 def first_difference(base: Sequence[int], donor: Sequence[int]) -> tuple[int, int]:
-    """Index of the first token where two answers differ, and the donor's token there; (-1, -1) where one begins with the other."""
+    """Return the first index at which two answers differ and the donor's token there; (-1, -1) if one begins with the other."""
     for i, (a, b) in enumerate(zip(base, donor, strict=False)):
         if a != b:
             return i, b

@@ -1,12 +1,11 @@
-"""Rules that read a generated text: where its answer stands, found without a look at the gold one, and if it is right (METHOD 3)."""
+"""Find the answer in a generated text without the gold answer, and grade it (METHOD 3)."""
 
 import re
 from collections.abc import Sequence
 
 from anchorlens.questions.example import Span, normalise
 
-# Phrases with which a chat model repeats the question before it answers; stripped for right and wrong answers alike. They are few
-# on purpose: the rule must not know the answer.
+# Phrases before an answer, stripped for right and wrong answers alike; few on purpose, so that the rule cannot depend on the answer.
 _LEAD_IN = re.compile(
     r"""^(?:
         (?:a|answer)\s*:                                       # "A:", "Answer:"
@@ -21,16 +20,16 @@ _OPEN = "\"'“”‘’«([*_ \t"
 _CLOSE = "\"'“”‘’»)]*_ \t.,;:!?"
 
 
-# What a reasoning model writes before its answer. Some templates open the block themselves, so that only its end is generated.
+# Tags of a reasoning model's thinking; some templates open the block themselves, so that only its end is generated.
 _THINKING = "think|thinking|thought|reasoning"
 _THOUGHT = re.compile(rf"<(?:{_THINKING})>|\[THINK\]", re.IGNORECASE)
 _THOUGHT_END = re.compile(rf"</(?:{_THINKING})>|\[/THINK\]", re.IGNORECASE)
-# "Paris, the capital of France": what follows only says what Paris is. "The Good, the Bad and the Ugly" goes on in capitals.
+# "Paris, the capital of France" has an apposition; "The Good, the Bad and the Ugly" continues in capitals.
 _APPOSITION = re.compile(r",\s(?=(?:an?\s\w|(?:the|one\sof)\s[a-z]|which\b|who(?:se)?\b|where\b))")
 
 
 def answer_line(text: str, *, opened: bool = False) -> Span | None:
-    """The line of a generated text in which the answer stands: the first one, after a reasoning model's thinking.
+    """Return the first line of a generated text after any thinking, which holds the answer; None if there is none.
 
     >>> answer_line("<think>Rome? No.</think>\\n\\nParis is it.\\nQ: And?")
     Span(start=26, end=38)
@@ -43,33 +42,33 @@ def answer_line(text: str, *, opened: bool = False) -> Span | None:
     return Span(start, start + len(line)) if line else None
 
 
-def unfinished_thinking(text: str, *, opened: bool = False) -> bool:
-    """Whether a text, generated after a prompt that had ``opened`` a block of thinking or not, ends inside one."""
+def has_open_thinking(text: str, *, opened: bool = False) -> bool:
+    """Return True if a text ends inside a block of thinking; ``opened`` if the prompt already opened one."""
     return _after_thinking(text, opened) is None
 
 
 def is_thinking_tag(text: str) -> bool:
-    """Whether a text is what opens or ends a block of thinking, and nothing else."""
+    """Return True if a text is exactly one opening or closing tag of thinking."""
     return bool(_THOUGHT.fullmatch(text) or _THOUGHT_END.fullmatch(text))
 
 
 def _after_thinking(text: str, opened: bool) -> int | None:
-    """Where the last block of thinking ends, 0 where there is none; None where one is still open."""
-    ends = [found.end() for found in _THOUGHT_END.finditer(text)]
+    """Return the end of the last block of thinking, 0 if there is none, None if one is still open."""
+    ends = [match.end() for match in _THOUGHT_END.finditer(text)]
     end = max(ends, default=0)
     return None if (opened and not ends) or _THOUGHT.search(text, end) else end
 
 
 def exact_answer(text: str, *, opened: bool = False) -> Span | None:
-    """Find the short answer in the line of :func:`answer_line`, without lead-in, quotes and what follows it.
+    """Find the short answer in the line of :func:`answer_line`, without lead-in, quotes and trailing text.
 
     >>> exact_answer("The capital of France is Paris. It lies on the Seine.")
     Span(start=25, end=30)
     """
-    whole = answer_line(text, opened=opened)
-    if whole is None:
+    span = answer_line(text, opened=opened)
+    if span is None:
         return None
-    offset, line = whole.start, whole.of(text)
+    offset, line = span.start, span.of(text)
     for _ in range(2):
         match = _LEAD_IN.match(line)
         if match is None or not line[match.end() :].strip(_CLOSE):
@@ -77,22 +76,22 @@ def exact_answer(text: str, *, opened: bool = False) -> Span | None:
         offset, line = offset + match.end(), line[match.end() :]
     stripped = line.lstrip(_OPEN)
     offset, line = offset + len(line) - len(stripped), stripped
-    # A full stop ends the sentence only after a longer word, so that "St. Louis" and "J. K. Rowling" stay whole.
+    # A full stop ends the sentence only after four letters, which keeps "St. Louis" and "J. K. Rowling" whole.
     line = re.split(r"(?<=\w{4})\.(?=\s|$)|[!?;](?=\s|$)|\s[-–—]\s|\s\(", line, maxsplit=1)[0]
     line = _APPOSITION.split(line, maxsplit=1)[0].rstrip(_CLOSE)
     return Span(offset, offset + len(line)) if line else None
 
 
 def is_right(line: str, gold: Sequence[str]) -> bool:
-    """Whether a gold alias occurs in an answer's line as whole words, case- and punctuation-insensitively (see ``normalise``)."""
+    """Return True if a gold alias occurs in an answer's line as whole words after ``normalise``."""
     words = f" {normalise(line)} "
     return any(f" {normalise(alias)} " in words for alias in gold if normalise(alias))
 
 
 def names_gold(exact: str, line: str, gold: Sequence[str]) -> bool:
-    """Whether what was found in a line is a gold alias alone, so that its first token is the right answer's.
+    """Return True if the exact answer of a line is a gold alias alone, so that its first token is the right answer's.
 
-    An article before it, a place or date after a comma, and a part of an alias that takes the whole line are allowed.
+    An article before it, a place or date after a comma, and a line that equals an alias are allowed.
 
     >>> names_gold("Paris, France", "It is Paris, France.", ["Paris"]), names_gold("Abraham Lincoln", "Abraham Lincoln", ["Abraham"])
     (True, False)

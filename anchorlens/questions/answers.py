@@ -1,4 +1,4 @@
-"""What kind of answer a question asks for: donors and false answers are matched by it where there is no relation."""
+"""Type of the answer of a question, by which donors and false answers are matched if there is no relation."""
 
 import re
 
@@ -35,12 +35,12 @@ _ASKED_PERSON = re.compile(
     r"|painter|scientist|director|footballer|player|politician|musician|philosopher|comedian|explorer|architect|emperor|inventor"
     r"|golfer|chemist|physicist|prime minister|pope|saint|man|woman)\b"
 )
-# The interrogative is looked for here only: later words of a very long question are its story.
+# Characters in which the interrogative is searched; a very long question continues with context.
 _HEAD = 400
 
 
 def _shape(answer: str) -> str:
-    """The type that an answer shows by itself: yes/no, a year, a number, else nothing is said."""
+    """Return the type that an answer shows by itself: ``yes/no``, ``year``, ``number``, else ``other``."""
     plain = normalise(answer)
     words = plain.split()
     if plain in {"yes", "no"}:
@@ -55,9 +55,9 @@ def _shape(answer: str) -> str:
 
 
 def answer_type(answer: str, question: str) -> str:
-    """Return the kind of answer, one of ``ANSWER_TYPES``.
+    """Return the type of an answer, one of ``ANSWER_TYPES``.
 
-    "Yes" and "no" come first; then the question's words, a year or number only if the answer confirms it; then the answer's shape.
+    Order of precedence: "yes" and "no", the question's words (year or number only if the answer confirms it), the answer's shape.
 
     >>> answer_type("Rome", "in which Italian city is the Trevi Fountain"), answer_type("1912", "when did the Titanic sink?")
     ('place', 'year')

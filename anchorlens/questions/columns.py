@@ -1,4 +1,4 @@
-"""The ``columns=`` argument: names of the user's columns for the fields of a schema, and checks of the fields that are there."""
+"""Read the columns of the user's tables: ``columns=``, ``answers_sep=``, and checks of the required fields."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -7,44 +7,49 @@ from anchorlens.errors import DataError, InputError, did_you_mean
 from anchorlens.questions.schemas import SCHEMAS, Row, Schema, read_answers
 from anchorlens.warn import warn
 
-# How programs write that a cell holds nothing.
-_NOTHING = {"nan", "<na>", "n/a", "null"}
+# Marks of a missing value.
+_MISSING = {"nan", "<na>", "n/a", "null"}
 
 
 def parse_columns(text: str) -> dict[str, str]:
-    """Parse ``question=q,answers=gold`` into the dictionary that ``columns=`` takes: field of the schema -> column.
+    """Parse ``question=q,answers=gold`` into the dictionary of ``columns=``: field of the schema -> column.
 
-    A column's name may hold an equals sign, but no comma.
+    A column's name may contain an equals sign, but no comma.
 
     >>> parse_columns("question=q, answers=gold")
     {'question': 'q', 'answers': 'gold'}
     """
-    how = "Write FIELD=COLUMN, with commas between: question=q,answers=gold."
     columns: dict[str, str] = {}
     for part in text.split(",") if isinstance(text, str) else ("",):
         field, equals, column = (piece.strip() for piece in part.partition("="))
         if not (field and equals and column) or field in columns:
             raise InputError(
-                f"columns={described(text)}: {part.strip()!r} is no field with its column, or is there twice. {how}"
+                f"columns={described(text)}: {part.strip()!r} is not FIELD=COLUMN, or repeats a field. "
+                "Write FIELD=COLUMN, separated by commas: question=q,answers=gold.",
+                argument="columns",
             )
         columns[field] = column
     return columns
 
 
 def check_columns(columns: object, schema: Schema) -> dict[str, str]:
-    """Return ``columns=`` as a dictionary; empty if it is None."""
+    """Return ``columns=`` as a dictionary, empty if None; raise InputError if it is invalid."""
     if columns is None:
         return {}
     if not isinstance(columns, Mapping) or not all(isinstance(name, str) for pair in columns.items() for name in pair):
         raise InputError(
-            f"columns={described(columns)}: must be a dictionary from our field names to your column names, such as "
-            "{'question': 'q', 'answers': 'gold'}."
+            f"columns={described(columns)}: must be a dictionary from field names to column names, such as "
+            "{'question': 'q', 'answers': 'gold'}.",
+            argument="columns",
         )
     for field, column in columns.items():
         if field not in schema.fields:
-            turned = "Write our field first, then your column."
-            cure = turned if column in schema.fields else did_you_mean(field, [group[0] for group in schema.groups])
-            raise InputError(f"columns: the schema {schema.name!r} has no field {field!r}. {cure}")
+            swapped = "Write the field first, then the column."
+            fix = swapped if column in schema.fields else did_you_mean(field, [group[0] for group in schema.groups])
+            raise InputError(
+                f"columns={{{field!r}: {column!r}}}: the schema {schema.name!r} has no field {field!r}. {fix}",
+                argument="columns",
+            )
     return dict(columns)
 
 
@@ -53,15 +58,16 @@ def _field_names(rows: Iterable[Row]) -> list[str]:
 
 
 def rename_columns(rows: Sequence[Row], columns: Mapping[str, str], schema: Schema, source: str) -> list[Row]:
-    """Rename the user's columns to the fields of the schema; no other name of a renamed field is read."""
+    """Rename the user's columns to the fields of the schema; other columns of a renamed field are removed."""
     if not columns:
         return list(rows)
-    there = _field_names(rows)
+    names = _field_names(rows)
     for field, column in columns.items():
-        if column not in there:
+        if column not in names:
             raise DataError(
-                f"columns={{{field!r}: {column!r}}}: {source} has no column {column!r}, or nothing stands in it. "
-                f"{did_you_mean(column, there)}"
+                f"columns={{{field!r}: {column!r}}}: {source} has no column {column!r}, or it is empty. "
+                f"{did_you_mean(column, names)}",
+                argument="columns",
             )
     unread = set(columns.values()).union(*(group for group in schema.groups if set(group) & set(columns)))
     return [
@@ -72,31 +78,47 @@ def rename_columns(rows: Sequence[Row], columns: Mapping[str, str], schema: Sche
 
 
 def check_fields(rows: Sequence[Row], schema: Schema, source: str, *, own: bool = True) -> None:
-    """Raise if no row has a question field, or none a field with answers."""
-    there = _field_names(rows)
-    missing = [group for group in schema.needed if not set(group) & set(there)]
+    """Raise DataError if a required field is missing in all rows; ``own`` if the user can rename columns."""
+    names = _field_names(rows)
+    missing = [group for group in schema.needed if not set(group) & set(names)]
     if not missing:
         return
-    fits = [name for name, other in SCHEMAS.items() if all(set(group) & set(there) for group in other.needed)]
-    wanted = {group[0]: "..." for group in missing}
-    cure = f" Its fields fit: {', '.join(fits)}." if fits else f" Give columns={wanted}." if own else ""
+    fits = [name for name, other in SCHEMAS.items() if all(set(group) & set(names) for group in other.needed)]
+    needed = {group[0]: "..." for group in missing}
+    fix = f" Its fields fit: {', '.join(fits)}." if fits else f" Pass columns={needed}." if own else ""
     lacks = " and ".join(" or ".join(group) for group in missing)
     raise DataError(
-        f"{source} is not of the schema {schema.name!r}: it lacks {lacks}. It has {listed(sorted(there)) or 'no field'}.{cure}"
+        f"{source} is not of the schema {schema.name!r}: it lacks {lacks}. It has {listed(sorted(names)) or 'no field'}.{fix}"
     )
 
 
-def warn_of_cells(rows: Sequence[Row], schema: Schema, source: str) -> None:
-    """Warn if an answer of a csv or tsv file seems to be several answers in one cell, or a mark for no answer."""
-    cells = (next((row[field] for field in schema.answers if read_answers(row.get(field))), None) for row in rows)
-    plain = [
-        (i, cell.strip()) for i, cell in enumerate(cells, 1) if isinstance(cell, str) and read_answers(cell) == (cell.strip(),)
-    ]
-    found = [(i, cell) for i, cell in plain if "|" in cell or ";" in cell or cell.casefold() in _NOTHING]
-    if found:
-        number, cell = found[0]
-        more = f" (and so in {len(found) - 1} more)" if len(found) > 1 else ""
-        warn(
-            f"{source}, row {number}{more}: the answer {shortened(cell)} is taken as one alias. If it is several, write a JSON list "
-            'in the cell: ["Paris", "Paname"]. If there is none, leave the cell empty.'
+def _plain_answer(value: object) -> str:
+    """Return a single answer that is written as plain text; empty for lists, JSON and missing values."""
+    return value.strip() if isinstance(value, str) and read_answers(value) == (value.strip(),) else ""
+
+
+def split_answers(rows: Sequence[Row], schema: Schema, separator: object) -> list[Row]:
+    """Split plain-text answers at a separator into lists of aliases; lists and JSON stay as they are."""
+    if separator is None:
+        return list(rows)
+    if not isinstance(separator, str) or not separator:
+        raise InputError(
+            f"answers_sep={described(separator)}: must be a non-empty string, such as ';', or None.", argument="answers_sep"
         )
+    return [
+        {**row, **{key: row[key].split(separator) for key in schema.answers if separator in _plain_answer(row.get(key))}}
+        for row in rows
+    ]
+
+
+def warn_of_cells(rows: Sequence[Row], schema: Schema, source: str) -> None:
+    """Warn once if answers of a csv or tsv file look like several answers in one cell, or like a missing value."""
+    cells = (next((row[field] for field in schema.answers if read_answers(row.get(field))), None) for row in rows)
+    plain = ((i, _plain_answer(cell)) for i, cell in enumerate(cells, 1))
+    suspect = [(i, cell) for i, cell in plain if "|" in cell or ";" in cell or cell.casefold() in _MISSING]
+    if suspect:
+        number, cell = suspect[0]
+        more = f" (and {len(suspect) - 1} more)" if len(suspect) > 1 else ""
+        separator = next((mark for mark in "|;" if mark in cell), None)
+        fix = f"Pass answers_sep={separator!r} to split it." if separator else "Leave the cell empty if there is no answer."
+        warn(f"{source}, row {number}{more}: the answer {shortened(cell)} is read as one alias. {fix}")

@@ -15,20 +15,20 @@ from anchorlens.questions.sources import (
     SAMPLE_SUFFIX,
     Rows,
     file_rows,
+    find_dataset,
     hub_rows,
     is_table,
-    known,
     sample_rows,
     table_name,
     table_rows,
 )
 
-QASource: TypeAlias = str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Any
+QASource: TypeAlias = str | os.PathLike[str] | Sequence[Mapping[str, Any] | tuple[str, str | Sequence[str]]] | Any
 """Type of the first argument of ``load_qa``."""
 
-TAKES = (
-    "the name of a set ('popqa', 'popqa-sample', ...), a file (load_qa('mine.csv')), a pandas frame, a datasets.Dataset or a list "
-    "of dictionaries"
+_ACCEPTED = (
+    "the name of a set ('popqa', 'popqa-sample', ...), a file ('mine.csv'), a pandas frame, a datasets.Dataset, or a list of "
+    "dictionaries or (question, answer) pairs"
 )
 
 
@@ -36,11 +36,11 @@ TAKES = (
 class Origin:
     """Source of a question set."""
 
-    source: str
+    source: str  # as in QAData.source
     name: str
     schema: Schema
-    own: bool
-    cells: bool
+    own: bool  # a file or table of the user's
+    cells: bool  # a csv or tsv file
     read: Callable[[], Rows]
 
 
@@ -48,19 +48,22 @@ def find_origin(
     name: object, path: object = None, *, config: str | None = None, split: str | None = None, revision: str | None = None,
     dataset_name: str | None = None,
 ) -> Origin:  # fmt: skip
-    """Find the source of the rows; nothing is read yet."""
+    """Find the source of the rows without reading them; arguments as in ``load_qa``."""
     parts = {"config": config, "split": split, "revision": revision}
     for word, value in (parts | {"dataset_name": dataset_name}).items():
         if value is not None and not (isinstance(value, str) and value.strip()):
-            raise InputError(f"{word} must be a name, got {described(value)}.")
-    entry = known(name) if isinstance(name, str) else None
+            raise InputError(f"{word}={described(value)}: must be a non-empty string, or None.", argument=word)
+    entry = find_dataset(name) if isinstance(name, str) else None
     if any(parts.values()) and (entry is None or entry.kind != "hub" or path is not None):
+        used = next(word for word, value in parts.items() if value)
         raise InputError(
-            "config=, split= and revision= choose a part of a hub data set; leave them out with a file, sample or table."
+            f"{used}={parts[used]!r}: config, split and revision select a part of a hub data set. "
+            "Leave them out for a file, sample or table.",
+            argument=used,
         )
     if is_table(name):
         if path is not None:
-            raise InputError("Give a table or path=, not both.")
+            raise InputError(f"path={described(path)}: not allowed with a table. Pass one of them.", argument="path")
         label = dataset_name or table_name(name)
         return Origin(table_name(name), label, _schema(label), True, False, lambda: table_rows(name))
     if entry is not None and path is None:
@@ -77,46 +80,51 @@ def find_origin(
 
 
 def _file(name: object, path: object) -> tuple[Path, str]:
-    """Find the file that is given by name or path, and its name in outputs."""
+    """Return the file selected by ``name`` or ``path``, and its name in outputs."""
     if isinstance(name, str):
         if path is not None:
             if not name.strip():
-                raise InputError("The name of the data set is empty; leave it out, and it is the file's.")
-            if name.endswith(SAMPLE_SUFFIX) and known(name):
-                raise InputError(f"{name!r} is embedded; to read a file of its schema use load_qa({_stem(name)!r}, path=...).")
+                raise InputError("name='': must not be empty. Leave it out to use the file's name.", argument="name")
+            if name.endswith(SAMPLE_SUFFIX) and find_dataset(name):
+                raise InputError(
+                    f"name={name!r}: is embedded. For a file of its schema use load_qa({_stem(name)!r}, path=...).",
+                    argument="name",
+                )
             return _path(path), name
         if not _is_file_name(name):
-            cure = "To read a file of your own give path=, or the file in place of the name."
             names = [entry.name for entry in KNOWN]
-            raise InputError(f"No data set goes by the name {shortened(name)}. {did_you_mean(name, names)} {cure}")
+            raise InputError(
+                f"name={shortened(name)}: unknown data set. {did_you_mean(name, names)} For a file of your own pass path=.",
+                argument="name",
+            )
     elif isinstance(name, os.PathLike):
         if path is not None:
-            raise InputError("Give the file once: as the first argument or as path=.")
+            raise InputError(f"path={described(path)}: name is a file already. Pass one of them.", argument="path")
     elif name is not None or path is None:
-        raise InputError(f"load_qa takes {TAKES}; got {'nothing' if name is None else described(name)}.")
+        raise InputError(f"name={described(name)}: must be {_ACCEPTED}.", argument="name")
     file = _path(path if name is None else name)
     return file, file.stem
 
 
 def _path(value: object) -> Path:
-    given = os.fspath(value) if isinstance(value, os.PathLike) else value
-    if not isinstance(given, str) or not given.strip():
-        raise InputError(f"path must be a string or a Path to a file, got {described(value)}.")
-    return Path(os.path.expanduser(given))  # noqa: PTH111 - Path's raises for an unknown user
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(f"path={described(value)}: must be a string or a Path to a file.", argument="path")
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - Path's raises for an unknown user
 
 
 def _is_file_name(name: str) -> bool:
     try:
         return bool(name.strip()) and (_path(name).exists() or _path(name).suffix.lower() in EXTENSIONS)
-    except (OSError, ValueError):  # longer than a file's name may be, or with a null character
+    except (OSError, ValueError):  # too long for a file name, or with a null character
         return False
 
 
 def _stem(name: str) -> str:
-    """A known name without the mark of a sample."""
+    """Return a known name without the suffix of samples."""
     return name.removesuffix(SAMPLE_SUFFIX)
 
 
 def _schema(*names: str | None) -> Schema:
-    """The schema of the first known name; the user's own if there is none."""
+    """Return the schema of the first known name, else the user's own schema."""
     return next((SCHEMAS[_stem(name)] for name in names if name and _stem(name) in SCHEMAS), SCHEMAS["own"])

@@ -1,4 +1,4 @@
-"""``load_qa``: a name, a file or a table becomes question rows with spans (METHOD 2)."""
+"""Load question sets with ``load_qa`` and find the segments of every question (METHOD 2)."""
 
 import hashlib
 import html
@@ -8,18 +8,18 @@ import random
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from anchorlens.display import as_whole, described
 from anchorlens.errors import DataError, InputError, SpanError
 from anchorlens.fingerprint import callable_name, fingerprint
 from anchorlens.prompts.dataset import Dropped
-from anchorlens.questions.accuracy import expected, form_of
+from anchorlens.questions.accuracy import describe_accuracy, find_form
 from anchorlens.questions.answers import answer_type
-from anchorlens.questions.columns import check_columns, check_fields, rename_columns, warn_of_cells
+from anchorlens.questions.columns import check_columns, check_fields, rename_columns, split_answers, warn_of_cells
 from anchorlens.questions.data_source import Origin, QASource, find_origin
-from anchorlens.questions.example import Example, pooled_answers, question_id
+from anchorlens.questions.example import Example, pool_answers, question_id
 from anchorlens.questions.schemas import Record, Row, Schema, read_row
 from anchorlens.questions.sources import KNOWN, KnownDataset
 from anchorlens.questions.spans import BAD_ANNOTATION, SpanFinder, SpansLike, span_finder
@@ -29,28 +29,27 @@ from anchorlens.warn import warn
 if TYPE_CHECKING:
     import pandas
 
-# Half of a UTF-16 pair: no character, and no file can hold it.
+# Half of a UTF-16 pair, which cannot be written to a file.
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-_NO_ANNOTATION = "If these columns are no annotation, leave them out, or give spans='rules'."
+_NO_ANNOTATION = "If these columns are no annotation, remove them, or pass spans='rules'."
 
 
 @dataclass(frozen=True)
 class QAData:
-    """A question set, ready for a sweep.
+    """Question set with the segments of every question, returned by :func:`load_qa`.
 
     Attributes:
-        name: ``popqa``, ``popqa-sample``, or the user's name.
-        examples: Rows to evaluate: after ``limit``, spans found, in file order.
-        pool: Every usable row of the whole file, where donors come from; contains ``examples``.
-        dropped: Rows of the evaluated draw that were left out, with their reasons.
-        pool_dropped: The same reasons counted over the whole file.
+        name: Name of the set, such as ``popqa`` or ``popqa-sample``.
+        examples: Drawn rows with both segments, in file order.
+        pool: Usable rows of the whole file, from which donors are drawn; contains ``examples``.
+        dropped: Drawn rows without a question, answer or segment, with reasons; :meth:`dropped_frame` returns a table.
+        pool_dropped: Reason -> number of dropped rows of the whole file.
         source: ``hub:akariasai/PopQA[test]``, ``file:popqa.jsonl``, ``sample:popqa``, ``frame``, ``dataset`` or ``list``.
-        sha256: Of the raw rows in canonical JSON, columns renamed as ``columns=`` says.
-        limit: How many rows were drawn; None for all.
-        seed: Of the draw.
-        form: The measured form of its questions (``popqa``, ``triviaqa``, ``hotpotqa``, ``nq``), which says what share of its spans
-            to expect right.
-        spans: How they were looked for, as ``load_qa(spans=)`` has it; a function by its name and a fingerprint of what it does.
+        sha256: Hash of the rows in canonical JSON, after ``columns=`` and ``answers_sep=``.
+        limit: Number of rows drawn. If None, all.
+        seed: Random seed of the draw.
+        form: Form of the questions (``popqa``, ``triviaqa``, ``hotpotqa``, ``nq``), which determines the expected accuracy of spans.
+        spans: Value of ``load_qa(spans=)``; for a function its name and fingerprint.
     """
 
     name: str
@@ -70,19 +69,19 @@ class QAData:
 
     @property
     def question_share(self) -> float:
-        """Mean over ``examples`` of the share of the question's characters that E_Q takes; nan without examples."""
+        """Mean share of the question's characters in E_Q over ``examples``, in [0, 1]; NaN without examples."""
         shares = [(len(e.subject.of(e.question)) + len(e.property.of(e.question))) / len(e.question) for e in self.examples]
         return sum(shares) / len(shares) if shares else float("nan")
 
     @property
     def dropped_counts(self) -> dict[str, int]:
-        """Reasons of ``dropped``, counted."""
+        """Reason -> number of rows in ``dropped``, sorted by reason."""
         return dict(sorted(Counter(row.reason for row in self.dropped).items()))
 
     def _facts(self) -> dict[str, str]:
         reasons = ", ".join(f"{reason} {n}" for reason, n in self.dropped_counts.items())
         sources = ", ".join(f"{source} {n}" for source, n in sorted(Counter(e.span_source for e in self.examples).items()))
-        expectation = expected(self.form, (example.span_source for example in self.examples))
+        expectation = describe_accuracy(self.form, (example.span_source for example in self.examples))
         return {
             "examples": f"{len(self.examples):,}",
             "dropped": f"{len(self.dropped):,}" + (f" ({reasons})" if reasons else ""),
@@ -110,6 +109,12 @@ class QAData:
             "spans": self.spans, "examples": len(self.examples), "pool": len(self.pool), "pool_dropped": dict(self.pool_dropped),
         }  # fmt: skip
 
+    def dropped_frame(self) -> "pandas.DataFrame":
+        """Return one row per dropped row of the draw: ``example_id dataset question answer reason detail``."""
+        import pandas
+
+        return pandas.DataFrame([vars(row) for row in self.dropped], columns=[field.name for field in fields(Dropped)])
+
     def to_frame(self) -> "pandas.DataFrame":
         """Return one row per example.
 
@@ -124,55 +129,55 @@ class QAData:
             "subject_start subject_end property_start property_end question_id dataset"
         )
         rows: list[dict[str, Any]] = []
-        for one in self.examples:
-            row = {**vars(one), "answers": list(one.answers)}
-            for name, span in (("subject", one.subject), ("property", one.property)):
-                row |= {name: span.of(one.question), f"{name}_start": span.start, f"{name}_end": span.end}
+        for example in self.examples:
+            row = {**vars(example), "answers": list(example.answers)}
+            for name, span in (("subject", example.subject), ("property", example.property)):
+                row |= {name: span.of(example.question), f"{name}_start": span.start, f"{name}_end": span.end}
             rows.append(row)
         return pandas.DataFrame(rows, columns=columns.split())
 
 
 def known_datasets() -> tuple[KnownDataset, ...]:
-    """The question sets that ``load_qa`` knows by name: four of the hub, four embedded samples.
+    """Return the question sets that ``load_qa`` loads by name: four of the hub and four embedded samples.
 
-    Returns:
-        One entry a set, with its name, where it comes from and its schema.
+    >>> [entry.name for entry in known_datasets() if entry.kind == "sample"]
+    ['popqa-sample', 'triviaqa-sample', 'hotpotqa-sample', 'nq-sample']
     """
     return KNOWN
 
 
 def canonical(row: Row) -> str:
-    """A row as JSON with sorted keys and without spaces: the form that is hashed."""
+    """Return a row as JSON with sorted keys and without spaces, the input of hashes."""
     return json.dumps(row, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
 def _example_ids(records: Sequence[Record], hashes: Sequence[str], schema: Schema, source: str) -> list[str]:
-    """Unique names of the rows: the file's own where they are unique, else row number and hash."""
-    given = [record.file_id for record in records]
-    counts = Counter(file_id for file_id in given if file_id is not None)
+    """Return unique ids of the rows: the file's ids if they are unique, else row number and hash."""
+    file_ids = [record.file_id for record in records]
+    counts = Counter(file_id for file_id in file_ids if file_id is not None)
     repeated = [file_id for file_id, n in counts.items() if n > 1]
     if repeated and schema.name == "own":
         raise DataError(
-            f"{source}: {len(repeated)} ids repeat, for example {repeated[0]!r} ({counts[repeated[0]]} rows); "
-            "make them unique, or leave the id field out and rows are numbered."
+            f"{source}: {len(repeated)} ids repeat, for example {repeated[0]!r} ({counts[repeated[0]]} rows). "
+            "Make them unique, or remove the id field to number the rows."
         )
-    if repeated or None in given:
+    if repeated or None in file_ids:
         return [f"{i:06d}-{digest[:8]}" for i, digest in enumerate(hashes)]
-    return [str(file_id) for file_id in given]
+    return [str(file_id) for file_id in file_ids]
 
 
 def _example(record: Record, example_id: str, dataset: str, finder: SpanFinder, where: str) -> Example | Dropped:
-    """One row with its spans, or the reason why it has to be left out."""
+    """Return a row with its spans, or a dropped row with its reason."""
     first = record.answers[0] if record.answers else ""
     if any(_LONE_SURROGATE.search(text) for text in (record.question, *record.answers, example_id, record.relation or "")):
-        shown, question, answer = (_LONE_SURROGATE.sub("\ufffd", text) for text in (example_id, record.question, first))
-        cure = f"{where}: half of a character (a lone surrogate) stands in it; write the file as UTF-8 again."
-        return Dropped(shown, dataset, question, answer, "lone_surrogate", cure)
+        valid_id, question, answer = (_LONE_SURROGATE.sub("\ufffd", text) for text in (example_id, record.question, first))
+        detail = f"{where}: contains half of a character (a lone surrogate). Save the file as UTF-8 again."
+        return Dropped(valid_id, dataset, question, answer, "lone_surrogate", detail)
     reason = "empty_question" if not record.question else "no_answer" if not record.answers else ""
     found = None if reason else finder.find(record, where)
     if found is None or found.subject is None or found.property is None:
-        why, detail = (reason, "") if found is None else (found.reason, found.detail)
-        return Dropped(example_id, dataset, record.question, first, why, detail)
+        reason, detail = (reason, "") if found is None else (found.reason, found.detail)
+        return Dropped(example_id, dataset, record.question, first, reason, detail)
     match = match_template(record.question) if record.templated and not record.relation else None
     return Example(
         example_id, question_id(record.question), dataset, record.question, record.answers, found.subject, found.property,
@@ -183,7 +188,7 @@ def _example(record: Record, example_id: str, dataset: str, finder: SpanFinder, 
 
 
 def _check_annotations(results: Sequence[Example | Dropped], source: str) -> None:
-    """Warns where half of the annotations or more do not fit their questions."""
+    """Warn if at least half of the rows have annotations that do not fit; raise SpanError if no row is usable."""
     bad = [result for result in results if isinstance(result, Dropped) and result.reason == BAD_ANNOTATION]
     if bad and not any(isinstance(result, Example) for result in results):
         more = "" if len(results) == 1 else f" No row of {len(results):,} can be used. {_NO_ANNOTATION}"
@@ -194,23 +199,23 @@ def _check_annotations(results: Sequence[Example | Dropped], source: str) -> Non
         )
 
 
-def _pool_answers(results: Sequence[Example | Dropped]) -> list[Example | Dropped]:
-    """Give rows that ask the same question each other's gold aliases, after their own: all are right (METHOD 3)."""
-    pooled = pooled_answers(result for result in results if isinstance(result, Example))
+def _share_answers(results: Sequence[Example | Dropped]) -> list[Example | Dropped]:
+    """Add to each row the gold aliases of other rows with the same question, after its own (METHOD 3)."""
+    pooled = pool_answers(result for result in results if isinstance(result, Example))
     return [
-        replace(one, answers=tuple(dict.fromkeys((*one.answers, *pooled[one.question_id]))))
-        if isinstance(one, Example)
-        else one
-        for one in results
+        replace(result, answers=tuple(dict.fromkeys((*result.answers, *pooled[result.question_id]))))
+        if isinstance(result, Example)
+        else result
+        for result in results
     ]
 
 
-def _read(origin: Origin, columns: Mapping[str, str]) -> list[Row]:
-    """Read rows under our names, and warn of what looks wrong."""
+def _read(origin: Origin, columns: Mapping[str, str], answers_sep: str | None) -> list[Row]:
+    """Read rows, rename columns and split answers; warn of suspicious cells."""
     raw = origin.read()
     if not raw:
-        raise DataError(f"{origin.source} has no rows; it needs one row a question.")
-    rows = rename_columns(raw, columns, origin.schema, origin.source)
+        raise DataError(f"{origin.source} has no rows. It needs one row per question.")
+    rows = split_answers(rename_columns(raw, columns, origin.schema, origin.source), origin.schema, answers_sep)
     check_fields(rows, origin.schema, origin.source, own=origin.own)
     if origin.cells:
         warn_of_cells(rows, origin.schema, origin.source)
@@ -218,12 +223,13 @@ def _read(origin: Origin, columns: Mapping[str, str]) -> list[Row]:
 
 
 def _draw(limit: object, seed: object) -> tuple[int | None, int]:
-    n, drawn_by = as_whole(limit), as_whole(seed)
+    """Return checked ``limit`` and ``seed`` as integers."""
+    n, seed_number = as_whole(limit), as_whole(seed)
     if limit is not None and (n is None or n < 1):
-        raise InputError(f"limit must be at least 1, or None for all rows; got {described(limit)}.")
-    if drawn_by is None or drawn_by < 0:
-        raise InputError(f"seed must be a whole number, at least 0; got {described(seed)}.")
-    return n, drawn_by
+        raise InputError(f"limit={described(limit)}: must be an integer >= 1, or None for all rows.", argument="limit")
+    if seed_number is None or seed_number < 0:
+        raise InputError(f"seed={described(seed)}: must be an integer >= 0.", argument="seed")
+    return n, seed_number
 
 
 def load_qa(
@@ -238,55 +244,63 @@ def load_qa(
     spans: SpansLike = "auto",
     dataset_name: str | None = None,
     columns: Mapping[str, str] | None = None,
+    answers_sep: str | None = None,
 ) -> QAData:
-    """Loads a question set and finds the two segments of exact question tokens in every row.
+    """Load a question set and find the two segments of exact question tokens (E_Q) in every question.
+
+    >>> data = load_qa([("Who wrote Emma?", "Jane Austen"), ("What is the capital of Peru?", ["Lima", "Ciudad de los Reyes"])])
+    >>> [(row.subject.of(row.question), row.property.of(row.question)) for row in data.examples]
+    [('Emma', 'wrote'), ('Peru', 'capital')]
 
     Args:
-        name: ``popqa``, ``triviaqa``, ``hotpotqa`` or ``nq`` (from the hub, or with ``path`` from a file of that schema);
-            ``popqa-sample`` and so on (embedded); any other name with ``path``; a file of your own (``"mine.csv"``, a
-            ``Path``); a pandas frame; a ``datasets.Dataset``; a list of dictionaries.
-        path: A local jsonl, json, csv, tsv or parquet file; in csv and tsv lists are JSON in a cell. The user's own schema:
-            ``question``, ``answers`` or ``answer``, and optionally ``id``, ``relation``, ``answer_type``, ``popularity``, and the
-            segments as ``subject_span`` and ``property_span`` ([first character, one past the last]) or as the texts ``subject`` and
-            ``property``, each occurring exactly once in the question; an empty one is none, and the rules find it
-            (``annotation+rules``). Annotated segments are read from files of every schema.
-            Without ``name`` the set is called by the file's name, and ``popqa.jsonl`` has the schema of ``popqa``.
-        config: Configuration on the hub, instead of the default.
-        split: Split on the hub, instead of the default.
-        limit: How many rows are drawn from all rows of the file, before any are dropped; None for all. The draw keeps file order.
-        seed: Of the draw.
+        name: Known set (``popqa``, ``triviaqa``, ``hotpotqa`` or ``nq``; from the hub, or a file of that schema with ``path``),
+            embedded sample (``popqa-sample`` and so on), other name with ``path``, file (``"mine.csv"``, a ``Path``), pandas frame,
+            ``datasets.Dataset``, or list of dictionaries or (question, answer) pairs; an answer is a text or a list of texts.
+        path: Local jsonl, json, csv, tsv or parquet file; lists in csv and tsv cells are JSON. Fields: ``question``, ``answers`` or
+            ``answer``; optional ``id``, ``relation``, ``answer_type``, ``popularity``, and the segments as ``subject_span`` and
+            ``property_span`` ([first character, one past the last]) or as the texts ``subject`` and ``property``, which occur once
+            in the question. A missing segment is found by rules (``annotation+rules``). If ``name`` is None, the set has the file's
+            name, and ``popqa.jsonl`` the schema of ``popqa``.
+        config: Configuration on the hub. If None, the default.
+        split: Split on the hub. If None, the default.
+        limit: Number of rows drawn from the whole file, before rows are dropped; the draw keeps file order. If None, all rows.
+        seed: Random seed of the draw.
         revision: Branch, tag or commit on the hub.
-        spans: ``auto``, ``rules``, ``annotation``, ``spacy:NAME``, or a function from a question to (subject, property) or None;
-            the two as :class:`~anchorlens.questions.example.Span`, as pairs of numbers, or as texts that each occur once.
-        dataset_name: Name in outputs, instead of ``name`` (of a table: ``frame``, ``dataset`` or ``list``). For a table or a file
-            without ``name``, the name of a known set also says which schema it has.
-        columns: Your names for the columns, where they are not ours: ``{"question": "q", "answers": "gold"}``, our field first. For
-            files and tables of any schema. From a shell: ``question=q,answers=gold`` (:func:`parse_columns`).
+        spans: ``auto``, ``rules``, ``annotation``, ``spacy:NAME``, or a function from a question to (subject, property) or None,
+            each as :class:`~anchorlens.questions.example.Span`, pair of numbers, or text that occurs once.
+        dataset_name: Name in outputs. If None, ``name`` (of a table ``frame``, ``dataset`` or ``list``). For a table or a file
+            without ``name``, the name of a known set also selects its schema.
+        columns: Field -> column of your file or table: ``{"question": "q", "answers": "gold"}``.
+        answers_sep: Separator of gold answers in one text of your file or table, such as ``";"``. If None, a text is one answer.
 
     Returns:
-        The rows to evaluate, the pool of all usable rows, and what was dropped.
+        Rows to evaluate, the pool of all usable rows, and the dropped rows.
 
     Raises:
-        InputError: An unknown name, field or ``spans``, arguments that do not go together or are of another kind, ``limit`` below 1.
-        DataError: A missing, empty, damaged or differently shaped file; a column that is not there; repeated ids.
-        SpanError: No row is left because annotations do not fit their questions, or an extractor gives something else than two
-            segments of the question. Where some annotations fit, the others' rows are dropped as ``bad_annotation``.
-        DownloadError: The hub cannot be reached or has no such set.
+        InputError: If an argument is invalid, names an unknown set or field, or conflicts with another argument.
+        DataError: If a file is missing, empty or damaged, a column is missing, or ids repeat.
+        SpanError: If no annotation fits its question, or a function of ``spans`` returns no two segments. If some annotations
+            fit, other rows are dropped as ``bad_annotation``.
+        DownloadError: If the hub cannot be reached or has no such set.
     """
     limit, seed = _draw(limit, seed)
     finder = span_finder(spans)
     origin = find_origin(name, path, config=config, split=split, revision=revision, dataset_name=dataset_name)
-    named = check_columns(columns, origin.schema)
-    if named and not origin.own:
-        raise InputError(f"columns= names the columns of a file or table of your own; {name!r} has its fields. Leave it out.")
-    rows = _read(origin, named)
+    own_columns = check_columns(columns, origin.schema)
+    for argument, value in (("columns", own_columns), ("answers_sep", answers_sep)):
+        if value and not origin.own:
+            raise InputError(
+                f"{argument}={described(value)}: only for a file or table of your own; {name!r} has fixed fields. Leave it out.",
+                argument=argument,
+            )
+    rows = _read(origin, own_columns, answers_sep)
     label, source = origin.name, origin.source
     texts = [canonical(row) for row in rows]
     hashes = [hashlib.sha256(text.encode("utf8", "surrogatepass")).hexdigest() for text in texts]
     places = [f"{source}, row {i + 1}" for i in range(len(rows))]
     records = [read_row(row, origin.schema, place) for row, place in zip(rows, places, strict=True)]
     ids = _example_ids(records, hashes, origin.schema, source)
-    results = _pool_answers([_example(r, i, label, finder, place) for r, i, place in zip(records, ids, places, strict=True)])
+    results = _share_answers([_example(r, i, label, finder, place) for r, i, place in zip(records, ids, places, strict=True)])
     _check_annotations(results, source)
     drawn = range(len(rows)) if limit is None else sorted(random.Random(seed).sample(range(len(rows)), min(limit, len(rows))))
     reasons = Counter(result.reason for result in results if isinstance(result, Dropped))
@@ -300,6 +314,6 @@ def load_qa(
         sha256=hashlib.sha256("\n".join(texts).encode("utf8", "surrogatepass")).hexdigest(),
         limit=limit,
         seed=seed,
-        form=form_of(origin.schema.name, (record.question for record in records)),
+        form=find_form(origin.schema.name, (record.question for record in records)),
         spans=spans if isinstance(spans, str) else f"{callable_name(spans)} {fingerprint(spans)}",
     )

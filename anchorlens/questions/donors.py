@@ -1,4 +1,4 @@
-"""Donors: the other rows that a base row is changed with, and the positions that are paired (METHOD 4)."""
+"""Donor rows of a base row, and the token positions that are paired (METHOD 4)."""
 
 import random
 from collections import defaultdict
@@ -12,10 +12,10 @@ from anchorlens.constants import ALIGNMENTS, ANSWER_ANCHORS, DONOR_RULES, draw_l
 from anchorlens.display import as_whole, described, shortened
 from anchorlens.errors import DonorError, did_you_mean
 from anchorlens.fingerprint import callable_name, takes
-from anchorlens.questions.example import Example, normalise, pooled_answers
+from anchorlens.questions.example import Example, normalise, pool_answers
 from anchorlens.questions.tokens import TokenRow
 
-# Anchors that are made of segments; each segment is paired on its own.
+# Anchors made of segments, which are paired one by one.
 SEGMENTS = {"exact_question": ("subject", "property")}
 
 
@@ -23,26 +23,31 @@ DonorLike: TypeAlias = str | Callable[[Example, Sequence[Example]], Iterable[Exa
 
 
 def rule_name(rule: DonorLike) -> str:
-    """The name of a rule as outputs write it."""
+    """Return the name of a donor rule in outputs; raise DonorError if the rule is invalid."""
     if isinstance(rule, str):
         if rule not in DONOR_RULES:
-            raise DonorError(f"Unknown donor rule {rule!r}. {did_you_mean(rule, DONOR_RULES)}")
+            raise DonorError(f"donors={rule!r}: unknown rule. {did_you_mean(rule, DONOR_RULES)}", argument="donors")
         return rule
     if not callable(rule) or isinstance(rule, type) or not takes(rule, 2):
         names = ", ".join(map(repr, DONOR_RULES))
-        raise DonorError(f"donors must be {names} or a function (base, pool) -> rows of pool; got {described(rule)}.")
+        raise DonorError(
+            f"donors={described(rule)}: must be {names} or a function (base, pool) -> rows of pool.", argument="donors"
+        )
     return callable_name(rule)
 
 
 def same_kind(base: Example, other: Example) -> bool:
-    """Same relation, where the base has one, else the same answer type."""
+    """Return True if both have the same relation or, if the base has none, the same answer type."""
     if base.relation is not None:
         return other.relation == base.relation
     return other.answer_type == base.answer_type
 
 
 def pair_positions(base: TokenRow, donor: TokenRow, anchor: str, align: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Positions of one anchor in base and donor, paired slot by slot."""
+    """Return the positions of one anchor in base and donor, paired slot by slot; None if a segment cannot be paired.
+
+    ``align="equal"`` requires segments of equal length; otherwise the last tokens of the longer segment are used.
+    """
     base_out: list[int] = []
     donor_out: list[int] = []
     for segment in SEGMENTS.get(anchor, (anchor,)):
@@ -59,7 +64,7 @@ def pair_positions(base: TokenRow, donor: TokenRow, anchor: str, align: str) -> 
 
 @dataclass(frozen=True)
 class DonorPicker:
-    """Finds up to ``n_donors`` donors for each base row."""
+    """Selects up to ``n_donors`` donors from ``pool`` for each base row, such that all ``anchors`` can be paired."""
 
     pool: tuple[TokenRow, ...]
     rule: DonorLike
@@ -71,10 +76,10 @@ class DonorPicker:
 
     def __post_init__(self) -> None:
         if self.align not in ALIGNMENTS:
-            raise DonorError(f"Unknown align={self.align!r}. {did_you_mean(self.align, ALIGNMENTS)}")
+            raise DonorError(f"align={self.align!r}: unknown. {did_you_mean(self.align, ALIGNMENTS)}", argument="align")
         rule_name(self.rule)
         if (as_whole(self.n_donors) or 0) < 1:
-            raise DonorError(f"n_donors must be a whole number, at least 1; got {described(self.n_donors)}.")
+            raise DonorError(f"n_donors={described(self.n_donors)}: must be an integer >= 1.", argument="n_donors")
 
     @cached_property
     def _by_shape(self) -> dict[tuple[int, int], list[TokenRow]]:
@@ -85,41 +90,41 @@ class DonorPicker:
 
     @cached_property
     def _pooled(self) -> dict[str, tuple[str, ...]]:
-        return pooled_answers(row.example for row in self.pool)
+        return pool_answers(row.example for row in self.pool)
 
     def _shape(self, row: TokenRow) -> tuple[int, int]:
-        """Rows of one shape can be paired at E_Q; with ``align='last'`` all can."""
+        """Return the lengths that must agree to pair rows at E_Q; constant for ``align='last'``."""
         if self.align == "last":
             return (0, 0)
         return len(row.positions["subject"]), len(row.positions["property"])
 
     def pick(self, base: TokenRow) -> tuple[TokenRow, ...]:
-        """The donors of one row, best-mixed first: eligible rows in an order drawn from the seed and the base's id."""
+        """Return the donors of one row: eligible rows in a random order given by the seed and the base's id."""
         candidates = self._candidates(base)
         random.Random(f"{self.seed}:donors:{base.id}").shuffle(candidates)
         return tuple(islice((row for row in candidates if self._eligible(base, row)), self.n_donors))
 
     def _candidates(self, base: TokenRow) -> list[TokenRow]:
         if callable(self.rule):
-            return self._chosen(self.rule, base)
+            return self._call_rule(self.rule, base)
         same_shape = self._by_shape.get(self._shape(base), [])
         return [row for row in same_shape if self.rule == "random" or same_kind(base.example, row.example)]
 
-    def _chosen(self, rule: Callable[[Example, Sequence[Example]], Any], base: TokenRow) -> list[TokenRow]:
+    def _call_rule(self, rule: Callable[[Example, Sequence[Example]], Any], base: TokenRow) -> list[TokenRow]:
         by_id = {row.example.example_id: row for row in self.pool}
-        given = rule(base.example, tuple(row.example for row in self.pool))
-        about = f"donors={rule_name(rule)} gave"
-        for_base = f"for {shortened(base.example.question)}; it must give rows of the pool that it is called with (base, pool)"
-        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-            raise DonorError(f"{about} {described(given)} {for_base}.")
-        chosen = list(given)
-        strange = [item for item in chosen if not isinstance(item, Example)]
-        if strange:
-            raise DonorError(f"{about} {described(strange[0])} as a row {for_base}.")
-        found = [by_id[example.example_id] for example in chosen if example.example_id in by_id]
-        if chosen and not found:
-            raise DonorError(f"{about} only rows that are not of the pool {for_base}.")
-        return found
+        result = rule(base.example, tuple(row.example for row in self.pool))
+        intro = f"donors={rule_name(rule)}: the function returned"
+        fix = f"for {shortened(base.example.question)}. It must return rows of its second argument, pool."
+        if isinstance(result, str | bytes | Mapping) or not isinstance(result, Iterable):
+            raise DonorError(f"{intro} {described(result)} {fix}", argument="donors")
+        examples = list(result)
+        invalid = [item for item in examples if not isinstance(item, Example)]
+        if invalid:
+            raise DonorError(f"{intro} {described(invalid[0])} as a row {fix}", argument="donors")
+        rows = [by_id[example.example_id] for example in examples if example.example_id in by_id]
+        if examples and not rows:
+            raise DonorError(f"{intro} only rows outside the pool {fix}", argument="donors")
+        return rows
 
     def _eligible(self, base: TokenRow, row: TokenRow) -> bool:
         if row.example.question_id == base.example.question_id or row.answer_ids[0] == base.answer_ids[0]:
@@ -135,20 +140,18 @@ class DonorPicker:
         return self._aliases[example.example_id]
 
 
-def null_positions(
-    row: TokenRow, anchor: str, wanted: int, seed: int, donor_id: str, where: str = "question"
-) -> tuple[int, ...]:
-    """Draw the null's positions for a donor's streams: at most ``wanted`` other prompt positions, in random order (METHOD 4).
+def null_positions(row: TokenRow, anchor: str, n: int, seed: int, donor_id: str, region: str = "question") -> tuple[int, ...]:
+    """Draw the null's positions for a donor's streams: at most ``n`` other prompt positions, in random order (METHOD 4).
 
-    Never position 0, a token of E_Q, a position from which the answer is predicted, or the anchor itself; for the anchors at the
-    answer and for ``prompt_last`` only positions after E_Q. ``where='question'`` leaves out what all rows share (shots, the head of a
-    template); ``'prompt'`` takes the whole prompt.
+    Excluded are position 0, tokens of E_Q, positions that predict an answer token, and the anchor itself. Anchors at the answer and
+    ``prompt_last`` draw after E_Q only. The region ``question`` excludes text shared by all rows (shots, a template's head);
+    ``prompt`` is the whole prompt.
     """
     forbidden = {0, *row.positions["exact_question"], *row.positions["pre_answer_all"], *row.positions[anchor]}
     if anchor in (*ANSWER_ANCHORS, "prompt_last"):
         first = max(row.positions["exact_question"]) + 1
     else:
-        first = min(row.positions["exact_question"] + row.positions["question_rest"]) if where == "question" else 1
+        first = min(row.positions["exact_question"] + row.positions["question_rest"]) if region == "question" else 1
     free = [p for p in range(first, row.prompt_length) if p not in forbidden]
     rng = random.Random(f"{seed}:null:{row.id}:{donor_id}:{draw_label(anchor)}")
-    return tuple(rng.sample(free, min(wanted, len(free))))
+    return tuple(rng.sample(free, min(n, len(free))))

@@ -5,7 +5,7 @@ from anchorlens.errors import InputError, did_you_mean
 
 
 def parse_edges(edges: str) -> tuple[str, str]:
-    """Source and target of ``"source -> target"``.
+    """Parse ``"source -> target"`` into the names of source and target.
 
     >>> parse_edges("exact_question -> later")
     ('exact_question', 'later')
@@ -13,10 +13,12 @@ def parse_edges(edges: str) -> tuple[str, str]:
     source, arrow, target = (part.strip() for part in edges.partition("->"))
     if not arrow or not source or not target:
         raise InputError(
-            f"edges={edges!r} is not understood. Write 'source -> target', for example 'exact_question -> later'."
+            f"edges={edges!r}: must be 'source -> target', for example 'exact_question -> later'.", argument="edges"
         )
     if source not in ANCHORS:
-        raise InputError(f"Unknown source {source!r} in edges={edges!r}. {did_you_mean(source, ANCHORS)}")
+        raise InputError(f"edges={edges!r}: unknown source {source!r}. {did_you_mean(source, ANCHORS)}", argument="edges")
     if target not in (*ANCHORS, LATER):
-        raise InputError(f"Unknown target {target!r} in edges={edges!r}. {did_you_mean(target, (*ANCHORS, LATER))}")
+        raise InputError(
+            f"edges={edges!r}: unknown target {target!r}. {did_you_mean(target, (*ANCHORS, LATER))}", argument="edges"
+        )
     return source, target

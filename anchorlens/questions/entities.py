@@ -1,20 +1,20 @@
-"""Which characters of a question name something: what no placebo may take away (METHOD 5)."""
+"""Names, numbers and quotations of a question, which placebos must not remove (METHOD 5)."""
 
 from anchorlens.questions.example import Span
 from anchorlens.questions.lexicon import IMPERATIVES, STOP, WH, word_set
 from anchorlens.questions.parse import Parsed, parse
 
-# Small words that belong to a name when they stand between two of its words.
+# Small words that belong to a name if they lie between two of its words.
 _INSIDE = word_set("of the de la le les du des von van der den di da del dos al bin ibn y &")
 
 
-def named_spans(question: str) -> tuple[Span, ...]:
-    """Find capitalised runs, words with a digit and quotations of a question, in order; they may touch.
+def find_names(question: str) -> tuple[Span, ...]:
+    """Find capitalised runs, words with a digit and quotations of a question, in order.
 
-    Where capitals tell nothing apart (as in NQ), only digits and quotations are found.
+    If capitals do not mark names (as in NQ), only digits and quotations are found.
 
     >>> text = 'In 1999, which Bank of England governor praised "the old lady"?'
-    >>> [span.of(text) for span in named_spans(text)]
+    >>> [span.of(text) for span in find_names(text)]
     ['1999', 'Bank of England', 'the old lady']
     """
     view = parse(question)
@@ -22,26 +22,26 @@ def named_spans(question: str) -> tuple[Span, ...]:
 
 
 def _runs(view: Parsed) -> list[Span]:
-    words, found, i = view.words, list[Span](), 0
-    named = [_names(view, k) for k in range(len(words))]
+    words, runs, i = view.words, list[Span](), 0
+    is_name = [_is_name(view, k) for k in range(len(words))]
     while i < len(words):
-        if not named[i]:
+        if not is_name[i]:
             i += 1
             continue
         end = i + 1
         while end < len(words) and not words[end].breaks:
             after = end
-            while after < min(end + 2, len(words)) and words[after].low in _INSIDE and not named[after]:
+            while after < min(end + 2, len(words)) and words[after].low in _INSIDE and not is_name[after]:
                 after += 1
-            if after >= len(words) or not named[after] or words[after].breaks:
+            if after >= len(words) or not is_name[after] or words[after].breaks:
                 break
             end = after + 1
-        found.append(view.span(i, end))
+        runs.append(view.span(i, end))
         i = end
-    return found
+    return runs
 
 
-def _names(view: Parsed, index: int) -> bool:
+def _is_name(view: Parsed, index: int) -> bool:
     word = view.words[index]
     if any(char.isdigit() for char in word.text):
         return True

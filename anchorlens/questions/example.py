@@ -1,4 +1,4 @@
-"""One question with its gold answers and the two spans of its exact question tokens."""
+"""Questions with gold answers and the two spans of their exact question tokens."""
 
 import hashlib
 import re
@@ -9,42 +9,45 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, order=True)
 class Span:
-    """A run of characters ``text[start:end]``.
+    """Span of characters ``text[start:end]``.
+
+    >>> Span(10, 14).of("Who wrote Emma?")
+    'Emma'
 
     Attributes:
         start: Index of the first character, from 0.
-        end: Index one past the last.
+        end: Index one past the last character.
     """
 
     start: int
     end: int
 
     def of(self, text: str) -> str:
-        """The characters of ``text`` that this span covers."""
+        """Return the characters of ``text`` in this span."""
         return text[self.start : self.end]
 
     def overlaps(self, other: "Span") -> bool:
-        """Whether the two share a character."""
+        """Return True if the two spans share a character."""
         return self.start < other.end and other.start < self.end
 
 
 @dataclass(frozen=True)
 class Example:
-    """One row of a question set.
+    """Row of a question set.
 
     Attributes:
-        example_id: Unique inside its data set.
-        question_id: The same for all rows with the same normalised question text; the unit of resampling.
+        example_id: Unique id within the data set.
+        question_id: Hash of the normalised question, the unit of resampling.
         dataset: Name of the data set.
-        question: The question's text.
-        answers: Gold aliases; the first is the canonical one. Never empty.
+        question: Text of the question.
+        answers: Gold aliases, at least one; the first is the canonical one.
         subject: First segment of E_Q, characters of ``question``.
-        property: Second segment of E_Q, characters of ``question``; never overlaps ``subject``.
-        relation: The relation that the question asks for, where the data set names one.
+        property: Second segment of E_Q, characters of ``question``; does not overlap ``subject``.
+        relation: Relation of the question, such as ``capital``. If None, unknown.
         answer_type: ``year``, ``number``, ``person``, ``place``, ``yes/no`` or ``other``.
-        span_source: Where the spans come from: ``annotation``, ``annotation+rules`` (one of the two was annotated, the rules found
-            the other), ``template``, ``rules``, ``spacy:NAME`` or ``callable:NAME``.
-        popularity: Monthly page views of the subject (PopQA's ``s_pop``), where known.
+        span_source: Source of the spans: ``annotation``, ``annotation+rules`` (one annotated, the other by rules), ``template``,
+            ``rules``, ``spacy:NAME`` or ``callable:NAME``.
+        popularity: Monthly page views of the subject (PopQA's ``s_pop``). If None, unknown.
     """
 
     example_id: str
@@ -60,9 +63,9 @@ class Example:
     popularity: float | None = None
 
 
-# Signs that have a word, and those that only differ in how they are written.
+# Signs that are written as words, and variants of one sign.
 _WORDED = {"%": " percent ", "°": " degrees ", "♯": "#", "−": "-", "⁄": " ", "_": "_"}
-# Kept where they carry the answer: the sign of a number (-40), what a name or a grade ends with (C++, C#, A+, AB-), a sum (2 + 2).
+# Signs that distinguish answers: of a number (-40), at the end of a name or grade (C++, C#, A+, AB-), in a sum (2 + 2).
 _SIGNS = re.compile(
     r"""( (?<!\S)-(?=\d)
         | (?<=[^\s+\#-])(?:\++|\#)(?!\w)
@@ -72,12 +75,12 @@ _SIGNS = re.compile(
     re.VERBOSE,
 )
 _SUM = re.compile(r"(?<=\d)\+(?=\d)")
-# "C++11" is "C++ 11".
+# Equates "C++11" and "C++ 11".
 _PLUSES_END = re.compile(r"(?<=\+\+)(?=\w)")
 
 
 class _Table(dict[int, str]):
-    """A table for ``str.translate``, filled as characters are met."""
+    """Table for ``str.translate`` that is filled on demand."""
 
     def __init__(self, rule: Callable[[str], str]) -> None:
         super().__init__()
@@ -88,9 +91,9 @@ class _Table(dict[int, str]):
         return made
 
 
-def _written(char: str) -> str:
-    """Nothing for zero-width joiners, variation selectors and trade marks; a space for a zero-width space and a lone accent."""
-    # The tag characters of a flag say whose it is, the modifiers of an emoji which.
+def _drop_invisible(char: str) -> str:
+    """Map zero-width joiners, variation selectors and trade marks to nothing, zero-width spaces and lone accents to a space."""
+    # Tag characters distinguish flags, modifiers distinguish emoji: both are kept.
     if char in "™®©℠" or "\ufe00" <= char <= "\ufe0f":
         return ""
     if char == "\u200b":
@@ -101,8 +104,8 @@ def _written(char: str) -> str:
     return " " if category == "Sk" and char < "\U0001f3fb" else char
 
 
-def _said(char: str) -> str:
-    """A character as part of a word, a word of its own, or a space."""
+def _map_character(char: str) -> str:
+    """Map a character to itself within a word, to a word of its own, or to a space."""
     if char in _WORDED:
         return _WORDED[char]
     category = unicodedata.category(char)
@@ -111,19 +114,19 @@ def _said(char: str) -> str:
         return char
     if category == "Pd":
         return "-"
-    # Of ASCII, "`" is a quote and "^", "+", "<" are parts of a formula.
+    # In ASCII, "`" is a quote and "^", "+", "<" are parts of a formula.
     sign = category in {"Sc", "So"} or (category in {"Sk", "Sm"} and not char.isascii())
     return f" {char} " if sign else " "
 
 
-_WRITTEN, _SAID = _Table(_written), _Table(_said)
+_VISIBLE, _WORDS = _Table(_drop_invisible), _Table(_map_character)
 
 
 def normalise(text: str) -> str:
-    """What makes two strings the same answer or question: case, composition of accents, punctuation and white space taken out.
+    """Return a text without case, punctuation, extra white space and variants of accents, for comparison.
 
-    Scripts, combining marks and signs that carry the answer stay apart: "C++" is not "C", "-40" not "40", "$5" not "5%". A text of
-    nothing but punctuation stays as it is.
+    Scripts, combining marks and distinctive signs are kept: "C++" is not "C", "-40" not "40", "$5" not "5%". A text of punctuation
+    only is kept.
 
     >>> normalise("  The U.S.A.! "), normalise("C++, -40 and 1914-18")
     ('the u s a', 'c++ -40 and 1914 18')
@@ -131,21 +134,21 @@ def normalise(text: str) -> str:
     if text.isascii():
         folded = text.casefold()
     else:
-        folded = unicodedata.normalize("NFKC", text.translate(_WRITTEN)).casefold()
+        folded = unicodedata.normalize("NFKC", text.translate(_VISIBLE)).casefold()
         folded = unicodedata.normalize("NFKC", folded)
-    said = folded.translate(_SAID)
-    if "+" in said or "-" in said or "#" in said:
-        said = _SIGNS.sub(lambda sign: sign[1] or " ", _PLUSES_END.sub(" ", _SUM.sub(" + ", said)))
-    return " ".join(said.split()) or " ".join(folded.split())
+    words = folded.translate(_WORDS)
+    if "+" in words or "-" in words or "#" in words:
+        words = _SIGNS.sub(lambda sign: sign[1] or " ", _PLUSES_END.sub(" ", _SUM.sub(" + ", words)))
+    return " ".join(words.split()) or " ".join(folded.split())
 
 
 def question_id(question: str) -> str:
-    """A short stable name of a question's normalised text."""
+    """Return a hash of 16 hex digits of a question's normalised text."""
     return hashlib.sha256(normalise(question).encode("utf8")).hexdigest()[:16]
 
 
-def pooled_answers(examples: Iterable[Example]) -> dict[str, tuple[str, ...]]:
-    """The gold aliases of all rows of each question: where two rows ask the same, an answer of one is right for the other."""
+def pool_answers(examples: Iterable[Example]) -> dict[str, tuple[str, ...]]:
+    """Return ``question_id`` -> gold aliases of all rows with this question, since an answer of one row is right for the others."""
     pooled: dict[str, dict[str, None]] = {}
     for example in examples:
         pooled.setdefault(example.question_id, {}).update(dict.fromkeys(example.answers))

@@ -1,7 +1,7 @@
-"""Splits of questions, and true and false answers that are given to the model (METHOD 3).
+"""Split questions and assign a false answer to each (METHOD 3).
 
-Questions are split first; inside each split the false answers are a permutation of the gold answers, so that the answer alone says
-nothing about its truth. Whether the answer stands in the question is matched too.
+Within each split the false answers are a permutation of the gold answers, so that an answer's text alone does not predict its truth.
+Occurrence of the answer in the question is matched too.
 """
 
 import hashlib
@@ -19,42 +19,45 @@ from scipy.sparse.csgraph import connected_components
 from anchorlens.constants import DISTRACTORS, FRACTIONS, SPLITS
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.prompts.dataset import Dropped
+from anchorlens.questions.answer_options import YES_NO, find_options, option_key
 from anchorlens.questions.build_rows import drop
-from anchorlens.questions.example import Example, normalise, pooled_answers
-from anchorlens.questions.options import YES_NO, named_options, option_key
+from anchorlens.questions.example import Example, normalise, pool_answers
 
-# What a row without a false answer, and the rank, weigh against a question too many in a split; from 2 on few more rows are kept.
-_COMPANY = 2.0
+# Weight of rows without a false answer, and of ranks, against uneven splits; larger weights keep few more rows.
+_PARTNER_WEIGHT = 2.0
 
 
 def split_questions(
     examples: Sequence[Example], *, fractions: tuple[float, float, float] = FRACTIONS, seed: int = 0
 ) -> dict[str, str]:
-    """Return ``question_id`` -> split: shares filled by ranked hashes, relation by relation.
+    """Assign questions to splits, relation by relation; returns ``question_id`` -> split.
 
-    Questions that share a gold alias, or whose answers are options of one question, stay together. Components are placed from the
-    largest down, each where most questions are lacking, where it gives others a false answer, and by its rank.
+    Questions that share a gold alias, or whose answers are options of one question, form a component and share a split. Components
+    are assigned from the largest down, to the split with most missing questions and false answers, ties broken by hashes.
     """
     if len(fractions) != 3 or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-6:
-        raise InputError(f"fractions must be three positive numbers that sum to 1 (train, validation, test); got {fractions}.")
+        raise InputError(
+            f"fractions={fractions}: must be three positive numbers that sum to 1 (train, validation, test).",
+            argument="fractions",
+        )
     strata: dict[str, list[tuple[int, tuple[float, ...], list[str]]]] = defaultdict(list)
     for stratum, questions in _components(examples):
         strata[stratum].append((-len(questions), _ranks(questions[0], seed), questions))
     out: dict[str, str] = {}
     shares = np.array(fractions)
     wanted_so_far, filled = np.zeros(3), np.zeros(3)
-    # Strata of large components come first, so that single questions of others make good what those leave uneven.
+    # Strata of large components come first, so that single questions of other strata even out the splits.
     for _, components in sorted(strata.items(), key=lambda item: (min(c[0] for c in item[1]), item[0])):
         wanted, here, largest = shares * -sum(size for size, _, _ in components), np.zeros(3), np.zeros(3)
         wanted_so_far += wanted
         for _, ranks, questions in sorted(components):
             size = len(questions)
             lacking = wanted - here + wanted_so_far - filled
-            # Questions of one component have one answer: without as many of others beside them they get no false one.
+            # Questions of one component share an answer: each needs a question of another component for its false answer.
             alone = (2 * largest - here).clip(0)
             more = (2 * np.maximum(largest, size) - here - size).clip(0)
             chance = size * np.array(ranks)
-            into = int((lacking + _COMPANY * (alone - more + chance)).argmax())
+            into = int((lacking + _PARTNER_WEIGHT * (alone - more + chance)).argmax())
             here[into] += size
             filled[into] += size
             largest[into] = max(largest[into], size)
@@ -63,13 +66,13 @@ def split_questions(
 
 
 def _ranks(question: str, seed: int) -> tuple[float, ...]:
-    """A number in [0, 1) for each split, drawn from the seed and a question's id."""
+    """Return a number in [0, 1) for each split, hashed from the seed and a question's id."""
     digest = hashlib.sha256(f"{seed}:split:{question}".encode()).digest()
     return tuple(int.from_bytes(digest[at : at + 6], "big") / 2**48 for at in (0, 6, 12))
 
 
-def connected_groups(keys: Iterable[Iterable[Hashable]]) -> list[list[int]]:
-    """Group items that share a key, directly or through others."""
+def group_by_links(keys: Iterable[Iterable[Hashable]]) -> list[list[int]]:
+    """Group items that share a key, directly or through others; returns lists of indices."""
     first: dict[Hashable, int] = {}
     links = [(first.setdefault(key, i), i) for i, own in enumerate(keys) for key in (("item", i), *own)]
     left, right = zip(*links, strict=True) if links else ((), ())
@@ -82,10 +85,10 @@ def connected_groups(keys: Iterable[Iterable[Hashable]]) -> list[list[int]]:
 
 
 def _components(examples: Sequence[Example]) -> list[tuple[str, list[str]]]:
-    """Questions that must stay together, by id in order, with the relation or answer type that most of their rows have."""
-    keys = ((f"question:{one.question_id}", *(f"answer:{key}" for key in _linking(one))) for one in examples)
+    """Return the components: most frequent relation or answer type of the rows, and sorted question ids."""
+    keys = ((f"question:{row.question_id}", *(f"answer:{key}" for key in _link_keys(row))) for row in examples)
     out: list[tuple[str, list[str]]] = []
-    for group in connected_groups(keys):
+    for group in group_by_links(keys):
         kinds = Counter(" ".join(map(str, _kind(examples[i]))) for i in group)
         stratum = min(kinds, key=lambda kind: (-kinds[kind], kind))
         out.append((stratum, sorted({examples[i].question_id for i in group})))
@@ -93,129 +96,129 @@ def _components(examples: Sequence[Example]) -> list[tuple[str, list[str]]]:
 
 
 def _kind(example: Example) -> tuple[str | int, ...]:
-    """Relation, or answer type and word count where there is none."""
+    """Return the relation of an example or, without a relation, answer type and word count of the answer."""
     if example.relation is not None:
         return ("relation", example.relation)
     return ("type", example.answer_type, len(normalise(example.answers[0]).split()))
 
 
-def _linking(example: Example) -> set[str]:
-    """Answers that tie this row to others: its aliases, and the options of its question where its answer is one of them."""
+def _link_keys(example: Example) -> set[str]:
+    """Return the answers that link a row to others: its aliases, and the options of its question if its answer is one."""
     keys = {option_key(answer) for answer in example.answers}
     if keys & set(YES_NO):
         keys |= set(YES_NO)
-    options = named_options(example.question)
+    options = find_options(example.question)
     return keys | set(options) if options is not None and option_key(example.answers[0]) in options else keys
 
 
 @dataclass(frozen=True)
-class GivenAnswers:
-    """True and false answers for one set of questions."""
+class FalseAnswers:
+    """False answers of one set of questions, by ``example_id``."""
 
     false: dict[str, str]
-    source: dict[str, str]
+    source: dict[str, str]  # example_id of the row whose gold answer it is
     dropped: tuple[Dropped, ...]
 
 
-def given_answers(
+def assign_false_answers(
     examples: Sequence[Example], split: Mapping[str, str], *, distractor: str = "matched", seed: int = 0
-) -> GivenAnswers:
-    """Give each row another row's gold answer as its false one, permuted inside each split.
+) -> FalseAnswers:
+    """Assign to each row the gold answer of another row as its false answer, permuted within each split.
 
-    * Where the question names two options, the false answer is the other option. Other rows whose true answer stands in their
-      question are dropped, and no false answer stands in its question.
-    * No false answer may be right: gold aliases are pooled by ``question_id``, and rows that share one lend each other nothing.
-    * Rows for which no wrong answer is left are dropped with their true answer: true and false strings stay the same multiset.
+    * If the question has two options, the false answer is the other option. Other rows whose true answer occurs in their question
+      are dropped, and no false answer occurs in its question.
+    * A false answer is never right: gold aliases are pooled by ``question_id``, and rows that share an alias exchange no answers.
+    * A row without a false answer is dropped with its true answer, so that true and false strings stay the same multiset.
 
-    ``distractor='matched'`` permutes within relation, or answer type and word count; ``'random'`` within the split.
+    ``distractor="matched"`` permutes within relation, or answer type and word count; ``"random"`` within the split.
     """
     if distractor not in DISTRACTORS:
-        raise InputError(f"Unknown distractor={distractor!r}. {did_you_mean(distractor, DISTRACTORS)}")
-    pooled = pooled_answers(examples)
+        raise InputError(f"distractor={distractor!r}: unknown. {did_you_mean(distractor, DISTRACTORS)}", argument="distractor")
+    pooled = pool_answers(examples)
     rows = [
         _Row.of(example, pooled[example.question_id], split[example.question_id], matched=distractor == "matched")
         for example in sorted(examples, key=lambda example: example.example_id)
     ]
     false: dict[str, str] = {}
     source: dict[str, str] = {}
-    told = "the true answer stands in the question, a false one would not"
-    dropped = [drop(row.example, "answer_in_question", told) for row in rows if row.told]
-    for number, group in enumerate(_groups([row for row in rows if not row.told])):
-        for row, other in zip(group, _permuted(group, [seed, number]), strict=True):
+    detail = "the true answer occurs in the question, a false one would not"
+    dropped = [drop(row.example, "answer_in_question", detail) for row in rows if row.in_question]
+    for number, group in enumerate(_groups([row for row in rows if not row.in_question])):
+        for row, other in zip(group, _permute(group, [seed, number]), strict=True):
             if other is not row:
                 false[row.example.example_id] = other.example.answers[0]
                 source[row.example.example_id] = other.example.example_id
             elif row.other is not None:
-                why = (
-                    f"the other option, {row.other!r}, is not the true answer of enough other rows of the {row.kind[0]} split"
+                detail = (
+                    f"the other option, {row.other!r}, is the true answer of too few other rows of the {row.kind[0]} split"
                 )
-                dropped.append(drop(row.example, "answer_in_question", why))
+                dropped.append(drop(row.example, "answer_in_question", detail))
             else:
-                why = f"no other answer in: {' '.join(map(str, row.kind))}"
-                dropped.append(drop(row.example, "no_distractor", why))
-    return GivenAnswers(false, source, tuple(dropped))
+                detail = f"no other answer in: {' '.join(map(str, row.kind))}"
+                dropped.append(drop(row.example, "no_distractor", detail))
+    return FalseAnswers(false, source, tuple(dropped))
 
 
 @dataclass(frozen=True)
 class _Row:
     example: Example
-    kind: tuple[object, ...]  # rows of one kind may lend each other their answers
+    kind: tuple[object, ...]  # rows of one kind may exchange answers
     gold: str  # the true answer, normalised
     key: str  # the true answer as an option
     right: frozenset[str]  # every answer that is right for the question, normalised
     question: str  # normalised
-    other: str | None  # the other option; None where the true answer is no option of the question
-    told: bool  # whether the true answer stands in the question and is no option of it
+    other: str | None  # the other option; None if the true answer is no option of the question
+    in_question: bool  # the true answer occurs in the question and is no option of it
 
     @classmethod
     def of(cls, example: Example, answers: Iterable[str], split: str, *, matched: bool) -> "_Row":
         gold, question = normalise(example.answers[0]), normalise(example.question)
         kind = _kind(example) if matched else ()
         key = option_key(gold)
-        stands = key not in YES_NO and _stands(key, question)
-        options = named_options(example.question) if stands else None
+        occurs = key not in YES_NO and _occurs(key, question)
+        options = find_options(example.question) if occurs else None
         other = options[key == options[0]] if options is not None and key in options else None
         right = frozenset(normalise(answer) for answer in answers)
-        return cls(example, (split, *kind), gold, key, right, question, other, stands and other is None)
+        return cls(example, (split, *kind), gold, key, right, question, other, occurs and other is None)
 
 
-def _stands(answer: str, text: str) -> bool:
+def _occurs(answer: str, text: str) -> bool:
     return f" {answer} " in f" {text} "
 
 
 def _groups(rows: Sequence[_Row]) -> list[list[_Row]]:
-    """Rows that can lend each other answers, straight or through others: one kind, or kinds that a comparison ties."""
-    asked = {(row.kind[0], row.other) for row in rows if row.other is not None}
-    lent = {(row.kind[0], row.key) for row in rows}
+    """Group rows that can exchange answers, directly or through others: one kind, or kinds linked by options."""
+    wanted = {(row.kind[0], row.other) for row in rows if row.other is not None}
+    available = {(row.kind[0], row.key) for row in rows}
     keys = (
-        (("kind", row.kind), *({(row.kind[0], row.key)} & asked), *({(row.kind[0], row.other)} & asked & lent)) for row in rows
+        (("kind", row.kind), *({(row.kind[0], row.key)} & wanted), *({(row.kind[0], row.other)} & wanted & available))
+        for row in rows
     )
-    return [[rows[i] for i in group] for group in connected_groups(keys)]
+    return [[rows[i] for i in group] for group in group_by_links(keys)]
 
 
-def _permuted(group: Sequence[_Row], seed: Sequence[int]) -> list[_Row]:
-    """A random permutation in which as few rows as possible keep their own answer; no row gets an answer that is not allowed."""
-    # An assignment of least cost: 0 where an answer may be false for a row, 1 for the row's own, too much for any other.
+def _permute(group: Sequence[_Row], seed: Sequence[int]) -> list[_Row]:
+    """Return a random permutation of allowed answers in which as few rows as possible keep their own answer."""
+    # Assignment of least cost: 0 for an allowed false answer, 1 for the row's own answer, n + 1 for any other.
     n = len(group)
     order = np.random.default_rng([*seed, *b"given"]).permutation(n)
     shuffled = [group[i] for i in order]
-    allowed = _allowed(shuffled)
+    allowed = _allow_pairs(shuffled)
     free = np.setdiff1d(np.arange(n), _surplus(allowed))
     cost = np.where(allowed[np.ix_(free, free)], 0.0, n + 1.0)
     np.fill_diagonal(cost, 1.0)
-    # Of equal costs the first columns are taken: those in another random order.
+    # The solver prefers the first columns of equal cost: shuffle them.
     columns = np.random.default_rng([*seed, *b"lent"]).permutation(len(free))
     _, chosen = linear_sum_assignment(cost[:, columns])
-    lent = np.arange(n)
-    lent[free] = free[columns[chosen]]
-    out = dict(zip(order.tolist(), (shuffled[j] for j in lent), strict=True))
+    sources = np.arange(n)
+    sources[free] = free[columns[chosen]]
+    out = dict(zip(order.tolist(), (shuffled[j] for j in sources), strict=True))
     return [out[i] for i in range(n)]
 
 
 def _surplus(allowed: npt.NDArray[np.bool_]) -> list[int]:
-    """Rows that keep their own answer in every permutation, up to a choice between rows that are alike."""
-    # Of c rows that take the same k answers at least c - k keep their own. Left in, they make the assignment slow (8,000 rows, 60%
-    # "yes": 26 s).
+    """Return rows that keep their own answer in every permutation, up to a choice between equivalent rows."""
+    # Of c rows with the same k allowed answers at least c - k keep their own; including them is slow (8,000 rows, 60% "yes": 26 s).
     takes, gives = np.packbits(allowed, axis=1), np.packbits(np.ascontiguousarray(allowed.T), axis=1)
     alike: dict[bytes, list[int]] = defaultdict(list)
     for i in range(len(allowed)):
@@ -223,8 +226,8 @@ def _surplus(allowed: npt.NDArray[np.bool_]) -> list[int]:
     return [i for rows in alike.values() for i in rows[allowed[rows[0]].sum() :]]
 
 
-def _allowed(group: Sequence[_Row]) -> npt.NDArray[np.bool_]:
-    """Whether row j's true answer may be the false one of row i, [row row]."""
+def _allow_pairs(group: Sequence[_Row]) -> npt.NDArray[np.bool_]:
+    """Return whether the true answer of row j may be the false answer of row i, [row row]."""
     by_kind = _places(enumerate(row.kind for row in group))
     by_gold = _places(enumerate(row.gold for row in group))
     by_key = _places(enumerate(row.key for row in group))
@@ -239,17 +242,17 @@ def _allowed(group: Sequence[_Row]) -> npt.NDArray[np.bool_]:
     out = np.zeros((len(group), len(group)), dtype=np.bool_)
     for i, row in enumerate(group):
         if row.other is not None:
-            # Both options with their article as the question has it, or both without.
-            as_asked = _stands(row.gold, row.question)
+            # Both options with the article of the question, or both without.
+            with_article = _occurs(row.gold, row.question)
             for gold in golds_of.get(row.other, ()):
-                out[i, by_gold[gold]] = _stands(gold, row.question) == as_asked
+                out[i, by_gold[gold]] = _occurs(gold, row.question) == with_article
         else:
             out[i, by_kind[row.kind]] = True
             for key in keys.inside(row.question).difference(YES_NO):
                 out[i, by_key[key]] = False
             for gold in set().union(*map(golds.inside, row.right), *(holding.get(answer, ()) for answer in row.right)):
                 out[i, by_gold[gold]] = False
-        # An alias of both rows: what is right for the one may be right for the other ("14" and "fourteen").
+        # Rows with a common alias may share other answers ("14" and "fourteen").
         for answer in row.right:
             out[i, by_right[answer]] = False
     return out
@@ -262,11 +265,11 @@ def _places(pairs: Iterable[tuple[int, _Key]]) -> dict[_Key, npt.NDArray[np.int6
     places: dict[_Key, list[int]] = defaultdict(list)
     for i, key in pairs:
         places[key].append(i)
-    return {key: np.array(found) for key, found in places.items()}
+    return {key: np.array(indices) for key, indices in places.items()}
 
 
 class _Phrases:
-    """Which of many phrases stand in a text as whole words: looked up instead of compared one by one."""
+    """Index of phrases that finds those that occur in a text as whole words."""
 
     def __init__(self, phrases: Iterable[str]) -> None:
         self._lengths: dict[str, set[int]] = defaultdict(set)
@@ -276,12 +279,12 @@ class _Phrases:
             self._lengths[words[0] if words else ""].add(len(words))
 
     def inside(self, text: str) -> set[str]:
-        """Phrases that stand in a text."""
+        """Return the phrases that occur in a text."""
         words = text.split()
-        found = (
+        candidates = (
             " ".join(words[i : i + n])
             for i, word in enumerate(words)
             for n in self._lengths.get(word, ())
             if i + n <= len(words)
         )
-        return self._phrases.intersection(found)
+        return self._phrases.intersection(candidates)

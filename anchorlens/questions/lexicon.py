@@ -1,10 +1,10 @@
-"""Words of a question with their characters, and the closed word lists that the span rules use."""
+"""Words of a question with their characters, and the word lists of the span rules."""
 
 import re
 import unicodedata
 from dataclasses import dataclass
 
-# Two slashes, dashes and ellipses separate words as white space does; hyphens and apostrophes inside a word do not.
+# Slashes, dashes and ellipses separate words like white space; hyphens and apostrophes inside a word do not.
 _CHUNK = re.compile(r"[^\s—…/]+")
 _POSSESSIVE = re.compile(r"(?<=\w)['’´`][sS]?$")
 _NO_BREAK = re.compile(r"(?:['’´`][sS]?)?\s*&?\s*")
@@ -13,7 +13,7 @@ _INITIAL_DOT = re.compile(r"\.\s*&?\s*")
 
 
 def word_set(words: str) -> frozenset[str]:
-    """The words of a string, as a set."""
+    """Return the words of a string as a set."""
     return frozenset(words.split())
 
 
@@ -59,7 +59,7 @@ MONTHS = word_set("january february march april may june july august september o
 DAYS = word_set("monday tuesday wednesday thursday friday saturday sunday")
 TIME_WORDS = MONTHS | DAYS
 
-# Adjectives of origin ("which British composer"): part of the property's noun phrase, a subject only when nothing else is left.
+# Adjectives of origin ("which British composer") belong to the property; they are a subject only if nothing else is left.
 _DEMONYM = re.compile(
     r"(?:\w+(?:ish|ese|ian|ean|ican|wegian))s?$|^(?:greek|latin|german|dutch|french|welsh|swiss|czech|thai|turk)s?$"
 )
@@ -67,7 +67,7 @@ _DEMONYM = re.compile(
 # Imperatives that open a question without a wh-word.
 IMPERATIVES = word_set("name list give describe identify define state complete spell tell explain find")
 
-# Past forms and third persons of verbs that are common in questions. Lower-case words in "-ed" count as verbs too.
+# Past forms and third persons of verbs that are common in questions; lower-case words in "-ed" also count as verbs.
 VERBS = word_set(
     """written sung seen eaten frozen woven forgotten undergone playing coming leaving releasing going getting making taking
     hosting singing starring doing having using winning directing explains stops starts changes acts indicates hires rescues
@@ -88,7 +88,7 @@ VERBS = word_set(
     shares co-wrote co-founded co-starred forbade forbids bore borne bred breeds bound bet cut shut shone sank sunk shrank
     sprang stuck stung swung swept swore swung withdrew understood underwent undertook oversaw overcame outlawed"""
 )
-# Bare verb forms; they count as verbs only after "do" and the modals.
+# Bare verb forms, which count as verbs only after "do" and modals.
 BASE_VERBS = word_set(
     """come go begin start end die live play sing write win take get make become give find see say tell know think mean leave
     hold keep stand run lose meet wear draw build buy sell send spend shoot hit beat fight catch teach ride rise fall fly
@@ -103,7 +103,7 @@ BASE_VERBS = word_set(
     store digest absorb breathe bloom ripen smell taste believe hope plan try capture defeat remain stay abolish refuse
     grant allow legalize legalise migrate"""
 )
-# Adjectives of nations and regions; is_demonym takes others by their endings, a surname such as "Terzian" among them.
+# Adjectives of nations and regions; is_demonym recognises others by their endings, including a surname such as "Terzian".
 NATIONS = word_set(
     """british english scottish welsh irish american canadian mexican brazilian argentine argentinian chilean peruvian
     colombian cuban jamaican french german austrian swiss italian spanish portuguese greek turkish dutch belgian danish
@@ -114,7 +114,7 @@ NATIONS = word_set(
     jewish christian muslim sumerian"""
 )
 _DIRECTIONS = word_set("north south east west northern southern eastern western central")
-# Question words of other languages, where they open a question; "was", "come" and "die" are English words too.
+# Question words of other languages, without those that are English words ("was", "come", "die").
 FOREIGN_WH = word_set(
     """quién quien quiénes quienes qué que cuál cual cuáles cuándo cuando dónde donde cómo cuánto cuánta cuántos cuántas qui
     quoi quel quelle quels quelles quand où comment pourquoi combien wer wen wem wessen welche welcher welches welchen wann
@@ -123,12 +123,12 @@ FOREIGN_WH = word_set(
     vad vilken vilket när varför hvem hvad hvor hvornår kuka missä milloin"""
 )
 _ENGLISH = word_set("the are were did does by with and from")
-# Lower-case words in "-ed" that are no verbs.
+# Words in "-ed" that are not verbs.
 _ED_NOUNS = word_set(
     "united speed seed breed weed need deed shed sled hundred sacred limited feed naked kindred bleed greed reed"
 )
 
-# Adverbs in "-ly" are small words; these are not adverbs.
+# Words in "-ly" that are not adverbs.
 _LY_NOUNS = word_set(
     "family assembly butterfly dragonfly monopoly anomaly supply reply lily jelly belly italy july emily sicily firefly"
 )
@@ -137,27 +137,27 @@ _CONTRACTION = re.compile(r"(?:i|you|he|she|it|we|they|that|there|who|what|let)'
 
 @dataclass(frozen=True)
 class Word:
-    """One word of a question: ``question[start:end]``, without its possessive ending."""
+    """Word ``question[start:end]`` of a question, without its possessive ending."""
 
     start: int
     end: int
     text: str
-    breaks: bool  # punctuation that ends a phrase stands before it
-    owned: bool  # the word before carries a possessive ending
+    breaks: bool  # follows punctuation that ends a phrase
+    owned: bool  # follows a word with a possessive ending
     opens: bool  # first word of a sentence
     low: str  # lower case, with straight apostrophes
     capital: bool  # has an upper-case letter
     number: bool  # begins with a digit
 
 
-def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """``start`` and ``end`` moved inwards over punctuation and symbols; a word may begin or end with those of a currency."""
+def _trim(text: str, start: int, end: int) -> tuple[int, int]:
+    """Move ``start`` and ``end`` inwards over punctuation and symbols, except symbols such as those of currencies."""
     inside = [i for i in range(start, end) if text[i] in _KEPT or unicodedata.category(text[i])[0] not in "PSZC"]
     return (inside[0], inside[-1] + 1) if inside else (end, end)
 
 
 def _breaks(gap: str, before: str) -> bool:
-    """Whether what stands between two words ends a phrase: any punctuation but a possessive, an ampersand, the dot of an initial."""
+    """Return True if the text between two words ends a phrase: punctuation except possessives, ampersands and dots of initials."""
     if _NO_BREAK.fullmatch(gap):
         return False
     short = len(before) == 1 or before.lower() in _ABBREVIATIONS or re.fullmatch(r"(?:\w\.)+\w", before) is not None
@@ -165,7 +165,7 @@ def _breaks(gap: str, before: str) -> bool:
 
 
 def split_words(text: str) -> tuple[Word, ...]:
-    """The words of a question, in order.
+    """Return the words of a question in order.
 
     >>> [word.text for word in split_words("Who is Dr Jekyll's lawyer, 'Mr. Utterson'?")]
     ['Who', 'is', 'Dr', 'Jekyll', 'lawyer', 'Mr', 'Utterson']
@@ -173,7 +173,7 @@ def split_words(text: str) -> tuple[Word, ...]:
     words: list[Word] = []
     last_end = 0
     for match in _CHUNK.finditer(text):
-        start, end = _trimmed(text, *match.span())
+        start, end = _trim(text, *match.span())
         if not any(char.isalnum() for char in text[start:end]):
             continue
         owner = _POSSESSIVE.search(text[start:end])
@@ -191,7 +191,7 @@ def split_words(text: str) -> tuple[Word, ...]:
 
 
 def verb_flags(words: tuple[Word, ...], cased: bool, after_do: tuple[bool, ...]) -> tuple[bool, ...]:
-    """Of each word, whether it is taken for a verb."""
+    """Return for each word whether it counts as a verb."""
     flags: list[bool] = []
     for i, (word, bare) in enumerate(zip(words, after_do, strict=True)):
         low, before = word.low, "" if i == 0 else words[i - 1].low
@@ -199,7 +199,7 @@ def verb_flags(words: tuple[Word, ...], cased: bool, after_do: tuple[bool, ...])
         # "which animated film", "a 2009 animated film"
         qualifies = ending and ((before == "which" and i < 3) or (i > 0 and words[i - 1].number)) and _noun_follows(words, i)
         going = low.endswith("ing") and len(low) > 4 and before in BE
-        # "when does star trek end": behind "does" stands the subject
+        # "when does star trek end": the word after "does" is the subject
         infinitive = low in BASE_VERBS and ((bare and before not in {"do", "does", "did"}) or before == "to")
         # "lord of the flies", "the written word", a capital inside a sentence
         noun = (before in {"the", "a", "an"} and not word.breaks) or (cased and word.capital and not word.opens)
@@ -208,7 +208,7 @@ def verb_flags(words: tuple[Word, ...], cased: bool, after_do: tuple[bool, ...])
 
 
 def _noun_follows(words: tuple[Word, ...], index: int) -> bool:
-    """Whether the next word is in lower case, belongs to the same phrase and is no number and no small word."""
+    """Return True if the next word is a lower-case word of the same phrase, neither number nor stop-word."""
     if index + 1 >= len(words):
         return False
     after = words[index + 1]
@@ -216,7 +216,7 @@ def _noun_follows(words: tuple[Word, ...], index: int) -> bool:
 
 
 def small_flags(words: tuple[Word, ...], cased: bool) -> tuple[bool, ...]:
-    """Of each word, whether it is a stop-word, a contraction or an adverb in "-ly"; acronyms ("US", "IT") are not small."""
+    """Return for each word whether it is a stop-word, contraction or adverb in "-ly", and no acronym ("US", "IT")."""
     flags = []
     for word in words:
         low = word.low
@@ -227,14 +227,14 @@ def small_flags(words: tuple[Word, ...], cased: bool) -> tuple[bool, ...]:
 
 
 def is_demonym(word: Word) -> bool:
-    """Whether a word looks like an adjective of origin ("British", "Italian-American") or like the "South" of "South Korean"."""
+    """Return True for an adjective of origin ("British", "Italian-American") or a direction ("South" in "South Korean")."""
     if word.low in _DIRECTIONS:
         return word.capital
     return word.capital and all(part in NATIONS or _DEMONYM.search(part) for part in re.split(r"[-–]", word.low))
 
 
 def is_foreign(words: tuple[Word, ...]) -> bool:
-    """Whether a question opens with a question word of another language and has none of ours, or is in a script without capitals."""
+    """Return True if a question is not English: it opens with a foreign question word, or its script has no capitals."""
     if not words:
         return False
     letters = [char for word in words for char in word.text if char.isalpha()]
@@ -245,5 +245,5 @@ def is_foreign(words: tuple[Word, ...]) -> bool:
 
 
 def is_year(word: Word) -> bool:
-    """Whether a word is a number of four digits from 1000 to 2999."""
+    """Return True for a number from 1000 to 2999."""
     return re.fullmatch(r"[12]\d\d\d", word.text) is not None

@@ -1,4 +1,4 @@
-"""Names in a question, runs of capitalised words, and the subject rules that read them (:mod:`~anchorlens.questions.rules`)."""
+"""Runs of capitalised words in a question, and the subject rules based on them (:mod:`~anchorlens.questions.rules`)."""
 
 from collections.abc import Iterator
 
@@ -20,22 +20,22 @@ from anchorlens.questions.lexicon import (
 from anchorlens.questions.parse import Parsed, Run
 from anchorlens.questions.subject_rules import CUES, MAKE
 
-# Small words that may stand inside a capitalised name, between two capitalised words.
+# Small words between two capitalised words of a name.
 _NAME_JOINERS = word_set("of the and & or de la le les von van der den di da del du al bin ibn for v vs y à et und")
-# Small words that may open a name: "painter van Gogh".
+# Small words at the start of a name: "painter van Gogh".
 _PARTICLES = word_set("van von der den de da di du del bin ibn")
-# Small words that may stand inside a name where a word such as "film" announces a title, or where a name opens a statement.
+# Small words within a title (after a word such as "film") or a name that opens a statement.
 _TITLE_JOINERS = _NAME_JOINERS | word_set("in on at from with to a an by my no but")
 _PLACES = word_set("in on at from with")
 
 
 def _name_run(view: Parsed, first: int, joiners: frozenset[str] = _NAME_JOINERS) -> Run:
-    """The capitalised run that begins at ``first``: capitalised words, numbers, and small words between two capitalised ones."""
+    """Return the run from ``first`` of capitalised words, numbers, and small words between two capitalised ones."""
     words, end, i = view.words, first + 1, first + 1
     while i < len(words):
         # "wrote Murder in the Rectory", but not "wrote Emma in Bath"
-        made = first > 0 and (words[first - 1].low in MAKE or words[first].low in {"the", "a", "an"})
-        work = made and i + 1 < len(words) and words[i + 1].low == "the"
+        is_work = first > 0 and (words[first - 1].low in MAKE or words[first].low in {"the", "a", "an"})
+        work = is_work and i + 1 < len(words) and words[i + 1].low == "the"
         nickname = words[i].breaks and i == end and words[i].capital and view.gap(i) in {'"', ' "', '" ', "/"}
         if words[i].breaks and not nickname:
             break
@@ -47,21 +47,21 @@ def _name_run(view: Parsed, first: int, joiners: frozenset[str] = _NAME_JOINERS)
     return first, end
 
 
-def _listed(view: Parsed, runs: list[Run]) -> list[Run]:
-    """Runs of a list made one: "Gus Grissom, Ed White and Roger Chaffee"; and a place with its region: "Point Anne, Ontario"."""
+def _merge_lists(view: Parsed, runs: list[Run]) -> list[Run]:
+    """Merge runs of a list ("Gus Grissom, Ed White and Roger Chaffee") and of a place with its region ("Point Anne, Ontario")."""
     words, merged, i = view.words, [], 0
     while i < len(runs):
         last = i
         while last + 1 < len(runs) and runs[last][1] == runs[last + 1][0] and view.gap(runs[last + 1][0]) == ", ":
             last += 1
         end = runs[last][1]
-        # The last of a list stands behind "and": in the run itself, or behind ", and".
+        # The last item of a list follows "and", within the run or after ", and".
         inside = any(words[k].low in {"and", "or", "&"} for k in range(*runs[last]))
         behind = last + 1 < len(runs) and end < len(words) and words[end].low in {"and", "or"} and runs[last + 1][0] == end + 1
         behind = behind and view.gap(end) in {" ", ", "} and not all(is_demonym(words[k]) for k in range(*runs[last + 1]))
         place = last == i + 1 and runs[i][0] > 0 and words[runs[i][0] - 1].low in {"in", "of", "at", "near", "from"}
         place = place and not _frames(view, runs[i])
-        # "the co-founder of Apple, Steve Jobs, started": what stands between two commas is no region.
+        # "the co-founder of Apple, Steve Jobs, started": a run between two commas is no region.
         place = place and (end == len(words) or not words[end].breaks or words[runs[i][0] - 1].low != "of")
         if behind and last >= i:
             merged.append((runs[i][0], runs[last + 1][1]))
@@ -75,7 +75,7 @@ def _listed(view: Parsed, runs: list[Run]) -> list[Run]:
 
 
 def _name_runs(view: Parsed) -> Iterator[Run]:
-    """All capitalised runs, small words that open a sentence and lone months cut off."""
+    """Yield the capitalised runs without small words that open a sentence and single months."""
     words, i = view.words, 0
     while i < len(words):
         word = words[i]
@@ -99,12 +99,12 @@ def _name_runs(view: Parsed) -> Iterator[Run]:
             and view.phrase[0] <= first < view.phrase[1] < end
             and words[view.phrase[1]].low in {"of", "for"}
         ):
-            # "the Vice-President for George Bush" asks for the first and is about the second.
+            # "the Vice-President for George Bush": the first name is queried, the second is the subject.
             first = view.phrase[1] + 1
             while first < end and not words[first].capital:
                 first += 1
         if words[0].low in AUX and words[end - 1].low in NATIONS and end - first > 1:
-            # "Is Bob Smith British?": the predicate is no part of the name.
+            # "Is Bob Smith British?": the name excludes the predicate.
             end -= 1
         if words[first].low in TIME_WORDS and (end == first + 1 or words[first + 1].number):
             first += 1
@@ -115,25 +115,26 @@ def _name_runs(view: Parsed) -> Iterator[Run]:
 
 
 def _capitals(view: Parsed, run: Run) -> int:
-    """Capitalised words of a run; of a place with its region ("Point Anne, Ontario") those of the place."""
+    """Count the capitalised words of a run, without the region of a place ("Point Anne, Ontario")."""
     joined = any(view.words[i].low in {"and", "or", "&"} for i in range(*run))
     region = None if joined else next((i for i in range(run[0] + 1, run[1]) if view.gap(i) == ", "), None)
     return sum(view.words[i].capital and view.words[i].low not in NATIONS for i in range(run[0], region or run[1]))
 
 
-def _outside(view: Parsed, run: Run) -> bool:
+def _is_outside(view: Parsed, run: Run) -> bool:
+    """Return True if a run does not overlap the queried phrase."""
     return view.phrase is None or run[1] <= view.phrase[0] or view.phrase[1] <= run[0]
 
 
 def _longest_names(view: Parsed, outside: bool, demonyms: bool) -> Span | None:
-    """The capitalised run with most capitalised words, those that do not open the sentence first."""
+    """Return the run with most capitalised words, preferring runs that do not open the sentence."""
     if not view.cased:
         return None
     runs = []
-    for run in _listed(view, list(_name_runs(view))):
+    for run in _merge_lists(view, list(_name_runs(view))):
         opens = view.words[run[0]].opens
         origin = all(is_demonym(view.words[i]) or view.words[i].low in _NAME_JOINERS for i in range(*run))
-        if (opens and _capitals(view, run) < 2) or origin != demonyms or _outside(view, run) != outside:
+        if (opens and _capitals(view, run) < 2) or origin != demonyms or _is_outside(view, run) != outside:
             continue
         if opens and view.wh is not None and run[0] > view.wh:
             # "What colour is 10 Downing Street? White or Brown?"
@@ -150,7 +151,7 @@ def _longest_names(view: Parsed, outside: bool, demonyms: bool) -> Span | None:
 
 
 def _introduces(view: Parsed, run: Run) -> bool:
-    """Whether a run qualifies the noun of another name: "*England Rugby* player Dylan Hartley"."""
+    """Return True if a run qualifies the noun of another name: "*England Rugby* player Dylan Hartley"."""
     words, after = view.words, run[1]
     last = min(len(words), run[1] + 3)
     while after < last and view.content[after] and not (words[after].capital or words[after].breaks):
@@ -159,7 +160,7 @@ def _introduces(view: Parsed, run: Run) -> bool:
 
 
 def _modifies(view: Parsed, run: Run) -> bool:
-    """Whether a noun in lower case follows an acronym: "the *US* state of Ohio"."""
+    """Return True if a lower-case noun follows an acronym: "the *US* state of Ohio"."""
     after = run[1]
     if after >= len(view.words) or not all(_acronym(view.words[i]) for i in range(*run)):
         return False
@@ -167,7 +168,7 @@ def _modifies(view: Parsed, run: Run) -> bool:
 
 
 def _frames(view: Parsed, run: Run) -> bool:
-    """Whether a run stands in front of the wh-word behind a preposition: "In *Dallas*, who shot J.R.?" """
+    """Return True if a run follows a preposition before the wh-word: "In *Dallas*, who shot J.R.?" """
     return view.wh is not None and run[1] <= view.wh and view.words[0].low in PREPOSITIONS
 
 
@@ -176,7 +177,7 @@ def _acronym(word: Word) -> bool:
 
 
 def opening_name(view: Parsed) -> Span | None:
-    """A name that opens a statement and whose verb follows: "*Metz* is the capital of which region of France?" """
+    """Return a name that opens a statement before its verb: "*Metz* is the capital of which region of France?" """
     words = view.words
     if not view.cased or not words or (view.wh is not None and view.wh < 2):
         return None
@@ -184,7 +185,7 @@ def opening_name(view: Parsed) -> Span | None:
     small = words[0].low in (STOP - {"the", "both", "a"}) | IMPERATIVES | WEAK
     if first >= len(words) or not words[first].capital or (small and not _acronym(words[0])):
         return None
-    runs = _listed(view, [_name_run(view, first, _TITLE_JOINERS), *(run for run in _name_runs(view) if run[0] > first)])
+    runs = _merge_lists(view, [_name_run(view, first, _TITLE_JOINERS), *(run for run in _name_runs(view) if run[0] > first)])
     end = runs[0][1]
     if end >= len(words) or words[end].opens or (is_demonym(words[first]) and end == first + 1):
         return None
@@ -193,16 +194,16 @@ def opening_name(view: Parsed) -> Span | None:
     return view.span(*runs[0]) if aside or (verb and not words[end].breaks) else None
 
 
-def capitalised_run(view: Parsed) -> Span | None:
-    """The longest run of capitalised words outside the phrase that is asked for: "Who founded the *Bank of England*?" """
+def longest_name(view: Parsed) -> Span | None:
+    """Return the longest capitalised run outside the queried phrase: "Who founded the *Bank of England*?" """
     return _longest_names(view, outside=True, demonyms=False)
 
 
-def capitalised_run_inside(view: Parsed) -> Span | None:
-    """The same inside that phrase: "Which *Verdi* opera is set in Egypt?", had it no "Egypt"."""
+def longest_name_inside(view: Parsed) -> Span | None:
+    """Return the longest capitalised run inside the queried phrase: "Which *Verdi* opera is the longest?" """
     return _longest_names(view, outside=False, demonyms=False)
 
 
 def origin(view: Parsed) -> Span | None:
-    """An adjective of origin, when there is nothing else: "Which *English* king had six wives?", had it no wives."""
+    """Return an adjective of origin, if there is nothing else: "Which *English* king was the first?" """
     return _longest_names(view, outside=False, demonyms=True) or _longest_names(view, outside=True, demonyms=True)

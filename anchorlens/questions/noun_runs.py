@@ -1,4 +1,4 @@
-"""Runs of noun-like words in a question, and the subject rules that read them (:mod:`~anchorlens.questions.rules`)."""
+"""Runs of noun-like words in a question, and the subject rules based on them (:mod:`~anchorlens.questions.rules`)."""
 
 from collections.abc import Iterator
 
@@ -6,12 +6,12 @@ from anchorlens.questions.example import Span
 from anchorlens.questions.lexicon import DETERMINERS, TIME_WORDS, WEAK, word_set
 from anchorlens.questions.parse import Parsed, Run
 
-# Small words that may stand inside a noun-like run.
+# Small words within a noun-like run.
 _NOUN_JOINERS = word_set("of vs")
 
 
 def noun_runs(view: Parsed, spare: Span | None = None, joiners: frozenset[str] = _NOUN_JOINERS) -> Iterator[Run]:
-    """Yield runs of noun-like words outside ``spare`` and the asked phrase; ``joiners`` may stand between two words."""
+    """Yield runs of noun-like words outside ``spare`` and the queried phrase; ``joiners`` may connect two words."""
     words, i = view.words, 0
     first, last = view.phrase or (0, 0)
     begin, end_ = (spare.start, spare.end) if spare else (0, 0)
@@ -32,24 +32,24 @@ def noun_runs(view: Parsed, spare: Span | None = None, joiners: frozenset[str] =
 
 
 def _strong(view: Parsed, run: Run) -> int:
-    """Noun-like words of a run that could stand as a subject alone."""
+    """Count the noun-like words of a run that can be a subject alone."""
     return sum(view.content[i] and view.words[i].low not in WEAK | TIME_WORDS for i in range(*run))
 
 
 def noun_rank(view: Parsed, run: Run) -> tuple[bool, int, int, int]:
-    """Longer runs first, then earlier ones; numbers only after words."""
+    """Return a sort key that prefers words to numbers, then longer and earlier runs."""
     only_numbers = all(view.words[i].number for i in range(*run))
     return (not only_numbers, _strong(view, run), run[1] - run[0], -run[0])
 
 
 def noun_run(view: Parsed) -> Span | None:
-    """The longest noun-like run of non-stop-words: "who played the *middle sister* on full house"."""
+    """Return the longest noun-like run without stop-words: "who played the *middle sister* on full house"."""
     best = max((r for r in noun_runs(view) if _strong(view, r)), key=lambda r: noun_rank(view, r), default=None)
     return None if best is None else view.span(*best)
 
 
 def compound(view: Parsed) -> Span | None:
-    """All but the last word of the phrase that is asked for, when it is all there is: "who is the *chicago bears* quarterback"."""
+    """Return the queried phrase without its last word, if there is nothing else: "who is the *chicago bears* quarterback"."""
     if view.phrase is None or view.phrase[1] - view.phrase[0] < 2:
         return None
     first, end = view.phrase
@@ -59,5 +59,5 @@ def compound(view: Parsed) -> Span | None:
 
 
 def whole_phrase(view: Parsed) -> Span | None:
-    """The phrase that is asked for, when all else is a verb: "who is the *first president* to be impeached"."""
+    """Return the queried phrase, if all else is a verb: "who is the *first president* to be impeached"."""
     return None if view.phrase is None else view.span(*view.phrase)

@@ -1,4 +1,4 @@
-"""A question taken apart for the span rules: words, the wh-word, the phrase it asks for, quotations."""
+"""Parse a question for the span rules: words, wh-word, queried phrase and quotations."""
 
 import re
 from collections.abc import Iterable
@@ -28,66 +28,66 @@ LONGEST_QUOTE = 120
 _DOUBLED = re.compile(r'""([^"]+)""')
 _PLAIN = re.compile(r'"([^"]+)"')
 _TYPOGRAPHIC = re.compile(r"“([^“”]+)”|„([^„“”]+)[“”]|«([^«»]+)»|``([^`']+)''|`([^`'’]+)['’]")
-# Single quotes: opened where no word character stands before, closed where none follows; inside, an apostrophe between letters
-# ("Hobson's") does not close. Decades ('80s) do not open.
+# Single quotes open only after and close only before a non-word character; an apostrophe between letters ("Hobson's") does not
+# close, a decade ('80s) does not open.
 _SINGLE = re.compile(
     r"(?<!\w)'(?!\d\ds)([^\s'][^']*(?:(?<=\w)'(?=\w)[^']*)*)'(?!\w)|(?<!\w)‘([^\s‘][^‘’]*(?:(?<=\w)’(?=\w)[^‘’]*)*)’(?!\w)"
 )
 _LINKS = re.compile(r"""[\s,"'“”‘’«»]*\b(?:and|or|vs\.?|versus)\b[\s"'“”‘’«»]*""", re.IGNORECASE)
-# "Which of the following ...", "what other ...": between the wh-word and the noun it asks for.
+# Words between the wh-word and its noun: "Which of the following ...", "what other ...".
 _FILLERS = word_set(
     "exactly other another two three four five of the following these those one most least more fewer only last next all same"
 )
 # "What type of tree": the noun after "of" belongs to the property.
 _KINDS = word_set("type types kind kinds sort sorts form forms style breed species genre brand category")
 
-# Some of a question's words in a row: index of the first, and one past the last.
+# Run of words: index of the first, and one past the last.
 Run = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """A question with what the span rules need: flags of each word, the noun phrase that is asked for, quotations."""
+    """Parsed question: flags of each word, queried noun phrase and quotations."""
 
     text: str
     words: tuple[Word, ...]
-    after_do: tuple[bool, ...]  # "do" or a modal stands not far before, the wh-word aside
+    after_do: tuple[bool, ...]  # follows "do" or a modal within 12 words of the wh-word
     verbs: tuple[bool, ...]
     content: tuple[bool, ...]  # noun-like: no small word, no verb
     wh: int | None  # None in a statement, a command or a yes/no question
-    phrase: Run | None  # the noun phrase that is asked for
+    phrase: Run | None  # queried noun phrase
     phrase_kind: str  # "asked" (right after the wh-word: "which *city*"), "copula" ("what is the *capital*") or "none"
-    quotes: tuple[Span, ...]  # without their marks
-    cased: bool  # capitals tell names apart: not in lower-case questions, nor Where Every Word Has One
+    quotes: tuple[Span, ...]  # without quotation marks
+    cased: bool  # capitals mark names: not in lower-case questions, nor If Every Word Has One
 
     def span(self, first: int, end: int) -> Span:
-        """The characters of words ``first`` to ``end`` (one past the last)."""
+        """Return the span of words ``first`` to ``end`` (exclusive)."""
         return Span(self.words[first].start, self.words[end - 1].end)
 
     def gap(self, index: int) -> str:
-        """The characters between a word and the one before it."""
+        """Return the characters between a word and the previous word."""
         return self.text[self.words[index - 1].end : self.words[index].start]
 
-    def infinitive(self, index: int) -> bool:
-        """Whether a word is the "to" of a verb."""
+    def is_infinitive(self, index: int) -> bool:
+        """Return True if a word is the "to" of a verb."""
         after = index + 1
         return self.words[index].low == "to" and after < len(self.words) and self.words[after].low in BASE_VERBS
 
-    def asks(self, span: Span) -> bool:
-        """Whether a span covers the word that asks."""
+    def has_wh(self, span: Span) -> bool:
+        """Return True if a span covers the wh-word."""
         return self.wh is not None and span.overlaps(self.span(self.wh, self.wh + 1))
 
 
 def find_quotes(text: str, kinds: Iterable[re.Pattern[str]] = (_DOUBLED, _PLAIN, _TYPOGRAPHIC, _SINGLE)) -> tuple[Span, ...]:
-    """Quotations of every kind, without their marks, none inside another.
+    """Find the quotations of a text without their marks; nested quotations are skipped.
 
-    A question that stands in quotation marks as a whole (as in TriviaQA, where inner marks are doubled) is not a quotation.
+    Quotation marks around the whole question (as in TriviaQA, with doubled inner marks) do not count.
 
     >>> text = '"Who wrote ""Dune""?"'
     >>> [span.of(text) for span in find_quotes(text)]
     ['Dune']
     """
-    found: list[Span] = []
+    quotes: list[Span] = []
     doubled = '""' in text
     for kind in kinds:
         if kind is _PLAIN and doubled:
@@ -101,15 +101,15 @@ def find_quotes(text: str, kinds: Iterable[re.Pattern[str]] = (_DOUBLED, _PLAIN,
             end = start + len(re.sub(r"[\s,.;]+\Z", "", body))
             span = Span(start, end)
             whole = text[: match.start()].strip() == "" and text[match.end() :].strip(" ?.!") == ""
-            named = any(char.isalnum() for char in span.of(text)) and span.of(text).lower() not in WH
-            usable = end - start <= LONGEST_QUOTE and named and not whole and not _nickname(text, match.span(), span)
-            if usable and not any(span.overlaps(other) for other in found):
-                found.append(span)
-    return tuple(_linked(text, sorted(found)))
+            has_words = any(char.isalnum() for char in span.of(text)) and span.of(text).lower() not in WH
+            usable = end - start <= LONGEST_QUOTE and has_words and not whole and not _is_nickname(text, match.span(), span)
+            if usable and not any(span.overlaps(other) for other in quotes):
+                quotes.append(span)
+    return tuple(_link_quotes(text, sorted(quotes)))
 
 
-def _nickname(text: str, marked: tuple[int, int], span: Span) -> bool:
-    """Whether one quoted word stands between two capitalised ones, as in Andrew "Andy" Spade."""
+def _is_nickname(text: str, marked: tuple[int, int], span: Span) -> bool:
+    """Return True if one quoted word lies between two capitalised ones, as in Andrew "Andy" Spade."""
     before, after = text[max(0, marked[0] - 2) : marked[0]], text[marked[1] : marked[1] + 2]
     if " " in span.of(text) or not (before[1:] == " " == after[:1] and before[:1].isalnum() and after[1:].isupper()):
         return False
@@ -117,8 +117,8 @@ def _nickname(text: str, marked: tuple[int, int], span: Span) -> bool:
     return first > 0 and text[first].isupper()
 
 
-def _linked(text: str, quotes: list[Span]) -> list[Span]:
-    """Quotations that only "and" or "or" keeps apart, made one."""
+def _link_quotes(text: str, quotes: list[Span]) -> list[Span]:
+    """Merge quotations that are separated only by "and" or "or"."""
     linked: list[Span] = []
     for span in quotes:
         if linked and _LINKS.fullmatch(text[linked[-1].end : span.start]) and span.end - linked[-1].start <= LONGEST_QUOTE:
@@ -129,7 +129,7 @@ def _linked(text: str, quotes: list[Span]) -> list[Span]:
 
 
 def _wh_rank(words: tuple[Word, ...], index: int) -> int:
-    """How surely a wh-word is the one that asks; 0 is surest. Relative pronouns ("the man who ...") come last."""
+    """Return the rank of a wh-word as the interrogative, 0 to 5; relative pronouns ("the man who ...") rank last."""
     word = words[index]
     clause = index
     while clause > 0 and not words[clause].breaks and index - clause < 4:
@@ -153,7 +153,7 @@ def _wh_rank(words: tuple[Word, ...], index: int) -> int:
 
 
 def find_wh(words: tuple[Word, ...], quotes: tuple[Span, ...]) -> int | None:
-    """Index of the word that asks, or None.
+    """Return the index of the interrogative wh-word; None if there is none.
 
     >>> [split_words(q)[find_wh(split_words(q), ())].text for q in ("In which city did the man who wrote Emma die?",
     ...     "The inventor who discovered what effect had a prize named after him?")]
@@ -161,20 +161,20 @@ def find_wh(words: tuple[Word, ...], quotes: tuple[Span, ...]) -> int | None:
     """
     places = [i for i, word in enumerate(words) if word.low in WH]
     if words and words[0].low in AUX and not words[0].breaks:
-        # "Is X the man who ...?" asks with its verb.
+        # "Is X the man who ...?" is a yes/no question.
         places = [i for i in places if words[i].low in {"what", "how"} and i < 4]
     outside = [i for i in places if not any(q.start <= words[i].start < q.end for q in quotes)]
     return min(outside, key=lambda i: (_wh_rank(words, i), i), default=None)
 
 
 def _noun_phrase(view: Parsed, first: int, kinds: bool = True) -> Run | None:
-    """The run of noun-like words from ``first`` on, "and" between two of them and "of X" after a word such as "type" included."""
+    """Return the run of noun-like words from ``first``, including "and" between two words and "of X" after words such as "type"."""
     words, i = view.words, first
     while i < len(words) and (i == first or not words[i].breaks):
         low = words[i].low
         more = i + 1 < len(words) and not words[i + 1].breaks and view.content[i + 1]
         if i > first and words[i].owned:
-            # "hope brady's mother": the phrase that is asked for is what is owned.
+            # "hope brady's mother": the queried phrase follows the possessive.
             first = i
         joined = i > first and low == "and" and more and not words[i].capital
         joined = joined or (kinds and i > first and low == "of" and more and words[i - 1].low in _KINDS)
@@ -187,7 +187,7 @@ def _noun_phrase(view: Parsed, first: int, kinds: bool = True) -> Run | None:
 
 
 def _skip(words: tuple[Word, ...], i: int, what: frozenset[str]) -> int:
-    """The first place from ``i`` on whose word is not in ``what``, or that follows a break."""
+    """Return the first index from ``i`` whose word is not in ``what`` or follows a break."""
     start = i
     while i < len(words) and words[i].low in what and (i == start or not words[i].breaks):
         i += 1
@@ -195,7 +195,7 @@ def _skip(words: tuple[Word, ...], i: int, what: frozenset[str]) -> int:
 
 
 def _cut_verb(view: Parsed, run: Run | None) -> Run | None:
-    """A run without a last word that must be a verb: "what phrase *indicates* that ...", in "-s" before a determiner."""
+    """Remove a last word in "-s" that is a verb before a determiner: "what phrase *indicates* that ..."."""
     if run is None or run[1] - run[0] < 2 or run[1] >= len(view.words):
         return run
     last, follower, before = view.words[run[1] - 1], view.words[run[1]], view.words[run[1] - 2]
@@ -206,7 +206,7 @@ def _cut_verb(view: Parsed, run: Run | None) -> Run | None:
 
 
 def nouns_before(view: Parsed, end: int) -> Run | None:
-    """The noun-like run that ends right before the word ``end``."""
+    """Return the noun-like run that ends before the word ``end``; None if there is none."""
     first = end
     while first > 0 and view.content[first - 1] and (first == end or not view.words[first].breaks):
         first -= 1
@@ -214,7 +214,7 @@ def nouns_before(view: Parsed, end: int) -> Run | None:
 
 
 def _statement_phrase(view: Parsed) -> Run | None:
-    """What a command or a phrase asks for: "name the *planet*", "*cast* of law & order"."""
+    """Return the queried phrase of a command or a phrase: "name the *planet*", "*cast* of law & order"."""
     words = view.words
     opening = next((i for i, word in enumerate(words) if word.opens and word.low in IMPERATIVES), None)
     if opening is not None:
@@ -227,7 +227,7 @@ def _statement_phrase(view: Parsed) -> Run | None:
 
 
 def _phrase(view: Parsed) -> tuple[Run | None, str]:
-    """The noun phrase that is asked for, and how it is asked for."""
+    """Return the queried noun phrase and its kind (``Parsed.phrase_kind``)."""
     words = view.words
     if view.wh is None:
         return _statement_phrase(view), "asked"
@@ -237,7 +237,7 @@ def _phrase(view: Parsed) -> tuple[Run | None, str]:
         # "... is the fear of what?"
         of = view.wh > 1 and words[view.wh - 1].low == "of"
         return (nouns_before(view, view.wh - 1) if of else None), "asked"
-    asked = wh.low in {"what", "which", "whose", "how", "whichever"}
+    takes_noun = wh.low in {"what", "which", "whose", "how", "whichever"}
     if wh.low == "how":
         after = _skip(words, after, frozenset({"many", "much"}))
         run = _noun_phrase(view, after) if after < len(words) else None
@@ -253,13 +253,13 @@ def _phrase(view: Parsed) -> tuple[Run | None, str]:
         return _noun_phrase(view, _skip(words, after, DETERMINERS | _FILLERS)), "copula"
     if words[after].low in {"has", "had", "have", "holds", "held"}:
         return _noun_phrase(view, _skip(words, after + 1, DETERMINERS | _FILLERS)), "copula"
-    if not asked:
+    if not takes_noun:
         return None, "none"
     return _cut_verb(view, _noun_phrase(view, _skip(words, after, _FILLERS))), "asked"
 
 
 def parse(text: str) -> Parsed:
-    """Takes a question apart.
+    """Parse a question.
 
     >>> view = parse("What type of tree was Newton under?")
     >>> view.span(*view.phrase).of(view.text)
@@ -271,7 +271,7 @@ def parse(text: str) -> Parsed:
     inner = [word for word in words if not word.opens and word.text[0].isalpha()]
     capitals = sum(word.capital and word.low not in MONTHS for word in inner)
     small = len(inner) - sum(word.capital for word in inner)
-    headline = bool(inner) and capitals == len(inner) and (text.isupper() or _shouted_verb(words, wh))
+    headline = bool(inner) and capitals == len(inner) and (text.isupper() or _has_capital_verb(words, wh))
     cased = capitals > 0 and (small > 0 or capitals < 4) and not headline
     quotes = tuple(q for q in quotes if wh is None or not q.overlaps(Span(words[wh].start, words[wh].end)))
     start = 0 if wh is None else wh
@@ -284,7 +284,7 @@ def parse(text: str) -> Parsed:
     return replace(view, phrase=phrase, phrase_kind=kind if phrase else "none")
 
 
-def _shouted_verb(words: tuple[Word, ...], wh: int | None) -> bool:
-    """Whether a verb with a capital follows the wh-word: "WHO WROTE EMMA?", "Who Wrote Emma?" """
-    behind = None if wh is None or wh + 1 >= len(words) else words[wh + 1]
-    return behind is not None and behind.capital and (behind.low in AUX or behind.low in VERBS)
+def _has_capital_verb(words: tuple[Word, ...], wh: int | None) -> bool:
+    """Return True if a capitalised verb follows the wh-word: "WHO WROTE EMMA?", "Who Wrote Emma?" """
+    follower = None if wh is None or wh + 1 >= len(words) else words[wh + 1]
+    return follower is not None and follower.capital and (follower.low in AUX or follower.low in VERBS)

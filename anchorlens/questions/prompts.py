@@ -1,4 +1,4 @@
-"""Prompts: the text before the answer, with the place of the question in it."""
+"""Prompts: the text before an answer and the position of the question in it."""
 
 import random
 import re
@@ -16,12 +16,15 @@ from anchorlens.questions.example import Example
 
 @dataclass(frozen=True)
 class PromptText:
-    """A prompt as text.
+    """Text of a prompt.
+
+    >>> PromptText(text="Q: Who wrote Emma?\\nA:", question_start=3, separator=" ").question_start
+    3
 
     Attributes:
-        text: Everything before the answer, without the separator.
+        text: Text before the answer, without the separator.
         question_start: Index in ``text`` of the question's first character.
-        separator: What stands between prompt and answer (a space, or nothing after a chat template).
+        separator: Text between prompt and answer: a space, or empty after a chat template.
     """
 
     text: str
@@ -31,15 +34,15 @@ class PromptText:
 
 @runtime_checkable
 class Prompt(Protocol):
-    """What makes a prompt of a question; write your own by giving it a ``name`` and ``render``."""
+    """Interface of a prompt; a custom prompt needs ``name`` and ``render``."""
 
     @property
     def name(self) -> str:
-        """Written into every output."""
+        """Name of the prompt in outputs."""
         ...
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:
-        """The text before the answer."""
+        """Return the text before the answer."""
         ...
 
 
@@ -51,25 +54,25 @@ _KINDS = "'qa', 'fewshot(4)', 'fewshot(4, seed=1)', 'chat' or a text with {quest
 
 @dataclass(frozen=True)
 class QAPrompt:
-    """``Q: {question}\\nA:`` and then the answer after a space."""
+    """Prompt ``Q: {question}\\nA:``, followed by a space and the answer."""
 
     name: str = "qa"
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:  # noqa: ARG002
-        """The text before the answer; the tokenizer is not needed."""
+        """Return the text before the answer; the tokenizer is not used."""
         return PromptText(text=f"Q: {question}\nA:", question_start=3, separator=" ")
 
 
 @dataclass(frozen=True)
 class FewShotPrompt:
-    """``k`` answered questions in the ``qa`` form, a blank line after each, and then the question."""
+    """Prompt of answered questions in the ``qa`` form, each followed by a blank line, and the question."""
 
     name: str
     shots: tuple[tuple[str, str], ...]
-    shot_ids: frozenset[str]
+    shot_ids: frozenset[str]  # question_id of the shots
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:  # noqa: ARG002
-        """The text before the answer; the tokenizer is not needed."""
+        """Return the text before the answer; the tokenizer is not used."""
         head = "".join(f"Q: {shot}\nA: {answer}\n\n" for shot, answer in self.shots)
         return PromptText(text=f"{head}Q: {question}\nA:", question_start=len(head) + 3, separator=" ")
 
@@ -83,30 +86,32 @@ def _chat_text(tokenizer: PreTrainedTokenizerBase, *turns: tuple[str, str]) -> s
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """The tokenizer's own chat template with the question as the user's only message.
+    """Chat template of the tokenizer with the question as the only user message.
 
-    The template's text is rendered first and tokenised like any other, so BOS that the template itself writes is not added again.
+    The rendered text is tokenized like any other prompt; a BOS in the template is not added again.
     """
 
     name: str = "chat"
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:
-        """The template's text up to where the assistant begins to speak."""
+        """Return the template's text up to the start of the model's turn."""
         if not tokenizer.chat_template:
-            raise InputError("prompt='chat' needs a tokenizer with a chat template, and this one has none. Use prompt='qa'.")
+            raise InputError("prompt='chat': the tokenizer has no chat template. Use prompt='qa'.", argument="prompt")
         text = _chat_text(tokenizer, ("user", question))
         start = text.rfind(question)
         if not question.strip() or start < 0:
-            raise InputError(f"The chat template does not carry the question as it is: {question[:80]!r}.")
+            raise InputError(
+                f"prompt='chat': the chat template changes the question {question[:80]!r}. Use prompt='qa'.", argument="prompt"
+            )
         return PromptText(text=text, question_start=start, separator="")
 
 
 @dataclass(frozen=True)
 class TemplatePrompt:
-    """A text around the question, such as ``Question: {question}\\nAnswer:``, and the answer after a space.
+    """Prompt with the user's text around the question, such as ``Question: {question}\\nAnswer:``.
 
-    Spaces at the template's end are the separator; after other white space there is none. ``name`` is the template, its line ends
-    written as ``\\n``.
+    Spaces at the template's end are the separator; after other white space it is empty, else one space. ``name`` is the template
+    with line ends written as ``\\n``.
     """
 
     name: str
@@ -116,18 +121,18 @@ class TemplatePrompt:
 
     @classmethod
     def of(cls, template: str) -> "TemplatePrompt":
-        """Make the prompt of a template; ``\\`` and ``n``, as typed in a shell, are a line's end."""
+        """Make the prompt of a template; ``\\`` followed by ``n``, as typed in a shell, is a line end."""
         text = template.replace("\\n", "\n")
         n = text.count(QUESTION)
         if n != 1:
-            raise InputError(f"prompt={shortened(template)} has {QUESTION} {n} times; a template has it once.")
+            raise InputError(f"prompt={shortened(template)}: contains {QUESTION} {n} times. Write it once.", argument="prompt")
         before, after = text.split(QUESTION)
         body = after.rstrip(" ")
         separator = after[len(body) :] or ("" if body and body[-1].isspace() else " ")
         return cls(name=text.replace("\n", "\\n"), before=before, after=body, separator=separator)
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:  # noqa: ARG002
-        """The text before the answer; the tokenizer is not needed."""
+        """Return the text before the answer; the tokenizer is not used."""
         return PromptText(f"{self.before}{question}{self.after}", len(self.before), self.separator)
 
 
@@ -135,14 +140,16 @@ TRUTH_QUESTION = "Is this answer correct? Answer yes or no."
 
 
 def truth_question(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return what follows the answer for the readout ``p_true``: the question whether it is right (Kadavath et al. 2022)."""
+    """Return the text after the answer for the readout ``p_true``: the question if it is correct (Kadavath et al. 2022)."""
     if not isinstance(prompt, ChatPrompt):
         return f"\n{TRUTH_QUESTION}\nA:"
     mark = "The answer stands here."
     turns = (("user", "A question."), ("assistant", mark), ("user", TRUTH_QUESTION))
-    _, found, after = _chat_text(tokenizer, *turns).rpartition(mark)
-    if not found or TRUTH_QUESTION not in after:
-        raise InputError("This chat template cannot carry a second question after an answer. Use prompt='qa'.")
+    _, has_mark, after = _chat_text(tokenizer, *turns).rpartition(mark)
+    if not has_mark or TRUTH_QUESTION not in after:
+        raise InputError(
+            "prompt='chat': the chat template drops a second question after an answer. Use prompt='qa'.", argument="prompt"
+        )
     return after
 
 
@@ -150,35 +157,37 @@ _FEWSHOT = re.compile(r"fewshot(?:\(\s*(?:k\s*=\s*)?(\d+)\s*(?:,\s*(?:seed\s*=\s
 
 
 def check_prompt(prompt: Any) -> Prompt:
-    """An object as a prompt."""
-    how = f"A prompt is {_KINDS}, or an object with a name and render(question, tokenizer) that gives a PromptText"
+    """Return an object that has the interface of a prompt; raise InputError otherwise."""
     name, render = getattr(prompt, "name", None), getattr(prompt, "render", None)
     if isinstance(prompt, type) or not callable(render) or not takes(render, 2) or not isinstance(name, str) or not name:
-        raise InputError(f"{how}; got {described(prompt)}.")
+        raise InputError(
+            f"prompt={described(prompt)}: must be {_KINDS}, or an object with name and render(question, tokenizer) -> PromptText.",
+            argument="prompt",
+        )
     return prompt
 
 
-def rendered(prompt: Prompt, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:
-    """The prompt's text, checked: the question stands where the prompt says."""
-    made: Any = prompt.render(question, tokenizer)
+def render_prompt(prompt: Prompt, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:
+    """Return the text of a prompt and check the position of the question in it."""
+    text: Any = prompt.render(question, tokenizer)
     name = shortened(prompt.name)
-    start = as_whole(made.question_start) if isinstance(made, PromptText) else None
-    if start is None or not isinstance(made.text, str) or not isinstance(made.separator, str):
-        cure = "it must give a PromptText with two texts and a whole number"
-        raise InputError(f"render of the prompt {name} gave {described(made)}; {cure}.")
-    if start < 0 or made.text[start : start + len(question)] != question:
-        places = [i for i in range(len(made.text)) if made.text.startswith(question, i)] if question else []
-        where = f"stands at {listed(places, most=3)} of its text" if places else "is not in its text as it is"
-        cure = "give the index of its first character."
-        raise InputError(f"The prompt {name} says question_start={start}, but the question {where}: {cure}")
-    return made
+    start = as_whole(text.question_start) if isinstance(text, PromptText) else None
+    if start is None or not isinstance(text.text, str) or not isinstance(text.separator, str):
+        fix = "Return a PromptText with two texts and an integer"
+        raise InputError(f"prompt={name}: render returned {described(text)}. {fix}.", argument="prompt")
+    if start < 0 or text.text[start : start + len(question)] != question:
+        places = [i for i in range(len(text.text)) if text.text.startswith(question, i)] if question else []
+        where = f"the question is at {listed(places, most=3)}" if places else "its text does not contain the question"
+        fix = "Return the index of the question's first character."
+        raise InputError(f"prompt={name}: render returned question_start={start}, but {where}. {fix}", argument="prompt")
+    return text
 
 
 def make_prompt(prompt: PromptLike, evaluated: Sequence[Example], pool: Sequence[Example], seed: int) -> Prompt:
-    """Make the prompt of a name.
+    """Make the prompt of a name, or check a custom prompt.
 
-    Shots are drawn from rows of ``pool`` that are not ``evaluated``; where these are too few, from the evaluated ones, which the
-    caller then drops (``FewShotPrompt.shot_ids``). ``seed`` draws them where the name gives none.
+    Shots are drawn from rows of ``pool`` that are not ``evaluated``; if these are too few, also from ``evaluated``, and the caller
+    drops them (``FewShotPrompt.shot_ids``). A seed in the name overrides ``seed``.
     """
     if not isinstance(prompt, str):
         return check_prompt(prompt)
@@ -188,7 +197,7 @@ def make_prompt(prompt: PromptLike, evaluated: Sequence[Example], pool: Sequence
         return TemplatePrompt.of(prompt)
     match = _FEWSHOT.fullmatch(prompt.strip())
     if match is None:
-        raise InputError(f"Unknown prompt {shortened(prompt)}. Use {_KINDS}.")
+        raise InputError(f"prompt={shortened(prompt)}: unknown. Use {_KINDS}.", argument="prompt")
     k = int(match[1]) if match[1] else 4
     shot_seed = int(match[2]) if match[2] else seed
     return _few_shot(k, shot_seed, evaluated, pool)
@@ -200,7 +209,8 @@ def _few_shot(k: int, seed: int, evaluated: Sequence[Example], pool: Sequence[Ex
     rest = list({e.question_id: e for e in evaluated}.values())
     if k < 1 or k >= len(free) + len(rest):
         raise InputError(
-            f"fewshot({k}) needs at least one shot and fewer shots than the {len(free) + len(rest)} questions at hand."
+            f"prompt='fewshot({k})': needs at least one shot and fewer shots than the {len(free) + len(rest)} questions loaded.",
+            argument="prompt",
         )
     rng = random.Random(f"{seed}:shots")
     shots = rng.sample(free, min(k, len(free)))

@@ -1,4 +1,4 @@
-"""Which words of a question are its property, given its subject (:mod:`~anchorlens.questions.rules`)."""
+"""Find the property of a question, given its subject (:mod:`~anchorlens.questions.rules`)."""
 
 from collections.abc import Callable
 
@@ -9,12 +9,12 @@ from anchorlens.questions.parse import Parsed
 
 
 def _free(view: Parsed, index: int, subject: Span) -> bool:
-    """Whether a word can be part of the property: not the wh-word, no character shared with the subject."""
+    """Return True if a word can be part of the property: outside the subject and not the wh-word."""
     return index != view.wh and not subject.overlaps(view.span(index, index + 1))
 
 
-def asked_phrase(view: Parsed, subject: Span) -> Span | None:
-    """The head of the phrase that is asked for: "which British *composer*", "how *old*", "what is the *main religion*"."""
+def phrase_head(view: Parsed, subject: Span) -> Span | None:
+    """Return the head of the queried phrase: "which British *composer*", "how *old*", "what is the *main religion*"."""
     if view.phrase is None:
         return None
     first, end = view.phrase
@@ -23,7 +23,7 @@ def asked_phrase(view: Parsed, subject: Span) -> Span | None:
     start = end
     while start > first and _free(view, start - 1, subject):
         start -= 1
-    # Leading names qualify the head; where all words are names they are the head.
+    # Leading names qualify the head; if all words are names they are the head.
     heads = [i for i in range(start, end) if view.cased and view.words[i].capital]
     if heads and heads[-1] + 1 < end:
         start = heads[-1] + 1
@@ -38,25 +38,25 @@ def asked_phrase(view: Parsed, subject: Span) -> Span | None:
 
 
 def main_verb(view: Parsed, subject: Span) -> Span | None:
-    """The main content verb: "who *wrote* Emma", "when did Emma *appear*"; the first after the wh-word, else the last before it."""
+    """Return the first main verb after the wh-word, else the last before it: "who *wrote* Emma", "when did Emma *appear*"."""
     begin = 0 if view.wh is None else view.wh + 1
     order = [*range(begin, len(view.words)), *reversed(range(begin))]
     verbs = [i for i in order if _free(view, i, subject) and view.verbs[i] and view.words[i].low not in AUX]
-    # "When was the man who *painted* Guernica *born*?": a verb of a relative clause only where there is no other.
+    # "When was the man who *painted* Guernica *born*?": a verb of a relative clause only if there is no other.
     best = next((i for i in verbs if not _relative(view, i)), verbs[0] if verbs else None)
     return None if best is None else view.span(best, best + 1)
 
 
 def _relative(view: Parsed, index: int) -> bool:
-    """Whether a verb follows a relative pronoun, small words between them."""
+    """Return True if a verb follows a relative pronoun with only small words between them."""
     before = index - 1
     while before > max(0, index - 4) and not view.content[before] and view.words[before].low not in WH | {"that"}:
         before -= 1
     return before > 0 and before != view.wh and view.words[before].low in WH | {"that"}
 
 
-def had(view: Parsed, subject: Span) -> Span | None:
-    """What is had: "where do the oslo vikings have *spring training*"."""
+def object_of_have(view: Parsed, subject: Span) -> Span | None:
+    """Return the object of "have": "where do the oslo vikings have *spring training*"."""
     words = view.words
     verb = next(
         (i for i in range(len(words)) if words[i].low == "have" and view.after_do[i] and words[i].start >= subject.end), None
@@ -73,7 +73,7 @@ def had(view: Parsed, subject: Span) -> Span | None:
 
 
 def after_do(view: Parsed, subject: Span) -> Span | None:
-    """After "do" or a modal, the first noun-like word behind the subject: "What did Otis *patent*?" """
+    """Return the first noun-like word after "do" or a modal and the subject: "What did Otis *patent*?" """
     if view.wh is None:
         return None
     for i in range(view.wh + 1, len(view.words)):
@@ -84,7 +84,7 @@ def after_do(view: Parsed, subject: Span) -> Span | None:
 
 
 def predicate(view: Parsed, subject: Span) -> Span | None:
-    """In a yes/no question or a statement, the longest noun-like run behind the subject: "Are Jo and Al *tennis players*?" """
+    """Return the longest noun-like run after the subject of a yes/no question or statement: "Are Jo and Al *tennis players*?" """
     if view.wh is not None:
         return None
     runs = list(noun_runs(view, subject))
@@ -94,14 +94,14 @@ def predicate(view: Parsed, subject: Span) -> Span | None:
 
 
 def remaining_nouns(view: Parsed, subject: Span) -> Span | None:
-    """The longest other noun-like run, where a wh-word asks and no verb says what for: "where is the *capital* of Peru"."""
+    """Return the longest other noun-like run, for wh-questions without a main verb: "where is the *capital* of Peru"."""
     best = max(noun_runs(view, subject), key=lambda r: noun_rank(view, r), default=None)
     return None if best is None else view.span(*best)
 
 
 PROPERTY_RULES: tuple[Callable[[Parsed, Span], Span | None], ...] = (
-    asked_phrase,
-    had,
+    phrase_head,
+    object_of_have,
     main_verb,
     after_do,
     predicate,
@@ -110,9 +110,9 @@ PROPERTY_RULES: tuple[Callable[[Parsed, Span], Span | None], ...] = (
 
 
 def property_of(view: Parsed, subject: Span) -> Span | None:
-    """The first property that a rule finds and that does not touch the subject or the wh-word."""
+    """Return the first property of a rule outside the subject and the wh-word; None if there is none."""
     for rule in PROPERTY_RULES:
         span = rule(view, subject)
-        if span is not None and span.start < span.end and not span.overlaps(subject) and not view.asks(span):
+        if span is not None and span.start < span.end and not span.overlaps(subject) and not view.has_wh(span):
             return span
     return None

@@ -1,4 +1,4 @@
-"""The start of a sweep over questions: prompt, few-shot examples, tokenizer and the rows that may be measured."""
+"""Set up a sweep over questions: prompt, few-shot examples, tokenizer and rows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +14,13 @@ from anchorlens.questions.example import Example
 from anchorlens.questions.prompts import FewShotPrompt, make_prompt
 from anchorlens.questions.tokens import RowTokenizer
 
-# Prompts that show the tokens that all begin with.
+# Number of prompts from which the common prefix is computed.
 _PREFIX_ROWS = 16
 
 
 @dataclass(frozen=True)
 class QuestionContext(SweepContext):
-    """What a sweep over questions starts from."""
+    """Context of a sweep over questions: rows to evaluate, pool of donors and tokenizer."""
 
     examples: tuple[Example, ...]
     pool: tuple[Example, ...]
@@ -28,19 +28,19 @@ class QuestionContext(SweepContext):
 
 
 def set_up_questions(adapter: Adapter, data: QAData, spec: Any) -> QuestionContext:
-    """Make prompt and tokenizer, and set few-shot examples aside."""
+    """Return the context of a sweep: prompt and tokenizer, and the rows that do not serve as shots."""
     hf = adapter.model.tokenizer
     if hf is None:
         raise InputError(
-            "This HookedTransformer has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model."
+            "model: this HookedTransformer has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model."
         )
     prompt = make_prompt(spec.prompt, data.examples, data.pool, spec.seed)
     tokenizer = RowTokenizer(hf, prompt, add_bos=spec.add_bos, max_length=adapter.shape.n_ctx, ask=spec.asks_truth)
     shots = prompt.shot_ids if isinstance(prompt, FewShotPrompt) else frozenset()
     examples, pool = (tuple(e for e in rows if e.question_id not in shots) for rows in (data.examples, data.pool))
     used = tuple(drop(e, "used_as_shot") for e in data.examples if e.question_id in shots)
-    some = [tokenizer.prompt_ids(example.question) for example in examples[:_PREFIX_ROWS]]
-    prefix = some[0][: common_prefix(some, len(some[0]))] if len(some) > 1 else ()
+    prompts = [tokenizer.prompt_ids(example.question) for example in examples[:_PREFIX_ROWS]]
+    prefix = prompts[0][: common_prefix(prompts, len(prompts[0]))] if len(prompts) > 1 else ()
     return QuestionContext(
         adapter, name_of(adapter.model), data, (*data.dropped, *used), spec.progress, prompt.name, tokenizer.add_bos, prefix,
         tokenizer.token_text, examples, pool, tokenizer,
@@ -52,4 +52,4 @@ def _load(data: Any, seed: int) -> QAData:
 
 
 QUESTIONS = DataSource(_load, set_up_questions)
-"""Questions with answers, as :func:`anchorlens.load_qa` gives them."""
+"""Question sets loaded by :func:`anchorlens.load_qa`."""

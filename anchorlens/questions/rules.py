@@ -1,7 +1,7 @@
-"""Subject and property of a free question by rules (docs/spans.md).
+"""Find subject and property of a question by rules (docs/spans.md).
 
-The rules of ``SUBJECT_RULES`` and of ``PROPERTY_RULES`` (:mod:`~anchorlens.questions.property_rules`) are tried in order; the first
-that finds a segment decides. Where none does there is no segment, and the caller drops the row.
+The first of ``SUBJECT_RULES``, and of ``PROPERTY_RULES`` (:mod:`~anchorlens.questions.property_rules`), that finds a segment
+determines it. If none does, the caller drops the row.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _LONGEST_TAIL = 14
 
 
 def alternatives(view: Parsed) -> Span | None:
-    """The things to choose from, at the end after a comma or colon: "Which is larger, *Russia or Belgium*?" """
+    """Return the options at the end after a comma or colon: "Which is larger, *Russia or Belgium*?" """
     if view.wh is None or not 0 <= view.wh < 3:
         return None
     words, n = view.words, len(view.words)
@@ -37,7 +37,7 @@ def alternatives(view: Parsed) -> Span | None:
 
 
 def options(view: Parsed) -> Span | None:
-    """The things to choose from, between commas: "Which director, *Ann Lee or Jo Ray*, is also a writer?" """
+    """Return the options between commas: "Which director, *Ann Lee or Jo Ray*, is also a writer?" """
     if view.phrase is None or view.phrase_kind != "asked" or view.phrase[1] >= len(view.words):
         return None
     words, first = view.words, view.phrase[1]
@@ -47,30 +47,31 @@ def options(view: Parsed) -> Span | None:
     return view.span(first, end) if end < len(words) and any(words[i].low == "or" for i in range(first + 1, end - 1)) else None
 
 
-def quoted_span(view: Parsed) -> Span | None:
-    """The first quotation: "Who wrote '*Emma*'?" """
+def first_quotation(view: Parsed) -> Span | None:
+    """Return the first quotation: "Who wrote '*Emma*'?" """
     return view.quotes[0] if view.quotes else None
 
 
 SUBJECT_RULES: tuple[Callable[[Parsed], Span | None], ...] = (
-    options, alternatives, quoted_span, name_runs.opening_name, name_runs.capitalised_run, subject_rules.complement,
-    name_runs.capitalised_run_inside, subject_rules.owner, subject_rules.inverted_subject, subject_rules.performed_work, subject_rules.announced_title,
-    subject_rules.sung_title, subject_rules.sentence_title, subject_rules.named_thing, subject_rules.opening_subject, subject_rules.longest_topic,
-    noun_runs.noun_run, name_runs.origin, noun_runs.compound, noun_runs.whole_phrase,
+    options, alternatives, first_quotation, name_runs.opening_name, name_runs.longest_name, subject_rules.complement,
+    name_runs.longest_name_inside, subject_rules.owner, subject_rules.subject_after_aux, subject_rules.work_of_role,
+    subject_rules.title_after_cue, subject_rules.title_after_verb, subject_rules.sentence_title,
+    subject_rules.name_after_verb, subject_rules.opening_subject, subject_rules.longest_topic, noun_runs.noun_run,
+    name_runs.origin, noun_runs.compound, noun_runs.whole_phrase,
 )  # fmt: skip
 
 
 def subject_of(view: Parsed) -> Span | None:
-    """The first subject that a rule finds and that does not cover the wh-word."""
+    """Return the first subject of a rule that does not cover the wh-word; None if there is none."""
     for rule in SUBJECT_RULES:
         span = rule(view)
-        if span is not None and span.start < span.end and not view.asks(span):
+        if span is not None and span.start < span.end and not view.has_wh(span):
             return span
     return None
 
 
 def rule_spans(question: str) -> tuple[Span | None, Span | None]:
-    """Subject and property of a free question, each None where no rule finds it.
+    """Return subject and property of a question, each None if no rule finds it.
 
     >>> [span.of(q) for q in ("Which is larger, Russia or Belgium?",) for span in rule_spans(q)]
     ['Russia or Belgium', 'larger']

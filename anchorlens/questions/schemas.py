@@ -1,4 +1,4 @@
-"""What a row of each data set means: its fields become one plain record."""
+"""Fields of each data set, and the conversion of rows into records."""
 
 import ast
 import json
@@ -14,7 +14,7 @@ Row: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Schema:
-    """The fields of a data set."""
+    """Fields of a data set: for each value the names of its columns, in order of preference."""
 
     name: str
     answers: tuple[str, ...]
@@ -25,19 +25,19 @@ class Schema:
 
     @property
     def needed(self) -> tuple[tuple[str, ...], ...]:
-        """Fields without which nothing can be read, each with its other names."""
+        """Required fields, each with its alternative names."""
         return (("question",), self.answers)
 
     @property
     def groups(self) -> tuple[tuple[str, ...], ...]:
-        """Every field that is read, each with its other names."""
+        """Fields that are read, each with its alternative names."""
         optional = (self.ids, self.relation, ("answer_type",), self.popularity)
         segments = (("subject",), ("property",), ("subject_span",), ("property_span",))
         return (*self.needed, *optional, *segments, *((("subj",),) if self.templated else ()))
 
     @property
     def fields(self) -> frozenset[str]:
-        """Every name that is read."""
+        """Column names that are read."""
         return frozenset(name for group in self.groups for name in group)
 
 
@@ -52,7 +52,7 @@ SCHEMAS = {
 
 @dataclass(frozen=True)
 class Record:
-    """One row, read."""
+    """Row of a question set with converted fields; ``fault`` describes an invalid annotation."""
 
     question: str
     answers: tuple[str, ...]
@@ -70,7 +70,7 @@ class Record:
 
 
 def _text(value: object) -> str | None:
-    """A value as text; None for what is missing. Whole numbers lose the ".0" that a frame with gaps gives them."""
+    """Return a value as text, None if missing; whole numbers without the ".0" of frames with missing values."""
     if value is None:
         return None
     if isinstance(value, float) and value.is_integer():
@@ -82,8 +82,8 @@ def _first_text(row: Row, fields: Sequence[str]) -> str | None:
     return next((text for text in (_text(row.get(field)) for field in fields) if text is not None), None)
 
 
-def _unpacked(value: object) -> object:
-    """A list or object that stands in a string, as PopQA's answers and every list of a csv file do."""
+def _unpack(value: object) -> object:
+    """Parse a list or object that is written as a string, as in PopQA's answers and csv files."""
     if not isinstance(value, str) or value.strip()[:1] not in {"[", "{"}:
         return value
     try:
@@ -91,55 +91,55 @@ def _unpacked(value: object) -> object:
     except json.JSONDecodeError:
         pass
     try:
-        # What pandas writes for a list in a csv file.
+        # pandas writes lists to csv files as Python literals.
         return ast.literal_eval(value.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return value
 
 
 def read_answers(value: object) -> tuple[str, ...]:
-    """Read gold aliases, the canonical one first, from a string, number, list, JSON or TriviaQA's object.
+    """Return the gold aliases, the canonical one first, of a string, number, list, JSON or TriviaQA's object.
 
     >>> read_answers('["Jem Cohen", "Jem Alan Cohen"]'), read_answers({"value": "Rome", "aliases": ["Roma", "Rome"]})
     (('Jem Cohen', 'Jem Alan Cohen'), ('Rome', 'Roma'))
     """
-    value = _unpacked(value)
+    value = _unpack(value)
     if isinstance(value, Mapping):
-        value = [value.get("value"), *_listed(value.get("aliases"))]
-    texts = (_text(item) for item in _listed(value))
+        value = [value.get("value"), *_as_list(value.get("aliases"))]
+    texts = (_text(item) for item in _as_list(value))
     return tuple(dict.fromkeys(text for text in texts if text is not None))
 
 
-def _listed(value: object) -> list[object]:
+def _as_list(value: object) -> list[object]:
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
 
 
 def read_row(row: Row, schema: Schema, where: str) -> Record:
-    """Read one row. Missing optional fields are None; a missing question or answer is empty, for the caller to drop."""
+    """Convert one row into a record: None for missing optional fields, empty for a missing question or answer."""
     raw = row.get("question")
     question = raw if isinstance(raw, str) else _text(raw) or ""
     left = len(question) - len(question.lstrip())
     spans, fault = dict[str, tuple[int, int]](), ""
     for field in ("subject_span", "property_span"):
-        value = _unpacked(row.get(field))
+        value = _unpack(row.get(field))
         value = value.strip() if isinstance(value, str) else value
         pair = list(value) if isinstance(value, list | tuple) else []
         if len(pair) == 2 and all(type(x) is int or (isinstance(x, float) and x.is_integer()) for x in pair):
             spans[field] = int(pair[0]) - left, int(pair[1]) - left
         elif value not in (None, "", [], ()):
             fault = fault or f"{where}: {field} must be [first character, one past the last], got {value!r}."
-    found = (read_answers(row.get(field)) for field in schema.answers)
+    aliases = (read_answers(row.get(field)) for field in schema.answers)
     kind, popularity = _text(row.get("answer_type")), _first_text(row, schema.popularity)
     if kind is not None and kind not in ANSWER_TYPES:
-        raise DataError(f"{where}: answer_type must be one of {', '.join(ANSWER_TYPES)}; got {kind!r}.")
+        raise DataError(f"{where}: answer_type={kind!r} is unknown. Use one of {', '.join(ANSWER_TYPES)}.")
     try:
         views = None if popularity is None else float(popularity)
     except ValueError as error:
         raise DataError(f"{where}: {' or '.join(schema.popularity)} must be a number, got {popularity!r}.") from error
     return Record(
-        question.strip(), next((answers for answers in found if answers), ()), file_id=_first_text(row, schema.ids),
+        question.strip(), next((answers for answers in aliases if answers), ()), file_id=_first_text(row, schema.ids),
         relation=_first_text(row, schema.relation), answer_type=kind, popularity=views,
         subject_text=_text(row.get("subject")), property_text=_text(row.get("property")), **spans,
         popqa_subject=_text(row.get("subj")) if schema.templated else None, templated=schema.templated, fault=fault,

@@ -1,4 +1,4 @@
-"""Find the two exact-question-token segments of a row (METHOD: where spans come from, rules 1-4).
+"""Find the two segments of exact question tokens of a row (METHOD: where spans come from, rules 1-4).
 
 ``spans=`` is ``auto`` (annotations, else PopQA's templates, else rules), ``rules``, ``annotation``, ``spacy:NAME`` or a callable.
 """
@@ -22,20 +22,20 @@ SPAN_MODES = ("auto", "rules", "annotation")
 COMPLETED = "annotation+rules"
 BAD_ANNOTATION = "bad_annotation"
 _EXPECTED = (
-    "It must give (subject, property), each a Span, a pair (first character, one past the last) or a text that occurs once in the "
+    "Return (subject, property), each a Span, a pair (first character, one past the last) or a text that occurs once in the "
     "question; or None to drop the row."
 )
 
 
 Segment: TypeAlias = Span | tuple[int, int] | str
-"""What an extractor may give for a segment: characters of the question, or a text that occurs once in it."""
+"""Segment that an extractor returns: characters of the question, or a text that occurs once in it."""
 
 SpansLike: TypeAlias = str | Callable[[str], tuple[Segment, Segment] | None]
 
 
 @dataclass(frozen=True)
-class Found:
-    """The segments of one question."""
+class FoundSpans:
+    """Segments of one question; if one is None, ``reason`` is the reason to drop the row."""
 
     subject: Span | None
     property: Span | None
@@ -47,50 +47,50 @@ class Found:
 def _check_inside(question: str, name: str, span: Span, where: str) -> None:
     if not 0 <= span.start < span.end <= len(question) or not span.of(question).strip():
         raise SpanError(
-            f"{where}: {name} span [{span.start}, {span.end}] does not lie in its question of {len(question)} characters, or covers "
-            "no word; spans are [first character, one past the last], counted from 0."
+            f"{where}: {name} span [{span.start}, {span.end}] lies outside its question of {len(question)} characters, or covers "
+            "no word. Write [first character, one past the last], counted from 0."
         )
 
 
 def check_spans(question: str, subject: Span, property_: Span, where: str) -> None:
-    """Raise if a segment is empty or outside the question, or the two overlap."""
+    """Raise SpanError if a segment is empty or outside the question, or the two overlap."""
     for name, span in (("subject", subject), ("property", property_)):
         _check_inside(question, name, span, where)
     if subject.overlaps(property_):
         raise SpanError(
-            f"{where}: subject {subject.of(question)!r} and property {property_.of(question)!r} overlap; give two separate segments."
+            f"{where}: subject {subject.of(question)!r} and property {property_.of(question)!r} overlap. Pass two separate segments."
         )
 
 
-def _located(question: str, text: str, name: str, where: str, cure: str) -> Span:
-    """Find the one place of a text in the question; raise if it occurs nowhere or more than once."""
+def _locate(question: str, text: str, name: str, where: str, fix: str) -> Span:
+    """Return the only occurrence of a text in the question; raise SpanError if it occurs 0 times or more than once."""
     n = sum(question.startswith(text, i) for i in range(len(question)))
     if n != 1:
         raise SpanError(
-            f"{where}: {name} {text!r} occurs {n} times in the question {question!r}, it must occur exactly once; {cure} "
+            f"{where}: {name} {text!r} occurs {n} times in the question {question!r}, must occur once. {fix} "
             "[first character, one past the last]."
         )
     start = question.index(text)
     return Span(start, start + len(text))
 
 
-def _annotated(record: Record, where: str) -> tuple[Span | None, Span | None]:
-    found: list[Span | None] = []
+def _read_annotation(record: Record, where: str) -> tuple[Span | None, Span | None]:
+    spans: list[Span | None] = []
     for name, span, text in (
         ("subject", record.subject_span, record.subject_text),
         ("property", record.property_span, record.property_text),
     ):
         if span is not None:
-            found.append(Span(*span))
+            spans.append(Span(*span))
             _check_inside(record.question, name, Span(*span), where)
         else:
-            cure = f"give its place as {name}_span ="
-            found.append(_located(record.question, text, name, where, cure) if text else None)
-    return found[0], found[1]
+            fix = f"Pass {name}_span ="
+            spans.append(_locate(record.question, text, name, where, fix) if text else None)
+    return spans[0], spans[1]
 
 
 def place_subject(question: str, subject: str, match: TemplateMatch) -> Span:
-    """Return the place of PopQA's ``subj``: in the template's slot, else first clear of the property, else the slot itself."""
+    """Return the span of PopQA's ``subj``: in the template's slot, else the first outside the property, else the slot itself."""
     slot = match.subject
     inside = question.find(subject, slot.start, slot.end)
     if inside >= 0:
@@ -99,67 +99,68 @@ def place_subject(question: str, subject: str, match: TemplateMatch) -> Span:
     return next((span for span in places if not span.overlaps(match.property)), slot)
 
 
-def _templated(record: Record, use_subj: bool) -> Found | None:
-    """PopQA's segments: property by template, subject by ``subj`` or else by template."""
+def _match_popqa(record: Record, use_subj: bool) -> FoundSpans | None:
+    """Return PopQA's segments: property by template, subject by ``subj``, else by template; None if no template fits."""
     match = match_template(record.question) if record.templated else None
     if match is None:
         return None
     if use_subj and record.popqa_subject and record.popqa_subject in record.question:
-        return Found(place_subject(record.question, record.popqa_subject, match), match.property, "annotation")
-    return Found(match.subject, match.property, "template")
+        return FoundSpans(place_subject(record.question, record.popqa_subject, match), match.property, "annotation")
+    return FoundSpans(match.subject, match.property, "template")
 
 
-def _by_rules(question: str) -> Found:
+def _by_rules(question: str) -> FoundSpans:
     subject, property_ = rule_spans(question)
     if subject is not None and property_ is not None:
-        return Found(subject, property_, "rules")
+        return FoundSpans(subject, property_, "rules")
     missing = "no_subject" if subject is None else "no_property"
-    return Found(subject, None, "rules", "not_english" if is_foreign(split_words(question)) else missing)
+    return FoundSpans(subject, None, "rules", "not_english" if is_foreign(split_words(question)) else missing)
 
 
-def _completed(question: str, subject: Span | None, property_: Span | None) -> Found:
-    """An annotation of one segment, the other one found by the rules clear of it."""
+def _complete(question: str, subject: Span | None, property_: Span | None) -> FoundSpans:
+    """Complete an annotation of one segment with a segment found by rules outside it."""
     view = parse(question)
     if is_foreign(view.words):
-        return Found(subject, property_, COMPLETED, "not_english")
+        return FoundSpans(subject, property_, COMPLETED, "not_english")
     if subject is not None:
-        found = property_of(view, subject)
-        return Found(subject, found, COMPLETED, "" if found else "no_property")
-    found = subject_of(view)
-    clear = found is not None and property_ is not None and not found.overlaps(property_)
-    return Found(found if clear else None, property_, COMPLETED, "" if clear else "no_subject")
+        by_rules = property_of(view, subject)
+        return FoundSpans(subject, by_rules, COMPLETED, "" if by_rules else "no_property")
+    by_rules = subject_of(view)
+    is_clear = by_rules is not None and property_ is not None and not by_rules.overlaps(property_)
+    return FoundSpans(by_rules if is_clear else None, property_, COMPLETED, "" if is_clear else "no_subject")
 
 
-def _extracted(given: Any, question: str, source: str, where: str) -> tuple[Span, Span]:
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        raise SpanError(f"{where}: {source} gave {described(given)}. {_EXPECTED}")
+def _read_segments(result: Any, question: str, source: str, where: str) -> tuple[Span, Span]:
+    """Convert the result of an extractor into spans."""
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        raise SpanError(f"{where}: {source} returned {described(result)}. {_EXPECTED}")
     spans: list[Span] = []
-    for name, segment in zip(("subject", "property"), given, strict=True):
+    for name, segment in zip(("subject", "property"), result, strict=True):
         if isinstance(segment, Span):
             spans.append(segment)
         elif isinstance(segment, str):
-            spans.append(_located(question, segment, name, where, f"let {source} give its place as"))
+            spans.append(_locate(question, segment, name, where, f"Return from {source}"))
         else:
             ends = [as_whole(end) for end in segment] if isinstance(segment, tuple | list) else []
             start, end = ends if len(ends) == 2 else (None, None)
             if start is None or end is None:
-                raise SpanError(f"{where}: {source} gave {described(segment)} as {name}. {_EXPECTED}")
+                raise SpanError(f"{where}: {source} returned {described(segment)} as {name}. {_EXPECTED}")
             spans.append(Span(start, end))
     return spans[0], spans[1]
 
 
 @dataclass(frozen=True)
 class SpanFinder:
-    """Finds the segments of a row, in one of the ways that ``spans=`` names."""
+    """Finds the segments of a row by the method of ``spans=``."""
 
     mode: str
     source: str = ""
     extractor: Callable[[str], Any] | None = None
 
-    def find(self, record: Record, where: str) -> Found:
-        """The segments of one row; the reason ``bad_annotation`` where its annotation does not fit its question."""
+    def find(self, record: Record, where: str) -> FoundSpans:
+        """Return the segments of one row; reason ``bad_annotation`` if its annotation does not fit its question."""
         if record.fault and self.extractor is None and self.mode != "rules":
-            return Found(None, None, "annotation", BAD_ANNOTATION, record.fault)
+            return FoundSpans(None, None, "annotation", BAD_ANNOTATION, record.fault)
         try:
             found = self._find(record, where)
             if found.subject is not None and found.property is not None:
@@ -167,35 +168,36 @@ class SpanFinder:
         except SpanError as error:
             if self.extractor is not None:
                 raise
-            return Found(None, None, "annotation", BAD_ANNOTATION, str(error))
+            return FoundSpans(None, None, "annotation", BAD_ANNOTATION, str(error))
         return found
 
-    def _find(self, record: Record, where: str) -> Found:
+    def _find(self, record: Record, where: str) -> FoundSpans:
         if self.extractor is not None:
-            given = self.extractor(record.question)
-            if given is None:
-                return Found(None, None, self.source, "no_spans")
-            return Found(*_extracted(given, record.question, self.source, where), self.source)
+            result = self.extractor(record.question)
+            if result is None:
+                return FoundSpans(None, None, self.source, "no_spans")
+            return FoundSpans(*_read_segments(result, record.question, self.source, where), self.source)
         if self.mode == "rules":
-            return _templated(record, use_subj=False) or _by_rules(record.question)
-        subject, property_ = _annotated(record, where)
+            return _match_popqa(record, use_subj=False) or _by_rules(record.question)
+        subject, property_ = _read_annotation(record, where)
         if subject is not None and property_ is not None:
-            return Found(subject, property_, "annotation")
+            return FoundSpans(subject, property_, "annotation")
         if self.mode == "annotation":
-            found = _templated(record, use_subj=True)
-            return found if found and found.source == "annotation" else Found(None, None, "annotation", "no_annotation")
+            found = _match_popqa(record, use_subj=True)
+            return found if found and found.source == "annotation" else FoundSpans(None, None, "annotation", "no_annotation")
         if subject is not None or property_ is not None:
-            return _completed(record.question, subject, property_)
-        return _templated(record, use_subj=True) or _by_rules(record.question)
+            return _complete(record.question, subject, property_)
+        return _match_popqa(record, use_subj=True) or _by_rules(record.question)
 
 
 def span_finder(spans: SpansLike) -> SpanFinder:
-    """Make the finder that ``spans=`` names."""
+    """Return the finder of a value of ``spans=``; raise InputError if it is invalid."""
     if not isinstance(spans, str):
         if not callable(spans) or isinstance(spans, type) or not takes(spans, 1):
             raise InputError(
-                f"spans must be 'auto', 'rules', 'annotation', 'spacy:NAME' or a function from a question to (subject, property) or "
-                f"None; got {described(spans)}."
+                f"spans={described(spans)}: must be 'auto', 'rules', 'annotation', 'spacy:NAME' or a function from a question to "
+                "(subject, property) or None.",
+                argument="spans",
             )
         return SpanFinder("custom", callable_name(spans), spans)
     if spans in SPAN_MODES:
@@ -205,6 +207,7 @@ def span_finder(spans: SpansLike) -> SpanFinder:
 
         return SpanFinder("custom", spans, SpacyExtractor(spans.removeprefix("spacy:")))
     raise InputError(
-        f"Unknown spans={spans!r}. {did_you_mean(spans, (*SPAN_MODES, 'spacy:en_core_web_sm'))} "
-        "A function from a question to (subject, property) or None can stand there too."
+        f"spans={spans!r}: unknown. {did_you_mean(spans, (*SPAN_MODES, 'spacy:en_core_web_sm'))} "
+        "Or pass a function from a question to (subject, property) or None.",
+        argument="spans",
     )

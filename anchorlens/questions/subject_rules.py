@@ -1,4 +1,4 @@
-"""Subject rules for questions whose capitals do not show the subject: "who plays the baker in *low tide*"."""
+"""Subject rules for questions without informative capitals: "who plays the baker in *low tide*"."""
 
 from anchorlens.questions.example import Span
 from anchorlens.questions.lexicon import (
@@ -18,12 +18,12 @@ from anchorlens.questions.lexicon import (
 from anchorlens.questions.noun_runs import noun_runs
 from anchorlens.questions.parse import Parsed, Run, nouns_before
 
-# Words that announce a title or a mention.
+# Words before a title or a mention.
 CUES = word_set(
     """movie film song book novel show series album musical play game episode poem opera hymn cartoon sitcom anime soap drama
     documentary ballad phrase word term saying expression name"""
 )
-# Words that are no topic beside another: "the *voice* of the tin robot", "the *theme song* for the office".
+# Words that are no topic next to another: "the *voice* of the tin robot", "the *theme song* for the office".
 GENERIC = (
     WEAK
     | CUES
@@ -38,7 +38,7 @@ _PRONOUNS = word_set(
 )
 _PERFORM = word_set("play plays played playing portray portrays portrayed voices voiced star stars starred starring")
 MAKE = word_set("sing sings sang sung recorded wrote writes written")
-# Small words that no plain noun phrase holds, but titles do: "how we lost our cat", "i will wait for you".
+# Small words that occur in titles but not in noun phrases: "how we lost our cat", "i will wait for you".
 _SENTENCE = (
     WH | word_set("i you it me my your them it's i'm you're we're don't can't won't ain't if me just not never always")
 ) - {"whose"}
@@ -51,7 +51,7 @@ _LEFT_OVER = (
 )
 # "the movie *beyond* the dunes", but "the song *from* the movie"
 _OPEN_TITLES = word_set("beyond under over after before behind into around without above across within among")
-# What may stand before a word that announces a title.
+# Words before a cue.
 _BEFORE_CUES = DETERMINERS | PREPOSITIONS | AUX | word_set("tv television hit new and theme animated original")
 _NO_TITLE = (PREPOSITIONS - _OPEN_TITLES) | AUX | {"and", "or", "that", "which", "who", "title", "titles"}
 _HEADS = GENERIC | {"last", "next", "most", "only"}
@@ -64,10 +64,10 @@ _JOINERS = word_set("of vs and or")
 
 
 def _strength(view: Parsed, run: Run) -> int:
-    """How many words of a run could be a topic alone."""
+    """Count the words of a run that can be a topic alone."""
     words, asked = view.words, frozenset[str]()
     if view.phrase is not None and view.phrase_kind == "asked" and view.phrase[0] < run[0]:
-        # "what president is the only president to ...": what is asked for is not the topic.
+        # "what president is the only president to ...": the queried word is not the topic.
         asked = {words[i].low for i in range(*view.phrase)}
     return sum(
         view.content[i] and words[i].low not in _WEAK and words[i].low not in asked and not is_year(words[i])
@@ -76,7 +76,7 @@ def _strength(view: Parsed, run: Run) -> int:
 
 
 def _last(view: Parsed) -> int:
-    """One past the last word of the clause that asks."""
+    """Return the index after the last word of the first interrogative clause."""
     begin = 0 if view.wh is None else view.wh + 1
     words = view.words
     # "who made velcro *and how* does it stick"
@@ -88,14 +88,14 @@ def _last(view: Parsed) -> int:
 
 
 def _rest(view: Parsed) -> int:
-    """The first word behind the wh-word and the phrase that is asked for."""
+    """Return the index of the first word after the wh-word and the queried phrase."""
     if view.wh is None:
         return 0 if view.phrase is None else view.phrase[1]
     return view.wh + 1 if view.phrase is None or view.phrase[0] < view.wh else view.phrase[1]
 
 
 def _span(view: Parsed, run: Run | None) -> Span | None:
-    """A run without the small words around it and the generic head before "of"; None where nothing is left that could be a topic."""
+    """Return a run without small words around it and a generic head before "of"; None if no topic is left."""
     if run is None:
         return None
     words, (first, end) = view.words, run
@@ -125,7 +125,7 @@ def _span(view: Parsed, run: Run | None) -> Span | None:
 
 
 def _title(view: Parsed, run: Run) -> Span | None:
-    """What a cue in the run announces: "the movie *salt and pepper*"; a small word behind it announces nothing."""
+    """Return the title after a cue in the run ("the movie *salt and pepper*"); None if a small word follows the cue."""
     words = view.words
     for i in range(run[0], run[1] - 1):
         follower = words[i + 1].low
@@ -139,13 +139,13 @@ def _title(view: Parsed, run: Run) -> Span | None:
                 end -= 1
             maker = (k for k in range(i + 2, end - 1) if words[k].low == "by" and words[k + 1].low not in _PRONOUNS)
             end = next((k for k in maker if words[k - 1].low != words[k + 1].low), end)
-            known = any(view.words[k].low not in GENERIC | _PRONOUNS for k in range(i + 1, end))
-            return view.span(i + 1, end) if known else None
+            is_specific = any(view.words[k].low not in GENERIC | _PRONOUNS for k in range(i + 1, end))
+            return view.span(i + 1, end) if is_specific else None
     return None
 
 
-def _inverted(view: Parsed) -> Run | None:
-    """What stands between the auxiliary and the verb: "when did *the titanic* sink", "how many seasons of *lost* are there"."""
+def _inversion(view: Parsed) -> Run | None:
+    """Return the run between auxiliary and verb: "when did *the titanic* sink", "how many seasons of *lost* are there"."""
     words, end = view.words, _last(view)
     at = _rest(view)
     if view.wh is None or view.phrase_kind == "copula" or at >= end:
@@ -179,15 +179,15 @@ def _inverted(view: Parsed) -> Run | None:
     small = next(breaks, end)
     helped = words[at].low in {"do", "does", "did", "will"} and end > first + 1
     if not verbs and small == end and helped and view.content[end - 1]:
-        # A bare verb has to follow: "when does the blacklist *resume*".
+        # The last word is a bare verb: "when does the blacklist *resume*".
         return first, end - 1
     stop = verbs[closing] if at_end else verbs[0] if verbs else small
     return (first, stop) if stop > first else None
 
 
-def inverted_subject(view: Parsed) -> Span | None:
-    """The subject behind its auxiliary: "what year did *salt and pepper* come out"."""
-    run = _inverted(view)
+def subject_after_aux(view: Parsed) -> Span | None:
+    """Return the subject after its auxiliary: "what year did *salt and pepper* come out"."""
+    run = _inversion(view)
     if run is None:
         return None
     helped = run[0] + 1 < len(view.words) and view.words[run[0] + 1].low in AUX
@@ -198,31 +198,31 @@ def inverted_subject(view: Parsed) -> Span | None:
     return _title(view, run) or _span(view, run)
 
 
-def announced_title(view: Parsed) -> Span | None:
-    """The title behind the word that announces it: "who starred in the movie *salt and pepper*"."""
+def title_after_cue(view: Parsed) -> Span | None:
+    """Return the title after a cue: "who starred in the movie *salt and pepper*"."""
     return _title(view, (_rest(view), _last(view)))
 
 
 def opening_subject(view: Parsed) -> Span | None:
-    """The subject of a statement with a gap: "*marmots* are native to which continent"."""
+    """Return the subject of a statement with a gap: "*marmots* are native to which continent"."""
     words = view.words
     if not words or (view.wh is not None and view.wh < 2) or words[0].low in PREPOSITIONS | WH | AUX | IMPERATIVES:
         return None
     end = len(words) if view.wh is None else view.wh
     finite = [i for i in range(1, end) if words[i].low in AUX or view.verbs[i]]
     helper = next((i for i in finite if words[i].low in AUX), None)
-    stop = next((i for i in range(1, end) if words[i].low in _RELATIVE or view.infinitive(i)), end)
+    stop = next((i for i in range(1, end) if words[i].low in _RELATIVE or view.is_infinitive(i)), end)
     bracket = next((i for i in range(1, end) if words[i].breaks and view.gap(i) != ", "), end)
     stop = min(stop, bracket)
     close = helper if helper is not None else finite[0] if finite else None
     if view.wh is None and view.phrase is not None and close is not None:
-        # "the king *of kalinga* was": the phrase that is asked for stands before it.
+        # "the king *of kalinga* was": the queried phrase precedes the subject.
         return _span(view, (view.phrase[1], close)) if close > view.phrase[1] else None
     return None if close is None else _span(view, (int(words[0].low == "if"), min(stop, close)))
 
 
-def named_thing(view: Parsed) -> Span | None:
-    """What something is called: "which bone is also called *the collarbone*", "what animal is named *baloo*"."""
+def name_after_verb(view: Parsed) -> Span | None:
+    """Return the name after "called" or "named": "which bone is also called *the collarbone*", "what animal is named *baloo*"."""
     words, end = view.words, _last(view)
     for i in range(_rest(view), end - 1):
         behind = i + 1 + (words[i].low == "known" and words[i + 1].low == "as")
@@ -234,7 +234,7 @@ def named_thing(view: Parsed) -> Span | None:
 
 
 def complement(view: Parsed) -> Span | None:
-    """What the phrase that is asked for belongs to: "what is the SI unit of *electric charge*"."""
+    """Return the complement of the queried phrase: "what is the SI unit of *electric charge*"."""
     if view.phrase_kind != "copula" or view.phrase is None or view.phrase[1] >= len(view.words):
         return None
     if view.words[view.phrase[1]].low != "of" or view.words[view.phrase[1]].breaks or not _strength(view, view.phrase):
@@ -243,8 +243,8 @@ def complement(view: Parsed) -> Span | None:
     return _span(view, first)
 
 
-def performed_work(view: Parsed) -> Span | None:
-    """The work behind "in" where someone plays a part: "who plays the baker in *low tide*"."""
+def work_of_role(view: Parsed) -> Span | None:
+    """Return the work after "in" for questions about a role: "who plays the baker in *low tide*"."""
     words, end = view.words, _last(view)
     verb = next((i for i in range(_rest(view), end) if view.verbs[i]), None)
     if verb is None or words[verb].low not in _PERFORM:
@@ -259,8 +259,8 @@ def performed_work(view: Parsed) -> Span | None:
     return None
 
 
-def sung_title(view: Parsed) -> Span | None:
-    """A title that is a sentence, behind a verb of singing or writing: "who sang *i will wait for you*"."""
+def title_after_verb(view: Parsed) -> Span | None:
+    """Return a title in sentence form after a verb of singing or writing: "who sang *i will wait for you*"."""
     words, end = view.words, _last(view)
     verb = next((i for i in range(_rest(view), end) if view.verbs[i]), None)
     if verb is None or verb + 1 >= end or not (words[verb].low in MAKE or words[verb + 1].low in _SENTENCE | {"so"}):
@@ -270,13 +270,13 @@ def sung_title(view: Parsed) -> Span | None:
     stop = next((i for i in range(verb + 1, stop - 1) if words[i].low == "and" and words[i + 1].low in WH), stop)
     while stop > verb + 3 and words[stop - 1].low in {"originally", "first", "again", "and"}:
         stop -= 1
-    told = not any(words[i].low in _RELATIVE | CUES | {"and"} for i in range(verb + 1, stop))
-    sentence = any(words[i].low in _SENTENCE or (told and words[i].low in AUX) for i in range(verb + 1, stop))
-    return view.span(verb + 1, stop) if sentence and stop > verb + 2 else None
+    is_clause = not any(words[i].low in _RELATIVE | CUES | {"and"} for i in range(verb + 1, stop))
+    is_sentence = any(words[i].low in _SENTENCE or (is_clause and words[i].low in AUX) for i in range(verb + 1, stop))
+    return view.span(verb + 1, stop) if is_sentence and stop > verb + 2 else None
 
 
 def sentence_title(view: Parsed) -> Span | None:
-    """A title that is a sentence, behind "in" or "on": "the uncle on *how we lost our cat*"."""
+    """Return a title in sentence form after "in" or "on": "the uncle on *how we lost our cat*"."""
     words, end = view.words, _last(view)
     for i in range(_rest(view), end - 2):
         if words[i].low in {"in", "on"} and words[i + 1].low in _SENTENCE - _RELATIVE:
@@ -285,18 +285,18 @@ def sentence_title(view: Parsed) -> Span | None:
 
 
 def owner(view: Parsed) -> Span | None:
-    """The owner of the phrase that is asked for: "who was *hope brady*'s mother"."""
+    """Return the owner of the queried phrase: "who was *hope brady*'s mother"."""
     if view.phrase is None or not view.words[view.phrase[0]].owned:
         return None
     return _span(view, nouns_before(view, view.phrase[0]))
 
 
 def longest_topic(view: Parsed) -> Span | None:
-    """The longest run of noun-like words, the later one of two: "the name of the cook in *pride and glory*"."""
+    """Return the longest run of noun-like words, the later of equals: "the name of the cook in *pride and glory*"."""
     named = view.phrase_kind == "copula" and view.phrase is not None and _strength(view, view.phrase)
     later = -1 if named else 1
-    inverted = _inverted(view)
-    # "where would you find the stapes": the pronoun asks nothing, its object does.
+    inverted = _inversion(view)
+    # "where would you find the stapes": the topic is the object of the pronoun's verb.
     begin = inverted[1] if inverted is not None and view.words[inverted[0]].low in _PRONOUNS else 0
     runs = [run for run in noun_runs(view, joiners=_JOINERS) if run[0] >= begin and _strength(view, run)]
     if view.wh is None and view.words and view.words[0].low in AUX:

@@ -1,4 +1,4 @@
-"""The 16 question templates of PopQA (Mallen et al. 2023): they give the subject, the property and the relation."""
+"""Question templates of PopQA (Mallen et al. 2023), which determine subject, property and relation."""
 
 import re
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ from anchorlens.questions.example import Span
 
 @dataclass(frozen=True)
 class TemplateMatch:
-    """What a template says of a question."""
+    """Relation and segments of a question that fits a template."""
 
     relation: str
     subject: Span
     property: Span
 
 
-# Relation (PopQA's ``prop``) -> template, the property between asterisks. "In what *city* was {} *born*?" marks two places; a
-# segment is contiguous, so the head after the wh-word stands for the property.
+# Relation (PopQA's ``prop``) -> template with the property between asterisks. A segment is contiguous, so "In what *city* was {}
+# born?" has the head after the wh-word as its property.
 TEMPLATES = {
     "occupation": "What is {}'s *occupation*?",
     "place of birth": "In what *city* was {} born?",
@@ -46,7 +46,7 @@ _PATTERNS = {relation: _pattern(template) for relation, template in TEMPLATES.it
 
 
 def match_template(question: str) -> TemplateMatch | None:
-    """Relation, subject and property of a PopQA question, or None where no template fits.
+    """Return relation, subject and property of a PopQA question; None if no template fits.
 
     >>> q = "What is Karachi the capital of?"
     >>> m = match_template(q)

@@ -1,4 +1,4 @@
-"""Token rows: a prompt with a teacher-forced answer, tokenised once, and the positions of every anchor in it (METHOD 2).
+"""Token rows: a prompt with a teacher-forced answer, tokenized once, and the positions of every anchor in it (METHOD 2).
 
 Positions are in *pairing order* (subject, then property): slot i of a base and slot i of a donor are the same role and offset.
 """
@@ -14,11 +14,11 @@ from anchorlens.errors import InputError, SpanError
 from anchorlens.models.card import adds_bos
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.questions.example import Example, Span, normalise
-from anchorlens.questions.prompts import Prompt, check_prompt, rendered, truth_question
+from anchorlens.questions.prompts import Prompt, check_prompt, render_prompt, truth_question
 
 
-class RowDropped(Exception):  # noqa: N818 - not an error: the row is counted under its reason
-    """This row cannot be measured; ``reason`` is the name under which it is counted."""
+class RowDropped(Exception):  # noqa: N818 - caught and counted by its reason, never an error
+    """Raised for a row that cannot be measured; rows are counted by ``reason``."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
@@ -28,29 +28,29 @@ class RowDropped(Exception):  # noqa: N818 - not an error: the row is counted un
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer text y and the exact answer inside it."""
+    """Answer text y with the span of the exact answer."""
 
     text: str
     exact: Span  # characters of ``text`` (E_A)
-    source: str = "gold"  # or "given", "generated"
+    source: str = "gold"  # or "generated"
     label: int = 0  # 1 where the answer is false (a hallucination)
 
     @classmethod
     def gold(cls, text: str) -> "Answer":
-        """The whole of a gold answer is the exact answer."""
+        """Return a gold answer, whose whole text is the exact answer."""
         return cls(text=text, exact=Span(0, len(text)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRow(TokenizedPrompt):
-    """One tokenized question with its answer.
+    """Tokenized question with its answer.
 
-    ``id`` is the ``example_id``; ``example_id|true`` and ``|false`` where both answers are rows; ``base~donor`` for a corrupt input.
+    ``id`` is ``example_id``; with ``|true`` or ``|false`` if both answers are rows; ``base~donor`` for a corrupt input.
     """
 
     example: Example
     text: str
-    question: str  # as it stands in this input; a corrupt row has another one than its example
+    question: str  # of this input; the question of a corrupt row differs from its example's
     answer: Answer
     prompt_length: int
 
@@ -70,7 +70,10 @@ class TokenRow(TokenizedPrompt):
 
 
 class RowTokenizer:
-    """Turns examples into :class:`TokenRow` with one prompt, one tokenizer and one rule for BOS."""
+    """Converts examples into :class:`TokenRow`; ``ask`` appends the question of ``p_true``.
+
+    If ``add_bos`` is None, BOS is added as the tokenizer does. Rows longer than ``max_length`` tokens are dropped.
+    """
 
     def __init__(
         self,
@@ -83,11 +86,11 @@ class RowTokenizer:
     ) -> None:
         if not tokenizer.is_fast:
             raise InputError(
-                f"{type(tokenizer).__name__} gives no character offsets. Load the fast tokenizer "
+                f"tokenizer: {type(tokenizer).__name__} returns no character offsets. Load the fast tokenizer "
                 "(AutoTokenizer.from_pretrained(..., use_fast=True))."
             )
         if add_bos and tokenizer.bos_token_id is None:
-            raise InputError("add_bos=True, but this tokenizer has no BOS token. Leave add_bos out.")
+            raise InputError("add_bos=True: the tokenizer has no BOS token. Leave add_bos out.", argument="add_bos")
         self.tokenizer = tokenizer
         self.prompt = check_prompt(prompt)
         self.add_bos = adds_bos(tokenizer) if add_bos is None else add_bos
@@ -95,7 +98,7 @@ class RowTokenizer:
         self.ask = ask
 
     def encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids and character offsets of a text, BOS as :attr:`add_bos` says (its offset is empty)."""
+        """Return token ids and character offsets of a text; BOS, if :attr:`add_bos`, has an empty offset."""
         out = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         ids, offsets = list(out["input_ids"]), [(int(a), int(b)) for a, b in out["offset_mapping"]]  # pyright: ignore
         bos = self.tokenizer.bos_token_id
@@ -105,32 +108,33 @@ class RowTokenizer:
         return ids, offsets
 
     def prompt_ids(self, question: str) -> tuple[int, ...]:
-        """Ids of the prompt alone, as generation starts from them."""
-        return tuple(self.encode(rendered(self.prompt, question, self.tokenizer).text)[0])
+        """Return the token ids of the prompt without an answer."""
+        return tuple(self.encode(render_prompt(self.prompt, question, self.tokenizer).text)[0])
 
     def row(self, example: Example, answer: Answer | None = None, row_id: str | None = None) -> TokenRow:
-        """Tokenise one example."""
+        """Tokenize one example with an answer, the first gold alias if None; raise RowDropped if it cannot be measured."""
         spans = {"subject": example.subject, "property": example.property}
         name = row_id or example.example_id
         return self._row(name, example, example.question, spans, answer or Answer.gold(example.answers[0]))
 
     @cached_property
     def token_text(self) -> Callable[[int], str]:
-        """Token id -> its text, with the space before it where it has one; characters of several tokens come out as signs."""
+        """Function token id -> text with its leading space, if any; parts of a character decode to replacement signs."""
         decoder = self.tokenizer
 
         @cache
         def text(token: int) -> str:
-            said = decoder.decode([token], clean_up_tokenization_spaces=False)
-            assert isinstance(said, str)
+            decoded = decoder.decode([token], clean_up_tokenization_spaces=False)
+            assert isinstance(decoded, str)
             raw = decoder.convert_ids_to_tokens(token)
-            # SentencePiece writes the space as a sign of its own, and leaves it out where a text begins.
-            return f" {said}" if isinstance(raw, str) and raw.startswith("\u2581") and not said.startswith(" ") else said
+            # SentencePiece marks the space with a sign, and omits it at the start of a text.
+            has_space = isinstance(raw, str) and raw.startswith("\u2581") and not decoded.startswith(" ")
+            return f" {decoded}" if has_space else decoded
 
         return text
 
     def corrupt_row(self, base: TokenRow, donor: Example) -> TokenRow:
-        """The base's input with its E_Q text replaced by the donor's, the base's answer kept (METHOD 4, denoising)."""
+        """Return the base's input and answer with the E_Q text of the donor (METHOD 4, denoising)."""
         example = base.example
         parts = sorted(
             ((example.subject, "subject", donor.subject), (example.property, "property", donor.property)), key=lambda p: p[0]
@@ -145,7 +149,7 @@ class RowTokenizer:
         return self._row(f"{base.id}~{donor.example_id}", example, question, spans, base.answer)
 
     def _row(self, row_id: str, example: Example, question: str, spans: dict[str, Span], answer: Answer) -> TokenRow:
-        prompt = rendered(self.prompt, question, self.tokenizer)
+        prompt = render_prompt(self.prompt, question, self.tokenizer)
         answer_start = len(prompt.text) + len(prompt.separator)
         text = prompt.text + prompt.separator + answer.text
         if self.ask:
@@ -169,12 +173,12 @@ class RowTokenizer:
         return row
 
     def _check_text(self, row: TokenRow, role: str, wanted: str) -> None:
-        """The tokens of a segment, decoded, contain its text: otherwise the positions are not those of the span."""
+        """Raise RowDropped if the decoded tokens of a segment do not contain its text."""
         ids = [row.ids[p] for p in sorted(row.positions[role])]
         decoded = self.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
         assert isinstance(decoded, str)
         if wanted not in decoded and normalise(wanted) not in normalise(decoded):
-            raise RowDropped("anchor_text_mismatch", f"{role}: tokens say {decoded!r}, the span says {wanted!r}")
+            raise RowDropped("anchor_text_mismatch", f"{role}: tokens decode to {decoded!r}, the span is {wanted!r}")
 
 
 def _shift(span: Span, by: int) -> Span:
@@ -182,25 +186,25 @@ def _shift(span: Span, by: int) -> Span:
 
 
 def overlapping(offsets: Sequence[tuple[int, int]], span: Span) -> tuple[int, ...]:
-    """Positions of the tokens that share a character with the span."""
+    """Return the positions of the tokens that share a character with the span."""
     return tuple(i for i, (start, end) in enumerate(offsets) if start < span.end and span.start < end)
 
 
 def anchor_positions(
     offsets: Sequence[tuple[int, int]], spans: dict[str, Span], question: Span, prompt_length: int
 ) -> dict[str, tuple[int, ...]]:
-    """Positions of every anchor role."""
+    """Return the token positions of every anchor; raise RowDropped if a segment has no usable token."""
     subject, prop = overlapping(offsets, spans["subject"]), overlapping(offsets, spans["property"])
-    # A token over both segments counts once, with the subject.
+    # A token of both segments counts as subject.
     prop = tuple(p for p in prop if p not in subject)
     answer = overlapping(offsets, spans["answer"])
-    for name, where in (("subject", subject), ("property", prop), ("answer", answer)):
+    for name, tokens in (("subject", subject), ("property", prop), ("answer", answer)):
         if name != "answer" and not (question.start <= spans[name].start < spans[name].end <= question.end):
-            raise SpanError(f"The {name} span {spans[name]} does not lie inside the question {question}.")
-        if not where:
+            raise SpanError(f"The {name} span {spans[name]} lies outside the question {question}. Correct the span.")
+        if not tokens:
             raise RowDropped(f"no_{name}_token", "no token of its own")
-        if where[0] == 0:
-            raise RowDropped("anchor_at_position_0", f"{name} takes in the first token, the attention sink")
+        if tokens[0] == 0:
+            raise RowDropped("anchor_at_position_0", f"{name} includes the first token, the attention sink")
     if answer[0] < prompt_length:
         raise RowDropped("answer_in_prompt", "the exact answer's first token belongs to the prompt")
     core = set(subject) | set(prop)

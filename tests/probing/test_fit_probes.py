@@ -1,11 +1,11 @@
-"""The probes of a sweep and those of its placebos."""
+"""Probes of a sweep and of its placebos."""
 
 import numpy as np
 import pytest
 import torch
 
 import anchorlens as al
-from anchorlens.probing.fit_probes import DRAWS, as_confident, confidence_factor, placebo_probes, read_probes
+from anchorlens.probing.fit_probes import DRAWS, confidence_factor, fit_placebo_probes, fit_probes, match_confidence
 from anchorlens.probing.probes import TruthProbe
 from tests.probing.rows import rows_of
 
@@ -19,7 +19,7 @@ def rows(tiny_model):
 
 @pytest.fixture(scope="module")
 def states(rows):
-    """Layer 2 knows nothing, layer 5 knows the truth."""
+    """Layer 2 is noise, layer 5 encodes the truth."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, len(rows.rows), 12))
     x[1, :, 0] += 2.5 * rows.labels
@@ -28,7 +28,7 @@ def states(rows):
 
 @pytest.fixture(scope="module")
 def read(rows, states):
-    return read_probes(rows, [2, 5], states, **FACTS, seed=0)
+    return fit_probes(rows, [2, 5], states, **FACTS, seed=0)
 
 
 def test_k_star_over_seeds_is_that_of_other_draws_and_never_looks_at_test_rows(rows, states, read):
@@ -39,17 +39,17 @@ def test_k_star_over_seeds_is_that_of_other_draws_and_never_looks_at_test_rows(r
     assert read.question_ids <= set(rows.question_ids)
     spoilt = states.clone()
     spoilt[:, rows.of("test")] = 1e3
-    again = read_probes(rows, [2, 5], spoilt, **FACTS, seed=0)
+    again = fit_probes(rows, [2, 5], spoilt, **FACTS, seed=0)
     assert (again.fingerprint, again.probe_layer_over_seeds) == (read.fingerprint, read.probe_layer_over_seeds)
 
 
-def test_k_star_over_seeds_wavers_where_no_layer_is_better(rows):
+def test_k_star_over_seeds_varies_if_no_layer_is_better(rows):
     noise = torch.tensor(np.random.default_rng(3).normal(size=(8, len(rows.rows), 12))).float()
-    assert len(set(read_probes(rows, range(8), noise, **FACTS, seed=0).probe_layer_over_seeds)) > 1
+    assert len(set(fit_probes(rows, range(8), noise, **FACTS, seed=0).probe_layer_over_seeds)) > 1
 
 
 def test_placebos_have_the_penalties_and_the_confidence_of_the_probes_that_are_read(rows, states, read):
-    sets = placebo_probes(rows, [2, 5], states, read, seed=0)
+    sets = fit_placebo_probes(rows, [2, 5], states, read, seed=0)
     assert list(sets) == [*(f"shuffled_labels_{i + 1}" for i in range(DRAWS)), "fold_a", "fold_b"]
     held = rows.of("validation")
     ids = [rows.question_ids[i] for i in held]
@@ -77,13 +77,13 @@ def test_placebos_have_the_penalties_and_the_confidence_of_the_probes_that_are_r
 
 def test_rescaling_changes_no_prediction(rows, states, read):
     tame = TruthProbe(penalties=(1e-6,)).fit(states[1, :40].numpy(), rows.labels[:40], question_ids=rows.question_ids[:40])
-    (bold,) = as_confident(read.at([5]).__class__({5: tame}), read, rows, [5], states[1:]).probes.values()
+    (bold,) = match_confidence(read.at([5]).__class__({5: tame}), read, rows, [5], states[1:]).probes.values()
     x, ids = states[1].numpy(), rows.question_ids
     assert (bold.predict(x, ids, allow_seen=True) == tame.predict(x, ids, allow_seen=True)).all()
     assert np.abs(bold.decision_function(x, ids, allow_seen=True)).mean() > 1 > np.abs(tame.coef_).max()
 
 
-def test_the_factor_of_a_wanted_confidence():
+def test_confidence_factor():
     one = np.log(3.0)  # P = 0.75
     assert confidence_factor(np.array([one, -one]), 0.9) == pytest.approx(2.0)
     assert confidence_factor(np.array([one]), 0.75) == pytest.approx(1.0)

@@ -1,4 +1,4 @@
-"""The model's own answers: judged on the whole line, found after the thinking, dropped by name where the thinking does not end."""
+"""Generated answers: graded by the whole line, found after thinking, dropped if thinking does not end."""
 
 import copy
 from dataclasses import replace
@@ -12,7 +12,7 @@ from anchorlens.errors import EmptySweepError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.load import load_model
 from anchorlens.probing import model_answers
-from anchorlens.probing.model_answers import answered_rows, generate_answers, known_rows
+from anchorlens.probing.model_answers import generate_answers, generate_rows, select_known_rows
 from anchorlens.questions.prompts import QAPrompt, TemplatePrompt
 from anchorlens.questions.tokens import RowTokenizer
 from tests.models.tiny import FAMILIES, random_model, save_model
@@ -21,7 +21,7 @@ from tests.questions.make import capital, data_of, example
 
 @pytest.fixture
 def answered(tiny_model, monkeypatch):
-    """``answered(question and gold -> what the model says)``: rows as if the model had generated these texts."""
+    """Make the rows of a model that generates the passed text for each (question, gold answer)."""
     model = tiny_model("llama")
 
     def rows(said, prompt=QAPrompt()):  # noqa: B008 - frozen
@@ -30,7 +30,7 @@ def answered(tiny_model, monkeypatch):
         monkeypatch.setattr(model_answers, "greedy", lambda *args, **kwargs: tokens)
         examples = [example(question, question.split()[2], question.split()[1], gold) for question, gold in said]
         tokenizer = RowTokenizer(model.tokenizer, prompt)
-        return answered_rows(Adapter(model), examples, tokenizer, max_new_tokens=16, batch_size=None, progress=False)
+        return generate_rows(Adapter(model), examples, tokenizer, max_new_tokens=16, batch_size=None, progress=False)
 
     return rows
 
@@ -64,7 +64,7 @@ def test_a_line_that_holds_a_gold_answer_is_right_and_known_where_that_stands_al
     assert row.answer.label == (reason == "not_known")
     assert row.answer.exact.of(row.answer.text) == exact
     assert text.strip().startswith(row.answer.text)  # what the model wrote before, such as its thinking, stays in its input
-    found = known_rows(answered({("Which film lasts longest?", gold): text}))
+    found = select_known_rows(answered({("Which film lasts longest?", gold): text}))
     assert [known.answer for known in found.rows] == ([] if reason else [row.answer])
     assert [(gone.reason, gone.detail) for gone in found.dropped] == ([(reason, row.answer.text)] if reason else [])
 
@@ -95,7 +95,7 @@ def test_a_tag_of_thinking_that_is_a_special_token_is_seen_by_the_rule(tiny_mode
     monkeypatch.setattr(model_answers, "greedy", lambda *args, **kwargs: [said])
     rows = [example("Which city lies there?", "there", "city", "Paris")]
     prompt = TemplatePrompt.of("{question}\n")
-    found = answered_rows(Adapter(model), rows, RowTokenizer(hf, prompt), max_new_tokens=16, batch_size=None, progress=False)
+    found = generate_rows(Adapter(model), rows, RowTokenizer(hf, prompt), max_new_tokens=16, batch_size=None, progress=False)
     (row,) = found.rows
     assert row.answer.exact.of(row.answer.text) == "Paris" and row.answer.label == 0
     assert row.answer.text == "[THINK]Rome?\nNo.[/THINK]\n\nParis"
@@ -147,7 +147,7 @@ CONTEXT = 96
 
 @pytest.fixture(scope="module")
 def parrot(tmp_path_factory):
-    """``parrot("gpt2", n_ctx)``: answers every question with the same words, by a table of which token follows which."""
+    """Make a model of a family that answers every question with the same words, by a table of next tokens."""
 
     def make(family, n_ctx):
         size = {"n_positions" if family == "gpt2" else "max_position_embeddings": n_ctx}
@@ -169,7 +169,7 @@ def parrot(tmp_path_factory):
 
 
 def asked(tokenizer, length):
-    """A question whose prompt has so many tokens."""
+    """Make a question whose prompt has a number of tokens."""
     for n in range(2 * length):
         made = replace(capital(f"Spain{n * '?'}", RIGHT[-1]), example_id=f"Spain:{length}")
         if len(tokenizer.prompt_ids(made.question)) == length:
@@ -179,7 +179,7 @@ def asked(tokenizer, length):
 
 @pytest.fixture(scope="module")
 def crowded(parrot):
-    """``crowded("gpt2")``: the parrot, ordinary questions, and some whose prompts leave all or a part of the answer no room."""
+    """Make the parrot and questions, some of whose prompts leave too little room for an answer."""
 
     def make(family):
         model = parrot(family, CONTEXT)
@@ -194,12 +194,12 @@ def crowded(parrot):
 
 @pytest.fixture
 def wordy(monkeypatch):
-    """Right is what holds a right answer: the models of these tests write many words on a line."""
+    """Grade by a substring, because the models of these tests write many words on a line."""
     monkeypatch.setattr(model_answers, "names_gold", lambda *told: True)
 
 
 def too_long(sweep):
-    """Examples that were listed as too long, shortest first."""
+    """Return the examples dropped as too long, shortest first."""
     examples = sweep.examples()
     return sorted(examples.loc[examples["drop_reason"] == "too_long", "example_id"], key=lambda name: int(name.split(":")[1]))
 
@@ -211,8 +211,8 @@ def test_rows_whose_answer_the_context_cuts_off_are_dropped_and_do_not_end_a_swe
     said = len(model.tokenizer(SAID, add_special_tokens=False)["input_ids"])
     texts = [text for _, text in generate_answers(Adapter(model), data.examples, tokenizer)]
     assert texts == [*[SAID] * 4, SAID[:-1], " Paris", "", ""]
-    rows = answered_rows(Adapter(model), data.examples, tokenizer, max_new_tokens=16, batch_size=None, progress=False)
-    found = known_rows(rows)
+    rows = generate_rows(Adapter(model), data.examples, tokenizer, max_new_tokens=16, batch_size=None, progress=False)
+    found = select_known_rows(rows)
     assert [row.example.example_id for row in found.rows] == ["Japan", "Italy", "Cuba", f"Spain:{CONTEXT - said}"]
     assert {row.answer.text for row in found.rows} == {SAID.strip()}
     assert [gone.reason for gone in found.dropped] == ["too_long"] * 4
@@ -245,7 +245,7 @@ def test_one_long_question_does_not_end_a_sweep_of_generated_answers(crowded, fa
     assert sweep.record["counts"]["dropped"] == {"too_long": 5 if options.get("readout") == "p_true" else 4}
 
 
-def test_a_context_that_is_shorter_than_every_prompt_is_said(parrot):
+def test_a_context_shorter_than_every_prompt_is_an_error(parrot):
     with pytest.raises(EmptySweepError, match=r"Dropped: too_long 3\. The model's context is shorter than these inputs"):
         al.swap_sweep(parrot("gpt2", 9), data_of([capital(name, "Paris") for name in ("France", "Japan", "Italy")]),
                       known_only=True, **QUIET)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Labels and splits of probes that must not know anything."""
+"""Labels and splits of placebo probes."""
 
 import runpy
 from collections import Counter
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import anchorlens as al
-from anchorlens.probing.placebo_labels import half_splits, shuffled_labels
+from anchorlens.probing.placebo_labels import half_splits, shuffle_labels
 from anchorlens.probing.truth_rows import TruthRows
 from tests.probing.rows import rows_of
 
@@ -22,7 +22,7 @@ def rows(tiny_model):
 
 
 def test_labels_are_flipped_for_half_of_the_questions_and_both_rows_of_one_together(rows):
-    labels, mixed = rows.labels, shuffled_labels(rows, 0)
+    labels, mixed = rows.labels, shuffle_labels(rows, 0)
     np.testing.assert_array_equal(labels[rows.of("test")], mixed[rows.of("test")])
     for name in ("train", "validation"):
         where = rows.of(name)
@@ -32,18 +32,18 @@ def test_labels_are_flipped_for_half_of_the_questions_and_both_rows_of_one_toget
         assert all(len(set(both)) == 1 and len(both) == 2 for both in flipped.values())
         n = sum(both[0] for both in flipped.values())
         assert abs(n - len(flipped) / 2) <= 0.5
-    draws = [shuffled_labels(rows, 0, draw) for draw in range(5)]
+    draws = [shuffle_labels(rows, 0, draw) for draw in range(5)]
     train = rows.of("train")
     assert all(abs(np.corrcoef(a[train], b[train])[0, 1]) < 0.6 for i, a in enumerate(draws) for b in draws[:i])
-    np.testing.assert_array_equal(draws[3], shuffled_labels(rows, 0, 3))
+    np.testing.assert_array_equal(draws[3], shuffle_labels(rows, 0, 3))
 
 
 def test_questions_of_one_row_get_each_label_equally_often(rows):
-    """Own answers: no other row to swap with."""
+    """Generated answers have one row per question."""
     ones = [i for i in range(len(rows.rows)) if (i // 2 + i) % 2 == 0]
     single = TruthRows(tuple(rows.rows[i] for i in ones), tuple(rows.split[i] for i in ones), ())
     assert max(Counter(single.question_ids).values()) == 1
-    labels, mixed = single.labels, shuffled_labels(single, 0)
+    labels, mixed = single.labels, shuffle_labels(single, 0)
     for name in ("train", "validation"):
         where = single.of(name)
         for label in (0, 1):
@@ -78,7 +78,7 @@ def test_halves_share_no_question_and_no_answer_and_are_alike_in_size(rows):
 
 @pytest.mark.slow
 def test_the_shuffled_placebo_is_a_null_where_states_hold_the_question_and_no_truth():
-    """The script's rates: labels shuffled over rows are found to differ far too often, within questions they are not."""
+    """Labels shuffled over rows are rejected far too often, labels flipped by question are not."""
     script = runpy.run_path(str(SCRIPT))
     worlds = [script["world"](100, 1.0, seed) for seed in range(120)]
 

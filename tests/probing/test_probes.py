@@ -1,4 +1,4 @@
-"""Truth probes: scikit-learn's optimum, what they refuse, what they keep on disk."""
+"""Truth probes: optimum of scikit-learn, errors, files."""
 
 import json
 import warnings
@@ -17,7 +17,7 @@ from anchorlens.probing.probes import LayerProbes, TruthProbe, fit_layers
 
 
 def made(n_questions, seed=0, d=40, strength=1.5, prefix="q"):
-    """Two rows a question, the false one shifted along the first feature."""
+    """Make two rows per question, the false one shifted along the first feature."""
     rng = np.random.default_rng(seed)
     y = np.tile([0.0, 1.0], n_questions)
     x = rng.normal(size=(2 * n_questions, d)) * np.linspace(0.5, 3, d) + 7
@@ -43,7 +43,7 @@ def test_is_scikit_learns_optimum_on_standardised_features(n_questions):
     assert probe.validation_auc_ == pytest.approx(roc_auc_score(held[1], losses[best][2]), abs=1e-3)
 
 
-def test_in_scikit_learns_manner():
+def test_probe_has_the_interface_of_scikit_learn():
     x, y, ids = made(20)
     probe = TruthProbe(max_iter=50)
     assert clone(probe).get_params() == {"max_iter": 50, "penalties": probe.penalties}
@@ -57,29 +57,29 @@ def test_in_scikit_learns_manner():
     assert (probe.predict(x, ids, allow_seen=True) == (both[:, 1] >= 0.5)).all()
 
 
-def test_refuses_questions_that_it_has_seen_training_or_validation():
+def test_training_and_validation_questions_are_refused():
     x, y, ids = made(20)
     held = made(5, seed=1, prefix="v")
     probe = TruthProbe().fit(x, y, question_ids=ids, validation=held)
     new = made(3, seed=2, prefix="new")
     assert probe.predict_proba(new[0], new[2]).shape == (6, 2)
     for seen in ("q4", "v1"):
-        with pytest.raises(LeakError, match=rf"was trained on 1 of the questions .*{seen}.*allow_seen=True"):
+        with pytest.raises(LeakError, match=rf"was trained on 1 of these questions .*{seen}.*allow_seen=True"):
             probe.predict_proba(new[0], [*new[2][:-1], seen])
     assert probe.predict_proba(x, ids, allow_seen=True).shape == (40, 2)
 
 
-def test_bad_input_is_named():
+def test_invalid_input_is_refused():
     x, y, ids = made(10)
     for data, named, error, phrase in (
         ((x[::2], y[::2]), {"question_ids": ids[::2]}, InputError, "all 10 rows have one label"),
-        ((x, y), {"question_ids": ids[:3]}, InputError, r"one question id for each row; got \(20, 40\), \(20,\) and 3 ids"),
-        ((x, y + 1), {"question_ids": ids}, InputError, "0 .true. and 1 .hallucination."),
-        ((x, y), {"question_ids": ids, "validation": (x, y, ids)}, LeakError, "10 questions stand in both training and"),
+        ((x, y), {"question_ids": ids[:3]}, InputError, r"one question id per row; got \(20, 40\), \(20,\) and 3 ids"),
+        ((x, y + 1), {"question_ids": ids}, InputError, "0 .true. or 1 .hallucination."),
+        ((x, y), {"question_ids": ids, "validation": (x, y, ids)}, LeakError, "10 questions occur in both training and"),
     ):
         with pytest.raises(error, match=phrase):
             TruthProbe().fit(*data, **named)
-    with pytest.raises(InputError, match=r"X must be \[row 40\]"):
+    with pytest.raises(InputError, match=r"X: must have shape \[row 40\]"):
         TruthProbe().fit(x, y, question_ids=ids).predict_proba(x[:, :5], ids)
 
 
@@ -125,9 +125,9 @@ def test_saved_as_safetensors_and_json_and_read_back_exactly(layered, tmp_path):
     record = json.loads((tmp_path / "p" / "probes.json").read_text())
     for version in (1, 9):
         (tmp_path / "p" / "probes.json").write_text(json.dumps({**record, "format_version": version}))
-        with pytest.raises(InputError, match=f"probes of format {version}, this anchorlens reads 2. Fit them again."):
+        with pytest.raises(InputError, match=f"have format {version}, this version reads 2. Fit them again."):
             LayerProbes.load(tmp_path / "p")
-    with pytest.raises(InputError, match="holds no probes"):
+    with pytest.raises(InputError, match="probes.json or probes.safetensors is missing"):
         LayerProbes.load(tmp_path)
 
 
@@ -145,13 +145,13 @@ NAN = float("nan")
     ],
 )
 def test_k_star_is_the_lowest_layer_within_one_standard_error_of_the_best(scored, probe_layer):
-    """Probes of which nothing matters but their validation AUC and its standard error."""
+    """Only validation AUC and standard error of the probes matter."""
     x, y, ids = made(5, d=3)
     probes = LayerProbes({layer: TruthProbe().fit(x, y, question_ids=ids) for layer in scored})
     for layer, (auc, error) in scored.items():
         probes.probes[layer].validation_auc_, probes.probes[layer].validation_auc_se_ = auc, error
     if probe_layer is None:
-        with pytest.raises(InputError, match="the validation split lacks one of the labels. Take more questions"):
+        with pytest.raises(InputError, match="the validation split lacks one of the labels. Use more questions"):
             _ = probes.probe_layer
     else:
         assert probes.probe_layer == probe_layer
@@ -180,11 +180,11 @@ def warned_of(call):
     return [str(w.message) for w in told]
 
 
-def test_one_warning_names_all_layers_whose_solver_found_no_end(layered, monkeypatch):
+def test_one_warning_names_all_layers_that_did_not_converge(layered, monkeypatch):
     probes, states, y, ids, split = layered
 
     class Endless(LogisticRegression):
-        """A solver that says it came to no end."""
+        """Solver that reports no convergence."""
 
         def fit(self, *data):
             super().fit(*data)
@@ -193,27 +193,25 @@ def test_one_warning_names_all_layers_whose_solver_found_no_end(layered, monkeyp
 
     monkeypatch.setattr(regularization, "LogisticRegression", Endless)
     (told,) = warned_of(lambda: fit_layers([3, 7], states, y, ids, split))
-    assert told.startswith(
-        "At layers 3, 7 the fit of the probe stopped before its end: how sure the probe is, is not settled."
-    )
+    assert told.startswith("At layers 3, 7 the fit of the probe did not converge: ")
     assert warned_of(lambda: fit_layers([3, 7], states, y, ids, split, like=probes)) == []
 
 
-def test_a_layer_with_signal_whose_penalty_is_the_last_that_may_be_tried_is_named(layered, monkeypatch):
+def test_a_layer_with_signal_and_a_penalty_at_the_edge_of_the_grid_is_named(layered, monkeypatch):
     probes, states, y, ids, split = layered
     assert warned_of(lambda: fit_layers([3, 7], states, y, ids, split)) == []
     last = tuple(c for c in regularization.GRID if c <= probes.probes[7].C_)
     for module in ("regularization", "probes"):
         monkeypatch.setattr(f"anchorlens.probing.{module}.GRID", last)
     (told,) = warned_of(lambda: fit_layers([3, 7], states, y, ids, split))
-    assert told.startswith("At layer 7 the best penalty of the probe is the first or last that is tried")
+    assert told.startswith("At layer 7 the best penalty of the probe is at the edge of the grid")
     assert f"(C = 1e-08 to {last[-1]:g})" in told
-    assert "do not compare its size between layers. Take more questions" in told
+    assert "do not compare its size between layers. Use more questions" in told
 
 
 def test_a_probe_times_a_factor_is_as_right_and_more_confident(layered):
     probe, states, ids = layered[0].probes[7], layered[1], layered[3]
-    twice = probe.times(2.0)
+    twice = probe.scale_log_odds(2.0)
     sure, plain = (one.decision_function(states[1].numpy(), ids, allow_seen=True) for one in (twice, probe))
     np.testing.assert_allclose(sure, 2 * plain)
     assert twice.train_questions_ == probe.train_questions_
@@ -221,7 +219,7 @@ def test_a_probe_times_a_factor_is_as_right_and_more_confident(layered):
 
 def test_log_odds_beyond_all_numbers_are_a_probability_without_a_warning():
     x, y, ids = made(40)
-    probe = TruthProbe().fit(x, y, question_ids=ids).times(1e9)
+    probe = TruthProbe().fit(x, y, question_ids=ids).scale_log_odds(1e9)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         p = probe.predict_proba(x, ids, allow_seen=True)
@@ -229,7 +227,7 @@ def test_log_odds_beyond_all_numbers_are_a_probability_without_a_warning():
 
 
 def test_rows_by_number_are_those_rows(layered):
-    """One that stands there twice counts twice."""
+    """A repeated index counts twice."""
     probes, states, y, ids, split = layered
     where = [0, 1, 0, 1, *range(2, len(ids))]
     own = fit_layers([3, 7], states, y[where], [ids[i] for i in where], [split[i] for i in where], like=probes, where=where)

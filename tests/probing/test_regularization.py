@@ -1,11 +1,11 @@
-"""The penalty of a probe: where the search goes, where it ends, and that the chosen fit is finished."""
+"""Search of the penalty, and convergence of the chosen fit."""
 
 import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from anchorlens.probing.regularization import GRID, PENALTIES, TOLERANCE, Held, chosen_fit
+from anchorlens.probing.regularization import GRID, PENALTIES, TOLERANCE, ValidationRows, choose_fit
 
 
 def made(n, seed, d=30):
@@ -18,11 +18,11 @@ def made(n, seed, d=30):
 
 def fitted(scale, penalties=None, max_iter=300):
     (x, y), (held_x, held_y) = made(60, 0), made(40, 1)
-    held = Held(scale * held_x, held_y, [str(i // 2) for i in range(80)])
-    return chosen_fit(scale * x, y, held, penalties, max_iter), held
+    held = ValidationRows(scale * held_x, held_y, [str(i // 2) for i in range(80)])
+    return choose_fit(scale * x, y, held, penalties, max_iter), held
 
 
-def test_the_grid_goes_on_in_both_directions_until_nothing_is_gained():
+def test_the_grid_is_extended_in_both_directions_while_the_loss_decreases():
     """Features times 10 and a penalty times 100 are the same problem: four steps of the grid."""
     plain, _ = fitted(1)
     place = GRID.index(plain.penalty)
@@ -37,12 +37,12 @@ def test_the_grid_goes_on_in_both_directions_until_nothing_is_gained():
         assert held.loss(beyond) > held.loss(other) - TOLERANCE
 
 
-def test_given_penalties_are_all_that_is_tried():
+def test_only_passed_penalties_are_tried():
     assert fitted(0.1, (1e-3, 1e-1))[0].penalty == 1e-1
     assert fitted(100, (1e-3, 1e-1))[0].penalty == 1e-3
 
 
-def test_the_chosen_fit_is_continued_to_its_end():
+def test_the_chosen_fit_is_continued_until_convergence():
     x, y = made(60, 0)
     plain = LogisticRegression(C=10.0, max_iter=5000, tol=1e-10).fit(x, y)
     with pytest.warns(ConvergenceWarning):
@@ -54,6 +54,6 @@ def test_the_chosen_fit_is_continued_to_its_end():
     assert found.intercept == pytest.approx(plain.intercept_[0], abs=5e-3)
 
 
-def test_without_validation_rows_the_middle_one_is_taken():
+def test_the_middle_penalty_is_used_without_validation_rows():
     x, y = made(60, 0)
-    assert chosen_fit(x, y, None, None, 300).penalty == PENALTIES[3]
+    assert choose_fit(x, y, None, None, 300).penalty == PENALTIES[3]

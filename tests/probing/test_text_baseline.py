@@ -1,4 +1,4 @@
-"""What the answer's text alone tells, what question and answer tell together, and what neither can."""
+"""Text baselines from the answer alone, and from question and answer."""
 
 import random
 import time
@@ -9,7 +9,7 @@ import pytest
 import anchorlens as al
 from anchorlens.probing.text_baseline import text_baselines, text_only_scores
 from anchorlens.probing.truth_rows import TruthRows
-from anchorlens.questions.false_answers import given_answers, split_questions
+from anchorlens.questions.false_answers import assign_false_answers, split_questions
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import Answer, RowTokenizer
 from tests.questions.make import example
@@ -22,13 +22,13 @@ NAMES = [
 ]
 
 
-def given_rows(tokenizer, pairs):
-    """Rows of (question, true, false), split in three in order."""
+def make_pair_rows(tokenizer, pairs):
+    """Make rows of (question, true, false), split in three in order."""
     rows, split = [], []
     for i, (question, true, false) in enumerate(pairs):
         made = example(question, question.split()[-1].rstrip("?"), question.split()[1], true, example_id=str(i))
         for text, label in ((true, 0), (false, 1)):
-            rows.append(tokenizer.row(made, Answer(text, Answer.gold(text).exact, "given", label), f"{i}|{label}"))
+            rows.append(tokenizer.row(made, Answer(text, Answer.gold(text).exact, "gold", label), f"{i}|{label}"))
             split.append(("train", "validation", "test", "train", "test")[i % 5])
     return TruthRows(tuple(rows), tuple(split), ())
 
@@ -50,7 +50,7 @@ def test_a_classifier_of_the_text_alone_sees_a_leak_and_no_more():
 
 
 def drawn(rng, n, shared):
-    """Questions about two names with another name as answer; balanced in strings. ``shared``: the true answer is one of the two."""
+    """Draw questions about two names with another as answer, balanced in strings. ``shared``: the true answer is one of the two."""
     pairs = []
     for _ in range(n // 5):
         # Two questions lend each other their answers inside every split.
@@ -64,8 +64,8 @@ def drawn(rng, n, shared):
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_overlap_that_only_the_pair_shows_is_named_by_pair_text_and_not_by_text_only(tokenizer, half):
-    """The true answer shares a word with its question, the false one does not; every string stands as true and as false.
+def test_overlap_of_question_and_answer_raises_qa_text_auc_only(tokenizer, half):
+    """The true answer shares a word with its question, the false one does not; every string is true once and false once.
 
     Half: only the answer's surname stands in the question.
     """
@@ -73,7 +73,7 @@ def test_overlap_that_only_the_pair_shows_is_named_by_pair_text_and_not_by_text_
     pairs = drawn(rng, 100, shared=True)
     if half:
         pairs = [(question, f"{rng.choice(NAMES)} {true}", f"{rng.choice(NAMES)} {false}") for question, true, false in pairs]
-    rows = given_rows(tokenizer, pairs)
+    rows = make_pair_rows(tokenizer, pairs)
     found = text_baselines(rows, n_resamples=300, seed=0)
     assert found["qa_text_auc"].ci_low > 0.5
     if not half:
@@ -83,19 +83,19 @@ def test_overlap_that_only_the_pair_shows_is_named_by_pair_text_and_not_by_text_
 
 
 @pytest.mark.slow
-def test_pairs_drawn_at_random_are_named_in_at_most_one_set_of_twenty(tokenizer):
+def test_random_pairs_exceed_chance_in_at_most_one_set_of_twenty(tokenizer):
     """60 sets of 60 questions without any leak: lower end above 0.5 in at most 5 %."""
     rng = random.Random(2)
     sets = [
-        text_baselines(given_rows(tokenizer, drawn(rng, 60, shared=False)), n_resamples=200, seed=i)["qa_text_auc"]
+        text_baselines(make_pair_rows(tokenizer, drawn(rng, 60, shared=False)), n_resamples=200, seed=i)["qa_text_auc"]
         for i in range(60)
     ]
     assert sum(found.ci_low > 0.5 for found in sets) <= 3
     assert np.mean([found.auc for found in sets]) == pytest.approx(0.5, abs=0.03)
 
 
-def test_scores_stand_beside_the_rows_of_the_test_split(tokenizer):
-    rows = given_rows(tokenizer, drawn(random.Random(3), 40, shared=True))
+def test_scores_belong_to_the_rows_of_the_test_split(tokenizer):
+    rows = make_pair_rows(tokenizer, drawn(random.Random(3), 40, shared=True))
     found = text_baselines(rows, n_resamples=50, seed=0)
     for baseline in found.values():
         there = np.isin(np.arange(len(rows.rows)), rows.of("test"))
@@ -106,7 +106,7 @@ def test_scores_stand_beside_the_rows_of_the_test_split(tokenizer):
 
 
 def test_600_rows_take_no_longer_than_seconds(tokenizer):
-    rows = given_rows(tokenizer, drawn(random.Random(4), 300, shared=False))
+    rows = make_pair_rows(tokenizer, drawn(random.Random(4), 300, shared=False))
     assert len(rows.rows) == 600
     start = time.perf_counter()
     text_baselines(rows, n_resamples=1000, seed=0)
@@ -116,11 +116,11 @@ def test_600_rows_take_no_longer_than_seconds(tokenizer):
 
 @pytest.mark.shared_data
 def test_real_comparisons_do_not_leak_by_the_answer_in_the_question(shared_data):
-    """Before: true answers stood in 11 % of the questions, false ones in 0 %."""
+    """Without matching, true answers occurred in 11 % of the questions, false ones in 0 %."""
     rows = al.load_qa("hotpotqa", path=shared_data / "hotpotqa.jsonl", limit=600).examples
-    given = given_answers(rows, split_questions(rows))
-    kept = [row for row in rows if row.example_id in given.false]
-    words = [(f" {row.question.lower()} ", row.answers[0].lower(), given.false[row.example_id].lower()) for row in kept]
+    assigned = assign_false_answers(rows, split_questions(rows))
+    kept = [row for row in rows if row.example_id in assigned.false]
+    words = [(f" {row.question.lower()} ", row.answers[0].lower(), assigned.false[row.example_id].lower()) for row in kept]
     true, false = ([f" {pair[side]} " in pair[0].replace("?", " ").replace(",", " ") for pair in words] for side in (1, 2))
     assert abs(sum(true) - sum(false)) <= 0.01 * len(kept)
-    assert sum(gone.reason == "answer_in_question" for gone in given.dropped) > 0.05 * len(rows)
+    assert sum(gone.reason == "answer_in_question" for gone in assigned.dropped) > 0.05 * len(rows)

@@ -1,4 +1,4 @@
-"""Rows with true and false answers: a leak of the label into the answer's text is caught by name."""
+"""Rows with true and false answers: a leak of the label into the answer's text is an error."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from anchorlens.errors import EmptySweepError, LeakError
 from anchorlens.probing.text_baseline import text_baselines
 from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.questions.example import Span, normalise
-from anchorlens.questions.false_answers import given_answers, split_questions
+from anchorlens.questions.false_answers import assign_false_answers, split_questions
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer
 from tests.probing.rows import rows_of
@@ -24,15 +24,15 @@ def test_planted_distractors_across_splits_are_caught_by_name(tiny_model, data):
     model = tiny_model("llama")
     split = split_questions(data.examples)
     # The mistake: the permutation is drawn over all questions, and the split comes afterwards.
-    given = given_answers(data.examples, dict.fromkeys(split, "train"), seed=0)
+    assigned = assign_false_answers(data.examples, dict.fromkeys(split, "train"), seed=0)
     tokenizer = RowTokenizer(model.tokenizer, QAPrompt())
     rows = []
     for e in data.examples:
-        if e.example_id in given.false:
-            false = Answer(given.false[e.example_id], Span(0, len(given.false[e.example_id])), "given", 1)
+        if e.example_id in assigned.false:
+            false = Answer(assigned.false[e.example_id], Span(0, len(assigned.false[e.example_id])), "gold", 1)
             rows += [tokenizer.row(e), tokenizer.row(e, false, f"{e.example_id}|false")]
     planted = TruthRows(tuple(rows), tuple(split[r.example.question_id] for r in rows), ())
-    with pytest.raises(LeakError, match="stand more often on one side .* Draw false answers inside each split"):
+    with pytest.raises(LeakError, match="are not equally often true and false .* within each split"):
         planted.check_balance()
     clean = rows_of(model, data)
     clean.check_balance()
@@ -42,7 +42,7 @@ def test_planted_distractors_across_splits_are_caught_by_name(tiny_model, data):
 
 
 def test_every_input_is_tokenised_once_however_often_the_answers_are_permuted(tiny_model, data, monkeypatch):
-    """Rows that cannot be made leave in rounds; what was made in an earlier round is not made again."""
+    """Invalid rows are dropped in rounds; rows of earlier rounds are reused."""
     made: list[tuple[str, str]] = []
     row = RowTokenizer.row
 
@@ -65,7 +65,7 @@ def test_every_input_is_tokenised_once_however_often_the_answers_are_permuted(ti
 
 
 @pytest.mark.parametrize("distractor", ["matched", "random"])
-def test_an_answer_stands_in_its_question_as_often_true_as_false_in_every_split(tiny_model, distractor):
+def test_true_and_false_answers_occur_equally_often_in_their_questions(tiny_model, distractor):
     rows = rows_of(tiny_model("llama"), al.load_qa("hotpotqa-sample"), distractor=distractor)
     told = {(split, label): 0 for split in SPLITS for label in (0, 1)}
     for row, split in zip(rows.rows, rows.split, strict=True):
@@ -74,13 +74,13 @@ def test_an_answer_stands_in_its_question_as_often_true_as_false_in_every_split(
     assert sum(told.values()) == 2 * 90
 
 
-def test_questions_of_nothing_but_yes_and_no_cannot_be_split_and_the_error_says_so(tiny_model):
+def test_questions_with_only_yes_and_no_cannot_be_split(tiny_model):
     countries = ("France", "Japan", "Italy", "Spain", "Peru", "Cuba")
     for answers, cause in (
-        (("yes", "No"), "share the answers yes and no, so they cannot be split"),
-        (("Paris", "Paris"), "Take more questions"),  # too few of others
+        (("yes", "No"), "so the questions cannot be split"),
+        (("Paris", "Paris"), "Use more questions"),  # too few of others
     ):
         asked = data_of([capital(name, answers[i % 2]) for i, name in enumerate(countries)])
         with pytest.raises(EmptySweepError, match=cause) as caught:
             rows_of(tiny_model("llama"), asked).check()
-        assert ("limit=" in str(caught.value)) == (cause == "Take more questions")
+        assert ("limit=" in str(caught.value)) == (cause == "Use more questions")

@@ -131,9 +131,9 @@ def test_a_value_that_a_protocol_does_not_take_is_refused(name, given):
         ("swap", {"delta_kind": "confidence", "readout": "probe", "direction": "denoising"}, "starts from a corrupt input"),
         ("swap", {"fractions": (0.5, 0.25, 0.25), "readout": pow}, "this sweep has readout=callable:pow"),
         ("swap", {"answers": "generated"}, "belongs to the readouts 'probe' and 'p_true'"),
-        ("knockout", {"edges": "exact_question"}, "Write 'source -> target'"),
+        ("knockout", {"edges": "exact_question"}, "must be 'source -> target'"),
         ("knockout", {"edges": "exact_qestion -> later"}, "Did you mean 'exact_question'"),
-        ("knockout", {"edges": "question -> latter"}, "Did you mean 'later'"),
+        ("knockout", {"edges": "exact_question -> latter"}, "Did you mean 'later'"),
         ("knockout", {"site": "resid_post"}, "has no argument 'site'. Did you mean 'probe_site'"),
     ],
 )

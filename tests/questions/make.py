@@ -1,6 +1,7 @@
-"""Examples made by hand, and errors by class and text."""
+"""Hand-made examples, and a check of errors by class, text and argument."""
 
 import re
+from contextlib import contextmanager
 from functools import cache
 
 import pytest
@@ -14,15 +15,18 @@ CAPITALS = {
 }  # fmt: skip
 
 
-def refused(kind: type[Exception], message: str):
-    """A block that has to raise an error whose message holds this text."""
-    return pytest.raises(kind, match=re.escape(message))
+@contextmanager
+def refused(kind: type[Exception], message: str, argument: str = ""):
+    """Expect an error whose message contains a text and, if given, whose argument has a name."""
+    with pytest.raises(kind, match=re.escape(message)) as caught:
+        yield caught
+    assert not argument or caught.value.arguments == (argument,)
 
 
 def example(
     question: str, subject: str, prop: str, *answers: str, relation: str | None = None, example_id: str | None = None
 ) -> Example:
-    """An example whose spans are the first occurrences of two texts."""
+    """Make an example whose spans are the first occurrences of two texts."""
     start, at = question.index(subject), question.index(prop)
     return Example(
         example_id=example_id or f"id:{question}",
@@ -37,14 +41,14 @@ def example(
 
 
 def capital(country: str, city: str, *aliases: str) -> Example:
-    """What is the capital of ...?"""
+    """Make the example "What is the capital of ...?"."""
     return example(
         f"What is the capital of {country}?", country, "capital", city, *aliases, relation="capital", example_id=country
     )
 
 
 def data_of(examples: list[Example], n: int | None = None, name: str = "made") -> QAData:
-    """A data set of hand-made examples; the first ``n`` are evaluated, all are the pool."""
+    """Make a data set of examples: the first ``n`` are evaluated, all are the pool."""
     return QAData(
         name=name, examples=tuple(examples[:n]), pool=tuple(examples), dropped=(), pool_dropped={}, source="test",
         sha256="0" * 64, limit=n, seed=0,
@@ -53,16 +57,16 @@ def data_of(examples: list[Example], n: int | None = None, name: str = "made") -
 
 @cache
 def sample(name: str) -> QAData:
-    """One of the embedded sets, read once: "nq" for ``nq-sample``."""
+    """Load an embedded set once: "nq" for ``nq-sample``."""
     return load_qa(f"{name}-sample")
 
 
 def capitals(n: int | None = None) -> QAData:
-    """Capitals of a dozen countries."""
+    """Make a data set of twelve capitals."""
     return data_of([capital(country, city) for country, city in CAPITALS.items()], n, name="capitals")
 
 
 def equal_lengths() -> QAData:
-    """Names and answers that every byte-level tokenizer of the tests cuts into equally many tokens."""
+    """Make a data set whose names and answers have equally many tokens with every byte-level tokenizer."""
     names, answers = ("31q", "52w", "73x", "64z", "85v", "96j"), ("94", "83", "72", "65", "57", "46")
     return data_of([capital(name, answer) for name, answer in zip(names, answers, strict=True)], name="equal")

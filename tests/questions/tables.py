@@ -1,4 +1,4 @@
-"""Tables of questions as the hub and users hold them, in files of every kind."""
+"""Tables of questions in the schemas of the hub and of users, in files of every type."""
 
 import json
 from pathlib import Path

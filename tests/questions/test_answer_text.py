@@ -1,8 +1,8 @@
-"""The rules that read a generated text: the exact answer, the line that it stands in, thinking, and whether it is right."""
+"""Rules for generated texts: exact answer, its line, thinking, and grading."""
 
 import pytest
 
-from anchorlens.questions.answer_text import answer_line, exact_answer, is_right, unfinished_thinking
+from anchorlens.questions.answer_text import answer_line, exact_answer, has_open_thinking, is_right
 
 
 @pytest.mark.parametrize(
@@ -42,33 +42,33 @@ def test_no_answer_is_none(text):
         ("\n\n Paris, the capital of France.", "Paris, the capital of France."),
     ],
 )
-def test_the_line_of_the_answer_is_whole(text, wanted):
+def test_answer_line_is_the_whole_line(text, wanted):
     line = answer_line(text)
     assert line is not None
     assert line.of(text) == wanted
 
 
-def test_thinking_that_does_not_end_has_no_answer_and_says_so():
+def test_unfinished_thinking_has_no_answer():
     assert answer_line("<think>\nThe capital is Paris") is None
-    assert unfinished_thinking("<think>\nThe capital is Paris")
-    assert unfinished_thinking("<think>a</think> b <think> c")
-    assert not unfinished_thinking("<think>a</think>")
-    assert not unfinished_thinking("I think, Paris")
+    assert has_open_thinking("<think>\nThe capital is Paris")
+    assert has_open_thinking("<think>a</think> b <think> c")
+    assert not has_open_thinking("<think>a</think>")
+    assert not has_open_thinking("I think, Paris")
 
 
-def test_behind_a_prompt_that_opens_the_thinking_the_answer_stands_behind_its_end():
+def test_answer_follows_the_end_of_thinking_that_the_prompt_opened():
     thinking = "Okay, it may be Rome.\nOr not."
     assert answer_line(thinking, opened=True) is None and exact_answer(thinking, opened=True) is None
-    assert unfinished_thinking(thinking, opened=True) and not unfinished_thinking(thinking)
+    assert has_open_thinking(thinking, opened=True) and not has_open_thinking(thinking)
     text = thinking + "\n</think>\n\nParis."
     span = exact_answer(text, opened=True)
     assert span is not None and span.of(text) == "Paris"
-    assert not unfinished_thinking(text, opened=True)
+    assert not has_open_thinking(text, opened=True)
     # A second block that is still open.
-    assert unfinished_thinking("a</think> <think>b", opened=True)
+    assert has_open_thinking("a</think> <think>b", opened=True)
 
 
-def test_right_means_whole_words_in_any_case():
+def test_is_right_compares_whole_words_in_any_case():
     assert is_right("the city of PARIS, France", ["Paris"])
     assert is_right("Tolstoy", ["Leo Tolstoy", "tolstoy"])
     assert not is_right("Parisian", ["Paris"])

@@ -1,10 +1,25 @@
-"""Kinds of answers."""
+"""Types of answers, and docstring examples."""
 
 import doctest
 
 import pytest
 
-from anchorlens.questions import answers, datasets, parse, rules, schemas, templates
+from anchorlens.questions import (
+    answer_options,
+    answer_text,
+    answers,
+    columns,
+    datasets,
+    edges,
+    entities,
+    example,
+    lexicon,
+    parse,
+    prompts,
+    rules,
+    schemas,
+    templates,
+)
 from anchorlens.questions.answers import ANSWER_TYPES, answer_type
 
 
@@ -30,6 +45,12 @@ def test_types_follow_the_question_then_the_answer(question, answer, expected):
     assert expected in ANSWER_TYPES
 
 
-@pytest.mark.parametrize("module", [answers, datasets, parse, rules, schemas, templates, lexicon], ids=lambda m: m.__name__)
-def test_docstring_examples_are_true(module):
+MODULES = (
+    answer_options, answer_text, answers, columns, datasets, edges, entities, example, lexicon, parse, prompts, rules, schemas,
+    templates,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
+def test_docstring_examples(module):
     assert doctest.testmod(module).failed == 0

@@ -1,4 +1,4 @@
-"""Columns of the user's own: what is read from where, and what a slip of the pen is told."""
+"""Columns of the user's tables: renaming, splitting of answers, and errors."""
 
 import json
 import re
@@ -18,7 +18,7 @@ MAPPED = {"question": "q", "answers": "gold", "relation": "kind", "id": "key", "
 
 
 def theirs(rows, columns):
-    """The same rows under the user's own names."""
+    """Return rows with renamed columns."""
     return [{columns.get(field, field): value for field, value in row.items()} for row in rows]
 
 
@@ -47,8 +47,8 @@ def test_columns_of_a_known_schema(tmp_path):
     assert data.examples[0].span_source == "annotation"
 
 
-def test_a_named_column_is_not_read_twice_nor_stood_in_for():
-    """``subject`` is the user's word for the relation; ``answer`` is a model's answer, not the gold one."""
+def test_a_mapped_column_is_read_once_and_not_replaced():
+    """``subject`` is mapped to the relation; ``answer`` is a model's answer, not the gold one."""
     rows = [
         {"q": "Who wrote Emma?", "gold": "Austen", "answer": "Bronte", "subject": "author"},
         {"q": "Who wrote Ada?", "gold": "", "answer": "Nabokov", "subject": "author"},
@@ -71,26 +71,25 @@ def test_another_mapping_is_another_data_set():
     ("columns", "kind", "message"),
     [
         ({"questions": "q"}, InputError, "the schema 'own' has no field 'questions'. Did you mean 'question'?"),
-        ({"q": "question", "gold": "answers"}, InputError, "has no field 'q'. Write our field first, then your column."),
-        ({"question": "p"}, DataError, "list has no column 'p', or nothing stands in it. Known: extra0, "),
-        ({"question": "gld"}, DataError, "list has no column 'gld', or nothing stands in it. Did you mean 'gold'?"),
-        (["question"], InputError, "columns=['question']: must be a dictionary from our field names to your column names"),
+        ({"q": "question", "gold": "answers"}, InputError, "has no field 'q'. Write the field first"),
+        ({"question": "p"}, DataError, "list has no column 'p', or it is empty. Known: extra0, "),
+        ({"question": "gld"}, DataError, "list has no column 'gld', or it is empty. Did you mean 'gold'?"),
+        (["question"], InputError, "columns=['question']: must be a dictionary from field names"),
         ({"question": 0}, InputError, "columns=a dict: must be a dictionary"),
         ("question=q", InputError, "columns='question=q': must be a dictionary"),
     ],
 )
 def test_wrong_columns_are_one_clear_error(unchecked, columns, kind, message):
     rows = [{"q": "Who wrote Emma?", "gold": "Austen", **{f"extra{i}": "x" for i in range(30)}}]
-    with refused(kind, message):
+    with refused(kind, message, "columns"):
         load_qa(rows, columns=columns)
 
 
 @pytest.mark.parametrize("name", ["nq", "nq-sample"])
 def test_columns_are_for_files_and_tables(name):
-    with pytest.raises(
-        InputError, match=f"columns= names the columns of a file or table of your own; '{name}' has its fields"
-    ):
-        load_qa(name, columns={"question": "q"})
+    for argument, value in {"columns": {"question": "q"}, "answers_sep": ";"}.items():
+        with refused(InputError, "only for a file or table of your own", argument):
+            load_qa(name, **{argument: value})
 
 
 @pytest.mark.parametrize(
@@ -105,16 +104,16 @@ def test_columns_from_a_shell(text, columns):
 
 
 @pytest.mark.parametrize("text", ["question", "question=q,", "", "=q", "question=", "question=a,question=b", 3])
-def test_columns_from_a_shell_that_cannot_be(unchecked, text):
-    with pytest.raises(InputError, match=f"^columns={text!r}: .* Write FIELD=COLUMN, with commas between"):
+def test_invalid_columns_from_a_shell_are_refused(unchecked, text):
+    with pytest.raises(InputError, match=f"^columns={text!r}: .* Write FIELD=COLUMN, separated by commas"):
         parse_columns(text)
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"q": 1, "entity": 2}, "it lacks question and answers or answer. It has entity, q. Give columns={'question': '...', "),
-        ({"question": "q", "Answers": "a"}, "It has Answers, question. Give columns={'answers': '...'}."),
+        ({"q": 1, "entity": 2}, "it lacks question and answers or answer. It has entity, q. Pass columns={'question': '...', "),
+        ({"question": "q", "Answers": "a"}, "It has Answers, question. Pass columns={'answers': '...'}."),
         ({"question": "q", "possible_answers": "a"}, "It has possible_answers, question. Its fields fit: popqa."),
     ],
 )  # fmt: skip
@@ -124,17 +123,18 @@ def test_a_needed_column_that_is_missing(row, message):
 
 
 @pytest.mark.parametrize(("extension", "answer"), [("csv", "Paris|x"), ("tsv", "Paris;x"), ("csv", "NULL"), ("csv", "n/a")])
-def test_cells_that_look_like_several_answers_or_none_are_warned_of_once_a_file(tmp_path, extension, answer):
+def test_cells_with_several_answers_or_none_give_one_warning_per_file(tmp_path, extension, answer):
     rows = [{"question": f"Who wrote Book{i}?", "answers": answer} for i in range(3)]
     rows.append({"question": "Who wrote Emma?", "answers": json.dumps(["a|b", "c"])})
-    message = f"file:mine.{extension}, row 1 (and so in 2 more): the answer {answer!r} is taken as one alias. "
+    fix = f"Pass answers_sep={answer[5]!r} to split it." if "x" in answer else "Leave the cell empty"
+    message = f"file:mine.{extension}, row 1 (and 2 more): the answer {answer!r} is read as one alias. {fix}"
     with pytest.warns(UserWarning, match=re.escape(message)) as caught:
         data = load_qa(write(tmp_path / f"mine.{extension}", rows))
     assert len(caught) == 1
     assert [e.answers for e in data.examples] == [(answer,)] * 3 + [("a|b", "c")]
 
 
-def test_other_cells_and_answers_elsewhere_are_not_warned_of(tmp_path):
+def test_other_cells_and_sources_give_no_warning(tmp_path):
     rows = [{"question": "Who wrote Emma?", "answers": "Steins;Gate"}]
     plain = {"question": "Who wrote Ada?", "answers": "a Nan bread"}
     with warnings.catch_warnings():
@@ -147,3 +147,25 @@ def test_other_cells_and_answers_elsewhere_are_not_warned_of(tmp_path):
         none = load_qa(write(tmp_path / "none.csv", [plain, {**rows[0], "answers": ""}]))
     assert (len(none), none.dropped_counts) == (1, {"no_answer": 1})
     assert [example.answers for data in sets for example in data.examples] == [("Steins;Gate",)] * 3
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "frame"])
+def test_a_separator_splits_answers_in_one_text_and_no_list(tmp_path, kind):
+    rows = [
+        {"question": "What is the capital of France?", "answers": "Paris; Paname;;"},
+        {"question": "Who wrote Emma?", "answers": '["Austen; J.", "Jane Austen"]'},
+        {"question": "Who wrote Ada?", "answers": "Nabokov"},
+    ]
+    table = pandas.DataFrame(rows) if kind == "frame" else write(tmp_path / f"mine.{kind}", rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        data = load_qa(table, answers_sep=";")
+    assert [row.answers for row in data.examples] == [("Paris", "Paname"), ("Austen; J.", "Jane Austen"), ("Nabokov",)]
+    listed = [{**rows[0], "answers": ["Paris", " Paname", "", ""]}, *rows[1:]]
+    assert data.sha256 == load_qa(listed).sha256 != load_qa(rows).sha256
+
+
+@pytest.mark.parametrize("separator", ["", 3, [";"]])
+def test_a_separator_that_is_no_text_is_refused(unchecked, separator):
+    with refused(InputError, f"answers_sep={separator!r}: must be", "answers_sep"):
+        load_qa(OWN, answers_sep=separator)

@@ -1,4 +1,4 @@
-"""What the first argument of ``load_qa`` may be, and what is said of everything else."""
+"""Accepted and refused values of the first argument of ``load_qa``."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.questions.make import refused
 from tests.questions.tables import HUB_ROWS, OWN, spans_of, write
 
 
-def test_a_file_may_stand_where_the_name_stands(tmp_path, monkeypatch):
+def test_a_file_can_be_passed_as_name(tmp_path, monkeypatch):
     path = write(tmp_path / "good.csv", OWN)
     monkeypatch.chdir(tmp_path)
     wanted = load_qa("good", path=path)
@@ -26,7 +26,7 @@ def test_a_file_may_stand_where_the_name_stands(tmp_path, monkeypatch):
     assert load_qa(path, dataset_name="mine").name == "mine"
 
 
-def test_a_file_that_is_called_like_a_set_has_its_schema(tmp_path):
+def test_a_file_named_like_a_set_has_its_schema(tmp_path):
     path = write(tmp_path / "popqa.jsonl", HUB_ROWS["popqa"])
     assert load_qa(path) == load_qa(path=path) == load_qa("popqa", path=path)
     assert spans_of(load_qa(path, dataset_name="mine")) == [("Ada Lovelace", "occupation", "annotation")]
@@ -42,10 +42,10 @@ def test_a_known_name_comes_before_a_file(tmp_path, monkeypatch):
     assert load_qa("nq-sample", limit=2).source == "sample:nq"
 
 
-def test_a_directory_is_no_file_and_a_missing_file_names_its_neighbours(tmp_path, monkeypatch):
+def test_a_directory_is_refused_and_a_missing_file_suggests_similar_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine").mkdir()
-    with refused(DataError, "mine is a directory; give one file"):
+    with refused(DataError, "mine is a directory."):
         load_qa("mine")
     write(tmp_path / "good.csv", OWN)
     with refused(DataError, "goood.csv. Did you mean 'good.csv'?"):
@@ -61,40 +61,54 @@ def test_a_list_of_dictionaries_is_a_table():
     assert load_qa(HUB_ROWS["popqa"], dataset_name="popqa").examples[0].relation == "occupation"
 
 
+def test_pairs_of_question_and_answer_are_the_rows_of_a_list():
+    pairs = [("Who wrote Emma?", "Jane Austen"), ["What is the capital of Peru?", ["Lima", "Ciudad de los Reyes"]]]
+    rows = [{"question": question, "answers": answers} for question, answers in pairs]
+    assert load_qa(pairs) == load_qa(tuple(pairs)) == load_qa([pairs[0], rows[1]]) == load_qa(rows)
+    assert load_qa([("What is the capital of Peru?", "Lima|Ciudad")], answers_sep="|").examples[0].answers == (
+        "Lima",
+        "Ciudad",
+    )
+
+
+@pytest.mark.parametrize("row", [("Who?",), ("Who?", "me", "you"), ("Who?", 3), (3, "me"), ("Who?", None)])
+def test_a_row_that_is_no_pair_is_refused(unchecked, row):
+    with refused(DataError, "list, row 2 is ("):
+        load_qa([("Who wrote Emma?", "Jane Austen"), row])
+
+
 @pytest.mark.parametrize(
     ("given", "shown"),
     [
-        ((), "nothing"), ((5,), "5"), ((b"popqa",), "b'popqa'"), ((torch.nn.Linear(1, 1),), "a Linear"), ((load_qa,), "a function"),
+        ((), "None"), ((5,), "5"), ((b"popqa",), "b'popqa'"), ((torch.nn.Linear(1, 1),), "a Linear"), ((load_qa,), "a function"),
         ((pandas.DataFrame,), "the class DataFrame"), ((numpy.zeros(3),), "a ndarray"), ((x for x in OWN), "a generator"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_anything_else_is_told_what_is_taken(unchecked, given, shown):
+def test_a_source_of_another_type_is_refused(unchecked, given, shown):
     arguments = given if isinstance(given, tuple) else (given,)
-    with pytest.raises(InputError) as caught:
+    with refused(InputError, f"name={shown}: must be the name of a set", "name"):
         load_qa(*arguments)
-    assert str(caught.value).startswith("load_qa takes the name of a set")
-    assert str(caught.value).endswith(f"or a list of dictionaries; got {shown}.")
 
 
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [
-        ("limit", (3.0, "3", True, 0, -2), "limit must be at least 1, or None for all rows; got"),
-        ("seed", (-1, 1.5, "x", None), "seed must be a whole number, at least 0; got"),
-        ("path", (3, ""), "path must be a string or a Path to a file, got"),
-        ("split", (3, ""), "split must be a name, got"),
-        ("revision", (b"x",), "revision must be a name, got"),
-        ("dataset_name", (3,), "dataset_name must be a name, got"),
+        ("limit", (3.0, "3", True, 0, -2), "must be an integer >= 1"),
+        ("seed", (-1, 1.5, "x", None), "must be an integer >= 0"),
+        ("path", (3, ""), "must be a string or a Path"),
+        ("split", (3, ""), "must be a non-empty string"),
+        ("revision", (b"x",), "must be a non-empty string"),
+        ("dataset_name", (3,), "must be a non-empty string"),
     ],
 )
 def test_arguments_of_another_kind_are_refused(unchecked, name, values, message):
     for value in values:
-        with refused(InputError, f"{message} {value!r}."):
+        with refused(InputError, f"{name}={value!r}: {message}", name):
             load_qa("nq", **{name: value})
 
 
-def test_whole_numbers_of_numpy_are_taken(unchecked):
+def test_numpy_integers_are_accepted(unchecked):
     frame = pandas.DataFrame(OWN)
     data = load_qa(frame, limit=numpy.int64(2), seed=numpy.int32(1))
     assert data == load_qa(frame, limit=2, seed=1)

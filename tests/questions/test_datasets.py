@@ -1,4 +1,4 @@
-"""Loading: every source gives the same rows, draws are repeatable, what is dropped is counted, and every wrong input says so."""
+"""Loading: all sources give the same rows, draws are reproducible, dropped rows are counted."""
 
 import json
 import re
@@ -25,7 +25,7 @@ WH = {"who", "whom", "whose", "what", "which", "when", "where", "why", "how"}
 
 @pytest.fixture
 def hub(monkeypatch):
-    """``hub(name)``: the hub has the rows of that set; gives the calls that reach it. ``script``: and a loading script."""
+    """Replace the hub by the rows of a set and return its calls; ``script`` adds a loading script."""
 
     def serve(name: str, script: bool = False) -> list[tuple]:
         calls = []
@@ -98,12 +98,12 @@ def test_a_repository_with_a_script_is_read_from_its_parquet_files(hub):
             DownloadError,
             "akariasai/PopQA could not be loaded from the hub",
         ),
-        (datasets.exceptions.DatasetNotFoundError("gone"), DownloadError, "give a local file of the same schema with path="),
+        (datasets.exceptions.DatasetNotFoundError("gone"), DownloadError, "local file of the same schema"),
         (ValueError("Couldn't find cache for akariasai/PopQA"), DownloadError, "akariasai/PopQA is not in the local cache"),
         (ValueError('Unknown split "x"'), InputError, "cannot be loaded with config=None, split='test': Unknown split"),
     ],
 )
-def test_hub_failures_say_what_to_do(monkeypatch, error, kind, message):
+def test_hub_failures_have_a_fix(monkeypatch, error, kind, message):
     def load_dataset(*args, **kwargs):
         raise error
 
@@ -113,7 +113,7 @@ def test_hub_failures_say_what_to_do(monkeypatch, error, kind, message):
 
 
 def exit_code(code: str, **env: str) -> int:
-    """Of Python in a process of its own."""
+    """Run Python code in a new process and return its exit code."""
     env |= {"PATH": "", "PYTHONPATH": str(Path(__file__).parents[2])}
     return subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode
 
@@ -231,7 +231,7 @@ def test_a_callable_extractor_serves_load_qa():
 
     data = load_qa(pandas.DataFrame(OWN), spans=ends)
     assert spans_of(data) == [("W", "?", "callable:ends")] * 3
-    with refused(SpanError, "frame, row 1: property span [3, 30] does not lie"):
+    with refused(SpanError, "frame, row 1: property span [3, 30] lies outside"):
         load_qa(pandas.DataFrame(OWN), spans=lambda _: (Span(0, 1), Span(3, 30)))
 
 
@@ -260,13 +260,13 @@ def test_annotations_that_are_all_bad_are_an_error_and_most_a_warning():
     school = [{**EMMA, "subject": "Literature"}, {"question": "Who wrote Ada?", "answers": "Nabokov", "subject": "Literature"}]
     with refused(SpanError, "list, row 1: subject 'Literature' occurs 0 times") as caught:
         load_qa(school)
-    cure = "No row of 2 can be used. If these columns are no annotation, leave them out, or give spans='rules'."
+    cure = "No row of 2 can be used. If these columns are no annotation,"
     assert cure in str(caught.value)
     told = "list: 2 of 3 rows are dropped as bad_annotation: list, row 1: subject 'Lit"
     with pytest.warns(UserWarning, match=re.escape(told)):
         data = load_qa([*school, {**EMMA, "question": "Who wrote Sylvia?"}])
     assert len(data) == 1
-    with refused(SpanError, "list, row 1: subject span [0, 400] does not lie in its question of 15 char"):
+    with refused(SpanError, "list, row 1: subject span [0, 400] lies outside its question of 15 char"):
         load_qa([{**EMMA, "subject_span": [0, 400]}])
 
 
@@ -285,12 +285,12 @@ def test_an_empty_segment_is_not_annotated_and_the_source_says_so(field, empty):
     "bad",
     [{"question": "Who wrote \ud83dEmma?"}, {"answers": ["Austen", "Au\udc00sten"]}, {"id": "\ud800"}, {"relation": "\udfff"}],
 )
-def test_half_a_character_drops_its_row(bad):
+def test_a_lone_surrogate_drops_its_row(bad):
     rows = [{"id": "a", **EMMA}, {"id": "b", "question": "Who wrote Ada?", "answers": "Nabokov", **bad}]
     data = load_qa(rows)
     assert [e.example_id for e in data.examples] == ["a"]
     assert data.pool_dropped == {"lone_surrogate": 1}
-    assert "list, row 2: half of a character" in data.dropped[0].detail
+    assert "list, row 2: contains half of a character" in data.dropped[0].detail
     # What is kept of it can be written to any file.
     dropped = data.dropped[0]
     assert "".join((dropped.example_id, dropped.question, dropped.answer, dropped.detail, repr(data))).encode("utf8")
@@ -326,7 +326,7 @@ def test_repr_html_and_frame_show_counts_and_share():
     assert cut == list(frame["property"])
 
 
-def test_known_datasets_are_four_and_four_and_cheap():
+def test_known_datasets_are_four_and_four_without_heavy_imports():
     entries = known_datasets()
     assert [e.name for e in entries if e.kind == "hub"] == list(HUB_ROWS)
     assert [e.name for e in entries if e.kind == "sample"] == [f"{name}-sample" for name in HUB_ROWS]
@@ -365,8 +365,8 @@ def test_parquet_and_frame_gaps_are_missing_fields(tmp_path):
         assert [(e.relation, e.popularity) for e in data.examples] == [("author", 12.5), (None, None)]
 
 
-def test_two_ways_of_finding_spans_are_told_apart_in_the_record():
-    """Two functions of one name, and rules against templates: the numbers of a sweep hang on it, so its ``run_id`` does."""
+def test_the_record_distinguishes_span_extractors():
+    """Two functions of one name, and rules against templates, change the numbers of a sweep and so its ``run_id``."""
     from anchorlens.runs.provenance import run_id_of
 
     ways = ["auto", "rules", lambda q: ([len(q) - 3, len(q)], [0, 2]), lambda q: ([len(q) - 4, len(q)], [0, 2])]
@@ -378,3 +378,12 @@ def test_two_ways_of_finding_spans_are_told_apart_in_the_record():
 
 def test_question_sets_have_the_interface_of_data_sets():
     assert isinstance(load_qa(OWN), PromptDataset)
+
+
+def test_dropped_rows_as_a_frame():
+    data = load_qa([("Who wrote Emma?", "Austen"), ("", "Austen"), ("Who wrote Ada?", "")])
+    frame = data.dropped_frame()
+    assert list(frame.columns) == ["example_id", "dataset", "question", "answer", "reason", "detail"]
+    assert frame[["question", "reason"]].values.tolist() == [["", "empty_question"], ["Who wrote Ada?", "no_answer"]]
+    assert frame["reason"].value_counts().to_dict() == data.dropped_counts
+    assert load_qa(OWN).dropped_frame().shape == (0, 6)

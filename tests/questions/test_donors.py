@@ -1,4 +1,4 @@
-"""Who may be a donor, how positions are paired, and where the null goes."""
+"""Eligible donors, pairing of positions, and positions of the null."""
 
 from dataclasses import replace
 
@@ -45,8 +45,8 @@ def test_donors_obey_every_rule(rows, pool):
                 assert len(donor.positions[role]) == len(base.positions[role])
 
 
-def test_all_eligible_rows_and_no_other_are_found(rows, pool):
-    """An independent statement of the rules, row by row."""
+def test_exactly_the_eligible_rows_are_donors(rows, pool):
+    """Compare with an independent implementation, row by row."""
     base = pool[-1]
 
     def lengths(row):
@@ -73,7 +73,7 @@ def test_random_crosses_relations_and_last_relaxes_length(rows, pool):
     assert pair_positions(base, longer[0], "subject", "equal") is None
 
 
-def test_own_rule_may_only_choose_rows_that_are_eligible(rows, pool):
+def test_a_custom_rule_selects_only_eligible_rows(rows, pool):
     def only_cuba_and_gaul(base, candidates):
         return [e for e in candidates if e.subject.of(e.question) in ("Cuba", "Gaul")]
 
@@ -89,7 +89,7 @@ def test_choice_depends_on_seed_and_row_alone(rows, pool):
     assert len(picks) > 1
 
 
-def test_answer_type_serves_where_there_is_no_relation(rows):
+def test_answer_type_replaces_a_missing_relation(rows):
     made = [replace(capital(c, a), relation=None, answer_type=t) for c, a, t in
             (("France", "Paris", "place"), ("Japan", "Tokyo", "place"), ("Peru", "Lima", "other"))]  # fmt: skip
     chosen = picker(tuple(rows.row(e) for e in made), align="last").pick(rows.row(made[0]))
@@ -114,12 +114,12 @@ def test_null_that_finds_too_few_positions_falls_short(rows):
     free = set(range(row.prompt_length)) - taken
     assert set(null_positions(row, "exact_question", 999, 0, "d", "prompt")) == free
     # BOS, "Q", ":" stand before the question.
-    assert set(null_positions(row, "question", 999, 0, "d")) == free - {1, 2}
+    assert set(null_positions(row, "exact_question", 999, 0, "d")) == free - {1, 2}
 
 
 @pytest.mark.parametrize("anchor", ["exact_question", "subject", "question_rest", "pre_answer", "answer", "prompt_last"])
 def test_null_lies_in_the_rows_own_part_of_the_prompt(anchor):
-    """After the shots, from the question's first token on; where='prompt' goes back to the shots."""
+    """The region "question" starts at the question, "prompt" includes the shots."""
     shots = FewShotPrompt("fewshot(2)", (("What is the capital of Chad?", "N'Djamena"), ("What is 2 + 2?", "4")), frozenset())
     row = RowTokenizer(small_tokenizer("byte", bos=True), shots).row(capital("Germany", "Berlin"))
     own = {p for seed in range(60) for p in null_positions(row, anchor, 2, seed, "d")}
@@ -134,60 +134,60 @@ def test_null_lies_in_the_rows_own_part_of_the_prompt(anchor):
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(DonorError, match="Unknown donor rule 'same_relations'. Did you mean 'same_relation'"):
+    with pytest.raises(DonorError, match="donors='same_relations': unknown rule. Did you mean 'same_relation'"):
         rule_name("same_relations")
     with pytest.raises(DonorError, match="align='lst'"):
         picker((), align="lst")
 
 
 @pytest.mark.parametrize("n", [0, 2.5, "2", True, None])
-def test_n_donors_that_is_no_count_is_refused(unchecked, n):
-    with refused(DonorError, f"n_donors must be a whole number, at least 1; got {n!r}."):
+def test_invalid_n_donors_are_refused(unchecked, n):
+    with refused(DonorError, f"n_donors={n!r}: must be an integer >= 1.", "n_donors"):
         picker((), n_donors=n)
 
 
 @pytest.mark.parametrize(
     ("rule", "shown"),
-    [(None, "None"), (("random",), r"\('random',\)"), (dict, "the class dict"), (lambda base: [], "a function")],
+    [(None, "None"), (("random",), "('random',)"), (dict, "the class dict"), (lambda base: [], "a function")],
 )
 def test_a_rule_of_another_kind_is_refused(unchecked, rule, shown):
     for use in (rule_name, lambda rule: picker((), rule=rule)):
-        with pytest.raises(DonorError, match=rf"donors must be 'same_relation', .* or a function .*got {shown}\."):
+        with refused(DonorError, f"donors={shown}: must be 'same_relation', ", "donors"):
             use(rule)
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (lambda pool: None, "gave None for 'What is the capital of France?'; it must give rows of the pool that"),
-        (lambda pool: "Japan", "donors=callable:rule gave 'Japan' for"),
-        (lambda pool: pool[1], "donors=callable:rule gave an Example for"),
-        (lambda pool: {"Japan": pool[1]}, "donors=callable:rule gave a dict for"),
-        (lambda pool: ["Japan"], "donors=callable:rule gave 'Japan' as a row for"),
-        (lambda pool: [pool[1], None], "donors=callable:rule gave None as a row for"),
-        (lambda pool: [capital("Mali", "Bamako")], "donors=callable:rule gave only rows that are not of the pool for"),
+        (lambda pool: None, "the function returned None for 'What is the capital of France?'."),
+        (lambda pool: "Japan", "donors=callable:rule: the function returned 'Japan' for"),
+        (lambda pool: pool[1], "donors=callable:rule: the function returned an Example for"),
+        (lambda pool: {"Japan": pool[1]}, "donors=callable:rule: the function returned a dict for"),
+        (lambda pool: ["Japan"], "donors=callable:rule: the function returned 'Japan' as a row for"),
+        (lambda pool: [pool[1], None], "donors=callable:rule: the function returned None as a row for"),
+        (lambda pool: [capital("Mali", "Bamako")], "the function returned only rows outside the pool for"),
     ],
 )
-def test_what_a_rule_may_not_give(unchecked, pool, given, message):
+def test_invalid_results_of_a_rule_are_refused(unchecked, pool, given, message):
     def rule(base, candidates):
         return given(candidates)
 
-    with refused(DonorError, message):
+    with refused(DonorError, message, "donors"):
         picker(pool, rule=rule).pick(pool[0])
 
 
-def test_a_rule_may_give_nothing_and_strangers_beside_rows_of_the_pool(pool):
+def test_a_rule_can_return_no_rows_and_rows_outside_the_pool_are_ignored(pool):
     assert picker(pool, rule=lambda base, candidates: ()).pick(pool[0]) == ()
     mixed = picker(pool, align="last", rule=lambda base, rows: iter([capital("Mali", "Bamako"), *rows])).pick(pool[0])
     assert {row.id for row in mixed} == {row.id for row in picker(pool, align="last", rule="random").pick(pool[0])}
 
 
-def test_n_donors_of_numpy_is_a_number(unchecked, pool):
+def test_n_donors_can_be_a_numpy_integer(unchecked, pool):
     assert picker(pool, n_donors=numpy.int64(2)).pick(pool[-1]) == picker(pool, n_donors=2).pick(pool[-1])
 
 
 def test_a_row_that_shares_an_answer_with_the_base_question_asked_again_is_no_donor(rows):
-    """Two people of one name: what is right for the second is right for the question."""
+    """Two people of one name: the answer of each is right for the question."""
 
     def asked(name, job, example_id):
         return example(f"What is {name}'s occupation?", name, "occupation", job, relation="occupation", example_id=example_id)

@@ -1,8 +1,8 @@
-"""Which characters of a question name something."""
+"""Names, numbers and quotations of a question."""
 
 import pytest
 
-from anchorlens.questions.entities import named_spans
+from anchorlens.questions.entities import find_names
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ from anchorlens.questions.entities import named_spans
     ],
 )  # fmt: skip
 def test_capitals_digits_and_quotations(question, names):
-    assert [span.of(question) for span in named_spans(question)] == names
+    assert [span.of(question) for span in find_names(question)] == names

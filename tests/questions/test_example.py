@@ -1,11 +1,11 @@
-"""What makes two strings the same answer or question: case and punctuation do not tell them apart, scripts, marks and signs do."""
+"""Normalisation removes case and punctuation, and keeps scripts, marks and signs."""
 
 import random
 
 import pytest
 
 from anchorlens.questions.answer_text import is_right
-from anchorlens.questions.example import normalise, pooled_answers, question_id
+from anchorlens.questions.example import normalise, pool_answers, question_id
 from tests.questions.make import capital, example
 
 # The flags of England and Scotland are one black flag with tags: gbeng, gbsct, and the tag that ends them.
@@ -27,7 +27,7 @@ ENGLAND, SCOTLAND = ("".join(chr(0xE0000 + ord(char)) for char in name) + "\U000
         (("???",), "???"), ((" . . ",), ". ."),
     ],
 )  # fmt: skip
-def test_written_in_another_way_it_is_the_same(texts, name):
+def test_variants_of_a_text_are_normalised_to_the_same(texts, name):
     assert {normalise(text) for text in texts} == {name}
 
 
@@ -59,7 +59,7 @@ def test_whole_words_are_found_with_their_signs_and_marks():
 
 
 def test_normalising_twice_changes_nothing():
-    """Every character of the basic plane and the emoji by itself, and random mixtures of those treated in ways of their own."""
+    """Test every character of the basic plane and the emoji, and random mixtures of special characters."""
     rng = random.Random(0)
     odd = "Aa1 +-#%$°`^\u200b.,'é़ा\u0301😀\u200d\ufe0f−–İßﬁΣς½™´¨_"
     texts = ["".join(rng.choices(odd, k=rng.randint(1, 9))) for _ in range(2_000)]
@@ -71,5 +71,5 @@ def test_normalising_twice_changes_nothing():
 
 def test_answers_are_pooled_by_question_in_order():
     rows = [example("What is Jo Ray's job?", "Jo Ray", "job", *jobs) for jobs in (("actor",), ("judge", "actor"), ("poet",))]
-    pooled = pooled_answers([*rows, capital("Italy", "Rome")])
+    pooled = pool_answers([*rows, capital("Italy", "Rome")])
     assert pooled == {rows[0].question_id: ("actor", "judge", "poet"), question_id("What is the capital of Italy?"): ("Rome",)}

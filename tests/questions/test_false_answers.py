@@ -1,4 +1,4 @@
-"""Splits and given answers: questions stay together, strings are balanced, and a draw across splits is caught by name."""
+"""Splits and false answers: linked questions share a split, strings are balanced, a draw across splits is an error."""
 
 import random
 import time
@@ -12,23 +12,23 @@ from scipy.optimize import linear_sum_assignment
 
 from anchorlens.constants import FRACTIONS, SPLITS
 from anchorlens.errors import InputError
+from anchorlens.questions.answer_options import find_options, option_key
 from anchorlens.questions.example import Example, normalise
-from anchorlens.questions.false_answers import GivenAnswers, given_answers, split_questions
-from anchorlens.questions.options import named_options, option_key
+from anchorlens.questions.false_answers import FalseAnswers, assign_false_answers, split_questions
 from tests.questions.make import capital, example, sample
 
 
 def comparison(word: str, first: str, second: str, answer: str, example_id: str | None = None) -> Example:
-    """Which is larger, Belgium or Russia?"""
+    """Make a comparison such as "Which is larger, Belgium or Russia?"."""
     return example(f"Which is {word}, {first} or {second}?", f"{first} or {second}", word, answer, example_id=example_id)
 
 
 BELGIUM = ("Belgium", "Russia")
 
 
-def in_one_split(rows: list[Example], **options) -> GivenAnswers:
-    """False answers of rows that all lie in the train split."""
-    return given_answers(rows, dict.fromkeys([row.question_id for row in rows], "train"), **options)
+def in_one_split(rows: list[Example], **options) -> FalseAnswers:
+    """Assign false answers to rows of one split."""
+    return assign_false_answers(rows, dict.fromkeys([row.question_id for row in rows], "train"), **options)
 
 
 def stands(answer: str, question: str) -> bool:
@@ -54,7 +54,7 @@ TIED = {
 
 
 @pytest.mark.parametrize(("tied", "others"), TIED.values(), ids=TIED)
-def test_questions_that_are_tied_stay_together(tied, others):
+def test_linked_questions_share_a_split(tied, others):
     for seed in range(20):
         split = split_questions([tied[0], *others, *tied[1:]], seed=seed)
         assert len({split[row.question_id] for row in tied}) == 1
@@ -66,7 +66,7 @@ def test_a_split_does_not_depend_on_the_order_of_rows(trivia):
 
 
 def test_shares_of_100_questions_are_filled_to_within_a_question_for_40_seeds():
-    """Drawn one by one (binomially) the validation share alone had 3 to 26 questions."""
+    """Independent (binomial) draws gave 3 to 26 validation questions."""
     rows = [capital(f"Land {i}", f"City {i}") for i in range(100)]
     seen = {row.question_id: set() for row in rows}
     for seed in range(40):
@@ -100,7 +100,7 @@ def test_each_relation_has_its_share_of_every_split():
 
 
 @pytest.mark.parametrize("fractions", [(0.5, 0.5, 0.0), (0.5, 0.2, 0.2)])
-def test_bad_fractions(trivia, fractions):
+def test_invalid_fractions_are_refused(trivia, fractions):
     with pytest.raises(InputError, match="three positive numbers that sum to 1"):
         split_questions(trivia, fractions=fractions)
 
@@ -108,17 +108,17 @@ def test_bad_fractions(trivia, fractions):
 @pytest.mark.parametrize("distractor", ["matched", "random"])
 def test_inside_every_split_true_and_false_strings_are_the_same_multiset(trivia, distractor):
     split = split_questions(trivia)
-    given = given_answers(trivia, split, distractor=distractor)
-    assert len(given.false) + len(given.dropped) == len(trivia)
+    assigned = assign_false_answers(trivia, split, distractor=distractor)
+    assert len(assigned.false) + len(assigned.dropped) == len(trivia)
     for name in SPLITS:
-        rows = [e for e in trivia if split[e.question_id] == name and e.example_id in given.false]
+        rows = [e for e in trivia if split[e.question_id] == name and e.example_id in assigned.false]
         assert rows
-        assert Counter(e.answers[0] for e in rows) == Counter(given.false[e.example_id] for e in rows)
+        assert Counter(e.answers[0] for e in rows) == Counter(assigned.false[e.example_id] for e in rows)
     by_id = {e.example_id: e for e in trivia}
-    for row, other in given.source.items():
+    for row, other in assigned.source.items():
         base, source = by_id[row], by_id[other]
         assert split[source.question_id] == split[base.question_id]
-        assert normalise(given.false[row]) not in {normalise(a) for a in base.answers}
+        assert normalise(assigned.false[row]) not in {normalise(a) for a in base.answers}
         if distractor == "matched":
             assert source.answer_type == base.answer_type
             assert len(normalise(source.answers[0]).split()) == len(normalise(base.answers[0]).split())
@@ -126,16 +126,16 @@ def test_inside_every_split_true_and_false_strings_are_the_same_multiset(trivia,
 
 def test_a_relation_is_kept_and_one_answer_for_most_of_a_group_drops_the_surplus():
     rows = [capital(f"L{i}", "Paris") for i in range(4)] + [capital("Italy", "Rome")]
-    given = in_one_split(rows)
+    assigned = in_one_split(rows)
     # Rome can be false for one Paris and Paris for Rome; the other three have nothing left.
-    assert len(given.false) == 2
-    assert {d.reason for d in given.dropped} == {"no_distractor"}
-    assert sorted(given.false.values()) == ["Paris", "Rome"]
+    assert len(assigned.false) == 2
+    assert {d.reason for d in assigned.dropped} == {"no_distractor"}
+    assert sorted(assigned.false.values()) == ["Paris", "Rome"]
 
 
-def test_unknown_rule(trivia):
+def test_an_unknown_distractor_is_refused(trivia):
     with pytest.raises(InputError, match="Did you mean 'random'"):
-        given_answers(trivia, split_questions(trivia), distractor="randon")
+        assign_false_answers(trivia, split_questions(trivia), distractor="randon")
 
 
 WALES, KENT = ("the University of Wales", "the Sorbonne"), ("Kent University", "Leeds University")
@@ -167,11 +167,11 @@ OPTIONS = {
 
 @pytest.mark.parametrize("distractor", ["matched", "random"])
 @pytest.mark.parametrize(("asked", "false"), OPTIONS.values(), ids=OPTIONS)
-def test_a_comparison_gets_its_other_option_or_leaves(asked, false, distractor):
+def test_a_comparison_gets_its_other_option_or_is_dropped(asked, false, distractor):
     rows = [*(comparison(*one) for one in asked), capital("Italy", "Rome"), capital("Peru", "Lima")]
-    given = in_one_split(rows, distractor=distractor)
-    assert [given.false.get(row.example_id) for row in rows] == [*false, "Lima", "Rome"]
-    assert [gone.reason for gone in given.dropped] == ["answer_in_question"] * false.count(None)
+    assigned = in_one_split(rows, distractor=distractor)
+    assert [assigned.false.get(row.example_id) for row in rows] == [*false, "Lima", "Rome"]
+    assert [gone.reason for gone in assigned.dropped] == ["answer_in_question"] * false.count(None)
 
 
 def test_a_comparison_without_a_mirror_takes_the_other_option_from_a_row_that_does_not_name_it():
@@ -180,9 +180,9 @@ def test_a_comparison_without_a_mirror_takes_the_other_option_from_a_row_that_do
     assert in_one_split(rows).false == {"a": "Nepal", "b": "India"}
 
 
-def test_a_comparison_that_leaves_names_the_option_that_is_missing():
+def test_a_dropped_comparison_names_the_missing_option():
     (gone,) = in_one_split([comparison("older", "Mars", "India", "India", "d")]).dropped
-    assert gone.detail == "the other option, 'mars', is not the true answer of enough other rows of the train split"
+    assert gone.detail == "the other option, 'mars', is the true answer of too few other rows of the train split"
 
 
 @pytest.mark.parametrize(
@@ -196,16 +196,16 @@ def test_a_comparison_that_leaves_names_the_option_that_is_missing():
 def test_a_true_answer_that_stands_in_its_question_and_is_no_option_is_dropped(question, answer):
     row = example(question, question.split()[2], question.split()[1], answer, example_id="a")
     rows = [row, *(replace(capital(f"L{i}", f"Town{i}"), relation=None) for i in range(4))]
-    given = in_one_split(rows)
-    assert [(gone.example_id, gone.reason) for gone in given.dropped] == [("a", "answer_in_question")]
+    assigned = in_one_split(rows)
+    assert [(gone.example_id, gone.reason) for gone in assigned.dropped] == [("a", "answer_in_question")]
 
 
 def test_no_permuted_answer_stands_in_its_question():
-    """Rome stands in two questions as "the Rome road": those rows may not get it, though all are of one relation."""
+    """ "Rome" occurs in two questions ("the Rome road"), which must not get it as their false answer."""
     rows = [capital(f"the Rome road {i}", f"Town {i}") for i in range(3)] + [capital("Italy", "Rome"), capital("Peru", "Lima")]
     for seed in range(20):
-        given = in_one_split(rows, seed=seed)
-        assert len(given.false) == 5 and not any(stands(given.false[row.example_id], row.question) for row in rows)
+        assigned = in_one_split(rows, seed=seed)
+        assert len(assigned.false) == 5 and not any(stands(assigned.false[row.example_id], row.question) for row in rows)
 
 
 def test_yes_and_no_are_no_words_of_the_question():
@@ -215,7 +215,7 @@ def test_yes_and_no_are_no_words_of_the_question():
 
 
 def test_a_question_that_stands_twice_never_gets_its_own_answer_as_false():
-    """Three people of one name with three occupations, and others."""
+    """Data: three people of one name with three occupations, and others."""
 
     def asked(name: str, job: str, i: int) -> Example:
         question = f"What is {name}'s occupation?"
@@ -224,11 +224,11 @@ def test_a_question_that_stands_twice_never_gets_its_own_answer_as_false():
     rows = [asked("John Smith", job, i) for i, job in enumerate(("actor", "judge", "poet"))]
     rows += [asked(name, job, 0) for name, job in (("Ann Lee", "nurse"), ("Bo Ray", "pilot"), ("Cy Fox", "farmer"))]
     for seed in range(100):
-        given = in_one_split(rows, seed=seed)
-        assert not {given.false[row.example_id] for row in rows[:3]} & {"actor", "judge", "poet"}
+        assigned = in_one_split(rows, seed=seed)
+        assert not {assigned.false[row.example_id] for row in rows[:3]} & {"actor", "judge", "poet"}
 
 
-def test_rows_that_share_an_alias_lend_each_other_nothing():
+def test_rows_that_share_an_alias_exchange_no_answers():
     """14 is right for both, so "fourteen" is no false answer where the first alias is "14"."""
     rows = [
         example("How many lines has it?", "it", "lines", "14", "14 lines", example_id="a"),
@@ -251,20 +251,20 @@ def test_a_true_answer_that_stands_in_its_question_but_for_its_article_is_no_ord
         example("What hunts at night?", "night", "hunts", "the owl", example_id="e"),
     ]
     for seed in range(20):
-        given = in_one_split(rows, seed=seed)
-        assert [(gone.example_id, gone.reason) for gone in given.dropped] == [("a", "answer_in_question")]
+        assigned = in_one_split(rows, seed=seed)
+        assert [(gone.example_id, gone.reason) for gone in assigned.dropped] == [("a", "answer_in_question")]
         # Nor does a false one stand there without its article.
-        assert given.false["b"] != "the moon"
+        assert assigned.false["b"] != "the moon"
 
 
 def kept_by_comparing_every_pair(rows: list[Example], matched: bool) -> int:
-    """The slow way: every row with every answer, and the assignment that leaves fewest rows their own."""
+    """Count the kept rows by comparing every row with every answer."""
     pooled = defaultdict(set)
     for row in rows:
         pooled[row.question_id] |= {normalise(answer) for answer in row.answers}
     usable = []
     for row in rows:
-        options = named_options(row.question)
+        options = find_options(row.question)
         told = stands(row.answers[0], row.question)
         if not told or (options is not None and option_key(row.answers[0]) in options):
             usable.append((row, next(o for o in options if o != option_key(row.answers[0])) if told and options else None))
@@ -289,7 +289,7 @@ def kept_by_comparing_every_pair(rows: list[Example], matched: bool) -> int:
 
 
 def test_as_many_rows_are_kept_as_by_comparing_every_pair_and_none_gets_a_right_answer():
-    """Small random groups: few strings, some in each other, some in the question, comparisons, and questions that stand twice."""
+    """Small random groups with nested strings, strings in questions, comparisons and repeated questions."""
     rng = random.Random(0)
     names = ["Ada", "Bo", "Ada Bo", "Cy", "Dan Eli", "Eli", "Fay"]
     dropped = 0
@@ -304,17 +304,17 @@ def test_as_many_rows_are_kept_as_by_comparing_every_pair_and_none_gets_a_right_
                 question = f"Who is the mayor of {rng.choice(names)} {rng.randint(0, 9)}?"
                 rows.append(example(question, question.rsplit(maxsplit=1)[-1], "mayor", *answers, example_id=f"{i:02}"))
         for distractor in ("matched", "random"):
-            given = in_one_split(rows, distractor=distractor, seed=trial)
-            assert len(given.false) == kept_by_comparing_every_pair(rows, distractor == "matched")
-            kept = [row for row in rows if row.example_id in given.false]
+            assigned = in_one_split(rows, distractor=distractor, seed=trial)
+            assert len(assigned.false) == kept_by_comparing_every_pair(rows, distractor == "matched")
+            kept = [row for row in rows if row.example_id in assigned.false]
             dropped += len(rows) - len(kept)
-            assert Counter(row.answers[0] for row in kept) == Counter(given.false.values())
+            assert Counter(row.answers[0] for row in kept) == Counter(assigned.false.values())
             for row in kept:
                 right = {normalise(a) for other in rows if other.question_id == row.question_id for a in other.answers}
-                false = given.false[row.example_id]
+                false = assigned.false[row.example_id]
                 assert normalise(false) not in right
                 assert stands(false, row.question) == stands(row.answers[0], row.question)
-            assert in_one_split(rows[::-1], distractor=distractor, seed=trial).false == given.false
+            assert in_one_split(rows[::-1], distractor=distractor, seed=trial).false == assigned.false
     assert dropped > 40
 
 
@@ -331,7 +331,7 @@ def test_6000_rows_take_seconds():
     start = time.process_time()
     split_questions(rows)
     for distractor in ("matched", "random"):
-        assert len(given_answers(rows, split, distractor=distractor).false) > 5900
+        assert len(assign_false_answers(rows, split, distractor=distractor).false) > 5900
     # Two seconds on a free core; comparing every pair took minutes.
     assert time.process_time() - start < 20
 
@@ -339,21 +339,21 @@ def test_6000_rows_take_seconds():
 def test_2000_questions_with_the_same_two_options_take_seconds():
     rows = [comparison(f"right in case {i}", "Alpha", "Beta", ("Alpha", "Beta")[i % 2]) for i in range(2000)]
     start = time.process_time()
-    given = in_one_split(rows)
+    assigned = in_one_split(rows)
     # 2.5 seconds where every row was compared with every other.
-    assert len(given.false) == 2000 and time.process_time() - start < 1.5
+    assert len(assigned.false) == 2000 and time.process_time() - start < 1.5
 
 
 @pytest.mark.slow
-def test_8000_uneven_yes_and_no_take_seconds_and_only_the_surplus_leaves():
+def test_8000_uneven_yes_and_no_take_seconds_and_drop_only_the_surplus():
     asked = {"answer_type": "yes/no", "relation": None}
     rows = [replace(capital(f"Land {i}", "no" if i % 5 < 2 else "yes"), **asked) for i in range(8000)]
     start = time.process_time()
-    given = in_one_split(rows)
+    assigned = in_one_split(rows)
     # 26 seconds where the assignment had to find the surplus.
     assert time.process_time() - start < 13
-    assert Counter(given.false.values()) == {"yes": 3200, "no": 3200}
-    assert {gone.answer for gone in given.dropped} == {"yes"}
+    assert Counter(assigned.false.values()) == {"yes": 3200, "no": 3200}
+    assert {gone.answer for gone in assigned.dropped} == {"yes"}
     # Which of them leave is drawn.
     fewer = rows[:500]
     left = [{gone.example_id for gone in in_one_split(fewer, seed=seed).dropped} for seed in range(2)]
@@ -366,8 +366,8 @@ def test_answers_of_400_words_take_little_memory():
         for i in range(40)
     ]
     tracemalloc.start()
-    given = in_one_split(rows)
+    assigned = in_one_split(rows)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     # Every run of words of every answer was 2 GB.
-    assert len(given.false) == 40 and peak < 50e6
+    assert len(assigned.false) == 40 and peak < 50e6

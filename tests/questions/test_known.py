@@ -1,4 +1,4 @@
-"""The embedded sets hold what they promise: at least 40 questions each that SmolLM2-135M answers right."""
+"""SmolLM2-135M answers at least 40 questions of each embedded set correctly."""
 
 import pytest
 

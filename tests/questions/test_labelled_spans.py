@@ -1,4 +1,4 @@
-"""200 questions labelled by hand: how often the rules find the right segments, and that what package and docs say of it is so."""
+"""Accuracy of the rules on 200 labelled questions, as documented."""
 
 import importlib.util
 import json
@@ -20,7 +20,7 @@ FORMS = ("popqa", "triviaqa", "hotpotqa", "nq")
 
 @cache
 def script() -> ModuleType:
-    """``benchmarks/spans.py``, which counts and prints."""
+    """Import ``benchmarks/spans.py``."""
     spec = importlib.util.spec_from_file_location("spans_benchmark", ROOT / "benchmarks" / "spans.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -30,7 +30,7 @@ def script() -> ModuleType:
 @pytest.mark.parametrize(("form", "subjects", "properties"), [
     ("popqa", 0.98, 0.98), ("triviaqa", 0.88, 0.9), ("hotpotqa", 0.90, 0.9), ("nq", 0.80, 0.9),
 ])  # fmt: skip
-def test_rules_find_the_labelled_segments_as_often_as_the_package_says(form, subjects, properties):
+def test_rules_find_the_labelled_segments_as_often_as_documented(form, subjects, properties):
     rows, said = script().judged(form, "rules"), ACCURACY[form]
     found = sum(row.subject_right for row in rows), sum(row.property_right for row in rows)
     assert (said.subjects, said.properties, said.labelled) == (*found, 50)
@@ -60,7 +60,7 @@ def test_each_form_has_fifty_labelled_questions():
 
 @pytest.mark.shared_data
 def test_no_labelled_question_is_of_a_real_set_or_nearly_one(shared_data):
-    """PopQA's templates make every two questions of a relation alike, so there the subject is what must be new."""
+    """PopQA's questions of one relation share a template, so only their subject must be new."""
     real = [
         json.loads(line)["question"]
         for name in FORMS
@@ -75,7 +75,7 @@ def test_no_labelled_question_is_of_a_real_set_or_nearly_one(shared_data):
             assert max(len(ours & other) / max(1, len(ours | other)) for other in sets) < 0.7, row["question"]
 
 
-def test_the_docs_show_what_is_counted():
+def test_the_docs_show_the_counts():
     text = (ROOT / "docs" / "spans.md").read_text(encoding="utf8")
     rows = re.findall(r"^\| (\w+) \| (\d+) % \| (\d+) % \| (?:\d+) % \| (?:\d+) % \|$", text, re.MULTILINE)
     assert rows == [(a.name, f"{2 * a.subjects}", f"{2 * a.properties}") for a in ACCURACY.values()]
@@ -83,8 +83,8 @@ def test_the_docs_show_what_is_counted():
     assert read == [(a.name, str(a.read_subjects)) for a in ACCURACY.values()]
 
 
-def test_spacy_beside_the_rules():
-    """Where spaCy and a pipeline are installed, its figures are printed; without it the script says what is missing."""
+def test_accuracy_table_with_spacy():
+    """The table has a row of spaCy for each set, if spaCy and a pipeline are installed."""
     spacy = pytest.importorskip("spacy")
     if not spacy.util.is_package("en_core_web_sm"):
         pytest.skip("en_core_web_sm is not installed")

@@ -1,4 +1,4 @@
-"""The four embedded question sets: their schemas, and facts that keep a sample from being answered by its own form."""
+"""Embedded question sets: schemas, and balance of forms and answers."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from anchorlens.questions.example import normalise
-from anchorlens.questions.false_answers import given_answers, split_questions
+from anchorlens.questions.false_answers import assign_false_answers, split_questions
 from anchorlens.questions.templates import TEMPLATES
 from tests.questions.make import sample
 
@@ -25,13 +25,13 @@ FIELDS = {
 
 @cache
 def rows_of(name: str) -> list[dict[str, Any]]:
-    """The raw rows of one sample."""
+    """Return the raw rows of a sample."""
     text = resources.files("anchorlens.questions").joinpath("samples").joinpath(f"{name}.jsonl").read_text(encoding="utf8")
     return [json.loads(line) for line in text.splitlines()]
 
 
 def answers_of(name: str, row: dict[str, Any]) -> list[str]:
-    """The gold aliases of one row, canonical one first, read without the package's reader."""
+    """Return the gold aliases of a row, canonical one first, without the package's reader."""
     if name == "popqa":
         return json.loads(row["possible_answers"])
     if name == "triviaqa":
@@ -40,12 +40,12 @@ def answers_of(name: str, row: dict[str, Any]) -> list[str]:
 
 
 def holds(text: str, part: str) -> bool:
-    """Whether a part stands in a text as whole words."""
+    """Return True if a part occurs in a text as whole words."""
     return f" {normalise(part)} " in f" {normalise(text)} "
 
 
 def options(question: str) -> tuple[str, str]:
-    """The two sides of a comparison."""
+    """Return the two sides of a comparison."""
     first, second = question.removesuffix("?").rsplit(", ", 1)[1].split(" or ")
     return first, second
 
@@ -97,7 +97,7 @@ def test_rows_of_free_text_have_the_form_of_their_set():
 
 @pytest.mark.parametrize("name", SETS)
 def test_no_gold_alias_stands_in_its_own_question(name):
-    """Else an echo of the question would pass as knowledge. A comparison names its answer, and is balanced instead."""
+    """Otherwise a repetition of the question would be correct; comparisons contain their answer and are balanced instead."""
     leaks = [
         row["question"]
         for row in rows_of(name)
@@ -114,7 +114,7 @@ MIRRORED = [
 
 
 def test_every_comparison_has_a_mirror_with_the_same_options_and_the_other_answer():
-    """So each option is right once: it is a false answer of the mirror, and always naming the first side is right in half."""
+    """Each option is right once, so that always answering the first side is right in half."""
     pairs = defaultdict(list)
     for row in comparisons():
         asked, told = row["question"].rsplit(", ", 1)
@@ -127,7 +127,7 @@ def test_every_comparison_has_a_mirror_with_the_same_options_and_the_other_answe
 
 
 def test_the_first_side_is_right_about_as_often_whichever_way_a_comparison_asks():
-    """Else "larger" would go with one place and "smaller" with the other."""
+    """Otherwise "larger" and "smaller" would predict the side."""
     asks = {"larger", "bigger", "heavier", "older", "taller", "longer", "hotter", "first"}
     rows = [row for row in comparisons() if row["question"].rsplit(", ", 1)[0].rsplit(" ", 1)[1] in asks]
     firsts = sum(holds(options(row["question"])[0], row["answer"]) for row in rows)
@@ -136,12 +136,12 @@ def test_the_first_side_is_right_about_as_often_whichever_way_a_comparison_asks(
 
 @pytest.mark.parametrize("name", SETS)
 def test_nearly_every_row_of_a_sample_finds_a_false_answer(name):
-    """Comparisons are not lost: the other option is true in the mirrored question."""
+    """Comparisons are kept, because the other option is true in the mirrored question."""
     rows = sample(name).examples
     for seed in range(2):
-        given = given_answers(rows, split_questions(rows, seed=seed), seed=seed)
-        assert len(given.false) >= (0.85 if name == "popqa" else 0.93) * len(rows)
-        assert {gone.reason for gone in given.dropped} <= {"no_distractor"}
+        assigned = assign_false_answers(rows, split_questions(rows, seed=seed), seed=seed)
+        assert len(assigned.false) >= (0.85 if name == "popqa" else 0.93) * len(rows)
+        assert {gone.reason for gone in assigned.dropped} <= {"no_distractor"}
 
 
 def test_every_popqa_row_has_others_of_its_relation_with_another_answer():
@@ -155,7 +155,7 @@ def test_every_popqa_row_has_others_of_its_relation_with_another_answer():
 
 @pytest.mark.parametrize("name", SETS)
 def test_no_single_answer_carries_a_set(name):
-    """Always giving the most frequent answer is right in fewer than one row in eight."""
+    """The most frequent answer is right in fewer than one row in eight."""
     rows = rows_of(name)
     most = Counter(alias for row in rows for alias in {normalise(a) for a in answers_of(name, row)}).most_common(1)[0]
     assert most[1] / len(rows) < 1 / 8, most
@@ -178,7 +178,7 @@ def test_the_sets_agree_on_the_country_of_a_city():
 
 
 def test_capital_and_capital_of_are_inverse():
-    """Where both directions are asked, they agree."""
+    """Questions of both directions agree."""
     rows = rows_of("popqa")
     there = {row["subj"]: row for row in rows if row["prop"] == "capital"}
     back = {row["subj"]: answers_of("popqa", row) for row in rows if row["prop"] == "capital of"}

@@ -1,4 +1,4 @@
-"""Segments from a spaCy pipeline, here one that has its parse by heart."""
+"""Segments from a spaCy pipeline with a fixed parse."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -15,7 +15,7 @@ def token(i, idx, text, tag, pos, dep, head):
 
 
 class Group(list):
-    """Tokens with a root, and a label for entities."""
+    """Fake span of tokens with a root and an entity label."""
 
     def __init__(self, tokens, root, label=""):
         super().__init__(tokens)
@@ -23,7 +23,7 @@ class Group(list):
 
 
 class Doc(list):
-    """Tokens that take noun chunks and entities."""
+    """Fake document of tokens, noun chunks and entities."""
 
 
 def fake_spacy(monkeypatch, doc, pipes=("tagger", "parser")):
@@ -45,7 +45,7 @@ def fake_spacy(monkeypatch, doc, pipes=("tagger", "parser")):
 
 
 def asked_doc():
-    """ "Which old city hosted the 1976 Games of Ada Lee?" as a parser would take it apart."""
+    """ "Which old city hosted the 1976 Games of Ada Lee?" as parsed by spaCy."""
     parts = [
         ("Which", "WDT", "DET", "det", 2), ("old", "JJ", "ADJ", "amod", 2), ("city", "NN", "NOUN", "nsubj", 3),
         ("hosted", "VBD", "VERB", "ROOT", 3), ("the", "DT", "DET", "det", 6), ("1976", "CD", "NUM", "nummod", 6),
@@ -62,7 +62,7 @@ def asked_doc():
     return text, doc
 
 
-def test_spacy_takes_the_asked_chunk_and_the_longest_name(monkeypatch):
+def test_spacy_finds_the_queried_chunk_and_the_longest_name(monkeypatch):
     text, doc = asked_doc()
     fake_spacy(monkeypatch, doc)
     for ents, subject in (doc.ents, "Ada Lee"), ([], "1976 Games"):
@@ -73,12 +73,12 @@ def test_spacy_takes_the_asked_chunk_and_the_longest_name(monkeypatch):
     assert span_finder("spacy:toy").find(record(text), "r").reason == "no_spans"
 
 
-def test_spacy_pipelines_that_cannot_serve_are_errors(monkeypatch):
+def test_unusable_spacy_pipelines_are_errors(monkeypatch):
     _, doc = asked_doc()
     fake_spacy(monkeypatch, doc, pipes=("tagger",))
     for spans, message in (
-        ("spacy:toy", "The spaCy pipeline 'toy' has no parser"),
-        ("spacy:tiny", "spaCy has no pipeline 'tiny' here. Install it with: python -m spacy download tiny"),
+        ("spacy:toy", "spans='spacy:toy': the pipeline has no parser"),
+        ("spacy:tiny", "Run: python -m spacy download tiny"),
     ):
-        with refused(InputError, message):
+        with refused(InputError, message, "spans"):
             span_finder(spans)

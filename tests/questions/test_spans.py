@@ -1,4 +1,4 @@
-"""Spans: rules, templates, annotations, extractors. Facts, not shapes: the words that must be found, and what must never be."""
+"""Spans by rules, templates, annotations and extractors."""
 
 import json
 import re
@@ -176,7 +176,7 @@ def test_long_questions_take_no_quadratic_time(unit):
         "Quelle est la capitale de la France ?", "何が好きですか",
     ],
 )  # fmt: skip
-def test_questions_in_other_languages_are_dropped_and_say_so(question):
+def test_questions_in_other_languages_are_dropped_with_a_reason(question):
     assert rule_spans(question) == (None, None)
     assert span_finder("rules").find(record(question), "row 1").reason == "not_english"
     half = span_finder("auto").find(record(question, subject_span=(len(question) - 3, len(question) - 1)), "row 1")
@@ -247,7 +247,7 @@ COSIMO = {"templated": True, "popqa_subject": "Cosimo"}
         ("rules", CITY, COSIMO, ("Cosimo, Duke of Tuscany", "father", "template"), ""),
     ],
 )
-def test_where_segments_come_from(mode, question, fields, wanted, reason):
+def test_source_of_segments(mode, question, fields, wanted, reason):
     found = span_finder(mode).find(record(question, **fields), "row 1")
     assert (words(question, found), found.reason) == (wanted, reason)
 
@@ -263,12 +263,12 @@ def test_popqa_subj_that_repeats_the_property_stays_in_its_slot():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"subject_span": (0, 400)}, "row 7: subject span [0, 400] does not lie in its question of 18 characters"),
-        ({"property_span": (0, 400)}, "row 7: property span [0, 400] does not lie in its question of 18 characters"),
+        ({"subject_span": (0, 400)}, "row 7: subject span [0, 400] lies outside its question of 18 characters"),
+        ({"property_span": (0, 400)}, "row 7: property span [0, 400] lies outside its question of 18 characters"),
         ({"subject_text": "Bob", "property_text": "wrote"}, "row 7: subject 'Bob' occurs 2 times in the question"),
         ({"subject_text": "Al", "property_text": "wrote"}, "row 7: subject 'Al' occurs 0 times"),
-        ({"subject_span": (5, 5), "property_text": "wrote"}, "row 7: subject span [5, 5] does not lie"),
-        ({"subject_span": (3, 4), "property_text": "wrote"}, "row 7: subject span [3, 4] does not lie in its question"),
+        ({"subject_span": (5, 5), "property_text": "wrote"}, "row 7: subject span [5, 5] lies outside"),
+        ({"subject_span": (3, 4), "property_text": "wrote"}, "row 7: subject span [3, 4] lies outside its question"),
         ({"subject_span": (0, 6), "property_text": "wrote"}, "row 7: subject 'Who wr' and property 'wrote' overlap"),
     ],
 )
@@ -284,7 +284,7 @@ def test_wrong_annotations_are_a_reason_to_drop_the_row(mode, fields, message):
         ((10, 14), (4, 9)), [[10, 14], [4, 9]], ("Emma", "wrote"), (Span(10, 14), "wrote"), (numpy.array([10, 14]).tolist(), (4, 9)),
     ],
 )  # fmt: skip
-def test_an_extractor_may_give_pairs_and_texts(given):
+def test_an_extractor_can_return_pairs_and_texts(given):
     question = "Who wrote Emma?"
     assert words(question, span_finder(lambda _: given).find(record(question), "r")) == ("Emma", "wrote", "callable:<lambda>")
     assert span_finder(lambda _: None).find(record(question), "r").reason == "no_spans"
@@ -293,25 +293,25 @@ def test_an_extractor_may_give_pairs_and_texts(given):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("Bob", "wrote"), "r: subject 'Bob' occurs 2 times in the question 'Who wrote Bob Bob?', it must occur exactly once"),
+        (("Bob", "wrote"), "r: subject 'Bob' occurs 2 times in the question 'Who wrote Bob Bob?', must occur once"),
         (("wrote", "Al"), "r: property 'Al' occurs 0 times in the question 'Who wrote Bob Bob?'"),
-        ("Bob", "r: callable:given_by_user gave 'Bob'. It must give (subject, property), each a Span, a pair (first"),
-        (7, "r: callable:given_by_user gave 7. It must give (subject, property)"),
-        (((1, 2),), "r: callable:given_by_user gave ((1, 2),). It must give"),
-        (((4, 9), (1.0, 2.0)), "r: callable:given_by_user gave (1.0, 2.0) as property. It must give"),
-        (((4, 9, 10), (1, 2)), "r: callable:given_by_user gave (4, 9, 10) as subject. It must give"),
-        (((True, 3), (4, 9)), "r: callable:given_by_user gave (True, 3) as subject. It must give"),
-        ((None, (4, 9)), "r: callable:given_by_user gave None as subject. It must give"),
-        (((4, 99), (0, 3)), "r: subject span [4, 99] does not lie in its question of 18 characters"),
-        (("Who wr", "wrote"), "r: subject 'Who wr' and property 'wrote' overlap; give two separate segments."),
+        ("Bob", "r: callable:extract returned 'Bob'. Return (subject, property), each a Span, a pair (first"),
+        (7, "r: callable:extract returned 7. Return (subject, property)"),
+        (((1, 2),), "r: callable:extract returned ((1, 2),)"),
+        (((4, 9), (1.0, 2.0)), "r: callable:extract returned (1.0, 2.0) as property"),
+        (((4, 9, 10), (1, 2)), "r: callable:extract returned (4, 9, 10) as subject"),
+        (((True, 3), (4, 9)), "r: callable:extract returned (True, 3) as subject"),
+        ((None, (4, 9)), "r: callable:extract returned None as subject"),
+        (((4, 99), (0, 3)), "r: subject span [4, 99] lies outside its question of 18 characters"),
+        (("Who wr", "wrote"), "r: subject 'Who wr' and property 'wrote' overlap."),
     ],
 )
-def test_what_an_extractor_may_not_give(unchecked, given, message):
-    def given_by_user(question):
+def test_invalid_results_of_an_extractor_are_refused(unchecked, given, message):
+    def extract(question):
         return given
 
     with refused(SpanError, message):
-        span_finder(given_by_user).find(record("Who wrote Bob Bob?"), "r")
+        span_finder(extract).find(record("Who wrote Bob Bob?"), "r")
 
 
 OF_ANOTHER_KIND = [3, None, ("subject", "property"), Span, lambda: None, lambda question, answer: None]
@@ -320,14 +320,14 @@ OF_ANOTHER_KIND = [3, None, ("subject", "property"), Span, lambda: None, lambda 
 @pytest.mark.parametrize(
     ("spans", "message"),
     [
-        *((one, "spans must be 'auto', 'rules', 'annotation', 'spacy:NAME' or a function from a") for one in OF_ANOTHER_KIND),
-        ("rule", "Unknown spans='rule'. Did you mean 'rules'?"),
+        *((value, ": must be 'auto', 'rules', 'annotation', 'spacy:NAME' or a function") for value in OF_ANOTHER_KIND),
+        ("rule", "spans='rule': unknown. Did you mean 'rules'?"),
         ("spacy:en_core_web_sm", "pip install 'anchorlens[spacy]', then: python -m spacy download en_core_web_sm"),
     ],
 )
-def test_ways_that_are_unknown_missing_or_of_another_kind_are_refused(unchecked, monkeypatch, spans, message):
+def test_invalid_spans_arguments_are_refused(unchecked, monkeypatch, spans, message):
     monkeypatch.setitem(sys.modules, "spacy", None)
-    with refused(InputError, message):
+    with refused(InputError, message, "spans"):
         span_finder(spans)
 
 

@@ -86,11 +86,11 @@ def test_chat_template_that_holds_bos_does_not_get_it_twice(kind):
     assert row.text.endswith("<|assistant|>\nParis")
 
 
-def test_a_tokenizer_without_a_chat_template_or_without_bos_is_told_the_cure():
-    with pytest.raises(InputError, match="needs a tokenizer with a chat template.*Use prompt='qa'"):
+def test_a_tokenizer_without_a_chat_template_or_without_bos_is_refused():
+    with pytest.raises(InputError, match="the tokenizer has no chat template. Use prompt='qa'"):
         RowTokenizer(small_tokenizer("byte", bos=True), ChatPrompt()).row(capital("France", "Paris"))
     tok = small_tokenizer("byte", bos=False).__class__(tokenizer_object=small_tokenizer("byte", bos=False).backend_tokenizer)
-    with pytest.raises(InputError, match="add_bos=True, but this tokenizer has no BOS"):
+    with pytest.raises(InputError, match="add_bos=True: the tokenizer has no BOS"):
         RowTokenizer(tok, QAPrompt(), add_bos=True)
 
 
@@ -105,7 +105,7 @@ def test_long_and_too_long_questions():
 
 
 class Made:
-    """A prompt that makes what it is told to."""
+    """Prompt that renders by a function."""
 
     name = "made"
 
@@ -133,20 +133,20 @@ def test_prompt_that_is_no_prefix_drops_the_row():
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (lambda q: PromptText(f"Question: {q}", 0, " "), "says question_start=0, but the question stands at 10 of its text: give"),
-        (lambda q: PromptText(f"{q} {q} A:", 5, " "), "=5, but the question stands at 0, 31 of its text: give the index of its"),
-        (lambda q: PromptText(f"{q} A:", -36, " "), "says question_start=-36, but the question stands at 0 of its text"),
-        (lambda q: PromptText(q.upper(), 3, " "), "The prompt 'made' says question_start=3, but the question is not in its text"),
-        (lambda q: f"Q: {q}", "render of the prompt 'made' gave 'Q: What is the capital of France?'; it must give a PromptText"),
-        (lambda q: None, "render of the prompt 'made' gave None; it must give a PromptText"),
-        (lambda q: PromptText(q, 3.0, " "), "gave a PromptText; it must give a PromptText with two texts and a whole number"),
-        (lambda q: PromptText(f"Q: {q}", 3, None), "with two texts and a whole number"),
+        (lambda q: PromptText(f"Question: {q}", 0, " "), "returned question_start=0, but the question is at 10."),
+        (lambda q: PromptText(f"{q} {q} A:", 5, " "), "=5, but the question is at 0, 31."),
+        (lambda q: PromptText(f"{q} A:", -36, " "), "=-36, but the question is at 0."),
+        (lambda q: PromptText(q.upper(), 3, " "), "prompt='made': render returned question_start=3, but its text does not contain"),
+        (lambda q: f"Q: {q}", "render returned 'Q: What is the capital of France?'. Return a PromptText"),
+        (lambda q: None, "render returned None."),
+        (lambda q: PromptText(q, 3.0, " "), "returned a PromptText. Return a PromptText with two texts and an integer"),
+        (lambda q: PromptText(f"Q: {q}", 3, None), "with two texts and an integer"),
     ],
 )  # fmt: skip
 def test_a_prompt_that_is_wrong_about_the_question_is_refused(unchecked, made, message):
     rows = RowTokenizer(small_tokenizer("byte", bos=True), Made(made))
     for measure, asked in ((rows.row, capital("France", "Paris")), (rows.prompt_ids, capital("France", "Paris").question)):
-        with refused(InputError, message):
+        with refused(InputError, message, "prompt"):
             measure(asked)
 
 
@@ -171,7 +171,7 @@ def test_the_prompt_of_a_template_is_a_prefix_and_the_anchors_are_its_words(toke
     assert row.positions["answer"][0] >= row.prompt_length > max(row.positions["exact_question"])
 
 
-def test_lead_in_moves_the_answer_site():
+def test_a_lead_in_moves_pre_answer():
     tok = small_tokenizer("byte", bos=False)
     text = "The capital is Paris"
     row = RowTokenizer(tok, QAPrompt()).row(capital("France", "Paris"), Answer(text, Span(15, 20), "generated"))
@@ -179,15 +179,15 @@ def test_lead_in_moves_the_answer_site():
     assert row.positions["pre_answer"][0] > row.positions["prompt_last"][0]
 
 
-def test_anchor_whose_tokens_say_something_else_is_dropped():
-    """Positions and ids that do not belong together, as a tokenizer that rewrites text would give them."""
+def test_an_anchor_whose_tokens_decode_to_another_text_is_dropped():
+    """Positions and ids disagree, as with a tokenizer that rewrites text."""
     tok = small_tokenizer("byte", bos=False)
     rows = RowTokenizer(tok, QAPrompt())
     good = rows.row(capital("France", "Paris"))
     wrong, right = good.ids[0], good.ids[good.positions["subject"][-1]]
     encode = rows.encode
     rows.encode = lambda text: ([wrong if i == right else i for i in encode(text)[0]], encode(text)[1])
-    with pytest.raises(RowDropped, match="anchor_text_mismatch: subject: tokens say .*, the span says 'France'"):
+    with pytest.raises(RowDropped, match="anchor_text_mismatch: subject: tokens decode to .*, the span is 'France'"):
         rows.row(capital("France", "Paris"))
 
 

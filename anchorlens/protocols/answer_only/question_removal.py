@@ -11,7 +11,7 @@ from anchorlens.protocols.answer_only.findings import OTHER
 from anchorlens.protocols.probe_sweep.variants import Variant
 from anchorlens.questions.build_rows import drop
 from anchorlens.questions.example import Example, Span, normalise
-from anchorlens.questions.prompts import PromptText, rendered
+from anchorlens.questions.prompts import PromptText, render_prompt
 from anchorlens.questions.tokens import RowDropped, RowTokenizer, TokenRow, overlapping
 
 # Questions that are looked at before a row is given up.
@@ -25,7 +25,7 @@ def without_question(tokenizer: RowTokenizer) -> PromptText:
         InputError: The prompt does not take one (chat templates need a message).
     """
     try:
-        made = rendered(tokenizer.prompt, "", tokenizer.tokenizer)
+        made = render_prompt(tokenizer.prompt, "", tokenizer.tokenizer)
     except InputError as why:
         raise InputError(
             f"answer_only needs a prompt that takes an empty question, such as prompt='qa'; {tokenizer.prompt.name!r} does not. "
@@ -88,7 +88,7 @@ def _after_other_question(row: TokenRow, tokenizer: RowTokenizer, pool: Sequence
     for example in rng.sample(pool, min(_TRIES, len(pool))):
         if _related(example, row):
             continue
-        prompt = rendered(tokenizer.prompt, example.question, tokenizer.tokenizer)
+        prompt = render_prompt(tokenizer.prompt, example.question, tokenizer.tokenizer)
         try:
             changed = changed_row(row, tokenizer, prompt, example.question, f"{row.id}~{example.example_id}")
         except RowDropped:

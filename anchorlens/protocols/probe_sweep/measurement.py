@@ -23,7 +23,7 @@ from anchorlens.engine.patches import KnockoutBatch, no_progress
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
-from anchorlens.probing.fit_probes import DRAWS, placebo_probes, read_probes
+from anchorlens.probing.fit_probes import DRAWS, fit_placebo_probes, fit_probes
 from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.prompts.batches import pad_rows
 from anchorlens.protocols.base import Measurement, OnWork, Plan
@@ -256,8 +256,8 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
         for batch in plan.training:
             plan.memory.measured(read, RowBatch(batch))
         names = {"site": spec.probe_site, "model": inputs.model_name, "dataset": inputs.dataset, "seed": spec.seed}
-        used = spec.probes.at(layers) if spec.probes is not None else read_probes(truth, layers, states, **names)
-        others = placebo_probes(truth, layers, states, used, seed=spec.seed) if self.placebos(spec) else {}
+        used = spec.probes.at(layers) if spec.probes is not None else fit_probes(truth, layers, states, **names)
+        others = fit_placebo_probes(truth, layers, states, used, seed=spec.seed) if self.placebos(spec) else {}
         return replace(inputs, probes={"none": used} | others)
 
     def read(

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from anchorlens.constants import LATER, draw_label
 from anchorlens.protocols.probe_sweep.variants import Variant
 from anchorlens.questions.edges import parse_edges
-from anchorlens.questions.entities import named_spans
+from anchorlens.questions.entities import find_names
 from anchorlens.questions.example import Span
-from anchorlens.questions.prompts import rendered
+from anchorlens.questions.prompts import render_prompt
 from anchorlens.questions.tokens import RowTokenizer, TokenRow, overlapping
 from anchorlens.statistics.pathways import MATCHED, RANDOM
 
@@ -81,7 +81,7 @@ def cut_variants(positions: Mapping[str, tuple[int, ...]]) -> tuple[Variant, ...
 
 def named_positions(row: TokenRow, tokenizer: RowTokenizer) -> tuple[int, ...]:
     """Return the positions of the question's names, numbers and quotations: no placebo may cut them."""
-    start = rendered(tokenizer.prompt, row.question, tokenizer.tokenizer).question_start
+    start = render_prompt(tokenizer.prompt, row.question, tokenizer.tokenizer).question_start
     offsets = tokenizer.encode(row.text)[1]
-    spans = (Span(span.start + start, span.end + start) for span in named_spans(row.question))
+    spans = (Span(span.start + start, span.end + start) for span in find_names(row.question))
     return tuple(sorted({p for span in spans for p in overlapping(offsets, span)}))

@@ -11,8 +11,8 @@ from anchorlens.constants import STATISTIC_RULES
 from anchorlens.engine.cost import rows_per_batch
 from anchorlens.errors import EmptySweepError, InputError, RunError
 from anchorlens.models.adapter import Adapter, SiteLike
-from anchorlens.probing.fit_probes import read_probes
-from anchorlens.probing.model_answers import answered_rows, known_rows
+from anchorlens.probing.fit_probes import fit_probes
+from anchorlens.probing.model_answers import generate_rows, select_known_rows
 from anchorlens.probing.probes import LayerProbes
 from anchorlens.probing.records import probe_record, text_scores
 from anchorlens.probing.states import last_answer_states
@@ -175,11 +175,11 @@ def _rows_and_reading(context: QuestionContext, spec: Swap) -> tuple[Rows, Readi
     if not spec.of_truth:
         if not spec.known_only:
             return make_rows(context.examples, context.tokenizer), Reading(spec.readout)
-        answered = answered_rows(
+        answered = generate_rows(
             context.adapter, context.examples, context.tokenizer, max_new_tokens=spec.max_new_tokens, batch_size=spec.batch_size,
             progress=context.progress,
         )  # fmt: skip
-        return known_rows(answered), Reading(spec.readout)
+        return select_known_rows(answered), Reading(spec.readout)
     truth = rows_of_truth(context, spec, context.examples)
     check_not_empty(truth.rows, [*context.dropped, *truth.dropped], f"in {context.data.name}")
     if spec.readout == "p_true":
@@ -190,7 +190,7 @@ def _rows_and_reading(context: QuestionContext, spec: Swap) -> tuple[Rows, Readi
         longest = max(len(row.ids) for row in truth.rows)
         size = rows_per_batch(adapter.shape, adapter.devices, longest, spec.batch_size)
         states = last_answer_states(adapter, truth.rows, spec.probe_site, batch_size=size)
-        probes = read_probes(
+        probes = fit_probes(
             truth, range(adapter.n_layers), states, site=spec.probe_site, model=context.model_name, dataset=context.data.name,
             seed=spec.seed,
         )  # fmt: skip

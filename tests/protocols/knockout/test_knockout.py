@@ -115,7 +115,7 @@ def test_probes_and_those_of_placebos_are_stored(sweep, tmp_path):
 
 def test_probes_of_a_sweep_refuse_the_questions_they_saw(tiny_model, sweep):
     """Planted: a probe that saw test questions."""
-    with pytest.raises(LeakError, match="was trained on .* of the questions"):
+    with pytest.raises(LeakError, match="was trained on .* of these questions"):
         measured(tiny_model("llama"), "knockout", probes=sweep.probes, seed=1)
     bare = measured(tiny_model("llama"), "knockout", probes=sweep.probes, placebos=False)
     np.testing.assert_allclose(bare.samples()["value_after"], own(sweep)["value_after"], atol=1e-12)
@@ -141,7 +141,7 @@ def test_planted_span_off_by_one_names_other_tokens_or_is_refused(tiny_model):
     moved = replace(example, subject=Span(example.subject.start + 1, example.subject.end + 1))
     assert tokenizer.row(example).positions["subject"] != tokenizer.row(moved).positions["subject"]
     beyond = Span(len(example.question) - 2, len(example.question) + 1)
-    with pytest.raises(SpanError, match="does not lie inside the question"):
+    with pytest.raises(SpanError, match="lies outside the question"):
         tokenizer.row(replace(example, property=beyond))
 
 
@@ -199,5 +199,5 @@ def test_few_rows_are_said(tiny_model):
 
 
 def test_generated_answers_of_a_model_that_knows_nothing_stop_with_counts(tiny_model):
-    with pytest.raises(EmptySweepError, match=r"in every split, and here are train: 0 true.*or answers='gold'"):
+    with pytest.raises(EmptySweepError, match=r"in every split; the splits have train: 0 true.*or answers='gold'"):
         measured(tiny_model("llama"), "knockout", answers="generated", max_new_tokens=4)

@@ -27,7 +27,7 @@ def rows():
     """A true and a false answer."""
     tokenizer = RowTokenizer(small_tokenizer("byte", bos=False), QAPrompt())
     true = tokenizer.row(capital("France", "Paris"))
-    false = tokenizer.row(capital("Italy", "Rome"), Answer("Oslo", Span(0, 4), "given", 1), "Italy|false")
+    false = tokenizer.row(capital("Italy", "Rome"), Answer("Oslo", Span(0, 4), "gold", 1), "Italy|false")
     return [true, false]
 
 

@@ -158,7 +158,7 @@ def test_known_only_keeps_what_the_model_says_itself(smollm2):
 
     data = al.load_qa("popqa-sample", limit=14, seed=4)
     options = {"n_donors": 1, "layers": (29,), "n_null_donors": 0, "anchors": ("pre_answer",), **QUIET}
-    with pytest.warns(UserWarning, match=r"known_only left \d+ of 14 questions: below 20"):
+    with pytest.warns(UserWarning, match=r"known_only=True: \d+ of 14 questions are left"):
         sweep = al.swap_sweep(smollm2, data, known_only=True, **options)
     hf = transformers.AutoModelForCausalLM.from_pretrained(packaged_directory(DEMO), dtype=torch.float32).eval()
     tokenizer = smollm2.tokenizer

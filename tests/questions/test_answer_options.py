@@ -1,10 +1,10 @@
-"""The options that a question names."""
+"""Options of a question."""
 
 import time
 
 import pytest
 
-from anchorlens.questions.options import named_options
+from anchorlens.questions.answer_options import find_options
 
 
 def test_the_options_that_a_question_names():
@@ -25,7 +25,7 @@ def test_the_options_that_a_question_names():
         "Were both Ann Lee and Bo Ray actors?": None,
         "What color is the sky?": None,
     }
-    assert {question: named_options(question) for question in wanted} == wanted
+    assert {question: find_options(question) for question in wanted} == wanted
 
 
 @pytest.mark.parametrize(
@@ -38,5 +38,5 @@ def test_the_options_that_a_question_names():
 )  # fmt: skip
 def test_a_hostile_question_is_read_in_less_than_a_second(hostile):
     start = time.process_time()
-    named_options(hostile)
+    find_options(hostile)
     assert time.process_time() - start < 1

@@ -1,8 +1,8 @@
-"""Gold aliases are pooled by question where a file is loaded: right answers, donors and false answers all see them."""
+"""Gold aliases are pooled by question at loading, for grading, donors and false answers."""
 
 from anchorlens.questions.answer_text import is_right
 from anchorlens.questions.datasets import load_qa
-from anchorlens.questions.false_answers import given_answers, split_questions
+from anchorlens.questions.false_answers import assign_false_answers, split_questions
 
 ROWS = [
     {"question": "What is John Smith's occupation?", "answers": ["actor", "film actor"], "relation": "occupation"},
@@ -23,7 +23,7 @@ def test_rows_of_one_question_have_each_others_aliases_after_their_own():
     assert is_right("a judge", data.examples[0].answers)
 
 
-def test_a_row_that_the_draw_left_out_lends_its_aliases_too():
+def test_aliases_of_rows_outside_the_draw_are_pooled():
     drawn = [load_qa(ROWS, limit=1, seed=seed).examples[0] for seed in range(20)]
     assert {row.answers for row in drawn if "smith" in row.question.lower()} == {
         ("actor", "film actor", "judge"), ("judge", "actor", "film actor"),
@@ -32,6 +32,6 @@ def test_a_row_that_the_draw_left_out_lends_its_aliases_too():
 
 def test_both_rows_stay_with_their_own_true_answers():
     rows = load_qa(ROWS).examples
-    given = given_answers(rows, dict.fromkeys(split_questions(rows), "train"))
-    assert sorted(given.false.values()) == ["actor", "judge", "nurse", "pilot"]
-    assert {given.false[row.example_id] for row in rows[:2]} == {"nurse", "pilot"}
+    assigned = assign_false_answers(rows, dict.fromkeys(split_questions(rows), "train"))
+    assert sorted(assigned.false.values()) == ["actor", "judge", "nurse", "pilot"]
+    assert {assigned.false[row.example_id] for row in rows[:2]} == {"nurse", "pilot"}
