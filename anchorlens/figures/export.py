@@ -12,7 +12,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from anchorlens.display import described
+from anchorlens.display import short_repr
 from anchorlens.errors import InputError
 from anchorlens.figures.layout import fit_figure
 
@@ -65,9 +65,9 @@ def save_html(fig: go.Figure, path: str | os.PathLike[str]) -> Path:
 def check_target(fig: object, path: object, caller: str) -> Path:
     """Return the path of a file to write."""
     if not isinstance(fig, go.Figure):
-        raise InputError(f"{caller} writes a plotly figure, such as plot_curves gives; got {described(fig)}.")
+        raise InputError(f"{caller} writes a plotly figure, such as plot_curves gives; got {short_repr(fig)}.")
     if not isinstance(path, str | os.PathLike):
-        raise InputError(f"{caller} needs the path of a file; got {described(path)}.")
+        raise InputError(f"{caller} needs the path of a file; got {short_repr(path)}.")
     target = Path(os.fspath(path))
     if target.is_dir():
         raise InputError(f"{target} is a directory. Name a file in it, such as {target / 'figure.html'}.")

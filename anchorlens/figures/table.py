@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from anchorlens.constants import SETTINGS, P
-from anchorlens.display import described
+from anchorlens.display import short_repr
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.controls import CUTS
 from anchorlens.figures.hover import CONTRASTS
@@ -319,7 +319,7 @@ def gather_contrasts(
 def _checked_contrasts(frame: object, curves: pd.DataFrame, label: str) -> pd.DataFrame:
     if not isinstance(frame, pd.DataFrame):
         raise InputError(
-            f"contrast_tables= takes the frame that contrasts() gives, or a list of these; got {described(frame)}."
+            f"contrast_tables= takes the frame that contrasts() gives, or a list of these; got {short_repr(frame)}."
         )
     require_columns(frame, _CONTRAST_COLUMNS, "contrasts")
     known = frame[frame["quantity"].isin(list(CONTRASTS))]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from anchorlens.display import described, listed, shortened
+from anchorlens.display import join_words, short_repr, shorten
 from anchorlens.errors import DataError, InputError, did_you_mean
 from anchorlens.questions.schemas import SCHEMAS, Row, Schema, read_answers
 from anchorlens.warn import warn
@@ -25,7 +25,7 @@ def parse_columns(text: str) -> dict[str, str]:
         field, equals, column = (piece.strip() for piece in part.partition("="))
         if not (field and equals and column) or field in columns:
             raise InputError(
-                f"columns={described(text)}: {part.strip()!r} is no field with its column, or is there twice. {how}"
+                f"columns={short_repr(text)}: {part.strip()!r} is no field with its column, or is there twice. {how}"
             )
         columns[field] = column
     return columns
@@ -37,7 +37,7 @@ def check_columns(columns: object, schema: Schema) -> dict[str, str]:
         return {}
     if not isinstance(columns, Mapping) or not all(isinstance(name, str) for pair in columns.items() for name in pair):
         raise InputError(
-            f"columns={described(columns)}: must be a dictionary from our field names to your column names, such as "
+            f"columns={short_repr(columns)}: must be a dictionary from our field names to your column names, such as "
             "{'question': 'q', 'answers': 'gold'}."
         )
     for field, column in columns.items():
@@ -82,7 +82,7 @@ def check_fields(rows: Sequence[Row], schema: Schema, source: str, *, own: bool 
     cure = f" Its fields fit: {', '.join(fits)}." if fits else f" Give columns={wanted}." if own else ""
     lacks = " and ".join(" or ".join(group) for group in missing)
     raise DataError(
-        f"{source} is not of the schema {schema.name!r}: it lacks {lacks}. It has {listed(sorted(there)) or 'no field'}.{cure}"
+        f"{source} is not of the schema {schema.name!r}: it lacks {lacks}. It has {join_words(sorted(there)) or 'no field'}.{cure}"
     )
 
 
@@ -97,6 +97,6 @@ def warn_of_cells(rows: Sequence[Row], schema: Schema, source: str) -> None:
         number, cell = found[0]
         more = f" (and so in {len(found) - 1} more)" if len(found) > 1 else ""
         warn(
-            f"{source}, row {number}{more}: the answer {shortened(cell)} is taken as one alias. If it is several, write a JSON list "
+            f"{source}, row {number}{more}: the answer {shorten(cell)} is taken as one alias. If it is several, write a JSON list "
             'in the cell: ["Paris", "Paname"]. If there is none, leave the cell empty.'
         )

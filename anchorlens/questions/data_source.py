@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from anchorlens.display import described, shortened
+from anchorlens.display import short_repr, shorten
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.questions.schemas import SCHEMAS, Schema
 from anchorlens.questions.sources import (
@@ -52,7 +52,7 @@ def find_origin(
     parts = {"config": config, "split": split, "revision": revision}
     for word, value in (parts | {"dataset_name": dataset_name}).items():
         if value is not None and not (isinstance(value, str) and value.strip()):
-            raise InputError(f"{word} must be a name, got {described(value)}.")
+            raise InputError(f"{word} must be a name, got {short_repr(value)}.")
     entry = known(name) if isinstance(name, str) else None
     if any(parts.values()) and (entry is None or entry.kind != "hub" or path is not None):
         raise InputError(
@@ -88,12 +88,12 @@ def _file(name: object, path: object) -> tuple[Path, str]:
         if not _is_file_name(name):
             cure = "To read a file of your own give path=, or the file in place of the name."
             names = [entry.name for entry in KNOWN]
-            raise InputError(f"No data set goes by the name {shortened(name)}. {did_you_mean(name, names)} {cure}")
+            raise InputError(f"No data set goes by the name {shorten(name)}. {did_you_mean(name, names)} {cure}")
     elif isinstance(name, os.PathLike):
         if path is not None:
             raise InputError("Give the file once: as the first argument or as path=.")
     elif name is not None or path is None:
-        raise InputError(f"load_qa takes {TAKES}; got {'nothing' if name is None else described(name)}.")
+        raise InputError(f"load_qa takes {TAKES}; got {'nothing' if name is None else short_repr(name)}.")
     file = _path(path if name is None else name)
     return file, file.stem
 
@@ -101,7 +101,7 @@ def _file(name: object, path: object) -> tuple[Path, str]:
 def _path(value: object) -> Path:
     given = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(given, str) or not given.strip():
-        raise InputError(f"path must be a string or a Path to a file, got {described(value)}.")
+        raise InputError(f"path must be a string or a Path to a file, got {short_repr(value)}.")
     return Path(os.path.expanduser(given))  # noqa: PTH111 - Path's raises for an unknown user
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from anchorlens.display import as_whole, described
+from anchorlens.display import as_int, short_repr
 from anchorlens.errors import DataError, InputError, SpanError
 from anchorlens.fingerprint import callable_name, fingerprint
 from anchorlens.prompts.dataset import Dropped
@@ -218,11 +218,11 @@ def _read(origin: Origin, columns: Mapping[str, str]) -> list[Row]:
 
 
 def _draw(limit: object, seed: object) -> tuple[int | None, int]:
-    n, drawn_by = as_whole(limit), as_whole(seed)
+    n, drawn_by = as_int(limit), as_int(seed)
     if limit is not None and (n is None or n < 1):
-        raise InputError(f"limit must be at least 1, or None for all rows; got {described(limit)}.")
+        raise InputError(f"limit must be at least 1, or None for all rows; got {short_repr(limit)}.")
     if drawn_by is None or drawn_by < 0:
-        raise InputError(f"seed must be a whole number, at least 0; got {described(seed)}.")
+        raise InputError(f"seed must be a whole number, at least 0; got {short_repr(seed)}.")
     return n, drawn_by
 
 

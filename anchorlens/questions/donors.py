@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from anchorlens.constants import ALIGNMENTS, ANSWER_ANCHORS, DONOR_RULES
-from anchorlens.display import as_whole, described, shortened
+from anchorlens.display import as_int, short_repr, shorten
 from anchorlens.errors import DonorError, did_you_mean
 from anchorlens.fingerprint import callable_name, takes
 from anchorlens.questions.example import Example, normalise, pooled_answers
@@ -30,7 +30,7 @@ def rule_name(rule: DonorLike) -> str:
         return rule
     if not callable(rule) or isinstance(rule, type) or not takes(rule, 2):
         names = ", ".join(map(repr, DONOR_RULES))
-        raise DonorError(f"donors must be {names} or a function (base, pool) -> rows of pool; got {described(rule)}.")
+        raise DonorError(f"donors must be {names} or a function (base, pool) -> rows of pool; got {short_repr(rule)}.")
     return callable_name(rule)
 
 
@@ -73,8 +73,8 @@ class DonorPicker:
         if self.align not in ALIGNMENTS:
             raise DonorError(f"Unknown align={self.align!r}. {did_you_mean(self.align, ALIGNMENTS)}")
         rule_name(self.rule)
-        if (as_whole(self.n_donors) or 0) < 1:
-            raise DonorError(f"n_donors must be a whole number, at least 1; got {described(self.n_donors)}.")
+        if (as_int(self.n_donors) or 0) < 1:
+            raise DonorError(f"n_donors must be a whole number, at least 1; got {short_repr(self.n_donors)}.")
 
     @cached_property
     def _by_shape(self) -> dict[tuple[int, int], list[TokenRow]]:
@@ -109,13 +109,13 @@ class DonorPicker:
         by_id = {row.example.example_id: row for row in self.pool}
         given = rule(base.example, tuple(row.example for row in self.pool))
         about = f"donors={rule_name(rule)} gave"
-        for_base = f"for {shortened(base.example.question)}; it must give rows of the pool that it is called with (base, pool)"
+        for_base = f"for {shorten(base.example.question)}; it must give rows of the pool that it is called with (base, pool)"
         if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-            raise DonorError(f"{about} {described(given)} {for_base}.")
+            raise DonorError(f"{about} {short_repr(given)} {for_base}.")
         chosen = list(given)
         strange = [item for item in chosen if not isinstance(item, Example)]
         if strange:
-            raise DonorError(f"{about} {described(strange[0])} as a row {for_base}.")
+            raise DonorError(f"{about} {short_repr(strange[0])} as a row {for_base}.")
         found = [by_id[example.example_id] for example in chosen if example.example_id in by_id]
         if chosen and not found:
             raise DonorError(f"{about} only rows that are not of the pool {for_base}.")

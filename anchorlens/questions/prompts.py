@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from transformers import PreTrainedTokenizerBase
 
-from anchorlens.display import as_whole, described, listed, shortened
+from anchorlens.display import as_int, join_words, short_repr, shorten
 from anchorlens.errors import InputError
 from anchorlens.fingerprint import takes
 from anchorlens.questions.example import Example
@@ -120,7 +120,7 @@ class TemplatePrompt:
         text = template.replace("\\n", "\n")
         n = text.count(QUESTION)
         if n != 1:
-            raise InputError(f"prompt={shortened(template)} has {QUESTION} {n} times; a template has it once.")
+            raise InputError(f"prompt={shorten(template)} has {QUESTION} {n} times; a template has it once.")
         before, after = text.split(QUESTION)
         body = after.rstrip(" ")
         separator = after[len(body) :] or ("" if body and body[-1].isspace() else " ")
@@ -154,21 +154,21 @@ def check_prompt(prompt: Any) -> Prompt:
     how = f"A prompt is {_KINDS}, or an object with a name and render(question, tokenizer) that gives a PromptText"
     name, render = getattr(prompt, "name", None), getattr(prompt, "render", None)
     if isinstance(prompt, type) or not callable(render) or not takes(render, 2) or not isinstance(name, str) or not name:
-        raise InputError(f"{how}; got {described(prompt)}.")
+        raise InputError(f"{how}; got {short_repr(prompt)}.")
     return prompt
 
 
 def rendered(prompt: Prompt, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:
     """The prompt's text, checked: the question stands where the prompt says."""
     made: Any = prompt.render(question, tokenizer)
-    name = shortened(prompt.name)
-    start = as_whole(made.question_start) if isinstance(made, PromptText) else None
+    name = shorten(prompt.name)
+    start = as_int(made.question_start) if isinstance(made, PromptText) else None
     if start is None or not isinstance(made.text, str) or not isinstance(made.separator, str):
         cure = "it must give a PromptText with two texts and a whole number"
-        raise InputError(f"render of the prompt {name} gave {described(made)}; {cure}.")
+        raise InputError(f"render of the prompt {name} gave {short_repr(made)}; {cure}.")
     if start < 0 or made.text[start : start + len(question)] != question:
         places = [i for i in range(len(made.text)) if made.text.startswith(question, i)] if question else []
-        where = f"stands at {listed(places, most=3)} of its text" if places else "is not in its text as it is"
+        where = f"stands at {join_words(places, most=3)} of its text" if places else "is not in its text as it is"
         cure = "give the index of its first character."
         raise InputError(f"The prompt {name} says question_start={start}, but the question {where}: {cure}")
     return made
@@ -188,7 +188,7 @@ def make_prompt(prompt: PromptLike, evaluated: Sequence[Example], pool: Sequence
         return TemplatePrompt.of(prompt)
     match = _FEWSHOT.fullmatch(prompt.strip())
     if match is None:
-        raise InputError(f"Unknown prompt {shortened(prompt)}. Use {_KINDS}.")
+        raise InputError(f"Unknown prompt {shorten(prompt)}. Use {_KINDS}.")
     k = int(match[1]) if match[1] else 4
     shot_seed = int(match[2]) if match[2] else seed
     return _few_shot(k, shot_seed, evaluated, pool)

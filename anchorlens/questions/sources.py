@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from anchorlens.display import described, listed
+from anchorlens.display import join_words, short_repr
 from anchorlens.errors import DataError, DownloadError, InputError, did_you_mean
 
 Rows = list[dict[str, Any]]
@@ -96,21 +96,21 @@ def table_rows(table: Any) -> Rows:
     """Read a pandas frame, a ``datasets.Dataset`` or a list of dictionaries."""
     if isinstance(table, Mapping):
         cure = "give a list of rows, [{'question': ..., 'answers': ...}]" if "question" in table else "give one split of it"
-        raise DataError(f"This is a dictionary with the keys {listed(table)}; {cure}.")
+        raise DataError(f"This is a dictionary with the keys {join_words(table)}; {cure}.")
     if isinstance(table, list | tuple):
         for number, row in enumerate(table, start=1):
             if not isinstance(row, Mapping):
                 cure = "each row is a dictionary, {'question': ..., 'answers': ...}"
-                raise DataError(f"list, row {number} is {described(row)}; {cure}.")
+                raise DataError(f"list, row {number} is {short_repr(row)}; {cure}.")
         return _plain_rows(table)
     if hasattr(table, "to_dicts"):
-        raise DataError(f"Cannot read questions from {described(table)} of this library; give frame.to_dicts().")
+        raise DataError(f"Cannot read questions from {short_repr(table)} of this library; give frame.to_dicts().")
     if _is_frame(table):
         return _plain_rows(table.to_dict("records"))
     if hasattr(table, "to_list"):
         return _plain_rows(table.to_list())
     raise DataError(
-        f"Cannot read questions from {described(table)}; give a pandas frame, a datasets.Dataset or a list of rows."
+        f"Cannot read questions from {short_repr(table)}; give a pandas frame, a datasets.Dataset or a list of rows."
     )
 
 

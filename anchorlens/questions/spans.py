@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from anchorlens.display import as_whole, described
+from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError, SpanError, did_you_mean
 from anchorlens.fingerprint import callable_name, takes
 from anchorlens.questions.example import Span
@@ -132,7 +132,7 @@ def _completed(question: str, subject: Span | None, property_: Span | None) -> F
 
 def _extracted(given: Any, question: str, source: str, where: str) -> tuple[Span, Span]:
     if not isinstance(given, tuple | list) or len(given) != 2:
-        raise SpanError(f"{where}: {source} gave {described(given)}. {_EXPECTED}")
+        raise SpanError(f"{where}: {source} gave {short_repr(given)}. {_EXPECTED}")
     spans: list[Span] = []
     for name, segment in zip(("subject", "property"), given, strict=True):
         if isinstance(segment, Span):
@@ -140,10 +140,10 @@ def _extracted(given: Any, question: str, source: str, where: str) -> tuple[Span
         elif isinstance(segment, str):
             spans.append(_located(question, segment, name, where, f"let {source} give its place as"))
         else:
-            ends = [as_whole(end) for end in segment] if isinstance(segment, tuple | list) else []
+            ends = [as_int(end) for end in segment] if isinstance(segment, tuple | list) else []
             start, end = ends if len(ends) == 2 else (None, None)
             if start is None or end is None:
-                raise SpanError(f"{where}: {source} gave {described(segment)} as {name}. {_EXPECTED}")
+                raise SpanError(f"{where}: {source} gave {short_repr(segment)} as {name}. {_EXPECTED}")
             spans.append(Span(start, end))
     return spans[0], spans[1]
 
@@ -195,7 +195,7 @@ def span_finder(spans: SpansLike) -> SpanFinder:
         if not callable(spans) or isinstance(spans, type) or not takes(spans, 1):
             raise InputError(
                 f"spans must be 'auto', 'rules', 'annotation', 'spacy:NAME' or a function from a question to (subject, property) or "
-                f"None; got {described(spans)}."
+                f"None; got {short_repr(spans)}."
             )
         return SpanFinder("custom", callable_name(spans), spans)
     if spans in SPAN_MODES:

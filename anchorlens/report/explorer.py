@@ -4,10 +4,10 @@ import json
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from anchorlens.display import as_whole, described
+from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError
 from anchorlens.report.contents import name_of
-from anchorlens.results.example_view import rows_of
+from anchorlens.results.example_view import example_rows
 from anchorlens.results.sweep import SweepResult
 from anchorlens.statistics.pathways import RANDOM
 
@@ -33,7 +33,7 @@ def explore(sweep: SweepResult, *, example: str | int | None = None, layer: int 
         InputError: If the package anywidget is missing, or there is no such sweep, example or layer.
     """
     if not isinstance(sweep, SweepResult):
-        told = f"a {type(sweep).__name__}; choose one of it" if isinstance(sweep, list | tuple) else described(sweep)
+        told = f"a {type(sweep).__name__}; choose one of it" if isinstance(sweep, list | tuple) else short_repr(sweep)
         raise InputError(f"explore takes a sweep, such as swap_sweep gives or load_run lists; got {told}.")
     if find_spec("anywidget") is None:
         raise InputError(
@@ -45,7 +45,7 @@ def explore(sweep: SweepResult, *, example: str | int | None = None, layer: int 
     made = contents(sweep)
     rows = {row["id"]: row for row in made["rows"]}
     chosen = sweep.id_of(0 if example is None else example)
-    at = as_whole(rows[chosen]["at"] if layer is None else layer)
+    at = as_int(rows[chosen]["at"] if layer is None else layer)
     if at not in sweep.layers:
         raise InputError(f"Layer {layer!r} was not measured. Measured: {', '.join(map(str, sweep.layers))}.")
     return Explorer(data=made, example=chosen, layer=at)
@@ -54,10 +54,10 @@ def explore(sweep: SweepResult, *, example: str | int | None = None, layer: int 
 def contents(sweep: SweepResult) -> dict[str, Any]:
     """Return ``heading``, ``layers`` and ``rows`` of the explorer as plain values.
 
-    The rows are those of :func:`~anchorlens.results.example_view.rows_of`, with ``places`` (name of a curve -> positions that were
+    The rows are those of :func:`~anchorlens.results.example_view.example_rows`, with ``places`` (name of a curve -> positions that were
     changed for it, where they are the same for all donors) and ``answer_tokens`` in place of ``marks``.
     """
-    rows = rows_of(sweep.samples(), sweep.examples(), sweep.anchors, sweep.layers)
+    rows = example_rows(sweep.samples(), sweep.examples(), sweep.anchors, sweep.layers)
     base = sweep.examples().query("role == 'base'").set_index("example_id")["positions"]
     for row in rows:
         row["places"] = _places(json.loads(base[row["id"]]), row["curves"], row.pop("marks"))

@@ -7,7 +7,7 @@ import anywidget
 import traitlets
 
 from anchorlens.errors import InputError
-from anchorlens.results.find_example import chosen_example
+from anchorlens.results.find_example import find_example
 
 _HERE = files("anchorlens.report")
 
@@ -26,7 +26,7 @@ class Explorer(anywidget.AnyWidget):
 
     @traitlets.validate("example")
     def _known(self, proposal: Any) -> str:
-        return chosen_example(proposal["value"], {row["id"]: (row["question"], row["answer"]) for row in self.data["rows"]})
+        return find_example(proposal["value"], {row["id"]: (row["question"], row["answer"]) for row in self.data["rows"]})
 
     @traitlets.validate("layer")
     def _measured(self, proposal: Any) -> int:

@@ -13,14 +13,14 @@ import plotly.graph_objects as go
 from plotly.io import to_json
 from plotly.offline import get_plotlyjs
 
-from anchorlens.display import described
+from anchorlens.display import short_repr
 from anchorlens.errors import InputError, RunError
 from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.export import CONFIG, PAGES, arranging, write_file
 from anchorlens.figures.palette import THEMES, in_theme
 from anchorlens.report import contents
 from anchorlens.report.contents import kind_of, name_of
-from anchorlens.results.example_view import ROLES, rows_of
+from anchorlens.results.example_view import ROLES, example_rows
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.loading import load_run
 from anchorlens.runs.provenance import versions
@@ -61,7 +61,7 @@ def save_report(
 def _results(runs: Any) -> list[SweepResult]:
     single = isinstance(runs, (SweepResult, str, os.PathLike))
     if not single and not isinstance(runs, Sequence):
-        raise InputError(f"save_report takes sweeps or run directories; got {described(runs)}.")
+        raise InputError(f"save_report takes sweeps or run directories; got {short_repr(runs)}.")
     found: list[SweepResult] = []
     for one in [runs] if single else runs:
         if isinstance(one, SweepResult):
@@ -69,7 +69,7 @@ def _results(runs: Any) -> list[SweepResult]:
         elif isinstance(one, (str, os.PathLike)):
             found += load_run(one)
         else:
-            raise InputError(f"save_report takes sweeps or run directories; got {described(one)} among them.")
+            raise InputError(f"save_report takes sweeps or run directories; got {short_repr(one)} among them.")
     if not found:
         raise InputError("A report needs at least one sweep.")
     twice = next((one.run_id for i, one in enumerate(found) if one.run_id in [other.run_id for other in found[:i]]), None)
@@ -98,7 +98,7 @@ def render(results: Sequence[SweepResult], title: str) -> str:
     data = [
         {
             "name": name_of(result), "layers": list(result.layers),
-            "rows": rows_of(result.samples(), result.examples(), result.anchors, result.layers),
+            "rows": example_rows(result.samples(), result.examples(), result.anchors, result.layers),
         }
         for result in results
     ]  # fmt: skip

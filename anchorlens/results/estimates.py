@@ -12,7 +12,7 @@ _PIECES, _FEW_LAYERS = 3, 5
 _COLUMNS = ["value", "ci_low", "ci_high", "sim_low", "sim_high", "n"]
 
 
-class Fact(NamedTuple):
+class Estimate(NamedTuple):
     """A value with its pointwise interval, the band over all layers, and the number of questions behind it."""
 
     value: float
@@ -36,7 +36,7 @@ class Fact(NamedTuple):
         """Decimals to tell it with: ``least``, or one more where an end of the interval would be rounded to 0."""
         return least + any(0 < abs(end) < 0.5 * 10**-least for end in (self.low, self.high))
 
-    def said(self, digits: int = 1, *, sign: bool = True) -> str:
+    def to_text(self, digits: int = 1, *, sign: bool = True) -> str:
         """``-9.7 [-19.3, +1.1]``."""
         return f"{_number(self.value, digits, sign)} {self.interval(digits, sign=sign)}"
 
@@ -44,28 +44,30 @@ class Fact(NamedTuple):
         """``[-19.3, +1.1]``."""
         return f"[{_number(self.low, digits, sign)}, {_number(self.high, digits, sign)}]"
 
-    def allows(self, digits: int = 1) -> str:
+    def range_text(self, digits: int = 1) -> str:
         """``-19.3 .. +1.1``: what the data leave open where nothing is shown."""
         return f"{_number(self.low, digits, True)} .. {_number(self.high, digits, True)}"
 
 
-Facts: TypeAlias = Mapping[tuple[str, str], Fact]
+Estimates: TypeAlias = Mapping[tuple[str, str], Estimate]
 
 
-def facts_at(contrasts: pd.DataFrame, layer: int) -> Facts:
+def estimates_at(contrasts: pd.DataFrame, layer: int) -> Estimates:
     """(quantity, control) -> fact, at one layer of an contrasts frame."""
     here = contrasts[contrasts["layer"] == layer]
     rows = here[["quantity", "control", *_COLUMNS]].itertuples(index=False, name=None)
-    return {(quantity, control): Fact(*numbers) for quantity, control, *numbers in rows}
+    return {(quantity, control): Estimate(*numbers) for quantity, control, *numbers in rows}
 
 
-def facts_along(contrasts: pd.DataFrame, quantity: str, control: str) -> dict[int, Fact]:
+def estimates_by_layer(contrasts: pd.DataFrame, quantity: str, control: str) -> dict[int, Estimate]:
     """Layer -> fact, of one quantity and control."""
     rows = contrasts[(contrasts["quantity"] == quantity) & (contrasts["control"] == control)]
-    return {int(layer): Fact(*numbers) for layer, *numbers in rows[["layer", *_COLUMNS]].itertuples(index=False, name=None)}
+    return {
+        int(layer): Estimate(*numbers) for layer, *numbers in rows[["layer", *_COLUMNS]].itertuples(index=False, name=None)
+    }
 
 
-def ranges(numbers: Sequence[int]) -> str:
+def format_ranges(numbers: Sequence[int]) -> str:
     """``[0, 1, 2, 7]`` -> ``0-2, 7``."""
     runs: list[list[int]] = []
     for number in numbers:
@@ -76,27 +78,27 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def layers_told(layers: Sequence[int]) -> str:
+def format_layers(layers: Sequence[int]) -> str:
     """``8-14, 17``; ``9 of 2-27`` where they lie in many pieces; ``none``."""
-    told = ranges(layers) or "none"
+    told = format_ranges(layers) or "none"
     return told if told.count(",") < _PIECES or len(layers) <= _FEW_LAYERS else f"{len(layers)} of {layers[0]}-{layers[-1]}"
 
 
-def place(layer: int, probe_layer: "int | None") -> str:
+def name_layer(layer: int, probe_layer: "int | None") -> str:
     """What a verdict calls its layer: k* only where it is k*."""
     if probe_layer is None:
         return f"layer {layer}"
     return f"k* = {layer}" if layer == probe_layer else f"layer {layer} (k* = {probe_layer} was not reached)"
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
+def align_columns(rows: Sequence[Sequence[str]]) -> str:
     """A small table: columns under each other, two spaces apart."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
     return "\n".join(f"  {line}" for line in lines)
 
 
-def listed_and(names: Sequence[str]) -> str:
+def join_with_and(names: Sequence[str]) -> str:
     """``a``; ``a and b``; ``a, b and c``."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
@@ -106,4 +108,15 @@ def _number(value: float, digits: int, sign: bool) -> str:
     return text.lstrip("+-") if float(text) == 0 else text
 
 
-__all__ = ["FEW", "Fact", "Facts", "aligned", "facts_along", "facts_at", "layers_told", "listed_and", "place", "ranges"]
+__all__ = [
+    "FEW",
+    "Estimate",
+    "Estimates",
+    "align_columns",
+    "estimates_at",
+    "estimates_by_layer",
+    "format_layers",
+    "format_ranges",
+    "join_with_and",
+    "name_layer",
+]

@@ -22,7 +22,7 @@ _LABELS = ("true", "false")
 Row = dict[str, Any]
 
 
-def rows_of(
+def example_rows(
     samples: pd.DataFrame,
     examples: pd.DataFrame,
     anchors: Sequence[str],
@@ -103,4 +103,4 @@ def _marks(positions: Mapping[str, list[int]]) -> dict[str, list[int]]:
     return found
 
 
-__all__ = ["ROLES", "Row", "rows_of"]
+__all__ = ["ROLES", "Row", "example_rows"]

@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 
-from anchorlens.display import as_whole, described, shortened
+from anchorlens.display import as_int, short_repr, shorten
 from anchorlens.errors import InputError
 from anchorlens.prompts.dataset import Dropped
 
@@ -14,7 +14,7 @@ _MOST = 5
 _ALIKE = 0.8
 
 
-def chosen_example(wanted: object, rows: Mapping[str, tuple[str, str]], dropped: Sequence[Dropped] = ()) -> str:
+def find_example(wanted: object, rows: Mapping[str, tuple[str, str]], dropped: Sequence[Dropped] = ()) -> str:
     """The id of the one example that is meant.
 
     An id comes first, then a whole number (the place among the measured rows, from 0; from the end where it is negative), then
@@ -30,9 +30,9 @@ def chosen_example(wanted: object, rows: Mapping[str, tuple[str, str]], dropped:
     """
     if isinstance(wanted, str):
         return wanted if wanted in rows else _of_words(wanted, rows, dropped)
-    place = as_whole(wanted)
+    place = as_int(wanted)
     if place is None:
-        raise InputError(f"An example is chosen by its id, its number or words of its question; got {described(wanted)}.")
+        raise InputError(f"An example is chosen by its id, its number or words of its question; got {short_repr(wanted)}.")
     if not -len(rows) <= place < len(rows):
         raise InputError(f"There is no example {place}: {len(rows)} were measured, numbered from 0 to {len(rows) - 1}.")
     return list(rows)[place]
@@ -47,7 +47,7 @@ def _of_words(text: str, rows: Mapping[str, tuple[str, str]], dropped: Sequence[
         listed = "".join(f"\n  {name!r}: {rows[name][0]} ({rows[name][1]})" for name in found[:_MOST])
         more = f"\n  and {len(found) - _MOST} more" if len(found) > _MOST else ""
         raise InputError(
-            f"{shortened(text)} stands in {len(found)} measured questions. Give one of these ids, or more words:{listed}{more}"
+            f"{shorten(text)} stands in {len(found)} measured questions. Give one of these ids, or more words:{listed}{more}"
         )
     left_out = [text] if text in gone else _holding(text, {name: row.question for name, row in gone.items()})
     if left_out:
@@ -55,7 +55,7 @@ def _of_words(text: str, rows: Mapping[str, tuple[str, str]], dropped: Sequence[
         cure = f"Dropped was {one.example_id!r}: {one.question} ({one.reason})."
     else:
         cure = _near(text, rows)
-    raise InputError(f"No measured example has {shortened(text)} as its id or in its question. {cure}")
+    raise InputError(f"No measured example has {shorten(text)} as its id or in its question. {cure}")
 
 
 def _holding(text: str, questions: Mapping[str, str]) -> list[str]:
@@ -82,4 +82,4 @@ def _near(text: str, rows: Mapping[str, tuple[str, str]]) -> str:
     return "All ids and questions: samples_with_inputs()[['example_id', 'question']].drop_duplicates()."
 
 
-__all__ = ["chosen_example"]
+__all__ = ["find_example"]

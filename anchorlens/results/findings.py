@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.results.estimates import Fact, aligned
+from anchorlens.results.estimates import Estimate, align_columns
 
 STANDS, REVERSED, OPEN, DESCRIPTION = "stands", "reversed", "open", "description"
 """Status of a statement: shown, shown with the other sign, not shown, or not a claim."""
@@ -41,7 +41,7 @@ class Finding:
     sentence: str = ""
 
     @classmethod
-    def of(cls, quantity: str, status: str, fact: Fact, **more: Any) -> "Finding":
+    def of(cls, quantity: str, status: str, fact: Estimate, **more: Any) -> "Finding":
         """Make a finding from a value with its pointwise interval."""
         return cls(quantity, status, value=fact.value, low=fact.low, high=fact.high, n=fact.n, **more)
 
@@ -77,7 +77,7 @@ class Findings:
         return ((self.columns,) if self.columns else ()) + self.rows
 
     def __str__(self) -> str:
-        table = aligned(self.table) if self.rows else ""
+        table = align_columns(self.table) if self.rows else ""
         return "\n".join(part for part in (*self.warnings, self.headline, table, *self.notes) if part)
 
     def __bool__(self) -> bool:
@@ -96,16 +96,16 @@ class Findings:
         }  # fmt: skip
 
 
-def nothing_claimed(reason: str, warnings: Sequence[str] = ()) -> Findings:
+def empty_findings(reason: str, warnings: Sequence[str] = ()) -> Findings:
     """Return findings that only say why nothing is claimed."""
     return Findings(headline=reason, warnings=tuple(warnings))
 
 
-def text_warning(probe: Mapping[str, Any], beyond: Fact | None = None, reader: str = "the probe") -> tuple[str, ...]:
+def text_warning(probe: Mapping[str, Any], beyond: Estimate | None = None, reader: str = "the probe") -> tuple[str, ...]:
     """Return a warning if the text alone tells true from false answers, with the probe's AUC beyond it."""
     pair, alone = (probe.get(name) for name in ("qa_text_auc", "answer_text_auc"))
     if pair and pair["ci_low"] > 0.5:
-        more = "" if beyond is None else f"; {reader}'s AUC {beyond.said(2)} beyond it"
+        more = "" if beyond is None else f"; {reader}'s AUC {beyond.to_text(2)} beyond it"
         return (f"Beware: question and answer as text reach AUC {_auc(pair)}{more}.",)
     if alone and (alone["ci_low"] > 0.5 or alone["ci_high"] < 0.5):
         return (f"Beware: the answer's text alone reaches AUC {_auc(alone)}.",)

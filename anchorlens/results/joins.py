@@ -22,7 +22,7 @@ _OF_ROW = [
 _DONOR_ROLES = ("donor", "base", "test", "validation", "train")
 
 
-def joined_rows(samples: pd.DataFrame, examples: pd.DataFrame, config: Mapping[str, Any]) -> pd.DataFrame:
+def join_inputs(samples: pd.DataFrame, examples: pd.DataFrame, config: Mapping[str, Any]) -> pd.DataFrame:
     """Samples with the rows that were measured, one for one.
 
     Args:
@@ -52,7 +52,7 @@ def joined_rows(samples: pd.DataFrame, examples: pd.DataFrame, config: Mapping[s
     return frame
 
 
-def dropped_rows(examples: pd.DataFrame) -> tuple[Dropped, ...]:
+def read_dropped(examples: pd.DataFrame) -> tuple[Dropped, ...]:
     """Rows that were left out of a sweep, with their reasons."""
     gone = examples[examples["role"] == "dropped"]
     names = ["example_id", "dataset", "question", "answer", "drop_reason", "drop_detail"]
@@ -81,4 +81,4 @@ def _donors(base: pd.DataFrame, examples: pd.DataFrame) -> dict[str, dict[str, s
     return found
 
 
-__all__ = ["dropped_rows", "joined_rows"]
+__all__ = ["join_inputs", "read_dropped"]

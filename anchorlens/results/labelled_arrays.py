@@ -46,7 +46,7 @@ def mean_effect(
     return values.reshape([len(axis) for axis in axes]).copy()
 
 
-def labelled_array(result: Labels, samples: pd.DataFrame, examples: pd.DataFrame) -> "xarray.DataArray":
+def make_dataarray(result: Labels, samples: pd.DataFrame, examples: pd.DataFrame) -> "xarray.DataArray":
     """Return the mean effect of a result with its labels; see :meth:`anchorlens.SweepResult.to_xarray`.
 
     Raises:

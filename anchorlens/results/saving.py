@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pandas as pd
 
-from anchorlens.display import described
+from anchorlens.display import short_repr
 from anchorlens.errors import InputError, RunError
 from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.export import save_html
@@ -69,7 +69,7 @@ def save_run(
     sweeps = list(results) if isinstance(results, Sequence) else [results]
     stranger = next((one for one in sweeps if not hasattr(one, "run_id")), None)
     if any(not hasattr(one, "run_id") for one in sweeps):
-        raise RunError(f"save_run takes the result of a sweep, or a list of them; got {described(stranger)}.")
+        raise RunError(f"save_run takes the result of a sweep, or a list of them; got {short_repr(stranger)}.")
     target = check_target(path, overwrite=overwrite)
     if not sweeps:
         raise RunError("A run needs at least one sweep, and each only once; got none.")

@@ -19,11 +19,11 @@ from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.example_figure import example_figure
 from anchorlens.missing_values import with_nulls, without_nulls
 from anchorlens.prompts.dataset import Dropped
-from anchorlens.results.example_view import ROLES, rows_of
-from anchorlens.results.find_example import chosen_example
+from anchorlens.results.example_view import ROLES, example_rows
+from anchorlens.results.find_example import find_example
 from anchorlens.results.findings import Findings
-from anchorlens.results.joins import dropped_rows, joined_rows
-from anchorlens.results.labelled_arrays import labelled_array, mean_effect
+from anchorlens.results.joins import join_inputs, read_dropped
+from anchorlens.results.labelled_arrays import make_dataarray, mean_effect
 from anchorlens.results.saving import load_probes, save_run
 from anchorlens.runs.schema import CONTRAST_COLUMNS, SAMPLE_COLUMNS, P, answer_first, settings_of, summary_order
 
@@ -180,12 +180,12 @@ class SweepResult:
         Raises:
             InputError: The package xarray is not installed.
         """
-        return labelled_array(self, self._samples, self._examples)
+        return make_dataarray(self, self._samples, self._examples)
 
     @property
     def dropped(self) -> tuple[Dropped, ...]:
         """Rows that were left out, with their reasons."""
-        return dropped_rows(self._examples)
+        return read_dropped(self._examples)
 
     @property
     def dropped_counts(self) -> dict[str, int]:
@@ -221,7 +221,7 @@ class SweepResult:
         """
         samples = self._of_metric(self._samples, metric)
         samples = samples if controls else samples[samples["control"] == "none"]
-        frame = joined_rows(samples, self._examples, self.record["config"])
+        frame = join_inputs(samples, self._examples, self.record["config"])
         return with_nulls(frame[answer_first(frame)])
 
     def curves(self, *, controls: bool = False, metric: str | None = None) -> pd.DataFrame:
@@ -301,7 +301,7 @@ class SweepResult:
             InputError: No measured example is meant, or several, which the message lists with their ids.
         """
         name = self.id_of(example)
-        (row,) = rows_of(self._samples, self._examples, self.anchors, self.layers, [name])
+        (row,) = example_rows(self._samples, self._examples, self.anchors, self.layers, [name])
         return example_figure(row, self.layers, ROLES, f"{self.model} on {self.dataset}")
 
     def id_of(self, example: str | int) -> str:
@@ -312,7 +312,7 @@ class SweepResult:
         """
         base = self._examples[self._examples["role"] == "base"]
         told = zip(base["example_id"], base["question"], base["answer"], strict=True)
-        return chosen_example(example, {name: (str(question), str(answer)) for name, question, answer in told}, self.dropped)
+        return find_example(example, {name: (str(question), str(answer)) for name, question, answer in told}, self.dropped)
 
     def save(self, path: "str | os.PathLike[str]", *, overwrite: bool = False) -> Path:
         """Write a run directory. See :func:`anchorlens.save_run`."""

@@ -11,7 +11,7 @@ import pytest
 import anchorlens as al
 from anchorlens.errors import InputError
 from anchorlens.report.explorer import contents
-from anchorlens.results.example_view import rows_of
+from anchorlens.results.example_view import example_rows
 from tests.figures.browser import contrast, run
 
 
@@ -19,7 +19,7 @@ def test_rows_are_those_of_a_report(sweeps):
     for result in sweeps:
         made = contents(result)
         assert made["layers"] == list(result.layers)
-        rows = rows_of(result.samples(), result.examples(), result.anchors, result.layers)
+        rows = example_rows(result.samples(), result.examples(), result.anchors, result.layers)
         assert [row["curves"] for row in made["rows"]] == [row["curves"] for row in rows]
         assert json.loads(json.dumps(made)) == made
 

@@ -13,7 +13,7 @@ from anchorlens.cli.entry import main
 from anchorlens.errors import InputError, RunError
 from anchorlens.report.contents import dropped_of, facts_of, findings_table, studies_of, tables_of
 from anchorlens.report.page import render
-from anchorlens.results.example_view import rows_of
+from anchorlens.results.example_view import example_rows
 from anchorlens.results.findings import Findings
 from tests.questions.make import CAPITALS, capitals
 
@@ -28,7 +28,7 @@ def page(sweeps):
 
 
 def rows(result, **more):
-    return rows_of(result.samples(), result.examples(), result.anchors, result.layers, **more)
+    return example_rows(result.samples(), result.examples(), result.anchors, result.layers, **more)
 
 
 def data_in(page):

@@ -5,7 +5,7 @@ import pytest
 
 from anchorlens.errors import InputError
 from anchorlens.prompts.dataset import Dropped
-from anchorlens.results.find_example import chosen_example
+from anchorlens.results.find_example import find_example
 
 ROWS = {
     "7": ("What is the capital of France?", "Paris"),
@@ -24,19 +24,19 @@ ROWS = {
     ],
 )  # fmt: skip
 def test_one_is_meant(wanted, name):
-    assert chosen_example(wanted, ROWS) == name
+    assert find_example(wanted, ROWS) == name
 
 
 def test_words_of_several_questions_list_them():
     with pytest.raises(InputError) as told:
-        chosen_example("capital", ROWS)
+        find_example("capital", ROWS)
     assert str(told.value) == (
         "'capital' stands in 3 measured questions. Give one of these ids, or more words:\n  '7': What is the capital of France? "
         "(Paris)\n  'a1': What is the capital of Mali? (Bamako)\n  'a2': What is the capital of Somalia? (Mogadishu)"
     )
     many = {f"q{i}": (f"Where is town {i}?", "here") for i in range(40)}
     with pytest.raises(InputError) as told:
-        chosen_example("town", many)
+        find_example("town", many)
     assert len(str(told.value).splitlines()) == 1 + 5 + 1
     assert str(told.value).endswith("\n  and 35 more")
 
@@ -62,12 +62,12 @@ def test_words_of_several_questions_list_them():
 )
 def test_none_is_meant(wanted, said):
     with pytest.raises(InputError, match=said):
-        chosen_example(wanted, ROWS)
+        find_example(wanted, ROWS)
 
 
 def test_a_dropped_question_is_named_with_its_reason():
     gone = (Dropped("d", "made", "What is the capital of Peru?", "Lima", "no_donor"),)
     for wanted in ("peru", "d"):
         with pytest.raises(InputError, match=r"Dropped was 'd': What is the capital of Peru\? \(no_donor\)\."):
-            chosen_example(wanted, ROWS, gone)
-    assert chosen_example("mali", ROWS, (Dropped("e", "made", "Is Mali large?", "yes", "no_donor"),)) == "a1"
+            find_example(wanted, ROWS, gone)
+    assert find_example("mali", ROWS, (Dropped("e", "made", "Is Mali large?", "yes", "no_donor"),)) == "a1"
