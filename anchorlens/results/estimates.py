@@ -12,7 +12,7 @@ _PIECES, _FEW_LAYERS = 3, 5
 _COLUMNS = ["value", "ci_low", "ci_high", "sim_low", "sim_high", "n"]
 
 
-class Estimate(NamedTuple):
+class LayerEstimate(NamedTuple):
     """A value with its pointwise interval, the band over all layers, and the number of questions behind it."""
 
     value: float
@@ -49,21 +49,22 @@ class Estimate(NamedTuple):
         return f"{_number(self.low, digits, True)} .. {_number(self.high, digits, True)}"
 
 
-Estimates: TypeAlias = Mapping[tuple[str, str], Estimate]
+LayerEstimates: TypeAlias = Mapping[tuple[str, str], LayerEstimate]
 
 
-def estimates_at(contrasts: pd.DataFrame, layer: int) -> Estimates:
+def estimates_at(contrasts: pd.DataFrame, layer: int) -> LayerEstimates:
     """(quantity, control) -> fact, at one layer of an contrasts frame."""
     here = contrasts[contrasts["layer"] == layer]
     rows = here[["quantity", "control", *_COLUMNS]].itertuples(index=False, name=None)
-    return {(quantity, control): Estimate(*numbers) for quantity, control, *numbers in rows}
+    return {(quantity, control): LayerEstimate(*numbers) for quantity, control, *numbers in rows}
 
 
-def estimates_by_layer(contrasts: pd.DataFrame, quantity: str, control: str) -> dict[int, Estimate]:
+def estimates_by_layer(contrasts: pd.DataFrame, quantity: str, control: str) -> dict[int, LayerEstimate]:
     """Layer -> fact, of one quantity and control."""
     rows = contrasts[(contrasts["quantity"] == quantity) & (contrasts["control"] == control)]
     return {
-        int(layer): Estimate(*numbers) for layer, *numbers in rows[["layer", *_COLUMNS]].itertuples(index=False, name=None)
+        int(layer): LayerEstimate(*numbers)
+        for layer, *numbers in rows[["layer", *_COLUMNS]].itertuples(index=False, name=None)
     }
 
 
@@ -110,8 +111,8 @@ def _number(value: float, digits: int, sign: bool) -> str:
 
 __all__ = [
     "FEW",
-    "Estimate",
-    "Estimates",
+    "LayerEstimate",
+    "LayerEstimates",
     "align_columns",
     "estimates_at",
     "estimates_by_layer",

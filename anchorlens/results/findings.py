@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.results.estimates import Estimate, align_columns
+from anchorlens.results.estimates import LayerEstimate, align_columns
 
 STANDS, REVERSED, OPEN, DESCRIPTION = "stands", "reversed", "open", "description"
 """Status of a statement: shown, shown with the other sign, not shown, or not a claim."""
@@ -41,7 +41,7 @@ class Finding:
     sentence: str = ""
 
     @classmethod
-    def of(cls, quantity: str, status: str, fact: Estimate, **more: Any) -> "Finding":
+    def of(cls, quantity: str, status: str, fact: LayerEstimate, **more: Any) -> "Finding":
         """Make a finding from a value with its pointwise interval."""
         return cls(quantity, status, value=fact.value, low=fact.low, high=fact.high, n=fact.n, **more)
 
@@ -101,7 +101,7 @@ def empty_findings(reason: str, warnings: Sequence[str] = ()) -> Findings:
     return Findings(headline=reason, warnings=tuple(warnings))
 
 
-def text_warning(probe: Mapping[str, Any], beyond: Estimate | None = None, reader: str = "the probe") -> tuple[str, ...]:
+def text_warning(probe: Mapping[str, Any], beyond: LayerEstimate | None = None, reader: str = "the probe") -> tuple[str, ...]:
     """Return a warning if the text alone tells true from false answers, with the probe's AUC beyond it."""
     pair, alone = (probe.get(name) for name in ("qa_text_auc", "answer_text_auc"))
     if pair and pair["ci_low"] > 0.5:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
-from anchorlens.results.estimates import FEW, Estimate, name_layer
+from anchorlens.results.estimates import FEW, LayerEstimate, name_layer
 from anchorlens.results.findings import DESCRIPTION, OPEN, STANDS, Finding, Findings, empty_findings, text_warning
 from anchorlens.statistics.pathways import A, Q
 
@@ -36,14 +36,14 @@ def answer_only_findings(result: PathwayResult, here: Mapping[str, Any]) -> Find
     return Findings(tuple(statements), text, warnings)
 
 
-def _status(name: str, fact: Estimate) -> str:
+def _status(name: str, fact: LayerEstimate) -> str:
     """Return the status of a contrast; delta_p_vs_placebo and flip_rate follow from the clean P of balanced answers."""
     if name != "p_after":
         return DESCRIPTION
     return STANDS if fact.off_zero else OPEN
 
 
-def _finding(fact: Estimate, here: Mapping[str, Any], where: str) -> str:
+def _finding(fact: LayerEstimate, here: Mapping[str, Any], where: str) -> str:
     """Where P(hallucination) goes; a difference that is not shown is called so."""
     means = (
         f"At {where} P(hallucination) is {here['p_before']:.2f} clean, {here['p_after']:.2f} without a question and "
@@ -54,7 +54,7 @@ def _finding(fact: Estimate, here: Mapping[str, Any], where: str) -> str:
     return f"{means}: difference {fact.to_text()} points."
 
 
-def _check(by: Mapping[tuple[str, str], Estimate], *, given: bool) -> str:
+def _check(by: Mapping[tuple[str, str], LayerEstimate], *, given: bool) -> str:
     """AUC before and after; that of the answer alone is a check where given answers are balanced."""
     clean, alone = by["auc", "none"], by["auc_after", "none"]
     said = f"AUC {clean.value:.2f}, answer only {alone.to_text(2, sign=False)}"

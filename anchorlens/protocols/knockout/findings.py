@@ -7,8 +7,8 @@ import pandas as pd
 
 from anchorlens.results.estimates import (
     FEW,
-    Estimate,
-    Estimates,
+    LayerEstimate,
+    LayerEstimates,
     estimates_at,
     estimates_by_layer,
     format_layers,
@@ -68,14 +68,14 @@ def _cut(record: Mapping[str, Any]) -> str:
     return "E_Q" if anchor == "exact_question" else anchor
 
 
-def _state(fact: Estimate, claim: Claim, floor: float) -> str:
+def _state(fact: LayerEstimate, claim: Claim, floor: float) -> str:
     """Return ``stands``, ``reversed`` or ``open``; what lies within the noise floor is open."""
     if claim.points and abs(fact.value) <= floor:
         return "open"
     return "stands" if fact.beyond(claim.sign) else "reversed" if fact.beyond(-claim.sign) else "open"
 
 
-def _nothing(record: Mapping[str, Any], facts: Estimates, auc: Estimate, where: str) -> str:
+def _nothing(record: Mapping[str, Any], facts: LayerEstimates, auc: LayerEstimate, where: str) -> str:
     """Why nothing is claimed; empty where something can be."""
     reader = _reader(record)
     if auc.value != auc.value:
@@ -93,7 +93,7 @@ def _nothing(record: Mapping[str, Any], facts: Estimates, auc: Estimate, where: 
     return ""
 
 
-def _finding(facts: Estimates, states: Mapping[str, str], where: str, cut: str) -> str:
+def _finding(facts: LayerEstimates, states: Mapping[str, str], where: str, cut: str) -> str:
     standing = [name for name in STANDS if states[name] == "stands"]
     turned = [name for name in STANDS if states[name] == "reversed"]
     auc = {name: facts["auc_after", name].value for name in (MATCHED, RANDOM)}
@@ -115,7 +115,7 @@ def _finding(facts: Estimates, states: Mapping[str, str], where: str, cut: str) 
     return f"At {where} {what} ({fell})."
 
 
-def _table(facts: Estimates, states: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+def _table(facts: LayerEstimates, states: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     rows: list[tuple[str, ...]] = []
     for name, state in states.items():
         fact = facts[name, CLAIMS[name].control]

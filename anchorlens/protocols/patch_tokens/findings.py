@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.results.estimates import FEW, Estimate, estimates_at, name_layer
+from anchorlens.results.estimates import FEW, LayerEstimate, estimates_at, name_layer
 from anchorlens.results.findings import OPEN, REVERSED, STANDS, Finding, Findings, empty_findings, text_warning
 from anchorlens.statistics.pathways import MATCHED, RANDOM
 
@@ -41,7 +41,7 @@ def patch_findings(record: Mapping[str, Any], summary: Mapping[str, Any], contra
     return Findings(tuple(statements), " ".join(part for part in parts if part), warnings)
 
 
-def _finding(delta: Estimate, at: str, over: str) -> str:
+def _finding(delta: LayerEstimate, at: str, over: str) -> str:
     control = "replacing as many other question tokens"
     if not delta.off_zero:
         return (
@@ -53,7 +53,7 @@ def _finding(delta: Estimate, at: str, over: str) -> str:
     return f"At {at} replacing E_Q moves ΔP by {delta.to_text()} points beyond {control} {over}."
 
 
-def _difference(flips: Estimate) -> str:
+def _difference(flips: LayerEstimate) -> str:
     if not flips.off_zero:
         return f"a difference is not shown, the data allow {flips.range_text()} points"
     return f"difference {flips.to_text()}"

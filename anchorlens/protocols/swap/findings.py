@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from anchorlens.results.estimates import FEW, Estimate, estimates_by_layer, format_layers, join_with_and
+from anchorlens.results.estimates import FEW, LayerEstimate, estimates_by_layer, format_layers, join_with_and
 from anchorlens.results.findings import OPEN, STANDS, Finding, Findings, empty_findings, text_warning
 from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.schema import CONTRAST_COLUMNS
@@ -115,16 +115,16 @@ def layers_off_null(result: SweepResult) -> dict[str, list[int]]:
     }
 
 
-def _facts(result: SweepResult) -> dict[str, dict[int, Estimate]]:
+def _facts(result: SweepResult) -> dict[str, dict[int, LayerEstimate]]:
     """Anchor -> layer -> curve less null, where it takes part in the band over all anchors and layers."""
-    contrasts, found = result.contrasts(), dict[str, dict[int, Estimate]]()
+    contrasts, found = result.contrasts(), dict[str, dict[int, LayerEstimate]]()
     for anchor in result.anchors:
         along = estimates_by_layer(contrasts[contrasts["anchor"] == anchor], LESS_NULL, NULL)
         found[anchor] = {layer: fact for layer, fact in along.items() if not isnan(fact.sim_low)}
     return {anchor: along for anchor, along in found.items() if along}
 
 
-def _off(fact: Estimate) -> bool:
+def _off(fact: LayerEstimate) -> bool:
     return any(fact.beyond(sign, everywhere=True) for sign in (-1, 1))
 
 
@@ -146,7 +146,7 @@ def swap_findings(result: SweepResult) -> Findings:
     return Findings(tuple(statements), headline, warnings, _table(facts, sides), _COLUMNS, notes)
 
 
-def _nothing(result: SweepResult, facts: Mapping[str, Mapping[int, Estimate]]) -> str:
+def _nothing(result: SweepResult, facts: Mapping[str, Mapping[int, LayerEstimate]]) -> str:
     """Why nothing is claimed; empty where something can be."""
     config = result.record["config"]
     reader = _READERS.get(config["readout"])
@@ -168,7 +168,7 @@ def _nothing(result: SweepResult, facts: Mapping[str, Mapping[int, Estimate]]) -
     return ""
 
 
-def _sides(result: SweepResult, facts: Mapping[str, Mapping[int, Estimate]]) -> tuple[_Side, ...]:
+def _sides(result: SweepResult, facts: Mapping[str, Mapping[int, LayerEstimate]]) -> tuple[_Side, ...]:
     """Return the layers off the null, apart by which of the two moves P further, and by the side to which it moves P.
 
     A layer is the swap's where the curve itself is shown to move to the side on which it lies off its null; else the null's: where
@@ -216,7 +216,7 @@ def _layers(told: str) -> str:
     return told.replace(" of ", " layers of ") if " of " in told else f"layer{'' if told.isdecimal() else 's'} {told}"
 
 
-def _table(facts: Mapping[str, Mapping[int, Estimate]], sides: Sequence[_Side]) -> tuple[tuple[str, ...], ...]:
+def _table(facts: Mapping[str, Mapping[int, LayerEstimate]], sides: Sequence[_Side]) -> tuple[tuple[str, ...], ...]:
     """Return each anchor's largest difference and its layers off the null; anchors with such layers first."""
     shown = {
         status: {a: sorted(k for side in sides if side.status == status for k in side.layers.get(a, [])) for a in facts}
@@ -232,16 +232,16 @@ def _table(facts: Mapping[str, Mapping[int, Estimate]], sides: Sequence[_Side]) 
     return tuple(rows)
 
 
-def _largest(along: Mapping[int, Estimate]) -> int:
+def _largest(along: Mapping[int, LayerEstimate]) -> int:
     return max(along, key=lambda k: abs(along[k].value))
 
 
-def _over_all(fact: Estimate) -> Estimate:
+def _over_all(fact: LayerEstimate) -> LayerEstimate:
     """The fact with the band over all anchors and layers in place of its interval."""
     return fact._replace(low=fact.sim_low, high=fact.sim_high)
 
 
-def _open(facts: Mapping[str, Mapping[int, Estimate]], named: Mapping[str, list[int]]) -> str:
+def _open(facts: Mapping[str, Mapping[int, LayerEstimate]], named: Mapping[str, list[int]]) -> str:
     """Return what the band over all anchors and layers leaves open where nothing is named."""
     left = {anchor: [fact for k, fact in along.items() if k not in named[anchor]] for anchor, along in facts.items()}
     if len(left) > _APART:

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from anchorlens.protocols.knockout.findings import knockout_findings, layers_standing
-from anchorlens.results.estimates import FEW, Estimate, align_columns, format_ranges, join_with_and
+from anchorlens.results.estimates import FEW, LayerEstimate, align_columns, format_ranges, join_with_and
 
 NAN = float("nan")
 FOUND = {
@@ -161,5 +161,5 @@ def test_small_words():
     assert join_with_and(["a"]) == "a"
     assert join_with_and(["a", "b", "c"]) == "a, b and c"
     assert align_columns([("a", "bb"), ("ccc", "d")]) == "  a    bb\n  ccc  d"
-    assert Estimate(-0.001, -0.1, 0.2, -1, 1, 5).to_text() == "0.0 [-0.1, +0.2]"
-    assert not Estimate(NAN, NAN, NAN, NAN, NAN, 0).off_zero
+    assert LayerEstimate(-0.001, -0.1, 0.2, -1, 1, 5).to_text() == "0.0 [-0.1, +0.2]"
+    assert not LayerEstimate(NAN, NAN, NAN, NAN, NAN, 0).off_zero
