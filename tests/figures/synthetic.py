@@ -108,7 +108,7 @@ def with_probe(rows: list[dict[str, object]], layers: int, silent: float) -> lis
     for row in rows:
         heard = int(str(row["layer"])) >= silent * layers
         auc = 0.8 if heard else 0.52
-        row.update(auc=auc, auc_low=auc - 0.06, auc_high=auc + 0.05, signal=heard)
+        row.update(auc=auc, auc_low=auc - 0.06, auc_high=auc + 0.05, probe_above_chance=heard)
     return rows
 
 
@@ -126,7 +126,7 @@ def swap_frame(
             for a, anchor in enumerate(anchors):
                 own: dict[str, Any] = {"model": model, "dataset": dataset, "anchor": anchor}
                 falling = curve(layers, -62.0 + 7 * d + 5 * a, 0.55 + 0.04 * d, rng, **own)
-                if not anchor.startswith("answer"):
+                if "answer" not in anchor:
                     # Seen from the other end: large first, then nothing.
                     drawn = ("effect", "ci_low", "ci_high", "sim_low", "sim_high")
                     values = [{name: row[name] for name in drawn} for row in reversed(falling)]

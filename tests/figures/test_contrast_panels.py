@@ -128,7 +128,7 @@ def test_hover_of_a_contrast():
     (line,) = lines(plot_curves(knockout_frame(MODELS, ("popqa",), silent=0), contrast_tables=pd.DataFrame([own])))
     assert list(line.text) == [
         "<b>auc_drop</b>: AUC of the probe less that of the control<br>control: random_tokens<br>Q-Anchored (PopQA)<br>m<br>"
-        "anchor question, layer 0<br>−0.123 (95 %: −0.200 to −0.050; all layers at once 95 %: −0.300 to −0.010)<br>"
+        "anchor exact_question, layer 0<br>−0.123 (95 %: −0.200 to −0.050; all layers at once 95 %: −0.300 to −0.010)<br>"
         "the interval of all layers at once excludes 0<br>n = 64 questions"
     ]
 
@@ -274,7 +274,7 @@ def test_a_contrast_that_is_not_there(asked, told):
     [
         ("runs/a", "got 'runs/a'"),
         (pd.DataFrame({"layer": [1]}), "lacks the columns model, dataset, protocol, anchor, quantity"),
-        (pd.DataFrame([effect(model="m", value="deep")]), "'value' of the contrast_tables frame must hold numbers"),
+        (pd.DataFrame([effect(model="m", value="deep")]), "'value' of the contrasts frame must hold numbers"),
         (
             pd.DataFrame([effect(model="m"), effect(model="m", value=2.0)]),
             r"two values of one point \(delta_p_vs_placebo against random",

@@ -58,13 +58,13 @@ def test_window_may_differ_between_models_and_settings_between_protocols():
         (
             [{}, {"effect": -3.0}],
             True,
-            r"^One point has 2 different values \(question of popqa .*, layer 0, control none\)\.",
+            r"^One point has 2 different values \(exact_question of popqa .*, layer 0, control none\)\.",
         ),
-        ([{}, {"control": "null", "dataset": "nq"}], True, "^The control 'null' of question, nq, Qwen/Qwen3-8B has no curve"),
+        ([{}, {"control": "null", "dataset": "nq"}], True, "^The control 'null' of exact_question, nq, Qwen/Qwen3-8B has no curve"),
         (
             [{}, {"control": "null", "prompt": "chat"}],
             True,
-            "^The control 'null' of question, popqa, .* has no curve beside it",
+            "^The control 'null' of exact_question, popqa, .* has no curve beside it",
         ),
         ([{}, {"control": "placebo"}], ["placbo"], "Did you mean 'placebo'?"),
         ([{}], ["null"], "'null' in these results. These results hold no control"),

@@ -35,7 +35,7 @@ def test_every_anchor_says_which_tokens_are_its_own(swap, knockout):
     row = contents(knockout)["rows"][0]
     said = {name: "".join(row["tokens"][p] for p in where) for name, where in row["places"].items()}
     question = next(e for e in al.load_qa("popqa-sample").examples if e.question == row["question"])
-    assert question.subject.of(question.question) in said["question"]
+    assert question.subject.of(question.question) in said["exact_question"]
     assert set(row["places"]["exact_question"]).isdisjoint(row["places"]["exact_question, random_tokens"])
     assert said["exact_question, random_tokens"]
 

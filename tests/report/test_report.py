@@ -186,7 +186,7 @@ def test_what_cannot_be_reported(sweeps, tmp_path):
 
 
 def test_one_example_is_shown(sweeps):
-    figure = sweeps[0].show(sweeps[0].example_ids[2])
+    figure = sweeps[0].plot_example(sweeps[0].example_ids[2])
     country = list(CAPITALS)[2]
     assert country in figure.layout.title.text
     assert [trace.name for trace in figure.data] == [
@@ -201,6 +201,6 @@ def test_one_example_is_shown(sweeps):
     assert colours[0] == colours[1] != colours[2] == colours[3]
     assert all(trace.mode == "lines+markers" for trace in figure.data)
     for wanted in (2, "italy", "the capital of ITALY?", -10):
-        assert sweeps[0].show(wanted) == figure
+        assert sweeps[0].plot_example(wanted) == figure
     with pytest.raises(InputError, match="No measured example has 'Frence' .* Did you mean 'France' or 'france'"):
-        sweeps[0].show("Frence")
+        sweeps[0].plot_example("Frence")

@@ -50,7 +50,7 @@ def test_words_of_several_questions_list_them():
             "zzzz",
             r"in its question. All ids and questions: samples_with_inputs\(\)\[\['example_id', 'question'\]\].drop_duplicates\(\).$",
         ),
-        ("Poland", "All ids and questions: joined"),
+        ("Poland", "All ids and questions: samples_with_inputs"),
         ("?", "No measured example has '.' as its id"),
         ("", "No measured example has '' as its id"),
         (5, "There is no example 5: 5 were measured, numbered from 0 to 4."),
