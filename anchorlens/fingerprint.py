@@ -81,7 +81,7 @@ def _hasher() -> Any:
 def _parts(value: Any) -> Any:
     """Plain data in place of what pickle stores by reference, with an address or not at all."""
     if isinstance(value, FunctionType):
-        cells = [[cell.cell_contents] if _is_filled(cell) else [] for cell in value.__closure__ or ()]
+        cells = [[cell.cell_contents] if _has_contents(cell) else [] for cell in value.__closure__ or ()]
         return ["function", value.__code__, value.__defaults__, value.__kwdefaults__, cells, dict(_globals_read(value))]
     if isinstance(value, CodeType):
         facts = (
@@ -106,7 +106,7 @@ def _parts(value: Any) -> Any:
     return value
 
 
-def _is_filled(cell: Any) -> bool:
+def _has_contents(cell: Any) -> bool:
     try:
         return cell.cell_contents is not cell
     except ValueError:

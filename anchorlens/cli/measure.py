@@ -36,7 +36,7 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
             show_result(result)
 
     try:
-        with _interrupted_by_sigterm():
+        with _sigterm_as_interrupt():
             run_study(
                 study, given["out"], **{name: given[name] for name in ("overwrite", "resume", "restart", "job")},
                 executor=executor_of_options(given), outcome=done, on_result=show,
@@ -60,7 +60,7 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
             raise
         _stop(f"Error: memory ran out, and the smallest unit cannot be split: {error}. Try --dtype bfloat16. {done.kept}")
     if done.job is not None and not done.results:
-        _show_share(done, as_json=given["as_json"])
+        _show_job(done, as_json=given["as_json"])
     else:
         click.echo(outcome_json(done) if given["as_json"] else f"figure  {_figure(done)}\nrun     {done.out}")
     if done.empty:
@@ -72,7 +72,7 @@ def _stop(message: str) -> None:
     sys.exit(1)
 
 
-def _show_share(done: "Outcome", *, as_json: bool) -> None:
+def _show_job(done: "Outcome", *, as_json: bool) -> None:
     from anchorlens.runs.journal import parts_of
     from anchorlens.runs.status import status_of
 
@@ -87,7 +87,7 @@ def _show_share(done: "Outcome", *, as_json: bool) -> None:
 
 
 @contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
+def _sigterm_as_interrupt() -> Iterator[None]:
     """Treat SIGTERM, which schedulers send before they kill, as Ctrl-C: what is measured is kept."""
 
     def stop(*_: object) -> None:

@@ -49,10 +49,10 @@ def merge_command(run: str, parts: tuple[str, ...], run_missing: bool, overwrite
     command = command_of(target)
     if not run_missing:
         refuse_missing(target)
-    _again(command, {"out": str(target), "resume": True, "overwrite": overwrite, "as_json": as_json, "quiet": quiet})
+    _rerun_command(command, {"out": str(target), "resume": True, "overwrite": overwrite, "as_json": as_json, "quiet": quiet})
 
 
-def _again(command: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
+def _rerun_command(command: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
     """Give a command again, from the folder that it was given in where that is here."""
     given = {**command["given"], "restart": False, **dict.fromkeys(EXECUTION_OPTIONS), **changed}
     folder = Path(command["folder"])

@@ -14,7 +14,7 @@ from anchorlens.figures.hover import CONTRASTS, contrast_axis, contrast_head, co
 from anchorlens.figures.labels import PANEL, Entries, Entry, Titles, legend_places
 from anchorlens.figures.layout import FRAME, INK, ZERO, Sheet, fit_range, hidden_axes
 from anchorlens.figures.table import OWNER
-from anchorlens.figures.traces import POINTWISE, SIMULTANEOUS, Points, Trace, band_look, crowded_panels, line_of
+from anchorlens.figures.traces import POINTWISE, SIMULTANEOUS, Points, Trace, band_look, find_crowded_panels, line_of
 
 _HEADING = "<b>What can be claimed</b>"
 # From back to front.
@@ -71,7 +71,7 @@ class Contrasts:
                 found |= hidden_axes(axis)
                 continue
             own_range, title = scales[key[-1]]
-            titled = self._is_titled(panel)
+            titled = self._has_title(panel)
             found[f"xaxis{axis}"] = layout[f"xaxis{above}"] | {"matches": f"x{above}"}
             found[f"yaxis{axis}"] = {
                 "title": {"standoff": 4} | ({"text": title} if titled else {}), "range": own_range, "showticklabels": titled,
@@ -119,7 +119,7 @@ class Contrasts:
             if key in self._present:
                 axis = f"yaxis{self._sheet.axis(panel, lower=True)}"
                 layout[f"{axis}.range"], title = scales[key[-1]]
-                layout |= {f"{axis}.title.text": title} if self._is_titled(panel) else {}
+                layout |= {f"{axis}.title.text": title} if self._has_title(panel) else {}
         changes = {part: [one[part] for one in data] for part in _NO_POINT}
         return {"label": name, "method": "update", "args": [changes, layout, traces]}
 
@@ -128,7 +128,7 @@ class Contrasts:
         chosen = self._quantities.items()
         return {protocol: next(name for name in (quantity, *CONTRASTS) if name in there) for protocol, there in chosen}
 
-    def _is_titled(self, panel: int) -> bool:
+    def _has_title(self, panel: int) -> bool:
         return self._sheet.mixed or panel % self._sheet.columns == 0
 
     def _scales(self, view: Mapping[str, str]) -> dict[str, tuple[list[float], str]]:
@@ -145,9 +145,9 @@ class Contrasts:
     def _all_lines(self, panels: Titles, entries: Entries) -> Iterator[_Line]:
         places = legend_places(entries)
         owners = self._contrasts[OWNER].drop_duplicates()
-        crowded = crowded_panels(owners)
+        crowded = find_crowded_panels(owners)
         owner = self._contrasts.groupby(OWNER, sort=False).ngroup()
-        contrast_tables = self._contrasts.assign(said=contrast_texts(self._contrasts), owner=owner).sort_values(
+        contrast_tables = self._contrasts.assign(hover=contrast_texts(self._contrasts), owner=owner).sort_values(
             ["owner", "layer"]
         )
         for key, (_, rows) in zip(owners.itertuples(index=False, name=None), contrast_tables.groupby("owner"), strict=True):
@@ -176,7 +176,7 @@ class Contrasts:
                 kind = {"quantity": name, "anchor": anchor, "control": str(control)}
                 points = Points.of(part, "value", contrast_head(entry.label, panel, **kind))
                 if not part["leading"].iloc[0]:
-                    data[_THIN][name] = _joined(data[_THIN].get(name, _NO_POINT), points.xy() | {"text": points.text})
+                    data[_THIN][name] = _join_lines(data[_THIN].get(name, _NO_POINT), points.xy() | {"text": points.text})
                     continue
                 sparse = sparse or points.skips() or bool(points.lone())
                 data[_LINE][name] = points.xy() | {"text": points.text}
@@ -200,6 +200,6 @@ class Contrasts:
         return {depth: look | fixed for depth, look in looks.items()}, data
 
 
-def _joined(first: Trace, second: Trace) -> Trace:
+def _join_lines(first: Trace, second: Trace) -> Trace:
     """Join two lines with a gap between them."""
     return {part: [*first[part], None, *second[part]] for part in _NO_POINT} if first["x"] else second

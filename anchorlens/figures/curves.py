@@ -80,7 +80,7 @@ def plot_curves(
     """
     points = gather(results, controls, metric)
     claims = gather_contrasts(results, contrast_tables, points, contrasts, controls)
-    drawn = lines.chosen_bands(bands, points, claims)
+    drawn = lines.select_bands(bands, points, claims)
     if facet not in (None, "dataset"):
         raise InputError(f"facet={facet!r} is neither None nor 'dataset', which gives each data set a panel.")
     if facet:
@@ -117,9 +117,9 @@ def _traces(
     """Return all traces of the upper panels, back to front."""
     styles = dataset_styles(table["dataset"].unique().tolist())
     places, numbers = legend_places(entries), {key: number for number, key in enumerate(panels)}
-    table = table.assign(said=point_texts(table))
+    table = table.assign(hover=point_texts(table))
     curves = table.loc[(table["control"] == "none") & (table["extra"] == ""), CURVE]
-    crowded = lines.crowded_panels(curves)
+    crowded = lines.find_crowded_panels(curves)
     edges = table.groupby(PANEL)["layer"].max() + 0.5
     listed: set[str] = set()
     found: list[tuple[int, int, Trace]] = []

@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 from anchorlens.constants import AUC, SIZE
 from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
-from anchorlens.figures.hover import words_of
+from anchorlens.figures.hover import metric_labels
 from anchorlens.figures.labels import PANEL, anchor_rank, panel_titles
 from anchorlens.figures.layout import FRAME, INK
 from anchorlens.figures.palette import in_theme
@@ -34,7 +34,7 @@ def plot_probe_auc(
         raise InputError("These results hold no AUC: no probe was read. Draw them with plot_curves.")
     ends = _NO_INTERVAL | {"ci_low": own["auc_low"], "ci_high": own["auc_high"]}
     made = own.assign(**ends, effect=own["auc"], metric=AUC, probe_above_chance=True)
-    figure = plot_curves(_labelled(made), metric=AUC, controls=False, title=title, theme=theme, width=width)
+    figure = plot_curves(_with_labels(made), metric=AUC, controls=False, title=title, theme=theme, width=width)
     figure.update_yaxes(range=[min(0.4, float(own["auc_low"].min()) - 0.02), 1.02], zeroline=False)
     figure.add_hline(0.5, line={"color": "#888888", "width": 1.5}, layer="below")
     return figure
@@ -52,7 +52,7 @@ def plot_pathway_sizes(
     if own.empty:
         raise InputError("These results have no pathways. Draw them with plot_curves.")
     made = own.assign(**_NO_INTERVAL, effect=own["n"], metric=SIZE, noise_floor=float("nan"))
-    return plot_curves(_labelled(made), metric=SIZE, controls=False, title=title, theme=theme, width=width)
+    return plot_curves(_with_labels(made), metric=SIZE, controls=False, title=title, theme=theme, width=width)
 
 
 def plot_heatmap(
@@ -70,7 +70,7 @@ def plot_heatmap(
     """
     points = by_dataset(gather(results, controls=False, metric=metric))
     points["role"] = points["pathway"].where(points["pathway"] != "", points["anchor"])
-    panels, words = panel_titles(points), words_of(points)
+    panels, words = panel_titles(points), metric_labels(points)
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     most = int(points.groupby(PANEL)["role"].nunique().max())
@@ -104,7 +104,7 @@ def plot_heatmap(
     return in_theme(figure, theme)
 
 
-def _labelled(points: pd.DataFrame) -> Any:
+def _with_labels(points: pd.DataFrame) -> Any:
     """Return the points by their labels."""
     parts = {str(part): rows for part, rows in points.groupby("part", sort=False)}
     return points if list(parts) == [""] else parts

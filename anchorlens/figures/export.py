@@ -88,7 +88,7 @@ def write_file(target: Path, content: str | bytes) -> Path:
     return target
 
 
-def arranging(plot: str) -> str:
+def layout_script(plot: str) -> str:
     """Return the script that fits a drawn figure to the width of its page, and makes its legend usable with the keyboard.
 
     ``plot`` is a JavaScript expression for the figure's element or its id.
@@ -98,7 +98,7 @@ def arranging(plot: str) -> str:
 
 def _page(fig: go.Figure) -> str:
     name = "anchorlens-figure"
-    script = arranging(f'"{name}"')
+    script = layout_script(f'"{name}"')
     inner = fig.to_html(full_html=False, include_plotlyjs=True, div_id=name, post_script=script, config=CONFIG)
     layout = fig.to_dict()["layout"]
     text = layout.get("title", {}).get("text") or "anchorlens figure"

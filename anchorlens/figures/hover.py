@@ -20,44 +20,44 @@ _CONTRAST = ["quantity", "layer", "value", "ci_low", "ci_high", "sim_low", "sim_
 
 
 @dataclass(frozen=True)
-class Words:
+class MetricLabels:
     """Display texts of one metric of curves."""
 
     name: str
     axis: str
-    said: str  # explanation in the title; empty where the name suffices
+    explanation: str  # explanation in the title; empty where the name suffices
     unit: str  # with a leading space
     bound: float = float("inf")  # largest possible absolute value
 
 
-DELTA = Words("ΔP", "ΔP", "ΔP in percentage points", " points", 100)
-FLIPS = Words(
+DELTA = MetricLabels("ΔP", "ΔP", "ΔP in percentage points", " points", 100)
+FLIPS = MetricLabels(
     "flip rate", "flip rate (points)", "flip rate: share of predictions that changed, in percentage points", " points", 100
 )
-_WORDS = {
+_LABELS = {
     P: DELTA,
     FLIP: FLIPS,
-    DIFFERENCE: Words(
+    DIFFERENCE: MetricLabels(
         "difference of ΔP", "ΔP less ΔP", "second run's ΔP less the first's, in percentage points", " points", 200
     ),
-    AUC: Words("AUC of the probe", "AUC", "line: 0.5, no better than chance", "", 1),
-    SIZE: Words("size of the pathways", "questions", "", " questions"),
+    AUC: MetricLabels("AUC of the probe", "AUC", "line: 0.5, no better than chance", "", 1),
+    SIZE: MetricLabels("size of the pathways", "questions", "", " questions"),
 }
 
 
-def words_of(table: pd.DataFrame) -> Words:
+def metric_labels(table: pd.DataFrame) -> MetricLabels:
     """Return the texts of the metric of a table of points."""
     metric, unit = map(str, table[["metric", "unit"]].iloc[0])
     name = f"Δ {metric}"
-    return _WORDS.get(metric) or Words(name, f"{name} ({unit})" if unit else name, "", f" {unit}" if unit else "")
+    return _LABELS.get(metric) or MetricLabels(name, f"{name} ({unit})" if unit else name, "", f" {unit}" if unit else "")
 
 
 @dataclass(frozen=True)
-class Contrast:
+class ContrastLabels:
     """Display texts of one contrast of ``contrasts()``."""
 
     axis: str  # ``less ...`` is added where there is a control
-    said: str
+    explanation: str
     unit: str = " points"
     bound: float = 200
     digits: int = 2
@@ -66,14 +66,14 @@ class Contrast:
 
 # The quantities of ``contrasts()`` that the figure draws, in the order of its buttons (METHOD 5).
 CONTRASTS = {
-    "delta_p_vs_placebo": Contrast("ΔP", "mean ΔP of all rows less that of the control"),
-    "flip_rate": Contrast("flips", "share of rows that flip less that of the control", bound=100),
-    "auc_drop": Contrast("AUC", "AUC of the probe less that of the control", "", 1, 3),
-    "row_specific_effect": Contrast(
+    "delta_p_vs_placebo": ContrastLabels("ΔP", "mean ΔP of all rows less that of the control"),
+    "flip_rate": ContrastLabels("flips", "share of rows that flip less that of the control", bound=100),
+    "auc_drop": ContrastLabels("AUC", "AUC of the probe less that of the control", "", 1, 3),
+    "row_specific_effect": ContrastLabels(
         "ΔP by own change", "ΔP by the row's own change less that by other rows'", controls=("matched", "none")
     ),
-    "p_after": Contrast("P after", "mean P after the change less that of the control", bound=100),
-    "delta_p_minus_null": Contrast("ΔP", "ΔP less that of the null"),
+    "p_after": ContrastLabels("P after", "mean P after the change less that of the control", bound=100),
+    "delta_p_minus_null": ContrastLabels("ΔP", "ΔP less that of the null"),
 }
 _LESS = {"random_tokens": " less placebo's", "null": " less null's", "none": ""}
 
@@ -87,7 +87,7 @@ def contrast_axis(quantity: str, control: str) -> str:
 
 def point_texts(table: pd.DataFrame) -> list[str]:
     """Return the lower part of the hover of every point: layer, ΔP with both intervals, P before, n, the probe's AUC."""
-    words = words_of(table)
+    words = metric_labels(table)
     rows: Any = table[_POINT].itertuples(index=False)
     parts = [(row.layer, (_gap if row.control == GAP.label else _point)(row, words)) for row in rows]
     return ["<br>".join([str(layer), *lines]) for layer, lines in parts]
@@ -108,7 +108,7 @@ def contrast_texts(contrast_tables: pd.DataFrame) -> list[str]:
     rows: Any = contrast_tables[_CONTRAST].itertuples(index=False)
     for row in rows:
         contrast = CONTRASTS[row.quantity]
-        lines = [str(row.layer), _measured(row, row.value, contrast.unit, contrast.digits)]
+        lines = [str(row.layer), _format_interval(row, row.value, contrast.unit, contrast.digits)]
         if row.excludes_zero:
             lines.append("the interval of all layers at once excludes 0")
         texts.append("<br>".join([*lines, *_size(row.n)]))
@@ -118,12 +118,12 @@ def contrast_texts(contrast_tables: pd.DataFrame) -> list[str]:
 def contrast_head(name: str, panel: str, *, quantity: str, anchor: str, control: str) -> str:
     """Return the upper part of the hover of one line of contrasts."""
     kind = "" if control == "none" else f"<br>control: {escape(control, quote=False)}"
-    head = f"<b>{quantity}</b>: {CONTRASTS[quantity].said}{kind}<br>{name}<br>{panel}"
+    head = f"<b>{quantity}</b>: {CONTRASTS[quantity].explanation}{kind}<br>{name}<br>{panel}"
     return f"{head}<br>anchor {escape(anchor, quote=False)}, layer "
 
 
-def _point(row: Any, words: Words) -> list[str]:
-    lines = [f"{escape(words.name, quote=False)} {_measured(row, row.effect, words.unit, 2)}"]
+def _point(row: Any, words: MetricLabels) -> list[str]:
+    lines = [f"{escape(words.name, quote=False)} {_format_interval(row, row.effect, words.unit, 2)}"]
     if words is not FLIPS:  # nothing has flipped before
         before = "P before" if words is DELTA else "before"
         lines.append(f"{before} unknown" if math.isnan(row.p_before) else f"{before} {row.p_before:.3f}")
@@ -141,16 +141,16 @@ def _point(row: Any, words: Words) -> list[str]:
     return lines
 
 
-def _gap(row: Any, words: Words) -> list[str]:
-    said = f"Q − A = {signed(row.effect)}{words.unit} with {PLACEBOS['random_tokens']}"
+def _gap(row: Any, words: MetricLabels) -> list[str]:
+    said = f"Q − A = {format_signed(row.effect)}{words.unit} with {PLACEBOS['random_tokens']}"
     return [said, "a gap that a split makes by itself", *_size(row.n)]
 
 
-def _measured(row: Any, value: float, unit: str, digits: int) -> str:
-    point = _interval(signed(row.ci_low, digits), signed(row.ci_high, digits))
-    every = _interval(signed(row.sim_low, digits), signed(row.sim_high, digits))
+def _format_interval(row: Any, value: float, unit: str, digits: int) -> str:
+    point = _interval(format_signed(row.ci_low, digits), format_signed(row.ci_high, digits))
+    every = _interval(format_signed(row.sim_low, digits), format_signed(row.sim_high, digits))
     intervals = [point, every and f"all layers at once {every}"]
-    return f"{signed(value, digits)}{unit} ({'; '.join(filter(None, intervals)) or 'no interval'})"
+    return f"{format_signed(value, digits)}{unit} ({'; '.join(filter(None, intervals)) or 'no interval'})"
 
 
 def _interval(low: str, high: str) -> str:
@@ -164,7 +164,7 @@ def _size(n: float) -> list[str]:
     return [said, f"fewer than {FEW} questions: read with care"] if n < FEW else [said]
 
 
-def signed(value: float, digits: int = 2) -> str:
+def format_signed(value: float, digits: int = 2) -> str:
     """Format a number with a true minus sign, and -0.00 as 0.00."""
     text = f"{value:.{digits}f}"
     return text.lstrip("-") if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")

@@ -10,7 +10,7 @@ import pandas as pd
 
 from anchorlens.constants import SETTINGS
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.figures.palette import DatasetStyle, dataset_styles, shaded
+from anchorlens.figures.palette import DatasetStyle, dataset_styles, shade
 
 HUES = ("curve", "dataset")
 Key: TypeAlias = tuple[str, ...]
@@ -105,7 +105,7 @@ def legend_entries(table: pd.DataFrame, hue: str = "curve") -> dict[Key, Entry]:
         text, rank = variants[(key[1], *key[4:])]
         of = ", ".join(filter(None, [styles[key[0]].display, escape(text, quote=False)]))
         dashes = _DASHES.get(entry.dash, (entry.dash,))
-        colour, order = shaded(entry.colour, _SHADES[rank % len(_SHADES)]), (entry.order[0], rank, *entry.order[1:])
+        colour, order = shade(entry.colour, _SHADES[rank % len(_SHADES)]), (entry.order[0], rank, *entry.order[1:])
         entries[key] = Entry(f"{entry.label} ({of})", colour, dashes[rank % len(dashes)], order, of)
     return entries
 
@@ -159,7 +159,7 @@ class _Looks:
         colour, dash = (style.answer, "dash") if pathway == "A-Anchored" else (style.question, "solid")
         place = _place(pathway, _PATHWAYS)
         if place == len(_PATHWAYS):
-            colour, dash = shaded(colour, -0.45), "dashdot"
+            colour, dash = shade(colour, -0.45), "dashdot"
         label = escape(f"{pathway}{suffix}{which}", quote=False)
         return Entry(label, colour, dash, (style.rank, 0, place, anchor_rank(anchor)))
 
@@ -171,12 +171,12 @@ class _Looks:
         elif anchor in _ANSWERS:
             place = self.answers.index(anchor)
             name = f"A-Anchored{suffix}" + (f", {anchor}" if len(self.answers) > 1 else "")
-            colour, dash = shaded(style.answer, _ANSWER_SHADES[place]), _ANSWER_DASHES[place]
+            colour, dash = shade(style.answer, _ANSWER_SHADES[place]), _ANSWER_DASHES[place]
         else:
             name, (hue, dash) = f"{anchor}{suffix}", self.others[anchor]
-            colour = shaded(hue, style.shade)
+            colour = shade(hue, style.shade)
         if protocol in self.cut:  # beside pathways in the same panel
-            colour = shaded(colour, -0.45)
+            colour = shade(colour, -0.45)
         return Entry(escape(name, quote=False), colour, dash, (style.rank, 1, anchor_rank(anchor), 0))
 
 

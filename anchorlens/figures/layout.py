@@ -10,9 +10,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from anchorlens.errors import InputError
-from anchorlens.figures.hover import words_of
+from anchorlens.figures.hover import metric_labels
 from anchorlens.figures.labels import PANEL, Key, Titles
-from anchorlens.figures.title import wrapped
+from anchorlens.figures.title import wrap_parts
 
 INK = "#222222"
 FRAME: dict[str, Any] = {"showline": True, "linecolor": "#444444", "ticks": "outside", "ticklen": 4, "gridcolor": "#e6e6e6"}
@@ -114,7 +114,7 @@ def fit_width(
     widest = plan["beside"] + _LEGEND_LETTER * max(len(name) for own in names.values() for name in own)
     columns = next((number for number in plan["columns"] if widest <= room / number), 1)
     heights = {key: plan["row"] * math.ceil(len(own) / columns) + plan["pad"] for key, own in names.items() if own}
-    small = [line.join(plan["next"]) for parts in plan["parts"] for line in wrapped(parts, max(40, int(room / _LETTER)))]
+    small = [line.join(plan["next"]) for parts in plan["parts"] for line in wrap_parts(parts, max(40, int(room / _LETTER)))]
     heading = [*([plan["first"]] if plan["first"] else []), *small]
     top, bottom = plan["top"] + plan["line"] * len(heading), plan["below"] + sum(heights.values())
     height = top + plan["inner"] + bottom if plan["inner"] else height
@@ -171,8 +171,11 @@ def panel_layout(sheet: Sheet, table: pd.DataFrame, panels: Titles, *, bands: Se
     by_panel: dict[Any, pd.DataFrame] = dict(iter(table.groupby(PANEL)))
     curves, floors = table[table["control"] == "none"], table["noise_floor"]
     ends = [curves[f"{kind}_{end}"] for kind in bands for end in ("low", "high")]
-    y_range = fit_range([table["effect"], table["tick"], floors, -floors], ends, words_of(table).bound)
-    y_axis, title = {"range": y_range, **ZERO, **FRAME}, {"text": escape(words_of(table).axis, quote=False), "standoff": 4}
+    y_range = fit_range([table["effect"], table["tick"], floors, -floors], ends, metric_labels(table).bound)
+    y_axis, title = (
+        {"range": y_range, **ZERO, **FRAME},
+        {"text": escape(metric_labels(table).axis, quote=False), "standoff": 4},
+    )
     layout: dict[str, Any] = {"annotations": [], "shapes": []}
     for panel, (key, name) in enumerate(panels.items()):
         axis, rows = sheet.axis(panel), by_panel[key]

@@ -41,7 +41,7 @@ class DatasetStyle:
     question: str  # colour of question curves, #rrggbb
     answer: str
     rank: int  # place in the legend
-    shade: float  # amount by which :func:`shaded` moves the hue of any other anchor
+    shade: float  # amount by which :func:`shade` moves the hue of any other anchor
 
 
 def _benchmark_of(name: str) -> str | None:
@@ -103,10 +103,10 @@ def rgb_of(colour: str) -> tuple[int, int, int]:
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
-def shaded(colour: str, amount: float) -> str:
+def shade(colour: str, amount: float) -> str:
     """Move ``colour`` towards white (``amount`` in (0, 1]) or black (in [-1, 0)).
 
-    >>> shaded("#804020", -0.5), shaded("#804020", 0.0), shaded("#804020", 1.0)
+    >>> shade("#804020", -0.5), shade("#804020", 0.0), shade("#804020", 1.0)
     ('#402010', '#804020', '#ffffff')
     """
     target = 255 if amount > 0 else 0
@@ -129,33 +129,33 @@ def in_theme(figure: go.Figure, theme: str) -> go.Figure:
         raise InputError(f"There is no theme={theme!r}. {did_you_mean(str(theme), THEMES)}")
     if theme == "light":
         return figure
-    made = go.Figure(_darkened(figure.to_plotly_json()))
+    made = go.Figure(_darken(figure.to_plotly_json()))
     # Plotly draws the active button nearly white, whatever the colour of the others.
     menus = len(made.to_dict()["layout"].get("updatemenus", ()))
     return made.update_layout(updatemenus=[{"bgcolor": "#aeb4ba", "font": {"color": "#222222"}}] * menus)
 
 
-def _darkened(value: Any) -> Any:
+def _darken(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: part if key in ("x", "y", "template") else _darkened(part) for key, part in value.items()}
+        return {key: part if key in ("x", "y", "template") else _darken(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_darkened(part) for part in value)
+        return type(value)(_darken(part) for part in value)
     if not isinstance(value, str):
         return value
     if value in _DARK:
         return _DARK[value]
     if value.startswith("#") and len(value) == 7:
-        return lighter(value)
+        return lighten(value)
     if value.startswith("<span"):
         for light, dark in _DARK.items():
             value = value.replace(f"color:{light}", f"color:{dark}")
     return value
 
 
-def lighter(colour: str) -> str:
+def lighten(colour: str) -> str:
     """Return ``colour`` in its own hue, light enough to be seen on near black.
 
-    >>> lighter("#ff7f0e"), lighter("#8c564b")
+    >>> lighten("#ff7f0e"), lighten("#8c564b")
     ('#ff983d', '#bb8b81')
     """
     hue, light, saturation = colorsys.rgb_to_hls(*(part / 255 for part in rgb_of(colour)))

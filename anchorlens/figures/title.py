@@ -8,7 +8,7 @@ import pandas as pd
 
 from anchorlens.constants import SETTINGS
 from anchorlens.figures.controls import CUTS, EXTRAS, PLACEBOS, RANGE, SPLIT, Beside
-from anchorlens.figures.hover import FEW, WEAK, words_of
+from anchorlens.figures.hover import FEW, WEAK, metric_labels
 from anchorlens.figures.labels import CURVE, anchor_rank
 from anchorlens.figures.palette import display_dataset
 from anchorlens.figures.traces import POINTWISE, SIMULTANEOUS, has_few
@@ -21,7 +21,7 @@ _KNOWN = {"True": "known only", "False": "known or not"}
 def headline(table: pd.DataFrame) -> str:
     """Return the default title, such as ``ΔP by layer: activation swap``."""
     protocols = [_PROTOCOLS.get(name, name.replace("_", " ")) for name in map(str, table["protocol"].unique())]
-    name = words_of(table).name
+    name = metric_labels(table).name
     return escape(f"{name[0].upper()}{name[1:]} by layer: {' and '.join(protocols)}", quote=False)
 
 
@@ -34,10 +34,10 @@ def title_parts(
     """
     curves = table[(table["control"] == "none") & (table["extra"] == "")]
     groups = curves.groupby("protocol", sort=False)
-    done = [[*_settings(str(protocol), rows), *_numbers(rows), *_text_said(rows)] for protocol, rows in groups]
-    read = [words_of(table).said] if words_of(table).said else []
-    read += _bands_said([kind for kind in bands if _has_band(curves, kind) or _has_band(contrast_tables, kind)])
-    read += _controls_said(beside)
+    done = [[*_settings(str(protocol), rows), *_numbers(rows), *_describe_text_aucs(rows)] for protocol, rows in groups]
+    read = [metric_labels(table).explanation] if metric_labels(table).explanation else []
+    read += _describe_bands([kind for kind in bands if _has_band(curves, kind) or _has_band(contrast_tables, kind)])
+    read += _describe_controls(beside)
     floor, few = float(curves["noise_floor"].max()), [has_few(own["effect"], own["n"]) for _, own in curves.groupby(CURVE)]
     rings = "; rings: within it" if curves["is_noise"].any() else ""
     notes = {
@@ -70,7 +70,7 @@ def _range(values: pd.Series, style: str) -> str:
     return low if low == high else f"{low}–{high}"
 
 
-def _controls_said(beside: Mapping[str, Beside]) -> list[str]:
+def _describe_controls(beside: Mapping[str, Beside]) -> list[str]:
     names = [name for name in beside if name not in (*EXTRAS, RANGE.label)]
     dotted = [f"{name} ({_MEANINGS[name]})" if name in _MEANINGS else name for name in names]
     if SPLIT.label in beside:
@@ -80,7 +80,7 @@ def _controls_said(beside: Mapping[str, Beside]) -> list[str]:
     return [("grey area: range of the controls: " if RANGE.label in beside else "dotted: ") + ", ".join(dotted)]
 
 
-def _text_said(curves: pd.DataFrame) -> list[str]:
+def _describe_text_aucs(curves: pd.DataFrame) -> list[str]:
     texts: list[str] = []
     for name, rows in curves.dropna(subset=["qa_text_auc"]).groupby("dataset", sort=False):
         known = rows.drop_duplicates("qa_text_auc")
@@ -90,7 +90,7 @@ def _text_said(curves: pd.DataFrame) -> list[str]:
     return [f"AUC of question and answer as text{above}: {', '.join(texts)}"] if texts else []
 
 
-def _bands_said(drawn: Sequence[str]) -> list[str]:
+def _describe_bands(drawn: Sequence[str]) -> list[str]:
     if set(drawn) == {POINTWISE, SIMULTANEOUS}:
         return ["bands: 95 % bootstrap over questions, inner: each layer by itself, outer: all layers at once"]
     every = " (all layers at once)" if SIMULTANEOUS in drawn else ""
@@ -121,7 +121,7 @@ def _settings(protocol: str, rows: pd.DataFrame) -> list[str]:
     return parts
 
 
-def wrapped(parts: Sequence[str], limit: int) -> list[str]:
+def wrap_parts(parts: Sequence[str], limit: int) -> list[str]:
     """Return lines of at most ``limit`` characters; parts are joined by `` · ``, and only one longer than a line is broken."""
     words: list[str] = []
     for number, part in enumerate(parts):

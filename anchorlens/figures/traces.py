@@ -11,9 +11,9 @@ from jaxtyping import Float, Int
 
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.controls import GAP, RANGE, Beside
-from anchorlens.figures.hover import FEW, WEAK, signed
+from anchorlens.figures.hover import FEW, WEAK, format_signed
 from anchorlens.figures.labels import PANEL, Entry, Key
-from anchorlens.figures.palette import shaded, translucent
+from anchorlens.figures.palette import shade, translucent
 
 POINTWISE, SIMULTANEOUS = "ci", "sim"  # prefixes of the columns of the two bands
 # Values of ``bands=``, and the bands of each from back to front.
@@ -27,7 +27,7 @@ _RANGE_FILL = "rgba(120,120,120,0.15)"
 _SILENT: Trace = {"hoverinfo": "skip", "showlegend": False}
 
 
-def chosen_bands(bands: bool | str, *frames: pd.DataFrame) -> tuple[str, ...]:
+def select_bands(bands: bool | str, *frames: pd.DataFrame) -> tuple[str, ...]:
     """Return the bands to draw, from back to front, by the user's choice."""
     if isinstance(bands, bool):
         return BANDS["both"] if bands else ()
@@ -38,7 +38,7 @@ def chosen_bands(bands: bool | str, *frames: pd.DataFrame) -> tuple[str, ...]:
     return BANDS[bands]
 
 
-def crowded_panels(curves: pd.DataFrame) -> set[Key]:
+def find_crowded_panels(curves: pd.DataFrame) -> set[Key]:
     """Return the panels with so many curves that their bands are paler; repeated rows count once."""
     counts = curves.drop_duplicates().groupby(PANEL).size()
     return set(counts.index[counts > _CROWD])
@@ -61,9 +61,9 @@ class Points:
 
     @classmethod
     def of(cls, rows: pd.DataFrame, column: str, head: str = "") -> "Points":
-        """Read the points of ``rows``, sorted by layer, with a column ``said`` of hover texts that follow ``head``."""
+        """Read the points of ``rows``, sorted by layer, with a column ``hover`` of texts that follow ``head``."""
         ends = {kind: (rows[f"{kind}_low"].to_numpy(float), rows[f"{kind}_high"].to_numpy(float)) for kind in BANDS["both"]}
-        text, few = [head + said for said in rows["said"]], has_few(rows[column], rows["n"])
+        text, few = [head + hover for hover in rows["hover"]], has_few(rows[column], rows["n"])
         return cls(rows["layer"].to_numpy(), rows[column].to_numpy(float), ends, text, few)
 
     def runs(self, kind: str = "") -> list[Int[np.ndarray, "index"]]:
@@ -109,7 +109,7 @@ def line_of(points: Points, entry: Entry) -> Trace:
 
 def beside_line(points: Points, rows: pd.DataFrame, name: str, entry: Entry, beside: Beside) -> Trace:
     """Return the line of a control or extra: thin, without a band."""
-    colour = shaded(entry.colour, -0.3) if beside.dark else entry.colour
+    colour = shade(entry.colour, -0.3) if beside.dark else entry.colour
     control, weak = rows["control"].iloc[0], (rows["frac_null_incomplete"] > WEAK).tolist()
     marker: Trace = {"size": 3, "color": colour}
     if any(weak):
@@ -159,7 +159,7 @@ def tick_of(rows: pd.DataFrame, entry: Entry, edge: float) -> Trace | None:
         "x": [edge], "y": [tick], "name": f"{entry.label}, P before", "mode": "markers",
         "marker": {"symbol": "line-ew", "size": size, "line": {"color": entry.colour, "width": 2}}, "cliponaxis": False,
         "legendgroup": entry.group, "showlegend": False, "hoverinfo": "text",
-        "text": [f"<b>{entry.label}</b><br>P before {rows['before'].mean():.2f}{ends}<br>ΔP cannot fall below {signed(tick)}"],
+        "text": [f"<b>{entry.label}</b><br>P before {rows['before'].mean():.2f}{ends}<br>ΔP cannot fall below {format_signed(tick)}"],
     }  # fmt: skip
 
 

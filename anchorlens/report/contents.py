@@ -52,12 +52,12 @@ def kind_of(result: SweepResult) -> str:
 def about(results: Sequence[SweepResult]) -> str:
     """Return a line on the contents of a report."""
     kinds, models, sets = map(dict.fromkeys, zip(*((kind_of(r), r.model, r.dataset) for r in results), strict=True))
-    counted = [_counted(len(names), one) for names, one in ((models, "model"), (sets, "data set")) if len(names) > 1]
-    rows = _counted(sum(len(result.example_ids) for result in results), "example")
-    return " · ".join([", ".join(kinds), *counted, _counted(len(results), "sweep"), rows])
+    counted = [_count(len(names), one) for names, one in ((models, "model"), (sets, "data set")) if len(names) > 1]
+    rows = _count(sum(len(result.example_ids) for result in results), "example")
+    return " · ".join([", ".join(kinds), *counted, _count(len(results), "sweep"), rows])
 
 
-def _counted(number: int, what: str) -> str:
+def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' if number != 1 else ''}"
 
 
@@ -82,7 +82,7 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def dropped_of(results: Sequence[SweepResult]) -> Table:
+def dropped_table(results: Sequence[SweepResult]) -> Table:
     """Return the dropped rows: of which sweep, why, how many, and one of them."""
     rows: list[list[str]] = []
     for result in results:
@@ -101,11 +101,11 @@ def facts_of(result: SweepResult) -> dict[str, dict[str, str]]:
     shown = ("config", "model", "data", "plan", "checks", "noise", "counts", "environment")
     return {
         "run": {"run_id": result.run_id},
-        **{name: {key: _said(value) for key, value in record[name].items()} for name in shown if record.get(name)},
+        **{name: {key: _to_text(value) for key, value in record[name].items()} for name in shown if record.get(name)},
     }
 
 
-def _said(value: Any) -> str:
+def _to_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     text = json.dumps(value, ensure_ascii=False)

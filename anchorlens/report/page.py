@@ -16,7 +16,7 @@ from plotly.offline import get_plotlyjs
 from anchorlens.display import short_repr
 from anchorlens.errors import InputError, RunError
 from anchorlens.figures.curves import plot_curves
-from anchorlens.figures.export import CONFIG, PAGES, arranging, write_file
+from anchorlens.figures.export import CONFIG, PAGES, layout_script, write_file
 from anchorlens.figures.palette import THEMES, in_theme
 from anchorlens.report import contents
 from anchorlens.report.contents import kind_of, name_of
@@ -106,15 +106,15 @@ def render(results: Sequence[SweepResult], title: str) -> str:
     template = environment.from_string((home / "page.html").read_text(encoding="utf8"))
     return template.render(
         title=title, about=contents.about(results), sweeps=sweeps, figures=_figures(results), tables=contents.tables_of(results),
-        dropped=contents.dropped_of(results),
+        dropped=contents.dropped_table(results),
         whole=[name_of(result) for result in results if not result.dropped_counts], studies=contents.studies_of(results),
-        version=versions()["anchorlens"], data=_embedded({"sweeps": data, "roles": ROLES, "config": CONFIG}), plotly=get_plotlyjs(),
-        arranging=arranging("plot"), style=(home / "page.css").read_text(encoding="utf8"),
+        version=versions()["anchorlens"], data=_embed_json({"sweeps": data, "roles": ROLES, "config": CONFIG}), plotly=get_plotlyjs(),
+        layout_script=layout_script("plot"), style=(home / "page.css").read_text(encoding="utf8"),
         script=(home / "page.js").read_text(encoding="utf8"),
     )  # fmt: skip
 
 
-def _embedded(value: Any) -> str:
+def _embed_json(value: Any) -> str:
     """Return JSON that may stand inside a script element, whatever a question says."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
@@ -130,7 +130,7 @@ def _figures(results: Sequence[SweepResult]) -> list[dict[str, Any]]:
         made = [_figure(group) for group in groups]
     return [
         {
-            "told": _embedded(_in_both_themes(figure)), "height": figure.to_dict()["layout"]["height"],
+            "told": _embed_json(_in_both_themes(figure)), "height": figure.to_dict()["layout"]["height"],
             "alt": " ".join([f"ΔP by layer: {', '.join(map(name_of, group))}.", *(result.verdict for result in group)]),
         }
         for figure, group in zip(made, groups, strict=True)

@@ -33,7 +33,7 @@ def curves_frame(
     frames: list[pd.DataFrame] = []
     for keys, group in without_nulls(samples).groupby(group_keys, sort=False, dropna=False):
         shared: dict[str, Any] = dict(zip(group_keys, keys, strict=True))
-        own = group.assign(_before=_started_from(group, event))
+        own = group.assign(_before=_baseline(group, event))
         per_row = own.groupby(["example_id", "question_id", "layer"], sort=False)[["effect", "_before"]].mean()
         wide = per_row["effect"].unstack("layer").sort_index(axis=1)
         before = per_row["_before"].unstack("layer").reindex(index=wide.index, columns=wide.columns)
@@ -44,7 +44,7 @@ def curves_frame(
             {
                 "layer": wide.columns.astype(int), "effect": band.value, "ci_low": band.low, "ci_high": band.high,
                 "sim_low": band.sim_low, "sim_high": band.sim_high, "p_before": np.nanmean(before.to_numpy(), axis=0),
-                "n": band.n, "by_construction": trivial.to_numpy(), "frac_null_incomplete": _null_short(group),
+                "n": band.n, "by_construction": trivial.to_numpy(), "frac_null_incomplete": _frac_null_incomplete(group),
             }
         )  # fmt: skip
         frames.append(frame.assign(**shared))
@@ -52,7 +52,7 @@ def curves_frame(
     return pd.concat(frames, ignore_index=True).reindex(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES)
 
 
-def _started_from(group: pd.DataFrame, event: Mapping[str, float] | None) -> npt.NDArray[np.float64]:
+def _baseline(group: pd.DataFrame, event: Mapping[str, float] | None) -> npt.NDArray[np.float64]:
     """What ΔP of each row starts from: P, or π of a truth readout."""
     p = group["value_before"].to_numpy(dtype=np.float64)
     kind = str(group["delta_kind"].iloc[0])
@@ -61,7 +61,7 @@ def _started_from(group: pd.DataFrame, event: Mapping[str, float] | None) -> npt
     return support(p, p, group["example_id"].map(event).to_numpy(dtype=np.float64), kind)
 
 
-def _null_short(group: pd.DataFrame) -> float:
+def _frac_null_incomplete(group: pd.DataFrame) -> float:
     """Share of rows whose null has fewer slots than the anchor; NaN where no null was measured."""
     known = group.loc[
         group["n_null_patched"].notna(), ["example_id", "donor_id", "n_patched", "n_null_patched"]
@@ -71,7 +71,7 @@ def _null_short(group: pd.DataFrame) -> float:
 
 
 _SUMMARY = (
-    "model", "dataset", "anchor", "max_layer", "effect", "sim_low", "sim_high", "null", "frac_null_incomplete", "p_before", "n",
+    "model", "dataset", "anchor", "max_layer", "effect", "frac_null_incomplete", "sim_low", "sim_high", "null", "p_before", "n",
 )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @runtime_checkable
-class Saved(Protocol):
+class SavableResult(Protocol):
     """What a result must have to be written."""
 
     @property

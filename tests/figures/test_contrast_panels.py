@@ -90,7 +90,7 @@ def test_each_button_shows_its_contrast_and_so_does_its_name(quantity, axis):
         low, high = figure.layout.yaxis2.range
         assert low < rows["sim_low"].min()
         assert rows["sim_high"].max() < high
-        assert f"<b>{quantity}</b>: {CONTRASTS[quantity].said}<br>control: {control}<br>" in lines(figure)[0].text[0]
+        assert f"<b>{quantity}</b>: {CONTRASTS[quantity].explanation}<br>control: {control}<br>" in lines(figure)[0].text[0]
         # The upper panel is not touched.
         assert [t.y for t in figure.data if t.xaxis in (None, "x")] == [t.y for t in first.data if t.xaxis in (None, "x")]
 

@@ -175,7 +175,9 @@ def test_controls_by_name_and_their_dots():
         "Q-Anchored swap (PopQA), placebo": ("2px,6px", "legendonly"),
     }
     hover = next(t for t in dotted if t.name.endswith("null")).text[0]
-    assert hover.startswith("<b>Q-Anchored swap (PopQA)</b><br>control: null<br>m, PopQA<br>anchor exact_question, layer 0<br>")
+    assert hover.startswith(
+        "<b>Q-Anchored swap (PopQA)</b><br>control: null<br>m, PopQA<br>anchor exact_question, layer 0<br>"
+    )
     (only,) = (t for t in plot_curves(both, controls=["placebo"]).data if t.line.width == 1 and t.text)
     assert (only.name, only.visible) == ("Q-Anchored swap (PopQA), placebo", None)  # what was named needs no click
 

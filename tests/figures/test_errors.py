@@ -60,7 +60,11 @@ def test_window_may_differ_between_models_and_settings_between_protocols():
             True,
             r"^One point has 2 different values \(exact_question of popqa .*, layer 0, control none\)\.",
         ),
-        ([{}, {"control": "null", "dataset": "nq"}], True, "^The control 'null' of exact_question, nq, Qwen/Qwen3-8B has no curve"),
+        (
+            [{}, {"control": "null", "dataset": "nq"}],
+            True,
+            "^The control 'null' of exact_question, nq, Qwen/Qwen3-8B has no curve",
+        ),
         (
             [{}, {"control": "null", "prompt": "chat"}],
             True,
