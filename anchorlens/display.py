@@ -1,15 +1,15 @@
-"""Descriptions of the user's values in messages."""
+"""Format the user's values in messages."""
 
 import operator
 from collections.abc import Iterable
 
-# Names that a message lists at most.
+# Maximum number of names listed in a message.
 _MOST = 8
 _LONGEST = 60
 
 
 def as_int(value: object) -> int | None:
-    """A whole number of any type (numpy's too) as an int; None for everything else, True and 3.0 among it."""
+    """Return a whole number of any type (also numpy's) as an int; None for other values, such as True and 3.0."""
     if isinstance(value, bool):
         return None
     try:
@@ -19,7 +19,7 @@ def as_int(value: object) -> int | None:
 
 
 def short_repr(value: object) -> str:
-    """A value as a message shows it: itself where that is short, else how many values it has, or its type.
+    """Return the repr of a value if it is short, else its number of values or its type.
 
     >>> short_repr("3"), short_repr(open)
     ("'3'", 'a builtin_function_or_method')
@@ -37,7 +37,7 @@ def short_repr(value: object) -> str:
 
 
 def join_words(names: Iterable[object], most: int = _MOST) -> str:
-    """Names with commas, and how many there are beyond the first few.
+    """Join names with commas; beyond ``most``, only their number is given.
 
     >>> join_words("abcd", most=3)
     'a, b, c and 1 more'
@@ -48,5 +48,5 @@ def join_words(names: Iterable[object], most: int = _MOST) -> str:
 
 
 def shorten(text: str) -> str:
-    """A text in quotes, cut where it is long."""
+    """Return the repr of a text, shortened to 60 characters."""
     return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")

@@ -1,4 +1,4 @@
-"""Measure a study from the command line, or print its costs; finished sweeps stay on disk whatever happens later."""
+"""Measure a study from the command line, or print its cost; finished sweeps are saved even if a later one fails."""
 
 import json
 import signal
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
-    """Measure and write; exit with code 1 if a sweep had no row, or if the work was stopped.
+    """Measure and save a study; exit with code 1 if a sweep had no row or the command was stopped.
 
-    ``given``, the options of the command, are stored so that ``anchorlens merge`` can repeat it.
+    ``given`` holds the options of the command; they are stored so that ``anchorlens merge`` can repeat it.
     """
     from anchorlens.engine.cost import out_of_memory
     from anchorlens.running.study import Outcome, run_study
@@ -45,7 +45,7 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
             )  # fmt: skip
     except EmptySweepError as error:
         if done.total > 1:  # each sweep was reported by on_empty
-            error.args = (f"None of {done.total} sweeps had a row.",)
+            error.args = (f"None of {done.total} sweeps had a row to measure.",)
         raise
     except AnchorlensError as error:
         if done.results:
@@ -76,7 +76,7 @@ def _show_job(done: "Outcome", *, as_json: bool) -> None:
     from anchorlens.runs.journal import parts_of
     from anchorlens.runs.status import status_of
 
-    assert done.out is not None  # a job needs it
+    assert done.out is not None  # jobs require it
     found = status_of(done.out)
     if as_json:
         click.echo(json.dumps({"job": str(done.job), **asdict(found)}))
@@ -88,7 +88,7 @@ def _show_job(done: "Outcome", *, as_json: bool) -> None:
 
 @contextmanager
 def _sigterm_as_interrupt() -> Iterator[None]:
-    """Treat SIGTERM, which schedulers send before they kill, as Ctrl-C: what is measured is kept."""
+    """Treat SIGTERM, which schedulers send before SIGKILL, as Ctrl-C, so that finished shards are kept."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -101,9 +101,9 @@ def _sigterm_as_interrupt() -> Iterator[None]:
 
 
 def _figure(outcome: "Outcome") -> str:
-    assert outcome.out is not None  # the commands ask for it
+    assert outcome.out is not None  # the commands require it
     file = outcome.out / "figure.html"
-    return str(file) if file.is_file() else "none: see the warning above"
+    return str(file) if file.is_file() else "not written, see the warning above"
 
 
 def plan_only(study: "Study", *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Samples become curves: means over questions with bands, layer by layer, and the strongest point of each."""
+"""Compute curves from samples: mean over questions with bands at each layer, and the strongest point of each curve."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,18 +16,18 @@ from anchorlens.statistics.delta import support
 def curves_frame(
     samples: pd.DataFrame, *, n_resamples: int, seed: int, event: Mapping[str, float] | None = None
 ) -> pd.DataFrame:
-    """Curves of every group of a samples frame: donors averaged per example first, then a bootstrap over questions.
+    """Compute the curve of every group of a samples frame: mean over donors per example, then a bootstrap over questions.
 
     Args:
         samples: Columns of ``samples.parquet``.
         n_resamples: Number of resamples.
-        seed: Of the resamples.
-        event: ``example_id`` -> 1 where what P speaks of is the case; for truth readouts alone.
+        seed: Seed of the resamples.
+        event: ``example_id`` -> 1 if the predicted event holds, else 0. Only for truth readouts.
 
     Returns:
-        Columns of ``curves.parquet``. ``p_before`` is the mean of what ΔP starts from (π of a truth readout); ``by_construction`` marks
-        points at which most rows hold by construction; ``frac_null_incomplete`` is the share of rows whose null has fewer slots than the
-        anchor.
+        Columns of ``curves.parquet``, one row per curve and layer. ``p_before``: mean P of the clean run (π of a truth readout).
+        ``by_construction``: more than half of the rows hold by construction. ``frac_null_incomplete``: fraction of rows whose null
+        has fewer slots than the anchor.
     """
     group_keys = [key for key in CURVE_KEYS if key != "layer"]
     frames: list[pd.DataFrame] = []
@@ -48,12 +48,12 @@ def curves_frame(
             }
         )  # fmt: skip
         frames.append(frame.assign(**shared))
-    # Only a probe has an AUC, and only curves of an AUC can lack signal.
+    # Columns that only probes have (AUC, signal) are NaN.
     return pd.concat(frames, ignore_index=True).reindex(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES)
 
 
 def _baseline(group: pd.DataFrame, event: Mapping[str, float] | None) -> npt.NDArray[np.float64]:
-    """What ΔP of each row starts from: P, or π of a truth readout."""
+    """Return the clean value of each row: P, or π of a truth readout."""
     p = group["value_before"].to_numpy(dtype=np.float64)
     kind = str(group["delta_kind"].iloc[0])
     if event is None or kind == "probability":
@@ -62,7 +62,7 @@ def _baseline(group: pd.DataFrame, event: Mapping[str, float] | None) -> npt.NDA
 
 
 def _frac_null_incomplete(group: pd.DataFrame) -> float:
-    """Share of rows whose null has fewer slots than the anchor; NaN where no null was measured."""
+    """Return the fraction of rows whose null has fewer slots than the anchor; NaN if no null was measured."""
     known = group.loc[
         group["n_null_patched"].notna(), ["example_id", "donor_id", "n_patched", "n_null_patched"]
     ].drop_duplicates()
@@ -76,9 +76,9 @@ _SUMMARY = (
 
 
 def summary_of(curves: pd.DataFrame) -> pd.DataFrame:
-    """Of every curve that is no control the layer where |ΔP| is largest, with the band over all layers and the null there.
+    """Return, for every curve but controls, the layer with the largest |ΔP|, its simultaneous band and the null at that layer.
 
-    That layer was chosen by looking, so its pointwise interval would say nothing. Trivial points do not count.
+    The layer is selected from the data, so a pointwise interval would not be valid. Points that hold by construction are ignored.
     """
     records: list[dict[str, object]] = []
     own = curves[(curves["control"] == "none") & ~curves["by_construction"].astype(bool)]

@@ -50,7 +50,7 @@ def test_what_is_chosen_is_known(swap):
     shown.layer = 0
     with pytest.raises(InputError, match=r"Layer 77 was not measured. Measured: 0, 1"):
         shown.layer = 77
-    with pytest.raises(InputError, match=r"No measured example has 'Jpan' .* Did you mean 'Japan'"):
+    with pytest.raises(InputError, match=r"example='Jpan' matches no id.* Did you mean 'Japan'"):
         shown.example = "Jpan"
     assert (shown.example, shown.layer) == ("Japan", 0)
     shown.example = "of peru"
@@ -62,7 +62,7 @@ def test_mistakes_are_told(swap, unchecked):
     pytest.importorskip("anywidget")
     with pytest.raises(InputError, match="explore takes a sweep, such as .* or load_run lists; got a list; choose one"):
         al.explore([swap])
-    with pytest.raises(InputError, match=r"No measured example has 'Jpan' .* Did you mean 'Japan'"):
+    with pytest.raises(InputError, match=r"example='Jpan' matches no id.* Did you mean 'Japan'"):
         al.explore(swap, example="Jpan")
     for layer in (77, 1.5, "1"):
         with pytest.raises(InputError, match=re.escape(f"Layer {layer!r} was not measured. Measured: 0, 1")):

@@ -202,5 +202,5 @@ def test_one_example_is_shown(sweeps):
     assert all(trace.mode == "lines+markers" for trace in figure.data)
     for wanted in (2, "italy", "the capital of ITALY?", -10):
         assert sweeps[0].plot_example(wanted) == figure
-    with pytest.raises(InputError, match="No measured example has 'Frence' .* Did you mean 'France' or 'france'"):
+    with pytest.raises(InputError, match="example='Frence' matches no id.* Did you mean 'France' or 'france'"):
         sweeps[0].plot_example("Frence")

@@ -31,7 +31,7 @@ def test_words_of_several_questions_list_them():
     with pytest.raises(InputError) as told:
         find_example("capital", ROWS)
     assert str(told.value) == (
-        "'capital' stands in 3 measured questions. Give one of these ids, or more words:\n  '7': What is the capital of France? "
+        "example='capital' matches 3 measured questions. Give one of these ids, or more words:\n  '7': What is the capital of France? "
         "(Paris)\n  'a1': What is the capital of Mali? (Bamako)\n  'a2': What is the capital of Somalia? (Mogadishu)"
     )
     many = {f"q{i}": (f"Where is town {i}?", "here") for i in range(40)}
@@ -44,20 +44,20 @@ def test_words_of_several_questions_list_them():
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ("frnace", "No measured example has 'frnace' as its id or in its question. Did you mean 'france'?"),
+        ("frnace", "example='frnace' matches no id and no question. Did you mean 'france'?"),
         ("capital of Frence", r"Did you mean 'france'\?"),
         (
             "zzzz",
-            r"in its question. All ids and questions: samples_with_inputs\(\)\[\['example_id', 'question'\]\].drop_duplicates\(\).$",
+            r"no question. All ids and questions: samples_with_inputs\(\)\[\['example_id', 'question'\]\].drop_duplicates\(\).$",
         ),
         ("Poland", "All ids and questions: samples_with_inputs"),
-        ("?", "No measured example has '.' as its id"),
-        ("", "No measured example has '' as its id"),
-        (5, "There is no example 5: 5 were measured, numbered from 0 to 4."),
-        (-6, "There is no example -6"),
-        (2.0, "An example is chosen by its id, its number or words of its question; got 2.0."),
-        (True, "got True"),
-        (None, "got None"),
+        ("?", "example='.' matches no id"),
+        ("", "example='' matches no id"),
+        (5, "example=5: 5 examples were measured, numbered from 0 to 4."),
+        (-6, "example=-6: 5 examples"),
+        (2.0, "example=2.0: give an id, a whole number or words of the question."),
+        (True, "example=True"),
+        (None, "example=None"),
     ],
 )
 def test_none_is_meant(wanted, said):
@@ -68,6 +68,6 @@ def test_none_is_meant(wanted, said):
 def test_a_dropped_question_is_named_with_its_reason():
     gone = (Dropped("d", "made", "What is the capital of Peru?", "Lima", "no_donor"),)
     for wanted in ("peru", "d"):
-        with pytest.raises(InputError, match=r"Dropped was 'd': What is the capital of Peru\? \(no_donor\)\."):
+        with pytest.raises(InputError, match=r"'d' was dropped \(no_donor\): What is the capital of Peru"):
             find_example(wanted, ROWS, gone)
     assert find_example("mali", ROWS, (Dropped("e", "made", "Is Mali large?", "yes", "no_donor"),)) == "a1"
