@@ -1,6 +1,7 @@
 """The ``anchorlens`` command.
 
-Exit codes: 0 success; 1 failed or stopped; 2 invalid input. The module of a command is imported when the command runs. Tables and paths go to standard output, progress and warnings to standard error.
+Exit codes: 0 success; 1 failed or stopped; 2 invalid input. The module of a command is imported when the
+command runs. Tables and paths go to standard output, progress and warnings to standard error.
 """
 
 import sys

@@ -64,8 +64,8 @@ def figure_command(runs: tuple[str, ...], out: str, as_json: bool, **options: An
 
     Below each panel are the contrasts of the run. A filled point is a layer whose simultaneous interval excludes 0.
 
-    Runs that differ in prompt, answers, distractor, split or known_only are drawn in one panel; the legend names the difference. With
-    --label each run has its own panels.
+    Runs that differ in prompt, answers, distractor, split or known_only are drawn in one panel; the legend names the difference.
+    With --label each run has its own panels.
     """
     from anchorlens.figures.curves import plot_curves
     from anchorlens.figures.export import check_kind, save_figure

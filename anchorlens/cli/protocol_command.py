@@ -98,16 +98,16 @@ def _data_options(spec: type[Specification]) -> list[click.Parameter]:
             ["--data-file"], multiple=True, metavar="[NAME=]FILE",
             help="Local jsonl, json, csv, tsv or parquet file for a data set, in the order of --dataset or by NAME=.",
         ),
-        click.Option(["--columns"], default=None, metavar="OURS=THEIRS", help="Column names of your files: question=q,answers=gold."),
+        click.Option(["--columns"], default=None, metavar="OURS=THEIRS", help="Columns of your files: question=q,answers=gold."),
         click.Option(["--spans"], default="auto", show_default=True, metavar="HOW", help="auto, rules, annotation or spacy:NAME."),
-        click.Option(["--limit"], type=int, default=None, help="Number of questions to draw from each set (seeded); donors are drawn from all."),
+        click.Option(["--limit"], type=int, default=None, help="Questions to draw from each set (seeded); donors come from all."),
     ]  # fmt: skip
 
 
 def _loading_options() -> list[click.Parameter]:
     return [
         click.Option(["--device"], default=None, help="cuda, mps or cpu; the best available if left out."),
-        click.Option(["--n-devices"], type=int, default=1, metavar="N", help="Number of CUDA devices for the model, from --device on."),
+        click.Option(["--n-devices"], type=int, default=1, metavar="N", help="CUDA devices for the model, from --device on."),
         click.Option(["--dtype"], default=None, help="float32, bfloat16 or float16."),
         click.Option(["--stream"], is_flag=True, help="Read the weights layer by layer, for models larger than memory."),
     ]  # fmt: skip
