@@ -90,7 +90,7 @@ def test_config_alone_is_enough_and_flags_win(capsys, plain_figure, tiny, questi
         (["--limit", "0"], "limit must be at least 1"),
         (["--limit", "x"], "'x' is not a valid integer"),
         (["--dataset", "popqq"], "popqq"),
-        (["--data-file", "nothing.jsonl"], "2 --data-file for 1 data set"),
+        (["--data-file", "nothing.jsonl"], "--data-file: 2 files for 1 data set"),
         (["--columns", "question"], "question=q,answers=gold"),
         (["--modle", "x"], "No such option"),
         (["--prompt", "few"], "Unknown prompt 'few'"),
@@ -242,7 +242,7 @@ def test_starts_quickly_and_without_heavy_imports():
 def test_files_go_to_data_sets_by_name_or_order():
     assert data_files(["a", "b"], ["x", "y"]) == {"a": "x", "b": "y"}
     assert data_files(["a", "b"], ["b=x", "y"]) == {"b": "x", "a": "y"}
-    with pytest.raises(InputError, match="no data set is called 'pop'. Did you mean 'popqa'"):
+    with pytest.raises(InputError, match="unknown data set 'pop'. Did you mean 'popqa'"):
         data_files(["popqa"], ["pop=x.jsonl"])
 
 

@@ -12,7 +12,7 @@ def models_command(everything: bool, as_json: bool) -> None:
     """List models that can be loaded by name.
 
     Any local directory or hub name of these families can be loaded (Llama, Mistral, Mixtral, Qwen 2 and 3, Gemma, Phi, OLMo,
-    gpt-oss, Apertus, GPT-2, GPT-J, GPT-Neo, GPT-NeoX, OPT, Bloom), and so does a .gguf file (Llama, Qwen 2 and 3, Gemma 2 and 3, GPT-2).
+    gpt-oss, Apertus, GPT-2, GPT-J, GPT-Neo, GPT-NeoX, OPT, Bloom), and .gguf files (Llama, Qwen 2 and 3, Gemma 2 and 3, GPT-2).
     """
     from anchorlens.models.names import known_models
 

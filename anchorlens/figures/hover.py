@@ -1,4 +1,4 @@
-"""Texts of metrics and contrasts, and hover texts."""
+"""Display texts of metrics and contrasts, and hover texts."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import pandas as pd
 from anchorlens.constants import AUC, DIFFERENCE, FLIP, SIZE, P
 from anchorlens.figures.controls import CUTS, GAP, PLACEBOS
 
-WEAK = 0.5  # share of rows whose null has fewer slots than the anchor, beyond which the null is marked
+WEAK = 0.5  # fraction of rows whose null has fewer slots than the anchor, above which the null is marked
 FEW = 20  # number of questions below which a curve is marked (METHOD 6)
 _POINT = [
     "control", "layer", "effect", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n", "auc", "auc_low", "auc_high",
@@ -25,7 +25,7 @@ class MetricLabels:
 
     name: str
     axis: str
-    explanation: str  # explanation in the title; empty where the name suffices
+    explanation: str  # text in the title; empty if the name suffices
     unit: str  # with a leading space
     bound: float = float("inf")  # largest possible absolute value
 
@@ -38,7 +38,7 @@ _LABELS = {
     P: DELTA,
     FLIP: FLIPS,
     DIFFERENCE: MetricLabels(
-        "difference of ΔP", "ΔP less ΔP", "second run's ΔP less the first's, in percentage points", " points", 200
+        "difference of ΔP", "ΔP less ΔP", "ΔP of the second run less that of the first, in percentage points", " points", 200
     ),
     AUC: MetricLabels("AUC of the probe", "AUC", "line: 0.5, no better than chance", "", 1),
     SIZE: MetricLabels("size of the pathways", "questions", "", " questions"),
@@ -56,21 +56,26 @@ def metric_labels(table: pd.DataFrame) -> MetricLabels:
 class ContrastLabels:
     """Display texts of one contrast of ``contrasts()``."""
 
-    axis: str  # ``less ...`` is added where there is a control
+    axis: str  # "less ..." is appended if there is a control
     explanation: str
     unit: str = " points"
     bound: float = 200
     digits: int = 2
-    controls: tuple[str, ...] = ("random_tokens", "other_question", "null", "none")  # the leading one, by preference
+    controls: tuple[str, ...] = (
+        "random_tokens",
+        "other_question",
+        "null",
+        "none",
+    )  # controls of the leading contrast, by preference
 
 
-# The quantities of ``contrasts()`` that the figure draws, in the order of its buttons (METHOD 5).
+# Quantities of ``contrasts()`` that the figure draws, in the order of the buttons (METHOD 5).
 CONTRASTS = {
     "delta_p_vs_placebo": ContrastLabels("ΔP", "mean ΔP of all rows less that of the control"),
     "flip_rate": ContrastLabels("flips", "share of rows that flip less that of the control", bound=100),
     "auc_drop": ContrastLabels("AUC", "AUC of the probe less that of the control", "", 1, 3),
     "row_specific_effect": ContrastLabels(
-        "ΔP by own change", "ΔP by the row's own change less that by other rows'", controls=("matched", "none")
+        "row-specific ΔP", "ΔP by the row's own state less that by other rows' states", controls=("matched", "none")
     ),
     "p_after": ContrastLabels("P after", "mean P after the change less that of the control", bound=100),
     "delta_p_minus_null": ContrastLabels("ΔP", "ΔP less that of the null"),
@@ -81,20 +86,20 @@ _LESS = {"random_tokens": " less placebo's", "null": " less null's", "none": ""}
 def contrast_axis(quantity: str, control: str) -> str:
     """Return the y axis title of a contrast with a control."""
     axis = CONTRASTS[quantity].axis
-    # An own change is compared with those of other rows, not with a control.
+    # The row-specific effect is a comparison with other rows, not with a control.
     return axis if quantity == "row_specific_effect" else axis + _LESS.get(control, " less control's")
 
 
 def point_texts(table: pd.DataFrame) -> list[str]:
     """Return the lower part of the hover of every point: layer, ΔP with both intervals, P before, n, the probe's AUC."""
-    words = metric_labels(table)
+    labels = metric_labels(table)
     rows: Any = table[_POINT].itertuples(index=False)
-    parts = [(row.layer, (_gap if row.control == GAP.label else _point)(row, words)) for row in rows]
+    parts = [(row.layer, (_gap if row.control == GAP.label else _point)(row, labels)) for row in rows]
     return ["<br>".join([str(layer), *lines]) for layer, lines in parts]
 
 
 def point_head(name: str, panel: str, dataset: str, *, protocol: str, anchor: str, control: str) -> str:
-    """Return the upper part of the hover of one curve, up to the number of the layer; names of curve and data set are displayed."""
+    """Return the upper part of the hover of one curve, up to the layer; ``name`` and ``dataset`` are display names."""
     known, kind = PLACEBOS | CUTS, ""
     if control not in ("none", GAP.label):
         meaning = f" ({known[control]})" if protocol == "knockout" and control in known else ""
@@ -122,10 +127,10 @@ def contrast_head(name: str, panel: str, *, quantity: str, anchor: str, control:
     return f"{head}<br>anchor {escape(anchor, quote=False)}, layer "
 
 
-def _point(row: Any, words: MetricLabels) -> list[str]:
-    lines = [f"{escape(words.name, quote=False)} {_format_interval(row, row.effect, words.unit, 2)}"]
-    if words is not FLIPS:  # nothing has flipped before
-        before = "P before" if words is DELTA else "before"
+def _point(row: Any, labels: MetricLabels) -> list[str]:
+    lines = [f"{escape(labels.name, quote=False)} {_format_interval(row, row.effect, labels.unit, 2)}"]
+    if labels is not FLIPS:  # a flip rate has no value before
+        before = "P before" if labels is DELTA else "before"
         lines.append(f"{before} unknown" if math.isnan(row.p_before) else f"{before} {row.p_before:.3f}")
     lines += _size(row.n)
     if not math.isnan(row.auc):
@@ -137,13 +142,13 @@ def _point(row: Any, words: MetricLabels) -> list[str]:
     if row.frac_null_incomplete > WEAK:
         lines.append(f"null weaker: {100 * row.frac_null_incomplete:.0f} % of rows have fewer slots")
     if row.by_construction:
-        lines.append("trivial by construction")
+        lines.append("fixed by construction")
     return lines
 
 
-def _gap(row: Any, words: MetricLabels) -> list[str]:
-    said = f"Q − A = {format_signed(row.effect)}{words.unit} with {PLACEBOS['random_tokens']}"
-    return [said, "a gap that a split makes by itself", *_size(row.n)]
+def _gap(row: Any, labels: MetricLabels) -> list[str]:
+    gap = f"Q − A = {format_signed(row.effect)}{labels.unit} with {PLACEBOS['random_tokens']}"
+    return [gap, "the gap that splitting alone produces", *_size(row.n)]
 
 
 def _format_interval(row: Any, value: float, unit: str, digits: int) -> str:
@@ -160,11 +165,11 @@ def _interval(low: str, high: str) -> str:
 def _size(n: float) -> list[str]:
     if math.isnan(n):
         return ["n unknown"]
-    said = f"n = {int(n)} question{'' if int(n) == 1 else 's'}"
-    return [said, f"fewer than {FEW} questions: read with care"] if n < FEW else [said]
+    text = f"n = {int(n)} question{'' if int(n) == 1 else 's'}"
+    return [text, f"fewer than {FEW} questions: interpret with care"] if n < FEW else [text]
 
 
 def format_signed(value: float, digits: int = 2) -> str:
-    """Format a number with a true minus sign, and -0.00 as 0.00."""
+    """Format a number with a typographic minus sign, and -0.00 as 0.00."""
     text = f"{value:.{digits}f}"
     return text.lstrip("-") if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")

@@ -1,4 +1,4 @@
-"""Names, looks and panels of the curves of one figure."""
+"""Names, styles and panels of the curves of one figure."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ from anchorlens.figures.palette import DatasetStyle, dataset_styles, shade
 
 HUES = ("curve", "dataset")
 Key: TypeAlias = tuple[str, ...]
-# Columns that identify an entry of the legend, a panel, and a curve without its control. ``part`` is a label given by the user, a
-# data set, or both.
+# Columns that identify a legend entry, a panel, and a curve without its control. ``part`` is a label of the user, a data set, or
+# both.
 ENTRY_KEYS = ["dataset", "protocol", "anchor", "pathway", *SETTINGS]
 PANEL = ["model", "part", "protocol"]
 CURVE = ["model", "part", *ENTRY_KEYS]
@@ -42,7 +42,7 @@ _DASHES = {
 
 @dataclass(frozen=True)
 class Entry:
-    """Name and look of a curve, the same in every panel."""
+    """Name and style of a curve, the same in every panel."""
 
     label: str
     colour: str  # #rrggbb
@@ -60,7 +60,7 @@ Entries: TypeAlias = Mapping[Key, Entry]
 
 
 def display_models(models: Sequence[str]) -> dict[str, str]:
-    """Return display names: the last part of a hub name or path, or the whole where two models would share it.
+    """Return display names: the last part of a hub name or path, or all of it if two models would share the last part.
 
     >>> display_models(["Qwen/Qwen3-8B", "Qwen/Qwen3-32B"])
     {'Qwen/Qwen3-8B': 'Qwen3-8B', 'Qwen/Qwen3-32B': 'Qwen3-32B'}
@@ -76,7 +76,7 @@ def panel_titles(table: pd.DataFrame) -> dict[Key, str]:
     present = set(table[PANEL].itertuples(index=False, name=None))
     return {
         (model, part, protocol): ": ".join(
-            [name, *(escape(said, quote=False) for said in (part, protocol if len(protocols) > 1 else "") if said)]
+            [name, *(escape(text, quote=False) for text in (part, protocol if len(protocols) > 1 else "") if text)]
         )
         for model, name in display_models(table["model"].unique().tolist()).items()
         for part in table["part"].unique().tolist()
@@ -88,12 +88,11 @@ def panel_titles(table: pd.DataFrame) -> dict[Key, str]:
 def legend_entries(table: pd.DataFrame, hue: str = "curve") -> dict[Key, Entry]:
     """Return the legend entry of every curve, in the colours of ``plot_curves(colour=hue)``.
 
-    Entries sort by data set, then the usual settings first, then pathways before anchors, then question before answer before other
-    anchors. An entry names the settings that differ between the runs of its protocol, and the protocol only where all panels have
-    the same.
+    Entries are sorted by data set, default settings first, pathways before anchors, then question, answer and other anchors. An
+    entry names the settings that differ between the runs of its protocol, and the protocol if all panels share it.
     """
     if hue not in HUES:
-        raise InputError(f"There is no colour={hue!r}. {did_you_mean(str(hue), HUES)}")
+        raise InputError(f"colour={hue!r}: unknown value. {did_you_mean(str(hue), HUES)}", argument="colour")
     styles = dataset_styles(table["dataset"].unique().tolist())
     if hue == "dataset":
         styles = {name: replace(style, answer=style.question) for name, style in styles.items()}
@@ -119,7 +118,7 @@ def legend_places(entries: Entries) -> dict[str, int]:
 
 
 def _variants(table: pd.DataFrame) -> dict[Key, tuple[str, int]]:
-    """Return text and rank of every (protocol, *settings); no text where the titles of the panels tell them apart."""
+    """Return text and rank of every (protocol, *settings); the text is empty if panel titles distinguish the runs."""
     names, found = list(SETTINGS), {}
     for protocol, rows in table.groupby("protocol", sort=False):
         distinct = rows[["part", *names]].drop_duplicates()
@@ -135,7 +134,7 @@ def _variants(table: pd.DataFrame) -> dict[Key, tuple[str, int]]:
 
 
 class _Looks:
-    """Names and looks of the curves of one figure, without their data sets."""
+    """Names and styles of the curves of one figure, without their data sets."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
         plain = {anchor for _, _, anchor, pathway, *_ in keys if not pathway}

@@ -28,30 +28,30 @@ def headline(table: pd.DataFrame) -> str:
 def title_parts(
     table: pd.DataFrame, contrast_tables: pd.DataFrame, bands: Sequence[str], beside: Mapping[str, Beside]
 ) -> list[list[str]]:
-    """Return the lines below the title, each as parts that are kept whole.
+    """Return the lines below the title, each as a list of parts.
 
-    For each protocol there is a line of settings, questions and P before, and below them one on bands, controls and marks.
+    One line per protocol gives settings, questions and P before; the last line explains bands, controls and marks.
     """
     curves = table[(table["control"] == "none") & (table["extra"] == "")]
     groups = curves.groupby("protocol", sort=False)
-    done = [[*_settings(str(protocol), rows), *_numbers(rows), *_describe_text_aucs(rows)] for protocol, rows in groups]
-    read = [metric_labels(table).explanation] if metric_labels(table).explanation else []
-    read += _describe_bands([kind for kind in bands if _has_band(curves, kind) or _has_band(contrast_tables, kind)])
-    read += _describe_controls(beside)
+    described = [[*_settings(str(protocol), rows), *_numbers(rows), *_describe_text_aucs(rows)] for protocol, rows in groups]
+    legend = [metric_labels(table).explanation] if metric_labels(table).explanation else []
+    legend += _describe_bands([kind for kind in bands if _has_band(curves, kind) or _has_band(contrast_tables, kind)])
+    legend += _describe_controls(beside)
     floor, few = float(curves["noise_floor"].max()), [has_few(own["effect"], own["n"]) for _, own in curves.groupby(CURVE)]
     rings = "; rings: within it" if curves["is_noise"].any() else ""
     notes = {
-        "ticks at the right: −100·P before, as far as ΔP can fall": curves["tick"].notna().any(),
+        "ticks at the right: −100·P before, the lowest possible ΔP": curves["tick"].notna().any(),
         "▽: null weaker (fewer slots than the anchor in most rows)": (table["frac_null_incomplete"] > WEAK).any(),
-        "hollow: trivial by construction": curves["by_construction"].any(),
+        "hollow: fixed by construction": curves["by_construction"].any(),
         "×: no signal (AUC interval reaches 0.5)": (curves["no_signal"] & curves["effect"].notna()).any(),
         f"thin line: fewer than {FEW} questions": any(few),
         f"grey line at 0: noise floor (±{floor:.1g}{rings})": floor > 0,
-        "below: what can be claimed, ●: the interval of all layers at once excludes 0": len(contrast_tables),
+        "lower panels: contrasts; ●: the simultaneous interval excludes 0": len(contrast_tables),
         "pale entries: click to show": not all(one.shown for one in beside.values()),
     }
-    read += [note for note, holds in notes.items() if holds]
-    return [[escape(part, quote=False) for part in parts] for parts in (*done, read)]
+    legend += [note for note, holds in notes.items() if holds]
+    return [[escape(part, quote=False) for part in parts] for parts in (*described, legend)]
 
 
 def _has_band(rows: pd.DataFrame, kind: str) -> bool:
@@ -61,8 +61,8 @@ def _has_band(rows: pd.DataFrame, kind: str) -> bool:
 def _numbers(curves: pd.DataFrame) -> list[str]:
     n = curves.loc[curves["effect"].notna(), "n"].dropna()
     before = curves["before"].dropna()
-    said = [f"n {_range(n, '.0f')} questions"] if len(n) else []
-    return said + ([f"P before {_range(before, '.2f')}"] if len(before) else [])
+    parts = [f"n {_range(n, '.0f')} questions"] if len(n) else []
+    return parts + ([f"P before {_range(before, '.2f')}"] if len(before) else [])
 
 
 def _range(values: pd.Series, style: str) -> str:
@@ -92,8 +92,8 @@ def _describe_text_aucs(curves: pd.DataFrame) -> list[str]:
 
 def _describe_bands(drawn: Sequence[str]) -> list[str]:
     if set(drawn) == {POINTWISE, SIMULTANEOUS}:
-        return ["bands: 95 % bootstrap over questions, inner: each layer by itself, outer: all layers at once"]
-    every = " (all layers at once)" if SIMULTANEOUS in drawn else ""
+        return ["bands: 95 % bootstrap over questions; inner: pointwise, outer: simultaneous over layers"]
+    every = " (simultaneous over layers)" if SIMULTANEOUS in drawn else ""
     return [f"band: 95 % bootstrap over questions{every}"] if drawn else []
 
 
@@ -122,7 +122,7 @@ def _settings(protocol: str, rows: pd.DataFrame) -> list[str]:
 
 
 def wrap_parts(parts: Sequence[str], limit: int) -> list[str]:
-    """Return lines of at most ``limit`` characters; parts are joined by `` · ``, and only one longer than a line is broken."""
+    """Join parts by `` · `` into lines of at most ``limit`` characters; only parts longer than a line are broken."""
     words: list[str] = []
     for number, part in enumerate(parts):
         joined = f" · {part}" if number else part

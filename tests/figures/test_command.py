@@ -84,7 +84,7 @@ def test_labels_give_each_run_panels_of_its_own(tmp_path, drawn):
     told = drawn(*runs, "--label", "first", "--label", "second")
     assert all(part in told for part in ("m: first", "m: second", "What can be claimed"))
     for labels in (["--label", "one"], ["--label", "one", "--label", "one"]):
-        refused(*runs, *labels, said="There are 2 runs and 1 different labels")
+        refused(*runs, *labels, said="1 different labels for 2 runs")
 
 
 def test_json_names_the_file_and_the_runs(tmp_path):

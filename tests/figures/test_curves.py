@@ -140,8 +140,8 @@ def test_trivial_points_are_hollow_and_say_so():
     figure = drawn([point(layer=k, anchor="pre_answer_all", by_construction=k == 0) for k in range(3)])
     (mark,) = (trace for trace in figure.data if trace.mode == "markers")
     assert (list(mark.x), mark.marker.color, mark.marker.line.color) == ([0], "white", "#ff7f0e")
-    assert [text.endswith("<br>trivial by construction") for text in only_curve(figure).text] == [True, False, False]
-    assert "hollow: trivial by construction" in said(figure)
+    assert [text.endswith("<br>fixed by construction") for text in only_curve(figure).text] == [True, False, False]
+    assert "hollow: fixed by construction" in said(figure)
 
 
 def test_hover_says_all_there_is_to_say():
