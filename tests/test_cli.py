@@ -248,8 +248,8 @@ def test_files_go_to_data_sets_by_name_or_order():
 
 def test_knockout_from_a_shell(capsys, plain_figure, tiny, tmp_path):
     model, out = str(tiny("llama")), tmp_path / "ko"
-    run = ["knockout", "--model", model, "--dataset", "popqa-sample", "--limit", "45", "--device", "cpu",
-           "--resamples", "50", "--layers", "0-1", "--edges", "subject -> later", "--knockout-mode", "zero", "--out", out]  # fmt: skip
+    run = ["knockout", "--model", model, "--dataset", "popqa-sample", "--limit", "45", "--device", "cpu", "--resamples", "50",
+           "--layers", "0-1", "--edges", "subject -> later", "--knockout-mode", "zero", "--out", out]  # fmt: skip
     said = here(capsys, *run)
     assert "Knockout at k*" in said.out
     assert "knockout: popqa-sample (llama)" in said.out
@@ -258,8 +258,8 @@ def test_knockout_from_a_shell(capsys, plain_figure, tiny, tmp_path):
     assert set(curves["knockout_mode"]) == {"zero"}
     assert set(curves["anchor"]) == {"subject"}
     assert set(pd.read_parquet(out / "contrasts.parquet")["quantity"]) == {
-        "delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect", "auc", "auc_after", "auc_beyond_text", "gap", "placebo_gap",
-        "gap_difference", "cross_fold_gap", "selection",
+        "delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect", "auc", "auc_after", "auc_beyond_text", "gap",
+        "placebo_gap", "gap_difference", "cross_fold_gap", "selection",
     }  # fmt: skip
     assert len(list((out / "probes").glob("*/probes.safetensors"))) == 1
     answer = json.loads(here(capsys, *run, "--overwrite", "--json", "--quiet").out)

@@ -16,7 +16,7 @@ from anchorlens.figures.layout import FRAME, INK, ZERO, Sheet, fit_range, hidden
 from anchorlens.figures.table import OWNER
 from anchorlens.figures.traces import POINTWISE, SIMULTANEOUS, Points, Trace, band_look, find_crowded_panels, line_of
 
-_HEADING = "<b>What can be claimed</b>"
+_HEADING = "<b>Contrasts</b>"
 # From back to front.
 _OUTER, _INNER, _THIN, _LINE, _POINTS = range(5)
 _DEPTH_OF = {SIMULTANEOUS: _OUTER, POINTWISE: _INNER}

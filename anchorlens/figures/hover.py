@@ -115,7 +115,7 @@ def contrast_texts(contrast_tables: pd.DataFrame) -> list[str]:
         contrast = CONTRASTS[row.quantity]
         lines = [str(row.layer), _format_interval(row, row.value, contrast.unit, contrast.digits)]
         if row.excludes_zero:
-            lines.append("the interval of all layers at once excludes 0")
+            lines.append("the simultaneous interval excludes 0")
         texts.append("<br>".join([*lines, *_size(row.n)]))
     return texts
 
@@ -154,7 +154,7 @@ def _gap(row: Any, labels: MetricLabels) -> list[str]:
 def _format_interval(row: Any, value: float, unit: str, digits: int) -> str:
     point = _interval(format_signed(row.ci_low, digits), format_signed(row.ci_high, digits))
     every = _interval(format_signed(row.sim_low, digits), format_signed(row.sim_high, digits))
-    intervals = [point, every and f"all layers at once {every}"]
+    intervals = [point, every and f"simultaneous {every}"]
     return f"{format_signed(value, digits)}{unit} ({'; '.join(filter(None, intervals)) or 'no interval'})"
 
 

@@ -19,7 +19,8 @@ from anchorlens.figures.palette import display_dataset
 from anchorlens.missing_values import without_nulls
 
 _TEXT = (
-    "model", "dataset", "protocol", "anchor", "pathway", "site", "direction", "donor_rule", "knockout_mode", "readout", "delta_kind", "control",
+    "model", "dataset", "protocol", "anchor", "pathway", "site", "direction", "donor_rule", "knockout_mode", "readout", "delta_kind",
+    "control",
 )  # fmt: skip
 _NUMBERS = ("layer", "window", "effect", "ci_low", "ci_high", "p_before", "n")
 # Columns that a frame may lack.

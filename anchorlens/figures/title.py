@@ -87,7 +87,7 @@ def _describe_text_aucs(curves: pd.DataFrame) -> list[str]:
         values = [f"{v:.2f}{'!' * (low > 0.5)}" for v, low in zip(known["qa_text_auc"], known["qa_text_auc_low"], strict=True)]
         texts.append(f"{display_dataset(str(name))} {', '.join(values)}")
     above = " (!: above 0.5)" if any("!" in text for text in texts) else ""
-    return [f"AUC of question and answer as text{above}: {', '.join(texts)}"] if texts else []
+    return [f"AUC of a text classifier{above}: {', '.join(texts)}"] if texts else []
 
 
 def _describe_bands(drawn: Sequence[str]) -> list[str]:
@@ -104,7 +104,9 @@ def _settings(protocol: str, rows: pd.DataFrame) -> list[str]:
     anchors: list[str] = sorted(values("anchor"), key=anchor_rank)
     parts = [f"protocol {protocol}", *(f"readout {name}" for name in values("readout"))]
     parts.append(f"anchor{'s' if len(anchors) > 1 else ''} {', '.join(anchors)}")
-    parts += [f"donors {name}" for name in values("donor_rule")] + [f"mode {name}" for name in values("knockout_mode")]
+    parts += [f"donors {name}" for name in values("donor_rule")] + [
+        f"knockout mode {name}" for name in values("knockout_mode")
+    ]
     parts += [name for name in values("direction") if name != "noising"]
     parts += [f"site {name}" for name in values("site") if protocol != "swap" or name != "resid_pre"]
     parts += [f"probe at {name}" for name in values("probe_site") if name != "resid_post"]

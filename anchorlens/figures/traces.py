@@ -163,7 +163,7 @@ def tick_of(rows: pd.DataFrame, entry: Entry, edge: float) -> Trace | None:
         "x": [edge], "y": [tick], "name": f"{entry.label}, P before", "mode": "markers",
         "marker": {"symbol": "line-ew", "size": size, "line": {"color": entry.colour, "width": 2}}, "cliponaxis": False,
         "legendgroup": entry.group, "showlegend": False, "hoverinfo": "text",
-        "text": [f"<b>{entry.label}</b><br>P before {rows['before'].mean():.2f}{ends}<br>ΔP cannot fall below {format_signed(tick)}"],
+        "text": [f"<b>{entry.label}</b><br>P before {rows['before'].mean():.2f}{ends}<br>lowest possible ΔP: {format_signed(tick)}"],
     }  # fmt: skip
 
 

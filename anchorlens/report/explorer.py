@@ -57,8 +57,8 @@ def explore(sweep: SweepResult, *, example: str | int | None = None, layer: int 
 def contents(sweep: SweepResult) -> dict[str, Any]:
     """Return ``heading``, ``layers`` and ``rows`` of the explorer as plain values.
 
-    Rows are those of :func:`~anchorlens.results.example_view.example_rows`, with ``places`` (name of a curve -> changed positions, if
-    equal for all donors) and ``answer_tokens`` instead of ``marks``.
+    Rows are those of :func:`~anchorlens.results.example_view.example_rows`, with ``places`` (name of a curve -> changed positions,
+    if equal for all donors) and ``answer_tokens`` instead of ``marks``.
     """
     rows = example_rows(sweep.samples(), sweep.examples(), sweep.anchors, sweep.layers)
     base = sweep.examples().query("role == 'base'").set_index("example_id")["positions"]

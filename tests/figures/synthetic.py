@@ -24,9 +24,9 @@ def point(**changes: object) -> dict[str, object]:
     row: dict[str, object] = {
         "run_id": "synthetic", "model": "Qwen/Qwen3-8B", "dataset": "popqa", "protocol": "swap", "anchor": "exact_question",
         "pathway": "", "layer": 0, "site": "resid_pre", "probe_site": "", "window": 1, "direction": "noising",
-        "donor_rule": "same_relation", "knockout_mode": "", "readout": "first_token", "delta_kind": "probability", "prompt": "qa", "answers": "",
-        "distractor": "", "split": "", "known_only": "False", "control": "none", "seed": 0, "metric": "p", "by_construction": False,
-        "effect": -10.0, "ci_low": -12.0, "ci_high": -8.0, "sim_low": NAN, "sim_high": NAN, "p_before": 0.6, "n": 100,
+        "donor_rule": "same_relation", "knockout_mode": "", "readout": "first_token", "delta_kind": "probability", "prompt": "qa",
+        "answers": "", "distractor": "", "split": "", "known_only": "False", "control": "none", "seed": 0, "metric": "p",
+        "by_construction": False, "effect": -10.0, "ci_low": -12.0, "ci_high": -8.0, "sim_low": NAN, "sim_high": NAN, "p_before": 0.6, "n": 100,
         "frac_null_incomplete": NAN,
     }  # fmt: skip
     return row | changes
@@ -85,8 +85,8 @@ def knockout_frame(
     rng = random.Random(0)
     rows: list[dict[str, object]] = []
     fixed: dict[str, object] = {
-        "protocol": "knockout", "donor_rule": "", "knockout_mode": "mask", "readout": "probe", "delta_kind": "confidence", "site": "",
-        "probe_site": "resid_post", "window": 0, **TRUTH,
+        "protocol": "knockout", "donor_rule": "", "knockout_mode": "mask", "readout": "probe", "delta_kind": "confidence",
+        "site": "", "probe_site": "resid_post", "window": 0, **TRUTH,
     }  # fmt: skip
     for m, (model, layers) in enumerate(models.items()):
         for d, dataset in enumerate(datasets):

@@ -70,8 +70,8 @@ def test_delta_p_vs_placebo_stands_below_in_the_questions_colours_and_hides_with
     ]
     assert figure.layout.yaxis2.title.text == "ΔP less placebo's"
     assert figure.layout.yaxis2.zeroline
-    assert [note.text for note in figure.layout.annotations] == ["m", "<b>What can be claimed</b>"]
-    assert "below: what can be claimed, ●: the interval of all layers at once excludes 0" in said(figure)
+    assert [note.text for note in figure.layout.annotations] == ["m", "<b>Contrasts</b>"]
+    assert "lower panels: contrasts; ●: the simultaneous interval excludes 0" in said(figure)
 
 
 AXES = ("ΔP less placebo's", "flips less placebo's", "AUC less placebo's", "ΔP by own change")
@@ -128,8 +128,8 @@ def test_hover_of_a_contrast():
     (line,) = lines(plot_curves(knockout_frame(MODELS, ("popqa",), silent=0), contrast_tables=pd.DataFrame([own])))
     assert list(line.text) == [
         "<b>auc_drop</b>: AUC of the probe less that of the control<br>control: random_tokens<br>Q-Anchored (PopQA)<br>m<br>"
-        "anchor exact_question, layer 0<br>−0.123 (95 %: −0.200 to −0.050; all layers at once 95 %: −0.300 to −0.010)<br>"
-        "the interval of all layers at once excludes 0<br>n = 64 questions"
+        "anchor exact_question, layer 0<br>−0.123 (95 %: −0.200 to −0.050; simultaneous 95 %: −0.300 to −0.010)<br>"
+        "the simultaneous interval excludes 0<br>n = 64 questions"
     ]
 
 
@@ -240,7 +240,7 @@ def test_five_models_stand_in_two_rows_each_with_its_contrasts_below():
     assert titles(figure) == list(models)
     # Axes 1-3 and 7-9 are curves, 4-6 and 10-12 their contrasts.
     assert [figure.layout[f"xaxis{k}"].range[1] for k in (4, 5, 6, 10, 11)] == [2.5, 3.5, 4.5, 5.5, 6.5]
-    heads = [note for note in figure.layout.annotations if note.text == "<b>What can be claimed</b>"]
+    heads = [note for note in figure.layout.annotations if note.text == "<b>Contrasts</b>"]
     assert [note.yref for note in heads] == ["y4 domain", "y10 domain"]
 
 

@@ -176,7 +176,7 @@ def test_hover_says_the_probes_auc_and_what_a_placebo_is():
     assert gap.text[0] == (
         f"<b>Placebo gap (PopQA)</b>{head}anchor exact_question, layer 3<br>"
         "Q − A = −4.50 points with other question tokens cut, and split by that<br>"
-        "a gap that a split makes by itself<br>n = 82 questions"
+        "the gap that splitting alone produces<br>n = 82 questions"
     )
 
 

@@ -153,7 +153,7 @@ def test_hover_says_all_there_is_to_say():
         "ΔP −12.35 points (95 %: −20.00 to 0.00)<br>P before 0.680<br>n = 64 questions",
         "<b>Q-Anchored swap (PopQA)</b><br>Qwen3-8B, PopQA<br>anchor exact_question, layer 8<br>"
         "ΔP −10.00 points (no interval)<br>P before unknown<br>n = 1 question<br>"
-        "fewer than 20 questions: read with care",
+        "fewer than 20 questions: interpret with care",
     ]
 
 
@@ -200,7 +200,7 @@ KNOCKOUT = {
         ({"direction": "denoising", "site": "attn_out", "window": 5}, "denoising · site attn_out · window 5", ()),
         ({"readout": "probe", "probe_site": "attn_out", "site": "mlp_out"}, "site mlp_out · probe at attn_out", ()),
         ({"known_only": "True"}, "known only", ()),
-        (KNOCKOUT | {"probe_site": "resid_post"}, "mode mask", ("resid_post",)),
+        (KNOCKOUT | {"probe_site": "resid_post"}, "knockout mode mask", ("resid_post",)),
         (KNOCKOUT | {"probe_site": "mlp_out"}, "probe at mlp_out", ("site",)),
         (KNOCKOUT | TRUTH | {"distractor": "random"}, "prompt qa · answers gold · distractor random · split fixed", ()),
     ],

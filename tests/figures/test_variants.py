@@ -97,7 +97,7 @@ def test_curves_of_few_questions_are_thin_and_say_so(counts, width, warned):
     line = only_curve(figure)
     assert (line.name, line.line.width) == ("Q-Anchored swap (PopQA)", width)
     assert ("thin line: fewer than 20 questions" in said(figure)) == (width < 2)
-    assert ["fewer than 20 questions: read with care" in text for text in line.text] == warned
+    assert ["fewer than 20 questions: interpret with care" in text for text in line.text] == warned
 
 
 def test_a_curve_of_few_questions_is_thin_in_its_own_panel_alone():

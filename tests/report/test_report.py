@@ -99,7 +99,7 @@ def test_what_a_question_says_is_no_markup(tiny_model):
 
 def test_what_was_dropped_and_where_it_comes_from(sweeps):
     table = dropped_table([sweeps[1]])
-    assert table.columns == ["reason", "rows", "one of them"]
+    assert table.columns == ["reason", "rows", "example"]
     assert {reason: int(rows) for reason, rows, _ in table.rows} == sweeps[1].dropped_counts
     questions = set(sweeps[1].examples().query("role == 'dropped'")["question"])
     assert all(one.split(" (")[0] in questions or one in questions for *_, one in table.rows)
@@ -112,7 +112,8 @@ def test_what_was_dropped_and_where_it_comes_from(sweeps):
 def test_findings_stand_on_the_page_in_their_parts(sweeps):
     findings = Findings(
         headline="At k* = 9 the <effect> stands.", warnings=("Beware: text reaches AUC 0.70.",),
-        rows=(("delta_p_vs_placebo", "-25.5"), ("and 2 more: contrasts()", "")), columns=("contrast", "value"), notes=("Layers: 4-6.",),
+        rows=(("delta_p_vs_placebo", "-25.5"), ("and 2 more: contrasts()", "")), columns=("contrast", "value"),
+        notes=("Layers: 4-6.",),
     )  # fmt: skip
     told = findings_table(findings)
     assert (told.columns, told.rows[1], told.numbers) == (

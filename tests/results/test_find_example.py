@@ -31,8 +31,9 @@ def test_words_of_several_questions_list_them():
     with pytest.raises(InputError) as told:
         find_example("capital", ROWS)
     assert str(told.value) == (
-        "example='capital' matches 3 measured questions. Give one of these ids, or more words:\n  '7': What is the capital of France? "
-        "(Paris)\n  'a1': What is the capital of Mali? (Bamako)\n  'a2': What is the capital of Somalia? (Mogadishu)"
+        "example='capital' matches 3 measured questions. Give one of these ids, or more words:\n"
+        "  '7': What is the capital of France? (Paris)\n  'a1': What is the capital of Mali? "
+        "(Bamako)\n  'a2': What is the capital of Somalia? (Mogadishu)"
     )
     many = {f"q{i}": (f"Where is town {i}?", "here") for i in range(40)}
     with pytest.raises(InputError) as told:
