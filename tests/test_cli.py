@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from anchorlens import cli
-from anchorlens.cli.options import data_files
 from anchorlens.cli.protocol_command import flags_of
+from anchorlens.cli.shared_options import data_files
 from anchorlens.errors import CheckError, InputError
 from anchorlens.protocols.registry import PROTOCOLS, specification_of
 from anchorlens.running import executors, study

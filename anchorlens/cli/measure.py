@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anchorlens.cli.options import executor_of_options
 from anchorlens.cli.output import note, outcome_json, show_result, with_options
+from anchorlens.cli.shared_options import executor_of_options
 from anchorlens.errors import AnchorlensError, EmptySweepError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from anchorlens.cli.options import EXECUTION_OPTIONS
 from anchorlens.cli.output import note
+from anchorlens.cli.shared_options import EXECUTION_OPTIONS
 from anchorlens.errors import RunError
 
 EPILOG = """\b

@@ -7,7 +7,7 @@ import click
 from typing_extensions import override
 
 from anchorlens.cli.measure import measure, plan_only
-from anchorlens.cli.options import check_out, data_files, output_options, read_config
+from anchorlens.cli.shared_options import check_out, data_files, output_options, read_config
 from anchorlens.errors import InputError
 from anchorlens.protocols.arguments import Int, Kind, grouped
 from anchorlens.protocols.registry import PROTOCOLS, specification_of

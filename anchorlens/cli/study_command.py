@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from anchorlens.cli.options import check_out, output_options
+from anchorlens.cli.shared_options import check_out, output_options
 
 EPILOG = """\b
 Examples:

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from anchorlens.cli.options import data_files
 from anchorlens.cli.output import records, show_table
+from anchorlens.cli.shared_options import data_files
 
 EPILOG = """\b
 Examples:

@@ -147,15 +147,15 @@ def _point(row: Any, labels: MetricLabels) -> list[str]:
 
 
 def _gap(row: Any, labels: MetricLabels) -> list[str]:
-    gap = f"Q − A = {format_signed(row.effect)}{labels.unit} with {PLACEBOS['random_tokens']}"
+    gap = f"Q − A = {format_number(row.effect)}{labels.unit} with {PLACEBOS['random_tokens']}"
     return [gap, "the gap that splitting alone produces", *_size(row.n)]
 
 
 def _format_interval(row: Any, value: float, unit: str, digits: int) -> str:
-    point = _interval(format_signed(row.ci_low, digits), format_signed(row.ci_high, digits))
-    every = _interval(format_signed(row.sim_low, digits), format_signed(row.sim_high, digits))
+    point = _interval(format_number(row.ci_low, digits), format_number(row.ci_high, digits))
+    every = _interval(format_number(row.sim_low, digits), format_number(row.sim_high, digits))
     intervals = [point, every and f"simultaneous {every}"]
-    return f"{format_signed(value, digits)}{unit} ({'; '.join(filter(None, intervals)) or 'no interval'})"
+    return f"{format_number(value, digits)}{unit} ({'; '.join(filter(None, intervals)) or 'no interval'})"
 
 
 def _interval(low: str, high: str) -> str:
@@ -169,7 +169,7 @@ def _size(n: float) -> list[str]:
     return [text, f"fewer than {FEW} questions: interpret with care"] if n < FEW else [text]
 
 
-def format_signed(value: float, digits: int = 2) -> str:
+def format_number(value: float, digits: int = 2) -> str:
     """Format a number with a typographic minus sign, and -0.00 as 0.00."""
     text = f"{value:.{digits}f}"
     return text.lstrip("-") if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")

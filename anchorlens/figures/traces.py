@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.controls import GAP, RANGE, Beside
-from anchorlens.figures.hover import FEW, WEAK, format_signed
+from anchorlens.figures.hover import FEW, WEAK, format_number
 from anchorlens.figures.labels import PANEL, Entry, Key
 from anchorlens.figures.palette import shade, translucent
 
@@ -163,7 +163,7 @@ def tick_of(rows: pd.DataFrame, entry: Entry, edge: float) -> Trace | None:
         "x": [edge], "y": [tick], "name": f"{entry.label}, P before", "mode": "markers",
         "marker": {"symbol": "line-ew", "size": size, "line": {"color": entry.colour, "width": 2}}, "cliponaxis": False,
         "legendgroup": entry.group, "showlegend": False, "hoverinfo": "text",
-        "text": [f"<b>{entry.label}</b><br>P before {rows['before'].mean():.2f}{ends}<br>lowest possible ΔP: {format_signed(tick)}"],
+        "text": [f"<b>{entry.label}</b><br>P before {rows['before'].mean():.2f}{ends}<br>lowest possible ΔP: {format_number(tick)}"],
     }  # fmt: skip
 
 

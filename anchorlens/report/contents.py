@@ -82,7 +82,7 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def dropped_table(results: Sequence[SweepResult]) -> Table:
+def count_drops(results: Sequence[SweepResult]) -> Table:
     """Return the number of dropped rows by sweep and reason, with an example of each."""
     rows: list[list[str]] = []
     for result in results:

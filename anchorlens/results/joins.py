@@ -52,7 +52,7 @@ def join_inputs(samples: pd.DataFrame, examples: pd.DataFrame, config: Mapping[s
     return frame
 
 
-def read_dropped(examples: pd.DataFrame) -> tuple[Dropped, ...]:
+def collect_drops(examples: pd.DataFrame) -> tuple[Dropped, ...]:
     """Return the dropped rows of a sweep with their reasons."""
     gone = examples[examples["role"] == "dropped"]
     names = ["example_id", "dataset", "question", "answer", "drop_reason", "drop_detail"]
@@ -81,4 +81,4 @@ def _donors(base: pd.DataFrame, examples: pd.DataFrame) -> dict[str, dict[str, s
     return found
 
 
-__all__ = ["join_inputs", "read_dropped"]
+__all__ = ["collect_drops", "join_inputs"]

@@ -58,7 +58,7 @@ def save_run(
         path: Directory to write; missing parents are created.
         overwrite: Replace an existing run.
         pending: Sweeps of the study that are not finished, for the record.
-        study: All sweeps of the study, for the record; a study can only be resumed if they are equal.
+        study: Sweeps of the whole study, for the record; a study can only be resumed if they are equal.
 
     Returns:
         The directory.

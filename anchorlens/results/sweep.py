@@ -22,7 +22,7 @@ from anchorlens.prompts.dataset import Dropped
 from anchorlens.results.example_view import ROLES, example_rows
 from anchorlens.results.find_example import find_example
 from anchorlens.results.findings import Findings
-from anchorlens.results.joins import join_inputs, read_dropped
+from anchorlens.results.joins import collect_drops, join_inputs
 from anchorlens.results.labelled_arrays import make_dataarray, mean_effect
 from anchorlens.results.saving import load_probes, save_run
 from anchorlens.runs.schema import CONTRAST_COLUMNS, SAMPLE_COLUMNS, P, answer_first, settings_of, summary_order
@@ -190,7 +190,7 @@ class SweepResult:
     @property
     def dropped(self) -> tuple[Dropped, ...]:
         """Dropped rows with their reasons."""
-        return read_dropped(self._examples)
+        return collect_drops(self._examples)
 
     @property
     def dropped_counts(self) -> dict[str, int]:

@@ -25,9 +25,9 @@ def point(**changes: object) -> dict[str, object]:
         "run_id": "synthetic", "model": "Qwen/Qwen3-8B", "dataset": "popqa", "protocol": "swap", "anchor": "exact_question",
         "pathway": "", "layer": 0, "site": "resid_pre", "probe_site": "", "window": 1, "direction": "noising",
         "donor_rule": "same_relation", "knockout_mode": "", "readout": "first_token", "delta_kind": "probability", "prompt": "qa",
-        "answers": "", "distractor": "", "split": "", "known_only": "False", "control": "none", "seed": 0, "metric": "p",
-        "by_construction": False, "effect": -10.0, "ci_low": -12.0, "ci_high": -8.0, "sim_low": NAN, "sim_high": NAN, "p_before": 0.6, "n": 100,
-        "frac_null_incomplete": NAN,
+        "answers": "", "distractor": "", "split": "", "known_only": "False", "control": "none", "seed": 0,
+        "metric": "p", "by_construction": False, "effect": -10.0, "ci_low": -12.0, "ci_high": -8.0, "sim_low": NAN, "sim_high": NAN,
+        "p_before": 0.6, "n": 100, "frac_null_incomplete": NAN,
     }  # fmt: skip
     return row | changes
 

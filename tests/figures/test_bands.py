@@ -52,9 +52,9 @@ def test_frames_without_simultaneous_intervals_have_the_inner_band_alone():
 
 
 def test_bands_that_are_not_there():
-    with pytest.raises(InputError, match="hold no simultaneous band. Give bands='pointwise'"):
+    with pytest.raises(InputError, match="have no simultaneous band. Use bands='pointwise'"):
         plot_curves(frame().drop(columns=NEW), bands="simultaneous")
-    with pytest.raises(InputError, match=r"^bands='pointwize' is neither .* Did you mean 'pointwise'"):
+    with pytest.raises(InputError, match=r"^bands='pointwize': neither .* Did you mean 'pointwise'"):
         plot_curves(frame(), bands="pointwize")
 
 

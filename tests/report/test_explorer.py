@@ -48,7 +48,7 @@ def test_what_is_chosen_is_known(swap):
     shown = al.explore(swap, example="Japan", layer=swap.layers[-1])
     assert (shown.example, shown.layer) == ("Japan", swap.layers[-1])
     shown.layer = 0
-    with pytest.raises(InputError, match=r"Layer 77 was not measured. Measured: 0, 1"):
+    with pytest.raises(InputError, match=r"layer=77: not measured. Use one of 0, 1"):
         shown.layer = 77
     with pytest.raises(InputError, match=r"example='Jpan' matches no id.* Did you mean 'Japan'"):
         shown.example = "Jpan"
@@ -60,12 +60,12 @@ def test_what_is_chosen_is_known(swap):
 
 def test_mistakes_are_told(swap, unchecked):
     pytest.importorskip("anywidget")
-    with pytest.raises(InputError, match="explore takes a sweep, such as .* or load_run lists; got a list; choose one"):
+    with pytest.raises(InputError, match="explore takes one sweep, such as .*; got a list; pass one"):
         al.explore([swap])
     with pytest.raises(InputError, match=r"example='Jpan' matches no id.* Did you mean 'Japan'"):
         al.explore(swap, example="Jpan")
     for layer in (77, 1.5, "1"):
-        with pytest.raises(InputError, match=re.escape(f"Layer {layer!r} was not measured. Measured: 0, 1")):
+        with pytest.raises(InputError, match=re.escape(f"layer={layer!r}: not measured. Use one of 0, 1")):
             al.explore(swap, layer=layer)
 
 
@@ -74,7 +74,7 @@ def test_without_anywidget_it_says_what_to_install(swap, monkeypatch):
     monkeypatch.setattr(
         "anchorlens.report.explorer.find_spec", lambda name, *more: None if name == "anywidget" else right(name, *more)
     )
-    with pytest.raises(InputError, match=r"anywidget, which is not installed: pip install 'anchorlens\[explorer\]'"):
+    with pytest.raises(InputError, match=r"anywidget: pip install 'anchorlens\[explorer\]'"):
         al.explore(swap)
 
 

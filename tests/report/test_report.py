@@ -11,7 +11,7 @@ import pytest
 import anchorlens as al
 from anchorlens.cli.entry import main
 from anchorlens.errors import InputError, RunError
-from anchorlens.report.contents import dropped_table, facts_of, findings_table, studies_of, tables_of
+from anchorlens.report.contents import count_drops, facts_of, findings_table, studies_of, tables_of
 from anchorlens.report.page import render
 from anchorlens.results.example_view import example_rows
 from anchorlens.results.findings import Findings
@@ -98,12 +98,12 @@ def test_what_a_question_says_is_no_markup(tiny_model):
 
 
 def test_what_was_dropped_and_where_it_comes_from(sweeps):
-    table = dropped_table([sweeps[1]])
+    table = count_drops([sweeps[1]])
     assert table.columns == ["reason", "rows", "example"]
     assert {reason: int(rows) for reason, rows, _ in table.rows} == sweeps[1].dropped_counts
     questions = set(sweeps[1].examples().query("role == 'dropped'")["question"])
     assert all(one.split(" (")[0] in questions or one in questions for *_, one in table.rows)
-    assert [row[1:] for row in dropped_table(sweeps).rows] == table.rows  # nothing of the first was dropped
+    assert [row[1:] for row in count_drops(sweeps).rows] == table.rows  # nothing of the first was dropped
     facts = facts_of(sweeps[0])
     assert facts["model"]["weights_sha256"] == sweeps[0].record["model"]["weights_sha256"]
     assert facts["config"]["n_donors"] == "2"
