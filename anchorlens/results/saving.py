@@ -42,7 +42,7 @@ class SavableResult(Protocol):
 
 
 def save_run(
-    results: "Saved | Sequence[Saved]",
+    results: "SavableResult | Sequence[SavableResult]",
     path: "str | os.PathLike[str]",
     *,
     overwrite: bool = False,

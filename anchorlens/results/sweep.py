@@ -319,8 +319,8 @@ class SweepResult:
             InputError: If no measured example matches, or several; the message lists their ids.
         """
         base = self._examples[self._examples["role"] == "base"]
-        told = zip(base["example_id"], base["question"], base["answer"], strict=True)
-        return find_example(example, {name: (str(question), str(answer)) for name, question, answer in told}, self.dropped)
+        rows = zip(base["example_id"], base["question"], base["answer"], strict=True)
+        return find_example(example, {name: (str(question), str(answer)) for name, question, answer in rows}, self.dropped)
 
     def save(self, path: "str | os.PathLike[str]", *, overwrite: bool = False) -> Path:
         """Save the sweep as a run directory, as :func:`anchorlens.save_run` does."""
