@@ -19,7 +19,7 @@ HEADS = ("delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect, E_
 
 
 def with_interval(fact: "Fact | None", digits: int, *, sign: bool = True) -> str:
-    return "-" if fact is None or fact.value != fact.value else fact.said(digits, sign=sign)
+    return "-" if fact is None or fact.value != fact.value else fact.to_text(digits, sign=sign)
 
 
 def plain(fact: "Fact | None", digits: int) -> str:
