@@ -11,17 +11,8 @@ if TYPE_CHECKING:
     import pandas
 
 _TEXT = (
-    "anchor",
-    "pathway",
-    "site",
-    "probe_site",
-    "donor_rule",
-    "knockout_mode",
-    "readout",
-    "delta_kind",
-    *SETTINGS,
-    "donor_id",
-)
+    "anchor", "pathway", "site", "probe_site", "donor_rule", "knockout_mode", "readout", "delta_kind", *SETTINGS, "donor_id",
+)  # fmt: skip
 
 
 def with_nulls(frame: "pandas.DataFrame") -> "pandas.DataFrame":

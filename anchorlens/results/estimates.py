@@ -107,17 +107,3 @@ def join_with_and(names: Sequence[str]) -> str:
 def _number(value: float, digits: int, sign: bool) -> str:
     text = f"{value:{'+' if sign else ''}.{digits}f}"
     return text.lstrip("+-") if float(text) == 0 else text
-
-
-__all__ = [
-    "FEW",
-    "LayerEstimate",
-    "LayerEstimates",
-    "align_columns",
-    "estimates_at",
-    "estimates_by_layer",
-    "format_layers",
-    "format_ranges",
-    "join_with_and",
-    "name_layer",
-]
