@@ -1,4 +1,4 @@
-"""Values that arguments may take; signatures, ``--help``, checks and tables are made from them. Imports nothing."""
+"""Allowed values of arguments; signatures, ``--help``, checks and tables are generated from them. Imports nothing."""
 
 QUESTION_ANCHORS = ("exact_question", "subject", "property", "subject_last", "question_rest", "prompt_last")
 ANSWER_ANCHORS = ("answer", "pre_answer", "pre_answer_all")
@@ -26,19 +26,19 @@ ALIGNMENTS = ("equal", "last")
 ROW_RULES = ("same_relation", "random")
 STATISTIC_RULES = ("mean", "zero", "noise")
 DONOR_RULES = ROW_RULES + STATISTIC_RULES
-DONOR_FUNCTION = "a function of a row and the pool that gives rows of the pool"
+DONOR_FUNCTION = "a function (row, pool) that returns rows of the pool"
 NULL_REGIONS = ("question", "prompt")
 """Region of the null's positions: the row's own part of the prompt, or the whole prompt."""
 
 SETTINGS = ("prompt", "answers", "distractor", "split", "known_only")
-"""Arguments that tell curves of one model and data set apart; "" if a protocol lacks one."""
+"""Arguments that distinguish curves of one model and data set; "" if a protocol lacks one."""
 
 P = "p"
-"""Quantity of every sweep: a probability."""
+"""Metric of most sweeps: a probability."""
 FLIP = "flip"
 """1 where the prediction changed, else 0; its mean change is a flip rate."""
 AUC, SIZE = "auc", "size"
-"""Of figures: a probe's AUC, and the questions of a pathway."""
+"""Metrics of figures only: the AUC of a probe, and the number of questions of a pathway."""
 
 DIFFERENCE = "difference"
 """Quantity of :func:`anchorlens.compare`: ΔP of one run minus ΔP of another."""

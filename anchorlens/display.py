@@ -1,15 +1,15 @@
-"""Descriptions of the user's values in messages."""
+"""Format the user's values in messages."""
 
 import operator
 from collections.abc import Iterable
 
-# Names that a message lists at most.
+# Maximum number of names listed in a message.
 _MOST = 8
 _LONGEST = 60
 
 
-def as_whole(value: object) -> int | None:
-    """A whole number of any type (numpy's too) as an int; None for everything else, True and 3.0 among it."""
+def as_int(value: object) -> int | None:
+    """Return a whole number of any type (also numpy's) as an int; None for other values, such as True and 3.0."""
     if isinstance(value, bool):
         return None
     try:
@@ -18,10 +18,10 @@ def as_whole(value: object) -> int | None:
         return None
 
 
-def described(value: object) -> str:
-    """A value as a message shows it: itself where that is short, else how many values it has, or its type.
+def short_repr(value: object) -> str:
+    """Return the repr of a value if it is short, else its number of values or its type.
 
-    >>> described("3"), described(open)
+    >>> short_repr("3"), short_repr(open)
     ("'3'", 'a builtin_function_or_method')
     """
     if isinstance(value, type):
@@ -36,10 +36,10 @@ def described(value: object) -> str:
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
-def listed(names: Iterable[object], most: int = _MOST) -> str:
-    """Names with commas, and how many there are beyond the first few.
+def join_words(names: Iterable[object], most: int = _MOST) -> str:
+    """Join names with commas; beyond ``most``, only their number is given.
 
-    >>> listed("abcd", most=3)
+    >>> join_words("abcd", most=3)
     'a, b, c and 1 more'
     """
     every = [str(name) for name in names]
@@ -47,6 +47,6 @@ def listed(names: Iterable[object], most: int = _MOST) -> str:
     return ", ".join(every[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def shortened(text: str) -> str:
-    """A text in quotes, cut where it is long."""
+def shorten(text: str) -> str:
+    """Return the repr of a text, shortened to 60 characters."""
     return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")

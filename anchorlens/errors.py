@@ -1,4 +1,4 @@
-"""Errors that anchorlens raises on purpose, with one base class.
+"""Exceptions of anchorlens, with one base class.
 
 A message has the form "``name=value``: problem. Fix.". ``exit_code`` is the exit code of the command line: 2 if the user's input has
 to change, 1 if the input was valid and the work failed.
@@ -7,12 +7,12 @@ to change, 1 if the input was valid and the work failed.
 import difflib
 from collections.abc import Iterable
 
-# Names that a message lists, of examples for instance, of which there may be thousands.
+# Maximum number of names listed in a message.
 _MOST = 40
 
 
 class AnchorlensError(Exception):
-    """Base of all errors of this package.
+    """Base class of the exceptions of this package.
 
     Args:
         message: The problem and its fix.
@@ -36,7 +36,7 @@ class InputError(AnchorlensError):
 
 
 class ModelNotFoundError(InputError):
-    """No model goes by this name or lies at this path."""
+    """No model has this name or path."""
 
 
 class UnsupportedModelError(InputError):
@@ -44,7 +44,7 @@ class UnsupportedModelError(InputError):
 
 
 class CheckpointError(InputError):
-    """The files of a model are damaged, incomplete or of an unreadable kind."""
+    """The files of a model are damaged, incomplete or in an unsupported format."""
 
 
 class DownloadError(AnchorlensError):
@@ -52,47 +52,47 @@ class DownloadError(AnchorlensError):
 
 
 class ParityError(AnchorlensError):
-    """The loaded model does not give Hugging Face's own log-probabilities."""
+    """The loaded model does not reproduce the log-probabilities of Hugging Face."""
 
 
 class DataError(InputError):
-    """A question file or frame cannot be read as the data set it was said to be."""
+    """A question file or frame does not match the schema of its data set."""
 
 
 class SpanError(InputError):
-    """A span does not lie inside its text, or the tokens of an anchor do not contain its text."""
+    """A span lies outside its text, or the tokens of an anchor do not contain its text."""
 
 
 class DonorError(InputError):
-    """The donor rule cannot be applied, or it left no row."""
+    """The donor rule cannot be applied, or leaves no row."""
 
 
 class EmptySweepError(InputError):
-    """No row is left to measure. The message counts the reasons."""
+    """No row can be measured; the message gives the number of dropped rows by reason."""
 
 
 class LeakError(InputError):
-    """Something about the questions to be scored was known beforehand, so the scores would mean nothing."""
+    """Test questions were used for training or selection, so the scores would be invalid."""
 
 
 class ShapeError(InputError):
-    """A tensor has another shape than the one asked for. The message names both."""
+    """A tensor has an unexpected shape; the message gives both shapes."""
 
 
 class HookError(AnchorlensError):
-    """A hook did not fire as often as planned, so the numbers would not be those of the intervention."""
+    """A hook did not run as often as planned, so the intervention is incomplete."""
 
 
 class CheckError(AnchorlensError):
-    """A number that was computed twice, by independent ways, came out differently."""
+    """Two independent computations of a number disagree."""
 
 
 class WorkerError(AnchorlensError):
-    """Workers died again and again at the same piece of work."""
+    """Workers stopped repeatedly at the same shard."""
 
 
 class RunError(InputError):
-    """A run directory is missing, incomplete, of another schema version, or already there."""
+    """A run directory is missing, incomplete, of another schema version, or exists already."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -102,7 +102,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     "Did you mean 'popqa'?"
     """
     names = sorted(known)
-    # What has the word as a part is meant more often than what is spelt like it.
+    # Names that contain the word are better suggestions than names of similar spelling.
     part = [name for name in names if word and word in name.split("_")]
     near = list(dict.fromkeys([*part, *difflib.get_close_matches(word, names, n=3, cutoff=0.6)]))[:3]
     if near:

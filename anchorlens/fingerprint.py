@@ -1,4 +1,4 @@
-"""Functions of the user: their name in outputs, the number of arguments they take, and a fingerprint of what they compute.
+"""User functions: name in outputs, number of arguments, and a fingerprint of the computation.
 
 The fingerprint covers the compiled code with its inner functions, defaults, closure, and the constants and functions of the same
 module that the code reads; of an object, its class's own members and its attributes. Source text, line numbers, memory addresses and
@@ -57,7 +57,7 @@ def fingerprint(fn: Callable[..., Any]) -> str:
 
 @functools.cache
 def _hasher() -> Any:
-    """``joblib``'s hasher of values, extended by functions, code and tensors; imported on first use."""
+    """Return joblib's hasher of values, extended by functions, code and tensors; imported on first use."""
     from joblib.hashing import NumpyHasher
 
     class Hasher(NumpyHasher):
@@ -79,16 +79,16 @@ def _hasher() -> Any:
 
 
 def _parts(value: Any) -> Any:
-    """Plain data in place of what pickle stores by reference, with an address or not at all."""
+    """Return plain data for values that pickle stores by reference or address, or cannot store."""
     if isinstance(value, FunctionType):
-        cells = [[cell.cell_contents] if _is_filled(cell) else [] for cell in value.__closure__ or ()]
+        cells = [[cell.cell_contents] if _has_contents(cell) else [] for cell in value.__closure__ or ()]
         return ["function", value.__code__, value.__defaults__, value.__kwdefaults__, cells, dict(_globals_read(value))]
     if isinstance(value, CodeType):
         facts = (
             value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount, value.co_flags & _FLAGS, value.co_code,
             getattr(value, "co_exceptiontable", b""), value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars,
         )  # fmt: skip
-        # Python 3.10 stores an inner function's qualified name, which says where the outer function stands.
+        # Python 3.10 stores an inner function's qualified name, which contains the outer function.
         return ["code", facts, [c.rsplit(".<locals>.", 1)[-1] if isinstance(c, str) else c for c in value.co_consts]]
     if isinstance(value, MethodType):
         return ["method", value.__func__, type(value.__self__), value.__self__]
@@ -106,7 +106,7 @@ def _parts(value: Any) -> Any:
     return value
 
 
-def _is_filled(cell: Any) -> bool:
+def _has_contents(cell: Any) -> bool:
     try:
         return cell.cell_contents is not cell
     except ValueError:
@@ -114,7 +114,7 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _globals_read(fn: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Constants and functions of a function's own module that its code reads and does not set."""
+    """Yield the constants and functions of its module that a function reads and does not set."""
     for name in sorted(_global_names(fn.__code__)):
         value = fn.__globals__.get(name)
         if _is_constant(value) or (isinstance(value, FunctionType) and value.__module__ == fn.__module__):
@@ -135,7 +135,7 @@ def _is_constant(value: Any) -> bool:
 
 
 def _members(value: Any) -> dict[str, Any]:
-    """Methods, properties and constants that a class, or an object's class, defines itself."""
+    """Return the methods, properties and constants that a class, or the class of an object, defines itself."""
     cls = value if isinstance(value, type) else type(value)
     inner = ("__func__", "fget", "func")
     return {

@@ -1,4 +1,4 @@
-"""Missing values of tables: null in files and in frames that users hold, "" and 0 inside the package.
+"""Convert missing values of tables: null in files and public frames, "" and 0 inside the package.
 
 Grouping and joining by a column drops null keys in pandas, so keys are never null inside.
 """
@@ -11,17 +11,8 @@ if TYPE_CHECKING:
     import pandas
 
 _TEXT = (
-    "anchor",
-    "pathway",
-    "site",
-    "probe_site",
-    "donor_rule",
-    "knockout_mode",
-    "readout",
-    "delta_kind",
-    *SETTINGS,
-    "donor_id",
-)
+    "anchor", "pathway", "site", "probe_site", "donor_rule", "knockout_mode", "readout", "delta_kind", *SETTINGS, "donor_id",
+)  # fmt: skip
 
 
 def with_nulls(frame: "pandas.DataFrame") -> "pandas.DataFrame":
@@ -35,7 +26,7 @@ def with_nulls(frame: "pandas.DataFrame") -> "pandas.DataFrame":
 
 
 def without_nulls(frame: "pandas.DataFrame") -> "pandas.DataFrame":
-    """Return the table that :func:`with_nulls` was made from."""
+    """Invert :func:`with_nulls`: replace null by "" and 0."""
     changed = {name: frame[name].astype(object).where(frame[name].notna(), "") for name in _TEXT if name in frame}
     if "window" in frame:
         changed["window"] = frame["window"].astype("Int64").fillna(0).astype("int64")

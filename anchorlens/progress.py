@@ -1,4 +1,4 @@
-"""Progress of long work: a bar in a terminal or notebook; in a pipe or log file, a line every ten seconds."""
+"""Progress display: a bar in a terminal or notebook; in a pipe or log file, a line every ten seconds."""
 
 import sys
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class Progress:
                 )
 
     def advance(self, work: float) -> None:
-        """Add finished work, at most up to the total: shares of passes do not add up exactly, and a split batch counts twice."""
+        """Add finished work, up to the total; rounding and split batches could exceed it."""
         step = min(work, max(self.total - self.done, 0))
         self.done += step
         if self._bar is not None:

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 Stream: TypeAlias = Float[Tensor, "example pos d_model"]
-"""A residual stream, or what a block's part adds to it."""
+"""A residual stream, or the output of attention or MLP that is added to it."""
 
 SlotStreams: TypeAlias = Float[Tensor, "layer example slot d_model"]
 """Activations at chosen positions of every layer."""

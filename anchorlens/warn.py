@@ -1,11 +1,11 @@
-"""Warnings that point at the user's own line, however deep in the package they are found."""
+"""Warnings located at the line of the user's call."""
 
 import sys
 import warnings
 
 
 def warn(message: str) -> None:
-    """Warn at the line that called into this package."""
+    """Emit a UserWarning at the line that called into this package."""
     frame, level, place = sys._getframe(1), 1, 1
     while frame is not None:
         level += 1

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from anchorlens import cli
-from anchorlens.cli.options import data_files
 from anchorlens.cli.protocol_command import flags_of
+from anchorlens.cli.shared_options import data_files
 from anchorlens.errors import CheckError, InputError
 from anchorlens.protocols.registry import PROTOCOLS, specification_of
 from anchorlens.running import executors, study
@@ -90,7 +90,7 @@ def test_config_alone_is_enough_and_flags_win(capsys, plain_figure, tiny, questi
         (["--limit", "0"], "must be an integer >= 1"),
         (["--limit", "x"], "'x' is not a valid integer"),
         (["--dataset", "popqq"], "popqq"),
-        (["--data-file", "nothing.jsonl"], "2 --data-file for 1 data set"),
+        (["--data-file", "nothing.jsonl"], "--data-file: 2 files for 1 data set"),
         (["--columns", "question"], "question=q,answers=gold"),
         (["--modle", "x"], "No such option"),
         (["--prompt", "few"], "prompt='few': unknown"),
@@ -242,14 +242,14 @@ def test_starts_quickly_and_without_heavy_imports():
 def test_files_go_to_data_sets_by_name_or_order():
     assert data_files(["a", "b"], ["x", "y"]) == {"a": "x", "b": "y"}
     assert data_files(["a", "b"], ["b=x", "y"]) == {"b": "x", "a": "y"}
-    with pytest.raises(InputError, match="no data set is called 'pop'. Did you mean 'popqa'"):
+    with pytest.raises(InputError, match="unknown data set 'pop'. Did you mean 'popqa'"):
         data_files(["popqa"], ["pop=x.jsonl"])
 
 
 def test_knockout_from_a_shell(capsys, plain_figure, tiny, tmp_path):
     model, out = str(tiny("llama")), tmp_path / "ko"
-    run = ["knockout", "--model", model, "--dataset", "popqa-sample", "--limit", "45", "--device", "cpu",
-           "--resamples", "50", "--layers", "0-1", "--edges", "subject -> later", "--knockout-mode", "zero", "--out", out]  # fmt: skip
+    run = ["knockout", "--model", model, "--dataset", "popqa-sample", "--limit", "45", "--device", "cpu", "--resamples", "50",
+           "--layers", "0-1", "--edges", "subject -> later", "--knockout-mode", "zero", "--out", out]  # fmt: skip
     said = here(capsys, *run)
     assert "Knockout at k*" in said.out
     assert "knockout: popqa-sample (llama)" in said.out
@@ -258,8 +258,8 @@ def test_knockout_from_a_shell(capsys, plain_figure, tiny, tmp_path):
     assert set(curves["knockout_mode"]) == {"zero"}
     assert set(curves["anchor"]) == {"subject"}
     assert set(pd.read_parquet(out / "contrasts.parquet")["quantity"]) == {
-        "delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect", "auc", "auc_after", "auc_beyond_text", "gap", "placebo_gap",
-        "gap_difference", "cross_fold_gap", "selection",
+        "delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect", "auc", "auc_after", "auc_beyond_text", "gap",
+        "placebo_gap", "gap_difference", "cross_fold_gap", "selection",
     }  # fmt: skip
     assert len(list((out / "probes").glob("*/probes.safetensors"))) == 1
     answer = json.loads(here(capsys, *run, "--overwrite", "--json", "--quiet").out)

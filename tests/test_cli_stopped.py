@@ -91,7 +91,7 @@ def test_jobs_and_merge(capsys, args, tmp_path, monkeypatch, small_shards):
     here(capsys, *given, "--out", "whole")
     said = here(capsys, *given, "--out", "run", "--job", "2/2").out
     assert (
-        "Job 2/2 has measured its share: 2 of 5 shards are in run.parts. When all are there, finish with: anchorlens merge run"
+        "Job 2/2 has measured its shards: 2 of 5 shards are in run.parts. When all are there, finish with: anchorlens merge run"
         in said
     )
     told = here(capsys, "status", "run").out
@@ -111,7 +111,7 @@ def test_jobs_and_merge(capsys, args, tmp_path, monkeypatch, small_shards):
     out = here(capsys, "merge", tmp_path / "run").out
     assert f"run     {tmp_path / 'run'}" in out
     assert hashes(tmp_path / "run") == hashes(tmp_path / "whole")
-    assert "run is finished" in here(capsys, "merge", tmp_path / "run").out
+    assert "run is already complete" in here(capsys, "merge", tmp_path / "run").out
 
 
 def test_merge_measures_what_is_missing_and_takes_parts_from_elsewhere(capsys, args, tmp_path, small_shards):

@@ -40,7 +40,7 @@ def test_a_right_run_ends_with_0(run, tiny, verify):
     assert told["ok"]
     assert len(told["cells"]) == 3
     assert {"value_after_again", "max_abs_diff"} <= told["cells"][0].keys()
-    assert {check["found"] for check in told["checks"]} == {"match", "not checked"}
+    assert {check["status"] for check in told["checks"]} == {"match", "not checked"}
 
 
 def test_a_model_larger_than_memory(run, tiny, verify, layers_read):

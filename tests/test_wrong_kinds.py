@@ -93,7 +93,7 @@ def test_nothing_is_lost_to_a_wrong_argument_of_a_writer(tiny_model, tmp_path, s
         (lambda: sweep.save(None), "written to a directory: give its path"),
         (lambda: al.save_run(None, tmp_path / "a"), "takes the result of a sweep"),
         (lambda: al.load_run(None), "read from a directory: give its path"),
-        (lambda: al.save_html(None, tmp_path / "f.html"), "writes a plotly figure"),
+        (lambda: al.save_html(None, tmp_path / "f.html"), "takes a plotly figure"),
         (lambda: al.run_study(3), "takes an anchorlens.Study, got 3"),
     ):
         with pytest.raises(al.InputError, match=said):

@@ -1,7 +1,7 @@
 """The ``anchorlens`` command.
 
-Exit codes: 0 success; 1 the work failed or was stopped; 2 the input has to change. A command's module is imported when the command
-runs. Tables and paths go to standard output, progress and warnings to standard error.
+Exit codes: 0 success; 1 failed or stopped; 2 invalid input. The module of a command is imported when the
+command runs. Tables and paths go to standard output, progress and warnings to standard error.
 """
 
 import sys
@@ -20,13 +20,13 @@ from anchorlens.protocols.registry import PROTOCOLS
 # Commands beside the protocols, and their short help.
 _OTHERS = {
     "run": "Measure a study: several models, data sets and protocols",
-    "merge": "Finish a run from the shards of several jobs",
-    "status": "How far a run is, whoever measures it",
-    "verify": "Check a run's bytes, and measure some of its cells again",
-    "report": "One page of everything about one or more runs",
+    "merge": "Combine the shards of several jobs into a run",
+    "status": "Show the progress of a run",
+    "verify": "Check the files of a run and remeasure some of its cells",
+    "report": "Write an HTML report of one or more runs",
     "figure": "Draw the curves of one or more runs",
     "models": "List models that load by name",
-    "datasets": "List question sets, and the schema of your own",
+    "datasets": "List question sets and the schema of your own files",
 }
 _MODULES = {"run": "study_command", "report": "figure_command", "models": "listings", "datasets": "listings"}
 

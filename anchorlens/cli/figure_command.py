@@ -1,4 +1,4 @@
-"""``anchorlens figure`` and ``anchorlens report``: one figure, or one page, from several runs."""
+"""``anchorlens figure`` and ``anchorlens report``: a figure or an HTML report from several runs."""
 
 import json
 from pathlib import Path
@@ -19,12 +19,12 @@ Examples:
 """
 
 _BANDS_HELP = (
-    "95 % intervals: pointwise (each layer by itself: for a layer named beforehand), simultaneous (all layers at once: for saying "
-    "at which layers there is something), both (simultaneous outside, paler), or none."
+    "95 % intervals: pointwise (for one layer chosen beforehand), simultaneous (over all layers, for statements about which "
+    "layers), both (simultaneous outside, paler), or none."
 )
 _CONTRASTS_HELP = (
-    "Panels below the curves: what can be claimed. all (a switch among them), none, or the one to show first: delta_p_vs_placebo, flip_rate, "
-    "auc_drop (each less its placebo's), row_specific_effect, p_after, delta_p_minus_null."
+    "Panels of contrasts below the curves: all (with a switch), none, or the one to show first: delta_p_vs_placebo, flip_rate, "
+    "auc_drop (each minus its placebo), row_specific_effect, p_after, delta_p_minus_null."
 )
 _COLOUR_HELP = "curve: the published colours. dataset: one hue for each data set, question solid, answer dashed."
 
@@ -34,31 +34,38 @@ _COLOUR_HELP = "curve: the published colours. dataset: one hue for each data set
 @click.option(
     "--out", "-o", default="figure.html", show_default=True, metavar="FILE", help="A .html, .png, .svg or .pdf file."
 )
-@click.option("--label", "labels", multiple=True, metavar="TEXT", help="A label for each run, in order: panels of its own.")
-@click.option("--title", default=None, help="A title in place of the one that names protocol, readout and anchors.")
-@click.option("--anchors", default=None, metavar="A,B", help="Only these anchors.")
+@click.option(
+    "--label", "labels", multiple=True, metavar="TEXT", help="Label of each run, in order; each run has its own panels."
+)
+@click.option("--title", default=None, help="Title of the figure; protocol and metric if left out.")
+@click.option("--anchors", default=None, metavar="A,B", help="Anchors to draw; all if left out.")
 @click.option(
     "--metric", default=None, metavar="NAME", help="A metric of the runs, such as flip.  [default: p, else the first]"
 )
-@click.option("--controls/--no-controls", default=True, show_default=True, help="Draw the controls too.")
+@click.option("--controls/--no-controls", default=True, show_default=True, help="Draw the controls.")
 @click.option("--bands", default="both", show_default=True, metavar="KIND", help=_BANDS_HELP)
 @click.option("--contrasts", default="all", show_default=True, metavar="NAME", help=_CONTRASTS_HELP)
 @click.option("--colour", default="curve", show_default=True, metavar="KIND", help=_COLOUR_HELP)
-@click.option("--facet", default=None, metavar="dataset", help="A panel for each data set.")
+@click.option("--facet", default=None, metavar="dataset", help="Give each data set its own panel.")
 @click.option("--theme", default="light", show_default=True, metavar="KIND", help="light or dark.")
-@click.option("--width", type=click.IntRange(min=320), default=None, metavar="PIXELS", help="Width; a page fills its window.")
+@click.option(
+    "--width",
+    type=click.IntRange(min=320),
+    default=None,
+    metavar="PIXELS",
+    help="Width; an HTML page fills its window if left out.",
+)
 @click.option(
     "--scale", type=click.FloatRange(0.1, 10), default=None, metavar="X", help="PNG points for each pixel.  [default: 3]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts.")
 def figure_command(runs: tuple[str, ...], out: str, as_json: bool, **options: Any) -> None:
-    """Draw the curves of one or more runs as one file, an interactive page or a picture: a panel for each model.
+    """Draw the curves of one or more runs as an interactive page or a picture, with a panel for each model.
 
-    Below each panel are the run's contrasts, which show what can be claimed. A filled point is a layer at which the simultaneous
-    interval excludes 0.
+    Below each panel are the contrasts of the run. A filled point is a layer whose simultaneous interval excludes 0.
 
-    Runs that differ in prompt, answers, distractor, split or known_only are drawn in one panel; the legend names what differs. With
-    --label each run has panels of its own.
+    Runs that differ in prompt, answers, distractor, split or known_only are drawn in one panel; the legend names the difference.
+    With --label each run has its own panels.
     """
     from anchorlens.figures.curves import plot_curves
     from anchorlens.figures.export import check_kind, save_figure
@@ -70,7 +77,7 @@ def figure_command(runs: tuple[str, ...], out: str, as_json: bool, **options: An
     labels, anchors, scale = (options.pop(name) for name in ("labels", "anchors", "scale"))
     if labels and len(set(labels)) != len(runs):
         raise InputError(
-            f"There are {len(runs)} runs and {len(set(labels))} different labels. Give --label once for each run, in their order."
+            f"--label: {len(set(labels))} different labels for {len(runs)} runs. Give --label once for each run, in order."
         )
     curves = [load_curves(path) for path in runs]
     if anchors is not None:
@@ -78,7 +85,7 @@ def figure_command(runs: tuple[str, ...], out: str, as_json: bool, **options: An
         known = list(dict.fromkeys(str(name) for frame in curves for name in frame["anchor"].unique()))
         for name in wanted:
             if name not in known:
-                raise InputError(f"No curve of anchor '{name}' in these runs. {did_you_mean(name, known)}")
+                raise InputError(f"anchors={name!r}: no curve in these runs. {did_you_mean(name, known)}", argument="anchors")
         curves = [frame[frame["anchor"].isin(wanted)] for frame in curves]
     contrast_tables = [[read_table(run, "contrasts")] if (Path(run) / "contrasts.parquet").is_file() else [] for run in runs]
     for name in ("bands", "contrasts"):
@@ -98,12 +105,12 @@ Examples:
 
 @click.command("report", epilog=_REPORT_EXAMPLES)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option("--out", required=True, metavar="FILE.html", help="Where the page goes; a page of that name is replaced.")
-@click.option("--title", default=None, help="Its heading; models and data sets if left out.")
+@click.option("--out", required=True, metavar="FILE.html", help="File to write; an existing page is replaced.")
+@click.option("--title", default=None, help="Heading of the report; models and data sets if left out.")
 def report_command(runs: tuple[str, ...], out: str, title: str | None) -> None:
-    """Write one page that needs no network: verdicts, figures, contrasts, what was left out, every example, provenance.
+    """Write an HTML report that needs no network: verdicts, figures, contrasts, dropped rows, every example, provenance.
 
-    Examples can be searched, filtered and sorted; each opens into its tokens, with the anchors marked, and its own curve.
+    Examples can be searched, filtered and sorted; each opens into its tokens, with marked anchors, and its curve.
     """
     from anchorlens.report.page import save_report
 

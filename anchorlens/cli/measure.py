@@ -1,4 +1,4 @@
-"""Measure a study from the command line, or print its costs; finished sweeps stay on disk whatever happens later."""
+"""Measure a study from the command line, or print its cost; finished sweeps are saved even if a later one fails."""
 
 import json
 import signal
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anchorlens.cli.options import executor_of_options
 from anchorlens.cli.output import note, outcome_json, show_result, with_options
+from anchorlens.cli.shared_options import executor_of_options
 from anchorlens.errors import AnchorlensError, EmptySweepError
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
-    """Measure and write; exit with code 1 if a sweep had no row, or if the work was stopped.
+    """Measure and save a study; exit with code 1 if a sweep had no row or the command was stopped.
 
-    ``given``, the options of the command, are stored so that ``anchorlens merge`` can repeat it.
+    ``given`` holds the options of the command; they are stored so that ``anchorlens merge`` can repeat it.
     """
     from anchorlens.engine.cost import out_of_memory
     from anchorlens.running.study import Outcome, run_study
@@ -36,7 +36,7 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
             show_result(result)
 
     try:
-        with _interrupted_by_sigterm():
+        with _sigterm_as_interrupt():
             run_study(
                 study, given["out"], **{name: given[name] for name in ("overwrite", "resume", "restart", "job")},
                 executor=executor_of_options(given), outcome=done, on_result=show,
@@ -45,7 +45,7 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
             )  # fmt: skip
     except EmptySweepError as error:
         if done.total > 1:  # each sweep was reported by on_empty
-            error.args = (f"None of {done.total} sweeps had a row.",)
+            error.args = (f"None of {done.total} sweeps had a row to measure.",)
         raise
     except AnchorlensError as error:
         if done.results:
@@ -60,7 +60,7 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
             raise
         _stop(f"Error: memory ran out, and the smallest unit cannot be split: {error}. Try --dtype bfloat16. {done.kept}")
     if done.job is not None and not done.results:
-        _show_share(done, as_json=given["as_json"])
+        _show_job(done, as_json=given["as_json"])
     else:
         click.echo(outcome_json(done) if given["as_json"] else f"figure  {_figure(done)}\nrun     {done.out}")
     if done.empty:
@@ -72,11 +72,11 @@ def _stop(message: str) -> None:
     sys.exit(1)
 
 
-def _show_share(done: "Outcome", *, as_json: bool) -> None:
+def _show_job(done: "Outcome", *, as_json: bool) -> None:
     from anchorlens.runs.journal import parts_of
     from anchorlens.runs.status import status_of
 
-    assert done.out is not None  # a job needs it
+    assert done.out is not None  # jobs require it
     found = status_of(done.out)
     if as_json:
         click.echo(json.dumps({"job": str(done.job), **asdict(found)}))
@@ -87,8 +87,8 @@ def _show_share(done: "Outcome", *, as_json: bool) -> None:
 
 
 @contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """Treat SIGTERM, which schedulers send before they kill, as Ctrl-C: what is measured is kept."""
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Treat SIGTERM, which schedulers send before SIGKILL, as Ctrl-C, so that finished shards are kept."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -101,9 +101,9 @@ def _interrupted_by_sigterm() -> Iterator[None]:
 
 
 def _figure(outcome: "Outcome") -> str:
-    assert outcome.out is not None  # the commands ask for it
+    assert outcome.out is not None  # the commands require it
     file = outcome.out / "figure.html"
-    return str(file) if file.is_file() else "none: see the warning above"
+    return str(file) if file.is_file() else "not written, see the warning above"
 
 
 def plan_only(study: "Study", *, as_json: bool) -> None:

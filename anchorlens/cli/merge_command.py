@@ -1,4 +1,4 @@
-"""``anchorlens merge RUN``: a run is finished from the shards of several jobs."""
+"""``anchorlens merge RUN``: combine the shards of several jobs into a run."""
 
 import os
 from collections.abc import Mapping
@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from anchorlens.cli.options import EXECUTION_OPTIONS
 from anchorlens.cli.output import note
+from anchorlens.cli.shared_options import EXECUTION_OPTIONS
 from anchorlens.errors import RunError
 
 EPILOG = """\b
@@ -21,19 +21,19 @@ Examples:
 """
 
 
-@click.command("merge", epilog=EPILOG, short_help="Finish a run from the shards of several jobs")
+@click.command("merge", epilog=EPILOG, short_help="Combine the shards of several jobs into a run")
 @click.argument("run", metavar="RUN")
 @click.argument("parts", metavar="[PARTS]...", nargs=-1)
-@click.option("--run-missing", is_flag=True, help="Measure here what no job has measured, instead of refusing.")
-@click.option("--overwrite", is_flag=True, help="Replace a run that is there.")
+@click.option("--run-missing", is_flag=True, help="Measure missing shards instead of stopping.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing run.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress bars.")
+@click.option("--quiet", "-q", is_flag=True, help="Hide progress bars.")
 def merge_command(run: str, parts: tuple[str, ...], run_missing: bool, overwrite: bool, as_json: bool, quiet: bool) -> None:
-    """Finish a run from the shards that jobs have measured with --job.
+    """Combine the shards that jobs have measured with --job into a run.
 
-    RUN is the directory that they had as --out; their shards are in RUN.parts, with the command that began them. PARTS are such
-    folders from machines that share no files; their shards are copied first. The model is loaded once more, for the last checked
-    cells, the record and the figure.
+    RUN is the --out directory of the jobs; their shards are in RUN.parts, with the command that began them. PARTS are such
+    folders from machines that share no files; their shards are copied first. The model is loaded once more, for the remaining spot
+    checks, the record and the figure.
     """
     from anchorlens.runs.journal import parts_of
     from anchorlens.runs.merging import command_of, copy_parts, refuse_missing
@@ -44,16 +44,16 @@ def merge_command(run: str, parts: tuple[str, ...], run_missing: bool, overwrite
         copied = copy_parts(target, [Path(one) for one in parts])
         note(f"{copied} shard{'s' * (copied != 1)} copied to {target.name}.parts.")
     if (target / "run.json").is_file() and not parts_of(target).exists():
-        click.echo(f"{run} is finished.")
+        click.echo(f"{run} is already complete.")
         return
     command = command_of(target)
     if not run_missing:
         refuse_missing(target)
-    _again(command, {"out": str(target), "resume": True, "overwrite": overwrite, "as_json": as_json, "quiet": quiet})
+    _rerun_command(command, {"out": str(target), "resume": True, "overwrite": overwrite, "as_json": as_json, "quiet": quiet})
 
 
-def _again(command: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
-    """Give a command again, from the folder that it was given in where that is here."""
+def _rerun_command(command: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
+    """Repeat a command, from its original working directory if that exists."""
     given = {**command["given"], "restart": False, **dict.fromkeys(EXECUTION_OPTIONS), **changed}
     folder = Path(command["folder"])
     if folder.is_dir():
@@ -69,6 +69,6 @@ def _again(command: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
         shown, measure = protocol_command(name), partial(measure_protocol, specification_of(name))
     if {one.name for one in shown.params if one.expose_value} != set(given):
         raise RunError(
-            "This run was begun by another version of anchorlens. Give its command again, with --resume and no --job."
+            "This run was begun by another version of anchorlens. Repeat its command with --resume and without --job."
         )
     measure(given)

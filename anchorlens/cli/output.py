@@ -1,4 +1,4 @@
-"""Output of the command line: tables for people, JSON for scripts."""
+"""Output of the command line: text tables and JSON."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from anchorlens.running.study import Outcome
 
 
-# Arguments in Python whose option has another name.
+# Python argument -> name of its option.
 _RENAMED = {"path": "data_file", "dataset_name": "dataset", "name": "dataset"}
 
 
@@ -24,9 +24,9 @@ def note(text: str) -> None:
 
 
 def with_options(text: str, command: click.Command | None = None, arguments: Iterable[str] = ()) -> str:
-    """Append the options for arguments that an error carries, or that a message writes as ``name=``.
+    """Append the options of the arguments that an error carries or a message writes as ``name=``.
 
-    If ``command`` is None, the options are those of the command that is running.
+    If ``command`` is None, use the running command.
     """
     context = click.get_current_context(silent=True)
     params = command.params if command else context.command.params if context else []
@@ -88,7 +88,7 @@ def show_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], r
     for row in rows:
         table.add_row(*row)
     console = Console()
-    # Piped output has no width; a table folded to 80 columns is of no use to grep.
+    # Piped output has no width; 80 columns would fold rows and break grep.
     Console(width=console.width if console.is_terminal else 160, soft_wrap=False).print(table)
 
 

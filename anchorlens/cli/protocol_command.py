@@ -1,4 +1,4 @@
-"""One command per protocol, made from its specification."""
+"""Build the command of each protocol from its specification."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import click
 from typing_extensions import override
 
 from anchorlens.cli.measure import measure, plan_only
-from anchorlens.cli.options import check_out, data_files, output_options, read_config
+from anchorlens.cli.shared_options import check_out, data_files, output_options, read_config
 from anchorlens.errors import InputError
 from anchorlens.protocols.arguments import Int, Kind, grouped
 from anchorlens.protocols.registry import PROTOCOLS, specification_of
@@ -52,7 +52,7 @@ def protocol_command(name: str) -> click.Command:
 
 
 def _spec_options(spec: type[Specification]) -> list[click.Parameter]:
-    """Options without a default of their own: what is not given is left to the specification."""
+    """Return the options of a specification; their defaults are None, so that the specification decides."""
     options: list[click.Parameter] = []
     flags = flags_of(spec)
     for name in (name for own in grouped(spec.arguments()).values() for name in own if name in flags):
@@ -78,38 +78,38 @@ def _data_options(spec: type[Specification]) -> list[click.Parameter]:
     options: list[click.Parameter] = [
         click.Option(
             ["--config"], callback=read_config, is_eager=True, expose_value=False, metavar="FILE",
-            help="TOML file with any of the options below (model = [...], limit = 64, ...); flags win.",
+            help="TOML file of options (model = [...], limit = 64, ...); flags take precedence.",
         ),
         click.Option(
             ["--model", "-m"], multiple=True, metavar="NAME",
-            help="Hub name, directory, .gguf file or packaged model. May be given several times.",
+            help="Hub name, directory, .gguf file or packaged model. Repeatable.",
         ),
     ]  # fmt: skip
     if spec.DATA == "pairs":
-        shown = "CSV file of prompt pairs: clean, corrupted, answer, wrong. May be given several times."
+        shown = "CSV file of prompt pairs: clean, corrupted, answer, wrong. Repeatable."
         return [*options, click.Option(["--data"], multiple=True, metavar="FILE", help=shown)]
     return [
         *options,
         click.Option(
             ["--dataset", "-d"], multiple=True, metavar="NAME",
-            help="popqa, triviaqa, hotpotqa, nq, their -sample sets, a file, or a name for your own. Several times for several.",
+            help="popqa, triviaqa, hotpotqa, nq, their -sample sets, a file, or a name for your own. Repeatable.",
         ),
         click.Option(
             ["--data-file"], multiple=True, metavar="[NAME=]FILE",
             help="Local jsonl, json, csv, tsv or parquet file for a data set, in the order of --dataset or by NAME=.",
         ),
-        click.Option(["--columns"], default=None, metavar="OURS=THEIRS", help="Columns of your own files: question=q,answers=gold."),
+        click.Option(["--columns"], default=None, metavar="OURS=THEIRS", help="Columns of your files: question=q,answers=gold."),
         click.Option(["--spans"], default="auto", show_default=True, metavar="HOW", help="auto, rules, annotation or spacy:NAME."),
-        click.Option(["--limit"], type=int, default=None, help="Questions drawn from each set (seeded); donors come from all."),
+        click.Option(["--limit"], type=int, default=None, help="Questions to draw from each set (seeded); donors come from all."),
     ]  # fmt: skip
 
 
 def _loading_options() -> list[click.Parameter]:
     return [
-        click.Option(["--device"], default=None, help="cuda, mps or cpu; the best one if left out."),
+        click.Option(["--device"], default=None, help="cuda, mps or cpu; the best available if left out."),
         click.Option(["--n-devices"], type=int, default=1, metavar="N", help="CUDA devices for the model, from --device on."),
         click.Option(["--dtype"], default=None, help="float32, bfloat16 or float16."),
-        click.Option(["--stream"], is_flag=True, help="Read the weights layer by layer: for models larger than memory."),
+        click.Option(["--stream"], is_flag=True, help="Read the weights layer by layer, for models larger than memory."),
     ]  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def measure_protocol(spec: type[Specification], given: Mapping[str, Any]) -> Non
 
     names = given[source]
     if len(set(names)) != len(names):
-        raise InputError(f"Each --{source} once; got {', '.join(names)}.")
+        raise InputError(f"--{source}: got {', '.join(names)}. Give each once.")
     if spec.DATA == "pairs":
         data = [DatasetSpec(None, path) for path in names]
     else:
@@ -152,6 +152,6 @@ def _examples(spec: type[Specification]) -> str:
   # predicted time and memory
   anchorlens {name} --model Qwen/Qwen3-8B --dataset triviaqa --limit 500 --max-memory 8GB --dry-run
 \b
-  # options from a file; flags on the command line win
+  # options from a file; flags take precedence
   anchorlens {name} --config {name}.toml --limit 10
 """

@@ -1,4 +1,4 @@
-"""``anchorlens status RUN``: how far a run is, whoever measures it."""
+"""``anchorlens status RUN``: show the progress of a run."""
 
 import json
 from dataclasses import asdict
@@ -8,13 +8,15 @@ import click
 from anchorlens.cli.output import show_table
 
 
-@click.command("status", epilog="\b\nExamples:\n  watch -n 10 anchorlens status runs/a\n", short_help="How far a run is")
+@click.command(
+    "status", epilog="\b\nExamples:\n  watch -n 10 anchorlens status runs/a\n", short_help="Show the progress of a run"
+)
 @click.argument("run", metavar="RUN")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts.")
 def status_command(run: str, as_json: bool) -> None:
-    """Print the status of a run: finished, running or stopped, and the shards of each sweep that are kept.
+    """Print whether a run is finished, running or stopped, and the finished shards of each sweep.
 
-    RUN is the directory that was given as --out.
+    RUN is the --out directory of the command.
     """
     from anchorlens.runs.status import ago, status_of
 
@@ -29,8 +31,8 @@ def status_command(run: str, as_json: bool) -> None:
         rows.append((one.name, kept, left, ago(one.told)))
     show_table(f"{run}: {found.state}", ("sweep", "kept", "left", "last shard"), rows)
     if found.state == "stopped":
-        click.echo("Continue with the command that began it and --resume; shards of several jobs with `anchorlens merge`.")
+        click.echo("Continue: repeat the command with --resume; combine several jobs with `anchorlens merge`.")
     if found.jobs:
-        click.echo(f"Jobs that measure now: {', '.join(found.jobs)}.")
+        click.echo(f"Running jobs: {', '.join(found.jobs)}.")
     if found.rss_mb is not None and found.state == "running":
         click.echo(f"Memory of the process at its last shard: {found.rss_mb:,} MB.")

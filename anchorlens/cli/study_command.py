@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from anchorlens.cli.options import check_out, output_options
+from anchorlens.cli.shared_options import check_out, output_options
 
 EPILOG = """\b
 Examples:
@@ -16,7 +16,7 @@ A study's file:
 \b
   [[data]]
   name = "popqa"
-  path = "popqa.jsonl"       # beside this file; the hub if left out
+  path = "popqa.jsonl"       # relative to this file; the hub if left out
   limit = 200
 \b
   [[protocol]]
@@ -30,8 +30,8 @@ A study's file:
 def run_command(**given: Any) -> None:
     """Measure every protocol of a study on every model and data set.
 
-    The whole file is checked before the first model is loaded. Each finished sweep is written at once, with the figure of all so
-    far, and stays when a later one fails or is stopped; --resume continues that one.
+    The file is checked before the first model is loaded. Each sweep is saved when it is finished, with a figure of all finished
+    sweeps, even if a later one fails; --resume continues a stopped study.
     """
     measure_study(given)
 

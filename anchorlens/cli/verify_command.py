@@ -1,4 +1,4 @@
-"""``anchorlens verify RUN``: is a run what was written, and do its numbers come out again?"""
+"""``anchorlens verify RUN``: check the files of a run and remeasure random cells."""
 
 import json
 import sys
@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from anchorlens.cli.options import data_files
 from anchorlens.cli.output import records, show_table
+from anchorlens.cli.shared_options import data_files
 
 EPILOG = """\b
 Examples:
@@ -16,40 +16,36 @@ Examples:
   anchorlens verify runs/b --model path/to/checkpoint --stream
   anchorlens verify runs/c --model llama=path/to/llama --model qwen=path/to/qwen --data-file popqa.jsonl
 
-Exit code 0: nothing differs; 1: something does; 2: the command has to change.
+Exit code 0: everything matches; 1: something differs; 2: invalid input.
 """
 
 
-@click.command("verify", epilog=EPILOG, short_help="Check a run's bytes, and measure some of its cells again")
+@click.command("verify", epilog=EPILOG, short_help="Check the files of a run and remeasure some of its cells")
 @click.argument("run", metavar="RUN")
 @click.option(
     "--cells", type=click.IntRange(0), default=20, show_default=True,
-    help="Number of random cells to measure again; 0 loads no model unless one is given.",
+    help="Number of random cells to remeasure; 0 loads no model unless one is given.",
 )  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws them.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed of the cells.")
 @click.option(
     "--model", "models", multiple=True, metavar="PATH|NAME=PATH",
-    help="The model, where it does not load by its name; NAME= where the run has several.",
+    help="Path of the model if its name cannot be loaded; NAME= if the run has several.",
 )  # fmt: skip
 @click.option(
-    "--data-file", "files", multiple=True, metavar="FILE|NAME=FILE", help="The question set's file, to compare its hash."
+    "--data-file", "files", multiple=True, metavar="FILE|NAME=FILE", help="File of the question set, to compare its hash."
 )
-@click.option(
-    "--columns", default=None, metavar="FIELD=COLUMN,...", help="Names of that file's columns, where they are not ours."
-)
-@click.option("--device", default=None, help="cuda, cuda:1, mps or cpu; the first that is there if left out.")
-@click.option(
-    "--stream", is_flag=True, help="Read the weights layer by layer, for a model larger than memory (docs/streaming.md)."
-)
-@click.option("--n-devices", type=int, default=1, help="CUDA devices that the model is spread over; 1 if left out.")
+@click.option("--columns", default=None, metavar="FIELD=COLUMN,...", help="Column names of that file, if they differ.")
+@click.option("--device", default=None, help="cuda, cuda:1, mps or cpu; the best available if left out.")
+@click.option("--stream", is_flag=True, help="Read the weights layer by layer, for models larger than memory.")
+@click.option("--n-devices", type=int, default=1, help="Number of CUDA devices for the model; 1 if left out.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts.")
 def verify_command(
     run: str, models: tuple[str, ...], files: tuple[str, ...], columns: str | None, as_json: bool, **options: Any
 ) -> None:
-    """Check that a run directory is what was written, and measure random cells of it again, slowly and plainly.
+    """Check the files of a run directory, and remeasure random cells independently.
 
-    First the bytes of every file, and the hashes of weights, tokenizer, question set and code. Then the cells: from the inputs
-    in the directory alone, each by a full forward pass with hooks.
+    Checks the bytes of every file and the hashes of weights, tokenizer, question set and code. Each cell is recomputed from the
+    stored inputs by a full forward pass with hooks.
     """
     from anchorlens.questions.columns import parse_columns
     from anchorlens.questions.datasets import load_qa
@@ -66,5 +62,5 @@ def verify_command(
         click.echo(json.dumps({"run": run, "ok": found.ok, "checks": records(found.table()), "cells": records(found.cells())}))
     else:
         rows = [(one.what, one.status, one.detail) for one in found.checks]
-        show_table(f"{run}: {MATCH if found.ok else MISMATCH}", ("what", "found", ""), rows)
+        show_table(f"{run}: {MATCH if found.ok else MISMATCH}", ("check", "status", "detail"), rows)
     sys.exit(0 if found.ok else 1)

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from anchorlens.display import described
+from anchorlens.display import short_repr
 from anchorlens.errors import InputError, ShapeError, did_you_mean
 from anchorlens.fingerprint import callable_name
 from anchorlens.models.adapter import Adapter, SiteLike
@@ -186,7 +186,7 @@ class AnswerReader:
         table[plan.row, plan.slot] = log_prob
         log_p = self.readout(table, mask)
         if not isinstance(log_p, Tensor):
-            raise InputError(f"The readout must return a torch tensor of log-probabilities, got {described(log_p)}.")
+            raise InputError(f"The readout must return a torch tensor of log-probabilities, got {short_repr(log_p)}.")
         if log_p.shape != (plan.n_examples,):
             raise ShapeError(
                 f"The readout must return an [example] tensor of length {plan.n_examples}, got {tuple(log_p.shape)}."

@@ -1,6 +1,6 @@
-"""Controls and other thin lines beside the curves: which are drawn, and their entries in the second legend.
+"""Select the controls and other thin lines of the figure, and their entries in the second legend.
 
-A split by the plotted quantity itself draws Q below A whatever the tokens mean, so the figure shows the splits of placebos too.
+Splitting rows by the plotted quantity puts Q below A for any tokens, so the figure shows the splits of placebos too.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import pandas as pd
 
 from anchorlens.constants import SETTINGS
 
-# Controls of a knockout with a split of their own.
+# Controls of a knockout with their own split into pathways.
 PLACEBOS = {
     "random_tokens": "other question tokens cut, and split by that",
     "shuffled_labels": "the probe learned labels flipped within the question",
@@ -26,13 +26,13 @@ CUTS = {
 
 @dataclass(frozen=True)
 class Beside:
-    """One entry of the second legend: a kind of thin line, or the area that holds the controls."""
+    """Entry of the second legend: a kind of thin line, or the area of the controls."""
 
     label: str
     dash: str  # a plotly dash name or list of lengths
     width: float  # pixels
-    shown: bool = False  # before a click
-    dark: bool = False  # a darker shade of the question's colour
+    shown: bool = False  # visible without a click
+    dark: bool = False  # darker shade of the question's colour
 
 
 UNSPLIT = Beside("All (unsplit)", "dashdot", 1.2, dark=True)
@@ -49,13 +49,13 @@ _PAIR = ("Q-Anchored", "A-Anchored")
 def with_extras(table: pd.DataFrame) -> pd.DataFrame:
     """Add a column ``extra`` with the kind of each point, and the points of the placebo gap.
 
-    ``extra`` is a label of ``EXTRAS``, or ``""`` for curves and their own controls. Controls of an unsplit curve that stands beside
-    its pathways are left out. Where ``random_tokens`` has both pathways, rows of the gap are added: ``effect`` = Q minus A at each
-    layer, ``n`` = both groups, no interval.
+    ``extra`` is a label of ``EXTRAS``, or ``""`` for curves and their controls. Controls of an unsplit curve are dropped if its
+    pathways are drawn too. If ``random_tokens`` has both pathways, rows of the gap are added: ``effect`` = Q minus A at each layer,
+    ``n`` = questions of both groups, no interval.
     """
     paired = table["pathway"].isin(_PAIR)
     split = pd.MultiIndex.from_frame(table.loc[paired, _SPLIT_KEYS])
-    # An unsplit curve without pathways is a curve like any other.
+    # An unsplit curve without pathways is an ordinary curve.
     unsplit = (table["pathway"] == "All") & pd.MultiIndex.from_frame(table[_SPLIT_KEYS]).isin(split)
     placebo = paired & (table["protocol"] == "knockout") & table["control"].isin(list(PLACEBOS))
     kinds = pd.Series("", index=table.index, dtype=object)
@@ -65,7 +65,7 @@ def with_extras(table: pd.DataFrame) -> pd.DataFrame:
     drawn = table.assign(extra=kinds)[~unsplit | (table["control"] == "none")]
     gaps = _gaps(drawn[drawn["extra"] == SPLIT.label])
     drawn = pd.concat([drawn, gaps], ignore_index=True) if len(gaps) else drawn
-    # A kind without a value (such as the gap to an empty pathway) has no legend entry.
+    # A kind without values (such as the gap to an empty pathway) has no legend entry.
     valued = drawn.loc[drawn["effect"].notna(), "extra"].unique()
     return drawn[drawn["extra"].isin(["", *valued])].reset_index(drop=True)
 
@@ -80,19 +80,19 @@ def _gaps(placebo: pd.DataFrame) -> pd.DataFrame:
 
 
 def beside_curves(table: pd.DataFrame, controls: bool | Sequence[str]) -> dict[str, Beside]:
-    """Return the entries of the second legend by label, in order; controls that the user names are visible, without a range."""
+    """Return the entries of the second legend by label; named controls are visible and replace the range."""
     named = () if isinstance(controls, bool) else (controls,) if isinstance(controls, str) else tuple(controls)
     plain = table.loc[table["extra"] == "", "control"].unique()
-    found = {} if named or in_range(table).empty else {RANGE.label: RANGE}
+    entries = {} if named or in_range(table).empty else {RANGE.label: RANGE}
     for rank, name in enumerate(sorted(set(plain) - {"none"}, key=lambda name: (name != "null", list(plain).index(name)))):
-        found[name] = Beside(name, _DOTS[min(rank, len(_DOTS) - 1)], 1, shown=name in named)
+        entries[name] = Beside(name, _DOTS[min(rank, len(_DOTS) - 1)], 1, shown=name in named)
     for label, extra in EXTRAS.items():
         own = table.loc[table["extra"] == label, "control"]
         if len(own):
-            found[label] = replace(extra, shown=bool(own.isin(named).any()))
-    return found
+            entries[label] = replace(extra, shown=bool(own.isin(named).any()))
+    return entries
 
 
 def in_range(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the points of controls inside the grey area: all but those split by the plotted quantity itself."""
+    """Return the points of controls in the grey area: all except those split by the plotted quantity."""
     return table[(table["control"] != "none") & table["extra"].isin(["", SPLIT.label]) & table["effect"].notna()]

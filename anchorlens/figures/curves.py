@@ -1,7 +1,7 @@
-"""The figure: one panel per model, one ΔP curve per anchor or pathway and data set.
+"""Plot curves: one panel per model, one ΔP curve per anchor or pathway and data set.
 
-A missing value is a gap; layers that were not measured are bridged, and then the measured ones are marked. The figure computes no
-statistics but the gap of the placebo, a difference of two values.
+A missing value is a gap. Lines bridge layers that were not measured, and the measured layers are marked. The only statistic
+computed here is the placebo gap, a difference of two values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ from anchorlens.figures.table import CURVE_KEYS, ContrastTables, CurveResults, b
 from anchorlens.figures.title import headline, title_parts
 from anchorlens.figures.traces import SIMULTANEOUS, Points, Trace
 
-# The contrast to show first below a figure of this metric.
+# Metric -> contrast shown first.
 _FIRST = {FLIP: "flip_rate"}
-# From back to front, so that no band or control covers a curve.
+# Drawing order, so that no band or control covers a curve.
 _RANGE, _OUTER, _BAND, _CONTROL, _LINE, _MARKS = range(6)
 
 
@@ -45,44 +45,48 @@ def plot_curves(
     height: int | None = None,
     width: int | None = None,
 ) -> go.Figure:
-    """Draw ΔP or another metric against the layer, one panel per model, or per model and protocol where there are several.
+    """Plot ΔP (percentage points) or another metric against the layer, one panel per model and protocol.
 
-    Below each panel stand the contrasts of the results' ``contrasts()``, what can be claimed (METHOD 5), with a switch where there are
-    several. A filled point is a layer at which the interval for all layers at once excludes 0.
+    Below each panel are the protocol's contrasts (METHOD 5), with a switch if there are several. A filled point is a layer whose
+    simultaneous interval excludes 0.
 
     Args:
-        results: A curves frame (one row per point), anything with a method ``curves(controls=...)`` such as a sweep, or a
-            sequence of these. The legend names settings that differ between runs. A mapping ``{"qa": a, "fewshot": b}`` gives
-            each of its values panels of its own, with the label as title.
-        metric: ``p`` for ΔP, or another metric of the results, such as ``flip``; if None, ``p`` where there is one, else the first.
-        title: First line of the title; None names the protocol, "" leaves it out.
-        controls: Whether controls are drawn: one grey area a panel, and each as a thin line after a click in the second legend. Or
-            the names of those to draw as lines; ``matched``, ``random_before`` and ``random_after`` are drawn only if named.
-        bands: The 95 % intervals: True or ``both``, ``pointwise`` (each layer by itself), ``simultaneous`` (all layers at once: the
-            band for statements about *which* layers; paler), or False.
-        contrasts: Whether the panels of contrasts are drawn, or the name of the one to show first, such as ``flip_rate``.
-        contrast_tables: Contrasts of curves that were given as frames: the frame that ``contrasts()`` gives, a list of these, or a mapping
-            with the labels of ``results``.
-        colour: ``curve``: the published colours, one for each curve. ``dataset``: one hue for each data set, its question's curve
-            solid and its answer's dashed.
-        facet: ``dataset`` gives each data set a panel of its own; None puts all data sets of a model into one.
+        results: Curves frame (one row per point), object with a method ``curves(controls=...)`` such as a sweep, or a sequence of
+            these. The legend names settings that differ between runs. Each value of a mapping ``{"qa": a, "fewshot": b}`` has its
+            own panels, titled with the label.
+        metric: ``p`` for ΔP, or another metric of the results, such as ``flip``. If None, ``p`` if available, else the first.
+        title: First line of the title. If None, metric and protocol; "" omits it.
+        controls: If True, draw the range of controls as a grey area, and each as a thin line after a click in the second legend.
+            Or names of the controls to draw as lines; those that cut as many tokens, and ``random_before`` and ``random_after``,
+            are drawn only if named.
+        bands: 95 % intervals: True or ``both``, ``pointwise`` (for one layer), ``simultaneous`` (over all layers, for statements
+            about *which* layers; paler), or False.
+        contrasts: Whether to draw the panels of contrasts, or the name of the contrast shown first, such as ``flip_rate``.
+        contrast_tables: Contrasts for ``results`` given as frames: a frame from ``contrasts()``, a list of these, or a mapping with
+            the labels of ``results``.
+        colour: ``curve``: published colours, one per curve. ``dataset``: one hue per data set, question solid and answer dashed.
+        facet: ``dataset`` gives each data set its own panel. If None, all data sets of a model share one.
         theme: ``light`` or ``dark``.
-        height: Pixels; None takes what panels of the usual height, the heading and the legend need.
-        width: Pixels; None fills the page or notebook cell.
+        height: Height in pixels. If None, as panels, heading and legend need.
+        width: Width in pixels. If None, fill the page or notebook cell.
 
     Returns:
-        A plotly figure. A click on a legend entry hides that curve in all panels, two clicks isolate it. Curves of fewer than 20
-        questions are thin. A null most of whose rows have fewer slots than the anchor carries small triangles.
+        A Plotly figure. A click on a legend entry hides the curve in all panels, two clicks isolate it. Curves of fewer than 20
+        questions are thin. Triangles mark a null that has fewer slots than the anchor in most rows.
 
     Raises:
         InputError: If there is no point, a metric, contrast, colour, facet or theme is unknown, a column or value is missing, or
-            points are drawn over each other (two readouts, sites, directions, windows or runs of one curve).
+            curves would overlap (two readouts, sites, directions, windows or runs of one curve).
+
+    Example:
+        >>> figure = plot_curves([sweep, other], bands="simultaneous")  # doctest: +SKIP
+        >>> save_figure(figure, "figure.pdf")  # doctest: +SKIP
     """
     points = gather(results, controls, metric)
     claims = gather_contrasts(results, contrast_tables, points, contrasts, controls)
-    drawn = lines.chosen_bands(bands, points, claims)
+    drawn = lines.select_bands(bands, points, claims)
     if facet not in (None, "dataset"):
-        raise InputError(f"facet={facet!r} is neither None nor 'dataset', which gives each data set a panel.")
+        raise InputError(f"facet={facet!r}: unknown value. Use None, or 'dataset' for a panel per data set.", argument="facet")
     if facet:
         points, claims = by_dataset(points), by_dataset(claims)
     table = with_ticks(with_extras(points))
@@ -114,12 +118,12 @@ def plot_curves(
 def _traces(
     table: pd.DataFrame, sheet: Sheet, panels: Titles, entries: Entries, beside: Mapping[str, Beside], bands: Sequence[str]
 ) -> list[Trace]:
-    """Return all traces of the upper panels, back to front."""
+    """Return the traces of the upper panels in drawing order."""
     styles = dataset_styles(table["dataset"].unique().tolist())
     places, numbers = legend_places(entries), {key: number for number, key in enumerate(panels)}
-    table = table.assign(said=point_texts(table))
+    table = table.assign(hover=point_texts(table))
     curves = table.loc[(table["control"] == "none") & (table["extra"] == ""), CURVE]
-    crowded = lines.crowded_panels(curves)
+    crowded = lines.find_crowded_panels(curves)
     edges = table.groupby(PANEL)["layer"].max() + 0.5
     listed: set[str] = set()
     found: list[tuple[int, int, Trace]] = []

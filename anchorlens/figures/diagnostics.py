@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 from anchorlens.constants import AUC, SIZE
 from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
-from anchorlens.figures.hover import words_of
+from anchorlens.figures.hover import metric_labels
 from anchorlens.figures.labels import PANEL, anchor_rank, panel_titles
 from anchorlens.figures.layout import FRAME, INK
 from anchorlens.figures.palette import in_theme
@@ -23,18 +23,20 @@ _PALETTE = "RdBu"
 def plot_probe_auc(
     results: CurveResults, *, title: str | None = None, theme: str = "light", width: int | None = None
 ) -> go.Figure:
-    """Draw the AUC of the truth probe by layer with its interval; near 0.5, a split into pathways is a split by noise.
+    """Plot the AUC of the truth probe by layer with its 95 % interval, and a line at 0.5 (chance).
 
-    Arguments are those of :func:`~anchorlens.figures.curves.plot_curves`; the results are of a protocol that reads a probe. A line
-    at 0.5 is the AUC of guessing.
+    Where the AUC is near 0.5, the split into pathways is noise. Arguments as in :func:`~anchorlens.figures.curves.plot_curves`.
+
+    Raises:
+        InputError: If the results have no probe.
     """
     points = gather(results, controls=False)
     own = points[points["auc"].notna() & ~points["pathway"].isin(["Q-Anchored", "A-Anchored"])]
     if own.empty:
-        raise InputError("These results hold no AUC: no probe was read. Draw them with plot_curves.")
+        raise InputError("The results have no AUC, because no probe was read. Use plot_curves.")
     ends = _NO_INTERVAL | {"ci_low": own["auc_low"], "ci_high": own["auc_high"]}
     made = own.assign(**ends, effect=own["auc"], metric=AUC, probe_above_chance=True)
-    figure = plot_curves(_labelled(made), metric=AUC, controls=False, title=title, theme=theme, width=width)
+    figure = plot_curves(_with_labels(made), metric=AUC, controls=False, title=title, theme=theme, width=width)
     figure.update_yaxes(range=[min(0.4, float(own["auc_low"].min()) - 0.02), 1.02], zeroline=False)
     figure.add_hline(0.5, line={"color": "#888888", "width": 1.5}, layer="below")
     return figure
@@ -43,16 +45,19 @@ def plot_probe_auc(
 def plot_pathway_sizes(
     results: CurveResults, *, title: str | None = None, theme: str = "light", width: int | None = None
 ) -> go.Figure:
-    """Draw the number of questions of each pathway at each layer.
+    """Plot the number of questions of each pathway by layer.
 
-    Arguments are those of :func:`~anchorlens.figures.curves.plot_curves`; the results are of a protocol with pathways.
+    Arguments as in :func:`~anchorlens.figures.curves.plot_curves`.
+
+    Raises:
+        InputError: If the results have no pathways.
     """
     points = gather(results, controls=False)
     own = points[points["pathway"].isin(["Q-Anchored", "A-Anchored"])]
     if own.empty:
-        raise InputError("These results have no pathways. Draw them with plot_curves.")
+        raise InputError("The results have no pathways. Use plot_curves.")
     made = own.assign(**_NO_INTERVAL, effect=own["n"], metric=SIZE, noise_floor=float("nan"))
-    return plot_curves(_labelled(made), metric=SIZE, controls=False, title=title, theme=theme, width=width)
+    return plot_curves(_with_labels(made), metric=SIZE, controls=False, title=title, theme=theme, width=width)
 
 
 def plot_heatmap(
@@ -63,14 +68,17 @@ def plot_heatmap(
     theme: str = "light",
     width: int | None = None,
 ) -> go.Figure:
-    """Draw ΔP by layer and role (pathway, else anchor), a panel for each model and data set, with one colour scale.
+    """Plot ΔP by layer and role (pathway, else anchor) as a heatmap, one panel per model and data set, with one colour scale.
 
-    ΔP is in percentage points, another metric in its own unit. Arguments are those of
-    :func:`~anchorlens.figures.curves.plot_curves`, which draws the intervals too.
+    ΔP is in percentage points, other metrics are in their unit. Arguments as in :func:`~anchorlens.figures.curves.plot_curves`,
+    which also draws intervals.
+
+    Raises:
+        InputError: If there is no point, or the metric is unknown.
     """
     points = by_dataset(gather(results, controls=False, metric=metric))
     points["role"] = points["pathway"].where(points["pathway"] != "", points["anchor"])
-    panels, words = panel_titles(points), words_of(points)
+    panels, labels = panel_titles(points), metric_labels(points)
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     most = int(points.groupby(PANEL)["role"].nunique().max())
@@ -86,7 +94,7 @@ def plot_heatmap(
         wide = wide.loc[order[::-1]]
         cells = go.Heatmap(
             x=wide.columns.tolist(), y=wide.index.tolist(), z=wide.to_numpy(), coloraxis="coloraxis",
-            hovertemplate="%{y}, layer %{x}<br>%{z:.2f}" + words.unit + "<extra></extra>",
+            hovertemplate="%{y}, layer %{x}<br>%{z:.2f}" + labels.unit + "<extra></extra>",
         )  # fmt: skip
         figure.add_trace(cells, row=k // columns + 1, col=k % columns + 1)
     largest = float(points["effect"].abs().max()) or 1.0
@@ -94,17 +102,17 @@ def plot_heatmap(
     figure.update_yaxes(**FRAME | {"showgrid": False, "ticks": ""}, automargin=True)
     figure.update_layout(
         template="plotly_white", font={"size": 12, "color": INK}, paper_bgcolor="white", plot_bgcolor="white",
-        title={"text": f"<b>{title or words.name + ' by layer and role'}</b>", "x": 0.02, "font": {"size": 17}},
+        title={"text": f"<b>{title or labels.name + ' by layer and role'}</b>", "x": 0.02, "font": {"size": 17}},
         height=inner + _AROUND + 30, width=width, margin={"t": 86, "b": 62, "l": 40, "r": 20},
         coloraxis={
             "colorscale": _PALETTE, "cmin": -largest, "cmax": largest, "cmid": 0,
-            "colorbar": {"title": {"text": words.axis}},
+            "colorbar": {"title": {"text": labels.axis}},
         },
     )  # fmt: skip
     return in_theme(figure, theme)
 
 
-def _labelled(points: pd.DataFrame) -> Any:
-    """Return the points by their labels."""
+def _with_labels(points: pd.DataFrame) -> Any:
+    """Return the points by label; without labels, the table."""
     parts = {str(part): rows for part, rows in points.groupby("part", sort=False)}
     return points if list(parts) == [""] else parts

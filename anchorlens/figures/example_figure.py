@@ -1,4 +1,4 @@
-"""One example: its tokens with their roles, and its own ΔP by layer."""
+"""Plot one example: tokens with their roles, and ΔP by layer."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -6,7 +6,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-# Colours of marked tokens, dark enough for text; a role that is not here is a control.
+# Text colours of marked tokens; other roles are controls.
 _TEXT = {"subject": "#0550ae", "property": "#1a7f37", "answer": "#bc4c00", "pre_answer": "#a0287a"}
 _CONTROL = "#6e7781"
 _SYMBOLS, _DASHES = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross"), ("solid", "dash", "longdashdot")
@@ -15,13 +15,13 @@ _WIDTH = 90
 
 
 def example_figure(row: Mapping[str, Any], layers: Sequence[int], roles: Mapping[str, str], heading: str) -> go.Figure:
-    """Draw the curves of one row of ``rows_of``, its tokens above them; ``roles`` holds their display names."""
+    """Plot the curves of one row of ``example_rows`` below its tokens; ``roles`` maps roles to display names."""
     figure = go.Figure()
-    own = [name for name in row["curves"] if ", " not in name]
+    anchors = [name for name in row["curves"] if ", " not in name]
     for name, values in row["curves"].items():
         anchor, _, control = name.partition(", ")
-        at = own.index(anchor) if anchor in own else len(own)
-        # Told by shade and by symbol: a control has the symbol of its anchor, open, on a thin dotted line.
+        at = anchors.index(anchor) if anchor in anchors else len(anchors)
+        # A control has the open symbol of its anchor on a thin dotted line.
         colour, symbol = _CURVES[at % len(_CURVES)], _SYMBOLS[at % len(_SYMBOLS)]
         look = {"color": colour, "dash": "dot" if control else _DASHES[at % len(_DASHES)], "width": 1.2 if control else 2.2}
         figure.add_scatter(
@@ -31,9 +31,9 @@ def example_figure(row: Mapping[str, Any], layers: Sequence[int], roles: Mapping
         )  # fmt: skip
     lines = _tokens(row["tokens"], row["marks"])
     key = " · ".join(f'<span style="color:{_TEXT.get(role, _CONTROL)}">{escape(roles[role])}</span>' for role in row["marks"])
-    said = [row["label"] and f"answer {row['label']}", row["pathway"], f"P before {row['before']:.3f}"]
-    told = " · ".join(filter(None, [*said, key]))
-    title = [f"<b>{escape(heading)}</b> {escape(row['id'])}", *lines, f'<span style="font-size:11px">{told}</span>']
+    facts = [row["label"] and f"answer {row['label']}", row["pathway"], f"P before {row['before']:.3f}"]
+    subtitle = " · ".join(filter(None, [*facts, key]))
+    title = [f"<b>{escape(heading)}</b> {escape(row['id'])}", *lines, f'<span style="font-size:11px">{subtitle}</span>']
     figure.update_layout(
         title={
             "text": "<br>".join(title), "font": {"size": 13}, "x": 0.02, "xanchor": "left", "y": 1, "yanchor": "top",
@@ -47,7 +47,7 @@ def example_figure(row: Mapping[str, Any], layers: Sequence[int], roles: Mapping
 
 
 def _tokens(tokens: Sequence[str], marks: Mapping[str, Sequence[int]]) -> list[str]:
-    """Return lines of tokens, marked ones bold and coloured."""
+    """Return the tokens as lines of HTML; marked tokens are bold and coloured."""
     of = {p: role for role, where in marks.items() for p in where}
     lines, width = [""], 0
     for p, token in enumerate(tokens):

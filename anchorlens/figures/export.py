@@ -1,4 +1,4 @@
-"""Figures as HTML files that need no network, or as pictures, which kaleido draws with a Chromium or Chrome."""
+"""Save figures as HTML files that need no network, or as pictures, which kaleido draws with Chromium or Chrome."""
 
 import os
 import shutil
@@ -12,43 +12,43 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from anchorlens.display import described
+from anchorlens.display import short_repr
 from anchorlens.errors import InputError
 from anchorlens.figures.layout import fit_figure
 
 PICTURES = (".png", ".svg", ".pdf")
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
 WIDTH, SCALE = 1200, 3  # default width of a picture in pixels, and points of a PNG for each pixel
-_CURE = "A page needs neither: give a name that ends with .html; its camera button saves a PNG."
+_CURE = "An .html file needs neither; its camera button saves a PNG."
 PAGES = (".html", ".htm")
 _PAGE = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
 <style>html, body {{ margin: 0; background: {paper}; }} #anchorlens-figure {{ min-width: {least}px; }}
-/* Plotly's own ring cannot be seen on black. */
+/* Plotly's focus ring is invisible on black. */
 .js-plotly-plot .plotly .modebar-btn:focus-visible {{ outline: 2px solid #4c8dff !important; }}</style></head>
 <body>
 {figure}
 </body>
 </html>
 """
-# Newer plotly shows a button that uploads the figure; results may be private.
+# Newer versions of plotly have an upload button; results may be private.
 CONFIG = {
     "displaylogo": False, "responsive": True, "showSendToCloud": False, "plotlyServerURL": "",
     "toImageButtonOptions": {"filename": "anchorlens", "scale": 3},
 }  # fmt: skip
-# Two panels and their legend need so much; a narrower window scrolls, and a telephone zooms out.
+# Minimum width in pixels of two panels and their legend; a narrower window scrolls.
 _LEAST_WIDTH = 700
 
 
 def save_html(fig: go.Figure, path: str | os.PathLike[str]) -> Path:
-    """Write a figure as a page that needs no network: plotly's script (about 5 MB) is inside.
+    """Save a figure as an HTML page that needs no network; it contains plotly's script (about 5 MB).
 
-    An existing page is replaced in one step. The same figure gives the same bytes.
+    An existing page is replaced atomically. The same figure gives the same bytes.
 
     Args:
         fig: Any plotly figure.
-        path: File to write; its directory must exist.
+        path: File to write, in an existing directory.
 
     Returns:
         ``path`` as a Path.
@@ -58,27 +58,33 @@ def save_html(fig: go.Figure, path: str | os.PathLike[str]) -> Path:
     """
     target = check_target(fig, path, "save_html")
     if target.suffix.lower() not in PAGES:
-        raise InputError(f"{target.name} does not end with .html. Name it so, or call save_figure for a PNG, SVG or PDF.")
+        raise InputError(f"path={target.name!r} must end with .html. Use save_figure for PNG, SVG or PDF.", argument="path")
     return write_file(target, _page(fig))
 
 
 def check_target(fig: object, path: object, caller: str) -> Path:
-    """Return the path of a file to write."""
+    """Check the arguments of ``caller``, and return ``path`` as a Path."""
     if not isinstance(fig, go.Figure):
-        raise InputError(f"{caller} writes a plotly figure, such as plot_curves gives; got {described(fig)}.")
+        raise InputError(
+            f"fig={short_repr(fig)}: {caller} takes a plotly figure, such as plot_curves returns.", argument="fig"
+        )
     if not isinstance(path, str | os.PathLike):
-        raise InputError(f"{caller} needs the path of a file; got {described(path)}.")
+        raise InputError(f"path={short_repr(path)}: {caller} takes the path of a file.", argument="path")
     target = Path(os.fspath(path))
     if target.is_dir():
-        raise InputError(f"{target} is a directory. Name a file in it, such as {target / 'figure.html'}.")
+        raise InputError(
+            f"path={str(target)!r} is a directory. Give a file, such as {target / 'figure.html'}.", argument="path"
+        )
     if not target.parent.is_dir():
-        raise InputError(f"There is no directory {target.parent} to write {target.name} into. Create it first.")
+        raise InputError(
+            f"path={str(target)!r}: the directory {target.parent} does not exist. Create it first.", argument="path"
+        )
     return target
 
 
 def write_file(target: Path, content: str | bytes) -> Path:
-    """Write a file in one step, by renaming a temporary file beside it."""
-    # The process id keeps two writers of one path apart; the last to finish wins with a whole file.
+    """Write a file atomically, by renaming a temporary file in the same directory."""
+    # The process id separates two writers of one path; the last one wins.
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(content.encode("utf8") if isinstance(content, str) else content)
@@ -88,17 +94,17 @@ def write_file(target: Path, content: str | bytes) -> Path:
     return target
 
 
-def arranging(plot: str) -> str:
-    """Return the script that fits a drawn figure to the width of its page, and makes its legend usable with the keyboard.
+def layout_script(plot: str) -> str:
+    """Return the script that fits a figure to the page width and makes its legend usable with the keyboard.
 
-    ``plot`` is a JavaScript expression for the figure's element or its id.
+    ``plot`` is a JavaScript expression for the element of the figure or its id.
     """
     return files("anchorlens.figures").joinpath("page.js").read_text(encoding="utf8").replace('"{plot_id}"', plot)
 
 
 def _page(fig: go.Figure) -> str:
     name = "anchorlens-figure"
-    script = arranging(f'"{name}"')
+    script = layout_script(f'"{name}"')
     inner = fig.to_html(full_html=False, include_plotlyjs=True, div_id=name, post_script=script, config=CONFIG)
     layout = fig.to_dict()["layout"]
     text = layout.get("title", {}).get("text") or "anchorlens figure"
@@ -116,14 +122,14 @@ def save_figure(
     height: int | None = None,
     scale: float | None = None,
 ) -> Path:
-    """Write a figure as ``.html`` (a page that needs no network), ``.png``, ``.svg`` or ``.pdf``.
+    """Save a figure as ``.html`` (a page that needs no network), ``.png``, ``.svg`` or ``.pdf``.
 
     Args:
         fig: Any plotly figure.
-        path: File to write; the suffix chooses the format. Its directory must exist; a file of that name is replaced.
-        width: Pixels of a picture; if None, those of the figure, or 1200.
-        height: Pixels of a picture; if None, those of the figure.
-        scale: Points of a PNG for each of these pixels; if None, 3.
+        path: File to write, in an existing directory; the suffix selects the format. An existing file is replaced.
+        width: Width of a picture in pixels. If None, that of the figure, else 1200.
+        height: Height of a picture in pixels. If None, that of the figure.
+        scale: PNG pixels per figure pixel. If None, 3.
 
     Returns:
         ``path`` as a Path.
@@ -137,10 +143,12 @@ def save_figure(
 
 
 def check_kind(path: str | os.PathLike[str]) -> str:
-    """Return the suffix of a file that a figure can be written to; refuse one that needs what is not installed."""
+    """Return the suffix of a figure file; raise if the format is unknown or its dependencies are missing."""
     kind = Path(path).suffix.lower()
     if kind not in PAGES + PICTURES:
-        raise InputError(f"A figure cannot be written as {Path(path).name!r}. End the name with .html, .png, .svg or .pdf.")
+        raise InputError(
+            f"path={Path(path).name!r}: unknown format. End the name with .html, .png, .svg or .pdf.", argument="path"
+        )
     if kind in PICTURES:
         _browser(kind)
     return kind
@@ -149,8 +157,8 @@ def check_kind(path: str | os.PathLike[str]) -> str:
 def _picture(fig: go.Figure, kind: str, width: int | None, height: int | None, scale: float | None) -> bytes:
     browser = _browser(kind)
     kaleido = import_module("kaleido")
-    own: Any = fig.layout  # plotly's types allow for figures that have none
-    wide = int(width or own.width or WIDTH)
+    layout: Any = fig.layout  # None in plotly's types
+    wide = int(width or layout.width or WIDTH)
     drawn: Any = fit_figure(fig, wide)
     options: dict[str, Any] = {"format": kind[1:], "width": wide, "height": height or drawn.layout.height or 700}
     if kind == ".png":
@@ -158,17 +166,17 @@ def _picture(fig: go.Figure, kind: str, width: int | None, height: int | None, s
     try:
         return kaleido.calc_fig_sync(drawn, opts=options, kopts={"path": browser, "n": 1})
     except (OSError, RuntimeError, ValueError, kaleido.errors.KaleidoError) as why:
-        raise InputError(f"The browser {browser} did not draw the picture: {why} {_CURE}") from why
+        raise InputError(f"The browser {browser} cannot draw the picture: {why} {_CURE}") from why
 
 
 def _browser(kind: str) -> str:
     if find_spec("kaleido") is None:
-        raise InputError(f"A {kind} file needs kaleido, which is not installed: pip install 'anchorlens[images]'. {_CURE}")
+        raise InputError(f"A {kind} file needs kaleido: pip install 'anchorlens[images]'. {_CURE}")
     named = os.environ.get("BROWSER_PATH", "")
     found = next((path for name in (named, *_BROWSERS) if name and (path := shutil.which(name))), None)
     if found is None:
         raise InputError(
-            f"A {kind} file is drawn by Chromium or Chrome, and neither was found. Install one (apt install chromium, or "
-            f"plotly_get_chrome), or name it in the variable BROWSER_PATH. {_CURE}"
+            f"A {kind} file needs Chromium or Chrome, and none was found. Install one (apt install chromium, or "
+            f"plotly_get_chrome), or set the variable BROWSER_PATH. {_CURE}"
         )
     return found

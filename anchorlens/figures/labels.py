@@ -1,4 +1,4 @@
-"""Names, looks and panels of the curves of one figure."""
+"""Names, styles and panels of the curves of one figure."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,12 +10,12 @@ import pandas as pd
 
 from anchorlens.constants import SETTINGS
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.figures.palette import DatasetStyle, dataset_styles, shaded
+from anchorlens.figures.palette import DatasetStyle, dataset_styles, shade
 
 HUES = ("curve", "dataset")
 Key: TypeAlias = tuple[str, ...]
-# Columns that identify an entry of the legend, a panel, and a curve without its control. ``part`` is a label given by the user, a
-# data set, or both.
+# Columns that identify a legend entry, a panel, and a curve without its control. ``part`` is a label of the user, a data set, or
+# both.
 ENTRY_KEYS = ["dataset", "protocol", "anchor", "pathway", *SETTINGS]
 PANEL = ["model", "part", "protocol"]
 CURVE = ["model", "part", *ENTRY_KEYS]
@@ -42,7 +42,7 @@ _DASHES = {
 
 @dataclass(frozen=True)
 class Entry:
-    """Name and look of a curve, the same in every panel."""
+    """Name and style of a curve, the same in every panel."""
 
     label: str
     colour: str  # #rrggbb
@@ -60,7 +60,7 @@ Entries: TypeAlias = Mapping[Key, Entry]
 
 
 def display_models(models: Sequence[str]) -> dict[str, str]:
-    """Return display names: the last part of a hub name or path, or the whole where two models would share it.
+    """Return display names: the last part of a hub name or path, or all of it if two models would share the last part.
 
     >>> display_models(["Qwen/Qwen3-8B", "Qwen/Qwen3-32B"])
     {'Qwen/Qwen3-8B': 'Qwen3-8B', 'Qwen/Qwen3-32B': 'Qwen3-32B'}
@@ -76,7 +76,7 @@ def panel_titles(table: pd.DataFrame) -> dict[Key, str]:
     present = set(table[PANEL].itertuples(index=False, name=None))
     return {
         (model, part, protocol): ": ".join(
-            [name, *(escape(said, quote=False) for said in (part, protocol if len(protocols) > 1 else "") if said)]
+            [name, *(escape(text, quote=False) for text in (part, protocol if len(protocols) > 1 else "") if text)]
         )
         for model, name in display_models(table["model"].unique().tolist()).items()
         for part in table["part"].unique().tolist()
@@ -88,12 +88,11 @@ def panel_titles(table: pd.DataFrame) -> dict[Key, str]:
 def legend_entries(table: pd.DataFrame, hue: str = "curve") -> dict[Key, Entry]:
     """Return the legend entry of every curve, in the colours of ``plot_curves(colour=hue)``.
 
-    Entries sort by data set, then the usual settings first, then pathways before anchors, then question before answer before other
-    anchors. An entry names the settings that differ between the runs of its protocol, and the protocol only where all panels have
-    the same.
+    Entries are sorted by data set, default settings first, pathways before anchors, then question, answer and other anchors. An
+    entry names the settings that differ between the runs of its protocol, and the protocol if all panels share it.
     """
     if hue not in HUES:
-        raise InputError(f"There is no colour={hue!r}. {did_you_mean(str(hue), HUES)}")
+        raise InputError(f"colour={hue!r}: unknown value. {did_you_mean(str(hue), HUES)}", argument="colour")
     styles = dataset_styles(table["dataset"].unique().tolist())
     if hue == "dataset":
         styles = {name: replace(style, answer=style.question) for name, style in styles.items()}
@@ -105,7 +104,7 @@ def legend_entries(table: pd.DataFrame, hue: str = "curve") -> dict[Key, Entry]:
         text, rank = variants[(key[1], *key[4:])]
         of = ", ".join(filter(None, [styles[key[0]].display, escape(text, quote=False)]))
         dashes = _DASHES.get(entry.dash, (entry.dash,))
-        colour, order = shaded(entry.colour, _SHADES[rank % len(_SHADES)]), (entry.order[0], rank, *entry.order[1:])
+        colour, order = shade(entry.colour, _SHADES[rank % len(_SHADES)]), (entry.order[0], rank, *entry.order[1:])
         entries[key] = Entry(f"{entry.label} ({of})", colour, dashes[rank % len(dashes)], order, of)
     return entries
 
@@ -119,7 +118,7 @@ def legend_places(entries: Entries) -> dict[str, int]:
 
 
 def _variants(table: pd.DataFrame) -> dict[Key, tuple[str, int]]:
-    """Return text and rank of every (protocol, *settings); no text where the titles of the panels tell them apart."""
+    """Return text and rank of every (protocol, *settings); the text is empty if panel titles distinguish the runs."""
     names, found = list(SETTINGS), {}
     for protocol, rows in table.groupby("protocol", sort=False):
         distinct = rows[["part", *names]].drop_duplicates()
@@ -135,7 +134,7 @@ def _variants(table: pd.DataFrame) -> dict[Key, tuple[str, int]]:
 
 
 class _Looks:
-    """Names and looks of the curves of one figure, without their data sets."""
+    """Names and styles of the curves of one figure, without their data sets."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
         plain = {anchor for _, _, anchor, pathway, *_ in keys if not pathway}
@@ -159,7 +158,7 @@ class _Looks:
         colour, dash = (style.answer, "dash") if pathway == "A-Anchored" else (style.question, "solid")
         place = _place(pathway, _PATHWAYS)
         if place == len(_PATHWAYS):
-            colour, dash = shaded(colour, -0.45), "dashdot"
+            colour, dash = shade(colour, -0.45), "dashdot"
         label = escape(f"{pathway}{suffix}{which}", quote=False)
         return Entry(label, colour, dash, (style.rank, 0, place, anchor_rank(anchor)))
 
@@ -171,12 +170,12 @@ class _Looks:
         elif anchor in _ANSWERS:
             place = self.answers.index(anchor)
             name = f"A-Anchored{suffix}" + (f", {anchor}" if len(self.answers) > 1 else "")
-            colour, dash = shaded(style.answer, _ANSWER_SHADES[place]), _ANSWER_DASHES[place]
+            colour, dash = shade(style.answer, _ANSWER_SHADES[place]), _ANSWER_DASHES[place]
         else:
             name, (hue, dash) = f"{anchor}{suffix}", self.others[anchor]
-            colour = shaded(hue, style.shade)
+            colour = shade(hue, style.shade)
         if protocol in self.cut:  # beside pathways in the same panel
-            colour = shaded(colour, -0.45)
+            colour = shade(colour, -0.45)
         return Entry(escape(name, quote=False), colour, dash, (style.rank, 1, anchor_rank(anchor), 0))
 
 

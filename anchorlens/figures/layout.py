@@ -10,9 +10,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from anchorlens.errors import InputError
-from anchorlens.figures.hover import words_of
+from anchorlens.figures.hover import metric_labels
 from anchorlens.figures.labels import PANEL, Key, Titles
-from anchorlens.figures.title import wrapped
+from anchorlens.figures.title import wrap_parts
 
 INK = "#222222"
 FRAME: dict[str, Any] = {"showline": True, "linecolor": "#444444", "ticks": "outside", "ticklen": 4, "gridcolor": "#e6e6e6"}
@@ -22,7 +22,7 @@ _FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
 # Heights in pixels: panels of a single row, of several rows, of contrasts; gaps below panels without and with contrasts.
 _HEIGHT, _ROW_HEIGHT, _LOWER_HEIGHT, _ROW_GAP, _LOWER_GAP = 380, 320, 210, 84, 92
 _MARGINS = 58, 20  # left and right
-# Width of a figure that fills its page, as narrow as a page may be.
+# Assumed width in pixels of a figure that fills its page: the narrowest page.
 _ASSUMED_WIDTH = 700
 # Pixels of ``fit_width`` and page.js: above the panels, of a line of the heading, of the axes below the panels, of a row of a
 # legend, of a legend's margin, and of an entry beside its text.
@@ -32,16 +32,16 @@ _COLUMNS = (4, 2, 1)  # even, so that question and answer stand side by side
 _LETTER, _LEGEND_LETTER = 6.4, 6.84
 _FIRST_LINE = '<span style="font-size:17px"><b>{}</b></span>'
 _NEXT_LINE = '<span style="font-size:12px;color:#555555">{}</span>'
-# The last one, in newer versions of plotly, uploads the figure.
+# The last one uploads the figure.
 _UNUSED_BUTTONS = ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "sendChartToCloud"]
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """Grid of panels: ``rows`` x ``columns``, each row with a row of contrasts below it or not."""
+    """Grid of panels: ``rows`` x ``columns``, optionally with a row of contrasts below each row."""
 
     panels: int
-    rows: int  # those of contrasts not counted
+    rows: int  # without rows of contrasts
     columns: int
     contrasts: bool
     mixed: bool  # several protocols
@@ -73,7 +73,7 @@ class Sheet:
     def grid(self, height: float) -> dict[str, Any]:
         """Return the arguments of ``make_subplots`` for panels of a total height in pixels."""
         rows = self.rows * (2 if self.contrasts else 1)
-        # Contrasts of two protocols have two scales, each with its own ticks and title.
+        # Contrasts of two protocols have two scales with separate ticks and titles.
         between = 0.09 if self.contrasts and self.mixed else 0.035
         gap = _LOWER_GAP if self.contrasts else _ROW_GAP
         return {
@@ -84,16 +84,16 @@ class Sheet:
 
 
 def plan_sheet(panels: Sequence[Key], *, contrasts: bool, width: int | None) -> Sheet:
-    """Return the grid: up to four panels side by side; of several protocols a row per model and a column per protocol."""
+    """Return the grid: up to four panels side by side; with several protocols, a row per model and a column per protocol."""
     protocols = len({protocol for *_, protocol in panels})
     rows = math.ceil(len(panels) / (4 if protocols == 1 else protocols))
     return Sheet(len(panels), rows, math.ceil(len(panels) / rows), contrasts, protocols > 1, width)
 
 
 def page_plan(first: str, parts: list[list[str]], inner: int | None) -> dict[str, Any]:
-    """Return what :func:`fit_width` and page.js need to fit the figure to a width; it is saved in ``layout.meta``.
+    """Return the data with which :func:`fit_width` and page.js fit the figure to a width; stored in ``layout.meta``.
 
-    ``inner`` is the height of all panels in pixels; None keeps the height of the figure.
+    ``inner`` is the height of all panels in pixels. If None, the height of the figure is kept.
     """
     head = _FIRST_LINE.format(first) if first else ""
     return {"first": head, "next": _NEXT_LINE.split("{}"), "parts": parts, "inner": inner, "columns": _COLUMNS, **_PIXELS}
@@ -104,7 +104,7 @@ def fit_width(
 ) -> dict[str, Any]:
     """Return title, margins, height and legends for a width in pixels, as page.js does in a browser.
 
-    Without a width it is that of a narrow page; ``height`` counts where the plan has none.
+    If ``width`` is None, 700 pixels are assumed; ``height`` is used if the plan has none.
     """
     room = (width or _ASSUMED_WIDTH) - sum(_MARGINS)
     names: dict[str, list[str]] = {"legend2": [], "legend": []}
@@ -114,7 +114,7 @@ def fit_width(
     widest = plan["beside"] + _LEGEND_LETTER * max(len(name) for own in names.values() for name in own)
     columns = next((number for number in plan["columns"] if widest <= room / number), 1)
     heights = {key: plan["row"] * math.ceil(len(own) / columns) + plan["pad"] for key, own in names.items() if own}
-    small = [line.join(plan["next"]) for parts in plan["parts"] for line in wrapped(parts, max(40, int(room / _LETTER)))]
+    small = [line.join(plan["next"]) for parts in plan["parts"] for line in wrap_parts(parts, max(40, int(room / _LETTER)))]
     heading = [*([plan["first"]] if plan["first"] else []), *small]
     top, bottom = plan["top"] + plan["line"] * len(heading), plan["below"] + sum(heights.values())
     height = top + plan["inner"] + bottom if plan["inner"] else height
@@ -126,15 +126,17 @@ def fit_width(
 
 
 def check_size(fitted: Mapping[str, Any], sheet: Sheet, width: int | None, height: int | None) -> None:
-    """Check that a figure has room for its panels."""
+    """Raise if a figure is too small for its panels."""
     least = fitted["margin"]["t"] + fitted["margin"]["b"] + sheet.least
     for name, pixels, smallest in (("height", height, least), ("width", width, 320)):
         if pixels is not None and pixels < smallest:
-            raise InputError(f"{name}={pixels} pixels is too small for this figure. Give at least {smallest}, or None.")
+            raise InputError(
+                f"{name}={pixels}: too small for this figure. Give at least {smallest} pixels, or None.", argument=name
+            )
 
 
 def fit_figure(figure: go.Figure, width: int) -> go.Figure:
-    """Return a copy of a figure of ``plot_curves`` for a width in pixels; any other figure is returned unchanged."""
+    """Return a copy of a figure of ``plot_curves`` for a width in pixels; other figures are returned unchanged."""
     content = figure.to_plotly_json()
     layout = content["layout"]
     plan = layout.get("meta", {}).get("anchorlens")
@@ -144,7 +146,7 @@ def fit_figure(figure: go.Figure, width: int) -> go.Figure:
 
 
 def page_style(names: Iterable[str]) -> dict[str, Any]:
-    """Return fonts, colours and legends; they do not depend on the session's default template."""
+    """Return fonts, colours and legends, independent of the default template."""
     legend = {
         "orientation": "h", "traceorder": "normal", "groupclick": "togglegroup", "x": 0, "xanchor": "left",
         "bgcolor": "rgba(0,0,0,0)", "yref": "container", "yanchor": "bottom", "itemwidth": 30, "entrywidthmode": "fraction",
@@ -152,14 +154,14 @@ def page_style(names: Iterable[str]) -> dict[str, Any]:
     }  # fmt: skip
     return {
         "template": "plotly_white", "font": {"family": _FONT, "size": 13, "color": INK}, "showlegend": True, "hovermode": "closest",
-        # The size sets the distance of the lines; the first line's own size stands in its text.
+        # This size sets the line spacing; the first line has its size in its text.
         "title": {
             "font": {"size": 13}, "x": 0, "xref": "paper", "xanchor": "left", "y": 1, "yref": "container", "yanchor": "top",
             "pad": {"t": 22},
         },
         "modebar": {"remove": _UNUSED_BUTTONS}, "hoverlabel": {"align": "left", "namelength": -1}, "paper_bgcolor": "white",
         "plot_bgcolor": "white",
-        # Two clicks on a curve isolate it; the second legend keeps its state.
+        # Two clicks isolate a curve; the second legend does not change.
         **{name: legend | {"itemdoubleclick": "toggleothers" if name == "legend" else False} for name in names},
     }  # fmt: skip
 
@@ -171,8 +173,11 @@ def panel_layout(sheet: Sheet, table: pd.DataFrame, panels: Titles, *, bands: Se
     by_panel: dict[Any, pd.DataFrame] = dict(iter(table.groupby(PANEL)))
     curves, floors = table[table["control"] == "none"], table["noise_floor"]
     ends = [curves[f"{kind}_{end}"] for kind in bands for end in ("low", "high")]
-    y_range = fit_range([table["effect"], table["tick"], floors, -floors], ends, words_of(table).bound)
-    y_axis, title = {"range": y_range, **ZERO, **FRAME}, {"text": escape(words_of(table).axis, quote=False), "standoff": 4}
+    y_range = fit_range([table["effect"], table["tick"], floors, -floors], ends, metric_labels(table).bound)
+    y_axis, title = (
+        {"range": y_range, **ZERO, **FRAME},
+        {"text": escape(metric_labels(table).axis, quote=False), "standoff": 4},
+    )
     layout: dict[str, Any] = {"annotations": [], "shapes": []}
     for panel, (key, name) in enumerate(panels.items()):
         axis, rows = sheet.axis(panel), by_panel[key]
@@ -181,7 +186,7 @@ def panel_layout(sheet: Sheet, table: pd.DataFrame, panels: Titles, *, bands: Se
             "title": {"text": "Layer", "standoff": 6}, "range": [first - 0.5, last + 0.5], "tick0": 0,
             "dtick": _step(last - first, 9 if sheet.columns < 3 else 6), "tickformat": "d", "zeroline": False, **FRAME,
         }  # fmt: skip
-        # Zooming one panel zooms all; plotly warns of an axis that matches itself.
+        # All panels share the zoom; the first cannot match itself.
         own_axis = ({"matches": "y"} if panel else {}) | ({"title": title} if panel % sheet.columns == 0 else {})
         layout[f"yaxis{axis}"] = y_axis | own_axis | {"showticklabels": panel % sheet.columns == 0}
         short = name if len(name) <= letters else f"{name[: letters - 9]}…{name[-8:]}"
@@ -203,9 +208,9 @@ def hidden_axes(axis: str) -> dict[str, Any]:
 
 
 def fit_range(values: Sequence[pd.Series], ends: Sequence[pd.Series], bound: float) -> list[float]:
-    """Return a y range that holds the values, zero, and the ends of intervals up to ``bound``.
+    """Return a y range that includes the values, zero, and the ends of intervals up to ``bound``.
 
-    Intervals of two or three questions go far beyond any possible value, and would press the curves flat.
+    Intervals of two or three questions exceed the possible values and would flatten the curves.
     """
     drawn = pd.concat([*values, *(end.clip(-bound, bound) for end in ends), pd.Series([0.0])]).astype(float)
     low, high = float(drawn.min()), float(drawn.max())

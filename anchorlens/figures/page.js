@@ -1,10 +1,10 @@
-// Fits the heading and the legends of an anchorlens figure to the width of its page, keeps hidden curves hidden when one is isolated,
-// and makes the legend and the buttons of contrasts usable with the keyboard.
+// Fits heading and legends of an anchorlens figure to the page width, isolates curves without showing hidden ones, and makes the
+// legend and the buttons of contrasts usable with the keyboard.
 (function () {
   const gd = document.getElementById("{plot_id}");
   const plan = gd.layout.meta && gd.layout.meta.anchorlens;
 
-  // Enter or Space does what a click does; Shift + Enter what two clicks do.
+  // Enter or Space: a click; Shift + Enter: two clicks.
   let last = null;
   function button(node, label, pressed, act) {
     for (const [name, value] of Object.entries({ tabindex: "0", role: "button", "aria-label": label, "aria-pressed": pressed }))
@@ -15,7 +15,7 @@
       last = label;
       act(event.shiftKey);
     };
-    // Drawing may put another node in the place of the one that was pressed.
+    // Redrawing may replace the pressed node.
     if (label === last && document.activeElement === document.body) node.focus({ preventScroll: true });
   }
   function reach() {
@@ -23,7 +23,7 @@
       const node = entry.querySelector('[class$="toggle"]'), trace = entry.__data__[0].trace;
       const shown = gd._fullData[trace.index].visible === true;
       const group = gd.data.map((_, k) => k).filter((k) => k === trace.index || (trace.legendgroup && gd.data[k].legendgroup === trace.legendgroup));
-      // Plotly's half strength is too faint to be read.
+      // Plotly's opacity of 0.5 is hard to read.
       if (!shown) entry.style.opacity = 0.65;
       button(node, entry.textContent, shown, function (alone) {
         if (alone) isolate({ curveNumber: trace.index });
@@ -34,7 +34,7 @@
       const menu = gd._fullLayout.updatemenus.find((own) => own.buttons.some((b) => b.label === one.textContent));
       button(one, one.textContent, !!menu && menu.buttons[menu.active].label === one.textContent, function () {
         one.dispatchEvent(new MouseEvent("click", { bubbles: true }));
-        setTimeout(reach, 50); // a list that unfolds draws nothing else
+        setTimeout(reach, 50); // opening the list triggers no plotly event
       });
     }
   }
@@ -46,7 +46,7 @@
     gd.setAttribute("aria-label", document.title);
   }
 
-  // Two clicks on a curve leave it alone with what stands beside the curves; two more give back what was there before.
+  // Two clicks isolate a curve and keep the second legend; two more restore the previous state.
   let before = null, alone = null;
   function isolate(event) {
     const trace = gd.data[event.curveNumber];
@@ -70,7 +70,7 @@
   const plain = document.createElement("textarea");
 
   function widthOf(text, size) {
-    plain.innerHTML = text; // names hold entities
+    plain.innerHTML = text; // names contain HTML entities
     pen.font = size + "px " + gd._fullLayout.font.family;
     return pen.measureText(plain.value).width;
   }
@@ -84,7 +84,7 @@
         if (widthOf(longer, 12) <= room) { line = longer; continue; }
         if (line) found.push(plan.next.join(line));
         line = "";
-        for (const word of part.split(" ")) { // one that is wider than the page is broken between its words
+        for (const word of part.split(" ")) { // break a part that is wider than the page
           const more = line ? line + " " + word : word;
           if (line && widthOf(more, 12) > room) { found.push(plan.next.join(line)); line = word; } else line = more;
         }
@@ -94,7 +94,7 @@
     return found;
   }
 
-  // As fit_width in layout.py, with measured letters.
+  // Same as fit_width in layout.py, with measured text widths.
   let width = 0;
   function fit() {
     if (gd._fullLayout.width === width) return;
@@ -111,7 +111,7 @@
     if (layout.legend2) layout.legend2.entrywidth = 1 / columns;
     layout.title.text = heading.join("<br>");
     Object.assign(layout.margin, { t: top, b: bottom });
-    // Not by relayout: with a height given there, plotly would also hold the width for ever.
+    // Not with relayout: a height there would also fix the width.
     layout.height = height;
     gd.parentElement.style.height = height + "px";
     return Plotly.react(gd, gd.data, layout);

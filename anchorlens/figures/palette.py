@@ -1,6 +1,6 @@
 """Colours and display names of data sets, and the dark theme.
 
-Each benchmark has one pair of colours (question, answer), the same in every figure; a sample takes those of its benchmark.
+Each benchmark has one pair of colours (question, answer) in every figure; a sample has the colours of its benchmark.
 """
 
 import colorsys
@@ -23,7 +23,7 @@ _BENCHMARKS: dict[str, tuple[str, str, str]] = {
 _FURTHER = (("#17a2b8", "#a8a000"), ("#393b79", "#e0a800"), ("#00695c", "#ad1457"), ("#637939", "#7b4173"))
 _SAMPLE = "-sample"
 THEMES = ("light", "dark")
-# Colours of the light figure and their dark counterparts; every other colour is data.
+# Light colour -> dark colour; all other colours are data.
 _DARK = {
     "#222222": "#e8e8e8", "#555555": "#b4b8bd", "#e6e6e6": "#2c3136", "#444444": "#9aa0a6", "#888888": "#7d848b",
     "white": "#14171a", "#bbbbbb": "#5a6067", "#666666": "#a8adb3",
@@ -41,7 +41,7 @@ class DatasetStyle:
     question: str  # colour of question curves, #rrggbb
     answer: str
     rank: int  # place in the legend
-    shade: float  # amount by which :func:`shaded` moves the hue of any other anchor
+    shade: float  # amount by which :func:`shade` moves the hue of any other anchor
 
 
 def _benchmark_of(name: str) -> str | None:
@@ -65,7 +65,7 @@ def display_dataset(name: str) -> str:
 def _further_pair(number: int) -> tuple[str, str]:
     if number < len(_FURTHER):
         return _FURTHER[number]
-    # Steps of the golden ratio around the colour circle never come back to a hue.
+    # Steps of the golden ratio around the colour circle never repeat a hue.
     hue = (0.07 + number * 0.61803398875) % 1.0
     return hex_of(colorsys.hls_to_rgb(hue, 0.36, 0.75)), hex_of(colorsys.hls_to_rgb((hue + 0.5) % 1.0, 0.45, 0.7))
 
@@ -73,8 +73,8 @@ def _further_pair(number: int) -> tuple[str, str]:
 def dataset_styles(names: Sequence[str]) -> dict[str, DatasetStyle]:
     """Return the style of every data set of one figure; repeated names are ignored.
 
-    Benchmarks come first, in the order of the target figures. A sample takes its benchmark's place and colours unless the benchmark
-    is in the figure too. All others follow in order of appearance.
+    Benchmarks come first, in the order of the target figures. A sample has the place and colours of its benchmark unless that is in
+    the figure too. Others follow in order of appearance.
     """
     unique = list(dict.fromkeys(names))
     own: dict[str, str] = {}
@@ -88,7 +88,7 @@ def dataset_styles(names: Sequence[str]) -> dict[str, DatasetStyle]:
     styles: dict[str, DatasetStyle] = {}
     for rank, name in enumerate(ordered):
         question, answer = _BENCHMARKS[own[name]][1:] if name in own else _further_pair(rank - len(own))
-        # Two names with one shown form ("popqa", "PopQA") would be one legend entry: both keep their raw names.
+        # Names with the same display name ("popqa", "PopQA") would share a legend entry, so both are shown raw.
         display = display_dataset(name) if shown[display_dataset(name)] == 1 else name
         slot = places.index(own[name]) if name in own else rank
         styles[name] = DatasetStyle(escape(display, quote=False), question, answer, rank, _SHADES[slot % len(_SHADES)])
@@ -103,10 +103,10 @@ def rgb_of(colour: str) -> tuple[int, int, int]:
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
-def shaded(colour: str, amount: float) -> str:
-    """Move ``colour`` towards white (``amount`` in (0, 1]) or black (in [-1, 0)).
+def shade(colour: str, amount: float) -> str:
+    """Mix ``colour`` with white (``amount`` in (0, 1]) or black (in [-1, 0)).
 
-    >>> shaded("#804020", -0.5), shaded("#804020", 0.0), shaded("#804020", 1.0)
+    >>> shade("#804020", -0.5), shade("#804020", 0.0), shade("#804020", 1.0)
     ('#402010', '#804020', '#ffffff')
     """
     target = 255 if amount > 0 else 0
@@ -124,38 +124,38 @@ def translucent(colour: str, opacity: float) -> str:
 
 
 def in_theme(figure: go.Figure, theme: str) -> go.Figure:
-    """Return ``figure`` in a theme."""
+    """Return ``figure`` in the light or dark theme."""
     if theme not in THEMES:
-        raise InputError(f"There is no theme={theme!r}. {did_you_mean(str(theme), THEMES)}")
+        raise InputError(f"theme={theme!r}: unknown value. {did_you_mean(str(theme), THEMES)}", argument="theme")
     if theme == "light":
         return figure
-    made = go.Figure(_darkened(figure.to_plotly_json()))
-    # Plotly draws the active button nearly white, whatever the colour of the others.
+    made = go.Figure(_darken(figure.to_plotly_json()))
+    # Plotly always draws the active button nearly white.
     menus = len(made.to_dict()["layout"].get("updatemenus", ()))
     return made.update_layout(updatemenus=[{"bgcolor": "#aeb4ba", "font": {"color": "#222222"}}] * menus)
 
 
-def _darkened(value: Any) -> Any:
+def _darken(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: part if key in ("x", "y", "template") else _darkened(part) for key, part in value.items()}
+        return {key: part if key in ("x", "y", "template") else _darken(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_darkened(part) for part in value)
+        return type(value)(_darken(part) for part in value)
     if not isinstance(value, str):
         return value
     if value in _DARK:
         return _DARK[value]
     if value.startswith("#") and len(value) == 7:
-        return lighter(value)
+        return lighten(value)
     if value.startswith("<span"):
         for light, dark in _DARK.items():
             value = value.replace(f"color:{light}", f"color:{dark}")
     return value
 
 
-def lighter(colour: str) -> str:
-    """Return ``colour`` in its own hue, light enough to be seen on near black.
+def lighten(colour: str) -> str:
+    """Return ``colour`` in the same hue, light enough for a dark background.
 
-    >>> lighter("#ff7f0e"), lighter("#8c564b")
+    >>> lighten("#ff7f0e"), lighten("#8c564b")
     ('#ff983d', '#bb8b81')
     """
     hue, light, saturation = colorsys.rgb_to_hls(*(part / 255 for part in rgb_of(colour)))

@@ -1,6 +1,6 @@
-"""Checked tables of curve points and of contrasts from results of any kind.
+"""Collect curve points and contrasts from results of any kind into checked tables.
 
-Ambiguous results (two readouts under one label, the same point twice) are refused.
+Ambiguous results (two readouts under one label, the same point twice) raise an error.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from anchorlens.constants import SETTINGS, P
-from anchorlens.display import described
+from anchorlens.display import short_repr
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.controls import CUTS
 from anchorlens.figures.hover import CONTRASTS
@@ -19,7 +19,8 @@ from anchorlens.figures.palette import display_dataset
 from anchorlens.missing_values import without_nulls
 
 _TEXT = (
-    "model", "dataset", "protocol", "anchor", "pathway", "site", "direction", "donor_rule", "knockout_mode", "readout", "delta_kind", "control",
+    "model", "dataset", "protocol", "anchor", "pathway", "site", "direction", "donor_rule", "knockout_mode", "readout", "delta_kind",
+    "control",
 )  # fmt: skip
 _NUMBERS = ("layer", "window", "effect", "ci_low", "ci_high", "p_before", "n")
 # Columns that a frame may lack.
@@ -31,49 +32,52 @@ _LABELLED = "plot_curves({'first': a, 'second': b}), in a shell --label first --
 REQUIRED = (*_TEXT, *_NUMBERS)
 CURVE_KEYS = [*CURVE, "control"]
 _NEVER_EMPTY = ("model", "dataset", "protocol", "anchor", "control")
-# Columns that change the meaning of ΔP; one y axis cannot show two values of them.
+# Columns that change the meaning of ΔP; a y axis shows one value of each.
 _ONE_PER_PROTOCOL = ("readout", "delta_kind", "direction", "donor_rule", "knockout_mode", "site", "probe_site")
-# A tick beyond this multiple of the lowest curve would press the curves flat.
+# A tick below this multiple of the lowest curve would flatten the curves.
 _REACH = 1.6
 
 
 @runtime_checkable
 class CurveSource(Protocol):
-    """A result with a method ``curves()``, such as a sweep's."""
+    """Result with a method ``curves()``, such as a sweep."""
 
     def curves(self, *, controls: bool = ...) -> pd.DataFrame: ...
 
 
 CurveResult: TypeAlias = pd.DataFrame | CurveSource
 CurveResults: TypeAlias = CurveResult | Sequence[CurveResult] | Mapping[str, CurveResult | Sequence[CurveResult]]
-"""Argument of ``plot_curves``; the keys of a mapping are labels, each with panels of its own."""
+"""Argument of ``plot_curves``; the keys of a mapping are labels, each with its own panels."""
 
 
 def gather(results: object, controls: bool | Sequence[str], metric: str | None = None) -> pd.DataFrame:
-    """Return one table of all points of ``results``.
+    """Collect all points of ``results`` into one table.
 
     Args:
         results: A curves frame, a :class:`CurveSource`, a sequence of these, or a mapping from labels to these.
-        controls: Whether control rows are kept (all but those that must be named), or the names of those to keep.
-        metric: Metric of the rows to keep; if None, ``p`` if it is there, else the first.
+        controls: Whether to keep control rows (all except those that must be named), or names of the controls to keep.
+        metric: Metric of the rows to keep. If None, ``p`` if available, else the first.
 
     Returns:
-        The columns of ``REQUIRED``, those that a frame may lack, ``part`` (the label), ``no_signal`` (bool: ``probe_above_chance`` is
-        False) and ``is_noise`` (bool: a value within the noise floor), in order of appearance. Unknown texts are ``""``,
-        unknown numbers NaN; ``frac_null_incomplete`` is that of rows of the null alone. Exact repeats of a row are dropped.
+        Columns ``REQUIRED``, the optional columns, ``part`` (label), ``no_signal`` (bool: ``probe_above_chance`` is False) and
+        ``is_noise`` (bool: the value is within the noise floor), in order of appearance. Unknown texts are ``""``, unknown numbers
+        NaN; ``frac_null_incomplete`` is set for the null only. Duplicate rows are dropped.
+
+    Raises:
+        InputError: If there is no point, or the results are incomplete or ambiguous.
     """
     given = [
         (label, _frame_of(one, controls is not False)) for label, own in labelled(results).items() for one in _flatten(own)
     ]
     tables = [_checked(frame).assign(part=label) for label, frame in given if len(frame)]
     if not tables:
-        raise InputError("plot_curves was given no point: every frame is empty. Pass a sweep, or frames from its curves().")
+        raise InputError("plot_curves got no point: every frame is empty. Pass a sweep, or frames from its curves().")
     table = without_nulls(pd.concat(tables, ignore_index=True)).drop_duplicates(ignore_index=True)
     there = table["metric"].unique().tolist()
     if metric is None:
         metric = P if P in there else there[0]
     if metric not in there:
-        raise InputError(f"There is no metric called {metric!r} in these results. {did_you_mean(str(metric), there)}")
+        raise InputError(f"metric={metric!r}: not in these results. {did_you_mean(str(metric), there)}", argument="metric")
     table = table[table["metric"] == metric].reset_index(drop=True)
     table = table[table["control"].isin(["none", *_kept_controls(table, controls)])].reset_index(drop=True)
     _refuse_mixtures(table)
@@ -84,10 +88,10 @@ def gather(results: object, controls: bool | Sequence[str], metric: str | None =
 
 
 def with_ticks(table: pd.DataFrame) -> pd.DataFrame:
-    """Add ``before``, the mean P before of each curve, and ``tick``, the lowest possible ΔP; NaN where no tick is drawn.
+    """Add ``before``, the mean clean P of each curve, and ``tick``, the lowest possible ΔP; NaN if no tick is drawn.
 
-    A mean ΔP cannot fall below -100 times the mean P before of its layer; the tick is that of the layer with the largest P before.
-    There is none for another metric, for denoising, where P is unknown, or where it lies far below all curves.
+    A mean ΔP is at least -100 times the mean clean P of its layer; the tick is that of the layer with the largest clean P. There is
+    none for another metric, for denoising, if P is unknown, or if it lies far below all curves.
     """
     own = (table["control"] == "none") & (table["extra"] == "") & (table["metric"] == P) & (table["direction"] != "denoising")
     known = table["p_before"].where(own & table["effect"].notna())
@@ -102,12 +106,12 @@ def labelled(results: object) -> Mapping[str, object]:
         return {"": results}
     for label in results:
         if not isinstance(label, str) or not label.strip():
-            raise InputError(f"A label must be a text that is not empty, such as {{'qa': first}}; got {label!r}.")
+            raise InputError(f"label {label!r}: must be a text that is not empty. Use, for example, {{'qa': first}}.")
     return results
 
 
 def by_dataset(table: pd.DataFrame) -> pd.DataFrame:
-    """Give each data set of ``table`` a panel of its own."""
+    """Return ``table`` with a panel for each data set."""
     shown = table["dataset"].map(display_dataset)
     return table.assign(part=shown.where(table["part"] == "", table["part"] + ": " + shown))
 
@@ -124,7 +128,7 @@ def _frame_of(result: object, controls: bool) -> pd.DataFrame:
     if isinstance(result, CurveSource):
         return result.curves(controls=controls)
     raise InputError(
-        f"plot_curves draws curves frames and results with a method curves(), not {type(result).__name__}. "
+        f"results: plot_curves takes curves frames and results with a method curves(), not {type(result).__name__}. "
         "Pass a sweep, its curves(controls=True), or a list of these."
     )
 
@@ -136,7 +140,7 @@ def _checked(frame: pd.DataFrame) -> pd.DataFrame:
         if (table[name] == "").any():
             raise InputError(
                 f"The column '{name}' of the curves frame has missing values. Read a CSV file with keep_default_na=False for the "
-                "text columns: pandas takes the word 'null' for a missing value."
+                "text columns, because pandas reads the word 'null' as a missing value."
             )
     nothing = pd.Series(None, index=frame.index, dtype=object)
     for name, unknown in _TEXT_IF_KNOWN.items():
@@ -148,35 +152,35 @@ def _checked(frame: pd.DataFrame) -> pd.DataFrame:
             "The column 'layer' of the curves frame must hold whole numbers from 0. Correct or drop the other rows."
         )
     table["layer"] = table["layer"].astype(int)
-    for name in ("run_id", "seed"):  # as objects: messages quote the frame's own values
+    for name in ("run_id", "seed"):  # as objects, because messages quote the values of the frame
         column = frame.get(name, nothing)
         table[name] = column.astype(object).where(column.notna(), "")
     trivial = frame.get("by_construction", nothing)
     table["by_construction"] = trivial.where(trivial.notna(), other=False).map(bool).astype(bool)
     table["noise_floor"] = table["noise_floor"].where(table["metric"] == P)
     table["is_noise"] = table["effect"].abs() <= table["noise_floor"]
-    # As text: CSV files hold the words True and False, or nothing.
+    # As text, because CSV files hold the words True and False.
     table["no_signal"] = frame.get("probe_above_chance", nothing).map(str) == "False"
     return table
 
 
 def _texts(column: pd.Series, unknown: str = "") -> pd.Series:
-    # Object columns are grouped and compared faster than arrow strings.
+    # Grouping and comparing is faster for object columns than for arrow strings.
     return column.astype(object).where(column.notna(), unknown).map(str).astype(object)
 
 
 def require_columns(frame: pd.DataFrame, names: Sequence[str], kind: str) -> None:
-    """Refuse a frame of a kind (``curves`` or ``effects``) that lacks columns."""
+    """Raise if a frame of a kind (``curves`` or ``contrasts``) lacks columns."""
     missing = [name for name in names if name not in frame.columns]
     if missing:
         raise InputError(
             f"The {kind} frame lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}. "
-            f"Pass the frame that {kind}() gives, or the table {kind}.parquet of a run."
+            f"Pass the frame that {kind}() returns, or the table {kind}.parquet of a run."
         )
 
 
 def numbers(column: pd.Series, frame: str = "curves") -> pd.Series:
-    """Return a column as floats; refuse infinite values and texts."""
+    """Return a column as floats; raise for infinite values and texts."""
     try:
         found = pd.to_numeric(column).astype(float)
     except (TypeError, ValueError) as error:
@@ -197,13 +201,13 @@ def _kept_controls(table: pd.DataFrame, controls: bool | Sequence[str]) -> list[
     wanted = [controls] if isinstance(controls, str) else list(controls)
     for name in wanted:
         if name not in present:
-            hint = did_you_mean(name, present) if present else "These results hold no control."
-            raise InputError(f"There is no control called '{name}' in these results. {hint}")
+            hint = did_you_mean(name, present) if present else "These results have no control."
+            raise InputError(f"controls={name!r}: not in these results. {hint}", argument="controls")
     return wanted
 
 
 def _refuse_mixtures(table: pd.DataFrame) -> None:
-    """Refuse two meanings of ΔP in one protocol, and two windows in one protocol and model."""
+    """Raise if one protocol has two meanings of ΔP, or one protocol and model two windows."""
     curves = table[table["control"] == "none"]
     for (protocol, _), rows in curves.groupby(["protocol", "part"], sort=False):
         for column in _ONE_PER_PROTOCOL:
@@ -216,9 +220,9 @@ def _refuse_mixtures(table: pd.DataFrame) -> None:
 def _refuse_several(values: list[Any], column: str, among: str) -> None:
     if len(values) > 1:
         raise InputError(
-            f"The column '{column}' has {len(values)} values among {among}: {', '.join(map(repr, values))}. They would be "
-            f'drawn over each other. Draw one at a time: plot_curves(frame[frame["{column}"] == {values[0]!r}]); or each with a '
-            f"label of its own, {_LABELLED}."
+            f"The column '{column}' has {len(values)} values among {among}: {', '.join(map(repr, values))}. Their "
+            f'curves would overlap. Draw one at a time, plot_curves(frame[frame["{column}"] == {values[0]!r}]), or each with a '
+            f"label, {_LABELLED}."
         )
 
 
@@ -238,7 +242,7 @@ def _refuse_repeats(table: pd.DataFrame) -> None:
 
 
 def _refuse_orphans(table: pd.DataFrame) -> None:
-    """Refuse a control without its curve."""
+    """Raise if a control has no curve."""
     is_curve = table["control"] == "none"
     curves = pd.MultiIndex.from_frame(table.loc[is_curve, CURVE].drop_duplicates())
     orphans = table[~is_curve & ~pd.MultiIndex.from_frame(table[CURVE]).isin(curves)]
@@ -246,7 +250,7 @@ def _refuse_orphans(table: pd.DataFrame) -> None:
         first = orphans.iloc[0]
         raise InputError(
             f"The control '{first['control']}' of {first['pathway'] or first['anchor']}, {first['dataset']}, {first['model']} "
-            "has no curve beside it (no row with control 'none'). Add that curve's rows, or pass controls=False."
+            "has no curve (no row with control 'none'). Add the rows of the curve, or pass controls=False."
         )
 
 
@@ -274,7 +278,7 @@ ContrastTables: TypeAlias = pd.DataFrame | Sequence[pd.DataFrame] | Mapping[str,
 
 @runtime_checkable
 class ContrastSource(CurveSource, Protocol):
-    """A result with methods ``curves()`` and ``contrasts()``, such as a sweep's."""
+    """Result with methods ``curves()`` and ``contrasts()``, such as a sweep."""
 
     def contrasts(self) -> pd.DataFrame: ...
 
@@ -282,22 +286,26 @@ class ContrastSource(CurveSource, Protocol):
 def gather_contrasts(
     results: object, contrast_tables: object, curves: pd.DataFrame, contrasts: bool | str, controls: bool | Sequence[str]
 ) -> pd.DataFrame:
-    """Return the contrasts to draw below the curves.
+    """Collect the contrasts to draw below the curves.
 
-    Results with a method ``contrasts()`` contribute their own contrasts; ``effects`` holds frames of further ones. ``curves`` is the
-    table from ``gather``; ``contrasts`` may name one that must be there.
+    Args:
+        results: Argument of ``plot_curves``; results with a method ``contrasts()`` contribute their contrasts.
+        contrast_tables: Frames with further contrasts.
+        curves: Table from :func:`gather`.
+        contrasts: Whether to draw contrasts, or the name of one that must exist.
+        controls: As in :func:`gather`.
 
     Returns:
         Columns ``model dataset protocol anchor``, settings, ``quantity control layer value ci_low ci_high sim_low sim_high n``,
-        ``leading`` (bool: whether the control is the one that the quantity is read against) and ``excludes_zero`` (bool: by the
-        simultaneous interval, with ten questions, with signal and beyond rounding). Empty where there is nothing to draw.
+        ``leading`` (bool: the control is the default one of the quantity) and ``excludes_zero`` (bool: by the simultaneous interval,
+        with at least ten questions, with signal and beyond rounding). Empty if there is nothing to draw.
     """
     nothing = pd.DataFrame(columns=[*_PLACE, *_CONTRAST_NUMBERS[1:], "leading", "excludes_zero"])
     if contrasts is False:
         return nothing
     if not isinstance(contrasts, bool) and contrasts not in CONTRASTS:
         known = did_you_mean(str(contrasts), CONTRASTS)
-        raise InputError(f"contrasts={contrasts!r} is neither True, False nor the name of a contrast. {known}")
+        raise InputError(f"contrasts={contrasts!r}: neither a bool nor a known contrast. {known}", argument="contrasts")
     sources = [(label, one) for label, own in labelled(results).items() for one in _flatten(own)]
     given: list[tuple[str, object]] = [(label, one.contrasts()) for label, one in sources if isinstance(one, ContrastSource)]
     more = labelled([] if contrast_tables is None else contrast_tables)
@@ -306,8 +314,8 @@ def gather_contrasts(
     table = pd.concat(found, ignore_index=True).drop_duplicates(ignore_index=True) if found else nothing
     there = [name for name in CONTRASTS if name in set(table["quantity"])]
     if not isinstance(contrasts, bool) and contrasts not in there:
-        has = f"They hold {', '.join(there)}." if there else "They hold none: they are curves alone."
-        raise InputError(f"There is no contrast called {contrasts!r} in these results. {has}")
+        known = f"Known: {', '.join(there)}." if there else "They are curves without contrasts."
+        raise InputError(f"contrasts={contrasts!r}: not in these results. {known}", argument="contrasts")
     if not there:
         return nothing
     _refuse_repeated_effects(table)
@@ -319,7 +327,8 @@ def gather_contrasts(
 def _checked_contrasts(frame: object, curves: pd.DataFrame, label: str) -> pd.DataFrame:
     if not isinstance(frame, pd.DataFrame):
         raise InputError(
-            f"contrast_tables= takes the frame that contrasts() gives, or a list of these; got {described(frame)}."
+            f"contrast_tables={short_repr(frame)}: give the frame that contrasts() returns, or a list of these.",
+            argument="contrast_tables",
         )
     require_columns(frame, _CONTRAST_COLUMNS, "contrasts")
     known = frame[frame["quantity"].isin(list(CONTRASTS))]
@@ -332,15 +341,15 @@ def _checked_contrasts(frame: object, curves: pd.DataFrame, label: str) -> pd.Da
 
 
 def _with_owner(table: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
-    """Keep contrasts whose curves are drawn, and add the settings of these."""
+    """Return the contrasts whose curves are drawn, with the settings of the curves."""
     owners = curves.loc[curves["control"] == "none", OWNER].drop_duplicates()
     said = [name for name in OWNER if name in table.columns]
     several = owners[owners.duplicated(said)].merge(table[said].drop_duplicates(), on=said)
     if len(several):
         first = several.iloc[0]
         raise InputError(
-            f"The curves of {first['anchor']} of {first['dataset']} with {first['model']} are of several runs, and the contrast_tables "
-            f"frame does not say to which its rows belong. Pass the results themselves, or add the columns {', '.join(SETTINGS)}."
+            f"The curves of {first['anchor']} of {first['dataset']} with {first['model']} are of several runs, and the contrasts "
+            f"frame has no column to match them. Pass the results, or add the columns {', '.join(SETTINGS)}."
         )
     return table.merge(owners, on=said)[[*_PLACE, *_CONTRAST_NUMBERS[1:]]]
 
@@ -350,13 +359,13 @@ def _refuse_repeated_effects(table: pd.DataFrame) -> None:
     if len(repeated):
         first = repeated.iloc[0]
         raise InputError(
-            f"The contrast_tables hold two values of one point ({first['quantity']} against {first['control']}, {first['anchor']} of "
+            f"contrast_tables has two values of one point ({first['quantity']} against {first['control']}, {first['anchor']} of "
             f"{first['dataset']} with {first['model']}, layer {first['layer']}). Keep one run of each."
         )
 
 
 def _has_support(table: pd.DataFrame, curves: pd.DataFrame) -> pd.Series:
-    """Return whether a claim is possible: ten questions, signal at the layer, and more than rounding (for points of ΔP)."""
+    """Return whether each row has ten questions, signal at the layer, and (for ΔP) a value beyond rounding."""
     place = [*OWNER, "layer"]
     by = curves[curves["control"] == "none"].groupby(place, sort=False)[["no_signal", "noise_floor"]].max().reset_index()
     beside = table[place].merge(by, on=place, how="left").set_axis(table.index)
@@ -365,7 +374,7 @@ def _has_support(table: pd.DataFrame, curves: pd.DataFrame) -> pd.Series:
 
 
 def _is_leading(table: pd.DataFrame) -> pd.Series:
-    """Return whether a row's control is the one that its quantity is read against."""
+    """Return whether the control of each row is the default one of its quantity."""
     leading = pd.Series(index=table.index, data=False)
     for (*_, quantity), rows in table.groupby([*OWNER, "quantity"], sort=False):
         there, wanted = sorted(rows["control"].unique()), CONTRASTS[str(quantity)].controls

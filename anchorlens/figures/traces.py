@@ -1,4 +1,4 @@
-"""Traces of one curve: its line, its bands, and the marks on single points. A trace is a dictionary in plotly's schema."""
+"""Traces of a curve: line, bands and marks on single points, as dictionaries in plotly's schema."""
 
 import math
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from jaxtyping import Float, Int
 
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.controls import GAP, RANGE, Beside
-from anchorlens.figures.hover import FEW, WEAK, signed
+from anchorlens.figures.hover import FEW, WEAK, format_number
 from anchorlens.figures.labels import PANEL, Entry, Key
-from anchorlens.figures.palette import shaded, translucent
+from anchorlens.figures.palette import shade, translucent
 
 POINTWISE, SIMULTANEOUS = "ci", "sim"  # prefixes of the columns of the two bands
 # Values of ``bands=``, and the bands of each from back to front.
@@ -27,25 +27,29 @@ _RANGE_FILL = "rgba(120,120,120,0.15)"
 _SILENT: Trace = {"hoverinfo": "skip", "showlegend": False}
 
 
-def chosen_bands(bands: bool | str, *frames: pd.DataFrame) -> tuple[str, ...]:
-    """Return the bands to draw, from back to front, by the user's choice."""
+def select_bands(bands: bool | str, *frames: pd.DataFrame) -> tuple[str, ...]:
+    """Return the bands to draw, from back to front."""
     if isinstance(bands, bool):
         return BANDS["both"] if bands else ()
     if bands not in BANDS:
-        raise InputError(f"bands={bands!r} is neither True, False nor one of these words. {did_you_mean(str(bands), BANDS)}")
+        raise InputError(
+            f"bands={bands!r}: neither a bool nor a known word. {did_you_mean(str(bands), BANDS)}", argument="bands"
+        )
     if bands == "simultaneous" and not any(frame["sim_low"].notna().any() for frame in frames):
-        raise InputError("bands='simultaneous': these results hold no simultaneous band. Give bands='pointwise'.")
+        raise InputError(
+            "bands='simultaneous': the results have no simultaneous band. Use bands='pointwise'.", argument="bands"
+        )
     return BANDS[bands]
 
 
-def crowded_panels(curves: pd.DataFrame) -> set[Key]:
-    """Return the panels with so many curves that their bands are paler; repeated rows count once."""
+def find_crowded_panels(curves: pd.DataFrame) -> set[Key]:
+    """Return the panels whose bands are drawn paler because of many curves; repeated rows count once."""
     counts = curves.drop_duplicates().groupby(PANEL).size()
     return set(counts.index[counts > _CROWD])
 
 
 def has_few(values: pd.Series, n: pd.Series) -> bool:
-    """Return whether most points of a curve rest on fewer than 20 questions."""
+    """Return whether most points of a curve have fewer than 20 questions."""
     return float(n[values.notna()].median()) < FEW
 
 
@@ -57,36 +61,36 @@ class Points:
     value: Float[np.ndarray, "point"]  # NaN where missing
     ends: dict[str, tuple[Float[np.ndarray, "point"], Float[np.ndarray, "point"]]]  # low and high end of each band
     text: list[str]  # hover texts
-    few: bool  # whether most points rest on fewer than 20 questions
+    few: bool  # whether most points have fewer than 20 questions
 
     @classmethod
     def of(cls, rows: pd.DataFrame, column: str, head: str = "") -> "Points":
-        """Read the points of ``rows``, sorted by layer, with a column ``said`` of hover texts that follow ``head``."""
+        """Make points from rows sorted by layer, whose column ``hover`` holds the texts after ``head``."""
         ends = {kind: (rows[f"{kind}_low"].to_numpy(float), rows[f"{kind}_high"].to_numpy(float)) for kind in BANDS["both"]}
-        text, few = [head + said for said in rows["said"]], has_few(rows[column], rows["n"])
+        text, few = [head + hover for hover in rows["hover"]], has_few(rows[column], rows["n"])
         return cls(rows["layer"].to_numpy(), rows[column].to_numpy(float), ends, text, few)
 
     def runs(self, kind: str = "") -> list[Int[np.ndarray, "index"]]:
-        """Return the indices of each run of neighbouring points with a value, and with a band of ``kind`` if given."""
+        """Return the indices of each run of adjacent points with a value (and a band of ``kind``, if given)."""
         known = ~np.isnan(np.vstack([self.value, *(self.ends[kind] if kind else ())])).any(axis=0)
         where = np.flatnonzero(known)
         return [run for run in np.split(where, np.flatnonzero(np.diff(where) > 1) + 1) if len(run)]
 
     def lone(self) -> list[int]:
-        """Return the indices of points that no line reaches."""
+        """Return the indices of points without an adjacent point."""
         return [int(run[0]) for run in self.runs() if len(run) == 1]
 
     def skips(self) -> bool:
-        """Return whether layers between two points were not measured."""
+        """Return whether there are unmeasured layers between two points."""
         return bool((np.diff(self.layer) > 1).any())
 
     def xy(self, chosen: Any = slice(None)) -> Trace:
-        """Return x and y of the chosen points, None where a value is missing."""
+        """Return x and y of the chosen points; None for missing values."""
         y = [None if math.isnan(value) else value for value in self.value[chosen].tolist()]
         return {"x": self.layer[chosen].tolist(), "y": y}
 
     def outline(self, kind: str) -> Trace:
-        """Return x and y of a band: a closed shape per run of neighbouring points with an interval."""
+        """Return x and y of a band: a closed shape per run of adjacent points with an interval."""
         x: list[int | None] = []
         y: list[float | None] = []
         for run in self.runs(kind):
@@ -98,7 +102,7 @@ class Points:
 
 
 def line_of(points: Points, entry: Entry) -> Trace:
-    """Return the line of a curve; its points are marked where layers between them were not measured."""
+    """Return the line of a curve, with markers if there are unmeasured layers between its points."""
     line = {"color": entry.colour, "dash": entry.dash, "width": THIN_WIDTH if points.few else WIDTH}
     return {
         **points.xy(), "name": entry.label, "mode": "lines+markers" if points.skips() else "lines", "line": line,
@@ -109,11 +113,11 @@ def line_of(points: Points, entry: Entry) -> Trace:
 
 def beside_line(points: Points, rows: pd.DataFrame, name: str, entry: Entry, beside: Beside) -> Trace:
     """Return the line of a control or extra: thin, without a band."""
-    colour = shaded(entry.colour, -0.3) if beside.dark else entry.colour
+    colour = shade(entry.colour, -0.3) if beside.dark else entry.colour
     control, weak = rows["control"].iloc[0], (rows["frac_null_incomplete"] > WEAK).tolist()
     marker: Trace = {"size": 3, "color": colour}
     if any(weak):
-        marker |= {"symbol": "triangle-down-open", "size": [6 if one else 0 for one in weak], "opacity": 1}
+        marker |= {"symbol": "triangle-down-open", "size": [6 if is_weak else 0 for is_weak in weak], "opacity": 1}
     return {
         **points.xy(), "name": name if control in ("none", GAP.label) else f"{name}, {control}",
         "mode": "lines+markers" if any(weak) or points.lone() else "lines",
@@ -127,7 +131,7 @@ def _in_second_legend(beside: Beside) -> Trace:
 
 
 def range_of(rows: pd.DataFrame) -> Trace:
-    """Return the grey area that holds the controls of a panel."""
+    """Return the grey area from the lowest to the highest control of a panel."""
     by_layer = rows.groupby("layer")["effect"].agg(["min", "max"])
     layers, low, high = by_layer.index.tolist(), by_layer["min"].tolist(), by_layer["max"].tolist()
     return {
@@ -138,7 +142,7 @@ def range_of(rows: pd.DataFrame) -> Trace:
 
 
 def beside_entry(beside: Beside) -> Trace:
-    """Return the legend entry of all lines of one kind, a trace without a point: grey, as it stands for every colour."""
+    """Return the legend entry of all lines of one kind: a grey trace without points."""
     area = {"fill": "toself", "fillcolor": _RANGE_FILL} if beside is RANGE else {}
     return {
         "type": "scatter", "x": [None], "y": [None], "name": beside.label, "mode": "lines",
@@ -148,7 +152,7 @@ def beside_entry(beside: Beside) -> Trace:
 
 
 def tick_of(rows: pd.DataFrame, entry: Entry, edge: float) -> Trace | None:
-    """Return the mark of the lowest possible ΔP at the right edge of a panel; None where there is none."""
+    """Return the mark of the lowest possible ΔP at the right edge of a panel, or None."""
     tick = float(rows["tick"].mean())
     if math.isnan(tick):
         return None
@@ -159,7 +163,7 @@ def tick_of(rows: pd.DataFrame, entry: Entry, edge: float) -> Trace | None:
         "x": [edge], "y": [tick], "name": f"{entry.label}, P before", "mode": "markers",
         "marker": {"symbol": "line-ew", "size": size, "line": {"color": entry.colour, "width": 2}}, "cliponaxis": False,
         "legendgroup": entry.group, "showlegend": False, "hoverinfo": "text",
-        "text": [f"<b>{entry.label}</b><br>P before {rows['before'].mean():.2f}{ends}<br>ΔP cannot fall below {signed(tick)}"],
+        "text": [f"<b>{entry.label}</b><br>P before {rows['before'].mean():.2f}{ends}<br>lowest possible ΔP: {format_number(tick)}"],
     }  # fmt: skip
 
 
@@ -167,29 +171,29 @@ def band_look(entry: Entry, kind: str, *, crowded: bool) -> Trace:
     """Return a band without its points."""
     opacity = round(_OPACITY[kind] * (0.42 if crowded else 1), 3)
     return {
-        "name": f"{entry.label}, 95 % band{' of all layers at once' if kind == SIMULTANEOUS else ''}", "mode": "lines",
+        "name": f"{entry.label}, 95 % band{', simultaneous' if kind == SIMULTANEOUS else ''}", "mode": "lines",
         "fill": "toself", "fillcolor": translucent(entry.colour, opacity), "line": {"width": 0, "color": entry.colour},
         "legendgroup": entry.group, **_SILENT,
     }  # fmt: skip
 
 
 def marks_of(points: Points, rows: pd.DataFrame, entry: Entry, bands: Sequence[str]) -> list[Trace]:
-    """Return marks of lone points with their intervals, trivial points, those without signal, and those within noise."""
-    colour, there = entry.colour, rows["effect"].notna().to_numpy()
+    """Return marks of lone points with intervals, points fixed by construction, without signal or within noise."""
+    colour, present = entry.colour, rows["effect"].notna().to_numpy()
     trivial, silent, noise = (rows[name].to_numpy(bool) for name in ("by_construction", "no_signal", "is_noise"))
     lone = np.zeros(len(rows), dtype=bool)
     lone[points.lone()] = True
     whiskers = [_whisker(points, lone & ~trivial, colour, kind) for kind in bands]
     drawn: list[tuple[np.ndarray, Trace]] = [
         (lone & ~trivial, {"marker": {"symbol": "circle", "size": 6, "color": colour}, "error_y": whisker})
-        for whisker in [one for one in whiskers if one] or [None]
+        for whisker in list(filter(None, whiskers)) or [None]
     ]
     drawn += [
         (
-            trivial & there,
+            trivial & present,
             {"marker": {"symbol": "circle", "size": 9, "color": "white", "line": {"color": colour, "width": 2}}},
         ),
-        (silent & there, {"marker": {"symbol": "x-thin-open", "size": 5, "color": colour, "line": {"width": 1}}}),
+        (silent & present, {"marker": {"symbol": "x-thin-open", "size": 5, "color": colour, "line": {"width": 1}}}),
         (noise & ~trivial, {"marker": {"symbol": "circle-open", "size": 6, "color": GREY, "line": {"width": 1.2}}}),
     ]
     look = {"name": entry.label, "mode": "markers", "legendgroup": entry.group, **_SILENT}

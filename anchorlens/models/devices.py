@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from transformers import PretrainedConfig
 
-from anchorlens.display import as_whole, described
+from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError, did_you_mean
 
 # P of a prompt varies by 1e-2 with the batch size in bfloat16 and by 3e-6 in float32, so float32 is the default up to 40 GB.
@@ -63,9 +63,9 @@ def pick_device(device: object) -> str:
 
 def check_n_devices(n_devices: object, device: object) -> None:
     """Raise if a model cannot be spread over so many CUDA devices here, the first of which is ``device``."""
-    wanted = as_whole(n_devices)
+    wanted = as_int(n_devices)
     if wanted is None or wanted < 1:
-        raise InputError(f"n_devices={described(n_devices)} is no number of devices: give a whole number from 1 on.")
+        raise InputError(f"n_devices={short_repr(n_devices)} is no number of devices: give a whole number from 1 on.")
     if wanted == 1:
         return
     first = torch.device("cuda" if device is None else pick_device(device))

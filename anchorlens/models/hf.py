@@ -24,7 +24,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as hf_logging
 from transformers.utils.quantization_config import Mxfp4Config
 
-from anchorlens.display import listed
+from anchorlens.display import join_words
 from anchorlens.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 from anchorlens.models.audit import quantisation
 from anchorlens.models.mapping import check_supported
@@ -96,7 +96,7 @@ def weight_files(directory: Path) -> list[Path]:
         files = sorted({directory / name for name in json.loads(first.read_text(encoding="utf8"))["weight_map"].values()})
     missing = [path.name for path in files if not path.is_file()]
     if missing:
-        raise CheckpointError(f"{directory} is incomplete: it lacks the files {listed(missing)}. Fetch it again.")
+        raise CheckpointError(f"{directory} is incomplete: it lacks the files {join_words(missing)}. Fetch it again.")
     return files
 
 
@@ -137,7 +137,7 @@ def _load(kind: Any, directory: Path, shown: Path, progress: bool, options: dict
         model, report = kind.from_pretrained(directory, output_loading_info=True, **options)
     if report["missing_keys"]:
         raise CheckpointError(
-            f"{shown} is incomplete: it lacks the weights {listed(sorted(report['missing_keys']))}. Fetch it again."
+            f"{shown} is incomplete: it lacks the weights {join_words(sorted(report['missing_keys']))}. Fetch it again."
         )
     return model.eval()
 

@@ -11,7 +11,7 @@ from typing import Any
 from transformer_lens import HookedTransformer
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from anchorlens.display import described
+from anchorlens.display import short_repr
 from anchorlens.errors import InputError, ModelNotFoundError, UnsupportedModelError
 from anchorlens.models.checkpoint import PACKAGED, check_obtainable, packaged_directory
 from anchorlens.models.devices import check_device_dtype, check_n_devices, parse_dtype
@@ -90,7 +90,7 @@ def check_tokenizer_directory(tokenizer: object) -> Path:
     """Return the directory of a tokenizer that is not a live one."""
     path = existing_path(os.fspath(tokenizer)) if isinstance(tokenizer, (str, os.PathLike)) and str(tokenizer) else None
     if path is None or not path.is_dir():
-        raise InputError(f"tokenizer={described(tokenizer)} is neither a tokenizer nor a directory that holds one.")
+        raise InputError(f"tokenizer={short_repr(tokenizer)} is neither a tokenizer nor a directory that holds one.")
     check_tokenizer_files(path)
     return path
 
@@ -102,7 +102,7 @@ def check_live(
     if not isinstance(model, (HookedTransformer, PreTrainedModel)):
         raise InputError(
             f"load_model takes a name (`anchorlens models` lists some), a Hugging Face directory, a .gguf file, a HookedTransformer "
-            f"or a Hugging Face causal language model, not {described(model)}. Merge an adapter first (merge_and_unload); of a "
+            f"or a Hugging Face causal language model, not {short_repr(model)}. Merge an adapter first (merge_and_unload); of a "
             "pipeline give its model, of a TransformerBridge the name that it was made from."
         )
     if isinstance(model, HookedTransformer):

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from pydantic import BeforeValidator, Field, GetCoreSchemaHandler
 from typing_extensions import override
 
-from anchorlens.display import as_whole, described, shortened
+from anchorlens.display import as_int, short_repr, shorten
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.fingerprint import takes
 
@@ -62,7 +62,7 @@ class Choice(Kind):
         if self.function and callable(value) and not isinstance(value, type) and takes(value, self.n_arguments):
             return value
         also = f", or {self.function}" if self.function else ""
-        raise self.error(f"{name} takes one of {', '.join(self.names)}{also}; got {described(value)}.")
+        raise self.error(f"{name} takes one of {', '.join(self.names)}{also}; got {short_repr(value)}.")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Choices(Kind):
             raise InputError(f"Unknown {self.noun} {unknown!r}. {did_you_mean(unknown, self.names)}")
         if not given or unknown is not None or len(set(given)) != len(given):
             known = ", ".join(self.names)
-            raise InputError(f"{name} takes at least one {self.noun}, each once ({known}); got {described(value)}.")
+            raise InputError(f"{name} takes at least one {self.noun}, each once ({known}); got {short_repr(value)}.")
         return given
 
 
@@ -97,12 +97,12 @@ class Int(Kind):
 
     @override
     def check(self, name: str, value: Any) -> int | None:
-        number = as_whole(value)
+        number = as_int(value)
         if value is None and self.none:
             return None
         also = f", or None for {self.none}" if self.none else ""
         if number is None:
-            raise InputError(f"{name} takes a whole number{also}; got {described(value)}.")
+            raise InputError(f"{name} takes a whole number{also}; got {short_repr(value)}.")
         if number < self.least:
             raise InputError(f"{name} must be at least {self.least}{also}, got {number}.")
         return number
@@ -131,17 +131,17 @@ class Indices(Kind):
             numbers = _parse_indices(name, value)
         else:
             given = value if isinstance(value, Iterable) else [value]
-            whole = [as_whole(one) for one in given]
+            whole = [as_int(one) for one in given]
             numbers = [] if None in whole else [number for number in whole if number is not None]
         if self.bounds:
             is_range = numbers and numbers == list(range(numbers[0], numbers[-1] + 1))
             is_range = is_range and (isinstance(value, str) or len(numbers) == 1)
             crossed = len(numbers) == 2 and numbers[0] > numbers[1] and (numbers[0] < 0) == (numbers[1] < 0)
             if crossed or not (len(numbers) == 2 or is_range):
-                raise InputError(f"{name} must be first and last, such as (0, 11) or (-4, -1); got {described(value)}.")
+                raise InputError(f"{name} must be first and last, such as (0, 11) or (-4, -1); got {short_repr(value)}.")
             return numbers[0], numbers[-1]
         if not numbers or len(set(numbers)) != len(numbers):
-            raise InputError(f"{name} must be different whole numbers, 'all' or text such as '0-11'; got {described(value)}.")
+            raise InputError(f"{name} must be different whole numbers, 'all' or text such as '0-11'; got {short_repr(value)}.")
         return tuple(sorted(numbers))
 
     def resolve(self, name: str, value: Sequence[int], size: int) -> tuple[int, ...]:
@@ -154,7 +154,7 @@ class Indices(Kind):
         in_order = found[0] <= found[-1] if self.bounds else len(set(found)) == len(found)
         if min(found) < 0 or max(found) >= size or not in_order:
             what = "first and last" if self.bounds else "different numbers"
-            raise InputError(f"{name} must be {what} from {-size} to {size - 1}, got {described(value)}.", argument=name)
+            raise InputError(f"{name} must be {what} from {-size} to {size - 1}, got {short_repr(value)}.", argument=name)
         return found if self.bounds else tuple(sorted(found))
 
 
@@ -172,7 +172,7 @@ def _parse_indices(name: str, text: str) -> list[int]:
         last, step = given.get("one", given.get("last", -1)), given.get("step", 1)
         if not given or step < 1 or not 0 <= last - first <= _LARGEST_INDEX:
             raise InputError(
-                f"{name}={shortened(text)} is not understood. Write 0-11, or 0,4,8, or 0-28:4, or -4: (the last 4)."
+                f"{name}={shorten(text)} is not understood. Write 0-11, or 0,4,8, or 0-28:4, or -4: (the last 4)."
             )
         numbers += range(first, last + 1, step)
     return numbers
@@ -186,7 +186,7 @@ class MemorySize(Kind):
     @override
     def check(self, name: str, value: Any) -> Any:
         if isinstance(value, str) and not re.fullmatch(r"\s*\d*\.?\d+\s*[a-zA-Z]*\s*", value):
-            raise InputError(f"{name}={shortened(value)} is not understood. Write bytes, or for example '2GB' or '512MiB'.")
+            raise InputError(f"{name}={shorten(value)} is not understood. Write bytes, or for example '2GB' or '512MiB'.")
         return value
 
 
@@ -203,7 +203,7 @@ class SplitFractions(Kind):
             fractions = ()
         if len(fractions) != 3 or not (min(fractions) > 0 and abs(sum(fractions) - 1) <= 1e-6):  # also refuses NaN
             raise InputError(
-                f"{name} must be three positive numbers that sum to 1 (train, validation, test); got {described(value)}."
+                f"{name} must be three positive numbers that sum to 1 (train, validation, test); got {short_repr(value)}."
             )
         return fractions
 
@@ -219,7 +219,7 @@ class PythonOnly(Kind):
     def check(self, name: str, value: Any) -> Any:
         if value is None or self.is_valid(value):
             return value
-        raise InputError(f"{name} takes {self.what}; got {described(value)}.")
+        raise InputError(f"{name} takes {self.what}; got {short_repr(value)}.")
 
 
 @dataclass(frozen=True)

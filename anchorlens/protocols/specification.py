@@ -13,7 +13,7 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, StrictBool, Validat
 from typing_extensions import override
 
 from anchorlens.constants import ENGINES
-from anchorlens.display import as_whole, described
+from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.fingerprint import callable_name, fingerprint
 from anchorlens.protocols.arguments import Argument, Choice, Indices, Int, Kind, MemorySize, PythonOnly, argument
@@ -50,7 +50,7 @@ class PromptLike(Kind):
             return value
         raise InputError(
             f"{name} takes 'qa', 'fewshot(4)', 'chat', a text with {{question}} in it, or an object with a name and "
-            f"render(question, tokenizer); got {described(value)}."
+            f"render(question, tokenizer); got {short_repr(value)}."
         )
 
 
@@ -102,7 +102,7 @@ class Specification(BaseModel):
         except ValidationError as failed:
             first = failed.errors()[0]
             name = str(first["loc"][0])
-            problem = f"{name}={described(values[name])} is not understood: {first['msg']}."
+            problem = f"{name}={short_repr(values[name])} is not understood: {first['msg']}."
             raise InputError(f"{problem} {known[name].help}", argument=name) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -189,7 +189,7 @@ class Specification(BaseModel):
             InputError: The text is not TOML, or an argument is invalid.
         """
         if not isinstance(text, str):
-            raise InputError(f"from_toml takes a text, got {described(text)}.")
+            raise InputError(f"from_toml takes a text, got {short_repr(text)}.")
         return cls.of(read_toml(text))
 
     @classmethod
@@ -237,7 +237,7 @@ class QuestionSpecification(Specification):
 
 def is_own(value: Any) -> bool:
     """Return whether a value is an object of the user: not None, text, a number or a sequence."""
-    return value is not None and not isinstance(value, (str, bool, float, tuple, list)) and as_whole(value) is None
+    return value is not None and not isinstance(value, (str, bool, float, tuple, list)) and as_int(value) is None
 
 
 def _code(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from anchorlens.display import described, listed, shortened
+from anchorlens.display import join_words, short_repr, shorten
 from anchorlens.errors import DataError, InputError, did_you_mean
 from anchorlens.questions.schemas import SCHEMAS, Row, Schema, read_answers
 from anchorlens.warn import warn
@@ -24,7 +24,7 @@ def parse_columns(text: str) -> dict[str, str]:
         field, equals, column = (piece.strip() for piece in part.partition("="))
         if not (field and equals and column) or field in columns:
             raise InputError(
-                f"columns={described(text)}: {part.strip()!r} is not FIELD=COLUMN, or repeats a field. "
+                f"columns={short_repr(text)}: {part.strip()!r} is not FIELD=COLUMN, or repeats a field. "
                 "Write FIELD=COLUMN, separated by commas: question=q,answers=gold.",
                 argument="columns",
             )
@@ -38,7 +38,7 @@ def check_columns(columns: object, schema: Schema) -> dict[str, str]:
         return {}
     if not isinstance(columns, Mapping) or not all(isinstance(name, str) for pair in columns.items() for name in pair):
         raise InputError(
-            f"columns={described(columns)}: must be a dictionary from field names to column names, such as "
+            f"columns={short_repr(columns)}: must be a dictionary from field names to column names, such as "
             "{'question': 'q', 'answers': 'gold'}.",
             argument="columns",
         )
@@ -88,7 +88,7 @@ def check_fields(rows: Sequence[Row], schema: Schema, source: str, *, own: bool 
     fix = f" Its fields fit: {', '.join(fits)}." if fits else f" Pass columns={needed}." if own else ""
     lacks = " and ".join(" or ".join(group) for group in missing)
     raise DataError(
-        f"{source} is not of the schema {schema.name!r}: it lacks {lacks}. It has {listed(sorted(names)) or 'no field'}.{fix}"
+        f"{source} is not of the schema {schema.name!r}: it lacks {lacks}. It has {join_words(sorted(names)) or 'no field'}.{fix}"
     )
 
 
@@ -103,7 +103,7 @@ def split_answers(rows: Sequence[Row], schema: Schema, separator: object) -> lis
         return list(rows)
     if not isinstance(separator, str) or not separator:
         raise InputError(
-            f"answers_sep={described(separator)}: must be a non-empty string, such as ';', or None.", argument="answers_sep"
+            f"answers_sep={short_repr(separator)}: must be a non-empty string, such as ';', or None.", argument="answers_sep"
         )
     return [
         {**row, **{key: row[key].split(separator) for key in schema.answers if separator in _plain_answer(row.get(key))}}
@@ -121,4 +121,4 @@ def warn_of_cells(rows: Sequence[Row], schema: Schema, source: str) -> None:
         more = f" (and {len(suspect) - 1} more)" if len(suspect) > 1 else ""
         separator = next((mark for mark in "|;" if mark in cell), None)
         fix = f"Pass answers_sep={separator!r} to split it." if separator else "Leave the cell empty if there is no answer."
-        warn(f"{source}, row {number}{more}: the answer {shortened(cell)} is read as one alias. {fix}")
+        warn(f"{source}, row {number}{more}: the answer {shorten(cell)} is read as one alias. {fix}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from anchorlens.display import described, shortened
+from anchorlens.display import short_repr, shorten
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.questions.schemas import SCHEMAS, Schema
 from anchorlens.questions.sources import (
@@ -52,7 +52,7 @@ def find_origin(
     parts = {"config": config, "split": split, "revision": revision}
     for word, value in (parts | {"dataset_name": dataset_name}).items():
         if value is not None and not (isinstance(value, str) and value.strip()):
-            raise InputError(f"{word}={described(value)}: must be a non-empty string, or None.", argument=word)
+            raise InputError(f"{word}={short_repr(value)}: must be a non-empty string, or None.", argument=word)
     entry = find_dataset(name) if isinstance(name, str) else None
     if any(parts.values()) and (entry is None or entry.kind != "hub" or path is not None):
         used = next(word for word, value in parts.items() if value)
@@ -63,7 +63,7 @@ def find_origin(
         )
     if is_table(name):
         if path is not None:
-            raise InputError(f"path={described(path)}: not allowed with a table. Pass one of them.", argument="path")
+            raise InputError(f"path={short_repr(path)}: not allowed with a table. Pass one of them.", argument="path")
         label = dataset_name or table_name(name)
         return Origin(table_name(name), label, _schema(label), True, False, lambda: table_rows(name))
     if entry is not None and path is None:
@@ -94,14 +94,14 @@ def _file(name: object, path: object) -> tuple[Path, str]:
         if not _is_file_name(name):
             names = [entry.name for entry in KNOWN]
             raise InputError(
-                f"name={shortened(name)}: unknown data set. {did_you_mean(name, names)} For a file of your own pass path=.",
+                f"name={shorten(name)}: unknown data set. {did_you_mean(name, names)} For a file of your own pass path=.",
                 argument="name",
             )
     elif isinstance(name, os.PathLike):
         if path is not None:
-            raise InputError(f"path={described(path)}: name is a file already. Pass one of them.", argument="path")
+            raise InputError(f"path={short_repr(path)}: name is a file already. Pass one of them.", argument="path")
     elif name is not None or path is None:
-        raise InputError(f"name={described(name)}: must be {_ACCEPTED}.", argument="name")
+        raise InputError(f"name={short_repr(name)}: must be {_ACCEPTED}.", argument="name")
     file = _path(path if name is None else name)
     return file, file.stem
 
@@ -109,7 +109,7 @@ def _file(name: object, path: object) -> tuple[Path, str]:
 def _path(value: object) -> Path:
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str) or not text.strip():
-        raise InputError(f"path={described(value)}: must be a string or a Path to a file.", argument="path")
+        raise InputError(f"path={short_repr(value)}: must be a string or a Path to a file.", argument="path")
     return Path(os.path.expanduser(text))  # noqa: PTH111 - Path's raises for an unknown user
 
 

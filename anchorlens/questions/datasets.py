@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from anchorlens.display import as_whole, described
+from anchorlens.display import as_int, short_repr
 from anchorlens.errors import DataError, InputError, SpanError
 from anchorlens.fingerprint import callable_name, fingerprint
 from anchorlens.prompts.dataset import Dropped
@@ -224,11 +224,11 @@ def _read(origin: Origin, columns: Mapping[str, str], answers_sep: str | None) -
 
 def _draw(limit: object, seed: object) -> tuple[int | None, int]:
     """Return checked ``limit`` and ``seed`` as integers."""
-    n, seed_number = as_whole(limit), as_whole(seed)
+    n, seed_number = as_int(limit), as_int(seed)
     if limit is not None and (n is None or n < 1):
-        raise InputError(f"limit={described(limit)}: must be an integer >= 1, or None for all rows.", argument="limit")
+        raise InputError(f"limit={short_repr(limit)}: must be an integer >= 1, or None for all rows.", argument="limit")
     if seed_number is None or seed_number < 0:
-        raise InputError(f"seed={described(seed)}: must be an integer >= 0.", argument="seed")
+        raise InputError(f"seed={short_repr(seed)}: must be an integer >= 0.", argument="seed")
     return n, seed_number
 
 
@@ -290,7 +290,7 @@ def load_qa(
     for argument, value in (("columns", own_columns), ("answers_sep", answers_sep)):
         if value and not origin.own:
             raise InputError(
-                f"{argument}={described(value)}: only for a file or table of your own; {name!r} has fixed fields. Leave it out.",
+                f"{argument}={short_repr(value)}: only for a file or table of your own; {name!r} has fixed fields. Leave it out.",
                 argument=argument,
             )
     rows = _read(origin, own_columns, answers_sep)

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from anchorlens.constants import ALIGNMENTS, ANSWER_ANCHORS, DONOR_RULES, draw_label
-from anchorlens.display import as_whole, described, shortened
+from anchorlens.display import as_int, short_repr, shorten
 from anchorlens.errors import DonorError, did_you_mean
 from anchorlens.fingerprint import callable_name, takes
 from anchorlens.questions.example import Example, normalise, pool_answers
@@ -31,7 +31,7 @@ def rule_name(rule: DonorLike) -> str:
     if not callable(rule) or isinstance(rule, type) or not takes(rule, 2):
         names = ", ".join(map(repr, DONOR_RULES))
         raise DonorError(
-            f"donors={described(rule)}: must be {names} or a function (base, pool) -> rows of pool.", argument="donors"
+            f"donors={short_repr(rule)}: must be {names} or a function (base, pool) -> rows of pool.", argument="donors"
         )
     return callable_name(rule)
 
@@ -78,8 +78,8 @@ class DonorPicker:
         if self.align not in ALIGNMENTS:
             raise DonorError(f"align={self.align!r}: unknown. {did_you_mean(self.align, ALIGNMENTS)}", argument="align")
         rule_name(self.rule)
-        if (as_whole(self.n_donors) or 0) < 1:
-            raise DonorError(f"n_donors={described(self.n_donors)}: must be an integer >= 1.", argument="n_donors")
+        if (as_int(self.n_donors) or 0) < 1:
+            raise DonorError(f"n_donors={short_repr(self.n_donors)}: must be an integer >= 1.", argument="n_donors")
 
     @cached_property
     def _by_shape(self) -> dict[tuple[int, int], list[TokenRow]]:
@@ -114,13 +114,13 @@ class DonorPicker:
         by_id = {row.example.example_id: row for row in self.pool}
         result = rule(base.example, tuple(row.example for row in self.pool))
         intro = f"donors={rule_name(rule)}: the function returned"
-        fix = f"for {shortened(base.example.question)}. It must return rows of its second argument, pool."
+        fix = f"for {shorten(base.example.question)}. It must return rows of its second argument, pool."
         if isinstance(result, str | bytes | Mapping) or not isinstance(result, Iterable):
-            raise DonorError(f"{intro} {described(result)} {fix}", argument="donors")
+            raise DonorError(f"{intro} {short_repr(result)} {fix}", argument="donors")
         examples = list(result)
         invalid = [item for item in examples if not isinstance(item, Example)]
         if invalid:
-            raise DonorError(f"{intro} {described(invalid[0])} as a row {fix}", argument="donors")
+            raise DonorError(f"{intro} {short_repr(invalid[0])} as a row {fix}", argument="donors")
         rows = [by_id[example.example_id] for example in examples if example.example_id in by_id]
         if examples and not rows:
             raise DonorError(f"{intro} only rows outside the pool {fix}", argument="donors")

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from transformers import PreTrainedTokenizerBase
 
-from anchorlens.display import as_whole, described, listed, shortened
+from anchorlens.display import as_int, join_words, short_repr, shorten
 from anchorlens.errors import InputError
 from anchorlens.fingerprint import takes
 from anchorlens.questions.example import Example
@@ -125,7 +125,7 @@ class TemplatePrompt:
         text = template.replace("\\n", "\n")
         n = text.count(QUESTION)
         if n != 1:
-            raise InputError(f"prompt={shortened(template)}: contains {QUESTION} {n} times. Write it once.", argument="prompt")
+            raise InputError(f"prompt={shorten(template)}: contains {QUESTION} {n} times. Write it once.", argument="prompt")
         before, after = text.split(QUESTION)
         body = after.rstrip(" ")
         separator = after[len(body) :] or ("" if body and body[-1].isspace() else " ")
@@ -161,7 +161,7 @@ def check_prompt(prompt: Any) -> Prompt:
     name, render = getattr(prompt, "name", None), getattr(prompt, "render", None)
     if isinstance(prompt, type) or not callable(render) or not takes(render, 2) or not isinstance(name, str) or not name:
         raise InputError(
-            f"prompt={described(prompt)}: must be {_KINDS}, or an object with name and render(question, tokenizer) -> PromptText.",
+            f"prompt={short_repr(prompt)}: must be {_KINDS}, or an object with name and render(question, tokenizer) -> PromptText.",
             argument="prompt",
         )
     return prompt
@@ -170,14 +170,14 @@ def check_prompt(prompt: Any) -> Prompt:
 def render_prompt(prompt: Prompt, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:
     """Return the text of a prompt and check the position of the question in it."""
     text: Any = prompt.render(question, tokenizer)
-    name = shortened(prompt.name)
-    start = as_whole(text.question_start) if isinstance(text, PromptText) else None
+    name = shorten(prompt.name)
+    start = as_int(text.question_start) if isinstance(text, PromptText) else None
     if start is None or not isinstance(text.text, str) or not isinstance(text.separator, str):
         fix = "Return a PromptText with two texts and an integer"
-        raise InputError(f"prompt={name}: render returned {described(text)}. {fix}.", argument="prompt")
+        raise InputError(f"prompt={name}: render returned {short_repr(text)}. {fix}.", argument="prompt")
     if start < 0 or text.text[start : start + len(question)] != question:
         places = [i for i in range(len(text.text)) if text.text.startswith(question, i)] if question else []
-        where = f"the question is at {listed(places, most=3)}" if places else "its text does not contain the question"
+        where = f"the question is at {join_words(places, most=3)}" if places else "its text does not contain the question"
         fix = "Return the index of the question's first character."
         raise InputError(f"prompt={name}: render returned question_start={start}, but {where}. {fix}", argument="prompt")
     return text
@@ -197,7 +197,7 @@ def make_prompt(prompt: PromptLike, evaluated: Sequence[Example], pool: Sequence
         return TemplatePrompt.of(prompt)
     match = _FEWSHOT.fullmatch(prompt.strip())
     if match is None:
-        raise InputError(f"prompt={shortened(prompt)}: unknown. Use {_KINDS}.", argument="prompt")
+        raise InputError(f"prompt={shorten(prompt)}: unknown. Use {_KINDS}.", argument="prompt")
     k = int(match[1]) if match[1] else 4
     shot_seed = int(match[2]) if match[2] else seed
     return _few_shot(k, shot_seed, evaluated, pool)

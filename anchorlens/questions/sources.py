@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from anchorlens.display import described, listed
+from anchorlens.display import join_words, short_repr
 from anchorlens.errors import DataError, DownloadError, InputError, did_you_mean
 
 Rows = list[dict[str, Any]]
@@ -99,24 +99,24 @@ def _list_row(row: object, number: int) -> Mapping[Any, Any]:
     if isinstance(row, tuple | list) and len(row) == 2 and isinstance(row[0], str) and isinstance(row[1], str | list | tuple):
         return {"question": row[0], "answers": row[1]}
     fix = "Pass dictionaries {'question': ..., 'answers': ...} or pairs (question, answer)"
-    raise DataError(f"list, row {number} is {described(row)}. {fix}.")
+    raise DataError(f"list, row {number} is {short_repr(row)}. {fix}.")
 
 
 def table_rows(table: Any) -> Rows:
     """Read a pandas frame, a ``datasets.Dataset``, or a list of dictionaries or (question, answer) pairs."""
     if isinstance(table, Mapping):
         fix = "Pass a list of rows, [{'question': ..., 'answers': ...}]" if "question" in table else "Pass one of its splits"
-        raise DataError(f"The table is a dictionary with the keys {listed(table)}. {fix}.")
+        raise DataError(f"The table is a dictionary with the keys {join_words(table)}. {fix}.")
     if isinstance(table, list | tuple):
         return _plain_rows(_list_row(row, number) for number, row in enumerate(table, start=1))
     if hasattr(table, "to_dicts"):
-        raise DataError(f"Cannot read questions from {described(table)} of this library. Pass frame.to_dicts().")
+        raise DataError(f"Cannot read questions from {short_repr(table)} of this library. Pass frame.to_dicts().")
     if _is_frame(table):
         return _plain_rows(table.to_dict("records"))
     if hasattr(table, "to_list"):
         return _plain_rows(table.to_list())
     raise DataError(
-        f"Cannot read questions from {described(table)}. Pass a pandas frame, a datasets.Dataset or a list of rows."
+        f"Cannot read questions from {short_repr(table)}. Pass a pandas frame, a datasets.Dataset or a list of rows."
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from anchorlens.display import as_whole, described
+from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError, SpanError, did_you_mean
 from anchorlens.fingerprint import callable_name, takes
 from anchorlens.questions.example import Span
@@ -133,7 +133,7 @@ def _complete(question: str, subject: Span | None, property_: Span | None) -> Fo
 def _read_segments(result: Any, question: str, source: str, where: str) -> tuple[Span, Span]:
     """Convert the result of an extractor into spans."""
     if not isinstance(result, tuple | list) or len(result) != 2:
-        raise SpanError(f"{where}: {source} returned {described(result)}. {_EXPECTED}")
+        raise SpanError(f"{where}: {source} returned {short_repr(result)}. {_EXPECTED}")
     spans: list[Span] = []
     for name, segment in zip(("subject", "property"), result, strict=True):
         if isinstance(segment, Span):
@@ -141,10 +141,10 @@ def _read_segments(result: Any, question: str, source: str, where: str) -> tuple
         elif isinstance(segment, str):
             spans.append(_locate(question, segment, name, where, f"Return from {source}"))
         else:
-            ends = [as_whole(end) for end in segment] if isinstance(segment, tuple | list) else []
+            ends = [as_int(end) for end in segment] if isinstance(segment, tuple | list) else []
             start, end = ends if len(ends) == 2 else (None, None)
             if start is None or end is None:
-                raise SpanError(f"{where}: {source} returned {described(segment)} as {name}. {_EXPECTED}")
+                raise SpanError(f"{where}: {source} returned {short_repr(segment)} as {name}. {_EXPECTED}")
             spans.append(Span(start, end))
     return spans[0], spans[1]
 
@@ -195,7 +195,7 @@ def span_finder(spans: SpansLike) -> SpanFinder:
     if not isinstance(spans, str):
         if not callable(spans) or isinstance(spans, type) or not takes(spans, 1):
             raise InputError(
-                f"spans={described(spans)}: must be 'auto', 'rules', 'annotation', 'spacy:NAME' or a function from a question to "
+                f"spans={short_repr(spans)}: must be 'auto', 'rules', 'annotation', 'spacy:NAME' or a function from a question to "
                 "(subject, property) or None.",
                 argument="spans",
             )

@@ -1,4 +1,4 @@
-"""Contents of a report beside figures and rows: findings, tables, dropped rows, provenance, and studies that measure again."""
+"""Contents of a report besides figures and rows: findings, tables, dropped rows, provenance, and study files."""
 
 import json
 import re
@@ -14,14 +14,14 @@ from anchorlens.protocols.specification import tomllib
 from anchorlens.results.findings import Findings
 from anchorlens.results.sweep import SweepResult
 
-# Numbers, such as layers, one a line.
+# A TOML list of numbers with one number per line.
 _LINES = re.compile(r"\[\n((?: +-?[\d.]+,\n)+)\]")
 _NUMBER = re.compile(r"[-+−]?\d|[-–]$")
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a page; it may have no column heads."""
+    """Table of a report, optionally with column heads."""
 
     rows: list[list[str]]
     columns: list[str]
@@ -34,7 +34,7 @@ class Table:
 
 
 def findings_table(findings: Findings) -> Table:
-    """Return the numbers behind a headline as a table of the page; it may have no row."""
+    """Return the table of the findings; it may be empty."""
     return Table([list(row) for row in findings.rows], list(findings.columns))
 
 
@@ -50,30 +50,30 @@ def kind_of(result: SweepResult) -> str:
 
 
 def about(results: Sequence[SweepResult]) -> str:
-    """Return a line on the contents of a report."""
+    """Return a line that summarises the contents of a report."""
     kinds, models, sets = map(dict.fromkeys, zip(*((kind_of(r), r.model, r.dataset) for r in results), strict=True))
-    counted = [_counted(len(names), one) for names, one in ((models, "model"), (sets, "data set")) if len(names) > 1]
-    rows = _counted(sum(len(result.example_ids) for result in results), "example")
-    return " · ".join([", ".join(kinds), *counted, _counted(len(results), "sweep"), rows])
+    counted = [_count(len(names), one) for names, one in ((models, "model"), (sets, "data set")) if len(names) > 1]
+    rows = _count(sum(len(result.example_ids) for result in results), "example")
+    return " · ".join([", ".join(kinds), *counted, _count(len(results), "sweep"), rows])
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' if number != 1 else ''}"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' if number != 1 else ''}"
 
 
 def tables_of(results: Sequence[SweepResult]) -> list[Table]:
-    """Return the tables that a terminal shows, one a protocol, without columns that say the same of every sweep."""
+    """Return the command line's table of each protocol, without columns that are equal for all sweeps."""
     groups: dict[str, list[SweepResult]] = {}
     for result in results:
         groups.setdefault(result.protocol.name, []).append(result)
-    found: list[Table] = []
-    for own in groups.values():
-        caption, frame = own[0].protocol.table(own)
+    tables: list[Table] = []
+    for group in groups.values():
+        caption, frame = group[0].protocol.table(group)
         names = {"model": {r.model for r in results}, "data set": {r.dataset for r in results}}
         frame = frame.drop(columns=[column for column in names if len(names[column]) == 1], errors="ignore")
         rows = [[_cell(value) for value in row] for row in frame.itertuples(index=False, name=None)]
-        found.append(Table(rows, [str(name) for name in frame.columns], caption))
-    return found
+        tables.append(Table(rows, [str(name) for name in frame.columns], caption))
+    return tables
 
 
 def _cell(value: Any) -> str:
@@ -82,17 +82,17 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def dropped_of(results: Sequence[SweepResult]) -> Table:
-    """Return the dropped rows: of which sweep, why, how many, and one of them."""
+def count_drops(results: Sequence[SweepResult]) -> Table:
+    """Return the number of dropped rows by sweep and reason, with an example of each."""
     rows: list[list[str]] = []
     for result in results:
         examples = result.examples()
-        gone = examples[examples["role"] == "dropped"]
-        for reason, group in sorted(gone.groupby("drop_reason"), key=lambda pair: -len(pair[1])):
-            one, why = str(group["question"].iloc[0]), str(group["drop_detail"].iloc[0])
-            rows.append([name_of(result), str(reason), str(len(group)), f"{one} ({why})" if why else one])
+        dropped = examples[examples["role"] == "dropped"]
+        for reason, group in sorted(dropped.groupby("drop_reason"), key=lambda pair: -len(pair[1])):
+            question, detail = str(group["question"].iloc[0]), str(group["drop_detail"].iloc[0])
+            rows.append([name_of(result), str(reason), str(len(group)), f"{question} ({detail})" if detail else question])
     alone = len(results) == 1
-    return Table([row[alone:] for row in rows], ["sweep", "reason", "rows", "one of them"][alone:])
+    return Table([row[alone:] for row in rows], ["sweep", "reason", "rows", "example"][alone:])
 
 
 def facts_of(result: SweepResult) -> dict[str, dict[str, str]]:
@@ -101,11 +101,11 @@ def facts_of(result: SweepResult) -> dict[str, dict[str, str]]:
     shown = ("config", "model", "data", "plan", "checks", "noise", "counts", "environment")
     return {
         "run": {"run_id": result.run_id},
-        **{name: {key: _said(value) for key, value in record[name].items()} for name in shown if record.get(name)},
+        **{name: {key: _to_text(value) for key, value in record[name].items()} for name in shown if record.get(name)},
     }
 
 
-def _said(value: Any) -> str:
+def _to_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     text = json.dumps(value, ensure_ascii=False)
@@ -118,7 +118,7 @@ def command_of(result: SweepResult) -> str:
 
 
 def studies_of(results: Sequence[SweepResult]) -> list[str]:
-    """Return files of studies that measure the same again, one for each choice of questions, as far as files can say it."""
+    """Return study files that repeat the sweeps, one for each choice of questions; none for data in memory."""
     groups: dict[str, list[SweepResult]] = {}
     for result in results:
         of = result.record["data"]

@@ -1,8 +1,8 @@
-// One example of a sweep: its tokens marked by anchor, the layer under a slider, and its own curve with that layer marked.
-// An ES module as anywidget loads them; nothing is fetched, and all controls are the browser's own.
+// Widget for one example of a sweep: tokens marked by anchor, a slider for the layer, and the curve with the layer marked.
+// ES module for anywidget; fetches nothing and uses the browser's controls.
 const SVG = "http://www.w3.org/2000/svg";
 const WIDE = 640, HIGH = 230, LEFT = 52, RIGHT = 12, TOP = 12, BOTTOM = 40;
-// Lines and underlines, so that nothing is told by colour alone.
+// Dashes and underlines, so that colour is not the only cue.
 const DASHES = ["", "7 3", "2 3", "9 3 2 3"], UNDERLINES = ["solid", "dashed", "dotted", "double"];
 const COLOURS = 4;
 
@@ -24,10 +24,10 @@ function points(value) {
   const size = Math.abs(value).toFixed(1);
   return (size === "0.0" ? "" : value > 0 ? "+" : "−") + size;
 }
-// What stands after the comma says that it is a control.
+// A name with a comma is that of a control.
 const isControl = (name) => name.includes(", ");
 
-// Steps of 1, 2 or 5 with a power of ten, five of them at most.
+// At most five steps of 1, 2 or 5 times a power of ten.
 function steps(low, high) {
   const rough = (high - low) / 5, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].find((k) => k * power >= rough) * power;
@@ -119,7 +119,7 @@ function render({ model, el }) {
     chart.setAttribute("aria-label", `ΔP by layer, in percentage points. At layer ${layers[at]}: ${told}.`);
   }
 
-  // A token is tinted by how far its anchor's change at this layer moves P; underlined it is at every layer.
+  // Tint: |ΔP| of the anchor at this layer. Underline: tokens of the anchor.
   function marked(at) {
     const most = Math.max(1, ...names.filter((name) => !isControl(name)).flatMap((name) => row.curves[name].map((v) => Math.abs(v ?? 0))));
     const effect = (name) => Math.abs(row.curves[name][at] ?? 0);
@@ -136,7 +136,7 @@ function render({ model, el }) {
     }));
   }
 
-  // By layer, not by place in the list: what was not measured leaves its room.
+  // By layer number, so that unmeasured layers leave a gap.
   const span = () => layers.at(-1) - layers[0];
   const across = (k) => LEFT + (span() ? (layers[k] - layers[0]) / span() : 0.5) * (WIDE - LEFT - RIGHT);
 
@@ -198,7 +198,7 @@ function render({ model, el }) {
     }],
   ];
   for (const [where, kind, does] of heard) where.addEventListener(kind, does);
-  // A notebook's own keys (a for a new cell, arrows between cells) stay out of the controls; JupyterLab hears keys first, and asks for this.
+  // Stops notebook shortcuts inside the widget; JupyterLab needs the attribute.
   frame.addEventListener("keydown", (event) => event.stopPropagation());
   frame.setAttribute("data-lm-suppress-shortcuts", "true");
   const changes = { "change:data": () => { read(); example(); }, "change:example": example, "change:layer": layer };

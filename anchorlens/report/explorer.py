@@ -1,13 +1,13 @@
-"""Single examples of a sweep in a notebook, with the layer under a slider; nothing is measured again."""
+"""Explore the examples of a sweep in a notebook, with a slider for the layer; nothing is remeasured."""
 
 import json
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from anchorlens.display import as_whole, described
+from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError
 from anchorlens.report.contents import name_of
-from anchorlens.results.example_view import rows_of
+from anchorlens.results.example_view import example_rows
 from anchorlens.results.sweep import SweepResult
 from anchorlens.statistics.pathways import RANDOM
 
@@ -16,48 +16,51 @@ if TYPE_CHECKING:
 
 
 def explore(sweep: SweepResult, *, example: str | int | None = None, layer: int | None = None) -> "Explorer":
-    """Show a sweep's examples, layer by layer, in Jupyter, VS Code or Colab.
+    """Show the examples of a sweep, layer by layer, in Jupyter, VS Code or Colab.
 
-    A slider chooses the layer, a list with a search field the example. Tokens of an anchor are underlined, and tinted by |ΔP| of
-    that anchor at the layer; ΔP of every anchor and control stands below, beside the example's own curve with the layer marked.
+    A slider selects the layer, a list with a search field the example. Tokens of an anchor are underlined, and tinted by |ΔP| of
+    the anchor at the layer. Below are ΔP of every anchor and control in percentage points, and the curves of the example.
 
     Args:
         sweep: Result of a sweep function or of :func:`~anchorlens.load_run`.
-        example: The first example to show, as ``sweep.show`` takes it (id, number or words of its question); if None, the first.
-        layer: The first layer to show; if None, that of the example's largest change.
+        example: Example shown first: id, index or words of its question. If None, the first of the sweep.
+        layer: Layer shown first. If None, the layer of the largest |ΔP| of the example.
 
     Returns:
-        A widget; its attributes ``example`` and ``layer`` hold the choice and may be set.
+        A widget whose attributes ``example`` and ``layer`` hold the selection and can be set.
 
     Raises:
-        InputError: If the package anywidget is missing, or there is no such sweep, example or layer.
+        InputError: If anywidget is not installed, or ``sweep``, ``example`` or ``layer`` is invalid.
+
+    Example:
+        >>> explore(sweep, example="france", layer=8)  # doctest: +SKIP
     """
     if not isinstance(sweep, SweepResult):
-        told = f"a {type(sweep).__name__}; choose one of it" if isinstance(sweep, list | tuple) else described(sweep)
-        raise InputError(f"explore takes a sweep, such as swap_sweep gives or load_run lists; got {told}.")
+        got = f"a {type(sweep).__name__}; pass one of its elements" if isinstance(sweep, list | tuple) else short_repr(sweep)
+        raise InputError(f"sweep: explore takes one sweep, such as swap_sweep returns; got {got}.", argument="sweep")
     if find_spec("anywidget") is None:
         raise InputError(
-            "explore needs anywidget, which is not installed: pip install 'anchorlens[explorer]'. Without it "
-            "sweep.plot_example(example) draws one example, and save_report all of them."
+            "explore needs anywidget: pip install 'anchorlens[explorer]'. Without it, use "
+            "sweep.plot_example(example) or save_report."
         )
     from anchorlens.report.explorer_widget import Explorer
 
-    made = contents(sweep)
-    rows = {row["id"]: row for row in made["rows"]}
-    chosen = sweep.id_of(0 if example is None else example)
-    at = as_whole(rows[chosen]["at"] if layer is None else layer)
+    data = contents(sweep)
+    rows = {row["id"]: row for row in data["rows"]}
+    selected = sweep.id_of(0 if example is None else example)
+    at = as_int(rows[selected]["at"] if layer is None else layer)
     if at not in sweep.layers:
-        raise InputError(f"Layer {layer!r} was not measured. Measured: {', '.join(map(str, sweep.layers))}.")
-    return Explorer(data=made, example=chosen, layer=at)
+        raise InputError(f"layer={layer!r}: not measured. Use one of {', '.join(map(str, sweep.layers))}.", argument="layer")
+    return Explorer(data=data, example=selected, layer=at)
 
 
 def contents(sweep: SweepResult) -> dict[str, Any]:
     """Return ``heading``, ``layers`` and ``rows`` of the explorer as plain values.
 
-    The rows are those of :func:`~anchorlens.results.example_view.rows_of`, with ``places`` (name of a curve -> positions that were
-    changed for it, where they are the same for all donors) and ``answer_tokens`` in place of ``marks``.
+    Rows are those of :func:`~anchorlens.results.example_view.example_rows`, with ``places`` (name of a curve -> changed positions,
+    if equal for all donors) and ``answer_tokens`` instead of ``marks``.
     """
-    rows = rows_of(sweep.samples(), sweep.examples(), sweep.anchors, sweep.layers)
+    rows = example_rows(sweep.samples(), sweep.examples(), sweep.anchors, sweep.layers)
     base = sweep.examples().query("role == 'base'").set_index("example_id")["positions"]
     for row in rows:
         row["places"] = _places(json.loads(base[row["id"]]), row["curves"], row.pop("marks"))
@@ -66,15 +69,15 @@ def contents(sweep: SweepResult) -> dict[str, Any]:
 
 
 def _places(positions: dict[str, list[int]], curves: dict[str, Any], marks: dict[str, list[int]]) -> dict[str, list[int]]:
-    found = {"": marks.get("answer", [])}
+    places = {"": marks.get("answer", [])}
     for name in curves:
         anchor, _, control = name.partition(", ")
         if control == RANDOM:
             where = positions.get(f"cut:{RANDOM}", [])
         elif control:
-            where = []  # a null's places differ from donor to donor
+            where = []  # the positions of a null differ between donors
         else:
-            # Edges from one anchor to another are named after both: what is cut off is the first.
+            # Edges are named "source -> target"; the source is cut off.
             where = positions.get("replaced") or positions.get(anchor.split(" -> ")[0], [])
-        found[name] = where
-    return found
+        places[name] = where
+    return places

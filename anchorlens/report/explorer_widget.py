@@ -1,4 +1,4 @@
-"""The widget of ``explore``. Imported only where anywidget is installed (``pip install 'anchorlens[explorer]'``)."""
+"""Widget of ``explore``; needs anywidget (``pip install 'anchorlens[explorer]'``)."""
 
 from importlib.resources import files
 from typing import Any
@@ -7,15 +7,15 @@ import anywidget
 import traitlets
 
 from anchorlens.errors import InputError
-from anchorlens.results.find_example import chosen_example
+from anchorlens.results.find_example import find_example
 
 _HERE = files("anchorlens.report")
 
 
 class Explorer(anywidget.AnyWidget):
-    """One example of a sweep, its layer under a slider; :func:`anchorlens.explore` makes it.
+    """Widget that shows one example of a sweep at one layer; made by :func:`anchorlens.explore`.
 
-    ``example`` (an id, or words of a question) and ``layer`` may be set.
+    ``example`` (id, or words of the question) and ``layer`` can be set.
     """
 
     _esm = _HERE.joinpath("explorer.js").read_text(encoding="utf8")
@@ -25,14 +25,14 @@ class Explorer(anywidget.AnyWidget):
     layer = traitlets.Int().tag(sync=True)
 
     @traitlets.validate("example")
-    def _known(self, proposal: Any) -> str:
-        return chosen_example(proposal["value"], {row["id"]: (row["question"], row["answer"]) for row in self.data["rows"]})
+    def _validate_example(self, proposal: Any) -> str:
+        return find_example(proposal["value"], {row["id"]: (row["question"], row["answer"]) for row in self.data["rows"]})
 
     @traitlets.validate("layer")
-    def _measured(self, proposal: Any) -> int:
+    def _validate_layer(self, proposal: Any) -> int:
         layers = self.data["layers"]
         if proposal["value"] not in layers:
-            raise InputError(f"Layer {proposal['value']} was not measured. Measured: {', '.join(map(str, layers))}.")
+            raise InputError(f"layer={proposal['value']}: not measured. Use one of {', '.join(map(str, layers))}.")
         return proposal["value"]
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
 "use strict";
-// The table of examples (filtered and sorted in memory, drawn a hundred rows at a time; a row opens into its tokens and its own
-// curve), and the figures, which are drawn when they come near the window. It runs before plotly is read: the table waits for nothing.
+// Table of examples (filtered and sorted in memory, a hundred rows at a time, each with tokens and curve on demand) and figures
+// (drawn when near the window). Runs before plotly is parsed, so that the table is shown at once.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const rows = data.sweeps.flatMap((sweep, i) => sweep.rows.map((row) => ({ ...row, sweep: i,
@@ -80,7 +80,7 @@
 
   // ---- one row
 
-  // All small curves have one scale, so that rows can be compared.
+  // All small curves share a scale.
   let low = 0, high = 0;
   for (const row of rows) for (const [, values] of own(row)) for (const value of values) {
     if (value < low) low = value;
@@ -92,7 +92,7 @@
     const x = (k) => (3 + 90 * (layers[k] - first) / span).toFixed(1);
     const y = (value) => (2 + 22 * (high - value) / (high - low || 1)).toFixed(1);
     const lines = own(row).map(([, values], k) => {
-      let pen = "M"; // after a gap the line begins anew
+      let pen = "M"; // start a new line after a gap
       const path = values.map((value, at) => {
         if (value === null) { pen = "M"; return ""; }
         const point = `${pen}${x(at)} ${y(value)}${pen === "M" ? "h0" : ""}`;
@@ -112,14 +112,14 @@
     const cells = contents.map((content, k) => {
       const cell = element("td", { className: heads[k].className, hidden: absent[k] }, ...content);
       cell.setAttribute("role", "cell");
-      if (k) cell.dataset.name = names[k]; // where a row is a card, each says what it is
+      if (k) cell.dataset.name = names[k]; // label of the value when a row is shown as a card
       return cell;
     });
     cells[5].innerHTML = spark(row); // numbers only
     const made = element("tr", {}, ...cells);
     made.setAttribute("role", "row");
     made.addEventListener("click", (event) => {
-      if (event.target !== open && String(getSelection())) return; // somebody marks text
+      if (event.target !== open && String(getSelection())) return; // text is selected
       const was = open.getAttribute("aria-expanded") === "true";
       open.setAttribute("aria-expanded", String(!was));
       if (was) return made.nextElementSibling.remove();
@@ -160,7 +160,7 @@
     return made;
   }
 
-  // What the curve's hover says, for a keyboard and for copying.
+  // Values of the curve as text, for keyboards and copying.
   function numbers(row) {
     const made = element("details", {}, element("summary", { textContent: "Numbers" }));
     made.addEventListener("toggle", () => {
@@ -204,14 +204,14 @@
 
   async function figure(plot) {
     await ready;
-    // Read anew each time, as plotly keeps and changes what it is given.
+    // Parsed each time, because plotly modifies its arguments.
     const { data: traces, layout, dark } = JSON.parse(plot.nextElementSibling.textContent);
     const made = { data: traces, layout };
     if (isDark()) for (const [path, changed] of dark) put(made, path, changed);
-    // What a click has hidden stays hidden when it is drawn in other colours, or for paper.
+    // Keeps hidden curves hidden when the theme changes or the page is printed.
     plot.data?.forEach((trace, k) => { traces[k].visible = trace.visible; });
     Plotly.purge(plot);
-    plot.parentElement.style.minHeight = ""; // its place is held no longer
+    plot.parentElement.style.minHeight = ""; // the placeholder height is no longer needed
     await Plotly.newPlot(plot, made.data, made.layout, structuredClone(data.config));
     arrange(plot.id);
   }
@@ -235,7 +235,7 @@
   addEventListener("beforeprint", () => { root.classList.add("print"); again(); });
   addEventListener("afterprint", () => { root.classList.remove("print"); again(); });
 
-  // What scrolls is reached by a keyboard, and what does not is no stop on its way.
+  // Only scrollable regions can be focused.
   const wide = new ResizeObserver((changed) => {
     for (const { target } of changed) {
       if (target.scrollWidth > target.clientWidth) target.tabIndex = 0;

@@ -1,4 +1,4 @@
-"""Sweeps as one page that needs no network."""
+"""Write a report: sweeps as one HTML page that needs no network."""
 
 import json
 import os
@@ -13,14 +13,14 @@ import plotly.graph_objects as go
 from plotly.io import to_json
 from plotly.offline import get_plotlyjs
 
-from anchorlens.display import described
+from anchorlens.display import short_repr
 from anchorlens.errors import InputError, RunError
 from anchorlens.figures.curves import plot_curves
-from anchorlens.figures.export import CONFIG, PAGES, arranging, write_file
+from anchorlens.figures.export import CONFIG, PAGES, layout_script, write_file
 from anchorlens.figures.palette import THEMES, in_theme
 from anchorlens.report import contents
 from anchorlens.report.contents import kind_of, name_of
-from anchorlens.results.example_view import ROLES, rows_of
+from anchorlens.results.example_view import ROLES, example_rows
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.loading import load_run
 from anchorlens.runs.provenance import versions
@@ -32,50 +32,54 @@ def save_report(
     *,
     title: str | None = None,
 ) -> Path:
-    """Write one page with everything about some sweeps.
+    """Save an HTML report of sweeps.
 
-    It holds verdicts, figures, what was left out and why, every measured row with its tokens and its own curve, and provenance. It
-    needs no network: plotly's script (about 5 MB) is inside.
+    The page holds verdicts, figures, dropped rows with reasons, every measured row with its tokens and curve, and provenance. It
+    needs no network, because it contains plotly's script (about 5 MB).
 
     Args:
         runs: Sweeps, or run directories.
-        path: File to write (``.html``).
-        title: Heading; if None, one from protocols, models and data sets.
+        path: File to write, ending with ``.html``; an existing file is replaced.
+        title: Heading of the page. If None, models and data sets.
 
     Returns:
-        ``path``.
+        ``path`` as a Path.
 
     Raises:
-        InputError: If there is no sweep, or no page can be written there.
-        RunError: If a run cannot be read.
+        InputError: If there is no sweep, or ``path`` cannot be written.
+        RunError: If a run cannot be read, or a sweep is given twice.
+
+    Example:
+        >>> save_report([sweep, "runs/knockout"], "report.html")  # doctest: +SKIP
     """
     results = _results(runs)
     target = Path(path)
     if target.suffix.lower() not in PAGES:
-        raise InputError(f"A report is a page: give a path that ends with .html; got {str(path)!r}.")
+        raise InputError(f"path={str(path)!r}: a report is an HTML page. Give a path that ends with .html.", argument="path")
     if target.is_dir() or not target.absolute().parent.is_dir():
-        raise InputError(f"{target.parent} is no directory to write {target.name} into. Create it first.")
+        raise InputError(f"path={str(path)!r}: no directory {target.parent} to write into. Create it first.", argument="path")
     return write_file(target, render(results, title or _title(results)))
 
 
 def _results(runs: Any) -> list[SweepResult]:
     single = isinstance(runs, (SweepResult, str, os.PathLike))
     if not single and not isinstance(runs, Sequence):
-        raise InputError(f"save_report takes sweeps or run directories; got {described(runs)}.")
-    found: list[SweepResult] = []
-    for one in [runs] if single else runs:
-        if isinstance(one, SweepResult):
-            found.append(one)
-        elif isinstance(one, (str, os.PathLike)):
-            found += load_run(one)
+        raise InputError(f"runs={short_repr(runs)}: save_report takes sweeps or run directories.", argument="runs")
+    sweeps: list[SweepResult] = []
+    for run in [runs] if single else runs:
+        if isinstance(run, SweepResult):
+            sweeps.append(run)
+        elif isinstance(run, (str, os.PathLike)):
+            sweeps += load_run(run)
         else:
-            raise InputError(f"save_report takes sweeps or run directories; got {described(one)} among them.")
-    if not found:
-        raise InputError("A report needs at least one sweep.")
-    twice = next((one.run_id for i, one in enumerate(found) if one.run_id in [other.run_id for other in found[:i]]), None)
+            raise InputError(f"runs: save_report takes sweeps or run directories; got {short_repr(run)}.", argument="runs")
+    if not sweeps:
+        raise InputError("runs: a report needs at least one sweep.", argument="runs")
+    ids = [sweep.run_id for sweep in sweeps]
+    twice = next((run_id for run_id in ids if ids.count(run_id) > 1), None)
     if twice is not None:
-        raise RunError(f"The sweep {twice} is there twice: give each run once.")
-    return found
+        raise RunError(f"The sweep {twice} is there twice. Give each run once.")
+    return sweeps
 
 
 def _title(results: Sequence[SweepResult]) -> str:
@@ -84,7 +88,7 @@ def _title(results: Sequence[SweepResult]) -> str:
 
 
 def render(results: Sequence[SweepResult], title: str) -> str:
-    """Return the page."""
+    """Return the HTML page."""
     home = resources.files("anchorlens.report")
     sweeps = [
         {
@@ -98,7 +102,7 @@ def render(results: Sequence[SweepResult], title: str) -> str:
     data = [
         {
             "name": name_of(result), "layers": list(result.layers),
-            "rows": rows_of(result.samples(), result.examples(), result.anchors, result.layers),
+            "rows": example_rows(result.samples(), result.examples(), result.anchors, result.layers),
         }
         for result in results
     ]  # fmt: skip
@@ -106,34 +110,34 @@ def render(results: Sequence[SweepResult], title: str) -> str:
     template = environment.from_string((home / "page.html").read_text(encoding="utf8"))
     return template.render(
         title=title, about=contents.about(results), sweeps=sweeps, figures=_figures(results), tables=contents.tables_of(results),
-        dropped=contents.dropped_of(results),
-        whole=[name_of(result) for result in results if not result.dropped_counts], studies=contents.studies_of(results),
-        version=versions()["anchorlens"], data=_embedded({"sweeps": data, "roles": ROLES, "config": CONFIG}), plotly=get_plotlyjs(),
-        arranging=arranging("plot"), style=(home / "page.css").read_text(encoding="utf8"),
+        dropped=contents.count_drops(results), studies=contents.studies_of(results),
+        complete=[name_of(result) for result in results if not result.dropped_counts],
+        version=versions()["anchorlens"], data=_embed_json({"sweeps": data, "roles": ROLES, "config": CONFIG}),
+        plotly=get_plotlyjs(), layout_script=layout_script("plot"), style=(home / "page.css").read_text(encoding="utf8"),
         script=(home / "page.js").read_text(encoding="utf8"),
     )  # fmt: skip
 
 
-def _embedded(value: Any) -> str:
-    """Return JSON that may stand inside a script element, whatever a question says."""
+def _embed_json(value: Any) -> str:
+    """Return JSON that is safe inside a script element."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _figures(results: Sequence[SweepResult]) -> list[dict[str, Any]]:
-    """Return one figure if all sweeps can share it, else one a sweep, each with a text alternative."""
+    """Return one figure if all sweeps can share it, else one per sweep, each with a text alternative."""
     try:
         groups = [list(results)]
-        made = [_figure(groups[0])]
+        figures = [_figure(groups[0])]
     except InputError:
         groups = [[result] for result in results]
-        made = [_figure(group) for group in groups]
+        figures = [_figure(group) for group in groups]
     return [
         {
-            "told": _embedded(_in_both_themes(figure)), "height": figure.to_dict()["layout"]["height"],
+            "json": _embed_json(_in_both_themes(figure)), "height": figure.to_dict()["layout"]["height"],
             "alt": " ".join([f"ΔP by layer: {', '.join(map(name_of, group))}.", *(result.verdict for result in group)]),
         }
-        for figure, group in zip(made, groups, strict=True)
+        for figure, group in zip(figures, groups, strict=True)
     ]  # fmt: skip
 
 
@@ -144,7 +148,7 @@ def _figure(results: Sequence[SweepResult]) -> go.Figure:
 
 
 def _in_both_themes(figure: go.Figure) -> dict[str, Any]:
-    """Return a figure as plain values, with the paths and values that change where the page is dark."""
+    """Return a figure as plain values, with the paths and values that change in the dark theme."""
     light, dark = (json.loads(to_json(in_theme(figure, theme)) or "") for theme in THEMES)
     return {**light, "dark": list(_changes(light, dark, []))}
 

@@ -1,4 +1,4 @@
-"""Samples become curves: means over questions with bands, layer by layer, and the strongest point of each."""
+"""Compute curves from samples: mean over questions with bands at each layer, and the strongest point of each curve."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,24 +16,24 @@ from anchorlens.statistics.delta import support
 def curves_frame(
     samples: pd.DataFrame, *, n_resamples: int, seed: int, event: Mapping[str, float] | None = None
 ) -> pd.DataFrame:
-    """Curves of every group of a samples frame: donors averaged per example first, then a bootstrap over questions.
+    """Compute the curve of every group of a samples frame: mean over donors per example, then a bootstrap over questions.
 
     Args:
         samples: Columns of ``samples.parquet``.
         n_resamples: Number of resamples.
-        seed: Of the resamples.
-        event: ``example_id`` -> 1 where what P speaks of is the case; for truth readouts alone.
+        seed: Seed of the resamples.
+        event: ``example_id`` -> 1 if the predicted event holds, else 0. Only for truth readouts.
 
     Returns:
-        Columns of ``curves.parquet``. ``p_before`` is the mean of what ΔP starts from (π of a truth readout); ``by_construction`` marks
-        points at which most rows hold by construction; ``frac_null_incomplete`` is the share of rows whose null has fewer slots than the
-        anchor.
+        Columns of ``curves.parquet``, one row per curve and layer. ``p_before``: mean P of the clean run (π of a truth readout).
+        ``by_construction``: more than half of the rows hold by construction. ``frac_null_incomplete``: fraction of rows whose null
+        has fewer slots than the anchor.
     """
     group_keys = [key for key in CURVE_KEYS if key != "layer"]
     frames: list[pd.DataFrame] = []
     for keys, group in without_nulls(samples).groupby(group_keys, sort=False, dropna=False):
         shared: dict[str, Any] = dict(zip(group_keys, keys, strict=True))
-        own = group.assign(_before=_started_from(group, event))
+        own = group.assign(_before=_baseline(group, event))
         per_row = own.groupby(["example_id", "question_id", "layer"], sort=False)[["effect", "_before"]].mean()
         wide = per_row["effect"].unstack("layer").sort_index(axis=1)
         before = per_row["_before"].unstack("layer").reindex(index=wide.index, columns=wide.columns)
@@ -44,16 +44,16 @@ def curves_frame(
             {
                 "layer": wide.columns.astype(int), "effect": band.value, "ci_low": band.low, "ci_high": band.high,
                 "sim_low": band.sim_low, "sim_high": band.sim_high, "p_before": np.nanmean(before.to_numpy(), axis=0),
-                "n": band.n, "by_construction": trivial.to_numpy(), "frac_null_incomplete": _null_short(group),
+                "n": band.n, "by_construction": trivial.to_numpy(), "frac_null_incomplete": _frac_null_incomplete(group),
             }
         )  # fmt: skip
         frames.append(frame.assign(**shared))
-    # Only a probe has an AUC, and only curves of an AUC can lack signal.
+    # Columns that only probes have (AUC, signal) are NaN.
     return pd.concat(frames, ignore_index=True).reindex(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES)
 
 
-def _started_from(group: pd.DataFrame, event: Mapping[str, float] | None) -> npt.NDArray[np.float64]:
-    """What ΔP of each row starts from: P, or π of a truth readout."""
+def _baseline(group: pd.DataFrame, event: Mapping[str, float] | None) -> npt.NDArray[np.float64]:
+    """Return the clean value of each row: P, or π of a truth readout."""
     p = group["value_before"].to_numpy(dtype=np.float64)
     kind = str(group["delta_kind"].iloc[0])
     if event is None or kind == "probability":
@@ -61,8 +61,8 @@ def _started_from(group: pd.DataFrame, event: Mapping[str, float] | None) -> npt
     return support(p, p, group["example_id"].map(event).to_numpy(dtype=np.float64), kind)
 
 
-def _null_short(group: pd.DataFrame) -> float:
-    """Share of rows whose null has fewer slots than the anchor; NaN where no null was measured."""
+def _frac_null_incomplete(group: pd.DataFrame) -> float:
+    """Return the fraction of rows whose null has fewer slots than the anchor; NaN if no null was measured."""
     known = group.loc[
         group["n_null_patched"].notna(), ["example_id", "donor_id", "n_patched", "n_null_patched"]
     ].drop_duplicates()
@@ -71,14 +71,14 @@ def _null_short(group: pd.DataFrame) -> float:
 
 
 _SUMMARY = (
-    "model", "dataset", "anchor", "max_layer", "effect", "sim_low", "sim_high", "null", "frac_null_incomplete", "p_before", "n",
+    "model", "dataset", "anchor", "max_layer", "effect", "frac_null_incomplete", "sim_low", "sim_high", "null", "p_before", "n",
 )  # fmt: skip
 
 
 def summary_of(curves: pd.DataFrame) -> pd.DataFrame:
-    """Of every curve that is no control the layer where |ΔP| is largest, with the band over all layers and the null there.
+    """Return, for every curve but controls, the layer with the largest |ΔP|, its simultaneous band and the null at that layer.
 
-    That layer was chosen by looking, so its pointwise interval would say nothing. Trivial points do not count.
+    The layer is selected from the data, so a pointwise interval would not be valid. Points that hold by construction are ignored.
     """
     records: list[dict[str, object]] = []
     own = curves[(curves["control"] == "none") & ~curves["by_construction"].astype(bool)]

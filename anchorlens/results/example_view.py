@@ -1,4 +1,4 @@
-"""Single rows of a sweep: tokens, what they are, and the row's own ΔP by layer."""
+"""Rows of a sweep as plain values: tokens, their roles, and ΔP of the row by layer."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -14,34 +14,34 @@ ROLES = {
     "subject": "subject", "property": "property", "answer": "answer", "pre_answer": "where the answer is predicted",
     f"cut:{RANDOM}": "control: cut instead", "replaced": "replaced",
 }  # fmt: skip
-"""Marked tokens; where two roles share one, the first holds it."""
-# Controls that stand beside a row's own curve.
+"""Role of a marked token -> display name; a token with two roles gets the first."""
+# Controls drawn beside the curves of a row.
 _BESIDE = ("null", RANDOM, "other_question")
 _LABELS = ("true", "false")
 
 Row = dict[str, Any]
 
 
-def rows_of(
+def example_rows(
     samples: pd.DataFrame,
     examples: pd.DataFrame,
     anchors: Sequence[str],
     layers: Sequence[int],
     ids: Collection[str] | None = None,
 ) -> list[Row]:
-    """Every measured row of a sweep, as plain values.
+    """Return every measured row of a sweep as plain values.
 
     Args:
-        samples: Its samples.
-        examples: Its inputs.
-        anchors: Its anchors.
-        layers: Its layers.
-        ids: These rows only.
+        samples: Samples of the sweep.
+        examples: Inputs of the sweep.
+        anchors: Anchors of the sweep.
+        layers: Layers of the sweep.
+        ids: Ids of the rows to return. If None, all rows.
 
     Returns:
-        ``id question answer label``, ``tokens``, ``marks`` (role -> positions), ``curves`` (name -> ΔP in points at each layer,
-        averaged over donors; None where a layer was not measured), ``peak`` and ``at``: the largest change without a control, and
-        its layer; ``before`` and ``pathway``: P and the row's pathway there.
+        For each row ``id question answer label``, ``tokens``, ``marks`` (role -> positions), ``curves`` (name -> ΔP in percentage
+        points at each layer, averaged over donors; None if not measured), ``peak`` and ``at`` (largest |ΔP| of the anchors and its
+        layer), ``before`` and ``pathway`` (P of the clean run and the pathway at that layer).
     """
     base = examples[examples["role"] == "base"]
     base = base if ids is None else base[base["example_id"].isin(list(ids))]
@@ -51,9 +51,9 @@ def rows_of(
     means = own.groupby(["example_id", "anchor", "control", "layer"], sort=False)["effect"].mean()
     table = means.unstack("layer").reindex(columns=list(layers))
     measured = own[own["control"] == "none"]
-    # What stood there before at each layer (a probe's P differs by layer), and the pathway.
-    told = measured.drop_duplicates(["example_id", "layer"]).set_index("example_id")[["layer", "value_before", "pathway"]]
-    first = {str(example): group.set_index("layer").to_dict("index") for example, group in told.groupby(level=0, sort=False)}
+    # P of a probe and the pathway differ by layer.
+    before = measured.drop_duplicates(["example_id", "layer"]).set_index("example_id")[["layer", "value_before", "pathway"]]
+    first = {str(example): group.set_index("layer").to_dict("index") for example, group in before.groupby(level=0, sort=False)}
     curves: dict[str, dict[str, list[float | None]]] = {}
     for (example, anchor, control), values in zip(table.index, table.to_numpy(), strict=True):
         name = anchor if control == "none" else f"{anchor}, {control}"
@@ -71,7 +71,7 @@ def _row(
     anchors: Sequence[str],
     layers: Sequence[int],
     curves: dict[str, list[float | None]],
-    told: Mapping[Any, Mapping[Any, Any]],
+    before: Mapping[Any, Mapping[Any, Any]],
 ) -> Row:
     points = [
         (value, layer)
@@ -80,14 +80,14 @@ def _row(
         if value is not None
     ]
     peak, at = max(points, key=lambda point: abs(point[0]))
-    label, told_tokens = row["label"], row.get("tokens")
-    # Runs of before schema version 6 have the text alone.
-    known = isinstance(told_tokens, Collection) or hasattr(told_tokens, "tolist")
-    tokens: list[str] = list(told_tokens) if known else [str(row["text"])]  # pyright: ignore[reportArgumentType]
+    label, stored = row["label"], row.get("tokens")
+    # Schema versions below 6 store the text only.
+    known = isinstance(stored, Collection) or hasattr(stored, "tolist")
+    tokens: list[str] = list(stored) if known else [str(row["text"])]  # pyright: ignore[reportArgumentType]
     return {
         "id": str(row["example_id"]), "question": str(row["question"]), "answer": str(row["answer"]),
-        "label": "" if pd.isna(label) else _LABELS[int(label)], "pathway": str(told[at]["pathway"]),
-        "before": round(float(told[at]["value_before"]), 4), "tokens": tokens,
+        "label": "" if pd.isna(label) else _LABELS[int(label)], "pathway": str(before[at]["pathway"]),
+        "before": round(float(before[at]["value_before"]), 4), "tokens": tokens,
         "marks": _marks(json.loads(str(row["positions"]))) if known else {}, "curves": curves, "peak": peak, "at": at,
     }  # fmt: skip
 
@@ -103,4 +103,4 @@ def _marks(positions: Mapping[str, list[int]]) -> dict[str, list[int]]:
     return found
 
 
-__all__ = ["ROLES", "Row", "rows_of"]
+__all__ = ["ROLES", "Row", "example_rows"]

@@ -1,40 +1,42 @@
-"""One example of a sweep by its id, its number or words of its question."""
+"""Find one example of a sweep by its id, its number or words of its question."""
 
 import difflib
 import re
 from collections.abc import Mapping, Sequence
 
-from anchorlens.display import as_whole, described, shortened
+from anchorlens.display import as_int, short_repr, shorten
 from anchorlens.errors import InputError
 from anchorlens.prompts.dataset import Dropped
 
-# Questions that a message lists.
+# Maximum number of questions listed in a message.
 _MOST = 5
-# Words that are spelt so much alike may have been meant; less, and "Poland" would be taken for "play".
+# Minimum similarity of a suggestion; below it "Poland" would suggest "play".
 _ALIKE = 0.8
 
 
-def chosen_example(wanted: object, rows: Mapping[str, tuple[str, str]], dropped: Sequence[Dropped] = ()) -> str:
-    """The id of the one example that is meant.
-
-    An id comes first, then a whole number (the place among the measured rows, from 0; from the end where it is negative), then
-    words of the question in any order and case. Words that stand whole in a question win over parts of words: "mali" is not Somalia.
+def find_example(wanted: object, rows: Mapping[str, tuple[str, str]], dropped: Sequence[Dropped] = ()) -> str:
+    """Return the id of one measured example.
 
     Args:
-        wanted: What the user gave.
+        wanted: Id of an example, its index among the measured rows (negative from the end), or words of its question in any order
+            and case. Whole words take precedence over parts of words: "mali" does not match Somalia.
         rows: Id -> question and answer, in the order of the sweep.
-        dropped: Rows that were left out, so that a message can say so.
+        dropped: Dropped rows; the message names one that matches.
 
     Raises:
-        InputError: It means no measured example, or several; the message lists them.
+        InputError: If no measured example matches, or several; the message lists these.
     """
     if isinstance(wanted, str):
         return wanted if wanted in rows else _of_words(wanted, rows, dropped)
-    place = as_whole(wanted)
+    place = as_int(wanted)
     if place is None:
-        raise InputError(f"An example is chosen by its id, its number or words of its question; got {described(wanted)}.")
+        raise InputError(
+            f"example={short_repr(wanted)}: give an id, a whole number or words of the question.", argument="example"
+        )
     if not -len(rows) <= place < len(rows):
-        raise InputError(f"There is no example {place}: {len(rows)} were measured, numbered from 0 to {len(rows) - 1}.")
+        raise InputError(
+            f"example={place}: {len(rows)} examples were measured, numbered from 0 to {len(rows) - 1}.", argument="example"
+        )
     return list(rows)[place]
 
 
@@ -47,19 +49,20 @@ def _of_words(text: str, rows: Mapping[str, tuple[str, str]], dropped: Sequence[
         listed = "".join(f"\n  {name!r}: {rows[name][0]} ({rows[name][1]})" for name in found[:_MOST])
         more = f"\n  and {len(found) - _MOST} more" if len(found) > _MOST else ""
         raise InputError(
-            f"{shortened(text)} stands in {len(found)} measured questions. Give one of these ids, or more words:{listed}{more}"
+            f"example={shorten(text)} matches {len(found)} measured questions. Give one of these ids, or more words:{listed}{more}",
+            argument="example",
         )
     left_out = [text] if text in gone else _holding(text, {name: row.question for name, row in gone.items()})
     if left_out:
         one = gone[left_out[0]]
-        cure = f"Dropped was {one.example_id!r}: {one.question} ({one.reason})."
+        cure = f"{one.example_id!r} was dropped ({one.reason}): {one.question}"
     else:
         cure = _near(text, rows)
-    raise InputError(f"No measured example has {shortened(text)} as its id or in its question. {cure}")
+    raise InputError(f"example={shorten(text)} matches no id and no question. {cure}", argument="example")
 
 
 def _holding(text: str, questions: Mapping[str, str]) -> list[str]:
-    """Names of the questions with all words of a text; those with whole words alone where there are any."""
+    """Return the ids of the questions that contain all words of a text; if some contain them as whole words, only these."""
     words = _words(text)
     if not words:
         return []
@@ -72,7 +75,7 @@ def _words(text: str) -> set[str]:
 
 
 def _near(text: str, rows: Mapping[str, tuple[str, str]]) -> str:
-    """What is spelt alike, and where nothing is, how to find an id."""
+    """Return a suggestion of similar ids or words, or a hint where to find ids."""
     words = sorted(set().union(*(_words(question) for question, _ in rows.values())))
     strange = [word for word in sorted(_words(text)) if not any(word in known for known in words)]
     near = difflib.get_close_matches(text, list(rows), n=3, cutoff=_ALIKE)
@@ -82,4 +85,4 @@ def _near(text: str, rows: Mapping[str, tuple[str, str]]) -> str:
     return "All ids and questions: samples_with_inputs()[['example_id', 'question']].drop_duplicates()."
 
 
-__all__ = ["chosen_example"]
+__all__ = ["find_example"]

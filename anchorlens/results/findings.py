@@ -1,4 +1,4 @@
-"""Findings as data: statements with quantity, layers, value, interval and status. Text, tables, JSON and HTML are views of them."""
+"""Findings as data: statements with quantity, layers, value, interval and status; text, tables, JSON and HTML are made of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.results.estimates import Fact, aligned
+from anchorlens.results.estimates import LayerEstimate, align_columns
 
 STANDS, REVERSED, OPEN, DESCRIPTION = "stands", "reversed", "open", "description"
-"""Status of a statement: shown, shown with the other sign, not shown, or not a claim."""
+"""Status of a statement: effect detected, detected with the opposite sign, not detected, or not a claim."""
 
 
 @dataclass(frozen=True)
@@ -19,14 +19,14 @@ class Finding:
     Attributes:
         quantity: Name of the quantity: ``delta_p_vs_placebo``, ``delta_p_minus_null``, ...
         status: ``stands``, ``reversed``, ``open`` or ``description``.
-        layers: Layers that the statement is about.
-        value: Value of the quantity at the first of them, or the largest over layers; None if it has none.
-        low: Lower end of its interval.
-        high: Upper end of its interval.
+        layers: Layers of the statement.
+        value: Value of the quantity at the first layer, or the largest over layers; None if it has none.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
         n: Number of questions.
         anchor: Anchor or edges; empty if the sweep has one.
-        control: Control that it is compared with; ``none`` without one.
-        sentence: The statement in words; empty if only the table shows it.
+        control: Control of the comparison; ``none`` without one.
+        sentence: Text of the statement; empty if only the table shows it.
     """
 
     quantity: str
@@ -41,7 +41,7 @@ class Finding:
     sentence: str = ""
 
     @classmethod
-    def of(cls, quantity: str, status: str, fact: Fact, **more: Any) -> "Finding":
+    def of(cls, quantity: str, status: str, fact: LayerEstimate, **more: Any) -> "Finding":
         """Make a finding from a value with its pointwise interval."""
         return cls(quantity, status, value=fact.value, low=fact.low, high=fact.high, n=fact.n, **more)
 
@@ -53,14 +53,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a sweep found.
+    """Findings of a sweep.
 
     Attributes:
-        statements: Findings, the headline's first.
-        headline: The finding in a sentence or two.
-        warnings: What has to be known before the headline is believed.
-        rows: Cells of a small table of numbers.
-        columns: Its heads; empty if the rows need none.
+        statements: Findings; that of the headline is first.
+        headline: Main finding in one or two sentences.
+        warnings: Caveats that limit the headline.
+        rows: Cells of a table of numbers.
+        columns: Column heads of the table; empty if it needs none.
         notes: Sentences after the table.
     """
 
@@ -73,11 +73,11 @@ class Findings:
 
     @property
     def table(self) -> tuple[tuple[str, ...], ...]:
-        """Heads (if any) and rows."""
+        """Column heads (if any) and rows."""
         return ((self.columns,) if self.columns else ()) + self.rows
 
     def __str__(self) -> str:
-        table = aligned(self.table) if self.rows else ""
+        table = align_columns(self.table) if self.rows else ""
         return "\n".join(part for part in (*self.warnings, self.headline, table, *self.notes) if part)
 
     def __bool__(self) -> bool:
@@ -88,7 +88,7 @@ class Findings:
         return pd.DataFrame([asdict(one) for one in self.statements], columns=list(Finding.__dataclass_fields__))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON has it."""
+        """Return all fields as JSON types."""
         return {
             "headline": self.headline, "warnings": list(self.warnings), "notes": list(self.notes),
             "statements": [one.to_dict() for one in self.statements],
@@ -96,16 +96,16 @@ class Findings:
         }  # fmt: skip
 
 
-def nothing_claimed(reason: str, warnings: Sequence[str] = ()) -> Findings:
-    """Return findings that only say why nothing is claimed."""
+def empty_findings(reason: str, warnings: Sequence[str] = ()) -> Findings:
+    """Return findings without a statement: the reason is the headline."""
     return Findings(headline=reason, warnings=tuple(warnings))
 
 
-def text_warning(probe: Mapping[str, Any], beyond: Fact | None = None, reader: str = "the probe") -> tuple[str, ...]:
-    """Return a warning if the text alone tells true from false answers, with the probe's AUC beyond it."""
+def text_warning(probe: Mapping[str, Any], beyond: LayerEstimate | None = None, reader: str = "the probe") -> tuple[str, ...]:
+    """Return a warning if a classifier of the text alone separates true from false answers."""
     pair, alone = (probe.get(name) for name in ("qa_text_auc", "answer_text_auc"))
     if pair and pair["ci_low"] > 0.5:
-        more = "" if beyond is None else f"; {reader}'s AUC {beyond.said(2)} beyond it"
+        more = "" if beyond is None else f"; {reader}'s AUC {beyond.to_text(2)} beyond it"
         return (f"Beware: question and answer as text reach AUC {_auc(pair)}{more}.",)
     if alone and (alone["ci_low"] > 0.5 or alone["ci_high"] < 0.5):
         return (f"Beware: the answer's text alone reaches AUC {_auc(alone)}.",)

@@ -1,7 +1,7 @@
-"""Samples beside the inputs that they were measured on, and rows that were left out.
+"""Join samples with their inputs, and read the dropped rows.
 
-An input's key in ``examples`` is ``run_id example_id role``: a question that is measured and also another one's donor stands twice.
-So samples, which name rows and donors by ``example_id`` alone, are joined role by role.
+The key of ``examples`` is ``run_id example_id role``: a question that is measured and also a donor has two rows. Samples name rows
+and donors by ``example_id``, so they are joined role by role.
 """
 
 import json
@@ -13,54 +13,54 @@ import pandas as pd
 from anchorlens.constants import STATISTIC_RULES
 from anchorlens.prompts.dataset import Dropped
 
-# Of the row that was measured; what else ``examples`` has of it stands in the samples too.
+# Columns of the measured row; the other columns of ``examples`` are in the samples too.
 _OF_ROW = [
     "question", "answer", "label", "relation", "answer_type", "popularity", "span_source", "qa_text_score", "text", "tokens",
     "positions",
 ]  # fmt: skip
-# Where one donor stands in several roles: as it was when it gave something.
+# Order in which a donor's row is looked up by role.
 _DONOR_ROLES = ("donor", "base", "test", "validation", "train")
 
 
-def joined_rows(samples: pd.DataFrame, examples: pd.DataFrame, config: Mapping[str, Any]) -> pd.DataFrame:
-    """Samples with the rows that were measured, one for one.
+def join_inputs(samples: pd.DataFrame, examples: pd.DataFrame, config: Mapping[str, Any]) -> pd.DataFrame:
+    """Add the columns of the measured row to each sample.
 
     Args:
-        samples: Of one sweep, or a part of them.
-        examples: Its inputs.
-        config: What was asked for.
+        samples: Samples of one sweep, or some of them.
+        examples: Inputs of the sweep.
+        config: Specification of the sweep.
 
     Returns:
-        The samples' columns; question, answer and tokens of the row that was measured, ``subject`` and ``property`` as their tokens
-        say them (empty in runs that do not know their tokens' text); ``donor_question`` and ``donor_answer``, empty where the donor
-        is no row.
+        One row per sample: the columns of ``samples``; question, answer and tokens of the measured row; ``subject`` and ``property``
+        (text of their tokens; empty if the run has no token texts); ``donor_question`` and ``donor_answer`` (empty without a donor
+        row).
     """
     base = examples[examples["role"] == "base"]
-    # Runs of before schema version 6 have no column of tokens.
+    # Schema versions below 6 have no column of tokens.
     own = base.reindex(columns=["example_id", *_OF_ROW])
     said = [_segments(*pair) for pair in zip(own["tokens"], own["positions"], strict=True)]
     own = own.assign(**{name: [one[name] for one in said] for name in ("subject", "property")})
     frame = samples.merge(own, on="example_id", how="left", validate="many_to_one")
     donors = {} if config.get("donors") in STATISTIC_RULES else _donors(base, examples)
-    # answer_only takes a question alone, with no answer of its own: it stands in the changed input.
+    # answer_only replaces the question only; the other question is in the changed input.
     changed = examples[examples["role"] == "corrupt"].set_index("example_id")["question"].to_dict()
     for column, otherwise in (("question", changed), ("answer", {})):
         own_name = frame["donor_id"].map({name: donor[column] for name, donor in donors.items()}).astype(object)
         frame[f"donor_{column}"] = own_name.fillna((frame["example_id"] + "~" + frame["donor_id"]).map(otherwise)).fillna("")
-    # A row without a donor has none, also where its changed input is named so.
+    # An empty donor_id also matches a changed input, but names no donor.
     frame.loc[frame["donor_id"] == "", ["donor_question", "donor_answer"]] = ""
     return frame
 
 
-def dropped_rows(examples: pd.DataFrame) -> tuple[Dropped, ...]:
-    """Rows that were left out of a sweep, with their reasons."""
+def collect_drops(examples: pd.DataFrame) -> tuple[Dropped, ...]:
+    """Return the dropped rows of a sweep with their reasons."""
     gone = examples[examples["role"] == "dropped"]
     names = ["example_id", "dataset", "question", "answer", "drop_reason", "drop_detail"]
     return tuple(Dropped(*map(str, row)) for row in gone[names].itertuples(index=False, name=None))
 
 
 def _segments(tokens: Any, positions: str) -> dict[str, str]:
-    """What the tokens of subject and property say; empty where their text is not known."""
+    """Return the text of the tokens of subject and property; empty if unknown."""
     where = json.loads(positions)
     known = hasattr(tokens, "__len__")
     return {
@@ -70,8 +70,8 @@ def _segments(tokens: Any, positions: str) -> dict[str, str]:
 
 
 def _donors(base: pd.DataFrame, examples: pd.DataFrame) -> dict[str, dict[str, str]]:
-    """Donor -> question and answer, of every donor that is a row."""
-    # What else stands in the samples' donor_id (the draw of a placebo) may look like a row's name, and is none.
+    """Return question and answer of every donor row by its id."""
+    # Other values of donor_id (the draw of a placebo) may look like the id of a row.
     names = {str(name) for ids in base["donor_ids"] for name in ids}
     found: dict[str, dict[str, str]] = {}
     for role in _DONOR_ROLES:
@@ -81,4 +81,4 @@ def _donors(base: pd.DataFrame, examples: pd.DataFrame) -> dict[str, dict[str, s
     return found
 
 
-__all__ = ["dropped_rows", "joined_rows"]
+__all__ = ["collect_drops", "join_inputs"]

@@ -1,4 +1,4 @@
-"""Samples as arrays: the mean effect by control, anchor, layer and example, with or without labels."""
+"""Convert samples to arrays: mean effect by control, anchor, layer and example, with or without labels."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Labels(Protocol):
-    """Names and numbers along the axes of a result, and where it comes from."""
+    """Axis labels and provenance of a result."""
 
     @property
     def anchors(self) -> tuple[str, ...]: ...
@@ -38,7 +38,7 @@ class Labels(Protocol):
 def mean_effect(
     samples: pd.DataFrame, controls: Sequence[str], anchors: Sequence[str], layers: Sequence[int], example_ids: Sequence[str]
 ) -> npt.NDArray[np.float64]:
-    """Return the mean ΔP over each example's donors, in percentage points, [control anchor layer example]; NaN without samples."""
+    """Return the mean ΔP over donors in percentage points, [control anchor layer example]; NaN without samples."""
     axes = [controls, anchors, layers, example_ids]
     own = samples[(samples["metric"] == leading_metric(samples)) & samples["control"].isin(controls)]
     means = own.groupby(["control", "anchor", "layer", "example_id"], sort=False)["effect"].mean()
@@ -46,11 +46,11 @@ def mean_effect(
     return values.reshape([len(axis) for axis in axes]).copy()
 
 
-def labelled_array(result: Labels, samples: pd.DataFrame, examples: pd.DataFrame) -> "xarray.DataArray":
+def make_dataarray(result: Labels, samples: pd.DataFrame, examples: pd.DataFrame) -> "xarray.DataArray":
     """Return the mean effect of a result with its labels; see :meth:`anchorlens.SweepResult.to_xarray`.
 
     Raises:
-        InputError: The package xarray is not installed.
+        InputError: If xarray is not installed.
     """
     if find_spec("xarray") is None:
         raise InputError("to_xarray needs xarray, which is not installed. Install it with pip install 'anchorlens[labelled]'.")

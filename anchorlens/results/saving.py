@@ -1,4 +1,4 @@
-"""Sweeps become a run directory: tables, probes, the figure and the record."""
+"""Save sweeps as a run directory: tables, probes, figure and record; load their probes."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pandas as pd
 
-from anchorlens.display import described
+from anchorlens.display import short_repr
 from anchorlens.errors import InputError, RunError
 from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.export import save_html
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @runtime_checkable
-class Saved(Protocol):
-    """What a result must have to be written."""
+class SavableResult(Protocol):
+    """Interface of a result that :func:`save_run` writes."""
 
     @property
     def run_id(self) -> str: ...
@@ -42,34 +42,34 @@ class Saved(Protocol):
 
 
 def save_run(
-    results: "Saved | Sequence[Saved]",
+    results: "SavableResult | Sequence[SavableResult]",
     path: "str | os.PathLike[str]",
     *,
     overwrite: bool = False,
     pending: Sequence[str] = (),
     study: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
-    """Write sweeps as one run directory: run.json, examples, samples, curves and contrasts as parquet, figure.html.
+    """Save sweeps as one run directory: run.json, examples, samples, curves and contrasts as parquet, figure.html.
 
-    Sweeps that were read by probes add these in probes/RUN_ID, those of placebos in folders below.
+    Truth probes are saved in probes/RUN_ID, those of placebos in subfolders.
 
     Args:
         results: Sweeps of any number of models, data sets and protocols.
-        path: The directory; its parents are made.
-        overwrite: Replace a run that is there.
-        pending: Sweeps that are still to come and will be added, for the record.
-        study: What is measured altogether, for the record: whether it is the same decides whether it may go on.
+        path: Directory to write; missing parents are created.
+        overwrite: Replace an existing run.
+        pending: Sweeps of the study that are not finished, for the record.
+        study: Sweeps of the whole study, for the record; a study can only be resumed if they are equal.
 
     Returns:
         The directory.
 
     Raises:
-        RunError: Something else stands there, or a run that may not be replaced; or there is no sweep, or two of the same.
+        RunError: If ``path`` holds other files, or a run and ``overwrite`` is False; if there is no sweep, or one twice.
     """
     sweeps = list(results) if isinstance(results, Sequence) else [results]
-    stranger = next((one for one in sweeps if not hasattr(one, "run_id")), None)
-    if any(not hasattr(one, "run_id") for one in sweeps):
-        raise RunError(f"save_run takes the result of a sweep, or a list of them; got {described(stranger)}.")
+    others = [one for one in sweeps if not hasattr(one, "run_id")]
+    if others:
+        raise RunError(f"save_run takes the result of a sweep, or a list of them; got {short_repr(others[0])}.")
     target = check_target(path, overwrite=overwrite)
     if not sweeps:
         raise RunError("A run needs at least one sweep, and each only once; got none.")
@@ -101,7 +101,7 @@ def save_run(
                 probes.save(folder / "probes" / sweep.run_id / name)
         try:
             save_html(plot_curves(tables["curves"], contrast_tables=contrasts), folder / "figure.html")
-        except InputError as why:  # curves that cannot share a figure are no reason to lose them
+        except InputError as why:  # the tables are saved even if the curves cannot share a figure
             warn(f"No figure.html in {target}: {why}")
 
     entries = [
@@ -115,10 +115,10 @@ def save_run(
 
 
 def load_probes(folder: Path) -> "dict[str, anchorlens.probing.probes.LayerProbes]":
-    """Read the probes of a saved sweep: ``none`` those that were read, the others of placebos.
+    """Load the probes of a saved sweep by control: ``none`` for those of the readout, else the name of a placebo.
 
     Raises:
-        RunError: A file is damaged or missing.
+        RunError: If a file is damaged or missing.
     """
     from safetensors import SafetensorError
 

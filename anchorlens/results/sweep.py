@@ -1,6 +1,6 @@
-"""The result of a sweep: tidy frames, the tensor of ΔP, curves with bands, and a small table for notebooks.
+"""Result of a sweep: tidy frames, the tensor of ΔP, curves with bands, contrasts and findings.
 
-Curves, contrasts and findings are made by the protocol's :class:`Analysis`; the result holds it.
+The protocol's :class:`Analysis` computes curves, contrasts and findings.
 """
 
 import os
@@ -19,11 +19,11 @@ from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.example_figure import example_figure
 from anchorlens.missing_values import with_nulls, without_nulls
 from anchorlens.prompts.dataset import Dropped
-from anchorlens.results.example_view import ROLES, rows_of
-from anchorlens.results.find_example import chosen_example
+from anchorlens.results.example_view import ROLES, example_rows
+from anchorlens.results.find_example import find_example
 from anchorlens.results.findings import Findings
-from anchorlens.results.joins import dropped_rows, joined_rows
-from anchorlens.results.labelled_arrays import labelled_array, mean_effect
+from anchorlens.results.joins import collect_drops, join_inputs
+from anchorlens.results.labelled_arrays import make_dataarray, mean_effect
 from anchorlens.results.saving import load_probes, save_run
 from anchorlens.runs.schema import CONTRAST_COLUMNS, SAMPLE_COLUMNS, P, answer_first, settings_of, summary_order
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 
 class Analysis(ABC):
-    """Turns the samples of one protocol into curves, contrasts and findings. Needs no model.
+    """Computes curves, contrasts and findings from the samples of one protocol, without a model.
 
     Attributes:
         name: Name of the protocol: ``swap``, ``knockout``, ...
-        title: The same for people: ``activation swap``.
-        result: Class of its results.
+        title: Display name: ``activation swap``.
+        result: Class of the results.
     """
 
     name: ClassVar[str]
@@ -49,15 +49,15 @@ class Analysis(ABC):
 
     @abstractmethod
     def curves(self, result: Any) -> pd.DataFrame:
-        """Return every curve with its bands, controls included; columns of ``curves.parquet``."""
+        """Compute all curves with bands, controls included; columns of ``curves.parquet``."""
 
     @abstractmethod
     def contrasts(self, result: Any) -> pd.DataFrame:
-        """Return the comparisons with their intervals; columns of ``contrasts.parquet``."""
+        """Compute the contrasts with intervals; columns of ``contrasts.parquet``."""
 
     @abstractmethod
     def findings(self, result: Any) -> Findings:
-        """Return what was found."""
+        """Return the findings as data."""
 
     @abstractmethod
     def summary(self, result: Any) -> pd.DataFrame:
@@ -65,24 +65,29 @@ class Analysis(ABC):
 
     @abstractmethod
     def settings(self, result: Any) -> str:
-        """Return the settings in words, for the first lines of a repr."""
+        """Return the settings as text for the repr."""
 
     def table(self, results: Sequence[Any]) -> tuple[str, pd.DataFrame]:
-        """Return title and rows of the table that a terminal shows of several sweeps."""
+        """Return title and rows of the command line's table of several sweeps."""
         return self.title, pd.concat([self.summary(result) for result in results], ignore_index=True)
 
 
 @dataclass(frozen=True, repr=False)
 class SweepResult:
-    """What a sweep measured; frozen.
+    """Result of a sweep; frozen.
 
     Attributes:
-        protocol: What was done, and what is made of it.
-        run_id: Name of specification, model and data.
-        record: Specification, model, data, environment, batch plan and counts, as run.json keeps them.
-        anchors: Anchors, in the order of :attr:`effect`.
-        layers: Layers, in the order of :attr:`effect`.
-        example_ids: Examples, in the order of :attr:`effect`.
+        protocol: Analysis of the protocol.
+        run_id: Hash of specification, model and data.
+        record: Specification, model, data, environment, batch plan and counts, as in run.json.
+        anchors: Anchors in the order of :attr:`delta_p`.
+        layers: Layers in the order of :attr:`delta_p`.
+        example_ids: Ids of the measured examples in the order of :attr:`delta_p`.
+
+    Example:
+        >>> sweep = al.swap_sweep(model, data)  # doctest: +SKIP
+        >>> sweep.delta_p.shape  # [anchor layer example]  # doctest: +SKIP
+        >>> print(sweep.verdict)  # doctest: +SKIP
     """
 
     protocol: Analysis
@@ -100,7 +105,7 @@ class SweepResult:
     def make(
         cls, protocol: Analysis, samples: pd.DataFrame, examples: pd.DataFrame, record: dict[str, Any], run_id: str
     ) -> "SweepResult":
-        """From the frames of a sweep (or of a run directory); rows are put in canonical order."""
+        """Make a result from the frames of a sweep or of a run directory; rows are sorted into canonical order."""
         anchors, layers = tuple(record["config"]["anchors"]), tuple(record["config"]["layers"])
         order = tuple(examples.loc[examples["role"] == "base", "example_id"])
         controls = sorted(samples["control"].unique(), key=lambda c: (c != "none", c))
@@ -120,23 +125,23 @@ class SweepResult:
         """Return the same result with its probes.
 
         Args:
-            probes: Name -> probes, ``none`` those that were read, the others of placebos; or a folder to read them from when they
-                are first used.
+            probes: Probes by control (``none`` for those of the readout, else the name of a placebo), or a folder from which they
+                are loaded on first use.
         """
         return replace(self, _probes=probes, _memo={})
 
     def with_tables(self, tables: Mapping[str, pd.DataFrame]) -> "SweepResult":
-        """Return the same result with stored ``curves`` and ``effects``, which are then not computed again."""
+        """Return the same result with stored ``curves`` and ``contrasts``, which are not recomputed."""
         return replace(self, _memo=dict(tables))
 
     @property
     def probes(self) -> "anchorlens.probing.probes.LayerProbes | None":
-        """Probes that were read; None for other readouts."""
+        """Truth probes of the readout; None for other readouts."""
         return self._all_probes().get("none")
 
     @property
     def placebo_probes(self) -> "dict[str, anchorlens.probing.probes.LayerProbes]":
-        """Name of a placebo -> its probes."""
+        """Probes of each placebo by its name."""
         return {name: probes for name, probes in self._all_probes().items() if name != "none"}
 
     def _all_probes(self) -> "Mapping[str, anchorlens.probing.probes.LayerProbes]":
@@ -148,8 +153,8 @@ class SweepResult:
 
     @property
     def noise_floor(self) -> float:
-        """How far ΔP of one cell moves, in points, when the same inputs are measured in other batches; NaN where unknown."""
-        floor = self.record.get("noise", {}).get("floor")  # None where no cell was measured again
+        """Largest change of ΔP of a cell, in percentage points, between batches of different composition; NaN if unknown."""
+        floor = self.record.get("noise", {}).get("floor")  # None without spot checks
         return float("nan") if floor is None else float(floor)
 
     @property
@@ -164,81 +169,81 @@ class SweepResult:
 
     @property
     def delta_p(self) -> "torch.Tensor":
-        """ΔP in percentage points, [anchor layer example], averaged over each example's donors; controls are not in it."""
+        """ΔP in percentage points, [anchor layer example], averaged over donors, without controls."""
         import torch
 
         return torch.from_numpy(mean_effect(self._samples, ["none"], self.anchors, self.layers, self.example_ids)[0])
 
     def to_xarray(self) -> "xarray.DataArray":
-        """Return ΔP as a labelled array, averaged over each example's donors.
+        """Return ΔP as a labelled array, averaged over donors.
 
         Returns:
-            ``effect`` in percentage points, [control anchor layer example]; ``control="none"`` is :attr:`effect`. NaN where a
-            control did not measure a cell. Coordinates: ``control``, ``anchor``, ``layer``, ``example`` (its id) and
-            ``question_id`` along ``example``. Attributes: ``run_id``, ``model``, ``dataset``, ``protocol``, ``units``.
+            ``effect`` in percentage points, [control anchor layer example]; ``control="none"`` equals :attr:`delta_p`. NaN if a
+            control has no sample of a cell. Coordinates: ``control``, ``anchor``, ``layer``, ``example`` (ids) and ``question_id``
+            along ``example``. Attributes: ``run_id``, ``model``, ``dataset``, ``protocol``, ``metric``, ``units``.
 
         Raises:
-            InputError: The package xarray is not installed.
+            InputError: If xarray is not installed.
         """
-        return labelled_array(self, self._samples, self._examples)
+        return make_dataarray(self, self._samples, self._examples)
 
     @property
     def dropped(self) -> tuple[Dropped, ...]:
-        """Rows that were left out, with their reasons."""
-        return dropped_rows(self._examples)
+        """Dropped rows with their reasons."""
+        return collect_drops(self._examples)
 
     @property
     def dropped_counts(self) -> dict[str, int]:
-        """Reasons of :attr:`dropped`, counted; the most frequent first."""
+        """Number of dropped rows by reason, the most frequent first."""
         return dict(Counter(row.reason for row in self.dropped).most_common())
 
     def samples(self) -> pd.DataFrame:
-        """One row for each example, donor, anchor, layer, control and metric."""
+        """Return one row per example, donor, anchor, layer, control and metric; ``effect`` is ΔP in percentage points."""
         return with_nulls(self._in_order("samples", self._samples))
 
     def examples(self) -> pd.DataFrame:
-        """One row for each input: base, donor, corrupt, and dropped with its reason.
+        """Return one row per input: base, donor, corrupt, and dropped with its reason.
 
-        A question that is measured and also somebody's donor stands twice: the key is ``run_id example_id role``. To have samples
-        with their questions and answers, take :meth:`samples_with_inputs`.
+        The key is ``run_id example_id role``: a question that is measured and also a donor has two rows.
+        :meth:`samples_with_inputs` joins samples with their questions and answers.
         """
         return self._in_order("examples", self._examples)
 
     def samples_with_inputs(self, *, controls: bool = False, metric: str | None = None) -> pd.DataFrame:
-        """The samples, each with the row that was measured: question, answer, its segments, tokens, and the donor's question.
+        """Return the samples with question, answer, segments and tokens of the measured row, and the donor's question and answer.
 
         Args:
-            controls: Take in the controls' samples too.
-            metric: Which metric: ``p``, or another one that the protocol measures (``flip``). All where it is left out.
+            controls: Include the samples of controls.
+            metric: Metric to select: ``p``, or another one of the protocol, such as ``flip``. If None, all metrics.
 
         Returns:
-            As many rows as the samples have. Beside their columns: ``question answer label``, ``subject`` and ``property`` (what
-            their tokens say), ``donor_question donor_answer`` (empty where no other row takes part), ``relation answer_type
-            popularity span_source qa_text_auc text tokens positions`` of the row that was measured.
+            One row per sample. Added columns: ``question answer label``, ``subject`` and ``property`` (text of their tokens),
+            ``donor_question donor_answer`` (empty without a donor row), ``relation answer_type popularity span_source
+            qa_text_score text tokens positions`` of the measured row.
 
         Raises:
-            InputError: The sweep has no such metric.
+            InputError: If the sweep has no such metric.
         """
         samples = self._of_metric(self._samples, metric)
         samples = samples if controls else samples[samples["control"] == "none"]
-        frame = joined_rows(samples, self._examples, self.record["config"])
+        frame = join_inputs(samples, self._examples, self.record["config"])
         return with_nulls(frame[answer_first(frame)])
 
     def curves(self, *, controls: bool = False, metric: str | None = None) -> pd.DataFrame:
-        """Mean ΔP by anchor or pathway and layer with both 95 % bands (bootstrap over questions), n questions and mean P before.
-
-        ``ci_low ci_high``: of a layer that was named beforehand. ``sim_low sim_high``: of all layers at once; read these before
-        saying *which* layers.
-
-        ``noise_floor``: what lies between minus and plus this many points is rounding, not an effect. Of a truth readout ``probe_above_chance``
-        is False where the lower end of the AUC's interval does not exceed 0.5.
+        """Return mean ΔP by anchor or pathway and layer, with pointwise and simultaneous 95 % bands (bootstrap over questions).
 
         Args:
-            controls: Take in the controls' curves too.
-            metric: Which metric: ``p``, or another one that the protocol measures (``flip``). All where it is left out.
+            controls: Include the curves of controls.
+            metric: Metric to select: ``p``, or another one of the protocol, such as ``flip``. If None, all metrics.
+
+        Returns:
+            One row per curve and layer. ``effect`` (mean ΔP) and the bands are in percentage points: ``ci_low ci_high`` for a layer
+            chosen beforehand, ``sim_low sim_high`` for statements about *which* layers. ``p_before``: mean P of the clean run, in
+            [0, 1]. ``n``: questions. Values within ±``noise_floor`` are rounding. ``probe_above_chance``: the interval of the
+            probe's AUC lies above 0.5.
 
         Raises:
-            InputError: The sweep has no such metric.
+            InputError: If the sweep has no such metric.
         """
         frame = self._made("curves", lambda: self.protocol.curves(self).assign(**self._text_aucs()))
         frame = self._of_metric(frame, metric)
@@ -254,19 +259,19 @@ class SweepResult:
         return frame[frame["metric"] == metric]
 
     def _text_aucs(self) -> dict[str, float]:
-        """What classifiers that see no model tell true from false with; NaN where there are no true and false answers."""
-        told = self.record.get("probe") or {}
-        alone, pair = (told.get(name) or {} for name in ("answer_text_auc", "qa_text_auc"))
+        """Return the AUCs of classifiers of the text alone; NaN without true and false answers."""
+        record = self.record.get("probe") or {}
+        alone, pair = (record.get(name) or {} for name in ("answer_text_auc", "qa_text_auc"))
         aucs = {"answer_text_auc": alone.get("auc"), "qa_text_auc": pair.get("auc"), "qa_text_auc_low": pair.get("ci_low")}
         return {name: float("nan") if value is None else float(value) for name, value in aucs.items()}
 
     def contrasts(self) -> pd.DataFrame:
-        """What the protocol compares with what, at each layer, with 95 % intervals.
+        """Return the protocol's contrasts between anchors, pathways and controls at each layer, with 95 % intervals.
 
         Returns:
-            ``quantity layer value control anchor ci_low ci_high n sim_low sim_high``, whose it is (``run_id model dataset``),
-            and its settings: ``control`` says with what it was compared, ``ci`` is the pointwise interval, ``sim`` the band that
-            holds for all layers at once.
+            One row per quantity, control, anchor and layer: ``quantity layer value control anchor ci_low ci_high n sim_low
+            sim_high``, ``run_id model dataset``, and the settings. ``control`` is the side that is subtracted, ``ci`` the pointwise
+            interval, ``sim`` the simultaneous band over all layers.
         """
         frame = self._made("contrasts", lambda: self.protocol.contrasts(self))
         own = {"run_id": self.run_id, "protocol": self.protocol.name, "model": self.model, "dataset": self.dataset}
@@ -274,7 +279,7 @@ class SweepResult:
         return with_nulls(named[answer_first(named)])
 
     def summary(self) -> pd.DataFrame:
-        """A few numbers: the strongest point of each anchor, or what stands at k*."""
+        """Return the main numbers: the largest |ΔP| of each anchor, or the values at the probe layer k*."""
         frame = self.protocol.summary(self)
         return frame[summary_order(frame)]
 
@@ -291,35 +296,38 @@ class SweepResult:
         return str(self.findings)
 
     def plot_example(self, example: str | int) -> go.Figure:
-        """One example: its tokens with their roles, and its own ΔP by layer beside its control, as a Plotly figure.
+        """Draw one example: its tokens with their roles, and its ΔP by layer beside its controls.
 
         Args:
-            example: Its id (of :attr:`example_ids`), its number (from 0, in their order), or words of its question, such as
-                ``"france"``: in any case and order, as long as one measured question has them all.
+            example: Id from :attr:`example_ids`, index into it, or words of the question, such as ``"france"``, in any case and
+                order.
+
+        Returns:
+            A Plotly figure; ΔP in percentage points against the layer.
 
         Raises:
-            InputError: No measured example is meant, or several, which the message lists with their ids.
+            InputError: If no measured example matches, or several; the message lists their ids.
         """
         name = self.id_of(example)
-        (row,) = rows_of(self._samples, self._examples, self.anchors, self.layers, [name])
+        (row,) = example_rows(self._samples, self._examples, self.anchors, self.layers, [name])
         return example_figure(row, self.layers, ROLES, f"{self.model} on {self.dataset}")
 
     def id_of(self, example: str | int) -> str:
-        """The id of an example that is given as :meth:`plot_example` takes it.
+        """Return the id of an example that is given by id, index or words of its question, as in :meth:`plot_example`.
 
         Raises:
-            InputError: No measured example is meant, or several, which the message lists with their ids.
+            InputError: If no measured example matches, or several; the message lists their ids.
         """
         base = self._examples[self._examples["role"] == "base"]
-        told = zip(base["example_id"], base["question"], base["answer"], strict=True)
-        return chosen_example(example, {name: (str(question), str(answer)) for name, question, answer in told}, self.dropped)
+        rows = zip(base["example_id"], base["question"], base["answer"], strict=True)
+        return find_example(example, {name: (str(question), str(answer)) for name, question, answer in rows}, self.dropped)
 
     def save(self, path: "str | os.PathLike[str]", *, overwrite: bool = False) -> Path:
-        """Write a run directory. See :func:`anchorlens.save_run`."""
+        """Save the sweep as a run directory, as :func:`anchorlens.save_run` does."""
         return save_run([self], path, overwrite=overwrite)
 
     def _in_order(self, name: str, frame: pd.DataFrame) -> pd.DataFrame:
-        """A copy with its columns in the order for reading, which is found once."""
+        """Return a copy with columns in reading order; the order is cached."""
         if (key := f"order of {name}") not in self._memo:
             self._memo[key] = answer_first(frame)
         return frame[self._memo[key]].copy()

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import pandas as pd
 
 from anchorlens.constants import DIFFERENCE
-from anchorlens.display import as_whole, described
+from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.loading import load_run
@@ -79,9 +79,9 @@ def compare(
     Raises:
         InputError: Nothing to compare: no sweep of one in the other, no shared row, or no such metric.
     """
-    least = as_whole(n_resamples)
+    least = as_int(n_resamples)
     if least is None or least < 2:
-        raise InputError(f"n_resamples={described(n_resamples)} must be a whole number of at least 2.")
+        raise InputError(f"n_resamples={short_repr(n_resamples)} must be a whole number of at least 2.")
     pairs = _paired(_sweeps(first), _sweeps(second))
     made = [_difference(a, b, metric, least, seed) for a, b in pairs]
     tables, curves = (pd.concat(parts, ignore_index=True) for parts in zip(*made, strict=True))
@@ -93,7 +93,7 @@ def _sweeps(run: Run) -> list[SweepResult]:
         return load_run(run)
     found = [run] if isinstance(run, SweepResult) else list(run) if isinstance(run, Sequence) else []
     if not found or not all(isinstance(one, SweepResult) for one in found):
-        raise InputError(f"compare takes the results of sweeps, or directories of runs; got {described(run)}.")
+        raise InputError(f"compare takes the results of sweeps, or directories of runs; got {short_repr(run)}.")
     return found
 
 

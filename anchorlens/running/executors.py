@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-from anchorlens.display import as_whole, described
+from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError, RunError, WorkerError
 from anchorlens.models.load import load_model
 from anchorlens.progress import Progress
@@ -69,14 +69,14 @@ class RayExecutor:
     gpus_per_worker: float | None = None
 
     def __post_init__(self) -> None:
-        if self.workers is not None and (as_whole(self.workers) or 0) < 1:
-            raise InputError(f"workers takes a whole number from 1 on, got {described(self.workers)}.")
+        if self.workers is not None and (as_int(self.workers) or 0) < 1:
+            raise InputError(f"workers takes a whole number from 1 on, got {short_repr(self.workers)}.")
         if self.address is not None and not (isinstance(self.address, str) and self.address):
-            raise InputError(f"address takes 'auto' or 'host:port' of a Ray cluster, got {described(self.address)}.")
+            raise InputError(f"address takes 'auto' or 'host:port' of a Ray cluster, got {short_repr(self.address)}.")
         gpus = self.gpus_per_worker
         is_number = isinstance(gpus, (int, float)) and not isinstance(gpus, bool)
         if gpus is not None and not (is_number and (0 <= gpus <= 1 or (gpus > 1 and float(gpus).is_integer()))):
-            raise InputError(f"gpus_per_worker takes a part of one GPU or a whole number of them, got {described(gpus)}.")
+            raise InputError(f"gpus_per_worker takes a part of one GPU or a whole number of them, got {short_repr(gpus)}.")
         if find_spec("ray") is None:
             raise InputError("executor='ray' needs Ray, which is not installed: pip install 'anchorlens[ray]'.")
 
@@ -87,12 +87,12 @@ def executor_of(given: Any) -> RayExecutor | None:
         return given
     if isinstance(given, str) and given == "ray":
         return RayExecutor()
-    raise InputError(f"executor takes 'ray' or an al.RayExecutor, got {described(given)}.")
+    raise InputError(f"executor takes 'ray' or an al.RayExecutor, got {short_repr(given)}.")
 
 
 def refuse_live(executor: RayExecutor | None, models: Sequence[Any]) -> None:
     """Raise if workers are given a live model instead of a name."""
-    live = [described(model) for model in models if not isinstance(model, (str, os.PathLike))]
+    live = [short_repr(model) for model in models if not isinstance(model, (str, os.PathLike))]
     if executor is not None and live:
         raise InputError(f"With executor='ray' each worker loads the model: give its name or path instead of {live[0]}.")
 

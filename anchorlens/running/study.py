@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from anchorlens.display import described
+from anchorlens.display import short_repr
 from anchorlens.errors import EmptySweepError, InputError, did_you_mean
 from anchorlens.models.source import check_model
 from anchorlens.prompts.dataset import PromptDataset
@@ -91,7 +91,7 @@ class Study:
             given = getattr(self, name)
             listed = [given] if isinstance(given, single) else list(given) if isinstance(given, Sequence) else None
             if listed is None or (name != "models" and not all(isinstance(one, single) for one in listed)):
-                raise InputError(f"{name} of a study takes {what}, in a list; got {described(given)}.", argument=name)
+                raise InputError(f"{name} of a study takes {what}, in a list; got {short_repr(given)}.", argument=name)
             if name == "data":
                 listed = [DatasetSpec(str(one)) if isinstance(one, (str, os.PathLike)) else one for one in listed]
             object.__setattr__(self, name, tuple(listed))
@@ -104,7 +104,7 @@ class Study:
             InputError: It cannot be read, or a key or value in it is invalid.
         """
         if not isinstance(path, (str, os.PathLike)):
-            raise InputError(f"Study.from_toml takes the path of a file, got {described(path)}.")
+            raise InputError(f"Study.from_toml takes the path of a file, got {short_repr(path)}.")
         file = Path(path)
         values = read_toml(file)
         loading = ("device", "n_devices", "dtype", "stream")
@@ -174,7 +174,7 @@ def _tables(values: Mapping[str, Any], key: str, file: Path) -> list[dict[str, A
     given = values.get(key, [])
     tables = [{"name": one} if isinstance(one, str) else one for one in (given if isinstance(given, list) else [given])]
     if (wrong := next((one for one in tables if not isinstance(one, dict)), None)) is not None:
-        raise InputError(f"{file}: [[{key}]] takes a table or a name, got {described(wrong)}.")
+        raise InputError(f"{file}: [[{key}]] takes a table or a name, got {short_repr(wrong)}.")
     return [dict(one) for one in tables]
 
 
@@ -261,7 +261,7 @@ def run_study(
         AnchorlensError: A sweep failed; what was finished before is kept.
     """
     if not isinstance(study, Study):
-        raise InputError(f"run_study takes an anchorlens.Study, got {described(study)}. Study.from_toml(path) reads one.")
+        raise InputError(f"run_study takes an anchorlens.Study, got {short_repr(study)}. Study.from_toml(path) reads one.")
     done = outcome if outcome is not None else Outcome(0, None)
     return run_steps(
         lambda: _steps(study), study.models, study.loading, out, overwrite=overwrite, resume=resume, restart=restart,

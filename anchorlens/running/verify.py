@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.display import as_whole, described, listed
+from anchorlens.display import as_int, join_words, short_repr
 from anchorlens.errors import InputError
 from anchorlens.questions.datasets import QAData, load_qa
 from anchorlens.runs.checksums import SUMS, changed_files
@@ -111,12 +111,12 @@ def verify_run(
         RunError: If it is no run.
         InputError: If an argument is wrong, or the model has to be given.
     """
-    if (count := as_whole(cells)) is None or count < 0:
-        raise InputError(f"cells takes a whole number from 0 on; got {described(cells)}.")
+    if (count := as_int(cells)) is None or count < 0:
+        raise InputError(f"cells takes a whole number from 0 on; got {short_repr(cells)}.")
     folder, none = Path(path), pd.DataFrame()
     changed, others = changed_files(folder)
     text = "; ".join(changed) or "every byte is as it was written"
-    more = f"; no part of the run: {listed(others, 5)}" if others else ""
+    more = f"; no part of the run: {join_words(others, 5)}" if others else ""
     checks = [Check("files", MISMATCH if changed else MATCH, text + more)]
     if any(line.split()[0] not in _NOT_READ for line in changed):
         return Verification(folder, (*checks, Check("cells", NOT_CHECKED, "files of the run were changed")), none)

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from anchorlens.display import as_whole, described
+from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError
 
 
@@ -38,7 +38,7 @@ def parse_job(given: Any) -> Job | None:
     pair = given if isinstance(given, (tuple, list)) else ()
     if isinstance(given, str) and (found := re.fullmatch(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*", given)):
         pair = [int(number) for number in found.groups()]
-    i, n = map(as_whole, pair if len(pair) == 2 else (None, None))
+    i, n = map(as_int, pair if len(pair) == 2 else (None, None))
     if i is None or n is None or not 1 <= i <= n:
-        raise InputError(f"job takes i/n, the i-th of n jobs with i from 1 to n, such as '2/8'; got {described(given)}.")
+        raise InputError(f"job takes i/n, the i-th of n jobs with i from 1 to n, such as '2/8'; got {short_repr(given)}.")
     return Job(i, n)

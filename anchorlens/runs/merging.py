@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anchorlens.display import listed
+from anchorlens.display import join_words
 from anchorlens.errors import RunError
 from anchorlens.runs.files import holds_only_parts, parts_of, remove_parts, write_whole
 from anchorlens.runs.journal import differences, read_json, refuse, shard_files, shard_name, shards_in
@@ -43,14 +43,14 @@ def refuse_missing(target: Path) -> None:
     several, lacks = len(_record(folder)["sweeps"]) > 1, list[str]()
     for sweep, (shards, gone) in found.items():
         of = f" of sweep {sweep}" if several else ""
-        planned = f"{len(gone)} of {shards} shards{of} ({listed(gone)})"
+        planned = f"{len(gone)} of {shards} shards{of} ({join_words(gone)})"
         lacks.append(f"every shard{of}: no job has planned it" if shards is None else planned)
     names = (re.fullmatch(r"log-\d+-of-(\d+)", file.stem) for file in folder.glob("log-*.jsonl"))
     n_jobs, jobs = {int(name[1]) for name in names if name}, "the jobs"
     if len(n_jobs) == 1 and any(gone for _, gone in found.values()):
         (n,) = n_jobs
         who = sorted({(sweep + number) % n + 1 for sweep, (_, gone) in found.items() for number in gone})
-        jobs = f"job{'s' * (len(who) > 1)} {listed(f'{i}/{n}' for i in who)}"
+        jobs = f"job{'s' * (len(who) > 1)} {join_words(f'{i}/{n}' for i in who)}"
     raise RunError(f"{folder} lacks {'; '.join(lacks)}. Run {jobs} again, or measure here what is missing with --run-missing.")
 
 

@@ -72,9 +72,9 @@ _SAME = tuple(dict.fromkeys(("run_id", *CURVE_KEYS)))
 def answer_first(frame: pd.DataFrame) -> list[str]:
     """Return the columns of a table in the order for reading: results first, constant columns last.
 
-    First those of ``metric quantity control anchor pathway`` that differ between rows (the anchor if neither it nor the pathway
-    does), then layer, value, interval, P before and n, then other columns that differ, then the rest. If a row is one of an example,
-    or a contrast, name, layer and value stand together.
+    First those of ``metric quantity anchor pathway`` that differ between rows (the anchor if neither it nor the pathway does), then
+    layer, value, control, interval, P before and n, then other columns that differ, then the rest. If a row is one of an example, or
+    a contrast, name, layer and value stand together.
     """
     there = list(frame.columns)
     differ = {name for name in _SAME if name in there and frame[name].nunique(dropna=False) > 1}
@@ -83,7 +83,8 @@ def answer_first(frame: pd.DataFrame) -> list[str]:
         named.append("anchor")
     rows = [name for name in ("example_id", "role") if name in there]
     head = rows or (["quantity"] if "value" in there else [])
-    order = [*head, *_VALUE, *named, *_BESIDE] if head else [*named, *_VALUE, *_BESIDE]
+    beside = [name for name in named if head or name == "control"]
+    order = [*head, *(name for name in named if name not in beside), *_VALUE, *beside, *_BESIDE]
     first = [name for name in dict.fromkeys(order) if name in there]
     first += [name for name in there if name in differ and name not in first]
     same = [name for name in _SAME if name in there and name not in first]

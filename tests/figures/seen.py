@@ -41,7 +41,7 @@ def ticks_of(figure: go.Figure) -> dict[str, go.Scatter]:
 
 def titles(figure: go.Figure) -> list[str]:
     """The titles of the panels of curves."""
-    return [note.text for note in figure.layout.annotations if "claimed" not in note.text]
+    return [note.text for note in figure.layout.annotations if "Contrasts" not in note.text]
 
 
 def said(figure: go.Figure) -> str:

@@ -24,10 +24,10 @@ def point(**changes: object) -> dict[str, object]:
     row: dict[str, object] = {
         "run_id": "synthetic", "model": "Qwen/Qwen3-8B", "dataset": "popqa", "protocol": "swap", "anchor": "exact_question",
         "pathway": "", "layer": 0, "site": "resid_pre", "probe_site": "", "window": 1, "direction": "noising",
-        "donor_rule": "same_relation", "knockout_mode": "", "readout": "first_token", "delta_kind": "probability", "prompt": "qa", "answers": "",
-        "distractor": "", "split": "", "known_only": "False", "control": "none", "seed": 0, "metric": "p", "by_construction": False,
-        "effect": -10.0, "ci_low": -12.0, "ci_high": -8.0, "sim_low": NAN, "sim_high": NAN, "p_before": 0.6, "n": 100,
-        "frac_null_incomplete": NAN,
+        "donor_rule": "same_relation", "knockout_mode": "", "readout": "first_token", "delta_kind": "probability", "prompt": "qa",
+        "answers": "", "distractor": "", "split": "", "known_only": "False", "control": "none", "seed": 0,
+        "metric": "p", "by_construction": False, "effect": -10.0, "ci_low": -12.0, "ci_high": -8.0, "sim_low": NAN, "sim_high": NAN,
+        "p_before": 0.6, "n": 100, "frac_null_incomplete": NAN,
     }  # fmt: skip
     return row | changes
 
@@ -85,8 +85,8 @@ def knockout_frame(
     rng = random.Random(0)
     rows: list[dict[str, object]] = []
     fixed: dict[str, object] = {
-        "protocol": "knockout", "donor_rule": "", "knockout_mode": "mask", "readout": "probe", "delta_kind": "confidence", "site": "",
-        "probe_site": "resid_post", "window": 0, **TRUTH,
+        "protocol": "knockout", "donor_rule": "", "knockout_mode": "mask", "readout": "probe", "delta_kind": "confidence",
+        "site": "", "probe_site": "resid_post", "window": 0, **TRUTH,
     }  # fmt: skip
     for m, (model, layers) in enumerate(models.items()):
         for d, dataset in enumerate(datasets):
@@ -108,7 +108,7 @@ def with_probe(rows: list[dict[str, object]], layers: int, silent: float) -> lis
     for row in rows:
         heard = int(str(row["layer"])) >= silent * layers
         auc = 0.8 if heard else 0.52
-        row.update(auc=auc, auc_low=auc - 0.06, auc_high=auc + 0.05, signal=heard)
+        row.update(auc=auc, auc_low=auc - 0.06, auc_high=auc + 0.05, probe_above_chance=heard)
     return rows
 
 
@@ -126,7 +126,7 @@ def swap_frame(
             for a, anchor in enumerate(anchors):
                 own: dict[str, Any] = {"model": model, "dataset": dataset, "anchor": anchor}
                 falling = curve(layers, -62.0 + 7 * d + 5 * a, 0.55 + 0.04 * d, rng, **own)
-                if not anchor.startswith("answer"):
+                if "answer" not in anchor:
                     # Seen from the other end: large first, then nothing.
                     drawn = ("effect", "ci_low", "ci_high", "sim_low", "sim_high")
                     values = [{name: row[name] for name in drawn} for row in reversed(falling)]

@@ -24,10 +24,10 @@ def bands(figure: go.Figure) -> list[tuple[float, float]]:
 @pytest.mark.parametrize(
     ("asked", "wanted", "told"),
     [
-        (True, [(-15.0, -5.0), (-12.0, -8.0)], "inner: each layer by itself, outer: all layers at once"),
-        ("both", [(-15.0, -5.0), (-12.0, -8.0)], "inner: each layer by itself, outer: all layers at once"),
+        (True, [(-15.0, -5.0), (-12.0, -8.0)], "inner: pointwise, outer: simultaneous over layers"),
+        ("both", [(-15.0, -5.0), (-12.0, -8.0)], "inner: pointwise, outer: simultaneous over layers"),
         ("pointwise", [(-12.0, -8.0)], "band: 95 % bootstrap over questions · "),
-        ("simultaneous", [(-15.0, -5.0)], "band: 95 % bootstrap over questions (all layers at once)"),
+        ("simultaneous", [(-15.0, -5.0)], "band: 95 % bootstrap over questions (simultaneous over layers)"),
         (False, [], ""),
     ],
 )
@@ -52,16 +52,16 @@ def test_frames_without_simultaneous_intervals_have_the_inner_band_alone():
 
 
 def test_bands_that_are_not_there():
-    with pytest.raises(InputError, match="hold no simultaneous band. Give bands='pointwise'"):
+    with pytest.raises(InputError, match="have no simultaneous band. Use bands='pointwise'"):
         plot_curves(frame().drop(columns=NEW), bands="simultaneous")
-    with pytest.raises(InputError, match=r"^bands='pointwize' is neither .* Did you mean 'pointwise'"):
+    with pytest.raises(InputError, match=r"^bands='pointwize': neither .* Did you mean 'pointwise'"):
         plot_curves(frame(), bands="pointwize")
 
 
 def test_hover_gives_both_intervals():
     both, alone = (only_curve(plot_curves(one)).text[0] for one in (frame(), frame(ci_low=NAN, ci_high=NAN)))
-    assert "ΔP −10.00 points (95 %: −12.00 to −8.00; all layers at once 95 %: −15.00 to −5.00)<br>" in both
-    assert "points (all layers at once 95 %: −15.00 to −5.00)" in alone
+    assert "ΔP −10.00 points (95 %: −12.00 to −8.00; simultaneous 95 %: −15.00 to −5.00)<br>" in both
+    assert "points (simultaneous 95 %: −15.00 to −5.00)" in alone
 
 
 def test_the_range_holds_the_bands_that_are_drawn():

@@ -34,13 +34,13 @@ def test_labelled_runs_stand_side_by_side_whatever_differs():
     assert figure.layout.yaxis.range == figure.layout.yaxis2.range
     lower = [t for t in figure.data if t.name == "Q-Anchored swap (PopQA), contrast" and t.mode == "lines" and t.fill is None]
     assert [set(t.y) == {-9.0} for t in lower] == [False, True]
-    with pytest.raises(InputError, match=r"They would be drawn over each other\. .*or each with a label of its own"):
+    with pytest.raises(InputError, match=r"Their curves would overlap\. .*or each with a label"):
         plot_curves([one, other])
 
 
 @pytest.mark.parametrize("label", ["", " "])
 def test_a_label_is_a_text(label):
-    with pytest.raises(InputError, match=r"^A label must be a text that is not empty"):
+    with pytest.raises(InputError, match=r"^label .*: must be a text that is not empty"):
         plot_curves({label: swap_frame(MODELS, ("popqa",))})
 
 
@@ -75,9 +75,9 @@ def test_dark_has_the_same_curves_on_near_black():
 @pytest.mark.parametrize(
     ("option", "told"),
     [
-        ({"colour": "datset"}, "no colour='datset'. Did you mean 'dataset'"),
-        ({"theme": "drak"}, "no theme='drak'. Did you mean 'dark'"),
-        ({"facet": "model"}, "facet='model' is neither None nor 'dataset'"),
+        ({"colour": "datset"}, "colour='datset': unknown value. Did you mean 'dataset'"),
+        ({"theme": "drak"}, "theme='drak': unknown value. Did you mean 'dark'"),
+        ({"facet": "model"}, "facet='model': unknown value. Use None, or 'dataset'"),
     ],
 )
 def test_unknown_choices(option, told):

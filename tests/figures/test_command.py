@@ -58,11 +58,11 @@ def drawn(tmp_path, monkeypatch):
 def test_contrasts_and_both_bands_are_drawn_unless_asked_otherwise(tmp_path, drawn):
     run = run_of(tmp_path / "a")
     told = drawn(run)
-    assert "What can be claimed" in told
+    assert "Contrasts</b>" in told
     assert "row_specific_effect" in told
-    assert "outer: all layers at once" in told
-    assert "What can be claimed" not in drawn(run, "--contrasts", "none")
-    assert "bootstrap over questions (all layers at once)" in drawn(run, "--bands", "simultaneous")
+    assert "outer: simultaneous over layers" in told
+    assert "Contrasts</b>" not in drawn(run, "--contrasts", "none")
+    assert "bootstrap over questions (simultaneous over layers)" in drawn(run, "--bands", "simultaneous")
     assert "bootstrap" not in drawn(run, "--bands", "none")
     assert '"text": "AUC less placebo' in drawn(run, "--contrasts", "auc_drop")
 
@@ -70,7 +70,7 @@ def test_contrasts_and_both_bands_are_drawn_unless_asked_otherwise(tmp_path, dra
 def test_runs_without_effects_are_drawn_without_contrasts(tmp_path, drawn):
     told = drawn(run_of(tmp_path / "a", contrast_tables=False))
     assert "Q-Anchored (PopQA)" in told
-    assert "What can be claimed" not in told
+    assert "Contrasts</b>" not in told
 
 
 def test_two_runs_that_differ_in_a_setting_keep_their_contrasts(tmp_path, drawn):
@@ -82,9 +82,9 @@ def test_two_runs_that_differ_in_a_setting_keep_their_contrasts(tmp_path, drawn)
 def test_labels_give_each_run_panels_of_its_own(tmp_path, drawn):
     runs = run_of(tmp_path / "a"), run_of(tmp_path / "b", distractor="random")
     told = drawn(*runs, "--label", "first", "--label", "second")
-    assert all(part in told for part in ("m: first", "m: second", "What can be claimed"))
+    assert all(part in told for part in ("m: first", "m: second", "Contrasts</b>"))
     for labels in (["--label", "one"], ["--label", "one", "--label", "one"]):
-        refused(*runs, *labels, said="There are 2 runs and 1 different labels")
+        refused(*runs, *labels, said="1 different labels for 2 runs")
 
 
 def test_json_names_the_file_and_the_runs(tmp_path):
@@ -95,9 +95,9 @@ def test_json_names_the_file_and_the_runs(tmp_path):
 def test_help_says_what_the_words_mean():
     text = " ".join(called("--help").output.split())
     words = (
-        "pointwise (each layer by itself",
-        "simultaneous (all layers at once",
-        "what can be claimed",
+        "pointwise (for one layer chosen beforehand",
+        "simultaneous (over all layers",
+        "Panels of contrasts",
         "delta_p_vs_placebo, flip_rate",
     )
     assert all(said in text for said in words)

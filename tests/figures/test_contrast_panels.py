@@ -70,11 +70,11 @@ def test_delta_p_vs_placebo_stands_below_in_the_questions_colours_and_hides_with
     ]
     assert figure.layout.yaxis2.title.text == "ΔP less placebo's"
     assert figure.layout.yaxis2.zeroline
-    assert [note.text for note in figure.layout.annotations] == ["m", "<b>What can be claimed</b>"]
-    assert "below: what can be claimed, ●: the interval of all layers at once excludes 0" in said(figure)
+    assert [note.text for note in figure.layout.annotations] == ["m", "<b>Contrasts</b>"]
+    assert "lower panels: contrasts; ●: the simultaneous interval excludes 0" in said(figure)
 
 
-AXES = ("ΔP less placebo's", "flips less placebo's", "AUC less placebo's", "ΔP by own change")
+AXES = ("ΔP less placebo's", "flips less placebo's", "AUC less placebo's", "row-specific ΔP")
 
 
 @pytest.mark.parametrize(("quantity", "axis"), [*zip(BUTTONS, AXES, strict=True)])
@@ -90,7 +90,7 @@ def test_each_button_shows_its_contrast_and_so_does_its_name(quantity, axis):
         low, high = figure.layout.yaxis2.range
         assert low < rows["sim_low"].min()
         assert rows["sim_high"].max() < high
-        assert f"<b>{quantity}</b>: {CONTRASTS[quantity].said}<br>control: {control}<br>" in lines(figure)[0].text[0]
+        assert f"<b>{quantity}</b>: {CONTRASTS[quantity].explanation}<br>control: {control}<br>" in lines(figure)[0].text[0]
         # The upper panel is not touched.
         assert [t.y for t in figure.data if t.xaxis in (None, "x")] == [t.y for t in first.data if t.xaxis in (None, "x")]
 
@@ -128,8 +128,8 @@ def test_hover_of_a_contrast():
     (line,) = lines(plot_curves(knockout_frame(MODELS, ("popqa",), silent=0), contrast_tables=pd.DataFrame([own])))
     assert list(line.text) == [
         "<b>auc_drop</b>: AUC of the probe less that of the control<br>control: random_tokens<br>Q-Anchored (PopQA)<br>m<br>"
-        "anchor question, layer 0<br>−0.123 (95 %: −0.200 to −0.050; all layers at once 95 %: −0.300 to −0.010)<br>"
-        "the interval of all layers at once excludes 0<br>n = 64 questions"
+        "anchor exact_question, layer 0<br>−0.123 (95 %: −0.200 to −0.050; simultaneous 95 %: −0.300 to −0.010)<br>"
+        "the simultaneous interval excludes 0<br>n = 64 questions"
     ]
 
 
@@ -240,7 +240,7 @@ def test_five_models_stand_in_two_rows_each_with_its_contrasts_below():
     assert titles(figure) == list(models)
     # Axes 1-3 and 7-9 are curves, 4-6 and 10-12 their contrasts.
     assert [figure.layout[f"xaxis{k}"].range[1] for k in (4, 5, 6, 10, 11)] == [2.5, 3.5, 4.5, 5.5, 6.5]
-    heads = [note for note in figure.layout.annotations if note.text == "<b>What can be claimed</b>"]
+    heads = [note for note in figure.layout.annotations if note.text == "<b>Contrasts</b>"]
     assert [note.yref for note in heads] == ["y4 domain", "y10 domain"]
 
 
@@ -251,7 +251,7 @@ def test_the_switch_unfolds_where_there_is_little_room_and_nothing_between_the_p
     assert layout.updatemenus[0].type == kind
     gap = layout.yaxis.domain[0] - layout.yaxis2.domain[1]
     assert gap * (layout.height - layout.margin.t - layout.margin.b) == pytest.approx(92)
-    with pytest.raises(InputError, match="is too small for this figure"):
+    with pytest.raises(InputError, match="height=400: too small for this figure"):
         knockout(height=400, width=width)
 
 
@@ -259,22 +259,22 @@ def test_the_switch_unfolds_where_there_is_little_room_and_nothing_between_the_p
     ("asked", "told"),
     [
         ("flip_rates", "Did you mean 'flip_rate'"),
-        ("delta_p_minus_null", "They hold delta_p_vs_placebo, flip_rate, auc_drop, row_specific_effect"),
+        ("delta_p_minus_null", "not in these results. Known: delta_p_vs_placebo, flip_rate, auc_drop, row_specific_effect"),
     ],
 )
 def test_a_contrast_that_is_not_there(asked, told):
     with pytest.raises(InputError, match=told):
         knockout(contrasts=asked)
-    with pytest.raises(InputError, match="They hold none"):
+    with pytest.raises(InputError, match="They are curves without contrasts"):
         plot_curves(CURVES, contrasts="delta_p_vs_placebo")
 
 
 @pytest.mark.parametrize(
     ("contrast_tables", "told"),
     [
-        ("runs/a", "got 'runs/a'"),
+        ("runs/a", "^contrast_tables='runs/a': give the frame"),
         (pd.DataFrame({"layer": [1]}), "lacks the columns model, dataset, protocol, anchor, quantity"),
-        (pd.DataFrame([effect(model="m", value="deep")]), "'value' of the contrast_tables frame must hold numbers"),
+        (pd.DataFrame([effect(model="m", value="deep")]), "'value' of the contrasts frame must hold numbers"),
         (
             pd.DataFrame([effect(model="m"), effect(model="m", value=2.0)]),
             r"two values of one point \(delta_p_vs_placebo against random",

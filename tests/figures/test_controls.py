@@ -165,7 +165,7 @@ def test_hover_says_the_probes_auc_and_what_a_placebo_is():
     rows[0]["auc_high"] = 0.62
     rows[1]["effect"] = -14.5
     figure = drawn(rows)
-    tail = "anchor question, layer 3<br>ΔP −10.00 points (95 %: −12.00 to −8.00)<br>P before 0.600<br>n = 41 questions"
+    tail = "anchor exact_question, layer 3<br>ΔP −10.00 points (95 %: −12.00 to −8.00)<br>P before 0.600<br>n = 41 questions"
     first, second = (trace.text[0] for trace in legend(figure)[:2])
     head = "<br>Qwen3-8B, PopQA<br>"
     assert first == f"<b>Q-Anchored (PopQA)</b>{head}{tail}<br>AUC 0.51 (95 %: 0.40 to 0.62)<br>no signal"
@@ -174,9 +174,9 @@ def test_hover_says_the_probes_auc_and_what_a_placebo_is():
     assert all(f"(PopQA)</b>{kind}{head}" in trace.text[0] for trace in mates(figure, "Placebo split"))
     (gap,) = mates(figure, "Placebo gap")
     assert gap.text[0] == (
-        f"<b>Placebo gap (PopQA)</b>{head}anchor question, layer 3<br>"
+        f"<b>Placebo gap (PopQA)</b>{head}anchor exact_question, layer 3<br>"
         "Q − A = −4.50 points with other question tokens cut, and split by that<br>"
-        "a gap that a split makes by itself<br>n = 82 questions"
+        "the gap that splitting alone produces<br>n = 82 questions"
     )
 
 

@@ -19,7 +19,7 @@ def test_any_one_answer_anchor_is_the_a_anchored_swap(anchor):
     figure = swap("exact_question", anchor)
     assert names(figure) == ["Q-Anchored swap (PopQA)", "A-Anchored swap (PopQA)"]
     assert looks(figure)["A-Anchored swap (PopQA)"] == ("#ff7f0e", "dash")
-    assert f"anchors question, {anchor}" in said(figure)
+    assert f"anchors exact_question, {anchor}" in said(figure)
 
 
 def test_several_answer_anchors_are_named_and_differ_in_look():
@@ -140,8 +140,8 @@ def test_trivial_points_are_hollow_and_say_so():
     figure = drawn([point(layer=k, anchor="pre_answer_all", by_construction=k == 0) for k in range(3)])
     (mark,) = (trace for trace in figure.data if trace.mode == "markers")
     assert (list(mark.x), mark.marker.color, mark.marker.line.color) == ([0], "white", "#ff7f0e")
-    assert [text.endswith("<br>trivial by construction") for text in only_curve(figure).text] == [True, False, False]
-    assert "hollow: trivial by construction" in said(figure)
+    assert [text.endswith("<br>fixed by construction") for text in only_curve(figure).text] == [True, False, False]
+    assert "hollow: fixed by construction" in said(figure)
 
 
 def test_hover_says_all_there_is_to_say():
@@ -149,11 +149,11 @@ def test_hover_says_all_there_is_to_say():
     line = only_curve(drawn([row, point(layer=8, ci_low=NAN, ci_high=NAN, p_before=NAN, n=1)]))
     assert line.hoverinfo == "text"
     assert list(line.text) == [
-        "<b>Q-Anchored swap (PopQA)</b><br>Qwen3-8B, PopQA<br>anchor question, layer 7<br>"
+        "<b>Q-Anchored swap (PopQA)</b><br>Qwen3-8B, PopQA<br>anchor exact_question, layer 7<br>"
         "ΔP −12.35 points (95 %: −20.00 to 0.00)<br>P before 0.680<br>n = 64 questions",
-        "<b>Q-Anchored swap (PopQA)</b><br>Qwen3-8B, PopQA<br>anchor question, layer 8<br>"
+        "<b>Q-Anchored swap (PopQA)</b><br>Qwen3-8B, PopQA<br>anchor exact_question, layer 8<br>"
         "ΔP −10.00 points (no interval)<br>P before unknown<br>n = 1 question<br>"
-        "fewer than 20 questions: read with care",
+        "fewer than 20 questions: interpret with care",
     ]
 
 
@@ -175,7 +175,9 @@ def test_controls_by_name_and_their_dots():
         "Q-Anchored swap (PopQA), placebo": ("2px,6px", "legendonly"),
     }
     hover = next(t for t in dotted if t.name.endswith("null")).text[0]
-    assert hover.startswith("<b>Q-Anchored swap (PopQA)</b><br>control: null<br>m, PopQA<br>anchor question, layer 0<br>")
+    assert hover.startswith(
+        "<b>Q-Anchored swap (PopQA)</b><br>control: null<br>m, PopQA<br>anchor exact_question, layer 0<br>"
+    )
     (only,) = (t for t in plot_curves(both, controls=["placebo"]).data if t.line.width == 1 and t.text)
     assert (only.name, only.visible) == ("Q-Anchored swap (PopQA), placebo", None)  # what was named needs no click
 
@@ -198,9 +200,9 @@ KNOCKOUT = {
         ({"direction": "denoising", "site": "attn_out", "window": 5}, "denoising · site attn_out · window 5", ()),
         ({"readout": "probe", "probe_site": "attn_out", "site": "mlp_out"}, "site mlp_out · probe at attn_out", ()),
         ({"known_only": "True"}, "known only", ()),
-        (KNOCKOUT | {"probe_site": "resid_post"}, "mode mask", ("resid_post",)),
+        (KNOCKOUT | {"probe_site": "resid_post"}, "knockout mode mask", ("resid_post",)),
         (KNOCKOUT | {"probe_site": "mlp_out"}, "probe at mlp_out", ("site",)),
-        (KNOCKOUT | TRUTH | {"distractor": "random"}, "prompt qa · answers given · distractor random · split fixed", ()),
+        (KNOCKOUT | TRUTH | {"distractor": "random"}, "prompt qa · answers gold · distractor random · split fixed", ()),
     ],
 )
 def test_the_heading_says_settings_that_all_share_and_sites_that_are_not_the_default(changes, wanted, unsaid):

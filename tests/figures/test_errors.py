@@ -58,16 +58,20 @@ def test_window_may_differ_between_models_and_settings_between_protocols():
         (
             [{}, {"effect": -3.0}],
             True,
-            r"^One point has 2 different values \(question of popqa .*, layer 0, control none\)\.",
+            r"^One point has 2 different values \(exact_question of popqa .*, layer 0, control none\)\.",
         ),
-        ([{}, {"control": "null", "dataset": "nq"}], True, "^The control 'null' of question, nq, Qwen/Qwen3-8B has no curve"),
+        (
+            [{}, {"control": "null", "dataset": "nq"}],
+            True,
+            "^The control 'null' of exact_question, nq, Qwen/Qwen3-8B has no curve",
+        ),
         (
             [{}, {"control": "null", "prompt": "chat"}],
             True,
-            "^The control 'null' of question, popqa, .* has no curve beside it",
+            "^The control 'null' of exact_question, popqa, .* has no curve",
         ),
         ([{}, {"control": "placebo"}], ["placbo"], "Did you mean 'placebo'?"),
-        ([{}], ["null"], "'null' in these results. These results hold no control"),
+        ([{}], ["null"], "controls='null': not in these results. These results have no control"),
         *(([{"layer": layer}], True, "'layer' of the curves frame must hold whole numbers") for layer in (-1, 1.5, NAN)),
         ([{"effect": "deep"}], True, "'effect' of the curves frame must hold numbers"),
         ([{"ci_low": -float("inf")}], True, "'ci_low' of the curves frame holds an infinite value"),
@@ -94,5 +98,5 @@ def test_null_read_as_missing_from_csv(tmp_path):
 
 @pytest.mark.parametrize(("size", "least"), [({"width": 200}, "at least 320"), ({"height": 100}, "at least")])
 def test_sizes_too_small(size, least):
-    with pytest.raises(InputError, match=rf"pixels is too small for this figure\. Give {least}"):
+    with pytest.raises(InputError, match=rf"too small for this figure\. Give {least}"):
         plot_curves(SMALL, **size)

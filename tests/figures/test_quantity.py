@@ -64,7 +64,7 @@ def test_any_other_quantity_has_its_own_name():
 
 
 def test_an_unknown_quantity_names_the_nearest():
-    with pytest.raises(InputError, match="'flips' in these results. Did you mean 'flip'"):
+    with pytest.raises(InputError, match="metric='flips': not in these results. Did you mean 'flip'"):
         plot_curves(both(), metric="flips")
 
 

@@ -155,11 +155,11 @@ def test_curves_lie_above_bands_and_below_marks(target):
 def test_title_says_synthetic_and_the_line_below_says_what_is_drawn(target):
     assert said(target) == (
         f"{TITLE} · "
-        "protocol knockout · readout probe · anchor question · mode mask · prompt qa · answers given · distractor matched · "
-        "split fixed · n 158–312 questions · P before 0.60 · ΔP in percentage points · "
-        "bands: 95 % bootstrap over questions, inner: each layer by itself, outer: all layers at once · "
+        "protocol knockout · readout probe · anchor exact_question · knockout mode mask · prompt qa · answers gold · "
+        "distractor matched · split fixed · n 158–312 questions · P before 0.60 · ΔP in percentage points · "
+        "bands: 95 % bootstrap over questions; inner: pointwise, outer: simultaneous over layers · "
         "grey area: range of the controls: placebo split (other question tokens cut, and split by that) · "
-        "ticks at the right: −100·P before, as far as ΔP can fall · "
+        "ticks at the right: −100·P before, the lowest possible ΔP · "
         "×: no signal (AUC interval reaches 0.5) · pale entries: click to show"
     )
 

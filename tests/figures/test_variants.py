@@ -29,7 +29,7 @@ def test_the_settings_are_those_of_the_schema():
         ("distractor", "matched", "random"),
         ("split", "fixed", "per_layer"),
         ("prompt", "qa", "chat"),
-        ("answers", "given", "generated"),
+        ("answers", "gold", "generated"),
     ],
 )
 def test_two_knockouts_that_differ_in_a_setting(column, usual, other):
@@ -78,7 +78,9 @@ def test_contrasts_follow_their_run():
 
 def test_contrasts_that_do_not_say_of_which_run_they_are():
     frame = knockout_frame(MODELS, ("popqa",))
-    with pytest.raises(InputError, match=r"question of popqa with m are of several runs.* add the columns prompt, answers"):
+    with pytest.raises(
+        InputError, match=r"exact_question of popqa with m are of several runs.* add the columns prompt, answers"
+    ):
         plot_curves(two(frame, "split", "per_layer"), contrast_tables=knockout_contrasts(MODELS, ("popqa",)))
 
 
@@ -95,7 +97,7 @@ def test_curves_of_few_questions_are_thin_and_say_so(counts, width, warned):
     line = only_curve(figure)
     assert (line.name, line.line.width) == ("Q-Anchored swap (PopQA)", width)
     assert ("thin line: fewer than 20 questions" in said(figure)) == (width < 2)
-    assert ["fewer than 20 questions: read with care" in text for text in line.text] == warned
+    assert ["fewer than 20 questions: interpret with care" in text for text in line.text] == warned
 
 
 def test_a_curve_of_few_questions_is_thin_in_its_own_panel_alone():

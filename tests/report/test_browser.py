@@ -273,7 +273,7 @@ def test_its_parts_have_names_and_an_order(report):
         assert all(len(text) > 30 for text in told["figures"])
         assert len(told["figures"]) >= 2
         assert (told["unscoped"], told["broken"], told["fields"]) == (0, 0, 0)
-        assert told["sections"][0] == "What was found"  # the verdict first
+        assert told["sections"][0] == "Findings"  # the verdict first
 
 
 def test_on_paper_it_is_light_and_nothing_is_cut(report, data, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 import anchorlens as al
 from anchorlens.errors import InputError
 from anchorlens.report.explorer import contents
-from anchorlens.results.example_view import rows_of
+from anchorlens.results.example_view import example_rows
 from tests.figures.browser import contrast, run
 
 
@@ -19,7 +19,7 @@ def test_rows_are_those_of_a_report(sweeps):
     for result in sweeps:
         made = contents(result)
         assert made["layers"] == list(result.layers)
-        rows = rows_of(result.samples(), result.examples(), result.anchors, result.layers)
+        rows = example_rows(result.samples(), result.examples(), result.anchors, result.layers)
         assert [row["curves"] for row in made["rows"]] == [row["curves"] for row in rows]
         assert json.loads(json.dumps(made)) == made
 
@@ -35,7 +35,7 @@ def test_every_anchor_says_which_tokens_are_its_own(swap, knockout):
     row = contents(knockout)["rows"][0]
     said = {name: "".join(row["tokens"][p] for p in where) for name, where in row["places"].items()}
     question = next(e for e in al.load_qa("popqa-sample").examples if e.question == row["question"])
-    assert question.subject.of(question.question) in said["question"]
+    assert question.subject.of(question.question) in said["exact_question"]
     assert set(row["places"]["exact_question"]).isdisjoint(row["places"]["exact_question, random_tokens"])
     assert said["exact_question, random_tokens"]
 
@@ -48,9 +48,9 @@ def test_what_is_chosen_is_known(swap):
     shown = al.explore(swap, example="Japan", layer=swap.layers[-1])
     assert (shown.example, shown.layer) == ("Japan", swap.layers[-1])
     shown.layer = 0
-    with pytest.raises(InputError, match=r"Layer 77 was not measured. Measured: 0, 1"):
+    with pytest.raises(InputError, match=r"layer=77: not measured. Use one of 0, 1"):
         shown.layer = 77
-    with pytest.raises(InputError, match=r"No measured example has 'Jpan' .* Did you mean 'Japan'"):
+    with pytest.raises(InputError, match=r"example='Jpan' matches no id.* Did you mean 'Japan'"):
         shown.example = "Jpan"
     assert (shown.example, shown.layer) == ("Japan", 0)
     shown.example = "of peru"
@@ -60,12 +60,12 @@ def test_what_is_chosen_is_known(swap):
 
 def test_mistakes_are_told(swap, unchecked):
     pytest.importorskip("anywidget")
-    with pytest.raises(InputError, match="explore takes a sweep, such as .* or load_run lists; got a list; choose one"):
+    with pytest.raises(InputError, match="explore takes one sweep, such as .*; got a list; pass one"):
         al.explore([swap])
-    with pytest.raises(InputError, match=r"No measured example has 'Jpan' .* Did you mean 'Japan'"):
+    with pytest.raises(InputError, match=r"example='Jpan' matches no id.* Did you mean 'Japan'"):
         al.explore(swap, example="Jpan")
     for layer in (77, 1.5, "1"):
-        with pytest.raises(InputError, match=re.escape(f"Layer {layer!r} was not measured. Measured: 0, 1")):
+        with pytest.raises(InputError, match=re.escape(f"layer={layer!r}: not measured. Use one of 0, 1")):
             al.explore(swap, layer=layer)
 
 
@@ -74,7 +74,7 @@ def test_without_anywidget_it_says_what_to_install(swap, monkeypatch):
     monkeypatch.setattr(
         "anchorlens.report.explorer.find_spec", lambda name, *more: None if name == "anywidget" else right(name, *more)
     )
-    with pytest.raises(InputError, match=r"anywidget, which is not installed: pip install 'anchorlens\[explorer\]'"):
+    with pytest.raises(InputError, match=r"anywidget: pip install 'anchorlens\[explorer\]'"):
         al.explore(swap)
 
 

@@ -11,9 +11,9 @@ import pytest
 import anchorlens as al
 from anchorlens.cli.entry import main
 from anchorlens.errors import InputError, RunError
-from anchorlens.report.contents import dropped_of, facts_of, findings_table, studies_of, tables_of
+from anchorlens.report.contents import count_drops, facts_of, findings_table, studies_of, tables_of
 from anchorlens.report.page import render
-from anchorlens.results.example_view import rows_of
+from anchorlens.results.example_view import example_rows
 from anchorlens.results.findings import Findings
 from tests.questions.make import CAPITALS, capitals
 
@@ -28,7 +28,7 @@ def page(sweeps):
 
 
 def rows(result, **more):
-    return rows_of(result.samples(), result.examples(), result.anchors, result.layers, **more)
+    return example_rows(result.samples(), result.examples(), result.anchors, result.layers, **more)
 
 
 def data_in(page):
@@ -98,12 +98,12 @@ def test_what_a_question_says_is_no_markup(tiny_model):
 
 
 def test_what_was_dropped_and_where_it_comes_from(sweeps):
-    table = dropped_of([sweeps[1]])
-    assert table.columns == ["reason", "rows", "one of them"]
+    table = count_drops([sweeps[1]])
+    assert table.columns == ["reason", "rows", "example"]
     assert {reason: int(rows) for reason, rows, _ in table.rows} == sweeps[1].dropped_counts
     questions = set(sweeps[1].examples().query("role == 'dropped'")["question"])
     assert all(one.split(" (")[0] in questions or one in questions for *_, one in table.rows)
-    assert [row[1:] for row in dropped_of(sweeps).rows] == table.rows  # nothing of the first was dropped
+    assert [row[1:] for row in count_drops(sweeps).rows] == table.rows  # nothing of the first was dropped
     facts = facts_of(sweeps[0])
     assert facts["model"]["weights_sha256"] == sweeps[0].record["model"]["weights_sha256"]
     assert facts["config"]["n_donors"] == "2"
@@ -112,7 +112,8 @@ def test_what_was_dropped_and_where_it_comes_from(sweeps):
 def test_findings_stand_on_the_page_in_their_parts(sweeps):
     findings = Findings(
         headline="At k* = 9 the <effect> stands.", warnings=("Beware: text reaches AUC 0.70.",),
-        rows=(("delta_p_vs_placebo", "-25.5"), ("and 2 more: contrasts()", "")), columns=("contrast", "value"), notes=("Layers: 4-6.",),
+        rows=(("delta_p_vs_placebo", "-25.5"), ("and 2 more: contrasts()", "")), columns=("contrast", "value"),
+        notes=("Layers: 4-6.",),
     )  # fmt: skip
     told = findings_table(findings)
     assert (told.columns, told.rows[1], told.numbers) == (
@@ -186,7 +187,7 @@ def test_what_cannot_be_reported(sweeps, tmp_path):
 
 
 def test_one_example_is_shown(sweeps):
-    figure = sweeps[0].show(sweeps[0].example_ids[2])
+    figure = sweeps[0].plot_example(sweeps[0].example_ids[2])
     country = list(CAPITALS)[2]
     assert country in figure.layout.title.text
     assert [trace.name for trace in figure.data] == [
@@ -201,6 +202,6 @@ def test_one_example_is_shown(sweeps):
     assert colours[0] == colours[1] != colours[2] == colours[3]
     assert all(trace.mode == "lines+markers" for trace in figure.data)
     for wanted in (2, "italy", "the capital of ITALY?", -10):
-        assert sweeps[0].show(wanted) == figure
-    with pytest.raises(InputError, match="No measured example has 'Frence' .* Did you mean 'France' or 'france'"):
-        sweeps[0].show("Frence")
+        assert sweeps[0].plot_example(wanted) == figure
+    with pytest.raises(InputError, match="example='Frence' matches no id.* Did you mean 'France' or 'france'"):
+        sweeps[0].plot_example("Frence")

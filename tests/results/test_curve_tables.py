@@ -20,8 +20,8 @@ def samples(delta, **columns):
     own = index.to_frame(index=False).assign(effect=delta.ravel(), question_id=lambda frame: frame["example_id"])
     own["value_before"] = own["example_id"].map(BEFORE).fillna(0.5)
     same = {
-        "anchor": "exact_question", "control": "none", "delta_kind": "probability", "donor_id": "x", "by_construction": False, "seed": 0,
-        "n_patched": pd.NA, "n_null_patched": pd.NA, "pre_answer_token_differs": pd.NA,
+        "anchor": "exact_question", "control": "none", "delta_kind": "probability", "donor_id": "x", "by_construction": False,
+        "seed": 0, "n_patched": pd.NA, "n_null_patched": pd.NA, "pre_answer_token_differs": pd.NA,
     } | columns  # fmt: skip
     own = own.assign(**same)
     empty = {name: None if name in SLOT_TYPES else "" for name in SAMPLE_COLUMNS if name not in own.columns}

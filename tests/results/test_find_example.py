@@ -5,7 +5,7 @@ import pytest
 
 from anchorlens.errors import InputError
 from anchorlens.prompts.dataset import Dropped
-from anchorlens.results.find_example import chosen_example
+from anchorlens.results.find_example import find_example
 
 ROWS = {
     "7": ("What is the capital of France?", "Paris"),
@@ -24,19 +24,20 @@ ROWS = {
     ],
 )  # fmt: skip
 def test_one_is_meant(wanted, name):
-    assert chosen_example(wanted, ROWS) == name
+    assert find_example(wanted, ROWS) == name
 
 
 def test_words_of_several_questions_list_them():
     with pytest.raises(InputError) as told:
-        chosen_example("capital", ROWS)
+        find_example("capital", ROWS)
     assert str(told.value) == (
-        "'capital' stands in 3 measured questions. Give one of these ids, or more words:\n  '7': What is the capital of France? "
-        "(Paris)\n  'a1': What is the capital of Mali? (Bamako)\n  'a2': What is the capital of Somalia? (Mogadishu)"
+        "example='capital' matches 3 measured questions. Give one of these ids, or more words:\n"
+        "  '7': What is the capital of France? (Paris)\n  'a1': What is the capital of Mali? "
+        "(Bamako)\n  'a2': What is the capital of Somalia? (Mogadishu)"
     )
     many = {f"q{i}": (f"Where is town {i}?", "here") for i in range(40)}
     with pytest.raises(InputError) as told:
-        chosen_example("town", many)
+        find_example("town", many)
     assert len(str(told.value).splitlines()) == 1 + 5 + 1
     assert str(told.value).endswith("\n  and 35 more")
 
@@ -44,30 +45,30 @@ def test_words_of_several_questions_list_them():
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ("frnace", "No measured example has 'frnace' as its id or in its question. Did you mean 'france'?"),
+        ("frnace", "example='frnace' matches no id and no question. Did you mean 'france'?"),
         ("capital of Frence", r"Did you mean 'france'\?"),
         (
             "zzzz",
-            r"in its question. All ids and questions: samples_with_inputs\(\)\[\['example_id', 'question'\]\].drop_duplicates\(\).$",
+            r"no question. All ids and questions: samples_with_inputs\(\)\[\['example_id', 'question'\]\].drop_duplicates\(\).$",
         ),
-        ("Poland", "All ids and questions: joined"),
-        ("?", "No measured example has '.' as its id"),
-        ("", "No measured example has '' as its id"),
-        (5, "There is no example 5: 5 were measured, numbered from 0 to 4."),
-        (-6, "There is no example -6"),
-        (2.0, "An example is chosen by its id, its number or words of its question; got 2.0."),
-        (True, "got True"),
-        (None, "got None"),
+        ("Poland", "All ids and questions: samples_with_inputs"),
+        ("?", "example='.' matches no id"),
+        ("", "example='' matches no id"),
+        (5, "example=5: 5 examples were measured, numbered from 0 to 4."),
+        (-6, "example=-6: 5 examples"),
+        (2.0, "example=2.0: give an id, a whole number or words of the question."),
+        (True, "example=True"),
+        (None, "example=None"),
     ],
 )
 def test_none_is_meant(wanted, said):
     with pytest.raises(InputError, match=said):
-        chosen_example(wanted, ROWS)
+        find_example(wanted, ROWS)
 
 
 def test_a_dropped_question_is_named_with_its_reason():
     gone = (Dropped("d", "made", "What is the capital of Peru?", "Lima", "no_donor"),)
     for wanted in ("peru", "d"):
-        with pytest.raises(InputError, match=r"Dropped was 'd': What is the capital of Peru\? \(no_donor\)\."):
-            chosen_example(wanted, ROWS, gone)
-    assert chosen_example("mali", ROWS, (Dropped("e", "made", "Is Mali large?", "yes", "no_donor"),)) == "a1"
+        with pytest.raises(InputError, match=r"'d' was dropped \(no_donor\): What is the capital of Peru"):
+            find_example(wanted, ROWS, gone)
+    assert find_example("mali", ROWS, (Dropped("e", "made", "Is Mali large?", "yes", "no_donor"),)) == "a1"

@@ -9,7 +9,7 @@ import pytest
 import anchorlens as al
 from anchorlens.errors import InputError
 from anchorlens.prompts.dataset import Dropped
-from anchorlens.results.joins import joined_rows
+from anchorlens.results.joins import join_inputs
 from tests.protocols.sweeps import questions, swept
 from tests.questions.make import CAPITALS, capitals, equal_lengths
 from tests.tiers import fast
@@ -95,7 +95,7 @@ def test_a_placebos_draw_is_not_taken_for_a_row_of_that_name(sweeps):
     draws = set(joined.loc[joined["control"] == "shuffled_labels", "donor_id"])
     examples = sweep.examples()
     called = dict(zip(sorted(set(examples["example_id"])), sorted(draws) + sorted(set(examples["example_id"])), strict=False))
-    named = joined_rows(
+    named = join_inputs(
         sweep.samples().assign(example_id=lambda frame: frame["example_id"].map(called)),
         examples.assign(example_id=examples["example_id"].map(called)),
         sweep.record["config"],

@@ -26,7 +26,7 @@ def saved(sweep, tmp_path_factory):
 
 def test_every_file_of_the_design_is_there(saved):
     assert sorted(p.name for p in saved.iterdir()) == [
-        "SHA256SUMS", "curves.parquet", "contrasts.parquet", "examples.parquet", "figure.html", "run.json", "samples.parquet",
+        "SHA256SUMS", "contrasts.parquet", "curves.parquet", "examples.parquet", "figure.html", "run.json", "samples.parquet",
     ]  # fmt: skip
     assert [*saved.parent.iterdir()] == [saved], "nothing temporary is left beside it"
     wanted = {"examples": EXAMPLE_COLUMNS, "samples": SAMPLE_COLUMNS, "curves": CURVE_COLUMNS, "contrasts": CONTRAST_COLUMNS}

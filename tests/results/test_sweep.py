@@ -70,7 +70,7 @@ LEAD = ["anchor", "layer", "effect", "ci_low", "ci_high", "p_before", "n"]
 def test_frames_show_what_was_found_first(sweep, monkeypatch):
     """In a terminal of 80 columns, and in a notebook, which shows ten columns from either end."""
     assert list(sweep.curves().columns)[: len(LEAD)] == LEAD
-    assert list(sweep.curves(controls=True).columns)[: len(LEAD) + 1] == ["control", *LEAD]
+    assert list(sweep.curves(controls=True).columns)[: len(LEAD) + 1] == [*LEAD[:3], "control", *LEAD[3:]]
     assert list(sweep.samples().columns)[:5] == ["example_id", "layer", "effect", "control", "anchor"]
     assert list(sweep.contrasts().columns)[:5] == ["quantity", "layer", "value", "control", "anchor"]
     assert list(sweep.examples().columns)[:5] == ["example_id", "role", "question", "answer", "label"]

@@ -5,8 +5,17 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from anchorlens.results.estimates import FEW, Fact, Facts, facts_along, facts_at, layers_told, listed_and, place
-from anchorlens.results.findings import OPEN, Finding, Findings, nothing_claimed, text_warning
+from anchorlens.results.estimates import (
+    FEW,
+    LayerEstimate,
+    LayerEstimates,
+    estimates_at,
+    estimates_by_layer,
+    format_layers,
+    join_with_and,
+    name_layer,
+)
+from anchorlens.results.findings import OPEN, Finding, Findings, empty_findings, text_warning
 from anchorlens.results.findings import STANDS as STANDING
 from anchorlens.statistics.pathways import MATCHED, RANDOM
 
@@ -28,23 +37,23 @@ CLAIMS = STANDS | SPECIFIC
 
 def knockout_findings(record: Mapping[str, Any], layer: int, contrasts: pd.DataFrame) -> Findings:
     """Return the contrasts with their status at ``layer`` (k*, else the last), and the layers at which all of them stand."""
-    facts = facts_at(contrasts, layer)
-    where = place(layer, record["probe"]["probe_layer"])
+    facts = estimates_at(contrasts, layer)
+    where = name_layer(layer, record["probe"]["probe_layer"])
     auc = facts["auc", "none"]
     warnings = text_warning(record["probe"], facts.get(("auc_beyond_text", "none")), _reader(record))
     silent = _nothing(record, facts, auc, where)
     if silent:
-        return nothing_claimed(silent, warnings)
+        return empty_findings(silent, warnings)
     floor = record.get("noise", {}).get("floor") or 0.0
     states = {name: _state(facts[name, c.control], c, floor) for name, c in CLAIMS.items() if (name, c.control) in facts}
     statements = [
         Finding.of(name, state, facts[name, CLAIMS[name].control], layers=(layer,), control=CLAIMS[name].control)
         for name, state in states.items()
     ]
-    signal = {k for k, fact in facts_along(contrasts, "auc", "none").items() if fact.low > 0.5}
+    signal = {k for k, fact in estimates_by_layer(contrasts, "auc", "none").items() if fact.low > 0.5}
     layers = tuple(sorted(layers_standing(contrasts) & signal))
     statements.append(Finding("all_contrasts", STANDING if layers else OPEN, layers, control=RANDOM))
-    notes = [f"Layers where it stands (simultaneous bands): {layers_told(layers) if layers else 'none shown'}."]
+    notes = [f"Layers where it stands (simultaneous bands): {format_layers(layers) if layers else 'none shown'}."]
     notes += ["open: not shown, the data allow the interval."] if OPEN in states.values() else []
     headline = _finding(facts, states, where, _cut(record))
     return Findings(tuple(statements), headline, warnings, _table(facts, states), (), tuple(notes))
@@ -59,20 +68,20 @@ def _cut(record: Mapping[str, Any]) -> str:
     return "E_Q" if anchor == "exact_question" else anchor
 
 
-def _state(fact: Fact, claim: Claim, floor: float) -> str:
+def _state(fact: LayerEstimate, claim: Claim, floor: float) -> str:
     """Return ``stands``, ``reversed`` or ``open``; what lies within the noise floor is open."""
     if claim.points and abs(fact.value) <= floor:
         return "open"
     return "stands" if fact.beyond(claim.sign) else "reversed" if fact.beyond(-claim.sign) else "open"
 
 
-def _nothing(record: Mapping[str, Any], facts: Facts, auc: Fact, where: str) -> str:
+def _nothing(record: Mapping[str, Any], facts: LayerEstimates, auc: LayerEstimate, where: str) -> str:
     """Why nothing is claimed; empty where something can be."""
     reader = _reader(record)
     if auc.value != auc.value:
         return f"Nothing is claimed: the measured rows lack true or false answers, so {reader} has no AUC."
     if not auc.low > 0.5:
-        return f"Nothing is claimed: at {where} no signal of {reader} is shown, AUC {auc.said(2, sign=False)}."
+        return f"Nothing is claimed: at {where} no signal of {reader} is shown, AUC {auc.to_text(2, sign=False)}."
     if record["config"]["delta_kind"] == "signed":
         return "Nothing is claimed of delta_kind='signed': true and false answers move against each other."
     if not record["config"]["placebos"]:
@@ -84,7 +93,7 @@ def _nothing(record: Mapping[str, Any], facts: Facts, auc: Fact, where: str) -> 
     return ""
 
 
-def _finding(facts: Facts, states: Mapping[str, str], where: str, cut: str) -> str:
+def _finding(facts: LayerEstimates, states: Mapping[str, str], where: str, cut: str) -> str:
     standing = [name for name in STANDS if states[name] == "stands"]
     turned = [name for name in STANDS if states[name] == "reversed"]
     auc = {name: facts["auc_after", name].value for name in (MATCHED, RANDOM)}
@@ -96,21 +105,21 @@ def _finding(facts: Facts, states: Mapping[str, str], where: str, cut: str) -> s
             what += " and is specific to the row" if specific else "; that it is more than disturbance is not shown"
     elif standing:
         missing = [name for name in STANDS if states[name] == "open"]
-        left = [f"{listed_and(missing)} not"] if missing else []
-        left += [f"by {listed_and(turned)} cutting these does more"] if turned else []
+        left = [f"{join_with_and(missing)} not"] if missing else []
+        left += [f"by {join_with_and(turned)} cutting these does more"] if turned else []
         verb = "stands" if len(standing) == 1 else "stand"
-        what = f"{listed_and(standing)} {verb} beyond other question tokens, {', '.join(left)}"
+        what = f"{join_with_and(standing)} {verb} beyond other question tokens, {', '.join(left)}"
     else:
         what = f"no effect of cutting {cut} beyond other question tokens is shown"
-        what += f"; by {listed_and(turned)} cutting these does more" if turned else ""
+        what += f"; by {join_with_and(turned)} cutting these does more" if turned else ""
     return f"At {where} {what} ({fell})."
 
 
-def _table(facts: Facts, states: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+def _table(facts: LayerEstimates, states: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     rows: list[tuple[str, ...]] = []
     for name, state in states.items():
         fact = facts[name, CLAIMS[name].control]
-        rows.append((name, *fact.said(fact.digits(1 if CLAIMS[name].points else 2)).split(" ", 1), state))
+        rows.append((name, *fact.to_text(fact.digits(1 if CLAIMS[name].points else 2)).split(" ", 1), state))
     return tuple(rows)
 
 
@@ -120,7 +129,7 @@ def layers_standing(contrasts: pd.DataFrame) -> set[int]:
         *(
             {
                 k
-                for k, fact in facts_along(contrasts, name, c.control).items()
+                for k, fact in estimates_by_layer(contrasts, name, c.control).items()
                 if fact.n >= FEW and fact.beyond(c.sign, everywhere=True)
             }
             for name, c in STANDS.items()

@@ -6,7 +6,7 @@ from pydantic import StrictBool
 from typing_extensions import override
 
 from anchorlens.constants import KNOCKOUT_MODES, LATER, SPLIT_RULES, TRUTH_READOUTS
-from anchorlens.display import described
+from anchorlens.display import short_repr
 from anchorlens.errors import InputError
 from anchorlens.protocols.arguments import Choice, Indices, Int, Kind, argument
 from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
@@ -21,7 +21,7 @@ class Edges(Kind):
     @override
     def check(self, name: str, value: Any) -> str:
         if not isinstance(value, str):
-            raise InputError(f"{name} takes a text such as 'exact_question -> later'; got {described(value)}.")
+            raise InputError(f"{name} takes a text such as 'exact_question -> later'; got {short_repr(value)}.")
         return " -> ".join(parse_edges(value))
 
 

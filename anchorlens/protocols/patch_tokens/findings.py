@@ -5,22 +5,24 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.results.estimates import FEW, Fact, facts_at, place
-from anchorlens.results.findings import OPEN, REVERSED, STANDS, Finding, Findings, nothing_claimed, text_warning
+from anchorlens.results.estimates import FEW, LayerEstimate, estimates_at, name_layer
+from anchorlens.results.findings import OPEN, REVERSED, STANDS, Finding, Findings, empty_findings, text_warning
 from anchorlens.statistics.pathways import MATCHED, RANDOM
 
 
 def patch_findings(record: Mapping[str, Any], summary: Mapping[str, Any], contrasts: pd.DataFrame) -> Findings:
     """Return the finding at k*; ``summary`` has the numbers at the shown layer."""
-    facts, layers = facts_at(contrasts, summary["layer"]), (int(summary["layer"]),)
-    at, auc = place(int(summary["layer"]), record["probe"]["probe_layer"]), facts["auc", "none"]
+    facts, layers = estimates_at(contrasts, summary["layer"]), (int(summary["layer"]),)
+    at, auc = name_layer(int(summary["layer"]), record["probe"]["probe_layer"]), facts["auc", "none"]
     if not auc.low > 0.5:
-        return nothing_claimed(f"The probe shows no signal at {at} (AUC {auc.said(2, sign=False)}): nothing is said of truth.")
+        return empty_findings(
+            f"The probe shows no signal at {at} (AUC {auc.to_text(2, sign=False)}): nothing is said of truth."
+        )
     if ("delta_p_vs_placebo", RANDOM) not in facts:
-        return nothing_claimed("No question has tokens outside E_Q: there is no control, so nothing is said.")
+        return empty_findings("No question has tokens outside E_Q: there is no control, so nothing is said.")
     delta, flips = facts["delta_p_vs_placebo", RANDOM], facts["flip_rate", RANDOM]
     if delta.n < FEW:
-        return nothing_claimed(f"Patch and control can be compared in {delta.n} questions: below {FEW} nothing is said.")
+        return empty_findings(f"Patch and control can be compared in {delta.n} questions: below {FEW} nothing is said.")
     rates = [facts[name, control].value for name, control in (("flip_rate_patched", MATCHED), ("flip_rate_random", RANDOM))]
     whole = record["config"]["base"] == "all"
     of = "true and false answers" if whole else "true answers predicted true"
@@ -39,22 +41,22 @@ def patch_findings(record: Mapping[str, Any], summary: Mapping[str, Any], contra
     return Findings(tuple(statements), " ".join(part for part in parts if part), warnings)
 
 
-def _finding(delta: Fact, at: str, over: str) -> str:
+def _finding(delta: LayerEstimate, at: str, over: str) -> str:
     control = "replacing as many other question tokens"
     if not delta.off_zero:
         return (
-            f"Not shown at {at} {over}: that replacing E_Q changes ΔP otherwise than {control}; the data allow {delta.allows()} "
+            f"Not shown at {at} {over}: that replacing E_Q changes ΔP otherwise than {control}; the data allow {delta.range_text()} "
             "points."
         )
     if delta.value > 0:
-        return f"At {at} ΔP is {delta.said()} points above that of {control} {over}: E_Q is not shown to matter more than they do."
-    return f"At {at} replacing E_Q moves ΔP by {delta.said()} points beyond {control} {over}."
+        return f"At {at} ΔP is {delta.to_text()} points above that of {control} {over}: E_Q is not shown to matter more than they do."
+    return f"At {at} replacing E_Q moves ΔP by {delta.to_text()} points beyond {control} {over}."
 
 
-def _difference(flips: Fact) -> str:
+def _difference(flips: LayerEstimate) -> str:
     if not flips.off_zero:
-        return f"a difference is not shown, the data allow {flips.allows()} points"
-    return f"difference {flips.said()}"
+        return f"a difference is not shown, the data allow {flips.range_text()} points"
+    return f"difference {flips.to_text()}"
 
 
 def _groups(summary: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ import pandas as pd
 from typing_extensions import override
 
 from anchorlens.missing_values import without_nulls
-from anchorlens.results.estimates import Fact, facts_at
+from anchorlens.results.estimates import LayerEstimate, estimates_at
 from anchorlens.results.sweep import Analysis, SweepResult
 from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, P
 from anchorlens.statistics.bands import band
@@ -180,9 +180,9 @@ class PathwayResult(SweepResult):
         columns = (here[name].tolist() for name in ("control", "pathway", "effect", "n"))
         return {(control, pathway): GroupMean(mean, n) for control, pathway, mean, n in zip(*columns, strict=True)}
 
-    def facts(self, layer: int) -> dict[tuple[str, str], Fact]:
+    def facts(self, layer: int) -> dict[tuple[str, str], LayerEstimate]:
         """What :meth:`effects` says at a layer."""
-        return dict(facts_at(self.contrasts(), layer))
+        return dict(estimates_at(self.contrasts(), layer))
 
 
 def _over_draws(groups: Sequence[Group]) -> Group:
@@ -247,7 +247,7 @@ class ProbeAnalysis(Analysis):
     def numbers(self, result: PathwayResult) -> dict[str, Any]:
         """Return the numbers at :attr:`~PathwayResult.shown_layer`; NaN if something was not measured."""
         layer = result.shown_layer
-        facts, missing = result.facts(layer), Fact(np.nan, np.nan, np.nan, np.nan, np.nan, 0)
+        facts, missing = result.facts(layer), LayerEstimate(np.nan, np.nan, np.nan, np.nan, np.nan, 0)
         record: dict[str, Any] = {"model": result.model, "dataset": result.dataset, "layer": layer}
         record |= {name: facts.get((quantity, control), missing).value for name, quantity, control in self.shown_values}
         for name, quantity, control in self.shown_contrasts:

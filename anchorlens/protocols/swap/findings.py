@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from anchorlens.results.estimates import FEW, Fact, facts_along, layers_told, listed_and
-from anchorlens.results.findings import OPEN, STANDS, Finding, Findings, nothing_claimed, text_warning
+from anchorlens.results.estimates import FEW, LayerEstimate, estimates_by_layer, format_layers, join_with_and
+from anchorlens.results.findings import OPEN, STANDS, Finding, Findings, empty_findings, text_warning
 from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.schema import CONTRAST_COLUMNS
 from anchorlens.statistics.bands import band
@@ -115,16 +115,16 @@ def layers_off_null(result: SweepResult) -> dict[str, list[int]]:
     }
 
 
-def _facts(result: SweepResult) -> dict[str, dict[int, Fact]]:
+def _facts(result: SweepResult) -> dict[str, dict[int, LayerEstimate]]:
     """Anchor -> layer -> curve less null, where it takes part in the band over all anchors and layers."""
-    contrasts, found = result.contrasts(), dict[str, dict[int, Fact]]()
+    contrasts, found = result.contrasts(), dict[str, dict[int, LayerEstimate]]()
     for anchor in result.anchors:
-        along = facts_along(contrasts[contrasts["anchor"] == anchor], LESS_NULL, NULL)
+        along = estimates_by_layer(contrasts[contrasts["anchor"] == anchor], LESS_NULL, NULL)
         found[anchor] = {layer: fact for layer, fact in along.items() if not isnan(fact.sim_low)}
     return {anchor: along for anchor, along in found.items() if along}
 
 
-def _off(fact: Fact) -> bool:
+def _off(fact: LayerEstimate) -> bool:
     return any(fact.beyond(sign, everywhere=True) for sign in (-1, 1))
 
 
@@ -133,7 +133,7 @@ def swap_findings(result: SweepResult) -> Findings:
     facts = _facts(result)
     warnings, silent = text_warning(result.record.get("probe", {})), _nothing(result, facts)
     if silent:
-        return nothing_claimed(silent, warnings)
+        return empty_findings(silent, warnings)
     named, sides = layers_off_null(result), _sides(result, facts)
     statements: list[Finding] = []
     for anchor, along in facts.items():
@@ -146,7 +146,7 @@ def swap_findings(result: SweepResult) -> Findings:
     return Findings(tuple(statements), headline, warnings, _table(facts, sides), _COLUMNS, notes)
 
 
-def _nothing(result: SweepResult, facts: Mapping[str, Mapping[int, Fact]]) -> str:
+def _nothing(result: SweepResult, facts: Mapping[str, Mapping[int, LayerEstimate]]) -> str:
     """Why nothing is claimed; empty where something can be."""
     config = result.record["config"]
     reader = _READERS.get(config["readout"])
@@ -168,7 +168,7 @@ def _nothing(result: SweepResult, facts: Mapping[str, Mapping[int, Fact]]) -> st
     return ""
 
 
-def _sides(result: SweepResult, facts: Mapping[str, Mapping[int, Fact]]) -> tuple[_Side, ...]:
+def _sides(result: SweepResult, facts: Mapping[str, Mapping[int, LayerEstimate]]) -> tuple[_Side, ...]:
     """Return the layers off the null, apart by which of the two moves P further, and by the side to which it moves P.
 
     A layer is the swap's where the curve itself is shown to move to the side on which it lies off its null; else the null's: where
@@ -208,7 +208,7 @@ def _at(layers_of: Mapping[str, list[int]], n_anchors: int) -> str:
     """``question (layers 3-8) and pre_answer (layer 12)``."""
     if len(layers_of) > _APART:
         return f"{len(layers_of)} of {n_anchors} anchors"
-    return listed_and([f"{anchor} ({_layers(layers_told(layers))})" for anchor, layers in layers_of.items()])
+    return join_with_and([f"{anchor} ({_layers(format_layers(layers))})" for anchor, layers in layers_of.items()])
 
 
 def _layers(told: str) -> str:
@@ -216,7 +216,7 @@ def _layers(told: str) -> str:
     return told.replace(" of ", " layers of ") if " of " in told else f"layer{'' if told.isdecimal() else 's'} {told}"
 
 
-def _table(facts: Mapping[str, Mapping[int, Fact]], sides: Sequence[_Side]) -> tuple[tuple[str, ...], ...]:
+def _table(facts: Mapping[str, Mapping[int, LayerEstimate]], sides: Sequence[_Side]) -> tuple[tuple[str, ...], ...]:
     """Return each anchor's largest difference and its layers off the null; anchors with such layers first."""
     shown = {
         status: {a: sorted(k for side in sides if side.status == status for k in side.layers.get(a, [])) for a in facts}
@@ -225,29 +225,29 @@ def _table(facts: Mapping[str, Mapping[int, Fact]], sides: Sequence[_Side]) -> t
     rows: list[tuple[str, ...]] = []
     for anchor in sorted(facts, key=lambda one: not any(layers[one] for layers in shown.values())):
         most = _largest(facts[anchor])
-        layers = (layers_told(of[anchor]) for of in shown.values())
-        rows.append((anchor, _over_all(facts[anchor][most]).said(), str(most), *layers))
+        layers = (format_layers(of[anchor]) for of in shown.values())
+        rows.append((anchor, _over_all(facts[anchor][most]).to_text(), str(most), *layers))
     if len(rows) > _APART:
         rows[_APART:] = [(f"and {len(rows) - _APART} more: contrasts()", *[""] * (len(_COLUMNS) - 1))]
     return tuple(rows)
 
 
-def _largest(along: Mapping[int, Fact]) -> int:
+def _largest(along: Mapping[int, LayerEstimate]) -> int:
     return max(along, key=lambda k: abs(along[k].value))
 
 
-def _over_all(fact: Fact) -> Fact:
+def _over_all(fact: LayerEstimate) -> LayerEstimate:
     """The fact with the band over all anchors and layers in place of its interval."""
     return fact._replace(low=fact.sim_low, high=fact.sim_high)
 
 
-def _open(facts: Mapping[str, Mapping[int, Fact]], named: Mapping[str, list[int]]) -> str:
+def _open(facts: Mapping[str, Mapping[int, LayerEstimate]], named: Mapping[str, list[int]]) -> str:
     """Return what the band over all anchors and layers leaves open where nothing is named."""
     left = {anchor: [fact for k, fact in along.items() if k not in named[anchor]] for anchor, along in facts.items()}
     if len(left) > _APART:
         left = {"": [fact for rest in left.values() for fact in rest]}
     spans = [
-        f"{anchor} {rest[0]._replace(low=min(f.sim_low for f in rest), high=max(f.sim_high for f in rest)).allows()}".strip()
+        f"{anchor} {rest[0]._replace(low=min(f.sim_low for f in rest), high=max(f.sim_high for f in rest)).range_text()}".strip()
         for anchor, rest in left.items() if rest
     ]  # fmt: skip
     return f"Elsewhere not shown; the data allow {', '.join(spans)} (simultaneous bands)." if spans else ""

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from anchorlens.protocols.knockout.findings import knockout_findings, layers_standing
-from anchorlens.results.estimates import FEW, Fact, aligned, listed_and, ranges
+from anchorlens.results.estimates import FEW, LayerEstimate, align_columns, format_ranges, join_with_and
 
 NAN = float("nan")
 FOUND = {
@@ -156,10 +156,10 @@ def test_an_end_that_would_be_rounded_to_zero_gets_one_more_decimal():
 
 
 def test_small_words():
-    assert ranges([0, 1, 2, 7]) == "0-2, 7"
-    assert ranges([]) == ""
-    assert listed_and(["a"]) == "a"
-    assert listed_and(["a", "b", "c"]) == "a, b and c"
-    assert aligned([("a", "bb"), ("ccc", "d")]) == "  a    bb\n  ccc  d"
-    assert Fact(-0.001, -0.1, 0.2, -1, 1, 5).said() == "0.0 [-0.1, +0.2]"
-    assert not Fact(NAN, NAN, NAN, NAN, NAN, 0).off_zero
+    assert format_ranges([0, 1, 2, 7]) == "0-2, 7"
+    assert format_ranges([]) == ""
+    assert join_with_and(["a"]) == "a"
+    assert join_with_and(["a", "b", "c"]) == "a, b and c"
+    assert align_columns([("a", "bb"), ("ccc", "d")]) == "  a    bb\n  ccc  d"
+    assert LayerEstimate(-0.001, -0.1, 0.2, -1, 1, 5).to_text() == "0.0 [-0.1, +0.2]"
+    assert not LayerEstimate(NAN, NAN, NAN, NAN, NAN, 0).off_zero

@@ -1,4 +1,4 @@
-"""Options that measuring commands share: a TOML file of options, data files, where to write, what to print."""
+"""Options shared by the measuring commands: TOML file, data files, output and executor."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,32 +14,32 @@ if TYPE_CHECKING:
 
 
 EXECUTION_OPTIONS = ("job", "executor", "workers", "address", "gpus_per_worker")
-"""Options for measuring one run in several processes."""
+"""Options for measuring a run in several processes."""
 
 
 def output_options() -> list[click.Parameter]:
-    """Return the options of every measuring command on what is written and printed, and on who measures."""
-    job = "Measure the i-th of n shares and keep it beside --out; other jobs measure theirs, `anchorlens merge` finishes."
-    gpus = "GPUs of a worker, also a part of one; as --n-devices if left out, where there are any and --device is not cpu."
-    dry_run = "Only print cells, batches, FLOPs, seconds and memory. Needs no --out; answers of the model are still generated."
+    """Return the output and executor options of the measuring commands."""
+    job = "Measure job i of n and store its shards in OUT.parts; `anchorlens merge` combines the jobs."
+    gpus = "GPUs per worker, may be a fraction. If left out: --n-devices, or 0 without a GPU or with --device cpu."
+    dry_run = "Print cells, batches, FLOPs, seconds and memory without measuring. Needs no --out; model answers are generated."
     return [
         click.Option(["--out", "-o"], default=None, metavar="DIR", help="Run directory to write.  [required]"),
-        click.Option(["--overwrite"], is_flag=True, help="Replace a run that is there."),
-        click.Option(["--resume"], is_flag=True, help="Continue a run that was stopped; what was measured is not measured again."),
-        click.Option(["--restart"], is_flag=True, help="Throw away what a run that was stopped had measured, and begin again."),
+        click.Option(["--overwrite"], is_flag=True, help="Replace an existing run."),
+        click.Option(["--resume"], is_flag=True, help="Continue a stopped run; measured shards are kept."),
+        click.Option(["--restart"], is_flag=True, help="Delete the shards of a stopped run and start again."),
         click.Option(["--job"], default=None, metavar="i/n", help=job),
-        click.Option(["--executor"], default=None, metavar="ray", help="Workers measure: pip install 'anchorlens[ray]'."),
-        click.Option(["--workers"], type=int, default=None, help="Workers of --executor; as many as there is room for if left out."),
-        click.Option(["--address"], default=None, help="Ray cluster of --executor, or auto; one on this machine if left out."),
+        click.Option(["--executor"], default=None, metavar="ray", help="Measure in Ray workers (pip install 'anchorlens[ray]')."),
+        click.Option(["--workers"], type=int, default=None, help="Number of workers of --executor; as many as fit if left out."),
+        click.Option(["--address"], default=None, help="Address of the Ray cluster, or auto; a local cluster if left out."),
         click.Option(["--gpus-per-worker"], type=float, default=None, help=gpus),
         click.Option(["--dry-run"], is_flag=True, help=dry_run),
         click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object for scripts."),
-        click.Option(["--quiet", "-q"], is_flag=True, help="No progress bars."),
+        click.Option(["--quiet", "-q"], is_flag=True, help="Hide progress bars."),
     ]  # fmt: skip
 
 
 def check_out(given: Mapping[str, Any], command: str) -> None:
-    """Raise if ``--out`` is missing or holds a run that must stay."""
+    """Raise if ``--out`` is missing, or holds a run that must not be replaced."""
     if given["out"]:
         from anchorlens.runs.store import check_target
 
@@ -73,7 +73,7 @@ def read_config(ctx: click.Context, param: click.Parameter, value: str | None) -
 def data_files(
     datasets: Sequence[str], files: Sequence[str], flag: str = "--data-file", what: str = "data set"
 ) -> dict[str, str]:
-    """Assign paths to names, by ``NAME=FILE`` or in order."""
+    """Return the path of each name, given as ``NAME=FILE`` or in order."""
     named: dict[str, str] = {}
     unnamed: list[str] = []
     for entry in files:
@@ -81,24 +81,26 @@ def data_files(
         if sign and name in datasets:
             named[name] = path
         elif sign and not Path(entry).exists():
-            raise InputError(f"{flag} {entry}: no {what} is called '{name}'. {did_you_mean(name, datasets)}")
+            raise InputError(f"{flag} {entry}: unknown {what} '{name}'. {did_you_mean(name, datasets)}")
         else:
             unnamed.append(entry)
     free = [name for name in dict.fromkeys(datasets) if name not in named]
     if len(unnamed) > len(free):
         n = len(set(datasets))
-        raise InputError(f"{len(files)} {flag} for {n} {what}{'s' * (n > 1)}. Give one for each, in order, or NAME=FILE.")
+        raise InputError(
+            f"{flag}: {len(files)} files for {n} {what}{'s' * (n > 1)}. Give one for each, in order, or NAME=FILE."
+        )
     return named | dict(zip(free, unnamed, strict=False))
 
 
 def executor_of_options(given: Mapping[str, Any]) -> "RayExecutor | None":
-    """Return the options of the workers; None if this process measures."""
+    """Return the Ray executor of the options; None to measure in this process."""
     from anchorlens.running.executors import RayExecutor, executor_of
 
     own = {name: given[name] for name in ("workers", "address", "gpus_per_worker") if given[name] is not None}
     if given["executor"] is None:
         if own:
-            raise InputError(f"{next(iter(own))}= needs executor='ray'.")
+            raise InputError(f"{next(iter(own))}= needs executor='ray'.", argument=next(iter(own)))
         return None
     executor_of(given["executor"])
     return RayExecutor(**own)
