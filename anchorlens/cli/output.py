@@ -59,7 +59,9 @@ def outcome_json(outcome: "Outcome") -> str:
     return json.dumps(
         {
             "run": str(outcome.out), "figure": str(outcome.out / "figure.html") if outcome.out else None,
-            "summary": [{"protocol": r.protocol.name, **row} for r in outcome.results for row in records(r.summary())],
+            "summary": [
+                {"protocol": r.protocol.name, **row} for r in outcome.results for row in records(r.summary(all_columns=True))
+            ],
             "counts": [{"model": r.model, "dataset": r.dataset, **r.record["counts"]} for r in outcome.results],
             "verdicts": [{"model": r.model, "dataset": r.dataset, "verdict": r.verdict} for r in outcome.results if r.verdict],
             "findings": [

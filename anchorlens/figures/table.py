@@ -18,19 +18,18 @@ from anchorlens.figures.labels import CURVE
 from anchorlens.figures.palette import display_dataset
 from anchorlens.missing_values import without_nulls
 
-_TEXT = (
-    "model", "dataset", "protocol", "anchor", "pathway", "site", "direction", "donor_rule", "knockout_mode", "readout", "delta_kind", "control",
-)  # fmt: skip
-_NUMBERS = ("layer", "window", "effect", "ci_low", "ci_high", "p_before", "n")
+_TEXT = ("model", "dataset", "protocol", "anchor", "control")
+_NUMBERS = ("layer", "effect", "ci_low", "ci_high", "p_before", "n")
 # Columns that a frame may lack.
-_TEXT_IF_KNOWN = {"metric": P, "unit": "", "probe_site": ""} | dict.fromkeys(SETTINGS, "")
+_TEXT_IF_KNOWN = {"metric": P} | dict.fromkeys(
+    ("pathway", "site", "direction", "donor_rule", "knockout_mode", "readout", "delta_kind", "unit", "probe_site", *SETTINGS), ""
+)
 _NUMBERS_IF_KNOWN = (
-    "sim_low", "sim_high", "auc", "auc_low", "auc_high", "noise_floor", "frac_null_incomplete", "qa_text_auc", "qa_text_auc_low",
+    "window", "sim_low", "sim_high", "auc", "auc_low", "auc_high", "noise_floor", "frac_null_incomplete", "qa_text_auc", "qa_text_auc_low",
 )  # fmt: skip
 _LABELLED = "plot_curves({'first': a, 'second': b}), in a shell --label first --label second"
 REQUIRED = (*_TEXT, *_NUMBERS)
 CURVE_KEYS = [*CURVE, "control"]
-_NEVER_EMPTY = ("model", "dataset", "protocol", "anchor", "control")
 # Columns that change the meaning of ΔP; one y axis cannot show two values of them.
 _ONE_PER_PROTOCOL = ("readout", "delta_kind", "direction", "donor_rule", "knockout_mode", "site", "probe_site")
 # A tick beyond this multiple of the lowest curve would press the curves flat.
@@ -132,7 +131,7 @@ def _frame_of(result: object, controls: bool) -> pd.DataFrame:
 def _checked(frame: pd.DataFrame) -> pd.DataFrame:
     require_columns(frame, REQUIRED, "curves")
     table = pd.DataFrame({name: _texts(frame[name]) for name in _TEXT})
-    for name in _NEVER_EMPTY:
+    for name in _TEXT:
         if (table[name] == "").any():
             raise InputError(
                 f"The column '{name}' of the curves frame has missing values. Read a CSV file with keep_default_na=False for the "

@@ -86,7 +86,7 @@ def dropped_of(results: Sequence[SweepResult]) -> Table:
     """Return the dropped rows: of which sweep, why, how many, and one of them."""
     rows: list[list[str]] = []
     for result in results:
-        examples = result.examples()
+        examples = result.examples(all_columns=True)
         gone = examples[examples["role"] == "dropped"]
         for reason, group in sorted(gone.groupby("drop_reason"), key=lambda pair: -len(pair[1])):
             one, why = str(group["question"].iloc[0]), str(group["drop_detail"].iloc[0])

@@ -57,8 +57,8 @@ def contents(sweep: SweepResult) -> dict[str, Any]:
     The rows are those of :func:`~anchorlens.results.example_view.rows_of`, with ``places`` (name of a curve -> positions that were
     changed for it, where they are the same for all donors) and ``answer_tokens`` in place of ``marks``.
     """
-    rows = rows_of(sweep.samples(), sweep.examples(), sweep.anchors, sweep.layers)
-    base = sweep.examples().query("role == 'base'").set_index("example_id")["positions"]
+    rows = rows_of(sweep.samples(all_columns=True), sweep.examples(all_columns=True), sweep.anchors, sweep.layers)
+    base = sweep.examples(all_columns=True).query("role == 'base'").set_index("example_id")["positions"]
     for row in rows:
         row["places"] = _places(json.loads(base[row["id"]]), row["curves"], row.pop("marks"))
         row["answer_tokens"] = row["places"].pop("", [])

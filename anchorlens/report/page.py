@@ -98,7 +98,7 @@ def render(results: Sequence[SweepResult], title: str) -> str:
     data = [
         {
             "name": name_of(result), "layers": list(result.layers),
-            "rows": rows_of(result.samples(), result.examples(), result.anchors, result.layers),
+            "rows": rows_of(result.samples(all_columns=True), result.examples(all_columns=True), result.anchors, result.layers),
         }
         for result in results
     ]  # fmt: skip
@@ -138,8 +138,8 @@ def _figures(results: Sequence[SweepResult]) -> list[dict[str, Any]]:
 
 
 def _figure(results: Sequence[SweepResult]) -> go.Figure:
-    curves = pd.concat([result.curves(controls=True) for result in results], ignore_index=True)
-    contrasts = [frame for frame in (result.contrasts() for result in results) if len(frame)]
+    curves = pd.concat([result.curves(controls=True, all_columns=True) for result in results], ignore_index=True)
+    contrasts = [frame for frame in (result.contrasts(all_columns=True) for result in results) if len(frame)]
     return plot_curves(curves, contrast_tables=contrasts)
 
 

@@ -25,7 +25,7 @@ from anchorlens.results.findings import Findings
 from anchorlens.results.joins import dropped_rows, joined_rows
 from anchorlens.results.labelled_arrays import labelled_array, mean_effect
 from anchorlens.results.saving import load_probes, save_run
-from anchorlens.runs.schema import CONTRAST_COLUMNS, SAMPLE_COLUMNS, P, answer_first, settings_of, summary_order
+from anchorlens.runs.schema import ALWAYS_SHOWN, CONTRAST_COLUMNS, SAMPLE_COLUMNS, P, answer_first, settings_of, summary_order
 
 if TYPE_CHECKING:
     import torch
@@ -192,24 +192,34 @@ class SweepResult:
         """Reasons of :attr:`dropped`, counted; the most frequent first."""
         return dict(Counter(row.reason for row in self.dropped).most_common())
 
-    def samples(self) -> pd.DataFrame:
-        """One row for each example, donor, anchor, layer, control and metric."""
-        return with_nulls(self._in_order("samples", self._samples))
+    def samples(self, *, all_columns: bool = False) -> pd.DataFrame:
+        """One row for each example, donor, anchor, layer, control and metric.
 
-    def examples(self) -> pd.DataFrame:
+        Args:
+            all_columns: Keep columns without any value, as in ``samples.parquet``.
+        """
+        return self._in_order("samples", self._samples, all_columns)
+
+    def examples(self, *, all_columns: bool = False) -> pd.DataFrame:
         """One row for each input: base, donor, corrupt, and dropped with its reason.
 
         A question that is measured and also somebody's donor stands twice: the key is ``run_id example_id role``. To have samples
         with their questions and answers, take :meth:`samples_with_inputs`.
-        """
-        return self._in_order("examples", self._examples)
 
-    def samples_with_inputs(self, *, controls: bool = False, metric: str | None = None) -> pd.DataFrame:
+        Args:
+            all_columns: Keep columns without any value, as in ``examples.parquet``.
+        """
+        return self._in_order("examples", self._examples, all_columns)
+
+    def samples_with_inputs(
+        self, *, controls: bool = False, metric: str | None = None, all_columns: bool = False
+    ) -> pd.DataFrame:
         """The samples, each with the row that was measured: question, answer, its segments, tokens, and the donor's question.
 
         Args:
             controls: Take in the controls' samples too.
             metric: Which metric: ``p``, or another one that the protocol measures (``flip``). All where it is left out.
+            all_columns: Keep columns without any value.
 
         Returns:
             As many rows as the samples have. Beside their columns: ``question answer label``, ``subject`` and ``property`` (what
@@ -222,9 +232,9 @@ class SweepResult:
         samples = self._of_metric(self._samples, metric)
         samples = samples if controls else samples[samples["control"] == "none"]
         frame = joined_rows(samples, self._examples, self.record["config"])
-        return with_nulls(frame[answer_first(frame)])
+        return _shown(frame[answer_first(frame)], all_columns)
 
-    def curves(self, *, controls: bool = False, metric: str | None = None) -> pd.DataFrame:
+    def curves(self, *, controls: bool = False, metric: str | None = None, all_columns: bool = False) -> pd.DataFrame:
         """Mean ΔP by anchor or pathway and layer with both 95 % bands (bootstrap over questions), n questions and mean P before.
 
         ``ci_low ci_high``: of a layer that was named beforehand. ``sim_low sim_high``: of all layers at once; read these before
@@ -236,6 +246,7 @@ class SweepResult:
         Args:
             controls: Take in the controls' curves too.
             metric: Which metric: ``p``, or another one that the protocol measures (``flip``). All where it is left out.
+            all_columns: Keep columns without any value, as in ``curves.parquet``.
 
         Raises:
             InputError: The sweep has no such metric.
@@ -243,7 +254,7 @@ class SweepResult:
         frame = self._made("curves", lambda: self.protocol.curves(self).assign(**self._text_aucs()))
         frame = self._of_metric(frame, metric)
         frame = (frame if controls else frame[frame["control"] == "none"]).reset_index(drop=True)
-        return with_nulls(frame[answer_first(frame)])
+        return _shown(frame[answer_first(frame)], all_columns)
 
     def _of_metric(self, frame: pd.DataFrame, metric: str | None) -> pd.DataFrame:
         if metric is None:
@@ -260,8 +271,11 @@ class SweepResult:
         aucs = {"answer_text_auc": alone.get("auc"), "qa_text_auc": pair.get("auc"), "qa_text_auc_low": pair.get("ci_low")}
         return {name: float("nan") if value is None else float(value) for name, value in aucs.items()}
 
-    def contrasts(self) -> pd.DataFrame:
+    def contrasts(self, *, all_columns: bool = False) -> pd.DataFrame:
         """What the protocol compares with what, at each layer, with 95 % intervals.
+
+        Args:
+            all_columns: Keep columns without any value, as in ``contrasts.parquet``.
 
         Returns:
             ``quantity layer value control anchor ci_low ci_high n sim_low sim_high``, whose it is (``run_id model dataset``),
@@ -271,12 +285,16 @@ class SweepResult:
         frame = self._made("contrasts", lambda: self.protocol.contrasts(self))
         own = {"run_id": self.run_id, "protocol": self.protocol.name, "model": self.model, "dataset": self.dataset}
         named = frame.assign(**own, **settings_of(self.record["config"]))[list(CONTRAST_COLUMNS)]
-        return with_nulls(named[answer_first(named)])
+        return _shown(named[answer_first(named)], all_columns)
 
-    def summary(self) -> pd.DataFrame:
-        """A few numbers: the strongest point of each anchor, or what stands at k*."""
+    def summary(self, *, all_columns: bool = False) -> pd.DataFrame:
+        """A few numbers: the strongest point of each anchor, or what stands at k*.
+
+        Args:
+            all_columns: Keep columns without any value.
+        """
         frame = self.protocol.summary(self)
-        return frame[summary_order(frame)]
+        return _shown(frame[summary_order(frame)], all_columns)
 
     @property
     def findings(self) -> Findings:
@@ -318,11 +336,12 @@ class SweepResult:
         """Write a run directory. See :func:`anchorlens.save_run`."""
         return save_run([self], path, overwrite=overwrite)
 
-    def _in_order(self, name: str, frame: pd.DataFrame) -> pd.DataFrame:
+    def _in_order(self, name: str, frame: pd.DataFrame, all_columns: bool) -> pd.DataFrame:
         """A copy with its columns in the order for reading, which is found once."""
         if (key := f"order of {name}") not in self._memo:
             self._memo[key] = answer_first(frame)
-        return frame[self._memo[key]].copy()
+        ordered = frame[self._memo[key]]
+        return _shown(ordered, all_columns) if name == "samples" else ordered[_filled(ordered, all_columns)].copy()
 
     def _made(self, name: str, make: Any) -> pd.DataFrame:
         if name not in self._memo:
@@ -349,6 +368,17 @@ class SweepResult:
         # JupyterLab breaks lines of a <pre> inside words.
         said = f"<pre style='white-space: pre-wrap; word-break: normal'>{escape(self.verdict)}</pre>" if self.verdict else ""
         return f"<p>{head}</p>{said}{self.protocol.summary(self).to_html(index=False, float_format=_two)}"
+
+
+def _shown(frame: pd.DataFrame, all_columns: bool) -> pd.DataFrame:
+    """Return a frame as users get it: null where a value is missing; without empty columns unless ``all_columns``."""
+    frame = with_nulls(frame)
+    return frame[_filled(frame, all_columns)]
+
+
+def _filled(frame: pd.DataFrame, all_columns: bool) -> list[str]:
+    keep = all_columns or frame.empty
+    return [name for name in frame if keep or name in ALWAYS_SHOWN or frame[name].notna().any()]
 
 
 def _two(value: float) -> str:

@@ -111,7 +111,7 @@ def _paired(first: list[SweepResult], second: list[SweepResult]) -> list[tuple[S
 
 def _means(sweep: SweepResult, metric: str) -> pd.Series:
     """Return ΔP of every row and layer, averaged over donors."""
-    samples = sweep.samples()
+    samples = sweep.samples(all_columns=True)
     own = samples[samples["control"] == "none"]
     there = own["metric"].unique().tolist()
     if metric not in there:
@@ -145,13 +145,13 @@ def _difference(a: SweepResult, b: SweepResult, metric: str, n_resamples: int, s
         raise InputError(
             "The two runs share no row: no example_id with an anchor and a layer is in both. Compare runs of the same questions."
         )
-    samples = b.samples()
+    samples = b.samples(all_columns=True)
     table = pd.concat(frames, ignore_index=True)
     names = {name: (getattr(a, name), getattr(b, name)) for name in ("model", "dataset")}
     for at, (name, (one, other)) in enumerate(names.items()):
         table.insert(at, name, one if one == other else f"{other} less {one}")
     table.insert(2, "protocol", samples["protocol"].iloc[0])
-    own, theirs = (one[one["control"] == "none"].iloc[0] for one in (a.samples(), samples))
+    own, theirs = (one[one["control"] == "none"].iloc[0] for one in (a.samples(all_columns=True), samples))
     varied = {"layer", "anchor", "model", "dataset", "protocol", "metric", "pathway"}
     shared = {
         key: f"{theirs[key]} less {own[key]}" if isinstance(own[key], str) and own[key] != theirs[key] else theirs[key]

@@ -39,7 +39,7 @@ def test_curves_of_one_quantity(sweep):
 
 def test_an_anchor_less_its_null_is_paired_by_question(sweep):
     """``delta_p_minus_null``: the donor that measured both, and the mean over questions of the difference."""
-    contrasts = sweep.contrasts()
+    contrasts = sweep.contrasts(all_columns=True)
     assert sorted(contrasts.columns) == sorted(CONTRAST_COLUMNS)
     assert set(contrasts["quantity"]) == {"delta_p_minus_null", "anchor_difference"}
     contrasts = contrasts[contrasts["quantity"] == "delta_p_minus_null"]
@@ -61,7 +61,7 @@ def test_an_anchor_less_its_null_is_paired_by_question(sweep):
 def test_without_a_null_anchors_are_compared_with_each_other_alone(tiny_model):
     alone = al.swap_sweep(tiny_model("llama"), capitals(3), n_null_donors=0, **OPTIONS)
     assert set(alone.contrasts()["quantity"]) == {"anchor_difference"}
-    assert sorted(alone.contrasts().columns) == sorted(CONTRAST_COLUMNS)
+    assert sorted(alone.contrasts(all_columns=True).columns) == sorted(CONTRAST_COLUMNS)
 
 
 LEAD = ["anchor", "layer", "effect", "ci_low", "ci_high", "p_before", "n"]
@@ -91,7 +91,7 @@ def test_frames_show_what_was_found_first(sweep, monkeypatch):
 
 
 def test_what_is_the_same_in_every_row_comes_last(sweep):
-    same = set(CURVE_KEYS) - {"anchor", "layer"}
+    same = (set(CURVE_KEYS) - {"anchor", "layer"}) & set(sweep.curves())
     assert set(list(sweep.curves().columns)[-len(same) :]) == same
     two = pd.concat([sweep.curves(), sweep.curves().assign(model="another")])
     assert answer_first(two)[: len(LEAD) + 1] == [*LEAD, "model"]
@@ -100,6 +100,24 @@ def test_what_is_the_same_in_every_row_comes_last(sweep):
     assert answer_first(one)[: len(LEAD)] == LEAD
     rows = one.assign(pathway="Q-Anchored").pipe(lambda q: pd.concat([q, q.assign(pathway="A-Anchored")]))
     assert answer_first(rows)[: len(LEAD)] == ["pathway", *LEAD[1:]]
+
+
+FRAMES = ("curves", "samples", "contrasts", "examples", "summary", "samples_with_inputs")
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_frames_leave_out_empty_columns_unless_all_are_asked_for(sweep, name):
+    shown, full = getattr(sweep, name)(), getattr(sweep, name)(all_columns=True)
+    left_out = [column for column in full if column not in shown]
+    assert full[left_out].isna().all().all()
+    pd.testing.assert_frame_equal(full[list(shown.columns)], shown)
+    assert not set(shown) & {"pathway", "knockout_mode", "auc", "popularity"}
+    assert {"effect", "ci_low", "ci_high", "n"} <= set(sweep.curves().columns)
+
+
+def test_figures_draw_curves_without_their_empty_columns(sweep):
+    full = sweep.curves(controls=True, all_columns=True)
+    assert al.plot_curves(sweep.curves(controls=True)) == al.plot_curves(full)
 
 
 def test_what_is_given_out_is_a_copy(sweep):
