@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from anchorlens.constants import FLIP
+from anchorlens.constants import FLIP, LOGIT_DIFF
 from anchorlens.errors import InputError
 from anchorlens.figures import traces as lines
 from anchorlens.figures.contrast_panels import Contrasts
@@ -51,10 +51,11 @@ def plot_curves(
     several. A filled point is a layer at which the interval for all layers at once excludes 0.
 
     Args:
-        results: A curves frame (one row per point), anything with a method ``curves(controls=...)`` such as a sweep, or a
-            sequence of these. The legend names settings that differ between runs. A mapping ``{"qa": a, "fewshot": b}`` gives
+        results: A curves frame (one row per point), anything with a method ``curves(controls=...)`` such as a sweep, the path
+            of a run directory, or a sequence of these. The legend names settings that differ between runs. A mapping ``{"qa": a, "fewshot": b}`` gives
             each of its values panels of its own, with the label as title.
         metric: ``p`` for ΔP, or another metric of the results, such as ``flip``; if None, ``p`` where there is one, else the first.
+            ``logit_diff`` of a swap is drawn without contrasts, which are of ΔP.
         title: First line of the title; None names the protocol, "" leaves it out.
         controls: Whether controls are drawn: one grey area a panel, and each as a thin line after a click in the second legend. Or
             the names of those to draw as lines; ``matched``, ``random_before`` and ``random_after`` are drawn only if named.
@@ -79,6 +80,8 @@ def plot_curves(
             points are drawn over each other (two readouts, sites, directions, windows or runs of one curve).
     """
     points = gather(results, controls, metric)
+    if metric == LOGIT_DIFF and contrasts is True:  # the contrasts are of ΔP
+        contrasts = False
     claims = gather_contrasts(results, contrast_tables, points, contrasts, controls)
     drawn = lines.chosen_bands(bands, points, claims)
     if facet not in (None, "dataset"):

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import pandas as pd
 
-from anchorlens.constants import SETTINGS, P
+from anchorlens.constants import LOGIT_DIFF, SETTINGS, P
 from anchorlens.display import described
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.controls import CUTS
@@ -43,6 +43,15 @@ class CurveSource(Protocol):
     def curves(self, *, controls: bool = ...) -> pd.DataFrame: ...
 
 
+@runtime_checkable
+class MetricSource(Protocol):
+    """A result whose ``curves()`` can also give a metric that is computed on request; a sweep's."""
+
+    @property
+    def run_id(self) -> str: ...
+    def curves(self, *, controls: bool = ..., metric: str | None = ...) -> pd.DataFrame: ...
+
+
 CurveResult: TypeAlias = pd.DataFrame | CurveSource
 CurveResults: TypeAlias = CurveResult | Sequence[CurveResult] | Mapping[str, CurveResult | Sequence[CurveResult]]
 """Argument of ``plot_curves``; the keys of a mapping are labels, each with panels of its own."""
@@ -62,7 +71,7 @@ def gather(results: object, controls: bool | Sequence[str], metric: str | None =
         unknown numbers NaN; ``frac_null_incomplete`` is that of rows of the null alone. Exact repeats of a row are dropped.
     """
     given = [
-        (label, _frame_of(one, controls is not False)) for label, own in labelled(results).items() for one in _flatten(own)
+        (label, _frame_of(one, controls is not False, metric)) for label, own in labelled(results).items() for one in _flatten(own)
     ]
     tables = [_checked(frame).assign(part=label) for label, frame in given if len(frame)]
     if not tables:
@@ -117,7 +126,9 @@ def _flatten(results: object) -> list[object]:
     return [results]
 
 
-def _frame_of(result: object, controls: bool) -> pd.DataFrame:
+def _frame_of(result: object, controls: bool, metric: str | None) -> pd.DataFrame:
+    if metric == LOGIT_DIFF and isinstance(result, MetricSource):
+        return result.curves(controls=controls, metric=metric)
     if isinstance(result, pd.DataFrame):
         return result
     if isinstance(result, CurveSource):

@@ -1,6 +1,7 @@
 """Single examples of a sweep in a notebook, with the layer under a slider; nothing is measured again."""
 
 import json
+import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -9,20 +10,23 @@ from anchorlens.errors import InputError
 from anchorlens.report.contents import name_of
 from anchorlens.results.example_view import rows_of
 from anchorlens.results.sweep import SweepResult
+from anchorlens.running.loading import results_of
 from anchorlens.statistics.pathways import RANDOM
 
 if TYPE_CHECKING:
     from anchorlens.report.explorer_widget import Explorer
 
 
-def explore(sweep: SweepResult, *, example: str | int | None = None, layer: int | None = None) -> "Explorer":
+def explore(
+    sweep: "SweepResult | str | os.PathLike[str]", *, example: str | int | None = None, layer: int | None = None
+) -> "Explorer":
     """Show a sweep's examples, layer by layer, in Jupyter, VS Code or Colab.
 
     A slider chooses the layer, a list with a search field the example. Tokens of an anchor are underlined, and tinted by |ΔP| of
     that anchor at the layer; ΔP of every anchor and control stands below, beside the example's own curve with the layer marked.
 
     Args:
-        sweep: Result of a sweep function or of :func:`~anchorlens.load_run`.
+        sweep: Result of a sweep function or of :func:`~anchorlens.load_run`, or the run directory of one sweep.
         example: The first example to show, as ``sweep.show`` takes it (id, number or words of its question); if None, the first.
         layer: The first layer to show; if None, that of the example's largest change.
 
@@ -32,6 +36,8 @@ def explore(sweep: SweepResult, *, example: str | int | None = None, layer: int 
     Raises:
         InputError: If the package anywidget is missing, or there is no such sweep, example or layer.
     """
+    loaded = results_of(sweep)
+    sweep = loaded[0] if isinstance(loaded, list) and len(loaded) == 1 else loaded
     if not isinstance(sweep, SweepResult):
         told = f"a {type(sweep).__name__}; choose one of it" if isinstance(sweep, list | tuple) else described(sweep)
         raise InputError(f"explore takes a sweep, such as swap_sweep gives or load_run lists; got {told}.")

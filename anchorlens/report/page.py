@@ -22,7 +22,7 @@ from anchorlens.report import contents
 from anchorlens.report.contents import kind_of, name_of
 from anchorlens.results.example_view import ROLES, rows_of
 from anchorlens.results.sweep import SweepResult
-from anchorlens.running.loading import load_run
+from anchorlens.running.loading import results_of
 from anchorlens.runs.provenance import versions
 
 
@@ -62,14 +62,9 @@ def _results(runs: Any) -> list[SweepResult]:
     single = isinstance(runs, (SweepResult, str, os.PathLike))
     if not single and not isinstance(runs, Sequence):
         raise InputError(f"save_report takes sweeps or run directories; got {described(runs)}.")
-    found: list[SweepResult] = []
-    for one in [runs] if single else runs:
-        if isinstance(one, SweepResult):
-            found.append(one)
-        elif isinstance(one, (str, os.PathLike)):
-            found += load_run(one)
-        else:
-            raise InputError(f"save_report takes sweeps or run directories; got {described(one)} among them.")
+    found: list[SweepResult] = results_of([runs] if single else runs)
+    if strange := [one for one in found if not isinstance(one, SweepResult)]:
+        raise InputError(f"save_report takes sweeps or run directories; got {described(strange[0])} among them.")
     if not found:
         raise InputError("A report needs at least one sweep.")
     twice = next((one.run_id for i, one in enumerate(found) if one.run_id in [other.run_id for other in found[:i]]), None)

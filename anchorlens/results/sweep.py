@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,10 +16,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pandas as pd
 import plotly.graph_objects as go
 
+from anchorlens.constants import LOGIT_DIFF, TRUTH_READOUTS
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.example_figure import example_figure
 from anchorlens.missing_values import with_nulls, without_nulls
 from anchorlens.prompts.dataset import Dropped
+from anchorlens.results.curve_tables import curves_frame, logit_diff_samples
 from anchorlens.results.example_view import ROLES, rows_of
 from anchorlens.results.find_example import chosen_example
 from anchorlens.results.findings import Findings
@@ -229,7 +232,8 @@ class SweepResult:
         Raises:
             InputError: The sweep has no such metric.
         """
-        samples = self._of_metric(self._samples, metric)
+        derived = metric == LOGIT_DIFF and metric not in set(self._samples["metric"])
+        samples = self._of_metric(self._logit_diffs() if derived else self._samples, metric)
         samples = samples if controls else samples[samples["control"] == "none"]
         frame = joined_rows(samples, self._examples, self.record["config"])
         return _shown(frame[answer_first(frame)], all_columns)
@@ -246,12 +250,17 @@ class SweepResult:
         Args:
             controls: Take in the controls' curves too.
             metric: Which metric: ``p``, or another one that the protocol measures (``flip``). All where it is left out.
+                ``logit_diff`` of a swap that reads an answer: the change of the answer's logit minus that of the donor's, in logits.
             all_columns: Keep columns without any value, as in ``curves.parquet``.
 
         Raises:
             InputError: The sweep has no such metric.
         """
         frame = self._made("curves", lambda: self.protocol.curves(self).assign(**self._text_aucs()))
+        if metric == LOGIT_DIFF and metric not in set(frame["metric"]) and len(self._logit_diffs()):
+            config = self.record["config"]
+            made = partial(curves_frame, self._logit_diffs(), n_resamples=config["n_resamples"], seed=config["seed"])
+            frame = self._made("logit_diff curves", made)
         frame = self._of_metric(frame, metric)
         frame = (frame if controls else frame[frame["control"] == "none"]).reset_index(drop=True)
         return _shown(frame[answer_first(frame)], all_columns)
@@ -263,6 +272,11 @@ class SweepResult:
         if metric not in there:
             raise InputError(f"This sweep has no metric={metric!r}. {did_you_mean(str(metric), there)}")
         return frame[frame["metric"] == metric]
+
+    def _logit_diffs(self) -> pd.DataFrame:
+        """Samples of the logit difference that a swap stores beside P; empty for readouts without one."""
+        has = self.record["config"].get("readout") not in (*TRUTH_READOUTS, None)
+        return logit_diff_samples(self._samples if has else self._samples.iloc[:0])
 
     def _text_aucs(self) -> dict[str, float]:
         """What classifiers that see no model tell true from false with; NaN where there are no true and false answers."""

@@ -11,11 +11,11 @@ from anchorlens.constants import DIFFERENCE
 from anchorlens.display import as_whole, described
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.results.sweep import SweepResult
-from anchorlens.running.loading import load_run
+from anchorlens.running.loading import results_of
 from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, P, answer_first, summary_order
 from anchorlens.statistics.bands import bootstrap_mean
 
-Run: TypeAlias = SweepResult | Sequence[SweepResult] | str | os.PathLike[str]
+Run: TypeAlias = SweepResult | str | os.PathLike[str] | Sequence[SweepResult | str | os.PathLike[str]]
 
 _ROW = ["anchor", "example_id", "question_id", "layer"]
 
@@ -89,9 +89,8 @@ def compare(
 
 
 def _sweeps(run: Run) -> list[SweepResult]:
-    if isinstance(run, str | os.PathLike):
-        return load_run(run)
-    found = [run] if isinstance(run, SweepResult) else list(run) if isinstance(run, Sequence) else []
+    loaded = results_of(run)
+    found = [loaded] if isinstance(loaded, SweepResult) else list(loaded) if isinstance(loaded, Sequence) else []
     if not found or not all(isinstance(one, SweepResult) for one in found):
         raise InputError(f"compare takes the results of sweeps, or directories of runs; got {described(run)}.")
     return found

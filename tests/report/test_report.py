@@ -28,7 +28,7 @@ def page(sweeps):
 
 
 def rows(result, **more):
-    return rows_of(result.samples(), result.examples(), result.anchors, result.layers, **more)
+    return rows_of(result.samples(all_columns=True), result.examples(all_columns=True), result.anchors, result.layers, **more)
 
 
 def data_in(page):

@@ -5,8 +5,10 @@ import os
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
 import anchorlens as al
+from anchorlens.cli.entry import cli
 from anchorlens.errors import InputError
 from anchorlens.runs.schema import CONTRAST_COLUMNS, CURVE_KEYS, answer_first
 from tests.questions.make import capitals
@@ -35,6 +37,30 @@ def test_curves_of_one_quantity(sweep):
     assert set(sweep.curves(controls=True, metric="p")["metric"]) == {"p"}
     with pytest.raises(InputError, match=r"^This sweep has no metric='flip'\. Known: p\.$"):
         sweep.curves(metric="flip")
+
+
+def test_curves_of_the_logit_difference_are_those_of_the_two_columns(sweep, tmp_path):
+    """``curves(metric="logit_diff")``: mean over questions of the change, in logits."""
+    found = sweep.curves(controls=True, metric="logit_diff")
+    assert (set(found["metric"]), set(found["unit"])) == ({"logit_diff"}, {"logit"})
+    samples = sweep.samples()
+    change = samples["logit_diff_after"] - samples["logit_diff_before"]
+    key = ["control", "anchor", "layer"]
+    wanted = change.groupby([samples[name] for name in (*key, "example_id")]).mean().groupby(key).mean()
+    for row in found.itertuples():
+        assert row.effect == pytest.approx(wanted[row.control, row.anchor, row.layer])
+        assert row.ci_low <= row.effect <= row.ci_high or pd.isna(row.ci_low)
+    joined = sweep.samples_with_inputs(controls=True, metric="logit_diff")
+    assert (joined["effect"] - (joined["logit_diff_after"] - joined["logit_diff_before"])).abs().max() == 0
+    assert set(sweep.curves(controls=True)["metric"]) == {"p"}
+    (again,) = al.load_run(sweep.save(tmp_path / "run"))
+    pd.testing.assert_frame_equal(again.curves(controls=True, metric="logit_diff"), found)
+    figure = al.plot_curves(sweep, metric="logit_diff")
+    assert figure.layout.yaxis.title.text == "Δ logit_diff (logit)"
+    out = tmp_path / "figure.html"
+    drawn = CliRunner().invoke(cli, ["figure", str(tmp_path / "run"), "--metric", "logit_diff", "--out", str(out)])
+    assert drawn.exit_code == 0, drawn.output
+    assert out.is_file()
 
 
 def test_an_anchor_less_its_null_is_paired_by_question(sweep):

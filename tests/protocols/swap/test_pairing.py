@@ -129,7 +129,7 @@ def test_an_answer_readout_has_no_true_and_false_answers_and_without_a_null_ther
     asked = al.Swap(readout=readout, layers=(0,), n_donors=1, n_null_donors=0, align="last", add_bos=False)
     made = al.swap_sweep(tiny_model("llama"), capitals(3), readout=readout, layers=(0,), n_donors=1, n_null_donors=0, **QUIET)
     assert made.record["config"]["answers"] == made.record["config"]["distractor"] == ""
-    assert made.curves()[["answers", "distractor", "frac_null_incomplete"]].isna().all(axis=None)
-    assert made.samples()["n_null_patched"].isna().all()
+    assert made.curves(all_columns=True)[["answers", "distractor", "frac_null_incomplete"]].isna().all(axis=None)
+    assert made.samples(all_columns=True)["n_null_patched"].isna().all()
     assert "weaker" not in repr(made)
     assert al.Swap.from_config(made.record["config"]).identity() == asked.identity()
