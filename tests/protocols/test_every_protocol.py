@@ -201,9 +201,9 @@ def test_layers_in_any_order_are_one_sweep_and_given_probes_are_read(tiny_model,
 def test_curves_and_tensor_are_means_of_the_samples_and_flips_those_of_p(tiny_model, name):
     sweep = swept(tiny_model("llama"), name)
     points = ["metric", "control", "anchor", "layer"]
-    curves = sweep.curves(controls=True).fillna({"pathway": ""}).set_index([*points, "pathway"])
+    curves = sweep.curves(controls=True, all_columns=True).fillna({"pathway": ""}).set_index([*points, "pathway"])
     assert set(sweep.curves()["control"]) == {"none"} < set(sweep.samples()["control"])
-    samples = sweep.samples().query("control != 'shuffled_labels'")  # draws have pathways of their own
+    samples = sweep.samples(all_columns=True).query("control != 'shuffled_labels'")  # draws have pathways of their own
     by_row = samples.groupby([*points, "example_id"]).agg(  # donors first, then rows
         delta=("effect", "mean"), pathway=("pathway", "first"), question=("question_id", "first")
     )

@@ -100,7 +100,7 @@ def test_of_a_mixed_site_layer_0_is_not_zero(smollm2):
 
 def test_statistics_have_no_donor_whose_site_could_differ_and_count_as_one(tiny_model):
     made = al.swap_sweep(tiny_model("llama"), capitals(3), donors="zero", layers=(0,), **QUIET)
-    assert made.samples()["pre_answer_token_differs"].isna().all()
+    assert made.samples(all_columns=True)["pre_answer_token_differs"].isna().all()
     assert not made.samples()["by_construction"].any()
     assert made.record["config"]["n_donors"] == 1
     again = al.Swap.from_config(made.record["config"])
