@@ -48,7 +48,8 @@ def show_result(result: "SweepResult") -> None:
     rows = result.record["counts"].get("rows")
     splits = f" ({', '.join(f'{n} {name}' for name, n in rows.items())} rows)" if rows else ""
     missing = f"; null slots without a position: {short}" if short else ""
-    click.echo(f"{len(result.example_ids)} measured rows{splits}; dropped: {gone}{missing}")
+    prompt = f"prompt {result.record['config']['prompt']}; " if result.record["config"].get("prompt") else ""
+    click.echo(f"{prompt}{len(result.example_ids)} measured rows{splits}; dropped: {gone}{missing}")
     if result.verdict:
         click.echo("\n" + result.verdict)
     click.echo()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     import xarray
 
     import anchorlens.probing.probes
+
+# Of a repr: characters of a line, and rows of its table.
+_WIDTH, _ROWS = 100, 10
 
 
 class Analysis(ABC):
@@ -365,14 +369,12 @@ class SweepResult:
     def __repr__(self) -> str:
         shape = f"[anchor {len(self.anchors)}, layer {len(self.layers)}, example {len(self.example_ids)}]"
         gone = ", ".join(f"{reason} {n}" for reason, n in self.dropped_counts.items()) or "none"
-        head = f"{type(self).__name__}: {self.protocol.name}, {self.model} on {self.dataset}; delta_p {shape}\n"
-        said = "".join(f"  {line}\n" for line in self.protocol.settings(self).splitlines())
-        table = self.protocol.summary(self)
-        shown = table.T.to_string(header=False, float_format=_two) if len(table) == 1 and table.shape[1] > 9 else (
-            table.to_string(index=False, float_format=_two)
-        )  # fmt: skip
-        verdict = f"{self.verdict}\n" if self.verdict else ""
-        return f"{head}{verdict}{said}  dropped: {gone}\n{shown}"
+        head = f"{type(self).__name__}: {self.protocol.name}, {self.model} on {self.dataset}; delta_p {shape}"
+        lines = [*self.protocol.settings(self).splitlines(), f"dropped: {gone}"]
+        said = [fill(line, _WIDTH, initial_indent="  ", subsequent_indent="    ") for line in lines]
+        title, table = self._own_table()
+        shown = table.to_string(index=False, float_format=_two, line_width=_WIDTH, max_rows=_ROWS)
+        return "\n".join([*([self.verdict] if self.verdict else []), head, *said, title, shown])
 
     def _repr_html_(self) -> str:
         title = self.protocol.title
@@ -381,7 +383,13 @@ class SweepResult:
         )
         # JupyterLab breaks lines of a <pre> inside words.
         said = f"<pre style='white-space: pre-wrap; word-break: normal'>{escape(self.verdict)}</pre>" if self.verdict else ""
-        return f"<p>{head}</p>{said}{self.protocol.summary(self).to_html(index=False, float_format=_two)}"
+        caption, table = self._own_table()
+        return f"{said}<p>{head}<br>{escape(caption)}</p>{table.to_html(index=False, float_format=_two, max_rows=_ROWS)}"
+
+    def _own_table(self) -> tuple[str, pd.DataFrame]:
+        """The table of a terminal without model, data set and empty columns."""
+        title, table = self.protocol.table([self])
+        return title, table.drop(columns=["model", "dataset", "data set"], errors="ignore").dropna(axis="columns", how="all")
 
 
 def _shown(frame: pd.DataFrame, all_columns: bool) -> pd.DataFrame:

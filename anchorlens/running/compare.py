@@ -17,6 +17,7 @@ from anchorlens.statistics.bands import bootstrap_mean
 
 Run: TypeAlias = SweepResult | str | os.PathLike[str] | Sequence[SweepResult | str | os.PathLike[str]]
 
+_LEAST = 10  # number of questions below which no difference is claimed
 _ROW = ["anchor", "example_id", "question_id", "layer"]
 
 
@@ -49,9 +50,17 @@ class Comparison:
     def __repr__(self) -> str:
         table, names = self._table, ["model", "dataset", "protocol", "anchor"]
         best = table.loc[table["difference"].abs().fillna(-1).groupby([table[name] for name in names]).idxmax()]
-        shown = best[[*names, "layer", "difference", "sim_low", "sim_high", "n"]]
+        stands = table[(table["n"] >= _LEAST) & ((table["sim_low"] > 0) | (table["sim_high"] < 0))]
+        where = [
+            f"{anchor} at layers {', '.join(map(str, sorted(own['layer'].unique())))}" for anchor, own in stands.groupby("anchor")
+        ]
+        verdict = f"Curves differ: {'; '.join(where)}." if where else "No layer is shown to differ (simultaneous bands)."
+        shared = [name for name in names if table[name].nunique() == 1]
+        shown = best[[*(name for name in names if name not in shared), "layer", "difference", "sim_low", "sim_high", "n"]]
         head = f"Comparison: {self.labels[1]} less {self.labels[0]}, ΔP in points; largest difference, simultaneous band"
-        return f"{head}\n{shown.to_string(index=False, float_format=lambda value: f'{value:.2f}')}"
+        whose = "  " + ", ".join(f"{name} {table[name].iloc[0]}" for name in shared)
+        text = shown.to_string(index=False, float_format=lambda value: f"{value:.2f}", line_width=100)
+        return "\n".join([verdict, head, *([whose] if shared else []), text])
 
 
 def compare(

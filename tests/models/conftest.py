@@ -18,6 +18,7 @@ def no_sockets(monkeypatch):
         raise AssertionError(f"a connection to {address} was tried")
 
     monkeypatch.setattr(socket.socket, "connect", connect)
+    monkeypatch.setattr("anchorlens.models.hub._offline", dict)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_kwargs: pytest.fail("a host name was looked up"))
 
 

@@ -24,7 +24,10 @@ def sweep(tiny_model):
 def test_repr_and_notebook_table_name_shape_and_counts(sweep):
     text = repr(sweep)
     assert "delta_p [anchor 2, layer 2, example 5]" in text
-    assert text.splitlines()[1] == sweep.verdict.splitlines()[0]
+    assert text.startswith(sweep.verdict)
+    lines = text.removeprefix(sweep.verdict).splitlines()[1:]
+    assert len(lines) <= 10 and max(map(len, lines)) <= 100
+    assert sweep._repr_html_().startswith("<pre")
     assert "readout first_token" in text
     assert "dropped: none" in text
     assert "<table" in sweep._repr_html_()
