@@ -41,6 +41,14 @@ def test_swap_and_figure_end_to_end(capsys, args, tiny, tmp_path):
     assert "plotly" in (tmp_path / "f.html").read_text()
 
 
+def test_a_finished_run_is_said_again_without_its_model(capsys, plain_figure, args, tmp_path, monkeypatch):
+    first = here(capsys, *args, "--out", tmp_path / "run", "--resume").out
+    assert "Nothing is claimed" in first
+    monkeypatch.setattr(study, "check_model", None)
+    monkeypatch.setattr(executors, "load_model", None)
+    assert here(capsys, *args, "--out", tmp_path / "run", "--resume").out == first
+
+
 def test_json_is_one_object_of_a_file_in_place_of_a_name_with_columns_of_ones_own(capsys, plain_figure, tiny, tmp_path):
     file = tmp_path / "quiz.csv"
     rows = "".join(f'"What is the capital of {c}?",{a},{c},capital,capital\n' for c, a in CAPITALS.items())

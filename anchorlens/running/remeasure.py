@@ -79,8 +79,8 @@ def _load(name: str, was: Mapping[str, Any], model: Any, how: Mapping[str, Any])
     if given is None:
         if was["source"] not in ("packaged", "hub"):
             raise InputError(
-                f"{name} was no model that loads by its name ({was['source']}): give it, with --model or model=, as a directory, a "
-                "file or a live model."
+                f"{name} was no model that loads by its name ({was['source']}): give it as a directory, a file or a live model.",
+                argument="model",
             )
         given = name
     if isinstance(given, (str, os.PathLike)):
