@@ -40,7 +40,10 @@ _COLOUR_HELP = "curve: the published colours. dataset: one hue for each data set
 @click.option("--title", default=None, help="A title in place of the one that names protocol, readout and anchors.")
 @click.option("--anchors", default=None, metavar="A,B", help="Only these anchors.")
 @click.option(
-    "--metric", default=None, metavar="NAME", help="A metric of the runs, such as flip or logit_diff.  [default: p, else the first]"
+    "--metric",
+    default=None,
+    metavar="NAME",
+    help="A metric of the runs, such as flip or logit_diff.  [default: p, else the first]",
 )
 @click.option("--controls/--no-controls", default=True, show_default=True, help="Draw the controls too.")
 @click.option("--bands", default="both", show_default=True, metavar="KIND", help=_BANDS_HELP)

@@ -52,8 +52,8 @@ def plot_curves(
 
     Args:
         results: A curves frame (one row per point), anything with a method ``curves(controls=...)`` such as a sweep, the path
-            of a run directory, or a sequence of these. The legend names settings that differ between runs. A mapping ``{"qa": a, "fewshot": b}`` gives
-            each of its values panels of its own, with the label as title.
+            of a run directory, or a sequence of these. The legend names settings that differ between runs. A mapping
+            ``{"qa": a, "fewshot": b}`` gives each of its values panels of its own, with the label as title.
         metric: ``p`` for ΔP, or another metric of the results, such as ``flip``; if None, ``p`` where there is one, else the first.
             ``logit_diff`` of a swap is drawn without contrasts, which are of ΔP.
         title: First line of the title; None names the protocol, "" leaves it out.

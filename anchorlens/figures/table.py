@@ -22,10 +22,12 @@ _TEXT = ("model", "dataset", "protocol", "anchor", "control")
 _NUMBERS = ("layer", "effect", "ci_low", "ci_high", "p_before", "n")
 # Columns that a frame may lack.
 _TEXT_IF_KNOWN = {"metric": P} | dict.fromkeys(
-    ("pathway", "site", "direction", "donor_rule", "knockout_mode", "readout", "delta_kind", "unit", "probe_site", *SETTINGS), ""
+    ("pathway", "site", "direction", "donor_rule", "knockout_mode", "readout", "delta_kind", "unit", "probe_site", *SETTINGS),
+    "",
 )
 _NUMBERS_IF_KNOWN = (
-    "window", "sim_low", "sim_high", "auc", "auc_low", "auc_high", "noise_floor", "frac_null_incomplete", "qa_text_auc", "qa_text_auc_low",
+    "window", "sim_low", "sim_high", "auc", "auc_low", "auc_high", "noise_floor", "frac_null_incomplete",
+    "qa_text_auc", "qa_text_auc_low",
 )  # fmt: skip
 _LABELLED = "plot_curves({'first': a, 'second': b}), in a shell --label first --label second"
 REQUIRED = (*_TEXT, *_NUMBERS)
@@ -71,7 +73,9 @@ def gather(results: object, controls: bool | Sequence[str], metric: str | None =
         unknown numbers NaN; ``frac_null_incomplete`` is that of rows of the null alone. Exact repeats of a row are dropped.
     """
     given = [
-        (label, _frame_of(one, controls is not False, metric)) for label, own in labelled(results).items() for one in _flatten(own)
+        (label, _frame_of(one, controls is not False, metric))
+        for label, own in labelled(results).items()
+        for one in _flatten(own)
     ]
     tables = [_checked(frame).assign(part=label) for label, frame in given if len(frame)]
     if not tables:

@@ -36,8 +36,8 @@ def explore(
     Raises:
         InputError: If the package anywidget is missing, or there is no such sweep, example or layer.
     """
-    loaded = results_of(sweep)
-    sweep = loaded[0] if isinstance(loaded, list) and len(loaded) == 1 else loaded
+    found = results_of(sweep)
+    sweep = found[0] if isinstance(found, list) and len(found) == 1 else found  # pyright: ignore[reportAssignmentType]
     if not isinstance(sweep, SweepResult):
         told = f"a {type(sweep).__name__}; choose one of it" if isinstance(sweep, list | tuple) else described(sweep)
         raise InputError(f"explore takes a sweep, such as swap_sweep gives or load_run lists; got {told}.")

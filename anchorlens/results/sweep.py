@@ -400,7 +400,7 @@ def _shown(frame: pd.DataFrame, all_columns: bool) -> pd.DataFrame:
 
 def _filled(frame: pd.DataFrame, all_columns: bool) -> list[str]:
     keep = all_columns or frame.empty
-    return [name for name in frame if keep or name in ALWAYS_SHOWN or frame[name].notna().any()]
+    return [name for name in map(str, frame) if keep or name in ALWAYS_SHOWN or frame[name].notna().any()]
 
 
 def _two(value: float) -> str:

@@ -52,7 +52,8 @@ class Comparison:
         best = table.loc[table["difference"].abs().fillna(-1).groupby([table[name] for name in names]).idxmax()]
         stands = table[(table["n"] >= _LEAST) & ((table["sim_low"] > 0) | (table["sim_high"] < 0))]
         where = [
-            f"{anchor} at layers {', '.join(map(str, sorted(own['layer'].unique())))}" for anchor, own in stands.groupby("anchor")
+            f"{anchor} at layers {', '.join(map(str, sorted(own['layer'].unique())))}"
+            for anchor, own in stands.groupby("anchor")
         ]
         verdict = f"Curves differ: {'; '.join(where)}." if where else "No layer is shown to differ (simultaneous bands)."
         shared = [name for name in names if table[name].nunique() == 1]

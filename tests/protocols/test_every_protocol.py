@@ -41,6 +41,14 @@ def saved(tiny_model, tmp_path_factory):
     return path
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_layers_may_count_from_the_end(tiny_model, name):
+    model = tiny_model("llama")
+    sweep = measured(model, name, layers=[-1])
+    assert sweep.layers == (model.cfg.n_layers - 1,)
+    assert set(sweep.samples()["layer"]) == set(sweep.curves()["layer"]) == set(sweep.layers)
+
+
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_a_protocol_is_found_by_its_name(name):
     measurement, analysis = measurement_of(name), analysis_of(name)
