@@ -82,6 +82,7 @@ def table(samples: "pd.DataFrame") -> "pd.DataFrame":
     """Keys, pathway and ΔP of either schema: until 4d24154 ``metric`` was ``quantity``, and a missing text was \"\"."""
     samples = samples.rename(columns={"effect": "delta", "quantity": "metric"})
     samples = samples[samples["metric"] == "p"]
+    samples = samples.assign(pathway=samples.get("pathway"))  # left out where no row has one
     named = ["example_id", "anchor", "donor_id", "control", "pathway"]
     return samples.assign(**{name: samples[name].fillna("") for name in named})[[*KEYS, "pathway", "delta"]]
 
