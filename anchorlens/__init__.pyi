@@ -1,8 +1,6 @@
 """Types of the package's front page; at run time each name is imported on first use."""
 
 from .errors import AnchorlensError, CheckError, EmptySweepError, HookError, InputError, LeakError, RunError
-from .figures.curves import plot_curves
-from .figures.diagnostics import plot_heatmap, plot_pathway_sizes, plot_probe_auc
 from .figures.export import save_figure, save_html
 from .models.card import ModelCard, model_card
 from .models.load import load_model
@@ -25,6 +23,7 @@ from .results.saving import save_run
 from .results.sweep import SweepResult
 from .running.compare import Comparison, compare
 from .running.executors import RayExecutor
+from .running.figures import plot_curves, plot_heatmap, plot_pathway_sizes, plot_probe_auc
 from .running.loading import load_run
 from .running.study import DatasetSpec, Study, plan_study, run_study
 from .running.sweeps import answer_only_sweep, knockout_sweep, patch_sweep, patch_tokens_sweep, swap_sweep

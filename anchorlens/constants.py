@@ -37,6 +37,8 @@ P = "p"
 """Metric of most sweeps: a probability."""
 FLIP = "flip"
 """1 where the prediction changed, else 0; its mean change is a flip rate."""
+LOGIT_DIFF = "logit_diff"
+"""Logit of the answer minus that of another answer; its change is in logits."""
 AUC, SIZE = "auc", "size"
 """Metrics of figures only: the AUC of a probe, and the number of questions of a pathway."""
 

@@ -84,6 +84,7 @@ def table(samples: "pd.DataFrame") -> "pd.DataFrame":
     """Return keys, pathway and ΔP of any schema since 030ce2e, with the current names."""
     samples = samples.rename(columns={"delta_p": "delta", "effect": "delta", "quantity": "metric"})
     samples = samples[samples["metric"] == "p"]
+    samples = samples.assign(pathway=samples.get("pathway"))  # left out where no row has one
     named = ["example_id", "anchor", "donor_id", "control", "pathway"]
     samples = samples.assign(**{name: samples[name].fillna("") for name in named})
     return samples.replace({"anchor": ANCHORS, "control": {"matched": "size_matched"}})[[*KEYS, "pathway", "delta"]]

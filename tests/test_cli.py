@@ -41,6 +41,16 @@ def test_swap_and_figure_end_to_end(capsys, args, tiny, tmp_path):
     assert "plotly" in (tmp_path / "f.html").read_text()
 
 
+def test_a_finished_run_is_said_again_without_its_model(capsys, plain_figure, args, tmp_path, monkeypatch):
+    args = [*args, "--layers", "-1", "--out", tmp_path / "run", "--resume"]
+    first = here(capsys, *args).out
+    assert "Nothing is claimed" in first
+    assert set(pd.read_parquet(tmp_path / "run" / "samples.parquet")["layer"]) == {2}
+    monkeypatch.setattr(study, "check_model", None)
+    monkeypatch.setattr(executors, "load_model", None)
+    assert here(capsys, *args).out == first
+
+
 def test_json_is_one_object_of_a_file_in_place_of_a_name_with_columns_of_ones_own(capsys, plain_figure, tiny, tmp_path):
     file = tmp_path / "quiz.csv"
     rows = "".join(f'"What is the capital of {c}?",{a},{c},capital,capital\n' for c, a in CAPITALS.items())

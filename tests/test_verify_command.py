@@ -73,12 +73,26 @@ def test_a_file_of_ones_own(tiny, verify, tmp_path):
     al.swap_sweep(str(tiny("llama")), data, **options).save(tmp_path / "run")
     given = ("--model", tiny("llama"), "--cells", 2, "--data-file", file, "--columns", "question=q,answers=gold")
     assert "the rows that were measured" in verify(tmp_path / "run", *given, code=0).out
+    without = " ".join(verify(tmp_path / "run", *given[:4], code=0).out.split())
+    assert "file:mine.jsonl is not here" in without and "(--data-file)" in without and "data=" not in without
     file.write_text(file.read_text().replace("Paris", "Lyon"))
     assert "other rows" in verify(tmp_path / "run", *given, code=1).out
 
 
+def test_the_recorded_file_is_found_beside_the_run(tiny, verify, tmp_path):
+    file = tmp_path / "mine.jsonl"
+    rows = [{"question": f"What is the capital of {country}?", "answer": city} for country, city in CAPITALS.items()]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = {"align": "last", "n_donors": 1, "n_resamples": 20, "progress": False, "donors": "random"}
+    al.swap_sweep(str(tiny("llama")), al.load_qa(file), **options).save(tmp_path / "run")
+    assert "the rows that were measured" in verify(tmp_path / "run", "--cells", 0, code=0).out
+    file.write_text(file.read_text().replace("Paris", "Lyon"))
+    assert "file:mine.jsonl is not here" in verify(tmp_path / "run", "--cells", 0, code=0).out
+
+
 def test_what_has_to_change_ends_with_2(run, tiny, verify, tmp_path):
     assert "is not a run" in verify(tmp_path, code=2).err
-    assert "give it, with --model" in verify(run, code=2).err
+    said = verify(run, code=2).err
+    assert "give it as a directory, a file or a live model." in said and "(--model)" in said
     assert "--cells" in verify(run, "--cells", "-1", code=2).err
     assert "no file nowhere.jsonl" in verify(run, "--data-file", "nowhere.jsonl", "--model", tiny("llama"), code=2).err

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from anchorlens.constants import LOGIT_DIFF
 from anchorlens.errors import InputError, did_you_mean
 
 EPILOG = """\b
@@ -14,6 +15,7 @@ Examples:
   anchorlens figure runs/a --anchors exact_question --no-controls --out question.html
   anchorlens figure runs/a --bands simultaneous --contrasts auc_drop --out auc.html
   anchorlens figure runs/patch --metric flip --contrasts none --out flips.html
+  anchorlens figure runs/a --metric logit_diff --out logits.html
   anchorlens figure runs/qa runs/fewshot --label qa --label fewshot --out both.html
   anchorlens figure runs/a --colour dataset --facet dataset --width 1000 --out figure.pdf
 """
@@ -40,7 +42,10 @@ _COLOUR_HELP = "curve: the published colours. dataset: one hue for each data set
 @click.option("--title", default=None, help="Title of the figure; protocol and metric if left out.")
 @click.option("--anchors", default=None, metavar="A,B", help="Anchors to draw; all if left out.")
 @click.option(
-    "--metric", default=None, metavar="NAME", help="A metric of the runs, such as flip.  [default: p, else the first]"
+    "--metric",
+    default=None,
+    metavar="NAME",
+    help="A metric of the runs, such as flip or logit_diff.  [default: p, else the first]",
 )
 @click.option("--controls/--no-controls", default=True, show_default=True, help="Draw the controls.")
 @click.option("--bands", default="both", show_default=True, metavar="KIND", help=_BANDS_HELP)
@@ -67,8 +72,11 @@ def figure_command(runs: tuple[str, ...], out: str, as_json: bool, **options: An
     Runs that differ in prompt, answers, distractor, split or known_only are drawn in one panel; the legend names the difference.
     With --label each run has its own panels.
     """
+    import pandas as pd
+
     from anchorlens.figures.curves import plot_curves
     from anchorlens.figures.export import check_kind, save_figure
+    from anchorlens.running.loading import load_run
     from anchorlens.runs.store import check_place, load_curves, read_table
 
     check_kind(out)
@@ -80,6 +88,10 @@ def figure_command(runs: tuple[str, ...], out: str, as_json: bool, **options: An
             f"--label: {len(set(labels))} different labels for {len(runs)} runs. Give --label once for each run, in order."
         )
     curves = [load_curves(path) for path in runs]
+    if options["metric"] == LOGIT_DIFF:
+        sweeps = [[one.curves(controls=True, metric=LOGIT_DIFF) for one in load_run(path)] for path in runs]
+        curves = [pd.concat(frames, ignore_index=True) for frames in sweeps]
+        options["contrasts"] = "none" if options["contrasts"] == "all" else options["contrasts"]  # they are of ΔP
     if anchors is not None:
         wanted = [name.strip() for name in anchors.split(",")]
         known = list(dict.fromkeys(str(name) for frame in curves for name in frame["anchor"].unique()))

@@ -48,7 +48,8 @@ def show_result(result: "SweepResult") -> None:
     rows = result.record["counts"].get("rows")
     splits = f" ({', '.join(f'{n} {name}' for name, n in rows.items())} rows)" if rows else ""
     missing = f"; null slots without a position: {short}" if short else ""
-    click.echo(f"{len(result.example_ids)} measured rows{splits}; dropped: {gone}{missing}")
+    prompt = f"prompt {result.record['config']['prompt']}; " if result.record["config"].get("prompt") else ""
+    click.echo(f"{prompt}{len(result.example_ids)} measured rows{splits}; dropped: {gone}{missing}")
     if result.verdict:
         click.echo("\n" + result.verdict)
     click.echo()
@@ -59,7 +60,9 @@ def outcome_json(outcome: "Outcome") -> str:
     return json.dumps(
         {
             "run": str(outcome.out), "figure": str(outcome.out / "figure.html") if outcome.out else None,
-            "summary": [{"protocol": r.protocol.name, **row} for r in outcome.results for row in records(r.summary())],
+            "summary": [
+                {"protocol": r.protocol.name, **row} for r in outcome.results for row in records(r.summary(all_columns=True))
+            ],
             "counts": [{"model": r.model, "dataset": r.dataset, **r.record["counts"]} for r in outcome.results],
             "verdicts": [{"model": r.model, "dataset": r.dataset, "verdict": r.verdict} for r in outcome.results if r.verdict],
             "findings": [

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from anchorlens.cli.output import records, show_table
+from anchorlens.cli.output import records, show_table, with_options
 from anchorlens.cli.shared_options import data_files
 
 EPILOG = """\b
@@ -28,11 +28,11 @@ Exit code 0: everything matches; 1: something differs; 2: invalid input.
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed of the cells.")
 @click.option(
-    "--model", "models", multiple=True, metavar="PATH|NAME=PATH",
-    help="Path of the model if its name cannot be loaded; NAME= if the run has several.",
+    "--model", "model", multiple=True, metavar="PATH|NAME=PATH",
+    help="The model, where it does not load by its name; NAME= where the run has several.",
 )  # fmt: skip
 @click.option(
-    "--data-file", "files", multiple=True, metavar="FILE|NAME=FILE", help="File of the question set, to compare its hash."
+    "--data-file", "data", multiple=True, metavar="FILE|NAME=FILE", help="The question set's file, to compare its hash."
 )
 @click.option("--columns", default=None, metavar="FIELD=COLUMN,...", help="Column names of that file, if they differ.")
 @click.option("--device", default=None, help="cuda, cuda:1, mps or cpu; the best available if left out.")
@@ -40,7 +40,7 @@ Exit code 0: everything matches; 1: something differs; 2: invalid input.
 @click.option("--n-devices", type=int, default=1, help="Number of CUDA devices for the model; 1 if left out.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts.")
 def verify_command(
-    run: str, models: tuple[str, ...], files: tuple[str, ...], columns: str | None, as_json: bool, **options: Any
+    run: str, model: tuple[str, ...], data: tuple[str, ...], columns: str | None, as_json: bool, **options: Any
 ) -> None:
     """Check the files of a run directory, and remeasure random cells independently.
 
@@ -52,15 +52,18 @@ def verify_command(
     from anchorlens.running.verify import MATCH, MISMATCH, verify_run
     from anchorlens.runs.store import read_record
 
-    sweeps = read_record(run)["sweeps"] if models or files else []
-    model = data_files([one["model"]["name"] for one in sweeps], models, "--model", "model")
-    sets = data_files([one["data"]["name"] for one in sweeps], files)
+    sweeps = read_record(run)["sweeps"] if model or data else []
+    models = data_files([one["model"]["name"] for one in sweeps], model, "--model", "model")
+    files = data_files([one["data"]["name"] for one in sweeps], data)
     named = None if columns is None else parse_columns(columns)
-    data = {name: load_qa(name, path=file, columns=named) for name, file in sets.items()}
-    found = verify_run(run, model=model or None, data=data or None, **options)
+    sets = {name: load_qa(name, path=file, columns=named) for name, file in files.items()}
+    found = verify_run(run, model=models or None, data=sets or None, **options)
     if as_json:
         click.echo(json.dumps({"run": run, "ok": found.ok, "checks": records(found.table()), "cells": records(found.cells())}))
     else:
-        rows = [(one.what, one.status, one.detail) for one in found.checks]
-        show_table(f"{run}: {MATCH if found.ok else MISMATCH}", ("check", "status", "detail"), rows)
+        rows = [
+            (one.what, one.status, with_options(one.detail, arguments=["data"] if one.needs_data else ()))
+            for one in found.checks
+        ]
+        show_table(f"{run}: {MATCH if found.ok else MISMATCH}", ("what", "found", ""), rows)
     sys.exit(0 if found.ok else 1)

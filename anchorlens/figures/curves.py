@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from anchorlens.constants import FLIP
+from anchorlens.constants import FLIP, LOGIT_DIFF
 from anchorlens.errors import InputError
 from anchorlens.figures import traces as lines
 from anchorlens.figures.contrast_panels import Contrasts
@@ -51,10 +51,11 @@ def plot_curves(
     simultaneous interval excludes 0.
 
     Args:
-        results: Curves frame (one row per point), object with a method ``curves(controls=...)`` such as a sweep, or a sequence of
-            these. The legend names settings that differ between runs. Each value of a mapping ``{"qa": a, "fewshot": b}`` has its
+        results: Curves frame (one row per point), object with a method ``curves(controls=...)`` such as a sweep, path of a run
+            directory, or a sequence of these. The legend names settings that differ between runs. Each value of a mapping ``{"qa": a, "fewshot": b}`` has its
             own panels, titled with the label.
         metric: ``p`` for ΔP, or another metric of the results, such as ``flip``. If None, ``p`` if available, else the first.
+            ``logit_diff`` of a swap is drawn without contrasts, which are differences of ΔP.
         title: First line of the title. If None, metric and protocol; "" omits it.
         controls: If True, draw the range of controls as a grey area, and each as a thin line after a click in the second legend.
             Or names of the controls to draw as lines; those that cut as many tokens, and ``random_before`` and ``random_after``,
@@ -83,6 +84,8 @@ def plot_curves(
         >>> save_figure(figure, "figure.pdf")  # doctest: +SKIP
     """
     points = gather(results, controls, metric)
+    if metric == LOGIT_DIFF and contrasts is True:  # the contrasts are of ΔP
+        contrasts = False
     claims = gather_contrasts(results, contrast_tables, points, contrasts, controls)
     drawn = lines.select_bands(bands, points, claims)
     if facet not in (None, "dataset"):

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import pandas as pd
 
-from anchorlens.constants import SETTINGS, P
+from anchorlens.constants import LOGIT_DIFF, SETTINGS, P
 from anchorlens.display import short_repr
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.controls import CUTS
@@ -18,21 +18,21 @@ from anchorlens.figures.labels import CURVE
 from anchorlens.figures.palette import display_dataset
 from anchorlens.missing_values import without_nulls
 
-_TEXT = (
-    "model", "dataset", "protocol", "anchor", "pathway", "site", "direction", "donor_rule", "knockout_mode", "readout", "delta_kind",
-    "control",
-)  # fmt: skip
-_NUMBERS = ("layer", "window", "effect", "ci_low", "ci_high", "p_before", "n")
+_TEXT = ("model", "dataset", "protocol", "anchor", "control")
+_NUMBERS = ("layer", "effect", "ci_low", "ci_high", "p_before", "n")
 # Columns that a frame may lack.
-_TEXT_IF_KNOWN = {"metric": P, "unit": "", "probe_site": ""} | dict.fromkeys(SETTINGS, "")
+_TEXT_IF_KNOWN = {"metric": P} | dict.fromkeys(
+    ("pathway", "site", "direction", "donor_rule", "knockout_mode", "readout", "delta_kind", "unit", "probe_site", *SETTINGS),
+    "",
+)
 _NUMBERS_IF_KNOWN = (
-    "sim_low", "sim_high", "auc", "auc_low", "auc_high", "noise_floor", "frac_null_incomplete", "qa_text_auc", "qa_text_auc_low",
+    "window", "sim_low", "sim_high", "auc", "auc_low", "auc_high", "noise_floor", "frac_null_incomplete",
+    "qa_text_auc", "qa_text_auc_low",
 )  # fmt: skip
 _LABELLED = "plot_curves({'first': a, 'second': b}), in a shell --label first --label second"
 REQUIRED = (*_TEXT, *_NUMBERS)
 CURVE_KEYS = [*CURVE, "control"]
-_NEVER_EMPTY = ("model", "dataset", "protocol", "anchor", "control")
-# Columns that change the meaning of ΔP; a y axis shows one value of each.
+# Columns that change the meaning of ΔP; one y axis cannot show two values of them.
 _ONE_PER_PROTOCOL = ("readout", "delta_kind", "direction", "donor_rule", "knockout_mode", "site", "probe_site")
 # A tick below this multiple of the lowest curve would flatten the curves.
 _REACH = 1.6
@@ -43,6 +43,15 @@ class CurveSource(Protocol):
     """Result with a method ``curves()``, such as a sweep."""
 
     def curves(self, *, controls: bool = ...) -> pd.DataFrame: ...
+
+
+@runtime_checkable
+class MetricSource(Protocol):
+    """A result whose ``curves()`` can also give a metric that is computed on request; a sweep's."""
+
+    @property
+    def run_id(self) -> str: ...
+    def curves(self, *, controls: bool = ..., metric: str | None = ...) -> pd.DataFrame: ...
 
 
 CurveResult: TypeAlias = pd.DataFrame | CurveSource
@@ -67,7 +76,9 @@ def gather(results: object, controls: bool | Sequence[str], metric: str | None =
         InputError: If there is no point, or the results are incomplete or ambiguous.
     """
     given = [
-        (label, _frame_of(one, controls is not False)) for label, own in labelled(results).items() for one in _flatten(own)
+        (label, _frame_of(one, controls is not False, metric))
+        for label, own in labelled(results).items()
+        for one in _flatten(own)
     ]
     tables = [_checked(frame).assign(part=label) for label, frame in given if len(frame)]
     if not tables:
@@ -122,7 +133,9 @@ def _flatten(results: object) -> list[object]:
     return [results]
 
 
-def _frame_of(result: object, controls: bool) -> pd.DataFrame:
+def _frame_of(result: object, controls: bool, metric: str | None) -> pd.DataFrame:
+    if metric == LOGIT_DIFF and isinstance(result, MetricSource):
+        return result.curves(controls=controls, metric=metric)
     if isinstance(result, pd.DataFrame):
         return result
     if isinstance(result, CurveSource):
@@ -136,7 +149,7 @@ def _frame_of(result: object, controls: bool) -> pd.DataFrame:
 def _checked(frame: pd.DataFrame) -> pd.DataFrame:
     require_columns(frame, REQUIRED, "curves")
     table = pd.DataFrame({name: _texts(frame[name]) for name in _TEXT})
-    for name in _NEVER_EMPTY:
+    for name in _TEXT:
         if (table[name] == "").any():
             raise InputError(
                 f"The column '{name}' of the curves frame has missing values. Read a CSV file with keep_default_na=False for the "

@@ -1,8 +1,12 @@
 """Files of a model on the Hugging Face hub, in the hub's own cache."""
 
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import httpx
 import huggingface_hub
@@ -37,12 +41,17 @@ class _SilentBar(tqdm):
 def fetch_file(repo: str, filename: str, revision: str | None, token: str | None) -> Path:
     """Download one file of a repository, or find it in the cache."""
     with hub_errors(repo, revision):
-        return Path(huggingface_hub.hf_hub_download(repo, filename, revision=revision, token=token))
+        found = huggingface_hub.hf_hub_download(
+            repo, filename, revision=revision, token=token, local_files_only=_has_no_address()
+        )
+    return Path(found)
 
 
 def find_cached_file(repo: str, filename: str, revision: str | None, token: str | None) -> Path | None:
     """Return the path of a file in the cache, None if it is on the hub only; nothing is downloaded."""
     with hub_errors(repo, revision):
+        if _has_no_address():
+            return Path(huggingface_hub.hf_hub_download(repo, filename, revision=revision, token=token, local_files_only=True))
         seen = huggingface_hub.hf_hub_download(repo, filename, revision=revision, token=token, dry_run=True)
     return Path(seen.local_path) if seen.is_cached else None
 
@@ -56,7 +65,7 @@ def fetch_model(repo: str, revision: str | None, token: str | None, progress: bo
         with hub_errors(repo, revision):
             found = huggingface_hub.snapshot_download(
                 repo, revision=revision, token=token, allow_patterns=[*SMALL_FILES, weights], ignore_patterns=["*/*"],
-                tqdm_class=None if progress else _SilentBar,
+                tqdm_class=None if progress else _SilentBar, local_files_only=_has_no_address(),
             )  # fmt: skip
         directory = Path(found)
         if any(directory.glob(weights)):
@@ -65,6 +74,24 @@ def fetch_model(repo: str, revision: str | None, token: str | None, progress: bo
         f"The repository {repo!r} holds no weights that transformers reads ({SAFETENSORS} or {TORCH_FILES}), or they are not in the "
         "cache and HF_HUB_OFFLINE is set."
     )
+
+
+def _has_no_address() -> bool:
+    """Return whether the hub's name has no address, so that only the cache can be read.
+
+    The hub's client would try again for 23 seconds, also where the file is in the cache.
+    """
+    for wait in (1.0, 0.0):
+        try:
+            if not getproxies():  # a proxy looks the name up
+                socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, None)
+        except socket.gaierror as error:
+            if error.errno != socket.EAI_AGAIN or not wait:
+                return True
+            time.sleep(wait)
+        else:
+            break
+    return False
 
 
 @contextmanager

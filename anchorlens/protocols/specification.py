@@ -45,7 +45,7 @@ class PromptLike(Kind):
     @override
     def check(self, name: str, value: Any) -> Any:
         if isinstance(value, str) and value.strip():
-            return value
+            return "fewshot(4)" if value.strip() == "fewshot" else value
         if hasattr(value, "render") and isinstance(getattr(value, "name", None), str) and not isinstance(value, type):
             return value
         raise InputError(

@@ -38,14 +38,14 @@ class StoredInputs:
     @cached_property
     def rows(self) -> Mapping[tuple[str, str], TokenRow]:
         """Every input by role and id."""
-        examples = self.result.examples()
+        examples = self.result.examples(all_columns=True)
         inputs: list[dict[Any, Any]] = examples[examples["role"] != "dropped"].to_dict("records")
         return {(str(one["role"]), str(one["example_id"])): _row(one) for one in inputs}
 
     @cached_property
     def donor_ids(self) -> dict[str, list[str]]:
         """Base row -> ids of its donors, in their order."""
-        base = self.result.examples().query("role == 'base'")
+        base = self.result.examples(all_columns=True).query("role == 'base'")
         return {str(name): [str(one) for one in ids] for name, ids in zip(base["example_id"], base["donor_ids"], strict=True)}
 
     def row(self, role: str, name: str) -> TokenRow:

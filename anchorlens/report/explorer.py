@@ -1,6 +1,7 @@
 """Explore the examples of a sweep in a notebook, with a slider for the layer; nothing is remeasured."""
 
 import json
+import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -9,14 +10,17 @@ from anchorlens.errors import InputError
 from anchorlens.report.contents import name_of
 from anchorlens.results.example_view import example_rows
 from anchorlens.results.sweep import SweepResult
+from anchorlens.running.loading import results_of
 from anchorlens.statistics.pathways import RANDOM
 
 if TYPE_CHECKING:
     from anchorlens.report.explorer_widget import Explorer
 
 
-def explore(sweep: SweepResult, *, example: str | int | None = None, layer: int | None = None) -> "Explorer":
-    """Show the examples of a sweep, layer by layer, in Jupyter, VS Code or Colab.
+def explore(
+    sweep: "SweepResult | str | os.PathLike[str]", *, example: str | int | None = None, layer: int | None = None
+) -> "Explorer":
+    """Show a sweep's examples, layer by layer, in Jupyter, VS Code or Colab.
 
     A slider selects the layer, a list with a search field the example. Tokens of an anchor are underlined, and tinted by |ΔP| of
     the anchor at the layer. Below are ΔP of every anchor and control in percentage points, and the curves of the example.
@@ -35,6 +39,8 @@ def explore(sweep: SweepResult, *, example: str | int | None = None, layer: int 
     Example:
         >>> explore(sweep, example="france", layer=8)  # doctest: +SKIP
     """
+    found = results_of(sweep)
+    sweep = found[0] if isinstance(found, list) and len(found) == 1 else found  # pyright: ignore[reportAssignmentType]
     if not isinstance(sweep, SweepResult):
         got = f"a {type(sweep).__name__}; pass one of its elements" if isinstance(sweep, list | tuple) else short_repr(sweep)
         raise InputError(f"sweep: explore takes one sweep, such as swap_sweep returns; got {got}.", argument="sweep")
@@ -60,8 +66,8 @@ def contents(sweep: SweepResult) -> dict[str, Any]:
     Rows are those of :func:`~anchorlens.results.example_view.example_rows`, with ``places`` (name of a curve -> changed positions,
     if equal for all donors) and ``answer_tokens`` instead of ``marks``.
     """
-    rows = example_rows(sweep.samples(), sweep.examples(), sweep.anchors, sweep.layers)
-    base = sweep.examples().query("role == 'base'").set_index("example_id")["positions"]
+    rows = example_rows(sweep.samples(all_columns=True), sweep.examples(all_columns=True), sweep.anchors, sweep.layers)
+    base = sweep.examples(all_columns=True).query("role == 'base'").set_index("example_id")["positions"]
     for row in rows:
         row["places"] = _places(json.loads(base[row["id"]]), row["curves"], row.pop("marks"))
         row["answer_tokens"] = row["places"].pop("", [])

@@ -22,7 +22,7 @@ from anchorlens.report import contents
 from anchorlens.report.contents import kind_of, name_of
 from anchorlens.results.example_view import ROLES, example_rows
 from anchorlens.results.sweep import SweepResult
-from anchorlens.running.loading import load_run
+from anchorlens.running.loading import results_of
 from anchorlens.runs.provenance import versions
 
 
@@ -65,14 +65,9 @@ def _results(runs: Any) -> list[SweepResult]:
     single = isinstance(runs, (SweepResult, str, os.PathLike))
     if not single and not isinstance(runs, Sequence):
         raise InputError(f"runs={short_repr(runs)}: save_report takes sweeps or run directories.", argument="runs")
-    sweeps: list[SweepResult] = []
-    for run in [runs] if single else runs:
-        if isinstance(run, SweepResult):
-            sweeps.append(run)
-        elif isinstance(run, (str, os.PathLike)):
-            sweeps += load_run(run)
-        else:
-            raise InputError(f"runs: save_report takes sweeps or run directories; got {short_repr(run)}.", argument="runs")
+    sweeps: list[SweepResult] = results_of([runs] if single else runs)
+    if invalid := [one for one in sweeps if not isinstance(one, SweepResult)]:
+        raise InputError(f"runs: save_report takes sweeps or run directories; got {short_repr(invalid[0])}.", argument="runs")
     if not sweeps:
         raise InputError("runs: a report needs at least one sweep.", argument="runs")
     ids = [sweep.run_id for sweep in sweeps]
@@ -102,7 +97,7 @@ def render(results: Sequence[SweepResult], title: str) -> str:
     data = [
         {
             "name": name_of(result), "layers": list(result.layers),
-            "rows": example_rows(result.samples(), result.examples(), result.anchors, result.layers),
+            "rows": example_rows(result.samples(all_columns=True), result.examples(all_columns=True), result.anchors, result.layers),
         }
         for result in results
     ]  # fmt: skip
@@ -142,8 +137,8 @@ def _figures(results: Sequence[SweepResult]) -> list[dict[str, Any]]:
 
 
 def _figure(results: Sequence[SweepResult]) -> go.Figure:
-    curves = pd.concat([result.curves(controls=True) for result in results], ignore_index=True)
-    contrasts = [frame for frame in (result.contrasts() for result in results) if len(frame)]
+    curves = pd.concat([result.curves(controls=True, all_columns=True) for result in results], ignore_index=True)
+    contrasts = [frame for frame in (result.contrasts(all_columns=True) for result in results) if len(frame)]
     return plot_curves(curves, contrast_tables=contrasts)
 
 

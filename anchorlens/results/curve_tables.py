@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from anchorlens.constants import LOGIT_DIFF, P
 from anchorlens.missing_values import without_nulls
 from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES
 from anchorlens.statistics.bands import bootstrap_mean
@@ -70,6 +71,13 @@ def _frac_null_incomplete(group: pd.DataFrame) -> float:
     return float(short.groupby(known["example_id"]).mean().mean())
 
 
+def logit_diff_samples(samples: pd.DataFrame) -> pd.DataFrame:
+    """Return samples of the metric ``logit_diff``, made from the logit differences beside P; empty if there are none."""
+    own = samples[(samples["metric"] == P) & samples["logit_diff_before"].notna()]
+    before, after = own["logit_diff_before"], own["logit_diff_after"]
+    return own.assign(metric=LOGIT_DIFF, unit="logit", value_before=before, value_after=after, effect=after - before)
+
+
 _SUMMARY = (
     "model", "dataset", "anchor", "max_layer", "effect", "frac_null_incomplete", "sim_low", "sim_high", "null", "p_before", "n",
 )  # fmt: skip
@@ -99,4 +107,4 @@ def summary_of(curves: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(records, columns=list(_SUMMARY))
 
 
-__all__ = ["curves_frame", "summary_of"]
+__all__ = ["curves_frame", "logit_diff_samples", "summary_of"]

@@ -34,9 +34,9 @@ class SavableResult(Protocol):
     def placebo_probes(self) -> "Mapping[str, anchorlens.probing.probes.LayerProbes]": ...
     @property
     def findings(self) -> Findings: ...
-    def samples(self) -> pd.DataFrame: ...
-    def examples(self) -> pd.DataFrame: ...
-    def contrasts(self) -> pd.DataFrame: ...
+    def samples(self, *, all_columns: bool = ...) -> pd.DataFrame: ...
+    def examples(self, *, all_columns: bool = ...) -> pd.DataFrame: ...
+    def contrasts(self, *, all_columns: bool = ...) -> pd.DataFrame: ...
     @property
     def curves(self) -> Callable[..., pd.DataFrame]: ...
 
@@ -81,13 +81,13 @@ def save_run(
             "specification on the same model and data."
         )
     computed = {
-        "curves": [sweep.curves(controls=True) for sweep in sweeps],
-        "contrasts": [sweep.contrasts() for sweep in sweeps],
+        "curves": [sweep.curves(controls=True, all_columns=True) for sweep in sweeps],
+        "contrasts": [sweep.contrasts(all_columns=True) for sweep in sweeps],
     }
     contrasts = [frame for frame in computed["contrasts"] if len(frame)]
     frames = {
-        "examples": [sweep.examples() for sweep in sweeps],
-        "samples": [sweep.samples() for sweep in sweeps],
+        "examples": [sweep.examples(all_columns=True) for sweep in sweeps],
+        "samples": [sweep.samples(all_columns=True) for sweep in sweeps],
         "curves": computed["curves"],
         **({"contrasts": contrasts} if contrasts else {}),
     }

@@ -8,30 +8,37 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from html import escape
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 import plotly.graph_objects as go
 
+from anchorlens.constants import LOGIT_DIFF, TRUTH_READOUTS
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.example_figure import example_figure
 from anchorlens.missing_values import with_nulls, without_nulls
 from anchorlens.prompts.dataset import Dropped
+from anchorlens.results.curve_tables import curves_frame, logit_diff_samples
 from anchorlens.results.example_view import ROLES, example_rows
 from anchorlens.results.find_example import find_example
 from anchorlens.results.findings import Findings
 from anchorlens.results.joins import collect_drops, join_inputs
 from anchorlens.results.labelled_arrays import make_dataarray, mean_effect
 from anchorlens.results.saving import load_probes, save_run
-from anchorlens.runs.schema import CONTRAST_COLUMNS, SAMPLE_COLUMNS, P, answer_first, settings_of, summary_order
+from anchorlens.runs.schema import ALWAYS_SHOWN, CONTRAST_COLUMNS, SAMPLE_COLUMNS, P, answer_first, settings_of, summary_order
 
 if TYPE_CHECKING:
     import torch
     import xarray
 
     import anchorlens.probing.probes
+
+# Of a repr: characters of a line, and rows of its table.
+_WIDTH, _ROWS = 100, 10
 
 
 class Analysis(ABC):
@@ -197,24 +204,34 @@ class SweepResult:
         """Number of dropped rows by reason, the most frequent first."""
         return dict(Counter(row.reason for row in self.dropped).most_common())
 
-    def samples(self) -> pd.DataFrame:
-        """Return one row per example, donor, anchor, layer, control and metric; ``effect`` is ΔP in percentage points."""
-        return with_nulls(self._in_order("samples", self._samples))
+    def samples(self, *, all_columns: bool = False) -> pd.DataFrame:
+        """Return one row per example, donor, anchor, layer, control and metric; ``effect`` is ΔP in percentage points.
 
-    def examples(self) -> pd.DataFrame:
+        Args:
+            all_columns: Keep columns without any value, as in ``samples.parquet``.
+        """
+        return self._in_order("samples", self._samples, all_columns)
+
+    def examples(self, *, all_columns: bool = False) -> pd.DataFrame:
         """Return one row per input: base, donor, corrupt, and dropped with its reason.
 
         The key is ``run_id example_id role``: a question that is measured and also a donor has two rows.
         :meth:`samples_with_inputs` joins samples with their questions and answers.
-        """
-        return self._in_order("examples", self._examples)
 
-    def samples_with_inputs(self, *, controls: bool = False, metric: str | None = None) -> pd.DataFrame:
+        Args:
+            all_columns: Keep columns without any value, as in ``examples.parquet``.
+        """
+        return self._in_order("examples", self._examples, all_columns)
+
+    def samples_with_inputs(
+        self, *, controls: bool = False, metric: str | None = None, all_columns: bool = False
+    ) -> pd.DataFrame:
         """Return the samples with question, answer, segments and tokens of the measured row, and the donor's question and answer.
 
         Args:
             controls: Include the samples of controls.
             metric: Metric to select: ``p``, or another one of the protocol, such as ``flip``. If None, all metrics.
+            all_columns: Keep columns without any value.
 
         Returns:
             One row per sample. Added columns: ``question answer label``, ``subject`` and ``property`` (text of their tokens),
@@ -224,17 +241,20 @@ class SweepResult:
         Raises:
             InputError: If the sweep has no such metric.
         """
-        samples = self._of_metric(self._samples, metric)
+        derived = metric == LOGIT_DIFF and metric not in set(self._samples["metric"])
+        samples = self._of_metric(self._logit_diffs() if derived else self._samples, metric)
         samples = samples if controls else samples[samples["control"] == "none"]
         frame = join_inputs(samples, self._examples, self.record["config"])
-        return with_nulls(frame[answer_first(frame)])
+        return _shown(frame[answer_first(frame)], all_columns)
 
-    def curves(self, *, controls: bool = False, metric: str | None = None) -> pd.DataFrame:
+    def curves(self, *, controls: bool = False, metric: str | None = None, all_columns: bool = False) -> pd.DataFrame:
         """Return mean ΔP by anchor or pathway and layer, with pointwise and simultaneous 95 % bands (bootstrap over questions).
 
         Args:
             controls: Include the curves of controls.
-            metric: Metric to select: ``p``, or another one of the protocol, such as ``flip``. If None, all metrics.
+            metric: Metric to select: ``p``, or another one of the protocol, such as ``flip``. If None, all metrics. ``logit_diff``
+                of a swap that reads an answer is the logit of the answer minus that of the donor's answer.
+            all_columns: Keep columns without any value, as in ``curves.parquet``.
 
         Returns:
             One row per curve and layer. ``effect`` (mean ΔP) and the bands are in percentage points: ``ci_low ci_high`` for a layer
@@ -246,9 +266,13 @@ class SweepResult:
             InputError: If the sweep has no such metric.
         """
         frame = self._made("curves", lambda: self.protocol.curves(self).assign(**self._text_aucs()))
+        if metric == LOGIT_DIFF and metric not in set(frame["metric"]) and len(self._logit_diffs()):
+            config = self.record["config"]
+            made = partial(curves_frame, self._logit_diffs(), n_resamples=config["n_resamples"], seed=config["seed"])
+            frame = self._made("logit_diff curves", made)
         frame = self._of_metric(frame, metric)
         frame = (frame if controls else frame[frame["control"] == "none"]).reset_index(drop=True)
-        return with_nulls(frame[answer_first(frame)])
+        return _shown(frame[answer_first(frame)], all_columns)
 
     def _of_metric(self, frame: pd.DataFrame, metric: str | None) -> pd.DataFrame:
         if metric is None:
@@ -258,6 +282,11 @@ class SweepResult:
             raise InputError(f"This sweep has no metric={metric!r}. {did_you_mean(str(metric), there)}")
         return frame[frame["metric"] == metric]
 
+    def _logit_diffs(self) -> pd.DataFrame:
+        """Return the logit differences that a swap stores beside P; empty for readouts without one."""
+        has = self.record["config"].get("readout") not in (*TRUTH_READOUTS, None)
+        return logit_diff_samples(self._samples if has else self._samples.iloc[:0])
+
     def _text_aucs(self) -> dict[str, float]:
         """Return the AUCs of classifiers of the text alone; NaN without true and false answers."""
         record = self.record.get("probe") or {}
@@ -265,8 +294,11 @@ class SweepResult:
         aucs = {"answer_text_auc": alone.get("auc"), "qa_text_auc": pair.get("auc"), "qa_text_auc_low": pair.get("ci_low")}
         return {name: float("nan") if value is None else float(value) for name, value in aucs.items()}
 
-    def contrasts(self) -> pd.DataFrame:
+    def contrasts(self, *, all_columns: bool = False) -> pd.DataFrame:
         """Return the protocol's contrasts between anchors, pathways and controls at each layer, with 95 % intervals.
+
+        Args:
+            all_columns: Keep columns without any value, as in ``contrasts.parquet``.
 
         Returns:
             One row per quantity, control, anchor and layer: ``quantity layer value control anchor ci_low ci_high n sim_low
@@ -276,12 +308,16 @@ class SweepResult:
         frame = self._made("contrasts", lambda: self.protocol.contrasts(self))
         own = {"run_id": self.run_id, "protocol": self.protocol.name, "model": self.model, "dataset": self.dataset}
         named = frame.assign(**own, **settings_of(self.record["config"]))[list(CONTRAST_COLUMNS)]
-        return with_nulls(named[answer_first(named)])
+        return _shown(named[answer_first(named)], all_columns)
 
-    def summary(self) -> pd.DataFrame:
-        """Return the main numbers: the largest |ΔP| of each anchor, or the values at the probe layer k*."""
+    def summary(self, *, all_columns: bool = False) -> pd.DataFrame:
+        """Return the main numbers: the largest |ΔP| of each anchor, or the values at the probe layer k*.
+
+        Args:
+            all_columns: Keep columns without any value.
+        """
         frame = self.protocol.summary(self)
-        return frame[summary_order(frame)]
+        return _shown(frame[summary_order(frame)], all_columns)
 
     @property
     def findings(self) -> Findings:
@@ -326,11 +362,12 @@ class SweepResult:
         """Save the sweep as a run directory, as :func:`anchorlens.save_run` does."""
         return save_run([self], path, overwrite=overwrite)
 
-    def _in_order(self, name: str, frame: pd.DataFrame) -> pd.DataFrame:
+    def _in_order(self, name: str, frame: pd.DataFrame, all_columns: bool) -> pd.DataFrame:
         """Return a copy with columns in reading order; the order is cached."""
         if (key := f"order of {name}") not in self._memo:
             self._memo[key] = answer_first(frame)
-        return frame[self._memo[key]].copy()
+        ordered = frame[self._memo[key]]
+        return _shown(ordered, all_columns) if name == "samples" else ordered[_filled(ordered, all_columns)].copy()
 
     def _made(self, name: str, make: Any) -> pd.DataFrame:
         if name not in self._memo:
@@ -340,14 +377,12 @@ class SweepResult:
     def __repr__(self) -> str:
         shape = f"[anchor {len(self.anchors)}, layer {len(self.layers)}, example {len(self.example_ids)}]"
         gone = ", ".join(f"{reason} {n}" for reason, n in self.dropped_counts.items()) or "none"
-        head = f"{type(self).__name__}: {self.protocol.name}, {self.model} on {self.dataset}; delta_p {shape}\n"
-        said = "".join(f"  {line}\n" for line in self.protocol.settings(self).splitlines())
-        table = self.protocol.summary(self)
-        shown = table.T.to_string(header=False, float_format=_two) if len(table) == 1 and table.shape[1] > 9 else (
-            table.to_string(index=False, float_format=_two)
-        )  # fmt: skip
-        verdict = f"{self.verdict}\n" if self.verdict else ""
-        return f"{head}{verdict}{said}  dropped: {gone}\n{shown}"
+        head = f"{type(self).__name__}: {self.protocol.name}, {self.model} on {self.dataset}; delta_p {shape}"
+        lines = [*self.protocol.settings(self).splitlines(), f"dropped: {gone}"]
+        said = [fill(line, _WIDTH, initial_indent="  ", subsequent_indent="    ") for line in lines]
+        title, table = self._own_table()
+        shown = table.to_string(index=False, float_format=_two, line_width=_WIDTH, max_rows=_ROWS)
+        return "\n".join([*([self.verdict] if self.verdict else []), head, *said, title, shown])
 
     def _repr_html_(self) -> str:
         title = self.protocol.title
@@ -356,7 +391,24 @@ class SweepResult:
         )
         # JupyterLab breaks lines of a <pre> inside words.
         said = f"<pre style='white-space: pre-wrap; word-break: normal'>{escape(self.verdict)}</pre>" if self.verdict else ""
-        return f"<p>{head}</p>{said}{self.protocol.summary(self).to_html(index=False, float_format=_two)}"
+        caption, table = self._own_table()
+        return f"{said}<p>{head}<br>{escape(caption)}</p>{table.to_html(index=False, float_format=_two, max_rows=_ROWS)}"
+
+    def _own_table(self) -> tuple[str, pd.DataFrame]:
+        """Return title and rows of the command line's table, without model, data set and empty columns."""
+        title, table = self.protocol.table([self])
+        return title, table.drop(columns=["model", "dataset", "data set"], errors="ignore").dropna(axis="columns", how="all")
+
+
+def _shown(frame: pd.DataFrame, all_columns: bool) -> pd.DataFrame:
+    """Return a frame as users get it: null where a value is missing; without empty columns unless ``all_columns``."""
+    frame = with_nulls(frame)
+    return frame[_filled(frame, all_columns)]
+
+
+def _filled(frame: pd.DataFrame, all_columns: bool) -> list[str]:
+    keep = all_columns or frame.empty
+    return [name for name in map(str, frame) if keep or name in ALWAYS_SHOWN or frame[name].notna().any()]
 
 
 def _two(value: float) -> str:

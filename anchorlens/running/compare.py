@@ -11,12 +11,13 @@ from anchorlens.constants import DIFFERENCE
 from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.results.sweep import SweepResult
-from anchorlens.running.loading import load_run
+from anchorlens.running.loading import results_of
 from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, P, answer_first, summary_order
 from anchorlens.statistics.bands import bootstrap_mean
 
-Run: TypeAlias = SweepResult | Sequence[SweepResult] | str | os.PathLike[str]
+Run: TypeAlias = SweepResult | str | os.PathLike[str] | Sequence[SweepResult | str | os.PathLike[str]]
 
+_LEAST = 10  # number of questions below which no difference is claimed
 _ROW = ["anchor", "example_id", "question_id", "layer"]
 
 
@@ -49,9 +50,18 @@ class Comparison:
     def __repr__(self) -> str:
         table, names = self._table, ["model", "dataset", "protocol", "anchor"]
         best = table.loc[table["difference"].abs().fillna(-1).groupby([table[name] for name in names]).idxmax()]
-        shown = best[[*names, "layer", "difference", "sim_low", "sim_high", "n"]]
+        stands = table[(table["n"] >= _LEAST) & ((table["sim_low"] > 0) | (table["sim_high"] < 0))]
+        where = [
+            f"{anchor} at layers {', '.join(map(str, sorted(own['layer'].unique())))}"
+            for anchor, own in stands.groupby("anchor")
+        ]
+        verdict = f"Curves differ: {'; '.join(where)}." if where else "No layer is shown to differ (simultaneous bands)."
+        shared = [name for name in names if table[name].nunique() == 1]
+        shown = best[[*(name for name in names if name not in shared), "layer", "difference", "sim_low", "sim_high", "n"]]
         head = f"Comparison: {self.labels[1]} less {self.labels[0]}, ΔP in points; largest difference, simultaneous band"
-        return f"{head}\n{shown.to_string(index=False, float_format=lambda value: f'{value:.2f}')}"
+        whose = "  " + ", ".join(f"{name} {table[name].iloc[0]}" for name in shared)
+        text = shown.to_string(index=False, float_format=lambda value: f"{value:.2f}", line_width=100)
+        return "\n".join([verdict, head, *([whose] if shared else []), text])
 
 
 def compare(
@@ -89,9 +99,8 @@ def compare(
 
 
 def _sweeps(run: Run) -> list[SweepResult]:
-    if isinstance(run, str | os.PathLike):
-        return load_run(run)
-    found = [run] if isinstance(run, SweepResult) else list(run) if isinstance(run, Sequence) else []
+    loaded = results_of(run)
+    found = [loaded] if isinstance(loaded, SweepResult) else list(loaded) if isinstance(loaded, Sequence) else []
     if not found or not all(isinstance(one, SweepResult) for one in found):
         raise InputError(f"compare takes the results of sweeps, or directories of runs; got {short_repr(run)}.")
     return found
@@ -111,7 +120,7 @@ def _paired(first: list[SweepResult], second: list[SweepResult]) -> list[tuple[S
 
 def _means(sweep: SweepResult, metric: str) -> pd.Series:
     """Return ΔP of every row and layer, averaged over donors."""
-    samples = sweep.samples()
+    samples = sweep.samples(all_columns=True)
     own = samples[samples["control"] == "none"]
     there = own["metric"].unique().tolist()
     if metric not in there:
@@ -145,13 +154,13 @@ def _difference(a: SweepResult, b: SweepResult, metric: str, n_resamples: int, s
         raise InputError(
             "The two runs share no row: no example_id with an anchor and a layer is in both. Compare runs of the same questions."
         )
-    samples = b.samples()
+    samples = b.samples(all_columns=True)
     table = pd.concat(frames, ignore_index=True)
     names = {name: (getattr(a, name), getattr(b, name)) for name in ("model", "dataset")}
     for at, (name, (one, other)) in enumerate(names.items()):
         table.insert(at, name, one if one == other else f"{other} less {one}")
     table.insert(2, "protocol", samples["protocol"].iloc[0])
-    own, theirs = (one[one["control"] == "none"].iloc[0] for one in (a.samples(), samples))
+    own, theirs = (one[one["control"] == "none"].iloc[0] for one in (a.samples(all_columns=True), samples))
     varied = {"layer", "anchor", "model", "dataset", "protocol", "metric", "pathway"}
     shared = {
         key: f"{theirs[key]} less {own[key]}" if isinstance(own[key], str) and own[key] != theirs[key] else theirs[key]

@@ -1,7 +1,7 @@
 """Load a run directory as results."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ def load_run(path: "str | os.PathLike[str]") -> list[SweepResult]:
         path: Run directory.
 
     Returns:
-        The results as they were measured, in the order of the run; a directory of one sweep gives a list of one.
+        The results as they were measured, in the order of the run: always a list. Of a directory of one sweep, take the
+        result with ``(sweep,) = load_run(path)``.
 
     Raises:
         RunError: If the run is missing or damaged, or the schema has another version.
@@ -38,6 +39,21 @@ def load_run(path: "str | os.PathLike[str]") -> list[SweepResult]:
         folder = Path(path) / "probes" / run_id
         results.append(result.with_probes(folder if folder.is_dir() else {}).with_tables(stored))
     return results
+
+
+def results_of(given: Any) -> Any:
+    """Replace paths of run directories by their results; a mapping keeps its labels, and nested sequences become one list.
+
+    Raises:
+        RunError: If a directory is no run.
+    """
+    if isinstance(given, str | os.PathLike):
+        return load_run(given)
+    if isinstance(given, Mapping):
+        return {label: results_of(own) for label, own in given.items()}
+    if isinstance(given, Sequence):
+        return [one for part in map(results_of, given) for one in (part if isinstance(part, list) else [part])]
+    return given
 
 
 def _stored_tables(path: "str | os.PathLike[str]", record: Mapping[str, Any]) -> list[dict[str, pd.DataFrame]]:

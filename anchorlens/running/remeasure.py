@@ -64,7 +64,7 @@ def remeasure_cells(
 def _draw_cells(results: Sequence[SweepResult], n_cells: int, seed: int) -> list[pd.DataFrame]:
     """Draw random cells, from every sweep in turn as long as it has any."""
     rng = Random(f"{seed}:verify")
-    samples = [without_nulls(result.samples()) for result in results]
+    samples = [without_nulls(result.samples(all_columns=True)) for result in results]
     cells = [own[own["metric"] == leading_metric(own)] for own in samples]
     takes = [0] * len(results)
     order = rng.sample(range(len(results)), len(results))
@@ -79,8 +79,8 @@ def _load(name: str, was: Mapping[str, Any], model: Any, how: Mapping[str, Any])
     if given is None:
         if was["source"] not in ("packaged", "hub"):
             raise InputError(
-                f"{name} was no model that loads by its name ({was['source']}): give it, with --model or model=, as a directory, a "
-                "file or a live model."
+                f"{name} was no model that loads by its name ({was['source']}): give it as a directory, a file or a live model.",
+                argument="model",
             )
         given = name
     if isinstance(given, (str, os.PathLike)):
@@ -123,7 +123,8 @@ def _measure_again(
         raise InputError(f"Cells of {result.protocol.name!r} cannot be measured again. Take cells=0.")
     ready = protocol.from_run(adapter, spec, StoredInputs(result))
     budget = free_memory(adapter.devices) // 2
-    both = measured_twice(protocol, ready, spec, ReferenceEngine(adapter), without_nulls(result.samples()), cells, budget)
+    samples = without_nulls(result.samples(all_columns=True))
+    both = measured_twice(protocol, ready, spec, ReferenceEngine(adapter), samples, cells, budget)
     scale = 100 if both["unit"].iloc[0] == POINTS else 1
     gaps = [scale * (both[f"value_{when}"] - both[f"value_{when}_again"]).abs() for when in ("before", "after")]
     gaps.append((both["effect"] - both["effect_again"]).abs())

@@ -59,16 +59,19 @@ def keeping(
             remove_parts(journal.folder)  # the run directory is written
 
 
-def finished(out: "str | os.PathLike[str]", sweeps: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a run directory holds all sweeps of a study."""
-    target = check_target(out, overwrite=True)
+def pending_of(target: Path) -> list[str] | None:
+    """Return the sweeps that a run directory still lacks; None if there is no run, or shards of an unfinished sweep beside it."""
     if parts_of(target).exists() or not (target / "run.json").is_file():
-        return False
+        return None
+    return read_record(target)["pending"]
+
+
+def check_study(target: Path, sweeps: Sequence[Mapping[str, Any]]) -> None:
+    """Raise RunError if a run directory was not written by a study of these sweeps."""
     was = study_of(target)
     if was is None:
         raise RunError(f"{target} holds a run that was not stopped. Choose another path, or leave resume=True out.")
     refuse(differences({"sweeps": was}, {"sweeps": list(sweeps)}), target)
-    return not read_record(target)["pending"]
 
 
 def check_keeping(out: Any, *, overwrite: bool, resume: bool, restart: bool, job: Job | None) -> None:

@@ -22,7 +22,7 @@ from anchorlens.questions.qa_context import QUESTIONS
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.executors import Executor, Loading, LocalExecutor, RayExecutor, executor_of, open_executor, refuse_live
 from anchorlens.running.loading import load_run
-from anchorlens.running.run_storage import OpenRun, check_keeping, finished, identity, keeping, model_name
+from anchorlens.running.run_storage import OpenRun, check_keeping, check_study, identity, keeping, model_name, pending_of
 from anchorlens.running.runner import run_sweep
 from anchorlens.runs.jobs import Job, parse_job
 from anchorlens.runs.journal import parts_of, shards_in
@@ -125,8 +125,11 @@ class Study:
         """Options with which the models are loaded."""
         return Loading(self.device, self.dtype, self.stream, self.n_devices)
 
-    def check(self) -> list[PromptDataset]:
+    def check(self, *, models: bool = True) -> list[PromptDataset]:
         """Check everything that needs no model, and return the loaded data.
+
+        Args:
+            models: Also check that the models exist and can be loaded.
 
         Raises:
             InputError: A name, path or argument is invalid.
@@ -145,7 +148,7 @@ class Study:
             )
         if len({spec.DATA for spec in self.specifications}) > 1:
             raise InputError("protocol=: one study takes questions or prompt pairs, not both. Make a study of each.")
-        for model in self.models:
+        for model in self.models if models else ():
             stream = self.stream and isinstance(model, (str, os.PathLike))
             check_model(model, device=self.device, dtype=self.dtype, stream=stream, n_devices=self.n_devices)
         source = measurement_of(self.specifications[0].NAME).source
@@ -264,34 +267,44 @@ def run_study(
         raise InputError(f"run_study takes an anchorlens.Study, got {short_repr(study)}. Study.from_toml(path) reads one.")
     done = outcome if outcome is not None else Outcome(0, None)
     return run_steps(
-        lambda: _steps(study), study.models, study.loading, out, overwrite=overwrite, resume=resume, restart=restart,
+        partial(_steps, study), study.models, study.loading, out, overwrite=overwrite, resume=resume, restart=restart,
         job=job, executor=executor, command=command, done=done, on_result=on_result, on_empty=on_empty,
     )  # fmt: skip
 
 
 def run_steps(
-    prepare: Callable[[], Sequence[Step]], models: Sequence[Any], loading: Loading, out: Any, *, done: Outcome,
+    prepare: Callable[[bool], Sequence[Step]], models: Sequence[Any], loading: Loading, out: Any, *, done: Outcome,
     overwrite: bool, resume: bool, restart: bool, job: Any, executor: Any, command: Mapping[str, Any] | None = None,
     on_result: Callable[[SweepResult, Outcome], object] = lambda result, outcome: None,  # noqa: ARG005
     on_empty: Callable[[str], object] = lambda said: None,  # noqa: ARG005
 ) -> Outcome:  # fmt: skip
-    """Measure sweeps as :func:`run_study` does; ``prepare`` loads the data once all arguments are checked."""
+    """Measure sweeps as :func:`run_study` does.
+
+    ``prepare`` loads the data once all arguments are checked; its argument says whether models are checked too, which a run that
+    is finished does not need.
+    """
     this_job, workers = parse_job(job), executor_of(executor)
     check_keeping(out, overwrite=overwrite, resume=resume, restart=restart, job=this_job)
     refuse_live(workers, models)
     done.job = this_job
     if out is None:
-        steps = prepare()
+        steps = prepare(True)
         with open_executor(workers, loading) as measuring:
             _measure(steps, measuring, done, None, on_result, on_empty)
         return done
     resume = resume or this_job is not None
     target = check_target(out, overwrite=overwrite or resume or restart or parts_of(Path(out)).exists())
-    steps = prepare()
+    pending = pending_of(target) if resume else None
+    steps = prepare(pending != [])
     sweeps = [identity(*step[1:]) for step in steps]
-    if resume and finished(target, sweeps):
-        done.results += load_run(target)
-        done.total, done.out = len(done.results), target
+    if pending is not None:
+        check_study(target, sweeps)
+    if pending == []:
+        found = load_run(target)
+        done.total, done.out = len(found), target
+        for result in found:
+            done.results.append(result)
+            on_result(result, done)
         return done
     with (
         keeping(target, sweeps, overwrite=overwrite, resume=resume, restart=restart, job=this_job, command=command) as kept,
@@ -343,8 +356,8 @@ def plan_study(study: Study) -> Iterator[Planning]:
             yield Planning(*names, None, str(error))
 
 
-def _steps(study: Study) -> list[Step]:
-    data = study.check()
+def _steps(study: Study, check_models: bool = True) -> list[Step]:
+    data = study.check(models=check_models)
     return [
         (measurement_of(spec.NAME), model, one, spec)
         for model in study.models

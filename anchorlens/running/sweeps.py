@@ -66,7 +66,7 @@ def make_sweep_function(
             if out is None and given["overwrite"]:
                 raise InputError("overwrite=True needs a run directory: give out=.")
 
-            def prepare() -> list[Step]:
+            def prepare(check_models: bool) -> list[Step]:  # noqa: ARG001 - a sweep checks its model when it loads it
                 return [(protocol, model, protocol.source.load(data, one.seed), one)]
 
             outcome = run_steps(prepare, [model], Loading(), out, done=Outcome(0, None), **given)

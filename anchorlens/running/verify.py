@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from anchorlens.display import as_int, join_words, short_repr
-from anchorlens.errors import InputError
+from anchorlens.errors import AnchorlensError, InputError
 from anchorlens.questions.datasets import QAData, load_qa
 from anchorlens.runs.checksums import SUMS, changed_files
 from anchorlens.runs.provenance import code_sha256, versions
@@ -36,6 +36,11 @@ class Check:
     what: str
     status: str
     detail: str
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether a data set has to be given for this check."""
+        return self.what.startswith("data: ") and self.status == NOT_CHECKED
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,8 @@ def verify_run(
         seed: Random seed of the draw.
         model: The model, or models by the name that the run has for them, as :func:`anchorlens.load_model` takes them. If None,
             they are loaded by their names; a model from a directory or of your own has to be given.
-        data: The question set, or question sets by name, to compare their hashes. The embedded samples need not be given.
+        data: The question set, or question sets by name, to compare their hashes. The embedded samples need not be given, nor a
+            file that is in the current folder or beside the run.
         device: Device of the models.
         stream: Read the weights of models that are loaded here layer by layer, for those larger than memory (docs/streaming.md).
         n_devices: Number of devices that a model is spread over.
@@ -121,7 +127,7 @@ def verify_run(
     if any(line.split()[0] not in _NOT_READ for line in changed):
         return Verification(folder, (*checks, Check("cells", NOT_CHECKED, "files of the run were changed")), none)
     sweeps = read_record(folder)["sweeps"]
-    checks += [_check_code(sweeps), *_check_data(sweeps, data)]
+    checks += [_check_code(sweeps), *_check_data(folder, sweeps, data)]
     if count == 0 and model is None:
         names = dict.fromkeys(sweep["model"]["name"] for sweep in sweeps)
         checks += [Check(f"weights: {name}", NOT_CHECKED, "no cell is measured and no model is given") for name in names]
@@ -146,17 +152,33 @@ def _check_code(sweeps: list[dict[str, Any]]) -> Check:
     return Check("code", DIFFERS if text else MATCH, text or f"anchorlens {now['anchorlens']}, and the same packages")
 
 
-def _check_data(sweeps: list[dict[str, Any]], given: "QAData | Mapping[str, QAData] | None") -> list[Check]:
+def _check_data(folder: Path, sweeps: list[dict[str, Any]], given: "QAData | Mapping[str, QAData] | None") -> list[Check]:
     found: list[Check] = []
     for name, record in {sweep["data"]["name"]: sweep["data"] for sweep in sweeps}.items():
         qa = given.get(name) if isinstance(given, Mapping) else given
         if qa is None and str(record["source"]).startswith(_SAMPLE):
             qa = load_qa(name)
         if qa is None:
-            text = f"{record['source']} is not at hand (give data=); the cells need only what the run directory holds"
+            qa = _same_file(folder, name, record)
+        if qa is None:
+            text = (
+                f"{record['source']} is not here: give the data set to compare its rows. The cells need only the run directory"
+            )
         else:
             text = f"other rows: {record['sha256'][:12]} then, {qa.sha256[:12]} now"
         same = qa is not None and qa.sha256 == record["sha256"]
         outcome = NOT_CHECKED if qa is None else MATCH if same else MISMATCH
         found.append(Check(f"data: {name}", outcome, "the rows that were measured" if same else text))
     return found
+
+
+def _same_file(folder: Path, name: str, record: Mapping[str, Any]) -> QAData | None:
+    """Return the rows of the recorded file, if a file of its name in the current folder or beside the run holds the same rows."""
+    kind, _, file = str(record["source"]).partition(":")
+    for path in (Path(file), folder.absolute().parent / file) if kind == "file" and "spans" in record else ():
+        try:
+            if path.is_file() and (qa := load_qa(name, path=path)).sha256 == record["sha256"]:
+                return qa
+        except AnchorlensError:  # another file of that name, or columns that need names
+            continue
+    return None

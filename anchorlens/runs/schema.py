@@ -66,6 +66,8 @@ _BESIDE = (
     "ci_low", "ci_high", "p_before", "value_before", "value_after", "n", "question", "answer", "label", "drop_reason",
     "drop_detail", "donor_id",
 )  # fmt: skip
+ALWAYS_SHOWN = (*CELL, *_VALUE, "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "value_before", "value_after", "n")
+"""Columns that a shown frame keeps even if they have no value."""
 _SAME = tuple(dict.fromkeys(("run_id", *CURVE_KEYS)))
 
 

@@ -18,7 +18,7 @@ def test_empty_results(results):
         plot_curves(results)
 
 
-@pytest.mark.parametrize("columns", [[name] for name in REQUIRED] + [["readout", "n"]])
+@pytest.mark.parametrize("columns", [[name] for name in REQUIRED] + [["effect", "n"]])
 def test_every_required_column_is_required(columns):
     with pytest.raises(InputError, match=rf"lacks the columns? {', '.join(columns)}\."):
         plot_curves(SMALL.drop(columns=columns))

@@ -18,6 +18,7 @@ def no_sockets(monkeypatch):
         raise AssertionError(f"a connection to {address} was tried")
 
     monkeypatch.setattr(socket.socket, "connect", connect)
+    monkeypatch.setattr("anchorlens.models.hub._has_no_address", bool)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_kwargs: pytest.fail("a host name was looked up"))
 
 
@@ -30,7 +31,7 @@ def fake_hub(monkeypatch, tmp_path, no_sockets):
         snapshot = tmp_path / "hub" / "snapshots" / COMMIT
         shutil.copytree(source, snapshot)
 
-        def one(repo, filename, *, revision=None, token=None):
+        def one(repo, filename, *, revision=None, token=None, local_files_only=False):
             asked.append((repo, revision, token))
             return str(snapshot / filename)
 

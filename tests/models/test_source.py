@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import socket
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +25,7 @@ from huggingface_hub.errors import (
 from transformer_lens import HookedEncoder
 
 from anchorlens.errors import CheckpointError, DownloadError, ModelNotFoundError, UnsupportedModelError
-from anchorlens.models import checkpoint, load, source
+from anchorlens.models import checkpoint, hub, load, source
 from anchorlens.models.checkpoint import DEMO, DEMO_GGUF_VARIABLE
 from anchorlens.models.load import load_model
 from anchorlens.models.source import check_model
@@ -210,6 +212,20 @@ def test_a_gguf_file_on_the_hub_is_not_fetched(monkeypatch, tmp_path, no_sockets
 
 
 # --- the hub ------------------------------------------------------------------------------------------------------------------
+
+
+def test_without_an_address_of_the_hub_the_cache_alone_is_read_and_nothing_is_tried_again(monkeypatch, tmp_path):
+    def look_up(*_args, **_options):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(hub, "getproxies", dict)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    begun = time.monotonic()
+    said = str(refusal("someone/tiny"))
+    assert "'someone/tiny' is not in the hub's cache, and the hub cannot be reached" in said
+    assert "Check the network, or give a directory" in said
+    assert time.monotonic() - begun < 5
 
 
 def test_of_a_hub_name_the_configuration_alone_is_fetched(fake_hub, tiny, tmp_path, monkeypatch, nothing_is_loaded):

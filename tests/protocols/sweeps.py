@@ -51,7 +51,7 @@ def inputs(result, role):
 
 def assert_close(one, other, atol=1e-5):
     """Raise if two sweeps differ in a cell, or in one's pathway."""
-    ours, theirs = (sweep.samples().set_index(CELL).sort_index() for sweep in (one, other))
+    ours, theirs = (sweep.samples(all_columns=True).set_index(CELL).sort_index() for sweep in (one, other))
     assert ours.index.equals(theirs.index)
     for column in ("value_before", "value_after"):
         np.testing.assert_allclose(ours[column], theirs[column], atol=atol)

@@ -41,6 +41,14 @@ def saved(tiny_model, tmp_path_factory):
     return path
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_layers_may_count_from_the_end(tiny_model, name):
+    model = tiny_model("llama")
+    sweep = measured(model, name, layers=[-1])
+    assert sweep.layers == (model.cfg.n_layers - 1,)
+    assert set(sweep.samples()["layer"]) == set(sweep.curves()["layer"]) == set(sweep.layers)
+
+
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_a_protocol_is_found_by_its_name(name):
     measurement, analysis = measurement_of(name), analysis_of(name)
@@ -188,7 +196,7 @@ def test_layers_in_any_order_are_one_sweep_and_given_probes_are_read(tiny_model,
     columns = ["value_before", "value_after"]
     np.testing.assert_allclose(ours.loc[theirs.index, columns], theirs[columns], atol=1e-5 if name == "swap" else 1e-9)
     assert np.isnan(sweep.noise_floor)
-    assert sweep.curves()["noise_floor"].isna().all()
+    assert sweep.curves(all_columns=True)["noise_floor"].isna().all()
     assert sweep.record["checks"] == {"cells": 0, "largest_difference": None, "failed": []}
     if given:
         with pytest.raises(InputError, match="read resid_post; asked for is probe_site='mlp_out'"):
@@ -201,9 +209,9 @@ def test_layers_in_any_order_are_one_sweep_and_given_probes_are_read(tiny_model,
 def test_curves_and_tensor_are_means_of_the_samples_and_flips_those_of_p(tiny_model, name):
     sweep = swept(tiny_model("llama"), name)
     points = ["metric", "control", "anchor", "layer"]
-    curves = sweep.curves(controls=True).fillna({"pathway": ""}).set_index([*points, "pathway"])
+    curves = sweep.curves(controls=True, all_columns=True).fillna({"pathway": ""}).set_index([*points, "pathway"])
     assert set(sweep.curves()["control"]) == {"none"} < set(sweep.samples()["control"])
-    samples = sweep.samples().query("control != 'shuffled_labels'")  # draws have pathways of their own
+    samples = sweep.samples(all_columns=True).query("control != 'shuffled_labels'")  # draws have pathways of their own
     by_row = samples.groupby([*points, "example_id"]).agg(  # donors first, then rows
         delta=("effect", "mean"), pathway=("pathway", "first"), question=("question_id", "first")
     )

@@ -340,3 +340,8 @@ def test_help_and_docstring_show_arguments_by_group():
         assert starts == sorted(starts)
         for start, end, own in zip(starts, [*starts[1:], None], SWAP_GROUPS.values(), strict=True):
             assert all(names[name] in text[start:end] for name in own), own
+
+
+def test_the_number_of_shots_is_said_where_it_was_left_out():
+    assert al.Swap(prompt="fewshot").prompt == "fewshot(4)"
+    assert al.Swap(prompt="fewshot") == al.Swap(prompt="fewshot(4)")

@@ -19,7 +19,7 @@ def test_rows_are_those_of_a_report(sweeps):
     for result in sweeps:
         made = contents(result)
         assert made["layers"] == list(result.layers)
-        rows = example_rows(result.samples(), result.examples(), result.anchors, result.layers)
+        rows = example_rows(result.samples(all_columns=True), result.examples(all_columns=True), result.anchors, result.layers)
         assert [row["curves"] for row in made["rows"]] == [row["curves"] for row in rows]
         assert json.loads(json.dumps(made)) == made
 
@@ -60,9 +60,9 @@ def test_what_is_chosen_is_known(swap):
 
 def test_mistakes_are_told(swap, unchecked):
     pytest.importorskip("anywidget")
-    with pytest.raises(InputError, match="explore takes one sweep, such as .*; got a list; pass one"):
-        al.explore([swap])
-    with pytest.raises(InputError, match=r"example='Jpan' matches no id.* Did you mean 'Japan'"):
+    with pytest.raises(InputError, match="explore takes a sweep, such as .* or load_run lists; got a list; choose one"):
+        al.explore([swap, swap])
+    with pytest.raises(InputError, match=r"No measured example has 'Jpan' .* Did you mean 'Japan'"):
         al.explore(swap, example="Jpan")
     for layer in (77, 1.5, "1"):
         with pytest.raises(InputError, match=re.escape(f"layer={layer!r}: not measured. Use one of 0, 1")):

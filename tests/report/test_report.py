@@ -28,7 +28,9 @@ def page(sweeps):
 
 
 def rows(result, **more):
-    return example_rows(result.samples(), result.examples(), result.anchors, result.layers, **more)
+    return example_rows(
+        result.samples(all_columns=True), result.examples(all_columns=True), result.anchors, result.layers, **more
+    )
 
 
 def data_in(page):
@@ -41,7 +43,7 @@ def test_a_rows_curve_is_the_mean_over_its_donors(sweeps, which):
     result = sweeps[which]
     found = rows(result)
     assert [row["id"] for row in found] == list(result.example_ids)
-    samples = result.samples()
+    samples = result.samples(all_columns=True)
     for row in found[:5]:
         own = samples[(samples["example_id"] == row["id"]) & (samples["control"] == "none") & (samples["metric"] == "p")]
         for anchor in result.anchors:

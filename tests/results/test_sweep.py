@@ -5,8 +5,10 @@ import os
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
 import anchorlens as al
+from anchorlens.cli.entry import cli
 from anchorlens.errors import InputError
 from anchorlens.runs.schema import CONTRAST_COLUMNS, CURVE_KEYS, answer_first
 from tests.questions.make import capitals
@@ -22,7 +24,10 @@ def sweep(tiny_model):
 def test_repr_and_notebook_table_name_shape_and_counts(sweep):
     text = repr(sweep)
     assert "delta_p [anchor 2, layer 2, example 5]" in text
-    assert text.splitlines()[1] == sweep.verdict.splitlines()[0]
+    assert text.startswith(sweep.verdict)
+    lines = text.removeprefix(sweep.verdict).splitlines()[1:]
+    assert len(lines) <= 10 and max(map(len, lines)) <= 100
+    assert sweep._repr_html_().startswith("<pre")
     assert "readout first_token" in text
     assert "dropped: none" in text
     assert "<table" in sweep._repr_html_()
@@ -37,9 +42,33 @@ def test_curves_of_one_quantity(sweep):
         sweep.curves(metric="flip")
 
 
+def test_curves_of_the_logit_difference_are_those_of_the_two_columns(sweep, tmp_path):
+    """``curves(metric="logit_diff")``: mean over questions of the change, in logits."""
+    found = sweep.curves(controls=True, metric="logit_diff")
+    assert (set(found["metric"]), set(found["unit"])) == ({"logit_diff"}, {"logit"})
+    samples = sweep.samples()
+    change = samples["logit_diff_after"] - samples["logit_diff_before"]
+    key = ["control", "anchor", "layer"]
+    wanted = change.groupby([samples[name] for name in (*key, "example_id")]).mean().groupby(key).mean()
+    for row in found.itertuples():
+        assert row.effect == pytest.approx(wanted[row.control, row.anchor, row.layer])
+        assert row.ci_low <= row.effect <= row.ci_high or pd.isna(row.ci_low)
+    joined = sweep.samples_with_inputs(controls=True, metric="logit_diff")
+    assert (joined["effect"] - (joined["logit_diff_after"] - joined["logit_diff_before"])).abs().max() == 0
+    assert set(sweep.curves(controls=True)["metric"]) == {"p"}
+    (again,) = al.load_run(sweep.save(tmp_path / "run"))
+    pd.testing.assert_frame_equal(again.curves(controls=True, metric="logit_diff"), found)
+    figure = al.plot_curves(sweep, metric="logit_diff")
+    assert figure.layout.yaxis.title.text == "Δ logit_diff (logit)"
+    out = tmp_path / "figure.html"
+    drawn = CliRunner().invoke(cli, ["figure", str(tmp_path / "run"), "--metric", "logit_diff", "--out", str(out)])
+    assert drawn.exit_code == 0, drawn.output
+    assert out.is_file()
+
+
 def test_an_anchor_less_its_null_is_paired_by_question(sweep):
     """``delta_p_minus_null``: the donor that measured both, and the mean over questions of the difference."""
-    contrasts = sweep.contrasts()
+    contrasts = sweep.contrasts(all_columns=True)
     assert sorted(contrasts.columns) == sorted(CONTRAST_COLUMNS)
     assert set(contrasts["quantity"]) == {"delta_p_minus_null", "anchor_difference"}
     contrasts = contrasts[contrasts["quantity"] == "delta_p_minus_null"]
@@ -61,7 +90,7 @@ def test_an_anchor_less_its_null_is_paired_by_question(sweep):
 def test_without_a_null_anchors_are_compared_with_each_other_alone(tiny_model):
     alone = al.swap_sweep(tiny_model("llama"), capitals(3), n_null_donors=0, **OPTIONS)
     assert set(alone.contrasts()["quantity"]) == {"anchor_difference"}
-    assert sorted(alone.contrasts().columns) == sorted(CONTRAST_COLUMNS)
+    assert sorted(alone.contrasts(all_columns=True).columns) == sorted(CONTRAST_COLUMNS)
 
 
 LEAD = ["anchor", "layer", "effect", "ci_low", "ci_high", "p_before", "n"]
@@ -91,7 +120,7 @@ def test_frames_show_what_was_found_first(sweep, monkeypatch):
 
 
 def test_what_is_the_same_in_every_row_comes_last(sweep):
-    same = set(CURVE_KEYS) - {"anchor", "layer"}
+    same = (set(CURVE_KEYS) - {"anchor", "layer"}) & set(sweep.curves())
     assert set(list(sweep.curves().columns)[-len(same) :]) == same
     two = pd.concat([sweep.curves(), sweep.curves().assign(model="another")])
     assert answer_first(two)[: len(LEAD) + 1] == [*LEAD, "model"]
@@ -100,6 +129,24 @@ def test_what_is_the_same_in_every_row_comes_last(sweep):
     assert answer_first(one)[: len(LEAD)] == LEAD
     rows = one.assign(pathway="Q-Anchored").pipe(lambda q: pd.concat([q, q.assign(pathway="A-Anchored")]))
     assert answer_first(rows)[: len(LEAD)] == ["pathway", *LEAD[1:]]
+
+
+FRAMES = ("curves", "samples", "contrasts", "examples", "summary", "samples_with_inputs")
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_frames_leave_out_empty_columns_unless_all_are_asked_for(sweep, name):
+    shown, full = getattr(sweep, name)(), getattr(sweep, name)(all_columns=True)
+    left_out = [column for column in full if column not in shown]
+    assert full[left_out].isna().all().all()
+    pd.testing.assert_frame_equal(full[list(shown.columns)], shown)
+    assert not set(shown) & {"pathway", "knockout_mode", "auc", "popularity"}
+    assert {"effect", "ci_low", "ci_high", "n"} <= set(sweep.curves().columns)
+
+
+def test_figures_draw_curves_without_their_empty_columns(sweep):
+    full = sweep.curves(controls=True, all_columns=True)
+    assert al.plot_curves(sweep.curves(controls=True)) == al.plot_curves(full)
 
 
 def test_what_is_given_out_is_a_copy(sweep):

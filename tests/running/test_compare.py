@@ -84,6 +84,12 @@ def test_a_comparison_is_a_curve():
     assert not [trace for trace in figure.data if trace.name.endswith("P before")]
 
 
+def test_a_comparison_begins_with_what_it_shows():
+    a = np.random.default_rng(3).normal(size=(40, 2)) * 10
+    assert repr(compare(run(a), run(a - [0, 5]))).startswith("Curves differ: exact_question at layers 1.\n")
+    assert repr(compare(run(a[:9]), run(a[:9] - 5))).startswith("No layer is shown to differ")  # ten questions are needed
+
+
 def test_what_cannot_be_compared():
     a = run(np.zeros((4, 2)))
     with pytest.raises(InputError, match=r"^The two runs share no row: no example_id"):

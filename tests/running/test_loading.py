@@ -41,3 +41,24 @@ def test_every_protocol_of_the_registry_is_whole(name):
     assert protocol.analysis.title[0].islower()
     assert getattr(al, f"{name}_sweep").__name__ == f"{name}_sweep"
     assert getattr(al, spec.__name__) is spec
+
+
+def test_figures_take_run_directories_in_place_of_results(plain, tmp_path):
+    path = plain.save(tmp_path / "run")
+    wanted = al.plot_curves(plain)
+    assert al.plot_curves(path) == al.plot_curves(str(path)) == al.plot_curves([path, plain]) == wanted
+    assert al.plot_curves({"mine": path}) == al.plot_curves({"mine": plain})
+    assert al.plot_heatmap(path) == al.plot_heatmap(plain)
+    assert al.plot_curves(path, metric="logit_diff") == al.plot_curves(plain, metric="logit_diff")
+    assert (al.compare([path], plain, n_resamples=20).table()["difference"] == 0).all()
+    assert al.explore(path).data == al.explore(plain).data
+
+
+@pytest.mark.parametrize(
+    "function",
+    [al.plot_curves, al.plot_heatmap, al.plot_probe_auc, al.plot_pathway_sizes, al.explore, lambda path: al.compare(path, path),
+     lambda path: al.save_report(path, path / "report.html")],
+)  # fmt: skip
+def test_a_directory_that_is_no_run_is_named(function, tmp_path):
+    with pytest.raises(InputError, match=f"{tmp_path} is not a run: it has no run.json"):
+        function(tmp_path)

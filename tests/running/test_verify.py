@@ -183,7 +183,7 @@ def test_other_weights_are_not_measured(written, tiny):
 
 
 def test_a_model_that_loads_by_no_name_has_to_be_given(written, tiny):
-    with pytest.raises(InputError, match="give it, with --model or model="):
+    with pytest.raises(InputError, match="give it as a directory, a file or a live model"):
         al.verify_run(written("swap"), show_progress=False)
     verified = al.verify_run(written("swap"), model={"llama": str(tiny("llama"))}, device="cpu", cells=2, show_progress=False)
     assert verified.ok, verified

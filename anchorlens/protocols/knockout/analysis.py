@@ -35,7 +35,7 @@ class KnockoutAnalysis(ProbeAnalysis):
 
     @override
     def findings(self, result: PathwayResult) -> Findings:
-        return knockout_findings(result.record, result.shown_layer, result.contrasts())
+        return knockout_findings(result.record, result.shown_layer, result.contrasts(all_columns=True))
 
     @override
     def numbers(self, result: PathwayResult) -> dict[str, Any]:

@@ -19,7 +19,7 @@ class PatchAnalysis(Analysis):
     @override
     def curves(self, result: SweepResult) -> pd.DataFrame:
         config = result.record["config"]
-        curves = curves_frame(result.samples(), n_resamples=config["n_resamples"], seed=config["seed"])
+        curves = curves_frame(result.samples(all_columns=True), n_resamples=config["n_resamples"], seed=config["seed"])
         return curves.assign(noise_floor=result.noise_floor).astype(CURVE_TYPES)
 
     @override
@@ -40,7 +40,7 @@ class PatchAnalysis(Analysis):
 
     @override
     def summary(self, result: SweepResult) -> pd.DataFrame:
-        return summary_of(result.curves(controls=True))
+        return summary_of(result.curves(controls=True, all_columns=True))
 
     @override
     def settings(self, result: SweepResult) -> str:

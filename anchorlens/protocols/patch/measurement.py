@@ -112,7 +112,7 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
         """Rebuild the pairs from a run directory; answers are tokenized again."""
         hf = adapter.model.tokenizer
         assert hf is not None  # the run was measured with one
-        examples = stored.result.examples()
+        examples = stored.result.examples(all_columns=True)
         pairs: list[PatchPair] = []
         tokens: dict[str, tuple[int, int]] = {}
         for record in examples[examples["role"] == "base"].to_dict("records"):

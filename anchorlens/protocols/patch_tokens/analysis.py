@@ -54,7 +54,7 @@ class PatchTokensAnalysis(ProbeAnalysis):
 
     @override
     def findings(self, result: PathwayResult) -> Findings:
-        return patch_findings(result.record, self.numbers(result), result.contrasts())
+        return patch_findings(result.record, self.numbers(result), result.contrasts(all_columns=True))
 
     shown_values = (("auc", "auc", "none"),)
     shown_contrasts = (("delta_p_vs_placebo", "delta_p_vs_placebo", RANDOM), ("flip_rate", "flip_rate", RANDOM))

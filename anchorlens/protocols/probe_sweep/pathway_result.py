@@ -175,14 +175,14 @@ class PathwayResult(SweepResult):
 
     def group_means(self, metric: str = P) -> dict[tuple[str, str], GroupMean]:
         """Return (control, pathway) -> mean change and number of questions of the curves at :attr:`shown_layer`."""
-        curves = self.curves(controls=True, metric=metric)
+        curves = self.curves(controls=True, metric=metric, all_columns=True)
         here = curves[curves["layer"] == self.shown_layer]
         columns = (here[name].tolist() for name in ("control", "pathway", "effect", "n"))
         return {(control, pathway): GroupMean(mean, n) for control, pathway, mean, n in zip(*columns, strict=True)}
 
     def facts(self, layer: int) -> dict[tuple[str, str], LayerEstimate]:
         """What :meth:`effects` says at a layer."""
-        return dict(estimates_at(self.contrasts(), layer))
+        return dict(estimates_at(self.contrasts(all_columns=True), layer))
 
 
 def _over_draws(groups: Sequence[Group]) -> Group:
@@ -278,14 +278,14 @@ class ProbeAnalysis(Analysis):
 
 def pathway_curves(result: PathwayResult) -> pd.DataFrame:
     """Mean change by metric, control and pathway, with bands and the probe's clean AUC."""
-    contrasts = result.contrasts()
-    first = without_nulls(result.samples().head(1)).iloc[0]
+    contrasts = result.contrasts(all_columns=True)
+    first = without_nulls(result.samples(all_columns=True).head(1)).iloc[0]
     varied = ("layer", "pathway", "control", "metric")
     shared: dict[str, Any] = {key: first[key] for key in CURVE_KEYS if key not in varied}
     aucs = contrasts[contrasts["quantity"] == "auc"].set_index(["control", "layer"])
     known = set(aucs.index.get_level_values("control"))
     frames: list[pd.DataFrame] = []
-    for metric in result.samples()["metric"].unique():
+    for metric in result.samples(all_columns=True)["metric"].unique():
         for control, groups in result.groups(metric).items():
             read = aucs.loc[control if control in known else "none"].reindex(list(result.layers))
             low = read["ci_low"].to_numpy()

@@ -28,7 +28,9 @@ class SwapAnalysis(Analysis):
     @override
     def curves(self, result: SweepResult) -> pd.DataFrame:
         config, events = result.record["config"], _events(result)
-        curves = curves_frame(result.samples(), n_resamples=config["n_resamples"], seed=config["seed"], event=events)
+        curves = curves_frame(
+            result.samples(all_columns=True), n_resamples=config["n_resamples"], seed=config["seed"], event=events
+        )
         return curves.assign(**_auc(result, events), noise_floor=result.noise_floor).astype(CURVE_TYPES)
 
     @override
@@ -38,7 +40,7 @@ class SwapAnalysis(Analysis):
     @override
     def summary(self, result: SweepResult) -> pd.DataFrame:
         """One row an anchor: ``max_layer``, where |ΔP| is largest, ΔP with the band over all layers, the null there, P before, n."""
-        return summary_of(result.curves(controls=True))
+        return summary_of(result.curves(controls=True, all_columns=True))
 
     @override
     def findings(self, result: SweepResult) -> Findings:
@@ -48,8 +50,10 @@ class SwapAnalysis(Analysis):
     def settings(self, result: SweepResult) -> str:
         config = result.record["config"]
         label = f", donor label {config['donor_label']}" if config.get("donor_label") else ""
-        null = f", null {config['null']}" if config["n_null_donors"] and "null" in config else ""
-        weaker = [f"{anchor} {100 * share:.0f} % of rows" for anchor, share in _weaker(result.curves()).items()]
+        null = f", null {config['null_region']}" if config["n_null_donors"] and "null_region" in config else ""
+        weaker = [
+            f"{anchor} {100 * share:.0f} % of rows" for anchor, share in _weaker(result.curves(all_columns=True)).items()
+        ]
         said = (
             f"readout {config['readout']}, site {config['site']}, window {config['window']}, {config['direction']}, "
             f"donors {config['donors']} (up to {config['n_donors']}){label}, align {config['align']}, prompt {config['prompt']}, "
@@ -90,7 +94,7 @@ def _events(result: SweepResult) -> dict[str, float] | None:
     readout = result.record["config"]["readout"]
     if readout not in TRUTH_READOUTS:
         return None
-    examples = result.examples()
+    examples = result.examples(all_columns=True)
     base = examples[examples["role"] == "base"]
     false = base["label"].to_numpy(dtype=np.float64)
     return dict(zip(base["example_id"], 1 - false if readout == "p_true" else false, strict=True))
@@ -101,7 +105,7 @@ def _auc(result: SweepResult, events: Mapping[str, float] | None) -> dict[str, A
     config = result.record["config"]
     if events is None or config.get("direction") == "denoising":  # there P before is that of the corrupt input
         return {}
-    before = result.samples().drop_duplicates("example_id")
+    before = result.samples(all_columns=True).drop_duplicates("example_id")
     draws = Resamples.of(before["question_id"], n_resamples=config["n_resamples"], seed=config["seed"])
     auc, many = draws.aucs(before["value_before"].to_numpy(), before["example_id"].map(events).to_numpy(dtype=np.float64))
     found = auc_band(np.array([auc]), many[:, None], np.array([before["question_id"].nunique()]))

@@ -52,7 +52,7 @@ def swap_contrasts(result: SweepResult) -> pd.DataFrame:
 
     Trivial layers have a value and a pointwise interval, but no part in the simultaneous band.
     """
-    samples, curves = result.samples(), result.curves()
+    samples, curves = result.samples(all_columns=True), result.curves(all_columns=True)
     trivial = {
         str(a): set(one.loc[one["by_construction"].astype(bool), "layer"]) for a, one in curves.groupby("anchor", sort=False)
     }
@@ -117,7 +117,7 @@ def layers_off_null(result: SweepResult) -> dict[str, list[int]]:
 
 def _facts(result: SweepResult) -> dict[str, dict[int, LayerEstimate]]:
     """Anchor -> layer -> curve less null, where it takes part in the band over all anchors and layers."""
-    contrasts, found = result.contrasts(), dict[str, dict[int, LayerEstimate]]()
+    contrasts, found = result.contrasts(all_columns=True), dict[str, dict[int, LayerEstimate]]()
     for anchor in result.anchors:
         along = estimates_by_layer(contrasts[contrasts["anchor"] == anchor], LESS_NULL, NULL)
         found[anchor] = {layer: fact for layer, fact in along.items() if not isnan(fact.sim_low)}
@@ -151,7 +151,7 @@ def _nothing(result: SweepResult, facts: Mapping[str, Mapping[int, LayerEstimate
     config = result.record["config"]
     reader = _READERS.get(config["readout"])
     if reader and config.get("direction") != "denoising":  # there P before is that of the corrupt input
-        auc, low, high = result.curves()[["auc", "auc_low", "auc_high"]].iloc[0]
+        auc, low, high = result.curves(all_columns=True)[["auc", "auc_low", "auc_high"]].iloc[0]
         if isnan(auc):
             return f"Nothing is claimed: the measured rows lack true or false answers, so {reader} has no AUC."
         if not low > 0.5:
@@ -174,7 +174,7 @@ def _sides(result: SweepResult, facts: Mapping[str, Mapping[int, LayerEstimate]]
     A layer is the swap's where the curve itself is shown to move to the side on which it lies off its null; else the null's: where
     P falls by 2 points and by 25 under the null, less null is +23; P has not risen, and the null has lowered it.
     """
-    ends = result.curves().set_index(["anchor", "layer"])[["sim_low", "sim_high"]]
+    ends = result.curves(all_columns=True).set_index(["anchor", "layer"])[["sim_low", "sim_high"]]
     swap, null = ((_Side(status, -1, {}), _Side(status, 1, {})) for status in (STANDS, NULL_MOVES))
     for anchor, layers in layers_off_null(result).items():
         for k in layers:

@@ -119,7 +119,7 @@ def erased(seed=0):
 def test_effects_are_the_contrasts_of_the_samples_with_both_bands():
     own, other = erased()
     result, label = result_of(own, other)
-    contrasts = result.contrasts()
+    contrasts = result.contrasts(all_columns=True)
     assert sorted(contrasts.columns) == sorted(CONTRAST_COLUMNS)
     assert set(contrasts["anchor"]) == {"exact_question"}
     p = [1 / (1 + np.exp(-x)) for x in (own[0], own[1], other)]
@@ -181,4 +181,4 @@ def test_what_text_tells_stands_beside_every_point_and_in_the_figure():
     title = plot_curves(frame).layout.title.text
     assert "AUC of question and answer as text (!: above 0.5): d 0.80!" in title.replace("<br>", " ")
     plain, _ = result_of(own, other)
-    assert plain.curves()["qa_text_auc"].isna().all()
+    assert plain.curves(all_columns=True)["qa_text_auc"].isna().all()

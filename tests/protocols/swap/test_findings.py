@@ -30,8 +30,9 @@ def changed(result, samples=None, anchors=None, noise=None, examples=None, **con
     record = {**result.record, "config": {**result.record["config"], **config}}
     record["config"]["anchors"] = anchors or record["config"]["anchors"]
     record["noise"] = {"floor": result.noise_floor if noise is None else noise}
-    frame = result.samples() if samples is None else samples
-    return ANALYSIS.result.make(ANALYSIS, frame, result.examples() if examples is None else examples, record, result.run_id)
+    frame = result.samples(all_columns=True) if samples is None else samples
+    inputs = result.examples(all_columns=True) if examples is None else examples
+    return ANALYSIS.result.make(ANALYSIS, frame, inputs, record, result.run_id)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,9 @@ def test_less_null_is_paired_by_question_and_shares_one_band_over_anchors_and_la
     contrasts = effect.contrasts().query("quantity == 'delta_p_minus_null'")
     assert set(contrasts["control"]) == {"null"}
     assert contrasts["anchor"].unique().tolist() == list(effect.anchors)
-    table = effect.samples().set_index(["anchor", "question_id", "layer", "control"])["effect"].unstack("control")
+    table = (
+        effect.samples(all_columns=True).set_index(["anchor", "question_id", "layer", "control"])["effect"].unstack("control")
+    )
     gaps = (table["none"] - table["null"]).unstack(["anchor", "layer"])
     ordered = gaps.reindex(columns=pd.MultiIndex.from_product([effect.anchors, effect.layers]))
     wanted, joint = (
@@ -77,7 +80,7 @@ def test_anchors_are_compared_paired_by_question(effect):
     contrasts = effect.contrasts().query("quantity == 'anchor_difference'")
     assert contrasts["anchor"].unique().tolist() == ["question - pre_answer"]
     assert set(contrasts["control"]) == {"none"}
-    own = effect.samples().query("control == 'none'")
+    own = effect.samples(all_columns=True).query("control == 'none'")
     own = own.set_index(["question_id", "layer", "anchor"])["effect"].unstack("anchor")
     gap = (own["exact_question"] - own["pre_answer"]).unstack("layer")
     wanted, joint = (bootstrap_mean(gap.to_numpy(), gap.index, n_resamples=1000, seed=0, level=p) for p in (0.95, 0.96))
@@ -103,7 +106,7 @@ def statements(result):
 
 def shifted(result, *shifts, anchor="pre_answer"):
     """Samples of an anchor whose delta_p is moved: (layer, control, points)."""
-    moved = result.samples()
+    moved = result.samples(all_columns=True)
     for layer, control, points in shifts:
         moved.loc[moved.eval(f"anchor == '{anchor}' and layer == {layer} and control == '{control}'"), "effect"] += points
     return moved
@@ -132,7 +135,7 @@ def test_findings_lead_with_the_headline_then_a_table_then_what_is_open(effect):
 
 
 def test_what_the_swap_raises_is_said(effect):
-    other = changed(effect, effect.samples().assign(effect=lambda frame: -frame["effect"]))
+    other = changed(effect, effect.samples(all_columns=True).assign(effect=lambda frame: -frame["effect"]))
     assert "the swap raises P of the answer at question (layers " in other.findings.headline
     both = changed(effect, shifted(effect, (25, "none", 25)))
     assert statements(both)["pre_answer", "stands"] == {25}
@@ -142,7 +145,7 @@ def test_what_the_swap_raises_is_said(effect):
 
 def test_a_null_that_costs_more_than_the_swap_is_no_rise(effect):
     """At layer 25 the null of pre_answer takes 25 points and the swap 2: less null is positive, and P has not risen."""
-    moved = effect.samples()
+    moved = effect.samples(all_columns=True)
     here = moved.eval("anchor == 'pre_answer' and layer == 25")
     moved.loc[here, "effect"] = moved.loc[here, "effect"] / 10 - np.where(moved.loc[here, "control"] == "null", 25.0, 2.0)
     result = changed(effect, moved)
@@ -173,7 +176,7 @@ def test_the_text_has_at_most_90_words(effect):
     """With two anchors, and with seven of which each is off 0 in three separate runs of layers."""
     assert len(effect.verdict.split()) <= 90
     names = ("exact_question", "subject", "property", "subject_last", "question_rest", "prompt_last", "pre_answer")
-    one = effect.samples().query("anchor == 'pre_answer'")
+    one = effect.samples(all_columns=True).query("anchor == 'pre_answer'")
     shift = one["layer"].isin([2, 3, 9, 10, 20]) & (one["control"] == "none")
     frames = [one.assign(anchor=name, effect=one["effect"] - 25 * shift) for name in names]
     many = changed(effect, pd.concat(frames, ignore_index=True), anchors=names, n_resamples=200)
@@ -204,7 +207,7 @@ def test_layers_within_the_noise_floor_are_not_named(effect):
 
 
 def test_trivial_layers_are_not_named_and_take_no_part_in_the_band(effect):
-    marked = effect.samples()
+    marked = effect.samples(all_columns=True)
     marked["by_construction"] = marked.eval("layer in [10, 11, 12, 13] and control == 'none' and anchor == 'exact_question'")
     result = changed(effect, marked)
     assert not named(result)["exact_question"] & {10, 11, 12, 13}
@@ -217,7 +220,7 @@ def test_trivial_layers_are_not_named_and_take_no_part_in_the_band(effect):
 
 
 def test_below_ten_questions_or_without_a_null_nothing_is_claimed(effect):
-    few = effect.samples()
+    few = effect.samples(all_columns=True)
     few = few[few["question_id"].isin(sorted(few["question_id"].unique())[:9])]
     few.loc[(few["control"] == "none") & (few["anchor"] == "exact_question"), "effect"] -= 90
     for result, phrase in (
@@ -238,7 +241,7 @@ def test_of_a_truth_readout_without_signal_nothing_is_claimed(effect):
 
     def read(signal):
         p = {name: signal * label + (1 - signal) * noise[name] for name, label in labels.items()}
-        frame = effect.samples().assign(readout="probe", delta_kind="confidence")
+        frame = effect.samples(all_columns=True).assign(readout="probe", delta_kind="confidence")
         frame["value_before"] = frame["example_id"].map(p)
         result = changed(effect, frame, examples=examples, readout="probe", delta_kind="confidence", n_resamples=300)
         result.record["probe"] = {"probe_layer": 20, "answer_text_auc": {"auc": 0.5, "ci_low": 0.45, "ci_high": 0.55}}
@@ -257,8 +260,8 @@ def test_of_a_truth_readout_without_signal_nothing_is_claimed(effect):
 
 
 def test_a_null_with_fewer_slots_is_named_weaker(effect):
-    rest = (effect.samples()["anchor"] == "exact_question").astype(int)
-    weak = changed(effect, effect.samples().assign(n_null_patched=(3 - rest).astype("Int64")))
+    rest = (effect.samples(all_columns=True)["anchor"] == "exact_question").astype(int)
+    weak = changed(effect, effect.samples(all_columns=True).assign(n_null_patched=(3 - rest).astype("Int64")))
     title, table = ANALYSIS.table([weak])
     assert title == "Largest |ΔP| of each curve (percentage points)"
     assert "95 % band over all layers" in table.columns

@@ -82,7 +82,7 @@ def test_donors_of_a_truth_readout_have_the_label_of_their_base(tiny_model, read
     # From the whole file, not from the questions that limit= drew.
     assert set(donor["question"]) - {example.question for example in SMALL.examples}
     assert swap.record["config"]["donor_label"] == "same"
-    assert "donors same_relation (up to 3), donor label same" in repr(swap)
+    assert "donors same_relation (up to 3), donor label same" in " ".join(repr(swap).split())
 
 
 def test_the_mean_stream_of_a_truth_readout_is_that_of_true_and_false_rows(tiny_model):
