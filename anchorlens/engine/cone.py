@@ -51,7 +51,7 @@ class ConeEngine(Engine):
         self._last: tuple[int, ...] = ()
 
     @override
-    def begin(self, shared: Sequence[int] = ()) -> None:
+    def reset(self, shared: Sequence[int] = ()) -> None:
         ids = tuple(shared) if len(shared) >= _WORTH_A_PASS else ()
         if ids != (() if self._shared is None else self._shared.ids):
             self._shared = None
@@ -122,7 +122,7 @@ class ConeEngine(Engine):
         return pass_flops(self.adapter.shape, size, starts)
 
     @override
-    def fills(self, size: PassSize, lanes: int) -> bool:
+    def saturates(self, size: PassSize, lanes: int) -> bool:
         if self.adapter.shape.streamed is not None:
             return False
         return size.runs + lanes * size.lane > _MOST_TOKENS.get(self.adapter.device.type, _MOST_TOKENS["cpu"])

@@ -126,7 +126,7 @@ def rows_per_batch(
             raise InputError(f"batch_size must be at least 1, got {batch_size}.")
         return batch_size
     row = rows_bytes(shape, 1, width) - BUFFERS
-    by_memory = ((max_memory - BUFFERS if max_memory else free_memory(devices) // 2) - shape.weights_held) // row
+    by_memory = ((max_memory - BUFFERS if max_memory else free_memory(devices) // 2) - shape.peak_weight_bytes) // row
     if shape.streamed is not None:
         return max(1, int(by_memory))
     return max(1, min(int(by_memory), MOST_TOKENS.get(devices[0].type, MOST_TOKENS["cpu"]) // max(width, 1)))
@@ -156,6 +156,6 @@ def matrix_rate(shape: Shape, device: torch.device) -> float:
     return flop / best
 
 
-def predicted_seconds(shape: Shape, device: torch.device, flops: float) -> float:
+def estimate_seconds(shape: Shape, device: torch.device, flops: float) -> float:
     """Return the seconds that so many operations take on this machine."""
     return flops / (_EFFICIENCY * matrix_rate(shape, device))

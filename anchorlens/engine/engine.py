@@ -20,7 +20,7 @@ class Engine(Protocol):
     reason: str
     adapter: Adapter
 
-    def begin(self, shared: Sequence[int] = ()) -> None:
+    def reset(self, shared: Sequence[int] = ()) -> None:
         """Let go of what earlier batches left: from here on, the same batches give the same bits, whatever came before."""
         ...
 
@@ -59,6 +59,6 @@ class Engine(Protocol):
         """Multiplications and additions of a batch whose cells are changed from these layers on."""
         ...
 
-    def fills(self, size: PassSize, lanes: int) -> bool:
+    def saturates(self, size: PassSize, lanes: int) -> bool:
         """Whether a batch is so large that more rows gain nothing; never, where weights are read in every pass."""
         ...

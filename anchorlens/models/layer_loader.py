@@ -21,7 +21,7 @@ from anchorlens.errors import CheckpointError, InputError
 from anchorlens.models.hf import weight_files
 from anchorlens.models.mapping import text_config
 from anchorlens.models.weight_files import Shards
-from anchorlens.models.weights import count_parameters, hooked_state, language_model
+from anchorlens.models.weights import convert_weights, count_parameters, language_model
 
 # Gemma 3's multimodal checkpoints have another order of names, GPT-NeoX's the former name of the head.
 _RENAMED = (
@@ -40,7 +40,7 @@ _EXPERTS = {
 }
 
 
-class Skeleton:
+class LayerLoader:
     """A checkpoint's Hugging Face model with parameters on ``meta``, and its safetensors files."""
 
     def __init__(self, directory: Path, config: PretrainedConfig, dtype: torch.dtype) -> None:
@@ -50,7 +50,7 @@ class Skeleton:
                 f"stream=True reads safetensors, and the weights in {directory} are {files[0].suffix} files. Load it once without "
                 "stream and save it again with save_pretrained, or leave stream out."
             )
-        self.model, self.files, self.dtype = without_weights(config, dtype), Shards(files), dtype
+        self.model, self.files, self.dtype = make_empty_model(config, dtype), Shards(files), dtype
         self.n_params = count_parameters(self.model)
         own = {id(parameter) for parameter in language_model(self.model).parameters()}
         head: Any = self.model.get_output_embeddings()
@@ -100,14 +100,14 @@ class Skeleton:
     def layer_state(self, weights: Mapping[str, Tensor], cfg: HookedTransformerConfig) -> dict[str, Tensor]:
         """Convert one layer to TransformerLens's names in a block; after :meth:`shorten`, in one thread at a time."""
         with filled(self.model, self._vectors), filled(self.layers[0], weights):
-            state = hooked_state(self.model, _of_depth(cfg, 1), str(cfg.device))
+            state = convert_weights(self.model, _of_depth(cfg, 1), str(cfg.device))
         return {name.removeprefix("blocks.0."): tensor for name, tensor in state.items() if name.startswith("blocks.0.")}
 
     def ends_state(self, weights: Mapping[str, Tensor], cfg: HookedTransformerConfig) -> dict[str, Tensor]:
         """Convert the parameters outside the layers to TransformerLens's names."""
         self._vectors = {name: tensor for name, tensor in weights.items() if tensor.ndim < 2}
         with self._with_ends(weights):
-            state = hooked_state(self.model, _of_depth(cfg, 0), str(cfg.device))
+            state = convert_weights(self.model, _of_depth(cfg, 0), str(cfg.device))
         return {name: tensor for name, tensor in state.items() if not name.startswith("blocks.")}
 
     def shorten(self) -> None:
@@ -173,7 +173,7 @@ def _of_depth(cfg: HookedTransformerConfig, n_layers: int) -> HookedTransformerC
     return one
 
 
-def without_weights(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+def make_empty_model(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
     """Make the model as ``from_pretrained`` does, with real buffers and parameters on ``meta``."""
     with torch.random.fork_rng(devices=[]), init_empty_weights(include_buffers=False):
         if config.model_type == "gemma3":

@@ -20,13 +20,13 @@ from anchorlens.errors import InputError
 from anchorlens.models.card import CARD, adds_bos, make_card
 from anchorlens.models.devices import parse_dtype, pick_device
 from anchorlens.models.hf import load_gguf, load_tokenizer, load_weights
-from anchorlens.models.layer_loader import Skeleton
-from anchorlens.models.mapping import check_supported, hooked_config
+from anchorlens.models.layer_loader import LayerLoader
+from anchorlens.models.mapping import check_config, make_hooked_config
 from anchorlens.models.parity import Reference
 from anchorlens.models.size import checkpoint_dtype
 from anchorlens.models.source import Source, check_live, check_options, check_tokenizer_directory, find_model, live_name
 from anchorlens.models.streaming import Stream, attach
-from anchorlens.models.weights import count_parameters, hooked_state, install
+from anchorlens.models.weights import convert_weights, count_parameters, install
 from anchorlens.warn import warn
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | HookedTransformer | PreTrainedModel"
@@ -119,7 +119,7 @@ def load_model(
     if source.config is None:
         number_type = torch.float32 if dtype in (None, "auto") else parse_dtype(dtype)
         hf_model = load_gguf(source.path, number_type, progress)
-        check_supported(hf_model.config, source.name)
+        check_config(hf_model.config, source.name)
         own = own or load_tokenizer(source.path.parent, source.path.name)
     else:
         own = own or load_tokenizer(source.path)
@@ -129,10 +129,10 @@ def load_model(
     if hf_model is not None:
         return _convert(hf_model, target, number_type, adopt=True)
     assert source.config is not None  # no .gguf file is streamed
-    return _stream(Skeleton(source.path, source.config, number_type), target)
+    return _stream(LayerLoader(source.path, source.config, number_type), target)
 
 
-def as_hooked(model: ModelLike) -> HookedTransformer:
+def as_hooked_transformer(model: ModelLike) -> HookedTransformer:
     """Return a HookedTransformer itself, untouched, and anything else as :func:`load_model` loads it."""
     return model if isinstance(model, HookedTransformer) else load_model(model)
 
@@ -142,8 +142,8 @@ def _convert(hf_model: PreTrainedModel, target: Target, dtype: torch.dtype, adop
     n_params = count_parameters(hf_model)
     reference = Reference.of(hf_model) if target.check_parity else None
     try:
-        model = _make_hooked(hooked_config(hf_model.config, target.device, dtype, target.source.name, target.n_devices))
-        install(model, hooked_state(hf_model, model.cfg), adopt)
+        model = _make_hooked(make_hooked_config(hf_model.config, target.device, dtype, target.source.name, target.n_devices))
+        install(model, convert_weights(hf_model, model.cfg), adopt)
         return _finish(model, reference, target, type(hf_model).__name__, n_params)
     except torch.OutOfMemoryError as error:
         place = target.device if target.n_devices == 1 else f"{target.n_devices} devices from {target.device} on"
@@ -153,23 +153,23 @@ def _convert(hf_model: PreTrainedModel, target: Target, dtype: torch.dtype, adop
         ) from error
 
 
-def _stream(skeleton: Skeleton, target: Target) -> HookedTransformer:
+def _stream(loader: LayerLoader, target: Target) -> HookedTransformer:
     """Make a streamed model and compare, holding two layers at most."""
-    dtype, device = skeleton.dtype, torch.device(target.device)
-    reference = Reference.of(skeleton.model, skeleton.all_weights()) if target.check_parity else None
-    skeleton.shorten()
+    dtype, device = loader.dtype, torch.device(target.device)
+    reference = Reference.of(loader.model, loader.all_weights()) if target.check_parity else None
+    loader.shorten()
     with init_empty_weights(include_buffers=False):
-        model = _make_hooked(hooked_config(skeleton.model.config, target.device, dtype, target.source.name))
+        model = _make_hooked(make_hooked_config(loader.model.config, target.device, dtype, target.source.name))
     for module in model.modules():
         for name, buffer in module._buffers.items():
             module._buffers[name] = None if buffer is None else buffer.to(device)
         for name, parameter in module._parameters.items():  # TransformerLens makes experts in float32
             if parameter is not None and parameter.dtype != dtype:
                 module._parameters[name] = nn.Parameter(parameter.to(dtype))
-    stream = Stream(skeleton, model, device)
+    stream = Stream(loader, model, device)
     stream.fill_ends()
     attach(stream)
-    return _finish(model, reference, target, type(skeleton.model).__name__, skeleton.n_params)
+    return _finish(model, reference, target, type(loader.model).__name__, loader.n_params)
 
 
 def _finish(

@@ -25,10 +25,10 @@ def text_config(config: PretrainedConfig) -> PretrainedConfig:
     return config.get_text_config() if config.model_type == "gemma3" else config
 
 
-def check_supported(config: PretrainedConfig, name: str) -> None:
+def check_config(config: PretrainedConfig, name: str) -> None:
     """Raise if the mapping does not cover a configuration."""
     try:
-        hooked_config(config, "cpu", torch.float32, name)
+        make_hooked_config(config, "cpu", torch.float32, name)
     except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(
             f"The configuration of {name} is not that of a working model ({type(error).__name__}: {error}). "
@@ -36,7 +36,7 @@ def check_supported(config: PretrainedConfig, name: str) -> None:
         ) from error
 
 
-def hooked_config(
+def make_hooked_config(
     config: PretrainedConfig, device: str, dtype: torch.dtype, name: str, n_devices: int = 1
 ) -> HookedTransformerConfig:
     """Make the HookedTransformerConfig of a mapped family."""

@@ -11,7 +11,7 @@ _seen: ContextVar[int | None] = ContextVar("free memory", default=None)
 
 
 @contextmanager
-def memory_seen(free: int) -> Iterator[None]:
+def fix_free_memory(free: int) -> Iterator[None]:
     """Fix the result of :func:`free_memory` in a ``with`` block: batch sizes decide the last digits."""
     token = _seen.set(free)
     try:
@@ -21,7 +21,7 @@ def memory_seen(free: int) -> Iterator[None]:
 
 
 def free_memory(devices: Sequence[torch.device]) -> int:
-    """Return the free bytes of the fullest of these devices, or those of :func:`memory_seen`."""
+    """Return the free bytes of the fullest of these devices, or those of :func:`fix_free_memory`."""
     seen = _seen.get()
     return min(map(_free, devices)) if seen is None else seen
 

@@ -81,7 +81,7 @@ def has_own_weights(official: str) -> bool:
     return official.startswith(("NeelNanda/", "ArthurConmy/", "Baidicoot/")) or official in NON_HF_HOSTED_MODEL_NAMES
 
 
-def registered_name(name: str) -> str | None:
+def find_official_name(name: str) -> str | None:
     """Return TransformerLens's official name for ``name`` (itself or an alias, in any case), None if it registers none."""
     from transformer_lens.loading_from_pretrained import make_model_alias_map
 

@@ -65,7 +65,7 @@ class Shape:
         )
 
     @property
-    def weights_held(self) -> int:
+    def peak_weight_bytes(self) -> int:
         """Maximum bytes of weights that streaming holds; 0 without."""
         return 0 if self.streamed is None else self.streamed.held_bytes
 

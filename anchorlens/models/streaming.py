@@ -17,7 +17,7 @@ from transformer_lens import HookedTransformer
 from transformer_lens.components.transformer_block import TransformerBlock
 from typing_extensions import override
 
-from anchorlens.models.layer_loader import Skeleton, filled, set_parameter
+from anchorlens.models.layer_loader import LayerLoader, filled, set_parameter
 from anchorlens.models.weight_files import touch
 from anchorlens.models.weights import check_names, fitted
 
@@ -42,13 +42,13 @@ class Streamed:
 class Stream:
     """Loads the weights of a model's blocks from its files."""
 
-    def __init__(self, skeleton: Skeleton, model: HookedTransformer, device: torch.device) -> None:
-        self.skeleton, self.model, self.device = skeleton, model, device
-        self.n_layers = skeleton.n_layers
+    def __init__(self, loader: LayerLoader, model: HookedTransformer, device: torch.device) -> None:
+        self.loader, self.model, self.device = loader, model, device
+        self.n_layers = loader.n_layers
         self.resident_bytes = 0
         self._next: tuple[int, Future[tuple[dict[str, Tensor], Any]]] | None = None
         self._held: set[int] = set()
-        # One thread: the skeleton is filled with one layer at a time.
+        # One thread: the loader is filled with one layer at a time.
         self._thread = ThreadPoolExecutor(1, "anchorlens-stream")
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._bytes, self._seconds = 0, 0.0
@@ -61,7 +61,7 @@ class Stream:
         # Two layers, a matrix that TransformerLens's MLP transposes, joined experts, ends that are no views of a file.
         rate = self._bytes / self._seconds if self._seconds else float("inf")
         matrix = max(p.numel() * p.element_size() for p in self.model.blocks.parameters())
-        held = 2 * max(self._layer_bytes) + matrix + self.skeleton.joined_bytes + self.resident_bytes
+        held = 2 * max(self._layer_bytes) + matrix + self.loader.joined_bytes + self.resident_bytes
         return Streamed(sum(self._layer_bytes), held, rate)
 
     @contextmanager
@@ -100,8 +100,8 @@ class Stream:
         # A new thread has torch's own defaults.
         side: AbstractContextManager[Any] = nullcontext() if self._side is None else torch.cuda.stream(self._side)
         with torch.no_grad(), torch.device("cpu"), side:
-            read = self.skeleton.joined(self.skeleton.read_layer(layer), self._placed)
-            state = self.skeleton.layer_state(read, self.model.cfg)
+            read = self.loader.joined(self.loader.read_layer(layer), self._placed)
+            state = self.loader.layer_state(read, self.model.cfg)
             block = self.model.blocks[layer]
             wanted = dict(block.named_parameters())
             check_names(wanted.keys() | dict(block.named_buffers()).keys() & state.keys(), state)
@@ -128,10 +128,10 @@ class Stream:
     def fill_ends(self) -> None:
         """Load the parameters outside the layers."""
         model, dtype = self.model, self.model.cfg.dtype
-        raw = self.skeleton.read_ends()
+        raw = self.loader.read_ends()
         with torch.no_grad():
             placed = {name: tensor.to(self.device).to(dtype) for name, tensor in raw.items()}
-            state = self.skeleton.ends_state(placed, model.cfg)
+            state = self.loader.ends_state(placed, model.cfg)
         wanted = {name: p for name, p in model.named_parameters() if not name.startswith("blocks.")}
         check_names(wanted.keys(), state)
         own: dict[int, int] = {}

@@ -45,7 +45,7 @@ def count_parameters(model: PreTrainedModel) -> int:
     return sum(parameter.numel() for parameter in {id(parameter): parameter for parameter in found}.values())
 
 
-def hooked_state(model: PreTrainedModel, cfg: HookedTransformerConfig, device: str | None = None) -> dict[str, Tensor]:
+def convert_weights(model: PreTrainedModel, cfg: HookedTransformerConfig, device: str | None = None) -> dict[str, Tensor]:
     """Return the model's weights under TransformerLens's names; mostly views of the model's own memory."""
     kind = text_config(model.config).model_type
     source = copy.copy(cfg)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from anchorlens.statistics.delta import delta_p, flipped
+from anchorlens.statistics.delta import delta_p, is_flipped
 from anchorlens.statistics.resamples import Resamples
 
 Array = npt.NDArray[np.float64]
@@ -52,7 +52,7 @@ def flip_rate(own: Arm, other: Arm, draws: Resamples) -> Estimate:
 
 def flips(arm: Arm) -> Array:
     """100 where the prediction flips, else 0; NaN where a row was not measured, [layer row]."""
-    return np.where(np.isnan(arm.after), np.nan, 100.0 * flipped(arm.before, arm.after))
+    return np.where(np.isnan(arm.after), np.nan, 100.0 * is_flipped(arm.before, arm.after))
 
 
 def mean_of(values: Array, draws: Resamples) -> Estimate:

@@ -38,6 +38,6 @@ def delta_p(before: Array, after: Array, event: Array, kind: str) -> Array:
     return 100 * (support(after, before, event, kind) - support(before, before, event, kind))
 
 
-def flipped(before: Array, after: Array) -> Flags:
+def is_flipped(before: Array, after: Array) -> Flags:
     """Return True where the prediction (P >= 0.5) changed."""
     return (before >= 0.5) != (after >= 0.5)

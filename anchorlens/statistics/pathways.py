@@ -37,7 +37,7 @@ COMPARED_WITH = {RANDOM: MATCHED, SHUFFLED: "none", CROSS_FOLD: "none"}
 
 
 @dataclass(frozen=True)
-class Measured:
+class ProbeChange:
     """P before and after one knockout, read by one probe, and the split that goes with it.
 
     Attributes:
@@ -56,7 +56,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Group:
+class GroupCurve:
     """Mean ΔP over a group of rows [layer], its draws [resample layer], questions [layer] and mean π before the change [layer]."""
 
     mean: Array
@@ -65,17 +65,17 @@ class Group:
     before: Array
 
 
-def group_curves(delta: Array, before: Array, q: Flags, draws: Resamples) -> dict[str, Group]:
+def group_curves(delta: Array, before: Array, q: Flags, draws: Resamples) -> dict[str, GroupCurve]:
     """Return the curves of Q-Anchored, A-Anchored and all rows from ΔP, π before and the split, each [layer row]."""
     there = ~np.isnan(delta)
-    out: dict[str, Group] = {}
+    out: dict[str, GroupCurve] = {}
     for name, members in ((Q, q & there), (A, ~q & there), (ALL, there)):
         mean, means, n = draws.means(delta.T, members.T)
-        out[name] = Group(mean, means, n, draws.means(before.T, members.T)[0])
+        out[name] = GroupCurve(mean, means, n, draws.means(before.T, members.T)[0])
     return out
 
 
-def gaps(curves: Mapping[str, Mapping[str, Group]]) -> list[tuple[str, str, Estimate]]:
+def gaps(curves: Mapping[str, Mapping[str, GroupCurve]]) -> list[tuple[str, str, Estimate]]:
     """Q less A under every control, and how it compares: a description of the published picture, never evidence.
 
     Args:
@@ -102,7 +102,7 @@ def less(one: Estimate, other: Estimate) -> Estimate:
     return Estimate(one.value - other.value, one.draws - other.draws, np.minimum(one.n, other.n))
 
 
-def _of_group(group: Group) -> Estimate:
+def _of_group(group: GroupCurve) -> Estimate:
     return Estimate(group.mean, group.draws, group.n)
 
 

@@ -233,7 +233,7 @@ def cells(rng: random.Random, adapter: Adapter) -> Outcome:
     site, window = rng.choice(adapter.sites), rng.choice((1, 1, 2, 3, 7))
     every = sorted(set(layers))
     clean, (changed,) = ReferenceEngine(adapter).run_swaps(batch, site=site, layers=every, window=window)
-    before, after = ReferenceEngine(adapter, worth_a_pass=rng.choice((2, 64))).run_cells(
+    before, after = ReferenceEngine(adapter, min_shared_tokens=rng.choice((2, 64))).run_cells(
         batch, site=site, layers=layers, window=window
     )
     at = [every.index(layer) for layer in layers]

@@ -91,17 +91,17 @@ def test_after_begin_the_same_batches_give_the_same_bits_whatever_came_before():
         return torch.cat([before.log_p.reshape(-1), after.log_p.reshape(-1)])
 
     fresh = ConeEngine(adapter)
-    fresh.begin(shots)
+    fresh.reset(shots)
     wanted = bits(fresh, second)
     cone = ConeEngine(adapter)
-    cone.begin(shots)
+    cone.reset(shots)
     bits(cone, first)
     kept = cone._shared
     assert kept is not None
     assert kept.ids == shots
-    cone.begin(shots)
+    cone.reset(shots)
     assert cone._shared is kept  # not computed again
     assert torch.equal(bits(cone, second), wanted)
-    cone.begin()
+    cone.reset()
     assert cone._prefix is None
     assert torch.allclose(bits(cone, second), wanted, atol=1e-5)

@@ -170,7 +170,7 @@ def test_a_beginning_stays_where_its_layers_are(tiny, devices):
     one = ConeEngine(Adapter(load(tiny("llama"))))
     rows = [[*begin, *row] for row in random_rows((9, 8, 7, 9), 3)]
     for engine in (cone, one):
-        engine.begin(begin)
+        engine.reset(begin)
     assert [k.device for k in cone._prefix.keys] == [FIRST, SECOND, THIRD]
     for some in (rows, rows[::-1]):
         found = [engine.last_stream(pad_rows(some)).cpu() for engine in (cone, one)]

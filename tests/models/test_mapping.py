@@ -11,7 +11,7 @@ import transformers
 
 from anchorlens.errors import UnsupportedModelError
 from anchorlens.models.audit import INERT, MAPPED
-from anchorlens.models.mapping import hooked_config
+from anchorlens.models.mapping import make_hooked_config
 from tests.models import tiny
 
 HALF_ROPE = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
@@ -21,7 +21,7 @@ LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 
 
 
 def mapped(config):
-    return hooked_config(config, "cpu", torch.float32, "x")
+    return make_hooked_config(config, "cpu", torch.float32, "x")
 
 
 def with_field(config, **fields):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anchorlens.models.names import TABLE, KnownModel, known_models, nearest_names, registered_name
+from anchorlens.models.names import TABLE, KnownModel, find_official_name, known_models, nearest_names
 
 TARGETS = {"Qwen/Qwen3-8B": 36, "Qwen/Qwen3-32B": 64, "meta-llama/Llama-3.2-1B": 16, "meta-llama/Llama-3.2-3B": 28}
 
@@ -31,9 +31,9 @@ def test_all_adds_what_transformer_lens_registers():
 
 
 def test_aliases_in_any_case():
-    assert registered_name("gpt2-small") == "gpt2"
-    assert registered_name("PYTHIA-70M") == "EleutherAI/pythia-70m"
-    assert registered_name("Qwen/Qwen3-32B") is None
+    assert find_official_name("gpt2-small") == "gpt2"
+    assert find_official_name("PYTHIA-70M") == "EleutherAI/pythia-70m"
+    assert find_official_name("Qwen/Qwen3-32B") is None
 
 
 @pytest.mark.parametrize(

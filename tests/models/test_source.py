@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 @pytest.fixture
 def nothing_is_loaded(monkeypatch):
     """Reading weights, or making the packaged model's files, is an error of its own."""
-    for room, names in ((load, ("load_weights", "load_gguf", "load_tokenizer")), (source, ("packaged_directory",))):
+    for room, names in ((load, ("load_weights", "load_gguf", "load_tokenizer")), (source, ("fetch_packaged_model",))):
         for name in names:
             monkeypatch.setattr(room, name, lambda *_args, name=name, **_options: pytest.fail(f"{name} was called"))
 

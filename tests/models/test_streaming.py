@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import anchorlens as al
 from anchorlens.errors import CheckpointError, InputError
-from anchorlens.models.blocks import hooked_reason
+from anchorlens.models.blocks import find_user_hook
 from anchorlens.models.source import check_model
 from anchorlens.models.streaming import Stream, StreamedBlock, held, stream_of
 from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, llama, random_model, save_model, save_tiny
@@ -137,9 +137,9 @@ def test_weights_are_dropped_after_an_error(tiny):
 def test_blocks_are_blocks_and_hooks_are_the_users(tiny):
     model = stream(tiny("llama"))
     assert all(isinstance(block, StreamedBlock) for block in model.blocks)
-    assert hooked_reason(model) is None
+    assert find_user_hook(model) is None
     model.blocks[1].register_forward_hook(lambda *_: None)
-    assert hooked_reason(model) == "a hook is attached to blocks.1"
+    assert find_user_hook(model) == "a hook is attached to blocks.1"
 
 
 def test_the_hash_is_read_again_only_where_a_file_has_changed(sharded, layers_read):
@@ -194,9 +194,9 @@ def test_experts_that_stand_in_the_files_one_by_one(tiny, family):
         assert torch.equal(model.blocks[1].mlp.experts[2].W_in.weight, one)
     # Parts and the whole of the matrices that are joined, beside two layers.
     gates = 4 * 2 * 80 * 48 * 4
-    assert stream_of(model).skeleton.joined_bytes == gates
+    assert stream_of(model).loader.joined_bytes == gates
     plain = stream_of(stream(tiny("llama")))
-    assert plain.skeleton.joined_bytes == 0
+    assert plain.loader.joined_bytes == 0
     layer = sum(p.numel() for p in model.blocks[0].parameters()) * 4
     matrix, ends = max(p.numel() for p in model.blocks.parameters()) * 4, stream_of(model).resident_bytes
     assert stream_of(model).sizes.held_bytes == 2 * layer + matrix + gates + ends
