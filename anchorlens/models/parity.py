@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from anchorlens.errors import ParityError
 from anchorlens.models.mapping import text_config
-from anchorlens.models.placement import following, home
+from anchorlens.models.placement import device_of, inputs_follow_blocks
 from anchorlens.models.positions import LAYERED_ROPE
 from anchorlens.models.weights import language_model
 
@@ -52,8 +52,8 @@ class Reference:
     def compare(self, model: HookedTransformer, name: str, tolerance: float | None) -> float:
         """Compute max |Δ log-probability| of a HookedTransformer, in nats."""
         check_rotary(model, self.rotary, name)
-        with torch.no_grad(), following(model):
-            logits = model(self.tokens.to(home(model.cfg, "embed")), return_type="logits")
+        with torch.no_grad(), inputs_follow_blocks(model):
+            logits = model(self.tokens.to(device_of(model.cfg, "embed")), return_type="logits")
         log_probs = logits.to(device="cpu", dtype=torch.float32).log_softmax(-1)
         return check_log_probs(log_probs, self.log_probs, model.cfg.dtype, name, tolerance)
 

@@ -16,7 +16,7 @@ from transformer_lens.components.abstract_attention import AbstractAttention
 from transformer_lens.utilities.multi_gpu import get_device_for_block_index
 
 
-def home(cfg: HookedTransformerConfig, name: str) -> torch.device:
+def device_of(cfg: HookedTransformerConfig, name: str) -> torch.device:
     """Return the device on which load_model puts a parameter or module, such as ``blocks.3.attn.W_Q`` or ``unembed``."""
     if cfg.n_devices == 1:
         return torch.device(str(cfg.device))
@@ -28,7 +28,7 @@ def home(cfg: HookedTransformerConfig, name: str) -> torch.device:
 def block_devices(model: HookedTransformer) -> list[torch.device]:
     """Return the device of each block; of a streamed one that of the embedding."""
     first = model.embed.W_E.device
-    return [first if device.type == "meta" else device for device in map(_device_of, model.blocks)]
+    return [first if device.type == "meta" else device for device in map(_block_device, model.blocks)]
 
 
 def devices_of(model: HookedTransformer) -> tuple[torch.device, ...]:
@@ -37,7 +37,7 @@ def devices_of(model: HookedTransformer) -> tuple[torch.device, ...]:
 
 
 @contextmanager
-def following(model: HookedTransformer) -> Iterator[None]:
+def inputs_follow_blocks(model: HookedTransformer) -> Iterator[None]:
     """Move streams and masks to the device of each block in a ``with`` block; TransformerLens moves the stream alone."""
     with ExitStack() as stack:
         for block in model.blocks if len(devices_of(model)) > 1 else ():
@@ -45,14 +45,14 @@ def following(model: HookedTransformer) -> Iterator[None]:
         yield
 
 
-def _device_of(block: nn.Module) -> torch.device:
+def _block_device(block: nn.Module) -> torch.device:
     """Return the device of a block's attention: RMS norms move to that of their input."""
     return next(iter(block.get_submodule("attn").parameters())).device
 
 
 def _move_inputs(block: nn.Module, args: Any, kwargs: Any) -> Any:
     attn: Any = block.attn
-    device = _device_of(block)
+    device = _block_device(block)
     args, kwargs = tree_map(lambda one: one.to(device) if isinstance(one, Tensor) else one, (args, kwargs))
     if attn.cfg.positional_embedding_type == "alibi":
         mask = kwargs.get("attention_mask")

@@ -42,7 +42,7 @@ def rotary(config: PretrainedConfig, d_head: int, has_local: bool = False) -> di
     """Return size, base and scaling of rotary positions."""
     fields = {"positional_embedding_type": "rotary", "rotary_adjacent_pairs": False}
     if config.model_type in LAYERED_ROPE:
-        return fields | {"rotary_dim": d_head} | _layered(config)
+        return fields | {"rotary_dim": d_head} | _rope_per_layer_type(config)
     rope = dict(config.rope_parameters or {})
     part = float(rope.get("partial_rotary_factor") or 1.0)
     if part != 1.0 and config.model_type not in PARTIAL_ROPE:
@@ -86,7 +86,7 @@ def _yarn(family: str, rope: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _layered(config: PretrainedConfig) -> dict[str, Any]:
+def _rope_per_layer_type(config: PretrainedConfig) -> dict[str, Any]:
     """Return base and scaling of Gemma 3 and OLMo 3, which have a rope per layer type."""
     family = config.model_type
     ropes: dict[str, dict[str, Any]] = dict(config.rope_parameters)

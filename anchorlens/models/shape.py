@@ -67,7 +67,7 @@ class Shape:
     @property
     def peak_weight_bytes(self) -> int:
         """Maximum bytes of weights that streaming holds; 0 without."""
-        return 0 if self.streamed is None else self.streamed.held_bytes
+        return 0 if self.streamed is None else self.streamed.peak_bytes
 
     @property
     def item(self) -> int:

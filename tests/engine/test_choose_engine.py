@@ -84,7 +84,7 @@ def test_a_hook_of_the_users_own_is_named_and_counts(fresh, kind):
 
 def test_a_forward_and_a_site_of_the_users_own(fresh):
     adapter = Adapter(fresh())
-    assert "a site of your own is read or changed" in refused(adapter, sites=[lambda layer: f"blocks.{layer}.hook_resid_mid"])
+    assert "a custom site is read or changed" in refused(adapter, sites=[lambda layer: f"blocks.{layer}.hook_resid_mid"])
     mlp = adapter.model.blocks[1].mlp
     own = mlp.forward
     mlp.forward = lambda x: 2 * own(x)

@@ -21,7 +21,7 @@ from anchorlens.engine.reference import ReferenceEngine, last_stream
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.memory import free_memory
-from anchorlens.models.placement import block_devices, devices_of, following, home
+from anchorlens.models.placement import block_devices, device_of, devices_of, inputs_follow_blocks
 from anchorlens.models.shape import Shape
 from anchorlens.prompts.batches import pad_rows
 from tests.engine.make import case, given_swaps, random_rows, swaps_off
@@ -98,7 +98,7 @@ def test_blocks_lie_where_transformerlens_brings_the_stream(tmp_path, layers, n,
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             part, _, rest = name.partition(".")
             there = wanted[int(rest.partition(".")[0])] if part == "blocks" else wanted[0 if part == "embed" else -1]
-            assert tensor.device == torch.device("cuda", there) == home(model.cfg, name), name
+            assert tensor.device == torch.device("cuda", there) == device_of(model.cfg, name), name
         account.moves.clear()
         model(TOKENS)  # TransformerLens's own
         steps = [(f"cuda:{a}", f"cuda:{b}") for a, b in itertools.pairwise(wanted) if a != b]
@@ -110,7 +110,7 @@ def test_it_is_the_model_that_lies_on_one_device(tiny, tiny_model, devices, fami
     one, three = load(tiny(family)), load(tiny(family), 3)
     assert devices_of(one) == (FIRST,)
     assert devices_of(three) == (FIRST, SECOND, THIRD)
-    with following(three), torch.no_grad():
+    with inputs_follow_blocks(three), torch.no_grad():
         found = three(TOKENS)
     assert found.device == THIRD
     assert torch.equal(found.cpu(), one(TOKENS).cpu())

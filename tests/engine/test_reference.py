@@ -146,7 +146,7 @@ def test_parallel_blocks_have_no_resid_mid_and_say_so(tiny_model):
 def test_a_hook_that_does_not_fire_is_an_error(tiny_model):
     """The final norm's hook lies behind the last block, so it never fires here."""
     adapter = Adapter(tiny_model("llama"))
-    with pytest.raises(HookError, match="hook at ln_final.hook_scale fired 0 times in one forward pass, planned was once"):
+    with pytest.raises(HookError, match="ln_final.hook_scale fired 0 times"):
         last_stream(adapter, pad_rows([[5, 6, 7]]), [("ln_final.hook_scale", lambda value, hook: value)])
 
 

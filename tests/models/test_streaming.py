@@ -13,7 +13,7 @@ import anchorlens as al
 from anchorlens.errors import CheckpointError, InputError
 from anchorlens.models.blocks import find_user_hook
 from anchorlens.models.source import check_model
-from anchorlens.models.streaming import Stream, StreamedBlock, held, stream_of
+from anchorlens.models.streaming import Stream, StreamedBlock, load_block, stream_of
 from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, llama, random_model, save_model, save_tiny
 
 STREAMED = [*FAMILIES, *FURTHER_FAMILIES]
@@ -120,7 +120,7 @@ def test_never_more_than_two_layers_are_held(sharded, monkeypatch):
 def test_parts_of_a_block_that_is_held_run_as_modules(tiny, tiny_model):
     streamed, whole = stream(tiny("llama")), tiny_model("llama")
     x = torch.randn(1, 5, 48, generator=torch.Generator().manual_seed(0))
-    with held(streamed.blocks[1]):
+    with load_block(streamed.blocks[1]):
         assert torch.equal(streamed.blocks[1](x), whole.blocks[1](x))
         assert not streamed.blocks[1].attn.W_Q.is_meta  # the block that ran inside did not take them away
     assert streamed.blocks[1].attn.W_Q.is_meta
@@ -128,7 +128,7 @@ def test_parts_of_a_block_that_is_held_run_as_modules(tiny, tiny_model):
 
 def test_weights_are_dropped_after_an_error(tiny):
     model = stream(tiny("llama"))
-    with pytest.raises(ZeroDivisionError), held(model.blocks[0]):
+    with pytest.raises(ZeroDivisionError), load_block(model.blocks[0]):
         raise ZeroDivisionError
     assert all(p.is_meta for p in model.blocks[0].parameters())
     assert torch.isfinite(model(TOKENS)).all()
@@ -190,7 +190,7 @@ EXPERT = {"mixtral": _OF.format("block_sparse_moe.experts.2.w3"), "olmoe": _OF.f
 def test_experts_that_stand_in_the_files_one_by_one(tiny, family):
     one, model = load_file(tiny(family) / "model.safetensors")[EXPERT[family]], stream(tiny(family))
     assert one.shape == (80, 48)
-    with held(model.blocks[1]):
+    with load_block(model.blocks[1]):
         assert torch.equal(model.blocks[1].mlp.experts[2].W_in.weight, one)
     # Parts and the whole of the matrices that are joined, beside two layers.
     gates = 4 * 2 * 80 * 48 * 4
@@ -199,7 +199,7 @@ def test_experts_that_stand_in_the_files_one_by_one(tiny, family):
     assert plain.loader.joined_bytes == 0
     layer = sum(p.numel() for p in model.blocks[0].parameters()) * 4
     matrix, ends = max(p.numel() for p in model.blocks.parameters()) * 4, stream_of(model).resident_bytes
-    assert stream_of(model).sizes.held_bytes == 2 * layer + matrix + gates + ends
+    assert stream_of(model).sizes.peak_bytes == 2 * layer + matrix + gates + ends
 
 
 UP, NORM, JOINED = "model.layers.1.mlp.up_proj.weight", "model.norm.weight", "model.layers.1.mlp.experts.gate_up_proj"

@@ -51,7 +51,7 @@ def test_same_seed_same_band_other_seed_another():
 
 
 def test_shape_error_names_both():
-    with pytest.raises(ShapeError, match=r"got \(3, 2\) and 2 ids"):
+    with pytest.raises(ShapeError, match=r"\(3, 2\) with 2"):
         bootstrap_mean(np.zeros((3, 2)), ["a", "b"])
 
 
