@@ -1,6 +1,6 @@
 """Map a Hugging Face configuration to a HookedTransformerConfig.
 
-Every size and constant is given explicitly, because the defaults of TransformerLens are right for some members of a family only.
+Every size and constant is set explicitly, because TransformerLens's defaults fit only some models of a family.
 """
 
 import math
@@ -16,23 +16,22 @@ from anchorlens.models.audit import MAPPED, activation, audit_config, refuse
 from anchorlens.models.positions import attention, rotary, windows
 
 ARCHITECTURES = {kind: MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind] for kind in MAPPED}
-# Bloom's positions have no limit of their own; it was trained on so many.
+# Bloom's positions have no limit; this is its training length.
 BLOOM_CONTEXT = 2048
 
 
 def text_config(config: PretrainedConfig) -> PretrainedConfig:
-    """Return the configuration of the language model, which Gemma 3's multimodal one contains."""
+    """Return the configuration of the language model, which is a part of Gemma 3's multimodal configuration."""
     return config.get_text_config() if config.model_type == "gemma3" else config
 
 
 def check_config(config: PretrainedConfig, name: str) -> None:
-    """Raise if the mapping does not cover a configuration."""
+    """Raise UnsupportedModelError or CheckpointError if a configuration cannot be mapped."""
     try:
         make_hooked_config(config, "cpu", torch.float32, name)
     except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(
-            f"The configuration of {name} is not that of a working model ({type(error).__name__}: {error}). "
-            "Compare its config.json with the original."
+            f"The configuration of {name} is invalid ({type(error).__name__}: {error}). Compare its config.json with the original."
         ) from error
 
 
@@ -78,7 +77,7 @@ def _map_decoder(config: PretrainedConfig) -> dict[str, Any]:
         "clip_qkv": config.clip_qkv if "clip_qkv" in MAPPED[kind] else None,
     }
     if kind == "olmo":
-        # Its norms have no weights, and TransformerLens's converter knows no grouped queries.
+        # OLMo's norms have no weights, and TransformerLens's converter does not support grouped queries.
         if n_kv != n_heads:
             raise refuse(kind, f"num_key_value_heads={n_kv} for {n_heads} heads")
         fields |= {"normalization_type": "LN", "eps": 1e-5, "n_key_value_heads": None}
@@ -91,14 +90,14 @@ def _map_decoder(config: PretrainedConfig) -> dict[str, Any]:
     if "num_experts_per_tok" in MAPPED[kind]:
         fields["num_experts"] = int(config.num_experts)
         fields["experts_per_token"] = int(config.num_experts_per_tok)
-        # Mixtral always divides by the sum of the chosen experts' weights; gpt-oss's block has a softmax of its own.
+        # Mixtral always divides by the sum of the chosen experts' weights; gpt-oss applies a softmax to them.
         fields["norm_topk_prob"] = config.norm_topk_prob if kind == "olmoe" else True
     fields |= windows(config)
     return fields | rotary(config, d_head, has_local="local" in (fields.get("attn_types") or []))
 
 
 def _soft_cap(value: float | None) -> float:
-    """TransformerLens writes "no soft cap" as -1."""
+    """Return a soft cap; TransformerLens writes "no soft cap" as -1."""
     return float(value) if value else -1.0
 
 
@@ -160,13 +159,13 @@ def _map_gpt_neo(config: PretrainedConfig) -> dict[str, Any]:
 def _map_opt(config: PretrainedConfig) -> dict[str, Any]:
     if config.word_embed_proj_dim != config.hidden_size:
         raise refuse("opt", f"word_embed_proj_dim={config.word_embed_proj_dim}")
-    # The epsilon is that of torch's own layer norm.
+    # The epsilon is torch's default.
     return _map_layer_norm_model(config, config.activation_function, 1e-5, config.ffn_dim, config.max_position_embeddings)
 
 
 def _map_bloom(config: PretrainedConfig) -> dict[str, Any]:
     n_ctx = getattr(config, "seq_length", None) or BLOOM_CONTEXT
-    # Its own GELU is the tanh approximation written out, which TransformerLens calls gelu_fast.
+    # Bloom's GELU is the tanh approximation, which TransformerLens calls gelu_fast.
     fields = _map_layer_norm_model(config, "gelu_fast", config.layer_norm_epsilon, None, n_ctx)
     return fields | {"positional_embedding_type": "alibi", "post_embedding_ln": True}
 

@@ -39,7 +39,7 @@ def refused(adapter, **how):
     """The reason for which the reference engine measures instead, and the only warning, which holds it."""
     picked, (told,) = chosen(adapter, **how)
     assert picked.name == "reference"
-    assert f"cannot be used: {picked.reason}. The reference engine measures instead" in told
+    assert f"cannot be used: {picked.reason}." in told
     return picked.reason
 
 
@@ -217,7 +217,7 @@ def test_a_read_that_is_not_the_models_is_an_error(engine):
     """Both engines read P from the last stream, so what the model does behind it has to be what they do."""
     model = own_transformer()
     model.add_hook("ln_final.hook_normalized", twice)
-    with pytest.raises(InputError, match="P cannot be read from this model.*Remove hooks"):
+    with pytest.raises(InputError, match="P cannot be read from this model.*Remove your own hooks"):
         chosen(Adapter(model), engine)
     model.reset_hooks()
     model.ln_final = Own(model.ln_final, 1.5)
@@ -228,7 +228,7 @@ def test_a_read_that_is_not_the_models_is_an_error(engine):
 def test_a_model_that_cannot_run_itself_is_an_error(engine):
     model = own_transformer()
     torch.nn.Module.to(model, torch.bfloat16)  # behind cfg.dtype's back
-    with pytest.raises(InputError, match=r"own forward pass fails on a row.*RuntimeError.*model\.to"):
+    with pytest.raises(InputError, match=r"forward pass fails on a row.*RuntimeError.*model\.to"):
         chosen(Adapter(model), engine)
 
 

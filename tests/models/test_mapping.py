@@ -69,7 +69,7 @@ def with_field(config, **fields):
 def test_features_without_a_counterpart_are_refused_by_name(config, named):
     with pytest.raises(UnsupportedModelError, match=re.escape(named)) as caught:
         mapped(config)
-    assert "t5" not in named or re.search("llama.*hand that to load_model", str(caught.value))
+    assert "t5" not in named or re.search("llama.*pass it to load_model", str(caught.value))
 
 
 def test_a_field_of_a_later_release_is_refused_unless_it_keeps_its_default():

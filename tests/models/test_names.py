@@ -24,7 +24,7 @@ def test_all_adds_what_transformer_lens_registers():
     assert KnownModel("facebook/opt-125m", "", None, "registered by TransformerLens") in everything
     assert len({model.name for model in everything}) == len(everything)
     notes = {model.name: model.note for model in everything}
-    assert "hand over the live model" in notes["NeelNanda/Attn_Only_2L512W_C4_Code"]
+    assert "pass the live model" in notes["NeelNanda/Attn_Only_2L512W_C4_Code"]
     assert not {"google-bert/bert-base-cased", "google-t5/t5-small", "bigcode/santacoder"} & set(notes), (
         "these cannot be loaded"
     )
@@ -50,7 +50,7 @@ def test_the_name_that_was_meant(written, meant):
 
 
 def test_names_that_are_known_or_far_from_all():
-    assert nearest_names("zzzzzzzz") == "No known name is near; `anchorlens models` lists some."
+    assert nearest_names("zzzzzzzz") == "No known name is similar; `anchorlens models` lists some."
     assert nearest_names("Qwen/Qwen3-32B") == ""
 
 
