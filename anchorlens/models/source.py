@@ -107,7 +107,7 @@ def check_live(
     """Raise an error if a live model cannot be used with these options."""
     if not isinstance(model, (HookedTransformer, PreTrainedModel)):
         raise InputError(
-            f"name_or_path={described(model)}: not a model. Give a name (`anchorlens models` lists some), a Hugging Face directory, "
+            f"model={described(model)}: not a model. Give a name (`anchorlens models` lists some), a Hugging Face directory, "
             "a .gguf file, a HookedTransformer or a Hugging Face causal language model. Merge an adapter first (merge_and_unload); "
             "of a pipeline give its model, of a TransformerBridge the name of its model.",
             argument="model",

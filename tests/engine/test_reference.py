@@ -137,7 +137,7 @@ def test_windows_are_centred_and_clipped():
 def test_parallel_blocks_have_no_resid_mid_and_say_so(tiny_model):
     with pytest.raises(InputError, match="site='resid_mid': .* Known: resid_pre, resid_post, attn_out, mlp_out"):
         Adapter(tiny_model("neox")).hook_name("resid_mid", 0)
-    with pytest.raises(InputError, match="no site 'resid_pred'.*Did you mean 'resid_pre'"):
+    with pytest.raises(InputError, match="site='resid_pred': .*Did you mean 'resid_pre'"):
         Adapter(tiny_model("llama")).hook_name("resid_pred", 0)
     with pytest.raises(InputError, match="hook name 'blocks.0.nothing'"):
         Adapter(tiny_model("llama")).hook_name(lambda layer: f"blocks.{layer}.nothing", 0)

@@ -29,5 +29,5 @@ def test_a_users_site_must_name_a_hook(tiny_model, answer):
 
 
 def test_an_adapter_needs_a_hooked_transformer():
-    with pytest.raises(InputError, match="not an object of type str: load it with al.load_model"):
+    with pytest.raises(InputError, match="an object of type str, not a HookedTransformer"):
         Adapter("smollm2-135m-instruct")

@@ -122,7 +122,7 @@ def test_missing_weights_are_not_filled_with_random_numbers(tiny, tmp_path):
 def test_a_live_model_whose_modules_were_replaced(tiny):
     live = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"))
     live.model.layers[1].self_attn.q_proj = torch.nn.Sequential(live.model.layers[1].self_attn.q_proj)
-    with pytest.raises(UnsupportedModelError, match=r"LlamaForCausalLM are not laid out as those of its family \(Attribute"):
+    with pytest.raises(UnsupportedModelError, match=r"LlamaForCausalLM do not have the layout of its family \(Attribute"):
         load_model(live, tokenizer=tiny("llama"))
 
 

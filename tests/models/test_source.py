@@ -328,7 +328,7 @@ def test_live_models(tiny, tiny_model):
     assert check_model(hooked) == check_model(live, tokenizer=tokenizer) == "live"
     assert "keeps its device and dtype" in str(refusal(hooked, dtype="float32"))
     assert "Pass tokenizer=" in str(refusal(live))
-    assert "keeps its own, here torch.float32" in str(refusal(live, dtype="bf16", tokenizer=tokenizer))
+    assert "keeps its dtype, here torch.float32" in str(refusal(live, dtype="bf16", tokenizer=tokenizer))
     assert "A live model has no revision" in str(refusal(live, revision="main", tokenizer=tokenizer))
     live._hf_peft_config_loaded = True
     assert "has an adapter beside its weights. Merge it first" in str(refusal(live, tokenizer=tokenizer))
@@ -354,5 +354,5 @@ NO_MODELS = {
 @pytest.mark.parametrize("shown", NO_MODELS)
 def test_what_is_no_model(shown):
     error = refusal(NO_MODELS[shown]())
-    assert "not a model. Give a name (`anchorlens models` lists some), a Hugging Face directory" in str(error)
-    assert f", not {shown}. Merge an adapter first" in str(error)
+    assert str(error).startswith(f"model={shown}: not a model. Give a name (`anchorlens models` lists some)")
+    assert "Merge an adapter first" in str(error)
