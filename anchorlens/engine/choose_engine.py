@@ -30,11 +30,7 @@ _FORWARD_ERRORS = (RuntimeError, TypeError, ValueError, AttributeError, LookupEr
 def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Sequence[SiteLike] = ()) -> Engine:
     """Return the chosen engine, or the reference engine with a warning if the cone engine cannot be used.
 
-    Args:
-        adapter: The model.
-        engine: ``cone`` or ``reference``.
-        trial: Token ids of the row on which both are compared; the first 16 are used.
-        sites: Sites that are read or changed; the cone engine supports named sites only.
+    Both are compared on the first 16 token ids of ``trial``; ``sites`` are all sites that are read or changed.
 
     Raises:
         InputError: If the model's forward pass fails, or its logits do not follow from its last residual stream.

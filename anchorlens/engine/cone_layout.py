@@ -115,14 +115,9 @@ class AttentionGroup:
         base: Sequence[int] | None,
         reads: "ReadIndex | None" = None,
     ) -> "AttentionGroup":
-        """Make a group of rows.
+        """Make a group of rows that cover positions ``starts`` to ``ends``, behind a prefix of ``prefix`` tokens.
 
-        Args:
-            starts: First position of each row.
-            ends: One past the last position of each row.
-            prefix: Number of tokens that all rows share.
-            base: Clean token at position ``prefix`` before each row; None for clean rows.
-            reads: Tokens that are queries; if None, all.
+        ``base``: clean token at position ``prefix`` before each row, None for clean rows; ``reads``: queries, None for all tokens.
         """
         begin, stop = torch.tensor(starts), torch.tensor(ends)
         first = (stop - begin).cumsum(0) - (stop - begin)  # token at the start of each row
@@ -245,16 +240,10 @@ def make_cell_group(
     first: int,
     before: Mapping[int, int] | None = None,
 ) -> CellGroup:
-    """Return the cells of one anchor or control.
+    """Return the cells of one anchor or control, which begin at token ``first`` of a lane.
 
-    Args:
-        clean: Clean rows of the pass.
-        clean_row: Clean row of each row of the batch.
-        starts: First computed position of each changed row.
-        ends: One past the last read position of each row.
-        reads: (row, position) of each read.
-        first: First token of the cells in a lane.
-        before: Clean row before the first computed position, for rows where it is the donor's.
+    ``clean_row``: clean row of each row; ``starts``: changed row -> first computed position; ``ends``: one past the last read
+    position of each row; ``reads``: (row, position) pairs; ``before``: row -> clean row before its cells, if it is the donor's.
     """
     prefix, rows = len(clean.prefix), sorted(starts)
     begin, stop = [starts[i] for i in rows], [ends[i] for i in rows]
@@ -286,19 +275,12 @@ class Prefix:
 
 @dataclass(frozen=True)
 class PatchIndex:
-    """Streams that are patched into lanes.
+    """Streams that are patched into lanes."""
 
-    Attributes:
-        cell: Token of a lane that is replaced.
-        clean: Clean token whose stream replaces it; -1 for given streams.
-        streams: Given streams at every layer.
-        streams_at: Index into ``cell`` of each given stream.
-    """
-
-    cell: Int[Tensor, "token"]
-    clean: Int[Tensor, "token"]
-    streams: Float[Tensor, "layer given d_model"] | None
-    streams_at: Int[Tensor, "given"]
+    cell: Int[Tensor, "token"]  # token of a lane that is replaced
+    clean: Int[Tensor, "token"]  # clean token whose stream replaces it; -1 for given streams
+    streams: Float[Tensor, "layer given d_model"] | None  # given streams at every layer
+    streams_at: Int[Tensor, "given"]  # index into ``cell`` of each given stream
 
 
 @dataclass(frozen=True)

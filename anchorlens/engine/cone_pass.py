@@ -25,18 +25,9 @@ Table = Float[Tensor, "_ d_model"]
 class Pass:
     """Pass of one batch through the layers.
 
-    Args:
-        adapter: The model.
-        layout: Index tensors of the batch.
-        lanes: Changed copies.
-        prefix: Keys and values of the tokens before the layout's rows; None if there are none.
-        site: Site of the patches; "" for knockouts.
-        read_sites: Layer -> site whose states are read; the pass ends after the last of these layers, ``top``.
-        keep: Compute keys and values of the clean rows for ``new_prefix``, and read no states.
-
-    Attributes:
-        states: Layer -> states that were read: clean, then by cell group and lane.
-        new_prefix: The computed prefix; None unless ``keep``.
+    Patches are applied at ``site``, "" for knockouts. ``read_sites``: layer -> site that is read; ``top`` is the last one.
+    ``states``: layer -> states that were read: clean, then by cell group and lane. With ``keep`` no states are read, and
+    ``new_prefix`` collects keys and values of the clean rows.
     """
 
     def __init__(

@@ -47,9 +47,8 @@ class KnockoutPlan:
         for edges, starts in zip(self.batch.edges, self.first, strict=True):
             group_of.append(len(groups) if starts else None)
             if starts:
-                cells = make_cell_group(
-                    clean, range(self.rows), starts, self.ends, self.reads, groups[-1].stop if groups else 0
-                )
+                first = groups[-1].stop if groups else 0
+                cells = make_cell_group(clean, range(self.rows), starts, self.ends, self.reads, first)
                 groups.append(cells)
                 cuts.append(Cut(edges[list(cells.rows)], self.batch.mode, heads))
         return Layout(clean, base, tuple(groups), tuple(group_of), cuts=tuple(cuts))
@@ -85,9 +84,7 @@ class SwapPlan:
                     need[self.donors[i]] = max(need.get(self.donors[i], 0), source + 1)
         self.need, self.row_index = list(need.items()), {row: n for n, row in enumerate(need)}
         self.clean_row = [self.row_index[row] for row in ids]
-        touched = [
-            p for patches in self.patches for _, target, source, _ in patches for p in (target, source) if p is not None
-        ]
+        touched = [p for each in self.patches for _, target, source, _ in each for p in (target, source) if p is not None]
         n_shared = common_prefix(list(need), min([*touched, *(p for _, p in self.reads)]))
         self.shared, self.rows = ids[0][:n_shared], len(need)
 
@@ -122,9 +119,8 @@ class SwapPlan:
             if not starts:
                 continue
             before = {i: self.row_index[self.donors[i]] for i, (_, theirs) in cones.items() if theirs}
-            cells = make_cell_group(
-                clean, self.clean_row, starts, self.ends, self.reads, groups[-1].stop if groups else 0, before
-            )
+            first = groups[-1].stop if groups else 0
+            cells = make_cell_group(clean, self.clean_row, starts, self.ends, self.reads, first, before)
             groups.append(cells)
             offset = dict(zip(cells.rows, cells.offsets, strict=True))
             for i, target, source, slot in patches:
@@ -139,29 +135,18 @@ class SwapPlan:
                     streams.append(swap.streams[:, i, slot])
                 puts.append((cells.first + offset[i] + target - starts[i], token))
         columns = torch.tensor(puts, dtype=torch.long).reshape(-1, 2)
-        index = PatchIndex(
-            columns[:, 0],
-            columns[:, 1],
-            torch.stack(streams, 1) if streams else None,
-            torch.tensor(streams_at, dtype=torch.long),
-        )
+        given = torch.stack(streams, 1) if streams else None
+        index = PatchIndex(columns[:, 0], columns[:, 1], given, torch.tensor(streams_at, dtype=torch.long))
         return Layout(clean, base, tuple(groups), tuple(group_of), patches=index)
 
 
 def cone_start(
     ids: Sequence[int], donor: Sequence[int], pairs: Sequence[tuple[int, int | None]], reads: Sequence[int], site: SiteLike
 ) -> int:
-    """Return the first position of a swap's cone that has to be computed.
+    """Return the first position of a swap's cone that has to be computed; ``pairs``: (patched, donor) positions.
 
     A patched position whose visible tokens all equal the donor's has the donor's stream in all later layers, which the donor's clean
     row provides. This holds for each next position that is patched from the same donor position or follows equal tokens only.
-
-    Args:
-        ids: Token ids of the patched row.
-        donor: Token ids of its donor; () if given streams are patched in.
-        pairs: Patched position and donor position (None: a given stream).
-        reads: Positions that are read.
-        site: Site of the patch.
     """
     source = dict(pairs)
     first = min(source)

@@ -118,11 +118,7 @@ def rows_flops(shape: Shape, rows: int, width: int) -> float:
 def rows_per_batch(
     shape: Shape, devices: Sequence[torch.device], width: int, batch_size: int | None, max_memory: int | None = None
 ) -> int:
-    """Return the rows of one full forward pass: ``batch_size``; if None, as many as fit into half of the free memory.
-
-    Raises:
-        InputError: If ``batch_size`` is below 1.
-    """
+    """Return the rows of one full forward pass: ``batch_size``; if None, as many as fit into half of the free memory."""
     if batch_size is not None:
         if batch_size < 1:
             raise InputError(f"batch_size={batch_size}: too small. Give at least 1.", argument="batch_size")

@@ -14,13 +14,7 @@ from anchorlens.models.adapter import Adapter, SiteLike
 
 @runtime_checkable
 class Engine(Protocol):
-    """Interface: measures batches of one model and estimates their cost.
-
-    Attributes:
-        name: ``cone`` or ``reference``.
-        reason: Reason why the reference engine replaces the cone engine; "" if it does not.
-        adapter: The model that is measured.
-    """
+    """Interface: measures batches of one model; ``reason``: why the reference engine replaces the cone engine, "" if it does not."""
 
     name: str
     reason: str

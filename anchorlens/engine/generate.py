@@ -27,24 +27,13 @@ def greedy(
     stop: Callable[[list[int]], bool],
     on_batch: Callable[[int], None] = lambda rows: None,  # noqa: ARG005
 ) -> list[list[int]]:
-    """Return greedy continuations of token ids.
+    """Return greedy continuations of token ids, up to ``max_new_tokens``, ``n_ctx``, or until ``stop`` of the new tokens is True.
 
     The common prefix of all prompts is run once. Prompts of similar length are padded on the left; positions are counted from the
-    mask, so absolute and rotary positions and sliding windows equal those of each row alone.
-
-    Args:
-        adapter: The model.
-        prompts: Token ids of each prompt.
-        max_new_tokens: Maximum number of new tokens; rows also end at ``n_ctx``.
-        batch_size: Rows of a batch; if None, chosen by free memory.
-        stop: Condition on a row's new tokens that ends it.
-        on_batch: Called with the number of rows that are finished.
+    mask, so positions and sliding windows equal those of each row alone. ``on_batch`` gets the number of finished rows.
 
     Returns:
         New token ids of each prompt, in the order of ``prompts``; [] for a prompt of ``n_ctx`` tokens or more.
-
-    Raises:
-        InputError: If a prompt has no tokens.
     """
     if not all(prompts):
         raise InputError("prompts: one has no tokens. Give every prompt at least one token.")

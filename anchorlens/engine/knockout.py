@@ -43,15 +43,9 @@ class AttentionKnockout:
 def cut_edges(
     sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int] | None], width: int
 ) -> Bool[Tensor, "example query key"]:
-    """Return the edges from each row's source positions to its target positions.
+    """Return True at the edges from each row's ``sources`` to its ``targets``, with targets strictly later than sources.
 
-    Args:
-        sources: Source positions of each row.
-        targets: Target positions of each row; None for all later positions that are not sources.
-        width: Number of positions of the padded rows.
-
-    Returns:
-        True where the edge is cut; only edges to strictly earlier positions are.
+    Targets of None are all later positions that are not sources; ``width``: number of positions of the padded rows.
     """
     source = _table(sources, width)
     target = _table([[*range(width)] if positions is None else positions for positions in targets], width)
@@ -76,11 +70,7 @@ def check_heads(heads: Sequence[int], n_heads: int) -> None:
 
 
 def knockout_hooks(adapter: Adapter, cut: AttentionKnockout) -> list[Hook]:
-    """Return one hook per layer of ``cut.layers`` that cuts its edges.
-
-    Raises:
-        InputError: If the mode is unknown, or heads or layers occur twice or do not exist.
-    """
+    """Return one hook per layer of ``cut.layers`` that cuts its edges; raise InputError for invalid modes, heads or layers."""
     if cut.mode not in KNOCKOUT_MODES:
         raise InputError(f"mode={cut.mode!r}: unknown. {did_you_mean(cut.mode, KNOCKOUT_MODES)}", argument="knockout_mode")
     n_heads = adapter.shape.n_heads

@@ -176,11 +176,7 @@ class ReferenceEngine(Engine):
 def last_stream(
     adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook] = (), cache: TransformerLensKeyValueCache | None = None
 ) -> Stream:
-    """Return the final residual stream of one forward pass.
-
-    Raises:
-        HookError: If a hook did not fire exactly once.
-    """
+    """Return the final residual stream of one forward pass; raise HookError if a hook does not fire exactly once."""
     fired = [0] * len(hooks)
 
     def run(value: Tensor, hook: HookPoint, index: int) -> Tensor:
@@ -260,16 +256,9 @@ def states_at(
     position: Int[Tensor, "read"],
     cache: TransformerLensKeyValueCache | None = None,
 ) -> Float[Tensor, "read d_model"]:
-    """Run one forward pass with hooks and return states at (row, position) pairs.
+    """Run one forward pass with hooks and return states of a site and layer; if ``where`` is None, of the final residual stream.
 
-    Args:
-        adapter: The model.
-        tokens: Right-padded rows.
-        hooks: Interventions.
-        where: Site and layer of the states; if None, the final residual stream.
-        row: Row of each state.
-        position: Position of each state in its row, counted after the cached tokens.
-        cache: Keys and values of a prefix of all rows.
+    Positions are counted after the prefix whose keys and values are in ``cache``.
     """
     seen: list[Tensor] = []
 

@@ -33,18 +33,11 @@ def site_name(site: SiteLike) -> str:
     """Return the name of a site in outputs; raise InputError if it is neither a string nor a function."""
     if isinstance(site, str) or callable(site):
         return site if isinstance(site, str) else callable_name(site)
-    names = ", ".join(SITES)
-    raise InputError(
-        f"site={site!r}: not a site. Give one of {names}, or a function from layer to hook name.", argument="site"
-    )
+    raise InputError(f"site={site!r}: not a site. Give one of {', '.join(SITES)}, or layer -> hook name.", argument="site")
 
 
 class Adapter:
-    """Wrapper of a HookedTransformer with the operations that the engines use.
-
-    Raises:
-        InputError: If the model is not a HookedTransformer.
-    """
+    """Wrapper of a HookedTransformer with the operations that the engines use."""
 
     def __init__(self, model: HookedTransformer) -> None:
         if not isinstance(model, HookedTransformer):
@@ -69,8 +62,7 @@ class Adapter:
         if isinstance(site, str):
             if site not in self.sites:
                 hint = "" if site in SITES else " " + did_you_mean(site, SITES)
-                known = ", ".join(self.sites)
-                raise InputError(f"site={site!r}: this model has no such site. Known: {known}.{hint}", argument="site")
+                raise InputError(f"site={site!r}: not in this model. Known: {', '.join(self.sites)}.{hint}", argument="site")
             return SITES[site].format(layer=layer)
         site_name(site)
         name = site(layer)

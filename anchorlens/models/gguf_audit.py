@@ -12,12 +12,7 @@ ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "gpt2")
 
 
 def check_gguf(path: Path) -> None:
-    """Check a GGUF file by its table of tensors, without reading weights.
-
-    Raises:
-        CheckpointError: If the file is not a GGUF file or is truncated.
-        UnsupportedModelError: If its architecture is not mapped, or transformers would ignore a part of it.
-    """
+    """Raise an error if a GGUF file is damaged, not mapped, or read incompletely by transformers; weights are not read."""
     try:
         reader = GGUFReader(path)
     except (OSError, ValueError, KeyError, IndexError, OverflowError) as error:

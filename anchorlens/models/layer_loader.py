@@ -196,12 +196,7 @@ def _layers(model: PreTrainedModel, n_layers: int) -> tuple[str, nn.ModuleList]:
 def _match_tensors(
     wanted: Mapping[str, Tensor], files: WeightFiles, model: PreTrainedModel, shown: str
 ) -> dict[str, tuple[str, ...]]:
-    """Return parameter -> names of its tensors in the files, with or without the base model's prefix.
-
-    Raises:
-        InputError: If a parameter has no tensor.
-        CheckpointError: If a tensor has another shape than its parameter.
-    """
+    """Return parameter -> names of its tensors in the files, with or without the base model's prefix; check their shapes."""
     prefix = f"{model.base_model_prefix}."
     tensors_of: dict[str, tuple[str, ...]] = {}
     for key, parameter in wanted.items():

@@ -101,7 +101,7 @@ def _soft_cap(value: float | None) -> float:
     return float(value) if value else -1.0
 
 
-def _map_layer_norm_model(config: PretrainedConfig, act: str, eps: float, d_mlp: int | None, n_ctx: int) -> dict[str, Any]:
+def _map_layer_norms(config: PretrainedConfig, act: str, eps: float, d_mlp: int | None, n_ctx: int) -> dict[str, Any]:
     """Map GPT-2 and its like: layer norms with biases, ungrouped queries, a plain MLP (by default four times as wide)."""
     d_model, n_heads = int(config.hidden_size), int(config.num_attention_heads)
     return {
@@ -121,7 +121,7 @@ def _map_layer_norm_model(config: PretrainedConfig, act: str, eps: float, d_mlp:
 
 
 def _map_gpt2(config: PretrainedConfig) -> dict[str, Any]:
-    fields = _map_layer_norm_model(
+    fields = _map_layer_norms(
         config, config.activation_function, config.layer_norm_epsilon, config.n_inner, config.n_positions
     )
     scale = fields["attn_scale"] if config.scale_attn_weights else 1.0
@@ -132,7 +132,7 @@ def _map_gpt_neox(config: PretrainedConfig) -> dict[str, Any]:
     """Map GPT-NeoX and Phi: rotary positions in a part of each head, parallel (or in GPT-NeoX sequential) blocks."""
     if config.model_type == "phi" and config.num_key_value_heads != config.num_attention_heads:
         raise refuse("phi", f"num_key_value_heads={config.num_key_value_heads} for {config.num_attention_heads} heads")
-    fields = _map_layer_norm_model(
+    fields = _map_layer_norms(
         config, config.hidden_act, config.layer_norm_eps, config.intermediate_size, config.max_position_embeddings
     )
     parallel = config.model_type == "phi" or bool(config.use_parallel_residual)
@@ -142,7 +142,7 @@ def _map_gpt_neox(config: PretrainedConfig) -> dict[str, Any]:
 def _map_gptj(config: PretrainedConfig) -> dict[str, Any]:
     if not config.rotary_dim:
         raise refuse("gptj", f"rotary_dim={config.rotary_dim!r}")
-    fields = _map_layer_norm_model(
+    fields = _map_layer_norms(
         config, config.activation_function, config.layer_norm_epsilon, config.n_inner, config.n_positions
     )
     rope = {"positional_embedding_type": "rotary", "rotary_dim": int(config.rotary_dim), "rotary_adjacent_pairs": True}
@@ -150,7 +150,7 @@ def _map_gptj(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def _map_gpt_neo(config: PretrainedConfig) -> dict[str, Any]:
-    fields = _map_layer_norm_model(
+    fields = _map_layer_norms(
         config, config.activation_function, config.layer_norm_epsilon, config.intermediate_size, config.max_position_embeddings
     )
     return fields | {"attn_scale": 1.0} | attention("gpt_neo", list(config.attention_layers), config.window_size)
@@ -160,13 +160,13 @@ def _map_opt(config: PretrainedConfig) -> dict[str, Any]:
     if config.word_embed_proj_dim != config.hidden_size:
         raise refuse("opt", f"word_embed_proj_dim={config.word_embed_proj_dim}")
     # The epsilon is torch's default.
-    return _map_layer_norm_model(config, config.activation_function, 1e-5, config.ffn_dim, config.max_position_embeddings)
+    return _map_layer_norms(config, config.activation_function, 1e-5, config.ffn_dim, config.max_position_embeddings)
 
 
 def _map_bloom(config: PretrainedConfig) -> dict[str, Any]:
     n_ctx = getattr(config, "seq_length", None) or BLOOM_CONTEXT
     # Bloom's GELU is the tanh approximation, which TransformerLens calls gelu_fast.
-    fields = _map_layer_norm_model(config, "gelu_fast", config.layer_norm_epsilon, None, n_ctx)
+    fields = _map_layer_norms(config, "gelu_fast", config.layer_norm_epsilon, None, n_ctx)
     return fields | {"positional_embedding_type": "alibi", "post_embedding_ln": True}
 
 

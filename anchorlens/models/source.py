@@ -72,17 +72,13 @@ def check_options(
     check_n_devices(n_devices, device)
     check_device_dtype(device, dtype)
     if revision is not None and not (isinstance(revision, str) and revision.strip()):
-        hint = "Give a branch, tag or commit of the repository, or leave it out for the newest."
-        raise InputError(f"revision={revision!r}: not a revision. {hint}", argument="revision")
+        raise InputError(f"revision={revision!r}: not a revision. Leave it out for the newest.", argument="revision")
     if token is not None and not (isinstance(token, str) and token.strip()):  # not shown: it may be part of a secret
-        hint = "Leave it out to use HF_TOKEN or the stored login."
-        raise InputError(f"token: not the text of an access token. {hint}", argument="token")
+        raise InputError("token: not the text of an access token. Leave it out to use the stored login.", argument="token")
     if not isinstance(stream, bool):
-        hint = "Give True to read the weights layer by layer, or leave it out."
-        raise InputError(f"stream={stream!r}: not a bool. {hint}", argument="stream")
+        raise InputError(f"stream={stream!r}: not a bool. Give True, or leave it out.", argument="stream")
     if stream and n_devices != 1:
-        hint = "Leave one of the two out."
-        raise InputError(f"n_devices={n_devices}: stream=True runs on one device. {hint}", argument="n_devices")
+        raise InputError(f"n_devices={n_devices}: stream=True runs on one device. Leave one out.", argument="n_devices")
     if stream and (not isinstance(name_or_path, (str, os.PathLike)) or os.fspath(name_or_path).lower().endswith(".gguf")):
         raise InputError(
             "stream=True reads safetensors files, not a live model or a .gguf file. Give a Hugging Face directory or name, "
@@ -95,8 +91,7 @@ def check_tokenizer_directory(tokenizer: object) -> Path:
     """Return the path of a tokenizer's directory; raise InputError or CheckpointError if it holds no tokenizer."""
     path = existing_path(os.fspath(tokenizer)) if isinstance(tokenizer, (str, os.PathLike)) and str(tokenizer) else None
     if path is None or not path.is_dir():
-        problem = "neither a tokenizer nor a directory that holds one."
-        raise InputError(f"tokenizer={described(tokenizer)}: {problem}", argument="tokenizer")
+        raise InputError(f"tokenizer={described(tokenizer)}: neither a tokenizer nor its directory.", argument="tokenizer")
     check_tokenizer_files(path)
     return path
 
@@ -130,8 +125,7 @@ def check_live(
     check_n_devices(n_devices, where)
     check_device_dtype(where, model.dtype)
     if dtype is not None and dtype != "auto" and parse_dtype(dtype) != model.dtype:
-        fix = "Pass dtype= to from_pretrained."
-        raise InputError(f"dtype={dtype}: a live model keeps its dtype, here {model.dtype}. {fix}", argument="dtype")
+        raise InputError(f"dtype={dtype}: a live model keeps {model.dtype}. Set it in from_pretrained.", argument="dtype")
     check_config(model.config, live_name(model))
     if model.get_output_embeddings() is None:
         raise InputError(f"This {type(model).__name__} predicts no tokens. Load it with AutoModelForCausalLM.")
@@ -209,11 +203,9 @@ def _find_on_hub(name: str, revision: str | None, token: str | None, needs_token
         cached = find_cached_file(repo, file, revision, token)
         if cached is not None:
             check_gguf(cached)
-        return ModelCandidate(
-            "gguf", lambda _: _read(name, "gguf", fetch_file(repo, file, revision, token), revision, needs_tokenizer)
-        )
+        read = partial(_read, name, "gguf", revision=revision, needs_tokenizer=needs_tokenizer)
+        return ModelCandidate("gguf", lambda _: read(fetch_file(repo, file, revision, token)))
     repo = official or name
     check_config(load_config(fetch_file(repo, "config.json", revision, token).parent), repo)
-    return ModelCandidate(
-        "hub", lambda shown: _read(name, "hub", fetch_model(repo, revision, token, shown), revision, needs_tokenizer)
-    )
+    read = partial(_read, name, "hub", revision=revision, needs_tokenizer=needs_tokenizer)
+    return ModelCandidate("hub", lambda progress: read(fetch_model(repo, revision, token, progress)))

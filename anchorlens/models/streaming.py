@@ -68,7 +68,7 @@ class Stream:
     @contextmanager
     def load_layer(self, layer: int) -> Iterator[None]:
         """Load the weights of a layer during a ``with`` statement, while the next layer is read."""
-        if layer in self._loaded:  # a cone pass runs the block as a module
+        if layer in self._loaded:  # loaded by an outer ``with`` statement
             yield
             return
         weights = self._take(layer)

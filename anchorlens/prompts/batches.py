@@ -23,11 +23,7 @@ class TokenBatch:
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad_id: int = 0) -> TokenBatch:
-    """Right-pad rows of token ids into one batch on the CPU; ``pad_id`` changes no results, because padding is masked.
-
-    Raises:
-        InputError: If there are no rows.
-    """
+    """Right-pad rows of token ids into one batch on the CPU; ``pad_id`` changes no results, because padding is masked."""
     if not rows:
         raise InputError("rows=[]: empty. Give at least one row.")
     width = max(len(row) for row in rows)

@@ -126,9 +126,7 @@ def load_pairs(
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         if not path.is_file():
-            raise InputError(
-                f"source={str(source)!r}: no such file. Give the path of a CSV file, or a list of rows.", argument="source"
-            )
+            raise InputError(f"source={str(source)!r}: no such file. Give a CSV file or a list of rows.", argument="source")
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows: list[Mapping[str, object]] = list(csv.DictReader(file))
         origin, dataset = f"file:{path}", name or path.stem
@@ -139,12 +137,11 @@ def load_pairs(
     for number, row in enumerate(rows[:limit]):
         unknown = next((str(key) for key in row if key not in _COLUMNS), None)
         if unknown is not None:
-            hint = did_you_mean(unknown, _COLUMNS)
-            raise InputError(f"source: row {number} has an unknown column {unknown!r}. {hint}", argument="source")
+            problem = f"source: row {number} has an unknown column {unknown!r}."
+            raise InputError(f"{problem} {did_you_mean(unknown, _COLUMNS)}", argument="source")
         missing = next((key for key in _REQUIRED if key not in row), None)
         if missing is not None:
-            columns = ", ".join(_REQUIRED)
-            raise InputError(f"source: row {number} has no {missing!r}. Rows need {columns}.", argument="source")
+            raise InputError(f"source: row {number} has no {missing!r}. Rows need {', '.join(_REQUIRED)}.", argument="source")
         cells = {key: row[key] if isinstance(row[key], str) else "" for key in _REQUIRED}
         pair_id = str(row.get("id") or f"{number:06d}")
         pair = PromptPair(pair_id, str(row.get("group") or pair_id), **cells)  # pyright: ignore[reportArgumentType]
@@ -169,9 +166,6 @@ def set_up_pairs(adapter: Adapter, data: PairData, spec: Any) -> PairContext:
     """Tokenize the pairs of a data set.
 
     Pairs whose prompts differ in length or exceed ``n_ctx``, or whose answers are not single tokens, are dropped and counted.
-
-    Raises:
-        InputError: If the model has no tokenizer.
     """
     hf = adapter.model.tokenizer
     if hf is None:
@@ -204,10 +198,8 @@ def set_up_pairs(adapter: Adapter, data: PairData, spec: Any) -> PairContext:
                 drop_pair(pair, data.name, "too_long", f"{len(clean)} tokens, the model takes {adapter.shape.n_ctx}")
             )
         else:
-            positions = {f"pos:{p}": (p,) for p in range(len(clean))} | {"last": (len(clean) - 1,)}
-            first = PairPrompt(
-                id=f"{pair.id}|clean", group=pair.group, ids=clean, positions=positions, text=pair.clean, pair=pair
-            )
+            named = {f"pos:{p}": (p,) for p in range(len(clean))} | {"last": (len(clean) - 1,)}
+            first = PairPrompt(id=f"{pair.id}|clean", group=pair.group, ids=clean, positions=named, text=pair.clean, pair=pair)
             second = replace(first, id=pair.id, ids=corrupted, text=pair.corrupted)
             kept.append(TokenizedPair(first, second, answer, wrong))
 

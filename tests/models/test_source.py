@@ -328,7 +328,7 @@ def test_live_models(tiny, tiny_model):
     assert check_model(hooked) == check_model(live, tokenizer=tokenizer) == "live"
     assert "keeps its device and dtype" in str(refusal(hooked, dtype="float32"))
     assert "Pass tokenizer=" in str(refusal(live))
-    assert "keeps its dtype, here torch.float32" in str(refusal(live, dtype="bf16", tokenizer=tokenizer))
+    assert "keeps torch.float32" in str(refusal(live, dtype="bf16", tokenizer=tokenizer))
     assert "A live model has no revision" in str(refusal(live, revision="main", tokenizer=tokenizer))
     live._hf_peft_config_loaded = True
     assert "has an adapter beside its weights. Merge it first" in str(refusal(live, tokenizer=tokenizer))
