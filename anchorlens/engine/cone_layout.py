@@ -121,8 +121,8 @@ class AttentionGroup:
         """
         begin, stop = torch.tensor(starts), torch.tensor(ends)
         first = (stop - begin).cumsum(0) - (stop - begin)  # token at the start of each row
-        own = torch.arange(int((stop - begin).max()))
-        keys = first[:, None] + own * (own < (stop - begin)[:, None])
+        steps = torch.arange(int((stop - begin).max()))
+        keys = first[:, None] + steps * (steps < (stop - begin)[:, None])
         tokens = torch.arange(int((stop - begin).sum())) if reads is None else torch.tensor(reads.tokens, dtype=torch.long)
         row = torch.bucketize(tokens, first, right=True) - 1
         count = row.bincount(minlength=len(first))
@@ -131,11 +131,11 @@ class AttentionGroup:
         queries[row, slot] = tokens
         between = torch.arange(0 if base is None else int(begin.max()) - prefix)
         before = torch.minimum(between, (begin - prefix - 1).clamp(min=0)[:, None])
-        shared, mine = torch.arange(prefix + len(between)).expand(len(first), -1), begin[:, None] + own
+        shared, later = torch.arange(prefix + len(between)).expand(len(first), -1), begin[:, None] + steps
         return cls(
             keys, queries, row * queries.shape[1] + slot, torch.tensor(base or starts)[:, None] + before,
-            queries - first[:, None] + begin[:, None], torch.cat([shared, mine], 1),
-            torch.cat([shared < begin[:, None], mine < stop[:, None]], 1),
+            queries - first[:, None] + begin[:, None], torch.cat([shared, later], 1),
+            torch.cat([shared < begin[:, None], later < stop[:, None]], 1),
         )  # fmt: skip
 
     def attention_mask(self, window: int | None) -> Bool[Tensor, "row query key"] | None:

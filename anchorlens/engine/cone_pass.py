@@ -272,11 +272,11 @@ class Pass:
         for weight, values in zip(weights, shared, strict=False):
             together = rearrange(weight, "kv row lane query key -> kv row (lane query) key")
             if values.ndim == 3:
-                got = rearrange(together, "kv row query key -> kv (row query) key") @ values
-                got = rearrange(got, "kv (row lane query) d -> kv row lane query d", row=n_rows, lane=len(q))
+                part = rearrange(together, "kv row query key -> kv (row query) key") @ values
+                part = rearrange(part, "kv (row lane query) d -> kv row lane query d", row=n_rows, lane=len(q))
             else:
-                got = rearrange(together @ values, "kv row (lane query) d -> kv row lane query d", lane=len(q))
-            out += got
+                part = rearrange(together @ values, "kv row (lane query) d -> kv row lane query d", lane=len(q))
+            out += part
         return rearrange(
             out, "kv row lane (query rep) d_head -> lane (row query) (kv rep) d_head", rep=rep
         )[:, group.query_slots]  # fmt: skip

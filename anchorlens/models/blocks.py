@@ -270,9 +270,9 @@ def _times(
     out = x.new_empty(len(x), weight.shape[1]) if out is None else out
     wide, columns = x.float(), max(1, WIDE_SLICE // len(weight))
     for start in range(0, weight.shape[1], columns):
-        some = slice(start, start + columns)
-        product = wide @ weight[:, some].float()
-        out[:, some] = product if bias is None else product.add_(bias[some])
+        at = slice(start, start + columns)
+        product = wide @ weight[:, at].float()
+        out[:, at] = product if bias is None else product.add_(bias[at])
     return out
 
 

@@ -54,11 +54,11 @@ def fetch_model(repo: str, revision: str | None, token: str | None, progress: bo
     """
     for weights in (SAFETENSORS, TORCH_FILES):
         with hub_errors(repo, revision):
-            found = huggingface_hub.snapshot_download(
+            snapshot = huggingface_hub.snapshot_download(
                 repo, revision=revision, token=token, allow_patterns=[*SMALL_FILES, weights], ignore_patterns=["*/*"],
                 tqdm_class=None if progress else _SilentBar,
             )  # fmt: skip
-        directory = Path(found)
+        directory = Path(snapshot)
         if any(directory.glob(weights)):
             return directory
     raise CheckpointError(

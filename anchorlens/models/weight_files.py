@@ -42,11 +42,11 @@ class WeightFiles:
         by_file: dict[Path, list[str]] = {}
         for name in names:
             by_file.setdefault(self._file[name], []).append(name)
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for path, wanted in by_file.items():
             with _read_errors(path), safe_open(str(path), framework="pt") as opened:
-                found |= {name: opened.get_tensor(name) for name in wanted}
-        return found
+                tensors |= {name: opened.get_tensor(name) for name in wanted}
+        return tensors
 
     def stamp(self) -> tuple[tuple[str, int, int], ...]:
         """Return name, size and mtime of every file."""

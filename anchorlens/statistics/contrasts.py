@@ -40,14 +40,15 @@ class Arm:
     after: Array
 
 
-def delta_p_vs_placebo(own: Arm, other: Arm, event: Array, kind: str, draws: Resamples) -> Estimate:
+def delta_p_vs_placebo(knockout: Arm, placebo: Arm, event: Array, kind: str, draws: Resamples) -> Estimate:
     """Compute the mean ΔP minus that of the placebo over rows that have both; ``event``: 1 where the event of P occurs, [row]."""
-    return mean_of(delta_p(own.before, own.after, event, kind) - delta_p(other.before, other.after, event, kind), draws)
+    values, control = (delta_p(arm.before, arm.after, event, kind) for arm in (knockout, placebo))
+    return mean_of(values - control, draws)
 
 
-def flip_rate(own: Arm, other: Arm, draws: Resamples) -> Estimate:
+def flip_rate(knockout: Arm, placebo: Arm, draws: Resamples) -> Estimate:
     """Compute the flip rate minus that of the placebo over rows that have both, in percentage points."""
-    return mean_of(flips(own) - flips(other), draws)
+    return mean_of(flips(knockout) - flips(placebo), draws)
 
 
 def flips(arm: Arm) -> Array:
@@ -66,8 +67,8 @@ def auc_of(p: Array, event: Array, draws: Resamples) -> Estimate:
     no_draws = np.full(len(draws.weights), np.nan)
     for scores in p:
         present = ~np.isnan(scores)
-        some = Resamples(draws.cluster[present], draws.weights)
-        aucs.append(some.aucs(scores[present], event[present]) if present.any() else (np.nan, no_draws))
+        resamples = Resamples(draws.cluster[present], draws.weights)
+        aucs.append(resamples.aucs(scores[present], event[present]) if present.any() else (np.nan, no_draws))
     n = np.array([len(np.unique(draws.cluster[~np.isnan(scores)])) for scores in p], dtype=np.int64)
     return Estimate(np.array([auc for auc, _ in aucs]), np.stack([resampled for _, resampled in aucs], axis=1), n)
 
@@ -75,7 +76,7 @@ def auc_of(p: Array, event: Array, draws: Resamples) -> Estimate:
 def auc_difference(p: Array, other: Array, event: Array, draws: Resamples) -> Estimate:
     """Compute the AUC of one P minus that of another over rows that have both, paired by question."""
     both = ~np.isnan(p) & ~np.isnan(other)
-    a, b = (auc_of(np.where(both, one, np.nan), event, draws) for one in (p, other))
+    a, b = (auc_of(np.where(both, scores, np.nan), event, draws) for scores in (p, other))
     return Estimate(a.value - b.value, a.draws - b.draws, a.n)
 
 

@@ -57,9 +57,9 @@ class Resamples:
         Returns:
             AUC of all rows, and of each resample, [resample]; NaN where one label is absent.
         """
-        _, place = np.unique(scores, return_inverse=True)
-        order = np.argsort(place, kind="stable")
-        starts = np.flatnonzero(np.diff(place[order], prepend=-1))
+        _, rank = np.unique(scores, return_inverse=True)
+        order = np.argsort(rank, kind="stable")
+        starts = np.flatnonzero(np.diff(rank[order], prepend=-1))
         weights = np.concatenate([np.ones((1, self.weights.shape[1])), self.weights])[:, self.cluster[order]]
         positive = np.add.reduceat(weights * labels[order], starts, axis=1)
         negative = np.add.reduceat(weights * (1 - labels[order]), starts, axis=1)
