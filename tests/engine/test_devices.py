@@ -164,7 +164,7 @@ def test_knockouts_give_the_states_of_one_device(tiny, devices, engine, mode):
     assert a.std() > 0.1
 
 
-def test_a_beginning_stays_where_its_layers_are(tiny, devices):
+def test_a_prefix_stays_where_its_layers_are(tiny, devices):
     model = load(tiny("llama"), 3)
     cone, begin = ConeEngine(Adapter(model)), list(range(40))
     one = ConeEngine(Adapter(load(tiny("llama"))))

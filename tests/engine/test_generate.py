@@ -28,7 +28,7 @@ SETS = {
 
 
 def alone(model, prompt, max_new_tokens, **options):
-    """What Hugging Face's own greedy generation writes after one prompt."""
+    """Return Hugging Face's greedy continuation of one prompt."""
     ids = torch.tensor([prompt])
     out = model.generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_new_tokens, do_sample=False, pad_token_id=0, **options

@@ -50,7 +50,7 @@ class Pair:
         return AttentionKnockout(self.edges(named), self.all_layers if layers is None else tuple(layers), mode, heads)
 
     def states(self, cut=None):
-        """What leaves every block, at all positions: [layer example pos d_model]."""
+        """Return the residual stream after every block, [layer example pos d_model]."""
         where = torch.arange(self.width).expand(len(self.rows), -1)
         slots = Slots(where, torch.ones_like(where, dtype=torch.bool))
         return read_states(self.adapter, self.batch, slots, "resid_post", cut)
@@ -152,7 +152,7 @@ def test_mask_and_zero_are_those_of_hugging_faces_attention(pair, name, monkeypa
 
 
 def test_masked_tokens_are_as_good_as_deleted(pair):
-    """All rows outside E_Q equal a run without E_Q's tokens in which the others keep their position ids."""
+    """States outside E_Q equal those of a run without E_Q's tokens in which the others keep their position ids."""
     two = pair("smollm2")
     states = two.states(two.cut())
     for i, row in enumerate(two.rows):

@@ -1,4 +1,4 @@
-"""How much goes through the model at once: sizes, packing, lanes, groups and what they cost."""
+"""Sizes, lanes, groups and costs of passes."""
 
 from dataclasses import replace
 
@@ -113,7 +113,7 @@ def test_cells_hold_the_positions_from_the_first_changed_to_the_last_read(tiny_m
 
 BASE, TWIN = (1, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 4, 50, 6, 70)
 STARTS = {
-    "a donor's stretch behind the same beginning": ([(4, 4), (5, 5)], [8], 6),
+    "a donor's stretch behind the same prefix": ([(4, 4), (5, 5)], [8], 6),
     "in any order": ([(5, 5), (4, 4)], [8], 6),
     "what stands alike between two": ([(2, 2), (4, 4)], [8], 5),
     "what stands alike, but reads what does not": ([(4, 4), (6, 6)], [8], 5),

@@ -1,4 +1,4 @@
-"""The oracle's invariants, on SmolLM2's real weights and on small random models of every family."""
+"""The reference engine's invariants, on SmolLM2's real weights and on small random models of every family."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What the adapter refuses. Its numbers are those of the engine's tests."""
+"""Errors of the adapter; its numbers are tested with the engines."""
 
 import pytest
 

@@ -44,7 +44,7 @@ def test_hub_model_that_transformer_lens_does_not_register(tiny, fake_hub):
 
 @pytest.fixture
 def not_by_transformer_lens(monkeypatch):
-    """Its loader takes sizes by name, reads tokenizers again and asks the hub: nothing goes through it."""
+    """Fail if TransformerLens's loader is used, which takes sizes by name and reads the hub again."""
     for name in ("from_pretrained", "set_tokenizer"):
         monkeypatch.setattr(HookedTransformer, name, lambda *_args, name=name, **_options: pytest.fail(f"{name} was called"))
 

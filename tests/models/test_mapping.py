@@ -1,4 +1,4 @@
-"""What the mapping does not cover is refused by name, before any weight is read."""
+"""Features without a mapping are refused by name before weights are read."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ def mapped(config):
 
 
 def with_field(config, **fields):
-    """What its class would not take is set afterwards."""
+    """Set fields that the configuration class would refuse."""
     vars(config).update(fields)
     return config
 

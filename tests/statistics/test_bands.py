@@ -1,4 +1,4 @@
-"""Both bands: against a plain loop, how often they hold the truth, and what they do with missing and constant points."""
+"""Pointwise and simultaneous bands: against a plain loop, coverage, and missing and constant points."""
 
 import numpy as np
 import pytest
@@ -161,7 +161,7 @@ def test_without_two_questions_there_is_no_band():
 
 
 def test_a_rate_without_an_event_is_no_certainty():
-    """Nobody flips in twelve questions: that allows a share of up to 26 points."""
+    """No flip in twelve questions is compatible with a flip rate of up to 26 points."""
     draws = Resamples.of(np.arange(12), n_resamples=50, seed=0)
     found = draws.means(np.zeros((12, 2)), np.ones((12, 2), dtype=bool))
     made = band(*found, rate=True)
