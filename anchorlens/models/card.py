@@ -105,7 +105,7 @@ def model_card(model: HookedTransformer) -> ModelCard:
         Card with the current hash of the weights. If they have changed since loading, parity and revision are None.
 
     Examples:
-        >>> al.model_card(al.load_model("smollm2-135m-instruct")).n_layers  # doctest: +SKIP
+        >>> model_card(load_model("smollm2-135m-instruct")).n_layers  # doctest: +SKIP
         30
     """
     card = getattr(model, CARD, None)

@@ -97,7 +97,7 @@ def load_model(
         InputError: If an argument is invalid, or the model does not fit into memory.
 
     Examples:
-        >>> model = al.load_model("smollm2-135m-instruct", device="cpu")  # doctest: +SKIP
+        >>> model = load_model("smollm2-135m-instruct", device="cpu")  # doctest: +SKIP
     """
     check_options(name_or_path, device, dtype, revision, token, n_devices, stream)
     if parity_tolerance is not None and not (isinstance(parity_tolerance, (int, float)) and parity_tolerance > 0):

@@ -62,7 +62,7 @@ def known_models(all_registered: bool = False) -> tuple[KnownModel, ...]:
         One entry per model, with ``name``, ``family``, ``n_layers`` and ``note``.
 
     Examples:
-        >>> al.known_models()[0].name
+        >>> known_models()[0].name
         'smollm2-135m-instruct'
     """
     if not all_registered:

@@ -100,7 +100,7 @@ def model_size(
         AnchorlensError: If :func:`anchorlens.load_model` would raise it for these arguments, except for errors of the weights.
 
     Examples:
-        >>> al.model_size("meta-llama/Llama-3.1-8B", "cuda").fits  # doctest: +SKIP
+        >>> model_size("meta-llama/Llama-3.1-8B", "cuda").fits  # doctest: +SKIP
         True
     """
     kind = check_model(name_or_path, device=device, dtype=dtype, revision=revision, n_devices=n_devices, token=token)
