@@ -214,7 +214,7 @@ def test_autocast_equals_the_reference_and_what_is_read_stays_exact(fresh):
 
 @pytest.mark.parametrize("engine", ["cone", "reference"])
 def test_a_read_that_is_not_the_models_is_an_error(engine):
-    """Both engines compute P from the final residual stream, so hooks behind it are refused."""
+    """Hooks behind the final residual stream are refused, because both engines compute P from it."""
     model = own_transformer()
     model.add_hook("ln_final.hook_normalized", twice)
     with pytest.raises(InputError, match="P cannot be read from this model.*Remove your own hooks"):
