@@ -15,7 +15,7 @@ import transformers
 
 import anchorlens as al
 from anchorlens.models.adapter import Adapter
-from anchorlens.models.checkpoint import DEMO, packaged_directory
+from anchorlens.models.checkpoint import DEMO, fetch_packaged_model
 from anchorlens.probing.model_answers import generate_answers
 from anchorlens.questions.prompts import make_prompt
 from anchorlens.questions.tokens import RowTokenizer
@@ -60,7 +60,7 @@ def main() -> None:
     args = parser.parse_args()
     adapter = Adapter(al.load_model(DEMO.name, device="cpu"))
     hf = transformers.AutoModelForCausalLM.from_pretrained(
-        packaged_directory(DEMO), dtype=torch.float32, attn_implementation=args.attention
+        fetch_packaged_model(DEMO), dtype=torch.float32, attn_implementation=args.attention
     ).eval()
     data = al.load_qa("popqa-sample", limit=args.questions)
     print(f"{len(data.examples)} questions, {torch.get_num_threads()} threads, Hugging Face {args.attention}")

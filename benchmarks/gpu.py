@@ -34,7 +34,7 @@ from worker_transformer_lens import run as generic
 
 from anchorlens.engine.cost import matrix_rate
 from anchorlens.models.adapter import Adapter
-from anchorlens.models.mapping import hooked_config
+from anchorlens.models.mapping import make_hooked_config
 
 _LLAMA_ROPE = {
     "rope_type": "llama3", "rope_theta": 500_000.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -98,7 +98,7 @@ def _arguments() -> argparse.Namespace:
 
 def random_model(config: PretrainedConfig, device: torch.device, dtype: torch.dtype) -> HookedTransformer:
     """Make a HookedTransformer of this shape with random weights."""
-    cfg = hooked_config(config, str(device), dtype, "random")
+    cfg = make_hooked_config(config, str(device), dtype, "random")
     generator = torch.Generator(device).manual_seed(0)
     with torch.device(device), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -25,7 +25,7 @@ from anchorlens.statistics.contrasts import (
     flip_rate,
     row_specific_effect,
 )
-from anchorlens.statistics.delta import delta_p, flipped
+from anchorlens.statistics.delta import delta_p, is_flipped
 from anchorlens.statistics.pathways import MATCHED, RANDOM, gaps, group_curves, quantity_frame
 from anchorlens.statistics.resamples import Resamples
 
@@ -137,7 +137,7 @@ def gap_difference(own: Arm, other: Arm, label: Array, draws: Resamples) -> Esti
     """Compute the gap between the pathways minus the placebo's gap; shows why it is only a description."""
     curves = {
         name: group_curves(
-            delta_p(arm.before, arm.after, label, "confidence"), arm.before, flipped(arm.before, arm.after), draws
+            delta_p(arm.before, arm.after, label, "confidence"), arm.before, is_flipped(arm.before, arm.after), draws
         )
         for name, arm in ((MATCHED, own), (RANDOM, other))
     }

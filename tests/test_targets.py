@@ -49,7 +49,7 @@ def test_what_has_no_size_of_its_own(tmp_path):
     (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(64))
     with pytest.raises(al.AnchorlensError):
         al.model_size(tmp_path / "model.gguf")
-    with pytest.raises(al.AnchorlensError, match="No model goes by"):
+    with pytest.raises(al.AnchorlensError, match="No model has the name"):
         al.model_size("smollm3-nowhere")
 
 

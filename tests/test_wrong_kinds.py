@@ -37,12 +37,12 @@ def test_whole_numbers(swap, name):
         ({"donors": lambda a, b: None}, "returned None .* must return rows"),
         ({"donors": lambda a: []}, "donors takes one of"),
         ({"readout": lambda log_probs: log_probs}, "a function of log-probabilities and mask"),
-        ({"readout": lambda log_probs, mask: np.zeros(3)}, "must return a torch tensor of log-probabilities, got a ndarray"),
-        ({"readout": lambda log_probs, mask: log_probs}, "must return an .example. tensor of length 5"),
+        ({"readout": lambda log_probs, mask: np.zeros(3)}, "readout: returned a ndarray"),
+        ({"readout": lambda log_probs, mask: log_probs}, "Return an .example. tensor of length 5"),
         ({"readout": lambda log_probs, mask: log_probs[:, 0].exp()}, "Return log P, not P"),
-        ({"readout": lambda log_probs, mask: log_probs[:, 0] * float("nan")}, "at most 0; got nan"),
+        ({"readout": lambda log_probs, mask: log_probs[:, 0] * float("nan")}, "returned nan"),
         ({"site": lambda: "x"}, "site takes one of resid_pre"),
-        ({"site": lambda layer: "nope"}, "gave the hook name 'nope', which this model does not have"),
+        ({"site": lambda layer: "nope"}, "returned the hook name 'nope', which this model does not have"),
         ({"prompt": lambda question: question}, "prompt takes 'qa'"),
         ({"n_donor": 3}, "swap has no argument 'n_donor'. Did you mean 'n_donors'"),
     ],
@@ -81,7 +81,7 @@ def test_a_live_hugging_face_model_is_a_model(tiny, tiny_model):
 
 @pytest.mark.parametrize("what", [None, 5, al.Span(0, 1), [1]])
 def test_no_model_and_no_data(tiny_model, what):
-    with pytest.raises(al.InputError, match="take a model from al.load_model|must be the name of a set|not understood|takes"):
+    with pytest.raises(al.InputError, match="not a model|takes the name of a set|not understood|takes"):
         al.swap_sweep(what, capitals(5), **QUIET)
     with pytest.raises(al.InputError, match="must be|rows|dictionar"):
         al.swap_sweep(tiny_model("llama"), what, **QUIET)

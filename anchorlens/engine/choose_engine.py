@@ -1,7 +1,6 @@
-"""Choice of the engine: the cone engine if it gives this model's numbers, else the oracle.
+"""Choose the engine: the cone engine if it reproduces the model's numbers, else the reference engine.
 
-At every sweep both ways through the model are compared on a short row. A live model may have changed since the last one, by a module
-that was replaced or spliced in, and nothing that is remembered would tell.
+Both are compared on a short row at the start of every sweep, because a live model may have changed since the last one.
 """
 
 from collections.abc import Sequence
@@ -16,25 +15,25 @@ from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import SITES, Adapter, SiteLike
-from anchorlens.models.blocks import hooked_reason, unsupported_reason
+from anchorlens.models.blocks import find_unsupported_feature, find_user_hook
 from anchorlens.prompts.batches import TokenBatch
 from anchorlens.warn import warn
 
-# How far log-probabilities may be off on the trial row, by the model's type: root mean square over the likelier half of the
-# vocabulary, as a share of how far the model's own are spread there (on a flat distribution nothing differs by much). What another
-# order of sums does, with room: SmolLM2 is off by 6e-6, 0.01 and 0.1 in float32, float16 and bfloat16, and by 1.4 and more with the
-# sign of one MLP flipped.
-_SAME = {torch.float64: 2e-4, torch.float32: 2e-4, torch.float16: 0.03, torch.bfloat16: 0.25}
+# Tolerance of log-probabilities on the trial row by dtype: RMS difference over the likelier half of the vocabulary, relative to the
+# spread there. Measured with SmolLM2: 6e-6, 0.01, 0.1 in float32, float16, bfloat16; 1.4 with the sign of one MLP flipped.
+_TOLERANCE = {torch.float64: 2e-4, torch.float32: 2e-4, torch.float16: 0.03, torch.bfloat16: 0.25}
 _TRIAL_TOKENS = 16
-# What a forward pass of mismatched or replaced modules raises; MemoryError and signals pass through.
+# Errors of a forward pass through mismatched or replaced modules; MemoryError and signals are not caught.
 _FORWARD_ERRORS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
 
 
 def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Sequence[SiteLike] = ()) -> Engine:
-    """Return the chosen engine, or the oracle with a warning if the cone differs from the model on the ``trial`` token ids.
+    """Return the chosen engine, or the reference engine with a warning if the cone engine cannot be used.
+
+    Both are compared on the first 16 token ids of ``trial``; ``sites`` are all sites that are read or changed.
 
     Raises:
-        InputError: P cannot be read from the model's last stream, by either engine.
+        InputError: If the model's forward pass fails, or its logits do not follow from its last residual stream.
     """
     ids = torch.tensor(list(trial)[:_TRIAL_TOKENS], device="cpu").to(adapter.device)
     try:
@@ -43,68 +42,69 @@ def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Se
         if out_of_memory(why):
             raise
         raise InputError(
-            f"The model's own forward pass fails on a row of {len(ids)} tokens: {type(why).__name__}: {_first_line(why)}. "
-            "Its parts have to agree in type and device: move a HookedTransformer with model.to(...), which tells its cfg too."
+            f"The model's forward pass fails on a row of {len(ids)} tokens: {type(why).__name__}: {_first_line(why)}. "
+            "Its parts must agree in dtype and device: move a HookedTransformer with model.to(...), which updates its cfg too.",
+            argument="model",
         ) from why
     read = _gap(adapter, stream, logits)
-    if not read <= _same(adapter):
+    if not read <= _tolerance(adapter):
         raise InputError(
-            "P cannot be read from this model: what its own forward pass makes of the last block's stream differs from its final "
-            f"norm and unembedding by {_told(read)}. Remove hooks and modules of your own behind the last block."
+            "P cannot be read from this model: its logits differ from final norm and unembedding of the last residual stream by "
+            f"{_format_gap(read)}. Remove your own hooks and modules behind the last block.",
+            argument="model",
         )
     if engine == "reference":
         return ReferenceEngine(adapter)
     model = adapter.model
-    reason = hooked_reason(model) or unsupported_reason(model)
+    reason = find_user_hook(model) or find_unsupported_feature(model)
     if reason is None and any(not isinstance(site, str) or site not in SITES for site in sites):
-        reason = "a site of your own is read or changed"
+        reason = "a custom site is read or changed"
     if reason is None:
         cone = ConeEngine(adapter)
         reason = _difference(cone, ids, logits)
         if reason is None:
             return cone
-    warn(f"The cone engine cannot be used: {reason}. The reference engine measures instead, slower.")
+    warn(f"The cone engine cannot be used: {reason}. The slower reference engine is used instead.")
     return ReferenceEngine(adapter, reason)
 
 
 def _difference(cone: ConeEngine, ids: Tensor, logits: Float[Tensor, "pos d_vocab"]) -> str | None:
-    """Return why the engine cannot be used: its difference from the model on a row, or its error; None if they agree."""
+    """Return the reason why the cone engine cannot be used: a difference from the model or an error; None if they agree."""
     tokens = TokenBatch(ids.cpu()[None], torch.ones(1, len(ids), dtype=torch.bool))
     try:
         gap = _gap(cone.adapter, cone.last_stream(tokens)[0], logits)
-    except _FORWARD_ERRORS as why:  # whatever its blocks cannot run, the model may
+    except _FORWARD_ERRORS as why:  # the model itself may run them
         if out_of_memory(why):
             raise
         return f"it cannot run a trial row ({type(why).__name__}: {_first_line(why)})"
-    return None if gap <= _same(cone.adapter) else f"on a trial row it differs from the model by {_told(gap)}"
+    return None if gap <= _tolerance(cone.adapter) else f"on a trial row it differs from the model by {_format_gap(gap)}"
 
 
 @torch.no_grad()
 def _gap(adapter: Adapter, stream: Float[Tensor, "pos d_model"], logits: Float[Tensor, "pos d_vocab"]) -> float:
-    """Return the largest difference of log-probabilities from the model's own over positions, as a share of their spread.
+    """Compute the largest RMS difference of log-probabilities over positions, relative to their spread; NaN if a position is NaN.
 
-    Over the likelier half of the vocabulary: tokens that are never predicted (padding, with a bias of minus infinity) say nothing.
-    NaN where a position gives NaN. One position at a time in float64, so that a wide vocabulary takes no memory that was not
-    promised; but all are unembedded together, because a table in half precision becomes float32 on the way.
+    Only the likelier half of the vocabulary counts: padding tokens may have a bias of minus infinity.
     """
     wide = torch.float32 if logits.device.type == "mps" else torch.float64
     gaps: list[Tensor] = []
-    for read, own in zip(adapter.read.logits(stream), logits, strict=True):
-        mine, theirs = (row.to(logits.device, wide).log_softmax(-1) for row in (read, own))
+    # One position at a time in float64 to bound memory.
+    for read, expected in zip(adapter.read.logits(stream), logits, strict=True):
+        ours, theirs = (row.to(logits.device, wide).log_softmax(-1) for row in (read, expected))
         likelier = theirs >= theirs.median()
-        off, spread = mine[likelier] - theirs[likelier], theirs[likelier] - theirs[likelier].mean()
-        off, spread = off.pow(2).mean().sqrt(), spread.pow(2).mean().sqrt()
-        gaps.append(torch.where(off == 0, off, off / spread))
+        error, spread = ours[likelier] - theirs[likelier], theirs[likelier] - theirs[likelier].mean()
+        error, spread = error.pow(2).mean().sqrt(), spread.pow(2).mean().sqrt()
+        gaps.append(torch.where(error == 0, error, error / spread))
     return float(torch.stack(gaps).max())
 
 
-def _same(adapter: Adapter) -> float:
-    return _SAME.get(adapter.shape.dtype, _SAME[torch.float32])
+def _tolerance(adapter: Adapter) -> float:
+    return _TOLERANCE.get(adapter.shape.dtype, _TOLERANCE[torch.float32])
 
 
 def _first_line(why: Exception) -> str:
     return (str(why).strip().splitlines() or [""])[0][:160]
 
 
-def _told(gap: float) -> str:
+def _format_gap(gap: float) -> str:
     return f"{gap:.1e} of the spread of its log-probabilities"

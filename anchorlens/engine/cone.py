@@ -1,15 +1,12 @@
-"""The cone engine: the oracle's numbers from one pass up the layers.
+"""The cone engine: all cells of a batch from one pass through the layers.
 
-In a causal model a change at layer l and position p alters only layers >= l and positions >= p: its cone. This engine computes
-nothing else. Clean rows (bases and donors, each different one once) go up the layers together; the cells of a layer join when the
-pass reaches it, as copies of their base from the first changed position to the last read one. What stands before that enters their
-attention as keys and values of the clean row, which are there already; so do the tokens that all rows begin with, computed once for
-many batches. Donor streams are read from the donors' rows in the same pass; and where base and donor begin alike, the first changed
-tokens go on as their donor's (:func:`~anchorlens.engine.cone_plans.cone_start`), so that they are not computed either. All tokens,
-whatever they belong to, share each matrix product.
+In a causal model a change at layer l and position p alters only layers >= l and positions >= p: its cone. Only the cone is computed.
+Distinct clean rows (bases and donors) pass through the layers together. The cells of a layer are added at that layer, as copies of
+their base from the first changed to the last read position; attention to earlier positions uses the clean row's keys and values.
+The prefix that all rows share is computed once for many batches. Donor states are read in the same pass, and positions whose stream
+equals the donor's are not computed (:func:`~anchorlens.engine.cone_plans.cone_start`). All tokens share each matrix product.
 
-It is an :class:`~anchorlens.engine.engine.Engine` as the oracle is (:mod:`anchorlens.engine.reference`), and gives the same numbers
-up to the rounding of float32: sums are taken in another order.
+Results equal those of the reference engine (:mod:`anchorlens.engine.reference`) up to rounding: sums have another order.
 """
 
 from collections.abc import Sequence
@@ -21,7 +18,7 @@ from typing_extensions import override
 
 from anchorlens.engine.cone_layout import Lanes, Layout, Prefix
 from anchorlens.engine.cone_pass import Pass
-from anchorlens.engine.cone_plans import CutPlan, SwapPlan
+from anchorlens.engine.cone_plans import KnockoutPlan, SwapPlan
 from anchorlens.engine.cost import PassSize, pass_bytes, pass_flops
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.patches import KnockoutBatch, OnProgress, SwapBatch, check_windows, no_progress, token_rows
@@ -31,34 +28,34 @@ from anchorlens.models.blocks import Blocks
 from anchorlens.prompts.batches import TokenBatch, common_prefix
 from anchorlens.typing import Stream
 
-# A prefix has to spare the rows at least this many tokens, for it costs a product of its own in every attention.
-_WORTH_A_PASS = 32
-# Tokens in the top layer of a pass beyond which nothing is gained; a smaller one keeps the progress bar moving.
+# Tokens that a prefix must save, because it costs an extra product in every attention layer.
+_MIN_SAVED_TOKENS = 32
+# Tokens in the top layer of a pass beyond which throughput no longer grows.
 _MOST_TOKENS = {"cpu": 2048, "cuda": 131072, "mps": 8192}
 
 
 class ConeEngine(Engine):
-    """Measures batches of one model."""
+    """Engine that computes only the positions and layers that a change can reach."""
 
     name, reason = "cone", ""
 
     def __init__(self, adapter: Adapter) -> None:
         self.adapter, self.blocks = adapter, Blocks(adapter.model)
-        # What all rows begin with, once it is said; and what they began with last, which may be more.
+        # Prefix of all rows, given to reset; and the prefix cached last, which may be longer.
         self._shared: Prefix | None = None
         self._prefix: Prefix | None = None
-        # What the clean rows of the last pass began with: a beginning that comes again is worth keeping.
+        # Common tokens of the last pass: a prefix that recurs is cached.
         self._last: tuple[int, ...] = ()
 
     @override
-    def begin(self, shared: Sequence[int] = ()) -> None:
-        ids = tuple(shared) if len(shared) >= _WORTH_A_PASS else ()
+    def reset(self, shared: Sequence[int] = ()) -> None:
+        ids = tuple(shared) if len(shared) >= _MIN_SAVED_TOKENS else ()
         if ids != (() if self._shared is None else self._shared.ids):
             self._shared = None
             if ids:
-                making = Pass(self.adapter, Layout.clean([ids]), Lanes.of([]), None, seen={}, keep=True)
-                self._climb([making], no_progress)
-                self._shared = making.kept
+                prefix_pass = Pass(self.adapter, Layout.clean([ids]), Lanes.of([]), None, read_sites={}, keep=True)
+                self._run_passes([prefix_pass], no_progress)
+                self._shared = prefix_pass.new_prefix
         self._prefix, self._last = self._shared, ()
 
     @override
@@ -67,12 +64,12 @@ class ConeEngine(Engine):
     ) -> tuple[Metrics, list[Metrics]]:
         lanes, reader = Lanes.windows(layers, window, self.adapter.n_layers), batch.reader
         site_read, layer_read = reader.where or ("resid_post", self.adapter.n_layers - 1)
-        done = self._run(SwapPlan(batch, site), lanes, {layer_read: str(site_read)}, str(site), on_progress)
-        every, n = reader.metrics(self.adapter, done.states[done.top]), len(lanes.start)
-        clean, back = every.map(lambda value: value[[0]]), sorted(range(n), key=lambda j: lanes.order[j])
-        # A swap that changes nothing in any row (a null that found no position) leaves everything as it was.
-        cells = [[0] * n if p is None else [1 + p * n + j for j in back] for p in done.layout.pack_of]
-        return clean.map(lambda value: value[0]), [every.map(lambda value, at=at: value[at]) for at in cells]
+        finished = self._run(SwapPlan(batch, site), lanes, {layer_read: str(site_read)}, str(site), on_progress)
+        metrics, n = reader.metrics(self.adapter, finished.states[finished.top]), len(lanes.start)
+        clean, by_layer = metrics.map(lambda value: value[0]), sorted(range(n), key=lambda j: lanes.order[j])
+        # Index 0 is the clean pass: the result of a swap without slots in any row.
+        cells = [[0] * n if g is None else [1 + g * n + j for j in by_layer] for g in finished.layout.group_of]
+        return clean, [metrics.map(lambda value, at=at: value[at]) for at in cells]
 
     @override
     def knockout_states(
@@ -85,30 +82,31 @@ class ConeEngine(Engine):
     ) -> Float[Tensor, "variant window read d_model"]:
         check_windows(windows)
         site, layer = ("resid_post", self.adapter.n_layers - 1) if where is None else (str(where[0]), where[1])
-        # What is cut above is not seen, so windows that agree up to there are one.
+        # Layers above the one that is read have no effect, so windows are clipped to it.
         lanes, lane_of = Lanes.cuts([range(w.start, min(w.stop, layer + 1)) for w in windows])
-        one = self._run(CutPlan(batch, self.adapter.shape.n_heads), lanes, {layer: site}, "", on_progress)
-        states, n = one.states[layer], len(lanes.start)
-        # A variant that cuts nothing in any row leaves everything as it was.
-        return torch.stack([states[[0 if p is None or j < 0 else 1 + p * n + j for j in lane_of]] for p in one.layout.pack_of])
+        finished = self._run(KnockoutPlan(batch, self.adapter.shape.n_heads), lanes, {layer: site}, "", on_progress)
+        states, n = finished.states[layer], len(lanes.start)
+        # Index 0 is the clean pass: the result of a variant without edges, or of an empty window.
+        cells = ([0 if g is None or j < 0 else 1 + g * n + j for j in lane_of] for g in finished.layout.group_of)
+        return torch.stack([states[at] for at in cells])
 
     @override
     def knockout_states_all_layers(
         self, batch: KnockoutBatch, *, site: SiteLike, layers: range, on_progress: OnProgress = no_progress
     ) -> Float[Tensor, "run layer read d_model"]:
         check_windows([layers])
-        every = range(self.adapter.n_layers)
-        plan, seen = CutPlan(batch, self.adapter.shape.n_heads), dict.fromkeys(every, str(site))
-        one = self._run(plan, Lanes.of([layers]), seen, "", on_progress)
-        states = torch.stack([one.states[layer].float().cpu() for layer in every])
-        return torch.stack([states[:, 0], *(states[:, 0 if p is None else 1 + p] for p in one.layout.pack_of)])
+        all_layers = range(self.adapter.n_layers)
+        plan, read_sites = KnockoutPlan(batch, self.adapter.shape.n_heads), dict.fromkeys(all_layers, str(site))
+        finished = self._run(plan, Lanes.of([layers]), read_sites, "", on_progress)
+        states = torch.stack([finished.states[layer].float().cpu() for layer in all_layers])
+        return torch.stack([states[:, 0], *(states[:, 0 if g is None else 1 + g] for g in finished.layout.group_of)])
 
     def last_stream(self, tokens: TokenBatch) -> Stream:
-        """Return the stream that leaves the last block in a clean run; 0 at padding."""
+        """Return the final residual stream of the clean rows; 0 at padding."""
         layout, top = Layout.clean(token_rows(tokens)), self.adapter.n_layers - 1
-        one = Pass(self.adapter, layout, Lanes.of([]), None, seen={top: "resid_post"})
-        self._climb([one], no_progress)
-        x = one.states[top][0]
+        clean = Pass(self.adapter, layout, Lanes.of([]), None, read_sites={top: "resid_post"})
+        self._run_passes([clean], no_progress)
+        x = clean.states[top][0]
         out = x.new_zeros(*tokens.ids.shape, x.shape[-1])
         out[tokens.mask.to(out.device)] = x
         return out
@@ -122,42 +120,43 @@ class ConeEngine(Engine):
         return pass_flops(self.adapter.shape, size, starts)
 
     @override
-    def fills(self, size: PassSize, lanes: int) -> bool:
+    def saturates(self, size: PassSize, lanes: int) -> bool:
         if self.adapter.shape.streamed is not None:
             return False
-        return size.runs + lanes * size.lane > _MOST_TOKENS.get(self.adapter.device.type, _MOST_TOKENS["cpu"])
+        return size.clean_tokens + lanes * size.lane > _MOST_TOKENS.get(self.adapter.device.type, _MOST_TOKENS["cpu"])
 
-    def _run(self, plan: SwapPlan | CutPlan, lanes: Lanes, seen: dict[int, str], site: str, on_progress: OnProgress) -> Pass:
+    def _run(
+        self, plan: SwapPlan | KnockoutPlan, lanes: Lanes, read_sites: dict[int, str], site: str, on_progress: OnProgress
+    ) -> Pass:
         """Run the pass of a plan through all layers that are needed."""
-        prefix, making = self._beginning(plan.shared, plan.rows)
+        prefix, prefix_passes = self._choose_prefix(plan.shared, plan.rows)
         n_shared = 0 if prefix is None else common_prefix([prefix.ids, plan.shared], len(prefix.ids))
-        one = Pass(self.adapter, plan.layout(n_shared), lanes, prefix, site=site, seen=seen)
-        self._climb([*making, one], on_progress)
+        planned = Pass(self.adapter, plan.layout(n_shared), lanes, prefix, site=site, read_sites=read_sites)
+        self._run_passes([*prefix_passes, planned], on_progress)
         self._prefix = prefix or self._prefix
-        return one
+        return planned
 
-    def _climb(self, passes: Sequence[Pass], on_progress: OnProgress) -> None:
-        layers = 1 + max(one.top for one in passes)
+    def _run_passes(self, passes: Sequence[Pass], on_progress: OnProgress) -> None:
+        layers = 1 + max(each.top for each in passes)
         for layer in range(layers):
-            with self.blocks.held(layer) as block:
-                for one in passes:
-                    one.step(block, on_progress)
+            with self.blocks.load(layer) as block:
+                for each in passes:
+                    each.step(block, on_progress)
             on_progress(1 / layers)
 
-    def _beginning(self, ids: tuple[int, ...], rows: int) -> tuple[Prefix | None, list[Pass]]:
-        """Keys and values of what rows begin with, where they are worth it.
+    def _choose_prefix(self, ids: tuple[int, ...], rows: int) -> tuple[Prefix | None, list[Pass]]:
+        """Choose the prefix whose keys and values are shared by ``rows`` rows that begin with ``ids``.
 
-        Those that are kept are used as far as they go; a longer beginning grows from them. A single row is worth a beginning that
-        the row before it had as well.
+        A cached prefix is reused as far as it matches, and extended if that saves enough tokens or if ``ids`` recur.
 
         Returns:
-            The prefix to use, and the pass that makes what is new of it, to be run before the others in each layer.
+            The prefix, or None, and the passes that compute its new part; they run before the others in each layer.
         """
-        had, again = self._prefix, common_prefix([ids, self._last], len(ids))
+        cached, recurring = self._prefix, common_prefix([ids, self._last], len(ids))
         self._last = ids
-        shared = common_prefix([had.ids, ids], len(ids)) if had is not None else 0
-        wanted = len(ids) if (len(ids) - shared) * (rows - 1) >= _WORTH_A_PASS else again
-        if (wanted - shared < _WORTH_A_PASS and wanted < len(ids)) or wanted <= shared:
-            return had if shared else None, []
-        making = Pass(self.adapter, Layout.clean([ids[:wanted]], shared), Lanes.of([]), had, seen={}, keep=True)
-        return making.kept, [making]
+        shared = common_prefix([cached.ids, ids], len(ids)) if cached is not None else 0
+        length = len(ids) if (len(ids) - shared) * (rows - 1) >= _MIN_SAVED_TOKENS else recurring
+        if (length - shared < _MIN_SAVED_TOKENS and length < len(ids)) or length <= shared:
+            return cached if shared else None, []
+        extension = Pass(self.adapter, Layout.clean([ids[:length]], shared), Lanes.of([]), cached, read_sites={}, keep=True)
+        return extension.new_prefix, [extension]

@@ -1,10 +1,9 @@
 """Geometry of one pass of the cone engine, as index tensors.
 
-*Runs* are the clean rows of a batch (bases and donors), each different one once, up to the last position that anybody needs. The
-tokens that all runs begin with are the *prefix*: they stand in no table here, only their keys and values are read. *Lanes* are the
-changed copies, one for each layer (or window) that is measured; a lane holds the *cells* of every anchor and row, and of each cell
-only the positions from the first changed one to the last read one. All tokens of a pass lie in one flat table: the runs, then the
-lanes that have joined, in the order in which they join.
+*Clean rows* are the bases and donors of a batch, without duplicates, up to the last position that is needed. Their common first
+tokens are the *prefix*: they are in no table here, only their keys and values are used. *Lanes* are the changed copies, one per
+measured layer or window. A lane holds the *cells* of every anchor and row, each from its first changed to its last read position.
+All tokens of a pass are in one flat table: the clean rows, then the lanes that have started, by starting layer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,14 +20,14 @@ from anchorlens.engine.patches import window_layers
 
 @dataclass(frozen=True)
 class Lanes:
-    """The changed copies of a batch, in the order in which they join.
+    """Changed copies of a batch, ordered by starting layer.
 
     Attributes:
-        start: Layer at which each joins.
-        first: First layer in which each is changed.
-        last: Last layer in which each is changed; below ``first`` where it is not changed any more.
+        start: Layer at which each lane starts.
+        first: First changed layer of each lane.
+        last: Last changed layer of each lane; below ``first`` if it is a copy that is not changed any more.
         order: Index of each lane in the caller's list.
-        forked: Lanes after the first are copies of the first, not of the clean rows.
+        forked: Whether lanes after the first are copies of the first, not of the clean rows.
     """
 
     start: tuple[int, ...]
@@ -39,26 +38,25 @@ class Lanes:
 
     @classmethod
     def windows(cls, layers: Sequence[int], window: int, n_layers: int) -> "Lanes":
-        """One lane for the window around each layer."""
+        """Make one lane for the window around each layer."""
         return cls.of([window_layers(layer, window, n_layers) for layer in layers])
 
     @classmethod
     def of(cls, windows: Sequence[range]) -> "Lanes":
-        """One lane for each window of layers; none of them is empty."""
+        """Make one lane for each window of layers; no window may be empty."""
         order = sorted(range(len(windows)), key=lambda i: (windows[i].start, windows[i].stop))
         starts = tuple(windows[i].start for i in order)
         return cls(starts, starts, tuple(windows[i][-1] for i in order), tuple(order))
 
     @classmethod
     def cuts(cls, windows: Sequence[range]) -> "tuple[Lanes, list[int]]":
-        """Lanes for windows of which some may be empty or alike.
+        """Make lanes for windows that may be empty or equal.
 
-        Windows that all begin in the same layer become one lane that is changed all the way and copies that leave it: a run that is
-        changed in layers a .. b is, up to b, the run that is changed in a .. c for any c > b, so it need not be computed before
-        b + 1.
+        Windows that all begin in the same layer become one lane with the longest window, and copies of it: a lane changed in layers
+        a .. b equals the lane changed in a .. c, c > b, up to layer b, so it starts as a copy at b + 1.
 
         Returns:
-            The lanes, and the lane of each window; -1 for an empty window, which is the clean run.
+            The lanes, and the lane of each window; -1 for an empty window, which is the clean pass.
         """
         full = [w for w in windows if w]
         if len({w.start for w in full}) != 1:
@@ -72,41 +70,41 @@ class Lanes:
         )
         return lanes, [-1 if not w else 0 if w[-1] == last else 1 + ends.index(w[-1]) for w in windows]
 
-    def joined(self, layer: int) -> int:
-        """Return the number of lanes that have joined up to ``layer``, inclusive."""
+    def count_lanes(self, layer: int) -> int:
+        """Return the number of lanes that start at or before ``layer``."""
         return sum(start <= layer for start in self.start)
 
-    def changed(self, layer: int) -> list[tuple[int, int]]:
-        """Stretches of neighbouring lanes that are changed in ``layer``: first and one past the last of each."""
-        stretches: list[tuple[int, int]] = []
+    def active_ranges(self, layer: int) -> list[tuple[int, int]]:
+        """Return the ranges (first, stop) of neighbouring lanes that are changed in ``layer``."""
+        ranges: list[tuple[int, int]] = []
         for j in range(len(self.start)):
             if self.first[j] <= layer <= self.last[j]:
-                go_on = stretches and stretches[-1][1] == j
-                stretches = [*stretches[:-1], (stretches[-1][0], j + 1)] if go_on else [*stretches, (j, j + 1)]
-        return stretches
+                extends = ranges and ranges[-1][1] == j
+                ranges = [*ranges[:-1], (ranges[-1][0], j + 1)] if extends else [*ranges, (j, j + 1)]
+        return ranges
 
 
 @dataclass(frozen=True)
-class Group:
+class AttentionGroup:
     """Rows whose attention is computed together, padded to one width.
 
     Attributes:
-        keys: Own token of each padded key slot; a slot without a token holds the row's first.
-        queries: Own token of each padded query slot.
-        found: Padded query slot of each query token, in the order of the tokens that are computed.
-        base: Run token of the keys between the prefix and the row's own first token; no column for runs themselves.
+        keys: Token of the group at each padded key slot; unused slots hold the row's first token.
+        queries: Token of the group at each padded query slot.
+        query_slots: Padded query slot of each query token, in token order.
+        base: Clean token of each key between the prefix and the row's first token; no columns for clean rows.
         query_positions: Positions of the padded queries in their rows.
-        key_positions: Positions of all keys: prefix, base, own.
-        real: True at key slots that hold a key.
+        key_positions: Positions of all keys: prefix, base, then the group's tokens.
+        is_key: True at key slots that hold a key.
     """
 
     keys: Int[Tensor, "row own"]
     queries: Int[Tensor, "row query"]
-    found: Int[Tensor, "found"]
+    query_slots: Int[Tensor, "found"]
     base: Int[Tensor, "row base"]
     query_positions: Int[Tensor, "row query"]
     key_positions: Int[Tensor, "row key"]
-    real: Bool[Tensor, "row key"]
+    is_key: Bool[Tensor, "row key"]
 
     @classmethod
     def make(
@@ -116,16 +114,15 @@ class Group:
         prefix: int,
         base: Sequence[int] | None,
         reads: "ReadIndex | None" = None,
-    ) -> "Group":
-        """Make a group of rows from their first positions and ends.
+    ) -> "AttentionGroup":
+        """Make a group of rows that cover positions ``starts`` to ``ends``, behind a prefix of ``prefix`` tokens.
 
-        ``prefix``: positions that all rows share; ``base``: run token at that position of the run before each row, None for runs;
-        ``reads``: own tokens that are queries, None for all.
+        ``base``: clean token at position ``prefix`` before each row, None for clean rows; ``reads``: queries, None for all tokens.
         """
         begin, stop = torch.tensor(starts), torch.tensor(ends)
-        first = (stop - begin).cumsum(0) - (stop - begin)  # own token at the start of each row
-        own = torch.arange(int((stop - begin).max()))
-        keys = first[:, None] + own * (own < (stop - begin)[:, None])
+        first = (stop - begin).cumsum(0) - (stop - begin)  # token at the start of each row
+        steps = torch.arange(int((stop - begin).max()))
+        keys = first[:, None] + steps * (steps < (stop - begin)[:, None])
         tokens = torch.arange(int((stop - begin).sum())) if reads is None else torch.tensor(reads.tokens, dtype=torch.long)
         row = torch.bucketize(tokens, first, right=True) - 1
         count = row.bincount(minlength=len(first))
@@ -134,17 +131,17 @@ class Group:
         queries[row, slot] = tokens
         between = torch.arange(0 if base is None else int(begin.max()) - prefix)
         before = torch.minimum(between, (begin - prefix - 1).clamp(min=0)[:, None])
-        shared, mine = torch.arange(prefix + len(between)).expand(len(first), -1), begin[:, None] + own
+        shared, later = torch.arange(prefix + len(between)).expand(len(first), -1), begin[:, None] + steps
         return cls(
             keys, queries, row * queries.shape[1] + slot, torch.tensor(base or starts)[:, None] + before,
-            queries - first[:, None] + begin[:, None], torch.cat([shared, mine], 1),
-            torch.cat([shared < begin[:, None], mine < stop[:, None]], 1),
+            queries - first[:, None] + begin[:, None], torch.cat([shared, later], 1),
+            torch.cat([shared < begin[:, None], later < stop[:, None]], 1),
         )  # fmt: skip
 
-    def allowed(self, window: int | None) -> Bool[Tensor, "row query key"] | None:
-        """Return True where a query may read a key; None if all may be read."""
+    def attention_mask(self, window: int | None) -> Bool[Tensor, "row query key"] | None:
+        """Return True where a query attends to a key; None if it is True everywhere."""
         keys, queries = self.key_positions[:, None, :], self.query_positions[:, :, None]
-        out = self.real[:, None, :] & (keys <= queries)
+        out = self.is_key[:, None, :] & (keys <= queries)
         if window is not None:
             out &= keys > queries - window
         return None if bool(out.all()) else out
@@ -155,9 +152,9 @@ class ReadIndex:
     """Tokens of a group that the reader reads.
 
     Attributes:
-        tokens: Own tokens, ascending, each once.
-        of: Index into ``tokens`` of each of the reader's reads that lies in this group.
-        index: Index of that read in the reader.
+        tokens: Distinct tokens of the group, ascending.
+        of: Index into ``tokens`` for each read in this group.
+        index: Index of that read among all reads of the reader.
     """
 
     tokens: tuple[int, ...]
@@ -165,33 +162,33 @@ class ReadIndex:
     index: Int[Tensor, "read"]
 
     @classmethod
-    def make(cls, found: Sequence[tuple[int, int]]) -> "ReadIndex":
-        """From (read, token) pairs."""
-        tokens = sorted({token for _, token in found})
+    def make(cls, pairs: Sequence[tuple[int, int]]) -> "ReadIndex":
+        """Make the index from (read, token) pairs."""
+        tokens = sorted({token for _, token in pairs})
         place = {token: i for i, token in enumerate(tokens)}
-        of, index = [place[token] for _, token in found], [read for read, _ in found]
+        of, index = [place[token] for _, token in pairs], [read for read, _ in pairs]
         return cls(tuple(tokens), torch.tensor(of, dtype=torch.long), torch.tensor(index, dtype=torch.long))
 
 
 @dataclass(frozen=True)
-class Pack:
-    """The cells of one anchor or control: a group, its tokens in a lane, and what is read of them.
+class CellGroup:
+    """Cells of one anchor or control in every lane.
 
     Attributes:
-        group: For attention.
-        first: Its first token in a lane.
-        stop: One past its last token in a lane.
-        join: Run token of each of its tokens: what a cell is before it is changed.
+        attention: Index tensors for attention.
+        first: First token of the cells in a lane.
+        stop: One past their last token in a lane.
+        join: Clean token of each token, from which a cell is copied.
         positions: Position of each token in its row.
-        reads: What is read of it.
-        starts: First own position of each row.
-        ends: One past the last.
-        bases: Run token at position ``prefix`` of the run that stands before each row.
-        rows: Row of the batch of each of its rows.
-        offsets: First token of the pack of each row.
+        reads: Tokens that are read.
+        starts: First computed position of each row.
+        ends: One past the last computed position of each row.
+        bases: Clean token at position ``prefix`` of the clean row before each row.
+        rows: Index in the batch of each row.
+        offsets: First token of each row among the cells.
     """
 
-    group: Group
+    attention: AttentionGroup
     first: int
     stop: int
     join: tuple[int, ...]
@@ -206,88 +203,89 @@ class Pack:
 
 @dataclass(frozen=True)
 class CleanRows:
-    """The clean rows of a pass: ids and positions after the prefix, row after row."""
+    """Clean rows of a pass: token ids and positions after the prefix, row after row."""
 
     ids: Int[Tensor, "token"]
     positions: Int[Tensor, "token"]
-    starts: tuple[int, ...]  # flat token at position ``prefix`` of each run
-    stops: tuple[int, ...]  # one past the last position of each run
+    starts: tuple[int, ...]  # flat token at position ``prefix`` of each row
+    stops: tuple[int, ...]  # one past the last position of each row
     prefix: tuple[int, ...]
-    group: Group
+    attention: AttentionGroup
 
     @classmethod
     def make(cls, rows: Sequence[tuple[tuple[int, ...], int]], prefix: int) -> "CleanRows":
+        """Make the table from (token ids, one past the last needed position) pairs."""
         ids = [token for row, stop in rows for token in row[prefix:stop]]
         positions = [p for _, stop in rows for p in range(prefix, stop)]
         stops = [stop for _, stop in rows]
         starts = [0]
         for stop in stops:
             starts.append(starts[-1] + stop - prefix)
-        group = Group.make([prefix] * len(rows), stops, prefix, None)
+        group = AttentionGroup.make([prefix] * len(rows), stops, prefix, None)
         return cls(
             torch.tensor(ids), torch.tensor(positions), tuple(starts[:-1]), tuple(stops), tuple(rows[0][0][:prefix]), group
         )
 
-    def token(self, run: int, position: int) -> int:
-        """Flat token of a run at a position."""
-        return self.starts[run] + position - len(self.prefix)
+    def token(self, row: int, position: int) -> int:
+        """Return the flat token of a row at a position."""
+        return self.starts[row] + position - len(self.prefix)
 
 
-def make_pack(
-    runs: CleanRows,
-    of_row: Sequence[int],
+def make_cell_group(
+    clean: CleanRows,
+    clean_row: Sequence[int],
     starts: dict[int, int],
     ends: Sequence[int],
     reads: Sequence[tuple[int, int]],
     first: int,
     before: Mapping[int, int] | None = None,
-) -> Pack:
-    """Return the cells of one anchor.
+) -> CellGroup:
+    """Return the cells of one anchor or control, which begin at token ``first`` of a lane.
 
-    ``starts``: row -> first position that is computed, changed rows only; ``ends``: one past the last read position of each row;
-    ``first``: its first token in a lane; ``before``: row -> run that stands before its first position, where it is not its own.
+    ``clean_row``: clean row of each row; ``starts``: changed row -> first computed position; ``ends``: one past the last read
+    position of each row; ``reads``: (row, position) pairs; ``before``: row -> clean row before its cells, if it is the donor's.
     """
-    prefix, rows = len(runs.prefix), sorted(starts)
+    prefix, rows = len(clean.prefix), sorted(starts)
     begin, stop = [starts[i] for i in rows], [ends[i] for i in rows]
-    bases = [runs.starts[(before or {}).get(i, of_row[i])] for i in rows]
+    bases = [clean.starts[(before or {}).get(i, clean_row[i])] for i in rows]
     positions = [p for a, b in zip(begin, stop, strict=True) for p in range(a, b)]
-    join = [runs.token(of_row[i], p) for i, a, b in zip(rows, begin, stop, strict=True) for p in range(a, b)]
+    join = [clean.token(clean_row[i], p) for i, a, b in zip(rows, begin, stop, strict=True) for p in range(a, b)]
     offsets = list(accumulate((b - a for a, b in zip(begin, stop, strict=True)), initial=0))[:-1]
     offset = dict(zip(rows, offsets, strict=True))
-    found = [(r, offset[i] + p - starts[i]) for r, (i, p) in enumerate(reads) if i in starts and p >= starts[i]]
-    return Pack(
-        Group.make(begin, stop, prefix, bases), first, first + len(join), tuple(join), tuple(positions), ReadIndex.make(found),
-        tuple(begin), tuple(stop), tuple(bases), tuple(rows), tuple(offsets),
+    pairs = [(r, offset[i] + p - starts[i]) for r, (i, p) in enumerate(reads) if i in starts and p >= starts[i]]
+    return CellGroup(
+        AttentionGroup.make(begin, stop, prefix, bases), first, first + len(join), tuple(join), tuple(positions),
+        ReadIndex.make(pairs), tuple(begin), tuple(stop), tuple(bases), tuple(rows), tuple(offsets),
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """Rotated keys and values of tokens that many rows begin with, by layer [pos head d_head]; a pass makes them as it goes."""
+    """Rotated keys and values of a shared prefix, per layer [pos kv_head d_head]; a pass appends to them layer by layer."""
 
     ids: tuple[int, ...]
     keys: list[Tensor]
     values: list[Tensor]
 
     def at(self, layer: int, length: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of the first ``length`` tokens, [kv_head pos d_head]."""
+        """Return keys and values of the first ``length`` tokens, [kv_head pos d_head]."""
         k, v = self.keys[layer][:length], self.values[layer][:length]
         return rearrange(k, "pos head d_head -> head pos d_head"), rearrange(v, "pos head d_head -> head pos d_head")
 
 
 @dataclass(frozen=True)
 class PatchIndex:
-    """Streams that are put into lanes: from ``run`` tokens, or ``given`` at every layer for the cells ``from_given`` (run -1)."""
+    """Streams that are patched into lanes."""
 
-    cell: Int[Tensor, "token"]
-    run: Int[Tensor, "token"]
-    given: Float[Tensor, "layer given d_model"] | None
-    from_given: Int[Tensor, "given"]
+    cell: Int[Tensor, "token"]  # token of a lane that is replaced
+    clean: Int[Tensor, "token"]  # clean token whose stream replaces it; -1 for given streams
+    streams: Float[Tensor, "layer given d_model"] | None  # given streams at every layer
+    streams_at: Int[Tensor, "given"]  # index into ``cell`` of each given stream
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Attention edges that are cut in the lanes of one pack."""
+    """Attention edges that are cut in the cells of one variant."""
 
     edges: Bool[Tensor, "row query key"]
     mode: str
@@ -296,17 +294,17 @@ class Cut:
 
 @dataclass(frozen=True)
 class Layout:
-    """One batch, laid out."""
+    """Index tensors of one batch."""
 
-    runs: CleanRows
+    clean_rows: CleanRows
     reads: ReadIndex
-    packs: tuple[Pack, ...] = ()
-    pack_of: tuple[int | None, ...] = ()  # of each swap or variant; None where it changes nothing in any row
-    put: PatchIndex | None = None
-    cuts: tuple[Cut, ...] = ()  # by pack
+    cell_groups: tuple[CellGroup, ...] = ()
+    group_of: tuple[int | None, ...] = ()  # for each swap or variant; None if it changes no row
+    patches: PatchIndex | None = None
+    cuts: tuple[Cut, ...] = ()  # one per cell group
 
     @classmethod
     def clean(cls, rows: Sequence[tuple[int, ...]], prefix: int = 0) -> "Layout":
-        """Whole rows in which nothing is changed, every token of them read."""
-        runs = CleanRows.make([(row, len(row)) for row in rows], prefix)
-        return cls(runs, ReadIndex.make([(i, i) for i in range(len(runs.ids))]))
+        """Make the layout of unchanged rows of which every token is read."""
+        clean = CleanRows.make([(row, len(row)) for row in rows], prefix)
+        return cls(clean, ReadIndex.make([(i, i) for i in range(len(clean.ids))]))

@@ -1,7 +1,6 @@
-"""One pass up the layers of the cone engine: clean rows, and the changed lanes that join them (:mod:`anchorlens.engine.cone_layout`).
+"""One pass of the cone engine through the layers: clean rows and changed lanes (:mod:`anchorlens.engine.cone_layout`).
 
-A :class:`Pass` takes one block at a time, so that many of them can go through a layer before the next layer is touched: weights
-that are read from disk, or that lie on another device, are needed once for all batches.
+A :class:`Pass` runs one block at a time, so several passes can share a layer: streamed weights are read once for all of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,60 +11,60 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from anchorlens.engine.cone_layout import Cut, Group, Lanes, Layout, Prefix
+from anchorlens.engine.cone_layout import AttentionGroup, Cut, Lanes, Layout, Prefix
 from anchorlens.engine.patches import OnProgress, no_progress
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
 from anchorlens.models.devices import half_on_cpu
 
 Tokens = Float[Tensor, "token d_model"]
-# Tables that differ in their tokens.
+# Streams whose number of tokens changes within a function.
 Table = Float[Tensor, "_ d_model"]
 
 
 class Pass:
-    """One batch on its way up.
+    """Pass of one batch through the layers.
 
-    Streams are put at ``site``; ``seen`` names the site that is read at each of some layers, and the pass ends after the last of
-    them (``top``). ``states`` holds what was read by layer: clean, then pack by pack and lane by lane. With ``keep`` nothing is
-    read, and ``kept`` collects keys and values of the runs.
+    Patches are applied at ``site``, "" for knockouts. ``read_sites``: layer -> site that is read; ``top`` is the last one.
+    ``states``: layer -> states that were read: clean, then by cell group and lane. With ``keep`` no states are read, and
+    ``new_prefix`` collects keys and values of the clean rows.
     """
 
     def __init__(
         self, adapter: Adapter, layout: Layout, lanes: Lanes, prefix: Prefix | None, *, site: str = "",
-        seen: Mapping[int, str], keep: bool = False,
+        read_sites: Mapping[int, str], keep: bool = False,
     ) -> None:  # fmt: skip
-        self.adapter, self.layout, self.prefix, self.site, self.seen = adapter, layout, prefix, site, seen
-        # Where nothing is changed in any row, no lane has to run.
-        self.lanes = lanes if layout.packs else Lanes((), (), (), ())
-        self.top = adapter.n_layers - 1 if keep else max(seen)
-        self.n_runs, self.n_cell = len(layout.runs.ids), layout.packs[-1].stop if layout.packs else 0
+        self.adapter, self.layout, self.prefix, self.site, self.read_sites = adapter, layout, prefix, site, read_sites
+        # No lanes are needed if no row is changed.
+        self.lanes = lanes if layout.cell_groups else Lanes((), (), (), ())
+        self.top = adapter.n_layers - 1 if keep else max(read_sites)
+        self.n_clean, self.n_cell = len(layout.clean_rows.ids), layout.cell_groups[-1].stop if layout.cell_groups else 0
         self.n_lanes = 0
         self.states: dict[int, Float[Tensor, "cell read d_model"]] = {}
-        shared = layout.runs.prefix
-        self.kept = Prefix((*shared, *layout.runs.ids.tolist()), [], []) if keep else None
-        positions = [p for pack in layout.packs for p in pack.positions]
-        self.last_position = max([int(layout.runs.positions.max()), *positions])
+        shared = layout.clean_rows.prefix
+        self.new_prefix = Prefix((*shared, *layout.clean_rows.ids.tolist()), [], []) if keep else None
+        positions = [p for cells in layout.cell_groups for p in cells.positions]
+        self.last_position = max([int(layout.clean_rows.positions.max()), *positions])
         self.host_cells = torch.tensor(positions, dtype=torch.long)
         self._place(adapter.device)
-        self.x: Table = adapter.embed(_on(self.device, layout.runs.ids), self.positions)
+        self.x: Table = adapter.embed(_on(self.device, layout.clean_rows.ids), self.positions)
 
     def _place(self, device: torch.device) -> None:
-        """Tables of indices, on the device of the next block."""
-        layout, put = self.layout, self.layout.put
+        """Move the index tensors to the device of the next block."""
+        layout, patches = self.layout, self.layout.patches
         self.device = device
-        self.positions = _on(device, layout.runs.positions)
+        self.positions = _on(device, layout.clean_rows.positions)
         self.cell_positions = _on(device, self.host_cells)
-        self.join = _on(device, torch.tensor([t for pack in layout.packs for t in pack.join], dtype=torch.long))
-        self.groups = self._placed([layout.runs.group, *(pack.group for pack in layout.packs)])
-        if put is not None:
-            self.cell, self.run_token = _on(device, put.cell), _on(device, put.run.clamp(min=0))
-            self.given = None if put.given is None else _on(device, put.given)
-            self.from_given = _on(device, put.from_given)
+        self.join = _on(device, torch.tensor([t for cells in layout.cell_groups for t in cells.join], dtype=torch.long))
+        self.groups = self._move_groups([layout.clean_rows.attention, *(cells.attention for cells in layout.cell_groups)])
+        if patches is not None:
+            self.cell, self.clean_token = _on(device, patches.cell), _on(device, patches.clean.clamp(min=0))
+            self.given_streams = None if patches.streams is None else _on(device, patches.streams)
+            self.given_cells = _on(device, patches.streams_at)
 
     @torch.no_grad()
     def step(self, block: Block, on_progress: OnProgress = no_progress) -> None:
-        """Run one block; blocks come in order. ``on_progress`` is also called with 0, so that memory can be checked on the way."""
+        """Run one block; blocks must come in order. ``on_progress`` is also called with 0, for checks of memory on the way."""
         layer = block.layer
         if layer > self.top:
             return
@@ -73,23 +72,23 @@ class Pass:
         if block.device != self.device:
             self._place(block.device)
             self.x = self.x.to(block.device)
-        site = self.seen.get(layer)
-        # In the last layer only what is read has to be asked for; but what is put there after its attention has other places.
+        site = self.read_sites.get(layer)
+        # In the last layer queries are needed at the read tokens only, unless patches after its attention need other tokens.
         trim = layer == self.top and site == "resid_post" and self.site in ("resid_pre", "")
-        seen, out = self._layer(block, self.x, site, on_progress, trim=trim)
+        streams, out = self._layer(block, self.x, site, on_progress, trim=trim)
         if site is not None:
-            self.states[layer] = self._gathered(seen, trimmed=trim)
+            self.states[layer] = self._gather_reads(streams, trimmed=trim)
         self.x = out if layer < self.top else out[:0]
 
     def _layer(
-        self, block: Block, x: Table, seen_at: str | None, on_progress: OnProgress, *, trim: bool
+        self, block: Block, x: Table, read_site: str | None, on_progress: OnProgress, *, trim: bool
     ) -> tuple[Table, Table]:
-        """One block; what stood at ``seen_at`` and what leaves it."""
+        """Run one block and return the streams at site ``read_site`` and after the block."""
         layer, site = block.layer, self.site
         if site in ("resid_pre", ""):
-            (x,) = self._joined(layer, x)
-            self._put(layer, x)
-        seen = x
+            (x,) = self._append_lanes(layer, x)
+            self._patch(layer, x)
+        streams = x
         z = self._attention(block, x, on_progress, trim=trim)
         if z is None:
             return x, x
@@ -98,97 +97,99 @@ class Pass:
         if trim:
             x = x[self._read_tokens(self.n_lanes)]
         if site == "attn_out":
-            x, attn = self._joined(layer, x, attn)
-            self._put(layer, attn)
-        seen = attn if seen_at == "attn_out" else seen
+            x, attn = self._append_lanes(layer, x, attn)
+            self._patch(layer, attn)
+        streams = attn if read_site == "attn_out" else streams
         mid = x + attn
         if site == "resid_mid":
-            (mid,) = self._joined(layer, mid)
-            self._put(layer, mid)
-        seen = mid if seen_at == "resid_mid" else seen
+            (mid,) = self._append_lanes(layer, mid)
+            self._patch(layer, mid)
+        streams = mid if read_site == "resid_mid" else streams
         out, mlp = mid, block.mlp_out(x if block.parallel else mid)
         if mlp is not None:
             if site == "mlp_out":
-                mid, mlp = self._joined(layer, mid, mlp)
-                self._put(layer, mlp)
-            seen = mlp if seen_at == "mlp_out" else seen
+                mid, mlp = self._append_lanes(layer, mid, mlp)
+                self._patch(layer, mlp)
+            streams = mlp if read_site == "mlp_out" else streams
             out = mid + mlp
         if site == "resid_post":
-            (out,) = self._joined(layer, out)
-            self._put(layer, out)
-        return out if seen_at == "resid_post" else seen, out
+            (out,) = self._append_lanes(layer, out)
+            self._patch(layer, out)
+        return out if read_site == "resid_post" else streams, out
 
-    def _joined(self, layer: int, *tables: Table) -> tuple[Table, ...]:
-        """The tables with the lanes that join at this layer, as copies of the clean rows or of the first lane."""
-        new = self.lanes.joined(layer) - self.n_lanes
+    def _append_lanes(self, layer: int, *tables: Table) -> tuple[Table, ...]:
+        """Append the lanes that start at this layer, as copies of the clean rows or of the first lane."""
+        new = self.lanes.count_lanes(layer) - self.n_lanes
         if new == 0:
             return tables
         forked = self.lanes.forked and self.n_lanes > 0
         self.n_lanes += new
 
-        def grown(table: Table) -> Table:
-            one = table[self.n_runs : self.n_runs + self.n_cell] if forked else table[self.join]
-            return torch.cat([table, *[one] * new])
+        def append(table: Table) -> Table:
+            lane = table[self.n_clean : self.n_clean + self.n_cell] if forked else table[self.join]
+            return torch.cat([table, *[lane] * new])
 
-        return tuple(grown(table) for table in tables)
+        return tuple(append(table) for table in tables)
 
-    def _put(self, layer: int, table: Tokens) -> None:
-        """Replace the changed tokens of the lanes whose window holds this layer."""
-        changed = self.lanes.changed(layer)
-        if self.layout.put is None or not changed:
+    def _patch(self, layer: int, table: Tokens) -> None:
+        """Replace the patched tokens of the lanes whose window contains this layer."""
+        ranges = self.lanes.active_ranges(layer)
+        if self.layout.patches is None or not ranges:
             return
-        cells = table[self.n_runs :].view(self.n_lanes, self.n_cell, -1)
-        values = table[self.run_token]
-        if self.given is not None:
-            values[self.from_given] = self.given[layer].to(values.dtype)
-        for first, stop in changed:
+        cells = table[self.n_clean :].view(self.n_lanes, self.n_cell, -1)
+        values = table[self.clean_token]
+        if self.given_streams is not None:
+            values[self.given_cells] = self.given_streams[layer].to(values.dtype)
+        for first, stop in ranges:
             cells[first:stop, self.cell] = values
 
     def _read_tokens(self, n_lanes: int) -> Int[Tensor, "token"]:
-        """Flat tokens that are read: of the runs, then of so many lanes."""
+        """Return the flat tokens that are read: of the clean rows, then of ``n_lanes`` lanes."""
         base = torch.tensor(self.layout.reads.tokens)
-        lane = torch.tensor([pack.first + t for pack in self.layout.packs for t in pack.reads.tokens], dtype=torch.long)
-        starts = self.n_runs + self.n_cell * torch.arange(n_lanes)[:, None]
+        lane = torch.tensor(
+            [cells.first + t for cells in self.layout.cell_groups for t in cells.reads.tokens], dtype=torch.long
+        )
+        starts = self.n_clean + self.n_cell * torch.arange(n_lanes)[:, None]
         return _on(self.device, torch.cat([base, (starts + lane).reshape(-1)]))
 
-    def _gathered(self, seen: Tokens, *, trimmed: bool) -> Float[Tensor, "cell read d_model"]:
-        """States of the reader's reads: clean, then pack by pack and lane by lane; what a lane does not hold is clean there."""
-        reads, packs = self.layout.reads, self.layout.packs
-        # Lanes that joined after what is read, in the same layer, are not in it.
-        held = self.n_lanes if trimmed or not self.n_cell else (len(seen) - self.n_runs) // self.n_cell
+    def _gather_reads(self, streams: Tokens, *, trimmed: bool) -> Float[Tensor, "cell read d_model"]:
+        """Return the states of all reads: clean, then by cell group and lane; reads outside a lane's cells are clean."""
+        reads, cell_groups = self.layout.reads, self.layout.cell_groups
+        # Lanes that were appended after the read site, in the same layer, are not in ``streams``.
+        present = self.n_lanes if trimmed or not self.n_cell else (len(streams) - self.n_clean) // self.n_cell
         if not trimmed:
-            seen = seen[self._read_tokens(held)]
+            streams = streams[self._read_tokens(present)]
         n_base, n_lanes = len(reads.tokens), len(self.lanes.start)
-        clean = seen[:n_base][_on(self.device, reads.of)]
-        out = repeat(clean, "read d_model -> cell read d_model", cell=1 + len(packs) * n_lanes).clone()
-        width = sum(len(pack.reads.tokens) for pack in packs)
-        lanes = seen[n_base:].reshape(held, width, seen.shape[-1])
+        clean = streams[:n_base][_on(self.device, reads.of)]
+        out = repeat(clean, "read d_model -> cell read d_model", cell=1 + len(cell_groups) * n_lanes).clone()
+        width = sum(len(cells.reads.tokens) for cells in cell_groups)
+        lanes = streams[n_base:].reshape(present, width, streams.shape[-1])
         at = 0
-        for i, pack in enumerate(packs):
-            own = lanes[:, at : at + len(pack.reads.tokens)]
+        for i, cells in enumerate(cell_groups):
+            states = lanes[:, at : at + len(cells.reads.tokens)]
             start = 1 + i * n_lanes
-            out[start : start + held, _on(self.device, pack.reads.index)] = own[:, _on(self.device, pack.reads.of)]
-            at += len(pack.reads.tokens)
+            out[start : start + present, _on(self.device, cells.reads.index)] = states[:, _on(self.device, cells.reads.of)]
+            at += len(cells.reads.tokens)
         return out
 
     def _attention(
         self, block: Block, x: Table, on_progress: OnProgress, *, trim: bool
     ) -> Float[Tensor, "_ head d_head"] | None:
-        """Return the heads' output [token head d_head] of every token, or of the read tokens only (``trim``).
+        """Compute the heads' output [token head d_head] of every token, or with ``trim`` of the read tokens only.
 
-        None in the last block of a pass that only keeps keys and values.
+        Returns None in the last block of a pass that computes a prefix.
         """
         q, k, v = block.project(x)
-        n, lanes = self.n_runs, (self.n_lanes, self.n_cell)
+        n, lanes = self.n_clean, (self.n_lanes, self.n_cell)
         angles, at_cells = block.angles(self.positions), block.angles(self.cell_positions)
         base_q, base_k, base_v = block.rotate_(q[:n], angles), block.rotate_(k[:n], angles), v[:n]
-        if self.kept is not None:
-            self._keep(block.layer, base_k, base_v)
+        if self.new_prefix is not None:
+            self._store_prefix(block.layer, base_k, base_v)
             if block.layer == self.top:
                 return None
         base_q, base_k, base_v = _wide(base_q).div_(block.scale), _wide(base_k), _wide(base_v)
-        groups = self._trimmed() if trim else self.groups
-        sizes = [len(group.found) for group in groups]
+        groups = self._make_read_groups() if trim else self.groups
+        sizes = [len(group.query_slots) for group in groups]
         out = q.new_empty(sizes[0] + self.n_lanes * sum(sizes[1:]), *q.shape[1:])
         out[: sizes[0]] = self._attend(block, groups[0], base_q[None], base_k[None], base_v[None], base_k, base_v)[0]
         if not self.n_lanes:
@@ -198,105 +199,107 @@ class Pass:
         cell_q, cell_k, cell_v = _wide(cell_q).div_(block.scale), _wide(cell_k), _wide(cell_v)
         in_lanes = out[sizes[0] :].view(self.n_lanes, sum(sizes[1:]), *q.shape[1:])
         at = 0
-        for pack, group in zip(self.layout.packs, groups[1:], strict=True):
-            own, size = slice(pack.first, pack.stop), len(group.found)
+        for cells, group in zip(self.layout.cell_groups, groups[1:], strict=True):
+            tokens, size = slice(cells.first, cells.stop), len(group.query_slots)
             in_lanes[:, at : at + size] = self._attend(
-                block, group, cell_q[:, own], cell_k[:, own], cell_v[:, own], base_k, base_v
+                block, group, cell_q[:, tokens], cell_k[:, tokens], cell_v[:, tokens], base_k, base_v
             )
             at += size
             on_progress(0.0)
         return out
 
-    def _keep(self, layer: int, k: Float[Tensor, "token kv_head d_head"], v: Float[Tensor, "token kv_head d_head"]) -> None:
-        """Keys and values of the whole prefix that is being made, what was known of it before included."""
-        assert self.kept is not None
-        n = len(self.layout.runs.prefix)
-        had = [] if self.prefix is None or not n else [(self.prefix.keys[layer][:n], self.prefix.values[layer][:n])]
-        keys, values = zip(*had, (k, v), strict=True)
-        self.kept.keys.append(torch.cat(keys))
-        self.kept.values.append(torch.cat(values))
+    def _store_prefix(
+        self, layer: int, k: Float[Tensor, "token kv_head d_head"], v: Float[Tensor, "token kv_head d_head"]
+    ) -> None:
+        """Append one layer's keys and values of the new prefix, behind those of the prefix that it extends."""
+        assert self.new_prefix is not None
+        n = len(self.layout.clean_rows.prefix)
+        known = [] if self.prefix is None or not n else [(self.prefix.keys[layer][:n], self.prefix.values[layer][:n])]
+        keys, values = zip(*known, (k, v), strict=True)
+        self.new_prefix.keys.append(torch.cat(keys))
+        self.new_prefix.values.append(torch.cat(values))
 
-    def _trimmed(self) -> "list[_Placed]":
-        """Groups in which only the read tokens ask."""
-        runs, packs = self.layout.runs, self.layout.packs
-        prefix = len(runs.prefix)
-        groups = [Group.make([prefix] * len(runs.stops), runs.stops, prefix, None, self.layout.reads)]
-        groups += [Group.make(p.starts, p.ends, prefix, p.bases, p.reads) for p in packs]
-        return self._placed(groups)
+    def _make_read_groups(self) -> "list[_DeviceGroup]":
+        """Return groups whose queries are the read tokens only."""
+        clean, cell_groups = self.layout.clean_rows, self.layout.cell_groups
+        prefix = len(clean.prefix)
+        groups = [AttentionGroup.make([prefix] * len(clean.stops), clean.stops, prefix, None, self.layout.reads)]
+        groups += [AttentionGroup.make(p.starts, p.ends, prefix, p.bases, p.reads) for p in cell_groups]
+        return self._move_groups(groups)
 
-    def _placed(self, groups: Sequence[Group]) -> "list[_Placed]":
-        """Groups on the device, with the cuts of their packs."""
+    def _move_groups(self, groups: Sequence[AttentionGroup]) -> "list[_DeviceGroup]":
+        """Move groups to the device, with the cuts of their cells."""
         cuts = self.layout.cuts
-        return [_Placed(group, self.device, cuts[i - 1] if i and cuts else None) for i, group in enumerate(groups)]
+        return [_DeviceGroup(group, self.device, cuts[i - 1] if i and cuts else None) for i, group in enumerate(groups)]
 
     def _attend(
-        self, block: Block, group: "_Placed", q: Float[Tensor, "lane token head d_head"],
+        self, block: Block, group: "_DeviceGroup", q: Float[Tensor, "lane token head d_head"],
         k: Float[Tensor, "lane token kv_head d_head"], v: Float[Tensor, "lane token kv_head d_head"],
-        base_k: Float[Tensor, "run_token kv_head d_head"], base_v: Float[Tensor, "run_token kv_head d_head"],
+        base_k: Float[Tensor, "clean_token kv_head d_head"], base_v: Float[Tensor, "clean_token kv_head d_head"],
     ) -> Float[Tensor, "lane found head d_head"]:  # fmt: skip
-        """Attention of one group: keys of the prefix, of each row's clean run before its first token, and its own.
+        """Compute the attention of one group to the prefix, to the clean row before each row's first token, and to its own tokens.
 
-        Queries of all lanes of a row meet the keys that they share in one product, so that no key is ever copied for a lane.
+        Keys that all lanes of a row share are multiplied with their queries in one product, so no key is copied per lane.
         """
         n_rows, width, kv = group.n_rows, group.n_queries, k.shape[-2]
         rep = q.shape[-2] // kv
         sizes = {"row": n_rows, "kv": kv, "rep": rep}
-        asked = rearrange(
+        queries = rearrange(
             q[:, group.queries],
             "lane (row query) (kv rep) d_head -> kv row lane (query rep) d_head", query=width, **sizes,
         )  # fmt: skip
         own_k = rearrange(k[:, group.keys], "lane (row key) kv d_head -> kv row lane d_head key", row=n_rows)
         own_v = rearrange(v[:, group.keys], "lane (row key) kv d_head -> kv row lane key d_head", row=n_rows)
-        flat = rearrange(asked, "kv row lane query d_head -> kv row (lane query) d_head")
+        flat = rearrange(queries, "kv row lane query d_head -> kv row (lane query) d_head")
         shared: list[Tensor] = []  # values of keys that lanes share, [kv row key d_head] or [kv key d_head]
         scores: list[Tensor] = []
-        n_prefix = len(self.layout.runs.prefix)
+        n_prefix = len(self.layout.clean_rows.prefix)
         if n_prefix:
-            assert self.prefix is not None  # who laid the runs out behind one gave it
+            assert self.prefix is not None  # a layout behind a prefix comes with it
             keys, values = (_wide(each) for each in self.prefix.at(block.layer, n_prefix))
-            every = rearrange(flat, "kv row query d_head -> kv (row query) d_head")
+            all_queries = rearrange(flat, "kv row query d_head -> kv (row query) d_head")
             scores.append(
-                rearrange(every @ keys.mT, "kv (row lane query) key -> kv row lane query key", row=n_rows, lane=len(q))
+                rearrange(all_queries @ keys.mT, "kv (row lane query) key -> kv row lane query key", row=n_rows, lane=len(q))
             )
             shared.append(values)
         if group.n_base:
             between = rearrange(base_k[group.base], "(row key) kv d_head -> kv row d_head key", row=n_rows)
             scores.append(rearrange(flat @ between, "kv row (lane query) key -> kv row lane query key", lane=len(q)))
             shared.append(rearrange(base_v[group.base], "(row key) kv d_head -> kv row key d_head", row=n_rows))
-        scores.append(asked @ own_k)
+        scores.append(queries @ own_k)
         weights = self._weights(block, group, scores, kv, rep)
         out = weights[-1] @ own_v
         for weight, values in zip(weights, shared, strict=False):
             together = rearrange(weight, "kv row lane query key -> kv row (lane query) key")
             if values.ndim == 3:
-                got = rearrange(together, "kv row query key -> kv (row query) key") @ values
-                got = rearrange(got, "kv (row lane query) d -> kv row lane query d", row=n_rows, lane=len(q))
+                part = rearrange(together, "kv row query key -> kv (row query) key") @ values
+                part = rearrange(part, "kv (row lane query) d -> kv row lane query d", row=n_rows, lane=len(q))
             else:
-                got = rearrange(together @ values, "kv row (lane query) d -> kv row lane query d", lane=len(q))
-            out += got
+                part = rearrange(together @ values, "kv row (lane query) d -> kv row lane query d", lane=len(q))
+            out += part
         return rearrange(
             out, "kv row lane (query rep) d_head -> lane (row query) (kv rep) d_head", rep=rep
-        )[:, group.found]  # fmt: skip
+        )[:, group.query_slots]  # fmt: skip
 
-    def _weights(self, block: Block, group: "_Placed", scores: list[Tensor], kv: int, rep: int) -> tuple[Tensor, ...]:
-        """Softmax over all keys of a query, in parts as the scores came."""
+    def _weights(self, block: Block, group: "_DeviceGroup", scores: list[Tensor], kv: int, rep: int) -> tuple[Tensor, ...]:
+        """Compute the softmax over all keys of a query, split as the scores are; empties ``scores``."""
         sizes = [score.shape[-1] for score in scores]
         table = torch.cat(scores, -1) if len(scores) > 1 else scores[0]
-        scores.clear()  # the parts would stand beside the whole
+        scores.clear()  # frees the parts
         if block.soft_cap is not None:
             table = block.soft_cap * torch.tanh(table / block.soft_cap)
         by_query = rearrange(table, "kv row lane (query rep) key -> kv row lane query rep key", rep=rep)
         if block.slopes is not None:
             slopes = rearrange(block.slopes, "(kv rep) -> kv 1 1 1 rep 1", kv=kv)
             by_query += slopes * group.distance
-        denied = group.denied(block.window)
-        if denied is not None:
-            by_query.masked_fill_(denied, -torch.inf)
+        excluded = group.exclusion_mask(block.window)
+        if excluded is not None:
+            by_query.masked_fill_(excluded, -torch.inf)
         if group.cut is not None and group.cut.mode == "mask":
             self._cut(block.layer, by_query, group, kv, -torch.inf)
         if block.sinks is None:
             weights = table.softmax(-1)
-        else:  # a key that nobody's value stands behind
+        else:  # a sink is a key without a value
             sinks = rearrange(block.sinks, "(kv rep) -> kv 1 1 1 rep 1", kv=kv).expand(*by_query.shape[:-1], 1)
             weights = torch.cat([by_query, sinks.to(table.dtype)], -1).softmax(-1)[..., :-1]
             weights = rearrange(weights, "kv row lane query rep key -> kv row lane (query rep) key")
@@ -306,58 +309,58 @@ class Pass:
         return weights.split(sizes, -1)
 
     def _cut(
-        self, layer: int, table: Float[Tensor, "kv row lane query rep key"], group: "_Placed", kv: int, value: float
+        self, layer: int, table: Float[Tensor, "kv row lane query rep key"], group: "_DeviceGroup", kv: int, value: float
     ) -> None:
-        """Set the cut edges of the chosen heads, in place, in the lanes that are cut in this layer."""
+        """Set the cut edges of the chosen heads to ``value`` in place, in the lanes that are cut in this layer."""
         heads = rearrange(group.heads, "(kv rep) -> kv 1 1 1 rep 1", kv=kv)
-        for first, stop in self.lanes.changed(layer):
+        for first, stop in self.lanes.active_ranges(layer):
             table[:, :, first:stop].masked_fill_(group.edges & heads, value)
 
 
-class _Placed:
-    """A group's tables on the model's device."""
+class _DeviceGroup:
+    """Index tensors of a group on a device."""
 
-    def __init__(self, group: Group, device: torch.device, cut: Cut | None = None) -> None:
+    def __init__(self, group: AttentionGroup, device: torch.device, cut: Cut | None = None) -> None:
         self.group, self.device, self.cut = group, device, cut
         self.n_rows, self.n_queries = group.queries.shape
         self.n_base = group.base.shape[1]
         self.keys, self.queries = _on(device, group.keys.reshape(-1)), _on(device, group.queries.reshape(-1))
-        self.found, self.base = _on(device, group.found), _on(device, group.base.reshape(-1))
-        self._denied: dict[int | None, Tensor | None] = {}
+        self.query_slots, self.base = _on(device, group.query_slots), _on(device, group.base.reshape(-1))
+        self._exclusion: dict[int | None, Tensor | None] = {}
         self.edges, self.heads = torch.empty(0), torch.empty(0)
         if cut is not None:
             rows = torch.arange(self.n_rows)[:, None, None]
-            keys = group.key_positions.clamp(max=cut.edges.shape[-1] - 1)  # slots without a key may lie behind the row
-            edges = cut.edges[rows, group.query_positions[:, :, None], keys[:, None, :]] & group.real[:, None, :]
+            keys = group.key_positions.clamp(max=cut.edges.shape[-1] - 1)  # unused slots may lie behind the row
+            edges = cut.edges[rows, group.query_positions[:, :, None], keys[:, None, :]] & group.is_key[:, None, :]
             self.edges = _on(device, rearrange(edges, "row query key -> 1 row 1 query 1 key"))
             self.heads = _on(device, cut.heads)
 
     @cached_property
     def distance(self) -> Int[Tensor, "1 row 1 query 1 key"]:
-        """Position of each key minus that of each query, at most 0."""
+        """Return the position of each key minus that of each query, at most 0 (for ALiBi)."""
         steps = self.group.key_positions[:, None, :] - self.group.query_positions[:, :, None]
         return _on(self.device, rearrange(steps.clamp(max=0), "row query key -> 1 row 1 query 1 key"))
 
-    def denied(self, window: int | None) -> Bool[Tensor, "1 row 1 query 1 key"] | None:
-        """True where a query may not read a key; None where all may be read."""
-        if window not in self._denied:
-            allowed = self.group.allowed(window)
-            self._denied[window] = (
-                None if allowed is None else _on(self.device, rearrange(~allowed, "row query key -> 1 row 1 query 1 key"))
+    def exclusion_mask(self, window: int | None) -> Bool[Tensor, "1 row 1 query 1 key"] | None:
+        """Return True where a query does not attend to a key; None if it is False everywhere."""
+        if window not in self._exclusion:
+            mask = self.group.attention_mask(window)
+            self._exclusion[window] = (
+                None if mask is None else _on(self.device, rearrange(~mask, "row query key -> 1 row 1 query 1 key"))
             )
-        return self._denied[window]
+        return self._exclusion[window]
 
 
 def _wide(heads: Float[Tensor, "*token head d_head"]) -> Float[Tensor, "*token head d_head"]:
-    """Queries, keys or values for attention: in float32 where they are in half precision on a CPU.
+    """Convert queries, keys or values to float32 if they are in half precision on a CPU.
 
-    Their products are small ones of ever other sizes, whose kernels would take longer to make than they take.
+    Their many small product sizes would each need a oneDNN kernel, which takes longer to make than to run.
     """
     return heads.float() if half_on_cpu(heads.device, heads.dtype) else heads
 
 
 def _on(device: torch.device, table: Tensor) -> Tensor:
-    """A table on the device; copies to a GPU are pinned, so that nothing waits for them."""
+    """Move a tensor to a device; copies to a GPU are pinned and asynchronous."""
     return (
         table.pin_memory().to(device, non_blocking=True) if device.type == "cuda" and not table.is_cuda else table.to(device)
     )

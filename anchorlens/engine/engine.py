@@ -14,14 +14,14 @@ from anchorlens.models.adapter import Adapter, SiteLike
 
 @runtime_checkable
 class Engine(Protocol):
-    """Measures batches of one model and estimates their cost; ``reason`` says why it is the oracle where the cone was asked for."""
+    """Interface: measures batches of one model; ``reason``: why the reference engine replaces the cone engine, "" if it does not."""
 
     name: str
     reason: str
     adapter: Adapter
 
-    def begin(self, shared: Sequence[int] = ()) -> None:
-        """Let go of what earlier batches left: from here on, the same batches give the same bits, whatever came before."""
+    def reset(self, shared: Sequence[int] = ()) -> None:
+        """Clear the caches, so that the same batches give the same bits; ``shared``: tokens that all later rows begin with."""
         ...
 
     def run_swaps(
@@ -30,7 +30,7 @@ class Engine(Protocol):
         """Measure every cell of a batch.
 
         Returns:
-            Metrics of the clean pass ([example]), and for each swap those of the changed passes ([layer example]).
+            Metrics of the clean pass, [example], and for each swap those of the patched passes, [layer example].
         """
         ...
 
@@ -42,23 +42,23 @@ class Engine(Protocol):
         windows: Sequence[range],
         on_progress: OnProgress = no_progress,
     ) -> Float[Tensor, "variant window read d_model"]:
-        """States at one place for every variant and every window of layers in which it is cut."""
+        """Return the states at site and layer ``where`` (None: final residual stream) for every variant and window of layers."""
         ...
 
     def knockout_states_all_layers(
         self, batch: KnockoutBatch, *, site: SiteLike, layers: range, on_progress: OnProgress = no_progress
     ) -> Float[Tensor, "run layer read d_model"]:
-        """States at every layer: of the clean run, then of every variant cut in all of ``layers``; float32 on the CPU."""
+        """Return the states at every layer, clean and then with each variant cut in all of ``layers``; float32 on the CPU."""
         ...
 
     def pass_bytes(self, size: PassSize, lanes: int) -> int:
-        """Upper estimate of what a batch holds beside the model, with so many layers or windows measured."""
+        """Return an upper estimate of a batch's memory in bytes, without the model; ``lanes``: measured layers or windows."""
         ...
 
     def pass_flops(self, size: PassSize, starts: Sequence[int]) -> float:
-        """Multiplications and additions of a batch whose cells are changed from these layers on."""
+        """Return the multiplications and additions of a batch; ``starts``: first changed layer of each lane."""
         ...
 
-    def fills(self, size: PassSize, lanes: int) -> bool:
-        """Whether a batch is so large that more rows gain nothing; never, where weights are read in every pass."""
+    def saturates(self, size: PassSize, lanes: int) -> bool:
+        """Return whether more rows would not speed up a batch; always False if weights are streamed."""
         ...

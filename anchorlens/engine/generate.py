@@ -1,4 +1,4 @@
-"""Greedy generation in batches, within the length that the model takes (METHOD 3)."""
+"""Greedy generation in batches, up to the model's context length (METHOD 3)."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,8 +14,7 @@ from anchorlens.models.adapter import Adapter
 from anchorlens.models.memory import free_memory
 from anchorlens.prompts.batches import common_prefix
 
-# One token a row goes through the model at each step, so many rows are needed before a step costs more than reading the weights;
-# beyond these nothing is gained.
+# Rows beyond which throughput no longer grows; fewer leave a step bound by reading the weights.
 _MOST_ROWS = {"cpu": 64, "cuda": 512, "mps": 128}
 
 
@@ -28,26 +27,23 @@ def greedy(
     stop: Callable[[list[int]], bool],
     on_batch: Callable[[int], None] = lambda rows: None,  # noqa: ARG005
 ) -> list[list[int]]:
-    """Return greedy continuations of token ids, at most ``max_new_tokens`` long, each until ``stop`` of its new tokens is True.
+    """Return greedy continuations of token ids, up to ``max_new_tokens``, ``n_ctx``, or until ``stop`` of the new tokens is True.
 
-    The tokens that all prompts begin with go through the model once. Prompts of similar length go together, padded on the left:
-    the tokens of a row stand as far from each other as they would alone, and positions are counted from the mask, so absolute
-    positions, rotary positions and sliding windows are those of the row alone.
-
-    No row grows longer than ``n_ctx``. ``on_batch`` gets the rows of each finished batch, and those of prompts that leave no room.
+    The common prefix of all prompts is run once. Prompts of similar length are padded on the left; positions are counted from the
+    mask, so positions and sliding windows equal those of each row alone. ``on_batch`` gets the number of finished rows.
 
     Returns:
-        New token ids of each prompt, in the order of ``prompts``; none of a prompt that leaves no room.
+        New token ids of each prompt, in the order of ``prompts``; [] for a prompt of ``n_ctx`` tokens or more.
     """
     if not all(prompts):
-        raise InputError("A prompt without tokens cannot be continued.")
+        raise InputError("prompts: one has no tokens. Give every prompt at least one token.")
     out: list[list[int]] = [[] for _ in prompts]
     room = [min(max_new_tokens, adapter.shape.n_ctx - len(ids)) for ids in prompts]
     by_length = sorted((i for i in range(len(prompts)) if room[i] > 0), key=lambda i: len(prompts[i]))
     if len(by_length) < len(prompts):
         on_batch(len(prompts) - len(by_length))
     size = _rows_at_once(adapter, max((len(prompts[i]) + room[i] for i in by_length), default=0), batch_size)
-    # Not inference_mode: where the rotary table grows on the way, the live model would keep tensors that no gradient can pass.
+    # Not inference_mode: the model keeps the rotary tables that are made on the way.
     with torch.no_grad():
         prefix = _run_prefix(adapter, [prompts[i] for i in by_length])
         for start in range(0, len(by_length), size):
@@ -62,10 +58,10 @@ def greedy(
 def _rows_at_once(adapter: Adapter, width: int, batch_size: int | None) -> int:
     if batch_size is not None:
         return rows_per_batch(adapter.shape, adapter.devices, width, batch_size)
-    # Unlike in a single pass, keys and values of all layers stay.
+    # Keys and values of all layers stay in memory.
     shape = adapter.shape
     cached = 2 * shape.layers_together * shape.n_kv_heads * shape.d_head * shape.item
-    by_memory = (free_memory(adapter.devices) // 2 - shape.weights_held) // (
+    by_memory = (free_memory(adapter.devices) // 2 - shape.peak_weight_bytes) // (
         rows_bytes(shape, 1, width) - BUFFERS + width * cached
     )
     if shape.streamed is not None:  # all weights are read for every token
@@ -74,9 +70,9 @@ def _rows_at_once(adapter: Adapter, width: int, batch_size: int | None) -> int:
 
 
 def _run_prefix(adapter: Adapter, prompts: Sequence[Sequence[int]]) -> TransformerLensKeyValueCache:
-    """Keys and values, in one row, of the tokens that all prompts begin with; the shortest prompt keeps a token to run."""
+    """Return the key-value cache, of one row, of the prompts' common prefix; it leaves each prompt at least one token."""
     cache = adapter.empty_cache()
-    # Nobody shares a single prompt's tokens: two passes would be slower than one.
+    # For a single prompt two passes would be slower than one.
     shared = common_prefix(prompts, min(len(ids) for ids in prompts) - 1) if len(prompts) > 1 else 0
     if shared:
         row = torch.tensor([list(prompts[0][:shared])], dtype=torch.long, device="cpu").to(adapter.device)
@@ -97,9 +93,8 @@ def _greedy_batch(
     step = torch.tensor(padded, dtype=torch.long, device="cpu").to(adapter.device)[:, cached:]
     pads = torch.tensor(padding, dtype=torch.long, device="cpu").to(adapter.device)[:, None]
     mask = (torch.arange(width, device=adapter.device) >= pads).long()
-    # Columns are those of the padded rows, so the prefix starts at each row's own padding, and what it thereby loses at its end is
-    # run again. Keys may be moved because the cache holds them before they are rotated.
-    cache = _gathered(prefix, (torch.arange(cached, device=adapter.device) - pads).clamp(min=0), mask[:, :cached])
+    # The prefix is shifted by each row's padding; cached keys are not rotated yet. Columns that no longer fit are run again.
+    cache = _select_columns(prefix, (torch.arange(cached, device=adapter.device) - pads).clamp(min=0), mask[:, :cached])
     mask = mask[:, cached:]
     out: list[list[int]] = [[] for _ in prompts]
     running = list(range(len(prompts)))
@@ -121,14 +116,14 @@ def _greedy_batch(
 def _next_tokens(
     adapter: Adapter, ids: Int[Tensor, "row pos"], mask: Int[Tensor, "row pos"], cache: TransformerLensKeyValueCache
 ) -> Int[Tensor, "row"]:
-    """The likeliest token after each row, where the embedding is; the cache grows by the row's keys and values."""
+    """Return the likeliest next token of each row, on the embedding's device, and extend the cache."""
     return adapter.read.logits(adapter.forward(ids, mask, cache=cache)[:, -1]).argmax(-1).to(adapter.device)
 
 
-def _gathered(
+def _select_columns(
     prefix: TransformerLensKeyValueCache, columns: Int[Tensor, "row pos"], mask: Int[Tensor, "row pos"]
 ) -> TransformerLensKeyValueCache:
-    """A new cache whose rows hold the given columns of the prefix."""
+    """Make a cache whose rows hold the given columns of the prefix."""
     entries: list[TransformerLensKeyValueCacheEntry] = []
     for entry in prefix.entries:
         at = columns.to(entry.past_keys.device)
@@ -137,9 +132,9 @@ def _gathered(
 
 
 def _keep_rows(cache: TransformerLensKeyValueCache, rows: list[int]) -> None:
-    """Drop the other rows, so that finished continuations cost nothing more, and the columns in which the others stood alone.
+    """Keep some rows of the cache in place, without the columns that are padding in all of them.
 
-    So no table grows wider than its longest row, and TransformerLens's rotary table, which ends at ``n_ctx``, serves all of it.
+    So the cache is never wider than its longest row, and stays within TransformerLens's rotary table of ``n_ctx`` positions.
     """
     mask = cache.previous_attention_mask[rows]
     first = int((mask.sum(0) == 0).sum())

@@ -1,13 +1,12 @@
-"""Attention knockout: edges between token positions are cut, in chosen heads and layers (METHOD 5).
+"""Attention knockout: cut attention edges between token positions, in chosen heads and layers (METHOD 5).
 
-An edge runs from a source position s to a later position t that attends to it (s < t). Cutting it means that t no longer reads s.
-A token's edge to itself is no flow between tokens and is never cut. Two modes, which are different interventions:
+An edge runs from a source position s to a later position t that attends to it (s < t). A token's edge to itself is never cut. Modes:
 
 - ``mask``: the score is set to minus infinity before the softmax, so the remaining weights renormalise (Geva et al. 2023).
-- ``zero``: the weight is set to 0 after the softmax, the others stay as they are, so a row sums to less than one.
+- ``zero``: the weight is set to 0 after the softmax; the others stay, so the weights of a query sum to less than one.
 
-States at layer k depend on layers <= k alone. With the cut in *all* layers, one forward pass therefore gives the states that a
-separate run with the cut in layers 0..k would give at k, for every k. Windows of layers need a pass each.
+States at layer k depend on layers <= k only. So one forward pass with the cut in *all* layers gives the states at every k of a
+separate pass with the cut in layers 0..k. Windows of layers need one pass each.
 """
 
 from collections.abc import Sequence
@@ -29,11 +28,10 @@ class AttentionKnockout:
     """Edges that are cut in the rows of one batch.
 
     Attributes:
-        edges: True where position ``query`` may not read position ``key``.
-        layers: Layers in which they are cut.
+        edges: True where position ``query`` does not attend to position ``key``.
+        layers: Layers in which edges are cut.
         mode: ``mask`` or ``zero``.
-        heads: Query heads in which they are cut; None for all. With grouped-query attention heads are still counted as query
-            heads: heads of one group share keys and values, and only the named ones are cut.
+        heads: Query heads in which edges are cut, also with grouped-query attention. If None, all heads.
     """
 
     edges: Bool[Tensor, "example query key"]
@@ -45,50 +43,48 @@ class AttentionKnockout:
 def cut_edges(
     sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int] | None], width: int
 ) -> Bool[Tensor, "example query key"]:
-    """Return the edges from each row's ``sources`` to its ``targets`` (None: all later positions that are no source).
+    """Return True at the edges from each row's ``sources`` to its ``targets``, with targets strictly later than sources.
 
-    Returns:
-        True where the edge is cut. Only edges to strictly earlier positions are.
+    Targets of None are all later positions that are not sources; ``width``: number of positions of the padded rows.
     """
     source = _table(sources, width)
-    everywhere = [[*range(width)] if where is None else where for where in targets]
-    target = _table(everywhere, width)
-    # `later` leaves the sources' own exchange alone: what is cut is what flows out of the span.
-    out = torch.tensor([where is None for where in targets])
-    target &= ~(source & rearrange(out, "example -> example 1"))
+    target = _table([[*range(width)] if positions is None else positions for positions in targets], width)
+    # Edges between sources stay: only the flow out of the span is cut.
+    is_all_later = torch.tensor([positions is None for positions in targets])
+    target &= ~(source & rearrange(is_all_later, "example -> example 1"))
     earlier = torch.ones(width, width, dtype=torch.bool).tril(-1)
     return rearrange(target, "example query -> example query 1") & rearrange(source, "example key -> example 1 key") & earlier
 
 
 def _table(positions: Sequence[Sequence[int]], width: int) -> Bool[Tensor, "example pos"]:
     table = torch.zeros(len(positions), width, dtype=torch.bool)
-    for row, where in zip(table, positions, strict=True):
-        row[list(where)] = True
+    for row, selected in zip(table, positions, strict=True):
+        row[list(selected)] = True
     return table
 
 
 def check_heads(heads: Sequence[int], n_heads: int) -> None:
-    """Raise InputError if heads repeat or do not exist."""
+    """Raise InputError if a head occurs twice or does not exist."""
     if not heads or len(set(heads)) != len(heads) or not all(0 <= head < n_heads for head in heads):
-        raise InputError(f"heads must be different numbers from 0 to {n_heads - 1}, got {tuple(heads)}.")
+        raise InputError(f"heads={tuple(heads)}: give different numbers from 0 to {n_heads - 1}.", argument="heads")
 
 
 def knockout_hooks(adapter: Adapter, cut: AttentionKnockout) -> list[Hook]:
-    """Return hooks that cut the edges, one for each layer of ``cut.layers``."""
+    """Return one hook per layer of ``cut.layers`` that cuts its edges; raise InputError for invalid modes, heads or layers."""
     if cut.mode not in KNOCKOUT_MODES:
-        raise InputError(f"Unknown mode={cut.mode!r}. {did_you_mean(cut.mode, KNOCKOUT_MODES)}")
+        raise InputError(f"mode={cut.mode!r}: unknown. {did_you_mean(cut.mode, KNOCKOUT_MODES)}", argument="knockout_mode")
     n_heads = adapter.shape.n_heads
     heads = tuple(range(n_heads)) if cut.heads is None else cut.heads
     check_heads(heads, n_heads)
     if len(set(cut.layers)) != len(cut.layers) or not all(0 <= layer < adapter.n_layers for layer in cut.layers):
-        raise InputError(f"layers must be different numbers from 0 to {adapter.n_layers - 1}, got {cut.layers}.")
+        raise InputError(f"layers={cut.layers}: give different numbers from 0 to {adapter.n_layers - 1}.", argument="layers")
     chosen = torch.zeros(n_heads, dtype=torch.bool)
     chosen[list(heads)] = True
     edges = rearrange(cut.edges, "example query key -> example 1 query key")
-    where = edges & rearrange(chosen, "head -> 1 head 1 1") if cut.heads is not None else edges
+    mask = edges & rearrange(chosen, "head -> 1 head 1 1") if cut.heads is not None else edges
     name, value = ("hook_attn_scores", -torch.inf) if cut.mode == "mask" else ("hook_pattern", 0.0)
 
-    def put(scores: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
-        return scores.masked_fill(where.to(scores.device), value)
+    def fill(scores: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
+        return scores.masked_fill(mask.to(scores.device), value)
 
-    return [(f"blocks.{layer}.attn.{name}", put) for layer in cut.layers]
+    return [(f"blocks.{layer}.attn.{name}", fill) for layer in cut.layers]

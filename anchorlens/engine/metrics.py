@@ -1,4 +1,4 @@
-"""Metrics of the logits at chosen positions: logit differences, or any function of the logits."""
+"""Metrics of the logits at chosen positions: a logit difference, or any function of the logits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from anchorlens.models.adapter import Adapter
 
 @dataclass(frozen=True)
 class Metric:
-    """A value that is read from the logits at some positions of each input. It need not be a probability.
+    """Value computed from the logits at some positions of each example; not necessarily a probability.
 
     Attributes:
         name: Name in samples, curves and figures.
-        unit: Its unit: ``logit``, ``nat``, ...
-        function: Logits of the reads of one pass, [read d_vocab], -> value of each example, [example].
+        unit: Unit of the value: ``logit``, ``nat``, ...
+        function: Logits of all reads of one pass, [read d_vocab] -> value of each example, [example].
     """
 
     name: str
@@ -29,13 +29,13 @@ class Metric:
 
 @dataclass(frozen=True)
 class MetricReader:
-    """Reads a metric of a batch.
+    """Reader of a metric of the logits of a batch.
 
     Attributes:
-        metric: The metric.
+        metric: Metric to compute.
         row: Row of each read.
         position: Position of each read in its row.
-        n_examples: Rows of the batch.
+        n_examples: Number of rows of the batch.
     """
 
     metric: Metric
@@ -45,7 +45,7 @@ class MetricReader:
 
     @property
     def where(self) -> None:
-        """The stream that leaves the last block."""
+        """Return None: the states are those of the final residual stream."""
         return
 
     @torch.no_grad()
@@ -53,12 +53,12 @@ class MetricReader:
         """Compute the metric of every cell.
 
         Raises:
-            ShapeError: The metric returned another shape than [example].
+            ShapeError: If the metric's function returns another shape than [example].
         """
         cells, n_reads = states.shape[:-2], states.shape[-2]
         values: list[Tensor] = []
-        for one in states.reshape(-1, n_reads, states.shape[-1]):
-            value = self.metric.function(adapter.read.logits(one).float().cpu())
+        for cell in states.reshape(-1, n_reads, states.shape[-1]):
+            value = self.metric.function(adapter.read.logits(cell).float().cpu())
             if value.shape != (self.n_examples,):
                 raise ShapeError(
                     f"metric={self.metric.name!r}: returned shape {tuple(value.shape)} instead of [example] = ({self.n_examples},)."
@@ -68,7 +68,7 @@ class MetricReader:
 
 
 def logit_difference(answers: Int[Tensor, "example"], wrong: Int[Tensor, "example"]) -> Metric:
-    """Return the metric: logit of the answer minus logit of the wrong answer, at the one position that is read of each example."""
+    """Return the metric "logit of the answer minus logit of the wrong answer", read at one position of each example."""
 
     def function(logits: Float[Tensor, "example d_vocab"]) -> Float[Tensor, "example"]:
         rows = torch.arange(len(logits))

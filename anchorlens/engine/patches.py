@@ -1,4 +1,4 @@
-"""Interventions on a forward pass: swaps of activations and cuts of attention edges, in one layer or a window of layers."""
+"""Interventions on a forward pass: activation patches and cut attention edges, in one layer or a window of layers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from anchorlens.prompts.batches import TokenBatch
 from anchorlens.typing import SlotStreams
 
 OnProgress: TypeAlias = Callable[[float], object]
-"""Progress callback: gets the share of the whole that each step was."""
+"""Progress callback; its argument is the share of the whole work that a step was."""
 
 
 def no_progress(share: float) -> None:
-    """Do nothing: the progress callback where none is given."""
+    """Do nothing: default progress callback."""
 
 
 @dataclass(frozen=True)
 class Slots:
-    """Positions of every row of a batch, padded to the same number of slots; the mask is True where there is a slot."""
+    """Positions in each row of a batch, padded to the same number of slots; the mask is True at used slots."""
 
     positions: Int[Tensor, "example slot"]
     mask: Bool[Tensor, "example slot"]
@@ -30,14 +30,14 @@ class Slots:
 
 @dataclass(frozen=True)
 class AnchorSwap:
-    """One anchor of a batch (or its null): where streams are put, and which.
+    """Activation patch of one anchor or control in the rows of a batch.
 
     Attributes:
-        anchor: The anchor's name.
-        control: ``none``, or the control's name.
-        slots: Where the streams are put.
-        source: Where they are taken from in the donor rows, slot by slot; None where ``streams`` says what is put.
-        streams: What is put at every layer, where it does not come from donor rows; only slots of the mask are used.
+        anchor: Name of the anchor.
+        control: Name of the control; ``none`` for the anchor itself.
+        slots: Positions that are patched.
+        source: Positions in the donor rows, slot by slot; None if ``streams`` are given.
+        streams: Given activations, [layer example slot d_model]; None if they are read from the donor rows.
     """
 
     anchor: str
@@ -49,13 +49,13 @@ class AnchorSwap:
 
 @dataclass(frozen=True)
 class SwapBatch:
-    """Rows that are measured together, with everything that is changed in them.
+    """Rows that are measured together, with their patches.
 
     Attributes:
-        tokens: The rows that are changed, right-padded.
-        reader: What P is, and where it is read.
-        swaps: Every anchor and control; each is measured at every layer.
-        donors: The donor of each row, right-padded; None where no swap has a ``source``.
+        tokens: Right-padded rows that are patched.
+        reader: Reader of the metrics.
+        swaps: Patches of every anchor and control; each is measured at every layer.
+        donors: Right-padded donor of each row; None if no swap has a ``source``.
     """
 
     tokens: TokenBatch
@@ -66,15 +66,15 @@ class SwapBatch:
 
 @dataclass(frozen=True)
 class KnockoutBatch:
-    """Rows in which attention edges are cut, each variant on its own.
+    """Rows in which attention edges are cut, each variant separately.
 
     Attributes:
-        tokens: The rows, right-padded.
+        tokens: Right-padded rows.
         row: Row of each state that is read.
         position: Position of each state in its row.
-        edges: For each variant, True where position ``query`` may not read position ``key``.
+        edges: For each variant, True where position ``query`` does not attend to position ``key``.
         mode: ``mask`` or ``zero``, see :mod:`anchorlens.engine.knockout`.
-        heads: Query heads in which they are cut; None for all.
+        heads: Query heads in which edges are cut; if None, all.
     """
 
     tokens: TokenBatch
@@ -86,23 +86,24 @@ class KnockoutBatch:
 
 
 def token_rows(tokens: TokenBatch) -> list[tuple[int, ...]]:
-    """Return the ids of each row, without padding."""
+    """Return the token ids of each row, without padding."""
     return [tuple(ids[: int(n)]) for ids, n in zip(tokens.ids.tolist(), tokens.mask.sum(1), strict=True)]
 
 
 def check_windows(windows: Sequence[object]) -> None:
-    """Raise InputError if a window of layers is no range or has gaps."""
+    """Raise InputError if a window of layers is not a range of neighbouring layers."""
     for window in windows:
         if not isinstance(window, range) or window.step != 1:
             raise InputError(
-                f"A window is a range of neighbouring layers, as range(2, 5); got {window!r}. For others give several windows."
+                f"layers={window!r}: not a range of neighbouring layers such as range(2, 5). Give several windows instead.",
+                argument="layers",
             )
 
 
 def window_layers(layer: int, window: int, n_layers: int) -> range:
-    """The layers that are changed together around ``layer``.
+    """Return the ``window`` layers centred at ``layer`` that are changed together, clipped to the model.
 
-    ``window`` layers, centred (the longer half lies above for an even number) and clipped to the model.
+    For an even number the longer half lies above ``layer``.
 
     >>> window_layers(0, 3, 12), window_layers(5, 4, 12)
     (range(0, 2), range(4, 8))

@@ -1,10 +1,8 @@
-"""Readers of P (METHOD 3), in float32 at least, whatever the model's dtype.
+"""Readers of P (METHOD 3), computed in float32 or float64 for models of any dtype.
 
-Answer readouts: the probability of the answer that stands in the input, given all before it; they get the log-probabilities of the
-exact answer's tokens, each read at the position that predicts it. ``probe``: P(hallucination) of a truth probe at one layer.
-``p_true``: P of yes against no, where the model is asked whether the answer is right.
-
-A :class:`Reader` is one of these for one batch: what it has to see on the way, and what it makes of the last stream.
+Answer readouts: P of the exact answer in the input, from the log-probabilities of its tokens, each read at the preceding position.
+``probe``: P(hallucination) of a truth probe at one layer. ``p_true``: P(yes) against P(no) if the model is asked whether the answer
+is right. A :class:`Reader` computes one of these for one batch, from the states that it names.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,11 +18,11 @@ from anchorlens.errors import InputError, ShapeError, did_you_mean
 from anchorlens.fingerprint import callable_name
 from anchorlens.models.adapter import Adapter, SiteLike
 
-# A probability of 1 in float32, as the logarithm of a sum may give it.
+# Tolerance above log P = 0, for rounding of a probability of 1.
 _ROUNDING = 1e-4
 
 Readout: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""Log-probabilities [example answer_token] of the exact answer's tokens, and a mask of real ones -> log P of each example."""
+"""Log-probabilities of the exact answer's tokens and mask of used entries, both [example answer_token] -> log P, [example]."""
 
 ReadoutLike: TypeAlias = str | Readout
 
@@ -33,21 +31,21 @@ def first_token(
     log_probs: Float[Tensor, "example answer_token"],
     mask: Bool[Tensor, "example answer_token"],  # noqa: ARG001
 ) -> Float[Tensor, "example"]:
-    """Log-probability of the first exact answer token."""
+    """Return the log-probability of the first exact answer token, in nats."""
     return log_probs[:, 0]
 
 
 def answer_joint(
     log_probs: Float[Tensor, "example answer_token"], mask: Bool[Tensor, "example answer_token"]
 ) -> Float[Tensor, "example"]:
-    """Log-probability of the whole exact answer: the sum over its tokens."""
+    """Return the log-probability of the whole exact answer, the sum over its tokens, in nats."""
     return (log_probs * mask).sum(-1)
 
 
 def answer_mean(
     log_probs: Float[Tensor, "example answer_token"], mask: Bool[Tensor, "example answer_token"]
 ) -> Float[Tensor, "example"]:
-    """Log of the geometric mean of the exact answer tokens' probabilities."""
+    """Return the log of the geometric mean of the exact answer tokens' probabilities, in nats."""
     return (log_probs * mask).sum(-1) / mask.sum(-1)
 
 
@@ -55,25 +53,25 @@ READOUTS: dict[str, Readout] = {"first_token": first_token, "answer_mean": answe
 
 
 def make_readout(readout: ReadoutLike) -> tuple[str, Readout]:
-    """Return the name and the function of a readout."""
+    """Return the name and the function of a readout; raise InputError for an unknown name."""
     if not isinstance(readout, str):
         return callable_name(readout), readout
     if readout not in READOUTS:
-        raise InputError(f"Unknown readout {readout!r}. {did_you_mean(readout, READOUTS)}")
+        raise InputError(f"readout={readout!r}: unknown. {did_you_mean(readout, READOUTS)}", argument="readout")
     return readout, READOUTS[readout]
 
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """Logits of a batch that are read.
+    """Positions and tokens of a batch whose logits are read.
 
     Attributes:
         row: Row of each read.
-        position: Position that is read.
-        token: The answer's token there.
-        rival: The donor's answer token at the first place where both answers differ; -1 at all other reads.
-        slot: Index of the read inside its row's answer.
-        n_examples: Rows of the batch.
+        position: Position of each read, one before the token it predicts.
+        token: Answer token that is predicted.
+        rival: Donor's answer token where the two answers first differ; -1 at all other reads.
+        slot: Index of the predicted token in the answer.
+        n_examples: Number of rows of the batch.
     """
 
     row: Int[Tensor, "read"]
@@ -86,17 +84,17 @@ class ReadPlan:
 
 @dataclass(frozen=True)
 class Metrics:
-    """Values that a reader takes from one or more forward passes; those of a probability have the names below.
+    """Metrics of one or more forward passes; the properties are those of a probability.
 
     Attributes:
-        values: Name of a metric -> its values, [*cells example], float32 on the CPU.
+        values: Metric name -> values [*cells example], float32 on the CPU.
     """
 
     values: Mapping[str, Float[Tensor, "*cells example"]]
 
     @classmethod
     def of(cls, *, p: Tensor, log_p: Tensor, logit_diff: Tensor) -> "Metrics":
-        """Make the metrics of a probability."""
+        """Make the three metrics of a probability, each [*cells example]."""
         return cls({"p": p, "log_p": log_p, "logit_diff": logit_diff})
 
     @property
@@ -106,26 +104,26 @@ class Metrics:
 
     @property
     def log_p(self) -> Float[Tensor, "*cells example"]:
-        """Natural logarithm of :attr:`p`."""
+        """Natural logarithm of :attr:`p`, at most 0."""
         return self.values["log_p"]
 
     @property
     def logit_diff(self) -> Float[Tensor, "*cells example"]:
-        """Logit of the base's answer token minus that of the donor's, where the two first differ; NaN without a donor."""
+        """Logit of the answer token minus that of the donor's, where the two answers first differ; NaN without a donor."""
         return self.values["logit_diff"]
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Metrics":
-        """Return every value after a function."""
+        """Apply a function to the values of every metric."""
         return Metrics({name: function(value) for name, value in self.values.items()})
 
 
 @runtime_checkable
 class Reader(Protocol):
-    """Computes P of every row of one batch from the states that it needs."""
+    """Interface: computes metrics of every row of a batch from chosen states."""
 
     @property
     def where(self) -> tuple[SiteLike, int] | None:
-        """Site and layer of the states; None: the stream that leaves the last block."""
+        """Site and layer of the states; None for the final residual stream."""
         ...
 
     @property
@@ -139,13 +137,13 @@ class Reader(Protocol):
         ...
 
     def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells read d_model"]) -> Metrics:
-        """Compute the metrics of the states, float32 on the CPU: [*cells example]."""
+        """Compute the metrics of the states: [*cells example], float32 on the CPU."""
         ...
 
 
 @dataclass(frozen=True)
 class AnswerReader:
-    """Reads P of the answer in the input."""
+    """Reader of P of the answer in the input."""
 
     plan: ReadPlan
     readout: Readout
@@ -174,7 +172,7 @@ class AnswerReader:
         gap = (chosen - logits[:, 1]).float().cpu().reshape(-1, n_reads)
         mask = torch.zeros(plan.n_examples, int(plan.slot.max()) + 1, dtype=torch.bool, device="cpu")
         mask[plan.row, plan.slot] = True
-        log_p = torch.stack([self._log_p(one, mask) for one in log_prob]).reshape(*cells, -1)
+        log_p = torch.stack([self._log_p(cell, mask) for cell in log_prob]).reshape(*cells, -1)
         diff = torch.full((len(gap), plan.n_examples), torch.nan, dtype=torch.float32, device="cpu")
         has = plan.rival >= 0
         diff[:, plan.row[has]] = gap[:, has]
@@ -186,15 +184,18 @@ class AnswerReader:
         table[plan.row, plan.slot] = log_prob
         log_p = self.readout(table, mask)
         if not isinstance(log_p, Tensor):
-            raise InputError(f"The readout must return a torch tensor of log-probabilities, got {short_repr(log_p)}.")
+            raise InputError(
+                f"readout: returned {short_repr(log_p)}. Return a tensor of log-probabilities.", argument="readout"
+            )
         if log_p.shape != (plan.n_examples,):
             raise ShapeError(
-                f"The readout must return an [example] tensor of length {plan.n_examples}, got {tuple(log_p.shape)}."
+                f"readout: returned shape {tuple(log_p.shape)}. Return an [example] tensor of length {plan.n_examples}.",
+                argument="readout",
             )
         worst = float(log_p.max())
         if not worst <= _ROUNDING:  # NaN too
             raise InputError(
-                f"The readout must return logarithms of probabilities, at most 0; got {worst:.3g}. Return log P, not P."
+                f"readout: returned {worst:.3g}, but log-probabilities are at most 0. Return log P, not P.", argument="readout"
             )
         return log_p
 
@@ -210,10 +211,10 @@ class _OneReadPerRow:
 
 @dataclass(frozen=True)
 class ChoiceReader(_OneReadPerRow):
-    """P of one set of tokens against another at one position of each row: yes against no, for ``p_true``.
+    """Reader of P of one set of tokens against another at one position of each row, for ``p_true``.
 
     Attributes:
-        position: Where it is read, one position a row.
+        position: Position that is read in each row.
         yes: Token ids that count as yes.
         no: Token ids that count as no.
     """
@@ -225,7 +226,7 @@ class ChoiceReader(_OneReadPerRow):
 
     @torch.no_grad()
     def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells example d_model"]) -> Metrics:
-        """Compute P(yes) / (P(yes) + P(no)) and the logit difference of the two."""
+        """Compute P(yes) / (P(yes) + P(no)); ``logit_diff`` is its log-odds."""
         logits = adapter.read.logits(states.reshape(-1, states.shape[-1]), (*self.yes, *self.no))
         yes, no = logits.split([len(self.yes), len(self.no)], -1)
         gap = (yes.logsumexp(-1) - no.logsumexp(-1)).float().cpu().reshape(states.shape[:-1])
@@ -234,12 +235,12 @@ class ChoiceReader(_OneReadPerRow):
 
 @dataclass(frozen=True)
 class StateReader(_OneReadPerRow):
-    """A truth probe's P(hallucination), from the state at one position of each row at one layer.
+    """Reader of a truth probe's P(hallucination), at one layer and one position of each row.
 
     Attributes:
-        layer: The probe's layer.
-        site: Where in the block it reads.
-        position: One position a row.
+        layer: Layer of the probe.
+        site: Site of the states.
+        position: Position that is read in each row.
         score: States [example d_model] -> log-odds [example].
     """
 
@@ -250,11 +251,11 @@ class StateReader(_OneReadPerRow):
 
     @property
     def where(self) -> tuple[SiteLike, int]:
-        """The probe's site and layer."""
+        """Site and layer of the probe."""
         return self.site, self.layer
 
     def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells example d_model"]) -> Metrics:  # noqa: ARG002
         """Compute P(hallucination); ``logit_diff`` holds the probe's log-odds."""
         flat = states.float().cpu().reshape(-1, *states.shape[-2:])
-        odds = torch.stack([self.score(one) for one in flat]).reshape(states.shape[:-1])
+        odds = torch.stack([self.score(cell) for cell in flat]).reshape(states.shape[:-1])
         return Metrics.of(p=odds.sigmoid(), log_p=torch.nn.functional.logsigmoid(odds), logit_diff=odds)

@@ -1,8 +1,7 @@
-"""The oracle: hooks, and one full forward pass for every cell. Slow, obvious, kept forever.
+"""The reference engine: TransformerLens hooks and one full forward pass per cell.
 
-Every faster way to get the same numbers is tested against this one. Nothing is reused between cells, and the rows of a batch stay
-together: the clean pass that gives P before and the changed passes have the same shape, so a change that does nothing gives a ΔP
-of exactly zero.
+The cone engine is tested against it. No result is reused between cells. Clean and patched passes have the same batch shape, so a
+patch without effect gives ΔP = 0 exactly.
 """
 
 from collections.abc import Sequence
@@ -38,21 +37,21 @@ from anchorlens.typing import SlotStreams, Stream
 
 
 class ReferenceEngine(Engine):
-    """Measures batches of one model, cell by cell.
+    """Engine that runs a full forward pass with hooks for every cell.
 
     Args:
         adapter: The model.
-        reason: Why it is the oracle, where the cone was asked for.
-        worth_a_pass: Tokens that a beginning which is run once has to spare in :meth:`run_cells`: its pass reads all weights again.
+        reason: Reason why it replaces the cone engine; "" if it was requested.
+        min_shared_tokens: Tokens that a separate pass over the common prefix must save in :meth:`run_cells`.
     """
 
     name = "reference"
 
-    def __init__(self, adapter: Adapter, reason: str = "", worth_a_pass: int = 64) -> None:
-        self.adapter, self.reason, self.worth_a_pass = adapter, reason, worth_a_pass
+    def __init__(self, adapter: Adapter, reason: str = "", min_shared_tokens: int = 64) -> None:
+        self.adapter, self.reason, self.min_shared_tokens = adapter, reason, min_shared_tokens
 
     @override
-    def begin(self, shared: Sequence[int] = ()) -> None:
+    def reset(self, shared: Sequence[int] = ()) -> None:
         """Do nothing: this engine keeps no state."""
 
     @override
@@ -61,34 +60,34 @@ class ReferenceEngine(Engine):
     ) -> tuple[Metrics, list[Metrics]]:
         adapter, passes = self.adapter, 1 + len(batch.swaps) * len(layers)
 
-        def measured(hooks: Sequence[Hook]) -> Metrics:
+        def run(hooks: Sequence[Hook]) -> Metrics:
             metrics = measure(adapter, batch.tokens, hooks, batch.reader)
             on_progress(1 / passes)
             return metrics
 
-        before, after = measured(()), list[Metrics]()
+        before, after = run(()), list[Metrics]()
         for swap, streams in zip(batch.swaps, donor_streams(adapter, batch, site), strict=True):
-            around = (window_layers(layer, window, adapter.n_layers) for layer in layers)
-            cells = [measured(swap_hooks(adapter, swap.slots, streams, site, where)) for where in around]
+            windows = (window_layers(layer, window, adapter.n_layers) for layer in layers)
+            cells = [run(swap_hooks(adapter, swap.slots, streams, site, each)) for each in windows]
             after.append(Metrics({name: torch.stack([cell.values[name] for cell in cells]) for name in before.values}))
         return before, after
 
     def run_cells(self, batch: SwapBatch, *, site: SiteLike, layers: Sequence[int], window: int) -> tuple[Metrics, Metrics]:
-        """One cell a row, all in one forward pass: the clean rows, their donors, and the rows that are changed.
+        """Measure one cell per row in one forward pass over clean rows, donors and patched rows.
 
-        What :meth:`run_swaps` does in a pass for each cell, for a few cells of many layers. A donor's streams are taken from its
-        row on the way. What all rows begin with goes through the model once, into the model's own cache of keys and values.
+        For spot checks of a few cells of different layers: row i is patched around ``layers[i]``. Donor streams are read in the same
+        pass, and the common prefix is run once, into TransformerLens's key-value cache.
 
         Returns:
-            Metrics before and after, [example].
+            Metrics before and after the patch, [example].
         """
         (swap,), n = batch.swaps, len(layers)
-        if n == 1:  # one row at a time is all that the smallest memory holds
+        if n == 1:  # the smallest memory holds one row at a time
             before, (after,) = self.run_swaps(batch, site=site, layers=layers, window=window)
             return before, after.map(lambda value: value[0])
         bases = token_rows(batch.tokens)
         donors = [] if swap.source is None or batch.donors is None else token_rows(batch.donors)
-        # Equal clean rows and donors are computed once; the changed rows come last, each for itself.
+        # Equal clean rows and donors are computed once; the patched rows come last.
         distinct = list(dict.fromkeys([*bases, *donors]))
         clean, donor = (torch.tensor([distinct.index(row) for row in rows], dtype=torch.long) for rows in (bases, donors))
         tokens, changed = pad_rows([*distinct, *bases]), len(distinct) + torch.arange(n)
@@ -98,15 +97,15 @@ class ReferenceEngine(Engine):
         if swap.source is not None:
             used.append(swap.source.positions[row, slot])
         first = min(int(positions.min()) for positions in used if len(positions))
-        n_shared, cache = _beginning(self.adapter, tokens, first, self.worth_a_pass)
+        n_shared, cache = _run_prefix(self.adapter, tokens, first, self.min_shared_tokens)
         tokens = TokenBatch(tokens.ids[:, n_shared:], tokens.mask[:, n_shared:])
         target = swap.slots.positions[row, slot] - n_shared
-        around = [window_layers(layer, window, self.adapter.n_layers) for layer in layers]
+        windows = [window_layers(layer, window, self.adapter.n_layers) for layer in layers]
 
-        def put_at(layer: int, own: list[int]) -> Hook:
-            of = torch.tensor(own)
+        def make_hook(layer: int, patches: list[int]) -> Hook:
+            of = torch.tensor(patches)
 
-            def put(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
+            def patch(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
                 out = value.clone()
                 if swap.source is not None:
                     new = value[donor[row[of]], swap.source.positions[row, slot][of] - n_shared]
@@ -116,11 +115,11 @@ class ReferenceEngine(Engine):
                 out[changed[row[of]], target[of]] = new
                 return out
 
-            return self.adapter.hook_name(site, layer), put
+            return self.adapter.hook_name(site, layer), patch
 
-        owned = {k: [i for i, r in enumerate(row.tolist()) if k in around[r]] for k in range(self.adapter.n_layers)}
+        by_layer = {k: [i for i, r in enumerate(row.tolist()) if k in windows[r]] for k in range(self.adapter.n_layers)}
         rows = torch.cat([clean[reader.row], changed[reader.row]])
-        hooks = [put_at(layer, own) for layer, own in owned.items() if own]
+        hooks = [make_hook(layer, patches) for layer, patches in by_layer.items() if patches]
         states = states_at(self.adapter, tokens, hooks, reader.where, rows, (reader.position - n_shared).repeat(2), cache)
         before, after = (reader.metrics(self.adapter, part) for part in states.chunk(2))
         return before, after
@@ -152,32 +151,32 @@ class ReferenceEngine(Engine):
         where = Slots(batch.position[:, None], torch.ones(len(batch.position), 1, dtype=torch.bool))
         assert torch.equal(batch.row, torch.arange(len(batch.tokens.ids)))  # one read a row
         cuts = [None, *(AttentionKnockout(edges, tuple(layers), batch.mode, batch.heads) for edges in batch.edges)]
-        runs = []
+        states = []
         for cut in cuts:
-            runs.append(read_states(self.adapter, batch.tokens, where, site, cut)[:, :, 0])
+            states.append(read_states(self.adapter, batch.tokens, where, site, cut)[:, :, 0])
             on_progress(1 / len(cuts))
-        return torch.stack(runs)
+        return torch.stack(states)
 
     @override
     def pass_bytes(self, size: PassSize, lanes: int) -> int:
-        return rows_bytes(self.adapter.shape, size.run_rows, size.run_keys)
+        return rows_bytes(self.adapter.shape, size.clean_rows, size.clean_keys)
 
     @override
     def pass_flops(self, size: PassSize, starts: Sequence[int]) -> float:
-        changed = sum(rows_flops(self.adapter.shape, rows, keys) for _, rows, _, keys in size.packs)
-        return rows_flops(self.adapter.shape, size.run_rows, size.run_keys) + len(starts) * changed
+        changed = sum(rows_flops(self.adapter.shape, rows, keys) for _, rows, _, keys in size.cell_groups)
+        return rows_flops(self.adapter.shape, size.clean_rows, size.clean_keys) + len(starts) * changed
 
     @override
-    def fills(self, size: PassSize, lanes: int) -> bool:
+    def saturates(self, size: PassSize, lanes: int) -> bool:
         if self.adapter.shape.streamed is not None:
             return False
-        return size.run_rows * size.run_keys > MOST_TOKENS.get(self.adapter.device.type, MOST_TOKENS["cpu"])
+        return size.clean_rows * size.clean_keys > MOST_TOKENS.get(self.adapter.device.type, MOST_TOKENS["cpu"])
 
 
 def last_stream(
     adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook] = (), cache: TransformerLensKeyValueCache | None = None
 ) -> Stream:
-    """Return the stream that leaves the last block. Raise HookError if a hook did not fire exactly once."""
+    """Return the final residual stream of one forward pass; raise HookError if a hook does not fire exactly once."""
     fired = [0] * len(hooks)
 
     def run(value: Tensor, hook: HookPoint, index: int) -> Tensor:
@@ -190,7 +189,7 @@ def last_stream(
     for (name, _), times in zip(hooks, fired, strict=True):
         if times != 1:
             raise HookError(
-                f"The hook at {name} fired {times} times in one forward pass, planned was once. The run was stopped."
+                f"The hook at {name} fired {times} times in one forward pass instead of once. The run was stopped."
             )
     return stream
 
@@ -204,47 +203,47 @@ def capture(
     *,
     to_host: bool = False,
 ) -> list[SlotStreams]:
-    """Return the activations of one pass at one site of every layer, at several sets of positions.
+    """Return the activations of one forward pass at a site of every layer, at each set of slots.
 
     Returns:
-        [layer example slot d_model] for each set, on the device of the embedding, or in float32 on the CPU (``to_host``); values at
-        unused slots are undefined.
+        [layer example slot d_model] for each set, on the device of the embedding, or with ``to_host`` in float32 on the CPU.
+        Values at unused slots are undefined.
     """
     rows = torch.arange(tokens.ids.shape[0], device="cpu")[:, None]
-    taken: list[list[Tensor]] = [[] for _ in wanted]
+    streams: list[list[Tensor]] = [[] for _ in wanted]
 
     def keep(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
-        for out, slots in zip(taken, wanted, strict=True):
+        for out, slots in zip(streams, wanted, strict=True):
             states = value[rows, slots.positions]
             out.append(states.float().cpu() if to_host else states.to(adapter.device))
         return value
 
     reads: list[Hook] = [(adapter.hook_name(site, layer), keep) for layer in range(adapter.n_layers)]
     last_stream(adapter, tokens, [*hooks, *reads])
-    return [torch.stack(out) for out in taken]
+    return [torch.stack(out) for out in streams]
 
 
 def donor_streams(adapter: Adapter, batch: SwapBatch, site: SiteLike) -> list[SlotStreams]:
-    """Return what each swap of a batch puts at its slots: given streams, or those of one clean pass of the donors."""
+    """Return the streams that each swap patches in: its given streams, or those of one clean pass over the donors."""
     wanted = [swap.source for swap in batch.swaps if swap.source is not None]
-    taken = iter(capture(adapter, batch.donors, site, wanted) if batch.donors is not None and wanted else ())
-    return [swap.streams if swap.streams is not None and swap.source is None else next(taken) for swap in batch.swaps]
+    captured = iter(capture(adapter, batch.donors, site, wanted) if batch.donors is not None and wanted else ())
+    return [swap.streams if swap.streams is not None and swap.source is None else next(captured) for swap in batch.swaps]
 
 
 def swap_hooks(adapter: Adapter, slots: Slots, streams: SlotStreams, site: SiteLike, layers: Sequence[int]) -> list[Hook]:
-    """Return hooks that put streams at their slots, in each of ``layers``."""
+    """Return one hook per layer of ``layers`` that replaces the activations at the slots."""
     row, slot = torch.nonzero(slots.mask, as_tuple=True)
 
-    def put(value: Tensor, hook: HookPoint, layer: int) -> Tensor:  # noqa: ARG001
+    def patch(value: Tensor, hook: HookPoint, layer: int) -> Tensor:  # noqa: ARG001
         changed = value.clone()
         changed[row, slots.positions[row, slot]] = streams[layer, row, slot].to(value.dtype).to(value.device)
         return changed
 
-    return [(adapter.hook_name(site, layer), partial(put, layer=layer)) for layer in layers]
+    return [(adapter.hook_name(site, layer), partial(patch, layer=layer)) for layer in layers]
 
 
 def measure(adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook], reader: Reader) -> Metrics:
-    """One forward pass with these changes, and what the reader makes of it."""
+    """Run one forward pass with hooks and return the reader's metrics."""
     return reader.metrics(adapter, states_at(adapter, tokens, hooks, reader.where, reader.row, reader.position))
 
 
@@ -257,9 +256,9 @@ def states_at(
     position: Int[Tensor, "read"],
     cache: TransformerLensKeyValueCache | None = None,
 ) -> Float[Tensor, "read d_model"]:
-    """One forward pass with these changes, and chosen states of it: of a site and layer, or of the last stream (None).
+    """Run one forward pass with hooks and return states of a site and layer; if ``where`` is None, of the final residual stream.
 
-    A cache holds keys and values of the tokens before; positions are counted from behind them.
+    Positions are counted after the prefix whose keys and values are in ``cache``.
     """
     seen: list[Tensor] = []
 
@@ -267,7 +266,7 @@ def states_at(
         seen.append(value[row, position])
         return value
 
-    # After the hooks of the intervention: what is read is the changed state.
+    # Read hooks come last, so they see the changed states.
     reads: list[Hook] = [(adapter.hook_name(*where), keep)] if where is not None else []
     stream = last_stream(adapter, tokens, [*hooks, *reads], cache)
     return seen[0] if seen else stream[row, position]
@@ -276,7 +275,7 @@ def states_at(
 def read_states(
     adapter: Adapter, tokens: TokenBatch, positions: Slots, site: SiteLike, cut: AttentionKnockout | None = None
 ) -> SlotStreams:
-    """Return the states at chosen positions of every layer, in one pass, clean or with edges cut.
+    """Return the states at ``positions`` of every layer from one forward pass, clean or with edges cut.
 
     Returns:
         [layer example slot d_model], float32 on the CPU.
@@ -285,11 +284,13 @@ def read_states(
     return capture(adapter, tokens, site, [positions], hooks, to_host=True)[0]
 
 
-def _beginning(adapter: Adapter, tokens: TokenBatch, most: int, worth: int) -> tuple[int, TransformerLensKeyValueCache | None]:
-    """Return the number of tokens that all rows begin with (0 if not worth a pass), and the model's cache of them for every row."""
+def _run_prefix(
+    adapter: Adapter, tokens: TokenBatch, most: int, min_saved: int
+) -> tuple[int, TransformerLensKeyValueCache | None]:
+    """Run the common prefix of all rows once; return its length and key-value cache, (0, None) if that saves too few tokens."""
     rows = token_rows(tokens)
     shared = common_prefix(rows, min(most, *(len(row) - 1 for row in rows)))
-    if shared * (len(rows) - 1) < worth:
+    if shared * (len(rows) - 1) < min_saved:
         return 0, None
     cache, ids = adapter.empty_cache(), tokens.ids[:1, :shared].to(adapter.device)
     adapter.forward(ids, torch.ones_like(ids), cache=cache)
@@ -300,6 +301,6 @@ def _beginning(adapter: Adapter, tokens: TokenBatch, most: int, worth: int) -> t
         )
         for entry in cache.entries
     ]
-    every = TransformerLensKeyValueCache(entries, torch.ones_like(ids).expand(len(rows), -1))
-    every.freeze()  # the rows' own keys and values are needed in their layer alone; nothing of the beginning is copied for a row
-    return shared, every
+    for_all_rows = TransformerLensKeyValueCache(entries, torch.ones_like(ids).expand(len(rows), -1))
+    for_all_rows.freeze()  # keys and values of the rows are used in their own layer only
+    return shared, for_all_rows

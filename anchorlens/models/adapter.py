@@ -1,4 +1,4 @@
-"""The interface between a model and the engine: sizes, sites, and a forward pass with hooks."""
+"""Adapter of a HookedTransformer for the engines: sizes, sites, and forward passes with hooks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -14,7 +14,7 @@ from transformer_lens.hook_points import HookPoint
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.fingerprint import callable_name
 from anchorlens.models.devices import without_autocast
-from anchorlens.models.placement import block_devices, devices_of, following
+from anchorlens.models.placement import block_devices, devices_of, inputs_follow_blocks
 from anchorlens.models.read import Read
 from anchorlens.models.shape import Shape
 from anchorlens.typing import Stream
@@ -22,27 +22,28 @@ from anchorlens.typing import Stream
 _SITES = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
 SITES = {name: f"blocks.{{layer}}.hook_{name}" for name in _SITES}
 
-# A hook's name, and what it does with the value that passes there.
+# Name of a hook point, and the function that is applied to its value.
 Hook: TypeAlias = tuple[str, Callable[[Tensor, HookPoint], Tensor]]
 
-# A site of the user's own: layer -> name of a hook that carries [example pos d_model].
+# A named site, or a function from a layer to the name of a hook that carries [example pos d_model].
 SiteLike: TypeAlias = "str | Callable[[int], str]"
 
 
 def site_name(site: SiteLike) -> str:
-    """Return the name of a site in outputs; raise InputError if it is neither a name nor a function."""
+    """Return the name of a site in outputs; raise InputError if it is neither a string nor a function."""
     if isinstance(site, str) or callable(site):
         return site if isinstance(site, str) else callable_name(site)
-    raise InputError(f"site={site!r} is no site: give one of {', '.join(SITES)}, or a function from a layer to a hook's name.")
+    raise InputError(f"site={site!r}: not a site. Give one of {', '.join(SITES)}, or layer -> hook name.", argument="site")
 
 
 class Adapter:
-    """A HookedTransformer as the engine sees it."""
+    """Wrapper of a HookedTransformer with the operations that the engines use."""
 
     def __init__(self, model: HookedTransformer) -> None:
         if not isinstance(model, HookedTransformer):
             raise InputError(
-                f"A HookedTransformer is needed here, not an object of type {type(model).__name__}: load it with al.load_model(...)."
+                f"model: an object of type {type(model).__name__}, not a HookedTransformer. Load it with al.load_model(...).",
+                argument="model",
             )
         self.model, self.shape, self.read = model, Shape.of(model), Read(model)
         self.n_layers, self.d_model = self.shape.n_layers, self.shape.d_model
@@ -50,31 +51,32 @@ class Adapter:
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """Sites that every block of this architecture has (parallel blocks have no ``resid_mid``)."""
+        """Names of the sites that every block of the model has (parallel blocks have no ``resid_mid``)."""
         hooks = self.model.hook_dict
-        # Where blocks have no MLP the hook of its output exists all the same, and never fires.
+        # Blocks without an MLP have the hook of its output, but it never fires.
         sites = {name: hook for name, hook in SITES.items() if name != "mlp_out" or self.shape.d_mlp}
         return tuple(name for name, hook in sites.items() if all(hook.format(layer=i) in hooks for i in range(self.n_layers)))
 
     def hook_name(self, site: SiteLike, layer: int) -> str:
-        """Return the name of the hook that carries ``site`` of one layer, [example pos d_model]."""
+        """Return the name of the hook that carries ``site`` of a layer, [example pos d_model]; raise InputError if there is none."""
         if isinstance(site, str):
             if site not in self.sites:
                 hint = "" if site in SITES else " " + did_you_mean(site, SITES)
-                raise InputError(f"This model has no site {site!r}; it has {', '.join(self.sites)}.{hint}")
+                raise InputError(f"site={site!r}: not in this model. Known: {', '.join(self.sites)}.{hint}", argument="site")
             return SITES[site].format(layer=layer)
         site_name(site)
         name = site(layer)
         if not isinstance(name, str) or name not in self.model.hook_dict:
             raise InputError(
-                f"Your site gave the hook name {name!r}, which this model does not have. "
-                "Return the name of a hook that carries [example pos d_model], such as f'blocks.{layer}.hook_resid_pre'."
+                f"site: returned the hook name {name!r}, which this model does not have. "
+                "Return the name of a hook that carries [example pos d_model], such as f'blocks.{layer}.hook_resid_pre'.",
+                argument="site",
             )
         return name
 
     @torch.no_grad()
     def embed(self, ids: Int[Tensor, "token"], positions: Int[Tensor, "token"]) -> Float[Tensor, "token d_model"]:
-        """Compute the stream that enters block 0."""
+        """Compute the residual stream before block 0."""
         x = self.model.embed(ids[None])[0]
         return x + self.model.pos_embed.W_pos[positions] if self.model.cfg.positional_embedding_type == "standard" else x
 
@@ -86,11 +88,11 @@ class Adapter:
         hooks: Sequence[Hook] = (),
         cache: TransformerLensKeyValueCache | None = None,
     ) -> Stream:
-        """Run the model's own forward pass over all blocks and return the stream that leaves the last one.
+        """Run TransformerLens's forward pass over all blocks and return the final residual stream.
 
-        Not in inference mode: tables that TransformerLens makes on the way stay in the model. ``cache`` grows.
+        ``cache`` is extended. Inference mode is not used, because the model keeps tables that TransformerLens makes on the way.
         """
-        with _grouped(self.model) if cache is not None else nullcontext(), following(self.model):
+        with _disable_ungrouping(self.model) if cache is not None else nullcontext(), inputs_follow_blocks(self.model):
             return self.model.run_with_hooks(
                 ids,
                 fwd_hooks=list(hooks),
@@ -102,7 +104,7 @@ class Adapter:
             )
 
     def empty_cache(self) -> TransformerLensKeyValueCache:
-        """Make a cache of keys and values for one row, to be filled by :meth:`forward`."""
+        """Make an empty key-value cache for one row, for :meth:`forward`."""
         cache = TransformerLensKeyValueCache.init_cache(self.model.cfg, self.device, 1)
         for entry, device in zip(cache.entries, block_devices(self.model), strict=True):
             entry.past_keys, entry.past_values = entry.past_keys.to(device), entry.past_values.to(device)
@@ -110,7 +112,7 @@ class Adapter:
 
     @torch.no_grad()
     def whole(self, ids: Int[Tensor, "pos"]) -> tuple[Float[Tensor, "pos d_model"], Float[Tensor, "pos d_vocab"]]:
-        """Run the model's own forward pass over one row: the stream that leaves its last block, and the logits."""
+        """Run TransformerLens's forward pass over one row and return its final residual stream and logits."""
         stream = self.forward(ids[None], torch.ones_like(ids[None]))
         last = stream.to(self.read.device)
         with without_autocast(last.device):
@@ -120,8 +122,8 @@ class Adapter:
 
 
 @contextmanager
-def _grouped(model: HookedTransformer) -> Iterator[None]:
-    """Switch ``ungroup_grouped_query_attention`` off, for which TransformerLens's cache has no room."""
+def _disable_ungrouping(model: HookedTransformer) -> Iterator[None]:
+    """Switch ``ungroup_grouped_query_attention`` off, which TransformerLens's cache does not support."""
     cfg = model.cfg
     before, cfg.ungroup_grouped_query_attention = cfg.ungroup_grouped_query_attention, False
     try:

@@ -1,6 +1,6 @@
-"""Configuration fields that the mapping reads or that change no number; other fields are refused unless they have their default.
+"""Check the fields of a Hugging Face configuration: fields without a mapping must have their default.
 
-Keys that the configuration class does not define are ignored, as by the modelling code of transformers.
+Keys that the configuration class does not define are ignored, as in transformers.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ from transformers import PretrainedConfig
 
 from anchorlens.errors import UnsupportedModelError
 
-# In a forward pass without gradients, dropout, generation or classification heads these change no number.
+# Fields without effect on a forward pass without gradients, dropout, generation or classification heads.
 INERT = {
     "transformers_version", "architectures", "output_hidden_states", "return_dict", "dtype", "chunk_size_feed_forward",
     "id2label", "label2id", "problem_type", "initializer_range", "use_cache", "pad_token_id", "bos_token_id",
@@ -20,7 +20,7 @@ INERT = {
     "reorder_and_upcast_attn", "is_decoder", "tie_word_embeddings", "max_window_layers", "use_sliding_window",
     "output_router_logits", "router_aux_loss_coef", "router_jitter_noise",
 }  # fmt: skip
-# Sizes and switches that mapping.py turns into fields of the HookedTransformerConfig (or into tensors: biases, tied weights).
+# Fields that mapping.py and weights.py map to a HookedTransformer.
 DECODER = {
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
     "head_dim", "max_position_embeddings", "rms_norm_eps", "rope_parameters", "attention_bias",
@@ -37,7 +37,7 @@ MAPPED: dict[str, set[str]] = {
     "qwen2": DECODER | {"hidden_act", "sliding_window", "layer_types"},
     "qwen3": DECODER | {"hidden_act", "sliding_window", "layer_types"},
     "mixtral": DECODER | {"hidden_act", "sliding_window"} | {"num_local_experts", "num_experts_per_tok"},
-    # original_max_position_embeddings is read by longrope alone, which is not mapped.
+    # original_max_position_embeddings is read by longrope only, which is not mapped.
     "phi3": DECODER | {"hidden_act", "sliding_window", "original_max_position_embeddings"},
     "apertus": DECODER | {"hidden_act"},
     "olmo": DECODER - {"rms_norm_eps", "attention_bias"} | {"hidden_act", "clip_qkv"},
@@ -67,7 +67,7 @@ ACTIVATIONS = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_new", "gelu_fast": "gelu_fast",
     "gelu_pytorch_tanh": "gelu_pytorch_tanh", "relu": "relu", "xielu": "xielu",
 }  # fmt: skip
-# Quantised weights that transformers turns into plain numbers while it reads them (the published gpt-oss has no others).
+# Quantised weights that transformers dequantises while loading.
 UNPACKED = {"gpt_oss": "mxfp4"}
 LAYER_TYPES = {"full_attention": "global", "sliding_attention": "local"}
 ROPE_KEYS: dict[str, set[str]] = {
@@ -79,19 +79,19 @@ ROPE_KEYS: dict[str, set[str]] = {
 
 
 def refuse(model_type: str, what: str) -> UnsupportedModelError:
-    """Make the error for a feature without a mapping."""
+    """Return the error for a feature of a model that cannot be mapped."""
     return UnsupportedModelError(
-        f"This {model_type} model has {what}, which has no exact counterpart in HookedTransformer, so it is not loaded."
+        f"This {model_type} model has {what}, which a HookedTransformer cannot reproduce exactly, so it is not loaded."
     )
 
 
 def audit_config(config: PretrainedConfig, name: str) -> None:
-    """Raise for a field of the configuration that could change numbers and is not mapped."""
+    """Raise UnsupportedModelError if a field that could change results is not mapped."""
     kind = config.model_type
     if kind not in MAPPED:
         raise UnsupportedModelError(
             f"{name}: models of type {kind!r} are not mapped. Mapped: {', '.join(MAPPED)}. If you can build a HookedTransformer "
-            "of it yourself, hand that to load_model."
+            "of it yourself, pass it to load_model."
         )
     method = quantisation(config)
     if method is not None and method != UNPACKED.get(kind):
@@ -106,11 +106,11 @@ def audit_config(config: PretrainedConfig, name: str) -> None:
 
 
 def quantisation(config: PretrainedConfig) -> str | None:
-    """Return the method by which a checkpoint's weights are quantised, None for plain numbers."""
-    how = getattr(config, "quantization_config", None)
-    if how is None:
+    """Return the quantisation method of a checkpoint; None if its weights are not quantised."""
+    options = getattr(config, "quantization_config", None)
+    if options is None:
         return None
-    method = how.get("quant_method") if isinstance(how, dict) else getattr(how, "quant_method", None)
+    method = options.get("quant_method") if isinstance(options, dict) else getattr(options, "quant_method", None)
     return str(getattr(method, "value", method) or "unknown")
 
 
@@ -122,13 +122,13 @@ def activation(model_type: str, name: str) -> str:
 
 
 def rope_kind(model_type: str, rope: dict[str, Any]) -> str:
-    """Return the kind of a rope dictionary and check that every key of it is mapped."""
+    """Return the type of a rope configuration; raise UnsupportedModelError if it or one of its keys is not mapped."""
     kind = str(rope.get("rope_type", rope.get("type", "default")))
     if kind not in ROPE_KEYS:
         raise refuse(model_type, f"rope of type {kind!r} (mapped: {', '.join(ROPE_KEYS)})")
     allowed = ROPE_KEYS[kind] | {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
     for key in sorted(set(rope) - allowed):
-        # A left-over key of another kind is not read by transformers; mscale and its like are.
+        # transformers ignores keys of other rope types, except for yarn's mscale and others.
         if rope[key] is not None and (kind == "yarn" or not any(key in keys for keys in ROPE_KEYS.values())):
             raise refuse(model_type, f"the rope parameter {key}={rope[key]!r}")
     return kind

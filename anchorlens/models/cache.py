@@ -1,4 +1,4 @@
-"""The user's cache directory, and directories in it that are built once and checked by hash."""
+"""Cache directory of the user, and directories in it that are built once and checked by hash."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ CHUNK = 1 << 22
 
 
 def cache_dir() -> Path:
-    """Return where converted models are kept: ``$ANCHORLENS_CACHE``, else the platform's cache directory for anchorlens."""
+    """Return the cache directory: ``$ANCHORLENS_CACHE``, else the platform's cache directory for anchorlens."""
     override = os.environ.get("ANCHORLENS_CACHE")
     return Path(override).expanduser() if override else Path(platformdirs.user_cache_dir("anchorlens"))
 
@@ -33,17 +33,18 @@ def file_sha256(path: Path) -> str:
 
 
 def build_once(target: Path, build: Callable[[Path], dict[str, str]]) -> Path:
-    """Build a directory once, however many processes need it at the same time.
+    """Build a directory once, also if several processes need it at the same time.
 
-    The files are renamed into place at the end. A directory whose files are not those of its manifest is built again, with a
-    warning. ``build`` writes files into an empty directory and returns their origin, which is recorded.
+    Args:
+        target: Directory to build. If its files differ from its manifest, it is built again, with a warning.
+        build: Function that writes files into an empty directory and returns their origin, which is recorded.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(target.parent / f"{target.name}.lock"):
         if target.is_dir():
             if is_intact(target):
                 return target
-            warn(f"The cached files in {target} are damaged; they are built again.")
+            warn(f"The cached files in {target} are damaged and are built again.")
         scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:
             fresh = scratch / "new"
@@ -61,10 +62,7 @@ def build_once(target: Path, build: Callable[[Path], dict[str, str]]) -> Path:
 
 
 def is_intact(directory: Path) -> bool:
-    """Whether every file of a built directory is the one that its manifest records.
-
-    Only files with another size or time of change are hashed: hashing all takes longer than loading.
-    """
+    """Return whether the files of a built directory are those of its manifest; only files with a new size or mtime are hashed."""
     try:
         files = json.loads((directory / MANIFEST).read_text(encoding="utf8"))["files"]
         changed = [

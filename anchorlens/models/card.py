@@ -1,4 +1,4 @@
-"""Provenance of a model: the card that a result records, and hashes of weights and tokenizer."""
+"""Model cards: name, sizes and origin of a model, with hashes of weights and tokenizer."""
 
 import hashlib
 import json
@@ -16,33 +16,33 @@ from transformers import PreTrainedTokenizerBase
 from anchorlens.models.streaming import Stream, stream_of
 
 CARD = "anchorlens_card"
-# The second sum weighs entries by their place modulo this prime, to detect swapped entries.
+# Modulus of the index weights in the second sum, which detects swapped entries.
 PRIME = 65_521
-# Entries of a tensor that are summed at once.
+# Maximum number of entries that are summed at once.
 PIECE = 2**24
-# Per model: a quick hash of its weights in the order of memory, and the hash.
+# Model -> (hash of its weights in memory order, hash of weights_sha256).
 _hashes: WeakKeyDictionary[HookedTransformer, tuple[str, str]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """Provenance of a loaded model; a field is None if it is not known.
+    """Provenance of a loaded model; unknown fields are None.
 
     Attributes:
-        name: Name as given; of a path the last part.
-        source: ``packaged``, ``hub``, ``directory``, ``gguf``, ``huggingface`` (a live model) or ``hooked`` (a live one).
-        revision: Commit on the hub, or the release of a packaged model.
-        architecture: Hugging Face's class name.
-        n_layers: L.
+        name: Name as given; the last part of a path.
+        source: ``packaged``, ``hub``, ``directory``, ``gguf``, ``huggingface`` (live model) or ``hooked`` (live HookedTransformer).
+        revision: Commit on the hub, or release of a packaged model.
+        architecture: Class name in Hugging Face transformers.
+        n_layers: Number of layers L.
         d_model: Width of the residual stream.
-        n_heads: Query heads per layer.
-        n_params: Parameters of the language model, tied weights counted once; of a live HookedTransformer all of its own.
-        device: Device of its embedding.
-        dtype: Type of its parameters.
-        weights_sha256: See :func:`weights_sha256`.
-        tokenizer_sha256: See :func:`tokenizer_sha256`.
-        parity: Largest |Δ log-probability| against Hugging Face at load time, in nats.
-        adds_bos: Whether the tokenizer puts BOS before text by itself.
+        n_heads: Number of query heads per layer.
+        n_params: Number of parameters of the language model, tied weights counted once; of a live HookedTransformer all parameters.
+        device: Device of the embedding.
+        dtype: Data type of the parameters.
+        weights_sha256: Hash of the weights (:func:`weights_sha256`).
+        tokenizer_sha256: Hash of the tokenizer (:func:`tokenizer_sha256`).
+        parity: Maximum |Δ log-probability| against Hugging Face at load time, in nats.
+        adds_bos: Whether the tokenizer adds BOS by default.
     """
 
     name: str
@@ -61,7 +61,7 @@ class ModelCard:
     adds_bos: bool | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON types, for ``run.json``."""
+        """Return the fields as a JSON-compatible dictionary, for ``run.json``."""
         return asdict(self)
 
 
@@ -90,21 +90,23 @@ def make_card(
 
 
 def name_of(model: HookedTransformer) -> str:
-    """Return the name on the model's card, without reading its weights."""
+    """Return the model's name without reading its weights."""
     card = getattr(model, CARD, None)
     return card.name if isinstance(card, ModelCard) else str(model.cfg.model_name or "custom")
 
 
 def model_card(model: HookedTransformer) -> ModelCard:
-    """Return the card that load_model attached, or a new one for another HookedTransformer.
-
-    If the weights were changed since, the card has their hash, and no parity and revision.
+    """Return the card that :func:`anchorlens.load_model` attached, or a new card for another HookedTransformer.
 
     Args:
         model: A HookedTransformer; its weights are read once.
 
     Returns:
-        Name, sizes, device, type and hashes.
+        Card with the current hash of the weights. If they have changed since loading, parity and revision are None.
+
+    Examples:
+        >>> model_card(load_model("smollm2-135m-instruct")).n_layers  # doctest: +SKIP
+        30
     """
     card = getattr(model, CARD, None)
     if not isinstance(card, ModelCard):
@@ -114,16 +116,16 @@ def model_card(model: HookedTransformer) -> ModelCard:
 
 
 def weights_sha256(model: HookedTransformer) -> str:
-    """Compute a hash of all parameters in one pass over them, on any device; any changed number changes it.
+    """Compute a hash of all parameters in one pass over them, on any device.
 
-    Per parameter, sorted by name, the sha256 takes one line ``name dtype shape s1 s2``. With b_i the bits of its i-th entry
+    The sha256 is over one line ``name dtype shape s1 s2`` per parameter, sorted by name. With b_i the bits of the i-th entry
     (row-major) as a signed integer, s1 = Σ b_i and s2 = Σ b_i·(1 + i mod 65521), both modulo 2^64. Buffers are left out.
 
-    A model that was hashed before is read in the order of its memory, several times faster; equal sums then mean an equal hash.
-    Layers of a streamed model are read again only if size or time of a file has changed.
+    A model that was hashed before is first compared in memory order, which is several times faster. Layers of a streamed model are
+    read again only if the size or mtime of a file has changed.
     """
     stream = stream_of(model)
-    streamed = {} if stream is None else _streamed_lines(stream)
+    streamed = {} if stream is None else _lines_of_stream(stream)
     parameters = {name: tensor.detach() for name, tensor in model.named_parameters() if name not in streamed}
     quick = _digest(_lines({f"{name} {t.stride()}": _in_memory_order(t) for name, t in parameters.items()}) | streamed)
     known = _hashes.get(model)
@@ -136,13 +138,13 @@ def _in_memory_order(tensor: Tensor) -> Tensor:
     return tensor.permute(sorted(range(tensor.ndim), key=lambda axis: -tensor.stride(axis)))
 
 
-def _streamed_lines(stream: Stream) -> dict[str, str]:
-    """Return the lines of the layers' parameters; those read before if the files are unchanged."""
-    stamp = stream.skeleton.files.stamp()
+def _lines_of_stream(stream: Stream) -> dict[str, str]:
+    """Return the lines of the layers' parameters; cached lines if the files are unchanged."""
+    stamp = stream.loader.files.stamp()
     if stream.known is None or stream.known[0] != stamp:
         lines: dict[str, str] = {}
         for layer, block in enumerate(stream.model.blocks):
-            with stream.held(layer):
+            with stream.load_layer(layer):
                 lines |= _lines({f"blocks.{layer}.{name}": parameter for name, parameter in block.named_parameters()})
         stream.known = stamp, lines
     return stream.known[1]
@@ -153,7 +155,7 @@ def _digest(lines: Mapping[str, str]) -> str:
 
 
 def _lines(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return the line of :func:`weights_sha256` of each tensor, by its name."""
+    """Return name -> line of :func:`weights_sha256` for each tensor."""
     lines: dict[str, str] = {}
     for name, tensor in tensors.items():
         first, second = _checksums(tensor.detach())
@@ -163,14 +165,14 @@ def _lines(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def _checksums(tensor: Tensor) -> tuple[int, int]:
-    """Compute the two sums of :func:`weights_sha256` in one pass: entries of the same weight are summed first."""
+    """Compute the two sums of :func:`weights_sha256` in one pass; entries with equal index weight are summed first."""
     integers = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}[tensor.element_size()]
     columns, seen = torch.zeros(PRIME, dtype=torch.int64), 0
     rows = torch.atleast_1d(tensor)
     for piece in rows.split(max(1, PIECE * len(rows) // max(1, rows.numel()))):
         entries = piece.reshape(-1).view(integers)
         while len(entries):
-            # The rest of a row of PRIME entries, whole rows, the beginning of a row.
+            # Rest of a row of PRIME entries, then whole rows, then the start of a row.
             start = seen % PRIME
             n = len(entries) // PRIME * PRIME if start == 0 else 0
             n = n or min(PRIME - start, len(entries))
@@ -183,13 +185,13 @@ def _checksums(tensor: Tensor) -> tuple[int, int]:
 
 def _column_sums(rows: Tensor) -> Tensor:
     """Sum over the first axis, as int64 on the CPU."""
-    if rows.device.type == "cpu":  # on a busy machine numpy's one thread is faster than torch's several
+    if rows.device.type == "cpu":  # numpy's single thread is faster than torch on a busy machine
         return torch.from_numpy(rows.numpy().sum(0, dtype=np.int64))
     return rows.sum(0, dtype=torch.int64).cpu()
 
 
 def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Compute a hash of a tokenizer's model, special tokens and chat template, without truncation and padding."""
+    """Compute a hash of a tokenizer's model, special tokens and chat template; truncation and padding are left out."""
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if name != "pad_token"}
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
@@ -201,6 +203,6 @@ def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the tokenizer puts its BOS token before text by itself."""
+    """Return whether the tokenizer adds its BOS token by default."""
     bos = tokenizer.bos_token_id
     return bos is not None and list(tokenizer("a")["input_ids"][:1]) == [bos]

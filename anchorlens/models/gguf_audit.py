@@ -1,4 +1,4 @@
-"""Checks of a GGUF file: whether it is whole, and whether transformers would read it as the model that it is."""
+"""Checks of a GGUF file: that it is complete, and that transformers reads it without loss."""
 
 from pathlib import Path
 
@@ -6,17 +6,17 @@ from gguf import GGUFReader
 
 from anchorlens.errors import CheckpointError, UnsupportedModelError
 
-# transformers' reader drops these tensors: without them a Llama 3.x model runs with unscaled rope.
+# Tensors that transformers ignores; without them a Llama 3.x model has unscaled rope.
 DROPPED_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "gpt2")
 
 
 def check_gguf(path: Path) -> None:
-    """Read the directory of a GGUF file (no weights) and refuse what would load damaged or wrong."""
+    """Raise an error if a GGUF file is damaged, not mapped, or read incompletely by transformers; weights are not read."""
     try:
         reader = GGUFReader(path)
     except (OSError, ValueError, KeyError, IndexError, OverflowError) as error:
-        raise CheckpointError(f"{path} is no GGUF file, or is truncated ({error}). Download it again.") from error
+        raise CheckpointError(f"{path} is not a GGUF file, or is truncated ({error}). Download it again.") from error
     end = max((int(tensor.data_offset) + int(tensor.n_bytes) for tensor in reader.tensors), default=0)
     if not 0 < end <= path.stat().st_size:
         raise CheckpointError(f"{path} is truncated: its tensors need {end} bytes. Download it again.")

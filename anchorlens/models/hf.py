@@ -1,4 +1,4 @@
-"""Hugging Face checkpoints from local files: config, weights and tokenizer, with one clear error each. No network here."""
+"""Load Hugging Face checkpoints from local files: configuration, weights and tokenizer. No network is used."""
 
 import io
 import json
@@ -27,23 +27,23 @@ from transformers.utils.quantization_config import Mxfp4Config
 from anchorlens.display import join_words
 from anchorlens.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 from anchorlens.models.audit import quantisation
-from anchorlens.models.mapping import check_supported
+from anchorlens.models.mapping import check_config
 
-# Progress bars are drawn for files of at least this size.
+# Minimum size of the weights for a progress bar.
 BAR_BYTES = 1 << 30
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json", "*.tiktoken")
-# In the order in which transformers looks for them; an index lists the files of a model in several.
+# In the order in which transformers looks for them; an index lists the files of a sharded model.
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 @contextmanager
 def progress_bars(shown: bool) -> Iterator[None]:
-    """Show or hide transformers' progress bars in a ``with`` block."""
+    """Show or hide transformers' progress bars during a ``with`` statement."""
     before = hf_logging.is_progress_bar_enabled()
     if not shown:
         hf_logging.disable_progress_bar()
     try:
-        # The bar of the GGUF reader has no setting; it writes to sys.stderr.
+        # The bar of the GGUF reader cannot be switched off; it writes to sys.stderr.
         with nullcontext() if shown else redirect_stderr(io.StringIO()):
             yield
     finally:
@@ -52,20 +52,20 @@ def progress_bars(shown: bool) -> Iterator[None]:
 
 
 def check_directory(directory: Path, name: str, with_tokenizer: bool) -> PretrainedConfig:
-    """Check a Hugging Face directory as far as possible without reading its weights."""
+    """Return the configuration of a Hugging Face directory after checking its files without reading the weights."""
     config = load_config(directory)
-    check_supported(config, name)
+    check_config(config, name)
     if with_tokenizer:
         check_tokenizer_files(directory)
     for path in weight_files(directory):
         if path.suffix == ".safetensors":
             with _weight_errors(directory), safe_open(str(path), framework="np"):
-                pass  # opening compares the table of tensors with the length of the file
+                pass  # opening checks the table of tensors against the file's length
     return config
 
 
 def load_config(directory: Path) -> PretrainedConfig:
-    """Read ``config.json``."""
+    """Read ``config.json`` of a directory."""
     file = directory / "config.json"
     try:
         if not file.is_file():
@@ -74,11 +74,13 @@ def load_config(directory: Path) -> PretrainedConfig:
             )
         fields = json.loads(file.read_text(encoding="utf8"))
         kind, classes = fields["model_type"], fields.get("architectures") or []
-        own = kind not in CONFIG_MAPPING and f"models of type {kind!r}"
-        if not own and "auto_map" in fields and classes and not any(hasattr(transformers, name) for name in classes):
-            own = f"class {classes[0]!r}"
-        if own:
-            raise UnsupportedModelError(f"{directory.name}: transformers has no {own}. The checkpoint's own code is not run.")
+        missing = kind not in CONFIG_MAPPING and f"models of type {kind!r}"
+        if not missing and "auto_map" in fields and classes and not any(hasattr(transformers, name) for name in classes):
+            missing = f"class {classes[0]!r}"
+        if missing:
+            raise UnsupportedModelError(
+                f"{directory.name}: transformers has no {missing}. The checkpoint's own code is not run."
+            )
         return AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, ArithmeticError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
@@ -86,7 +88,7 @@ def load_config(directory: Path) -> PretrainedConfig:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """List the files that transformers will read."""
+    """Return the weight files of a directory that transformers reads."""
     first = next((directory / name for name in WEIGHT_FILES if (directory / name).is_file()), None)
     if first is None:
         raise CheckpointError(f"{directory} is incomplete: it has none of {', '.join(WEIGHT_FILES)}. Fetch it again.")
@@ -102,7 +104,7 @@ def weight_files(directory: Path) -> list[Path]:
 
 @contextmanager
 def _weight_errors(path: Path) -> Iterator[None]:
-    """Turn the errors of reading weights into CheckpointError."""
+    """Raise errors of reading weights as CheckpointError."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
@@ -113,7 +115,7 @@ def _weight_errors(path: Path) -> Iterator[None]:
 
 
 def load_weights(directory: Path, config: PretrainedConfig, dtype: torch.dtype, progress: bool) -> PreTrainedModel:
-    """Load a directory's model on the CPU with eager attention."""
+    """Load the model of a directory on the CPU with eager attention."""
     kind: Any = Gemma3ForConditionalGeneration if config.model_type == "gemma3" else AutoModelForCausalLM
     size = sum(path.stat().st_size for path in weight_files(directory))
     options: dict[str, Any] = {"dtype": dtype}
@@ -126,7 +128,7 @@ def load_gguf(path: Path, dtype: torch.dtype = torch.float32, progress: bool = F
     """Load a GGUF file, dequantised by transformers, on the CPU with eager attention."""
     shown = progress and path.stat().st_size > BAR_BYTES
     model = _load(AutoModelForCausalLM, path.parent, path, shown, {"dtype": dtype, "gguf_file": path.name})
-    # From here on these are plain numbers: the mapping refuses configurations that say the weights are quantised.
+    # The weights are dequantised now; the mapping refuses quantised configurations.
     vars(model.config).pop("quantization_config", None)
     return model
 
@@ -143,13 +145,13 @@ def _load(kind: Any, directory: Path, shown: Path, progress: bool, options: dict
 
 
 def check_tokenizer_files(directory: Path) -> None:
-    """Raise if a directory has no tokenizer files; transformers would make an empty tokenizer without a word."""
+    """Raise CheckpointError if a directory has no tokenizer files; transformers would silently make an empty tokenizer."""
     if not any(any(directory.glob(pattern)) for pattern in TOKENIZER_FILES):
         raise CheckpointError(f"{directory} holds no tokenizer files. Pass tokenizer=.")
 
 
 def load_tokenizer(directory: Path, gguf: str | None = None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer exactly as ``AutoTokenizer`` gives it."""
+    """Load the tokenizer of a directory, or of its GGUF file ``gguf``, with ``AutoTokenizer``."""
     if gguf is None:
         check_tokenizer_files(directory)
     options: dict[str, Any] = {} if gguf is None else {"gguf_file": gguf}

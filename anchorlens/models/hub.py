@@ -1,4 +1,4 @@
-"""Files of a model on the Hugging Face hub, in the hub's own cache."""
+"""Download the files of a model from the Hugging Face hub into the hub's cache."""
 
 import socket
 import time
@@ -32,14 +32,14 @@ TORCH_FILES = "pytorch_model*.bin"
 
 
 class _SilentBar(tqdm):
-    """A progress bar that is never drawn."""
+    """Progress bar that is never shown."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **(kwargs | {"disable": True}))  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def fetch_file(repo: str, filename: str, revision: str | None, token: str | None) -> Path:
-    """Download one file of a repository, or find it in the cache."""
+    """Return the local path of a file of a repository; it is downloaded if it is not in the cache."""
     with hub_errors(repo, revision):
         found = huggingface_hub.hf_hub_download(
             repo, filename, revision=revision, token=token, local_files_only=_has_no_address()
@@ -48,7 +48,7 @@ def fetch_file(repo: str, filename: str, revision: str | None, token: str | None
 
 
 def find_cached_file(repo: str, filename: str, revision: str | None, token: str | None) -> Path | None:
-    """Return the path of a file in the cache, None if it is on the hub only; nothing is downloaded."""
+    """Return the path of a file in the cache; None if it would have to be downloaded."""
     with hub_errors(repo, revision):
         if _has_no_address():
             return Path(huggingface_hub.hf_hub_download(repo, filename, revision=revision, token=token, local_files_only=True))
@@ -57,22 +57,22 @@ def find_cached_file(repo: str, filename: str, revision: str | None, token: str 
 
 
 def fetch_model(repo: str, revision: str | None, token: str | None, progress: bool) -> Path:
-    """Download configuration, tokenizer and weights of a repository as a local directory named after the commit.
+    """Return a local directory with configuration, tokenizer and weights of a repository, downloaded if needed.
 
-    Safetensors if the repository has them, else PyTorch files (which transformers reads without running code).
+    Weights are safetensors if the repository has them, else PyTorch files, which transformers reads without running code.
     """
     for weights in (SAFETENSORS, TORCH_FILES):
         with hub_errors(repo, revision):
-            found = huggingface_hub.snapshot_download(
+            snapshot = huggingface_hub.snapshot_download(
                 repo, revision=revision, token=token, allow_patterns=[*SMALL_FILES, weights], ignore_patterns=["*/*"],
                 tqdm_class=None if progress else _SilentBar, local_files_only=_has_no_address(),
             )  # fmt: skip
-        directory = Path(found)
+        directory = Path(snapshot)
         if any(directory.glob(weights)):
             return directory
     raise CheckpointError(
         f"The repository {repo!r} holds no weights that transformers reads ({SAFETENSORS} or {TORCH_FILES}), or they are not in the "
-        "cache and HF_HUB_OFFLINE is set."
+        "cache while HF_HUB_OFFLINE is set."
     )
 
 
@@ -96,7 +96,7 @@ def _has_no_address() -> bool:
 
 @contextmanager
 def hub_errors(repo: str, revision: str | None) -> Iterator[None]:
-    """Raise the hub's errors as this package's."""
+    """Raise errors of the hub as errors of this package."""
     try:
         yield
     except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, EntryNotFoundError, httpx.HTTPError, OSError) as error:
@@ -109,14 +109,14 @@ def _translate(error: Exception, repo: str, shown: str) -> AnchorlensError:
         case GatedRepoError():
             return DownloadError(f"{shown} is gated: accept its terms on the hub and set HF_TOKEN (or pass token=).")
         case RepositoryNotFoundError() | HFValidationError():
-            cure = f"{nearest_names(repo)} If it is private, set HF_TOKEN or pass token=."
-            return ModelNotFoundError(f"The hub has no model {shown} that you may see. {cure}")
+            fix = f"{nearest_names(repo)} If it is private, set HF_TOKEN or pass token=."
+            return ModelNotFoundError(f"The hub has no model {shown} that you may see. {fix}")
         case RevisionNotFoundError():
             return ModelNotFoundError(f"There is no {shown}. Give a branch, a tag or a full commit hash.")
         case LocalEntryNotFoundError() | OfflineModeIsEnabled():
-            cure = "Unset HF_HUB_OFFLINE" if constants.HF_HUB_OFFLINE else f"{nearest_names(repo)} Check the network".lstrip()
+            fix = "Unset HF_HUB_OFFLINE" if constants.HF_HUB_OFFLINE else f"{nearest_names(repo)} Check the network".lstrip()
             return DownloadError(
-                f"{shown} is not in the hub's cache, and the hub cannot be reached. {cure}, or give a directory."
+                f"{shown} is not in the hub's cache, and the hub cannot be reached. {fix}, or give a directory."
             )
         case EntryNotFoundError():
             return CheckpointError(f"The repository {shown} lacks a file that is needed: {error}")

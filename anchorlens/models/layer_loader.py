@@ -1,7 +1,7 @@
-"""A Hugging Face model without its weights, through which one layer at a time is converted to a HookedTransformer's.
+"""Convert a checkpoint to a HookedTransformer layer by layer, through a Hugging Face model without weights.
 
-The converters (:mod:`anchorlens.models.weights`) get a model with a single layer, whose parameters are views of the files. Experts
-are stored one by one and joined as transformers does.
+The converters (:mod:`anchorlens.models.weights`) get a model of one layer, whose parameters are views of the files. Experts that are
+stored separately are concatenated as in transformers.
 """
 
 import copy
@@ -20,16 +20,16 @@ from transformers import AutoModelForCausalLM, Gemma3ForConditionalGeneration, P
 from anchorlens.errors import CheckpointError, InputError
 from anchorlens.models.hf import weight_files
 from anchorlens.models.mapping import text_config
-from anchorlens.models.weight_files import Shards
-from anchorlens.models.weights import count_parameters, hooked_state, language_model
+from anchorlens.models.weight_files import WeightFiles
+from anchorlens.models.weights import convert_weights, count_parameters, language_model
 
-# Gemma 3's multimodal checkpoints have another order of names, GPT-NeoX's the former name of the head.
+# (name in transformers, name in the files): Gemma 3's multimodal checkpoints, and GPT-NeoX's head.
 _RENAMED = (
     ("model.language_model.", "language_model.model."),
     ("lm_head.", "language_model.lm_head."),
     ("lm_head.", "embed_out."),
 )
-# Mixtral's router; and what transformers joins: parameter of all experts -> matrices of each, one below the other.
+# Mixtral's router; parameter of all experts -> names of the matrices of one expert, which are concatenated.
 _ROUTER = (".mlp.gate.", ".block_sparse_moe.gate.")
 _EXPERTS = {
     ".mlp.experts.gate_up_proj": (
@@ -40,31 +40,32 @@ _EXPERTS = {
 }
 
 
-class Skeleton:
-    """A checkpoint's Hugging Face model with parameters on ``meta``, and its safetensors files."""
+class LayerLoader:
+    """Reader of a checkpoint's layers: its Hugging Face model with parameters on ``meta``, and its safetensors files."""
 
     def __init__(self, directory: Path, config: PretrainedConfig, dtype: torch.dtype) -> None:
         files = weight_files(directory)
         if any(path.suffix != ".safetensors" for path in files):
             raise InputError(
-                f"stream=True reads safetensors, and the weights in {directory} are {files[0].suffix} files. Load it once without "
-                "stream and save it again with save_pretrained, or leave stream out."
+                f"stream=True: reads safetensors, but the weights in {directory} are {files[0].suffix} files. Load the model once "
+                "without stream and save it again with save_pretrained, or leave stream out.",
+                argument="stream",
             )
-        self.model, self.files, self.dtype = without_weights(config, dtype), Shards(files), dtype
+        self.model, self.files, self.dtype = make_empty_model(config, dtype), WeightFiles(files), dtype
         self.n_params = count_parameters(self.model)
-        own = {id(parameter) for parameter in language_model(self.model).parameters()}
+        wanted_ids = {id(parameter) for parameter in language_model(self.model).parameters()}
         head: Any = self.model.get_output_embeddings()
-        own |= {id(parameter) for parameter in head.parameters()}
-        wanted = {key: parameter for key, parameter in self.model.named_parameters() if id(parameter) in own}
+        wanted_ids |= {id(parameter) for parameter in head.parameters()}
+        wanted = {key: parameter for key, parameter in self.model.named_parameters() if id(parameter) in wanted_ids}
         name, layers = _layers(self.model, int(text_config(config).num_hidden_layers))
         self.layers, self.n_layers = layers, len(layers)
-        found = _found(wanted, self.files, self.model, str(directory))
-        # Parameter -> tensors in the files, of each layer by its name in the layer, and of the rest.
+        tensors_of = _match_tensors(wanted, self.files, self.model, str(directory))
+        # Parameter -> tensors in the files: for each layer, by name in the layer; and outside the layers.
         self._of_layer: list[dict[str, tuple[str, ...]]] = [{} for _ in layers]
         self._of_ends: dict[str, str] = {}
-        # The last norm: Gemma's converter makes ones of its shape in every layer.
+        # The final norm, whose shape Gemma's converter needs in every layer.
         self._vectors: dict[str, Tensor] = {}
-        for key, tensors in found.items():
+        for key, tensors in tensors_of.items():
             if key.startswith(f"{name}."):
                 index, _, inner = key.removeprefix(f"{name}.").partition(".")
                 self._of_layer[int(index)][inner] = tensors
@@ -73,50 +74,50 @@ class Skeleton:
 
     @property
     def joined_bytes(self) -> int:
-        """Bytes of the largest parameter that is joined of several tensors; 0 without."""
+        """Bytes of the largest parameter that is concatenated from several tensors; 0 if there is none."""
         first = self.layers[0]
         joined = [first.get_parameter(inner).numel() for inner, tensors in self._of_layer[0].items() if len(tensors) > 1]
         return max(joined, default=0) * self.dtype.itemsize
 
     def read_layer(self, layer: int) -> dict[str, list[Tensor]]:
-        """Read a layer's weights by their names in the layer; of experts the matrices of all of them."""
+        """Return name in the layer -> tensors of a layer; several for the matrices of experts."""
         names = self._of_layer[layer]
         read = self.files.read(tensor for tensors in names.values() for tensor in tensors)
         return {inner: [read[tensor] for tensor in tensors] for inner, tensors in names.items()}
 
-    def joined(self, read: Mapping[str, Sequence[Tensor]], placed: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-        """Join the result of :meth:`read_layer` to one tensor for each parameter, after each part was ``placed``."""
+    def join(self, read: Mapping[str, Sequence[Tensor]], move: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        """Concatenate the result of :meth:`read_layer` to one tensor per parameter, after ``move`` of each part."""
         whole: dict[str, Tensor] = {}
         for inner, parts in read.items():
-            there = [placed(part) for part in parts]
-            whole[inner] = there[0] if len(there) == 1 else torch.cat(there).view(self.layers[0].get_parameter(inner).shape)
+            moved = [move(part) for part in parts]
+            whole[inner] = moved[0] if len(moved) == 1 else torch.cat(moved).view(self.layers[0].get_parameter(inner).shape)
         return whole
 
     def read_ends(self) -> dict[str, Tensor]:
-        """Read embeddings, last norm and untied head, by their names in the model."""
+        """Return name in the model -> tensor of embeddings, final norm and untied head."""
         read = self.files.read(self._of_ends.values())
         return {key: read[tensor] for key, tensor in self._of_ends.items()}
 
     def layer_state(self, weights: Mapping[str, Tensor], cfg: HookedTransformerConfig) -> dict[str, Tensor]:
-        """Convert one layer to TransformerLens's names in a block; after :meth:`shorten`, in one thread at a time."""
-        with filled(self.model, self._vectors), filled(self.layers[0], weights):
-            state = hooked_state(self.model, _of_depth(cfg, 1), str(cfg.device))
+        """Convert one layer to TransformerLens's names in a block; only after :meth:`shorten`, and not thread-safe."""
+        with substitute_parameters(self.model, self._vectors), substitute_parameters(self.layers[0], weights):
+            state = convert_weights(self.model, _of_depth(cfg, 1), str(cfg.device))
         return {name.removeprefix("blocks.0."): tensor for name, tensor in state.items() if name.startswith("blocks.0.")}
 
     def ends_state(self, weights: Mapping[str, Tensor], cfg: HookedTransformerConfig) -> dict[str, Tensor]:
         """Convert the parameters outside the layers to TransformerLens's names."""
         self._vectors = {name: tensor for name, tensor in weights.items() if tensor.ndim < 2}
         with self._with_ends(weights):
-            state = hooked_state(self.model, _of_depth(cfg, 0), str(cfg.device))
+            state = convert_weights(self.model, _of_depth(cfg, 0), str(cfg.device))
         return {name: tensor for name, tensor in state.items() if not name.startswith("blocks.")}
 
     def shorten(self) -> None:
-        """Keep the first layer only, as the place for each layer in turn."""
+        """Remove all layers of the model but the first, into which each layer is loaded in turn."""
         del self.layers[1:]
 
     @contextmanager
     def _with_ends(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
-        with filled(self.model, weights):
+        with substitute_parameters(self.model, weights):
             head: Any = self.model.get_output_embeddings()
             tied, before = head.weight.is_meta, head.weight
             if tied:
@@ -129,10 +130,10 @@ class Skeleton:
 
     @contextmanager
     def all_weights(self) -> Iterator[None]:
-        """Give the model all its weights on the CPU, each layer's while it runs; only before :meth:`shorten`."""
+        """Load the weights on the CPU in a ``with`` statement, each layer's while it runs; only before :meth:`shorten`."""
 
         def run(layer: nn.Module, index: int, *args: Any, **named: Any) -> Any:
-            with filled(layer, self.joined(self.read_layer(index), lambda tensor: tensor.to(self.dtype))):
+            with substitute_parameters(layer, self.join(self.read_layer(index), lambda tensor: tensor.to(self.dtype))):
                 return type(layer).forward(layer, *args, **named)
 
         for index, layer in enumerate(self.layers):
@@ -146,8 +147,8 @@ class Skeleton:
 
 
 @contextmanager
-def filled(module: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """Replace parameters of a module in a ``with`` block; buffers of these names are overwritten."""
+def substitute_parameters(module: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
+    """Replace parameters of a module during a ``with`` statement; buffers with these names are overwritten."""
     buffers = dict(module.named_buffers())
     before = {name: module.get_parameter(name) for name in weights if name not in buffers}
     for name in weights.keys() & buffers.keys():
@@ -162,19 +163,19 @@ def filled(module: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
 
 
 def set_parameter(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    """Replace one parameter of a module, by its full name."""
+    """Set a parameter of a module by its full name."""
     owner, _, leaf = name.rpartition(".")
     module.get_submodule(owner)._parameters[leaf] = parameter
 
 
 def _of_depth(cfg: HookedTransformerConfig, n_layers: int) -> HookedTransformerConfig:
-    one = copy.copy(cfg)
-    one.n_layers = n_layers
-    return one
+    changed = copy.copy(cfg)
+    changed.n_layers = n_layers
+    return changed
 
 
-def without_weights(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
-    """Make the model as ``from_pretrained`` does, with real buffers and parameters on ``meta``."""
+def make_empty_model(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    """Make a Hugging Face model with parameters on ``meta`` and real buffers."""
     with torch.random.fork_rng(devices=[]), init_empty_weights(include_buffers=False):
         if config.model_type == "gemma3":
             model: Any = Gemma3ForConditionalGeneration._from_config(config, dtype=dtype, attn_implementation="eager")
@@ -186,41 +187,44 @@ def without_weights(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedM
 
 
 def _layers(model: PreTrainedModel, n_layers: int) -> tuple[str, nn.ModuleList]:
-    """Return the name of the language model's list of layers, which differs between families, and the list."""
+    """Return the name and the list of the language model's layers."""
     inside = language_model(model)
     layers = next(m for m in inside.modules() if isinstance(m, nn.ModuleList) and len(m) == n_layers)
     return next(name for name, module in model.named_modules() if module is layers), layers
 
 
-def _found(wanted: Mapping[str, Tensor], files: Shards, model: PreTrainedModel, shown: str) -> dict[str, tuple[str, ...]]:
-    """Return parameter -> tensors in the files, whose names may have the base model's prefix, or lack it."""
+def _match_tensors(
+    wanted: Mapping[str, Tensor], files: WeightFiles, model: PreTrainedModel, shown: str
+) -> dict[str, tuple[str, ...]]:
+    """Return parameter -> names of its tensors in the files, with or without the base model's prefix; check their shapes."""
     prefix = f"{model.base_model_prefix}."
-    found: dict[str, tuple[str, ...]] = {}
+    tensors_of: dict[str, tuple[str, ...]] = {}
     for key, parameter in wanted.items():
         names = [key, key.removeprefix(prefix), prefix + key]
         names += [theirs + key.removeprefix(ours) for ours, theirs in _RENAMED if key.startswith(ours)]
         names += [key.replace(*_ROUTER)]
-        every = [(name,) for name in names] + _parts(key, parameter)
-        tensors = next((some for some in every if all(one in files.shapes for one in some)), None)
+        candidates = [(name,) for name in names] + _parts(key, parameter)
+        tensors = next((each for each in candidates if all(name in files.shapes for name in each)), None)
         if tensors is None:
             raise InputError(
-                f"{shown} cannot be streamed: its files hold no tensor {key!r}. Either its weights are unpacked when they are "
-                "loaded (quantised ones), or weights are missing. Leave stream out."
+                f"stream=True: the files of {shown} hold no tensor {key!r}. Quantised weights cannot be streamed, or weights are "
+                "missing. Leave stream out.",
+                argument="stream",
             )
         shape = tuple(parameter.shape)
-        if len(tensors) > 1:  # experts: each its share of the second axis
+        if len(tensors) > 1:  # experts: each has a part of the second axis
             shape = (shape[0] * shape[1] // len(tensors), *shape[2:])
         for name in tensors:
             if files.shapes[name] != shape:
                 raise CheckpointError(
                     f"{name} has shape {files.shapes[name]}, the configuration says {shape}. Fetch {shown} again."
                 )
-        found[key] = tensors
-    return found
+        tensors_of[key] = tensors
+    return tensors_of
 
 
 def _parts(key: str, parameter: Tensor) -> list[tuple[str, ...]]:
-    """Return the possible names of the tensors of a parameter of experts; none for other parameters."""
+    """Return the possible tensor names of a parameter of experts; [] for other parameters."""
     ours = next((name for name in _EXPERTS if key.endswith(name)), None)
     if ours is None:
         return []

@@ -1,6 +1,6 @@
 """Map a Hugging Face configuration to a HookedTransformerConfig.
 
-Every size and constant is given explicitly, because the defaults of TransformerLens are right for some members of a family only.
+Every size and constant is set explicitly, because TransformerLens's defaults fit only some models of a family.
 """
 
 import math
@@ -16,27 +16,26 @@ from anchorlens.models.audit import MAPPED, activation, audit_config, refuse
 from anchorlens.models.positions import attention, rotary, windows
 
 ARCHITECTURES = {kind: MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind] for kind in MAPPED}
-# Bloom's positions have no limit of their own; it was trained on so many.
+# Bloom's positions have no limit; this is its training length.
 BLOOM_CONTEXT = 2048
 
 
 def text_config(config: PretrainedConfig) -> PretrainedConfig:
-    """Return the configuration of the language model, which Gemma 3's multimodal one contains."""
+    """Return the configuration of the language model, which is a part of Gemma 3's multimodal configuration."""
     return config.get_text_config() if config.model_type == "gemma3" else config
 
 
-def check_supported(config: PretrainedConfig, name: str) -> None:
-    """Raise if the mapping does not cover a configuration."""
+def check_config(config: PretrainedConfig, name: str) -> None:
+    """Raise UnsupportedModelError or CheckpointError if a configuration cannot be mapped."""
     try:
-        hooked_config(config, "cpu", torch.float32, name)
+        make_hooked_config(config, "cpu", torch.float32, name)
     except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(
-            f"The configuration of {name} is not that of a working model ({type(error).__name__}: {error}). "
-            "Compare its config.json with the original."
+            f"The configuration of {name} is invalid ({type(error).__name__}: {error}). Compare its config.json with the original."
         ) from error
 
 
-def hooked_config(
+def make_hooked_config(
     config: PretrainedConfig, device: str, dtype: torch.dtype, name: str, n_devices: int = 1
 ) -> HookedTransformerConfig:
     """Make the HookedTransformerConfig of a mapped family."""
@@ -51,11 +50,11 @@ def hooked_config(
         dtype=dtype,
         init_weights=False,
         d_vocab=int(text.vocab_size),
-        **_OWN.get(kind, _decoder)(text),
+        **_FAMILIES.get(kind, _map_decoder)(text),
     )
 
 
-def _decoder(config: PretrainedConfig) -> dict[str, Any]:
+def _map_decoder(config: PretrainedConfig) -> dict[str, Any]:
     """Map Llama and its successors: norms without biases, rotary positions, gated MLP or experts, grouped queries."""
     kind = config.model_type
     n_heads, n_kv = int(config.num_attention_heads), int(config.num_key_value_heads)
@@ -78,7 +77,7 @@ def _decoder(config: PretrainedConfig) -> dict[str, Any]:
         "clip_qkv": config.clip_qkv if "clip_qkv" in MAPPED[kind] else None,
     }
     if kind == "olmo":
-        # Its norms have no weights, and TransformerLens's converter knows no grouped queries.
+        # OLMo's norms have no weights, and TransformerLens's converter does not support grouped queries.
         if n_kv != n_heads:
             raise refuse(kind, f"num_key_value_heads={n_kv} for {n_heads} heads")
         fields |= {"normalization_type": "LN", "eps": 1e-5, "n_key_value_heads": None}
@@ -91,18 +90,18 @@ def _decoder(config: PretrainedConfig) -> dict[str, Any]:
     if "num_experts_per_tok" in MAPPED[kind]:
         fields["num_experts"] = int(config.num_experts)
         fields["experts_per_token"] = int(config.num_experts_per_tok)
-        # Mixtral always divides by the sum of the chosen experts' weights; gpt-oss's block has a softmax of its own.
+        # Mixtral always divides by the sum of the chosen experts' weights; gpt-oss applies a softmax to them.
         fields["norm_topk_prob"] = config.norm_topk_prob if kind == "olmoe" else True
     fields |= windows(config)
     return fields | rotary(config, d_head, has_local="local" in (fields.get("attn_types") or []))
 
 
 def _soft_cap(value: float | None) -> float:
-    """TransformerLens writes "no soft cap" as -1."""
+    """Return a soft cap; TransformerLens writes "no soft cap" as -1."""
     return float(value) if value else -1.0
 
 
-def _layer_normed(config: PretrainedConfig, act: str, eps: float, d_mlp: int | None, n_ctx: int) -> dict[str, Any]:
+def _map_layer_norms(config: PretrainedConfig, act: str, eps: float, d_mlp: int | None, n_ctx: int) -> dict[str, Any]:
     """Map GPT-2 and its like: layer norms with biases, ungrouped queries, a plain MLP (by default four times as wide)."""
     d_model, n_heads = int(config.hidden_size), int(config.num_attention_heads)
     return {
@@ -121,58 +120,62 @@ def _layer_normed(config: PretrainedConfig, act: str, eps: float, d_mlp: int | N
     }
 
 
-def _gpt2(config: PretrainedConfig) -> dict[str, Any]:
-    fields = _layer_normed(config, config.activation_function, config.layer_norm_epsilon, config.n_inner, config.n_positions)
+def _map_gpt2(config: PretrainedConfig) -> dict[str, Any]:
+    fields = _map_layer_norms(
+        config, config.activation_function, config.layer_norm_epsilon, config.n_inner, config.n_positions
+    )
     scale = fields["attn_scale"] if config.scale_attn_weights else 1.0
     return fields | {"attn_scale": scale, "scale_attn_by_inverse_layer_idx": bool(config.scale_attn_by_inverse_layer_idx)}
 
 
-def _gpt_neox(config: PretrainedConfig) -> dict[str, Any]:
+def _map_gpt_neox(config: PretrainedConfig) -> dict[str, Any]:
     """Map GPT-NeoX and Phi: rotary positions in a part of each head, parallel (or in GPT-NeoX sequential) blocks."""
     if config.model_type == "phi" and config.num_key_value_heads != config.num_attention_heads:
         raise refuse("phi", f"num_key_value_heads={config.num_key_value_heads} for {config.num_attention_heads} heads")
-    fields = _layer_normed(
+    fields = _map_layer_norms(
         config, config.hidden_act, config.layer_norm_eps, config.intermediate_size, config.max_position_embeddings
     )
     parallel = config.model_type == "phi" or bool(config.use_parallel_residual)
     return fields | {"parallel_attn_mlp": parallel} | rotary(config, fields["d_head"])
 
 
-def _gptj(config: PretrainedConfig) -> dict[str, Any]:
+def _map_gptj(config: PretrainedConfig) -> dict[str, Any]:
     if not config.rotary_dim:
         raise refuse("gptj", f"rotary_dim={config.rotary_dim!r}")
-    fields = _layer_normed(config, config.activation_function, config.layer_norm_epsilon, config.n_inner, config.n_positions)
+    fields = _map_layer_norms(
+        config, config.activation_function, config.layer_norm_epsilon, config.n_inner, config.n_positions
+    )
     rope = {"positional_embedding_type": "rotary", "rotary_dim": int(config.rotary_dim), "rotary_adjacent_pairs": True}
     return fields | {"parallel_attn_mlp": True} | rope
 
 
-def _gpt_neo(config: PretrainedConfig) -> dict[str, Any]:
-    fields = _layer_normed(
+def _map_gpt_neo(config: PretrainedConfig) -> dict[str, Any]:
+    fields = _map_layer_norms(
         config, config.activation_function, config.layer_norm_epsilon, config.intermediate_size, config.max_position_embeddings
     )
     return fields | {"attn_scale": 1.0} | attention("gpt_neo", list(config.attention_layers), config.window_size)
 
 
-def _opt(config: PretrainedConfig) -> dict[str, Any]:
+def _map_opt(config: PretrainedConfig) -> dict[str, Any]:
     if config.word_embed_proj_dim != config.hidden_size:
         raise refuse("opt", f"word_embed_proj_dim={config.word_embed_proj_dim}")
-    # The epsilon is that of torch's own layer norm.
-    return _layer_normed(config, config.activation_function, 1e-5, config.ffn_dim, config.max_position_embeddings)
+    # The epsilon is torch's default.
+    return _map_layer_norms(config, config.activation_function, 1e-5, config.ffn_dim, config.max_position_embeddings)
 
 
-def _bloom(config: PretrainedConfig) -> dict[str, Any]:
+def _map_bloom(config: PretrainedConfig) -> dict[str, Any]:
     n_ctx = getattr(config, "seq_length", None) or BLOOM_CONTEXT
-    # Its own GELU is the tanh approximation written out, which TransformerLens calls gelu_fast.
-    fields = _layer_normed(config, "gelu_fast", config.layer_norm_epsilon, None, n_ctx)
+    # Bloom's GELU is the tanh approximation, which TransformerLens calls gelu_fast.
+    fields = _map_layer_norms(config, "gelu_fast", config.layer_norm_epsilon, None, n_ctx)
     return fields | {"positional_embedding_type": "alibi", "post_embedding_ln": True}
 
 
-_OWN = {
-    "gpt2": _gpt2,
-    "gpt_neox": _gpt_neox,
-    "gptj": _gptj,
-    "gpt_neo": _gpt_neo,
-    "opt": _opt,
-    "bloom": _bloom,
-    "phi": _gpt_neox,
+_FAMILIES = {
+    "gpt2": _map_gpt2,
+    "gpt_neox": _map_gpt_neox,
+    "gptj": _map_gptj,
+    "gpt_neo": _map_gpt_neo,
+    "opt": _map_opt,
+    "bloom": _map_bloom,
+    "phi": _map_gpt_neox,
 }

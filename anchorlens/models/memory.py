@@ -7,23 +7,23 @@ from contextvars import ContextVar
 import psutil
 import torch
 
-_seen: ContextVar[int | None] = ContextVar("free memory", default=None)
+_fixed: ContextVar[int | None] = ContextVar("free memory", default=None)
 
 
 @contextmanager
-def memory_seen(free: int) -> Iterator[None]:
-    """Fix the result of :func:`free_memory` in a ``with`` block: batch sizes decide the last digits."""
-    token = _seen.set(free)
+def fix_free_memory(free: int) -> Iterator[None]:
+    """Fix the result of :func:`free_memory` during a ``with`` statement, because rounding depends on batch sizes."""
+    token = _fixed.set(free)
     try:
         yield
     finally:
-        _seen.reset(token)
+        _fixed.reset(token)
 
 
 def free_memory(devices: Sequence[torch.device]) -> int:
-    """Return the free bytes of the fullest of these devices, or those of :func:`memory_seen`."""
-    seen = _seen.get()
-    return min(map(_free, devices)) if seen is None else seen
+    """Return the free bytes of the fullest of these devices, or the value of :func:`fix_free_memory`."""
+    fixed = _fixed.get()
+    return min(map(_free, devices)) if fixed is None else fixed
 
 
 def _free(device: torch.device) -> int:

@@ -1,4 +1,4 @@
-"""Names that load_model knows without asking the hub. Importing this loads neither torch nor TransformerLens."""
+"""Names of models that load_model supports. This module imports neither torch nor TransformerLens."""
 
 import difflib
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class KnownModel:
-    """One line of ``anchorlens models``.
+    """Model that loads by name, one line of ``anchorlens models``.
 
     Attributes:
-        name: What ``load_model`` takes.
-        family: Architecture family, "" where only TransformerLens knows.
-        n_layers: L, None where only TransformerLens knows.
-        note: Where it comes from, or what it needs.
+        name: Name for :func:`anchorlens.load_model`.
+        family: Architecture family; "" for names that only TransformerLens registers.
+        n_layers: Number of layers; None for names that only TransformerLens registers.
+        note: Origin of the model, or its requirement.
     """
 
     name: str
@@ -21,7 +21,7 @@ class KnownModel:
     note: str
 
 
-# Registered by TransformerLens, but bidirectional, or their code is not in transformers.
+# Registered by TransformerLens, but bidirectional or without code in transformers.
 _NOT_LOADED = ("google-bert/", "google-t5/", "facebook/hubert", "facebook/wav2vec2", "Qwen/Qwen-", "bigcode/santacoder")
 GATED = "hub, gated: accept its terms, set HF_TOKEN"
 TABLE = (
@@ -53,15 +53,17 @@ TABLE = (
 
 
 def known_models(all_registered: bool = False) -> tuple[KnownModel, ...]:
-    """List models that load by name; any other hub model of the mapped families loads by its hub name too.
+    """Return a list of models that load by name; other hub models of the mapped families load by their hub name.
 
     Args:
-        all_registered: Also list what TransformerLens registers and can be loaded. Imports it, and torch with it, which takes
-            seconds.
+        all_registered: Include the loadable names that TransformerLens registers. This imports it and torch, which takes seconds.
 
     Returns:
-        One entry a model: ``name`` (what ``load_model`` takes), ``family``, ``n_layers`` and ``note`` (where it comes from, or
-        what it needs).
+        One entry per model, with ``name``, ``family``, ``n_layers`` and ``note``.
+
+    Examples:
+        >>> known_models()[0].name
+        'smollm2-135m-instruct'
     """
     if not all_registered:
         return TABLE
@@ -69,27 +71,27 @@ def known_models(all_registered: bool = False) -> tuple[KnownModel, ...]:
 
     listed = {model.name for model in TABLE}
     names = [name for name in OFFICIAL_MODEL_NAMES if name not in listed and not name.startswith(_NOT_LOADED)]
-    own = "TransformerLens's own weights: load them there, hand over the live model"
-    notes = (own if has_own_weights(name) else "registered by TransformerLens" for name in names)
+    live = "TransformerLens's own weights: load them there and pass the live model"
+    notes = (live if has_own_weights(name) else "registered by TransformerLens" for name in names)
     return TABLE + tuple(KnownModel(name, "", None, note) for name, note in zip(names, notes, strict=True))
 
 
 def has_own_weights(official: str) -> bool:
-    """Whether a name that TransformerLens registers stands for weights that Hugging Face's classes cannot read."""
+    """Return whether a name that TransformerLens registers has weights that transformers cannot read."""
     from transformer_lens.loading_from_pretrained import NON_HF_HOSTED_MODEL_NAMES
 
     return official.startswith(("NeelNanda/", "ArthurConmy/", "Baidicoot/")) or official in NON_HF_HOSTED_MODEL_NAMES
 
 
-def registered_name(name: str) -> str | None:
-    """Return TransformerLens's official name for ``name`` (itself or an alias, in any case), None if it registers none."""
+def find_official_name(name: str) -> str | None:
+    """Return TransformerLens's official name of a name or alias, ignoring case; None if it is not registered."""
     from transformer_lens.loading_from_pretrained import make_model_alias_map
 
     return make_model_alias_map().get(name.lower())
 
 
 def nearest_names(name: str) -> str:
-    """Return a sentence with the known name nearest to ``name`` by its last part; empty if ``name`` is known."""
+    """Return a hint with the known name that is nearest to ``name`` by its last part; "" if ``name`` is known."""
     from transformer_lens.loading_from_pretrained import make_model_alias_map
 
     known = dict.fromkeys([*(model.name for model in TABLE), *make_model_alias_map().values(), *make_model_alias_map()])
@@ -99,7 +101,7 @@ def nearest_names(name: str) -> str:
     for other in known:
         by_part.setdefault(_last_part(other), other)
     near = difflib.get_close_matches(_last_part(name.strip()), by_part, n=1)
-    return f"Did you mean {by_part[near[0]]!r}?" if near else "No known name is near; `anchorlens models` lists some."
+    return f"Did you mean {by_part[near[0]]!r}?" if near else "No known name is similar; `anchorlens models` lists some."
 
 
 def _last_part(name: str) -> str:

@@ -1,6 +1,6 @@
-"""Compare a HookedTransformer with the Hugging Face model that it was made from, at every load, on a few tokens.
+"""Compare a HookedTransformer with its Hugging Face model on a few tokens, at every load.
 
-Rotary tables are compared too: a wrong scaling hardly changes a few tokens, but its effect grows with the position.
+Rotary tables are compared too: the effect of a wrong scaling is small on a few tokens, but grows with the position.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from anchorlens.errors import ParityError
 from anchorlens.models.mapping import text_config
-from anchorlens.models.placement import following, home
+from anchorlens.models.placement import device_of, inputs_follow_blocks
 from anchorlens.models.positions import LAYERED_ROPE
 from anchorlens.models.weights import language_model
 
@@ -26,14 +26,14 @@ TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.25, torc
 MEAN_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
 ROTARY_TOLERANCE = 0.02
 LENGTH = 24
-# The tokens reach past a sliding window of at most this size.
+# Longest sliding window that the tokens exceed.
 LONGEST_WINDOW = 128
 ROTARY_LENGTH = 2048
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Hugging Face's numbers, on the CPU in float32."""
+    """Tokens, log-probabilities and rotary cosines of a Hugging Face model, in float32 on the CPU."""
 
     tokens: Int[Tensor, "example pos"]
     log_probs: Float[Tensor, "example pos d_vocab"]
@@ -41,7 +41,7 @@ class Reference:
 
     @classmethod
     def of(cls, model: PreTrainedModel, weights: AbstractContextManager[object] | None = None) -> "Reference":
-        """Run a Hugging Face model on a few tokens, in a context that gives it its weights."""
+        """Run a Hugging Face model on a few tokens, in the context ``weights`` if given."""
         tokens = parity_tokens(model)
         with torch.no_grad(), weights or nullcontext(), plain_forward(model):
             embedding: Any = model.get_input_embeddings()
@@ -50,16 +50,16 @@ class Reference:
         return cls(tokens, log_probs, rotary_tables(model, ROTARY_LENGTH))
 
     def compare(self, model: HookedTransformer, name: str, tolerance: float | None) -> float:
-        """Compute max |Δ log-probability| of a HookedTransformer, in nats."""
+        """Return max |Δ log-probability| of a HookedTransformer, in nats; raise ParityError if it is too large."""
         check_rotary(model, self.rotary, name)
-        with torch.no_grad(), following(model):
-            logits = model(self.tokens.to(home(model.cfg, "embed")), return_type="logits")
+        with torch.no_grad(), inputs_follow_blocks(model):
+            logits = model(self.tokens.to(device_of(model.cfg, "embed")), return_type="logits")
         log_probs = logits.to(device="cpu", dtype=torch.float32).log_softmax(-1)
         return check_log_probs(log_probs, self.log_probs, model.cfg.dtype, name, tolerance)
 
 
 def parity_tokens(model: PreTrainedModel) -> Int[Tensor, "example pos"]:
-    """Draw a fixed row of ids that starts with BOS (if there is one) and reaches past a window of up to 128."""
+    """Return a fixed row of random ids that starts with BOS, if there is one, and exceeds a window of up to 128 tokens."""
     config = text_config(model.config)
     window = getattr(config, "sliding_window", None) or 0
     length = max(LENGTH, window + 8) if window <= LONGEST_WINDOW else LENGTH
@@ -74,7 +74,7 @@ def parity_tokens(model: PreTrainedModel) -> Int[Tensor, "example pos"]:
 
 @contextmanager
 def plain_forward(model: PreTrainedModel) -> Iterator[None]:
-    """Put the model into evaluation mode with eager attention and experts in a ``with`` block."""
+    """Switch the model to evaluation mode with eager attention and experts during a ``with`` statement."""
     training, experts = model.training, getattr(model.config, "_experts_implementation", None)
     before = [(model.set_attn_implementation, model.config._attn_implementation), (model.set_experts_implementation, experts)]
     changed = [(set_kind, kind) for set_kind, kind in before if kind not in (None, "eager")]
@@ -90,7 +90,7 @@ def plain_forward(model: PreTrainedModel) -> Iterator[None]:
 
 
 def rotary_tables(model: PreTrainedModel, length: int) -> dict[str, Float[Tensor, "pos rotary"]]:
-    """Compute Hugging Face's rotary cosines per attention type, as in :class:`Reference`."""
+    """Return Hugging Face's rotary cosines per attention type (``global``, ``local``); {} without rotary positions."""
     rotary: Any = getattr(language_model(model), "rotary_emb", None)
     if rotary is None:
         return {}
@@ -108,13 +108,13 @@ def rotary_tables(model: PreTrainedModel, length: int) -> dict[str, Float[Tensor
 
 
 def check_rotary(model: HookedTransformer, tables: dict[str, Float[Tensor, "pos rotary"]], name: str) -> None:
-    """Raise ParityError if rotary tables differ, also at positions that the few tokens do not reach."""
+    """Raise ParityError if rotary tables differ, also at positions beyond the tokens."""
     for index, block in enumerate(model.blocks):
         kind = str(block.attn.attn_type)
         if kind not in tables:
             continue
         ours = block.attn.rotary_cos.to(device="cpu", dtype=torch.float32)
-        # gpt-oss's table is half as wide: each angle once, not twice.
+        # gpt-oss's table is half as wide: each angle occurs once, not twice.
         length, width = min(len(ours), len(tables[kind])), tables[kind].shape[1]
         gap = float((ours[:length, :width] - tables[kind][:length]).abs().max())
         if not gap < ROTARY_TOLERANCE:
@@ -128,17 +128,18 @@ def check_log_probs(
     ours: Float[Tensor, "example pos d_vocab"], theirs: Float[Tensor, "example pos d_vocab"],
     dtype: torch.dtype, name: str, tolerance: float | None = None,
 ) -> float:  # fmt: skip
-    """Compute max |Δ log-probability| in nats, and raise if it is too large."""
+    """Return max |Δ log-probability| in nats; raise ParityError if it is too large or shapes differ."""
     if ours.shape != theirs.shape:
         raise ParityError(f"{name}: logits of shape {tuple(ours.shape)}, Hugging Face's have {tuple(theirs.shape)}.")
     bound = TOLERANCE[dtype] if tolerance is None else tolerance
-    # Where both give -inf (padding rows of a vocabulary) they agree.
+    # Padding rows of a vocabulary give -inf in both.
     gaps = torch.where(ours == theirs, torch.zeros_like(ours), (ours - theirs).abs())
     gap, mean = float(gaps.max()), float(gaps.mean())
     if not (gap < bound and (mean < MEAN_TOLERANCE[dtype] or tolerance is not None)):
         raise ParityError(
             f"{name}: the loaded model's log-probabilities differ from Hugging Face's by up to {gap:.3g}, by {mean:.2g} on "
             f"average (allowed in {str(dtype).removeprefix('torch.')}: {bound:g}). The mapping is wrong for this checkpoint; please "
-            "report its config.json. If you know the difference to be rounding, raise parity_tolerance=."
+            "report its config.json. If the difference is only rounding, raise parity_tolerance=.",
+            argument="parity_tolerance",
         )
     return gap

@@ -1,7 +1,7 @@
-"""Devices of the parts of a model that is spread over several (``cfg.n_devices``).
+"""Devices of the parts of a model that is spread over several devices (``cfg.n_devices``).
 
-TransformerLens's forward pass brings the stream of block i to device ``first + i * n_devices // n_layers``, but its own loader may
-put the block elsewhere, so inputs are moved to the weights.
+TransformerLens moves the stream of block i to device ``first + i * n_devices // n_layers``, but its loader may put the block
+elsewhere, so inputs are moved to the weights.
 """
 
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ from transformer_lens.components.abstract_attention import AbstractAttention
 from transformer_lens.utilities.multi_gpu import get_device_for_block_index
 
 
-def home(cfg: HookedTransformerConfig, name: str) -> torch.device:
-    """Return the device on which load_model puts a parameter or module, such as ``blocks.3.attn.W_Q`` or ``unembed``."""
+def device_of(cfg: HookedTransformerConfig, name: str) -> torch.device:
+    """Return the device of a parameter or module, such as ``blocks.3.attn.W_Q`` or ``unembed``, in a loaded model."""
     if cfg.n_devices == 1:
         return torch.device(str(cfg.device))
     part, _, inside = name.partition(".")
@@ -26,37 +26,37 @@ def home(cfg: HookedTransformerConfig, name: str) -> torch.device:
 
 
 def block_devices(model: HookedTransformer) -> list[torch.device]:
-    """Return the device of each block; of a streamed one that of the embedding."""
+    """Return the device of each block; for streamed blocks, that of the embedding."""
     first = model.embed.W_E.device
-    return [first if device.type == "meta" else device for device in map(_device_of, model.blocks)]
+    return [first if device.type == "meta" else device for device in map(_block_device, model.blocks)]
 
 
 def devices_of(model: HookedTransformer) -> tuple[torch.device, ...]:
-    """Return the devices of a model, each once, in the order of its layers."""
+    """Return the distinct devices of a model in layer order."""
     return tuple(dict.fromkeys([model.embed.W_E.device, *block_devices(model), model.unembed.W_U.device]))
 
 
 @contextmanager
-def following(model: HookedTransformer) -> Iterator[None]:
-    """Move streams and masks to the device of each block in a ``with`` block; TransformerLens moves the stream alone."""
+def inputs_follow_blocks(model: HookedTransformer) -> Iterator[None]:
+    """Move streams and masks to each block's device during a ``with`` statement; TransformerLens moves the stream only."""
     with ExitStack() as stack:
         for block in model.blocks if len(devices_of(model)) > 1 else ():
             stack.enter_context(block.register_forward_pre_hook(_move_inputs, with_kwargs=True))
         yield
 
 
-def _device_of(block: nn.Module) -> torch.device:
-    """Return the device of a block's attention: RMS norms move to that of their input."""
+def _block_device(block: nn.Module) -> torch.device:
+    """Return the device of a block's attention; RMS norms move to that of their input."""
     return next(iter(block.get_submodule("attn").parameters())).device
 
 
 def _move_inputs(block: nn.Module, args: Any, kwargs: Any) -> Any:
     attn: Any = block.attn
-    device = _device_of(block)
-    args, kwargs = tree_map(lambda one: one.to(device) if isinstance(one, Tensor) else one, (args, kwargs))
+    device = _block_device(block)
+    args, kwargs = tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, (args, kwargs))
     if attn.cfg.positional_embedding_type == "alibi":
         mask = kwargs.get("attention_mask")
-        length = args[0].shape[1] if mask is None else mask.shape[-1]  # a cache's tokens stand in the mask
+        length = args[0].shape[1] if mask is None else mask.shape[-1]  # the mask includes cached tokens
         if attn.alibi is None or attn.alibi.device != device or attn.alibi.shape[-1] < length:
             attn.alibi = AbstractAttention.create_alibi_bias(attn.cfg.n_heads, length, device)
     return args, kwargs

@@ -1,4 +1,4 @@
-"""Windows and rotary positions of a Hugging Face configuration, in the words of HookedTransformerConfig."""
+"""Map sliding windows and rotary positions of a Hugging Face configuration to fields of HookedTransformerConfig."""
 
 import math
 from typing import Any
@@ -7,14 +7,14 @@ from transformers import PretrainedConfig
 
 from anchorlens.models.audit import LAYER_TYPES, MAPPED, refuse, rope_kind
 
-# With these the full layers of a family with a rope per layer type may be scaled; its sliding layers never are.
+# Rope types of the full layers of families with a rope per layer type; their sliding layers are not scaled.
 LAYERED_ROPE = {"gemma3_text": ("default", "linear"), "olmo3": ("default", "yarn")}
-# These rotate a part of each head.
+# Families that rotate a part of each head.
 PARTIAL_ROPE = ("gpt_neox", "phi", "phi3")
 
 
 def windows(config: PretrainedConfig) -> dict[str, Any]:
-    """Return attention types per layer, and the window: a query sees the last ``sliding_window`` keys, itself included."""
+    """Return the fields of sliding windows: a query attends to the last ``sliding_window`` keys, itself included."""
     n_layers, kind = int(config.num_hidden_layers), config.model_type
     window = config.sliding_window if "sliding_window" in MAPPED[kind] else None
     if "layer_types" in MAPPED[kind]:
@@ -30,7 +30,7 @@ def windows(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def attention(kind: str, attn_types: list[str], window: int | None) -> dict[str, Any]:
-    """Return the fields of a model whose layers attend ``global`` or ``local``."""
+    """Return the fields of attention types; ``attn_types``: ``global`` or ``local`` for each layer."""
     if "local" not in attn_types:
         return {"use_local_attn": False}
     if window is None:
@@ -39,10 +39,10 @@ def attention(kind: str, attn_types: list[str], window: int | None) -> dict[str,
 
 
 def rotary(config: PretrainedConfig, d_head: int, has_local: bool = False) -> dict[str, Any]:
-    """Return size, base and scaling of rotary positions."""
+    """Return the fields of rotary positions: size, base and scaling."""
     fields = {"positional_embedding_type": "rotary", "rotary_adjacent_pairs": False}
     if config.model_type in LAYERED_ROPE:
-        return fields | {"rotary_dim": d_head} | _layered(config)
+        return fields | {"rotary_dim": d_head} | _rope_per_layer_type(config)
     rope = dict(config.rope_parameters or {})
     part = float(rope.get("partial_rotary_factor") or 1.0)
     if part != 1.0 and config.model_type not in PARTIAL_ROPE:
@@ -86,15 +86,15 @@ def _yarn(family: str, rope: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _layered(config: PretrainedConfig) -> dict[str, Any]:
-    """Return base and scaling of Gemma 3 and OLMo 3, which have a rope per layer type."""
+def _rope_per_layer_type(config: PretrainedConfig) -> dict[str, Any]:
+    """Return the rope fields of Gemma 3 and OLMo 3, which have a rope per layer type."""
     family = config.model_type
     ropes: dict[str, dict[str, Any]] = dict(config.rope_parameters)
     full, sliding = ropes["full_attention"], ropes["sliding_attention"]
     for layer_type, rope, allowed in (("full", full, LAYERED_ROPE[family]), ("sliding", sliding, ("default",))):
         kind = rope_kind(family, rope)
         if kind not in allowed:
-            raise refuse(family, f"rope of type {kind!r} in its {layer_type} layers")
+            raise refuse(family, f"rope of type {kind!r} in {layer_type} layers")
         if float(rope.get("partial_rotary_factor") or 1.0) != 1.0:
             raise refuse(family, f"partial_rotary_factor={rope['partial_rotary_factor']!r}")
     fields = _one_rope(family, full, has_local=False) | {"rotary_base_local": float(sliding["rope_theta"])}

@@ -1,4 +1,4 @@
-"""The sizes of a model as plain numbers, for planning."""
+"""Sizes of a model as plain numbers, for planning."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ class Shape:
     """Sizes of a model.
 
     Attributes:
-        n_layers: L; layers are 0 .. L-1.
+        n_layers: Number of layers L; layers are 0 .. L-1.
         d_model: Width of the residual stream.
-        n_heads: Query heads.
-        n_kv_heads: Heads of keys and values.
+        n_heads: Number of query heads.
+        n_kv_heads: Number of key and value heads.
         d_head: Width of a head.
-        d_mlp: Inner width of an MLP; 0 where blocks have none.
-        mlp_products: Matrix products of a token in an MLP, each d_model by d_mlp: gates and chosen experts counted.
+        d_mlp: Inner width of an MLP; 0 if blocks have none.
+        mlp_products: Matrix products per token in an MLP, each d_model by d_mlp, with gates and chosen experts.
         d_vocab: Size of the output vocabulary.
-        n_ctx: Maximum positions of a row.
-        dtype: Type of weights and streams.
+        n_ctx: Maximum number of positions of a row.
+        dtype: Data type of weights and streams.
         streamed: Costs of streaming; None for weights in memory.
-        layers_together: Maximum layers on one device; 0 for all of them.
+        layers_together: Maximum number of layers on one device; 0 for all layers.
     """
 
     n_layers: int
@@ -47,6 +47,7 @@ class Shape:
 
     @classmethod
     def of(cls, model: HookedTransformer) -> "Shape":
+        """Read the sizes of a model."""
         cfg, stream = model.cfg, stream_of(model)
         experts = int(cfg.experts_per_token or 1) if cfg.num_experts else 1
         return cls(
@@ -65,17 +66,17 @@ class Shape:
         )
 
     @property
-    def weights_held(self) -> int:
-        """Maximum bytes of weights that streaming holds; 0 without."""
-        return 0 if self.streamed is None else self.streamed.held_bytes
+    def peak_weight_bytes(self) -> int:
+        """Maximum bytes of weights that streaming keeps in memory; 0 without streaming."""
+        return 0 if self.streamed is None else self.streamed.peak_bytes
 
     @property
     def item(self) -> int:
-        """Bytes of a number."""
+        """Bytes of one number of :attr:`dtype`."""
         return self.dtype.itemsize
 
     @property
     def block_flops(self) -> float:
-        """Operations of one token in one block, without attention between tokens."""
+        """Floating-point operations of a token in a block, without attention between tokens."""
         attention = 2 * self.d_model * (self.n_heads + self.n_kv_heads) * self.d_head
         return 2.0 * (attention + self.mlp_products * self.d_model * self.d_mlp)

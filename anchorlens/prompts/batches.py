@@ -1,4 +1,4 @@
-"""Right-padded batches of token ids, and the tokens that several prompts share."""
+"""Right-padded batches of token ids, and common prefixes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,23 +12,20 @@ from anchorlens.errors import InputError
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Right-padded rows; the mask is True at real tokens."""
+    """Right-padded token ids; the mask is True at tokens, False at padding."""
 
     ids: Int[Tensor, "example pos"]
     mask: Bool[Tensor, "example pos"]
 
     def to(self, device: torch.device) -> "TokenBatch":
-        """Return the rows on another device."""
+        """Return the batch on another device."""
         return replace(self, ids=self.ids.to(device), mask=self.mask.to(device))
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad_id: int = 0) -> TokenBatch:
-    """Right-pad id sequences into one batch, on the CPU whatever torch's default device is.
-
-    What stands in the padding changes no number: the mask hides it, and it comes after.
-    """
+    """Right-pad rows of token ids into one batch on the CPU; ``pad_id`` changes no results, because padding is masked."""
     if not rows:
-        raise InputError("A batch needs at least one row.")
+        raise InputError("rows=[]: empty. Give at least one row.")
     width = max(len(row) for row in rows)
     ids = torch.full((len(rows), width), pad_id, dtype=torch.long, device="cpu")
     mask = torch.zeros((len(rows), width), dtype=torch.bool, device="cpu")

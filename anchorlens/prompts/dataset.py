@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 @dataclass(frozen=True)
 class Dropped:
-    """A row that was left out; ``reason`` is the name under which it is counted."""
+    """Row that was left out; rows are counted by ``reason``."""
 
     example_id: str
     dataset: str
@@ -18,7 +18,7 @@ class Dropped:
 
 @runtime_checkable
 class PromptDataset(Protocol):
-    """A data set of prompts: the runner, resuming and provenance know nothing else of it."""
+    """Interface of a data set of prompts, as used by the runner, resuming and provenance."""
 
     @property
     def name(self) -> str:

@@ -24,13 +24,13 @@ _COLUMNS = ("id", "group", *_REQUIRED)
 
 @dataclass(frozen=True)
 class PromptPair:
-    """A clean and a corrupted prompt, with the answer of the clean one and a wrong answer.
+    """Clean and corrupted prompt, with the answer to the clean one and a wrong answer.
 
     Attributes:
         id: Unique name of the pair.
-        group: Resampling unit; the pair's own id if the data name none.
-        clean: Prompt that makes the model give the answer.
-        corrupted: The same prompt with something changed.
+        group: Resampling unit; the pair's id if the data give none.
+        clean: Prompt that leads to the answer.
+        corrupted: Changed prompt of the same number of tokens.
         answer: Right next token of the clean prompt, with its leading space if it has one.
         wrong: Wrong next token.
     """
@@ -45,14 +45,14 @@ class PromptPair:
 
 @dataclass(frozen=True)
 class PairData:
-    """A data set of prompt pairs.
+    """Data set of prompt pairs.
 
     Attributes:
         name: Name of the data set in outputs.
-        pairs: The pairs.
+        pairs: Pairs in the order of the data.
         dropped: Rows that were left out.
         source: ``file:PATH`` or ``list``.
-        sha256: Hash of the rows.
+        sha256: Hash of the pairs.
     """
 
     name: str
@@ -73,7 +73,7 @@ class PairData:
 
 @dataclass(frozen=True, kw_only=True)
 class PairPrompt(TokenizedPrompt):
-    """One tokenized prompt of a pair."""
+    """Tokenized prompt of a pair."""
 
     text: str
     pair: PromptPair
@@ -85,7 +85,7 @@ class PairPrompt(TokenizedPrompt):
 
 @dataclass(frozen=True)
 class TokenizedPair:
-    """A tokenized pair of prompts of equal length, with the token ids of both answers."""
+    """Tokenized pair of prompts of equal length, with the token ids of both answers."""
 
     clean: PairPrompt
     corrupted: PairPrompt
@@ -108,14 +108,14 @@ def load_pairs(
     Args:
         source: Rows with ``clean``, ``corrupted``, ``answer``, ``wrong`` and optionally ``id`` and ``group``, or the path of
             a CSV file with these columns.
-        name: Name of the data set; if None, the file's name or ``pairs``.
-        limit: Number of rows to take; if None, all.
+        name: Name of the data set. If None, the file's name or ``pairs``.
+        limit: Number of rows to load. If None, all.
 
     Returns:
-        The pairs; rows with an empty cell are dropped and counted.
+        Data set of the pairs. Rows with an empty cell are dropped and counted.
 
     Raises:
-        InputError: The file does not exist, or a column is missing or unknown.
+        InputError: If the file does not exist, a column is missing or unknown, or an id occurs twice.
 
     Examples:
         >>> data = load_pairs([{"clean": "The capital of France is", "corrupted": "The capital of Italy is",
@@ -126,34 +126,35 @@ def load_pairs(
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         if not path.is_file():
-            raise InputError(f"source={str(source)!r}: no such file. Give the path of a CSV file, or a list of rows.")
+            raise InputError(f"source={str(source)!r}: no such file. Give a CSV file or a list of rows.", argument="source")
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows: list[Mapping[str, object]] = list(csv.DictReader(file))
-        origin, own_name = f"file:{path}", name or path.stem
+        origin, dataset = f"file:{path}", name or path.stem
     else:
-        rows, origin, own_name = list(source), "list", name or "pairs"
+        rows, origin, dataset = list(source), "list", name or "pairs"
     pairs: list[PromptPair] = []
     dropped: list[Dropped] = []
     for number, row in enumerate(rows[:limit]):
         unknown = next((str(key) for key in row if key not in _COLUMNS), None)
         if unknown is not None:
-            raise InputError(f"source=: row {number} has an unknown column {unknown!r}. {did_you_mean(unknown, _COLUMNS)}")
+            problem = f"source: row {number} has an unknown column {unknown!r}."
+            raise InputError(f"{problem} {did_you_mean(unknown, _COLUMNS)}", argument="source")
         missing = next((key for key in _REQUIRED if key not in row), None)
         if missing is not None:
-            raise InputError(f"source=: row {number} has no {missing!r}. Rows need {', '.join(_REQUIRED)}.")
+            raise InputError(f"source: row {number} has no {missing!r}. Rows need {', '.join(_REQUIRED)}.", argument="source")
         cells = {key: row[key] if isinstance(row[key], str) else "" for key in _REQUIRED}
-        own = str(row.get("id") or f"{number:06d}")
-        pair = PromptPair(own, str(row.get("group") or own), **cells)  # pyright: ignore[reportArgumentType]
+        pair_id = str(row.get("id") or f"{number:06d}")
+        pair = PromptPair(pair_id, str(row.get("group") or pair_id), **cells)  # pyright: ignore[reportArgumentType]
         empty = next((key for key, cell in cells.items() if not str(cell).strip()), None)
         if empty is None:
             pairs.append(pair)
         else:
-            dropped.append(drop_pair(pair, own_name, "empty_cell", f"{empty} is empty or no text"))
+            dropped.append(drop_pair(pair, dataset, "empty_cell", f"{empty} is empty or no text"))
     ids = [pair.id for pair in pairs]
     if len(set(ids)) < len(ids):
-        raise InputError("source=: two rows have the same id. Give every row an id of its own, or none.")
+        raise InputError("source: two rows have the same id. Give unique ids, or none.", argument="source")
     text = json.dumps([vars(pair) for pair in pairs], sort_keys=True, ensure_ascii=False)
-    return PairData(own_name, tuple(pairs), tuple(dropped), origin, hashlib.sha256(text.encode("utf8")).hexdigest())
+    return PairData(dataset, tuple(pairs), tuple(dropped), origin, hashlib.sha256(text.encode("utf8")).hexdigest())
 
 
 def drop_pair(pair: PromptPair, dataset: str, reason: str, detail: str) -> Dropped:
@@ -164,12 +165,12 @@ def drop_pair(pair: PromptPair, dataset: str, reason: str, detail: str) -> Dropp
 def set_up_pairs(adapter: Adapter, data: PairData, spec: Any) -> PairContext:
     """Tokenize the pairs of a data set.
 
-    Pairs whose prompts differ in length, or whose answers are not single tokens, are dropped and counted.
+    Pairs whose prompts differ in length or exceed ``n_ctx``, or whose answers are not single tokens, are dropped and counted.
     """
     hf = adapter.model.tokenizer
     if hf is None:
         raise InputError(
-            "This HookedTransformer has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model."
+            "model: has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model.", argument="model"
         )
     add_bos = adds_bos(hf) if spec.add_bos is None else spec.add_bos
 
@@ -197,10 +198,10 @@ def set_up_pairs(adapter: Adapter, data: PairData, spec: Any) -> PairContext:
                 drop_pair(pair, data.name, "too_long", f"{len(clean)} tokens, the model takes {adapter.shape.n_ctx}")
             )
         else:
-            where = {f"pos:{p}": (p,) for p in range(len(clean))} | {"last": (len(clean) - 1,)}
-            one = PairPrompt(id=f"{pair.id}|clean", group=pair.group, ids=clean, positions=where, text=pair.clean, pair=pair)
-            other = replace(one, id=pair.id, ids=corrupted, text=pair.corrupted)
-            kept.append(TokenizedPair(one, other, answer, wrong))
+            named = {f"pos:{p}": (p,) for p in range(len(clean))} | {"last": (len(clean) - 1,)}
+            first = PairPrompt(id=f"{pair.id}|clean", group=pair.group, ids=clean, positions=named, text=pair.clean, pair=pair)
+            second = replace(first, id=pair.id, ids=corrupted, text=pair.corrupted)
+            kept.append(TokenizedPair(first, second, answer, wrong))
 
     def token_text(i: int) -> str:
         return str(hf.decode([i], clean_up_tokenization_spaces=False))
@@ -224,4 +225,4 @@ def _load(data: Any, seed: int) -> PairData:  # noqa: ARG001
 
 
 PAIRS = DataSource(_load, set_up_pairs)
-"""Clean and corrupted prompts, as :func:`load_pairs` gives them."""
+"""Data source of clean and corrupted prompts, loaded by :func:`load_pairs`."""

@@ -1,4 +1,4 @@
-"""Context of a sweep: a model, a data set and its tokenizer."""
+"""Context of a sweep: model, data set and tokenization."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from anchorlens.prompts.dataset import Dropped, PromptDataset
 
 @dataclass(frozen=True)
 class SweepContext:
-    """Context of a sweep; ``prefix``: tokens that all inputs begin with, ``token_text``: token id -> its text."""
+    """Context of a sweep; ``prefix``: tokens that all inputs begin with, ``token_text``: token id -> text."""
 
     adapter: Adapter
     model_name: str
@@ -25,11 +25,11 @@ class SweepContext:
 
 @dataclass(frozen=True)
 class DataSource:
-    """How a protocol gets its data set and starts from it.
+    """Functions by which a protocol loads its data set and sets up a sweep.
 
     Attributes:
-        load: Data set, or what a user may give in its place, and a seed -> data set.
-        set_up: Adapter, data set and specification -> context of a sweep.
+        load: (data set or user's input, seed) -> data set.
+        set_up: (adapter, data set, specification) -> context of a sweep.
     """
 
     load: Callable[[Any, int], PromptDataset]

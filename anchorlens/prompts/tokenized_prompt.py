@@ -1,4 +1,4 @@
-"""Tokenized prompts with named token positions: the input of every protocol and the only input that the engines know."""
+"""Tokenized prompts with named token positions, the input of every protocol."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizedPrompt:
-    """One tokenized input.
+    """Tokenized prompt with named positions.
 
     Attributes:
         id: Unique name of the input within its data set.
-        group: Resampling unit; inputs of one group (a question, a prompt pair) are drawn together.
-        ids: Token ids, BOS included where the tokenizer adds it.
+        group: Resampling unit; inputs of one group (a question, a prompt pair) are resampled together.
+        ids: Token ids, with BOS if the tokenizer adds it.
         positions: Name ("exact_question", "subject", "pos:17", ...) -> token positions, in pairing order.
     """
 
@@ -21,5 +21,5 @@ class TokenizedPrompt:
     positions: Mapping[str, tuple[int, ...]]
 
     def columns(self) -> dict[str, object]:
-        """Return columns of ``examples.parquet`` beside ids, tokens and positions."""
+        """Return additional columns of ``examples.parquet``."""
         return {}

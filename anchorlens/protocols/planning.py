@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from anchorlens.engine.cost import PassSize, predicted_seconds, rows_bytes, rows_flops
+from anchorlens.engine.cost import PassSize, estimate_seconds, rows_bytes, rows_flops
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
@@ -91,7 +91,7 @@ class MemoryBudget:
         all_of_it = (
             self.max_memory - _ROW_BYTES * self.table if self.max_memory else free_memory(self.engine.adapter.devices) // 2
         )
-        return all_of_it - self.kept - self.engine.adapter.shape.weights_held
+        return all_of_it - self.kept - self.engine.adapter.shape.peak_weight_bytes
 
     def rows(self, width: int, lanes: int = 0) -> int:
         """Return how many rows of ``width`` tokens go into a pass; ``lanes``: windows of layers in which edges are cut."""
@@ -101,7 +101,7 @@ class MemoryBudget:
 
         def fit(rows: int) -> bool:
             size = _padded(rows, width, lanes)
-            return not self.engine.fills(size, lanes) and self.engine.pass_bytes(size, lanes) <= budget
+            return not self.engine.saturates(size, lanes) and self.engine.pass_bytes(size, lanes) <= budget
 
         rows, step = 1, 1
         while fit(rows + step):  # steps grow, and then shrink again: memory alone may allow very many
@@ -117,7 +117,7 @@ class MemoryBudget:
 
     def peak(self, passes: int) -> int:
         """Return the most bytes of a sweep whose largest pass takes ``passes``. Raise InputError if that exceeds ``max_memory``."""
-        kept = self.kept + self.engine.adapter.shape.weights_held
+        kept = self.kept + self.engine.adapter.shape.peak_weight_bytes
         peak = max(passes + _ROW_BYTES * self.table, _ORDERED_BYTES * self.table) + kept
         if self.max_memory is not None and peak > self.max_memory:
             raise InputError(
@@ -136,7 +136,7 @@ class MemoryBudget:
             together = rows_bytes(adapter.shape, CHECK_ROWS * min(checks, _CHECKED_AT_ONCE), width)
             most = max(most, rows_bytes(adapter.shape, 1, width), min(together, self.budget))
         peak = self.peak(most)
-        seconds = predicted_seconds(adapter.shape, adapter.device, flops)
+        seconds = estimate_seconds(adapter.shape, adapter.device, flops)
         plan = SweepPlan(
             engine.name, engine.reason, tuple(sizes), rows, cells, flops, seconds, peak, most, self.max_memory,
             n_devices=len(adapter.devices),

@@ -13,7 +13,7 @@ from anchorlens.errors import InputError
 from anchorlens.missing_values import without_nulls
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import model_card
-from anchorlens.models.load import as_hooked, load_model
+from anchorlens.models.load import as_hooked_transformer, load_model
 from anchorlens.models.memory import free_memory
 from anchorlens.progress import progress
 from anchorlens.protocols.base import Recheckable
@@ -87,7 +87,7 @@ def _load(name: str, was: Mapping[str, Any], model: Any, how: Mapping[str, Any])
         revision = was["revision"] if given == name and was["source"] == "hub" else None
         hooked = load_model(given, **how, dtype=was["dtype"], revision=revision)
     else:
-        hooked = as_hooked(given)
+        hooked = as_hooked_transformer(given)
     card, found = model_card(hooked), list[Found]()
     for what, now in (("weights", card.weights_sha256), ("tokenizer", card.tokenizer_sha256)):
         then, now = str(was[f"{what}_sha256"]), str(now)

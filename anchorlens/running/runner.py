@@ -22,8 +22,8 @@ from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.errors import EmptySweepError, InputError, RunError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import model_card
-from anchorlens.models.load import as_hooked
-from anchorlens.models.memory import free_memory, memory_seen
+from anchorlens.models.load import as_hooked_transformer
+from anchorlens.models.memory import fix_free_memory, free_memory
 from anchorlens.progress import Progress, progress
 from anchorlens.prompts.sweep_context import SweepContext
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
@@ -161,7 +161,7 @@ class LocalRunner(Runner):
     ) -> None:
         self._protocol, self._data, self._spec, self._command = protocol, data, spec, command or command_line()
         with _tables_on_cpu():
-            self._adapter = Adapter(as_hooked(model))
+            self._adapter = Adapter(as_hooked_transformer(model))
             self.free = free_memory(self._adapter.devices)
 
     @property
@@ -200,7 +200,7 @@ class LocalRunner(Runner):
             units, memory = self._plan.shards[number], self._plan.memory
             splits, frames = memory.splits, []
             notes: dict[str, Any] = {"first": 0, "gaps": [], "checked": 0, "inputs": self._inputs}
-            self._engine.begin(self._context.prefix)
+            self._engine.reset(self._context.prefix)
             for unit in units:
                 frames.append(self._unit(unit, bar))
                 if number == 0 and len(frames) == 1 and not frames[0].empty and isinstance(self._protocol, Recheckable):
@@ -241,7 +241,7 @@ class LocalRunner(Runner):
 
     @contextmanager
     def _as_planned(self) -> Iterator[None]:
-        with _tables_on_cpu(), memory_seen(self.free):
+        with _tables_on_cpu(), fix_free_memory(self.free):
             yield
 
     def _fit(self, bar: Progress) -> None:

@@ -1,7 +1,7 @@
-"""Intervals of a curve: pointwise, and for all its layers at once (METHOD 6).
+"""Confidence intervals of a curve: pointwise, and simultaneous over all layers (METHOD 6).
 
-A pointwise 95 % interval speaks of a layer that was named beforehand. Whoever looks at thirty of them and picks one needs the
-simultaneous band: of pure noise it holds the truth at *every* layer in 95 % of the cases.
+A pointwise 95 % interval is valid for one layer chosen in advance. The simultaneous band covers the true curve at *every* layer in
+95 % of the cases, so it allows a selection among layers.
 """
 
 from collections.abc import Sequence
@@ -15,21 +15,21 @@ from anchorlens.errors import ShapeError
 from anchorlens.statistics.resamples import Resamples
 
 Array = npt.NDArray[np.float64]
-_FARTHEST = 37.0
+_MAX_CRITICAL = 37.0
 Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Band:
-    """A curve with both bands.
+    """Curve with pointwise and simultaneous bands.
 
     Attributes:
-        value: [point]
-        low: Lower end of the pointwise interval, [point]; NaN where there are fewer than two questions.
-        high: Upper end, [point].
-        sim_low: Lower end of the band that holds for all points at once, [point]; never above ``low``.
-        sim_high: Upper end, [point]; never below ``high``.
-        n: Questions behind each point, [point].
+        value: Value of the curve, [point].
+        low: Lower end of the pointwise interval, [point]; NaN for fewer than two questions.
+        high: Upper end of the pointwise interval, [point].
+        sim_low: Lower end of the simultaneous band, [point]; never above ``low``.
+        sim_high: Upper end of the simultaneous band, [point]; never below ``high``.
+        n: Number of questions at each point, [point].
     """
 
     value: Array
@@ -40,29 +40,29 @@ class Band:
     n: Counts
 
     def parts(self, sizes: Sequence[int]) -> "list[Band]":
-        """Curves that were given one band together, each on its own; ``sizes``: points of each."""
+        """Split a band of several curves into one per curve; ``sizes``: points of each curve."""
         ends = np.cumsum(sizes)[:-1]
         columns = (self.value, self.low, self.high, self.sim_low, self.sim_high, self.n)
         return [Band(*parts) for parts in zip(*(np.split(column, ends) for column in columns), strict=True)]
 
 
 def band(value: Array, draws: Array, n: Counts, *, level: float = 0.95, rate: bool = False) -> Band:
-    """Both bands of a mean, a rate or a difference, from one set of resamples.
+    """Compute both bands of a mean, a rate or a difference from one set of resamples.
 
-    Pointwise: the percentile interval, its distance from the value widened by t/z * sqrt(n / (n - 1)), which makes up for the
-    bootstrap's too small spread. Simultaneous: value plus or minus c standard errors, where c is the quantile of the largest
-    standardised deviation over all points, read on the t distribution of n - 1 degrees instead of the normal one (sup-t).
+    Pointwise: the percentile interval, widened around the value by t/z * sqrt(n / (n - 1)) to correct the bootstrap's small-sample
+    bias. Simultaneous: value plus or minus c standard errors, where c is the quantile of the largest standardised deviation over all
+    points, mapped to the t distribution with n - 1 degrees of freedom (sup-t).
 
     Args:
-        value: [point]
-        draws: The same in every resample, [resample point]; all points of one resample come from the same draw of questions.
-        n: Questions behind each point, [point].
-        level: Coverage.
-        rate: A share in points, or a difference of two. Where it is the same in every resample (no row flips), that is not
-            certainty: the interval is then what so many questions without an event allow (the exact binomial bound).
+        value: Value of the curve, [point].
+        draws: Value in each resample, [resample point]; all points of a resample share one draw of questions.
+        n: Number of questions at each point, [point].
+        level: Coverage, in (0, 1).
+        rate: Whether values are rates in percentage points, or differences of two. Points that are equal in all resamples (no row
+            flips) then get the exact binomial bound for n questions without an event.
 
     Returns:
-        Both bands; NaN where a point has fewer than two questions.
+        Both bands; NaN at points with fewer than two questions.
 
     Source:
         Efron & Tibshirani 1993 (percentile interval); Montiel Olea & Plagborg-Møller 2019 (sup-t bands).
@@ -70,76 +70,76 @@ def band(value: Array, draws: Array, n: Counts, *, level: float = 0.95, rate: bo
     value, usable = np.asarray(value, dtype=np.float64), _usable(value, draws, n)
     low, high, sim_low, sim_high = (np.full(len(value), np.nan) for _ in range(4))
     if usable.any():
-        own, many, size = value[usable], draws[:, usable], n[usable]
+        center, resampled, size = value[usable], draws[:, usable], n[usable]
         tail = 50 * (1 - level)
-        ends = np.nanpercentile(many, [tail, 100 - tail], axis=0)
+        ends = np.nanpercentile(resampled, [tail, 100 - tail], axis=0)
         wider = stats.t.ppf(0.5 + level / 2, size - 1) / stats.norm.ppf(0.5 + level / 2) * np.sqrt(size / (size - 1))
-        low[usable], high[usable] = own + wider * (ends - own)
-        half = _critical(own, many, size, level) * np.nanstd(many, axis=0)
-        sim_low[usable], sim_high[usable] = own - half, own + half
-        # A skewed point's interval may reach further on one side.
+        low[usable], high[usable] = center + wider * (ends - center)
+        half = _critical(center, resampled, size, level) * np.nanstd(resampled, axis=0)
+        sim_low[usable], sim_high[usable] = center - half, center + half
+        # The pointwise interval of a skewed point may be wider on one side.
         sim_low, sim_high = np.fmin(sim_low, low), np.fmax(sim_high, high)
         if rate:
-            still = np.flatnonzero(usable)[np.nanstd(many, axis=0) == 0]
+            constant = np.flatnonzero(usable)[np.nanstd(resampled, axis=0) == 0]
             tail = (1 - level) / 2
-            for chance, (bottom, top) in ((tail, (low, high)), (tail / len(own), (sim_low, sim_high))):
-                limit = 100 * (1 - chance ** (1 / n[still]))
-                bottom[still], top[still] = value[still] - limit, value[still] + limit
+            for chance, (bottom, top) in ((tail, (low, high)), (tail / len(center), (sim_low, sim_high))):
+                limit = 100 * (1 - chance ** (1 / n[constant]))
+                bottom[constant], top[constant] = value[constant] - limit, value[constant] + limit
     return Band(value, low, high, sim_low, sim_high, n)
 
 
 def bootstrap_mean(
     values: Array, question_ids: npt.ArrayLike, *, n_resamples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> Band:
-    """Mean over rows at every point with both bands; whole questions are drawn again.
+    """Compute the mean over rows at every point with both bands; whole questions are resampled.
 
     Args:
-        values: [row point]; NaN where a row has no value at a point.
-        question_ids: Question of each row, [row].
-        n_resamples: Number of resamples.
-        level: Coverage.
-        seed: Of the resamples.
+        values: Values of the rows, [row point]; NaN where a row has no value.
+        question_ids: Question id of each row, [row].
+        n_resamples: Number of bootstrap resamples.
+        level: Coverage, in (0, 1).
+        seed: Random seed of the resamples.
 
     Raises:
-        ShapeError: The two disagree on the number of rows, or there is no row.
+        ShapeError: If the numbers of rows differ, or there are no rows.
     """
     ids = np.asarray(question_ids)
     if values.ndim != 2 or len(ids) != values.shape[0] or not len(ids):
         raise ShapeError(
-            f"values must be [row point] with one question id for each row; got {values.shape} and {len(ids)} ids."
+            f"values: shape {values.shape} with {len(ids)} question ids. Give [row point] and one question id per row."
         )
     draws = Resamples.of(ids, n_resamples=n_resamples, seed=seed)
     return band(*draws.means(values, ~np.isnan(values)), level=level)
 
 
 def auc_band(value: Array, draws: Array, n: Counts, *, level: float = 0.95) -> Band:
-    """Both bands of an area under the ROC curve, made on the logit scale: near 1 a percentile interval is far too short.
+    """Compute both bands of an area under the ROC curve on the logit scale, because percentile intervals near 1 are too short.
 
-    AUC and draws are first drawn a little to the middle (half a question on either side), so that 1 has a logit. Where all resamples
-    are alike (a probe that makes no mistake), the standard error of half the questions' independent comparisons takes their place.
+    AUCs are shrunk by half a question on either side, so that 1 has a finite logit. If all resamples are equal (a probe without
+    errors), the standard error is that of half the questions' independent comparisons.
 
     Args:
-        value: [point]
-        draws: [resample point]
-        n: Questions behind each point, [point].
-        level: Coverage.
+        value: AUC, [point].
+        draws: AUC in each resample, [resample point].
+        n: Number of questions at each point, [point].
+        level: Coverage, in (0, 1).
     """
     value, usable = np.asarray(value, dtype=np.float64), _usable(value, draws, n)
     low, high, sim_low, sim_high = (np.full(len(value), np.nan) for _ in range(4))
     if usable.any():
-        own, many, size = value[usable], draws[:, usable], n[usable]
-        centre, around = _logit_inside(own, size), _logit_inside(many, size)
-        inside = (own * size + 0.5) / (size + 1)
-        spread = np.fmax(np.nanstd(around, axis=0), 0.5 / np.sqrt(size * inside * (1 - inside)))
+        auc, resampled, size = value[usable], draws[:, usable], n[usable]
+        center, logits = _logit_inside(auc, size), _logit_inside(resampled, size)
+        inside = (auc * size + 0.5) / (size + 1)
+        spread = np.fmax(np.nanstd(logits, axis=0), 0.5 / np.sqrt(size * inside * (1 - inside)))
         point = stats.t.ppf(0.5 + level / 2, size - 1) * np.sqrt(size / (size - 1))
         tail = 50 * (1 - level)
-        ends = np.nanpercentile(many, [tail, 100 - tail], axis=0)
-        for c, (bottom, top) in ((point, (low, high)), (_critical(centre, around, size, level), (sim_low, sim_high))):
+        ends = np.nanpercentile(resampled, [tail, 100 - tail], axis=0)
+        for c, (bottom, top) in ((point, (low, high)), (_critical(center, logits, size, level), (sim_low, sim_high))):
             c = np.fmax(c, point)
-            # The end away from 0.5 is not held back by the pull to the middle.
-            down, up = _expit(centre - c * spread), _expit(centre + c * spread)
-            bottom[usable] = np.where(own < 0.5, np.fmin(down, ends[0]), down)
-            top[usable] = np.where(own > 0.5, np.fmax(up, ends[1]), up)
+            # Shrinkage does not shorten the end away from 0.5.
+            down, up = _expit(center - c * spread), _expit(center + c * spread)
+            bottom[usable] = np.where(auc < 0.5, np.fmin(down, ends[0]), down)
+            top[usable] = np.where(auc > 0.5, np.fmax(up, ends[1]), up)
     return Band(value, low, high, sim_low, sim_high, n)
 
 
@@ -150,14 +150,14 @@ def _usable(value: Array, draws: Array, n: Counts) -> npt.NDArray[np.bool_]:
 def _critical(value: Array, draws: Array, n: Counts, level: float) -> Array:
     """Return the half-width of the simultaneous band in standard errors, [point]."""
     error = np.nanstd(draws, axis=0)
-    moving = error > 0  # a point that is the same in every resample cannot deviate
+    moving = error > 0  # points that are equal in all resamples have no deviation
     if not moving.any():
         return np.zeros(len(value))
     # A group that is empty in a resample has no deviation there.
     deviation = np.abs(draws[:, moving] - value[moving]) / error[moving]
     largest = np.fmax.reduce(deviation, axis=1)
-    # Two or three resamples may lie so far out that the normal tail is 0 in floating point.
-    c = min(float(np.nanquantile(largest, level)), _FARTHEST)
+    # The normal tail of extreme resamples would be 0 in floating point.
+    c = min(float(np.nanquantile(largest, level)), _MAX_CRITICAL)
     return stats.t.isf(stats.norm.sf(c), n - 1) * np.sqrt(n / (n - 1))
 
 

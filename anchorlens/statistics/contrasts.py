@@ -1,12 +1,12 @@
-"""Contrasts without selection: the cut of E_Q against its placebo, paired by row (METHOD 5, "What is claimed").
+"""Contrasts without selection: a knockout of E_Q against its placebo, paired by row (METHOD 5, "What is claimed").
 
-No group is chosen by the outcome, so these are unbiased, and they see what a gap between pathways cannot: how *many* rows flip.
+No rows are selected by the outcome, so contrasts are unbiased. Unlike a gap between pathways they measure how *many* rows flip.
 
-- ``delta_p_vs_placebo``: mean ΔP under the cut less that under the placebo.
-- ``flip_rate``: share of rows whose prediction flips, likewise, in points.
-- ``auc_drop``: the probe's AUC under the cut less that under the placebo.
-- ``row_specific_effect``: ΔP of a row under its own change of state, less ΔP of the same clean state under the changes of other questions.
-  Noise that knows nothing of the row gives 0, whatever its size; what erases the row's own signal lies below 0.
+- ``delta_p_vs_placebo``: mean ΔP of the knockout minus that of the placebo, in percentage points.
+- ``flip_rate``: share of rows whose prediction flips, minus that of the placebo, in percentage points.
+- ``auc_drop``: the probe's AUC after the knockout minus that after the placebo.
+- ``row_specific_effect``: ΔP of a row's own change of state, minus ΔP of its clean state under the changes of other questions. 0 for
+  changes that do not depend on the row; a change that removes the row's own signal gives a negative value.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from anchorlens.statistics.delta import delta_p, flipped
+from anchorlens.statistics.delta import delta_p, is_flipped
 from anchorlens.statistics.resamples import Resamples
 
 Array = npt.NDArray[np.float64]
@@ -25,7 +25,7 @@ FIFTHS = 5
 
 @dataclass(frozen=True)
 class Estimate:
-    """A quantity [layer], its draws [resample layer] and the number of questions n [layer]."""
+    """Estimate [layer] with its bootstrap draws [resample layer] and number of questions n [layer]."""
 
     value: Array
     draws: Array
@@ -34,81 +34,82 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Arm:
-    """P before and after one cut, [layer row]; NaN after it where a row was not measured."""
+    """P before and after one knockout, [layer row]; ``after`` is NaN where a row was not measured."""
 
     before: Array
     after: Array
 
 
-def delta_p_vs_placebo(own: Arm, other: Arm, event: Array, kind: str, draws: Resamples) -> Estimate:
-    """Return the mean ΔP less that of the placebo, over rows that have both; ``event``: 1 where P's event is the case, [row]."""
-    return mean_of(delta_p(own.before, own.after, event, kind) - delta_p(other.before, other.after, event, kind), draws)
+def delta_p_vs_placebo(knockout: Arm, placebo: Arm, event: Array, kind: str, draws: Resamples) -> Estimate:
+    """Compute the mean ΔP minus that of the placebo over rows that have both; ``event``: 1 where the event of P occurs, [row]."""
+    values, control = (delta_p(arm.before, arm.after, event, kind) for arm in (knockout, placebo))
+    return mean_of(values - control, draws)
 
 
-def flip_rate(own: Arm, other: Arm, draws: Resamples) -> Estimate:
-    """Share of rows that flip less that under the placebo, in points, over the rows that have both."""
-    return mean_of(flips(own) - flips(other), draws)
+def flip_rate(knockout: Arm, placebo: Arm, draws: Resamples) -> Estimate:
+    """Compute the flip rate minus that of the placebo over rows that have both, in percentage points."""
+    return mean_of(flips(knockout) - flips(placebo), draws)
 
 
 def flips(arm: Arm) -> Array:
-    """100 where the prediction flips, else 0; NaN where a row was not measured, [layer row]."""
-    return np.where(np.isnan(arm.after), np.nan, 100.0 * flipped(arm.before, arm.after))
+    """Return 100 where the prediction flips, else 0, [layer row]; NaN where a row was not measured."""
+    return np.where(np.isnan(arm.after), np.nan, 100.0 * is_flipped(arm.before, arm.after))
 
 
 def mean_of(values: Array, draws: Resamples) -> Estimate:
-    """Mean over rows at each layer; NaN is no row."""
+    """Compute the mean of values [layer row] over the rows at each layer; NaN rows are left out."""
     return Estimate(*draws.means(values.T, ~np.isnan(values).T))
 
 
 def auc_of(p: Array, event: Array, draws: Resamples) -> Estimate:
-    """AUC at each layer over the rows that have a P there."""
-    found: list[tuple[float, Array]] = []
-    nothing = np.full(len(draws.weights), np.nan)
+    """Compute the AUC of P [layer row] for ``event`` [row] at each layer; NaN rows are left out."""
+    aucs: list[tuple[float, Array]] = []
+    no_draws = np.full(len(draws.weights), np.nan)
     for scores in p:
-        there = ~np.isnan(scores)
-        some = Resamples(draws.cluster[there], draws.weights)
-        found.append(some.aucs(scores[there], event[there]) if there.any() else (np.nan, nothing))
+        present = ~np.isnan(scores)
+        resamples = Resamples(draws.cluster[present], draws.weights)
+        aucs.append(resamples.aucs(scores[present], event[present]) if present.any() else (np.nan, no_draws))
     n = np.array([len(np.unique(draws.cluster[~np.isnan(scores)])) for scores in p], dtype=np.int64)
-    return Estimate(np.array([auc for auc, _ in found]), np.stack([many for _, many in found], axis=1), n)
+    return Estimate(np.array([auc for auc, _ in aucs]), np.stack([resampled for _, resampled in aucs], axis=1), n)
 
 
 def auc_difference(p: Array, other: Array, event: Array, draws: Resamples) -> Estimate:
-    """AUC of one P less that of another over the same rows, paired by question; ``auc_drop`` where both are P after a cut."""
+    """Compute the AUC of one P minus that of another over rows that have both, paired by question."""
     both = ~np.isnan(p) & ~np.isnan(other)
-    a, b = (auc_of(np.where(both, one, np.nan), event, draws) for one in (p, other))
+    a, b = (auc_of(np.where(both, scores, np.nan), event, draws) for scores in (p, other))
     return Estimate(a.value - b.value, a.draws - b.draws, a.n)
 
 
 def row_specific_effect(arm: Arm, event: Array, kind: str, draws: Resamples, seed: int) -> Estimate:
-    """Return ΔP of a row's own change less that of changes of other questions with similar clean confidence.
+    """Compute ΔP of each row's own change minus ΔP of the changes of other questions with similar clean confidence.
 
-    The probe is linear: the log-odds of the state h_i + Δh_j are those of h_i plus the change of row j. So no pass is needed. Rows
-    are put in fifths of clean confidence; inside each, changes are permuted 20 times, and one of the same question does not count.
+    The probe is linear, so the log-odds of state h_i + Δh_j are those of h_i plus the change of row j, without another forward pass.
+    Changes are permuted 20 times within fifths of clean confidence; pairs of rows of one question are left out.
     """
     before, after = _log_odds(arm.before), _log_odds(arm.after)
     own = delta_p(arm.before, arm.after, event, kind)
     specific = np.full(own.shape, np.nan)
     for layer in range(len(own)):
-        there = np.flatnonzero(~np.isnan(arm.after[layer]))
+        present = np.flatnonzero(~np.isnan(arm.after[layer]))
         rng = np.random.default_rng([seed, layer, *b"own change"])
-        clean, change = before[layer, there], (after - before)[layer, there]
-        total, count = np.zeros(len(there)), np.zeros(len(there))
+        clean, change = before[layer, present], (after - before)[layer, present]
+        total, count = np.zeros(len(present)), np.zeros(len(present))
         base, donors = _within_fifths(np.abs(clean), rng)
-        other = draws.cluster[there][base] != draws.cluster[there][donors]
-        p, label = _p(clean), event[there]
+        other = draws.cluster[present][base] != draws.cluster[present][donors]
+        p, label = _p(clean), event[present]
         moved = delta_p(p[base], _p(clean[base] + change[donors]), label[base], kind)
         np.add.at(total, base[other], moved[other])
         np.add.at(count, base[other], 1)
         paired = count > 0
-        specific[layer, there[paired]] = own[layer, there[paired]] - total[paired] / count[paired]
+        specific[layer, present[paired]] = own[layer, present[paired]] - total[paired] / count[paired]
     return mean_of(specific, draws)
 
 
 def _within_fifths(size: Array, rng: np.random.Generator) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Rows and, for each, a row of the same fifth of ``size``, for every permutation one after the other."""
+    """Return rows, and for each a permuted row of the same fifth of ``size``, concatenated over permutations."""
     fifth = np.empty(len(size), dtype=np.intp)
-    for name, members in enumerate(np.array_split(np.argsort(size, kind="stable"), FIFTHS)):
-        fifth[members] = name
+    for number, members in enumerate(np.array_split(np.argsort(size, kind="stable"), FIFTHS)):
+        fifth[members] = number
     base = np.argsort(fifth, kind="stable")
     shuffled = [np.lexsort((rng.random(len(size)), fifth)) for _ in range(PERMUTATIONS)]
     return np.tile(base, PERMUTATIONS), np.concatenate(shuffled) if len(size) else base

@@ -11,19 +11,19 @@ Flags = npt.NDArray[np.bool_]
 
 
 def support(p: Array, before: Array, event: Array, kind: str) -> Array:
-    """π: the probability whose change is the ΔP of a probe or of ``p_true``.
+    """Return π, the probability whose change is the ΔP of a probe or of ``p_true``.
 
     Args:
-        p: P, before or after the change; any shape that ends in [row].
-        before: P before the change, same shape.
-        event: 1 where what P speaks of is the case (for a probe: the answer is false), [row].
-        kind: ``confidence``: P of what was predicted before; ``signed``: P itself; ``true_label``: P of what is the case.
+        p: P before or after the change, [... row].
+        before: P before the change, same shape as ``p``.
+        event: 1 where the event of P occurs (for a probe: the answer is false), [row].
+        kind: ``confidence``: P of the prediction before the change; ``signed``: P itself; ``true_label``: P of the true label.
 
     Raises:
-        InputError: No kind goes by this name.
+        InputError: If ``kind`` is unknown.
     """
     if kind not in DELTA_KINDS:
-        raise InputError(f"Unknown delta_kind={kind!r}. {did_you_mean(kind, DELTA_KINDS)}")
+        raise InputError(f"delta_kind={kind!r}: unknown. {did_you_mean(kind, DELTA_KINDS)}", argument="delta_kind")
     if kind == "signed":
         return p
     positive = before >= 0.5 if kind == "confidence" else np.broadcast_to(event == 1, p.shape)
@@ -31,13 +31,13 @@ def support(p: Array, before: Array, event: Array, kind: str) -> Array:
 
 
 def delta_p(before: Array, after: Array, event: Array, kind: str) -> Array:
-    """ΔP = 100 * (π(after) - π(before)), in percentage points.
+    """Compute ΔP = 100 * (π(after) - π(before)), in percentage points; arguments as in :func:`support`.
 
-    With ``confidence`` a flipped row lies in [-100, 0) and an unflipped one in [-50, 50].
+    With ``confidence``, ΔP is in [-100, 0) if the prediction flips, else in [-50, 50].
     """
     return 100 * (support(after, before, event, kind) - support(before, before, event, kind))
 
 
-def flipped(before: Array, after: Array) -> Flags:
-    """Return True where the prediction (P >= 0.5) changed."""
+def is_flipped(before: Array, after: Array) -> Flags:
+    """Return True where the prediction (P >= 0.5) changes."""
     return (before >= 0.5) != (after >= 0.5)

@@ -1,17 +1,15 @@
-"""Pathways: which answers change the probe's mind when the question is cut off, and how much of that is selection (METHOD 5).
+"""Pathways: split of rows by whether the probe's prediction flips under a knockout, and its selection bias (METHOD 5).
 
-A row is *Q-Anchored* where the probe's prediction flips under the knockout, else *A-Anchored*. The split uses the quantity that is
-plotted, so any probe, even one at chance, draws Q below A. Beside the measured curves therefore stand controls in which split and
-curve are both taken from something that says nothing about the question's exact tokens:
+A row is *Q-Anchored* if the probe's prediction flips under the knockout, else *A-Anchored*. The split uses the quantity that is
+plotted, so any probe, even one at chance, puts Q below A. In each control, split and curve both ignore the exact question tokens:
 
-- ``random_tokens``: other question tokens are cut, as many as E_Q has; where a question has fewer, that many random tokens of E_Q
-  are the other side of the comparison (control ``matched``).
+- ``random_tokens``: as many other question tokens are cut as E_Q has. If a question has fewer, the comparison is with that many
+  random tokens of E_Q (control ``matched``).
 - ``shuffled_labels``: the probe was trained on labels flipped at random within the question.
-- ``cross_fold``: split by a probe of one half of the training questions, ΔP by a probe of the other half. Noise of a probe cannot
-  select itself here: what is left of the gap is not that probe's selection.
+- ``cross_fold``: split by a probe trained on one half of the questions, ΔP by a probe trained on the other half. This removes the
+  selection by the probe's own noise.
 
-*Gap* = mean ΔP of Q less that of A. It describes the published picture. What can be claimed stands in
-:mod:`anchorlens.statistics.contrasts`.
+*Gap* = mean ΔP of Q minus that of A. It describes the published figure; :mod:`anchorlens.statistics.contrasts` supports claims.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,20 +30,20 @@ Q, A, ALL = "Q-Anchored", "A-Anchored", "All"
 MATCHED = "matched"
 RANDOM, SHUFFLED, CROSS_FOLD = "random_tokens", "shuffled_labels", "cross_fold"
 PLACEBOS = (RANDOM, SHUFFLED, CROSS_FOLD)
-# The measured gap that a placebo's is compared with: after `matched`, as many tokens of E_Q were cut as other tokens.
+# Control whose gap a placebo's gap is compared with: `matched` cuts as many tokens of E_Q as `random_tokens` cuts others.
 COMPARED_WITH = {RANDOM: MATCHED, SHUFFLED: "none", CROSS_FOLD: "none"}
 
 
 @dataclass(frozen=True)
-class Measured:
-    """P before and after one knockout, read by one probe, and the split that goes with it.
+class ProbeChange:
+    """P of one probe before and after a change, and the split into pathways.
 
     Attributes:
-        control: ``none``, ``matched``, or a placebo's name.
-        before: P of the clean run, [layer row].
-        after: P with the edges cut, [layer row]; NaN where a row was not measured or a layer cannot be reached.
+        control: ``none``, ``matched``, or the name of a placebo.
+        before: P of the clean pass, [layer row].
+        after: P of the changed pass, [layer row]; NaN where a row was not measured or the change cannot reach a layer.
         q: True where the row is Q-Anchored, [layer row].
-        donors: The donor of each row, where one row is measured with several; () where there are none.
+        donors: Donor of each row if rows are measured with several donors, else ().
     """
 
     control: str
@@ -56,8 +54,8 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Mean ΔP over a group of rows [layer], its draws [resample layer], questions [layer] and mean π before the change [layer]."""
+class GroupCurve:
+    """Mean ΔP of a group of rows [layer], its draws [resample layer], number of questions and mean π before, both [layer]."""
 
     mean: Array
     draws: Array
@@ -65,58 +63,56 @@ class Group:
     before: Array
 
 
-def group_curves(delta: Array, before: Array, q: Flags, draws: Resamples) -> dict[str, Group]:
-    """Return the curves of Q-Anchored, A-Anchored and all rows from ΔP, π before and the split, each [layer row]."""
-    there = ~np.isnan(delta)
-    out: dict[str, Group] = {}
-    for name, members in ((Q, q & there), (A, ~q & there), (ALL, there)):
+def group_curves(delta: Array, before: Array, q: Flags, draws: Resamples) -> dict[str, GroupCurve]:
+    """Compute the curves of Q-Anchored, A-Anchored and all rows from ΔP, π before and the split, each [layer row]."""
+    present = ~np.isnan(delta)
+    out: dict[str, GroupCurve] = {}
+    for name, members in ((Q, q & present), (A, ~q & present), (ALL, present)):
         mean, means, n = draws.means(delta.T, members.T)
-        out[name] = Group(mean, means, n, draws.means(before.T, members.T)[0])
+        out[name] = GroupCurve(mean, means, n, draws.means(before.T, members.T)[0])
     return out
 
 
-def gaps(curves: Mapping[str, Mapping[str, Group]]) -> list[tuple[str, str, Estimate]]:
-    """Q less A under every control, and how it compares: a description of the published picture, never evidence.
+def gaps(curves: Mapping[str, Mapping[str, GroupCurve]]) -> list[tuple[str, str, Estimate]]:
+    """Compute the gap Q - A of every control and their differences; descriptive, because rows are selected by the outcome.
 
     Args:
         curves: Control -> pathway -> curve, all with the same bootstrap draws.
 
     Returns:
-        Quantity, control and estimate: ``gap`` (control ``none`` and ``matched``), ``placebo_gap`` and ``gap_difference`` (the
-        measured gap less the placebo's), ``cross_fold_gap`` (free of the probe's own selection) and ``selection`` (the gap less
-        that). n is the smaller group's number of questions.
+        (quantity, control, estimate): ``gap`` (controls ``none`` and ``matched``), ``placebo_gap``, ``gap_difference`` (gap minus
+        placebo gap), ``cross_fold_gap`` and ``selection`` (gap minus cross-fold gap). n is that of the smaller group.
     """
-    found = {name: less(*(_of_group(groups[pathway]) for pathway in (Q, A))) for name, groups in curves.items()}
+    gap_of = {name: _subtract(*(_of_group(groups[pathway]) for pathway in (Q, A))) for name, groups in curves.items()}
     out: list[tuple[str, str, Estimate]] = []
-    for control, gap in found.items():
+    for control, gap in gap_of.items():
         kind = "gap" if control in ("none", MATCHED) else "cross_fold_gap" if control == CROSS_FOLD else "placebo_gap"
         out.append((kind, control, gap))
-    for placebo in (name for name in PLACEBOS if name in found):
+    for placebo in (name for name in PLACEBOS if name in gap_of):
         name = "selection" if placebo == CROSS_FOLD else "gap_difference"
-        out.append((name, placebo, less(found[COMPARED_WITH[placebo]], found[placebo])))
+        out.append((name, placebo, _subtract(gap_of[COMPARED_WITH[placebo]], gap_of[placebo])))
     return out
 
 
-def less(one: Estimate, other: Estimate) -> Estimate:
-    """A difference, with the smaller number of questions."""
-    return Estimate(one.value - other.value, one.draws - other.draws, np.minimum(one.n, other.n))
+def _subtract(a: Estimate, b: Estimate) -> Estimate:
+    """Return the difference of two estimates, with the smaller number of questions."""
+    return Estimate(a.value - b.value, a.draws - b.draws, np.minimum(a.n, b.n))
 
 
-def _of_group(group: Group) -> Estimate:
+def _of_group(group: GroupCurve) -> Estimate:
     return Estimate(group.mean, group.draws, group.n)
 
 
 def quantity_frame(
     layers: Sequence[int], quantity: str, control: str, estimate: Estimate, *, auc: bool = False, rate: bool = False
 ) -> pd.DataFrame:
-    """One quantity at each layer with both bands; ``auc``: of an area under the ROC curve, ``rate``: of a share in points."""
-    of = estimate.value, estimate.draws, estimate.n
-    made = auc_band(*of) if auc else band(*of, rate=rate)
-    return band_frame(layers, quantity, control, made)
+    """Return the table of a quantity with both bands; ``auc``: it is an AUC, ``rate``: a rate in percentage points."""
+    columns = estimate.value, estimate.draws, estimate.n
+    return band_frame(layers, quantity, control, auc_band(*columns) if auc else band(*columns, rate=rate))
 
 
 def band_frame(layers: Sequence[int], quantity: str, control: str, made: Band) -> pd.DataFrame:
-    """Return the table of a quantity whose bands are known."""
+    """Return the table of a quantity from its bands, one row per layer."""
     return pd.DataFrame(
         {
             "layer": list(layers), "quantity": quantity, "control": control, "value": made.value, "ci_low": made.low,

@@ -1,4 +1,4 @@
-"""Questions drawn again: the resamples that every mean, AUC and difference of a run shares (METHOD 6)."""
+"""Bootstrap resamples of questions, shared by all means, AUCs and differences of a run (METHOD 6)."""
 
 from dataclasses import dataclass
 
@@ -10,11 +10,11 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Resamples:
-    """How often each question is drawn in each bootstrap resample; one draw serves every statistic of a curve.
+    """Bootstrap resamples of questions; all statistics of a curve use the same draw.
 
     Attributes:
         cluster: Index of each row's question, [row].
-        weights: Times that a question is drawn, [resample question].
+        weights: Number of times that a question is drawn, [resample question].
     """
 
     cluster: npt.NDArray[np.intp]
@@ -28,38 +28,38 @@ class Resamples:
         weights = rng.multinomial(len(unique), np.full(len(unique), 1 / len(unique)), size=n_resamples)
         return cls(cluster, weights.astype(np.float64))
 
-    def means(self, values: Array, there: npt.NDArray[np.bool_]) -> tuple[Array, Array, npt.NDArray[np.int64]]:
-        """Mean over the rows of a group at every point.
+    def means(self, values: Array, members: npt.NDArray[np.bool_]) -> tuple[Array, Array, npt.NDArray[np.int64]]:
+        """Compute the mean over the rows of a group at every point.
 
         Args:
-            values: [row point]
-            there: True where a row belongs to the group, [row point].
+            values: Values of the rows, [row point].
+            members: True where a row belongs to the group, [row point].
 
         Returns:
-            The mean [point], the means of the resamples [resample point], and the number of questions [point].
+            Mean [point], mean of each resample [resample point], and number of questions [point].
         """
         sums = np.zeros((self.weights.shape[1], values.shape[1]))
         counts = np.zeros_like(sums)
-        np.add.at(sums, self.cluster, np.where(there, values, 0.0))
-        np.add.at(counts, self.cluster, there.astype(np.float64))
+        np.add.at(sums, self.cluster, np.where(members, values, 0.0))
+        np.add.at(counts, self.cluster, members.astype(np.float64))
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = sums.sum(0) / counts.sum(0)
             means = (self.weights @ sums) / (self.weights @ counts)
         return mean, means, (counts > 0).sum(0).astype(np.int64)
 
     def aucs(self, scores: Array, labels: Array) -> tuple[float, Array]:
-        """Area under the ROC curve, ties counted half, and that of every resample.
+        """Compute the area under the ROC curve, with ties counted half.
 
         Args:
-            scores: Higher for label 1, [row].
-            labels: 0 or 1, [row].
+            scores: Scores, higher for label 1, [row].
+            labels: Labels, 0 or 1, [row].
 
         Returns:
-            AUC of all rows and of each resample, [resample]; NaN where one label is absent.
+            AUC of all rows, and of each resample, [resample]; NaN where one label is absent.
         """
-        _, place = np.unique(scores, return_inverse=True)
-        order = np.argsort(place, kind="stable")
-        starts = np.flatnonzero(np.diff(place[order], prepend=-1))
+        _, rank = np.unique(scores, return_inverse=True)
+        order = np.argsort(rank, kind="stable")
+        starts = np.flatnonzero(np.diff(rank[order], prepend=-1))
         weights = np.concatenate([np.ones((1, self.weights.shape[1])), self.weights])[:, self.cluster[order]]
         positive = np.add.reduceat(weights * labels[order], starts, axis=1)
         negative = np.add.reduceat(weights * (1 - labels[order]), starts, axis=1)

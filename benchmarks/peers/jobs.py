@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import anchorlens as al
-from anchorlens.models.checkpoint import DEMO, packaged_directory
+from anchorlens.models.checkpoint import DEMO, fetch_packaged_model
 
 ANCHOR_SETS = {"exact_question": ("exact_question",), "pre_answer": ("pre_answer",), "both": ("exact_question", "pre_answer")}
 DATA = "popqa-sample"
@@ -151,7 +151,7 @@ def cells_of(job: dict[str, Any]) -> int:
 
 def model_directory() -> Path:
     """Return the Hugging Face directory of the packaged model."""
-    return packaged_directory(DEMO)
+    return fetch_packaged_model(DEMO)
 
 
 def _row(pair: Any) -> dict[str, Any]:

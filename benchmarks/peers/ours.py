@@ -9,14 +9,14 @@ from protocol import Job, Sweep
 from transformer_lens import HookedTransformer
 
 import anchorlens as al
-from anchorlens.models.checkpoint import DEMO, packaged_directory
+from anchorlens.models.checkpoint import DEMO, fetch_packaged_model
 
 LIBRARIES = ("torch", "anchorlens", "transformer-lens", "transformers")
 
 
 def load(directory: Path) -> HookedTransformer:
     """Load the model of a Hugging Face directory; the packaged one by its name."""
-    return al.load_model(DEMO.name if directory == packaged_directory(DEMO) else str(directory), device="cpu")
+    return al.load_model(DEMO.name if directory == fetch_packaged_model(DEMO) else str(directory), device="cpu")
 
 
 def default_sweep(model: Any, job: Job) -> Sweep:

@@ -56,7 +56,7 @@ def tokens(rng: random.Random, adapter: Adapter, n: int) -> Tokens:
 def rows_and_donors(
     rng: random.Random, adapter: Adapter, n: int, begin: Tokens, longest: int = 20, again: float = 0.3
 ) -> tuple[list[Tokens], ...]:
-    """Draw rows behind a common beginning, and their donors.
+    """Draw rows behind a common prefix, and their donors.
 
     Some rows repeat another one, or repeat it with a token 0 (the padding id) at the end. Some donors are their row with a few
     other tokens, as donors of the same template are.
@@ -176,7 +176,7 @@ def some_windows(rng: random.Random, adapter: Adapter) -> list[range]:
 
 
 def swaps(rng: random.Random, adapter: Adapter) -> Outcome:
-    """One batch, measured twice by one cone engine, which keeps the common beginning."""
+    """One batch, measured twice by one cone engine, which keeps the common prefix."""
     begin = tokens(rng, adapter, rng.choice((0, 0, 5, 33)))
     batch = swap_batch(rng, adapter, begin=begin, n=rng.choice((1, 1, 2, 3, 5, 9, 10)))
     way, cone = a_way(rng, adapter), ConeEngine(adapter)
@@ -233,7 +233,7 @@ def cells(rng: random.Random, adapter: Adapter) -> Outcome:
     site, window = rng.choice(adapter.sites), rng.choice((1, 1, 2, 3, 7))
     every = sorted(set(layers))
     clean, (changed,) = ReferenceEngine(adapter).run_swaps(batch, site=site, layers=every, window=window)
-    before, after = ReferenceEngine(adapter, worth_a_pass=rng.choice((2, 64))).run_cells(
+    before, after = ReferenceEngine(adapter, min_shared_tokens=rng.choice((2, 64))).run_cells(
         batch, site=site, layers=layers, window=window
     )
     at = [every.index(layer) for layer in layers]
@@ -243,8 +243,14 @@ def cells(rng: random.Random, adapter: Adapter) -> Outcome:
 
 
 def in_a_row(rng: random.Random, adapter: Adapter) -> Outcome:
-    """Many batches through one cone engine: the beginning that it keeps grows, is used in part, branches and is of no use."""
-    cone, oracle, begin, off, contrasts = ConeEngine(adapter), ReferenceEngine(adapter), tokens(rng, adapter, 34), 0.0, [0.0]
+    """Many batches through one cone engine: the prefix that it keeps grows, is used in part, branches and is of no use."""
+    cone, reference, begin, off, contrasts = (
+        ConeEngine(adapter),
+        ReferenceEngine(adapter),
+        tokens(rng, adapter, 34),
+        0.0,
+        [0.0],
+    )
     for _ in range(rng.randint(2, 5)):
         step = rng.choice(("same", "longer", "branch", "shorter", "other"))
         keep = {"same": 44, "longer": 44, "branch": rng.randrange(44), "shorter": rng.randrange(44), "other": 0}[step]
@@ -254,13 +260,13 @@ def in_a_row(rng: random.Random, adapter: Adapter) -> Outcome:
         if rng.random() < 0.75:
             batch = swap_batch(rng, adapter, begin=begin, n=n, most=2, longest=8)
             way = a_way(rng, adapter, most=2)
-            wanted = oracle.run_swaps(batch, **way)
+            wanted = reference.run_swaps(batch, **way)
             off = max(off, swaps_off(cone.run_swaps(batch, **way), wanted, adapter.shape.dtype))
             contrasts.append(largest_effect(wanted))
         else:
             cut = cut_batch(rng, adapter, begin=begin, n=n, everywhere=False, longest=8)
             way = {"where": None, "windows": [layers_between(rng, adapter), range(0)]}
-            states = oracle.knockout_states(cut, **way)
+            states = reference.knockout_states(cut, **way)
             off = max(off, states_off(cone.knockout_states(cut, **way), states, adapter.shape.dtype))
             contrasts.append(float((states[:, 0] - states[:, 1]).abs().max()))
     return Outcome(off, max(contrasts))

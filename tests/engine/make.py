@@ -56,7 +56,7 @@ def batch_of(reader, rows, donors, anchors=ANCHORS):
 
 
 def cut_batch_of(*, mode="mask", heads=None, targets=(None,) * 4, begin=(), vocab=VOCAB):
-    """Make four ragged rows behind a common beginning, with the edges of ``CUT_SOURCES`` cut."""
+    """Make four ragged rows behind a common prefix, with the edges of ``CUT_SOURCES`` cut."""
     rows, n = [[*begin, *row] for row in random_rows(LENGTHS, 5, vocab)], len(begin)
     targets = [None if where is None else [p + n for p in where] for where in targets]
     width = max(map(len, rows))

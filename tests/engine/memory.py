@@ -24,7 +24,7 @@ def anonymous() -> int:
 
 
 def settled() -> int:
-    """The same, when nothing is kept that nobody wants."""
+    """The same, if no unneeded tensors are kept."""
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     return anonymous()

@@ -25,13 +25,13 @@ _PINNED = {aten.pin_memory.default, aten._pin_memory.default}
 
 
 class There(torch.Tensor):
-    """A tensor that lies on a pretended device.
+    """Tensor on a pretended device.
 
     To torch's own code below Python it is a meta tensor, because a build without CUDA can do nothing with one on CUDA.
 
     Attributes:
-        inner: Its numbers.
-        place: The device.
+        inner: Tensor with the numbers, on the CPU.
+        place: Device that it pretends to be on.
     """
 
     @staticmethod
@@ -59,7 +59,7 @@ class There(torch.Tensor):
         super().__setitem__(_listed(key), value)
 
     def tolist(self):
-        """What torch itself refuses for tensors of other classes."""
+        """Return the values as a list, which torch refuses for tensors of other classes."""
         return self.inner.tolist()
 
     def __repr__(self):

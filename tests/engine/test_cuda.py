@@ -36,8 +36,8 @@ class StandIn(TorchDispatchMode):
     """While it is active, whatever goes to ``cuda`` goes to the stand-in.
 
     Attributes:
-        waits: What the host had to wait for, and ``layer`` where a layer ended, in order.
-        launches: Operations on what lies there, views left out.
+        waits: Events that the host waits for, and ``layer`` at the end of each layer, in order.
+        launches: Operations on tensors of the stand-in, without views.
     """
 
     def __init__(self):
@@ -85,7 +85,7 @@ def on_stand_in(cone):
 
 
 def early(waits):
-    """What the host waited for before the last layer had ended."""
+    """Return the events that the host waited for before the last layer ended."""
     last = len(waits) - waits[::-1].index("layer")
     return [wait for wait in waits[:last] if wait != "layer"]
 
@@ -139,7 +139,7 @@ def swapped(cone, rows, lead):
 
 
 @pytest.mark.parametrize("lead", [0, 40])
-def test_a_common_beginning_waits_for_nothing_and_rows_share_their_launches(tiny_model, lead):
+def test_a_common_prefix_waits_for_nothing_and_rows_share_their_launches(tiny_model, lead):
     """Alone in its own pass, or in that of the rows."""
     cone, launches = copied(tiny_model, "llama")[0], []
     for rows in (2, 3, 12):
@@ -181,7 +181,7 @@ def test_a_read_of_many_rows_takes_few_launches(dtype, most):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_oracles_numbers_on_a_gpu(tiny_model, family):
+def test_the_reference_numbers_on_a_gpu(tiny_model, family):
     """And torch's own watch over synchronisation finds none between the first layer and the last."""
     model = copy.deepcopy(tiny_model(family)).to(GPU)
     adapter, batch = case(model)

@@ -28,7 +28,7 @@ SETS = {
 
 
 def alone(model, prompt, max_new_tokens, **options):
-    """What Hugging Face's own greedy generation writes after one prompt."""
+    """Return Hugging Face's greedy continuation of one prompt."""
     ids = torch.tensor([prompt])
     out = model.generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_new_tokens, do_sample=False, pad_token_id=0, **options
@@ -76,9 +76,9 @@ def test_shared_prompts_are_continued_as_hugging_face_does_alone(tiny, tiny_mode
 
 def test_questions_are_answered_as_hugging_face_does_alone(smollm2):
     """On the packaged model, with a shared prefix and, by one more prompt, without; None chooses the batch."""
-    from anchorlens.models.checkpoint import DEMO, packaged_directory
+    from anchorlens.models.checkpoint import DEMO, fetch_packaged_model
 
-    hf = transformers.AutoModelForCausalLM.from_pretrained(packaged_directory(DEMO), dtype=torch.float32).eval()
+    hf = transformers.AutoModelForCausalLM.from_pretrained(fetch_packaged_model(DEMO), dtype=torch.float32).eval()
     shots = "Q: What is the capital of Italy?\nA: Rome\n\nQ: Who wrote Emma?\nA: Jane Austen\n\n"
     questions = ["What is the capital of France?", "Who wrote War and Peace?", "In what country is Kyoto?"]
     prompts = [smollm2.tokenizer(f"{shots}Q: {question}\nA:")["input_ids"] for question in questions]
@@ -157,7 +157,7 @@ def test_every_row_is_continued_to_the_end_of_the_context_and_no_further(short, 
 
 
 def test_prompts_of_which_none_leaves_room_and_a_prompt_without_tokens(short):
-    with pytest.raises(InputError, match="without tokens"):
+    with pytest.raises(InputError, match="one has no tokens"):
         greedy(Adapter(short("gpt2")), [[5, 6], []], max_new_tokens=1, stop=lambda ids: False)
     assert greedy(Adapter(short("gpt2")), [[5] * 26, [6] * 99], max_new_tokens=3, stop=lambda ids: False) == [[], []]
 

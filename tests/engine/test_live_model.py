@@ -36,7 +36,7 @@ WAY = {"site": "resid_pre", "layers": (0, 2, 1), "window": 1}
 
 
 def swept(engine, swaps, cuts):
-    """All that an engine does."""
+    """Return the results of every method of an engine."""
     way = {"where": None, "windows": [range(3), range(1), range(0)]}
     return (
         engine.run_swaps(swaps, **WAY),
@@ -50,7 +50,7 @@ def tables(model):
 
 
 @pytest.mark.parametrize("name", ROTARY)
-def test_rows_beyond_the_rotary_table_have_the_oracles_numbers(live, name):
+def test_rows_beyond_the_rotary_table_have_the_reference_numbers(live, name):
     """The cone engine first: what it needs is not in the model yet."""
     adapter = live(name, torch.float64)
     swaps, cuts = batches(name, torch.float64)
@@ -85,7 +85,7 @@ def test_tables_grow_from_batch_to_batch(live):
 
 
 def state(model):
-    """All of a model that a sweep has to leave alone."""
+    """Return the parts of a model that a sweep must not change."""
     return {
         "training": [module.training for module in model.modules()],
         "requires_grad": {name: p.requires_grad for name, p in model.named_parameters()},

@@ -1,4 +1,4 @@
-"""How much goes through the model at once: sizes, packing, lanes, groups and what they cost."""
+"""Sizes, lanes, groups and costs of passes."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from anchorlens.engine.cone import ConeEngine
-from anchorlens.engine.cone_layout import Group, Lanes
+from anchorlens.engine.cone_layout import AttentionGroup, Lanes
 from anchorlens.engine.cone_plans import cone_start
 from anchorlens.engine.cost import PassSize, out_of_memory
 from anchorlens.engine.patches import window_layers
@@ -23,13 +23,14 @@ def test_what_counts_as_out_of_memory():
 
 def test_more_of_anything_needs_more_memory(tiny_model):
     cone = ConeEngine(Adapter(tiny_model("llama")))
-    size = PassSize(runs=2000, run_rows=40, run_keys=50, packs=((800, 40, 20, 50), (40, 40, 1, 50)), prefix=10, reads=40)
+    groups = ((800, 40, 20, 50), (40, 40, 1, 50))
+    size = PassSize(clean_tokens=2000, clean_rows=40, clean_keys=50, cell_groups=groups, prefix=10, reads=40)
     one = cone.pass_bytes(size, 3)
     more = {
         "lanes": cone.pass_bytes(size, 6),
-        "runs": cone.pass_bytes(replace(size, runs=4000, run_rows=80), 3),
-        "cells": cone.pass_bytes(replace(size, packs=((1600, 80, 20, 50), (80, 80, 1, 50))), 3),
-        "keys": cone.pass_bytes(replace(size, run_keys=500), 3),
+        "runs": cone.pass_bytes(replace(size, clean_tokens=4000, clean_rows=80), 3),
+        "cells": cone.pass_bytes(replace(size, cell_groups=((1600, 80, 20, 50), (80, 80, 1, 50))), 3),
+        "keys": cone.pass_bytes(replace(size, clean_keys=500), 3),
         "prefix": cone.pass_bytes(replace(size, prefix=1000), 3),
         "reads": cone.pass_bytes(replace(size, reads=4000), 3),
     }
@@ -42,13 +43,13 @@ def test_lanes_join_where_their_window_begins():
     lanes = Lanes.windows((5, 0, 3), 3, 6)
     assert (lanes.start, lanes.first, lanes.last) == ((0, 2, 4), (0, 2, 4), (1, 4, 5))
     assert lanes.order == (1, 2, 0)
-    assert [lanes.joined(layer) for layer in range(6)] == [1, 1, 2, 2, 3, 3]
-    assert [lanes.changed(layer) for layer in range(6)] == [[(0, 1)], [(0, 1)], [(1, 2)], [(1, 2)], [(1, 3)], [(2, 3)]]
+    assert [lanes.count_lanes(layer) for layer in range(6)] == [1, 1, 2, 2, 3, 3]
+    assert [lanes.active_ranges(layer) for layer in range(6)] == [[(0, 1)], [(0, 1)], [(1, 2)], [(1, 2)], [(1, 3)], [(2, 3)]]
     gap = Lanes.windows((0, 4), 1, 6)
-    assert [gap.changed(layer) for layer in range(6)] == [[(0, 1)], [], [], [], [(1, 2)], []]
+    assert [gap.active_ranges(layer) for layer in range(6)] == [[(0, 1)], [], [], [], [(1, 2)], []]
     # A long window beside short ones: the lanes that are changed need not be neighbours.
     long = Lanes((0, 0, 1, 2), (0, 0, 1, 2), (0, 3, 1, 2), (0, 1, 2, 3))
-    assert [long.changed(layer) for layer in range(4)] == [[(0, 2)], [(1, 3)], [(1, 2), (3, 4)], [(1, 2)]]
+    assert [long.active_ranges(layer) for layer in range(4)] == [[(0, 2)], [(1, 3)], [(1, 2), (3, 4)], [(1, 2)]]
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 6])
@@ -56,29 +57,29 @@ def test_changed_lanes_are_those_whose_window_holds_the_layer(window):
     layers = (4, 1, 0, 5, 2)
     lanes = Lanes.windows(layers, window, 6)
     for layer in range(6):
-        changed = [j for first, stop in lanes.changed(layer) for j in range(first, stop)]
+        changed = [j for first, stop in lanes.active_ranges(layer) for j in range(first, stop)]
         wanted = {i for i, at in enumerate(layers) if layer in window_layers(at, window, 6)}
         assert {lanes.order[j] for j in changed} == wanted
-        assert max(changed, default=0) <= lanes.joined(layer)
+        assert max(changed, default=0) <= lanes.count_lanes(layer)
 
 
 def test_which_keys_a_query_may_read():
     """A prefix of two tokens; a row with own tokens 3, 4 (one of its clean run before them), one with own token 2."""
-    group = Group.make([3, 2], [5, 3], 2, [0, 3])
+    group = AttentionGroup.make([3, 2], [5, 3], 2, [0, 3])
     assert group.key_positions.tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, 2, 3]]
     assert group.query_positions.tolist() == [[3, 4], [2, 2]]
     assert group.base.tolist() == [[0], [3]]
-    assert group.found.tolist() == [0, 1, 2]
+    assert group.query_slots.tolist() == [0, 1, 2]
     full = [[[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]], [[1, 1, 0, 1, 0], [1, 1, 0, 1, 0]]]
     near = [[[0, 0, 1, 1, 0], [0, 0, 0, 1, 1]], [[0, 1, 0, 1, 0], [0, 1, 0, 1, 0]]]
-    assert group.allowed(None).int().tolist() == full
-    assert group.allowed(2).int().tolist() == near
-    assert group.allowed(5).int().tolist() == full
+    assert group.attention_mask(None).int().tolist() == full
+    assert group.attention_mask(2).int().tolist() == near
+    assert group.attention_mask(5).int().tolist() == full
     # One query that may read everything needs no mask.
-    one = Group.make([4], [5], 3, [0])
-    assert one.allowed(None) is None
-    assert one.allowed(5) is None
-    assert one.allowed(4).tolist() == [[[False, True, True, True, True]]]
+    one = AttentionGroup.make([4], [5], 3, [0])
+    assert one.attention_mask(None) is None
+    assert one.attention_mask(5) is None
+    assert one.attention_mask(4).tolist() == [[[False, True, True, True, True]]]
 
 
 def one_row(adapter):
@@ -112,7 +113,7 @@ def test_cells_hold_the_positions_from_the_first_changed_to_the_last_read(tiny_m
 
 BASE, TWIN = (1, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 4, 50, 6, 70)
 STARTS = {
-    "a donor's stretch behind the same beginning": ([(4, 4), (5, 5)], [8], 6),
+    "a donor's stretch behind the same prefix": ([(4, 4), (5, 5)], [8], 6),
     "in any order": ([(5, 5), (4, 4)], [8], 6),
     "what stands alike between two": ([(2, 2), (4, 4)], [8], 5),
     "what stands alike, but reads what does not": ([(4, 4), (6, 6)], [8], 5),

@@ -1,4 +1,4 @@
-"""The oracle's invariants, on SmolLM2's real weights and on small random models of every family."""
+"""The reference engine's invariants, on SmolLM2's real weights and on small random models of every family."""
 
 import pytest
 import torch
@@ -135,9 +135,9 @@ def test_windows_are_centred_and_clipped():
 
 
 def test_parallel_blocks_have_no_resid_mid_and_say_so(tiny_model):
-    with pytest.raises(InputError, match="no site 'resid_mid'; it has resid_pre, resid_post, attn_out, mlp_out"):
+    with pytest.raises(InputError, match="site='resid_mid': .* Known: resid_pre, resid_post, attn_out, mlp_out"):
         Adapter(tiny_model("neox")).hook_name("resid_mid", 0)
-    with pytest.raises(InputError, match="no site 'resid_pred'.*Did you mean 'resid_pre'"):
+    with pytest.raises(InputError, match="site='resid_pred': .*Did you mean 'resid_pre'"):
         Adapter(tiny_model("llama")).hook_name("resid_pred", 0)
     with pytest.raises(InputError, match="hook name 'blocks.0.nothing'"):
         Adapter(tiny_model("llama")).hook_name(lambda layer: f"blocks.{layer}.nothing", 0)
@@ -146,7 +146,7 @@ def test_parallel_blocks_have_no_resid_mid_and_say_so(tiny_model):
 def test_a_hook_that_does_not_fire_is_an_error(tiny_model):
     """The final norm's hook lies behind the last block, so it never fires here."""
     adapter = Adapter(tiny_model("llama"))
-    with pytest.raises(HookError, match="hook at ln_final.hook_scale fired 0 times in one forward pass, planned was once"):
+    with pytest.raises(HookError, match="ln_final.hook_scale fired 0 times"):
         last_stream(adapter, pad_rows([[5, 6, 7]]), [("ln_final.hook_scale", lambda value, hook: value)])
 
 

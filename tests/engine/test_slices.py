@@ -1,4 +1,4 @@
-"""What goes through in slices comes out as in one piece: MLPs by tokens, the read by rows and by the vocabulary."""
+"""Results in slices equal those in one piece: MLPs by tokens, logits by rows and vocabulary."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def in_slices(monkeypatch):
 @pytest.mark.parametrize("tokens", [3, 4, 7])
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "olmo2", "solu_ln", "experts"])
 def test_every_token_gets_its_own_mlp(name, tokens, in_slices):
-    """What TransformerLens's modules make of all tokens at once."""
+    """Slices equal TransformerLens's modules on all tokens at once."""
     adapter = adapter_of(name, torch.float64)
     block, x = adapter.model.blocks[1], states(adapter, 10)
     in_slices(tokens)
@@ -85,7 +85,8 @@ def test_log_probabilities_are_those_of_a_float64_read(tiny, capped, sizes, in_s
         unembed.W_U *= 20 / (unembed.W_U.std() * model.cfg.d_model**0.5)  # logits as large as a trained model's
         stream = torch.randn(300, model.cfg.d_model, generator=torch.Generator().manual_seed(0))
         one = adapter.read
-        exact = one._capped(one._normed(stream).double() @ unembed.W_U.double() + unembed.b_U).log_softmax(-1)
+        logits = one._apply_final_norm(stream).double() @ unembed.W_U.double() + unembed.b_U
+        exact = one._apply_soft_cap(logits).log_softmax(-1)
         tokens = exact.topk(2, -1).indices
         picked, total = one.scores(stream, tokens)
         single = one.logits(stream).log_softmax(-1).gather(1, tokens)
@@ -97,7 +98,7 @@ def test_log_probabilities_are_those_of_a_float64_read(tiny, capped, sizes, in_s
 
 @pytest.mark.parametrize("name", ["gptj", "experts"])
 def test_a_sweep_in_slices_is_a_sweep(name, in_slices):
-    """Against the oracle in one piece; five anchors, lanes that join later, given streams."""
+    """Against the reference engine in one piece; five anchors, lanes that join later, given streams."""
     adapter, batch = case(adapter_of(name).model)
     way = {"site": "resid_pre", "layers": (2, 0, 1), "window": 1}
     wanted = ReferenceEngine(adapter).run_swaps(batch, **way)

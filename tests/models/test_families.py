@@ -1,4 +1,4 @@
-"""Families beyond those of the engine's own tests: each loads, is Hugging Face's model and has the oracle's numbers."""
+"""Families beyond those of the engine's own tests: each loads, is Hugging Face's model and has the reference engine's numbers."""
 
 import random
 import runpy
@@ -23,7 +23,7 @@ from tests.tokenizers_small import small_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 TRIAL = random_rows((20,), 5)[0]
-# A change of a logarithm, a logit difference or a state that the oracle sees.
+# A change of a logarithm, a logit difference or a state that the reference engine sees.
 SEEN = 1e-2
 
 
@@ -52,7 +52,7 @@ OWN = {
     "solu": {"act_fn": "solu_ln", "d_mlp": 80},
     "shortformer": {"attn_only": True, "positional_embedding_type": "shortformer"},
 }
-# Measured by the oracle, and why.
+# Measured by the reference engine, and why.
 BY_ORACLE = {"shortformer": "shortformer positions"}
 
 
@@ -72,7 +72,7 @@ def family_model(tiny_model):
 
 
 @pytest.mark.parametrize("family", sorted(FURTHER_FAMILIES | OWN))
-def test_the_engine_that_is_chosen_gives_the_oracles_numbers(family_model, family, recwarn):
+def test_the_engine_that_is_chosen_gives_the_reference_numbers(family_model, family, recwarn):
     model = family_model(family)
     assert (model.anchorlens_card.parity is None) == (family in OWN)
     assert family in OWN or model.anchorlens_card.parity < 1e-3
@@ -94,7 +94,7 @@ def test_many_random_batches(family_model, family):
 
 
 def holds(adapter, family, cases):
-    """The cone gives the oracle's numbers on random batches, of which enough change something."""
+    """The cone gives the reference engine's numbers on random batches, of which enough change something."""
     contrasts = []
     for kind, numbers in cases.items():
         for number in numbers:
@@ -198,7 +198,7 @@ def test_the_page_names_every_architecture_of_transformer_lens(made):
 
 @pytest.mark.slow
 def test_the_page_is_what_the_script_writes(made):
-    """All but the last digits of parity, which the machine decides."""
+    """The page equals the script's output except for the last digits of parity, which depend on the machine."""
     written, now = cells(made["PAGE"].read_text(encoding="utf8")), cells(made["page"]())
     assert [row[:3] + row[4:] for row in written] == [row[:3] + row[4:] for row in now]
     assert all(0 < float(row[3]) < 1e-3 for row in now if row[2] == "yes")

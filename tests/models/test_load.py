@@ -13,7 +13,7 @@ from transformer_lens import HookedTransformer, HookedTransformerConfig
 from anchorlens.errors import CheckpointError, UnsupportedModelError
 from anchorlens.models import devices, hub
 from anchorlens.models.card import model_card
-from anchorlens.models.load import as_hooked, load_model
+from anchorlens.models.load import as_hooked_transformer, load_model
 from anchorlens.models.size import checkpoint_dtype
 from tests.models.hubs import COMMIT
 from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, random_model
@@ -44,7 +44,7 @@ def test_hub_model_that_transformer_lens_does_not_register(tiny, fake_hub):
 
 @pytest.fixture
 def not_by_transformer_lens(monkeypatch):
-    """Its loader takes sizes by name, reads tokenizers again and asks the hub: nothing goes through it."""
+    """Fail if TransformerLens's loader is used, which takes sizes by name and reads the hub again."""
     for name in ("from_pretrained", "set_tokenizer"):
         monkeypatch.setattr(HookedTransformer, name, lambda *_args, name=name, **_options: pytest.fail(f"{name} was called"))
 
@@ -122,7 +122,7 @@ def test_missing_weights_are_not_filled_with_random_numbers(tiny, tmp_path):
 def test_a_live_model_whose_modules_were_replaced(tiny):
     live = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"))
     live.model.layers[1].self_attn.q_proj = torch.nn.Sequential(live.model.layers[1].self_attn.q_proj)
-    with pytest.raises(UnsupportedModelError, match=r"LlamaForCausalLM are not laid out as those of its family \(Attribute"):
+    with pytest.raises(UnsupportedModelError, match=r"LlamaForCausalLM do not have the layout of its family \(Attribute"):
         load_model(live, tokenizer=tiny("llama"))
 
 
@@ -152,11 +152,11 @@ def test_a_hooked_transformer_is_taken_as_it_is(tiny_model):
         HookedTransformerConfig(n_layers=1, d_model=8, d_head=4, n_ctx=16, d_vocab=30, act_fn="relu", seed=0)
     )
     before = set(vars(model))
-    assert as_hooked(model) is model
+    assert as_hooked_transformer(model) is model
     assert set(vars(model)) == before, "no card that would grow old when the weights change"
     loaded = tiny_model("gpt2")
     card = model_card(loaded)
-    assert as_hooked(loaded) is loaded
+    assert as_hooked_transformer(loaded) is loaded
     assert model_card(loaded) is card, "its card still says where it came from"
 
 

@@ -1,4 +1,4 @@
-"""What the mapping does not cover is refused by name, before any weight is read."""
+"""Features without a mapping are refused by name before weights are read."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ import transformers
 
 from anchorlens.errors import UnsupportedModelError
 from anchorlens.models.audit import INERT, MAPPED
-from anchorlens.models.mapping import hooked_config
+from anchorlens.models.mapping import make_hooked_config
 from tests.models import tiny
 
 HALF_ROPE = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
@@ -21,11 +21,11 @@ LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 
 
 
 def mapped(config):
-    return hooked_config(config, "cpu", torch.float32, "x")
+    return make_hooked_config(config, "cpu", torch.float32, "x")
 
 
 def with_field(config, **fields):
-    """What its class would not take is set afterwards."""
+    """Set fields that the configuration class would refuse."""
     vars(config).update(fields)
     return config
 
@@ -44,7 +44,7 @@ def with_field(config, **fields):
         (tiny.qwen2(rope_parameters=dict(tiny.LINEAR_ROPE)), "linear rope scaling together with sliding layers"),
         (tiny.gemma2(use_bidirectional_attention=True), "use_bidirectional_attention=True"),
         (tiny.gemma3(use_bidirectional_attention=True), "use_bidirectional_attention=True"),
-        (tiny.gemma3(rope_parameters=deepcopy(FULL_LLAMA3)), "rope of type 'llama3' in its full layers"),
+        (tiny.gemma3(rope_parameters=deepcopy(FULL_LLAMA3)), "rope of type 'llama3' in full layers"),
         (tiny.gpt2(add_cross_attention=True), "add_cross_attention=True"),
         (tiny.gpt2(activation_function="quick_gelu"), "the activation 'quick_gelu'"),
         (tiny.neox(hidden_act="gelu_10"), "the activation 'gelu_10'"),
@@ -60,7 +60,7 @@ def with_field(config, **fields):
         (tiny.olmo(attention_bias=True), "attention_bias=True"),
         (tiny.mixtral(rope_parameters=HALF_ROPE), "partial_rotary"),
         (tiny.gpt_oss(swiglu_limit=5.0), "swiglu_limit=5.0"),
-        (tiny.olmo3(rope_parameters=deepcopy(YARN_EVERYWHERE)), "rope of type 'yarn' in its sliding layers"),
+        (tiny.olmo3(rope_parameters=deepcopy(YARN_EVERYWHERE)), "rope of type 'yarn' in sliding layers"),
         (with_field(tiny.qwen3(), layer_types=["full_attention", "chunked_attention"]), "layers of type 'chunked_attention'"),
         (with_field(tiny.llama(), quantization_config={"quant_method": "gptq", "bits": 4}), "quantised weights (gptq)"),
         (transformers.T5Config(), "x: models of type 't5' are not mapped"),
@@ -69,7 +69,7 @@ def with_field(config, **fields):
 def test_features_without_a_counterpart_are_refused_by_name(config, named):
     with pytest.raises(UnsupportedModelError, match=re.escape(named)) as caught:
         mapped(config)
-    assert "t5" not in named or re.search("llama.*hand that to load_model", str(caught.value))
+    assert "t5" not in named or re.search("llama.*pass it to load_model", str(caught.value))
 
 
 def test_a_field_of_a_later_release_is_refused_unless_it_keeps_its_default():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anchorlens.models.names import TABLE, KnownModel, known_models, nearest_names, registered_name
+from anchorlens.models.names import TABLE, KnownModel, find_official_name, known_models, nearest_names
 
 TARGETS = {"Qwen/Qwen3-8B": 36, "Qwen/Qwen3-32B": 64, "meta-llama/Llama-3.2-1B": 16, "meta-llama/Llama-3.2-3B": 28}
 
@@ -24,16 +24,16 @@ def test_all_adds_what_transformer_lens_registers():
     assert KnownModel("facebook/opt-125m", "", None, "registered by TransformerLens") in everything
     assert len({model.name for model in everything}) == len(everything)
     notes = {model.name: model.note for model in everything}
-    assert "hand over the live model" in notes["NeelNanda/Attn_Only_2L512W_C4_Code"]
+    assert "pass the live model" in notes["NeelNanda/Attn_Only_2L512W_C4_Code"]
     assert not {"google-bert/bert-base-cased", "google-t5/t5-small", "bigcode/santacoder"} & set(notes), (
         "these cannot be loaded"
     )
 
 
 def test_aliases_in_any_case():
-    assert registered_name("gpt2-small") == "gpt2"
-    assert registered_name("PYTHIA-70M") == "EleutherAI/pythia-70m"
-    assert registered_name("Qwen/Qwen3-32B") is None
+    assert find_official_name("gpt2-small") == "gpt2"
+    assert find_official_name("PYTHIA-70M") == "EleutherAI/pythia-70m"
+    assert find_official_name("Qwen/Qwen3-32B") is None
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_name_that_was_meant(written, meant):
 
 
 def test_names_that_are_known_or_far_from_all():
-    assert nearest_names("zzzzzzzz") == "No known name is near; `anchorlens models` lists some."
+    assert nearest_names("zzzzzzzz") == "No known name is similar; `anchorlens models` lists some."
     assert nearest_names("Qwen/Qwen3-32B") == ""
 
 

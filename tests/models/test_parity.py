@@ -58,7 +58,7 @@ def test_every_residual_stream_is_hugging_faces(tiny, tiny_model, family):
 @pytest.fixture
 def mapped_to(monkeypatch):
     """``mapped_to(change)``: the mapping's configuration is changed before a model is made of it."""
-    honest = load.hooked_config
+    honest = load.make_hooked_config
 
     def install(change):
         def wrong(*args):
@@ -66,7 +66,7 @@ def mapped_to(monkeypatch):
             change(cfg)
             return cfg
 
-        monkeypatch.setattr(load, "hooked_config", wrong)
+        monkeypatch.setattr(load, "make_hooked_config", wrong)
 
     return install
 
@@ -200,11 +200,11 @@ def test_unchecked_load_says_so(tiny):
 
 
 def test_smollm2_real_weights(smollm2):
-    from anchorlens.models.checkpoint import DEMO, packaged_directory
+    from anchorlens.models.checkpoint import DEMO, fetch_packaged_model
 
     tokens = smollm2.to_tokens("The capital of France is Paris, and the capital of Germany is")
     with torch.no_grad():
         ours = smollm2(tokens).log_softmax(-1)
-    theirs = reference(packaged_directory(DEMO), tokens)
+    theirs = reference(fetch_packaged_model(DEMO), tokens)
     assert (ours - theirs).abs().max() < 1e-3
     assert smollm2.tokenizer.decode(ours[0, -1].argmax()) == " Berlin"

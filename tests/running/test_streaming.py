@@ -131,7 +131,7 @@ def test_memory_is_planned_with_two_layers(tiny_model, streamed):
 @pytest.mark.parametrize("budget", [2 * 10**6, 3 * 10**6, 10**7, 5 * 10**8])
 def test_the_most_rows_that_fit_are_found_in_few_steps(streamed, budget):
     engine = ConeEngine(Adapter(streamed("llama")))
-    held = engine.adapter.shape.weights_held
+    held = engine.adapter.shape.peak_weight_bytes
     room = MemoryBudget(engine, budget + 24 * 2**20 + held, None, 0)
     rows = room.rows(20)
     assert rows == 1 or room.bytes_of(rows, 20) <= room.budget

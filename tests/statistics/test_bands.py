@@ -1,4 +1,4 @@
-"""Both bands: against a plain loop, how often they hold the truth, and what they do with missing and constant points."""
+"""Pointwise and simultaneous bands: against a plain loop, coverage, and missing and constant points."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def test_same_seed_same_band_other_seed_another():
 
 
 def test_shape_error_names_both():
-    with pytest.raises(ShapeError, match=r"got \(3, 2\) and 2 ids"):
+    with pytest.raises(ShapeError, match=r"\(3, 2\) with 2"):
         bootstrap_mean(np.zeros((3, 2)), ["a", "b"])
 
 
@@ -161,7 +161,7 @@ def test_without_two_questions_there_is_no_band():
 
 
 def test_a_rate_without_an_event_is_no_certainty():
-    """Nobody flips in twelve questions: that allows a share of up to 26 points."""
+    """No flip in twelve questions is compatible with a flip rate of up to 26 points."""
     draws = Resamples.of(np.arange(12), n_resamples=50, seed=0)
     found = draws.means(np.zeros((12, 2)), np.ones((12, 2), dtype=bool))
     made = band(*found, rate=True)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchorlens.errors import InputError
-from anchorlens.statistics.delta import delta_p, flipped, support
+from anchorlens.statistics.delta import delta_p, is_flipped, support
 
 
 def test_delta_by_hand():
@@ -15,7 +15,7 @@ def test_delta_by_hand():
     np.testing.assert_allclose(delta_p(before, after, event, "confidence"), [-20, -40, -30, 0])
     np.testing.assert_allclose(delta_p(before, after, event, "signed"), [-20, 40, -30, 0])
     np.testing.assert_allclose(delta_p(before, after, event, "true_label"), [-20, 40, 30, 0])
-    assert flipped(before, after).tolist() == [False, True, True, False]
+    assert is_flipped(before, after).tolist() == [False, True, True, False]
     with pytest.raises(InputError, match="Did you mean 'signed'"):
         support(before, before, event, "sined")
 
@@ -25,7 +25,7 @@ def test_delta_by_hand():
 def test_flipped_rows_lie_below_zero_and_unflipped_ones_within_fifty(before, after):
     b, a = np.array([before]), np.array([after])
     (value,) = delta_p(b, a, np.array([1.0]), "confidence")
-    if flipped(b, a)[0]:
+    if is_flipped(b, a)[0]:
         assert -100 <= value <= 0
         # Exactly zero only where both lie on the boundary.
         assert value < 0 or before == pytest.approx(0.5)

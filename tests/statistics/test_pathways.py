@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from anchorlens.statistics.delta import delta_p, flipped
+from anchorlens.statistics.delta import delta_p, is_flipped
 from anchorlens.statistics.pathways import ALL, A, Q, gaps, group_curves, quantity_frame
 from anchorlens.statistics.resamples import Resamples
 
 
 def curves_of(before, after, ids, q=None):
-    q = flipped(before, after) if q is None else q
+    q = is_flipped(before, after) if q is None else q
     delta = delta_p(before, after, np.ones(before.shape[-1]), "confidence")
     return group_curves(delta, np.maximum(before, 1 - before), q, Resamples.of(ids, seed=0))
 
@@ -55,7 +55,7 @@ def test_a_gap_difference_is_deaf_to_how_many_flip():
 def test_the_cross_fold_gap_and_what_selection_made_of_the_gap_have_names_of_their_own():
     ids = [f"q{i}" for i in range(400)]
     before, after = chance(1)
-    other = flipped(*chance(3))
+    other = is_flipped(*chance(3))
     arms = {"none": (before, after, ids), "cross_fold": (before, after, ids, other), "shuffled_labels": (*chance(5), ids)}
     names = named({name: curves_of(*arm) for name, arm in arms.items()})
     assert set(names) == {

@@ -35,8 +35,8 @@ from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.build_rows import drop
 from anchorlens.questions.qa_context import QuestionContext
 from anchorlens.questions.tokens import TokenRow
-from anchorlens.statistics.delta import flipped
-from anchorlens.statistics.pathways import CROSS_FOLD, RANDOM, Measured
+from anchorlens.statistics.delta import is_flipped
+from anchorlens.statistics.pathways import CROSS_FOLD, RANDOM, ProbeChange
 
 Array = npt.NDArray[np.float64]
 
@@ -165,7 +165,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
     @override
     def outcomes(
         self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout, unit: ProbeUnit, on_work: OnWork
-    ) -> Iterator[tuple[list[TokenRow], Measured]]:
+    ) -> Iterator[tuple[list[TokenRow], ProbeChange]]:
         tests = unit.tests
         (one,) = self.passes(inputs, spec, unit.cells)
         measure = self._probed if self.reads_probe(spec) else self._asked
@@ -177,12 +177,12 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
 
         def flips(name: str, out: _Outcome) -> npt.NDArray[np.bool_]:
             if spec.split == "per_layer":
-                return flipped(start[name][:, out.places], out.after)
-            return np.broadcast_to(flipped(before[name][at, out.places], out.whole), out.after.shape)
+                return is_flipped(start[name][:, out.places], out.after)
+            return np.broadcast_to(is_flipped(before[name][at, out.places], out.whole), out.after.shape)
 
-        def measured(control: str, outs: dict[str, _Outcome], read: str, split: str, donor: str = "") -> Measured:
+        def measured(control: str, outs: dict[str, _Outcome], read: str, split: str, donor: str = "") -> ProbeChange:
             donors = (donor,) * len(outs[read].places) if donor else ()
-            return Measured(control, start[read][:, outs[read].places], outs[read].after, flips(split, outs[split]), donors)
+            return ProbeChange(control, start[read][:, outs[read].places], outs[read].after, flips(split, outs[split]), donors)
 
         shared = {(j, inputs.variants[j][i].controls[0]): inputs.variants[j][i].controls for j, i in unit.cells}
         for first, outs in zip(one.names, found, strict=True):

@@ -126,7 +126,7 @@ def plan_swaps(
     def fits(size: PassSize, pairs: int) -> bool:
         if engine.pass_bytes(size, len(layers)) > budget:
             return False
-        return pairs <= batch_size if batch_size else not engine.fills(size, len(layers))
+        return pairs <= batch_size if batch_size else not engine.saturates(size, len(layers))
 
     # A batch has one table of placements: pairs with the same anchors and controls go together.
     tables = dict.fromkeys(tuple((place.anchor, place.control) for place in pair.placements) for pair in pairs)

@@ -34,8 +34,8 @@ from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant,
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.qa_context import QUESTIONS, QuestionContext
 from anchorlens.questions.tokens import TokenRow
-from anchorlens.statistics.delta import flipped
-from anchorlens.statistics.pathways import Measured
+from anchorlens.statistics.delta import is_flipped
+from anchorlens.statistics.pathways import ProbeChange
 
 Array = npt.NDArray[np.float64]
 Cells = tuple[tuple[int, int], ...]
@@ -281,7 +281,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
         probes, ids = inputs.probes["none"].at(layers), [row.group for row in one.rows]
         clean, *cut = (probes.predict(states, ids) for states in self.read(engine, inputs, spec, one, layers, on_work))
         at = list(layers).index(inputs.probes["none"].probe_layer) if cut else 0
-        return clean, flipped(clean[at], cut[0][at]) if cut else None
+        return clean, is_flipped(clean[at], cut[0][at]) if cut else None
 
     @override
     def measure(self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT, unit: ProbeUnit, on_work: OnWork) -> pd.DataFrame:
@@ -294,7 +294,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
 
     def outcomes(
         self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT, unit: ProbeUnit, on_work: OnWork
-    ) -> Iterator[tuple[list[TokenRow], Measured]]:
+    ) -> Iterator[tuple[list[TokenRow], ProbeChange]]:
         """Yield the rows of each control with P before and after; by default variants are other inputs."""
         cells = tuple((j, i) for j, i in unit.cells if i < len(inputs.variants[j]))
         if not cells:
@@ -316,7 +316,10 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
                 before = np.stack([clean_p[self.key(row)] for row, _ in own], axis=1)
                 after = np.stack([changed_p[self.key(one.row)] for _, one in own if one.row is not None], axis=1)
                 flips = np.broadcast_to([q[self.key(row)] for row, _ in own], before.shape)
-                yield [row for row, _ in own], Measured(control, before, after, flips, tuple(one.donor_id for _, one in own))
+                yield (
+                    [row for row, _ in own],
+                    ProbeChange(control, before, after, flips, tuple(one.donor_id for _, one in own)),
+                )
 
     def key(self, row: TokenRow) -> object:
         """Return what P of an input depends on."""

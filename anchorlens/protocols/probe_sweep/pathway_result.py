@@ -26,7 +26,7 @@ from anchorlens.statistics.contrasts import (
     row_specific_effect,
 )
 from anchorlens.statistics.delta import support
-from anchorlens.statistics.pathways import ALL, CROSS_FOLD, SHUFFLED, A, Group, Q, group_curves, quantity_frame
+from anchorlens.statistics.pathways import ALL, CROSS_FOLD, SHUFFLED, A, GroupCurve, Q, group_curves, quantity_frame
 from anchorlens.statistics.resamples import Resamples
 
 Array = npt.NDArray[np.float64]
@@ -115,17 +115,17 @@ class PathwayResult(SweepResult):
 
         return ControlArrays(wide("value_before"), wide("value_after"), wide("effect"), wide("_q") == 1)
 
-    def groups(self, metric: str = P) -> dict[str, dict[str, Group]]:
+    def groups(self, metric: str = P) -> dict[str, dict[str, GroupCurve]]:
         """Control -> pathway -> mean change with its draws."""
         if (key := f"groups {metric}") not in self._memo:
             self._memo[key] = {name: self._group_curves(group, name, metric) for name, group in self._by_control(metric)}
         return self._memo[key]
 
-    def _group_curves(self, samples: pd.DataFrame, control: str, metric: str) -> dict[str, Group]:
+    def _group_curves(self, samples: pd.DataFrame, control: str, metric: str) -> dict[str, GroupCurve]:
         kind = self.record["config"]["delta_kind"]
         # A row flips under one placebo probe and not under another: each draw has its own pathways.
         draws = [group for _, group in samples.groupby("donor_id", sort=False)] if control == SHUFFLED else [samples]
-        found: list[dict[str, Group]] = []
+        found: list[dict[str, GroupCurve]] = []
         for draw in draws:
             t = self._table(draw)
             before = support(t.before, t.before, self.labels, kind) if metric == P else t.before
@@ -185,12 +185,12 @@ class PathwayResult(SweepResult):
         return dict(estimates_at(self.contrasts(all_columns=True), layer))
 
 
-def _over_draws(groups: Sequence[Group]) -> Group:
+def _over_draws(groups: Sequence[GroupCurve]) -> GroupCurve:
     """A curve over several draws of a placebo: their mean, and resamples that take the draws in turn, so that draws vary too."""
     if len(groups) == 1:
         return groups[0]
     mixed = _mixed([Estimate(group.mean, group.draws, group.n) for group in groups])
-    return Group(mixed.value, mixed.draws, mixed.n, np.mean([group.before for group in groups], axis=0))
+    return GroupCurve(mixed.value, mixed.draws, mixed.n, np.mean([group.before for group in groups], axis=0))
 
 
 def _mixed(estimates: Sequence[Estimate]) -> Estimate:

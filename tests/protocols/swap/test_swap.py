@@ -48,12 +48,12 @@ def test_plain_hugging_face_hooks_agree(tiny, tiny_model, tmp_path, direction, f
 @pytest.mark.slow
 def test_plain_hugging_face_hooks_agree_on_the_real_model(smollm2, tmp_path):
     """SmolLM2 and rows of the embedded set, at three layers."""
-    from anchorlens.models.checkpoint import DEMO, packaged_directory
+    from anchorlens.models.checkpoint import DEMO, fetch_packaged_model
 
     data = al.load_qa("popqa-sample", limit=4, seed=2)
     sweep = al.swap_sweep(smollm2, data, n_donors=1, layers=(0, 15, 27), seed=2, **QUIET)
     hf = transformers.AutoModelForCausalLM.from_pretrained(
-        packaged_directory(DEMO), dtype=torch.float32, attn_implementation="eager"
+        fetch_packaged_model(DEMO), dtype=torch.float32, attn_implementation="eager"
     )
     check_against_plain_hooks(sweep, tmp_path / "run", hf.eval())
 
@@ -154,13 +154,13 @@ def test_mean_zero_and_noise_streams(tiny_model):
 @pytest.mark.slow
 def test_known_only_keeps_what_the_model_says_itself(smollm2):
     """Against Hugging Face's own generation, one question at a time, judged by an alias in the first line."""
-    from anchorlens.models.checkpoint import DEMO, packaged_directory
+    from anchorlens.models.checkpoint import DEMO, fetch_packaged_model
 
     data = al.load_qa("popqa-sample", limit=14, seed=4)
     options = {"n_donors": 1, "layers": (29,), "n_null_donors": 0, "anchors": ("pre_answer",), **QUIET}
     with pytest.warns(UserWarning, match=r"known_only=True: \d+ of 14 questions are left"):
         sweep = al.swap_sweep(smollm2, data, known_only=True, **options)
-    hf = transformers.AutoModelForCausalLM.from_pretrained(packaged_directory(DEMO), dtype=torch.float32).eval()
+    hf = transformers.AutoModelForCausalLM.from_pretrained(fetch_packaged_model(DEMO), dtype=torch.float32).eval()
     tokenizer = smollm2.tokenizer
     said = {}
     for row in data.examples:

@@ -1,4 +1,4 @@
-"""What rows begin with is computed once: when it is worth it, how far it is used, and that it changes no number."""
+"""The common prefix of rows is computed once if that saves tokens, and changes no numbers."""
 
 import random
 
@@ -13,7 +13,7 @@ from tests.engine.configurations import adapter_of
 from tests.engine.make import batch_of, counted, effects_of, swaps_off
 
 A, B = (random.Random(seed).choices(range(97), k=40) for seed in range(2))
-OWN = 4  # tokens of a row behind its beginning
+OWN = 4  # tokens of a row behind its prefix
 WAY = {"site": "resid_pre", "layers": (1,), "window": 1}
 
 
@@ -27,14 +27,14 @@ def batch(begin, n):
 
 
 def own(n):
-    """Tokens of rows, donors and cells in the last layer that a batch takes beside its beginning.
+    """Tokens of rows, donors and cells in the last layer that a batch takes beside its prefix.
 
-    The token that is changed is in no cell: it goes on as its donor's, which stands behind the same beginning.
+    The token that is changed is in no cell: it goes on as its donor's, which stands behind the same prefix.
     """
     return n * OWN + n + n * (OWN - 1)
 
 
-# Each step: what rows begin with, how many rows, then tokens of the beginning that are computed once, and that each row computes.
+# Each step: what rows begin with, how many rows, then tokens of the prefix that are computed once, and that each row computes.
 SWEEPS = {
     "rows of one batch share it": [(A[:20], 4, 20, 0)],
     "too short for so few rows": [(A[:4], 2, 0, 4), (A[:4], 2, 4, 0)],
@@ -51,7 +51,7 @@ SWEEPS = {
 
 
 @pytest.mark.parametrize("steps", SWEEPS.values(), ids=SWEEPS)
-def test_what_is_computed_and_that_the_numbers_are_the_oracles(steps, monkeypatch):
+def test_what_is_computed_and_that_the_numbers_are_the_references(steps, monkeypatch):
     adapter = adapter_of("llama", torch.float64)
     cone, through = ConeEngine(adapter), counted(adapter, monkeypatch)
     for i, (begin, n, once, each) in enumerate(steps):
@@ -91,17 +91,17 @@ def test_after_begin_the_same_batches_give_the_same_bits_whatever_came_before():
         return torch.cat([before.log_p.reshape(-1), after.log_p.reshape(-1)])
 
     fresh = ConeEngine(adapter)
-    fresh.begin(shots)
+    fresh.reset(shots)
     wanted = bits(fresh, second)
     cone = ConeEngine(adapter)
-    cone.begin(shots)
+    cone.reset(shots)
     bits(cone, first)
     kept = cone._shared
     assert kept is not None
     assert kept.ids == shots
-    cone.begin(shots)
+    cone.reset(shots)
     assert cone._shared is kept  # not computed again
     assert torch.equal(bits(cone, second), wanted)
-    cone.begin()
+    cone.reset()
     assert cone._prefix is None
     assert torch.allclose(bits(cone, second), wanted, atol=1e-5)
