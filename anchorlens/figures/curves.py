@@ -57,7 +57,7 @@ def plot_curves(
         metric: ``p`` for ΔP, or another metric of the results, such as ``flip``; if None, ``p`` where there is one, else the first.
         title: First line of the title; None names the protocol, "" leaves it out.
         controls: Whether controls are drawn: one grey area a panel, and each as a thin line after a click in the second legend. Or
-            the names of those to draw as lines; ``matched``, ``random_before`` and ``random_after`` are drawn only if named.
+            the names of those to draw as lines; ``size_matched``, ``random_before`` and ``random_after`` are drawn only if named.
         bands: The 95 % intervals: True or ``both``, ``pointwise`` (each layer by itself), ``simultaneous`` (all layers at once: the
             band for statements about *which* layers; paler), or False.
         contrasts: Whether the panels of contrasts are drawn, or the name of the one to show first, such as ``flip_rate``.

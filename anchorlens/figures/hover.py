@@ -70,7 +70,7 @@ CONTRASTS = {
     "flip_rate": Contrast("flips", "share of rows that flip less that of the control", bound=100),
     "auc_drop": Contrast("AUC", "AUC of the probe less that of the control", "", 1, 3),
     "row_specific_effect": Contrast(
-        "ΔP by own change", "ΔP by the row's own change less that by other rows'", controls=("matched", "none")
+        "ΔP by own change", "ΔP by the row's own change less that by other rows'", controls=("size_matched", "none")
     ),
     "p_after": Contrast("P after", "mean P after the change less that of the control", bound=100),
     "delta_p_minus_null": Contrast("ΔP", "ΔP less that of the null"),

@@ -5,7 +5,7 @@ plotted, so any probe, even one at chance, draws Q below A. Beside the measured 
 curve are both taken from something that says nothing about the question's exact tokens:
 
 - ``random_tokens``: other question tokens are cut, as many as E_Q has; where a question has fewer, that many random tokens of E_Q
-  are the other side of the comparison (control ``matched``).
+  are the other side of the comparison (control ``size_matched``).
 - ``shuffled_labels``: the probe was trained on labels flipped at random within the question.
 - ``cross_fold``: split by a probe of one half of the training questions, ΔP by a probe of the other half. Noise of a probe cannot
   select itself here: what is left of the gap is not that probe's selection.
@@ -29,11 +29,11 @@ Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 Q, A, ALL = "Q-Anchored", "A-Anchored", "All"
-MATCHED = "matched"
+SIZE_MATCHED = "size_matched"
 RANDOM, SHUFFLED, CROSS_FOLD = "random_tokens", "shuffled_labels", "cross_fold"
 PLACEBOS = (RANDOM, SHUFFLED, CROSS_FOLD)
-# The measured gap that a placebo's is compared with: after `matched`, as many tokens of E_Q were cut as other tokens.
-COMPARED_WITH = {RANDOM: MATCHED, SHUFFLED: "none", CROSS_FOLD: "none"}
+# The measured gap that a placebo's is compared with: after `size_matched`, as many tokens of E_Q were cut as other tokens.
+COMPARED_WITH = {RANDOM: SIZE_MATCHED, SHUFFLED: "none", CROSS_FOLD: "none"}
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Measured:
     """P before and after one knockout, read by one probe, and the split that goes with it.
 
     Attributes:
-        control: ``none``, ``matched``, or a placebo's name.
+        control: ``none``, ``size_matched``, or a placebo's name.
         before: P of the clean run, [layer row].
         after: P with the edges cut, [layer row]; NaN where a row was not measured or a layer cannot be reached.
         q: True where the row is Q-Anchored, [layer row].
@@ -82,14 +82,14 @@ def gaps(curves: Mapping[str, Mapping[str, Group]]) -> list[tuple[str, str, Esti
         curves: Control -> pathway -> curve, all with the same bootstrap draws.
 
     Returns:
-        Quantity, control and estimate: ``gap`` (control ``none`` and ``matched``), ``placebo_gap`` and ``gap_difference`` (the
+        Quantity, control and estimate: ``gap`` (control ``none`` and ``size_matched``), ``placebo_gap`` and ``gap_difference`` (the
         measured gap less the placebo's), ``cross_fold_gap`` (free of the probe's own selection) and ``selection`` (the gap less
         that). n is the smaller group's number of questions.
     """
     found = {name: less(*(_of_group(groups[pathway]) for pathway in (Q, A))) for name, groups in curves.items()}
     out: list[tuple[str, str, Estimate]] = []
     for control, gap in found.items():
-        kind = "gap" if control in ("none", MATCHED) else "cross_fold_gap" if control == CROSS_FOLD else "placebo_gap"
+        kind = "gap" if control in ("none", SIZE_MATCHED) else "cross_fold_gap" if control == CROSS_FOLD else "placebo_gap"
         out.append((kind, control, gap))
     for placebo in (name for name in PLACEBOS if name in found):
         name = "selection" if placebo == CROSS_FOLD else "gap_difference"

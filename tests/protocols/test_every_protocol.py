@@ -224,7 +224,7 @@ def test_curves_and_tensor_are_means_of_the_samples_and_flips_those_of_p(tiny_mo
 @pytest.mark.parametrize(
     ("name", "own", "placebo"),
     [
-        ("knockout", "matched", "random_tokens"), ("patch_tokens", "matched", "random_tokens"),
+        ("knockout", "size_matched", "random_tokens"), ("patch_tokens", "size_matched", "random_tokens"),
         ("answer_only", "none", "other_question"),
     ],
 )  # fmt: skip

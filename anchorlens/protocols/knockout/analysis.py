@@ -9,7 +9,7 @@ from anchorlens.protocols.knockout.findings import knockout_findings
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult, ProbeAnalysis
 from anchorlens.results.findings import Findings
 from anchorlens.statistics.contrasts import Estimate
-from anchorlens.statistics.pathways import CROSS_FOLD, MATCHED, RANDOM, SHUFFLED, gaps
+from anchorlens.statistics.pathways import CROSS_FOLD, RANDOM, SHUFFLED, SIZE_MATCHED, gaps
 
 
 class KnockoutAnalysis(ProbeAnalysis):
@@ -24,12 +24,14 @@ class KnockoutAnalysis(ProbeAnalysis):
         tables = result.tables()
         if RANDOM in tables:
             found += [
-                (name, RANDOM, result.contrast(name, MATCHED, RANDOM))
+                (name, RANDOM, result.contrast(name, SIZE_MATCHED, RANDOM))
                 for name in ("delta_p_vs_placebo", "flip_rate", "auc_drop")
             ]
         if result.record["config"]["readout"] == "probe":  # log-odds of another reader do not add up
             found += [
-                ("row_specific_effect", name, result.row_specific_effect(name)) for name in (MATCHED, RANDOM) if name in tables
+                ("row_specific_effect", name, result.row_specific_effect(name))
+                for name in (SIZE_MATCHED, RANDOM)
+                if name in tables
             ]
         return found + gaps(result.groups())
 
@@ -44,13 +46,13 @@ class KnockoutAnalysis(ProbeAnalysis):
         return super().numbers(result) | texts
 
     shown_values = (
-        ("auc", "auc", "none"), ("auc_cut", "auc_after", MATCHED), ("auc_placebo", "auc_after", RANDOM),
-        ("gap", "gap", "none"), ("gap_matched", "gap", MATCHED), (f"gap_{RANDOM}", "placebo_gap", RANDOM),
+        ("auc", "auc", "none"), ("auc_cut", "auc_after", SIZE_MATCHED), ("auc_placebo", "auc_after", RANDOM),
+        ("gap", "gap", "none"), ("gap_size_matched", "gap", SIZE_MATCHED), (f"gap_{RANDOM}", "placebo_gap", RANDOM),
         (f"gap_{SHUFFLED}", "placebo_gap", SHUFFLED), (f"gap_{CROSS_FOLD}", "cross_fold_gap", CROSS_FOLD),
     )  # fmt: skip
     shown_contrasts = (
         ("delta_p_vs_placebo", "delta_p_vs_placebo", RANDOM), ("flip_rate", "flip_rate", RANDOM), ("auc_drop", "auc_drop", RANDOM),
-        ("row_specific_effect", "row_specific_effect", MATCHED),
+        ("row_specific_effect", "row_specific_effect", SIZE_MATCHED),
     )  # fmt: skip
     shown_settings = (
         "cut {edges}, mode {knockout_mode}, readout {readout}, {answers} answers, distractor {distractor}, split {split}, prompt {prompt}, "

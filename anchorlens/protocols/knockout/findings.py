@@ -8,7 +8,7 @@ import pandas as pd
 from anchorlens.results.estimates import FEW, Fact, Facts, facts_along, facts_at, layers_told, listed_and, place
 from anchorlens.results.findings import OPEN, Finding, Findings, nothing_claimed, text_warning
 from anchorlens.results.findings import STANDS as STANDING
-from anchorlens.statistics.pathways import MATCHED, RANDOM
+from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED
 
 
 class Claim(NamedTuple):
@@ -21,7 +21,7 @@ class Claim(NamedTuple):
 
 STANDS = {"delta_p_vs_placebo": Claim(RANDOM, -1), "flip_rate": Claim(RANDOM, 1), "auc_drop": Claim(RANDOM, -1, points=False)}
 """The contrasts that have to lie beyond the placebo, all of them."""
-SPECIFIC = {"row_specific_effect": Claim(MATCHED, -1)}
+SPECIFIC = {"row_specific_effect": Claim(SIZE_MATCHED, -1)}
 """What tells a row's own signal from mere disturbance."""
 CLAIMS = STANDS | SPECIFIC
 
@@ -87,8 +87,8 @@ def _nothing(record: Mapping[str, Any], facts: Facts, auc: Fact, where: str) -> 
 def _finding(facts: Facts, states: Mapping[str, str], where: str, cut: str) -> str:
     standing = [name for name in STANDS if states[name] == "stands"]
     turned = [name for name in STANDS if states[name] == "reversed"]
-    auc = {name: facts["auc_after", name].value for name in (MATCHED, RANDOM)}
-    fell = f"AUC {facts['auc', 'none'].value:.2f}; {cut} cut {auc[MATCHED]:.2f}, others cut {auc[RANDOM]:.2f}"
+    auc = {name: facts["auc_after", name].value for name in (SIZE_MATCHED, RANDOM)}
+    fell = f"AUC {facts['auc', 'none'].value:.2f}; {cut} cut {auc[SIZE_MATCHED]:.2f}, others cut {auc[RANDOM]:.2f}"
     if len(standing) == len(STANDS):
         what = f"the effect of cutting {cut} stands beyond that of other question tokens"
         if "row_specific_effect" in states:

@@ -14,7 +14,7 @@ from anchorlens.results.findings import Findings
 from anchorlens.runs.schema import FLIP, P
 from anchorlens.statistics.bands import Band
 from anchorlens.statistics.contrasts import Estimate, mean_of
-from anchorlens.statistics.pathways import MATCHED, RANDOM, band_frame, gaps
+from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED, band_frame, gaps
 
 
 class PatchTokensAnalysis(ProbeAnalysis):
@@ -27,15 +27,15 @@ class PatchTokensAnalysis(ProbeAnalysis):
         """Return the contrasts of patch and control over all measured rows, paired by row, and what describes them.
 
         Returns:
-            ``delta_p_vs_placebo`` and ``flip_rate`` (``matched`` less ``random_tokens``, in points); the levels ``flip_rate_patched``
-            (control ``none``: all of E_Q; ``matched``) and ``flip_rate_random``; ``gap`` (Q less A) and ``placebo_gap``.
+            ``delta_p_vs_placebo`` and ``flip_rate`` (``size_matched`` less ``random_tokens``, in points); the levels ``flip_rate_patched``
+            (control ``none``: all of E_Q; ``size_matched``) and ``flip_rate_random``; ``gap`` (Q less A) and ``placebo_gap``.
         """
         p, flips = result.tables(), result.tables(FLIP)
         found: list[tuple[str, str, Estimate]] = []
         if RANDOM in p:
             # Flips were averaged over donors, each counted on its own: they cannot be taken from the mean P.
             for name, tables in (("delta_p_vs_placebo", p), ("flip_rate", flips)):
-                found.append((name, RANDOM, mean_of(tables[MATCHED].delta - tables[RANDOM].delta, result.draws)))
+                found.append((name, RANDOM, mean_of(tables[SIZE_MATCHED].delta - tables[RANDOM].delta, result.draws)))
         for control, table in flips.items():
             name = "flip_rate_random" if control == RANDOM else "flip_rate_patched"
             found.append((name, control, mean_of(table.delta, result.draws)))

@@ -7,7 +7,7 @@ import pandas as pd
 
 from anchorlens.results.estimates import FEW, Fact, facts_at, place
 from anchorlens.results.findings import OPEN, REVERSED, STANDS, Finding, Findings, nothing_claimed, text_warning
-from anchorlens.statistics.pathways import MATCHED, RANDOM
+from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED
 
 
 def patch_findings(record: Mapping[str, Any], summary: Mapping[str, Any], contrasts: pd.DataFrame) -> Findings:
@@ -21,7 +21,9 @@ def patch_findings(record: Mapping[str, Any], summary: Mapping[str, Any], contra
     delta, flips = facts["delta_p_vs_placebo", RANDOM], facts["flip_rate", RANDOM]
     if delta.n < FEW:
         return nothing_claimed(f"Patch and control can be compared in {delta.n} questions: below {FEW} nothing is said.")
-    rates = [facts[name, control].value for name, control in (("flip_rate_patched", MATCHED), ("flip_rate_random", RANDOM))]
+    rates = [
+        facts[name, control].value for name, control in (("flip_rate_patched", SIZE_MATCHED), ("flip_rate_random", RANDOM))
+    ]
     whole = record["config"]["base"] == "all"
     of = "true and false answers" if whole else "true answers predicted true"
     parts = [

@@ -28,7 +28,7 @@ from anchorlens.questions.qa_context import QuestionContext
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.statistics.bands import auc_band
 from anchorlens.statistics.contrasts import auc_of
-from anchorlens.statistics.pathways import MATCHED, RANDOM
+from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED
 from anchorlens.statistics.resamples import Resamples
 
 Array = npt.NDArray[np.float64]
@@ -55,7 +55,7 @@ class PatchTokensInputs(ProbeSweepInputs):
         found["config"] = {"anchors": ["exact_question"], "readout": "probe"}
         found["counts"] |= {
             "pairs": len(pairs), "failed_pairs": self.failed, "without_control": len(rows - with_control),
-            "fewer_in_control": len({row.id for row, own in pairs if any(one.controls == (MATCHED,) for one in own)}),
+            "fewer_in_control": len({row.id for row, own in pairs if any(one.controls == (SIZE_MATCHED,) for one in own)}),
             "share_of_question_tokens_changed": sum(len(own[0].positions) for _, own in pairs)
             / sum(len(row.positions["exact_question"]) for row, _ in pairs),
         }  # fmt: skip
@@ -172,11 +172,11 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
         found: list[Variant] = []
         for donor in stored.donor_ids[row.id]:
             whole = f"{row.id}~{donor}"
-            names = {"none": whole, RANDOM: f"{whole}~{RANDOM}", MATCHED: f"{whole}~{MATCHED}"}
+            names = {"none": whole, RANDOM: f"{whole}~{RANDOM}", SIZE_MATCHED: f"{whole}~{SIZE_MATCHED}"}
             rows = {
                 control: stored.rows[("corrupt", name)] for control, name in names.items() if ("corrupt", name) in stored.rows
             }
-            same = ("none", MATCHED) if RANDOM in rows and MATCHED not in rows else ("none",)
+            same = ("none", SIZE_MATCHED) if RANDOM in rows and SIZE_MATCHED not in rows else ("none",)
             for control, one in rows.items():
                 controls = same if control == "none" else (control,)
                 found.append(Variant(controls, one, one.positions["replaced"], stored.row("donor", donor), donor))

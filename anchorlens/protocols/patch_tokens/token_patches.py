@@ -4,7 +4,7 @@ Patched inputs have the length of the clean one and its tokens everywhere outsid
 question stays the same: pairs that cannot be built so are left out and counted. So are pairs that change whether the answer stands
 in the question, which a probe could read off the text (METHOD 3). ``random_tokens`` replaces as many tokens of the
 question outside E_Q as the patch really changes in E_Q (donors of one relation share its property's words). Where a question
-has fewer, ``matched`` replaces only that many tokens of E_Q.
+has fewer, ``size_matched`` replaces only that many tokens of E_Q.
 """
 
 import random
@@ -19,7 +19,7 @@ from anchorlens.questions.build_rows import drop
 from anchorlens.questions.donors import DonorLike, DonorPicker
 from anchorlens.questions.example import normalise
 from anchorlens.questions.tokens import RowDropped, RowTokenizer, TokenRow
-from anchorlens.statistics.pathways import MATCHED, RANDOM
+from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED
 
 # So many eligible donors are tried for each that is wanted: some do not keep the length inside another question.
 _TRIES = 4
@@ -31,7 +31,7 @@ class Patches:
 
     Attributes:
         variants: Index of a test row -> its variants, donor by donor: ``none`` (E_Q replaced), ``random_tokens`` (other question
-            tokens replaced) and ``matched`` (as many tokens of E_Q replaced as ``random_tokens`` has; often the input of ``none``).
+            tokens replaced) and ``size_matched`` (as many tokens of E_Q replaced as ``random_tokens`` has; often the input of ``none``).
             The last two are absent if the question has no other token.
         dropped: Rows without any.
         failed: Pairs of row and donor that could not be built, by reason.
@@ -104,12 +104,12 @@ class Patcher:
             return (variant(("none",), whole, changed),)
         random_row = self._with(row, f"{whole.id}~{RANDOM}", swapped)
         if n == len(changed):
-            return variant(("none", MATCHED), whole, changed), variant((RANDOM,), random_row, tuple(swapped))
+            return variant(("none", SIZE_MATCHED), whole, changed), variant((RANDOM,), random_row, tuple(swapped))
         fewer = tuple(sorted(rng.sample(changed, n)))
-        matched_row = self._with(row, f"{whole.id}~{MATCHED}", {p: whole.ids[p] for p in fewer})
+        size_matched_row = self._with(row, f"{whole.id}~{SIZE_MATCHED}", {p: whole.ids[p] for p in fewer})
         return (
             variant(("none",), whole, changed), variant((RANDOM,), random_row, tuple(swapped)),
-            variant((MATCHED,), matched_row, fewer),
+            variant((SIZE_MATCHED,), size_matched_row, fewer),
         )  # fmt: skip
 
     def _tokens(self, row: TokenRow, donor: TokenRow, where: Sequence[int], rng: random.Random) -> dict[int, int]:

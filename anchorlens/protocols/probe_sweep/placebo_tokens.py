@@ -10,12 +10,12 @@ from anchorlens.questions.entities import named_spans
 from anchorlens.questions.example import Span
 from anchorlens.questions.prompts import rendered
 from anchorlens.questions.tokens import RowTokenizer, TokenRow, overlapping
-from anchorlens.statistics.pathways import MATCHED, RANDOM
+from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED
 
 BEFORE, AFTER = "random_before", "random_after"
-CONTROLS = ("none", RANDOM, MATCHED, BEFORE, AFTER)
+CONTROLS = ("none", RANDOM, SIZE_MATCHED, BEFORE, AFTER)
 # If the first cuts the same as the second, one pass serves both.
-_SAME_AS = {MATCHED: "none", BEFORE: RANDOM, AFTER: RANDOM}
+_SAME_AS = {SIZE_MATCHED: "none", BEFORE: RANDOM, AFTER: RANDOM}
 
 
 def cut_positions(
@@ -35,7 +35,7 @@ def cut_positions(
         named: Positions that are not drawn, see :func:`named_positions`.
 
     Returns:
-        ``none``: the source's positions; ``random_tokens``: as many other question tokens; ``matched``: as many tokens of the source
+        ``none``: the source's positions; ``random_tokens``: as many other question tokens; ``size_matched``: as many tokens of the source
         as ``random_tokens`` has; ``random_before`` and ``random_after``: the ``random_tokens`` before the source's first token, and
         the others, if asked for. All but the first are absent if the question has no other token. Empty if the edges cut nothing.
     """
@@ -57,7 +57,7 @@ def cut_positions(
         n = min(len(own), len(others))
         drawn = tuple(sorted(rng.sample(others, n)))
         found[RANDOM] = drawn
-        found[MATCHED] = own if n == len(own) else tuple(sorted(rng.sample(sorted(own), n)))
+        found[SIZE_MATCHED] = own if n == len(own) else tuple(sorted(rng.sample(sorted(own), n)))
         # What stands after the source has read it already.
         apart = {BEFORE: tuple(p for p in drawn if p < min(own)), AFTER: tuple(p for p in drawn if p > min(own))}
         found |= {name: side for name, side in apart.items() if sides and side}

@@ -8,10 +8,10 @@ from anchorlens.results.estimates import FEW, Fact, aligned, listed_and, ranges
 
 NAN = float("nan")
 FOUND = {
-    ("auc", "none"): (0.91, 0.85, 0.97), ("auc_after", "matched"): (0.54, 0.44, 0.64),
+    ("auc", "none"): (0.91, 0.85, 0.97), ("auc_after", "size_matched"): (0.54, 0.44, 0.64),
     ("auc_after", "random_tokens"): (0.9, 0.84, 0.96), ("delta_p_vs_placebo", "random_tokens"): (-25.7, -31.4, -20.2),
     ("flip_rate", "random_tokens"): (31.0, 22.0, 40.0), ("auc_drop", "random_tokens"): (-0.365, -0.448, -0.28),
-    ("row_specific_effect", "matched"): (-16.5, -21.5, -11.8), ("row_specific_effect", "random_tokens"): (-1.1, -2.9, 0.8),
+    ("row_specific_effect", "size_matched"): (-16.5, -21.5, -11.8), ("row_specific_effect", "random_tokens"): (-1.1, -2.9, 0.8),
 }  # fmt: skip
 NOT_SHOWN = {
     ("delta_p_vs_placebo", "random_tokens"): (-1.0, -5.0, 3.0), ("flip_rate", "random_tokens"): (1.0, -6.0, 8.0),
@@ -49,7 +49,7 @@ def found(
 
 
 DELTA, FLIPS, DROP, CHANGE = (
-    ("delta_p_vs_placebo", "random_tokens"), ("flip_rate", "random_tokens"), ("auc_drop", "random_tokens"), ("row_specific_effect", "matched"),
+    ("delta_p_vs_placebo", "random_tokens"), ("flip_rate", "random_tokens"), ("auc_drop", "random_tokens"), ("row_specific_effect", "size_matched"),
 )  # fmt: skip
 UNSPECIFIC = {CHANGE: (-0.5, -2.0, 1.0)}
 REVERSAL = {DELTA: (9.0, 5.0, 13.0)}

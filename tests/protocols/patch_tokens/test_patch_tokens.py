@@ -65,7 +65,7 @@ def test_delta_p_of_single_cells_from_the_files_alone(request, tiny_model, tmp_p
     assert not set(result.probes.question_ids) & set(result.samples()["question_id"])
     again = ProbeRecompute(result.save(tmp_path / "run"), tiny_model("llama"))
     p = again.samples[again.samples["metric"] == "p"]
-    assert set(p["control"]) == {"none", "random_tokens", "matched"}
+    assert set(p["control"]) == {"none", "random_tokens", "size_matched"}
     assert p["effect"].abs().median() > 1 or made == "fitted"  # not all but zero
     again.check(p.groupby("control").sample(6, random_state=1), atol)
 
@@ -88,7 +88,7 @@ def test_what_is_replaced_and_by_what(tiny_model, sweep):
                 put = tokenizer.decode([whole["token_ids"][p] for p in mine[role]]).strip()
                 assert put == tokenizer.decode([donor["token_ids"][p] for p in theirs[role]]).strip()
             changed = {}
-            for name in ("", "~random_tokens", "~matched"):
+            for name in ("", "~random_tokens", "~size_matched"):
                 key = f"{example_id}~{donor_id}{name}"
                 if key in made.index:
                     row = made.loc[key]
@@ -99,12 +99,12 @@ def test_what_is_replaced_and_by_what(tiny_model, sweep):
                     changed[name] = set(differs)
             assert changed[""] <= set(mine["exact_question"])
             assert changed["~random_tokens"] <= set(mine["question_rest"]) - {0}
-            if "~matched" in changed:
+            if "~size_matched" in changed:
                 fewer += 1
-                assert changed["~matched"] < changed[""]
-                assert len(changed["~matched"]) == len(changed["~random_tokens"])
-                kept = made.loc[f"{example_id}~{donor_id}~matched", "token_ids"]
-                assert all(kept[p] == whole["token_ids"][p] for p in changed["~matched"])
+                assert changed["~size_matched"] < changed[""]
+                assert len(changed["~size_matched"]) == len(changed["~random_tokens"])
+                kept = made.loc[f"{example_id}~{donor_id}~size_matched", "token_ids"]
+                assert all(kept[p] == whole["token_ids"][p] for p in changed["~size_matched"])
             else:
                 assert len(changed[""]) == len(changed["~random_tokens"])
             rest = Counter(donor["token_ids"][p] for p in theirs["question_rest"])
@@ -149,7 +149,7 @@ def test_base_rows_are_true_and_predicted_true(sweep, everyone):
 def test_rates_of_flips_and_the_gap_of_pathways_stand_among_the_contrasts(everyone):
     by = everyone.contrasts().set_index(["quantity", "control", "layer"])["value"]
     for layer in everyone.layers:
-        rates = by["flip_rate_patched", "matched", layer], by["flip_rate_random", "random_tokens", layer]
+        rates = by["flip_rate_patched", "size_matched", layer], by["flip_rate_random", "random_tokens", layer]
         assert by["flip_rate", "random_tokens", layer] == pytest.approx(rates[0] - rates[1])
         curves = everyone.curves(metric="p").query(f"layer == {layer}").set_index("pathway")["effect"]
         assert by["gap", "none", layer] == pytest.approx(curves["Q-Anchored"] - curves["A-Anchored"])
@@ -239,7 +239,7 @@ def found(auc=0.8, low=0.7, delta=(-12.0, -16.0, -8.0), flips=(5.0, -2.0, 12.0),
     summary = {"layer": 3, "q": -20.0, "n_q": 30, "a": -4.0, "n_a": n_a}
     facts = [
         ("auc", "none", auc, low, 0.9, n), ("delta_p_vs_placebo", "random_tokens", *delta, n), ("flip_rate", "random_tokens", *flips, n),
-        ("flip_rate_patched", "matched", 30.0, 20.0, 40.0, n), ("flip_rate_random", "random_tokens", 25.0, 20.0, 30.0, n),
+        ("flip_rate_patched", "size_matched", 30.0, 20.0, 40.0, n), ("flip_rate_random", "random_tokens", 25.0, 20.0, 30.0, n),
     ]  # fmt: skip
     columns = ["quantity", "control", "value", "ci_low", "ci_high", "n"]
     contrasts = pd.DataFrame(facts, columns=columns).assign(layer=3, sim_low=np.nan, sim_high=np.nan)

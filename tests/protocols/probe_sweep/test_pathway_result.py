@@ -80,7 +80,7 @@ def result_of(own, other, *, pair=None, shuffled=(), readout="probe"):
     names = [f"r{i:02d}" for i in range(2 * N_QUESTIONS)]
     questions = np.repeat([f"q{i:02d}" for i in range(N_QUESTIONS)], 2)
     p = [1 / (1 + np.exp(-x)) for x in (own[0], own[1], other)]
-    arms = [("none", "", p[0], p[1]), ("matched", "", p[0], p[1]), ("random_tokens", "", p[0], p[2])]
+    arms = [("none", "", p[0], p[1]), ("size_matched", "", p[0], p[1]), ("random_tokens", "", p[0], p[2])]
     for i, pairs in enumerate(shuffled, start=1):
         arms.append(("shuffled_labels", f"draw {i}", *(1 / (1 + np.exp(-x)) for x in pairs)))
     frames = []
