@@ -64,7 +64,13 @@ def _spec_options(spec: type[Specification]) -> list[click.Parameter]:
             options.append(click.Option([f"{flag}/{off}", name], default=None, help=f"{one.help}  [default: {shown}]"))
             continue
         shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
-        value_type = click.INT if isinstance(kind, Int) else click.BOOL if "bool" in str(field.annotation) else click.STRING
+        value_type = (
+            click.INT
+            if isinstance(kind, Int) and not kind.word
+            else click.BOOL
+            if "bool" in str(field.annotation)
+            else click.STRING
+        )
         options.append(
             click.Option(
                 [flag, name], default=None, type=value_type, metavar=one.metavar or (kind.metavar if kind else None),

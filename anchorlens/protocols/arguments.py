@@ -89,18 +89,19 @@ class Choices(Kind):
 
 @dataclass(frozen=True)
 class Int(Kind):
-    """A whole number of at least ``least``; None is allowed if ``none`` describes it."""
+    """A whole number of at least ``least``, the text ``word`` if there is one, or None if ``none`` describes it."""
 
     least: int = 0
     none: str = ""
+    word: str = ""
     metavar: ClassVar[str] = "N"
 
     @override
-    def check(self, name: str, value: Any) -> int | None:
-        number = as_whole(value)
-        if value is None and self.none:
-            return None
-        also = f", or None for {self.none}" if self.none else ""
+    def check(self, name: str, value: Any) -> int | str | None:
+        if (value is None and self.none) or (self.word and isinstance(value, str) and value == self.word):
+            return value
+        number = as_whole(int(value) if self.word and isinstance(value, str) and value.isdecimal() else value)
+        also = f", or None for {self.none}" if self.none else f", or {self.word!r}" if self.word else ""
         if number is None:
             raise InputError(f"{name} takes a whole number{also}; got {described(value)}.")
         if number < self.least:

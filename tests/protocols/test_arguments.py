@@ -12,7 +12,7 @@ from anchorlens.protocols.arguments import Choice, Choices, Indices, Int, Python
 DIRECTION = Choice(("noising", "denoising"))
 DONORS = Choice(("same", "random"), "a function of a row", 1, DonorError)
 ANCHORS = Choices(("exact_question", "pre_answer", "answer"), "anchor")
-INT, MAYBE_INT = Int(1), Int(1, none="what fits")
+INT, MAYBE_INT, WINDOW = Int(1), Int(1, none="what fits"), Int(1, word="cumulative")
 INDICES, BOUNDS = Indices(), Indices(bounds=True)
 FRACTIONS = SplitFractions()
 PLAN = PythonOnly("a function that takes the plan")
@@ -26,7 +26,7 @@ PLAN = PythonOnly("a function that takes the plan")
         *((ANCHORS, given, ("exact_question", "answer")) for given in ("exact_question, answer", ["exact_question", "answer"])),
         (ANCHORS, "exact_question", ("exact_question",)),
         *((INT, given, 5) for given in (5, np.int64(5), torch.tensor(5), np.uint8(5))),
-        (MAYBE_INT, None, None),
+        (MAYBE_INT, None, None), (WINDOW, "cumulative", "cumulative"), (WINDOW, "3", 3), (WINDOW, 3, 3),
         *((INDICES, given, None) for given in (None, "all", " ALL ", "")),
         *((INDICES, given, (0, 2)) for given in ([2, 0], np.array([2, 0]), torch.tensor([2, 0]), {2, 0}, "2, 0", "0-2:2")),
         (INDICES, np.int32(3), (3,)), (INDICES, range(3), (0, 1, 2)), (INDICES, "7", (7,)),
@@ -56,7 +56,7 @@ MANY = [0, *range(100_000)]
         *((DONORS, given) for given in (int, lambda: 0, isinstance, "sane")),
         *((ANCHORS, given) for given in (["exact_questoin"], [], ["answer", "answer"], "", 3, None, ["answer", 3], {"a": 1}.values())),
         *((INT, given) for given in (2.0, "2", True, None, [2], len, 0)),
-        *((MAYBE_INT, given) for given in ("x", 0)),
+        *((MAYBE_INT, given) for given in ("x", 0)), *((WINDOW, given) for given in ("all", "0", 0, None)),
         *((INDICES, given) for given in (1.5, True, [0, 1.5], [], [None], [[0]], ["0"], len, [0, 0], [-1, -1])),
         *((INDICES, given) for given in ("3,3", "0-3,2", "11-0", "-1-2", "-0:", "28:4")),
         *((INDICES, given) for given in ("a", "0-", "1..3", "0-4:0", "1;2", "0-4:x", "0-999999999", "0,,1", "1.5")),

@@ -99,7 +99,7 @@ REFUSED = {
         {"known_only": "yes"},
     ],
     "knockout": [
-        {"knockout_mode": "masc"}, {"edges": 3}, {"readout": "prob"}, {"window": 0}, {"placebos": None}, {"split": "fix"}, {"heads": [0, 0]},
+        {"knockout_mode": "masc"}, {"edges": 3}, {"readout": "prob"}, {"window": 0}, {"window": "all"}, {"window": None}, {"placebos": None}, {"split": "fix"}, {"heads": [0, 0]},
         {"cut_layers": (5, 2)},
     ],
     "patch_tokens": [{"base": "true"}, {"donors": "mean"}, {"n_donors": 0}],
@@ -133,7 +133,7 @@ def test_a_value_that_a_protocol_does_not_take_is_refused(name, given):
         ("swap", {"answers": "generated"}, "belongs to the readouts 'probe' and 'p_true'"),
         ("knockout", {"edges": "exact_question"}, "Write 'source -> target'"),
         ("knockout", {"edges": "exact_qestion -> later"}, "Did you mean 'exact_question'"),
-        ("knockout", {"edges": "question -> latter"}, "Did you mean 'later'"),
+        ("knockout", {"edges": "exact_question -> latter"}, "Did you mean 'later'"),
         ("knockout", {"site": "resid_post"}, "has no argument 'site'. Did you mean 'probe_site'"),
     ],
 )

@@ -65,7 +65,7 @@ class KnockoutInputs(ProbeSweepInputs):
     @override
     def empty_message(self, spec: Knockout) -> str:
         at = f" and a probe at layer {self.probe_layer}" if self.probes else ""
-        return f"No layer of {self.layers} can be changed by cuts in layers {self.allowed} with window {spec.window}{at}."
+        return f"No layer of {self.layers} can be changed by cuts in layers {self.allowed} with window={spec.window!r}{at}."
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
 
     def cumulative(self, spec: Knockout) -> bool:
         """Whether one pass with the cut in all layers gives the whole curve."""
-        return spec.readout == "probe" and not spec.window
+        return spec.readout == "probe" and not spec.window_size
 
     @override
     def lanes(self, inputs: ProbeSweepInputs, spec: Knockout) -> int:
@@ -122,7 +122,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
     def window(self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout, layer: int) -> range:
         """Return the layers that are cut for the point at ``layer``; empty if no cut is allowed there."""
         n_layers, allowed = engine.adapter.n_layers, self.cut_layers(engine, inputs, spec)
-        around = window_layers(layer, spec.window, n_layers) if spec.window else range(layer + 1)
+        around = window_layers(layer, spec.window_size, n_layers) if spec.window_size else range(layer + 1)
         return range(max(around.start, allowed.start), min(around.stop, allowed.stop))
 
     @override
@@ -172,7 +172,9 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         before, found = measure(engine, inputs, spec, unit, one, on_work)
         at = 0 if inputs.probe_layer is None else unit.layers.index(inputs.probe_layer)
         # Where each point is read: at its own layer, but windows always at k*.
-        reads = [at] * len(unit.layers) if spec.window and inputs.probe_layer is not None else list(range(len(unit.layers)))
+        reads = (
+            [at] * len(unit.layers) if spec.window_size and inputs.probe_layer is not None else list(range(len(unit.layers)))
+        )
         start = {name: values[reads] for name, values in before.items()}
 
         def flips(name: str, out: _Outcome) -> npt.NDArray[np.bool_]:
@@ -209,14 +211,14 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         assert inputs.probe_layer is not None  # probes were fitted
         ids, at = [row.group for row in one.rows], unit.layers.index(inputs.probe_layer)
         sets = {name: probes.at(unit.layers) for name, probes in inputs.probes.items()}
-        clean_only = replace(one, cuts=()) if spec.window else one
+        clean_only = replace(one, cuts=()) if spec.window_size else one
         clean, *cut = self.read(engine, inputs, spec, clean_only, unit.layers, on_work)
         before = {name: probes.predict(clean, ids) for name, probes in sets.items()}
         found: list[dict[str, _Outcome]] = []
         for number, sources in enumerate(one.cuts):
             places = [place for place, where in enumerate(sources) if where]
             own = [ids[place] for place in places]
-            if spec.window:
+            if spec.window_size:
                 points, whole = self._windows(engine, inputs, spec, unit, one, number, places, on_work)
                 layers = [inputs.probe_layer] * len(points)
             else:

@@ -1,6 +1,6 @@
 """Specification of the attention knockout protocol."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import StrictBool
 from typing_extensions import override
@@ -46,10 +46,10 @@ class Knockout(TruthSpecification):
     heads: Annotated[Any, Indices(of="heads")] = argument(
         None, "Query heads in which edges are cut; all if left out.", metavar="0,3"
     )
-    window: Annotated[int | None, Int(1, none="all layers up to the one that is read")] = argument(
-        None,
-        "Layers that are cut together, centred at the one that is reported, and read at k* (probe) or at the end (p_true); all "
-        "layers up to the one that is read if left out.",
+    window: Annotated[int | Literal["cumulative"], Int(1, word="cumulative")] = argument(
+        "cumulative",
+        "cumulative: cut in all layers up to the reported one; N: cut in N layers centred at it, read at k* (probe) or at the end "
+        "(p_true).",
     )
     cut_layers: Annotated[Any, Indices(bounds=True)] = argument(None, "First and last layer in which edges may be cut at all.")
     readout: Annotated[str, Choice(TRUTH_READOUTS)] = argument(
@@ -72,7 +72,12 @@ class Knockout(TruthSpecification):
         source, target = parse_edges(self.edges)
         return source if target == LATER else self.edges
 
+    @property
+    def window_size(self) -> int:
+        """Number of layers of a window; 0 for ``cumulative``."""
+        return 0 if isinstance(self.window, str) else self.window
+
     @override
     def constant_columns(self) -> dict[str, object]:
         heads = "" if self.heads is None else f", heads {','.join(map(str, self.heads))}"
-        return self.probe_columns(knockout_mode=self.knockout_mode + heads, readout=self.readout, window=self.window or 0)
+        return self.probe_columns(knockout_mode=self.knockout_mode + heads, readout=self.readout, window=self.window_size)
