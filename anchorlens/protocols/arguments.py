@@ -250,7 +250,7 @@ class Argument:
             object.__setattr__(self, "group", "execution")
 
 
-def grouped(arguments: Mapping[str, Argument]) -> dict[str, dict[str, Argument]]:
+def group_arguments(arguments: Mapping[str, Argument]) -> dict[str, dict[str, Argument]]:
     """Return the arguments of each group that has any, by title."""
     found = {title: {n: a for n, a in arguments.items() if a.group == group} for group, title in GROUPS.items()}
     return {title: own for title, own in found.items() if own}

@@ -167,7 +167,9 @@ class Measurement(ABC, Generic[SpecT, InputsT, ContextT]):
 class Recheckable(Protocol):
     """A measurement whose cells can be measured again by the reference engine."""
 
-    def remeasure(self, oracle: ReferenceEngine, inputs: Any, spec: Any, samples: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    def remeasure(
+        self, reference: ReferenceEngine, inputs: Any, spec: Any, samples: Sequence[Mapping[str, Any]]
+    ) -> pd.DataFrame:
         """Measure these rows of the samples again (and possibly others with them)."""
         ...
 

@@ -44,7 +44,7 @@ class OomSplitter:
     device: torch.device
     splits: int = 0
 
-    def measured(self, measure: Callable[[U], T], unit: U) -> list[T]:
+    def measure_or_split(self, measure: Callable[[U], T], unit: U) -> list[T]:
         """Return the results of a unit, or of its parts if it does not fit into memory."""
         try:
             return [measure(unit)]
@@ -58,7 +58,7 @@ class OomSplitter:
             torch.cuda.empty_cache()
         if self.splits == 1:
             warn("Memory ran out: batches that do not fit are split and go on. max_memory= plans for less.")
-        return [one for part in parts for one in self.measured(measure, part)]  # pyright: ignore[reportArgumentType]
+        return [one for part in parts for one in self.measure_or_split(measure, part)]  # pyright: ignore[reportArgumentType]
 
 
 class MallocTrimmer:

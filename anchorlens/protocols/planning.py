@@ -100,7 +100,7 @@ class MemoryBudget:
         budget = self.budget
 
         def fit(rows: int) -> bool:
-            size = _padded(rows, width, lanes)
+            size = _pass_size(rows, width, lanes)
             return not self.engine.fills(size, lanes) and self.engine.pass_bytes(size, lanes) <= budget
 
         rows, step = 1, 1
@@ -113,7 +113,7 @@ class MemoryBudget:
 
     def bytes_of(self, rows: int, width: int, lanes: int = 0) -> int:
         """Upper estimate of such a pass."""
-        return self.engine.pass_bytes(_padded(rows, width, lanes), lanes)
+        return self.engine.pass_bytes(_pass_size(rows, width, lanes), lanes)
 
     def peak(self, passes: int) -> int:
         """Return the most bytes of a sweep whose largest pass takes ``passes``. Raise InputError if that exceeds ``max_memory``."""
@@ -160,7 +160,7 @@ class MemoryBudget:
         return passes + 2 * -(-checks // at_once)
 
 
-def _padded(rows: int, width: int, lanes: int) -> PassSize:
+def _pass_size(rows: int, width: int, lanes: int) -> PassSize:
     """Rows of one width; where edges are cut, in three variants."""
     return PassSize(rows * width, rows, width, ((rows * width, rows, width, width),) * (3 if lanes else 0), 0, rows)
 

@@ -106,9 +106,9 @@ class Specification(BaseModel):
             raise InputError(f"{problem} {known[name].help}", argument=name) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise InputError(f"A specification is frozen. Make another one: spec.changed({name}=...).")
+        raise InputError(f"A specification is frozen. Make another one: spec.replace({name}=...).")
 
-    def changed(self: S, **values: Any) -> S:
+    def replace(self: S, **values: Any) -> S:
         """Return a validated copy with other values."""
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | values)
 
@@ -142,14 +142,14 @@ class Specification(BaseModel):
         layers: Any = self.layers
         return tuple(range(n_layers)) if layers is None else Indices().resolve("layers", layers, n_layers)
 
-    def resolved(self: S, *, n_layers: int, n_heads: int) -> S:
+    def resolve(self: S, *, n_layers: int, n_heads: int) -> S:
         """Return a copy whose indices of layers and heads count from 0. Raise InputError if the model lacks one of them."""
         sizes, found = {"layers": n_layers, "heads": n_heads}, {}
         for name, field in type(self).model_fields.items():
             kind, value = next((one for one in field.metadata if isinstance(one, Indices)), None), getattr(self, name)
             if kind is not None and value is not None:
                 found[name] = kind.resolve(name, value, sizes[kind.of])
-        return self.changed(**found)
+        return self.replace(**found)
 
     def _values(self) -> dict[str, Any]:
         """Arguments that decide the numbers."""
@@ -161,7 +161,7 @@ class Specification(BaseModel):
 
     def own_code(self) -> dict[str, str]:
         """Return fingerprints of the user's functions and objects by argument."""
-        return {name: _code(value) for name, value in self._values().items() if is_own(value)}
+        return {name: _code(value) for name, value in self._values().items() if is_user_object(value)}
 
     def to_toml(self) -> str:
         """Return the arguments that differ from their defaults as TOML, without those that only Python accepts.
@@ -176,7 +176,7 @@ class Specification(BaseModel):
             value = getattr(self, name)
             if value == self.default_of(name) or (one.execution_only and not one.in_shell):
                 continue
-            if is_own(value):
+            if is_user_object(value):
                 raise InputError(f"{name}= holds an object of your own, and a file cannot: leave it out, or stay in Python.")
             changed[name] = list(value) if isinstance(value, tuple) else value
         return tomli_w.dumps(changed)
@@ -230,12 +230,12 @@ class QuestionSpecification(Specification):
     max_new_tokens: Annotated[int, Int(1)] = argument(16, "Longest generated answer.")
 
     @property
-    def asks_truth(self) -> bool:
+    def has_truth_question(self) -> bool:
         """Whether inputs end with the question whether the answer is right."""
         return getattr(self, "readout", "") == "p_true"
 
 
-def is_own(value: Any) -> bool:
+def is_user_object(value: Any) -> bool:
     """Return whether a value is an object of the user: not None, text, a number or a sequence."""
     return value is not None and not isinstance(value, (str, bool, float, tuple, list)) and as_whole(value) is None
 
@@ -247,6 +247,6 @@ def _code(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if not is_own(value):
+    if not is_user_object(value):
         return list(value) if isinstance(value, tuple) else value
     return callable_name(value) if callable(value) else str(getattr(value, "name", type(value).__name__))

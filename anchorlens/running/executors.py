@@ -101,7 +101,9 @@ class Executor(ABC):
     """Measures sweeps one by one; keeps a model that the next sweep needs too."""
 
     @abstractmethod
-    def station(self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification) -> Runner:
+    def make_runner(
+        self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification
+    ) -> Runner:
         """Load the model if needed, and return what measures one sweep."""
 
 
@@ -114,7 +116,7 @@ class LocalExecutor(Executor):
         self._model: Any = None
 
     @override
-    def station(
+    def make_runner(
         self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification
     ) -> LocalRunner:
         if model is not self._given and model != self._given:
@@ -149,7 +151,7 @@ class RayWorker:
             loading = replace(loading, device="cpu")  # GPUs that Ray did not assign
         self._executor = LocalExecutor(loading, command)
         self._task: Task | None = None
-        self._station: LocalRunner | None = None
+        self._runner: LocalRunner | None = None
         self._planned: Planned | None = None
 
     def call(self, method: str, *given: Any) -> tuple[Any, list[str]]:
@@ -160,15 +162,15 @@ class RayWorker:
 
     def open(self, task: Task) -> tuple[Mapping[str, object], int, str]:
         """Return the model's card, its device's free bytes, and the id of Ray's node."""
-        station = self._open(task)
-        return station.card, station.free, _ray().get_runtime_context().get_node_id()
+        runner = self._open(task)
+        return runner.card, runner.free, _ray().get_runtime_context().get_node_id()
 
     def plan(self, task: Task) -> Planned:
         """Draw and plan the sweep; raise if the plan differs from that of the other workers."""
-        station = self._open(task)
+        runner = self._open(task)
         if self._planned is None:
             assert task.free is not None  # known before any worker plans
-            self._planned = station.plan(task.free)
+            self._planned = runner.plan(task.free)
         if task.plan is not None:
             _refuse_other_plan(task.plan, self._planned.record())
         return self._planned
@@ -182,16 +184,16 @@ class RayWorker:
         return self._open(task).finish(shards, Progress("", 1.0, "", show=False))
 
     def _open(self, task: Task) -> LocalRunner:
-        if self._station is None or self._task is None or self._task.number != task.number:
+        if self._runner is None or self._task is None or self._task.number != task.number:
             if task.spec.own_code() != task.own_code:
                 raise InputError(
                     "A function of your own (readout, donors, site, prompt) reaches the workers as another one: give it from a file "
                     "that they can import, under the same version of Python."
                 )
-            self._station = self._planned = None  # freed before the next model needs the memory
-            self._station = self._executor.station(task.protocol, task.model, _ray().get(task.data), task.spec)
+            self._runner = self._planned = None  # freed before the next model needs the memory
+            self._runner = self._executor.make_runner(task.protocol, task.model, _ray().get(task.data), task.spec)
             self._task = task
-        return self._station
+        return self._runner
 
 
 def _refuse_other_plan(was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -208,15 +210,15 @@ class WorkerPool(Executor):
         self._data: dict[int, tuple[PromptDataset, Any]] = {}
 
     @override
-    def station(
+    def make_runner(
         self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification
-    ) -> "RayMeasuring":
+    ) -> "RayRunner":
         if id(data) not in self._data:
             self._data[id(data)] = data, _ray().put(data)
-        quiet = spec.changed(progress=False, on_plan=None)
+        quiet = spec.replace(progress=False, on_plan=None)
         task = Task(self._n_sweeps, protocol, model, self._data[id(data)][1], quiet, quiet.own_code())
         self._n_sweeps += 1
-        return RayMeasuring(self, task)
+        return RayRunner(self, task)
 
     def call(self, actors: Sequence[Any], method: str, *given: Any) -> list[Any]:
         with _errors_of_workers():
@@ -256,7 +258,7 @@ def _errors_of_workers() -> Iterator[None]:
         ) from why
 
 
-class RayMeasuring(Runner):
+class RayRunner(Runner):
     """Measures one sweep in workers."""
 
     def __init__(self, pool: WorkerPool, task: Task) -> None:
@@ -289,7 +291,7 @@ class RayMeasuring(Runner):
         return first
 
     @override
-    def measured(self, numbers: Sequence[int], bar: Progress) -> Generator[tuple[int, Shard], None, None]:
+    def measure_shards(self, numbers: Sequence[int], bar: Progress) -> Generator[tuple[int, Shard], None, None]:
         for i, (number, shard) in enumerate(self._pool.map_shards(self._task, numbers)):
             bar.advance(self._planned.shards[number] + (self._planned.before if i == 0 else 0.0))
             yield number, shard

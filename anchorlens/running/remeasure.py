@@ -22,7 +22,7 @@ from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.loading import load_run
-from anchorlens.running.spot_checks import allowed_gap, measured_twice, place_of
+from anchorlens.running.spot_checks import add_reference_values, format_cell, tolerance
 from anchorlens.runs.schema import POINTS, leading_metric
 
 # The user's own code that decides a cell's number even if all inputs are known.
@@ -57,7 +57,7 @@ def remeasure_cells(
                     again = _measure_again(adapter, result, cells, own)
                     bar.advance(len(cells))
                     frames.append(again)
-                    found.append(_compare(result, again, len(cells), allowed_gap(adapter)))
+                    found.append(_compare(result, again, len(cells), tolerance(adapter)))
     return found, pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
@@ -123,7 +123,9 @@ def _measure_again(
         raise InputError(f"Cells of {result.protocol.name!r} cannot be measured again. Take cells=0.")
     ready = protocol.from_run(adapter, spec, StoredInputs(result))
     budget = free_memory(adapter.devices) // 2
-    both = measured_twice(protocol, ready, spec, ReferenceEngine(adapter), without_nulls(result.samples()), cells, budget)
+    both = add_reference_values(
+        protocol, ready, spec, ReferenceEngine(adapter), without_nulls(result.samples()), cells, budget
+    )
     scale = 100 if both["unit"].iloc[0] == POINTS else 1
     gaps = [scale * (both[f"value_{when}"] - both[f"value_{when}_again"]).abs() for when in ("before", "after")]
     gaps.append((both["effect"] - both["effect_again"]).abs())
@@ -137,5 +139,5 @@ def _compare(result: SweepResult, again: pd.DataFrame, n: int, allowed: float) -
         text = f"{n} drawn, {len(again)} measured again, at most {again['max_abs_diff'].max():.2g} points off (allowed: {allowed:.2g})"
         return what, "match", text
     worst = off.loc[off["max_abs_diff"].idxmax() if off["max_abs_diff"].notna().any() else off.index[0]].to_dict()
-    text = f"{len(off)} of {len(again)} differ, by {worst['max_abs_diff']:.2g} points (allowed: {allowed:.2g}) at {place_of(worst)}"
+    text = f"{len(off)} of {len(again)} differ, by {worst['max_abs_diff']:.2g} points (allowed: {allowed:.2g}) at {format_cell(worst)}"
     return what, "mismatch", text

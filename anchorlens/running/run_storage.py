@@ -45,7 +45,7 @@ class OpenRun:
 
 
 @contextmanager
-def keeping(
+def open_run(
     out: "str | os.PathLike[str]", sweeps: Sequence[Mapping[str, Any]], *, overwrite: bool, resume: bool, restart: bool,
     job: Job | None = None, command: Mapping[str, Any] | None = None,
 ) -> Iterator[OpenRun]:  # fmt: skip
@@ -59,7 +59,7 @@ def keeping(
             remove_parts(journal.folder)  # the run directory is written
 
 
-def finished(out: "str | os.PathLike[str]", sweeps: Sequence[Mapping[str, Any]]) -> bool:
+def is_finished(out: "str | os.PathLike[str]", sweeps: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a run directory holds all sweeps of a study."""
     target = check_target(out, overwrite=True)
     if parts_of(target).exists() or not (target / "run.json").is_file():
@@ -71,7 +71,7 @@ def finished(out: "str | os.PathLike[str]", sweeps: Sequence[Mapping[str, Any]])
     return not read_record(target)["pending"]
 
 
-def check_keeping(out: Any, *, overwrite: bool, resume: bool, restart: bool, job: Job | None) -> None:
+def check_run_options(out: Any, *, overwrite: bool, resume: bool, restart: bool, job: Job | None) -> None:
     if job is not None and (overwrite or restart):
         which = "overwrite" if overwrite else "restart"
         raise InputError(

@@ -83,7 +83,7 @@ class Runner(ABC):
         """Draw all inputs and plan for this much free memory."""
 
     @abstractmethod
-    def measured(self, numbers: Sequence[int], bar: Progress) -> Generator[tuple[int, Shard], None, None]:
+    def measure_shards(self, numbers: Sequence[int], bar: Progress) -> Generator[tuple[int, Shard], None, None]:
         """Yield these shards with their numbers as they are done."""
 
     @abstractmethod
@@ -103,30 +103,32 @@ def run(
 def run_sweep(measuring: Callable[[], Runner], spec: Specification, journal: SweepJournal | None = None) -> SweepResult | None:
     """Measure a sweep and return its result; None if the journal is that of a job, whose shards are only kept."""
     try:
-        return _carried_out(measuring(), spec, journal)
+        return _run_shards(measuring(), spec, journal)
     except EmptySweepError as why:
         if journal is not None:
-            journal.kept(EMPTY, {"why": str(why)})
+            journal.note_once(EMPTY, {"why": str(why)})
         raise
 
 
-def _carried_out(measuring: Runner, spec: Specification, journal: SweepJournal | None) -> SweepResult | None:
+def _run_shards(measuring: Runner, spec: Specification, journal: SweepJournal | None) -> SweepResult | None:
     free = {"bytes": measuring.free}
     if journal is not None:
         # Where it lies and how exactly it was mapped there is the environment's.
-        journal.begun("model", {name: value for name, value in measuring.card.items() if name not in ("device", "parity")})
-        free = journal.kept("free_memory", free)
+        journal.note_and_check(
+            "model", {name: value for name, value in measuring.card.items() if name not in ("device", "parity")}
+        )
+        free = journal.note_once("free_memory", free)
     planned = measuring.plan(free["bytes"])
     if spec.on_plan is not None:
         spec.on_plan(planned.cost)
     n, mine, job = len(planned.shards), range(len(planned.shards)), False
     if journal is not None:
-        journal.begun("plan", {**planned.record(), "n_spot_checks": spec.n_spot_checks})
+        journal.note_and_check("plan", {**planned.record(), "n_spot_checks": spec.n_spot_checks})
         now = {name: value for name, value in planned.environment.items() if name != "command"}
-        if found := "; ".join(differences(journal.kept("environment", now), now)):
+        if found := "; ".join(differences(journal.note_once("environment", now), now)):
             warn(f"This run was begun elsewhere: {found}. Numbers of its shards may differ in their last digits.")
-        journal.find(n)
-        mine, job = [number for number in mine if journal.mine(number)], journal.job is not None
+        journal.find_shards(n)
+        mine, job = [number for number in mine if journal.is_mine(number)], journal.job is not None
     kept: dict[int, Shard] = {}
     inputs: set[str] = set()
     work = planned.before + sum(planned.shards[number] for number in mine)
@@ -143,7 +145,7 @@ def _carried_out(measuring: Runner, spec: Specification, journal: SweepJournal |
             if found is not None:
                 keep(number, found)
                 bar.skip(planned.shards[number])
-        with closing(measuring.measured([number for number in mine if number not in kept], bar)) as arriving:
+        with closing(measuring.measure_shards([number for number in mine if number not in kept], bar)) as arriving:
             for number, shard in arriving:
                 keep(number, shard if journal is None else journal.write(number, *shard))
         return None if job else measuring.finish([kept[number] for number in range(n)], bar)
@@ -172,11 +174,11 @@ class LocalRunner(Runner):
     @override
     def plan(self, free: int) -> Planned:
         self.free, protocol, shape = free, self._protocol, self._adapter.shape
-        self._spec = spec = self._spec.resolved(n_layers=shape.n_layers, n_heads=shape.n_heads)
+        self._spec = spec = self._spec.resolve(n_layers=shape.n_layers, n_heads=shape.n_heads)
         with _tables_on_cpu():
             protocol.check_model(spec, self._adapter)
             self._data = data = protocol.source.load(self._data, spec.seed)
-        with self._as_planned():
+        with self._within_plan():
             self._context = protocol.source.set_up(self._adapter, data, spec)
             self._ready = protocol.prepare(self._context, spec)
             self._engine = choose_engine(self._adapter, spec.engine, self._ready.trial, self._ready.sites)
@@ -189,13 +191,13 @@ class LocalRunner(Runner):
             return Planned(label, plan.unit_name, plan.before, work, plan.cost, where)
 
     @override
-    def measured(self, numbers: Sequence[int], bar: Progress) -> Generator[tuple[int, Shard], None, None]:
+    def measure_shards(self, numbers: Sequence[int], bar: Progress) -> Generator[tuple[int, Shard], None, None]:
         for number in numbers:
             yield number, self.shard(number, bar)
 
     def shard(self, number: int, bar: Progress) -> Shard:
         """Measure a shard, independently of all others; cells of the sweep's first batch are checked at once."""
-        with self._as_planned():
+        with self._within_plan():
             self._fit(bar)
             units, memory = self._plan.shards[number], self._plan.memory
             splits, frames = memory.splits, []
@@ -204,25 +206,25 @@ class LocalRunner(Runner):
             for unit in units:
                 frames.append(self._unit(unit, bar))
                 if number == 0 and len(frames) == 1 and not frames[0].empty and isinstance(self._protocol, Recheckable):
-                    trust = self._trust()
+                    checker = self._spot_checker()
                     bar.enter("checks")
-                    trust.first(frames[0], alone=len(self._plan.units) == 1)
+                    checker.check_first(frames[0], alone=len(self._plan.units) == 1)
                     bar.enter("")
-                    notes |= {"first": len(frames[0]), "gaps": list(trust.gaps), "checked": trust.cells}
+                    notes |= {"first": len(frames[0]), "gaps": list(checker.gaps), "checked": checker.cells}
             frames = [frame for frame in frames if len(frame)]
             whole = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
             return whole, notes | {"splits": memory.splits - splits, "work": sum(unit.work for unit in units)}
 
     @override
     def finish(self, shards: Sequence[Shard], bar: Progress) -> SweepResult:
-        with self._as_planned():
+        with self._within_plan():
             self._fit(bar)
-            protocol, plan, trust = self._protocol, self._plan, self._trust()
+            protocol, plan, checker = self._protocol, self._plan, self._spot_checker()
             splits = self._fit_splits
             for _, notes in shards:
                 splits += notes["splits"]
-                trust.gaps += notes["gaps"]
-                trust.cells += notes["checked"]
+                checker.gaps += notes["gaps"]
+                checker.cells += notes["checked"]
                 if notes["inputs"] != self._inputs:
                     raise RunError(_OTHER_INPUTS)
             frames = [frame for frame, _ in shards if len(frame)]
@@ -232,39 +234,39 @@ class LocalRunner(Runner):
             first = shards[0][1]["first"]  # rows of the first batch, which was checked at once
             if len(samples) > first and isinstance(protocol, Recheckable):
                 bar.enter("checks")
-                trust.rest(samples.iloc[first:].reset_index(drop=True))
+                checker.check_rest(samples.iloc[first:].reset_index(drop=True))
                 bar.enter("")
             self._heap.look()
-            how = {"plan": {**plan.cost.to_dict(), "split": splits}, **trust.record()}
+            how = {"plan": {**plan.cost.to_dict(), "split": splits}, **checker.record()}
             where = environment(self._adapter.devices, self._command)
             return _result(protocol, self._context, self._ready, self._spec, samples, {"environment": where, **how})
 
     @contextmanager
-    def _as_planned(self) -> Iterator[None]:
+    def _within_plan(self) -> Iterator[None]:
         with _tables_on_cpu(), memory_seen(self.free):
             yield
 
     def _fit(self, bar: Progress) -> None:
         if not self._fitted:
             before = self._plan.memory.splits
-            told = partial(self._told, bar)
-            self._ready = self._protocol.fit(self._engine, self._ready, self._spec, self._plan, told)
+            on_work = partial(self._on_work, bar)
+            self._ready = self._protocol.fit(self._engine, self._ready, self._spec, self._plan, on_work)
             self._fit_splits = self._plan.memory.splits - before
             self._inputs = _digest(self._ready.table().inputs)
             self._fitted = True
 
-    def _told(self, bar: Progress, work: float) -> None:
+    def _on_work(self, bar: Progress, work: float) -> None:
         self._heap.look()
         if work:
             bar.advance(work)
 
-    def _trust(self) -> SpotChecker:
+    def _spot_checker(self) -> SpotChecker:
         self._heap.look()
         return SpotChecker(self._protocol, self._ready, self._spec, self._engine, self._plan.cost.pass_bytes)
 
     def _unit(self, unit: Any, bar: Progress) -> pd.DataFrame:
-        told, measure = partial(self._told, bar), partial(self._protocol.measure, self._engine, self._ready, self._spec)
-        parts = self._plan.memory.measured(lambda one: measure(one, told), unit)
+        on_work, measure = partial(self._on_work, bar), partial(self._protocol.measure, self._engine, self._ready, self._spec)
+        parts = self._plan.memory.measure_or_split(lambda one: measure(one, on_work), unit)
         return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
 
 

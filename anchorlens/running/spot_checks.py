@@ -1,4 +1,4 @@
-"""Spot checks: single cells that the oracle measures again, and the noise floor that they show.
+"""Spot checks: single cells that the reference measures again, and the noise floor that they show.
 
 Some cells of the first batch are measured again at once, so that a wrong engine is found before hours are spent; others at the end.
 The largest difference of a ΔP is the noise floor.
@@ -50,38 +50,38 @@ class SpotChecker:
     cells: int = 0
     failed: list[str] = field(default_factory=list)
 
-    def first(self, samples: pd.DataFrame, *, alone: bool) -> None:
+    def check_first(self, samples: pd.DataFrame, *, alone: bool) -> None:
         """Check cells of the first batch: half of them, or all where it is the only one."""
         k = self.spec.n_spot_checks
         self._check(samples, k if alone else (k + 1) // 2, "first")
         if self.failed:
             raise CheckError(
-                f"The cone engine and the oracle differ by {self.failed[0]}. The sweep was stopped after its first batch: use "
+                f"The cone engine and the reference differ by {self.failed[0]}. The sweep was stopped after its first batch: use "
                 "engine='reference', and please report the model."
             )
 
-    def rest(self, samples: pd.DataFrame) -> None:
+    def check_rest(self, samples: pd.DataFrame) -> None:
         """Check cells of the other batches; a difference marks the run, and nothing of it is lost."""
         self._check(samples, self.spec.n_spot_checks // 2, "rest")
         if self.failed:
             warn(
-                f"The cone engine and the oracle differ in {len(self.failed)} of {self.cells} checked cells: by {self.failed[0]}. "
+                f"The cone engine and the reference differ in {len(self.failed)} of {self.cells} checked cells: by {self.failed[0]}. "
                 "The run is kept and marked (checks.failed in run.json); measure with engine='reference' before you rely on it."
             )
 
     def _check(self, samples: pd.DataFrame, k: int, part: str) -> None:
-        cells = _drawn(samples[samples["metric"] == leading_metric(samples)], k, f"{self.spec.seed}:check:{part}")
+        cells = _draw_cells(samples[samples["metric"] == leading_metric(samples)], k, f"{self.spec.seed}:check:{part}")
         if cells.empty:
             return
         self.cells += len(cells)
         adapter = self.engine.adapter
-        allowed, oracle = allowed_gap(adapter), ReferenceEngine(adapter)
-        both = measured_twice(self.protocol, self.ready, self.spec, oracle, samples, cells, self.budget)
+        allowed, reference = tolerance(adapter), ReferenceEngine(adapter)
+        both = add_reference_values(self.protocol, self.ready, self.spec, reference, samples, cells, self.budget)
         for cell in both.to_dict("records"):
             gap = abs(cell["effect"] - cell["effect_again"])
             self.gaps.append(gap)
-            if self.engine.name != oracle.name and not gap <= allowed:  # NaN too
-                self.failed.append(f"{gap:.2g} points (allowed: {allowed:.2g}) at {place_of(cell)}")
+            if self.engine.name != reference.name and not gap <= allowed:  # NaN too
+                self.failed.append(f"{gap:.2g} points (allowed: {allowed:.2g}) at {format_cell(cell)}")
 
     def record(self) -> dict[str, dict[str, object]]:
         """``checks`` and ``noise`` for ``run.json``; the floor is None where nothing was measured again."""
@@ -95,34 +95,34 @@ class SpotChecker:
         }  # fmt: skip
 
 
-def allowed_gap(adapter: Adapter) -> float:
+def tolerance(adapter: Adapter) -> float:
     """Return the allowed difference of two measurements of a cell, in points."""
     return _ALLOWED.get(adapter.shape.dtype, _ALLOWED[torch.float32])
 
 
-def measured_twice(
-    protocol: Measurement[Any, Any, Any], ready: Any, spec: Specification, oracle: ReferenceEngine, samples: pd.DataFrame,
+def add_reference_values(
+    protocol: Measurement[Any, Any, Any], ready: Any, spec: Specification, reference: ReferenceEngine, samples: pd.DataFrame,
     cells: pd.DataFrame, budget: int,
 ) -> pd.DataFrame:  # fmt: skip
-    """Return the rows of ``cells`` with ``value_before_again``, ``value_after_again`` and ``effect_again`` from the oracle.
+    """Return the rows of ``cells`` with ``value_before_again``, ``value_after_again`` and ``effect_again`` from the reference.
 
     ``budget`` are the bytes that a pass may take; one cell at a time may take more.
     """
     size, width = max(1, len(cells)), ready.max_tokens
-    while size > 1 and rows_bytes(oracle.adapter.shape, CHECK_ROWS * size, width) > budget:
+    while size > 1 and rows_bytes(reference.adapter.shape, CHECK_ROWS * size, width) > budget:
         size //= 2
     assert isinstance(protocol, Recheckable)  # asked before
     records: list[dict[Any, Any]] = cells.to_dict("records")
     frames: list[pd.DataFrame] = []
     for start in range(0, len(records), size):
-        again = protocol.remeasure(oracle, ready, spec, records[start : start + size])
+        again = protocol.remeasure(reference, ready, spec, records[start : start + size])
         leading = again[again["metric"] == leading_metric(again)]
         own = leading.drop_duplicates(CELL)[[*CELL, "value_before", "value_after", "effect"]]
         frames.append(samples.merge(own, on=CELL, suffixes=("", "_again")))
     return pd.concat(frames, ignore_index=True)
 
 
-def _drawn(cells: pd.DataFrame, k: int, seed: str) -> pd.DataFrame:
+def _draw_cells(cells: pd.DataFrame, k: int, seed: str) -> pd.DataFrame:
     """Draw ``k`` random cells from as few rows as hold four each, because a row's clean passes are shared."""
     rng = random.Random(seed)
     rows = [list(map(int, own)) for own in cells.groupby(["example_id", "donor_id"], sort=False).indices.values()]
@@ -136,6 +136,6 @@ def _drawn(cells: pd.DataFrame, k: int, seed: str) -> pd.DataFrame:
     return cells.iloc[sorted(pool)]
 
 
-def place_of(cell: Mapping[Any, Any]) -> str:
+def format_cell(cell: Mapping[Any, Any]) -> str:
     said = {"example": cell["example_id"], "donor": cell["donor_id"], "anchor": cell["anchor"], "layer": cell["layer"]}
     return ", ".join(f"{name} {value}" for name, value in said.items() if value != "")

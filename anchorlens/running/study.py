@@ -22,7 +22,7 @@ from anchorlens.questions.qa_context import QUESTIONS
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.executors import Executor, Loading, LocalExecutor, RayExecutor, executor_of, open_executor, refuse_live
 from anchorlens.running.loading import load_run
-from anchorlens.running.run_storage import OpenRun, check_keeping, finished, identity, keeping, model_name
+from anchorlens.running.run_storage import OpenRun, check_run_options, identity, is_finished, model_name, open_run
 from anchorlens.running.runner import run_sweep
 from anchorlens.runs.jobs import Job, parse_job
 from anchorlens.runs.journal import parts_of, shards_in
@@ -277,7 +277,7 @@ def run_steps(
 ) -> Outcome:  # fmt: skip
     """Measure sweeps as :func:`run_study` does; ``prepare`` loads the data once all arguments are checked."""
     this_job, workers = parse_job(job), executor_of(executor)
-    check_keeping(out, overwrite=overwrite, resume=resume, restart=restart, job=this_job)
+    check_run_options(out, overwrite=overwrite, resume=resume, restart=restart, job=this_job)
     refuse_live(workers, models)
     done.job = this_job
     if out is None:
@@ -289,12 +289,12 @@ def run_steps(
     target = check_target(out, overwrite=overwrite or resume or restart or parts_of(Path(out)).exists())
     steps = prepare()
     sweeps = [identity(*step[1:]) for step in steps]
-    if resume and finished(target, sweeps):
+    if resume and is_finished(target, sweeps):
         done.results += load_run(target)
         done.total, done.out = len(done.results), target
         return done
     with (
-        keeping(target, sweeps, overwrite=overwrite, resume=resume, restart=restart, job=this_job, command=command) as kept,
+        open_run(target, sweeps, overwrite=overwrite, resume=resume, restart=restart, job=this_job, command=command) as kept,
         open_executor(workers, loading) as measuring,
     ):
         done.out = target
@@ -337,7 +337,7 @@ def plan_study(study: Study) -> Iterator[Planning]:
     for protocol, model, data, spec in _steps(study):
         names = (model_name(model), data.name, spec.NAME)
         try:
-            station = here.station(protocol, model, data, spec)
+            station = here.make_runner(protocol, model, data, spec)
             yield Planning(*names, station.plan(station.free).cost)
         except EmptySweepError as error:
             yield Planning(*names, None, str(error))
@@ -361,7 +361,7 @@ def _measure(
     names = [f"{spec.NAME}: {model_name(model)} on {data.name}" for _, model, data, spec in steps]
     for number, (protocol, model, data, spec) in enumerate(steps):
         where = f"{model_name(model)} on {data.name}"
-        make = partial(measuring.station, protocol, model, data, spec)
+        make = partial(measuring.make_runner, protocol, model, data, spec)
         try:
             result = run_sweep(make, spec, None if kept is None else kept.journal.sweep(number))
         except EmptySweepError as error:

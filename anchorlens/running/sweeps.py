@@ -6,7 +6,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from anchorlens.errors import InputError
 from anchorlens.protocols.answer_only.spec import AnswerOnly
-from anchorlens.protocols.arguments import Argument, grouped
+from anchorlens.protocols.arguments import Argument, group_arguments
 from anchorlens.protocols.base import Measurement
 from anchorlens.protocols.knockout.spec import Knockout
 from anchorlens.protocols.patch.spec import Patch
@@ -96,7 +96,7 @@ def make_sweep_function(
 def _documented(spec: type[Specification], protocol: Measurement[Any, Any, Any]) -> str:
     made = protocol.analysis.result
     kept = {name: Argument(said, execution_only=True) for name, (_, _, said) in _KEPT.items()}
-    first, *others = grouped(spec.arguments() | kept).items()
+    first, *others = group_arguments(spec.arguments() | kept).items()
     sections = "\n\n".join(f"Args: {title}\n{_described(own)}" for title, own in others)
     return f"""{inspect.cleandoc(spec.__doc__ or protocol.analysis.title)}
 

@@ -11,7 +11,7 @@ import pandas as pd
 from anchorlens.display import as_whole, described, listed
 from anchorlens.errors import InputError
 from anchorlens.questions.datasets import QAData, load_qa
-from anchorlens.runs.checksums import SUMS, changed_files
+from anchorlens.runs.checksums import SUMS, find_changed_files
 from anchorlens.runs.provenance import code_sha256, versions
 from anchorlens.runs.schema import answer_first
 from anchorlens.runs.store import read_record
@@ -114,7 +114,7 @@ def verify_run(
     if (count := as_whole(cells)) is None or count < 0:
         raise InputError(f"cells takes a whole number from 0 on; got {described(cells)}.")
     folder, none = Path(path), pd.DataFrame()
-    changed, others = changed_files(folder)
+    changed, others = find_changed_files(folder)
     text = "; ".join(changed) or "every byte is as it was written"
     more = f"; no part of the run: {listed(others, 5)}" if others else ""
     checks = [Check("files", MISMATCH if changed else MATCH, text + more)]

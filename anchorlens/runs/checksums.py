@@ -12,7 +12,7 @@ def write_sums(folder: Path) -> None:
     (folder / SUMS).write_text("".join(f"{_hash(folder / name)}  {name}\n" for name in _names(folder)), encoding="utf8")
 
 
-def changed_files(folder: Path) -> tuple[list[str], list[str]]:
+def find_changed_files(folder: Path) -> tuple[list[str], list[str]]:
     """Return a line for each file that differs from SHA256SUMS or is missing, and the names of files that are not in it."""
     if not (folder / SUMS).is_file():
         return [f"{SUMS} is missing"], []

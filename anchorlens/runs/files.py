@@ -42,13 +42,13 @@ def remove_parts(folder: Path, *, keep_locks: bool = False) -> None:
 
 def write_whole(file: Path, data: bytes) -> None:
     """Write a file atomically; it is on the disk before this returns."""
-    with _written(file, data) as work:
+    with _temporary_file(file, data) as work:
         work.replace(file)
 
 
 def write_first(file: Path, data: bytes) -> None:
     """Write a file atomically unless it exists: of several processes, the first one wins."""
-    with _written(file, data) as work:
+    with _temporary_file(file, data) as work:
         try:
             file.hardlink_to(work)
         except FileExistsError:
@@ -59,7 +59,7 @@ def write_first(file: Path, data: bytes) -> None:
 
 
 @contextmanager
-def _written(file: Path, data: bytes) -> Iterator[Path]:
+def _temporary_file(file: Path, data: bytes) -> Iterator[Path]:
     """Write under a name that no other process has, on any machine."""
     work = file.with_name(f".{file.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:

@@ -107,16 +107,16 @@ class SweepJournal:
         self._found: dict[int, Path] = {}
         self._since = time.monotonic()
 
-    def mine(self, number: int) -> bool:
+    def is_mine(self, number: int) -> bool:
         return self.job is None or self.job.holds(self.number, number)
 
-    def begun(self, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    def note_and_check(self, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
         """Note a value that decides the numbers, or compare it with the one noted before; return the latter."""
-        was = self.kept(name, value)
+        was = self.note_once(name, value)
         refuse(differences({name: was}, {name: as_json(value)}), self.folder.parent)
         return was
 
-    def kept(self, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    def note_once(self, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
         """Return the value noted under a name, after noting this one if there is none."""
         file = self.folder / f"{name}.json"
         if not file.exists():
@@ -124,7 +124,7 @@ class SweepJournal:
             write_first(file, _text(as_json(value)))
         return read_json(file)
 
-    def find(self, n_shards: int) -> None:
+    def find_shards(self, n_shards: int) -> None:
         self._found = {number: file for number, file in shard_files(self.folder).items() if number < n_shards}
         if self.job is None:
             for file in self.folder.glob("*.tmp"):  # of a process that was killed: this one holds the lock

@@ -27,7 +27,7 @@ def lock_run(folder: Path, target: Path, job: Job | None) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         own.acquire(timeout=_PATIENCE)
     except Timeout as why:
-        raise _taken(target if job is None else f"job {job} of {target}", own) from why
+        raise _lock_error(target if job is None else f"job {job} of {target}", own) from why
     except OSError as why:
         raise RunError(f"{folder} cannot be written ({why.strerror}). Choose another path.") from why
     try:
@@ -39,14 +39,14 @@ def lock_run(folder: Path, target: Path, job: Job | None) -> Iterator[None]:
             try:
                 whole.acquire(timeout=_PATIENCE)
             except Timeout as why:
-                raise _taken(target, whole) from why
+                raise _lock_error(target, whole) from why
             whole.release()
         yield
     finally:
         own.release()
 
 
-def _taken(what: object, lock: FileLock) -> RunError:
+def _lock_error(what: object, lock: FileLock) -> RunError:
     where = f"it holds {lock.lock_file}. Wait for it, stop it, or choose another path or job=."
     return RunError(f"Another process is measuring {what}: {where}")
 

@@ -98,7 +98,7 @@ def summary_order(frame: pd.DataFrame) -> list[str]:
     return [*told[:half], *whose, *told[half:]]
 
 
-def as_stored(table: str, frame: pd.DataFrame) -> pd.DataFrame:
+def order_columns(table: str, frame: pd.DataFrame) -> pd.DataFrame:
     """Return a table with its columns in the order of its file."""
     return frame[list(TABLE_COLUMNS[table])]
 

@@ -28,7 +28,7 @@ class SweepStatus:
         done: Shards that are kept.
         finished: Whether it is in the run directory.
         seconds_left: Estimate from the rate of the last shards; None before the first.
-        told: Time of its last shard, in UTC.
+        updated: Time of its last shard, in UTC.
     """
 
     name: str
@@ -36,7 +36,7 @@ class SweepStatus:
     done: int
     finished: bool
     seconds_left: float | None
-    told: str
+    updated: str
 
 
 @dataclass(frozen=True)
@@ -89,13 +89,13 @@ def _part(
     plan = folder / "plan.json"
     shards = json.loads(plan.read_text(encoding="utf8"))["shards"] if plan.is_file() else None
     kept = len(shard_files(folder))
-    rate, told = 0.0, ""
+    rate, updated = 0.0, ""
     for log in logs:  # of each process that measures
         if recent := [line for line in log if line["sweep"] == number and line["event"] == "shard"][-_RECENT:]:
             rate += len(recent) / max(sum(line["seconds"] for line in recent), 1e-3)
-            told = max(told, recent[-1]["time"])
+            updated = max(updated, recent[-1]["time"])
     left = (shards - kept) / rate if shards is not None and rate else None
-    return SweepStatus(name, shards, kept, name in done and kept == shards, left, told)
+    return SweepStatus(name, shards, kept, name in done and kept == shards, left, updated)
 
 
 def _log(file: Path) -> list[dict[str, Any]]:
@@ -107,11 +107,11 @@ def _log(file: Path) -> list[dict[str, Any]]:
     return found
 
 
-def ago(told: str, now: datetime | None = None) -> str:
+def ago(updated: str, now: datetime | None = None) -> str:
     """Return the time since an event, such as ``12 s ago``."""
-    if not told:
+    if not updated:
         return ""
-    seconds = ((now or datetime.now(timezone.utc)) - datetime.fromisoformat(told)).total_seconds()
+    seconds = ((now or datetime.now(timezone.utc)) - datetime.fromisoformat(updated)).total_seconds()
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit} ago"

@@ -157,14 +157,14 @@ def test_it_is_frozen_and_another_one_is_made_of_it(spec):
     for name, value in (("seed", 4), ("of_my_own", 1)):
         with pytest.raises(InputError, match=rf"frozen.*spec.changed\({name}=...\)"):
             setattr(made, name, value)
-    assert made.changed(seed=4, layers=5) == spec(seed=4, layers=[5], progress=False)
+    assert made.replace(seed=4, layers=5) == spec(seed=4, layers=[5], progress=False)
     assert (
-        made.changed() == made == spec(seed=3, layers=[0, 1, 2], progress=False) != spec(seed=4, layers="0-2", progress=False)
+        made.replace() == made == spec(seed=3, layers=[0, 1, 2], progress=False) != spec(seed=4, layers="0-2", progress=False)
     )
     assert made.seed == 3
     for wrong in ({"seed": -1}, {"layer": 3}):
         with pytest.raises(InputError):
-            made.changed(**wrong)
+            made.replace(**wrong)
 
 
 @pytest.mark.parametrize("spec", SPECIFICATIONS)
@@ -272,7 +272,7 @@ RESOLVED = [
 def test_run_json_gives_the_specification_again(tiny_model, tmp_path, name, given):
     given = {"add_bos": False} | given
     spec, data = specification_of(name)(**given), capitals(4) if name == "swap" else al.load_qa("popqa-sample", limit=40)
-    result = run(measurement_of(name), tiny_model("llama"), data, spec.changed(n_spot_checks=0, progress=False))
+    result = run(measurement_of(name), tiny_model("llama"), data, spec.replace(n_spot_checks=0, progress=False))
     assert specification_of(name).from_config(config_of(result, tmp_path / "run")) == spec
 
 

@@ -6,8 +6,7 @@ import pandas as pd
 import pytest
 
 import anchorlens as al
-from anchorlens.running import executors as hands
-from anchorlens.running import run_storage as keeping
+from anchorlens.running import executors, run_storage
 from anchorlens.running import study as module
 from anchorlens.runs import store
 from tests.questions.make import capitals
@@ -35,7 +34,7 @@ def test_two_specifications_on_one_model_and_set(tiny, tmp_path):
 
 @pytest.mark.parametrize("other", [{}, {"engine": "reference"}, {"batch_size": 1}, {"n_spot_checks": 0}])
 def test_a_specification_that_stands_twice_is_refused_before_any_model(tiny, other, monkeypatch):
-    monkeypatch.setattr(hands, "load_model", lambda *a, **k: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(executors, "load_model", lambda *a, **k: pytest.fail("a model was loaded"))
     study = al.Study(str(tiny("llama")), [capitals(4)], [small(), small(**other)])
     with pytest.raises(al.InputError, match="stands twice in this study"):
         al.run_study(study)
@@ -51,7 +50,7 @@ def test_what_turns_out_to_be_the_same_sweep_is_kept_once(tiny, tmp_path):
 
 
 def test_a_failing_write_counts_nothing_as_kept(tiny, tmp_path, monkeypatch):
-    real, calls = keeping.save_run, []
+    real, calls = run_storage.save_run, []
 
     def full(*args, **kwargs):
         calls.append(args)
@@ -59,7 +58,7 @@ def test_a_failing_write_counts_nothing_as_kept(tiny, tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(keeping, "save_run", full)
+    monkeypatch.setattr(run_storage, "save_run", full)
     outcome = module.Outcome(0, None)
     study = al.Study(str(tiny("llama")), [capitals(4)], [small(), small(seed=1)], device="cpu")
     with pytest.raises(OSError, match="No space left"):
@@ -133,9 +132,9 @@ def test_a_file_says_how_models_are_loaded(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(module, "check_model", lambda model, **options: asked.append(options))
     study.check()
-    monkeypatch.setattr(hands, "load_model", lambda model, **options: asked.append(options))
-    monkeypatch.setattr(hands, "LocalRunner", lambda *_: None)
-    hands.LocalExecutor(study.loading).station(None, "some/model", None, None)
+    monkeypatch.setattr(executors, "load_model", lambda model, **options: asked.append(options))
+    monkeypatch.setattr(executors, "LocalRunner", lambda *_: None)
+    executors.LocalExecutor(study.loading).make_runner(None, "some/model", None, None)
     assert asked == [{"device": "cuda:0", "dtype": "bfloat16", "stream": False, "n_devices": 2}] * 2
 
 

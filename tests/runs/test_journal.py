@@ -43,10 +43,10 @@ def refused(message, *journals):
 def measure(journal, shards=6, batches=(2, 2)):
     """Write the shards of a process, as a sweep does."""
     one = journal.sweep(0)
-    one.begun("plan", {"batches": list(batches), "shards": shards})
-    one.find(shards)
+    one.note_and_check("plan", {"batches": list(batches), "shards": shards})
+    one.find_shards(shards)
     for number in range(shards):
-        if one.mine(number) and one.read(number) is None:
+        if one.is_mine(number) and one.read(number) is None:
             one.write(number, pd.DataFrame({"value": [number]}), {"work": 1.0})
     return one
 
@@ -165,10 +165,10 @@ def test_a_file_that_is_added_meanwhile_stays(tmp_path):
     ],
 )
 def test_arguments_that_contradict_each_other(given, said):
-    from anchorlens.running.run_storage import check_keeping  # imports torch, which a process of a test below does without
+    from anchorlens.running.run_storage import check_run_options  # imports torch, which a process of a test below does without
 
     with pytest.raises(InputError, match=said):
-        check_keeping(**{"out": "a", "overwrite": False, "resume": False, "restart": False, "job": None} | given)
+        check_run_options(**{"out": "a", "overwrite": False, "resume": False, "restart": False, "job": None} | given)
 
 
 # --- shards --------------------------------------------------------------------------------------------------------------------
@@ -199,8 +199,8 @@ import pandas as pd
 from tests.runs.test_journal import whole
 with whole(Path(sys.argv[1])) as journal:
     one = journal.sweep(0)
-    one.begun("plan", {"shards": 2})
-    one.find(2)
+    one.note_and_check("plan", {"shards": 2})
+    one.find_shards(2)
     one.write(0, pd.DataFrame({"value": [0]}), {})
     resource.setrlimit(resource.RLIMIT_FSIZE, (900, resource.RLIM_INFINITY))
     one.write(1, pd.DataFrame({"value": [1]}), {})
@@ -247,7 +247,7 @@ def test_sweeps_that_nobody_planned_or_that_have_no_row(tmp_path):
     out = tmp_path / "out"
     with open_journal(out, [*SWEEPS, *OTHER, *OTHER], resume=True, restart=False, command={"name": "run"}) as journal:
         measure(journal)
-        journal.sweep(1).kept(EMPTY, {"why": "no row"})
+        journal.sweep(1).note_once(EMPTY, {"why": "no row"})
     with pytest.raises(RunError, match=r"lacks every shard of sweep 2: no job has planned it\. Run the jobs again"):
         refuse_missing(out)
     assert command_of(out) == {"name": "run"}

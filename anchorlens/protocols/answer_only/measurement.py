@@ -11,10 +11,10 @@ from typing import Any
 from typing_extensions import override
 
 from anchorlens.protocols.answer_only.analysis import ANALYSIS, ANCHOR
-from anchorlens.protocols.answer_only.question_removal import OTHER, changed_inputs, without_question
+from anchorlens.protocols.answer_only.question_removal import OTHER, build_changed_inputs, without_question
 from anchorlens.protocols.answer_only.spec import AnswerOnly
 from anchorlens.protocols.probe_sweep.measurement import Cells, ProbeMeasurement, ProbePass
-from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, labelled_rows
+from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, build_labelled_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.build_rows import check_not_empty
 from anchorlens.questions.qa_context import QuestionContext
@@ -49,8 +49,8 @@ class AnswerOnlyMeasurement(ProbeMeasurement[AnswerOnly]):
     @override
     def prepare(self, context: QuestionContext, spec: AnswerOnly) -> AnswerOnlyInputs:
         empty = without_question(context.tokenizer)  # before answers are generated
-        truth, dropped = labelled_rows(context, spec)
-        variants, left_out = changed_inputs(truth, context.tokenizer, empty, spec.seed)
+        truth, dropped = build_labelled_rows(context, spec)
+        variants, left_out = build_changed_inputs(truth, context.tokenizer, empty, spec.seed)
         gone = (*dropped, *left_out)
         check_not_empty(tuple(variants), gone, f"in {context.data.name}")
         return AnswerOnlyInputs(
@@ -87,7 +87,7 @@ class AnswerOnlyMeasurement(ProbeMeasurement[AnswerOnly]):
         return [self.split_pass(inputs, spec, tests), *(ProbePass(rows) for rows in distinct if rows)]
 
     @override
-    def stored_variants(self, row: TokenRow, spec: AnswerOnly, stored: StoredInputs) -> tuple[Variant, ...]:
+    def load_variants(self, row: TokenRow, spec: AnswerOnly, stored: StoredInputs) -> tuple[Variant, ...]:
         (donor,) = stored.donor_ids[row.id]
         other = stored.row("corrupt", f"{row.id}~{donor}")
         return Variant(("none",), stored.row("corrupt", f"{row.id}~")), Variant((OTHER,), other, donor_id=donor)

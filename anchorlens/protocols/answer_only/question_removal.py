@@ -38,7 +38,7 @@ def without_question(tokenizer: RowTokenizer) -> PromptText:
     return PromptText(before + after, len(before), made.separator)
 
 
-def changed_inputs(
+def build_changed_inputs(
     truth: TruthRows, tokenizer: RowTokenizer, empty: PromptText, seed: int
 ) -> tuple[dict[int, tuple[Variant, ...]], tuple[Dropped, ...]]:
     """Build both inputs of every test row; other questions are drawn from the questions of the test split.
@@ -53,7 +53,7 @@ def changed_inputs(
     for i in tests:
         row = truth.rows[i]
         try:
-            changed = changed_row(row, tokenizer, empty, "", f"{row.id}~")
+            changed = build_changed_row(row, tokenizer, empty, "", f"{row.id}~")
             other, donor = _after_other_question(row, tokenizer, pool, seed)
             kept[i] = (Variant(("none",), changed), Variant((OTHER,), other, donor_id=donor))
         except RowDropped as why:
@@ -62,7 +62,7 @@ def changed_inputs(
     return kept, tuple(dropped)
 
 
-def changed_row(row: TokenRow, tokenizer: RowTokenizer, prompt: PromptText, question: str, row_id: str) -> TokenRow:
+def build_changed_row(row: TokenRow, tokenizer: RowTokenizer, prompt: PromptText, question: str, row_id: str) -> TokenRow:
     """Return the row's answer after another prompt, if it keeps its tokens there."""
     text = prompt.text + prompt.separator + row.answer.text
     ids, offsets = tokenizer.encode(text)
@@ -86,27 +86,27 @@ def _after_other_question(row: TokenRow, tokenizer: RowTokenizer, pool: Sequence
     """The answer after a question that has nothing to do with it, and whose question that is."""
     rng = random.Random(f"{seed}:{OTHER}:{row.id}")
     for example in rng.sample(pool, min(_TRIES, len(pool))):
-        if _related(example, row):
+        if _shares_answer(example, row):
             continue
         prompt = rendered(tokenizer.prompt, example.question, tokenizer.tokenizer)
         try:
-            changed = changed_row(row, tokenizer, prompt, example.question, f"{row.id}~{example.example_id}")
+            changed = build_changed_row(row, tokenizer, prompt, example.question, f"{row.id}~{example.example_id}")
         except RowDropped:
             continue
         return changed, example.example_id
     raise RowDropped("no_other_question", "every other question of the test split shares an answer with this row")
 
 
-def _related(other: Example, row: TokenRow) -> bool:
+def _shares_answer(other: Example, row: TokenRow) -> bool:
     """Whether a question is the row's own, shares a gold alias with it or with its answer, or names that answer."""
     if other.question_id == row.example.question_id:
         return True
-    answer = _padded(row.answer.exact.of(row.answer.text))
-    taken = [answer, *map(_padded, row.example.answers)]
-    return answer in _padded(other.question) or any(
-        alias in one or one in alias for alias in map(_padded, other.answers) for one in taken
+    answer = _pad_with_spaces(row.answer.exact.of(row.answer.text))
+    taken = [answer, *map(_pad_with_spaces, row.example.answers)]
+    return answer in _pad_with_spaces(other.question) or any(
+        alias in one or one in alias for alias in map(_pad_with_spaces, other.answers) for one in taken
     )
 
 
-def _padded(text: str) -> str:
+def _pad_with_spaces(text: str) -> str:
     return f" {normalise(text)} "

@@ -28,9 +28,9 @@ from anchorlens.protocols.probe_sweep.placebo_tokens import (
     cut_positions,
     cut_targets,
     cut_variants,
-    named_positions,
+    entity_positions,
 )
-from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, labelled_rows
+from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, build_labelled_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.build_rows import drop
 from anchorlens.questions.qa_context import QuestionContext
@@ -127,13 +127,13 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
 
     @override
     def prepare(self, context: QuestionContext, spec: Knockout) -> KnockoutInputs:
-        truth, dropped = labelled_rows(context, spec)
+        truth, dropped = build_labelled_rows(context, spec)
         test = tuple(range(len(truth.rows)) if spec.readout == "p_true" else truth.of("test"))
         variants = tuple(
             cut_variants(
                 cut_positions(
                     truth.rows[i], spec.edges, spec.seed, placebos=spec.placebos, sides=spec.split_placebo_by_side,
-                    named=named_positions(truth.rows[i], context.tokenizer),
+                    named=entity_positions(truth.rows[i], context.tokenizer),
                 )
             )
             for i in test
@@ -168,7 +168,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
     ) -> Iterator[tuple[list[TokenRow], Measured]]:
         tests = unit.tests
         (one,) = self.passes(inputs, spec, unit.cells)
-        measure = self._probed if self.reads_probe(spec) else self._asked
+        measure = self._read_probes if self.reads_probe(spec) else self._read_p_true
         before, found = measure(engine, inputs, spec, unit, one, on_work)
         at = 0 if inputs.probe_layer is None else unit.layers.index(inputs.probe_layer)
         # Where each point is read: at its own layer, but windows always at k*.
@@ -182,7 +182,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
                 return flipped(start[name][:, out.places], out.after)
             return np.broadcast_to(flipped(before[name][at, out.places], out.whole), out.after.shape)
 
-        def measured(control: str, outs: dict[str, _Outcome], read: str, split: str, donor: str = "") -> Measured:
+        def build_arrays(control: str, outs: dict[str, _Outcome], read: str, split: str, donor: str = "") -> Measured:
             donors = (donor,) * len(outs[read].places) if donor else ()
             return Measured(control, start[read][:, outs[read].places], outs[read].after, flips(split, outs[split]), donors)
 
@@ -193,14 +193,14 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
                 own = [k for k, place in enumerate(places) if control in shared[tests[place], first]]
                 if own:
                     some = {"none": _Outcome([places[k] for k in own], outs["none"].after[:, own], outs["none"].whole[own])}
-                    yield [one.rows[places[k]] for k in own], measured(control, some, "none", "none")
+                    yield [one.rows[places[k]] for k in own], build_arrays(control, some, "none", "none")
             rows = [one.rows[place] for place in places]
             for name in (name for name in outs if name.startswith(SHUFFLED)):
-                yield rows, measured(SHUFFLED, outs, name, name, f"draw {name.rpartition('_')[2]}")
+                yield rows, build_arrays(SHUFFLED, outs, name, name, f"draw {name.rpartition('_')[2]}")
             if "fold_b" in outs:
-                yield rows, measured(CROSS_FOLD, outs, "fold_b", "fold_a")
+                yield rows, build_arrays(CROSS_FOLD, outs, "fold_b", "fold_a")
 
-    def _probed(
+    def _read_probes(
         self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout, unit: ProbeUnit, one: ProbePass, on_work: OnWork
     ) -> tuple[dict[str, Array], list[dict[str, _Outcome]]]:
         """Read truth probes: cumulative cuts at every layer, windows at k*. Placebo probes read the row's own cut alone.
@@ -260,10 +260,10 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         states = iter(read)
         return [next(states) if is_read else None for is_read in reachable], whole
 
-    def _asked(
+    def _read_p_true(
         self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout, unit: ProbeUnit, one: ProbePass, on_work: OnWork
     ) -> tuple[dict[str, Array], list[dict[str, _Outcome]]]:
-        """Read P(yes) under every cut, at every point and with the cut in all layers. Returns the same as :meth:`_probed`."""
+        """Read P(yes) under every cut, at every point and with the cut in all layers. Returns the same as :meth:`_read_probes`."""
         cuts = [self.window(engine, inputs, spec, layer) for layer in unit.layers]
         windows = [range(0), self.cut_layers(engine, inputs, spec), *(cut for cut in cuts if cut)]
         states = engine.knockout_states(
@@ -280,7 +280,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         return {"none": np.broadcast_to(p[0, 0], (len(unit.layers), len(one.rows)))}, found
 
     @override
-    def stored_variants(self, row: TokenRow, spec: Knockout, stored: StoredInputs) -> tuple[Variant, ...]:
+    def load_variants(self, row: TokenRow, spec: Knockout, stored: StoredInputs) -> tuple[Variant, ...]:
         cuts = {name.removeprefix("cut:"): where for name, where in row.positions.items() if name.startswith("cut:")}
         return cut_variants(cuts)
 

@@ -71,13 +71,13 @@ class _Sweep:
         return tuple(out)
 
     def size(self, pairs: Sequence[Pair[Any]]) -> PassSize:
-        growing = _Growing(self)
+        growing = _BatchSize(self)
         for pair in pairs:
             growing.add(pair)
         return growing.size()
 
 
-class _Growing:
+class _BatchSize:
     """Size of a batch to which pairs are added."""
 
     def __init__(self, sweep: _Sweep) -> None:
@@ -134,13 +134,13 @@ def plan_swaps(
         own = [p for p in pairs if tuple((place.anchor, place.control) for place in p.placements) == table]
         # By cone, so that rows that share a table need as little padding as can be; a question's donors stay together.
         group = sorted(own, key=lambda p: (sum(sweep.cones[id(p)]), len(p.target.ids)))
-        growing = _Growing(sweep)
+        growing = _BatchSize(sweep)
         for pair in group:
             had = tuple(growing.pairs)
             growing.add(pair)
             if had and not fits(growing.size(), len(growing.pairs)):
                 batches += _fitting(room, sweep, Batch(had, layers), budget)
-                growing = _Growing(sweep)
+                growing = _BatchSize(sweep)
                 growing.add(pair)
         if growing.pairs:
             batches += _fitting(room, sweep, Batch(tuple(growing.pairs), layers), budget)

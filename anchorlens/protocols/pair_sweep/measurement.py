@@ -53,7 +53,7 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
         """Return what makes the streams of a batch; None if they come from the source of each pair."""
         return None
 
-    def reached(self, inputs: InputsT, spec: SpecT, place: Placement, layer: int) -> bool:  # noqa: ARG002
+    def is_reachable(self, inputs: InputsT, spec: SpecT, place: Placement, layer: int) -> bool:  # noqa: ARG002
         """Whether a change can reach what is read; other cells get no row."""
         return True
 
@@ -95,13 +95,13 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
                 "effect": self.effect(inputs, spec, pairs, start, end),
                 **self.columns(inputs, spec, unit, place, before, after),
             }  # fmt: skip
-            reached = np.repeat([self.reached(inputs, spec, place, layer) for layer in unit.layers], len(pairs))
+            reachable = np.repeat([self.is_reachable(inputs, spec, place, layer) for layer in unit.layers], len(pairs))
             whole = {name: np.broadcast_to(np.asarray(value), shape).ravel() for name, value in columns.items()}
-            frames.append(pd.DataFrame(whole)[reached])
+            frames.append(pd.DataFrame(whole)[reachable])
         return pd.concat(frames, ignore_index=True)
 
     def remeasure(
-        self, oracle: ReferenceEngine, inputs: InputsT, spec: Any, samples: Sequence[Mapping[str, Any]]
+        self, reference: ReferenceEngine, inputs: InputsT, spec: Any, samples: Sequence[Mapping[str, Any]]
     ) -> pd.DataFrame:
         """Measure each cell as a row of one batch, changed at its own layer."""
         by_key = {(pair.base.id, pair.donor_id): pair for pair in self.pairs(inputs)}
@@ -111,8 +111,8 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
             place = next(p for p in pair.placements if (p.anchor, p.control) == (cell["anchor"], cell["control"]))
             chosen.append(replace(pair, placements=(place,)))
         layers = [int(cell["layer"]) for cell in samples]
-        found = oracle.run_cells(
-            self._batch(oracle, inputs, spec, chosen), site=spec.site, layers=layers, window=self.window(spec)
+        found = reference.run_cells(
+            self._batch(reference, inputs, spec, chosen), site=spec.site, layers=layers, window=self.window(spec)
         )
         before, after = (_values(one, self.metric(spec)) for one in found)
         frame = pd.DataFrame([{name: cell[name] for name in CELL} for cell in samples])

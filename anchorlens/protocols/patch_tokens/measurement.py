@@ -21,7 +21,7 @@ from anchorlens.protocols.patch_tokens.analysis import ANALYSIS
 from anchorlens.protocols.patch_tokens.spec import PatchTokens
 from anchorlens.protocols.patch_tokens.token_patches import Patcher
 from anchorlens.protocols.probe_sweep.measurement import Cells, ProbeMeasurement, ProbePass, ProbePlan, RowBatch
-from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, labelled_rows
+from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, build_labelled_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.build_rows import MORE_QUESTIONS, drop, make_rows
 from anchorlens.questions.qa_context import QuestionContext
@@ -91,7 +91,7 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
 
     @override
     def prepare(self, context: QuestionContext, spec: PatchTokens) -> PatchTokensInputs:
-        truth, dropped = labelled_rows(context, spec)
+        truth, dropped = build_labelled_rows(context, spec)
         test = tuple(truth.of("test"))
         pool = make_rows(context.pool, context.tokenizer).rows
         patcher = Patcher(context.tokenizer, pool, rule=spec.donors, n_donors=spec.n_donors, seed=spec.seed)
@@ -153,7 +153,7 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
             )
 
         for batch in plan.reading:
-            plan.memory.measured(read, RowBatch(batch, 2))
+            plan.memory.measure_or_split(read, RowBatch(batch, 2))
         assert fitted.probe_layer is not None  # probes were fitted
         false = clean[inputs.layers.index(fitted.probe_layer)] >= 0.5
         patched = [j for j, own in enumerate(inputs.variants) if own]
@@ -163,12 +163,12 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
                 f"None of {len(patched)} true test rows is predicted true by the probe at k* = {fitted.probe_layer}. Take "
                 f"{MORE_QUESTIONS}, or base='all'."
             )
-        left_out = tuple(_predicted_false(inputs.row(j)) for j in patched if j not in kept)
+        left_out = tuple(_drop_predicted_false(inputs.row(j)) for j in patched if j not in kept)
         variants = tuple(own if j in kept else () for j, own in enumerate(inputs.variants))
         return replace(fitted, variants=variants, q=q, clean=clean, dropped=(*inputs.dropped, *left_out))  # pyright: ignore[reportCallIssue]
 
     @override
-    def stored_variants(self, row: TokenRow, spec: PatchTokens, stored: StoredInputs) -> tuple[Variant, ...]:
+    def load_variants(self, row: TokenRow, spec: PatchTokens, stored: StoredInputs) -> tuple[Variant, ...]:
         found: list[Variant] = []
         for donor in stored.donor_ids[row.id]:
             whole = f"{row.id}~{donor}"
@@ -183,7 +183,7 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
         return tuple(found)
 
 
-def _predicted_false(row: TokenRow) -> Dropped:
+def _drop_predicted_false(row: TokenRow) -> Dropped:
     """The record of a true row that the probe takes for false."""
     return replace(drop(row.example, "predicted_false", "the probe at k* takes it for false"), example_id=row.id)
 

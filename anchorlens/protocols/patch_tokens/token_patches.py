@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anchorlens.prompts.dataset import Dropped
-from anchorlens.protocols.probe_sweep.placebo_tokens import cut_positions, named_positions
+from anchorlens.protocols.probe_sweep.placebo_tokens import cut_positions, entity_positions
 from anchorlens.protocols.probe_sweep.variants import Variant
 from anchorlens.questions.build_rows import drop
 from anchorlens.questions.donors import DonorLike, DonorPicker
@@ -92,7 +92,7 @@ class Patcher:
             raise RowDropped("same_tokens", "the donor's text is the base's own")
         rng = random.Random(f"{self.seed}:patch:{whole.id}")
         # The placebo's tokens are those of the knockout of the same seed.
-        named = named_positions(row, self.tokenizer)
+        named = entity_positions(row, self.tokenizer)
         placebo = cut_positions(row, "exact_question -> later", self.seed, placebos=True, named=named).get(RANDOM, ())
         n = min(len(changed), len(placebo))
         swapped = self._tokens(row, donor, sorted(rng.sample(placebo, n)), rng)

@@ -165,7 +165,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
         """Return the passes that measure some variants; the first with cuts also decides the pathways."""
 
     @abstractmethod
-    def stored_variants(self, row: TokenRow, spec: SpecT, stored: StoredInputs) -> tuple[Variant, ...]:
+    def load_variants(self, row: TokenRow, spec: SpecT, stored: StoredInputs) -> tuple[Variant, ...]:
         """Return the variants of a row of a saved sweep."""
 
     def reads_probe(self, spec: SpecT) -> bool:  # noqa: ARG002
@@ -254,7 +254,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
             states[:, list(batch.rows)] = self.read(engine, inputs, spec, rows, layers, on_work)[0]
 
         for batch in plan.training:
-            plan.memory.measured(read, RowBatch(batch))
+            plan.memory.measure_or_split(read, RowBatch(batch))
         names = {"site": spec.probe_site, "model": inputs.model_name, "dataset": inputs.dataset, "seed": spec.seed}
         used = spec.probes.at(layers) if spec.probes is not None else read_probes(truth, layers, states, **names)
         others = placebo_probes(truth, layers, states, used, seed=spec.seed) if self.placebos(spec) else {}
@@ -321,7 +321,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
 
     # -- measuring again --------------------------------------------------------------------------------------------------------
     def remeasure(
-        self, oracle: ReferenceEngine, inputs: ProbeSweepInputs, spec: SpecT, samples: Sequence[Mapping[str, Any]]
+        self, reference: ReferenceEngine, inputs: ProbeSweepInputs, spec: SpecT, samples: Sequence[Mapping[str, Any]]
     ) -> pd.DataFrame:
         """Measure the variants of these samples again, at their layers and at k*, where pathways are decided."""
         probe_layer = [] if inputs.probe_layer is None else [inputs.probe_layer]
@@ -336,12 +336,12 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
             for one, asked in [(inputs.variants[j][i], wanted.get(inputs.row(j).id, set()))]
             if any(control in one.controls and (one.row is None or donor == one.donor_id) for control, donor in asked)
         )  # fmt: skip
-        return self.measure(oracle, inputs, spec, ProbeUnit(cells, layers), no_progress)
+        return self.measure(reference, inputs, spec, ProbeUnit(cells, layers), no_progress)
 
     def from_run(self, adapter: Adapter, spec: SpecT, stored: StoredInputs) -> ProbeSweepInputs:  # noqa: ARG002
         """Rebuild rows, variants and probes from a run directory; pathways are left out, since no P depends on them."""
         base = stored.of("base")
-        variants = tuple(self.stored_variants(row, spec, stored) for row in base)
+        variants = tuple(self.load_variants(row, spec, stored) for row in base)
         known = np.zeros(len(base), dtype=np.bool_) if self.reads_first else None
         truth, saved = TruthRows(base, ("test",) * len(base), ()), stored.result
         return ProbeSweepInputs(

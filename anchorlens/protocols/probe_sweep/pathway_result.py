@@ -130,7 +130,7 @@ class PathwayResult(SweepResult):
             t = self._table(draw)
             before = support(t.before, t.before, self.labels, kind) if metric == P else t.before
             found.append(group_curves(t.delta, before, t.q, self.draws))
-        return {pathway: _over_draws([groups[pathway] for groups in found]) for pathway in (Q, A, ALL)}
+        return {pathway: _average_draws([groups[pathway] for groups in found]) for pathway in (Q, A, ALL)}
 
     def estimates(self) -> list[tuple[str, str, Estimate]]:
         """Quantity, control, estimate: ``auc`` of the clean probe, ``auc_after`` under every control, ``auc_beyond_text``."""
@@ -140,8 +140,8 @@ class PathwayResult(SweepResult):
             draws = [self._table(part) for part in parts]
             # Other cuts are read by the same probe: they have the clean AUC of `none`.
             if name in ("none", SHUFFLED, CROSS_FOLD):
-                found.append(("auc", name, _mixed([auc_of(t.before, self.labels, self.draws) for t in draws])))
-            found.append(("auc_after", name, _mixed([auc_of(t.after, self.labels, self.draws) for t in draws])))
+                found.append(("auc", name, _mix_draws([auc_of(t.before, self.labels, self.draws) for t in draws])))
+            found.append(("auc_after", name, _mix_draws([auc_of(t.after, self.labels, self.draws) for t in draws])))
         scores = self._pair_scores()
         if scores is not None:
             clean = self.tables()["none"].before
@@ -185,15 +185,15 @@ class PathwayResult(SweepResult):
         return dict(facts_at(self.contrasts(), layer))
 
 
-def _over_draws(groups: Sequence[Group]) -> Group:
+def _average_draws(groups: Sequence[Group]) -> Group:
     """A curve over several draws of a placebo: their mean, and resamples that take the draws in turn, so that draws vary too."""
     if len(groups) == 1:
         return groups[0]
-    mixed = _mixed([Estimate(group.mean, group.draws, group.n) for group in groups])
+    mixed = _mix_draws([Estimate(group.mean, group.draws, group.n) for group in groups])
     return Group(mixed.value, mixed.draws, mixed.n, np.mean([group.before for group in groups], axis=0))
 
 
-def _mixed(estimates: Sequence[Estimate]) -> Estimate:
+def _mix_draws(estimates: Sequence[Estimate]) -> Estimate:
     if len(estimates) == 1:
         return estimates[0]
     draws = np.array(estimates[0].draws)

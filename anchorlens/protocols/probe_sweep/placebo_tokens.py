@@ -32,7 +32,7 @@ def cut_positions(
         seed: Draws the tokens.
         placebos: Whether to draw any.
         sides: Whether tokens on either side of the source are cut apart, too.
-        named: Positions that are not drawn, see :func:`named_positions`.
+        named: Positions that are not drawn, see :func:`entity_positions`.
 
     Returns:
         ``none``: the source's positions; ``random_tokens``: as many other question tokens; ``size_matched``: as many tokens of the source
@@ -79,7 +79,7 @@ def cut_variants(positions: Mapping[str, tuple[int, ...]]) -> tuple[Variant, ...
     return tuple(Variant(tuple(names), positions=positions[first]) for first, names in controls.items())
 
 
-def named_positions(row: TokenRow, tokenizer: RowTokenizer) -> tuple[int, ...]:
+def entity_positions(row: TokenRow, tokenizer: RowTokenizer) -> tuple[int, ...]:
     """Return the positions of the question's names, numbers and quotations: no placebo may cut them."""
     start = rendered(tokenizer.prompt, row.question, tokenizer.tokenizer).question_start
     offsets = tokenizer.encode(row.text)[1]

@@ -131,7 +131,7 @@ class ProbeSweepInputs(SweepInputs):
         return {"config": {}, "counts": counts, "probe": probe_record(self.probes.get("none"), self.texts)}
 
 
-def rows_of_truth(context: QuestionContext, spec: TruthSpecification, examples: Sequence[Example]) -> TruthRows:
+def build_truth_rows(context: QuestionContext, spec: TruthSpecification, examples: Sequence[Example]) -> TruthRows:
     """Return true and false answers of the examples, as the specification asks for them."""
     return truth_rows(
         context.adapter, examples, context.tokenizer, answers=spec.answers, distractor=spec.distractor, fractions=spec.fractions,
@@ -139,13 +139,13 @@ def rows_of_truth(context: QuestionContext, spec: TruthSpecification, examples: 
     )  # fmt: skip
 
 
-def labelled_rows(context: QuestionContext, spec: TruthSpecification) -> tuple[TruthRows, tuple[Dropped, ...]]:
+def build_labelled_rows(context: QuestionContext, spec: TruthSpecification) -> tuple[TruthRows, tuple[Dropped, ...]]:
     """Return rows with true and false answers in every split, and everything that was dropped.
 
     Raises:
         EmptySweepError: No row is left, or a split lacks true or false answers.
     """
-    truth = rows_of_truth(context, spec, context.examples)
+    truth = build_truth_rows(context, spec, context.examples)
     dropped = (*context.dropped, *truth.dropped)
     check_not_empty(truth.rows, dropped, f"in {context.data.name}")
     truth.check()

@@ -61,7 +61,7 @@ class SwapAnalysis(Analysis):
     def table(self, results: Sequence[SweepResult]) -> tuple[str, pd.DataFrame]:
         found = pd.concat([self.summary(result) for result in results], ignore_index=True)
         band = [f"[{low:+.1f}, {high:+.1f}]" for low, high in zip(found["sim_low"], found["sim_high"], strict=True)]
-        null = [_null_said(*both) for both in zip(found["null"], found["frac_null_incomplete"], strict=True)]
+        null = [_format_null(*both) for both in zip(found["null"], found["frac_null_incomplete"], strict=True)]
         shown = pd.DataFrame(
             {
                 "model": found["model"], "data set": found["dataset"], "anchor": found["anchor"], "max layer": found["max_layer"],
@@ -78,7 +78,7 @@ def _weaker(curves: pd.DataFrame) -> dict[str, float]:
     return {str(anchor): float(share) for anchor, share in shares.items() if share > _MOST}
 
 
-def _null_said(value: float, short: float) -> str:
+def _format_null(value: float, short: float) -> str:
     """ΔP of the null, and that it is weaker than its anchor's swap where it is in most rows."""
     if np.isnan(value):
         return "-"

@@ -18,7 +18,7 @@ QAPair: TypeAlias = Pair[TokenRow]
 
 
 @dataclass(frozen=True)
-class TrueToOthers(DonorPicker):
+class WrongAnswerPicker(DonorPicker):
     """A picker that takes no donor whose answer, false for its own question, is right for the base's."""
 
     def _eligible(self, base: TokenRow, row: TokenRow) -> bool:
@@ -34,9 +34,9 @@ def donor_picker(spec: Swap, pool: Sequence[TokenRow]) -> Callable[[TokenRow], S
     false rows would mix the loss of their content with a gain of truth.
     """
     how = (spec.donors, spec.anchors, spec.align, spec.n_donors, spec.seed)
-    if not spec.of_truth:
+    if not spec.is_truth_readout:
         return DonorPicker(tuple(pool), *how).pick
-    pickers = [TrueToOthers(tuple(row for row in pool if row.answer.label == label), *how) for label in (0, 1)]
+    pickers = [WrongAnswerPicker(tuple(row for row in pool if row.answer.label == label), *how) for label in (0, 1)]
     return lambda row: pickers[row.answer.label].pick(row)
 
 

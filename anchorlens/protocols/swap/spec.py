@@ -25,7 +25,7 @@ from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
 
 _READOUTS = Choice((*ANSWER_READOUTS, *TRUTH_READOUTS), "a function of log-probabilities and mask", 2)
 # Arguments that an answer readout ignores.
-_OF_TRUTH = ("answers", "distractor", "delta_kind", "probes", "probe_site", "fractions")
+_TRUTH_ONLY = ("answers", "distractor", "delta_kind", "probes", "probe_site", "fractions")
 
 
 class Swap(TruthSpecification):
@@ -77,18 +77,18 @@ class Swap(TruthSpecification):
     @override
     def from_config(cls, config: Mapping[str, Any]) -> "Swap":
         answer = config.get("readout") not in TRUTH_READOUTS
-        unused = {*(_OF_TRUTH if answer else ()), *(("n_donors",) if config.get("donors") in STATISTIC_RULES else ())}
+        unused = {*(_TRUTH_ONLY if answer else ()), *(("n_donors",) if config.get("donors") in STATISTIC_RULES else ())}
         return super().from_config({name: value for name, value in config.items() if name not in unused})
 
     @property
-    def of_truth(self) -> bool:
+    def is_truth_readout(self) -> bool:
         """Whether the readout is a truth readout."""
         return self.readout in TRUTH_READOUTS
 
     @property
     def kind(self) -> str:
         """Quantity of ΔP; ``probability`` for answer readouts."""
-        return self.delta_kind if self.of_truth else "probability"
+        return self.delta_kind if self.is_truth_readout else "probability"
 
     @property
     def donor_rule(self) -> str:
@@ -110,7 +110,7 @@ class Swap(TruthSpecification):
         noising = self.direction == "noising"
         contradictions = [
             (
-                "anchors", "answer" in self.anchors and not self.of_truth,
+                "anchors", "answer" in self.anchors and not self.is_truth_readout,
                 "The anchor 'answer' is for readouts after the answer: a stream at an answer token cannot change that token's own "
                 "probability. Use 'pre_answer' or 'pre_answer_all'.",
             ),
@@ -128,20 +128,20 @@ class Swap(TruthSpecification):
                 f"null_region={self.null_region!r} says where the null lies, and n_null_donors=0 measures none. Leave one of them out.",
             ),
             (
-                "delta_kind", self.of_truth and not noising and self.delta_kind == "confidence",
+                "delta_kind", self.is_truth_readout and not noising and self.delta_kind == "confidence",
                 "direction='denoising' starts from a corrupt input, and delta_kind='confidence' speaks of the clean prediction. "
                 "Use delta_kind='true_label' or delta_kind='signed'.",
             ),
             (
-                "known_only", self.of_truth and self.known_only,
+                "known_only", self.is_truth_readout and self.known_only,
                 "known_only=True keeps right answers alone, and a truth readout needs wrong ones too. Leave it off.",
             ),
         ]  # fmt: skip
         for name, is_wrong, message in contradictions:
             if is_wrong:
                 raise InputError(message, argument=name)
-        if not self.of_truth:
-            for name in _OF_TRUTH:
+        if not self.is_truth_readout:
+            for name in _TRUTH_ONLY:
                 if getattr(self, name) != self.default_of(name):
                     readout = callable_name(self.readout) if callable(self.readout) else repr(self.readout)
                     raise InputError(

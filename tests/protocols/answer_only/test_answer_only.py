@@ -12,7 +12,7 @@ from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.answer_only.analysis import ANALYSIS
 from anchorlens.protocols.answer_only.measurement import MEASUREMENT
-from anchorlens.protocols.answer_only.question_removal import changed_row, without_question
+from anchorlens.protocols.answer_only.question_removal import build_changed_row, without_question
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
 from anchorlens.questions.example import normalise
 from anchorlens.questions.prompts import ChatPrompt, PromptText, QAPrompt, TemplatePrompt
@@ -218,7 +218,7 @@ def test_inputs_that_cannot_be_measured(data, prompt, said):
     tokenizer = RowTokenizer(small_tokenizer("byte", bos=False), TemplatePrompt.of("Q: {question}\\nA:\\n"), max_length=99)
     row = tokenizer.row(replace(data.examples[0], answers=("Rome",)))
     with pytest.raises(RowDropped, match=said):
-        changed_row(row, tokenizer, prompt, "", "x")
+        build_changed_row(row, tokenizer, prompt, "", "x")
 
 
 # -- findings -----------------------------------------------------------------------------------------------------------------

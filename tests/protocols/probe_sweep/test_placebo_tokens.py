@@ -5,7 +5,13 @@ import json
 import pytest
 
 import anchorlens as al
-from anchorlens.protocols.probe_sweep.placebo_tokens import CONTROLS, cut_positions, cut_targets, cut_variants, named_positions
+from anchorlens.protocols.probe_sweep.placebo_tokens import (
+    CONTROLS,
+    cut_positions,
+    cut_targets,
+    cut_variants,
+    entity_positions,
+)
 from anchorlens.questions.build_rows import make_rows
 from anchorlens.questions.prompts import FewShotPrompt, QAPrompt
 from anchorlens.questions.tokens import RowTokenizer
@@ -115,7 +121,7 @@ def test_names_numbers_and_quotations_are_no_placebo(tiny_model, prompt):
     """Planted: the rules took "old lady" for the subject, and missed the bank."""
     tokenizer = RowTokenizer(tiny_model("llama").tokenizer, prompt)
     row = tokenizer.row(example(QUESTION, "old lady", "founded"))
-    named = named_positions(row, tokenizer)
+    named = entity_positions(row, tokenizer)
     assert texts(tokenizer, row, named) == "BankofEngland1694theoldladyWilliamPitt"
     free = set(row.positions["question_rest"]) - set(named)
     drawn = set()
@@ -133,5 +139,5 @@ def test_a_question_without_another_token_has_no_placebo(tiny_model):
     tokenizer = RowTokenizer(tiny_model("llama").tokenizer, QAPrompt())
     row = tokenizer.row(example("What is Paris or Rome", "Paris", "is"))
     rest = set(row.positions["question_rest"])
-    assert 0 < len(rest & set(named_positions(row, tokenizer))) < len(rest)
+    assert 0 < len(rest & set(entity_positions(row, tokenizer))) < len(rest)
     assert set(cut_positions(row, "exact_question -> later", 0, placebos=True, named=rest)) == {"none"}

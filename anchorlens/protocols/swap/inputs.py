@@ -21,7 +21,7 @@ from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.protocols.base import SweepInputs
 from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement
-from anchorlens.protocols.probe_sweep.variants import rows_of_truth
+from anchorlens.protocols.probe_sweep.variants import build_truth_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.protocols.swap.pairing import NULL, PairMaker, QAPair, donor_picker, pre_answer_token_differs
 from anchorlens.protocols.swap.reading import Reading
@@ -35,7 +35,7 @@ from anchorlens.results.tables import InputTable
 
 
 @dataclass(frozen=True)
-class PreparedSwap(SweepInputs):
+class SwapInputs(SweepInputs):
     """Inputs of a swap.
 
     Attributes:
@@ -90,7 +90,7 @@ class PreparedSwap(SweepInputs):
             "evaluated": len({p.base.id for p in self.pairs}), **self.counts,
             "pre_answer_token_differs": len({p.base.id for p in self.pairs if pre_answer_token_differs(p)}),
         }  # fmt: skip
-        found: dict[str, Any] = {"config": {"delta_kind": spec.kind, **_resolved(spec)}, "counts": counts}
+        found: dict[str, Any] = {"config": {"delta_kind": spec.kind, **_resolve_config(spec)}, "counts": counts}
         if reading.truth is None:
             return found
         counts["rows"] = reading.truth.sizes
@@ -101,15 +101,17 @@ class PreparedSwap(SweepInputs):
         return found
 
 
-def _resolved(spec: Swap) -> dict[str, Any]:
+def _resolve_config(spec: Swap) -> dict[str, Any]:
     """Return what arguments come to, where that differs from what was given."""
     rows = spec.donors not in STATISTIC_RULES
     found: dict[str, Any] = {} if rows else {"n_donors": 1}
     # Which answers are true or false is no part of a sweep that reads the answer's own probability.
-    return found | ({"donor_label": "same" if rows else "both"} if spec.of_truth else {"answers": "", "distractor": ""})
+    return found | (
+        {"donor_label": "same" if rows else "both"} if spec.is_truth_readout else {"answers": "", "distractor": ""}
+    )
 
 
-def prepared_swap(context: QuestionContext, spec: Swap) -> PreparedSwap:
+def prepare_swap(context: QuestionContext, spec: Swap) -> SwapInputs:
     """Draw donors and build the inputs of a sweep."""
     rows, reading = _rows_and_reading(context, spec)
     dropped = [*context.dropped, *rows.dropped]
@@ -137,7 +139,7 @@ def prepared_swap(context: QuestionContext, spec: Swap) -> PreparedSwap:
     sites: list[SiteLike] = [spec.site, *([read[0]] if read is not None else [])]
     counts = {"null_shortfall": maker.null_shortfall, "failed_pairs": maker.failed_pairs}
     texts = _texts(reading.truth, spec)
-    return PreparedSwap(tuple(dropped), pairs[0].target.ids, tuple(sites), layers, pairs, statistics, reading, counts, texts)
+    return SwapInputs(tuple(dropped), pairs[0].target.ids, tuple(sites), layers, pairs, statistics, reading, counts, texts)
 
 
 def _texts(truth: TruthRows | None, spec: Swap) -> Mapping[str, TextBaseline]:
@@ -155,7 +157,7 @@ def _pool(context: QuestionContext, spec: Swap, reading: Reading) -> tuple[Token
         return make_rows(context.pool, context.tokenizer).rows
     if spec.answers == "generated" or len(context.pool) == len(context.examples):
         return reading.truth.rows
-    return rows_of_truth(context, spec, context.pool).rows
+    return build_truth_rows(context, spec, context.pool).rows
 
 
 def _check_pairs(pairs: Sequence[QAPair], dropped: Sequence[Dropped], spec: Swap, where: str) -> None:
@@ -172,7 +174,7 @@ def _check_pairs(pairs: Sequence[QAPair], dropped: Sequence[Dropped], spec: Swap
 
 def _rows_and_reading(context: QuestionContext, spec: Swap) -> tuple[Rows, Reading]:
     """Return the rows that are measured, and what is read of them."""
-    if not spec.of_truth:
+    if not spec.is_truth_readout:
         if not spec.known_only:
             return make_rows(context.examples, context.tokenizer), Reading(spec.readout)
         answered = answered_rows(
@@ -180,7 +182,7 @@ def _rows_and_reading(context: QuestionContext, spec: Swap) -> tuple[Rows, Readi
             progress=context.progress,
         )  # fmt: skip
         return known_rows(answered), Reading(spec.readout)
-    truth = rows_of_truth(context, spec, context.examples)
+    truth = build_truth_rows(context, spec, context.examples)
     check_not_empty(truth.rows, [*context.dropped, *truth.dropped], f"in {context.data.name}")
     if spec.readout == "p_true":
         return Rows(truth.rows, truth.dropped), Reading(spec.readout, truth)
@@ -197,7 +199,7 @@ def _rows_and_reading(context: QuestionContext, spec: Swap) -> tuple[Rows, Readi
     return Rows(tuple(truth.rows[i] for i in truth.of("test")), truth.dropped), Reading(spec.readout, truth, probes)
 
 
-def restored_swap(adapter: Adapter, spec: Swap, stored: StoredInputs) -> PreparedSwap:
+def restore_swap(adapter: Adapter, spec: Swap, stored: StoredInputs) -> SwapInputs:
     """Rebuild the inputs of a saved sweep.
 
     Raises:
@@ -206,16 +208,16 @@ def restored_swap(adapter: Adapter, spec: Swap, stored: StoredInputs) -> Prepare
     base, statistics, truth = stored.of("base"), None, None
     if spec.donors in STATISTIC_RULES:
         statistics = StreamStatistics(adapter, stored.of("donor"), spec.site, spec.seed)
-    pairs = tuple(_stored_pair(spec, stored, row, donor) for row in base for donor in stored.donor_ids[row.id])
-    if spec.of_truth:
+    pairs = tuple(_load_pair(spec, stored, row, donor) for row in base for donor in stored.donor_ids[row.id])
+    if spec.is_truth_readout:
         truth = TruthRows(base, ("test",) * len(base), ())
     if spec.readout == "probe" and "none" not in stored.probes:
         raise RunError("The run lacks its probes: cells that they read cannot be measured again.")
     reading = Reading(spec.readout, truth, stored.probes["none"] if spec.readout == "probe" else None)
-    return PreparedSwap((), base[0].ids, (spec.site,), stored.layers, pairs, statistics, reading, {}, {})
+    return SwapInputs((), base[0].ids, (spec.site,), stored.layers, pairs, statistics, reading, {}, {})
 
 
-def _stored_pair(spec: Swap, stored: StoredInputs, base: TokenRow, donor_id: str) -> QAPair:
+def _load_pair(spec: Swap, stored: StoredInputs, base: TokenRow, donor_id: str) -> QAPair:
     """Return a row with a donor, or with the statistic of this name."""
     donor = None if spec.donors in STATISTIC_RULES else stored.row("donor", donor_id)
     target, source = base, donor
