@@ -1,7 +1,6 @@
-"""The driver of every protocol: from a model, data and a specification to a result.
+"""Run one sweep of any protocol: from a model, data and a specification to a result.
 
-A :class:`LocalRunner` measures shards in this process; :func:`run_sweep` selects and keeps them and makes the result. Workers do the
-same.
+A :class:`LocalRunner` measures shards in this process; :func:`run_sweep` selects the shards, stores them and returns the result.
 """
 
 import hashlib
@@ -41,17 +40,17 @@ from anchorlens.runs.schema import POINTS, SAMPLE_COLUMNS, SLOT_TYPES, settings_
 from anchorlens.warn import warn
 
 _OTHER_INPUTS = (
-    "Shards of this sweep were measured on other inputs than those that are drawn here, though model, data and arguments are the "
-    "same: answers that the model wrote differ between machines. Measure all shards on machines of one kind, or throw away what "
-    "is there with restart=True."
+    "Shards of this sweep were measured on other inputs than those drawn here, although model, data and arguments are the same: "
+    "generated answers differ between machines. Measure all shards on machines of one kind, or discard the stored shards with "
+    "restart=True."
 )
 Shard = tuple[pd.DataFrame, dict[str, Any]]
-"""Rows of the samples, and notes for the end of the sweep."""
+"""Rows of the samples, and notes that :meth:`Runner.finish` reads."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """Plan of a sweep: label and unit of its progress bar, work before the shards and of each, cost and environment."""
+    """Plan of a sweep: label and unit of the progress bar, work before the shards and per shard, cost and environment."""
 
     label: str
     unit_name: str
@@ -61,14 +60,15 @@ class Planned:
     environment: Mapping[str, object]
 
     def record(self) -> dict[str, Any]:
+        """Return the plan as JSON values."""
         return {**self.cost.to_dict(), "shards": len(self.shards)}
 
 
 class Runner(ABC):
-    """Measures one sweep: this process (:class:`LocalRunner`), or workers.
+    """Measures one sweep in this process (:class:`LocalRunner`) or in workers.
 
     Attributes:
-        free: Bytes of free memory where the model lies; on the fullest device of several.
+        free: Free bytes on the device of the model; the minimum over several devices.
     """
 
     free: int
@@ -80,53 +80,55 @@ class Runner(ABC):
 
     @abstractmethod
     def plan(self, free: int) -> Planned:
-        """Draw all inputs and plan for this much free memory."""
+        """Draw all inputs and plan the shards for ``free`` bytes of memory."""
 
     @abstractmethod
     def measure_shards(self, numbers: Sequence[int], bar: Progress) -> Generator[tuple[int, Shard], None, None]:
-        """Yield these shards with their numbers as they are done."""
+        """Yield shards with their numbers as they finish."""
 
     @abstractmethod
     def finish(self, shards: Sequence[Shard], bar: Progress) -> SweepResult:
-        """Return the result of all shards, in their order; cells of all but the first batch are checked."""
+        """Return the result of all shards, in order, after spot checks of all batches but the first."""
 
 
 def run(
     protocol: Measurement[Any, Any, Any], model: Any, data: Any, spec: Specification, journal: SweepJournal | None = None
 ) -> SweepResult:
-    """Measure every cell of a sweep in this process; shards that the journal has are not measured again."""
+    """Measure a sweep in this process; shards in the journal are not measured again."""
     result = run_sweep(lambda: LocalRunner(protocol, model, data, spec), spec, journal)
-    assert result is not None  # only a job has none
+    assert result is not None  # None for jobs alone
     return result
 
 
-def run_sweep(measuring: Callable[[], Runner], spec: Specification, journal: SweepJournal | None = None) -> SweepResult | None:
-    """Measure a sweep and return its result; None if the journal is that of a job, whose shards are only kept."""
+def run_sweep(
+    make_runner: Callable[[], Runner], spec: Specification, journal: SweepJournal | None = None
+) -> SweepResult | None:
+    """Measure a sweep and return its result; None for a job, whose shards are only stored."""
     try:
-        return _run_shards(measuring(), spec, journal)
+        return _run_shards(make_runner(), spec, journal)
     except EmptySweepError as why:
         if journal is not None:
             journal.note_once(EMPTY, {"why": str(why)})
         raise
 
 
-def _run_shards(measuring: Runner, spec: Specification, journal: SweepJournal | None) -> SweepResult | None:
-    free = {"bytes": measuring.free}
+def _run_shards(runner: Runner, spec: Specification, journal: SweepJournal | None) -> SweepResult | None:
+    free = {"bytes": runner.free}
     if journal is not None:
-        # Where it lies and how exactly it was mapped there is the environment's.
+        # Device and parity are compared as parts of the environment.
         journal.note_and_check(
-            "model", {name: value for name, value in measuring.card.items() if name not in ("device", "parity")}
+            "model", {name: value for name, value in runner.card.items() if name not in ("device", "parity")}
         )
         free = journal.note_once("free_memory", free)
-    planned = measuring.plan(free["bytes"])
+    planned = runner.plan(free["bytes"])
     if spec.on_plan is not None:
         spec.on_plan(planned.cost)
     n, mine, job = len(planned.shards), range(len(planned.shards)), False
     if journal is not None:
         journal.note_and_check("plan", {**planned.record(), "n_spot_checks": spec.n_spot_checks})
         now = {name: value for name, value in planned.environment.items() if name != "command"}
-        if found := "; ".join(differences(journal.note_once("environment", now), now)):
-            warn(f"This run was begun elsewhere: {found}. Numbers of its shards may differ in their last digits.")
+        if changes := "; ".join(differences(journal.note_once("environment", now), now)):
+            warn(f"This run was started in another environment: {changes}. The last digits of its shards may differ.")
         journal.find_shards(n)
         mine, job = [number for number in mine if journal.is_mine(number)], journal.job is not None
     kept: dict[int, Shard] = {}
@@ -141,21 +143,21 @@ def _run_shards(measuring: Runner, spec: Specification, journal: SweepJournal | 
                 raise RunError(_OTHER_INPUTS)
 
         for number in mine:
-            found = None if journal is None else journal.read(number)
-            if found is not None:
-                keep(number, found)
+            stored = None if journal is None else journal.read(number)
+            if stored is not None:
+                keep(number, stored)
                 bar.skip(planned.shards[number])
-        with closing(measuring.measure_shards([number for number in mine if number not in kept], bar)) as arriving:
-            for number, shard in arriving:
+        with closing(runner.measure_shards([number for number in mine if number not in kept], bar)) as shards:
+            for number, shard in shards:
                 keep(number, shard if journal is None else journal.write(number, *shard))
-        return None if job else measuring.finish([kept[number] for number in range(n)], bar)
+        return None if job else runner.finish([kept[number] for number in range(n)], bar)
 
 
 class LocalRunner(Runner):
-    """Measures a sweep in this process: set up, planned, then shard by shard in any order.
+    """Measures a sweep in this process, shard by shard in any order.
 
     Args:
-        command: Command that began the run, for its record. If None, this process's.
+        command: Command that started the run, for its record. If None, the command of this process.
     """
 
     def __init__(
@@ -196,7 +198,7 @@ class LocalRunner(Runner):
             yield number, self.shard(number, bar)
 
     def shard(self, number: int, bar: Progress) -> Shard:
-        """Measure a shard, independently of all others; cells of the sweep's first batch are checked at once."""
+        """Measure a shard independently of others; spot checks of the first batch follow at once."""
         with self._within_plan():
             self._fit(bar)
             units, memory = self._plan.shards[number], self._plan.memory
@@ -231,15 +233,15 @@ class LocalRunner(Runner):
             if not frames:
                 raise InputError(self._ready.empty_message(self._spec))
             samples = pd.concat(frames, ignore_index=True)
-            first = shards[0][1]["first"]  # rows of the first batch, which was checked at once
+            first = shards[0][1]["first"]  # rows of the first batch, already checked
             if len(samples) > first and isinstance(protocol, Recheckable):
                 bar.enter("checks")
                 checker.check_rest(samples.iloc[first:].reset_index(drop=True))
                 bar.enter("")
             self._heap.look()
-            how = {"plan": {**plan.cost.to_dict(), "split": splits}, **checker.record()}
+            details = {"plan": {**plan.cost.to_dict(), "split": splits}, **checker.record()}
             where = environment(self._adapter.devices, self._command)
-            return _result(protocol, self._context, self._ready, self._spec, samples, {"environment": where, **how})
+            return _result(protocol, self._context, self._ready, self._spec, samples, {"environment": where, **details})
 
     @contextmanager
     def _within_plan(self) -> Iterator[None]:
@@ -272,30 +274,30 @@ class LocalRunner(Runner):
 
 @contextmanager
 def _tables_on_cpu() -> Iterator[None]:
-    """Create tables of indices on the CPU, whatever the default device is."""
+    """Create index tensors on the CPU, whatever the default device is."""
     with torch.device("cpu") if torch.get_default_device().type != "cpu" else nullcontext():
         yield
 
 
 def _digest(inputs: Mapping[str, Sequence[TokenizedPrompt]]) -> str:
-    """Hash the inputs: generated answers, and donors with them, may differ between machines."""
+    """Return a hash of the prepared inputs, which detects answers generated differently on another machine."""
     rows = {role: [(row.id, row.ids, dict(row.positions)) for row in rows] for role, rows in inputs.items()}
     return hashlib.sha256(json.dumps(rows, sort_keys=True, default=list).encode()).hexdigest()[:16]
 
 
 def _result(
     protocol: Measurement[Any, Any, Any], context: SweepContext, inputs: SweepInputs, spec: Specification,
-    samples: pd.DataFrame, how: dict[str, Any],
+    samples: pd.DataFrame, details: dict[str, Any],
 ) -> SweepResult:  # fmt: skip
-    own, code = inputs.record(spec), spec.own_code()
-    asked = {"layers": list(spec.layers_of(context.adapter.n_layers)), "prompt": context.prompt, "add_bos": context.add_bos}
+    parts, code = inputs.record(spec), spec.own_code()
+    resolved = {"layers": list(spec.layers_of(context.adapter.n_layers)), "prompt": context.prompt, "add_bos": context.add_bos}
     config = {
-        "protocol": protocol.name, **spec.identity(), **asked, **own.pop("config", {}), **({"own_code": code} if code else {}),
+        "protocol": protocol.name, **spec.identity(), **resolved, **parts.pop("config", {}), **({"own_code": code} if code else {}),
     }  # fmt: skip
     card, data = model_record(model_card(context.adapter.model)), context.data.record()
     run_id = run_id_of(config, card, data)
-    counts = own.pop("counts", {}) | {"dropped": dict(Counter(d.reason for d in inputs.dropped).most_common())}
-    record = {"config": config, "model": card, "data": data, **how, "counts": counts, **own}
+    counts = parts.pop("counts", {}) | {"dropped": dict(Counter(d.reason for d in inputs.dropped).most_common())}
+    record = {"config": config, "model": card, "data": data, **details, "counts": counts, **parts}
     keys = {
         "run_id": run_id, "model": context.model_name, "dataset": context.data.name, "protocol": protocol.name, "seed": spec.seed,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The tables of a run: their columns, and the version of the schema."""
+"""Columns and types of the tables of a run, and the version of the schema."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ import pandas as pd
 from anchorlens.constants import FLIP, SETTINGS, P  # noqa: F401 - names of metrics belong to the schema
 
 SCHEMA_VERSION = 6
-"""Version of the tables and of ``run.json``. Nothing was released with another one, so only this one is read."""
+"""Version of the tables and of ``run.json``; no other version is read."""
 
 SAMPLE_COLUMNS = (
     "run_id", "model", "dataset", "example_id", "question_id", "protocol", "anchor", "pathway", "layer", "position",
@@ -53,13 +53,13 @@ CONTRAST_COLUMNS = (
 TABLE_COLUMNS = {
     "samples": SAMPLE_COLUMNS, "curves": CURVE_COLUMNS, "contrasts": CONTRAST_COLUMNS, "examples": EXAMPLE_COLUMNS,
 }  # fmt: skip
-"""Columns of the files, in their order there. Frames that are shown have an order of their own: :func:`answer_first`."""
+"""Columns of each file, in file order. Frames for display are ordered by :func:`answer_first`."""
 
 CELL = ["example_id", "donor_id", "anchor", "control", "layer", "metric"]
-"""What makes two rows of ``samples`` the same measurement."""
+"""Columns that identify a measurement in ``samples``."""
 
 
-# The order for reading. A terminal shows the first and the last few columns, a notebook ten of each.
+# Order for display: a terminal shows the first and last few columns, a notebook ten of each.
 _NAMED = ("metric", "quantity", "control", "anchor", "pathway")
 _VALUE = ("layer", "max_layer", "effect", "effect_again", "max_abs_diff", "value", "difference")
 _BESIDE = (
@@ -70,11 +70,11 @@ _SAME = tuple(dict.fromkeys(("run_id", *CURVE_KEYS)))
 
 
 def answer_first(frame: pd.DataFrame) -> list[str]:
-    """Return the columns of a table in the order for reading: results first, constant columns last.
+    """Return the columns of a table in display order: results first, constant columns last.
 
-    First those of ``metric quantity control anchor pathway`` that differ between rows (the anchor if neither it nor the pathway
-    does), then layer, value, interval, P before and n, then other columns that differ, then the rest. If a row is one of an example,
-    or a contrast, name, layer and value stand together.
+    First the varying columns of ``metric quantity control anchor pathway`` (the anchor if neither it nor the pathway varies), then
+    layer, value, interval, P before and n, then other varying columns, then the rest. Tables of examples or contrasts start with
+    name, layer and value.
     """
     there = list(frame.columns)
     differ = {name for name in _SAME if name in there and frame[name].nunique(dropna=False) > 1}
@@ -91,11 +91,11 @@ def answer_first(frame: pd.DataFrame) -> list[str]:
 
 
 def summary_order(frame: pd.DataFrame) -> list[str]:
-    """Return the columns of a small table with model, data set and protocol in the middle, which a narrow terminal hides."""
+    """Return the columns of a small table with model, data set and protocol in the middle, hidden by narrow terminals."""
     whose = [name for name in ("model", "dataset", "protocol") if name in frame.columns]
-    told = [name for name in answer_first(frame) if name not in whose]
-    half = len(told) // 2
-    return [*told[:half], *whose, *told[half:]]
+    rest = [name for name in answer_first(frame) if name not in whose]
+    half = len(rest) // 2
+    return [*rest[:half], *whose, *rest[half:]]
 
 
 def order_columns(table: str, frame: pd.DataFrame) -> pd.DataFrame:
@@ -104,11 +104,11 @@ def order_columns(table: str, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def leading_metric(samples: pd.DataFrame) -> str:
-    """Return the metric that a sweep is about: the probability if it has one, else its first."""
+    """Return the main metric of a sweep: the probability if measured, else the first one."""
     found = samples["metric"].unique().tolist()
     return P if P in found or not found else str(found[0])
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the columns of :data:`SETTINGS` for a specification as run.json keeps it."""
+    """Return the columns of :data:`SETTINGS` for the ``config`` of a sweep in run.json."""
     return {name: str(config.get(name, "")) for name in SETTINGS}
