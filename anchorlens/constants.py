@@ -51,3 +51,10 @@ ENGINES = ("cone", "reference")
 SPLITS = ("train", "validation", "test")
 FRACTIONS = (0.45, 0.15, 0.4)
 """Shares of training, validation and test questions."""
+
+_DRAW_LABELS = {"exact_question": "question", "pre_answer": "answer_site", "pre_answer_all": "answer_site_all"}
+
+
+def draw_label(anchor: str) -> str:
+    """Return the label of an anchor in the seeds of random draws; it is fixed, since another label draws other nulls."""
+    return _DRAW_LABELS.get(anchor, anchor)

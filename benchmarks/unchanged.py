@@ -16,6 +16,7 @@ from pathlib import Path
 SETS = ("popqa", "triviaqa", "hotpotqa", "nq")
 PROTOCOLS = ("swap", "knockout", "patch_tokens", "answer_only")
 LIMIT = 1e-4
+ANCHORS = {"question": "exact_question", "answer_site": "pre_answer", "answer_site_all": "pre_answer_all"}  # old -> new
 KEYS = ["example_id", "anchor", "layer", "donor_id", "control"]
 
 
@@ -79,11 +80,12 @@ def compare(ours: Path, theirs: Path) -> bool:
 
 
 def table(samples: "pd.DataFrame") -> "pd.DataFrame":
-    """Keys, pathway and ΔP of either schema: until 4d24154 ``metric`` was ``quantity``, and a missing text was \"\"."""
-    samples = samples.rename(columns={"effect": "delta", "quantity": "metric"})
+    """Return keys, pathway and ΔP of any schema since 030ce2e, with the current names."""
+    samples = samples.rename(columns={"delta_p": "delta", "effect": "delta", "quantity": "metric"})
     samples = samples[samples["metric"] == "p"]
     named = ["example_id", "anchor", "donor_id", "control", "pathway"]
-    return samples.assign(**{name: samples[name].fillna("") for name in named})[[*KEYS, "pathway", "delta"]]
+    samples = samples.assign(**{name: samples[name].fillna("") for name in named})
+    return samples.replace({"anchor": ANCHORS, "control": {"matched": "size_matched"}})[[*KEYS, "pathway", "delta"]]
 
 
 def main() -> None:

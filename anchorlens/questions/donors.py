@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, TypeAlias
 
-from anchorlens.constants import ALIGNMENTS, ANSWER_ANCHORS, DONOR_RULES
+from anchorlens.constants import ALIGNMENTS, ANSWER_ANCHORS, DONOR_RULES, draw_label
 from anchorlens.display import as_whole, described, shortened
 from anchorlens.errors import DonorError, did_you_mean
 from anchorlens.fingerprint import callable_name, takes
@@ -142,7 +142,7 @@ def null_positions(
 
     Never position 0, a token of E_Q, a position from which the answer is predicted, or the anchor itself; for the anchors at the
     answer and for ``prompt_last`` only positions after E_Q. ``where='question'`` leaves out what all rows share (shots, the head of a
-    template); ``'anywhere'`` takes the whole prompt.
+    template); ``'prompt'`` takes the whole prompt.
     """
     forbidden = {0, *row.positions["exact_question"], *row.positions["pre_answer_all"], *row.positions[anchor]}
     if anchor in (*ANSWER_ANCHORS, "prompt_last"):
@@ -150,5 +150,5 @@ def null_positions(
     else:
         first = min(row.positions["exact_question"] + row.positions["question_rest"]) if where == "question" else 1
     free = [p for p in range(first, row.prompt_length) if p not in forbidden]
-    rng = random.Random(f"{seed}:null:{row.id}:{donor_id}:{anchor}")
+    rng = random.Random(f"{seed}:null:{row.id}:{donor_id}:{draw_label(anchor)}")
     return tuple(rng.sample(free, min(wanted, len(free))))

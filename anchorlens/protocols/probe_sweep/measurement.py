@@ -300,18 +300,21 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
         if not cells:
             on_work(unit.work)
             return
-        p: dict[object, Array] = {}  # inputs that stand there twice are measured once
+        # P by input, so that repeated inputs are measured once; a clean row that is also another row's variant keeps both values.
+        split_p: dict[object, Array] = {}
+        p: dict[object, Array] = {}
         q = {} if inputs.q is None else {self.key(inputs.row(j)): inputs.q[j] for j, _ in cells}
         for one in self.passes(inputs, spec, cells):
             clean, flips = self.predict_split(engine, inputs, spec, one, unit.layers, on_work)
-            p |= {self.key(row): clean[:, i] for i, row in enumerate(one.rows)}
+            (p if flips is None else split_p).update({self.key(row): clean[:, i] for i, row in enumerate(one.rows)})
             if flips is not None:
                 q |= {self.key(row): flips[i] for i, row in enumerate(one.rows)}
+        clean_p, changed_p = p | split_p, split_p | p
         for control in inputs.controls:
             own = [(inputs.row(j), inputs.variants[j][i]) for j, i in cells if control in inputs.variants[j][i].controls]
             if own:
-                before = np.stack([p[self.key(row)] for row, _ in own], axis=1)
-                after = np.stack([p[self.key(one.row)] for _, one in own if one.row is not None], axis=1)
+                before = np.stack([clean_p[self.key(row)] for row, _ in own], axis=1)
+                after = np.stack([changed_p[self.key(one.row)] for _, one in own if one.row is not None], axis=1)
                 flips = np.broadcast_to([q[self.key(row)] for row, _ in own], before.shape)
                 yield [row for row, _ in own], Measured(control, before, after, flips, tuple(one.donor_id for _, one in own))
 

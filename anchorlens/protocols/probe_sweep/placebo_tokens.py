@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterable, Mapping
 
-from anchorlens.constants import LATER
+from anchorlens.constants import LATER, draw_label
 from anchorlens.protocols.probe_sweep.variants import Variant
 from anchorlens.questions.edges import parse_edges
 from anchorlens.questions.entities import named_spans
@@ -39,7 +39,7 @@ def cut_positions(
         as ``random_tokens`` has; ``random_before`` and ``random_after``: the ``random_tokens`` before the source's first token, and
         the others, if asked for. All but the first are absent if the question has no other token. Empty if the edges cut nothing.
     """
-    source, _ = parse_edges(edges)
+    source, target = parse_edges(edges)
     own = row.positions[source]
     goal = cut_targets(row, edges)
     readers = set(range(len(row.ids))) - set(own) if goal is None else set(goal)
@@ -53,7 +53,7 @@ def cut_positions(
         others = [p for p in others if p < max(goal)]
         own = tuple(p for p in own if p < max(goal))
     if placebos and others:
-        rng = random.Random(f"{seed}:placebo:{row.id}:{edges}")
+        rng = random.Random(f"{seed}:placebo:{row.id}:{draw_label(source)} -> {draw_label(target)}")
         n = min(len(own), len(others))
         drawn = tuple(sorted(rng.sample(others, n)))
         found[RANDOM] = drawn

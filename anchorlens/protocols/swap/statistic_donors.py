@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from anchorlens.constants import draw_label
 from anchorlens.engine.patches import Slots
 from anchorlens.engine.reference import capture
 from anchorlens.models.adapter import Adapter, SiteLike
@@ -122,7 +123,7 @@ class StreamStatistics:
         return out
 
     def _generator(self, row: TokenRow, place: Placement) -> torch.Generator:
-        label = f"{self.seed}:noise:{row.id}:{place.anchor}:{place.control}".encode()
+        label = f"{self.seed}:noise:{row.id}:{draw_label(place.anchor)}:{place.control}".encode()
         return torch.Generator("cpu").manual_seed(int.from_bytes(hashlib.sha256(label).digest()[:7], "big"))
 
 
