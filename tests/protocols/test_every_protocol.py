@@ -273,12 +273,12 @@ def test_negative_layers_are_recorded_as_those_of_the_model(tiny_model):
     ("name", "change", "phrase"),
     [
         ("swap", {"prompt": "chat"}, "needs a tokenizer with a chat template"),
-        ("knockout", {"heads": [99]}, "heads must be different numbers from -4 to"),
-        ("knockout", {"edges": "answer -> question"}, "cut nothing in any row"),
+        ("knockout", {"heads": [99]}, "must be different numbers from -4 to"),
+        ("knockout", {"edges": "answer -> exact_question"}, "cut nothing in any row"),
         ("knockout", {"edges": "answer -> later"}, "cut nothing in any row"),
-        ("knockout", {"cut_layers": (0, 99)}, "cut_layers must be first and last from -3 to 2, got (0, 99)"),
-        ("knockout", {"cut_layers": [-4]}, "cut_layers must be first and last from -3 to 2, got (-4, -4)"),
-        *((name, {"layers": [0, 99]}, "layers must be different numbers from -3 to 2, got (0, 99)") for name in NAMES),
+        ("knockout", {"cut_layers": (0, 99)}, "cut_layers=(0, 99) must be first and last from -3 to 2"),
+        ("knockout", {"cut_layers": [-4]}, "cut_layers=(-4, -4) must be first and last from -3 to 2"),
+        *((name, {"layers": [0, 99]}, "layers=(0, 99) must be different numbers from -3 to 2") for name in NAMES),
     ],
 )
 def test_what_this_model_cannot_do_is_named(tiny_model, name, change, phrase):

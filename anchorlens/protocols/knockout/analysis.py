@@ -13,27 +13,27 @@ from anchorlens.statistics.pathways import CROSS_FOLD, RANDOM, SHUFFLED, SIZE_MA
 
 
 class KnockoutAnalysis(ProbeAnalysis):
-    """Cuts of E_Q beside cuts of other question tokens."""
+    """Analysis of knockouts: cuts of E_Q against cuts of other question tokens."""
 
     name, title = "knockout", "attention knockout"
 
     @override
     def estimates(self, result: PathwayResult) -> list[tuple[str, str, Estimate]]:
-        """Return what is claimed (``delta_p_vs_placebo``, ``flip_rate``, ``auc_drop``, ``row_specific_effect``), and gaps as description."""
-        found: list[tuple[str, str, Estimate]] = []
+        """Return the contrasts ``delta_p_vs_placebo``, ``flip_rate``, ``auc_drop``, ``row_specific_effect``, and descriptive gaps."""
+        estimates: list[tuple[str, str, Estimate]] = []
         tables = result.tables()
         if RANDOM in tables:
-            found += [
+            estimates += [
                 (name, RANDOM, result.contrast(name, SIZE_MATCHED, RANDOM))
                 for name in ("delta_p_vs_placebo", "flip_rate", "auc_drop")
             ]
-        if result.record["config"]["readout"] == "probe":  # log-odds of another reader do not add up
-            found += [
+        if result.record["config"]["readout"] == "probe":  # log-odds of p_true are not additive
+            estimates += [
                 ("row_specific_effect", name, result.row_specific_effect(name))
                 for name in (SIZE_MATCHED, RANDOM)
                 if name in tables
             ]
-        return found + gaps(result.groups())
+        return estimates + gaps(result.groups())
 
     @override
     def findings(self, result: PathwayResult) -> Findings:
@@ -55,8 +55,8 @@ class KnockoutAnalysis(ProbeAnalysis):
         ("row_specific_effect", "row_specific_effect", SIZE_MATCHED),
     )  # fmt: skip
     shown_settings = (
-        "cut {edges}, mode {knockout_mode}, readout {readout}, {answers} answers, distractor {distractor}, split {split}, prompt {prompt}, "
-        "seed {seed}"
+        "cut {edges}, mode {knockout_mode}, readout {readout}, {answers} answers, distractor {distractor}, split {split}, "
+        "prompt {prompt}, seed {seed}"
     )
     table_title = "Knockout at k*: AUC, contrasts with other question tokens cut, then the pathways (selected)"
     table_columns = (

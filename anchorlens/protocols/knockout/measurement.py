@@ -1,7 +1,7 @@
-"""Measure `knockout`: attention from the exact question tokens is cut, and a truth probe or P(True) is read (METHOD 5).
+"""Measure `knockout`: cut attention from the exact question tokens and read a truth probe or P(True) (METHOD 5).
 
-One model, one data set, one set of edges in each call. Test rows keep their batches in the clean pass and in every knockout, so that
-a cut that does nothing gives a ΔP of exactly zero.
+Scope: one model, one data set, one set of edges per call. Test rows have the same batches in the clean pass and in all knockouts, so
+that a cut without effect gives a ΔP of exactly zero.
 """
 
 from collections.abc import Iterator, Sequence
@@ -53,24 +53,24 @@ class KnockoutInputs(ProbeSweepInputs):
 
     @override
     def record(self, spec: Any) -> dict[str, Any]:
-        found = super().record(spec)
-        found["config"] = {"anchors": [spec.anchor], "cut_layers": list(self.allowed)}
-        with_edge = [own for own in self.variants if own]
-        without = sum(all(RANDOM not in one.controls for one in own) for own in with_edge)
-        found["counts"] |= {
+        record = super().record(spec)
+        record["config"] = {"anchors": [spec.anchor], "cut_layers": list(self.allowed)}
+        with_edge = [variants for variants in self.variants if variants]
+        without = sum(all(RANDOM not in variant.controls for variant in variants) for variants in with_edge)
+        record["counts"] |= {
             "without_edge": len(self.variants) - len(with_edge), "without_placebo": without if spec.placebos else 0,
         }  # fmt: skip
-        return found
+        return record
 
     @override
     def empty_message(self, spec: Knockout) -> str:
         at = f" and a probe at layer {self.probe_layer}" if self.probes else ""
-        return f"No layer of {self.layers} can be changed by cuts in layers {self.allowed} with window={spec.window!r}{at}."
+        return f"window={spec.window!r}: cuts in layers {self.allowed} reach none of the layers {self.layers}{at}."
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """P under one cut of some rows of a unit: at every layer, [layer row], and with the cut in all layers, [row]."""
+    """P of some rows under one cut: ``after`` at every layer, [layer row], and ``whole`` with all layers cut, [row]."""
 
     places: list[int]
     after: Array
@@ -78,7 +78,7 @@ class _Outcome:
 
 
 class KnockoutMeasurement(ProbeMeasurement[Knockout]):
-    """Cuts attention edges."""
+    """Measurement of attention knockouts."""
 
     spec, analysis, flips = Knockout, ANALYSIS, False
 
@@ -95,7 +95,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         return spec.placebos and spec.readout == "probe"
 
     def cumulative(self, spec: Knockout) -> bool:
-        """Whether one pass with the cut in all layers gives the whole curve."""
+        """Return whether one pass with all layers cut gives the whole curve."""
         return spec.readout == "probe" and not spec.window_size
 
     @override
@@ -120,7 +120,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         return range(first, last + 1)
 
     def window(self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout, layer: int) -> range:
-        """Return the layers that are cut for the point at ``layer``; empty if no cut is allowed there."""
+        """Return the layers to cut for the point at ``layer``; empty if ``cut_layers`` excludes all."""
         n_layers, allowed = engine.adapter.n_layers, self.cut_layers(engine, inputs, spec)
         around = window_layers(layer, spec.window_size, n_layers) if spec.window_size else range(layer + 1)
         return range(max(around.start, allowed.start), min(around.stop, allowed.stop))
@@ -140,8 +140,9 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         )  # fmt: skip
         if not any(variants):
             raise InputError(
-                f"edges={spec.edges!r} cut nothing in any row: no target stands after the source and before the end of the input. "
-                "Name a source that comes before its target, for example 'exact_question -> later'."
+                f"edges={spec.edges!r} cut nothing in any row: no target token follows the source. Name a source before its target, "
+                "for example 'exact_question -> later'.",
+                argument="edges",
             )
         uncut = tuple(_no_edge(truth.rows[i]) for i, own in zip(test, variants, strict=True) if not own)
         n_layers = context.adapter.n_layers
@@ -152,7 +153,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
 
     @override
     def passes(self, inputs: ProbeSweepInputs, spec: Knockout, cells: Cells) -> list[ProbePass]:
-        """One pass over the clean rows, with a cut for each control that needs one of its own."""
+        """Return one pass over the clean rows, with a cut for each control that is not shared."""
         tests = tuple(dict.fromkeys(j for j, _ in cells))
         rows = tuple(inputs.row(j) for j in tests)
         own = {(j, inputs.variants[j][i].controls[0]): inputs.variants[j][i].positions for j, i in cells}
@@ -168,10 +169,10 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
     ) -> Iterator[tuple[list[TokenRow], Measured]]:
         tests = unit.tests
         (one,) = self.passes(inputs, spec, unit.cells)
-        measure = self._read_probes if self.reads_probe(spec) else self._read_p_true
-        before, found = measure(engine, inputs, spec, unit, one, on_work)
+        read = self._read_probes if self.reads_probe(spec) else self._read_p_true
+        before, outcomes = read(engine, inputs, spec, unit, one, on_work)
         at = 0 if inputs.probe_layer is None else unit.layers.index(inputs.probe_layer)
-        # Where each point is read: at its own layer, but windows always at k*.
+        # Layer at which each point is read: its own layer, or k* for windows.
         reads = (
             [at] * len(unit.layers) if spec.window_size and inputs.probe_layer is not None else list(range(len(unit.layers)))
         )
@@ -187,7 +188,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
             return Measured(control, start[read][:, outs[read].places], outs[read].after, flips(split, outs[split]), donors)
 
         shared = {(j, inputs.variants[j][i].controls[0]): inputs.variants[j][i].controls for j, i in unit.cells}
-        for first, outs in zip(one.names, found, strict=True):
+        for first, outs in zip(one.names, outcomes, strict=True):
             places = outs["none"].places
             for control in CONTROLS:
                 own = [k for k, place in enumerate(places) if control in shared[tests[place], first]]
@@ -203,10 +204,10 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
     def _read_probes(
         self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout, unit: ProbeUnit, one: ProbePass, on_work: OnWork
     ) -> tuple[dict[str, Array], list[dict[str, _Outcome]]]:
-        """Read truth probes: cumulative cuts at every layer, windows at k*. Placebo probes read the row's own cut alone.
+        """Read truth probes: cumulative cuts at every layer, windows at k*. Placebo probes read the control ``none`` only.
 
         Returns:
-            Probes -> clean P, [layer row]; and for every cut, probes -> P.
+            Name of probes -> clean P, [layer row]; and for every cut, name of probes -> outcome.
         """
         assert inputs.probe_layer is not None  # probes were fitted
         ids, at = [row.group for row in one.rows], unit.layers.index(inputs.probe_layer)
@@ -224,7 +225,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
             else:
                 first = self.cut_layers(engine, inputs, spec).start
                 states = cut[number][:, places]
-                # Below the first layer nothing is cut: those layers are missing, not zero.
+                # Layers below the first cut layer are missing, not zero.
                 points: list[Tensor | None] = [s if k >= first else None for k, s in zip(unit.layers, states, strict=True)]
                 whole, layers = states[at], list(unit.layers)
             outs: dict[str, _Outcome] = {}
@@ -242,7 +243,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout, unit: ProbeUnit, one: ProbePass, number: int,
         places: Sequence[int], on_work: OnWork,
     ) -> tuple[list[Tensor | None], Tensor]:  # fmt: skip
-        """Return the states at k* with each window cut (None if k* lies below it), and with the cut in all layers."""
+        """Return the states at k* with each window cut (None if k* lies below it), and with all layers cut."""
         assert inputs.probe_layer is not None  # probes were fitted
         cuts = [self.window(engine, inputs, spec, layer) for layer in unit.layers]
         reachable = [bool(layers) and layers[0] <= inputs.probe_layer for layers in cuts]
@@ -263,7 +264,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
     def _read_p_true(
         self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout, unit: ProbeUnit, one: ProbePass, on_work: OnWork
     ) -> tuple[dict[str, Array], list[dict[str, _Outcome]]]:
-        """Read P(yes) under every cut, at every point and with the cut in all layers. Returns the same as :meth:`_read_probes`."""
+        """Read P(yes) under every cut, for each window and with all layers cut; returns as :meth:`_read_probes`."""
         cuts = [self.window(engine, inputs, spec, layer) for layer in unit.layers]
         windows = [range(0), self.cut_layers(engine, inputs, spec), *(cut for cut in cuts if cut)]
         states = engine.knockout_states(
@@ -286,8 +287,8 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
 
 
 def _no_edge(row: TokenRow) -> Dropped:
-    """The record of a row in which the edges cut nothing."""
-    return replace(drop(row.example, "no_edge", "no target after the source"), example_id=row.id)
+    """Return the drop record of a row in which the edges cut nothing."""
+    return replace(drop(row.example, "no_edge", "no target token after the source"), example_id=row.id)
 
 
 MEASUREMENT = KnockoutMeasurement()

@@ -1,4 +1,4 @@
-"""What token patching shows, in words: the finding first, at k*, which was chosen on validation rows (METHOD 5)."""
+"""Findings of token patching at k*, which is chosen on validation rows (METHOD 5)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,16 +11,20 @@ from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED
 
 
 def patch_findings(record: Mapping[str, Any], summary: Mapping[str, Any], contrasts: pd.DataFrame) -> Findings:
-    """Return the finding at k*; ``summary`` has the numbers at the shown layer."""
+    """Return the findings at the shown layer; ``summary`` has its numbers."""
     facts, layers = facts_at(contrasts, summary["layer"]), (int(summary["layer"]),)
     at, auc = place(int(summary["layer"]), record["probe"]["probe_layer"]), facts["auc", "none"]
     if not auc.low > 0.5:
-        return nothing_claimed(f"The probe shows no signal at {at} (AUC {auc.said(2, sign=False)}): nothing is said of truth.")
+        return nothing_claimed(
+            f"Nothing is claimed: at {at} no signal of the probe was detected, AUC {auc.said(2, sign=False)}."
+        )
     if ("delta_p_vs_placebo", RANDOM) not in facts:
-        return nothing_claimed("No question has tokens outside E_Q: there is no control, so nothing is said.")
+        return nothing_claimed("Nothing is claimed: no question has tokens outside exact_question, so there is no control.")
     delta, flips = facts["delta_p_vs_placebo", RANDOM], facts["flip_rate", RANDOM]
     if delta.n < FEW:
-        return nothing_claimed(f"Patch and control can be compared in {delta.n} questions: below {FEW} nothing is said.")
+        return nothing_claimed(
+            f"Nothing is claimed: patch and control can be compared in {delta.n} questions, but {FEW} are needed."
+        )
     rates = [
         facts[name, control].value for name, control in (("flip_rate_patched", SIZE_MATCHED), ("flip_rate_random", RANDOM))
     ]
@@ -45,26 +49,26 @@ def _finding(delta: Fact, at: str, over: str) -> str:
     control = "replacing as many other question tokens"
     if not delta.off_zero:
         return (
-            f"Not shown at {at} {over}: that replacing E_Q changes ΔP otherwise than {control}; the data allow {delta.allows()} "
-            "points."
+            f"At {at} no difference in ΔP between replacing exact_question and {control} was detected {over}; differences in "
+            f"{delta.interval()} points remain compatible."
         )
     if delta.value > 0:
-        return f"At {at} ΔP is {delta.said()} points above that of {control} {over}: E_Q is not shown to matter more than they do."
-    return f"At {at} replacing E_Q moves ΔP by {delta.said()} points beyond {control} {over}."
+        return f"At {at} {control} lowers P more than replacing exact_question does, by {delta.said()} points {over}."
+    return f"At {at} replacing exact_question changes ΔP by {delta.said()} points beyond {control} {over}."
 
 
 def _difference(flips: Fact) -> str:
     if not flips.off_zero:
-        return f"a difference is not shown, the data allow {flips.allows()} points"
+        return f"no difference was detected, {flips.interval()} points remain compatible"
     return f"difference {flips.said()}"
 
 
 def _groups(summary: Mapping[str, Any]) -> str:
-    said = [
+    groups = [
         f"{name} {summary[short]:+.1f} ({summary[f'n_{short}']})"
         for name, short in (("Q-Anchored", "q"), ("A-Anchored", "a"))
         if summary[f"n_{short}"] >= FEW
     ]
-    if not said:
+    if not groups:
         return f"No pathway has {FEW} questions."
-    return f"ΔP: {', '.join(said)}; pathways were split by a flip of the same clean P, so their difference is description."
+    return f"ΔP: {', '.join(groups)}; pathways are split by a flip of the same clean P, so their difference is descriptive."

@@ -1,7 +1,7 @@
-"""Measure `patch_tokens`: E_Q's text is replaced by another question's and the answer is kept; a probe reads it (METHOD 5).
+"""Measure `patch_tokens`: replace E_Q by that of another question, keep the answer, read a truth probe (METHOD 5).
 
-One model, one data set and one donor rule in each call. Not done here: curves of answer probabilities (a swap at layer 0 does that),
-and several segments at a time. The clean row goes through the model together with its patched inputs, so both are rounded alike.
+Scope: one model, one data set and one donor rule per call. Not covered: answer probabilities (see a swap at layer 0), and several
+segments at once. A clean row and its patched inputs share a pass, so that rounding is the same.
 """
 
 from collections.abc import Sequence
@@ -39,8 +39,8 @@ class PatchTokensInputs(ProbeSweepInputs):
     """Inputs of token patching.
 
     Attributes:
-        failed: Pairs of row and donor that could not be built, by reason.
-        clean: P(hallucination) of every test row, [layer test]; known once the probes are fitted.
+        failed: Number of pairs of row and donor that could not be built, by reason.
+        clean: P(hallucination) of every test row, [layer test]; None before the probes are fitted.
     """
 
     failed: dict[str, int] = field(default_factory=dict, kw_only=True)
@@ -48,23 +48,23 @@ class PatchTokensInputs(ProbeSweepInputs):
 
     @override
     def record(self, spec: Any) -> dict[str, Any]:
-        pairs = [(self.row(j), list(own)) for j, own in enumerate(self.variants) for own in _pairs(own)]
+        pairs = [(self.row(j), list(pair)) for j, variants in enumerate(self.variants) for pair in _pairs(variants)]
         rows = {row.id for row, _ in pairs}
-        with_control = {row.id for row, own in pairs if len(own) > 1}
-        found = super().record(spec)
-        found["config"] = {"anchors": ["exact_question"], "readout": "probe"}
-        found["counts"] |= {
+        with_control = {row.id for row, pair in pairs if len(pair) > 1}
+        record = super().record(spec)
+        record["config"] = {"anchors": ["exact_question"], "readout": "probe"}
+        record["counts"] |= {
             "pairs": len(pairs), "failed_pairs": self.failed, "without_control": len(rows - with_control),
             "fewer_in_control": len({row.id for row, own in pairs if any(one.controls == (SIZE_MATCHED,) for one in own)}),
             "share_of_question_tokens_changed": sum(len(own[0].positions) for _, own in pairs)
             / sum(len(row.positions["exact_question"]) for row, _ in pairs),
         }  # fmt: skip
-        found["probe"]["test_auc"] = self._test_auc(spec)
-        return found
+        record["probe"]["test_auc"] = self._test_auc(spec)
+        return record
 
     def _test_auc(self, spec: PatchTokens) -> dict[str, Any]:
-        """Return the AUC of the clean probe over all test rows at each layer, with its bands over questions."""
-        assert self.clean is not None  # known after fit()
+        """Return the AUC of the clean probe over all test rows at each layer, with its bands."""
+        assert self.clean is not None  # set by fit()
         rows = [self.row(j) for j in range(len(self.test))]
         labels = np.array([row.answer.label for row in rows], dtype=np.float64)
         draws = Resamples.of([row.group for row in rows], n_resamples=spec.n_resamples, seed=spec.seed)
@@ -75,13 +75,13 @@ class PatchTokensInputs(ProbeSweepInputs):
         return {"layers": layers, "questions": draws.weights.shape[1]}
 
 
-def _pairs(own: Sequence[Variant]) -> list[tuple[Variant, ...]]:
-    """Return the variants of a row, donor by donor."""
-    return [tuple(pair) for _, pair in groupby(own, key=lambda one: one.donor_id)]
+def _pairs(variants: Sequence[Variant]) -> list[tuple[Variant, ...]]:
+    """Group the variants of a row by donor."""
+    return [tuple(pair) for _, pair in groupby(variants, key=lambda one: one.donor_id)]
 
 
 class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
-    """Replaces tokens of the question."""
+    """Measurement of token patches."""
 
     spec, analysis, reads_first = PatchTokens, ANALYSIS, True
 
@@ -100,8 +100,8 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
         if not made.variants:
             reasons = ", ".join(f"{reason} {n}" for reason, n in made.failed.items()) or "no pair could be tried"
             raise EmptySweepError(
-                f"No row of {context.data.name} has a donor whose subject and property take as many tokens as its own ({reasons}). "
-                "Take more rows (donors come from the whole file), or donors='random'."
+                f"No row of {context.data.name} has a donor with as many tokens in subject and property ({reasons}). Take more rows "
+                "(donors come from the whole file), or donors='random'."
             )
         return PatchTokensInputs(
             (*dropped, *made.dropped), truth.rows[0].ids, (spec.probe_site,), spec.layers_of(context.adapter.n_layers), truth, test,
@@ -110,7 +110,7 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
 
     @override
     def pack(self, inputs: ProbeSweepInputs, size: int, cut_size: int) -> Sequence[Cells]:
-        """Pack pairs of similar length, as long as their inputs are no more than ``size``; a row's donors stay together."""
+        """Pack pairs of similar length into units of at most ``size`` inputs, in the order of rows and donors."""
         packed: list[list[tuple[int, int]]] = [[]]
         for j in sorted(range(len(inputs.test)), key=lambda j: len(inputs.row(j).ids)):
             start = 0
@@ -125,7 +125,7 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
 
     @override
     def passes(self, inputs: ProbeSweepInputs, spec: PatchTokens, cells: Cells) -> list[ProbePass]:
-        """Clean rows together with their patched inputs."""
+        """Return one pass over clean rows and their patched inputs."""
         rows: dict[str, TokenRow] = {}
         for j, i in cells:
             for row in (inputs.row(j), inputs.variants[j][i].row):
@@ -137,10 +137,10 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
     def fit(
         self, engine: Engine, inputs: ProbeSweepInputs, spec: PatchTokens, plan: Plan, on_work: OnWork
     ) -> ProbeSweepInputs:
-        """Fit the probes, then read the pathways of the test rows and which of them are predicted true.
+        """Fit the probes, then read pathways and clean predictions of the test rows.
 
         Raises:
-            EmptySweepError: No true row is predicted true.
+            EmptySweepError: If no true row is predicted true.
         """
         assert isinstance(plan, ProbePlan)  # made by plan()
         fitted = super().fit(engine, inputs, spec, plan, on_work)
@@ -160,8 +160,8 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
         kept = [j for j in patched if spec.base == "all" or not false[j]]
         if not kept:
             raise EmptySweepError(
-                f"None of {len(patched)} true test rows is predicted true by the probe at k* = {fitted.probe_layer}. Take "
-                f"{MORE_QUESTIONS}, or base='all'."
+                f"base={spec.base!r}: the probe at k* = {fitted.probe_layer} predicts none of {len(patched)} true test rows true. "
+                f"Take {MORE_QUESTIONS}, or base='all'."
             )
         left_out = tuple(_drop_predicted_false(inputs.row(j)) for j in patched if j not in kept)
         variants = tuple(own if j in kept else () for j, own in enumerate(inputs.variants))
@@ -184,8 +184,8 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
 
 
 def _drop_predicted_false(row: TokenRow) -> Dropped:
-    """The record of a true row that the probe takes for false."""
-    return replace(drop(row.example, "predicted_false", "the probe at k* takes it for false"), example_id=row.id)
+    """Return the drop record of a true row that the probe predicts false."""
+    return replace(drop(row.example, "predicted_false", "the probe at k* predicts it false"), example_id=row.id)
 
 
 MEASUREMENT = PatchTokensMeasurement()

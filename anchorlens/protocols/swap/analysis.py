@@ -48,7 +48,7 @@ class SwapAnalysis(Analysis):
     def settings(self, result: SweepResult) -> str:
         config = result.record["config"]
         label = f", donor label {config['donor_label']}" if config.get("donor_label") else ""
-        null = f", null {config['null']}" if config["n_null_donors"] and "null" in config else ""
+        null = f", null {config['null_region']}" if config["n_null_donors"] and "null_region" in config else ""
         weaker = [f"{anchor} {100 * share:.0f} % of rows" for anchor, share in _weaker(result.curves()).items()]
         said = (
             f"readout {config['readout']}, site {config['site']}, window {config['window']}, {config['direction']}, "

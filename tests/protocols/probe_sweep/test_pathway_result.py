@@ -14,7 +14,7 @@ from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import Answer, RowTokenizer
 from anchorlens.results.findings import STANDS
 from anchorlens.runs.schema import CONTRAST_COLUMNS, SAMPLE_COLUMNS
-from anchorlens.statistics.contrasts import Arm
+from anchorlens.statistics.contrasts import Arm, delta_p_vs_placebo
 from anchorlens.statistics.delta import delta_p, flipped
 from anchorlens.statistics.pathways import Measured
 from tests.protocols.sweeps import check_statements
@@ -123,7 +123,7 @@ def test_effects_are_the_contrasts_of_the_samples_with_both_bands():
     assert sorted(contrasts.columns) == sorted(CONTRAST_COLUMNS)
     assert set(contrasts["anchor"]) == {"exact_question"}
     p = [1 / (1 + np.exp(-x)) for x in (own[0], own[1], other)]
-    wanted = contrasts.delta_p_vs_placebo(Arm(p[0], p[1]), Arm(p[0], p[2]), label.astype(float), "confidence", result.draws)
+    wanted = delta_p_vs_placebo(Arm(p[0], p[1]), Arm(p[0], p[2]), label.astype(float), "confidence", result.draws)
     shown = contrasts[(contrasts["quantity"] == "delta_p_vs_placebo") & (contrasts["control"] == "random_tokens")]
     np.testing.assert_allclose(shown["value"], wanted.value)
     assert (shown["sim_low"] <= shown["ci_low"]).all()

@@ -111,7 +111,7 @@ def test_later_positions_are_the_targets_unless_they_are_named(tiny_model):
     assert cut_targets(row, "exact_question -> answer") == row.positions["answer"]
     cuts = cut_positions(row, "exact_question -> answer", 0, placebos=True)
     assert max(cuts["random_tokens"]) < max(row.positions["answer"])
-    assert cut_positions(row, "answer -> question", 0, placebos=True) == {}
+    assert cut_positions(row, "answer -> exact_question", 0, placebos=True) == {}
 
 
 @pytest.mark.parametrize(

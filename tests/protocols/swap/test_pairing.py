@@ -64,7 +64,7 @@ def test_no_null_of_a_run_lies_in_the_shots(tiny_model):
     assert min(nulls) >= min(min(row["question_rest"]) for row in places)
     assert max(nulls) > shared
     assert made.record["config"]["null_region"] == "question"
-    assert "null own" in repr(made)
+    assert "null question" in repr(made)
 
 
 def test_rows_whose_answer_is_predicted_from_another_token_are_marked(tiny_model):
