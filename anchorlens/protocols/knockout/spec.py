@@ -51,7 +51,9 @@ class Knockout(TruthSpecification):
         "cumulative: cut in all layers up to the reported one; N: cut in N layers centred at it, read at k* (probe) or at the end "
         "(p_true).",
     )
-    cut_layers: Annotated[Any, Indices(bounds=True)] = argument(None, "First and last layer in which edges may be cut. If None, all layers.")
+    cut_layers: Annotated[Any, Indices(bounds=True)] = argument(
+        None, "First and last layer in which edges may be cut. If None, all layers."
+    )
     readout: Annotated[str, Choice(TRUTH_READOUTS)] = argument(
         "probe", "Readout of P: probe (P(hallucination) at the last exact answer token) or p_true (P(yes))."
     )

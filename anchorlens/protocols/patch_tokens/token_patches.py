@@ -68,9 +68,7 @@ class Patcher:
             if own:
                 made[test] = tuple(variant for pair in own for variant in pair)
             else:
-                without = drop(
-                    row.example, "no_donor", "no other question has an E_Q with as many tokens"
-                )
+                without = drop(row.example, "no_donor", "no other question has an E_Q with as many tokens")
                 dropped.append(replace(without, example_id=row.id))
         return Patches(made, tuple(dropped), dict(failed.most_common()))
 
