@@ -64,8 +64,8 @@ class OomSplitter:
 class MallocTrimmer:
     """Returns freed memory of this process to the system when it holds more than planned.
 
-    glibc keeps the pages of freed small blocks: a sweep limited to 64 MB held 140 MB. Has no effect on systems other than Linux, with
-    other C libraries, or on accelerators.
+    glibc keeps the pages of freed small blocks: a sweep limited to 64 MB held 140 MB. Has no effect outside Linux, with other
+    C libraries, or on accelerators.
     """
 
     def __init__(self, device: torch.device, allowed: int) -> None:

@@ -144,5 +144,6 @@ def _compare(result: SweepResult, again: pd.DataFrame, n: int, allowed: float) -
         text = f"{n} drawn, {len(again)} measured again, {largest}"
         return what, "match", text
     worst = off.loc[off["max_abs_diff"].idxmax() if off["max_abs_diff"].notna().any() else off.index[0]].to_dict()
-    text = f"{len(off)} of {len(again)} differ, by {worst['max_abs_diff']:.2g} points (allowed: {allowed:.2g}) at {format_cell(worst)}"
+    largest = f"by {worst['max_abs_diff']:.2g} points (allowed: {allowed:.2g}) at {format_cell(worst)}"
+    text = f"{len(off)} of {len(again)} differ, {largest}"
     return what, "mismatch", text

@@ -56,7 +56,7 @@ class SpotChecker:
         self._check(samples, k if alone else (k + 1) // 2, "first")
         if self.failed:
             raise CheckError(
-                f"engine='cone': differs from the reference engine by {self.failed[0]}. The sweep was stopped after its first batch. "
+                f"engine='cone': differs from the reference engine by {self.failed[0]}. The sweep stopped after its first batch. "
                 "Use engine='reference', and please report the model."
             )
 

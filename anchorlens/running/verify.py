@@ -63,8 +63,8 @@ class Verification:
         """Return the cells measured again.
 
         Returns:
-            Columns of ``samples.parquet``, ``value_before_again``, ``value_after_again``, ``effect_again``, and ``max_abs_diff``, the
-            largest difference of the three, in points. Empty if no cell was measured.
+            Columns of ``samples.parquet``, ``value_before_again``, ``value_after_again``, ``effect_again``, ``max_abs_diff``: the
+            largest difference, in points. Empty if no cell was measured.
         """
         return self._cells[answer_first(self._cells)].copy()
 
@@ -94,8 +94,8 @@ def verify_run(
         path: Run directory.
         cells: Number of cells to measure again, over all sweeps. If 0, only a given model is loaded.
         seed: Random seed of the draw.
-        model: Model for :func:`anchorlens.load_model`, or a mapping from model names of the run to models. If None, models are loaded
-            by name; local and live models must be given.
+        model: Model for :func:`anchorlens.load_model`, or a mapping from model names of the run to models. If None, loaded by
+            name; local and live models must be given.
         data: Data set, or data sets by name, whose hashes are compared. If None, only packaged samples are compared.
         device: Device of the models.
         stream: Whether to read the weights of models layer by layer (docs/streaming.md).

@@ -12,8 +12,8 @@ SCHEMA_VERSION = 6
 
 SAMPLE_COLUMNS = (
     "run_id", "model", "dataset", "example_id", "question_id", "protocol", "anchor", "pathway", "layer", "position",
-    "head", "site", "probe_site", "window", "direction", "donor_rule", "knockout_mode", "readout", "delta_kind", *SETTINGS, "donor_id",
-    "control", "seed", "metric", "unit", "value_before", "value_after", "effect", "logp_before", "logp_after",
+    "head", "site", "probe_site", "window", "direction", "donor_rule", "knockout_mode", "readout", "delta_kind", *SETTINGS,
+    "donor_id", "control", "seed", "metric", "unit", "value_before", "value_after", "effect", "logp_before", "logp_after",
     "logit_diff_before", "logit_diff_after", "by_construction", "n_patched", "n_null_patched", "pre_answer_token_differs",
 )  # fmt: skip
 CURVE_KEYS = (
@@ -25,12 +25,13 @@ POINTS = "percentage points"
 
 TEXT_AUCS = ("answer_text_auc", "qa_text_auc", "qa_text_auc_low")
 CURVE_COLUMNS = (
-    *CURVE_KEYS, "effect", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n", "by_construction", "auc", "auc_low", "auc_high",
-    "probe_above_chance", "noise_floor", "frac_null_incomplete", *TEXT_AUCS,
+    *CURVE_KEYS, "effect", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n", "by_construction", "auc", "auc_low",
+    "auc_high", "probe_above_chance", "noise_floor", "frac_null_incomplete", *TEXT_AUCS,
 )  # fmt: skip
 CURVE_TYPES = {
-    "position": "Int64", "head": "Int64", "auc": "float64", "auc_low": "float64", "auc_high": "float64", "probe_above_chance": "boolean",
-    "noise_floor": "float64", "sim_low": "float64", "sim_high": "float64", "frac_null_incomplete": "float64", "answer_text_auc": "float64",
+    "position": "Int64", "head": "Int64", "auc": "float64", "auc_low": "float64", "auc_high": "float64",
+    "probe_above_chance": "boolean", "noise_floor": "float64", "sim_low": "float64", "sim_high": "float64", "frac_null_incomplete": "float64",
+    "answer_text_auc": "float64",
     "qa_text_auc": "float64", "qa_text_auc_low": "float64",
 }  # fmt: skip
 SLOT_TYPES = {

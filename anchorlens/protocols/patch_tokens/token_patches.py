@@ -30,7 +30,7 @@ class Patches:
 
     Attributes:
         variants: Index of a test row -> its variants, donor by donor: ``none`` (E_Q replaced), ``random_tokens`` (other question
-            tokens replaced) and ``size_matched`` (as many tokens of E_Q replaced as ``random_tokens`` has; often the input of ``none``).
+            tokens replaced) and ``size_matched`` (as many tokens of E_Q replaced as in ``random_tokens``).
             Without other question tokens, only ``none``.
         dropped: Rows without a variant.
         failed: Pairs of row and donor that could not be built, by reason.

@@ -16,12 +16,12 @@ from anchorlens.runs.schema import CURVE_TYPES
 from anchorlens.statistics.bands import auc_band
 from anchorlens.statistics.resamples import Resamples
 
-# Share of rows above which a null is called weaker than its anchor's swap.
-_MOST = 0.5
+# Fraction of rows with fewer null slots above which a null is reported as weaker than the swap.
+_WEAKER_ABOVE = 0.5
 
 
 class SwapAnalysis(Analysis):
-    """Curves of anchors beside their nulls."""
+    """Analysis of swaps: curves of anchors and their nulls."""
 
     name, title, result = "swap", "activation swap", SweepResult
 
@@ -37,7 +37,7 @@ class SwapAnalysis(Analysis):
 
     @override
     def summary(self, result: SweepResult) -> pd.DataFrame:
-        """One row an anchor: ``max_layer``, where |ΔP| is largest, ΔP with the band over all layers, the null there, P before, n."""
+        """Return one row per anchor: ``max_layer`` (largest |ΔP|), ΔP there with simultaneous band, null, P before and n."""
         return summary_of(result.curves(controls=True))
 
     @override
@@ -50,12 +50,12 @@ class SwapAnalysis(Analysis):
         label = f", donor label {config['donor_label']}" if config.get("donor_label") else ""
         null = f", null {config['null_region']}" if config["n_null_donors"] and "null_region" in config else ""
         weaker = [f"{anchor} {100 * share:.0f} % of rows" for anchor, share in _weaker(result.curves()).items()]
-        said = (
+        settings = (
             f"readout {config['readout']}, site {config['site']}, window {config['window']}, {config['direction']}, "
             f"donors {config['donors']} (up to {config['n_donors']}){label}, align {config['align']}, prompt {config['prompt']}, "
             f"known_only {config['known_only']}{null}, seed {config['seed']}"
         )
-        return f"{said}\nnull weaker (fewer slots than the anchor): {', '.join(weaker)}" if weaker else said
+        return f"{settings}\nnull weaker (fewer slots than the anchor): {', '.join(weaker)}" if weaker else settings
 
     @override
     def table(self, results: Sequence[SweepResult]) -> tuple[str, pd.DataFrame]:
@@ -73,20 +73,20 @@ class SwapAnalysis(Analysis):
 
 
 def _weaker(curves: pd.DataFrame) -> dict[str, float]:
-    """Anchor -> share of rows whose null has fewer slots, where it is most of them."""
+    """Return anchor -> fraction of rows whose null has fewer slots, for anchors with more than half of them."""
     shares = curves.groupby("anchor", sort=False)["frac_null_incomplete"].first()
-    return {str(anchor): float(share) for anchor, share in shares.items() if share > _MOST}
+    return {str(anchor): float(share) for anchor, share in shares.items() if share > _WEAKER_ABOVE}
 
 
 def _format_null(value: float, short: float) -> str:
-    """ΔP of the null, and that it is weaker than its anchor's swap where it is in most rows."""
+    """Format ΔP of the null, with a note if most rows have fewer null slots."""
     if np.isnan(value):
         return "-"
-    return f"{value:+.1f}" + (f" (weaker: {100 * short:.0f} % of rows have fewer slots)" if short > _MOST else "")
+    return f"{value:+.1f}" + (f" (weaker: {100 * short:.0f} % of rows have fewer slots)" if short > _WEAKER_ABOVE else "")
 
 
 def _events(result: SweepResult) -> dict[str, float] | None:
-    """Row id -> 1 where what P speaks of is the case; None for readouts of the answer."""
+    """Return row id -> 1 if the event of P is the case, else 0; None for answer readouts."""
     readout = result.record["config"]["readout"]
     if readout not in TRUTH_READOUTS:
         return None
@@ -97,9 +97,9 @@ def _events(result: SweepResult) -> dict[str, float] | None:
 
 
 def _auc(result: SweepResult, events: Mapping[str, float] | None) -> dict[str, Any]:
-    """Clean AUC of a truth readout over the measured rows, with its interval; nothing for other readouts."""
+    """Return the clean AUC of a truth readout over the measured rows, with its interval; {} for other readouts."""
     config = result.record["config"]
-    if events is None or config.get("direction") == "denoising":  # there P before is that of the corrupt input
+    if events is None or config.get("direction") == "denoising":  # denoising starts from the corrupt input
         return {}
     before = result.samples().drop_duplicates("example_id")
     draws = Resamples.of(before["question_id"], n_resamples=config["n_resamples"], seed=config["seed"])

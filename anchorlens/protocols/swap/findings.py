@@ -1,7 +1,7 @@
 """Contrasts and findings of a swap sweep: each anchor minus its null, and differences between anchors (METHOD 4 and 6).
 
-Differences are taken within rows and averaged over rows; the bootstrap resamples questions. ``delta_p_minus_null`` of all anchors and
-layers shares one simultaneous band, so that layers of different anchors can be named by it. ``anchor_difference`` has its own band.
+Differences are taken within rows and averaged over rows; the bootstrap resamples questions. All anchors and layers of
+``delta_p_minus_null`` share one simultaneous band, which selects the layers to name. ``anchor_difference`` has its own band.
 """
 
 from collections.abc import Mapping, Sequence

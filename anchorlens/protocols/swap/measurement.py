@@ -1,6 +1,6 @@
-"""The swap protocol: activation patching of residual streams, layer by layer (METHOD 4).
+"""Measure `swap`: activation patching of residual streams, layer by layer (METHOD 4).
 
-Scope: one model, one data set, one site, one readout in each call.
+Scope: one model, one data set, one site, one readout per call.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from anchorlens.statistics.delta import delta_p
 
 
 class SwapMeasurement(PatchingMeasurement[Swap, SwapInputs, QuestionContext]):
-    """Replaces streams at an anchor by those of a donor."""
+    """Measurement of activation swaps."""
 
     spec, analysis, source = Swap, ANALYSIS, QUESTIONS
 
@@ -35,7 +35,10 @@ class SwapMeasurement(PatchingMeasurement[Swap, SwapInputs, QuestionContext]):
     def check_model(self, spec: Swap, adapter: Adapter) -> None:
         adapter.hook_name(spec.site, spec.layers_of(adapter.n_layers)[0])
         if spec.probes is not None and max(spec.probes.layers) >= adapter.n_layers:
-            raise InputError(f"These probes read layers {spec.probes.layers}, and the model has {adapter.n_layers}.")
+            raise InputError(
+                f"probes=: read layers {spec.probes.layers}, but the model has {adapter.n_layers}. Give probes of this model.",
+                argument="probes",
+            )
 
     @override
     def prepare(self, context: QuestionContext, spec: Swap) -> SwapInputs:
