@@ -17,7 +17,7 @@ from torch import Tensor
 
 from anchorlens.display import described
 from anchorlens.errors import InputError, ShapeError, did_you_mean
-from anchorlens.fingerprint import callable_name
+from anchorlens.fingerprint import call_user_function, callable_name
 from anchorlens.models.adapter import Adapter, SiteLike
 
 # A probability of 1 in float32, as the logarithm of a sum may give it.
@@ -184,7 +184,7 @@ class AnswerReader:
         plan = self.plan
         table = torch.zeros(mask.shape, dtype=torch.float32, device="cpu")
         table[plan.row, plan.slot] = log_prob
-        log_p = self.readout(table, mask)
+        log_p = call_user_function("readout", self.readout, log_probs=table, mask=mask)
         if not isinstance(log_p, Tensor):
             raise InputError(f"The readout must return a torch tensor of log-probabilities, got {described(log_p)}.")
         if log_p.shape != (plan.n_examples,):

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from anchorlens.constants import ALIGNMENTS, ANSWER_ANCHORS, DONOR_RULES, draw_label
 from anchorlens.display import as_whole, described, shortened
 from anchorlens.errors import DonorError, did_you_mean
-from anchorlens.fingerprint import callable_name, takes
+from anchorlens.fingerprint import call_user_function, callable_name, takes
 from anchorlens.questions.example import Example, normalise, pooled_answers
 from anchorlens.questions.tokens import TokenRow
 
@@ -107,7 +107,8 @@ class DonorPicker:
 
     def _chosen(self, rule: Callable[[Example, Sequence[Example]], Any], base: TokenRow) -> list[TokenRow]:
         by_id = {row.example.example_id: row for row in self.pool}
-        given = rule(base.example, tuple(row.example for row in self.pool))
+        pool = tuple(row.example for row in self.pool)
+        given = call_user_function("donors", rule, DonorError, base=base.example, pool=pool)
         about = f"donors={rule_name(rule)} gave"
         for_base = f"for {shortened(base.example.question)}; it must give rows of the pool that it is called with (base, pool)"
         if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):

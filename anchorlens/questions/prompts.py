@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from anchorlens.display import as_whole, described, listed, shortened
 from anchorlens.errors import InputError
-from anchorlens.fingerprint import takes
+from anchorlens.fingerprint import call_user_function, takes
 from anchorlens.questions.example import Example
 
 
@@ -160,7 +160,7 @@ def check_prompt(prompt: Any) -> Prompt:
 
 def rendered(prompt: Prompt, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:
     """The prompt's text, checked: the question stands where the prompt says."""
-    made: Any = prompt.render(question, tokenizer)
+    made: Any = call_user_function("prompt", prompt.render, question=question, tokenizer=tokenizer)
     name = shortened(prompt.name)
     start = as_whole(made.question_start) if isinstance(made, PromptText) else None
     if start is None or not isinstance(made.text, str) or not isinstance(made.separator, str):

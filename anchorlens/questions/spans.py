@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from anchorlens.display import as_whole, described
 from anchorlens.errors import InputError, SpanError, did_you_mean
-from anchorlens.fingerprint import callable_name, takes
+from anchorlens.fingerprint import call_user_function, callable_name, takes
 from anchorlens.questions.example import Span
 from anchorlens.questions.lexicon import is_foreign, split_words
 from anchorlens.questions.parse import parse
@@ -172,7 +172,7 @@ class SpanFinder:
 
     def _find(self, record: Record, where: str) -> Found:
         if self.extractor is not None:
-            given = self.extractor(record.question)
+            given = call_user_function("spans", self.extractor, question=record.question)
             if given is None:
                 return Found(None, None, self.source, "no_spans")
             return Found(*_extracted(given, record.question, self.source, where), self.source)

@@ -30,9 +30,8 @@ CURVE_COLUMNS = (
 )  # fmt: skip
 CURVE_TYPES = {
     "position": "Int64", "head": "Int64", "auc": "float64", "auc_low": "float64", "auc_high": "float64",
-    "probe_above_chance": "boolean", "noise_floor": "float64", "sim_low": "float64", "sim_high": "float64", "frac_null_incomplete": "float64",
-    "answer_text_auc": "float64",
-    "qa_text_auc": "float64", "qa_text_auc_low": "float64",
+    "probe_above_chance": "boolean", "noise_floor": "float64", "sim_low": "float64", "sim_high": "float64",
+    "frac_null_incomplete": "float64", "answer_text_auc": "float64", "qa_text_auc": "float64", "qa_text_auc_low": "float64",
 }  # fmt: skip
 SLOT_TYPES = {
     "position": "Int64",

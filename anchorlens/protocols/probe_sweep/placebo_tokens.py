@@ -36,8 +36,8 @@ def cut_positions(
 
     Returns:
         ``none``: positions of the source; ``random_tokens``: as many other question tokens; ``size_matched``: as many tokens of the
-        source as ``random_tokens`` has; ``random_before`` and ``random_after`` (if ``sides``): ``random_tokens`` before the first token
-        of the source, and the others. Only ``none`` if the question has no other token; empty if the edges cut nothing.
+        source as ``random_tokens`` has; ``random_before`` and ``random_after`` (if ``sides``): ``random_tokens`` before the first
+        source token, and the others. Only ``none`` if the question has no other token; empty if the edges cut nothing.
     """
     source, target = parse_edges(edges)
     own = row.positions[source]
