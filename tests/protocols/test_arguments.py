@@ -77,13 +77,13 @@ def test_refused_values(kind, given):
     ("kind", "given", "message"),
     [
         (DIRECTION, "noise", "Unknown it='noise'. Did you mean 'noising'?"),
-        (DIRECTION, 3, "it takes one of noising, denoising; got 3."),
-        (DONORS, 3, "it takes one of same, random, or a function of a row; got 3."),
+        (DIRECTION, 3, "it=3 must be one of noising, denoising."),
+        (DONORS, 3, "it=3 must be one of same, random, or a function of a row."),
         (ANCHORS, ["exact_questoin"], "Unknown anchor 'exact_questoin'. Did you mean 'exact_question'?"),
-        (INT, "2", "it takes a whole number; got '2'."),
-        (MAYBE_INT, 0, "it must be at least 1, or None for what fits, got 0."),
-        (INDICES, "11-0", "it='11-0' is not understood. Write 0-11, or 0,4,8, or 0-28:4, or -4: (the last 4)."),
-        (BOUNDS, (5, 2), "it must be first and last, such as (0, 11) or (-4, -1); got (5, 2)."),
+        (INT, "2", "it='2' must be a whole number."),
+        (MAYBE_INT, 0, "it=0 must be at least 1, or None for what fits."),
+        (INDICES, "11-0", "it='11-0' is invalid. Write 0-11, or 0,4,8, or 0-28:4, or -4: (the last 4)."),
+        (BOUNDS, (5, 2), "it=(5, 2) must be first and last, such as (0, 11) or (-4, -1)."),
     ],
 )
 def test_messages_name_the_argument_its_value_and_the_fix(kind, given, message):

@@ -36,7 +36,7 @@ def test_two_specifications_on_one_model_and_set(tiny, tmp_path):
 def test_a_specification_that_stands_twice_is_refused_before_any_model(tiny, other, monkeypatch):
     monkeypatch.setattr(executors, "load_model", lambda *a, **k: pytest.fail("a model was loaded"))
     study = al.Study(str(tiny("llama")), [capitals(4)], [small(), small(**other)])
-    with pytest.raises(al.InputError, match="stands twice in this study"):
+    with pytest.raises(al.InputError, match="occurs twice in this study"):
         al.run_study(study)
 
 
@@ -92,7 +92,7 @@ def test_a_stop_between_the_two_renames_brings_the_old_run_back(tiny_model, tmp_
 def test_the_folder_one_stands_in_is_no_target(tiny_model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for path in (".", "..", str(tmp_path)):
-        with pytest.raises(al.RunError, match="the folder you stand in, or above it"):
+        with pytest.raises(al.RunError, match="the current folder or above it"):
             store.check_target(path, overwrite=True)
 
 
@@ -139,5 +139,5 @@ def test_a_file_says_how_models_are_loaded(tmp_path, monkeypatch):
 
 
 def test_arguments_are_given_by_name(tiny_model):
-    with pytest.raises(al.InputError, match=r"swap_sweep takes its arguments by name: anchors=..."):
+    with pytest.raises(al.InputError, match=r"swap_sweep takes keyword arguments"):
         al.swap_sweep(tiny_model("llama"), capitals(4), "exact_question")

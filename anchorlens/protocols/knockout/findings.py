@@ -44,8 +44,8 @@ def knockout_findings(record: Mapping[str, Any], layer: int, contrasts: pd.DataF
     signal = {k for k, fact in facts_along(contrasts, "auc", "none").items() if fact.low > 0.5}
     layers = tuple(sorted(layers_standing(contrasts) & signal))
     statements.append(Finding("all_contrasts", STANDING if layers else OPEN, layers, control=RANDOM))
-    notes = [f"Layers at which all contrasts stand (simultaneous bands): {layers_told(layers)}."]
-    notes += ["open: no effect detected; effects in the interval remain compatible."] if OPEN in states.values() else []
+    notes = [f"Layers with all contrasts (simultaneous bands): {layers_told(layers)}."]
+    notes += ["open: not detected; effects in the interval remain compatible."] if OPEN in states.values() else []
     headline = _headline(facts, states, where, record["config"]["anchors"][0])
     return Findings(tuple(statements), headline, warnings, _table(facts, states), (), tuple(notes))
 
@@ -82,9 +82,7 @@ def _reason_for_no_claim(record: Mapping[str, Any], facts: Facts, auc: Fact, whe
 def _headline(facts: Facts, states: Mapping[str, str], where: str, anchor: str) -> str:
     standing, missing, turned = ([n for n in STANDS if states[n] == state] for state in ("stands", "open", "reversed"))
     auc = {name: facts["auc_after", name].value for name in (SIZE_MATCHED, RANDOM)}
-    fall = (
-        f"AUC {facts['auc', 'none'].value:.2f}, falls to {auc[SIZE_MATCHED]:.2f}; with other tokens cut to {auc[RANDOM]:.2f}"
-    )
+    fall = f"AUC {facts['auc', 'none'].value:.2f} falls to {auc[SIZE_MATCHED]:.2f}, with others cut to {auc[RANDOM]:.2f}"
     larger = f"cutting {anchor} has a larger effect than cutting other question tokens"
     if len(standing) == len(STANDS):
         what = larger
@@ -93,7 +91,7 @@ def _headline(facts: Facts, states: Mapping[str, str], where: str, anchor: str) 
             what += ", specific to the row" if specific else "; a row-specific effect was not detected"
     elif standing:
         what = f"{larger} by {listed_and(standing)}"
-        what += f", but not by {listed_and(missing)}" if missing else ""
+        what += f", not by {listed_and(missing)}" if missing else ""
     else:
         what = f"no larger effect of cutting {anchor} than of cutting other question tokens was detected"
     what += f"; by {listed_and(turned)} cutting other tokens has the larger effect" if turned else ""

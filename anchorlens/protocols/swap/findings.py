@@ -31,7 +31,7 @@ _ROW = ["example_id", "question_id"]
 _JOINT_LEVEL = 0.96
 # Largest number of anchors that are listed by name.
 _MOST_NAMED = 3
-_COLUMNS = ("anchor", "largest ΔP minus null", "layer", "beyond null", "null larger")
+_COLUMNS = ("anchor", "delta_p_minus_null", "layer", "beyond null", "null larger")
 _P = {
     "probability": "P of the answer", "confidence": "confidence in the clean prediction", "true_label": "P of the true label",
 }  # fmt: skip

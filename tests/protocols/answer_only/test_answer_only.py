@@ -262,12 +262,12 @@ def test_the_finding_is_the_difference_of_p_with_its_interval(sweep, other, stat
     assert by["delta_p_vs_placebo"].status == by["flip_rate"].status == DESCRIPTION
     assert by["delta_p_vs_placebo"].value == pytest.approx(0, abs=1e-9)
     assert f"{0.45 if other is None else other:.2f} after another row's" in findings.headline
-    assert ("difference is not shown" in findings.headline) == (status == OPEN)
+    assert ("no difference was detected" in findings.headline) == (status == OPEN)
     assert findings.headline.endswith("AUC 1.00, answer only 0.50 [0.39, 0.61].")
 
 
 def test_an_answer_that_tells_without_its_question_is_warned_of(sweep):
-    assert "beware, it excludes 0.5 although answers are balanced" in made(sweep, constant(0.4, leak=0.1)).verdict
+    assert "which excludes 0.5 although answers are balanced" in made(sweep, constant(0.4, leak=0.1)).verdict
 
 
 def test_findings_need_a_signal_and_ten_questions(sweep):
@@ -283,4 +283,4 @@ def test_findings_need_a_signal_and_ten_questions(sweep):
     examples = examples[(examples["role"] != "base") | examples["question_id"].isin(few)]
     small = PathwayResult.make(ANALYSIS, samples[samples["question_id"].isin(few)], examples, sweep.record, sweep.run_id)
     assert small.findings.statements == ()
-    assert "9 questions were measured, and 10 are needed" in small.verdict
+    assert "9 questions were measured, but 10 are needed" in small.verdict

@@ -58,14 +58,14 @@ REVERSAL = {DELTA: (9.0, 5.0, 13.0)}
 @pytest.mark.parametrize(
     ("changed", "status", "phrase"),
     [
-        ({}, "stands stands stands stands stands", "the effect of cutting E_Q stands beyond that of other question tokens and is"),
-        (UNSPECIFIC, "stands stands stands open stands", "; that it is more than disturbance is not shown ("),
-        (NOT_SHOWN | UNSPECIFIC, "open open open open open", "no effect of cutting E_Q beyond other question tokens is shown ("),
-        ({DROP: (-0.01, -0.1, 0.1)}, "stands stands open stands open", "delta_p_vs_placebo and flip_rate stand beyond other"),
-        ({key: NOT_SHOWN[key] for key in (DELTA, DROP)}, "open stands open stands open", "tokens, delta_p_vs_placebo and auc_drop not"),
-        (REVERSAL, "reversed stands stands stands open", "by delta_p_vs_placebo cutting these does more"),
-        (NOT_SHOWN | {FLIPS: (-10.7, -19.0, -2.4)}, "open reversed open stands open", "by flip_rate cutting these does more ("),
-        ({DELTA: (-5e-5, -6e-5, -4e-5)}, "open stands stands stands stands", "tokens, delta_p_vs_placebo not"),
+        ({}, "stands stands stands stands stands", "cutting exact_question has a larger effect than cutting other question tokens, specific"),
+        (UNSPECIFIC, "stands stands stands open stands", "; a row-specific effect was not detected ("),
+        (NOT_SHOWN | UNSPECIFIC, "open open open open open", "no larger effect of cutting exact_question than of cutting other question tokens was detected ("),
+        ({DROP: (-0.01, -0.1, 0.1)}, "stands stands open stands open", "by delta_p_vs_placebo and flip_rate, not by auc_drop ("),
+        ({key: NOT_SHOWN[key] for key in (DELTA, DROP)}, "open stands open stands open", "by flip_rate, not by delta_p_vs_placebo and auc_drop ("),
+        (REVERSAL, "reversed stands stands stands open", "; by delta_p_vs_placebo cutting other tokens has the larger effect ("),
+        (NOT_SHOWN | {FLIPS: (-10.7, -19.0, -2.4)}, "open reversed open stands open", "; by flip_rate cutting other tokens has the larger effect ("),
+        ({DELTA: (-5e-5, -6e-5, -4e-5)}, "open stands stands stands stands", "by flip_rate and auc_drop, not by delta_p_vs_placebo ("),
     ],
 )  # fmt: skip
 def test_statements_have_the_status_that_their_intervals_have(changed, status, phrase):
@@ -80,16 +80,16 @@ def test_statements_have_the_status_that_their_intervals_have(changed, status, p
     assert phrase in findings.headline
     assert [row[0] for row in findings.rows] == names[:4]
     assert [row[-1] for row in findings.rows] == status.split()[:4]
-    assert ("open: not shown" in str(findings)) == ("open" in status.split()[:4])
+    assert ("open: not detected" in str(findings)) == ("open" in status.split()[:4])
     assert "there is no" not in str(findings).lower()
 
 
 def test_the_text_is_the_headline_then_the_table_then_the_layers():
     first, *rest = str(found()).splitlines()
     assert first.startswith("At k* = 7 ")
-    assert first.endswith("(AUC 0.91; E_Q cut 0.54, others cut 0.90).")
+    assert first.endswith("(AUC 0.91 falls to 0.54, with others cut to 0.90).")
     assert "-25.7  [-31.4, -20.2]" in rest[0]
-    assert rest[4:] == ["Layers where it stands (simultaneous bands): 7."]
+    assert rest[4:] == ["Layers with all contrasts (simultaneous bands): 7."]
 
 
 @pytest.mark.parametrize("layers", [(7,), range(1, 65, 2)])
@@ -113,12 +113,12 @@ def test_layers_are_named_by_the_band_over_all_layers_alone():
 @pytest.mark.parametrize(
     ("changed", "how", "phrase"),
     [
-        ({("auc", "none"): (0.55, 0.45, 0.65)}, {}, "at k* = 7 no signal of the probe is shown, AUC 0.55 [0.45, 0.65]"),
+        ({("auc", "none"): (0.55, 0.45, 0.65)}, {}, "at k* = 7 no signal of the probe was detected, AUC 0.55 [0.45, 0.65]"),
         ({("auc", "none"): (NAN, NAN, NAN)}, {}, "lack true or false answers"),
         ({}, {"kind": "signed"}, "delta_kind='signed'"),
         ({}, {"placebos": False}, "no placebo was measured"),
-        ({}, {"n": 9}, "in 9 questions, and 10 are needed"),
-        ({DELTA: None}, {}, "in 0 questions, and 10 are needed"),
+        ({}, {"n": 9}, "in 9 questions, but 10 are needed"),
+        ({DELTA: None}, {}, "in 0 questions, but 10 are needed"),
     ],
 )
 def test_where_nothing_can_be_claimed_nothing_is(changed, how, phrase):
@@ -132,7 +132,9 @@ def test_where_nothing_can_be_claimed_nothing_is(changed, how, phrase):
 def test_the_models_own_word_has_no_row_specific_effect_and_no_k_star():
     beyond = {CHANGE: None, ("row_specific_effect", "random_tokens"): None, ("auc_beyond_text", "none"): (0.2, 0.1, 0.3)}
     findings = found(beyond, readout="p_true", pair=LEAK)
-    assert findings.headline.startswith("At layer 7 the effect of cutting E_Q stands beyond that of other question tokens (")
+    assert findings.headline.startswith(
+        "At layer 7 cutting exact_question has a larger effect than cutting other question tokens ("
+    )
     assert "row_specific_effect" not in str(findings)
     assert "k*" not in str(findings)
     assert "; P(True)'s AUC +0.20" in findings.warnings[0]

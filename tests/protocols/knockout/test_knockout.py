@@ -133,7 +133,7 @@ def test_planted_shuffled_labels_give_no_signal(tiny_model):
     curves = result.curves()
     assert (~curves["probe_above_chance"]).sum() > 0.8 * len(curves)
     assert "Nothing is claimed: " in result.verdict
-    assert "no signal of the probe is shown" in result.verdict
+    assert "no signal of the probe was detected" in result.verdict
 
 
 def test_planted_span_off_by_one_names_other_tokens_or_is_refused(tiny_model):
