@@ -231,13 +231,13 @@ class WorkerPool(Executor):
 
     def map_shards(self, task: Task, numbers: Sequence[int]) -> Iterator[tuple[int, Shard]]:
         pool = import_module("ray.util").ActorPool(self.actors)
-        found = pool.map_unordered(lambda actor, number: actor.call.remote("shard", task, number), numbers)
+        replies = pool.map_unordered(lambda actor, number: actor.call.remote("shard", task, number), numbers)
         while True:
             with _errors_of_workers():
-                one = next(found, None)
-            if one is None:
+                reply = next(replies, None)
+            if reply is None:
                 return
-            yield self._value(*one)
+            yield self._value(*reply)
 
     def _value(self, value: Any, warned: Sequence[str]) -> Any:
         for text in dict.fromkeys(warned):
@@ -267,16 +267,16 @@ class RayRunner(Runner):
 
     def __init__(self, pool: WorkerPool, task: Task) -> None:
         self._pool, self._task = pool, task
-        found = pool.call(pool.actors, "open", task)
-        self._card: Mapping[str, object] = found[0][0]
+        replies = pool.call(pool.actors, "open", task)
+        self._card: Mapping[str, object] = replies[0][0]
         same = {name: value for name, value in self._card.items() if name not in ("device", "parity")}
-        for card, _, _ in found[1:]:
+        for card, _, _ in replies[1:]:
             if changes := differences({"model": same}, {"model": {name: card[name] for name in same}}):
                 raise RunError(f"Workers have different models: {'; '.join(changes)}. Give all of them the same files.")
-        nodes = [node for _, _, node in found]
+        nodes = [node for _, _, node in replies]
         on_gpu = pool.gpus and str(self._card["device"]).startswith("cuda")
         # Workers on one node share its memory; workers with a fraction of a GPU share the memory of the GPU.
-        self.free = min(free // (max(1, int(1 / pool.gpus)) if on_gpu else nodes.count(node)) for _, free, node in found)
+        self.free = min(free // (max(1, int(1 / pool.gpus)) if on_gpu else nodes.count(node)) for _, free, node in replies)
 
     @property
     @override

@@ -42,23 +42,23 @@ def remeasure_cells(
     """
     results = load_run(folder)
     drawn = _draw_cells(results, n_cells, seed)
-    found: list[Found] = []
+    checks: list[Found] = []
     frames: list[pd.DataFrame] = []
     with progress(f"verify {folder.name}", max(1, sum(map(len, drawn))), "cell", show=show_progress and n_cells > 0) as bar:
         for name in dict.fromkeys(result.model for result in results):
             group = [(result, cells) for result, cells in zip(results, drawn, strict=True) if result.model == name]
             adapter, hashes = _load(name, group[0][0].record["model"], model, loading)
-            found += hashes
+            checks += hashes
             if any(outcome == "mismatch" for _, outcome, _ in hashes):
-                found.append((f"cells: {name}", "not checked", "the model differs"))
+                checks.append((f"cells: {name}", "not checked", "the model differs"))
                 continue
             for result, cells in group:
                 if len(cells):
                     again = _measure_again(adapter, result, cells, callables)
                     bar.advance(len(cells))
                     frames.append(again)
-                    found.append(_compare(result, again, len(cells), tolerance(adapter)))
-    return found, pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+                    checks.append(_compare(result, again, len(cells), tolerance(adapter)))
+    return checks, pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
 def _draw_cells(results: Sequence[SweepResult], n_cells: int, seed: int) -> list[pd.DataFrame]:
@@ -89,12 +89,12 @@ def _load(name: str, record: Mapping[str, Any], model: Any, loading: Mapping[str
         hooked = load_model(given, **loading, dtype=record["dtype"], revision=revision)
     else:
         hooked = as_hooked(given)
-    card, found = model_card(hooked), list[Found]()
+    card, checks = model_card(hooked), list[Found]()
     for what, now in (("weights", card.weights_sha256), ("tokenizer", card.tokenizer_sha256)):
         then, now = str(record[f"{what}_sha256"]), str(now)
         text = now[:12] if then == now else f"{then[:12]} then, {now[:12]} now"
-        found.append((f"{what}: {name}", "match" if then == now else "mismatch", text))
-    return Adapter(hooked), found
+        checks.append((f"{what}: {name}", "match" if then == now else "mismatch", text))
+    return Adapter(hooked), checks
 
 
 def _specification(result: SweepResult, callables: Mapping[str, Callable[..., Any]]) -> Specification:

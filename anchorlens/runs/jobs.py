@@ -36,8 +36,8 @@ def parse_job(given: Any) -> Job | None:
     if given is None or isinstance(given, Job):
         return given
     pair = given if isinstance(given, (tuple, list)) else ()
-    if isinstance(given, str) and (found := re.fullmatch(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*", given)):
-        pair = [int(number) for number in found.groups()]
+    if isinstance(given, str) and (match := re.fullmatch(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*", given)):
+        pair = [int(number) for number in match.groups()]
     i, n = map(as_whole, pair if len(pair) == 2 else (None, None))
     if i is None or n is None or not 1 <= i <= n:
         raise InputError(f"job={described(given)} is no job. Write i/n with 1 <= i <= n, such as '2/8'.", argument="job")

@@ -96,8 +96,8 @@ def shards_in(folder: Path, first: int = 0) -> int:
 
 def shard_files(folder: Path) -> dict[int, Path]:
     """Return number -> file for the shards of a sweep; the last file by name if two machines wrote one number."""
-    found = ((file.name.partition("-")[0], file) for file in sorted(folder.glob("*.parquet")))
-    return {int(number): file for number, file in found if number.isdigit()}
+    numbered = ((file.name.partition("-")[0], file) for file in sorted(folder.glob("*.parquet")))
+    return {int(number): file for number, file in numbered if number.isdigit()}
 
 
 class SweepJournal:

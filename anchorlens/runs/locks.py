@@ -53,8 +53,8 @@ def _lock_error(what: object, lock: FileLock) -> RunError:
 
 def running_jobs(folder: Path) -> list[Job]:
     """Return the jobs whose lock is held, in order."""
-    names = (re.fullmatch(rf"{LOCK}-(\d+)-of-(\d+)", file.name) for file in folder.glob(f"{LOCK}-*"))
-    jobs = [Job(int(found[1]), int(found[2])) for found in names if found]
+    matches = (re.fullmatch(rf"{LOCK}-(\d+)-of-(\d+)", file.name) for file in folder.glob(f"{LOCK}-*"))
+    jobs = [Job(int(match[1]), int(match[2])) for match in matches if match]
     return sorted((job for job in jobs if is_held(folder / f"{LOCK}-{job.name}")), key=lambda job: (job.n, job.i))
 
 

@@ -21,13 +21,13 @@ PACKAGES = ("anchorlens", "torch", "transformer-lens", "transformers", "datasets
 
 def versions() -> dict[str, str]:
     """Return the installed versions of the packages that affect numbers or files."""
-    found: dict[str, str] = {}
+    installed: dict[str, str] = {}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "not installed as a package"
-    return found
+            installed[name] = "not installed as a package"
+    return installed
 
 
 @cache

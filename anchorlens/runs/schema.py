@@ -76,18 +76,18 @@ def answer_first(frame: pd.DataFrame) -> list[str]:
     layer, value, interval, P before and n, then other varying columns, then the rest. Tables of examples or contrasts start with
     name, layer and value.
     """
-    there = list(frame.columns)
-    differ = {name for name in _SAME if name in there and frame[name].nunique(dropna=False) > 1}
+    columns = list(frame.columns)
+    differ = {name for name in _SAME if name in columns and frame[name].nunique(dropna=False) > 1}
     named = [name for name in _NAMED if name in differ]
-    if "anchor" in there and not {"anchor", "pathway"} & differ:
+    if "anchor" in columns and not {"anchor", "pathway"} & differ:
         named.append("anchor")
-    rows = [name for name in ("example_id", "role") if name in there]
-    head = rows or (["quantity"] if "value" in there else [])
+    rows = [name for name in ("example_id", "role") if name in columns]
+    head = rows or (["quantity"] if "value" in columns else [])
     order = [*head, *_VALUE, *named, *_BESIDE] if head else [*named, *_VALUE, *_BESIDE]
-    first = [name for name in dict.fromkeys(order) if name in there]
-    first += [name for name in there if name in differ and name not in first]
-    same = [name for name in _SAME if name in there and name not in first]
-    return [*first, *(name for name in there if name not in first and name not in same), *same]
+    first = [name for name in dict.fromkeys(order) if name in columns]
+    first += [name for name in columns if name in differ and name not in first]
+    same = [name for name in _SAME if name in columns and name not in first]
+    return [*first, *(name for name in columns if name not in first and name not in same), *same]
 
 
 def summary_order(frame: pd.DataFrame) -> list[str]:
@@ -105,8 +105,8 @@ def order_columns(table: str, frame: pd.DataFrame) -> pd.DataFrame:
 
 def leading_metric(samples: pd.DataFrame) -> str:
     """Return the main metric of a sweep: the probability if measured, else the first one."""
-    found = samples["metric"].unique().tolist()
-    return P if P in found or not found else str(found[0])
+    metrics = samples["metric"].unique().tolist()
+    return P if P in metrics or not metrics else str(metrics[0])
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, str]:

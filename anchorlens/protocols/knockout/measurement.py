@@ -144,7 +144,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
                 "for example 'exact_question -> later'.",
                 argument="edges",
             )
-        uncut = tuple(_no_edge(truth.rows[i]) for i, own in zip(test, variants, strict=True) if not own)
+        uncut = tuple(_no_edge(truth.rows[i]) for i, row_variants in zip(test, variants, strict=True) if not row_variants)
         n_layers = context.adapter.n_layers
         return KnockoutInputs(
             (*dropped, *uncut), truth.rows[0].ids, (spec.probe_site,) if spec.readout == "probe" else (), spec.layers_of(n_layers),
@@ -156,9 +156,9 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         """Return one pass over the clean rows, with a cut for each control that is not shared."""
         tests = tuple(dict.fromkeys(j for j, _ in cells))
         rows = tuple(inputs.row(j) for j in tests)
-        own = {(j, inputs.variants[j][i].controls[0]): inputs.variants[j][i].positions for j, i in cells}
-        names = tuple(control for control in CONTROLS if any((j, control) in own for j in tests))
-        cuts = tuple(tuple(own.get((j, control), ()) for j in tests) for control in names)
+        positions = {(j, inputs.variants[j][i].controls[0]): inputs.variants[j][i].positions for j, i in cells}
+        names = tuple(control for control in CONTROLS if any((j, control) in positions for j in tests))
+        cuts = tuple(tuple(positions.get((j, control), ()) for j in tests) for control in names)
         return [
             ProbePass(rows, cuts, tuple(cut_targets(row, spec.edges) for row in rows), spec.knockout_mode, spec.heads, names)
         ]
@@ -168,9 +168,9 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout, unit: ProbeUnit, on_work: OnWork
     ) -> Iterator[tuple[list[TokenRow], Measured]]:
         tests = unit.tests
-        (one,) = self.passes(inputs, spec, unit.cells)
+        (probe_pass,) = self.passes(inputs, spec, unit.cells)
         read = self._read_probes if self.reads_probe(spec) else self._read_p_true
-        before, outcomes = read(engine, inputs, spec, unit, one, on_work)
+        before, outcomes = read(engine, inputs, spec, unit, probe_pass, on_work)
         at = 0 if inputs.probe_layer is None else unit.layers.index(inputs.probe_layer)
         # Layer at which each point is read: its own layer, or k* for windows.
         reads = (
@@ -188,21 +188,25 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
             return Measured(control, start[read][:, outs[read].places], outs[read].after, flips(split, outs[split]), donors)
 
         shared = {(j, inputs.variants[j][i].controls[0]): inputs.variants[j][i].controls for j, i in unit.cells}
-        for first, outs in zip(one.names, outcomes, strict=True):
+        for first, outs in zip(probe_pass.names, outcomes, strict=True):
             places = outs["none"].places
             for control in CONTROLS:
-                own = [k for k, place in enumerate(places) if control in shared[tests[place], first]]
-                if own:
-                    some = {"none": _Outcome([places[k] for k in own], outs["none"].after[:, own], outs["none"].whole[own])}
-                    yield [one.rows[places[k]] for k in own], build_arrays(control, some, "none", "none")
-            rows = [one.rows[place] for place in places]
+                members = [k for k, place in enumerate(places) if control in shared[tests[place], first]]
+                if members:
+                    part = {
+                        "none": _Outcome(
+                            [places[k] for k in members], outs["none"].after[:, members], outs["none"].whole[members]
+                        )
+                    }
+                    yield [probe_pass.rows[places[k]] for k in members], build_arrays(control, part, "none", "none")
+            rows = [probe_pass.rows[place] for place in places]
             for name in (name for name in outs if name.startswith(SHUFFLED)):
                 yield rows, build_arrays(SHUFFLED, outs, name, name, f"draw {name.rpartition('_')[2]}")
             if "fold_b" in outs:
                 yield rows, build_arrays(CROSS_FOLD, outs, "fold_b", "fold_a")
 
     def _read_probes(
-        self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout, unit: ProbeUnit, one: ProbePass, on_work: OnWork
+        self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout, unit: ProbeUnit, probe_pass: ProbePass, on_work: OnWork
     ) -> tuple[dict[str, Array], list[dict[str, _Outcome]]]:
         """Read truth probes: cumulative cuts at every layer, windows at k*. Placebo probes read the control ``none`` only.
 
@@ -210,17 +214,17 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
             Name of probes -> clean P, [layer row]; and for every cut, name of probes -> outcome.
         """
         assert inputs.probe_layer is not None  # probes were fitted
-        ids, at = [row.group for row in one.rows], unit.layers.index(inputs.probe_layer)
+        ids, at = [row.group for row in probe_pass.rows], unit.layers.index(inputs.probe_layer)
         sets = {name: probes.at(unit.layers) for name, probes in inputs.probes.items()}
-        clean_only = replace(one, cuts=()) if spec.window_size else one
+        clean_only = replace(probe_pass, cuts=()) if spec.window_size else probe_pass
         clean, *cut = self.read(engine, inputs, spec, clean_only, unit.layers, on_work)
         before = {name: probes.predict(clean, ids) for name, probes in sets.items()}
-        found: list[dict[str, _Outcome]] = []
-        for number, sources in enumerate(one.cuts):
+        outcomes: list[dict[str, _Outcome]] = []
+        for number, sources in enumerate(probe_pass.cuts):
             places = [place for place, where in enumerate(sources) if where]
-            own = [ids[place] for place in places]
+            groups = [ids[place] for place in places]
             if spec.window_size:
-                points, whole = self._windows(engine, inputs, spec, unit, one, number, places, on_work)
+                points, whole = self._windows(engine, inputs, spec, unit, probe_pass, number, places, on_work)
                 layers = [inputs.probe_layer] * len(points)
             else:
                 first = self.cut_layers(engine, inputs, spec).start
@@ -229,18 +233,18 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
                 points: list[Tensor | None] = [s if k >= first else None for k, s in zip(unit.layers, states, strict=True)]
                 whole, layers = states[at], list(unit.layers)
             outs: dict[str, _Outcome] = {}
-            for name in sets if one.names[number] == "none" else ("none",):
+            for name in sets if probe_pass.names[number] == "none" else ("none",):
                 probes = sets[name].probes
                 after = np.full((len(points), len(places)), np.nan)
                 for i, (layer, states) in enumerate(zip(layers, points, strict=True)):
                     if states is not None:
-                        after[i] = probes[layer].predict_proba(states.numpy(), own)[:, 1]
-                outs[name] = _Outcome(places, after, probes[inputs.probe_layer].predict_proba(whole.numpy(), own)[:, 1])
-            found.append(outs)
-        return before, found
+                        after[i] = probes[layer].predict_proba(states.numpy(), groups)[:, 1]
+                outs[name] = _Outcome(places, after, probes[inputs.probe_layer].predict_proba(whole.numpy(), groups)[:, 1])
+            outcomes.append(outs)
+        return before, outcomes
 
     def _windows(
-        self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout, unit: ProbeUnit, one: ProbePass, number: int,
+        self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout, unit: ProbeUnit, probe_pass: ProbePass, number: int,
         places: Sequence[int], on_work: OnWork,
     ) -> tuple[list[Tensor | None], Tensor]:  # fmt: skip
         """Return the states at k* with each window cut (None if k* lies below it), and with all layers cut."""
@@ -249,8 +253,8 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         reachable = [bool(layers) and layers[0] <= inputs.probe_layer for layers in cuts]
         windows = [self.cut_layers(engine, inputs, spec), *(c for c, is_read in zip(cuts, reachable, strict=True) if is_read)]
         part = ProbePass(
-            tuple(one.rows[place] for place in places), (tuple(one.cuts[number][place] for place in places),),
-            tuple(one.targets[place] for place in places), one.mode, one.heads,
+            tuple(probe_pass.rows[place] for place in places), (tuple(probe_pass.cuts[number][place] for place in places),),
+            tuple(probe_pass.targets[place] for place in places), probe_pass.mode, probe_pass.heads,
         )  # fmt: skip
         whole, *read = (
             engine.knockout_states(
@@ -262,23 +266,23 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         return [next(states) if is_read else None for is_read in reachable], whole
 
     def _read_p_true(
-        self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout, unit: ProbeUnit, one: ProbePass, on_work: OnWork
+        self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout, unit: ProbeUnit, probe_pass: ProbePass, on_work: OnWork
     ) -> tuple[dict[str, Array], list[dict[str, _Outcome]]]:
         """Read P(yes) under every cut, for each window and with all layers cut; returns as :meth:`_read_probes`."""
         cuts = [self.window(engine, inputs, spec, layer) for layer in unit.layers]
         windows = [range(0), self.cut_layers(engine, inputs, spec), *(cut for cut in cuts if cut)]
         states = engine.knockout_states(
-            one.batch(at_end=True), where=None, windows=windows,
-            on_progress=lambda share: on_work(share * len(one.rows) * (1 + len(one.cuts) * (1 + len(unit.layers)))),
+            probe_pass.batch(at_end=True), where=None, windows=windows,
+            on_progress=lambda share: on_work(share * len(probe_pass.rows) * (1 + len(probe_pass.cuts) * (1 + len(unit.layers)))),
         )  # fmt: skip
-        p = truth_reader(engine.adapter, one.rows).metrics(engine.adapter, states).p.double().numpy()
-        found: list[dict[str, _Outcome]] = []
-        for sources, values in zip(one.cuts, p, strict=True):
+        p = truth_reader(engine.adapter, probe_pass.rows).metrics(engine.adapter, states).p.double().numpy()
+        outcomes: list[dict[str, _Outcome]] = []
+        for sources, values in zip(probe_pass.cuts, p, strict=True):
             places = [place for place, where in enumerate(sources) if where]
             after = np.full((len(unit.layers), len(places)), np.nan)
             after[[i for i, cut in enumerate(cuts) if cut]] = values[2:, places]
-            found.append({"none": _Outcome(places, after, values[1, places])})
-        return {"none": np.broadcast_to(p[0, 0], (len(unit.layers), len(one.rows)))}, found
+            outcomes.append({"none": _Outcome(places, after, values[1, places])})
+        return {"none": np.broadcast_to(p[0, 0], (len(unit.layers), len(probe_pass.rows)))}, outcomes
 
     @override
     def load_variants(self, row: TokenRow, spec: Knockout, stored: StoredInputs) -> tuple[Variant, ...]:

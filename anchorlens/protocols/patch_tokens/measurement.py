@@ -68,9 +68,9 @@ class PatchTokensInputs(ProbeSweepInputs):
         rows = [self.row(j) for j in range(len(self.test))]
         labels = np.array([row.answer.label for row in rows], dtype=np.float64)
         draws = Resamples.of([row.group for row in rows], n_resamples=spec.n_resamples, seed=spec.seed)
-        found = auc_of(self.clean, labels, draws)
-        made = auc_band(found.value, found.draws, found.n)
-        ends = zip(made.value, made.low, made.high, made.sim_low, made.sim_high, strict=True)
+        auc = auc_of(self.clean, labels, draws)
+        bands = auc_band(auc.value, auc.draws, auc.n)
+        ends = zip(bands.value, bands.low, bands.high, bands.sim_low, bands.sim_high, strict=True)
         layers = {str(k): [None if v != v else float(v) for v in five] for k, five in zip(self.layers, ends, strict=True)}
         return {"layers": layers, "questions": draws.weights.shape[1]}
 
@@ -156,7 +156,7 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
             plan.memory.measure_or_split(read, RowBatch(batch, 2))
         assert fitted.probe_layer is not None  # probes were fitted
         false = clean[inputs.layers.index(fitted.probe_layer)] >= 0.5
-        patched = [j for j, own in enumerate(inputs.variants) if own]
+        patched = [j for j, row_variants in enumerate(inputs.variants) if row_variants]
         kept = [j for j in patched if spec.base == "all" or not false[j]]
         if not kept:
             raise EmptySweepError(
@@ -164,12 +164,12 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
                 f"Take {MORE_QUESTIONS}, or base='all'."
             )
         left_out = tuple(_drop_predicted_false(inputs.row(j)) for j in patched if j not in kept)
-        variants = tuple(own if j in kept else () for j, own in enumerate(inputs.variants))
+        variants = tuple(row_variants if j in kept else () for j, row_variants in enumerate(inputs.variants))
         return replace(fitted, variants=variants, q=q, clean=clean, dropped=(*inputs.dropped, *left_out))  # pyright: ignore[reportCallIssue]
 
     @override
     def load_variants(self, row: TokenRow, spec: PatchTokens, stored: StoredInputs) -> tuple[Variant, ...]:
-        found: list[Variant] = []
+        variants: list[Variant] = []
         for donor in stored.donor_ids[row.id]:
             whole = f"{row.id}~{donor}"
             names = {"none": whole, RANDOM: f"{whole}~{RANDOM}", SIZE_MATCHED: f"{whole}~{SIZE_MATCHED}"}
@@ -179,8 +179,8 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
             same = ("none", SIZE_MATCHED) if RANDOM in rows and SIZE_MATCHED not in rows else ("none",)
             for control, one in rows.items():
                 controls = same if control == "none" else (control,)
-                found.append(Variant(controls, one, one.positions["replaced"], stored.row("donor", donor), donor))
-        return tuple(found)
+                variants.append(Variant(controls, one, one.positions["replaced"], stored.row("donor", donor), donor))
+        return tuple(variants)
 
 
 def _drop_predicted_false(row: TokenRow) -> Dropped:

@@ -57,16 +57,16 @@ class Patcher:
         dropped: list[Dropped] = []
         failed: Counter[str] = Counter()
         for test, row in rows.items():
-            own: list[tuple[Variant, ...]] = []
+            pairs: list[tuple[Variant, ...]] = []
             for donor in self.picker.pick(row):
                 try:
-                    own.append(self._patch(row, donor))
+                    pairs.append(self._patch(row, donor))
                 except RowDropped as why:
                     failed[why.reason] += 1
-                if len(own) == self.n_donors:
+                if len(pairs) == self.n_donors:
                     break
-            if own:
-                made[test] = tuple(variant for pair in own for variant in pair)
+            if pairs:
+                made[test] = tuple(variant for pair in pairs for variant in pair)
             else:
                 without = drop(row.example, "no_donor", "no other question has an E_Q with as many tokens")
                 dropped.append(replace(without, example_id=row.id))
@@ -75,7 +75,7 @@ class Patcher:
     def _patch(self, row: TokenRow, donor: TokenRow) -> tuple[Variant, ...]:
         """Build the inputs of a row with a donor. Raise RowDropped if it is not possible."""
         answer = normalise(row.answer.exact.of(row.answer.text))
-        if answer in {normalise(theirs) for theirs in donor.example.answers}:
+        if answer in {normalise(alias) for alias in donor.example.answers}:
             raise RowDropped("same_answer", "the answer is also correct for the donor's question")
         whole = self.tokenizer.corrupt_row(row, donor.example)
         if _stands_in(answer, row.question) != _stands_in(answer, whole.question):
@@ -111,13 +111,13 @@ class Patcher:
 
     def _tokens(self, row: TokenRow, donor: TokenRow, where: Sequence[int], rng: random.Random) -> dict[int, int]:
         """Return position -> another token, from the donor's question outside E_Q, else from any question."""
-        theirs = [donor.ids[p] for p in sorted(donor.positions["question_rest"])]
-        rng.shuffle(theirs)
+        donor_tokens = [donor.ids[p] for p in sorted(donor.positions["question_rest"])]
+        rng.shuffle(donor_tokens)
         out: dict[int, int] = {}
         for p in where:
-            new = next((token for token in theirs if token != row.ids[p]), None)
+            new = next((token for token in donor_tokens if token != row.ids[p]), None)
             if new is not None:
-                theirs.remove(new)
+                donor_tokens.remove(new)
             else:
                 pool = [token for token in self.others if token != row.ids[p]]
                 if not pool:

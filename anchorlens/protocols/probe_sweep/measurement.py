@@ -195,8 +195,8 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
     def pack(self, inputs: ProbeSweepInputs, size: int, cut_size: int) -> Sequence[Cells]:  # noqa: ARG002
         """Pack variants into units, by default test rows of similar length; ``size`` and ``cut_size``: maximum rows of a pass."""
         batches = by_length(range(len(inputs.test)), lambda j: len(inputs.row(j).ids), cut_size)
-        found = (tuple((j, i) for j in batch for i in range(len(inputs.variants[j]))) for batch in batches)
-        return [cells for cells in found if cells]
+        packed = (tuple((j, i) for j in batch for i in range(len(inputs.variants[j]))) for batch in batches)
+        return [cells for cells in packed if cells]
 
     # -- measuring ----------------------------------------------------------------------------------------------------------------
     @override
@@ -311,12 +311,15 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
                 q |= {self.key(row): flips[i] for i, row in enumerate(one.rows)}
         clean_p, changed_p = p | split_p, split_p | p
         for control in inputs.controls:
-            own = [(inputs.row(j), inputs.variants[j][i]) for j, i in cells if control in inputs.variants[j][i].controls]
-            if own:
-                before = np.stack([clean_p[self.key(row)] for row, _ in own], axis=1)
-                after = np.stack([changed_p[self.key(one.row)] for _, one in own if one.row is not None], axis=1)
-                flips = np.broadcast_to([q[self.key(row)] for row, _ in own], before.shape)
-                yield [row for row, _ in own], Measured(control, before, after, flips, tuple(one.donor_id for _, one in own))
+            members = [(inputs.row(j), inputs.variants[j][i]) for j, i in cells if control in inputs.variants[j][i].controls]
+            if members:
+                before = np.stack([clean_p[self.key(row)] for row, _ in members], axis=1)
+                after = np.stack([changed_p[self.key(one.row)] for _, one in members if one.row is not None], axis=1)
+                flips = np.broadcast_to([q[self.key(row)] for row, _ in members], before.shape)
+                yield (
+                    [row for row, _ in members],
+                    Measured(control, before, after, flips, tuple(one.donor_id for _, one in members)),
+                )
 
     def key(self, row: TokenRow) -> object:
         """Return a key of the inputs with the same P: token ids and position of the answer."""

@@ -75,8 +75,8 @@ class PathwayResult(SweepResult):
     @property
     def qa_text_auc(self) -> dict[str, float] | None:
         """AUC of a classifier on the text of question and answer: ``auc``, ``ci_low``, ``ci_high``; None if not measured."""
-        found = self.record["probe"].get("qa_text_auc")
-        return None if found is None else dict(found)
+        auc = self.record["probe"].get("qa_text_auc")
+        return None if auc is None else dict(auc)
 
     @property
     def labels(self) -> Array:
@@ -134,20 +134,20 @@ class PathwayResult(SweepResult):
 
     def estimates(self) -> list[tuple[str, str, Estimate]]:
         """Return quantity, control and estimate of ``auc`` (clean), ``auc_after`` (every control) and ``auc_beyond_text``."""
-        found: list[tuple[str, str, Estimate]] = []
+        estimates: list[tuple[str, str, Estimate]] = []
         for name, group in self._by_control(P):
             parts = [d for _, d in group.groupby("donor_id", sort=False)] if name == SHUFFLED else [group]
             draws = [self._table(part) for part in parts]
             # Other controls are read by the probe of `none` and share its clean AUC.
             if name in ("none", SHUFFLED, CROSS_FOLD):
-                found.append(("auc", name, _mix_draws([auc_of(t.before, self.labels, self.draws) for t in draws])))
-            found.append(("auc_after", name, _mix_draws([auc_of(t.after, self.labels, self.draws) for t in draws])))
+                estimates.append(("auc", name, _mix_draws([auc_of(t.before, self.labels, self.draws) for t in draws])))
+            estimates.append(("auc_after", name, _mix_draws([auc_of(t.after, self.labels, self.draws) for t in draws])))
         scores = self._pair_scores()
         if scores is not None:
             clean = self.tables()["none"].before
             beyond = auc_difference(clean, np.broadcast_to(scores, clean.shape), self.labels, self.draws)
-            found.append(("auc_beyond_text", "none", beyond))
-        return found
+            estimates.append(("auc_beyond_text", "none", beyond))
+        return estimates
 
     def _pair_scores(self) -> Array | None:
         """Return the text score of each row's question and answer, as a score of the event of P; None if not measured."""
@@ -270,12 +270,14 @@ class ProbeAnalysis(Analysis):
 
     @override
     def table(self, results: Sequence[PathwayResult]) -> tuple[str, pd.DataFrame]:
-        found = pd.concat([self.summary(result) for result in results], ignore_index=True)
+        summaries = pd.concat([self.summary(result) for result in results], ignore_index=True)
         cells = {
-            head: [re.sub(r"\+?nan", "-", form.format_map(row)) for row in found.to_dict("records")]
+            head: [re.sub(r"\+?nan", "-", form.format_map(row)) for row in summaries.to_dict("records")]
             for head, form in self.table_columns
         }
-        return self.table_title, found[["model", "dataset", "layer"]].rename(columns={"dataset": "data set"}).assign(**cells)
+        return self.table_title, summaries[["model", "dataset", "layer"]].rename(columns={"dataset": "data set"}).assign(
+            **cells
+        )
 
 
 def pathway_curves(result: PathwayResult) -> pd.DataFrame:

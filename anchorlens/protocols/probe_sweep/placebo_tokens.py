@@ -40,28 +40,33 @@ def cut_positions(
         source token, and the others. Only ``none`` if the question has no other token; empty if the edges cut nothing.
     """
     source, target = parse_edges(edges)
-    own = row.positions[source]
-    goal = cut_targets(row, edges)
-    readers = set(range(len(row.ids))) - set(own) if goal is None else set(goal)
-    if not own or max(readers, default=-1) <= min(own):
+    source_positions = row.positions[source]
+    target_positions = cut_targets(row, edges)
+    readers = set(range(len(row.ids))) - set(source_positions) if target_positions is None else set(target_positions)
+    if not source_positions or max(readers, default=-1) <= min(source_positions):
         return {}
-    found = {"none": own}
+    cuts = {"none": source_positions}
     # The placebo excludes all of E_Q, even if only a part of it is cut.
-    taken = {0, *own, *row.positions["exact_question"], *(goal or ()), *named}
+    taken = {0, *source_positions, *row.positions["exact_question"], *(target_positions or ()), *named}
     others = sorted(p for p in row.positions["question_rest"] if p not in taken)
-    if goal is not None:  # later tokens cannot reach the target
-        others = [p for p in others if p < max(goal)]
-        own = tuple(p for p in own if p < max(goal))
+    if target_positions is not None:  # later tokens cannot reach the target
+        others = [p for p in others if p < max(target_positions)]
+        source_positions = tuple(p for p in source_positions if p < max(target_positions))
     if placebos and others:
         rng = random.Random(f"{seed}:placebo:{row.id}:{draw_label(source)} -> {draw_label(target)}")
-        n = min(len(own), len(others))
+        n = min(len(source_positions), len(others))
         drawn = tuple(sorted(rng.sample(others, n)))
-        found[RANDOM] = drawn
-        found[SIZE_MATCHED] = own if n == len(own) else tuple(sorted(rng.sample(sorted(own), n)))
+        cuts[RANDOM] = drawn
+        cuts[SIZE_MATCHED] = (
+            source_positions if n == len(source_positions) else tuple(sorted(rng.sample(sorted(source_positions), n)))
+        )
         # Tokens after the source have already read it.
-        apart = {BEFORE: tuple(p for p in drawn if p < min(own)), AFTER: tuple(p for p in drawn if p > min(own))}
-        found |= {name: side for name, side in apart.items() if sides and side}
-    return found
+        apart = {
+            BEFORE: tuple(p for p in drawn if p < min(source_positions)),
+            AFTER: tuple(p for p in drawn if p > min(source_positions)),
+        }
+        cuts |= {name: side for name, side in apart.items() if sides and side}
+    return cuts
 
 
 def cut_targets(row: TokenRow, edges: str) -> tuple[int, ...] | None:
@@ -74,8 +79,8 @@ def cut_variants(positions: Mapping[str, tuple[int, ...]]) -> tuple[Variant, ...
     """Return one variant for each distinct cut of a row; controls with the same cut share a variant."""
     controls: dict[str, list[str]] = {}
     for name in (name for name in CONTROLS if name in positions):
-        same = _SAME_AS.get(name, name)
-        controls.setdefault(same if positions.get(same) == positions[name] else name, []).append(name)
+        shared = _SAME_AS.get(name, name)
+        controls.setdefault(shared if positions.get(shared) == positions[name] else name, []).append(name)
     return tuple(Variant(tuple(names), positions=positions[first]) for first, names in controls.items())
 
 

@@ -79,17 +79,17 @@ class ProbeSweepInputs(SweepInputs):
     @property
     def controls(self) -> tuple[str, ...]:
         """Names of all controls, in order of appearance."""
-        return tuple(dict.fromkeys(name for own in self.variants for one in own for name in one.controls))
+        return tuple(dict.fromkeys(name for row_variants in self.variants for one in row_variants for name in one.controls))
 
     @property
     def cells(self) -> list[tuple[int, int]]:
         """(test, variant) indices of all variants."""
-        return [(j, i) for j, own in enumerate(self.variants) for i in range(len(own))]
+        return [(j, i) for j, row_variants in enumerate(self.variants) for i in range(len(row_variants))]
 
     @property
     @override
     def max_tokens(self) -> int:
-        changed = (one.row for own in self.variants for one in own)
+        changed = (one.row for row_variants in self.variants for one in row_variants)
         return max(len(row.ids) for row in (*self.truth.rows, *changed) if row is not None)
 
     @property
@@ -99,10 +99,10 @@ class ProbeSweepInputs(SweepInputs):
 
     @override
     def table(self) -> InputTable:
-        measured = [j for j, own in enumerate(self.variants) if own]
+        measured = [j for j, row_variants in enumerate(self.variants) if row_variants]
         variants = [(self.row(j), one) for j in measured for one in self.variants[j]]
         tested = {self.test[j] for j in range(len(self.test))}
-        rest = [self.row(j) for j, own in enumerate(self.variants) if not own and self.q is not None]
+        rest = [self.row(j) for j, row_variants in enumerate(self.variants) if not row_variants and self.q is not None]
         fitted = {
             name: [self.truth.rows[i] for i in self.truth.of(name) if i not in tested] for name in ("train", "validation")
         }
@@ -127,7 +127,7 @@ class ProbeSweepInputs(SweepInputs):
     def record(self, spec: Any) -> dict[str, Any]:
         if not self.texts:
             self.texts.update(text_baselines(self.truth, n_resamples=spec.n_resamples, seed=spec.seed))
-        counts = {"evaluated": sum(bool(own) for own in self.variants), "rows": self.truth.sizes}
+        counts = {"evaluated": sum(bool(row_variants) for row_variants in self.variants), "rows": self.truth.sizes}
         return {"config": {}, "counts": counts, "probe": probe_record(self.probes.get("none"), self.texts)}
 
 

@@ -59,14 +59,14 @@ class SwapAnalysis(Analysis):
 
     @override
     def table(self, results: Sequence[SweepResult]) -> tuple[str, pd.DataFrame]:
-        found = pd.concat([self.summary(result) for result in results], ignore_index=True)
-        band = [f"[{low:+.1f}, {high:+.1f}]" for low, high in zip(found["sim_low"], found["sim_high"], strict=True)]
-        null = [_format_null(*both) for both in zip(found["null"], found["frac_null_incomplete"], strict=True)]
+        summaries = pd.concat([self.summary(result) for result in results], ignore_index=True)
+        band = [f"[{low:+.1f}, {high:+.1f}]" for low, high in zip(summaries["sim_low"], summaries["sim_high"], strict=True)]
+        null = [_format_null(*both) for both in zip(summaries["null"], summaries["frac_null_incomplete"], strict=True)]
         shown = pd.DataFrame(
             {
-                "model": found["model"], "data set": found["dataset"], "anchor": found["anchor"], "max layer": found["max_layer"],
-                "ΔP": found["effect"].map("{:+.1f}".format), "95 % band over all layers": band, "null": null,
-                "P before": found["p_before"].map("{:.2f}".format), "n": found["n"],
+                "model": summaries["model"], "data set": summaries["dataset"], "anchor": summaries["anchor"],
+                "max layer": summaries["max_layer"], "ΔP": summaries["effect"].map("{:+.1f}".format), "95 % band over all layers": band, "null": null,
+                "P before": summaries["p_before"].map("{:.2f}".format), "n": summaries["n"],
             }
         )  # fmt: skip
         return "Largest |ΔP| of each curve (percentage points)", shown
@@ -104,8 +104,8 @@ def _auc(result: SweepResult, events: Mapping[str, float] | None) -> dict[str, A
     before = result.samples().drop_duplicates("example_id")
     draws = Resamples.of(before["question_id"], n_resamples=config["n_resamples"], seed=config["seed"])
     auc, many = draws.aucs(before["value_before"].to_numpy(), before["example_id"].map(events).to_numpy(dtype=np.float64))
-    found = auc_band(np.array([auc]), many[:, None], np.array([before["question_id"].nunique()]))
-    low, high = float(found.low[0]), float(found.high[0])
+    interval = auc_band(np.array([auc]), many[:, None], np.array([before["question_id"].nunique()]))
+    low, high = float(interval.low[0]), float(interval.high[0])
     return {"auc": auc, "auc_low": low, "auc_high": high, "probe_above_chance": pd.NA if np.isnan(low) else low > 0.5}
 
 

@@ -145,10 +145,10 @@ def test_text_that_tells_another_layer_and_another_source_are_named():
     assert found(text=LEAK).warnings == ("Beware: the answer's text alone reaches AUC 0.66 [0.60, 0.71].",)
     (both,) = found(text=LEAK, pair={"auc": 0.8, "ci_low": 0.7, "ci_high": 0.9}).warnings
     assert "question and answer" in both
-    assert found(k=0).headline.startswith("At layer 7 (k* = 0 was not reached) the effect")
+    assert found(k=0).headline.startswith("At layer 7 (k* = 0 was not reached) cutting exact_question")
     subject = found(anchor="subject").headline
-    assert "the effect of cutting subject stands" in subject
-    assert "E_Q" not in subject
+    assert "cutting subject has a larger effect" in subject
+    assert "exact_question" not in subject
 
 
 def test_an_end_that_would_be_rounded_to_zero_gets_one_more_decimal():
