@@ -66,7 +66,8 @@ class SwapAnalysis(Analysis):
             {
                 "model": summaries["model"], "data set": summaries["dataset"], "anchor": summaries["anchor"],
                 "max layer": summaries["max_layer"], "ΔP": summaries["effect"].map("{:+.1f}".format),
-                "95 % band over all layers": band, "null": null, "P before": summaries["p_before"].map("{:.2f}".format), "n": summaries["n"],
+                "95 % band over all layers": band, "null": null,
+                "P before": summaries["p_before"].map("{:.2f}".format), "n": summaries["n"],
             }
         )  # fmt: skip
         return "Largest |ΔP| of each curve (percentage points)", shown
