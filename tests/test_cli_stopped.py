@@ -82,7 +82,7 @@ def test_a_run_that_was_stopped_is_looked_at_and_goes_on(capsys, args, tmp_path,
     here(capsys, *given, "--resume")
     assert json.loads(here(capsys, "status", out, "--json").out)["state"] == "finished"
     here(capsys, *given, "--resume")  # nothing is left to do
-    assert "holds a run already" in here(capsys, *given, code=2).err
+    assert "already holds a run" in here(capsys, *given, code=2).err
 
 
 def test_jobs_and_merge(capsys, args, tmp_path, monkeypatch, small_shards):

@@ -191,9 +191,9 @@ def test_layers_in_any_order_are_one_sweep_and_given_probes_are_read(tiny_model,
     assert sweep.curves()["noise_floor"].isna().all()
     assert sweep.record["checks"] == {"cells": 0, "largest_difference": None, "failed": []}
     if given:
-        with pytest.raises(InputError, match="read resid_post; asked for is probe_site='mlp_out'"):
+        with pytest.raises(InputError, match="^probe_site='mlp_out': the probes read resid_post"):
             spec_of(name, probe_site="mlp_out", **given)
-        with pytest.raises(InputError, match=r"read layers \(0, 2\); asked for are \(0, 1, 2\)"):
+        with pytest.raises(InputError, match=r"^layers=\(0, 1, 2\): the probes have layers \(0, 2\)"):
             measured(model, name, **given)
 
 

@@ -38,7 +38,7 @@ def test_what_is_done_is_done(tiny_model, tmp_path, monkeypatch):
     before = hashes(out)
     monkeypatch.setattr(driver, "_run_shards", None)  # nothing is measured
     assert swap(model, out=out, resume=True).samples().equals(first.samples())
-    for more, said in (({"resume": True, "n_donors": 2}, r"n_donors: 1 before, 2 now"), ({}, "holds a run already")):
+    for more, said in (({"resume": True, "n_donors": 2}, r"n_donors: 1 before, 2 now"), ({}, "already holds a run")):
         with pytest.raises(RunError, match=said):
             swap(model, out=out, **more)
     first.save(tmp_path / "saved")

@@ -46,7 +46,7 @@ def test_what_turns_out_to_be_the_same_sweep_is_kept_once(tiny, tmp_path):
     said = []
     done = al.run_study(study, tmp_path / "a", on_empty=said.append)
     assert (len(done.results), done.total) == (1, 1)
-    assert "is there already" in said[0]
+    assert "repeats a finished sweep" in said[0]
 
 
 def test_a_failing_write_counts_nothing_as_kept(tiny, tmp_path, monkeypatch):

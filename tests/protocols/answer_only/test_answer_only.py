@@ -202,16 +202,16 @@ def test_the_space_that_an_empty_question_leaves_is_gone(prompt, text):
 
 
 def test_a_prompt_that_takes_no_empty_question_is_refused():
-    with pytest.raises(InputError, match="takes an empty question, such as prompt='qa'; 'chat' does not"):
+    with pytest.raises(InputError, match="^prompt='chat' takes no empty question"):
         without_question(RowTokenizer(small_tokenizer("byte", bos=False, chat=True), ChatPrompt()))
 
 
 @pytest.mark.parametrize(
     ("prompt", "said"),
     [
-        (PromptText("Q: " + 60 * "why " + "\nA:\n", 3, ""), "too_long: .* tokens, the model takes 99"),
-        (PromptText("", 0, ""), "anchor_at_position_0: answer takes in the first token, the attention sink"),
-        (PromptText("Q:\nA:", 2, " "), r"answer_retokenised: after 'Q:\\nA:' the answer is made of other tokens"),
+        (PromptText("Q: " + 60 * "why " + "\nA:\n", 3, ""), "too_long: .* tokens, but the model takes 99"),
+        (PromptText("", 0, ""), "anchor_at_position_0: the answer includes the first token"),
+        (PromptText("Q:\nA:", 2, " "), r"answer_retokenised: the answer has other tokens after 'Q:\\nA:'"),
     ],
 )
 def test_inputs_that_cannot_be_measured(data, prompt, said):
@@ -276,7 +276,7 @@ def test_findings_need_a_signal_and_ten_questions(sweep):
         return samples
 
     text = made(sweep, blind).verdict
-    assert text.startswith("No signal: ")
+    assert text.startswith("No signal of the probe")
     assert len(text.split()) <= 80
     few = list(dict.fromkeys(own(sweep)["question_id"]))[:9]
     samples, examples = sweep.samples(), sweep.examples()

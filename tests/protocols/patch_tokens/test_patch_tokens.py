@@ -253,9 +253,13 @@ def found(auc=0.8, low=0.7, delta=(-12.0, -16.0, -8.0), flips=(5.0, -2.0, 12.0),
 @pytest.mark.parametrize(
     ("given", "status", "phrases"),
     [
-        ({}, (STANDS, OPEN), ("moves ΔP by -12.0 [-16.0, -8.0] points beyond", "40 questions, true and false answers")),
+        ({}, (STANDS, OPEN), ("changes ΔP by -12.0 [-16.0, -8.0] points beyond", "40 questions, true and false answers")),
         ({"delta": (-1.0, -4.0, 2.0)}, (OPEN, OPEN), ("no difference in ΔP", "differences in [-4.0, +2.0]")),
-        ({"delta": (6.0, 2.0, 10.0)}, (REVERSED, OPEN), ("+6.0 [+2.0, +10.0] points above", "not shown to matter more")),
+        (
+            {"delta": (6.0, 2.0, 10.0)},
+            (REVERSED, OPEN),
+            ("lowers P more than replacing exact_question", "by +6.0 [+2.0, +10.0] points"),
+        ),
         ({"flips": (5.0, 1.0, 9.0)}, (STANDS, STANDS), ("difference +5.0 [+1.0, +9.0].",)),
         ({"base": "true_predicted_true"}, (STANDS, OPEN), ("true answers predicted true",)),
         ({"leak": 0.55}, (STANDS, OPEN), ("Beware: the answer's text alone reaches AUC 0.60 [0.55, 0.70].",)),

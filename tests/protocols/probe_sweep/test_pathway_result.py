@@ -134,7 +134,7 @@ def test_effects_are_the_contrasts_of_the_samples_with_both_bands():
     assert {one.quantity: one.status for one in findings.statements} == dict.fromkeys(
         ("delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect", "all_contrasts"), STANDS
     )
-    assert "is specific to the row" in findings.headline
+    assert "specific to the row" in findings.headline
     (summary,) = result.summary().to_dict("records")
     assert summary["delta_p_vs_placebo"] == pytest.approx(wanted.value[1])
     assert summary["layer"] == 7
