@@ -53,8 +53,10 @@ def _finding(delta: Fact, at: str, over: str) -> str:
             f"{delta.interval()} points remain compatible."
         )
     if delta.value > 0:
-        return f"At {at} {control} lowers P more than replacing exact_question does, by {delta.said()} points {over}."
-    return f"At {at} replacing exact_question changes ΔP by {delta.said()} points beyond {control} {over}."
+        return (
+            f"At {at} ΔP after replacing exact_question is {delta.said()} points above that after {control} {over}; no larger effect "
+            "of exact_question was detected."
+        )return f"At {at} replacing exact_question changes ΔP by {delta.said()} points beyond {control} {over}."
 
 
 def _difference(flips: Fact) -> str:

@@ -258,7 +258,7 @@ def found(auc=0.8, low=0.7, delta=(-12.0, -16.0, -8.0), flips=(5.0, -2.0, 12.0),
         (
             {"delta": (6.0, 2.0, 10.0)},
             (REVERSED, OPEN),
-            ("lowers P more than replacing exact_question", "by +6.0 [+2.0, +10.0] points"),
+            ("+6.0 [+2.0, +10.0] points above", "no larger effect of exact_question"),
         ),
         ({"flips": (5.0, 1.0, 9.0)}, (STANDS, STANDS), ("difference +5.0 [+1.0, +9.0].",)),
         ({"base": "true_predicted_true"}, (STANDS, OPEN), ("true answers predicted true",)),
@@ -280,7 +280,7 @@ def test_findings_claim_what_stands_and_no_more(given, status, phrases):
 
 def test_a_pathway_of_few_questions_is_left_out_and_without_signal_or_questions_nothing_is_claimed():
     assert "A-Anchored" not in str(found(n_a=9))
-    for given, phrase in (({"low": 0.5}, "no signal at k* = 3"), ({"n": 9}, "in 9 questions: below 10")):
+    for given, phrase in (({"low": 0.5}, "at k* = 3 no signal of the probe"), ({"n": 9}, "in 9 questions, but 10")):
         assert found(**given).statements == ()
         assert phrase in str(found(**given))
 
