@@ -54,7 +54,8 @@ MANY = [0, *range(100_000)]
     [
         *((DIRECTION, given) for given in (3, len, None, ["noising"], "")),
         *((DONORS, given) for given in (int, lambda: 0, isinstance, "sane")),
-        *((ANCHORS, given) for given in (["exact_questoin"], [], ["answer", "answer"], "", 3, None, ["answer", 3], {"a": 1}.values())),
+        *((ANCHORS, given) for given in (["exact_questoin"], [], ["answer", "answer"], "", 3, None, ["answer", 3],
+            {"a": 1}.values())),
         *((INT, given) for given in (2.0, "2", True, None, [2], len, 0)),
         *((MAYBE_INT, given) for given in ("x", 0)), *((WINDOW, given) for given in ("all", "0", 0, None)),
         *((INDICES, given) for given in (1.5, True, [0, 1.5], [], [None], [[0]], ["0"], len, [0, 0], [-1, -1])),

@@ -94,12 +94,14 @@ PROBED = ("knockout", "patch_tokens", "answer_only")
 # Of several arguments the first one is refused.
 REFUSED = {
     "swap": [
-        {"anchors": ["exact_questoin"]}, {"anchors": ("exact_question", "exact_question")}, {"readout": "first"}, {"readout": 3}, {"site": "resid"},
+        {"anchors": ["exact_questoin"]}, {"anchors": ("exact_question", "exact_question")}, {"readout": "first"}, {"readout": 3},
+        {"site": "resid"},
         {"site": 3}, {"donors": "same"}, {"donors": 3}, {"direction": "noise"}, {"align": "first"}, {"null_region": "own part"},
         {"known_only": "yes"},
     ],
     "knockout": [
-        {"knockout_mode": "masc"}, {"edges": 3}, {"readout": "prob"}, {"window": 0}, {"window": "all"}, {"window": None}, {"placebos": None}, {"split": "fix"}, {"heads": [0, 0]},
+        {"knockout_mode": "masc"}, {"edges": 3}, {"readout": "prob"}, {"window": 0}, {"window": "all"}, {"window": None},
+        {"placebos": None}, {"split": "fix"}, {"heads": [0, 0]},
         {"cut_layers": (5, 2)},
     ],
     "patch_tokens": [{"base": "true"}, {"donors": "mean"}, {"n_donors": 0}],
@@ -205,7 +207,8 @@ OWN = {
         {"known_only": True, "n_null_donors": 0},
     ],
     "knockout": [
-        {"edges": "subject->answer", "knockout_mode": "zero", "heads": [3, 1], "window": 5, "cut_layers": "2-11", "split": "per_layer"},
+        {"edges": "subject->answer", "knockout_mode": "zero", "heads": [3, 1], "window": 5, "cut_layers": "2-11",
+            "split": "per_layer"},
         {"readout": "p_true", "placebos": False, "answers": "generated", "delta_kind": "signed", "distractor": "random"},
     ],
     "patch": [{"site": "mlp_out", "direction": "noising", "add_bos": False, "n_resamples": 50}],

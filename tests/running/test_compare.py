@@ -23,7 +23,8 @@ def run(values: np.ndarray, *, first: int = 0, donors: int = 1, **more: object) 
     rows = [
         {
             "example_id": f"e{row + first}", "question_id": f"q{(row + first) // 2}", "protocol": "swap", "anchor": "exact_question",
-            "pathway": "", "layer": layer, "site": "resid_pre", "direction": "noising", "knockout_mode": "", "donor_rule": "same_relation", "window": 1,
+            "pathway": "", "layer": layer, "site": "resid_pre", "direction": "noising", "knockout_mode": "",
+            "donor_rule": "same_relation", "window": 1,
             "readout": "first_token", "delta_kind": "probability", "donor_id": f"d{donor}", "control": control, "seed": 0,
             "metric": "p", "model": "m", "dataset": "popqa", "effect": value + (donor - (donors - 1) / 2) * 10,
         }

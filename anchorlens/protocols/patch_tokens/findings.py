@@ -54,8 +54,8 @@ def _finding(delta: Fact, at: str, over: str) -> str:
         )
     if delta.value > 0:
         return (
-            f"At {at} ΔP after replacing exact_question is {delta.said()} points above that after {control} {over}; no larger effect "
-            "of exact_question was detected."
+            f"At {at} ΔP after replacing exact_question is {delta.said()} points above that after {control} {over}; no larger "
+            "effect of exact_question was detected."
         )
     return f"At {at} replacing exact_question changes ΔP by {delta.said()} points beyond {control} {over}."
 

@@ -238,7 +238,8 @@ def found(auc=0.8, low=0.7, delta=(-12.0, -16.0, -8.0), flips=(5.0, -2.0, 12.0),
     """The findings of a sweep with these numbers at its layer."""
     summary = {"layer": 3, "q": -20.0, "n_q": 30, "a": -4.0, "n_a": n_a}
     facts = [
-        ("auc", "none", auc, low, 0.9, n), ("delta_p_vs_placebo", "random_tokens", *delta, n), ("flip_rate", "random_tokens", *flips, n),
+        ("auc", "none", auc, low, 0.9, n), ("delta_p_vs_placebo", "random_tokens", *delta, n),
+        ("flip_rate", "random_tokens", *flips, n),
         ("flip_rate_patched", "size_matched", 30.0, 20.0, 40.0, n), ("flip_rate_random", "random_tokens", 25.0, 20.0, 30.0, n),
     ]  # fmt: skip
     columns = ["quantity", "control", "value", "ci_low", "ci_high", "n"]

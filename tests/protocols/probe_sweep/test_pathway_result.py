@@ -128,7 +128,8 @@ def test_effects_are_the_contrasts_of_the_samples_with_both_bands():
     np.testing.assert_allclose(shown["value"], wanted.value)
     assert (shown["sim_low"] <= shown["ci_low"]).all()
     assert set(contrasts["quantity"]) == {
-        "delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect", "gap", "placebo_gap", "gap_difference", "auc", "auc_after",
+        "delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect", "gap", "placebo_gap", "gap_difference", "auc",
+        "auc_after",
     }  # fmt: skip
     findings = check_statements(result)
     assert {one.quantity: one.status for one in findings.statements} == dict.fromkeys(
