@@ -43,7 +43,7 @@ def test_the_difference_is_that_of_shared_rows_and_controls_have_no_part():
     assert found.table()["difference"].to_numpy() == pytest.approx(shared.mean(0))
     assert found.table()["first"].to_numpy() == pytest.approx(a[4:].mean(0))
     assert found.table()[["n", "only_first", "only_second"]].drop_duplicates().values.tolist() == [[8, 4, 8]]
-    assert "fewshot less qa" in repr(found)
+    assert "fewshot minus qa" in repr(found)
     assert list(found.table().columns)[:5] == ["anchor", "layer", "difference", "ci_low", "ci_high"]
     spoilt = found.table()
     spoilt["difference"] = 0  # what is given out is a copy

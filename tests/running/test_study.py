@@ -64,8 +64,8 @@ def test_a_failing_write_counts_nothing_as_kept(tiny, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         al.run_study(study, tmp_path / "a", outcome=outcome)
     assert outcome.kept == (
-        f"1 of 2 sweeps is finished and kept in {tmp_path / 'a'}. Of the next one what was measured is kept in "
-        f"{tmp_path / 'a.parts'} (1 shard): continue with resume=True."
+        f"1 of 2 sweeps is finished and kept in {tmp_path / 'a'}. 1 shard of the next sweep is kept in "
+        f"{tmp_path / 'a.parts'}. Continue with resume=True."
     )
     assert len(al.load_run(tmp_path / "a")) == 1
     assert len(al.run_study(study, tmp_path / "a", resume=True).results) == 2
