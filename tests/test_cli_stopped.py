@@ -70,8 +70,8 @@ def test_a_run_that_was_stopped_is_looked_at_and_goes_on(capsys, args, tmp_path,
     given = [*args, "--batch-size", "1", "--out", out]
     err = here(capsys, *given, code=1).err
     patch.undo()
-    assert "kept in" in err
-    assert "(2 shards): continue with resume=True. (--resume)" in err
+    assert "Continue with resume=True. (--resume)" in err
+    assert "2 shards are kept in" in err
     told = here(capsys, "status", out).out
     for said in ("stopped", "2 of 5 shards", "swap: llama on mine", "--resume"):
         assert said in told
