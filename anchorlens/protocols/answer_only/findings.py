@@ -15,7 +15,7 @@ OTHER = "other_question"
 def answer_only_findings(result: PathwayResult, here: Mapping[str, Any]) -> Findings:
     """Return the effect of a missing question against another row's question; ``here`` has the numbers at the shown layer."""
     by = result.facts(result.shown_layer)
-    gold = result.record["config"]["answers"] == "given"
+    gold = result.record["config"]["answers"] == "gold"
     if here["n_all"] < FEW:
         return nothing_claimed(f"Nothing is claimed: {here['n_all']} questions were measured, but {FEW} are needed.")
     warnings = text_warning(result.record["probe"], by.get(("auc_beyond_text", "none")))
