@@ -11,7 +11,12 @@ import inspect
 import pickle  # noqa: TID251 - only its exception; nothing is written
 from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
+
+from anchorlens.display import short_repr
+from anchorlens.errors import AnchorlensError, InputError
+
+T = TypeVar("T")
 
 _LENGTH = 12
 # Flags of a code object that its instructions do not show: *args, **kwargs and the kinds of generator.
@@ -43,6 +48,26 @@ def takes(fn: Callable[..., Any], count: int) -> bool:
     except TypeError:
         return False
     return True
+
+
+def call_user_function(argument: str, fn: Callable[..., T], error: type[InputError] = InputError, /, **values: Any) -> T:
+    """Call a user function with positional ``values``.
+
+    Raises:
+        InputError: If the function raises; the message names the function and its arguments. Out of memory and errors of this
+            package are not wrapped.
+    """
+    try:
+        return fn(*values.values())
+    except Exception as why:
+        if isinstance(why, (AnchorlensError, MemoryError)) or "out of memory" in str(why) or "allocate memory" in str(why):
+            raise
+        name = getattr(fn, "__qualname__", type(fn).__name__).rpartition("<locals>.")[2]
+        given = ", ".join(
+            f"{key} {list(value.shape)}" if hasattr(value, "shape") else f"{key}={short_repr(value)}"
+            for key, value in values.items()
+        )
+        raise error(f"{argument}={name} raised {type(why).__name__}({why}) for {given}.", argument=argument) from why
 
 
 def fingerprint(fn: Callable[..., Any]) -> str:

@@ -8,7 +8,7 @@
 from pathlib import Path
 
 from anchorlens.cli.protocol_command import flags_of
-from anchorlens.protocols.arguments import Argument, grouped
+from anchorlens.protocols.arguments import Argument
 from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
 from anchorlens.protocols.registry import PROTOCOLS, class_of, specification_of
 from anchorlens.protocols.specification import QuestionSpecification, Specification

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import anchorlens as al
 from anchorlens.protocols.knockout.findings import layers_standing
-from anchorlens.results.estimates import LayerEstimate, format_ranges
+from anchorlens.results.estimates import LayerEstimate
 
 CLAIMED = (
     ("delta_p_vs_placebo", "random_tokens", 1), ("flip_rate", "random_tokens", 1), ("auc_drop", "random_tokens", 2),
-    ("row_specific_effect", "matched", 1), ("row_specific_effect", "random_tokens", 1),
+    ("row_specific_effect", "size_matched", 1), ("row_specific_effect", "random_tokens", 1),
 )  # fmt: skip
 HEADS = ("delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect, E_Q", "row_specific_effect, others")
 
@@ -38,8 +38,8 @@ def claims_row(ko: al.PathwayResult) -> list[str]:
     stands = layers_standing(ko.contrasts()) if CLAIMED[0][:2] in facts else set()
     return [
         text_auc(ko.answer_text_auc), text_auc(ko.qa_text_auc), str(ko.shown_layer), str(n),
-        with_interval(facts["auc", "none"], 2, sign=False), plain(facts.get(("auc_after", "matched")), 2),
-        plain(facts.get(("auc_after", "random_tokens")), 2), *cells, format_ranges(sorted(stands)) or "-",
+        with_interval(facts["auc", "none"], 2, sign=False), plain(facts.get(("auc_after", "size_matched")), 2),
+        plain(facts.get(("auc_after", "random_tokens")), 2), *cells, ranges(sorted(stands)) or "-",
     ]  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def pathways_row(ko: al.PathwayResult, layer: int) -> list[str]:
     gaps = [
         plain(facts.get(key), 1)
         for key in (
-            ("gap", "none"), ("gap", "matched"), ("placebo_gap", "random_tokens"), ("placebo_gap", "shuffled_labels"),
+            ("gap", "none"), ("gap", "size_matched"), ("placebo_gap", "random_tokens"), ("placebo_gap", "shuffled_labels"),
             ("cross_fold_gap", "cross_fold"),
         )
     ]  # fmt: skip

@@ -14,8 +14,8 @@ import torch
 from safetensors.numpy import load_file
 
 PLAIN = {
-    "knockout_mode": "mask", "heads": None, "window": None, "readout": "probe", "probe_site": "resid_post",
-    "delta_kind": "confidence", "split": "fixed",
+    "knockout_mode": "mask", "heads": None, "window": "cumulative", "readout": "probe", "probe_site": "resid_post", "delta_kind": "confidence",
+    "split": "fixed",
 }  # fmt: skip
 
 

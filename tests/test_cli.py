@@ -111,8 +111,8 @@ def test_config_alone_is_enough_and_flags_win(capsys, plain_figure, tiny, questi
         (["--readout", "prob"], "Did you mean 'probe'"),
         (["--edges", "exact_question -> later"], "No such option '--edges'."),
         (["--workers", "2"], "(--workers, --executor)"),
-        (["--executor", "dask"], "executor takes 'ray'"),
-        (["--job", "4/3"], "job takes i/n"),
+        (["--executor", "dask"], "executor='dask' must be 'ray'"),
+        (["--job", "4/3"], "job='4/3' is no job"),
         (["--model", "llama-3.2-1b"], "Did you mean 'meta-llama/Llama-3.2-1B'?"),
         (["--model", "smolm2-135m-instruct"], "Did you mean 'smollm2-135m-instruct'?"),
         (["--config", "limitt = 3\n"], "'limitt'. Did you mean 'limit'"),
@@ -146,7 +146,7 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, args, tmp_path, monkeypat
         (["run"], "Missing argument 'STUDY.toml'"),
         (["figure", "{tmp}", "--out", "{tmp}/f.html"], "is not a run: it has no run.json"),
         (["status", "{tmp}/nothing"], "is not a run"),
-        (["merge", "{tmp}/nothing"], "there is nothing to merge"),
+        (["merge", "{tmp}/nothing"], "holds no parts of a run to merge"),
     ],
 )
 def test_what_is_missing_is_named(capsys, tmp_path, command, message):

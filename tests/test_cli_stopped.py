@@ -70,8 +70,8 @@ def test_a_run_that_was_stopped_is_looked_at_and_goes_on(capsys, args, tmp_path,
     given = [*args, "--batch-size", "1", "--out", out]
     err = here(capsys, *given, code=1).err
     patch.undo()
-    assert "Stopped. What was measured is kept in" in err
-    assert "(2 shards): continue with resume=True. (--resume)" in err
+    assert "Continue with resume=True. (--resume)" in err
+    assert "2 shards are kept in" in err
     told = here(capsys, "status", out).out
     for said in ("stopped", "2 of 5 shards", "swap: llama on mine", "--resume"):
         assert said in told
@@ -82,7 +82,7 @@ def test_a_run_that_was_stopped_is_looked_at_and_goes_on(capsys, args, tmp_path,
     here(capsys, *given, "--resume")
     assert json.loads(here(capsys, "status", out, "--json").out)["state"] == "finished"
     here(capsys, *given, "--resume")  # nothing is left to do
-    assert "holds a run already" in here(capsys, *given, code=2).err
+    assert "already holds a run" in here(capsys, *given, code=2).err
 
 
 def test_jobs_and_merge(capsys, args, tmp_path, monkeypatch, small_shards):

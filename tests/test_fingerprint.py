@@ -16,7 +16,8 @@ import numpy
 import pytest
 import torch
 
-from anchorlens.fingerprint import callable_name, fingerprint, takes
+from anchorlens.errors import DonorError, InputError
+from anchorlens.fingerprint import call_user_function, callable_name, fingerprint, takes
 
 ROOT = Path(__file__).resolve().parents[1]
 SCALE = 2
@@ -264,3 +265,25 @@ def test_every_process_gives_the_same_fingerprints():
 )  # fmt: skip
 def test_how_many_arguments_a_function_takes(fn, counts):
     assert {n for n in range(4) if takes(fn, n)} == counts
+
+
+def test_an_error_of_a_user_function_names_the_function_and_its_arguments():
+    def my_readout(log_probs, mask):
+        raise KeyError("x")
+
+    with pytest.raises(
+        InputError, match=r"readout=my_readout raised KeyError\('x'\) for log_probs \[8, 3\], mask=None"
+    ) as raised:
+        call_user_function("readout", my_readout, log_probs=torch.zeros(8, 3), mask=None)
+    assert raised.value.arguments == ("readout",)
+    assert isinstance(raised.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("error", [DonorError("bad"), MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
+def test_errors_of_the_package_and_out_of_memory_are_not_wrapped(error):
+    def fails():
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        call_user_function("donors", fails)
+    assert raised.value is error

@@ -9,7 +9,7 @@ from typing_extensions import override
 from anchorlens.cli.measure import measure, plan_only
 from anchorlens.cli.shared_options import check_out, data_files, output_options, read_config
 from anchorlens.errors import InputError
-from anchorlens.protocols.arguments import Int, Kind, grouped
+from anchorlens.protocols.arguments import Int, Kind, group_arguments
 from anchorlens.protocols.registry import PROTOCOLS, specification_of
 from anchorlens.protocols.specification import Specification
 
@@ -47,7 +47,7 @@ def protocol_command(name: str) -> click.Command:
         short_help=PROTOCOLS[name],
         epilog=_examples(spec),
     )
-    made.titles = {name: title for title, own in grouped(spec.arguments()).items() for name in own}
+    made.titles = {name: title for title, own in group_arguments(spec.arguments()).items() for name in own}
     return made
 
 
@@ -55,7 +55,7 @@ def _spec_options(spec: type[Specification]) -> list[click.Parameter]:
     """Return the options of a specification; their defaults are None, so that the specification decides."""
     options: list[click.Parameter] = []
     flags = flags_of(spec)
-    for name in (name for own in grouped(spec.arguments()).values() for name in own if name in flags):
+    for name in (name for own in group_arguments(spec.arguments()).values() for name in own if name in flags):
         flag, one, field, default = flags[name], spec.arguments()[name], spec.model_fields[name], spec.default_of(name)
         kind = next((item for item in field.metadata if isinstance(item, Kind)), None)
         if isinstance(default, bool):
@@ -64,7 +64,13 @@ def _spec_options(spec: type[Specification]) -> list[click.Parameter]:
             options.append(click.Option([f"{flag}/{off}", name], default=None, help=f"{one.help}  [default: {shown}]"))
             continue
         shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
-        value_type = click.INT if isinstance(kind, Int) else click.BOOL if "bool" in str(field.annotation) else click.STRING
+        value_type = (
+            click.INT
+            if isinstance(kind, Int) and not kind.word
+            else click.BOOL
+            if "bool" in str(field.annotation)
+            else click.STRING
+        )
         options.append(
             click.Option(
                 [flag, name], default=None, type=value_type, metavar=one.metavar or (kind.metavar if kind else None),

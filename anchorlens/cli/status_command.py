@@ -28,7 +28,7 @@ def status_command(run: str, as_json: bool) -> None:
     for one in found.sweeps:
         kept = "finished" if one.finished else f"{one.done} of {'?' if one.shards is None else one.shards} shards"
         left = "" if one.finished or one.seconds_left is None else f"{one.seconds_left:,.0f} s"
-        rows.append((one.name, kept, left, ago(one.told)))
+        rows.append((one.name, kept, left, ago(one.updated)))
     show_table(f"{run}: {found.state}", ("sweep", "kept", "left", "last shard"), rows)
     if found.state == "stopped":
         click.echo("Continue: repeat the command with --resume; combine several jobs with `anchorlens merge`.")

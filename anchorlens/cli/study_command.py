@@ -44,7 +44,7 @@ def measure_study(given: Mapping[str, Any]) -> None:
     from anchorlens.running.study import Study
 
     made = Study.from_toml(given["study"])
-    made = replace(made, specifications=[one.changed(progress=not given["quiet"]) for one in made.specifications])
+    made = replace(made, specifications=[one.replace(progress=not given["quiet"]) for one in made.specifications])
     if given["dry_run"]:
         plan_only(made, as_json=given["as_json"])
     else:

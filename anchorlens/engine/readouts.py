@@ -15,7 +15,7 @@ from torch import Tensor
 
 from anchorlens.display import short_repr
 from anchorlens.errors import InputError, ShapeError, did_you_mean
-from anchorlens.fingerprint import callable_name
+from anchorlens.fingerprint import call_user_function, callable_name
 from anchorlens.models.adapter import Adapter, SiteLike
 
 # Tolerance above log P = 0, for rounding of a probability of 1.
@@ -182,7 +182,7 @@ class AnswerReader:
         plan = self.plan
         table = torch.zeros(mask.shape, dtype=torch.float32, device="cpu")
         table[plan.row, plan.slot] = log_prob
-        log_p = self.readout(table, mask)
+        log_p = call_user_function("readout", self.readout, log_probs=table, mask=mask)
         if not isinstance(log_p, Tensor):
             raise InputError(
                 f"readout: returned {short_repr(log_p)}. Return a tensor of log-probabilities.", argument="readout"

@@ -18,7 +18,7 @@ PLACEBOS = {
 }
 # Controls of a knockout that are drawn only if named.
 CUTS = {
-    "matched": "as many tokens of E_Q cut as other question tokens",
+    "size_matched": "as many tokens of E_Q cut as other question tokens",
     "random_before": "other question tokens before E_Q cut",
     "random_after": "other question tokens after E_Q cut",
 }

@@ -75,7 +75,7 @@ CONTRASTS = {
     "flip_rate": ContrastLabels("flips", "share of rows that flip less that of the control", bound=100),
     "auc_drop": ContrastLabels("AUC", "AUC of the probe less that of the control", "", 1, 3),
     "row_specific_effect": ContrastLabels(
-        "row-specific ΔP", "ΔP by the row's own state less that by other rows' states", controls=("matched", "none")
+        "row-specific ΔP", "ΔP by the row's own state less that by other rows' states", controls=("size_matched", "none")
     ),
     "p_after": ContrastLabels("P after", "mean P after the change less that of the control", bound=100),
     "delta_p_minus_null": ContrastLabels("ΔP", "ΔP less that of the null"),

@@ -12,7 +12,7 @@ from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
 from transformer_lens.hook_points import HookPoint
 
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.fingerprint import callable_name
+from anchorlens.fingerprint import call_user_function, callable_name
 from anchorlens.models.devices import without_autocast
 from anchorlens.models.placement import block_devices, devices_of, inputs_follow_blocks
 from anchorlens.models.read import Read
@@ -65,7 +65,7 @@ class Adapter:
                 raise InputError(f"site={site!r}: not in this model. Known: {', '.join(self.sites)}.{hint}", argument="site")
             return SITES[site].format(layer=layer)
         site_name(site)
-        name = site(layer)
+        name = call_user_function("site", site, layer=layer)
         if not isinstance(name, str) or name not in self.model.hook_dict:
             raise InputError(
                 f"site: returned the hook name {name!r}, which this model does not have. "

@@ -1,7 +1,7 @@
-"""Types of a specification's arguments: each validates a value given in Python, on the command line or in a TOML file.
+"""Kinds of arguments of a specification; each validates values from Python, the command line or a TOML file.
 
-A field of a specification is declared as ``name: Annotated[type, Kind(...)] = argument(default, help)``. The signature, the
-docstring, the command line option, the checks and the tables of the docs are made from it. Only light modules are imported here.
+A field of a specification is declared as ``name: Annotated[type, Kind(...)] = argument(default, help)``. Signature, docstring,
+command line option, checks and tables of the docs are made from it. Only light modules are imported here.
 """
 
 import re
@@ -21,16 +21,16 @@ GROUPS = {
     "usual": "Measurement", "controls": "Controls", "truth": "Truth probes and readouts", "statistics": "Statistics",
     "execution": "Execution",
 }  # fmt: skip
-"""Title of each group of arguments, in the order in which help and docs show them."""
+"""Group of arguments -> title, in the order of help and docs."""
 
 
 class Kind:
-    """Annotation of an argument that validates its value before pydantic does."""
+    """Annotation of an argument; validates the value before pydantic."""
 
     metavar: ClassVar[str] = "NAME"
 
     def check(self, name: str, value: Any) -> Any:
-        """Return the value that the specification stores. Raise InputError if the value is invalid."""
+        """Return the value to store. Raise InputError if the value is invalid."""
         raise NotImplementedError
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
@@ -46,7 +46,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Choice(Kind):
-    """One of several names, or a function of the user where ``function`` describes one."""
+    """One of several names, or a user function if ``function`` describes one."""
 
     names: Sequence[str]
     function: str = ""
@@ -62,12 +62,12 @@ class Choice(Kind):
         if self.function and callable(value) and not isinstance(value, type) and takes(value, self.n_arguments):
             return value
         also = f", or {self.function}" if self.function else ""
-        raise self.error(f"{name} takes one of {', '.join(self.names)}{also}; got {short_repr(value)}.")
+        raise self.error(f"{name}={short_repr(value)} must be one of {', '.join(self.names)}{also}.")
 
 
 @dataclass(frozen=True)
 class Choices(Kind):
-    """One or more different names, as a sequence or as text with commas."""
+    """One or more different names, as a sequence or a comma-separated string."""
 
     names: Sequence[str]
     noun: str
@@ -83,40 +83,41 @@ class Choices(Kind):
             raise InputError(f"Unknown {self.noun} {unknown!r}. {did_you_mean(unknown, self.names)}")
         if not given or unknown is not None or len(set(given)) != len(given):
             known = ", ".join(self.names)
-            raise InputError(f"{name} takes at least one {self.noun}, each once ({known}); got {short_repr(value)}.")
+            raise InputError(f"{name}={short_repr(value)} must be one or more different {self.noun}s ({known}).")
         return given
 
 
 @dataclass(frozen=True)
 class Int(Kind):
-    """A whole number of at least ``least``; None is allowed if ``none`` describes it."""
+    """A whole number of at least ``least``, the string ``word`` if given, or None if ``none`` describes it."""
 
     least: int = 0
     none: str = ""
+    word: str = ""
     metavar: ClassVar[str] = "N"
 
     @override
-    def check(self, name: str, value: Any) -> int | None:
-        number = as_int(value)
-        if value is None and self.none:
-            return None
-        also = f", or None for {self.none}" if self.none else ""
+    def check(self, name: str, value: Any) -> int | str | None:
+        if (value is None and self.none) or (self.word and isinstance(value, str) and value == self.word):
+            return value
+        number = as_int(int(value) if self.word and isinstance(value, str) and value.isdecimal() else value)
+        also = f", or None for {self.none}" if self.none else f", or {self.word!r}" if self.word else ""
         if number is None:
-            raise InputError(f"{name} takes a whole number{also}; got {short_repr(value)}.")
+            raise InputError(f"{name}={short_repr(value)} must be a whole number{also}.")
         if number < self.least:
-            raise InputError(f"{name} must be at least {self.least}{also}, got {number}.")
+            raise InputError(f"{name}={number} must be at least {self.least}{also}.")
         return number
 
 
 @dataclass(frozen=True)
 class Indices(Kind):
-    """Indices of layers or heads: None, "all", a number, a sequence, or text such as "0-28:4" or "-4:".
+    """Indices of layers or heads: None, "all", a number, a sequence, or a string such as "0-28:4" or "-4:".
 
     Negative indices count from the end, as in Python; :meth:`resolve` replaces them when the model is known.
 
     Attributes:
-        bounds: Whether only the first and the last index are given.
-        of: ``layers`` or ``heads`` of the model.
+        bounds: Whether the value is the first and the last index.
+        of: Kind of index, ``layers`` or ``heads``.
     """
 
     bounds: bool = False
@@ -138,27 +139,27 @@ class Indices(Kind):
             is_range = is_range and (isinstance(value, str) or len(numbers) == 1)
             crossed = len(numbers) == 2 and numbers[0] > numbers[1] and (numbers[0] < 0) == (numbers[1] < 0)
             if crossed or not (len(numbers) == 2 or is_range):
-                raise InputError(f"{name} must be first and last, such as (0, 11) or (-4, -1); got {short_repr(value)}.")
+                raise InputError(f"{name}={short_repr(value)} must be first and last, such as (0, 11) or (-4, -1).")
             return numbers[0], numbers[-1]
         if not numbers or len(set(numbers)) != len(numbers):
-            raise InputError(f"{name} must be different whole numbers, 'all' or text such as '0-11'; got {short_repr(value)}.")
+            raise InputError(f"{name}={short_repr(value)} must be different whole numbers, 'all' or a text such as '0-11'.")
         return tuple(sorted(numbers))
 
     def resolve(self, name: str, value: Sequence[int], size: int) -> tuple[int, ...]:
         """Return indices that count from 0, in a model with ``size`` layers or heads.
 
         Raises:
-            InputError: The model lacks one of them, or one is named twice.
+            InputError: If the model lacks one of them, or one is named twice.
         """
-        found = tuple(one + size if one < 0 else one for one in value)
-        in_order = found[0] <= found[-1] if self.bounds else len(set(found)) == len(found)
-        if min(found) < 0 or max(found) >= size or not in_order:
+        indices = tuple(index + size if index < 0 else index for index in value)
+        in_order = indices[0] <= indices[-1] if self.bounds else len(set(indices)) == len(indices)
+        if min(indices) < 0 or max(indices) >= size or not in_order:
             what = "first and last" if self.bounds else "different numbers"
-            raise InputError(f"{name} must be {what} from {-size} to {size - 1}, got {short_repr(value)}.", argument=name)
-        return found if self.bounds else tuple(sorted(found))
+            raise InputError(f"{name}={short_repr(value)} must be {what} from {-size} to {size - 1}.", argument=name)
+        return indices if self.bounds else tuple(sorted(indices))
 
 
-# A number, a range with a step, or the last so many.
+# A number, a range with a step, or the last N.
 _INDEX_PART = re.compile(r"(?P<one>-?\d+)|(?P<first>\d+)-(?P<last>\d+)(:(?P<step>\d+))?|-(?P<count>\d+):")
 
 
@@ -166,27 +167,25 @@ def _parse_indices(name: str, text: str) -> list[int]:
     """Parse ``0-11``, ``0,4,8``, ``0-28:4``, ``-1`` or ``-4:``."""
     numbers: list[int] = []
     for part in text.split(","):
-        found = _INDEX_PART.fullmatch(part.strip())
-        given = {key: int(value) for key, value in found.groupdict().items() if value is not None} if found else {}
+        match = _INDEX_PART.fullmatch(part.strip())
+        given = {key: int(value) for key, value in match.groupdict().items() if value is not None} if match else {}
         first = given.get("one", given.get("first", -given.get("count", 0)))
         last, step = given.get("one", given.get("last", -1)), given.get("step", 1)
         if not given or step < 1 or not 0 <= last - first <= _LARGEST_INDEX:
-            raise InputError(
-                f"{name}={shorten(text)} is not understood. Write 0-11, or 0,4,8, or 0-28:4, or -4: (the last 4)."
-            )
+            raise InputError(f"{name}={shorten(text)} is invalid. Write 0-11, or 0,4,8, or 0-28:4, or -4: (the last 4).")
         numbers += range(first, last + 1, step)
     return numbers
 
 
 class MemorySize(Kind):
-    """Bytes, or text of a number and a unit such as "2GB"; pydantic's ``ByteSize`` would also read the start of "1,5GB"."""
+    """Bytes, or a number with a unit such as "2GB"; stricter than pydantic's ``ByteSize``, which accepts "1,5GB"."""
 
     metavar: ClassVar[str] = "SIZE"
 
     @override
     def check(self, name: str, value: Any) -> Any:
         if isinstance(value, str) and not re.fullmatch(r"\s*\d*\.?\d+\s*[a-zA-Z]*\s*", value):
-            raise InputError(f"{name}={shorten(value)} is not understood. Write bytes, or for example '2GB' or '512MiB'.")
+            raise InputError(f"{name}={shorten(value)} is invalid. Write bytes, or for example '2GB' or '512MiB'.")
         return value
 
 
@@ -203,14 +202,14 @@ class SplitFractions(Kind):
             fractions = ()
         if len(fractions) != 3 or not (min(fractions) > 0 and abs(sum(fractions) - 1) <= 1e-6):  # also refuses NaN
             raise InputError(
-                f"{name} must be three positive numbers that sum to 1 (train, validation, test); got {short_repr(value)}."
+                f"{name}={short_repr(value)} must be three positive numbers that sum to 1 (train, validation, test)."
             )
         return fractions
 
 
 @dataclass(frozen=True)
 class PythonOnly(Kind):
-    """An object that neither the command line nor a file can give; None by default."""
+    """An object that only Python can give; None by default."""
 
     what: str
     is_valid: Callable[[Any], bool] = callable
@@ -219,21 +218,21 @@ class PythonOnly(Kind):
     def check(self, name: str, value: Any) -> Any:
         if value is None or self.is_valid(value):
             return value
-        raise InputError(f"{name} takes {self.what}; got {short_repr(value)}.")
+        raise InputError(f"{name}={short_repr(value)} must be {self.what}.")
 
 
 @dataclass(frozen=True)
 class Argument:
-    """Documentation of an argument, and how it is written outside Python.
+    """Documentation and command line option of an argument.
 
     Attributes:
-        help: One or two sentences.
+        help: Description, one or two sentences.
         group: A key of :data:`GROUPS`; ``execution`` if ``execution_only``.
-        flag: Its option on the command line; derived from the name if empty.
-        off: The option that turns it off, for a truth value; ``--no-NAME`` if empty.
-        metavar: Placeholder of the value in ``--help``; that of its kind if empty.
-        execution_only: Affects how numbers are computed, not which; excluded from ``run_id``.
-        in_shell: Whether the command line and files accept it.
+        flag: Option on the command line; derived from the name if empty.
+        off: Option that turns a boolean off; ``--no-NAME`` if empty.
+        metavar: Placeholder of the value in ``--help``; that of the kind if empty.
+        execution_only: Whether the argument affects execution only, so that ``run_id`` excludes it.
+        in_shell: Whether the command line and files accept the argument.
     """
 
     help: str
@@ -249,10 +248,10 @@ class Argument:
             object.__setattr__(self, "group", "execution")
 
 
-def grouped(arguments: Mapping[str, Argument]) -> dict[str, dict[str, Argument]]:
-    """Return the arguments of each group that has any, by title."""
-    found = {title: {n: a for n, a in arguments.items() if a.group == group} for group, title in GROUPS.items()}
-    return {title: own for title, own in found.items() if own}
+def group_arguments(arguments: Mapping[str, Argument]) -> dict[str, dict[str, Argument]]:
+    """Return title -> arguments of each non-empty group."""
+    groups = {title: {n: a for n, a in arguments.items() if a.group == group} for group, title in GROUPS.items()}
+    return {title: group for title, group in groups.items() if group}
 
 
 def argument(default: Any, help: str, **details: Any) -> Any:  # noqa: A002

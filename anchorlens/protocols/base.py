@@ -1,9 +1,9 @@
 """The interfaces of a protocol: `Measurement`, `Recheckable` and `Analysis`.
 
-A protocol is a folder with a specification (`spec.py`), a `Measurement` (`measurement.py`: what is changed in the model and what is
-read) and an `Analysis` (`analysis.py`: what curves, contrasts and findings are made of the samples; it needs no model and no torch).
-A measurement that is also `Recheckable` is spot-checked while it runs and can be verified from its run directory.
-Everything else (progress, memory, shards, spot checks, record, files, command line) is done once for all protocols in `running/`.
+A protocol is a folder with a specification (`spec.py`), a `Measurement` (`measurement.py`: intervention and readout) and an
+`Analysis` (`analysis.py`: curves, contrasts and findings from the samples, without a model and without torch).
+A measurement that is also `Recheckable` is spot-checked during the sweep and can be verified from its run directory.
+Progress, memory, shards, spot checks, record, files and command line are shared by all protocols (`running/`).
 """
 
 from abc import ABC, abstractmethod
@@ -33,12 +33,12 @@ _SHARD_FLOP, _MOST_SHARDS = 1e12, 1000
 
 @dataclass(frozen=True)
 class SweepInputs(ABC):
-    """What a measurement prepared; base class.
+    """Base class of the prepared inputs of a sweep.
 
     Attributes:
-        dropped: Rows that were left out, with reasons.
-        trial: Token ids of one row, on which the engine is compared with the model's own forward pass.
-        sites: Sites that are changed or read.
+        dropped: Dropped rows, with reasons.
+        trial: Token ids of one row, for the comparison of the engine with the model's forward pass.
+        sites: Hook sites that are changed or read.
         layers: Measured layers.
     """
 
@@ -62,24 +62,24 @@ class SweepInputs(ABC):
 
     @property
     def all_probes(self) -> Mapping[str, Any]:
-        """Name -> fitted probes; ``none`` are those that were read, the others are placebos."""
+        """Name -> fitted probes: ``none`` for the probes that are read, other names for placebos."""
         return {}
 
     def empty_message(self, spec: Any) -> str:  # noqa: ARG002
         """Return the error message for a sweep in which no cell can be measured."""
-        return "Nothing that is changed reaches what is read."
+        return "No cell can be measured: no change reaches the readout."
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Units of work in execution order, and their cost.
+    """Units of work of a sweep, and their cost.
 
     Attributes:
         units: Units in execution order.
-        cost: Predicted cost, shown to the user before anything is measured.
+        cost: Predicted cost, passed to ``on_plan`` before measuring.
         unit_name: Unit of the progress bar.
         device: Device of the model.
-        before: Work of :meth:`Measurement.fit`.
+        before: Amount of work of :meth:`Measurement.fit`.
     """
 
     units: tuple[Any, ...]
@@ -95,7 +95,7 @@ class Plan:
 
     @cached_property
     def shards(self) -> tuple[tuple[Any, ...], ...]:
-        """Neighbouring units that are stored together: some seconds of work each, and at most 1,000 shards."""
+        """Consecutive units that are stored together: some seconds of work per shard, and at most 1,000 shards."""
         least = max(_SHARD_FLOP, self.cost.flops / _MOST_SHARDS)
         total = sum(unit.work for unit in self.units) or 1.0
         shards: list[list[Any]] = [[]]
@@ -110,7 +110,7 @@ class Plan:
 
     @cached_property
     def memory(self) -> OomSplitter:
-        """Splits units that do not fit into memory; counts the splits of the whole sweep."""
+        """Splitter of units that do not fit into memory, which counts the splits of the sweep."""
         return OomSplitter(self.device)
 
 
@@ -121,12 +121,12 @@ OnWork = Callable[[float], object]
 
 
 class Measurement(ABC, Generic[SpecT, InputsT, ContextT]):
-    """Measures one protocol.
+    """Base class of the measurement of a protocol.
 
     Attributes:
-        spec: Its specification class.
-        analysis: Its analysis.
-        source: Where its data come from.
+        spec: Specification class of the protocol.
+        analysis: Analysis of the protocol.
+        source: Loader of the protocol's data.
     """
 
     spec: type[SpecT]
@@ -140,42 +140,44 @@ class Measurement(ABC, Generic[SpecT, InputsT, ContextT]):
 
     @abstractmethod
     def check_model(self, spec: SpecT, adapter: Adapter) -> None:
-        """Raise if the model lacks a required layer, head or site.
+        """Raise InputError if the model lacks a required layer, head or site.
 
         Raises:
-            InputError: The model cannot be measured with this specification.
+            InputError: If the model cannot be measured with this specification.
         """
 
     @abstractmethod
     def prepare(self, context: ContextT, spec: SpecT) -> InputsT:
-        """Decide what is changed, where and with what, and what reads it. All random draws happen here."""
+        """Build the inputs: rows, interventions and readouts. All random draws happen here."""
 
     @abstractmethod
     def plan(self, engine: Engine, inputs: InputsT, spec: SpecT) -> Plan:
-        """Pack the work into units that fit into memory, and predict their cost."""
+        """Pack the work into units that fit into memory and predict their cost."""
 
     def fit(self, engine: Engine, inputs: InputsT, spec: SpecT, plan: Plan, on_work: OnWork) -> InputsT:  # noqa: ARG002
-        """Fit what has to be learnt before the first unit (truth probes, from rows that are not measured)."""
+        """Fit truth probes before the first unit, on rows that are not measured."""
         return inputs
 
     @abstractmethod
     def measure(self, engine: Engine, inputs: InputsT, spec: SpecT, unit: Any, on_work: OnWork) -> pd.DataFrame:
-        """Return the rows of ``samples.parquet`` of one unit, without the columns that are constant over the sweep."""
+        """Measure one unit and return its rows of ``samples.parquet``, without constant columns."""
 
 
 @runtime_checkable
 class Recheckable(Protocol):
-    """A measurement whose cells can be measured again by the reference engine."""
+    """Interface of a measurement whose cells can be measured again by the reference engine."""
 
-    def remeasure(self, oracle: ReferenceEngine, inputs: Any, spec: Any, samples: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-        """Measure these rows of the samples again (and possibly others with them)."""
+    def remeasure(
+        self, reference: ReferenceEngine, inputs: Any, spec: Any, samples: Sequence[Mapping[str, Any]]
+    ) -> pd.DataFrame:
+        """Measure rows of the samples again; the result may contain further rows."""
         ...
 
     def from_run(self, adapter: Adapter, spec: Any, stored: StoredInputs) -> Any:
-        """Rebuild the inputs of a saved sweep, as far as :meth:`remeasure` needs them.
+        """Rebuild the inputs of a saved sweep that :meth:`remeasure` needs.
 
         Raises:
-            RunError: The run directory lacks what is needed.
+            RunError: If the run directory lacks an input.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""A sweep keeps to the memory that was planned: what does not fit is split, and what is freed is handed back."""
+"""Keep a sweep within its planned memory: split units that do not fit, and return freed memory to the system."""
 
 import ctypes
 import mmap
@@ -16,7 +16,7 @@ from anchorlens.warn import warn
 
 @runtime_checkable
 class Unit(Protocol):
-    """Rows that are measured and stored as one."""
+    """Interface of rows that are measured and stored together."""
 
     @property
     def work(self) -> float:
@@ -24,12 +24,12 @@ class Unit(Protocol):
         ...
 
     def split(self) -> "Sequence[Unit]":
-        """Smaller units in its place, where memory runs out; () where it cannot be split."""
+        """Return smaller units for use after out of memory; () if the unit cannot be split."""
         ...
 
 
-# Share of the allowed memory from which on freed pages are returned; the rest is for allocations before the next look. Measured with
-# 57 MB planned, in a heap with holes: peaks of 37 to 47 MB; with 1/3 and an eighth 43 to 51, once 59. CPU time is the same.
+# Fraction of the allowed memory above which freed pages are returned. Measured with 57 MB planned in a fragmented heap: peaks of 37
+# to 47 MB; with 1/3 and an eighth 43 to 51, once 59. CPU time is the same.
 _FULL = 1 / 5
 _STATM = Path("/proc/self/statm")
 
@@ -39,33 +39,33 @@ T = TypeVar("T")
 
 @dataclass
 class OomSplitter:
-    """Measures units, in parts where memory runs out, and counts the splits."""
+    """Measures units, in parts if memory runs out, and counts the splits."""
 
     device: torch.device
     splits: int = 0
 
-    def measured(self, measure: Callable[[U], T], unit: U) -> list[T]:
-        """Return the results of a unit, or of its parts if it does not fit into memory."""
+    def measure_or_split(self, measure: Callable[[U], T], unit: U) -> list[T]:
+        """Return the result of a unit, or the results of its parts if memory runs out."""
         try:
             return [measure(unit)]
         except (RuntimeError, MemoryError) as why:
             parts = unit.split()
             if not out_of_memory(why) or not parts:
                 raise
-        # Outside the handler, so that the failed pass is let go of before its parts begin.
+        # Outside the handler, so that the memory of the failed pass is freed before its parts start.
         self.splits += 1
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         if self.splits == 1:
-            warn("Memory ran out: batches that do not fit are split and go on. max_memory= plans for less.")
-        return [one for part in parts for one in self.measured(measure, part)]  # pyright: ignore[reportArgumentType]
+            warn("Memory ran out: batches that do not fit are split. Set max_memory= to plan smaller batches.")
+        return [one for part in parts for one in self.measure_or_split(measure, part)]  # pyright: ignore[reportArgumentType]
 
 
 class MallocTrimmer:
-    """Hands freed memory of this process back to the system where it would hold more than was planned.
+    """Returns freed memory of this process to the system when it holds more than planned.
 
-    glibc keeps the pages of freed small blocks, so that a sweep limited to 64 MB was measured to hold 140. Does nothing on other
-    systems than Linux, with other C libraries, and on devices with memory of their own.
+    glibc keeps the pages of freed small blocks: a sweep limited to 64 MB held 140 MB. Has no effect outside Linux, with other
+    C libraries, or on accelerators.
     """
 
     def __init__(self, device: torch.device, allowed: int) -> None:
@@ -74,23 +74,23 @@ class MallocTrimmer:
         self._step = allowed // 16
 
     def look(self) -> None:
-        """Hand back what is free, if the process has come to hold too much; to be called often (it takes microseconds)."""
+        """Return freed memory if the process holds too much; to be called often (microseconds)."""
         if self._trim is None or _anonymous() < self._full:
             return
         self._trim(0)
-        # What is in use is not looked for again with every call.
+        # Memory in use cannot be returned, so the threshold is raised above it.
         self._full = max(self._most, _anonymous() + self._step)
 
 
 def _anonymous() -> int:
-    """Bytes of this process that are no file's."""
+    """Return the resident bytes of this process that are not mapped files."""
     _, resident, shared, *_ = _STATM.read_text(encoding="ascii").split()
     return (int(resident) - int(shared)) * mmap.PAGESIZE
 
 
 @cache
 def _malloc_trim() -> Callable[[int], int] | None:
-    """glibc's; None where there is none."""
+    """Return ``malloc_trim`` of glibc; None without it."""
     try:
         return ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):

@@ -10,12 +10,12 @@ from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.models.memory import free_memory
 
-# Rows of samples.parquet: while they are collected, and while they are put in order.
+# Bytes per row of samples.parquet: while rows are collected, and while they are sorted.
 _ROW_BYTES, _ORDERED_BYTES = 320, 700
 
-# Rows that one cell takes when it is measured again with others: the clean one, its donor's, the changed one.
+# Rows of one checked cell in a pass: clean, donor, changed.
 CHECK_ROWS = 3
-# Cells that are measured again in one pass, where memory allows it: more gain nothing.
+# Checked cells in one pass, if memory allows; more are not faster.
 _CHECKED_AT_ONCE = 8
 
 Item = TypeVar("Item")
@@ -27,18 +27,18 @@ class SweepPlan:
 
     Attributes:
         engine: ``cone`` or ``reference``.
-        reason: Why it is the oracle, where the cone was asked for.
-        batch_sizes: Rows of each batch, in the order in which they are measured.
-        questions: Rows that are measured.
-        cells: Anchor (or cut), layer, donor and control, for every row.
+        reason: Reason for the reference engine although ``cone`` was requested; empty otherwise.
+        batch_sizes: Number of rows of each batch, in execution order.
+        questions: Number of measured rows.
+        cells: Number of cells (row, anchor or cut, layer, donor, control).
         flops: Predicted multiplications and additions.
-        seconds: Predicted time, from the rate of a matrix product that was measured with the plan (some milliseconds).
-        peak_bytes: Predicted peak of memory beside the model.
-        pass_bytes: Predicted peak of its largest pass alone.
-        max_memory: The user's limit.
-        weight_reads: How often the weights of a streamed model are read; 0 where they are in memory.
-        weight_bytes: Bytes of them that are read in all.
-        n_devices: Devices that the model is spread over; the memory is that of each.
+        seconds: Predicted time, from the rate of a matrix product measured while planning.
+        peak_bytes: Predicted peak memory beside the model.
+        pass_bytes: Predicted peak memory of the largest pass.
+        max_memory: Memory limit of the user, in bytes; None without one.
+        weight_reads: Number of times that the weights of a streamed model are read; 0 if they are in memory.
+        weight_bytes: Total bytes of weights that are read.
+        n_devices: Number of devices of the model; memory is per device.
     """
 
     engine: str
@@ -77,7 +77,7 @@ class SweepPlan:
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """Memory limits of a pass; ``table``: rows of samples that will be written, ``kept``: bytes held beside them."""
+    """Memory limits of a pass; ``table``: number of rows of samples, ``kept``: bytes held beside them."""
 
     engine: Engine
     max_memory: int | None
@@ -87,24 +87,22 @@ class MemoryBudget:
 
     @property
     def budget(self) -> int:
-        """Bytes of a pass: the user's limit beside what is kept, or half of the free memory."""
-        all_of_it = (
-            self.max_memory - _ROW_BYTES * self.table if self.max_memory else free_memory(self.engine.adapter.devices) // 2
-        )
-        return all_of_it - self.kept - self.engine.adapter.shape.peak_weight_bytes
+        """Bytes of a pass: the limit of the user, or half of the free memory, minus held bytes."""
+        total = self.max_memory - _ROW_BYTES * self.table if self.max_memory else free_memory(self.engine.adapter.devices) // 2
+        return total - self.kept - self.engine.adapter.shape.peak_weight_bytes
 
     def rows(self, width: int, lanes: int = 0) -> int:
-        """Return how many rows of ``width`` tokens go into a pass; ``lanes``: windows of layers in which edges are cut."""
+        """Return the number of rows of ``width`` tokens in a pass; ``lanes``: windows of layers in which edges are cut."""
         if self.batch_size is not None:
             return self.batch_size
         budget = self.budget
 
         def fit(rows: int) -> bool:
-            size = _padded(rows, width, lanes)
+            size = _pass_size(rows, width, lanes)
             return not self.engine.saturates(size, lanes) and self.engine.pass_bytes(size, lanes) <= budget
 
         rows, step = 1, 1
-        while fit(rows + step):  # steps grow, and then shrink again: memory alone may allow very many
+        while fit(rows + step):  # exponential search, because memory alone may allow very many rows
             rows, step = rows + step, 2 * step
         while step > 1:
             step //= 2
@@ -112,24 +110,25 @@ class MemoryBudget:
         return rows
 
     def bytes_of(self, rows: int, width: int, lanes: int = 0) -> int:
-        """Upper estimate of such a pass."""
-        return self.engine.pass_bytes(_padded(rows, width, lanes), lanes)
+        """Return an upper estimate of the bytes of a pass."""
+        return self.engine.pass_bytes(_pass_size(rows, width, lanes), lanes)
 
     def peak(self, passes: int) -> int:
-        """Return the most bytes of a sweep whose largest pass takes ``passes``. Raise InputError if that exceeds ``max_memory``."""
+        """Return the peak bytes of a sweep; ``passes``: largest pass. Raise InputError if they exceed ``max_memory``."""
         kept = self.kept + self.engine.adapter.shape.peak_weight_bytes
         peak = max(passes + _ROW_BYTES * self.table, _ORDERED_BYTES * self.table) + kept
         if self.max_memory is not None and peak > self.max_memory:
             raise InputError(
-                f"max_memory is {self.max_memory / 1e6:.0f} MB, and with the smallest batches this sweep needs about "
-                f"{peak / 1e6:.0f} MB beside the model. Give at least that, or measure fewer questions, layers or donors at a time."
+                f"max_memory={self.max_memory / 1e6:.0f}MB: with the smallest batches this sweep needs about {peak / 1e6:.0f} MB "
+                "beside the model. Give at least that, or measure fewer questions, layers or donors at a time.",
+                argument="max_memory",
             )
         return peak
 
     def plan(
         self, sizes: Sequence[int], *, rows: int, cells: int, flops: float, most: int, width: int, checks: int
     ) -> SweepPlan:
-        """Return the cost of a sweep; ``most``: bytes of the largest pass, ``width``: tokens of the longest row."""
+        """Predict the cost of a sweep; ``most``: bytes of the largest pass, ``width``: tokens of the longest row."""
         engine, adapter = self.engine, self.engine.adapter
         flops += rows_flops(adapter.shape, CHECK_ROWS * checks, width)
         if checks:
@@ -145,14 +144,14 @@ class MemoryBudget:
         if streamed is None:
             return plan
         reads = self._reads(len(sizes), -(-cells // max(1, sum(sizes))), checks, width)
-        # What is read and what is computed go on side by side.
+        # Reading weights and computing overlap.
         seconds = max(seconds, reads * streamed.read_bytes / streamed.rate)
         return replace(plan, seconds=seconds, weight_reads=reads, weight_bytes=reads * streamed.read_bytes)
 
     def _reads(self, batches: int, cells: int, checks: int, width: int) -> int:
-        """Passes through all layers: of batches, of what their rows begin with, of checked cells and what these begin with.
+        """Return the number of passes through all layers: batches, common prefixes, checked cells and their prefixes.
 
-        The oracle takes one for each cell of a row, one for the donors and a clean one.
+        The reference engine takes one pass per cell of a row, one for donors and a clean one.
         """
         passes = batches * (cells + 2) if self.engine.name == ReferenceEngine.name else batches + 1
         shape = self.engine.adapter.shape
@@ -160,12 +159,12 @@ class MemoryBudget:
         return passes + 2 * -(-checks // at_once)
 
 
-def _padded(rows: int, width: int, lanes: int) -> PassSize:
-    """Rows of one width; where edges are cut, in three variants."""
+def _pass_size(rows: int, width: int, lanes: int) -> PassSize:
+    """Return the size of a pass over rows of one width; with lanes, in three variants."""
     return PassSize(rows * width, rows, width, ((rows * width, rows, width, width),) * (3 if lanes else 0), 0, rows)
 
 
 def halves(items: Sequence[Item]) -> tuple[Sequence[Item], Sequence[Item]]:
-    """Both halves; the first is the longer one."""
+    """Split into two halves; the first may be longer by one."""
     middle = (len(items) + 1) // 2
     return items[:middle], items[middle:]

@@ -1,7 +1,7 @@
-"""The protocols by name. To add one: a folder beside this file, and a line here.
+"""Registry of protocols. To add one, make a folder beside this file and a line below.
 
-The folder ``NAME`` has ``spec.py`` with the specification (imports nothing heavy, for ``--help``), ``analysis.py`` with ``ANALYSIS``
-(imports no torch) and ``measurement.py`` with ``MEASUREMENT``.
+The folder ``NAME`` has ``spec.py`` with the specification (light imports, for ``--help``), ``analysis.py`` with ``ANALYSIS``
+(no torch) and ``measurement.py`` with ``MEASUREMENT``.
 """
 
 from importlib import import_module
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from anchorlens.results.sweep import Analysis
 
 PROTOCOLS = {
-    "swap": "Swap streams at an anchor with a donor's, read the answer's probability",
+    "swap": "Swap activations at an anchor with a donor's, read the answer's probability",
     "knockout": "Cut attention from the question, read a truth probe, split into pathways",
-    "patch_tokens": "Put another question's exact tokens in, keep the answer, read a truth probe",
-    "patch": "Put activations of a clean prompt into a corrupted one, read a logit difference",
-    "answer_only": "Take the question away, keep the answer, read a truth probe by pathway",
+    "patch_tokens": "Replace the exact question tokens, keep the answer, read a truth probe",
+    "patch": "Patch activations of a clean prompt into a corrupted one, read a logit difference",
+    "answer_only": "Remove the question, keep the answer, read a truth probe by pathway",
 }
-"""Name of the folder -> what it does."""
+"""Name of the protocol -> description."""
 
 
 def specification_of(name: str) -> "type[Specification]":
-    """The specification of a protocol.
+    """Return the specification class of a protocol.
 
     Raises:
-        InputError: No protocol goes by this name.
+        InputError: If there is no protocol of this name.
     """
     if not isinstance(name, str) or name not in PROTOCOLS:
         raise InputError(f"Unknown protocol {name!r}. {did_you_mean(str(name), PROTOCOLS)}")
@@ -45,17 +45,17 @@ def measurement_of(name: str) -> "Measurement[Any, Any, Any]":
     """Return the measurement of a protocol; imports torch.
 
     Raises:
-        InputError: Unknown protocol.
+        InputError: If there is no protocol of this name.
     """
     specification_of(name)
     return import_module(f"anchorlens.protocols.{name}.measurement").MEASUREMENT
 
 
 def analysis_of(name: str) -> "Analysis":
-    """Return the analysis of a protocol; needs no model and no torch.
+    """Return the analysis of a protocol; imports no torch.
 
     Raises:
-        InputError: Unknown protocol.
+        InputError: If there is no protocol of this name.
     """
     specification_of(name)
     return import_module(f"anchorlens.protocols.{name}.analysis").ANALYSIS

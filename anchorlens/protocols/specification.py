@@ -1,7 +1,7 @@
 """Specifications: frozen, validated arguments of a protocol, readable from TOML and from ``run.json``.
 
-Each argument is a field that is declared once (:mod:`anchorlens.protocols.arguments`). Only light modules are imported here; what
-depends on the model is checked when the model is loaded.
+Each argument is a field that is declared once (:mod:`anchorlens.protocols.arguments`). Only light modules are imported here; layers,
+heads and sites are checked when the model is loaded.
 """
 
 import sys
@@ -28,17 +28,17 @@ S = TypeVar("S", bound="Specification")
 
 
 def read_toml(source: str | Path) -> dict[str, Any]:
-    """Return the values of a TOML text or file. Raise InputError if it cannot be read or is not TOML."""
+    """Parse a TOML text or file. Raise InputError if it cannot be read or is not TOML."""
     try:
         return tomllib.loads(source.read_text(encoding="utf8") if isinstance(source, Path) else source)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{source if isinstance(source, Path) else 'This'} is not TOML: {error}.") from error
+        raise InputError(f"{source if isinstance(source, Path) else 'The text'} is not TOML: {error}.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"Cannot read {source}: {getattr(error, 'strerror', 'it is not UTF-8')}.") from error
 
 
 class PromptLike(Kind):
-    """A prompt's name, a template, or an object; a name is looked up when the data is loaded."""
+    """Prompt: a name, a template or an object; names are resolved when the data is loaded."""
 
     metavar: ClassVar[str] = "PROMPT"
 
@@ -49,17 +49,17 @@ class PromptLike(Kind):
         if hasattr(value, "render") and isinstance(getattr(value, "name", None), str) and not isinstance(value, type):
             return value
         raise InputError(
-            f"{name} takes 'qa', 'fewshot(4)', 'chat', a text with {{question}} in it, or an object with a name and "
-            f"render(question, tokenizer); got {short_repr(value)}."
+            f"{name}={short_repr(value)} must be 'qa', 'fewshot(4)', 'chat', a text with {{question}} in it, or an object with a "
+            "name and render(question, tokenizer)."
         )
 
 
-LAYERS = argument(None, "Layers to measure: all, or for example 0-11, 0,4,8, 0-28:4, or from the end -1 or -4: (the last 4).")
-ADD_BOS = argument(None, "BOS before the text; as the Hugging Face tokenizer adds it if left out.", metavar="yes|no")
+LAYERS = argument(None, "Layers to measure, such as 0-11, 0,4,8, 0-28:4, -1 or -4: (the last 4). If None, all.")
+ADD_BOS = argument(None, "Whether to add BOS before the text. If None, as the Hugging Face tokenizer does.", metavar="yes|no")
 
 
 class Specification(BaseModel):
-    """Arguments that every protocol has."""
+    """Arguments of every protocol."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
     NAME: ClassVar[str] = ""
@@ -67,30 +67,30 @@ class Specification(BaseModel):
 
     layers: Annotated[LayersLike, Indices()] = LAYERS
     n_resamples: Annotated[int, Int(2)] = argument(
-        1000, "Bootstrap resamples of the bands.", group="statistics", flag="--resamples"
+        1000, "Number of bootstrap resamples for the bands.", group="statistics", flag="--resamples"
     )
-    seed: Annotated[int, Int()] = argument(0, "Random seed of every draw; no global state is touched.", group="statistics")
+    seed: Annotated[int, Int()] = argument(0, "Random seed of all draws; no global state is changed.", group="statistics")
     batch_size: Annotated[int | None, Int(1, none="what fits")] = argument(
-        None, "Rows in one pass; chosen for the available memory if left out.", execution_only=True
+        None, "Number of rows in one pass. If None, chosen for the available memory.", execution_only=True
     )
     engine: Annotated[str, Choice(ENGINES)] = argument(
-        "cone", "cone: one pass for all layers; reference: a full pass for each cell, slow and plain.", execution_only=True
+        "cone", "cone: one pass for all layers; reference: a full forward pass per cell, slow.", execution_only=True
     )
     max_memory: Annotated[Annotated[ByteSize, Field(gt=0)] | None, MemorySize()] = argument(
-        None, "Most memory beside the model, for example 2GB or 512MiB; half of what is free if left out.", execution_only=True
+        None, "Memory limit beside the model, such as 2GB or 512MiB. If None, half of the free memory.", execution_only=True
     )
     n_spot_checks: Annotated[int, Int()] = argument(
         4,
-        "Number of random cells that the reference engine measures again; a difference in the first batch stops the sweep, a later "
-        "one marks the run.", execution_only=True,
+        "Number of random cells that the reference engine measures again. A difference in the first batch stops the sweep, a later "
+        "difference marks the run.", execution_only=True,
     )  # fmt: skip
     on_plan: Annotated[Callable[[Any], object] | None, PythonOnly("a function that takes the plan")] = argument(
         None,
-        "Called with the plan (batches, predicted FLOPs, seconds and memory) before anything is measured; what it raises stops the "
+        "Function called with the plan (batches, predicted FLOPs, seconds and memory) before measuring; an exception stops the "
         "sweep.",
         execution_only=True, in_shell=False,
     )  # fmt: skip
-    progress: StrictBool = argument(True, "Show a progress bar with the time left.", execution_only=True, in_shell=False)
+    progress: StrictBool = argument(True, "Whether to show a progress bar.", execution_only=True, in_shell=False)
 
     def __init__(self, **values: Any) -> None:
         known = self.arguments()
@@ -102,14 +102,14 @@ class Specification(BaseModel):
         except ValidationError as failed:
             first = failed.errors()[0]
             name = str(first["loc"][0])
-            problem = f"{name}={short_repr(values[name])} is not understood: {first['msg']}."
+            problem = f"{name}={short_repr(values[name])} is invalid: {first['msg']}."
             raise InputError(f"{problem} {known[name].help}", argument=name) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise InputError(f"A specification is frozen. Make another one: spec.changed({name}=...).")
+        raise InputError(f"A specification is frozen. Make a copy with spec.replace({name}=...).")
 
-    def changed(self: S, **values: Any) -> S:
-        """Return a validated copy with other values."""
+    def replace(self: S, **values: Any) -> S:
+        """Return a validated copy with some arguments replaced."""
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | values)
 
     @override
@@ -121,7 +121,7 @@ class Specification(BaseModel):
 
     @classmethod
     def arguments(cls) -> dict[str, Argument]:
-        """Return every argument by name: the protocol's own first, then shared ones."""
+        """Return all arguments by name: those of the protocol first, then shared ones."""
         names = dict.fromkeys(
             name for one in cls.__mro__ for name in vars(one).get("__annotations__", {}) if name in cls.model_fields
         )
@@ -134,40 +134,40 @@ class Specification(BaseModel):
         return cls.model_fields[name].get_default()
 
     def constant_columns(self) -> dict[str, object]:
-        """Return columns of the samples that are the same for the whole sweep: site, window, direction, ..."""
+        """Return the constant columns of the samples: site, window, direction, ..."""
         return {}
 
     def layers_of(self, n_layers: int) -> tuple[int, ...]:
-        """Return the layers to measure of a model with ``n_layers`` layers. Raise InputError if the model lacks one of them."""
+        """Return the layers to measure in a model with ``n_layers`` layers. Raise InputError if it lacks one of them."""
         layers: Any = self.layers
         return tuple(range(n_layers)) if layers is None else Indices().resolve("layers", layers, n_layers)
 
-    def resolved(self: S, *, n_layers: int, n_heads: int) -> S:
-        """Return a copy whose indices of layers and heads count from 0. Raise InputError if the model lacks one of them."""
-        sizes, found = {"layers": n_layers, "heads": n_heads}, {}
+    def resolve(self: S, *, n_layers: int, n_heads: int) -> S:
+        """Return a copy whose layers and heads count from 0. Raise InputError if the model lacks one of them."""
+        sizes, resolved = {"layers": n_layers, "heads": n_heads}, {}
         for name, field in type(self).model_fields.items():
             kind, value = next((one for one in field.metadata if isinstance(one, Indices)), None), getattr(self, name)
             if kind is not None and value is not None:
-                found[name] = kind.resolve(name, value, sizes[kind.of])
-        return self.changed(**found)
+                resolved[name] = kind.resolve(name, value, sizes[kind.of])
+        return self.replace(**resolved)
 
     def _values(self) -> dict[str, Any]:
-        """Arguments that decide the numbers."""
+        """Return the arguments that affect the numbers."""
         return {name: getattr(self, name) for name, one in self.arguments().items() if not one.execution_only}
 
     def identity(self) -> dict[str, Any]:
-        """Return every argument that decides the numbers as JSON values; objects of the user by name."""
+        """Return the arguments that affect the numbers as JSON values; user objects by name."""
         return {name: _plain(value) for name, value in self._values().items()}
 
     def own_code(self) -> dict[str, str]:
-        """Return fingerprints of the user's functions and objects by argument."""
-        return {name: _code(value) for name, value in self._values().items() if is_own(value)}
+        """Return argument -> fingerprint of user functions and objects."""
+        return {name: _code(value) for name, value in self._values().items() if is_user_object(value)}
 
     def to_toml(self) -> str:
-        """Return the arguments that differ from their defaults as TOML, without those that only Python accepts.
+        """Return the arguments that differ from their defaults as TOML, without Python-only arguments.
 
         Raises:
-            InputError: An argument that decides the numbers is an object of the user.
+            InputError: If an argument that affects the numbers is a user object.
         """
         import tomli_w
 
@@ -176,77 +176,79 @@ class Specification(BaseModel):
             value = getattr(self, name)
             if value == self.default_of(name) or (one.execution_only and not one.in_shell):
                 continue
-            if is_own(value):
-                raise InputError(f"{name}= holds an object of your own, and a file cannot: leave it out, or stay in Python.")
+            if is_user_object(value):
+                raise InputError(
+                    f"{name}={short_repr(value)} cannot be written to a file. Leave it out, or use Python.", argument=name
+                )
             changed[name] = list(value) if isinstance(value, tuple) else value
         return tomli_w.dumps(changed)
 
     @classmethod
     def from_toml(cls: type[S], text: str) -> S:
-        """Return the specification that :meth:`to_toml` wrote.
+        """Parse a specification written by :meth:`to_toml`.
 
         Raises:
-            InputError: The text is not TOML, or an argument is invalid.
+            InputError: If the text is not TOML, or an argument is invalid.
         """
         if not isinstance(text, str):
-            raise InputError(f"from_toml takes a text, got {short_repr(text)}.")
+            raise InputError(f"text={short_repr(text)} must be a string.", argument="text")
         return cls.of(read_toml(text))
 
     @classmethod
     def of(cls: type[S], values: Mapping[str, Any]) -> S:
-        """Return the specification of a file's values; keys are names of arguments or of flags, with ``-`` or ``_``."""
+        """Build a specification from the values of a file; keys are argument names or flags, with ``-`` or ``_``."""
         flags = {one.flag.lstrip("-").replace("-", "_"): name for name, one in cls.arguments().items() if one.flag}
-        found: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for key, value in values.items():
             plain = str(key).replace("-", "_")
             name = flags.get(plain, plain)
-            if name in found:
+            if name in arguments:
                 raise InputError(f"{cls.NAME}: {name} is given twice, once as '{key}'.", argument=name)
-            found[name] = value
-        return cls(**found)
+            arguments[name] = value
+        return cls(**arguments)
 
     @classmethod
     def from_config(cls: type[S], config: Mapping[str, Any]) -> S:
-        """Return the specification of a sweep's ``config`` in run.json.
+        """Build the specification of a sweep from its ``config`` in run.json.
 
         Raises:
-            InputError: The sweep used a function of the user, which only its code can restore.
+            InputError: If the sweep used a user function, which is not stored.
         """
         values = {name: value for name, value in config.items() if name in cls.model_fields}
-        own = next((n for n, v in values.items() if isinstance(v, str) and v.startswith("callable:")), None)
-        if own is not None or config.get("own_code"):
-            raise InputError(f"This sweep was made with code of your own ({own or 'see own_code'}): give it again in Python.")
+        function = next((n for n, v in values.items() if isinstance(v, str) and v.startswith("callable:")), None)
+        if function is not None or config.get("own_code"):
+            raise InputError(f"This sweep used a function of yours ({function or 'see own_code'}). Give it again in Python.")
         return cls(**values)
 
 
 class QuestionSpecification(Specification):
-    """Arguments of every protocol on questions and answers."""
+    """Arguments of all protocols on questions and answers."""
 
-    layers: Annotated[LayersLike, Indices()] = LAYERS  # again, so that it precedes `prompt` in signatures
+    layers: Annotated[LayersLike, Indices()] = LAYERS  # repeated, so that it precedes `prompt` in signatures
     prompt: Annotated[Any, PromptLike()] = argument(
-        "qa", "What stands around the question: qa, fewshot(k), fewshot(k, seed=s), chat, or a text with {question} in it.",
+        "qa", "Prompt around the question: qa, fewshot(k), fewshot(k, seed=s), chat, or a text with {question} in it.",
     )  # fmt: skip
     add_bos: StrictBool | None = ADD_BOS
-    max_new_tokens: Annotated[int, Int(1)] = argument(16, "Longest generated answer.")
+    max_new_tokens: Annotated[int, Int(1)] = argument(16, "Maximum length of generated answers, in tokens.")
 
     @property
-    def asks_truth(self) -> bool:
-        """Whether inputs end with the question whether the answer is right."""
+    def has_truth_question(self) -> bool:
+        """Whether the input ends with a question about the answer's truth."""
         return getattr(self, "readout", "") == "p_true"
 
 
-def is_own(value: Any) -> bool:
-    """Return whether a value is an object of the user: not None, text, a number or a sequence."""
+def is_user_object(value: Any) -> bool:
+    """Return whether a value is a user object: not None, a string, a number or a sequence."""
     return value is not None and not isinstance(value, (str, bool, float, tuple, list)) and as_int(value) is None
 
 
 def _code(value: Any) -> str:
-    """Fingerprint of a user's object; fitted probes carry their own."""
-    own = getattr(value, "fingerprint", None)
-    return own if isinstance(own, str) else fingerprint(value if callable(value) else value.render)
+    """Return the fingerprint of a user object; fitted probes have an attribute for it."""
+    stored = getattr(value, "fingerprint", None)
+    return stored if isinstance(stored, str) else fingerprint(value if callable(value) else value.render)
 
 
 def _plain(value: Any) -> Any:
-    if not is_own(value):
+    if not is_user_object(value):
         return list(value) if isinstance(value, tuple) else value
     return callable_name(value) if callable(value) else str(getattr(value, "name", type(value).__name__))

@@ -1,4 +1,4 @@
-"""Rebuild the inputs of a saved sweep from its tables, to measure its cells again."""
+"""Rebuild the inputs of a saved sweep from its tables."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from anchorlens.results.sweep import SweepResult
 
 @dataclass(frozen=True)
 class StoredInputs:
-    """The inputs of a sweep that was read from its files; no question set and no tokenizer is needed for them."""
+    """Inputs of a saved sweep, rebuilt without data set and tokenizer."""
 
     result: SweepResult
 
@@ -31,20 +31,20 @@ class StoredInputs:
 
     @property
     def probes(self) -> dict[str, LayerProbes]:
-        """``none`` -> the probes that were read; and those of placebos by name."""
-        own = self.result.probes
-        return {} if own is None else {"none": own, **self.result.placebo_probes}
+        """Name -> probes: ``none`` for the probes that were read, other names for placebos."""
+        probes = self.result.probes
+        return {} if probes is None else {"none": probes, **self.result.placebo_probes}
 
     @cached_property
     def rows(self) -> Mapping[tuple[str, str], TokenRow]:
-        """Every input by role and id."""
+        """(role, id) -> input."""
         examples = self.result.examples(all_columns=True)
         inputs: list[dict[Any, Any]] = examples[examples["role"] != "dropped"].to_dict("records")
         return {(str(one["role"]), str(one["example_id"])): _row(one) for one in inputs}
 
     @cached_property
     def donor_ids(self) -> dict[str, list[str]]:
-        """Base row -> ids of its donors, in their order."""
+        """Base row -> ids of its donors, in order."""
         base = self.result.examples(all_columns=True).query("role == 'base'")
         return {str(name): [str(one) for one in ids] for name, ids in zip(base["example_id"], base["donor_ids"], strict=True)}
 
@@ -52,23 +52,23 @@ class StoredInputs:
         """Return one input.
 
         Raises:
-            RunError: The run directory lacks it.
+            RunError: If the run directory lacks the input.
         """
         if (role, name) not in self.rows:
-            raise RunError(f"examples.parquet lacks the {role} row {name!r}: its cells cannot be measured again.")
+            raise RunError(f"examples.parquet lacks the {role} row {name!r}, so its cells cannot be measured again.")
         return self.rows[role, name]
 
     def of(self, role: str) -> tuple[TokenRow, ...]:
-        """Return all inputs of a role, in the order of the file."""
-        return tuple(row for (own, _), row in self.rows.items() if own == role)
+        """Return all inputs of a role, in file order."""
+        return tuple(row for (name, _), row in self.rows.items() if name == role)
 
 
 def _row(record: Mapping[str, Any]) -> TokenRow:
-    """Return an input without what no measurement reads: spans, aliases, how the answer was found."""
-    answer, nothing = str(record["answer"]), Span(0, 0)
+    """Return an input with the fields that measurements read; spans and aliases are empty."""
+    answer, empty = str(record["answer"]), Span(0, 0)
     example = Example(
-        str(record["example_id"]), str(record["question_id"]), str(record["dataset"]), str(record["question"]), (answer,), nothing,
-        nothing,
+        str(record["example_id"]), str(record["question_id"]), str(record["dataset"]), str(record["question"]), (answer,), empty,
+        empty,
     )  # fmt: skip
     given = Answer(answer, Span(0, len(answer)), label=int(record["label"]))
     positions = {name: tuple(where) for name, where in json.loads(record["positions"]).items()}

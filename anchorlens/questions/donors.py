@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from anchorlens.constants import ALIGNMENTS, ANSWER_ANCHORS, DONOR_RULES, draw_label
 from anchorlens.display import as_int, short_repr, shorten
 from anchorlens.errors import DonorError, did_you_mean
-from anchorlens.fingerprint import callable_name, takes
+from anchorlens.fingerprint import call_user_function, callable_name, takes
 from anchorlens.questions.example import Example, normalise, pool_answers
 from anchorlens.questions.tokens import TokenRow
 
@@ -112,7 +112,8 @@ class DonorPicker:
 
     def _call_rule(self, rule: Callable[[Example, Sequence[Example]], Any], base: TokenRow) -> list[TokenRow]:
         by_id = {row.example.example_id: row for row in self.pool}
-        result = rule(base.example, tuple(row.example for row in self.pool))
+        pool = tuple(row.example for row in self.pool)
+        result = call_user_function("donors", rule, DonorError, base=base.example, pool=pool)
         intro = f"donors={rule_name(rule)}: the function returned"
         fix = f"for {shorten(base.example.question)}. It must return rows of its second argument, pool."
         if isinstance(result, str | bytes | Mapping) or not isinstance(result, Iterable):

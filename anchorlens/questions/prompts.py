@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from anchorlens.display import as_int, join_words, short_repr, shorten
 from anchorlens.errors import InputError
-from anchorlens.fingerprint import takes
+from anchorlens.fingerprint import call_user_function, takes
 from anchorlens.questions.example import Example
 
 
@@ -169,7 +169,7 @@ def check_prompt(prompt: Any) -> Prompt:
 
 def render_prompt(prompt: Prompt, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:
     """Return the text of a prompt and check the position of the question in it."""
-    text: Any = prompt.render(question, tokenizer)
+    text: Any = call_user_function("prompt", prompt.render, question=question, tokenizer=tokenizer)
     name = shorten(prompt.name)
     start = as_int(text.question_start) if isinstance(text, PromptText) else None
     if start is None or not isinstance(text.text, str) or not isinstance(text.separator, str):

@@ -35,7 +35,7 @@ def set_up_questions(adapter: Adapter, data: QAData, spec: Any) -> QuestionConte
             "model: this HookedTransformer has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model."
         )
     prompt = make_prompt(spec.prompt, data.examples, data.pool, spec.seed)
-    tokenizer = RowTokenizer(hf, prompt, add_bos=spec.add_bos, max_length=adapter.shape.n_ctx, ask=spec.asks_truth)
+    tokenizer = RowTokenizer(hf, prompt, add_bos=spec.add_bos, max_length=adapter.shape.n_ctx, ask=spec.has_truth_question)
     shots = prompt.shot_ids if isinstance(prompt, FewShotPrompt) else frozenset()
     examples, pool = (tuple(e for e in rows if e.question_id not in shots) for rows in (data.examples, data.pool))
     used = tuple(drop(e, "used_as_shot") for e in data.examples if e.question_id in shots)

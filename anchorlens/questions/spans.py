@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError, SpanError, did_you_mean
-from anchorlens.fingerprint import callable_name, takes
+from anchorlens.fingerprint import call_user_function, callable_name, takes
 from anchorlens.questions.example import Span
 from anchorlens.questions.lexicon import is_foreign, split_words
 from anchorlens.questions.parse import parse
@@ -173,7 +173,7 @@ class SpanFinder:
 
     def _find(self, record: Record, where: str) -> FoundSpans:
         if self.extractor is not None:
-            result = self.extractor(record.question)
+            result = call_user_function("spans", self.extractor, question=record.question)
             if result is None:
                 return FoundSpans(None, None, self.source, "no_spans")
             return FoundSpans(*_read_segments(result, record.question, self.source, where), self.source)

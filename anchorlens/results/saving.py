@@ -12,7 +12,7 @@ from anchorlens.errors import InputError, RunError
 from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.export import save_html
 from anchorlens.results.findings import Findings
-from anchorlens.runs.schema import as_stored
+from anchorlens.runs.schema import order_columns
 from anchorlens.runs.store import check_target, write_run
 from anchorlens.warn import warn
 
@@ -91,7 +91,7 @@ def save_run(
         "curves": computed["curves"],
         **({"contrasts": contrasts} if contrasts else {}),
     }
-    tables = {name: as_stored(name, pd.concat(own, ignore_index=True)) for name, own in frames.items()}
+    tables = {name: order_columns(name, pd.concat(own, ignore_index=True)) for name, own in frames.items()}
 
     def more(folder: Path) -> None:
         for sweep in sweeps:

@@ -1,4 +1,4 @@
-"""Compare two runs question by question: the paired difference of their curves of all rows, with intervals."""
+"""Compare two runs by the paired difference of their curves, with intervals over questions."""
 
 import os
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ _ROW = ["anchor", "example_id", "question_id", "layer"]
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """The difference of two runs at every layer; frozen.
+    """Difference of two runs at every layer; frozen.
 
     Attributes:
-        labels: What the first and the second run are called.
+        labels: Names of the first and the second run.
     """
 
     labels: tuple[str, str]
@@ -34,17 +34,17 @@ class Comparison:
     _curves: pd.DataFrame
 
     def table(self) -> pd.DataFrame:
-        """The difference at every layer.
+        """Return the difference at every layer.
 
         Returns:
             ``anchor layer difference ci_low ci_high n``, ``first second``, ``sim_low sim_high``, ``only_first only_second``, and
-            ``model dataset protocol``: the second less the first with both 95 % intervals (points), shared questions, mean ΔP of
-            the shared rows in either run, and rows that only one of them has.
+            ``model dataset protocol``: second minus first with both 95 % intervals (points), number of shared questions, mean ΔP of
+            the shared rows in each run, and number of rows in one run only.
         """
         return self._table[summary_order(self._table)].copy()
 
     def curves(self, *, controls: bool = False) -> pd.DataFrame:  # noqa: ARG002
-        """The differences as curves: ``plot_curves(comparison, metric="difference")`` draws them."""
+        """Return the differences as curves for ``plot_curves(comparison, metric="difference")``."""
         return self._curves[answer_first(self._curves)].copy()
 
     def __repr__(self) -> str:
@@ -58,7 +58,7 @@ class Comparison:
         verdict = f"Curves differ: {'; '.join(where)}." if where else "No layer is shown to differ (simultaneous bands)."
         shared = [name for name in names if table[name].nunique() == 1]
         shown = best[[*(name for name in names if name not in shared), "layer", "difference", "sim_low", "sim_high", "n"]]
-        head = f"Comparison: {self.labels[1]} less {self.labels[0]}, ΔP in points; largest difference, simultaneous band"
+        head = f"Comparison: {self.labels[1]} minus {self.labels[0]}, ΔP in points; largest difference, simultaneous band"
         whose = "  " + ", ".join(f"{name} {table[name].iloc[0]}" for name in shared)
         text = shown.to_string(index=False, float_format=lambda value: f"{value:.2f}", line_width=100)
         return "\n".join([verdict, head, *([whose] if shared else []), text])
@@ -73,25 +73,27 @@ def compare(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> Comparison:
-    """How far the curves of one run lie from those of another, paired by row.
+    """Compute the difference between the curves of two runs, paired by row.
 
     Args:
-        first: The result of a sweep, several of them, or the directory of a run.
-        second: The same; its sweeps are matched by protocol, data set and model, or, where both hold one sweep, with each other.
-        labels: What to call them.
-        metric: Whose change is compared: ``p``, or another one that both measured, such as ``flip``.
+        first: Result of a sweep, several results, or a run directory.
+        second: As ``first``; sweeps are matched by protocol, data set and model, unless both runs have one sweep.
+        labels: Names of the two runs.
+        metric: Metric that both runs measured, such as ``p`` or ``flip``.
         n_resamples: Number of bootstrap resamples of questions.
-        seed: Of the resamples.
+        seed: Random seed of the resamples.
 
     Returns:
-        The differences, second less first. Donors are averaged first; controls are not compared.
+        Differences, second minus first, of effects averaged over donors; without controls.
 
     Raises:
-        InputError: Nothing to compare: no sweep of one in the other, no shared row, or no such metric.
+        InputError: If the runs share no sweep or no row, or lack the metric.
     """
     least = as_int(n_resamples)
     if least is None or least < 2:
-        raise InputError(f"n_resamples={short_repr(n_resamples)} must be a whole number of at least 2.")
+        raise InputError(
+            f"n_resamples={short_repr(n_resamples)} must be a whole number of at least 2.", argument="n_resamples"
+        )
     pairs = _paired(_sweeps(first), _sweeps(second))
     made = [_difference(a, b, metric, least, seed) for a, b in pairs]
     tables, curves = (pd.concat(parts, ignore_index=True) for parts in zip(*made, strict=True))
@@ -102,7 +104,7 @@ def _sweeps(run: Run) -> list[SweepResult]:
     loaded = results_of(run)
     found = [loaded] if isinstance(loaded, SweepResult) else list(loaded) if isinstance(loaded, Sequence) else []
     if not found or not all(isinstance(one, SweepResult) for one in found):
-        raise InputError(f"compare takes the results of sweeps, or directories of runs; got {short_repr(run)}.")
+        raise InputError(f"compare takes results of sweeps or run directories; got {short_repr(run)}.")
     return found
 
 
@@ -112,9 +114,7 @@ def _paired(first: list[SweepResult], second: list[SweepResult]) -> list[tuple[S
     theirs = {(sweep.protocol.name, sweep.dataset, sweep.model): sweep for sweep in second}
     pairs = [(one, theirs[key]) for one in first if (key := (one.protocol.name, one.dataset, one.model)) in theirs]
     if not pairs:
-        raise InputError(
-            "The two runs share no sweep: none has protocol, data set and model of the other. Give one sweep of each."
-        )
+        raise InputError("The two runs share no sweep with the same protocol, data set and model. Give one sweep of each.")
     return pairs
 
 
@@ -124,7 +124,9 @@ def _means(sweep: SweepResult, metric: str) -> pd.Series:
     own = samples[samples["control"] == "none"]
     there = own["metric"].unique().tolist()
     if metric not in there:
-        raise InputError(f"A run has no metric={metric!r}. {did_you_mean(str(metric), there)}")
+        raise InputError(
+            f"metric={metric!r}: not measured in both runs. {did_you_mean(str(metric), there)}", argument="metric"
+        )
     return own[own["metric"] == metric].groupby(_ROW, sort=True)["effect"].mean()
 
 
@@ -152,7 +154,7 @@ def _difference(a: SweepResult, b: SweepResult, metric: str, n_resamples: int, s
         )  # fmt: skip
     if not frames:
         raise InputError(
-            "The two runs share no row: no example_id with an anchor and a layer is in both. Compare runs of the same questions."
+            "The two runs share no row with the same example_id, anchor and layer. Compare runs of the same questions."
         )
     samples = b.samples(all_columns=True)
     table = pd.concat(frames, ignore_index=True)

@@ -1,7 +1,7 @@
-"""Executors: run the sweeps of a run in this process, or in workers of Ray (the extra ``[ray]``).
+"""Executors: run the sweeps of a run in this process, or in Ray workers (the extra ``[ray]``).
 
-Every worker draws and plans a sweep by itself from the same inputs, so that all of them plan the same shards. A worker also makes
-the result. Ray restarts a worker that died and repeats its call, which carries the whole task.
+Every worker draws and plans a sweep from the same inputs, so that all workers plan the same shards. One worker also computes the
+result. Ray restarts a dead worker and repeats its call, which carries the whole task.
 """
 
 import os
@@ -34,12 +34,12 @@ from anchorlens.runs.journal import differences
 from anchorlens.runs.provenance import command_line
 from anchorlens.warn import warn
 
-_RETRIES = 2  # of a call whose worker died
+_RETRIES = 2  # repetitions of a call after its worker died
 
 
 @dataclass(frozen=True)
 class Loading:
-    """Options for models that are given by name, as in :func:`anchorlens.load_model`."""
+    """Options for models given by name, as in :func:`anchorlens.load_model`."""
 
     device: str | None = None
     dtype: str | None = None
@@ -49,19 +49,18 @@ class Loading:
 
 @dataclass(frozen=True)
 class RayExecutor:
-    """Options of the workers that Ray runs, each with a model of its own.
+    """Options of Ray workers, each with its own copy of the model.
 
-    A worker has as many threads as this process (``OMP_NUM_THREADS``, ``torch.set_num_threads``), because bytes depend on them.
+    A worker uses as many threads as this process (``OMP_NUM_THREADS``, ``torch.set_num_threads``), since results depend on them.
 
     Attributes:
-        workers: Number of workers. If None, as many as there is room for.
-        address: Address of a running Ray cluster (``"auto"`` finds one). If None, one is started on this machine and ends with the
-            run.
-        gpus_per_worker: A whole number of GPUs, or a fraction of one. If None, one where there are any and no other device is asked
-            for, or as many as models are spread over.
+        workers: Number of workers. If None, as many as CPUs and GPUs allow.
+        address: Address of a running Ray cluster (``"auto"`` finds one). If None, a cluster is started on this machine for the run.
+        gpus_per_worker: Number of GPUs, or a fraction of one. If None, ``n_devices`` if there are GPUs and no other device is
+            requested.
 
     Raises:
-        InputError: If a value is of another kind, or Ray is not installed.
+        InputError: If a value is invalid, or Ray is not installed.
     """
 
     workers: int | None = None
@@ -70,43 +69,50 @@ class RayExecutor:
 
     def __post_init__(self) -> None:
         if self.workers is not None and (as_int(self.workers) or 0) < 1:
-            raise InputError(f"workers takes a whole number from 1 on, got {short_repr(self.workers)}.")
+            raise InputError(f"workers={short_repr(self.workers)} must be a whole number of at least 1.", argument="workers")
         if self.address is not None and not (isinstance(self.address, str) and self.address):
-            raise InputError(f"address takes 'auto' or 'host:port' of a Ray cluster, got {short_repr(self.address)}.")
+            raise InputError(
+                f"address={short_repr(self.address)} must be 'auto' or 'host:port' of a Ray cluster.", argument="address"
+            )
         gpus = self.gpus_per_worker
         is_number = isinstance(gpus, (int, float)) and not isinstance(gpus, bool)
         if gpus is not None and not (is_number and (0 <= gpus <= 1 or (gpus > 1 and float(gpus).is_integer()))):
-            raise InputError(f"gpus_per_worker takes a part of one GPU or a whole number of them, got {short_repr(gpus)}.")
+            raise InputError(
+                f"gpus_per_worker={short_repr(gpus)} must be a whole number of GPUs or a fraction of one.",
+                argument="gpus_per_worker",
+            )
         if find_spec("ray") is None:
-            raise InputError("executor='ray' needs Ray, which is not installed: pip install 'anchorlens[ray]'.")
+            raise InputError("executor='ray': Ray is not installed. Run pip install 'anchorlens[ray]'.", argument="executor")
 
 
 def executor_of(given: Any) -> RayExecutor | None:
-    """Return the options of the workers for an ``executor=`` argument; None if this process measures."""
+    """Return the worker options of an ``executor=`` argument; None for this process."""
     if given is None or isinstance(given, RayExecutor):
         return given
     if isinstance(given, str) and given == "ray":
         return RayExecutor()
-    raise InputError(f"executor takes 'ray' or an al.RayExecutor, got {short_repr(given)}.")
+    raise InputError(f"executor={short_repr(given)} must be 'ray' or an al.RayExecutor.", argument="executor")
 
 
 def refuse_live(executor: RayExecutor | None, models: Sequence[Any]) -> None:
-    """Raise if workers are given a live model instead of a name."""
+    """Raise InputError if workers would get a live model instead of a name."""
     live = [short_repr(model) for model in models if not isinstance(model, (str, os.PathLike))]
     if executor is not None and live:
-        raise InputError(f"With executor='ray' each worker loads the model: give its name or path instead of {live[0]}.")
+        raise InputError(f"executor='ray' needs models by name or path, which each worker loads; got {live[0]}.")
 
 
 class Executor(ABC):
-    """Measures sweeps one by one; keeps a model that the next sweep needs too."""
+    """Measures sweeps one by one and keeps the model for the next sweep."""
 
     @abstractmethod
-    def station(self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification) -> Runner:
-        """Load the model if needed, and return what measures one sweep."""
+    def make_runner(
+        self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification
+    ) -> Runner:
+        """Load the model if needed, and return the runner of one sweep."""
 
 
 class LocalExecutor(Executor):
-    """Measures in this process."""
+    """Measures sweeps in this process."""
 
     def __init__(self, loading: Loading | None = None, command: str | None = None) -> None:
         self._loading, self._command = loading or Loading(), command
@@ -114,11 +120,11 @@ class LocalExecutor(Executor):
         self._model: Any = None
 
     @override
-    def station(
+    def make_runner(
         self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification
     ) -> LocalRunner:
         if model is not self._given and model != self._given:
-            self._given, self._model = model, None  # freed before the next one needs the memory
+            self._given, self._model = model, None  # free the memory before the next model is loaded
             named = isinstance(model, (str, os.PathLike))
             self._model = load_model(model, **asdict(self._loading)) if named else model
         return LocalRunner(protocol, self._model, data, spec, self._command)
@@ -126,30 +132,30 @@ class LocalExecutor(Executor):
 
 @dataclass(frozen=True)
 class Task:
-    """A sweep, sent with every call, because a restarted worker has no state."""
+    """A sweep; sent with every call, because a restarted worker has no state."""
 
     number: int
     protocol: Measurement[Any, Any, Any]
     model: Any
-    data: Any  # Ray's reference to the question set
+    data: Any  # Ray reference to the data set
     spec: Specification
-    own_code: Mapping[str, str]  # fingerprints of the user's own functions
-    free: int | None = None  # bytes to plan for, once known
-    plan: Mapping[str, Any] | None = None  # of the first worker, once known
+    own_code: Mapping[str, str]  # fingerprints of the user's functions
+    free: int | None = None  # bytes to plan for, set after all workers are open
+    plan: Mapping[str, Any] | None = None  # plan of the first worker, set after planning
 
 
 class RayWorker:
-    """The actor of one worker: holds a model and the sweep that it measures."""
+    """Ray actor of one worker: holds a model and a sweep."""
 
     def __init__(self, loading: Loading, command: str, gpus: float, threads: int, folder: str) -> None:
         torch.set_num_threads(threads)
-        if Path(folder).is_dir():  # relative names mean the same as in the process that began the run
+        if Path(folder).is_dir():  # so that relative paths resolve as in the calling process
             os.chdir(folder)
         if loading.device is None and not gpus and torch.cuda.is_available():
             loading = replace(loading, device="cpu")  # GPUs that Ray did not assign
         self._executor = LocalExecutor(loading, command)
         self._task: Task | None = None
-        self._station: LocalRunner | None = None
+        self._runner: LocalRunner | None = None
         self._planned: Planned | None = None
 
     def call(self, method: str, *given: Any) -> tuple[Any, list[str]]:
@@ -159,16 +165,16 @@ class RayWorker:
         return value, [str(one.message) for one in caught if one.category is UserWarning]
 
     def open(self, task: Task) -> tuple[Mapping[str, object], int, str]:
-        """Return the model's card, its device's free bytes, and the id of Ray's node."""
-        station = self._open(task)
-        return station.card, station.free, _ray().get_runtime_context().get_node_id()
+        """Return the record of the model, the free bytes of its device, and the id of the Ray node."""
+        runner = self._open(task)
+        return runner.card, runner.free, _ray().get_runtime_context().get_node_id()
 
     def plan(self, task: Task) -> Planned:
-        """Draw and plan the sweep; raise if the plan differs from that of the other workers."""
-        station = self._open(task)
+        """Draw and plan the sweep. Raise RunError if the plan differs from that of other workers."""
+        runner = self._open(task)
         if self._planned is None:
-            assert task.free is not None  # known before any worker plans
-            self._planned = station.plan(task.free)
+            assert task.free is not None  # set before any worker plans
+            self._planned = runner.plan(task.free)
         if task.plan is not None:
             _refuse_other_plan(task.plan, self._planned.record())
         return self._planned
@@ -182,25 +188,25 @@ class RayWorker:
         return self._open(task).finish(shards, Progress("", 1.0, "", show=False))
 
     def _open(self, task: Task) -> LocalRunner:
-        if self._station is None or self._task is None or self._task.number != task.number:
+        if self._runner is None or self._task is None or self._task.number != task.number:
             if task.spec.own_code() != task.own_code:
                 raise InputError(
-                    "A function of your own (readout, donors, site, prompt) reaches the workers as another one: give it from a file "
-                    "that they can import, under the same version of Python."
+                    "A function of yours (readout, donors, site, prompt) differs in the workers. Define it in a file that they can "
+                    "import, and use the same Python version."
                 )
-            self._station = self._planned = None  # freed before the next model needs the memory
-            self._station = self._executor.station(task.protocol, task.model, _ray().get(task.data), task.spec)
+            self._runner = self._planned = None  # free the memory before the next model is loaded
+            self._runner = self._executor.make_runner(task.protocol, task.model, _ray().get(task.data), task.spec)
             self._task = task
-        return self._station
+        return self._runner
 
 
 def _refuse_other_plan(was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    if found := "; ".join(differences({"plan": was}, {"plan": now})):
-        raise RunError(f"Workers plan the same sweep differently: {found}. Use machines of one kind, or give batch_size=.")
+    if changes := "; ".join(differences({"plan": was}, {"plan": now})):
+        raise RunError(f"Workers plan the same sweep differently: {changes}. Use machines of one kind, or give batch_size=.")
 
 
 class WorkerPool(Executor):
-    """Measures in workers; each loads a model once and keeps it for the sweeps that need it."""
+    """Measures sweeps in Ray workers; each keeps its model for the next sweep."""
 
     def __init__(self, actors: Sequence[Any], gpus: float) -> None:
         self.actors, self.gpus = actors, gpus
@@ -208,15 +214,15 @@ class WorkerPool(Executor):
         self._data: dict[int, tuple[PromptDataset, Any]] = {}
 
     @override
-    def station(
+    def make_runner(
         self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification
-    ) -> "RayMeasuring":
+    ) -> "RayRunner":
         if id(data) not in self._data:
             self._data[id(data)] = data, _ray().put(data)
-        quiet = spec.changed(progress=False, on_plan=None)
+        quiet = spec.replace(progress=False, on_plan=None)
         task = Task(self._n_sweeps, protocol, model, self._data[id(data)][1], quiet, quiet.own_code())
         self._n_sweeps += 1
-        return RayMeasuring(self, task)
+        return RayRunner(self, task)
 
     def call(self, actors: Sequence[Any], method: str, *given: Any) -> list[Any]:
         with _errors_of_workers():
@@ -225,13 +231,13 @@ class WorkerPool(Executor):
 
     def map_shards(self, task: Task, numbers: Sequence[int]) -> Iterator[tuple[int, Shard]]:
         pool = import_module("ray.util").ActorPool(self.actors)
-        found = pool.map_unordered(lambda actor, number: actor.call.remote("shard", task, number), numbers)
+        replies = pool.map_unordered(lambda actor, number: actor.call.remote("shard", task, number), numbers)
         while True:
             with _errors_of_workers():
-                one = next(found, None)
-            if one is None:
+                reply = next(replies, None)
+            if reply is None:
                 return
-            yield self._value(*one)
+            yield self._value(*reply)
 
     def _value(self, value: Any, warned: Sequence[str]) -> Any:
         for text in dict.fromkeys(warned):
@@ -243,7 +249,7 @@ class WorkerPool(Executor):
 
 @contextmanager
 def _errors_of_workers() -> Iterator[None]:
-    """Raise an error of a worker here as it was there, and WorkerError if a call costs its worker again and again."""
+    """Re-raise an error of a worker. Raise WorkerError if a call repeatedly kills its worker."""
     ray = _ray()
     try:
         yield
@@ -251,26 +257,26 @@ def _errors_of_workers() -> Iterator[None]:
         raise why.cause from why
     except ray.exceptions.RayError as why:
         raise WorkerError(
-            f"Workers died {_RETRIES + 1} times at the same call ({type(why).__name__}): most often memory has run out. What was "
-            "measured is kept. Try fewer workers=, a smaller batch_size= or max_memory=, and continue with resume=True."
+            f"Workers died {_RETRIES + 1} times at the same call ({type(why).__name__}), usually because memory ran out. Finished "
+            "shards are kept. Try fewer workers=, a smaller batch_size= or max_memory=, and continue with resume=True."
         ) from why
 
 
-class RayMeasuring(Runner):
-    """Measures one sweep in workers."""
+class RayRunner(Runner):
+    """Measures one sweep in Ray workers."""
 
     def __init__(self, pool: WorkerPool, task: Task) -> None:
         self._pool, self._task = pool, task
-        found = pool.call(pool.actors, "open", task)
-        self._card: Mapping[str, object] = found[0][0]
+        replies = pool.call(pool.actors, "open", task)
+        self._card: Mapping[str, object] = replies[0][0]
         same = {name: value for name, value in self._card.items() if name not in ("device", "parity")}
-        for card, _, _ in found[1:]:
-            if apart := differences({"model": same}, {"model": {name: card[name] for name in same}}):
-                raise RunError(f"Workers have different models: {'; '.join(apart)}. Give all of them the same files.")
-        nodes = [node for _, _, node in found]
+        for card, _, _ in replies[1:]:
+            if changes := differences({"model": same}, {"model": {name: card[name] for name in same}}):
+                raise RunError(f"Workers have different models: {'; '.join(changes)}. Give all of them the same files.")
+        nodes = [node for _, _, node in replies]
         on_gpu = pool.gpus and str(self._card["device"]).startswith("cuda")
-        # Workers of one node share its memory; those with a fraction of a GPU share that one's.
-        self.free = min(free // (max(1, int(1 / pool.gpus)) if on_gpu else nodes.count(node)) for _, free, node in found)
+        # Workers on one node share its memory; workers with a fraction of a GPU share the memory of the GPU.
+        self.free = min(free // (max(1, int(1 / pool.gpus)) if on_gpu else nodes.count(node)) for _, free, node in replies)
 
     @property
     @override
@@ -283,13 +289,13 @@ class RayMeasuring(Runner):
         first, *others = self._pool.call(self._pool.actors, "plan", self._task)
         for other in others:
             _refuse_other_plan(first.record(), other.record())
-            if apart := differences(dict(first.environment), dict(other.environment)):
-                warn(f"Workers differ: {'; '.join(apart)}. Numbers may differ in their last digits from shard to shard.")
+            if changes := differences(dict(first.environment), dict(other.environment)):
+                warn(f"Workers differ: {'; '.join(changes)}. Numbers may differ in their last digits from shard to shard.")
         self._task, self._planned = replace(self._task, plan=first.record()), first
         return first
 
     @override
-    def measured(self, numbers: Sequence[int], bar: Progress) -> Generator[tuple[int, Shard], None, None]:
+    def measure_shards(self, numbers: Sequence[int], bar: Progress) -> Generator[tuple[int, Shard], None, None]:
         for i, (number, shard) in enumerate(self._pool.map_shards(self._task, numbers)):
             bar.advance(self._planned.shards[number] + (self._planned.before if i == 0 else 0.0))
             yield number, shard
@@ -304,12 +310,12 @@ class RayMeasuring(Runner):
 
 @contextmanager
 def open_executor(executor: RayExecutor | None, loading: Loading | None = None) -> Iterator[Executor]:
-    """Open this process, or workers, for the sweeps of a ``with`` block; no worker is left after it."""
+    """Open an executor for the sweeps of a ``with`` block; workers end with the block."""
     loading = loading or Loading()
     if executor is None:
         yield LocalExecutor(loading)
         return
-    # Ray sends no statistics, leaves the choice of devices to us, and gives workers the priority of this process.
+    # No usage statistics, no change of visible devices, and workers with the priority of this process.
     for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_worker_niceness"):
         os.environ.setdefault(name, "0")
     ray, threads = _ray(), torch.get_num_threads()
@@ -331,29 +337,30 @@ def open_executor(executor: RayExecutor | None, loading: Loading | None = None) 
 
 
 def _ray() -> Any:
-    return import_module("ray")  # optional, and slow to import
+    return import_module("ray")  # here, because it is optional and slow to import
 
 
 def _connect(executor: RayExecutor, threads: int) -> None:
-    """Connect to the cluster, or start one on this machine with a CPU for every thread."""
-    how: dict[str, Any] = {"address": executor.address, "log_to_driver": False, "logging_level": "ERROR"}
+    """Connect to the cluster, or start one on this machine with one CPU per thread."""
+    options: dict[str, Any] = {"address": executor.address, "log_to_driver": False, "logging_level": "ERROR"}
     if executor.address is None:
         cores, wanted = os.cpu_count() or 1, threads * (executor.workers or 1)
         if wanted > cores:
-            warn(f"{wanted} threads of all workers share {cores} cores: set OMP_NUM_THREADS to cores / workers.")
-        how |= {"address": "local", "num_cpus": max(cores, wanted), "include_dashboard": False}
+            warn(f"All workers together have {wanted} threads for {cores} cores. Set OMP_NUM_THREADS to cores / workers.")
+        options |= {"address": "local", "num_cpus": max(cores, wanted), "include_dashboard": False}
     before = signal.getsignal(signal.SIGTERM)
     try:
         host, _, port = (executor.address or "").rpartition(":")
-        if host and port.isdigit() and "/" not in host:  # Ray waits for minutes where nothing listens
+        if host and port.isdigit() and "/" not in host:  # Ray waits for minutes if nothing listens
             socket.create_connection((host.strip("[]"), int(port)), timeout=20).close()
-        _ray().init(**how)
+        _ray().init(**options)
     except (OSError, ValueError, RuntimeError) as why:
         raise InputError(
             f"address={executor.address!r}: no Ray cluster answers ({str(why).splitlines()[0]}). Start one with `ray start --head`, "
-            "or leave it out: one is started on this machine."
+            "or leave address out to start one on this machine.",
+            argument="address",
         ) from why
-    # Ray sets a handler for SIGTERM; that of the command line, which stops as Ctrl-C does, stays.
+    # Ray replaces the SIGTERM handler; restore that of the command line, which stops as Ctrl-C does.
     if callable(before) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, before)
 
@@ -362,8 +369,8 @@ def _workers_and_gpus(executor: RayExecutor, loading: Loading, threads: int) -> 
     nodes = [node["Resources"] for node in _ray().nodes() if node["Alive"]]
     gpus = executor.gpus_per_worker
     if gpus is None:
-        there = any(node.get("GPU") for node in nodes) and str(loading.device or "cuda").startswith("cuda")
-        gpus = float(loading.n_devices) if there or loading.n_devices > 1 else 0.0
+        use_gpu = any(node.get("GPU") for node in nodes) and str(loading.device or "cuda").startswith("cuda")
+        gpus = float(loading.n_devices) if use_gpu or loading.n_devices > 1 else 0.0
     room = 0
     for node in nodes:
         by_cpu = int(node.get("CPU", 0) // threads)
@@ -372,7 +379,8 @@ def _workers_and_gpus(executor: RayExecutor, loading: Loading, threads: int) -> 
     if not 1 <= workers <= room:
         each = f"{threads} CPU{'s' * (threads > 1)}" + (f" and {gpus:g} GPU{'s' * (gpus > 1)}" if gpus else "")
         raise InputError(
-            f"workers={workers or 1} of {each} each: there is room for {room}. Give fewer, another gpus_per_worker=, or fewer "
-            "threads (OMP_NUM_THREADS)."
+            f"workers={workers or 1} of {each} each: there is room for {room}. Give fewer workers, another gpus_per_worker=, or "
+            "fewer threads (OMP_NUM_THREADS).",
+            argument="workers",
         )
     return workers, gpus

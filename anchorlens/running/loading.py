@@ -1,4 +1,4 @@
-"""Load a run directory as results."""
+"""Load the results of a run directory."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,10 @@ from anchorlens.runs.store import read_record, read_table
 
 
 def load_run(path: "str | os.PathLike[str]") -> list[SweepResult]:
-    """Read every sweep of a run directory.
+    """Load all sweeps of a run directory.
 
     Args:
-        path: Run directory.
+        path: Path of the run directory.
 
     Returns:
         The results as they were measured, in the order of the run: always a list. Of a directory of one sweep, take the
@@ -57,7 +57,7 @@ def results_of(given: Any) -> Any:
 
 
 def _stored_tables(path: "str | os.PathLike[str]", record: Mapping[str, Any]) -> list[dict[str, pd.DataFrame]]:
-    """Return ``curves`` and ``effects`` of each sweep as they were written; empty where the record does not count their rows."""
+    """Return the stored ``curves`` and ``contrasts`` of each sweep; empty if the record does not count their rows."""
     found: list[dict[str, pd.DataFrame]] = [{} for _ in record["sweeps"]]
     counts = [sweep.get("rows") for sweep in record["sweeps"]]
     if None in counts:

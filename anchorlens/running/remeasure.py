@@ -1,4 +1,4 @@
-"""Measure random cells of a run again with the reference engine, from the inputs in its directory alone."""
+"""Measure random cells of a run again with the reference engine, from the inputs in the run directory."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -22,109 +22,114 @@ from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.loading import load_run
-from anchorlens.running.spot_checks import allowed_gap, measured_twice, place_of
+from anchorlens.running.spot_checks import add_reference_values, format_cell, tolerance
 from anchorlens.runs.schema import POINTS, leading_metric
 
-# The user's own code that decides a cell's number even if all inputs are known.
-_OWN = ("readout", "site")
+# Functions of the user that are needed even if all inputs are stored.
+_NEEDED = ("readout", "site")
 
 Found = tuple[str, str, str]
-"""Check, outcome and details."""
+"""Name, status and detail of a check."""
 
 
 def remeasure_cells(
-    folder: Path, n_cells: int, seed: int, model: Any, how: Mapping[str, Any], own: Mapping[str, Callable[..., Any]], *,
-    show_progress: bool,
+    folder: Path, n_cells: int, seed: int, model: Any, loading: Mapping[str, Any], callables: Mapping[str, Callable[..., Any]],
+    *, show_progress: bool,
 ) -> tuple[list[Found], pd.DataFrame]:  # fmt: skip
-    """Compare the models of a run, measure cells of it again, and return the checks and the rows of these cells.
+    """Compare the models of a run, measure random cells again, and return the checks and the rows of these cells.
 
-    Arguments as in :func:`anchorlens.verify_run`; ``how`` are the options with which models are loaded.
+    Arguments as in :func:`anchorlens.verify_run`; ``loading`` has the options of :func:`anchorlens.load_model`.
     """
     results = load_run(folder)
     drawn = _draw_cells(results, n_cells, seed)
-    found: list[Found] = []
+    checks: list[Found] = []
     frames: list[pd.DataFrame] = []
     with progress(f"verify {folder.name}", max(1, sum(map(len, drawn))), "cell", show=show_progress and n_cells > 0) as bar:
         for name in dict.fromkeys(result.model for result in results):
             group = [(result, cells) for result, cells in zip(results, drawn, strict=True) if result.model == name]
-            adapter, hashes = _load(name, group[0][0].record["model"], model, how)
-            found += hashes
+            adapter, hashes = _load(name, group[0][0].record["model"], model, loading)
+            checks += hashes
             if any(outcome == "mismatch" for _, outcome, _ in hashes):
-                found.append((f"cells: {name}", "not checked", "the model is another one"))
+                checks.append((f"cells: {name}", "not checked", "the model differs"))
                 continue
             for result, cells in group:
                 if len(cells):
-                    again = _measure_again(adapter, result, cells, own)
+                    again = _measure_again(adapter, result, cells, callables)
                     bar.advance(len(cells))
                     frames.append(again)
-                    found.append(_compare(result, again, len(cells), allowed_gap(adapter)))
-    return found, pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+                    checks.append(_compare(result, again, len(cells), tolerance(adapter)))
+    return checks, pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
 def _draw_cells(results: Sequence[SweepResult], n_cells: int, seed: int) -> list[pd.DataFrame]:
-    """Draw random cells, from every sweep in turn as long as it has any."""
+    """Draw random cells from all sweeps in turn."""
     rng = Random(f"{seed}:verify")
     samples = [without_nulls(result.samples(all_columns=True)) for result in results]
-    cells = [own[own["metric"] == leading_metric(own)] for own in samples]
+    cells = [frame[frame["metric"] == leading_metric(frame)] for frame in samples]
     takes = [0] * len(results)
     order = rng.sample(range(len(results)), len(results))
     for i in range(min(n_cells, sum(map(len, cells)))):
         free = [k for k in order if takes[k] < len(cells[k])]
         takes[free[i % len(free)]] += 1
-    return [own.iloc[sorted(rng.sample(range(len(own)), n))] for own, n in zip(cells, takes, strict=True)]
+    return [frame.iloc[sorted(rng.sample(range(len(frame)), n))] for frame, n in zip(cells, takes, strict=True)]
 
 
-def _load(name: str, was: Mapping[str, Any], model: Any, how: Mapping[str, Any]) -> tuple[Adapter, list[Found]]:
+def _load(name: str, record: Mapping[str, Any], model: Any, loading: Mapping[str, Any]) -> tuple[Adapter, list[Found]]:
     given = model.get(name) if isinstance(model, Mapping) else model
     if given is None:
-        if was["source"] not in ("packaged", "hub"):
+        if record["source"] not in ("packaged", "hub"):
             raise InputError(
-                f"{name} was no model that loads by its name ({was['source']}): give it as a directory, a file or a live model.",
+                f"{name} cannot be loaded by its name ({record['source']}). Give it with model= as a directory, a file or a live "
+                "model.",
                 argument="model",
             )
         given = name
     if isinstance(given, (str, os.PathLike)):
-        revision = was["revision"] if given == name and was["source"] == "hub" else None
-        hooked = load_model(given, **how, dtype=was["dtype"], revision=revision)
+        revision = record["revision"] if given == name and record["source"] == "hub" else None
+        hooked = load_model(given, **loading, dtype=record["dtype"], revision=revision)
     else:
         hooked = as_hooked_transformer(given)
-    card, found = model_card(hooked), list[Found]()
+    card, checks = model_card(hooked), list[Found]()
     for what, now in (("weights", card.weights_sha256), ("tokenizer", card.tokenizer_sha256)):
-        then, now = str(was[f"{what}_sha256"]), str(now)
+        then, now = str(record[f"{what}_sha256"]), str(now)
         text = now[:12] if then == now else f"{then[:12]} then, {now[:12]} now"
-        found.append((f"{what}: {name}", "match" if then == now else "mismatch", text))
-    return Adapter(hooked), found
+        checks.append((f"{what}: {name}", "match" if then == now else "mismatch", text))
+    return Adapter(hooked), checks
 
 
-def _specification(result: SweepResult, own: Mapping[str, Callable[..., Any]]) -> Specification:
-    """Return the specification, without code of the user's own that only chose inputs: these are in the directory."""
+def _specification(result: SweepResult, callables: Mapping[str, Callable[..., Any]]) -> Specification:
+    """Return the specification without user functions that only chose inputs, because inputs are stored."""
     config = dict(result.record["config"])
     code = config.pop("own_code", {})
-    theirs = {*code, *(n for n, v in config.items() if isinstance(v, str) and v.startswith("callable:"))}
-    needed = sorted(theirs & set(_OWN) - own.keys())
+    names = {*code, *(n for n, v in config.items() if isinstance(v, str) and v.startswith("callable:"))}
+    needed = sorted(names & set(_NEEDED) - callables.keys())
     if needed:
         raise InputError(
-            f"This run was made with code of your own ({', '.join(needed)}), which no directory holds: verify it in Python with "
-            f"callables={{{needed[0]!r}: ...}}, or take cells=0."
+            f"This run was made with functions of yours ({', '.join(needed)}), which are not stored. Verify it in Python with "
+            f"callables={{{needed[0]!r}: ...}}, or set cells=0."
         )
-    kept = {name: value for name, value in config.items() if name not in theirs and name != "probes"}
-    spec = specification_of(result.protocol.name).from_config(kept | {name: own[name] for name in own if name in theirs})
+    kept = {name: value for name, value in config.items() if name not in names and name != "probes"}
+    given = {name: value for name, value in callables.items() if name in names}
+    spec = specification_of(result.protocol.name).from_config(kept | given)
     other = [name for name, digest in spec.own_code().items() if code.get(name) not in (None, digest)]
     if other:
-        raise InputError(f"own: {', '.join(other)} is other code than the run was made with.")
+        raise InputError(
+            f"callables=: {', '.join(other)} differs from the code that the run was made with.", argument="callables"
+        )
     return spec
 
 
 def _measure_again(
-    adapter: Adapter, result: SweepResult, cells: pd.DataFrame, own: Mapping[str, Callable[..., Any]]
+    adapter: Adapter, result: SweepResult, cells: pd.DataFrame, callables: Mapping[str, Callable[..., Any]]
 ) -> pd.DataFrame:
-    protocol, spec = measurement_of(result.protocol.name), _specification(result, own)
+    protocol, spec = measurement_of(result.protocol.name), _specification(result, callables)
     if not isinstance(protocol, Recheckable):
-        raise InputError(f"Cells of {result.protocol.name!r} cannot be measured again. Take cells=0.")
+        raise InputError(f"Cells of {result.protocol.name!r} cannot be measured again. Set cells=0.")
     ready = protocol.from_run(adapter, spec, StoredInputs(result))
     budget = free_memory(adapter.devices) // 2
-    samples = without_nulls(result.samples(all_columns=True))
-    both = measured_twice(protocol, ready, spec, ReferenceEngine(adapter), samples, cells, budget)
+    both = add_reference_values(
+        protocol, ready, spec, ReferenceEngine(adapter), without_nulls(result.samples(all_columns=True)), cells, budget
+    )
     scale = 100 if both["unit"].iloc[0] == POINTS else 1
     gaps = [scale * (both[f"value_{when}"] - both[f"value_{when}_again"]).abs() for when in ("before", "after")]
     gaps.append((both["effect"] - both["effect_again"]).abs())
@@ -135,8 +140,10 @@ def _compare(result: SweepResult, again: pd.DataFrame, n: int, allowed: float) -
     what = f"cells: {result.protocol.name} {result.model} {result.dataset}"
     off = again[~(again["max_abs_diff"] <= allowed)]  # NaN too
     if off.empty:
-        text = f"{n} drawn, {len(again)} measured again, at most {again['max_abs_diff'].max():.2g} points off (allowed: {allowed:.2g})"
+        largest = f"differ by at most {again['max_abs_diff'].max():.2g} points (allowed: {allowed:.2g})"
+        text = f"{n} drawn, {len(again)} measured again, {largest}"
         return what, "match", text
     worst = off.loc[off["max_abs_diff"].idxmax() if off["max_abs_diff"].notna().any() else off.index[0]].to_dict()
-    text = f"{len(off)} of {len(again)} differ, by {worst['max_abs_diff']:.2g} points (allowed: {allowed:.2g}) at {place_of(worst)}"
+    largest = f"by {worst['max_abs_diff']:.2g} points (allowed: {allowed:.2g}) at {format_cell(worst)}"
+    text = f"{len(off)} of {len(again)} differ, {largest}"
     return what, "mismatch", text

@@ -1,4 +1,4 @@
-"""Run storage: the run directory, its parts until it is finished, and whether a run may go on."""
+"""Run storage: the run directory, partial results, and checks before a run is continued."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from anchorlens.runs.store import check_target, read_record, study_of
 
 
 def identity(model: Any, data: PromptDataset, spec: Specification) -> dict[str, Any]:
-    """Return what is known of a sweep before its model is loaded, as JSON; a local model goes by its folder's name."""
+    """Return protocol, model, data and arguments of a sweep as JSON values; a local model is named by its folder."""
     code, name = spec.own_code(), model_name(model)
     config = {**spec.identity(), **({"own_code": code} if code else {})}
     model = Path(name).name if Path(name).exists() else name
@@ -27,34 +27,35 @@ def identity(model: Any, data: PromptDataset, spec: Specification) -> dict[str, 
 
 
 def model_name(model: Any) -> str:
-    """Return a model's name as it was given, or its class."""
+    """Return the name or path of a model, or the class name of a live model."""
     return str(model) if isinstance(model, (str, os.PathLike)) else type(model).__name__
 
 
 @dataclass
 class OpenRun:
-    """Storage of a run that is being measured: its directory, its journal, and whether an existing run may be replaced."""
+    """Storage of an unfinished run: its directory, its journal, and whether an existing run may be replaced."""
 
     target: Path
     journal: Journal
     replace: bool
 
     def write(self, results: Sequence[SweepResult], pending: Sequence[str] = ()) -> None:
+        """Write the finished sweeps to the run directory."""
         save_run(results, self.target, overwrite=self.replace, pending=pending, study=self.journal.sweeps)
-        self.replace = True  # from now on it is our own
+        self.replace = True  # the existing run is now this one
 
 
 @contextmanager
-def keeping(
+def open_run(
     out: "str | os.PathLike[str]", sweeps: Sequence[Mapping[str, Any]], *, overwrite: bool, resume: bool, restart: bool,
     job: Job | None = None, command: Mapping[str, Any] | None = None,
 ) -> Iterator[OpenRun]:  # fmt: skip
-    """Open the storage of a run; its parts are removed when the block ends well, unless they are those of a job."""
+    """Open the storage of a run; without an error, its parts are removed at the end of the block, except for a job."""
     target = check_target(out, overwrite=True)
     with open_journal(target, sweeps, resume=resume, restart=restart, job=job, command=command) as journal:
-        own = (resume or job is not None) and study_of(target) == journal.sweeps
-        check_target(target, overwrite=overwrite or own)
-        yield OpenRun(target, journal, overwrite or own)
+        is_same_study = (resume or job is not None) and study_of(target) == journal.sweeps
+        check_target(target, overwrite=overwrite or is_same_study)
+        yield OpenRun(target, journal, overwrite or is_same_study)
         if job is None:
             remove_parts(journal.folder)  # the run directory is written
 
@@ -74,15 +75,16 @@ def check_study(target: Path, sweeps: Sequence[Mapping[str, Any]]) -> None:
     refuse(differences({"sweeps": was}, {"sweeps": list(sweeps)}), target)
 
 
-def check_keeping(out: Any, *, overwrite: bool, resume: bool, restart: bool, job: Job | None) -> None:
+def check_run_options(out: Any, *, overwrite: bool, resume: bool, restart: bool, job: Job | None) -> None:
+    """Raise InputError if options of a run contradict each other."""
     if job is not None and (overwrite or restart):
         which = "overwrite" if overwrite else "restart"
         raise InputError(
-            f"{which}=True and job= contradict each other: another job may need what is there. Choose another path."
+            f"{which}=True and job= contradict each other: other jobs may need the stored shards. Choose another path."
         )
     if job is not None and out is None:
-        raise InputError("job= needs a run directory, where the shards of all jobs are kept: give out=.")
+        raise InputError("job= needs a run directory for the shards of all jobs. Give out=.")
     if resume and restart:
-        raise InputError("resume=True and restart=True contradict each other: give one of them.")
+        raise InputError("resume=True and restart=True contradict each other. Give one of them.")
     if out is None and (resume or restart):
-        raise InputError("resume=True and restart=True need a run directory: give out=.")
+        raise InputError("resume=True and restart=True need a run directory. Give out=.")

@@ -1,7 +1,6 @@
-"""The driver of every protocol: from a model, data and a specification to a result.
+"""Run one sweep of any protocol: from a model, data and a specification to a result.
 
-A :class:`LocalRunner` measures shards in this process; :func:`run_sweep` selects and keeps them and makes the result. Workers do the
-same.
+A :class:`LocalRunner` measures shards in this process; :func:`run_sweep` selects the shards, stores them and returns the result.
 """
 
 import hashlib
@@ -41,17 +40,17 @@ from anchorlens.runs.schema import POINTS, SAMPLE_COLUMNS, SLOT_TYPES, settings_
 from anchorlens.warn import warn
 
 _OTHER_INPUTS = (
-    "Shards of this sweep were measured on other inputs than those that are drawn here, though model, data and arguments are the "
-    "same: answers that the model wrote differ between machines. Measure all shards on machines of one kind, or throw away what "
-    "is there with restart=True."
+    "Shards of this sweep were measured on other inputs than those drawn here, although model, data and arguments are the same: "
+    "generated answers differ between machines. Measure all shards on machines of one kind, or discard the stored shards with "
+    "restart=True."
 )
 Shard = tuple[pd.DataFrame, dict[str, Any]]
-"""Rows of the samples, and notes for the end of the sweep."""
+"""Rows of the samples, and notes that :meth:`Runner.finish` reads."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """Plan of a sweep: label and unit of its progress bar, work before the shards and of each, cost and environment."""
+    """Plan of a sweep: label and unit of the progress bar, work before the shards and per shard, cost and environment."""
 
     label: str
     unit_name: str
@@ -61,14 +60,15 @@ class Planned:
     environment: Mapping[str, object]
 
     def record(self) -> dict[str, Any]:
+        """Return the plan as JSON values."""
         return {**self.cost.to_dict(), "shards": len(self.shards)}
 
 
 class Runner(ABC):
-    """Measures one sweep: this process (:class:`LocalRunner`), or workers.
+    """Measures one sweep in this process (:class:`LocalRunner`) or in workers.
 
     Attributes:
-        free: Bytes of free memory where the model lies; on the fullest device of several.
+        free: Free bytes on the device of the model; the minimum over several devices.
     """
 
     free: int
@@ -80,53 +80,57 @@ class Runner(ABC):
 
     @abstractmethod
     def plan(self, free: int) -> Planned:
-        """Draw all inputs and plan for this much free memory."""
+        """Draw all inputs and plan the shards for ``free`` bytes of memory."""
 
     @abstractmethod
-    def measured(self, numbers: Sequence[int], bar: Progress) -> Generator[tuple[int, Shard], None, None]:
-        """Yield these shards with their numbers as they are done."""
+    def measure_shards(self, numbers: Sequence[int], bar: Progress) -> Generator[tuple[int, Shard], None, None]:
+        """Yield shards with their numbers as they finish."""
 
     @abstractmethod
     def finish(self, shards: Sequence[Shard], bar: Progress) -> SweepResult:
-        """Return the result of all shards, in their order; cells of all but the first batch are checked."""
+        """Return the result of all shards, in order, after spot checks of all batches but the first."""
 
 
 def run(
     protocol: Measurement[Any, Any, Any], model: Any, data: Any, spec: Specification, journal: SweepJournal | None = None
 ) -> SweepResult:
-    """Measure every cell of a sweep in this process; shards that the journal has are not measured again."""
+    """Measure a sweep in this process; shards in the journal are not measured again."""
     result = run_sweep(lambda: LocalRunner(protocol, model, data, spec), spec, journal)
-    assert result is not None  # only a job has none
+    assert result is not None  # None for jobs alone
     return result
 
 
-def run_sweep(measuring: Callable[[], Runner], spec: Specification, journal: SweepJournal | None = None) -> SweepResult | None:
-    """Measure a sweep and return its result; None if the journal is that of a job, whose shards are only kept."""
+def run_sweep(
+    make_runner: Callable[[], Runner], spec: Specification, journal: SweepJournal | None = None
+) -> SweepResult | None:
+    """Measure a sweep and return its result; None for a job, whose shards are only stored."""
     try:
-        return _carried_out(measuring(), spec, journal)
+        return _run_shards(make_runner(), spec, journal)
     except EmptySweepError as why:
         if journal is not None:
-            journal.kept(EMPTY, {"why": str(why)})
+            journal.note_once(EMPTY, {"why": str(why)})
         raise
 
 
-def _carried_out(measuring: Runner, spec: Specification, journal: SweepJournal | None) -> SweepResult | None:
-    free = {"bytes": measuring.free}
+def _run_shards(runner: Runner, spec: Specification, journal: SweepJournal | None) -> SweepResult | None:
+    free = {"bytes": runner.free}
     if journal is not None:
-        # Where it lies and how exactly it was mapped there is the environment's.
-        journal.begun("model", {name: value for name, value in measuring.card.items() if name not in ("device", "parity")})
-        free = journal.kept("free_memory", free)
-    planned = measuring.plan(free["bytes"])
+        # Device and parity are compared as parts of the environment.
+        journal.note_and_check(
+            "model", {name: value for name, value in runner.card.items() if name not in ("device", "parity")}
+        )
+        free = journal.note_once("free_memory", free)
+    planned = runner.plan(free["bytes"])
     if spec.on_plan is not None:
         spec.on_plan(planned.cost)
     n, mine, job = len(planned.shards), range(len(planned.shards)), False
     if journal is not None:
-        journal.begun("plan", {**planned.record(), "n_spot_checks": spec.n_spot_checks})
+        journal.note_and_check("plan", {**planned.record(), "n_spot_checks": spec.n_spot_checks})
         now = {name: value for name, value in planned.environment.items() if name != "command"}
-        if found := "; ".join(differences(journal.kept("environment", now), now)):
-            warn(f"This run was begun elsewhere: {found}. Numbers of its shards may differ in their last digits.")
-        journal.find(n)
-        mine, job = [number for number in mine if journal.mine(number)], journal.job is not None
+        if changes := "; ".join(differences(journal.note_once("environment", now), now)):
+            warn(f"This run was started in another environment: {changes}. The last digits of its shards may differ.")
+        journal.find_shards(n)
+        mine, job = [number for number in mine if journal.is_mine(number)], journal.job is not None
     kept: dict[int, Shard] = {}
     inputs: set[str] = set()
     work = planned.before + sum(planned.shards[number] for number in mine)
@@ -139,21 +143,21 @@ def _carried_out(measuring: Runner, spec: Specification, journal: SweepJournal |
                 raise RunError(_OTHER_INPUTS)
 
         for number in mine:
-            found = None if journal is None else journal.read(number)
-            if found is not None:
-                keep(number, found)
+            stored = None if journal is None else journal.read(number)
+            if stored is not None:
+                keep(number, stored)
                 bar.skip(planned.shards[number])
-        with closing(measuring.measured([number for number in mine if number not in kept], bar)) as arriving:
-            for number, shard in arriving:
+        with closing(runner.measure_shards([number for number in mine if number not in kept], bar)) as shards:
+            for number, shard in shards:
                 keep(number, shard if journal is None else journal.write(number, *shard))
-        return None if job else measuring.finish([kept[number] for number in range(n)], bar)
+        return None if job else runner.finish([kept[number] for number in range(n)], bar)
 
 
 class LocalRunner(Runner):
-    """Measures a sweep in this process: set up, planned, then shard by shard in any order.
+    """Measures a sweep in this process, shard by shard in any order.
 
     Args:
-        command: Command that began the run, for its record. If None, this process's.
+        command: Command that started the run, for its record. If None, the command of this process.
     """
 
     def __init__(
@@ -172,11 +176,11 @@ class LocalRunner(Runner):
     @override
     def plan(self, free: int) -> Planned:
         self.free, protocol, shape = free, self._protocol, self._adapter.shape
-        self._spec = spec = self._spec.resolved(n_layers=shape.n_layers, n_heads=shape.n_heads)
+        self._spec = spec = self._spec.resolve(n_layers=shape.n_layers, n_heads=shape.n_heads)
         with _tables_on_cpu():
             protocol.check_model(spec, self._adapter)
             self._data = data = protocol.source.load(self._data, spec.seed)
-        with self._as_planned():
+        with self._within_plan():
             self._context = protocol.source.set_up(self._adapter, data, spec)
             self._ready = protocol.prepare(self._context, spec)
             self._engine = choose_engine(self._adapter, spec.engine, self._ready.trial, self._ready.sites)
@@ -189,13 +193,13 @@ class LocalRunner(Runner):
             return Planned(label, plan.unit_name, plan.before, work, plan.cost, where)
 
     @override
-    def measured(self, numbers: Sequence[int], bar: Progress) -> Generator[tuple[int, Shard], None, None]:
+    def measure_shards(self, numbers: Sequence[int], bar: Progress) -> Generator[tuple[int, Shard], None, None]:
         for number in numbers:
             yield number, self.shard(number, bar)
 
     def shard(self, number: int, bar: Progress) -> Shard:
-        """Measure a shard, independently of all others; cells of the sweep's first batch are checked at once."""
-        with self._as_planned():
+        """Measure a shard independently of others; spot checks of the first batch follow at once."""
+        with self._within_plan():
             self._fit(bar)
             units, memory = self._plan.shards[number], self._plan.memory
             splits, frames = memory.splits, []
@@ -204,96 +208,96 @@ class LocalRunner(Runner):
             for unit in units:
                 frames.append(self._unit(unit, bar))
                 if number == 0 and len(frames) == 1 and not frames[0].empty and isinstance(self._protocol, Recheckable):
-                    trust = self._trust()
+                    checker = self._spot_checker()
                     bar.enter("checks")
-                    trust.first(frames[0], alone=len(self._plan.units) == 1)
+                    checker.check_first(frames[0], alone=len(self._plan.units) == 1)
                     bar.enter("")
-                    notes |= {"first": len(frames[0]), "gaps": list(trust.gaps), "checked": trust.cells}
+                    notes |= {"first": len(frames[0]), "gaps": list(checker.gaps), "checked": checker.cells}
             frames = [frame for frame in frames if len(frame)]
             whole = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
             return whole, notes | {"splits": memory.splits - splits, "work": sum(unit.work for unit in units)}
 
     @override
     def finish(self, shards: Sequence[Shard], bar: Progress) -> SweepResult:
-        with self._as_planned():
+        with self._within_plan():
             self._fit(bar)
-            protocol, plan, trust = self._protocol, self._plan, self._trust()
+            protocol, plan, checker = self._protocol, self._plan, self._spot_checker()
             splits = self._fit_splits
             for _, notes in shards:
                 splits += notes["splits"]
-                trust.gaps += notes["gaps"]
-                trust.cells += notes["checked"]
+                checker.gaps += notes["gaps"]
+                checker.cells += notes["checked"]
                 if notes["inputs"] != self._inputs:
                     raise RunError(_OTHER_INPUTS)
             frames = [frame for frame, _ in shards if len(frame)]
             if not frames:
                 raise InputError(self._ready.empty_message(self._spec))
             samples = pd.concat(frames, ignore_index=True)
-            first = shards[0][1]["first"]  # rows of the first batch, which was checked at once
+            first = shards[0][1]["first"]  # rows of the first batch, already checked
             if len(samples) > first and isinstance(protocol, Recheckable):
                 bar.enter("checks")
-                trust.rest(samples.iloc[first:].reset_index(drop=True))
+                checker.check_rest(samples.iloc[first:].reset_index(drop=True))
                 bar.enter("")
             self._heap.look()
-            how = {"plan": {**plan.cost.to_dict(), "split": splits}, **trust.record()}
+            details = {"plan": {**plan.cost.to_dict(), "split": splits}, **checker.record()}
             where = environment(self._adapter.devices, self._command)
-            return _result(protocol, self._context, self._ready, self._spec, samples, {"environment": where, **how})
+            return _result(protocol, self._context, self._ready, self._spec, samples, {"environment": where, **details})
 
     @contextmanager
-    def _as_planned(self) -> Iterator[None]:
+    def _within_plan(self) -> Iterator[None]:
         with _tables_on_cpu(), fix_free_memory(self.free):
             yield
 
     def _fit(self, bar: Progress) -> None:
         if not self._fitted:
             before = self._plan.memory.splits
-            told = partial(self._told, bar)
-            self._ready = self._protocol.fit(self._engine, self._ready, self._spec, self._plan, told)
+            on_work = partial(self._on_work, bar)
+            self._ready = self._protocol.fit(self._engine, self._ready, self._spec, self._plan, on_work)
             self._fit_splits = self._plan.memory.splits - before
             self._inputs = _digest(self._ready.table().inputs)
             self._fitted = True
 
-    def _told(self, bar: Progress, work: float) -> None:
+    def _on_work(self, bar: Progress, work: float) -> None:
         self._heap.look()
         if work:
             bar.advance(work)
 
-    def _trust(self) -> SpotChecker:
+    def _spot_checker(self) -> SpotChecker:
         self._heap.look()
         return SpotChecker(self._protocol, self._ready, self._spec, self._engine, self._plan.cost.pass_bytes)
 
     def _unit(self, unit: Any, bar: Progress) -> pd.DataFrame:
-        told, measure = partial(self._told, bar), partial(self._protocol.measure, self._engine, self._ready, self._spec)
-        parts = self._plan.memory.measured(lambda one: measure(one, told), unit)
+        on_work, measure = partial(self._on_work, bar), partial(self._protocol.measure, self._engine, self._ready, self._spec)
+        parts = self._plan.memory.measure_or_split(lambda one: measure(one, on_work), unit)
         return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
 
 
 @contextmanager
 def _tables_on_cpu() -> Iterator[None]:
-    """Create tables of indices on the CPU, whatever the default device is."""
+    """Create index tensors on the CPU, whatever the default device is."""
     with torch.device("cpu") if torch.get_default_device().type != "cpu" else nullcontext():
         yield
 
 
 def _digest(inputs: Mapping[str, Sequence[TokenizedPrompt]]) -> str:
-    """Hash the inputs: generated answers, and donors with them, may differ between machines."""
+    """Return a hash of the prepared inputs, which detects answers generated differently on another machine."""
     rows = {role: [(row.id, row.ids, dict(row.positions)) for row in rows] for role, rows in inputs.items()}
     return hashlib.sha256(json.dumps(rows, sort_keys=True, default=list).encode()).hexdigest()[:16]
 
 
 def _result(
     protocol: Measurement[Any, Any, Any], context: SweepContext, inputs: SweepInputs, spec: Specification,
-    samples: pd.DataFrame, how: dict[str, Any],
+    samples: pd.DataFrame, details: dict[str, Any],
 ) -> SweepResult:  # fmt: skip
-    own, code = inputs.record(spec), spec.own_code()
-    asked = {"layers": list(spec.layers_of(context.adapter.n_layers)), "prompt": context.prompt, "add_bos": context.add_bos}
+    parts, code = inputs.record(spec), spec.own_code()
+    resolved = {"layers": list(spec.layers_of(context.adapter.n_layers)), "prompt": context.prompt, "add_bos": context.add_bos}
     config = {
-        "protocol": protocol.name, **spec.identity(), **asked, **own.pop("config", {}), **({"own_code": code} if code else {}),
+        "protocol": protocol.name, **spec.identity(), **resolved, **parts.pop("config", {}), **({"own_code": code} if code else {}),
     }  # fmt: skip
     card, data = model_record(model_card(context.adapter.model)), context.data.record()
     run_id = run_id_of(config, card, data)
-    counts = own.pop("counts", {}) | {"dropped": dict(Counter(d.reason for d in inputs.dropped).most_common())}
-    record = {"config": config, "model": card, "data": data, **how, "counts": counts, **own}
+    counts = parts.pop("counts", {}) | {"dropped": dict(Counter(d.reason for d in inputs.dropped).most_common())}
+    record = {"config": config, "model": card, "data": data, **details, "counts": counts, **parts}
     keys = {
         "run_id": run_id, "model": context.model_name, "dataset": context.data.name, "protocol": protocol.name, "seed": spec.seed,
     }  # fmt: skip

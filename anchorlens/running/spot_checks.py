@@ -1,7 +1,7 @@
-"""Spot checks: single cells that the oracle measures again, and the noise floor that they show.
+"""Spot checks: random cells measured again by the reference engine, and the noise floor.
 
-Some cells of the first batch are measured again at once, so that a wrong engine is found before hours are spent; others at the end.
-The largest difference of a ΔP is the noise floor.
+Cells of the first batch are checked at once, so that a wrong engine stops the sweep early; cells of other batches at the end. The
+noise floor is the largest difference of a ΔP.
 """
 
 import random
@@ -23,22 +23,22 @@ from anchorlens.protocols.specification import Specification
 from anchorlens.runs.schema import CELL, leading_metric
 from anchorlens.warn import warn
 
-# Cells drawn from one row, which share its clean passes.
-_A_ROW = 4
-# Allowed difference in points by dtype. In float32 30,720 cells differed by at most 0.0004 (docs/engine.md); in bfloat16 two right
+# Cells drawn per row; they share the clean passes of the row.
+_CELLS_PER_ROW = 4
+# Allowed difference in points by dtype. In float32 30,720 cells differed by at most 0.0004 (docs/engine.md); in bfloat16 two correct
 # engines differed by up to 4.9 points in one of 864 cells.
 _ALLOWED = {torch.float64: 1e-2, torch.float32: 1e-2, torch.float16: 1.0, torch.bfloat16: 5.0}
 
 
 @dataclass
 class SpotChecker:
-    """Checks the cells of one sweep.
+    """Checks random cells of one sweep against the reference engine.
 
     Attributes:
-        budget: Bytes that a pass may take.
-        gaps: |Difference of ΔP| of every cell that was measured twice, in points.
-        cells: Number of cells that were chosen.
-        failed: Differences larger than rounding, with the place of each.
+        budget: Memory limit of a pass, in bytes.
+        gaps: Absolute differences of ΔP of the checked cells, in points.
+        cells: Number of drawn cells.
+        failed: Descriptions of differences larger than the tolerance.
     """
 
     protocol: Measurement[Any, Any, Any]
@@ -50,41 +50,41 @@ class SpotChecker:
     cells: int = 0
     failed: list[str] = field(default_factory=list)
 
-    def first(self, samples: pd.DataFrame, *, alone: bool) -> None:
-        """Check cells of the first batch: half of them, or all where it is the only one."""
+    def check_first(self, samples: pd.DataFrame, *, alone: bool) -> None:
+        """Check cells of the first batch. Raise CheckError at a difference; ``alone`` if it is the only batch."""
         k = self.spec.n_spot_checks
         self._check(samples, k if alone else (k + 1) // 2, "first")
         if self.failed:
             raise CheckError(
-                f"The cone engine and the oracle differ by {self.failed[0]}. The sweep was stopped after its first batch: use "
-                "engine='reference', and please report the model."
+                f"engine='cone': differs from the reference engine by {self.failed[0]}. The sweep stopped after its first batch. "
+                "Use engine='reference', and please report the model."
             )
 
-    def rest(self, samples: pd.DataFrame) -> None:
-        """Check cells of the other batches; a difference marks the run, and nothing of it is lost."""
+    def check_rest(self, samples: pd.DataFrame) -> None:
+        """Check cells of the other batches; a difference marks the run and warns."""
         self._check(samples, self.spec.n_spot_checks // 2, "rest")
         if self.failed:
             warn(
-                f"The cone engine and the oracle differ in {len(self.failed)} of {self.cells} checked cells: by {self.failed[0]}. "
-                "The run is kept and marked (checks.failed in run.json); measure with engine='reference' before you rely on it."
+                f"engine='cone': {len(self.failed)} of {self.cells} checked cells differ from the reference engine, by "
+                f"{self.failed[0]}. The run is kept and marked (checks.failed in run.json). Repeat it with engine='reference'."
             )
 
     def _check(self, samples: pd.DataFrame, k: int, part: str) -> None:
-        cells = _drawn(samples[samples["metric"] == leading_metric(samples)], k, f"{self.spec.seed}:check:{part}")
+        cells = _draw_cells(samples[samples["metric"] == leading_metric(samples)], k, f"{self.spec.seed}:check:{part}")
         if cells.empty:
             return
         self.cells += len(cells)
         adapter = self.engine.adapter
-        allowed, oracle = allowed_gap(adapter), ReferenceEngine(adapter)
-        both = measured_twice(self.protocol, self.ready, self.spec, oracle, samples, cells, self.budget)
+        allowed, reference = tolerance(adapter), ReferenceEngine(adapter)
+        both = add_reference_values(self.protocol, self.ready, self.spec, reference, samples, cells, self.budget)
         for cell in both.to_dict("records"):
             gap = abs(cell["effect"] - cell["effect_again"])
             self.gaps.append(gap)
-            if self.engine.name != oracle.name and not gap <= allowed:  # NaN too
-                self.failed.append(f"{gap:.2g} points (allowed: {allowed:.2g}) at {place_of(cell)}")
+            if self.engine.name != reference.name and not gap <= allowed:  # NaN too
+                self.failed.append(f"{gap:.2g} points (allowed: {allowed:.2g}) at {format_cell(cell)}")
 
     def record(self) -> dict[str, dict[str, object]]:
-        """``checks`` and ``noise`` for ``run.json``; the floor is None where nothing was measured again."""
+        """Return ``checks`` and ``noise`` for ``run.json``; the floor is None if no cell was checked."""
         checked = self.engine.name != ReferenceEngine.name and self.cells > 0
         largest = max(self.gaps, default=None)
         return {
@@ -95,47 +95,48 @@ class SpotChecker:
         }  # fmt: skip
 
 
-def allowed_gap(adapter: Adapter) -> float:
-    """Return the allowed difference of two measurements of a cell, in points."""
+def tolerance(adapter: Adapter) -> float:
+    """Return the allowed difference of two measurements of a cell, in points, by the dtype of the model."""
     return _ALLOWED.get(adapter.shape.dtype, _ALLOWED[torch.float32])
 
 
-def measured_twice(
-    protocol: Measurement[Any, Any, Any], ready: Any, spec: Specification, oracle: ReferenceEngine, samples: pd.DataFrame,
+def add_reference_values(
+    protocol: Measurement[Any, Any, Any], ready: Any, spec: Specification, reference: ReferenceEngine, samples: pd.DataFrame,
     cells: pd.DataFrame, budget: int,
 ) -> pd.DataFrame:  # fmt: skip
-    """Return the rows of ``cells`` with ``value_before_again``, ``value_after_again`` and ``effect_again`` from the oracle.
+    """Add the columns ``value_before_again``, ``value_after_again`` and ``effect_again`` to ``cells``.
 
-    ``budget`` are the bytes that a pass may take; one cell at a time may take more.
+    A pass takes at most ``budget`` bytes, except a pass of one cell.
     """
     size, width = max(1, len(cells)), ready.max_tokens
-    while size > 1 and rows_bytes(oracle.adapter.shape, CHECK_ROWS * size, width) > budget:
+    while size > 1 and rows_bytes(reference.adapter.shape, CHECK_ROWS * size, width) > budget:
         size //= 2
-    assert isinstance(protocol, Recheckable)  # asked before
+    assert isinstance(protocol, Recheckable)  # checked by the callers
     records: list[dict[Any, Any]] = cells.to_dict("records")
     frames: list[pd.DataFrame] = []
     for start in range(0, len(records), size):
-        again = protocol.remeasure(oracle, ready, spec, records[start : start + size])
+        again = protocol.remeasure(reference, ready, spec, records[start : start + size])
         leading = again[again["metric"] == leading_metric(again)]
-        own = leading.drop_duplicates(CELL)[[*CELL, "value_before", "value_after", "effect"]]
-        frames.append(samples.merge(own, on=CELL, suffixes=("", "_again")))
+        values = leading.drop_duplicates(CELL)[[*CELL, "value_before", "value_after", "effect"]]
+        frames.append(samples.merge(values, on=CELL, suffixes=("", "_again")))
     return pd.concat(frames, ignore_index=True)
 
 
-def _drawn(cells: pd.DataFrame, k: int, seed: str) -> pd.DataFrame:
-    """Draw ``k`` random cells from as few rows as hold four each, because a row's clean passes are shared."""
+def _draw_cells(cells: pd.DataFrame, k: int, seed: str) -> pd.DataFrame:
+    """Draw ``k`` random cells, up to four per row, because cells of a row share its clean passes."""
     rng = random.Random(seed)
-    rows = [list(map(int, own)) for own in cells.groupby(["example_id", "donor_id"], sort=False).indices.values()]
+    rows = [list(map(int, row)) for row in cells.groupby(["example_id", "donor_id"], sort=False).indices.values()]
     pool: list[int] = []
-    for own in rng.sample(rows, len(rows)):
+    for row in rng.sample(rows, len(rows)):
         if len(pool) >= k:
             break
-        pool += rng.sample(own, min(_A_ROW, k - len(pool), len(own)))
+        pool += rng.sample(row, min(_CELLS_PER_ROW, k - len(pool), len(row)))
     left = sorted(set(range(len(cells))) - set(pool)) if len(pool) < min(k, len(cells)) else []
     pool += rng.sample(left, min(k - len(pool), len(left)))
     return cells.iloc[sorted(pool)]
 
 
-def place_of(cell: Mapping[Any, Any]) -> str:
-    said = {"example": cell["example_id"], "donor": cell["donor_id"], "anchor": cell["anchor"], "layer": cell["layer"]}
-    return ", ".join(f"{name} {value}" for name, value in said.items() if value != "")
+def format_cell(cell: Mapping[Any, Any]) -> str:
+    """Return example, donor, anchor and layer of a cell as text."""
+    parts = {"example": cell["example_id"], "donor": cell["donor_id"], "anchor": cell["anchor"], "layer": cell["layer"]}
+    return ", ".join(f"{name} {value}" for name, value in parts.items() if value != "")

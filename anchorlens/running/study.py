@@ -1,4 +1,4 @@
-"""Studies: several models, data sets and protocols in one run directory, checked before the first model is loaded."""
+"""Run studies: several models, data sets and protocols in one run directory, checked before a model is loaded."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from anchorlens.questions.qa_context import QUESTIONS
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.executors import Executor, Loading, LocalExecutor, RayExecutor, executor_of, open_executor, refuse_live
 from anchorlens.running.loading import load_run
-from anchorlens.running.run_storage import OpenRun, check_keeping, check_study, identity, keeping, model_name, pending_of
+from anchorlens.running.run_storage import OpenRun, check_run_options, check_study, identity, model_name, open_run, pending_of
 from anchorlens.running.runner import run_sweep
 from anchorlens.runs.jobs import Job, parse_job
 from anchorlens.runs.journal import parts_of, shards_in
@@ -34,16 +34,16 @@ Step = tuple[Measurement[Any, Any, Any], Any, PromptDataset, Specification]
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """Arguments of :func:`anchorlens.load_qa` for a data set that is loaded later.
+    """Arguments of :func:`anchorlens.load_qa` for a data set to be loaded later.
 
     Attributes:
-        name: A known set, or a name of your own with ``path``.
-        path: A file; of prompt pairs if the protocols take those.
-        limit: Number of questions that are drawn.
+        name: Name of a known data set, or any name with ``path``.
+        path: File of questions, or of prompt pairs for protocols on pairs.
+        limit: Number of questions to draw. If None, all.
         seed: Random seed of the draw.
-        columns: Our field -> the file's column.
-        spans: Source of the segments.
-        dataset_name: Name of the set in outputs.
+        columns: Mapping from field names to column names of the file.
+        spans: Source of the spans of subject and property.
+        dataset_name: Name of the data set in outputs.
     """
 
     name: str | None
@@ -55,21 +55,21 @@ class DatasetSpec:
     dataset_name: str | None = None
 
     def load(self, source: DataSource = QUESTIONS) -> PromptDataset:
-        """Load the data set: questions, or what another source of a protocol reads from the path or name."""
+        """Load the data set with the loader of a protocol's source."""
         given = {one.name: getattr(self, one.name) for one in fields(self)}
         return load_qa(**given) if source is QUESTIONS else source.load(self.path or self.name, self.seed)
 
 
 @dataclass(frozen=True)
 class Study:
-    """Every specification on every model and data set.
+    """Study: every specification on every model and data set.
 
     Attributes:
         models: Names, paths or live models; stored as a tuple.
         data: Data sets: names, files, :class:`DatasetSpec` or loaded sets; stored as a tuple.
         specifications: Specifications such as ``al.Swap()``; stored as a tuple.
-        device: Device of the models; the best one if None.
-        dtype: Number type of the models; their own if None.
+        device: Device of the models. If None, the best one.
+        dtype: Number type of the models. If None, that of their files.
         stream: Whether the weights of named models are read layer by layer.
         n_devices: Number of devices over which a named model is spread.
     """
@@ -98,13 +98,13 @@ class Study:
 
     @classmethod
     def from_toml(cls, path: "str | os.PathLike[str]") -> "Study":
-        """Read a study's file: ``models``, ``device``, ``n_devices``, ``dtype``, ``stream``, tables ``[[data]]``, ``[[protocol]]``.
+        """Read a study file: ``models``, ``device``, ``n_devices``, ``dtype``, ``stream``, tables ``[[data]]``, ``[[protocol]]``.
 
         Raises:
-            InputError: It cannot be read, or a key or value in it is invalid.
+            InputError: If the file cannot be read, or a key or value is invalid.
         """
         if not isinstance(path, (str, os.PathLike)):
-            raise InputError(f"Study.from_toml takes the path of a file, got {short_repr(path)}.")
+            raise InputError(f"path={short_repr(path)} is no path of a file.", argument="path")
         file = Path(path)
         values = read_toml(file)
         loading = ("device", "n_devices", "dtype", "stream")
@@ -122,7 +122,7 @@ class Study:
 
     @property
     def loading(self) -> Loading:
-        """Options with which the models are loaded."""
+        """Options for loading the models."""
         return Loading(self.device, self.dtype, self.stream, self.n_devices)
 
     def check(self, *, models: bool = True) -> list[PromptDataset]:
@@ -132,19 +132,19 @@ class Study:
             models: Also check that the models exist and can be loaded.
 
         Raises:
-            InputError: A name, path or argument is invalid.
-            DownloadError: The hub has no such model or set, or cannot be reached.
+            InputError: If a name, path or argument is invalid.
+            DownloadError: If the hub lacks a model or data set, or cannot be reached.
         """
         for what, given in (("model", self.models), ("data set", self.data), ("protocol", self.specifications)):
             if not given:
                 raise InputError(f"A study needs at least one {what}.")
         twice = _repeated([model for model in self.models if isinstance(model, str)])
         if twice is not None:
-            raise InputError(f"The model {twice!r} is named twice. Name each model once.", argument="model")
+            raise InputError(f"model={twice!r} is named twice. Name each model once.", argument="model")
         if _repeated([(spec.NAME, spec.identity(), spec.own_code()) for spec in self.specifications]) is not None:
             raise InputError(
-                "A specification stands twice in this study: each needs an argument that differs, and engine, batch_size, "
-                "max_memory and n_spot_checks decide no number."
+                "A specification occurs twice in this study. Change an argument other than engine, batch_size, max_memory and "
+                "n_spot_checks, which affect no number."
             )
         if len({spec.DATA for spec in self.specifications}) > 1:
             raise InputError("protocol=: one study takes questions or prompt pairs, not both. Make a study of each.")
@@ -154,7 +154,7 @@ class Study:
         source = measurement_of(self.specifications[0].NAME).source
         loaded = [data.load(source) if isinstance(data, DatasetSpec) else data for data in self.data]
         if (again := _repeated([data.name for data in loaded])) is not None:
-            raise InputError(f"Two data sets are called {again!r}. Give each a name of its own (dataset_name=).")
+            raise InputError(f"Two data sets have the name {again!r}. Give different names with dataset_name=.")
         for data in loaded:
             if isinstance(data, QAData):
                 for spec in self.specifications:
@@ -173,7 +173,7 @@ def _check_keys(table: Mapping[str, Any], known: Sequence[str], problem: str) ->
 
 
 def _tables(values: Mapping[str, Any], key: str, file: Path) -> list[dict[str, Any]]:
-    """Return tables of a study's file; a name alone stands for a table with that name."""
+    """Return the tables of a key in a study file; a string stands for a table with that name."""
     given = values.get(key, [])
     tables = [{"name": one} if isinstance(one, str) else one for one in (given if isinstance(given, list) else [given])]
     if (wrong := next((one for one in tables if not isinstance(one, dict)), None)) is not None:
@@ -182,7 +182,7 @@ def _tables(values: Mapping[str, Any], key: str, file: Path) -> list[dict[str, A
 
 
 def _data_request(table: dict[str, Any], file: Path) -> DatasetSpec:
-    """Return a data request; a file's path is relative to the study's file."""
+    """Return the data set of a table; paths are relative to the study file."""
     _check_keys(table, [one.name for one in fields(DatasetSpec)], f"{file}: [[data]] has an unknown key")
     if "path" not in table and (file.parent / str(table.get("name"))).is_file():
         table["path"] = table.pop("name")
@@ -198,9 +198,9 @@ class Outcome:
     Attributes:
         total: Number of sweeps of the study.
         out: The run directory; None if nothing is written.
-        job: The job that is measured, if it is not the whole study; its results are empty until all shards are merged.
-        results: Finished sweeps.
-        empty: Messages of sweeps that had no row.
+        job: Job to measure; None for all shards. A job has no results until its shards are merged.
+        results: Results of finished sweeps.
+        empty: Messages of sweeps without rows.
     """
 
     total: int
@@ -211,16 +211,16 @@ class Outcome:
 
     @property
     def kept(self) -> str:
-        """Sentence on what is on disk."""
+        """Sentence about finished sweeps and stored shards."""
         if self.out is None:
             return "Nothing was written."
         n, parts = len(self.results), parts_of(self.out)
         shards = shards_in(parts, n + len(self.empty))
         said = [f"{n} of {self.total} sweeps {'is' if n == 1 else 'are'} finished and kept in {self.out}."] if n else []
         if shards:
-            also = "Of the next one what" if n else "What"
-            how = "continue with resume=True" if self.job is None else f"job {self.job} goes on with the same command"
-            said.append(f"{also} was measured is kept in {parts} ({shards} shard{'s' * (shards != 1)}): {how}.")
+            of = " of the next sweep" if n else ""
+            how = "Continue with resume=True" if self.job is None else f"Continue job {self.job} with the same command"
+            said.append(f"{shards} shard{'s' * (shards != 1)}{of} {'is' if shards == 1 else 'are'} kept in {parts}. {how}.")
         return " ".join(said) or "Nothing was written."
 
 
@@ -238,33 +238,35 @@ def run_study(
     on_result: Callable[[SweepResult, Outcome], object] = lambda result, outcome: None,  # noqa: ARG005
     on_empty: Callable[[str], object] = lambda said: None,  # noqa: ARG005
 ) -> Outcome:
-    """Measure a study; each finished sweep is written to ``out`` at once, and shards of the next one beside it.
+    """Measure a study and write every finished sweep to ``out``.
 
-    ``OUT.parts`` holds the finished shards until the last sweep is finished. A study that was stopped continues with the same
-    arguments and ``resume=True``; its tables are then, byte for byte, those of a study that was never stopped.
+    ``OUT.parts`` holds finished shards until the last sweep is finished. A stopped study continues with the same arguments and
+    ``resume=True``; its tables are byte-identical to those of an uninterrupted study.
 
     Args:
         study: The study to run.
         out: Run directory.
-        overwrite: Replace an existing run, when the first sweep has been measured.
-        resume: Continue a stopped run; start if there is none, and do nothing if it is finished.
-        restart: Discard a stopped run, and start again.
-        job: ``"2/8"`` or ``(2, 8)``: measure the second of eight parts and keep it in ``OUT.parts``; when all are there,
-            ``resume=True`` finishes the run. The outcome has no results then.
-        executor: ``"ray"`` or a :class:`~anchorlens.RayExecutor`: workers measure; models have to be names or paths.
-        command: The command that started the run; ``anchorlens merge`` repeats it.
-        outcome: Filled while the study runs, so that the caller has it after an error or an interrupt.
-        on_result: Called with each finished sweep, after it was written.
-        on_empty: Called with the message of each sweep without a row; the others go on.
+        overwrite: Whether to replace an existing run after the first sweep.
+        resume: Whether to continue a stopped run; starts a new run if there is none.
+        restart: Whether to discard a stopped run and start again.
+        job: ``"2/8"`` or ``(2, 8)``: measure the second of eight parts and store it in ``OUT.parts``; after all jobs,
+            ``resume=True`` finishes the run. The outcome of a job has no results.
+        executor: ``"ray"`` or a :class:`~anchorlens.RayExecutor`: measure in workers; models must be names or paths.
+        command: Command that started the run, for ``anchorlens merge``.
+        outcome: Object to fill, for a caller that needs it after an error or an interrupt. If None, a new one.
+        on_result: Function called with each finished sweep after it is written.
+        on_empty: Function called with the message of each sweep without rows.
 
     Raises:
-        InputError: A name, path or argument is invalid; before the first model is loaded if it needs none.
-        EmptySweepError: No sweep had a row.
-        RunError: The stopped run is of another study, another process measures it, or the place cannot be written.
-        AnchorlensError: A sweep failed; what was finished before is kept.
+        InputError: If a name, path or argument is invalid; before a model is loaded, except for checks that need one.
+        EmptySweepError: If no sweep has a row.
+        RunError: If ``out`` holds another study, is in use by another process, or cannot be written.
+        AnchorlensError: If a sweep fails; finished sweeps are kept.
     """
     if not isinstance(study, Study):
-        raise InputError(f"run_study takes an anchorlens.Study, got {short_repr(study)}. Study.from_toml(path) reads one.")
+        raise InputError(
+            f"study={short_repr(study)} is no anchorlens.Study. Read one with Study.from_toml(path).", argument="study"
+        )
     done = outcome if outcome is not None else Outcome(0, None)
     return run_steps(
         partial(_steps, study), study.models, study.loading, out, overwrite=overwrite, resume=resume, restart=restart,
@@ -284,7 +286,7 @@ def run_steps(
     is finished does not need.
     """
     this_job, workers = parse_job(job), executor_of(executor)
-    check_keeping(out, overwrite=overwrite, resume=resume, restart=restart, job=this_job)
+    check_run_options(out, overwrite=overwrite, resume=resume, restart=restart, job=this_job)
     refuse_live(workers, models)
     done.job = this_job
     if out is None:
@@ -307,7 +309,7 @@ def run_steps(
             on_result(result, done)
         return done
     with (
-        keeping(target, sweeps, overwrite=overwrite, resume=resume, restart=restart, job=this_job, command=command) as kept,
+        open_run(target, sweeps, overwrite=overwrite, resume=resume, restart=restart, job=this_job, command=command) as kept,
         open_executor(workers, loading) as measuring,
     ):
         done.out = target
@@ -323,8 +325,8 @@ class Planning:
         model: Name of the model.
         dataset: Name of the data set.
         protocol: Name of the protocol.
-        plan: Cells, batches, predicted FLOPs, seconds and bytes; None if no row can be measured.
-        why: Reason if no row can be measured.
+        plan: Cells, batches, predicted FLOPs, seconds and bytes; None without a measurable row.
+        why: Reason why no row can be measured; empty otherwise.
     """
 
     model: str
@@ -335,7 +337,7 @@ class Planning:
 
 
 def plan_study(study: Study) -> Iterator[Planning]:
-    """Compute the cost of every sweep of a study; models are loaded, nothing is measured or written.
+    """Predict the cost of every sweep of a study; loads the models, measures and writes nothing.
 
     Args:
         study: The study to plan.
@@ -344,13 +346,13 @@ def plan_study(study: Study) -> Iterator[Planning]:
         The cost of each model, data set and specification.
 
     Raises:
-        InputError: A name, path or argument is invalid.
+        InputError: If a name, path or argument is invalid.
     """
     here = LocalExecutor(study.loading)
     for protocol, model, data, spec in _steps(study):
         names = (model_name(model), data.name, spec.NAME)
         try:
-            station = here.station(protocol, model, data, spec)
+            station = here.make_runner(protocol, model, data, spec)
             yield Planning(*names, station.plan(station.free).cost)
         except EmptySweepError as error:
             yield Planning(*names, None, str(error))
@@ -374,21 +376,21 @@ def _measure(
     names = [f"{spec.NAME}: {model_name(model)} on {data.name}" for _, model, data, spec in steps]
     for number, (protocol, model, data, spec) in enumerate(steps):
         where = f"{model_name(model)} on {data.name}"
-        make = partial(measuring.station, protocol, model, data, spec)
+        make = partial(measuring.make_runner, protocol, model, data, spec)
         try:
             result = run_sweep(make, spec, None if kept is None else kept.journal.sweep(number))
         except EmptySweepError as error:
             done.empty.append(str(error))
-            if len(steps) > 1:  # a study of one sweep raises the message
+            if len(steps) > 1:  # a study of one sweep raises the error instead
                 on_empty(f"{where}: {error}")
             continue
-        if result is None:  # a job's shards, which are kept
+        if result is None:  # a job, whose shards are stored
             continue
         if any(result.run_id == other.run_id for other in done.results):
-            on_empty(f"{where}: {spec.NAME} is a sweep that is there already (run_id {result.run_id}); it is kept once.")
+            on_empty(f"{where}: {spec.NAME} repeats a finished sweep (run_id {result.run_id}); it is kept once.")
             done.total -= 1
             continue
-        if kept is not None:  # first on disk, then counted as kept
+        if kept is not None:  # written before it counts as finished
             kept.write([*done.results, result], names[number + 1 :])
         done.results.append(result)
         on_result(result, done)

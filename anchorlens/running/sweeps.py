@@ -1,4 +1,4 @@
-"""The functions ``NAME_sweep(model, data, ...)``: a protocol's short way, made of its specification."""
+"""Build the functions ``NAME_sweep(model, data, ...)`` from the specifications of the protocols."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -6,7 +6,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from anchorlens.errors import InputError
 from anchorlens.protocols.answer_only.spec import AnswerOnly
-from anchorlens.protocols.arguments import Argument, grouped
+from anchorlens.protocols.arguments import Argument, group_arguments
 from anchorlens.protocols.base import Measurement
 from anchorlens.protocols.knockout.spec import Knockout
 from anchorlens.protocols.patch.spec import Patch
@@ -24,24 +24,24 @@ from anchorlens.runs.status import status_of
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result", bound=SweepResult)
 
-# What a sweep takes beside its specification: type, default and help. No number depends on these.
+# Arguments beside the specification: type, default and help. They affect no number.
 _KEPT: dict[str, tuple[Any, Any, str]] = {
     "out": (
         "str | os.PathLike[str] | None", None,
-        "Run directory to write; what is measured is kept beside it (``OUT.parts``) until the sweep is finished.",
+        "Run directory to write; finished shards are stored beside it (``OUT.parts``) until the sweep is finished.",
     ),
-    "overwrite": (bool, False, "Replace a run that is there."),
-    "resume": (bool, False, "Continue a sweep that was stopped; what was measured is not measured again."),
-    "restart": (bool, False, "Throw away what a sweep that was stopped had measured, and begin again."),
+    "overwrite": (bool, False, "Replace an existing run."),
+    "resume": (bool, False, "Continue a stopped sweep; stored shards are not measured again."),
+    "restart": (bool, False, "Discard the shards of a stopped sweep and start again."),
     "job": (
         "str | tuple[int, int] | None", None,
-        "``'2/8'`` or ``(2, 8)``: measure the second of eight parts and keep it beside ``out``, while others measure theirs. A "
-        ":class:`~anchorlens.runs.status.RunStatus` is returned then; when all are there, ``resume=True`` finishes the run.",
+        "``'2/8'`` or ``(2, 8)``: measure the second of eight parts and store it beside ``out``. Returns a "
+        ":class:`~anchorlens.runs.status.RunStatus`; after all jobs, ``resume=True`` finishes the run.",
     ),
     "executor": (
         "str | RayExecutor | None", None,
-        "``'ray'`` or an :class:`~anchorlens.RayExecutor`: workers measure, each with a model of its own. Give the model by name "
-        "or path.",
+        "``'ray'`` or an :class:`~anchorlens.RayExecutor`: measure in workers, each with its own copy of the model, which must be "
+        "given by name or path.",
     ),
 }  # fmt: skip
 
@@ -49,12 +49,12 @@ _KEPT: dict[str, tuple[Any, Any, str]] = {
 def make_sweep_function(
     protocol: Measurement[Any, Any, Any], spec: Callable[Arguments, Specification], result: type[Result]
 ) -> Callable[Concatenate[Any, Any, Arguments], Result]:
-    """The function ``NAME_sweep(model, data, ...)`` of a protocol; its arguments are those of the specification."""
+    """Build ``NAME_sweep(model, data, ...)`` of a protocol, with the arguments of its specification."""
 
     def sweep(model: Any, data: Any, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:
         if args:
             raise InputError(
-                f"{protocol.name}_sweep takes its arguments by name: {next(iter(made.arguments()))}=..., and so on."
+                f"{protocol.name}_sweep takes keyword arguments after model and data, such as {next(iter(made.arguments()))}=..."
             )
         kept: dict[str, Any] = {name: kwargs.pop(name) for name in _KEPT if name in kwargs}
         one = spec(*args, **kwargs)
@@ -64,7 +64,7 @@ def make_sweep_function(
             given = {name: kept.get(name, default) for name, (_, default, _) in _KEPT.items()}
             out = given.pop("out")
             if out is None and given["overwrite"]:
-                raise InputError("overwrite=True needs a run directory: give out=.")
+                raise InputError("overwrite=True needs a run directory. Give out=.", argument="overwrite")
 
             def prepare(check_models: bool) -> list[Step]:  # noqa: ARG001 - a sweep checks its model when it loads it
                 return [(protocol, model, protocol.source.load(data, one.seed), one)]
@@ -73,7 +73,7 @@ def make_sweep_function(
             if outcome.job is not None and out is not None:
                 return status_of(out)
             (done,) = outcome.results
-        assert isinstance(done, result)  # the protocol says what it makes
+        assert isinstance(done, result)  # declared by the protocol
         return done
 
     made = protocol.spec
@@ -96,13 +96,13 @@ def make_sweep_function(
 def _documented(spec: type[Specification], protocol: Measurement[Any, Any, Any]) -> str:
     made = protocol.analysis.result
     kept = {name: Argument(said, execution_only=True) for name, (_, _, said) in _KEPT.items()}
-    first, *others = grouped(spec.arguments() | kept).items()
+    first, *others = group_arguments(spec.arguments() | kept).items()
     sections = "\n\n".join(f"Args: {title}\n{_described(own)}" for title, own in others)
     return f"""{inspect.cleandoc(spec.__doc__ or protocol.analysis.title)}
 
 Args:
-    model: A HookedTransformer from :func:`anchorlens.load_model`, or what that takes: a name, a path, a live model.
-    data: A loaded data set (:func:`anchorlens.load_qa`, :func:`anchorlens.load_pairs`), or what its loader takes first.
+    model: A HookedTransformer from :func:`anchorlens.load_model`, or an argument for it: a name, a path or a live model.
+    data: A loaded data set (:func:`anchorlens.load_qa`, :func:`anchorlens.load_pairs`), or the first argument of its loader.
 {_described(first[1])}
 
 {sections}
@@ -111,10 +111,10 @@ Returns:
     A :class:`~{made.__module__}.{made.__name__}`.
 
 Raises:
-    InputError: An argument is not one of those above, or the model lacks what it names.
-    EmptySweepError: No row is left; the message counts the reasons.
-    RunError: What stands at ``out`` is another run, another process measures it, or it cannot be written.
-    CheckError: A cell that was measured again by the oracle came out differently.
+    InputError: If an argument is invalid, or the model lacks a layer, head or site.
+    EmptySweepError: If no row is left; the message counts the reasons.
+    RunError: If ``out`` holds another run, is in use by another process, or cannot be written.
+    CheckError: If a spot check by the reference engine gives another number.
 """
 
 

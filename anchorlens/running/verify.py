@@ -1,4 +1,4 @@
-"""Verify a run directory: its files and provenance without torch, then random cells by :mod:`anchorlens.running.remeasure`."""
+"""Verify a run directory: files and provenance without torch, then random cells with :mod:`anchorlens.running.remeasure`."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -11,13 +11,13 @@ import pandas as pd
 from anchorlens.display import as_int, join_words, short_repr
 from anchorlens.errors import AnchorlensError, InputError
 from anchorlens.questions.datasets import QAData, load_qa
-from anchorlens.runs.checksums import SUMS, changed_files
+from anchorlens.runs.checksums import SUMS, find_changed_files
 from anchorlens.runs.provenance import code_sha256, versions
 from anchorlens.runs.schema import answer_first
 from anchorlens.runs.store import read_record
 
 MATCH, MISMATCH, DIFFERS, NOT_CHECKED = "match", "mismatch", "differs", "not checked"
-# Files whose bytes decide nothing that is read below.
+# Files that the checks below do not read.
 _NOT_READ = ("figure.html", SUMS)
 _SAMPLE = "sample:"
 
@@ -27,9 +27,8 @@ class Check:
     """One check of a run.
 
     Attributes:
-        what: ``files``, ``weights``, ``tokenizer``, ``data``, ``code`` or ``cells``, and of what.
-        status: ``match``, ``mismatch``, ``not checked``, or ``differs`` (another version of the code, which may give the same
-            numbers).
+        what: ``files``, ``code``, ``weights: NAME``, ``tokenizer: NAME``, ``data: NAME`` or ``cells: SWEEP``.
+        status: ``match``, ``mismatch``, ``not checked``, or ``differs`` (another code version, possibly with the same numbers).
         detail: Explanation of the status.
     """
 
@@ -45,11 +44,11 @@ class Check:
 
 @dataclass(frozen=True)
 class Verification:
-    """The checks of a run; frozen.
+    """Checks of a run; frozen.
 
     Attributes:
         path: Run directory.
-        checks: Checks in the order in which they were made.
+        checks: Checks in execution order.
     """
 
     path: Path
@@ -58,7 +57,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no mismatch; what was not checked does not count."""
+        """Whether no check is a mismatch; unchecked parts do not count."""
         return all(check.status != MISMATCH for check in self.checks)
 
     def table(self) -> pd.DataFrame:
@@ -66,11 +65,11 @@ class Verification:
         return pd.DataFrame([vars(check) for check in self.checks])
 
     def cells(self) -> pd.DataFrame:
-        """Return the cells that were measured again.
+        """Return the cells measured again.
 
         Returns:
-            The columns of ``samples.parquet``, ``value_before_again``, ``value_after_again``, ``effect_again``, and ``max_abs_diff``: the
-            largest difference of the three, in points. Empty if none was measured.
+            Columns of ``samples.parquet``, ``value_before_again``, ``value_after_again``, ``effect_again``, ``max_abs_diff``: the
+            largest difference, in points. Empty if no cell was measured.
         """
         return self._cells[answer_first(self._cells)].copy()
 
@@ -92,45 +91,45 @@ def verify_run(
     callables: Mapping[str, Callable[..., Any]] | None = None,
     show_progress: bool = True,
 ) -> Verification:
-    """Check a run directory: its files, what it was measured with, and random cells, measured again by the reference engine.
+    """Check the files and provenance of a run, and measure random cells again with the reference engine.
 
-    If files of the run were changed, nothing else is checked.
+    If files of the run have changed, no further check is made.
 
     Args:
         path: Run directory.
-        cells: Number of cells that are measured again, of all sweeps together. If 0, only a model that is given is loaded.
+        cells: Number of cells to measure again, over all sweeps. If 0, only a given model is loaded.
         seed: Random seed of the draw.
         model: The model, or models by the name that the run has for them, as :func:`anchorlens.load_model` takes them. If None,
             they are loaded by their names; a model from a directory or of your own has to be given.
         data: The question set, or question sets by name, to compare their hashes. The embedded samples need not be given, nor a
             file that is in the current folder or beside the run.
         device: Device of the models.
-        stream: Read the weights of models that are loaded here layer by layer, for those larger than memory (docs/streaming.md).
-        n_devices: Number of devices that a model is spread over.
-        callables: Functions of your own that the run was made with, by argument: ``{"readout": ..., "site": ...}``.
-        show_progress: Show a progress bar.
+        stream: Whether to read the weights of models layer by layer (docs/streaming.md).
+        n_devices: Number of devices over which a model is spread.
+        callables: User functions that the run was made with, by argument: ``{"readout": ..., "site": ...}``.
+        show_progress: Whether to show a progress bar.
 
     Returns:
-        The checks. A difference is no error.
+        The checks; a mismatch raises no error.
 
     Raises:
-        RunError: If it is no run.
-        InputError: If an argument is wrong, or the model has to be given.
+        RunError: If ``path`` is no run.
+        InputError: If an argument is invalid, or a model must be given.
     """
     if (count := as_int(cells)) is None or count < 0:
-        raise InputError(f"cells takes a whole number from 0 on; got {short_repr(cells)}.")
+        raise InputError(f"cells={short_repr(cells)} must be a whole number of at least 0.", argument="cells")
     folder, none = Path(path), pd.DataFrame()
-    changed, others = changed_files(folder)
-    text = "; ".join(changed) or "every byte is as it was written"
-    more = f"; no part of the run: {join_words(others, 5)}" if others else ""
+    changed, others = find_changed_files(folder)
+    text = "; ".join(changed) or "all bytes match SHA256SUMS"
+    more = f"; not part of the run: {join_words(others, 5)}" if others else ""
     checks = [Check("files", MISMATCH if changed else MATCH, text + more)]
     if any(line.split()[0] not in _NOT_READ for line in changed):
-        return Verification(folder, (*checks, Check("cells", NOT_CHECKED, "files of the run were changed")), none)
+        return Verification(folder, (*checks, Check("cells", NOT_CHECKED, "files of the run have changed")), none)
     sweeps = read_record(folder)["sweeps"]
     checks += [_check_code(sweeps), *_check_data(folder, sweeps, data)]
     if count == 0 and model is None:
         names = dict.fromkeys(sweep["model"]["name"] for sweep in sweeps)
-        checks += [Check(f"weights: {name}", NOT_CHECKED, "no cell is measured and no model is given") for name in names]
+        checks += [Check(f"weights: {name}", NOT_CHECKED, "cells=0 and no model given") for name in names]
         return Verification(folder, tuple(checks), none)
     from anchorlens.running.remeasure import remeasure_cells  # imports torch
 
@@ -141,7 +140,7 @@ def verify_run(
 
 
 def _check_code(sweeps: list[dict[str, Any]]) -> Check:
-    """Compare versions; another one is no mismatch, but may explain a difference."""
+    """Compare versions; a difference is no mismatch, but may explain one."""
     now = {"code_sha256": code_sha256(), **versions()}
     thens = [{"code_sha256": sweep["environment"]["code_sha256"], **sweep["environment"]["versions"]} for sweep in sweeps]
     found = [
@@ -149,7 +148,7 @@ def _check_code(sweeps: list[dict[str, Any]]) -> Check:
         for then in thens for name, value in now.items() if then.get(name) != value
     ]  # fmt: skip
     text = "; ".join(dict.fromkeys(found))
-    return Check("code", DIFFERS if text else MATCH, text or f"anchorlens {now['anchorlens']}, and the same packages")
+    return Check("code", DIFFERS if text else MATCH, text or f"anchorlens {now['anchorlens']} and the same packages")
 
 
 def _check_data(folder: Path, sweeps: list[dict[str, Any]], given: "QAData | Mapping[str, QAData] | None") -> list[Check]:
@@ -168,7 +167,7 @@ def _check_data(folder: Path, sweeps: list[dict[str, Any]], given: "QAData | Map
             text = f"other rows: {record['sha256'][:12]} then, {qa.sha256[:12]} now"
         same = qa is not None and qa.sha256 == record["sha256"]
         outcome = NOT_CHECKED if qa is None else MATCH if same else MISMATCH
-        found.append(Check(f"data: {name}", outcome, "the rows that were measured" if same else text))
+        found.append(Check(f"data: {name}", outcome, "the measured rows" if same else text))
     return found
 
 

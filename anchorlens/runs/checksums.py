@@ -9,11 +9,12 @@ _LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
 
 
 def write_sums(folder: Path) -> None:
+    """Write SHA256SUMS of all files in a folder."""
     (folder / SUMS).write_text("".join(f"{_hash(folder / name)}  {name}\n" for name in _names(folder)), encoding="utf8")
 
 
-def changed_files(folder: Path) -> tuple[list[str], list[str]]:
-    """Return a line for each file that differs from SHA256SUMS or is missing, and the names of files that are not in it."""
+def find_changed_files(folder: Path) -> tuple[list[str], list[str]]:
+    """Return a line per file that is missing or differs from SHA256SUMS, and the names of unlisted files."""
     if not (folder / SUMS).is_file():
         return [f"{SUMS} is missing"], []
     text = (folder / SUMS).read_bytes().decode("ascii", errors="replace")
@@ -21,10 +22,10 @@ def changed_files(folder: Path) -> tuple[list[str], list[str]]:
     known = {line[2]: line[1] for line in lines if line is not None}
     if not text.endswith("\n") or len(known) < len(lines) or list(known) != sorted(known):
         return [f"{SUMS} is damaged"], []
-    there = _names(folder)
-    found = [f"{name} is missing" for name in known if name not in there]
-    found += [f"{name} has other bytes" for name in there if name in known and _hash(folder / name) != known[name]]
-    return found, [name for name in there if name not in known]
+    names = _names(folder)
+    changes = [f"{name} is missing" for name in known if name not in names]
+    changes += [f"{name} has other bytes" for name in names if name in known and _hash(folder / name) != known[name]]
+    return changes, [name for name in names if name not in known]
 
 
 def _names(folder: Path) -> list[str]:

@@ -9,17 +9,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LOCK = "lock"
-# Names in OUT.parts: record, locks, logs, a folder for each sweep, and a record that is being written.
+# Names in OUT.parts: record, locks, logs, a folder per sweep, and temporary files of the record.
 _PARTS = re.compile(r"run\.json|lock(-\d+-of-\d+)?|log(-\d+-of-\d+)?\.jsonl|\d{3}|\.run\.json\..*\.tmp")
 
 
 def parts_of(target: Path) -> Path:
-    """Return the folder of a run until it is finished."""
+    """Return the folder of partial results of a run, ``OUT.parts``."""
     return target.with_name(f"{target.name}.parts")
 
 
 def holds_only_parts(folder: Path) -> bool:
-    """Return whether a path is free, or a folder in which every name is one of those of an unfinished run."""
+    """Return whether a path is free, or a folder that holds only files of an unfinished run."""
     try:
         return all(_PARTS.fullmatch(file.name) for file in folder.iterdir())
     except FileNotFoundError:
@@ -29,7 +29,7 @@ def holds_only_parts(folder: Path) -> bool:
 
 
 def remove_parts(folder: Path, *, keep_locks: bool = False) -> None:
-    """Remove the parts of a run; a file of any other name stays, and its folder with it."""
+    """Remove the parts of a run; files with other names are kept, and so is a folder that holds any."""
     for file in folder.iterdir() if folder.is_dir() else ():
         if file.is_dir() and _PARTS.fullmatch(file.name):
             shutil.rmtree(file, ignore_errors=True)
@@ -41,14 +41,14 @@ def remove_parts(folder: Path, *, keep_locks: bool = False) -> None:
 
 
 def write_whole(file: Path, data: bytes) -> None:
-    """Write a file atomically; it is on the disk before this returns."""
-    with _written(file, data) as work:
+    """Write a file atomically and flush it to disk."""
+    with _temporary_file(file, data) as work:
         work.replace(file)
 
 
 def write_first(file: Path, data: bytes) -> None:
-    """Write a file atomically unless it exists: of several processes, the first one wins."""
-    with _written(file, data) as work:
+    """Write a file atomically unless it exists; of several processes, the first one wins."""
+    with _temporary_file(file, data) as work:
         try:
             file.hardlink_to(work)
         except FileExistsError:
@@ -59,8 +59,8 @@ def write_first(file: Path, data: bytes) -> None:
 
 
 @contextmanager
-def _written(file: Path, data: bytes) -> Iterator[Path]:
-    """Write under a name that no other process has, on any machine."""
+def _temporary_file(file: Path, data: bytes) -> Iterator[Path]:
+    """Write a temporary file with a name that is unique over processes and machines."""
     work = file.with_name(f".{file.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with work.open("wb") as out:

@@ -1,4 +1,4 @@
-"""Shares of a run: each of several jobs measures one and keeps its shards in the same place."""
+"""Jobs of a run: each measures a part of the shards and stores them beside the run directory."""
 
 import re
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from anchorlens.errors import InputError
 
 @dataclass(frozen=True)
 class Job:
-    """The i-th of n jobs, counted from 1."""
+    """The i-th of n jobs of a run, counted from 1."""
 
     i: int
     n: int
 
     def holds(self, sweep: int, shard: int) -> bool:
-        """Return whether a shard is in this job; sweeps of one shard each are spread over the jobs too."""
+        """Return whether a shard belongs to this job; sweeps of one shard each are spread over the jobs too."""
         return (sweep + shard) % self.n == self.i - 1
 
     @property
@@ -28,7 +28,7 @@ class Job:
 
 
 def parse_job(given: Any) -> Job | None:
-    """Return a job for ``"2/8"`` or ``(2, 8)``; None for None.
+    """Parse a job from ``"2/8"`` or ``(2, 8)``; None gives None.
 
     >>> parse_job("2/8")
     Job(i=2, n=8)
@@ -36,9 +36,9 @@ def parse_job(given: Any) -> Job | None:
     if given is None or isinstance(given, Job):
         return given
     pair = given if isinstance(given, (tuple, list)) else ()
-    if isinstance(given, str) and (found := re.fullmatch(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*", given)):
-        pair = [int(number) for number in found.groups()]
+    if isinstance(given, str) and (match := re.fullmatch(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*", given)):
+        pair = [int(number) for number in match.groups()]
     i, n = map(as_int, pair if len(pair) == 2 else (None, None))
     if i is None or n is None or not 1 <= i <= n:
-        raise InputError(f"job takes i/n, the i-th of n jobs with i from 1 to n, such as '2/8'; got {short_repr(given)}.")
+        raise InputError(f"job={short_repr(given)} is no job. Write i/n with 1 <= i <= n, such as '2/8'.", argument="job")
     return Job(i, n)

@@ -1,7 +1,7 @@
-"""Journal of an unfinished run: every shard is on disk as soon as it is measured.
+"""Journal of an unfinished run: every shard is written to disk as soon as it is measured.
 
-``OUT.parts`` holds a record of what is measured, locks, logs, and a folder of shards for each sweep, until the run is finished. A
-shard is a parquet file that is named by its number and by the hash of its bytes.
+Until the run is finished, ``OUT.parts`` holds its record, locks, logs, and a folder of shards for each sweep. A shard is a parquet
+file named by its number and the hash of its bytes.
 """
 
 import hashlib
@@ -27,18 +27,19 @@ from anchorlens.runs.locks import lock_run
 from anchorlens.warn import warn
 
 _VERSION = 2
-# Key of a shard's notes in the metadata of its file.
+# Key of the notes in the metadata of a shard's file.
 _NOTES = b"anchorlens"
 _MISSING = object()
 
 
 class Journal:
-    """The parts of one run, of which this process measures a job, or all if there is none."""
+    """Parts of one run; this process measures one job of them, or all if ``job`` is None."""
 
     def __init__(self, folder: Path, sweeps: Sequence[Mapping[str, Any]], job: Job | None = None) -> None:
         self.folder, self.sweeps, self.job = folder, [as_json(one) for one in sweeps], job
 
     def sweep(self, number: int) -> "SweepJournal":
+        """Return the journal of one sweep."""
         log = "log.jsonl" if self.job is None else f"log-{self.job.name}.jsonl"
         return SweepJournal(self.folder / f"{number:03d}", self.folder / log, number, self.job)
 
@@ -48,11 +49,11 @@ def open_journal(
     target: Path, sweeps: Sequence[Mapping[str, Any]], *, resume: bool, restart: bool, job: Job | None = None,
     command: Mapping[str, Any] | None = None,
 ) -> Iterator[Journal]:  # fmt: skip
-    """Open the journal of a run, locked for this process; a job always continues the parts that exist."""
+    """Open the journal of a run and lock it; a job always continues existing parts."""
     folder = parts_of(target)
     if not holds_only_parts(folder):
         raise RunError(
-            f"{folder} is there and holds no parts of a run; a run of {target} needs that place. Choose another path."
+            f"{folder} exists and holds no parts of a run, but {target} would store its parts there. Choose another path."
         )
     journal = Journal(folder, sweeps, job)
     try:
@@ -61,11 +62,11 @@ def open_journal(
             try:
                 yield journal
             finally:
-                if job is None and not shards_in(folder):  # nothing was measured, or all is done
+                if job is None and not shards_in(folder):  # nothing was measured, or the run is finished
                     remove_parts(folder)
     finally:
         if job is not None and folder.is_dir():
-            with suppress(RunError), lock_run(folder, target, None):  # the last job that has nothing leaves nothing
+            with suppress(RunError), lock_run(folder, target, None):  # the last job removes an empty folder
                 if not shards_in(folder):
                     remove_parts(folder)
 
@@ -80,7 +81,7 @@ def _begin(journal: Journal, target: Path, command: Mapping[str, Any] | None, *,
     elif not resume:
         raise RunError(
             f"{journal.folder} holds an unfinished run ({done} shard{'s' * (done != 1)} done). Continue it with resume=True, or "
-            "throw it away with restart=True."
+            "discard it with restart=True."
         )
     was = read_json(file)
     if was.get("version") != _VERSION:
@@ -89,65 +90,67 @@ def _begin(journal: Journal, target: Path, command: Mapping[str, Any] | None, *,
 
 
 def shards_in(folder: Path, first: int = 0) -> int:
-    """Return the number of shards in ``OUT.parts``, from a sweep on."""
+    """Return the number of shards in ``OUT.parts``, counted from sweep ``first`` on."""
     return sum(len(shard_files(one)) for one in folder.glob("[0-9][0-9][0-9]") if int(one.name) >= first)
 
 
 def shard_files(folder: Path) -> dict[int, Path]:
-    """Return the shards of one sweep by number; of two with one number (of two machines) always the same one."""
-    found = ((file.name.partition("-")[0], file) for file in sorted(folder.glob("*.parquet")))
-    return {int(number): file for number, file in found if number.isdigit()}
+    """Return number -> file for the shards of a sweep; the last file by name if two machines wrote one number."""
+    numbered = ((file.name.partition("-")[0], file) for file in sorted(folder.glob("*.parquet")))
+    return {int(number): file for number, file in numbered if number.isdigit()}
 
 
 class SweepJournal:
-    """The shards of one sweep, and the log that gets a line for each."""
+    """Shards of one sweep, and a log with a line for each."""
 
     def __init__(self, folder: Path, log: Path, number: int, job: Job | None = None) -> None:
         self.folder, self.log, self.number, self.job = folder, log, number, job
-        self._found: dict[int, Path] = {}
+        self._files: dict[int, Path] = {}
         self._since = time.monotonic()
 
-    def mine(self, number: int) -> bool:
+    def is_mine(self, number: int) -> bool:
+        """Return whether this process measures a shard."""
         return self.job is None or self.job.holds(self.number, number)
 
-    def begun(self, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Note a value that decides the numbers, or compare it with the one noted before; return the latter."""
-        was = self.kept(name, value)
+    def note_and_check(self, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Store a value and return it. Raise RunError if another value is stored under this name."""
+        was = self.note_once(name, value)
         refuse(differences({name: was}, {name: as_json(value)}), self.folder.parent)
         return was
 
-    def kept(self, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the value noted under a name, after noting this one if there is none."""
+    def note_once(self, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the value stored under a name; if there is none, store this one."""
         file = self.folder / f"{name}.json"
         if not file.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
             write_first(file, _text(as_json(value)))
         return read_json(file)
 
-    def find(self, n_shards: int) -> None:
-        self._found = {number: file for number, file in shard_files(self.folder).items() if number < n_shards}
+    def find_shards(self, n_shards: int) -> None:
+        """Find the stored shards and log the start of the sweep."""
+        self._files = {number: file for number, file in shard_files(self.folder).items() if number < n_shards}
         if self.job is None:
-            for file in self.folder.glob("*.tmp"):  # of a process that was killed: this one holds the lock
+            for file in self.folder.glob("*.tmp"):  # left by a killed process; this one holds the lock
                 file.unlink(missing_ok=True)
-        self._log(event="begin", shards=n_shards, found=len(self._found))
+        self._log(event="begin", shards=n_shards, found=len(self._files))
 
     def read(self, number: int) -> tuple[pd.DataFrame, dict[str, Any]] | None:
-        """Return a shard and its notes; None if it is missing, or damaged (then it is put aside with a warning)."""
-        file = self._found.get(number)
+        """Return a shard and its notes; None if it is missing or damaged (renamed with a warning)."""
+        file = self._files.get(number)
         if file is None:
             return None
         data = file.read_bytes()
         if file.name != shard_name(number, data):
             aside = file.with_suffix(".damaged")
             file.replace(aside)
-            del self._found[number]
-            warn(f"Shard {file} is damaged: its bytes are not those that were written. It is measured again; see {aside}.")
+            del self._files[number]
+            warn(f"Shard {file} is damaged: its hash does not match. It was renamed to {aside} and is measured again.")
             self._log(event="damaged", shard=number)
             return None
         return _frame(data)
 
     def write(self, number: int, frame: pd.DataFrame, notes: Mapping[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
-        """Write a shard and return it as it will be read, so that a run that was stopped has the bytes of one that was not."""
+        """Write a shard and return it as read back, so that resumed and uninterrupted runs have identical bytes."""
         table = pa.Table.from_pandas(frame, preserve_index=False)
         table = table.replace_schema_metadata({**(table.schema.metadata or {}), _NOTES: json.dumps(notes).encode()})
         into = io.BytesIO()
@@ -159,10 +162,10 @@ class SweepJournal:
             self._log(event="shard", shard=number, rows=len(frame), **{k: v for k, v in notes.items() if k == "work"})
         except OSError as why:
             raise RunError(
-                f"Shard {number} cannot be written to {self.folder} ({why.strerror}). {len(self._found)} shards are kept there: "
+                f"Shard {number} cannot be written to {self.folder} ({why.strerror}). {len(self._files)} shards are kept there: "
                 "make room and continue with resume=True."
             ) from why
-        self._found[number] = file
+        self._files[number] = file
         return _frame(data)
 
     def _log(self, **event: Any) -> None:
@@ -177,7 +180,7 @@ class SweepJournal:
 
 
 def differences(was: Any, now: Any, name: str = "") -> list[str]:
-    """Return the differences between two JSON values, each with its dotted name."""
+    """Return the differences between two JSON values, one line per dotted name."""
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         keys = [(key, f"{name}.{key}" if name else str(key)) for key in dict.fromkeys([*was, *now])]
         return [one for key, path in keys for one in differences(was.get(key, _MISSING), now.get(key, _MISSING), path)]
@@ -187,12 +190,13 @@ def differences(was: Any, now: Any, name: str = "") -> list[str]:
     return [] if was == now else [f"{name}: {_short(was)} before, {_short(now)} now"]
 
 
-def refuse(found: Sequence[str], folder: Path) -> None:
-    if found:
-        more = f"; and {len(found) - 6} more" if len(found) > 6 else ""
+def refuse(changes: Sequence[str], folder: Path) -> None:
+    """Raise RunError if there are differences to the run in ``folder``."""
+    if changes:
+        more = f"; and {len(changes) - 6} more" if len(changes) > 6 else ""
         raise RunError(
-            f"{folder} holds another run. {'; '.join(found[:6])}{more}. Give what it was begun with, choose another path, or throw "
-            "it away with restart=True."
+            f"{folder} holds another run. {'; '.join(changes[:6])}{more}. Give the arguments that it was started with, choose "
+            "another path, or discard it with restart=True."
         )
 
 
@@ -202,11 +206,12 @@ def _frame(data: bytes) -> tuple[pd.DataFrame, dict[str, Any]]:
 
 
 def shard_name(number: int, data: bytes) -> str:
-    """Return the name of a shard: its number and the hash of its bytes."""
+    """Return the file name of a shard: its number and the hash of its bytes."""
     return f"{number:05d}-{hashlib.sha256(data).hexdigest()[:20]}.parquet"
 
 
 def read_json(file: Path) -> dict[str, Any]:
+    """Read a JSON file of the parts. Raise RunError if it is damaged."""
     try:
         return json.loads(file.read_text(encoding="utf8"))
     except (OSError, ValueError) as why:
@@ -218,7 +223,7 @@ def _text(value: Any) -> bytes:
 
 
 def as_json(value: Any) -> Any:
-    """Return a value as it is read back from JSON."""
+    """Return a value as it would be read back from JSON."""
     return json.loads(json.dumps(value, default=str))
 
 

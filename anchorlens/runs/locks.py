@@ -1,6 +1,6 @@
-"""Locks of a run: a process that measures all holds ``OUT.parts/lock``, one that measures a job ``OUT.parts/lock-2-of-8``.
+"""Locks of a run: ``OUT.parts/lock`` for a process that measures all shards, ``OUT.parts/lock-2-of-8`` for a job.
 
-The system releases a lock when its process ends.
+The operating system releases a lock when its process ends.
 """
 
 import re
@@ -14,50 +14,52 @@ from anchorlens.errors import RunError
 from anchorlens.runs.files import LOCK
 from anchorlens.runs.jobs import Job
 
-# Seconds: `status`, and jobs that begin, hold a lock for a moment while they look whether it is free.
+# Seconds to wait, because `status` and starting jobs hold a lock for a moment while they test it.
 _PATIENCE = 1.0
 
 
 @contextmanager
 def lock_run(folder: Path, target: Path, job: Job | None) -> Iterator[None]:
-    """Hold the lock of a run, or of a job of it."""
+    """Hold the lock of a run, or of one of its jobs. Raise RunError if another process holds it."""
     whole = FileLock(folder / LOCK)
-    own = whole if job is None else FileLock(folder / f"{LOCK}-{job.name}")
+    lock = whole if job is None else FileLock(folder / f"{LOCK}-{job.name}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        own.acquire(timeout=_PATIENCE)
+        lock.acquire(timeout=_PATIENCE)
     except Timeout as why:
-        raise _taken(target if job is None else f"job {job} of {target}", own) from why
+        raise _lock_error(target if job is None else f"job {job} of {target}", lock) from why
     except OSError as why:
         raise RunError(f"{folder} cannot be written ({why.strerror}). Choose another path.") from why
     try:
         if job is None and (jobs := running_jobs(folder)):
             raise RunError(
-                f"Jobs {', '.join(map(str, jobs))} of {target} are measuring. Wait for them, stop them, or choose another path."
+                f"Jobs {', '.join(map(str, jobs))} of {target} are running. Wait for them, stop them, or choose another path."
             )
         if job is not None:
             try:
                 whole.acquire(timeout=_PATIENCE)
             except Timeout as why:
-                raise _taken(target, whole) from why
+                raise _lock_error(target, whole) from why
             whole.release()
         yield
     finally:
-        own.release()
+        lock.release()
 
 
-def _taken(what: object, lock: FileLock) -> RunError:
-    where = f"it holds {lock.lock_file}. Wait for it, stop it, or choose another path or job=."
-    return RunError(f"Another process is measuring {what}: {where}")
+def _lock_error(what: object, lock: FileLock) -> RunError:
+    fix = "Wait for it, stop it, or choose another path or job=."
+    return RunError(f"Another process is measuring {what} and holds {lock.lock_file}. {fix}")
 
 
 def running_jobs(folder: Path) -> list[Job]:
-    names = (re.fullmatch(rf"{LOCK}-(\d+)-of-(\d+)", file.name) for file in folder.glob(f"{LOCK}-*"))
-    jobs = [Job(int(found[1]), int(found[2])) for found in names if found]
+    """Return the jobs whose lock is held, in order."""
+    matches = (re.fullmatch(rf"{LOCK}-(\d+)-of-(\d+)", file.name) for file in folder.glob(f"{LOCK}-*"))
+    jobs = [Job(int(match[1]), int(match[2])) for match in matches if match]
     return sorted((job for job in jobs if is_held(folder / f"{LOCK}-{job.name}")), key=lambda job: (job.n, job.i))
 
 
 def is_held(file: Path) -> bool:
+    """Return whether a process holds a lock."""
     lock = FileLock(file)
     try:
         lock.acquire(timeout=0)

@@ -1,4 +1,4 @@
-"""Merge the shards of several jobs: which are missing, and copies from machines that share no files."""
+"""Find missing shards of several jobs, and copy shards from machines that share no files."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,61 +12,62 @@ from anchorlens.runs.journal import differences, read_json, refuse, shard_files,
 from anchorlens.runs.locks import lock_run
 from anchorlens.warn import warn
 
-# Note of a sweep without a row, which has no shards.
+# Name of the note of a sweep without rows, which has no shards.
 EMPTY = "empty"
-# Notes that decide the numbers; another environment changes only the last digits, and free memory only the plan.
+# Notes that must agree; another environment changes only the last digits, and free memory only the plan.
 _DECIDES = ("model", "plan", EMPTY)
 
 
 def missing_in(target: Path) -> dict[int, tuple[int | None, list[int]]]:
-    """Return what is missing: sweep -> number of shards (None if not planned), and those that are missing or damaged."""
+    """Return sweep -> number of shards (None if not planned), and the numbers of missing or damaged shards."""
     folder = parts_of(target)
-    found: dict[int, tuple[int | None, list[int]]] = {}
+    missing: dict[int, tuple[int | None, list[int]]] = {}
     for i in range(len(_record(folder)["sweeps"])):
         home = folder / f"{i:03d}"
         if (home / f"{EMPTY}.json").is_file():
             continue
         if not (home / "plan.json").is_file():
-            found[i] = None, []
+            missing[i] = None, []
             continue
         shards, files = read_json(home / "plan.json")["shards"], shard_files(home)
-        gone = [n for n in range(shards) if n not in files or files[n].name != shard_name(n, files[n].read_bytes())]
-        if gone:
-            found[i] = shards, gone
-    return found
+        numbers = [n for n in range(shards) if n not in files or files[n].name != shard_name(n, files[n].read_bytes())]
+        if numbers:
+            missing[i] = shards, numbers
+    return missing
 
 
 def refuse_missing(target: Path) -> None:
-    folder, found = parts_of(target), missing_in(target)
-    if not found:
+    """Raise RunError if shards are missing; the message names the jobs to run again."""
+    folder, missing = parts_of(target), missing_in(target)
+    if not missing:
         return
     several, lacks = len(_record(folder)["sweeps"]) > 1, list[str]()
-    for sweep, (shards, gone) in found.items():
+    for sweep, (shards, numbers) in missing.items():
         of = f" of sweep {sweep}" if several else ""
-        planned = f"{len(gone)} of {shards} shards{of} ({join_words(gone)})"
+        planned = f"{len(numbers)} of {shards} shards{of} ({join_words(numbers)})"
         lacks.append(f"every shard{of}: no job has planned it" if shards is None else planned)
     names = (re.fullmatch(r"log-\d+-of-(\d+)", file.stem) for file in folder.glob("log-*.jsonl"))
     n_jobs, jobs = {int(name[1]) for name in names if name}, "the jobs"
-    if len(n_jobs) == 1 and any(gone for _, gone in found.values()):
+    if len(n_jobs) == 1 and any(numbers for _, numbers in missing.values()):
         (n,) = n_jobs
-        who = sorted({(sweep + number) % n + 1 for sweep, (_, gone) in found.items() for number in gone})
-        jobs = f"job{'s' * (len(who) > 1)} {join_words(f'{i}/{n}' for i in who)}"
-    raise RunError(f"{folder} lacks {'; '.join(lacks)}. Run {jobs} again, or measure here what is missing with --run-missing.")
+        owners = sorted({(sweep + number) % n + 1 for sweep, (_, numbers) in missing.items() for number in numbers})
+        jobs = f"job{'s' * (len(owners) > 1)} {join_words(f'{i}/{n}' for i in owners)}"
+    raise RunError(f"{folder} lacks {'; '.join(lacks)}. Run {jobs} again, or measure missing shards here with --run-missing.")
 
 
 def command_of(target: Path) -> Mapping[str, Any]:
-    """Return the command of the shell that began a run."""
+    """Return the shell command that started a run."""
     command = _record(parts_of(target)).get("command")
     if command is None:
         raise RunError(
-            f"{target} was begun in Python: finish it there, with the function and arguments that began it, out= and resume=True."
+            f"{target} was started in Python. Finish it there with the same function and arguments, out= and resume=True."
         )
     return command
 
 
 def _record(folder: Path) -> dict[str, Any]:
     if not (folder / "run.json").is_file():
-        raise RunError(f"{folder} holds no parts of a run: there is nothing to merge.")
+        raise RunError(f"{folder} holds no parts of a run to merge. Give the path that the jobs had as out=.")
     return read_json(folder / "run.json")
 
 
@@ -74,7 +75,7 @@ def copy_parts(target: Path, others: Sequence[Path]) -> int:
     """Copy shards of the same run from other folders into its parts, and return how many are new."""
     home = parts_of(target)
     if not holds_only_parts(home):
-        raise RunError(f"{home} is there and holds no parts of a run. Choose another path.")
+        raise RunError(f"{home} exists and holds no parts of a run. Choose another path.")
     with lock_run(home, target, None):
         try:
             return sum(_copy(home, other) for other in others)
@@ -84,40 +85,40 @@ def copy_parts(target: Path, others: Sequence[Path]) -> int:
 
 
 def _copy(home: Path, other: Path) -> int:
-    now = _record(other)
+    record = _record(other)
     if (home / "run.json").is_file():
-        refuse(differences({"sweeps": _record(home)["sweeps"]}, {"sweeps": now["sweeps"]}), home)
+        refuse(differences({"sweeps": _record(home)["sweeps"]}, {"sweeps": record["sweeps"]}), home)
     copies: list[tuple[Path, bytes]] = []
-    for i in range(len(now["sweeps"])):
-        sweep, own = other / f"{i:03d}", home / f"{i:03d}"
-        copies += _new_notes(own, sweep)
-        there = shard_files(own)
-        for number, file in shard_files(sweep).items():
+    for i in range(len(record["sweeps"])):
+        source, target = other / f"{i:03d}", home / f"{i:03d}"
+        copies += _new_notes(target, source)
+        existing = shard_files(target)
+        for number, file in shard_files(source).items():
             data = file.read_bytes()
             if file.name != shard_name(number, data):
-                raise RunError(f"Shard {file} is damaged: its bytes are not those that were written. Copy it again.")
-            if number not in there:
-                copies.append((own / file.name, data))
+                raise RunError(f"Shard {file} is damaged: its hash does not match. Copy it again.")
+            if number not in existing:
+                copies.append((target / file.name, data))
     copies += [(home / log.name, log.read_bytes()) for log in other.glob("log*.jsonl") if not (home / log.name).exists()]
     for file, data in copies:
         file.parent.mkdir(exist_ok=True)
         write_whole(file, data)
-    if not (home / "run.json").is_file():  # last: from now on the folder is a run's
+    if not (home / "run.json").is_file():  # last, because it marks the folder as a run
         write_whole(home / "run.json", (other / "run.json").read_bytes())
     return sum(file.suffix == ".parquet" for file, _ in copies)
 
 
-def _new_notes(home: Path, sweep: Path) -> list[tuple[Path, bytes]]:
-    """Return the notes of a sweep that are not there yet; raise if one that decides the numbers differs."""
+def _new_notes(target: Path, source: Path) -> list[tuple[Path, bytes]]:
+    """Return the notes of a sweep that ``target`` lacks. Raise RunError if a note that must agree differs."""
     copies: list[tuple[Path, bytes]] = []
-    for file in sorted(sweep.glob("*.json")):
-        own = home / file.name
-        if not own.is_file():
-            copies.append((own, file.read_bytes()))
+    for file in sorted(source.glob("*.json")):
+        existing = target / file.name
+        if not existing.is_file():
+            copies.append((existing, file.read_bytes()))
             continue
-        found = differences({file.stem: read_json(own)}, {file.stem: read_json(file)})
+        changes = differences({file.stem: read_json(existing)}, {file.stem: read_json(file)})
         if file.stem in _DECIDES:
-            refuse(found, home.parent)
-        elif found and file.stem == "environment":
-            warn(f"{sweep} was measured elsewhere: {'; '.join(found)}. Its numbers may differ in their last digits.")
+            refuse(changes, target.parent)
+        elif changes and file.stem == "environment":
+            warn(f"{source} was measured in another environment: {'; '.join(changes)}. Its last digits may differ.")
     return copies

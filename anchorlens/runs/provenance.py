@@ -20,18 +20,19 @@ PACKAGES = ("anchorlens", "torch", "transformer-lens", "transformers", "datasets
 
 
 def versions() -> dict[str, str]:
-    """Return the installed versions of the packages that can change a number or a file."""
-    found: dict[str, str] = {}
+    """Return the installed versions of the packages that affect numbers or files."""
+    installed: dict[str, str] = {}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "not installed as a package"
-    return found
+            installed[name] = "not installed as a package"
+    return installed
 
 
 @cache
 def code_sha256() -> str:
+    """Return the hash of the source files of this package."""
     digest, home = hashlib.sha256(), Path(__file__).parents[1]
     for file in sorted(home.rglob("*.py")):
         digest.update(f"{file.relative_to(home).as_posix()} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
@@ -39,12 +40,13 @@ def code_sha256() -> str:
 
 
 def command_line() -> str:
+    """Return the command of this process."""
     return " ".join([sys.argv[0].rsplit("/", 1)[-1], *sys.argv[1:]])
 
 
 def environment(devices: "Sequence[torch.device]", command: str) -> dict[str, object]:
-    """Return what the numbers are computed with, for a model on these devices."""
-    import torch  # not at the top: `anchorlens status` and `verify --cells 0` need none
+    """Return versions, system, devices and threads for ``run.json``."""
+    import torch  # not at the top, because `anchorlens status` and `verify --cells 0` run without torch
 
     record: dict[str, object] = {
         "python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}",
@@ -58,18 +60,18 @@ def environment(devices: "Sequence[torch.device]", command: str) -> dict[str, ob
 
 
 def model_record(card: "anchorlens.models.card.ModelCard") -> dict[str, object]:
-    """Return a model as run.json keeps it."""
+    """Return the record of a model for run.json."""
     return {
         key: value if isinstance(value, (int, float, bool, type(None))) else str(value) for key, value in asdict(card).items()
     }
 
 
 def no_nan(values: Mapping[str, float]) -> dict[str, float | None]:
-    """Return numbers as JSON has them, with null for NaN."""
+    """Replace NaN by None, as JSON has no NaN."""
     return {key: None if value != value else float(value) for key, value in values.items()}
 
 
 def run_id_of(*parts: Mapping[str, object]) -> str:
-    """Return a short hash of configuration, model and data."""
+    """Return the run id: a short hash of configuration, model and data."""
     text = json.dumps(parts, sort_keys=True, default=str, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf8")).hexdigest()[:12]

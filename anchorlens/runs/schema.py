@@ -1,4 +1,4 @@
-"""The tables of a run: their columns, and the version of the schema."""
+"""Columns and types of the tables of a run, and the version of the schema."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,12 +8,12 @@ import pandas as pd
 from anchorlens.constants import FLIP, SETTINGS, P  # noqa: F401 - names of metrics belong to the schema
 
 SCHEMA_VERSION = 6
-"""Version of the tables and of ``run.json``. Nothing was released with another one, so only this one is read."""
+"""Version of the tables and of ``run.json``; no other version is read."""
 
 SAMPLE_COLUMNS = (
     "run_id", "model", "dataset", "example_id", "question_id", "protocol", "anchor", "pathway", "layer", "position",
-    "head", "site", "probe_site", "window", "direction", "donor_rule", "knockout_mode", "readout", "delta_kind", *SETTINGS, "donor_id",
-    "control", "seed", "metric", "unit", "value_before", "value_after", "effect", "logp_before", "logp_after",
+    "head", "site", "probe_site", "window", "direction", "donor_rule", "knockout_mode", "readout", "delta_kind", *SETTINGS,
+    "donor_id", "control", "seed", "metric", "unit", "value_before", "value_after", "effect", "logp_before", "logp_after",
     "logit_diff_before", "logit_diff_after", "by_construction", "n_patched", "n_null_patched", "pre_answer_token_differs",
 )  # fmt: skip
 CURVE_KEYS = (
@@ -25,13 +25,13 @@ POINTS = "percentage points"
 
 TEXT_AUCS = ("answer_text_auc", "qa_text_auc", "qa_text_auc_low")
 CURVE_COLUMNS = (
-    *CURVE_KEYS, "effect", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n", "by_construction", "auc", "auc_low", "auc_high",
-    "probe_above_chance", "noise_floor", "frac_null_incomplete", *TEXT_AUCS,
+    *CURVE_KEYS, "effect", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n", "by_construction", "auc", "auc_low",
+    "auc_high", "probe_above_chance", "noise_floor", "frac_null_incomplete", *TEXT_AUCS,
 )  # fmt: skip
 CURVE_TYPES = {
-    "position": "Int64", "head": "Int64", "auc": "float64", "auc_low": "float64", "auc_high": "float64", "probe_above_chance": "boolean",
-    "noise_floor": "float64", "sim_low": "float64", "sim_high": "float64", "frac_null_incomplete": "float64", "answer_text_auc": "float64",
-    "qa_text_auc": "float64", "qa_text_auc_low": "float64",
+    "position": "Int64", "head": "Int64", "auc": "float64", "auc_low": "float64", "auc_high": "float64",
+    "probe_above_chance": "boolean", "noise_floor": "float64", "sim_low": "float64", "sim_high": "float64",
+    "frac_null_incomplete": "float64", "answer_text_auc": "float64", "qa_text_auc": "float64", "qa_text_auc_low": "float64",
 }  # fmt: skip
 SLOT_TYPES = {
     "position": "Int64",
@@ -53,13 +53,13 @@ CONTRAST_COLUMNS = (
 TABLE_COLUMNS = {
     "samples": SAMPLE_COLUMNS, "curves": CURVE_COLUMNS, "contrasts": CONTRAST_COLUMNS, "examples": EXAMPLE_COLUMNS,
 }  # fmt: skip
-"""Columns of the files, in their order there. Frames that are shown have an order of their own: :func:`answer_first`."""
+"""Columns of each file, in file order. Frames for display are ordered by :func:`answer_first`."""
 
 CELL = ["example_id", "donor_id", "anchor", "control", "layer", "metric"]
-"""What makes two rows of ``samples`` the same measurement."""
+"""Columns that identify a measurement in ``samples``."""
 
 
-# The order for reading. A terminal shows the first and the last few columns, a notebook ten of each.
+# Order for display: a terminal shows the first and last few columns, a notebook ten of each.
 _NAMED = ("metric", "quantity", "control", "anchor", "pathway")
 _VALUE = ("layer", "max_layer", "effect", "effect_again", "max_abs_diff", "value", "difference")
 _BESIDE = (
@@ -72,46 +72,46 @@ _SAME = tuple(dict.fromkeys(("run_id", *CURVE_KEYS)))
 
 
 def answer_first(frame: pd.DataFrame) -> list[str]:
-    """Return the columns of a table in the order for reading: results first, constant columns last.
+    """Return the columns of a table in display order: results first, constant columns last.
 
     First those of ``metric quantity anchor pathway`` that differ between rows (the anchor if neither it nor the pathway does), then
     layer, value, control, interval, P before and n, then other columns that differ, then the rest. If a row is one of an example, or
     a contrast, name, layer and value stand together.
     """
-    there = list(frame.columns)
-    differ = {name for name in _SAME if name in there and frame[name].nunique(dropna=False) > 1}
+    columns = list(frame.columns)
+    differ = {name for name in _SAME if name in columns and frame[name].nunique(dropna=False) > 1}
     named = [name for name in _NAMED if name in differ]
-    if "anchor" in there and not {"anchor", "pathway"} & differ:
+    if "anchor" in columns and not {"anchor", "pathway"} & differ:
         named.append("anchor")
-    rows = [name for name in ("example_id", "role") if name in there]
-    head = rows or (["quantity"] if "value" in there else [])
+    rows = [name for name in ("example_id", "role") if name in columns]
+    head = rows or (["quantity"] if "value" in columns else [])
     beside = [name for name in named if head or name == "control"]
     order = [*head, *(name for name in named if name not in beside), *_VALUE, *beside, *_BESIDE]
-    first = [name for name in dict.fromkeys(order) if name in there]
-    first += [name for name in there if name in differ and name not in first]
-    same = [name for name in _SAME if name in there and name not in first]
-    return [*first, *(name for name in there if name not in first and name not in same), *same]
+    first = [name for name in dict.fromkeys(order) if name in columns]
+    first += [name for name in columns if name in differ and name not in first]
+    same = [name for name in _SAME if name in columns and name not in first]
+    return [*first, *(name for name in columns if name not in first and name not in same), *same]
 
 
 def summary_order(frame: pd.DataFrame) -> list[str]:
-    """Return the columns of a small table with model, data set and protocol in the middle, which a narrow terminal hides."""
+    """Return the columns of a small table with model, data set and protocol in the middle, hidden by narrow terminals."""
     whose = [name for name in ("model", "dataset", "protocol") if name in frame.columns]
-    told = [name for name in answer_first(frame) if name not in whose]
-    half = len(told) // 2
-    return [*told[:half], *whose, *told[half:]]
+    rest = [name for name in answer_first(frame) if name not in whose]
+    half = len(rest) // 2
+    return [*rest[:half], *whose, *rest[half:]]
 
 
-def as_stored(table: str, frame: pd.DataFrame) -> pd.DataFrame:
+def order_columns(table: str, frame: pd.DataFrame) -> pd.DataFrame:
     """Return a table with its columns in the order of its file."""
     return frame[list(TABLE_COLUMNS[table])]
 
 
 def leading_metric(samples: pd.DataFrame) -> str:
-    """Return the metric that a sweep is about: the probability if it has one, else its first."""
-    found = samples["metric"].unique().tolist()
-    return P if P in found or not found else str(found[0])
+    """Return the main metric of a sweep: the probability if measured, else the first one."""
+    metrics = samples["metric"].unique().tolist()
+    return P if P in metrics or not metrics else str(metrics[0])
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the columns of :data:`SETTINGS` for a specification as run.json keeps it."""
+    """Return the columns of :data:`SETTINGS` for the ``config`` of a sweep in run.json."""
     return {name: str(config.get(name, "")) for name in SETTINGS}

@@ -14,7 +14,7 @@ from anchorlens.runs.journal import shard_files
 from anchorlens.runs.locks import is_held, running_jobs
 from anchorlens.runs.store import read_record
 
-# Lines of the log from which the rate is taken.
+# Number of log lines that the rate is computed from.
 _RECENT = 20
 
 
@@ -24,11 +24,11 @@ class SweepStatus:
 
     Attributes:
         name: Protocol, model and data set.
-        shards: Number of shards; None before it is planned.
-        done: Shards that are kept.
-        finished: Whether it is in the run directory.
-        seconds_left: Estimate from the rate of the last shards; None before the first.
-        told: Time of its last shard, in UTC.
+        shards: Number of shards; None before planning.
+        done: Number of stored shards.
+        finished: Whether the run directory holds the sweep.
+        seconds_left: Estimate from the rate of the last shards; None before the first shard.
+        updated: UTC time of the last shard; empty before the first.
     """
 
     name: str
@@ -36,7 +36,7 @@ class SweepStatus:
     done: int
     finished: bool
     seconds_left: float | None
-    told: str
+    updated: str
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class RunStatus:
     Attributes:
         state: ``finished``, ``running`` or ``stopped``.
         sweeps: Status of each sweep.
-        rss_mb: Memory of the process at the last shard, in MB; None before the first.
-        jobs: Jobs that measure now, such as ``2/8``; empty if one process measures all.
+        rss_mb: Memory of the process at the last shard, in MB; None before the first shard.
+        jobs: Running jobs, such as ``2/8``; empty if one process measures all shards.
     """
 
     state: str
@@ -57,13 +57,13 @@ class RunStatus:
 
 
 def status_of(path: "str | Path") -> RunStatus:
-    """Return the status of a run; raise RunError if there is neither a run nor the parts of one."""
+    """Return the status of a run. Raise RunError if neither a run nor parts of one exist."""
     target = Path(path)
     parts = parts_of(target)
     has_run = (target / "run.json").is_file()
     if not (parts / "run.json").is_file():
         if not has_run:
-            raise RunError(f"{target} is not a run, and {parts} holds no parts of one.")
+            raise RunError(f"{target} is not a run, and {parts} holds no parts of one. Give the path of a run directory.")
         names = [_name(sweep["config"]["protocol"], sweep) for sweep in read_record(target)["sweeps"]]
         return RunStatus("finished", tuple(SweepStatus(name, None, 0, True, None, "") for name in names))
     plan = json.loads((parts / "run.json").read_text(encoding="utf8"))["sweeps"]
@@ -89,29 +89,29 @@ def _part(
     plan = folder / "plan.json"
     shards = json.loads(plan.read_text(encoding="utf8"))["shards"] if plan.is_file() else None
     kept = len(shard_files(folder))
-    rate, told = 0.0, ""
-    for log in logs:  # of each process that measures
+    rate, updated = 0.0, ""
+    for log in logs:  # one log per measuring process
         if recent := [line for line in log if line["sweep"] == number and line["event"] == "shard"][-_RECENT:]:
             rate += len(recent) / max(sum(line["seconds"] for line in recent), 1e-3)
-            told = max(told, recent[-1]["time"])
+            updated = max(updated, recent[-1]["time"])
     left = (shards - kept) / rate if shards is not None and rate else None
-    return SweepStatus(name, shards, kept, name in done and kept == shards, left, told)
+    return SweepStatus(name, shards, kept, name in done and kept == shards, left, updated)
 
 
 def _log(file: Path) -> list[dict[str, Any]]:
-    """Read the lines of a log, without one that a crash cut off."""
-    found: list[dict[str, Any]] = []
+    """Read the lines of a log; incomplete lines are skipped."""
+    events: list[dict[str, Any]] = []
     for line in file.read_text(encoding="utf8").splitlines() if file.is_file() else ():
         with suppress(ValueError):
-            found.append(json.loads(line))
-    return found
+            events.append(json.loads(line))
+    return events
 
 
-def ago(told: str, now: datetime | None = None) -> str:
+def ago(updated: str, now: datetime | None = None) -> str:
     """Return the time since an event, such as ``12 s ago``."""
-    if not told:
+    if not updated:
         return ""
-    seconds = ((now or datetime.now(timezone.utc)) - datetime.fromisoformat(told)).total_seconds()
+    seconds = ((now or datetime.now(timezone.utc)) - datetime.fromisoformat(updated)).total_seconds()
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit} ago"

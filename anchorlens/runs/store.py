@@ -1,4 +1,4 @@
-"""Run directories, written beside the target and then renamed: a run exists as a whole or not at all."""
+"""Read and write run directories; a run is written to a temporary folder and renamed, so it is never incomplete."""
 
 import json
 import os
@@ -18,31 +18,31 @@ from anchorlens.runs.checksums import write_sums
 from anchorlens.runs.schema import SCHEMA_VERSION, answer_first
 
 TABLES = ("examples", "samples", "curves")
-# Lists that are empty in every row would otherwise be written as null columns.
+# Explicit types, because lists that are empty in every row would be written as null columns.
 _LISTS = {"token_ids": pa.list_(pa.int64()), "tokens": pa.list_(pa.string()), "donor_ids": pa.list_(pa.string())}
 
 
 def check_target(path: "str | os.PathLike[str]", *, overwrite: bool = False) -> Path:
-    """Check, before long work starts, that a run may be written to a directory, and return it."""
+    """Return the run directory. Raise RunError if no run can be written there."""
     if not isinstance(path, str | os.PathLike) or not str(path):
-        raise RunError(f"A run is written to a directory: give its path, got {path!r}.")
+        raise RunError(f"out={path!r} is no path. Give the path of a run directory.")
     target = Path(path)
     _restore_old(target)
     if target.name in ("", "..") or (target.exists() and target.resolve() in (Path.cwd(), *Path.cwd().parents)):
-        raise RunError(f"{target} is the folder you stand in, or above it. Choose another path.")
+        raise RunError(f"{target} is the current folder or above it. Choose another path.")
     if target.exists():
         is_run = (target / "run.json").is_file()
         empty = target.is_dir() and not any(target.iterdir())
         if not empty and not is_run:
-            raise RunError(f"{target} is there and is not a run. Choose another path.")
+            raise RunError(f"{target} exists and is not a run. Choose another path.")
         if is_run and not overwrite:
-            raise RunError(f"{target} holds a run already. Choose another path, or give overwrite=True.")
+            raise RunError(f"{target} already holds a run. Choose another path, or give overwrite=True.")
     check_place(next((p for p in (target.absolute().parent, *target.absolute().parents) if p.exists()), Path("/")))
     return target
 
 
 def check_place(folder: Path) -> None:
-    """Raise RunError if nothing can be written in a folder; permissions alone do not say so on every file system."""
+    """Raise RunError if a folder is not writable; tested by writing, since permission bits are not reliable everywhere."""
     probe = folder / f".anchorlens-{os.getpid()}.tmp"
     try:
         probe.mkdir()
@@ -52,7 +52,7 @@ def check_place(folder: Path) -> None:
 
 
 def _restore_old(target: Path) -> None:
-    """Rename the old run back after a process was killed between the two renames of :func:`write_run`."""
+    """Restore the old run if a process was killed between the two renames of :func:`write_run`."""
     if target.exists() or not target.parent.is_dir():
         return
     for old in target.parent.glob(f".{target.name}.*.old"):
@@ -66,7 +66,7 @@ def write_run(
     target: Path, tables: Mapping[str, pd.DataFrame], sweeps: Sequence[Mapping[str, Any]], *, more: Callable[[Path], None],
     pending: Sequence[str] = (), study: Sequence[Mapping[str, Any]] = (),
 ) -> Path:  # fmt: skip
-    """Write a run directory, in place of the one that exists; ``more`` writes further files into a directory."""
+    """Write a run directory, replacing an existing one; ``more`` writes further files into a directory."""
     target.parent.mkdir(parents=True, exist_ok=True)
     work = target.parent / f".{target.name}.{os.getpid()}.tmp"
     old = target.parent / f".{target.name}.{os.getpid()}.old"
@@ -88,7 +88,7 @@ def write_run(
         work.rename(target)
         shutil.rmtree(old, ignore_errors=True)
     finally:
-        if old.exists() and not target.exists():  # stopped between the two renames: what was there before comes back
+        if old.exists() and not target.exists():  # interrupted between the two renames
             old.rename(target)
         shutil.rmtree(work, ignore_errors=True)
     return target
@@ -104,18 +104,18 @@ def _write(path: Path, frame: pd.DataFrame) -> None:
 def read_record(path: "str | os.PathLike[str]") -> dict[str, Any]:
     """Read run.json of a run directory."""
     if not isinstance(path, str | os.PathLike):
-        raise RunError(f"A run is read from a directory: give its path, got {path!r}.")
+        raise RunError(f"path={path!r} is no path. Give the path of a run directory.")
     folder = Path(path)
     file = folder / "run.json"
     if not file.is_file():
-        raise RunError(f"{folder} is not a run: it has no run.json. A sweep's save({str(folder)!r}) makes one.")
+        raise RunError(f"{folder} is not a run: it has no run.json. Write a run with result.save({str(folder)!r}).")
     try:
         record = json.loads(file.read_text(encoding="utf8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as why:
         raise RunError(f"{file} is damaged ({why}). Make the run again.") from why
-    found = record.get("schema_version")
-    if found != SCHEMA_VERSION:
-        raise RunError(f"{folder} has schema version {found}; only version {SCHEMA_VERSION} is read. Make the run again.")
+    version = record.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise RunError(f"{folder} has schema version {version}, but only {SCHEMA_VERSION} can be read. Make the run again.")
     missing = [f"{name}.parquet" for name in TABLES if not (folder / f"{name}.parquet").is_file()]
     if missing:
         raise RunError(f"{folder} lacks {', '.join(missing)}. Make the run again.")
@@ -123,13 +123,14 @@ def read_record(path: "str | os.PathLike[str]") -> dict[str, Any]:
 
 
 def study_of(path: Path) -> list[Any] | None:
-    """Return the identity of every sweep that a run directory is to hold; None if there is no run, or it does not say."""
+    """Return the identity of every sweep of a run's study; None if there is no run or no study in its record."""
     if not (path / "run.json").is_file():
         return None
     return read_record(path).get("study") or None
 
 
 def read_table(path: "str | os.PathLike[str]", name: str) -> pd.DataFrame:
+    """Read a table of a run directory. Raise RunError if its file is damaged."""
     file = Path(path) / f"{name}.parquet"
     try:
         table = pd.read_parquet(file)
@@ -139,13 +140,13 @@ def read_table(path: "str | os.PathLike[str]", name: str) -> pd.DataFrame:
 
 
 def load_curves(path: "str | os.PathLike[str]") -> pd.DataFrame:
-    """Read all curves of a run directory, controls too.
+    """Read the curves of a run directory, with controls.
 
     Args:
         path: Run directory.
 
     Returns:
-        One row per point, with the columns of ``curves.parquet`` in the order for reading.
+        One row per point, with the columns of ``curves.parquet`` in display order.
 
     Raises:
         RunError: If the run is missing or damaged, or the schema has another version.

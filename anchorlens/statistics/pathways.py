@@ -4,7 +4,7 @@ A row is *Q-Anchored* if the probe's prediction flips under the knockout, else *
 plotted, so any probe, even one at chance, puts Q below A. In each control, split and curve both ignore the exact question tokens:
 
 - ``random_tokens``: as many other question tokens are cut as E_Q has. If a question has fewer, the comparison is with that many
-  random tokens of E_Q (control ``matched``).
+  random tokens of E_Q (control ``size_matched``).
 - ``shuffled_labels``: the probe was trained on labels flipped at random within the question.
 - ``cross_fold``: split by a probe trained on one half of the questions, ΔP by a probe trained on the other half. This removes the
   selection by the probe's own noise.
@@ -27,11 +27,11 @@ Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 Q, A, ALL = "Q-Anchored", "A-Anchored", "All"
-MATCHED = "matched"
+SIZE_MATCHED = "size_matched"
 RANDOM, SHUFFLED, CROSS_FOLD = "random_tokens", "shuffled_labels", "cross_fold"
 PLACEBOS = (RANDOM, SHUFFLED, CROSS_FOLD)
-# Control whose gap a placebo's gap is compared with: `matched` cuts as many tokens of E_Q as `random_tokens` cuts others.
-COMPARED_WITH = {RANDOM: MATCHED, SHUFFLED: "none", CROSS_FOLD: "none"}
+# Control whose gap a placebo's gap is compared with: `size_matched` cuts as many tokens of E_Q as `random_tokens` cuts others.
+COMPARED_WITH = {RANDOM: SIZE_MATCHED, SHUFFLED: "none", CROSS_FOLD: "none"}
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ProbeChange:
     """P of one probe before and after a change, and the split into pathways.
 
     Attributes:
-        control: ``none``, ``matched``, or the name of a placebo.
+        control: ``none``, ``size_matched``, or the name of a placebo.
         before: P of the clean pass, [layer row].
         after: P of the changed pass, [layer row]; NaN where a row was not measured or the change cannot reach a layer.
         q: True where the row is Q-Anchored, [layer row].
@@ -80,13 +80,13 @@ def gaps(curves: Mapping[str, Mapping[str, GroupCurve]]) -> list[tuple[str, str,
         curves: Control -> pathway -> curve, all with the same bootstrap draws.
 
     Returns:
-        (quantity, control, estimate): ``gap`` (controls ``none`` and ``matched``), ``placebo_gap``, ``gap_difference`` (gap minus
+        (quantity, control, estimate): ``gap`` (controls ``none`` and ``size_matched``), ``placebo_gap``, ``gap_difference`` (gap minus
         placebo gap), ``cross_fold_gap`` and ``selection`` (gap minus cross-fold gap). n is that of the smaller group.
     """
     gap_of = {name: _subtract(*(_of_group(groups[pathway]) for pathway in (Q, A))) for name, groups in curves.items()}
     out: list[tuple[str, str, Estimate]] = []
     for control, gap in gap_of.items():
-        kind = "gap" if control in ("none", MATCHED) else "cross_fold_gap" if control == CROSS_FOLD else "placebo_gap"
+        kind = "gap" if control in ("none", SIZE_MATCHED) else "cross_fold_gap" if control == CROSS_FOLD else "placebo_gap"
         out.append((kind, control, gap))
     for placebo in (name for name in PLACEBOS if name in gap_of):
         name = "selection" if placebo == CROSS_FOLD else "gap_difference"

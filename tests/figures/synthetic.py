@@ -67,7 +67,7 @@ def curve(
 
 # Per control: where Q and A end.
 _PLACEBOS = {
-    "matched": (-40.0, -3.0), "random_tokens": (-12.0, 2.0), "shuffled_labels": (-9.0, 1.0), "cross_fold": (-15.0, 0.0),
+    "size_matched": (-40.0, -3.0), "random_tokens": (-12.0, 2.0), "shuffled_labels": (-9.0, 1.0), "cross_fold": (-15.0, 0.0),
 }  # fmt: skip
 # Drawn only where they are named.
 _SIDES = {"random_before": (-9.0, 2.0), "random_after": (-14.0, 1.0)}
@@ -145,7 +145,7 @@ _CONTRASTS = {
     "delta_p_vs_placebo": ("random_tokens", -18.0, 3.0),
     "flip_rate": ("random_tokens", 24.0, 5.0),
     "auc_drop": ("random_tokens", -0.2, 0.04),
-    "row_specific_effect": ("matched", -8.0, 2.5),
+    "row_specific_effect": ("size_matched", -8.0, 2.5),
 }
 
 

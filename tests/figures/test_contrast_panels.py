@@ -82,7 +82,7 @@ def test_each_button_shows_its_contrast_and_so_does_its_name(quantity, axis):
     first, named = knockout(), knockout(contrasts=quantity)
     assert buttons(first) == BUTTONS
     assert BUTTONS[named.layout.updatemenus[0].active] == quantity
-    control = "matched" if quantity == "row_specific_effect" else "random_tokens"
+    control = "size_matched" if quantity == "row_specific_effect" else "random_tokens"
     rows = pick(EFFECTS, quantity=quantity, control=control)
     for figure in (pressed(first, quantity), named):
         assert [list(line.y) for line in lines(figure)] == [wanted(rows, dataset=d) for d in SETS]

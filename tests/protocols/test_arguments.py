@@ -12,7 +12,7 @@ from anchorlens.protocols.arguments import Choice, Choices, Indices, Int, Python
 DIRECTION = Choice(("noising", "denoising"))
 DONORS = Choice(("same", "random"), "a function of a row", 1, DonorError)
 ANCHORS = Choices(("exact_question", "pre_answer", "answer"), "anchor")
-INT, MAYBE_INT = Int(1), Int(1, none="what fits")
+INT, MAYBE_INT, WINDOW = Int(1), Int(1, none="what fits"), Int(1, word="cumulative")
 INDICES, BOUNDS = Indices(), Indices(bounds=True)
 FRACTIONS = SplitFractions()
 PLAN = PythonOnly("a function that takes the plan")
@@ -26,7 +26,7 @@ PLAN = PythonOnly("a function that takes the plan")
         *((ANCHORS, given, ("exact_question", "answer")) for given in ("exact_question, answer", ["exact_question", "answer"])),
         (ANCHORS, "exact_question", ("exact_question",)),
         *((INT, given, 5) for given in (5, np.int64(5), torch.tensor(5), np.uint8(5))),
-        (MAYBE_INT, None, None),
+        (MAYBE_INT, None, None), (WINDOW, "cumulative", "cumulative"), (WINDOW, "3", 3), (WINDOW, 3, 3),
         *((INDICES, given, None) for given in (None, "all", " ALL ", "")),
         *((INDICES, given, (0, 2)) for given in ([2, 0], np.array([2, 0]), torch.tensor([2, 0]), {2, 0}, "2, 0", "0-2:2")),
         (INDICES, np.int32(3), (3,)), (INDICES, range(3), (0, 1, 2)), (INDICES, "7", (7,)),
@@ -54,9 +54,10 @@ MANY = [0, *range(100_000)]
     [
         *((DIRECTION, given) for given in (3, len, None, ["noising"], "")),
         *((DONORS, given) for given in (int, lambda: 0, isinstance, "sane")),
-        *((ANCHORS, given) for given in (["exact_questoin"], [], ["answer", "answer"], "", 3, None, ["answer", 3], {"a": 1}.values())),
+        *((ANCHORS, given) for given in (["exact_questoin"], [], ["answer", "answer"], "", 3, None, ["answer", 3],
+            {"a": 1}.values())),
         *((INT, given) for given in (2.0, "2", True, None, [2], len, 0)),
-        *((MAYBE_INT, given) for given in ("x", 0)),
+        *((MAYBE_INT, given) for given in ("x", 0)), *((WINDOW, given) for given in ("all", "0", 0, None)),
         *((INDICES, given) for given in (1.5, True, [0, 1.5], [], [None], [[0]], ["0"], len, [0, 0], [-1, -1])),
         *((INDICES, given) for given in ("3,3", "0-3,2", "11-0", "-1-2", "-0:", "28:4")),
         *((INDICES, given) for given in ("a", "0-", "1..3", "0-4:0", "1;2", "0-4:x", "0-999999999", "0,,1", "1.5")),
@@ -77,13 +78,13 @@ def test_refused_values(kind, given):
     ("kind", "given", "message"),
     [
         (DIRECTION, "noise", "Unknown it='noise'. Did you mean 'noising'?"),
-        (DIRECTION, 3, "it takes one of noising, denoising; got 3."),
-        (DONORS, 3, "it takes one of same, random, or a function of a row; got 3."),
+        (DIRECTION, 3, "it=3 must be one of noising, denoising."),
+        (DONORS, 3, "it=3 must be one of same, random, or a function of a row."),
         (ANCHORS, ["exact_questoin"], "Unknown anchor 'exact_questoin'. Did you mean 'exact_question'?"),
-        (INT, "2", "it takes a whole number; got '2'."),
-        (MAYBE_INT, 0, "it must be at least 1, or None for what fits, got 0."),
-        (INDICES, "11-0", "it='11-0' is not understood. Write 0-11, or 0,4,8, or 0-28:4, or -4: (the last 4)."),
-        (BOUNDS, (5, 2), "it must be first and last, such as (0, 11) or (-4, -1); got (5, 2)."),
+        (INT, "2", "it='2' must be a whole number."),
+        (MAYBE_INT, 0, "it=0 must be at least 1, or None for what fits."),
+        (INDICES, "11-0", "it='11-0' is invalid. Write 0-11, or 0,4,8, or 0-28:4, or -4: (the last 4)."),
+        (BOUNDS, (5, 2), "it=(5, 2) must be first and last, such as (0, 11) or (-4, -1)."),
     ],
 )
 def test_messages_name_the_argument_its_value_and_the_fix(kind, given, message):

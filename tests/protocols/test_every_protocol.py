@@ -153,7 +153,7 @@ def test_little_memory_makes_more_batches_or_one_error(tiny_model, name):
     assert_close(little, whole)
     assert len(little.record["plan"]["batches"]) > len(whole.record["plan"]["batches"])
     assert little.record["plan"]["peak_bytes"] <= limit == little.record["plan"]["max_memory"]
-    with pytest.raises(InputError, match=r"max_memory is 1 MB, .* needs about \d+ MB beside the model"):
+    with pytest.raises(InputError, match=r"max_memory=1MB: .* needs about \d+ MB beside the model"):
         measured(model, name, max_memory="1MB")
 
 
@@ -199,9 +199,9 @@ def test_layers_in_any_order_are_one_sweep_and_given_probes_are_read(tiny_model,
     assert sweep.curves(all_columns=True)["noise_floor"].isna().all()
     assert sweep.record["checks"] == {"cells": 0, "largest_difference": None, "failed": []}
     if given:
-        with pytest.raises(InputError, match="read resid_post; asked for is probe_site='mlp_out'"):
+        with pytest.raises(InputError, match="^probe_site='mlp_out': the probes read resid_post"):
             spec_of(name, probe_site="mlp_out", **given)
-        with pytest.raises(InputError, match=r"read layers \(0, 2\); asked for are \(0, 1, 2\)"):
+        with pytest.raises(InputError, match=r"^layers=\(0, 1, 2\): the probes have layers \(0, 2\)"):
             measured(model, name, **given)
 
 
@@ -232,7 +232,7 @@ def test_curves_and_tensor_are_means_of_the_samples_and_flips_those_of_p(tiny_mo
 @pytest.mark.parametrize(
     ("name", "own", "placebo"),
     [
-        ("knockout", "matched", "random_tokens"), ("patch_tokens", "matched", "random_tokens"),
+        ("knockout", "size_matched", "random_tokens"), ("patch_tokens", "size_matched", "random_tokens"),
         ("answer_only", "none", "other_question"),
     ],
 )  # fmt: skip
@@ -281,12 +281,12 @@ def test_negative_layers_are_recorded_as_those_of_the_model(tiny_model):
     ("name", "change", "phrase"),
     [
         ("swap", {"prompt": "chat"}, "needs a tokenizer with a chat template"),
-        ("knockout", {"heads": [99]}, "heads must be different numbers from -4 to"),
-        ("knockout", {"edges": "answer -> question"}, "cut nothing in any row"),
+        ("knockout", {"heads": [99]}, "must be different numbers from -4 to"),
+        ("knockout", {"edges": "answer -> exact_question"}, "cut nothing in any row"),
         ("knockout", {"edges": "answer -> later"}, "cut nothing in any row"),
-        ("knockout", {"cut_layers": (0, 99)}, "cut_layers must be first and last from -3 to 2, got (0, 99)"),
-        ("knockout", {"cut_layers": [-4]}, "cut_layers must be first and last from -3 to 2, got (-4, -4)"),
-        *((name, {"layers": [0, 99]}, "layers must be different numbers from -3 to 2, got (0, 99)") for name in NAMES),
+        ("knockout", {"cut_layers": (0, 99)}, "cut_layers=(0, 99) must be first and last from -3 to 2"),
+        ("knockout", {"cut_layers": [-4]}, "cut_layers=(-4, -4) must be first and last from -3 to 2"),
+        *((name, {"layers": [0, 99]}, "layers=(0, 99) must be different numbers from -3 to 2") for name in NAMES),
     ],
 )
 def test_what_this_model_cannot_do_is_named(tiny_model, name, change, phrase):

@@ -34,7 +34,7 @@ def running_out(monkeypatch, too_large):
     return through
 
 
-def told_by(call):
+def memory_warnings(call):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         result = call()

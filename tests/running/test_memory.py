@@ -6,12 +6,12 @@ import torch
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.protocols.oom_splitting import MallocTrimmer
 from tests.engine.memory import STATUS, anonymous, holes, settled
-from tests.running.small_sweeps import delta_p, running_out, sweep, told_by
+from tests.running.small_sweeps import delta_p, memory_warnings, running_out, sweep
 
 
 def test_a_pair_that_does_not_fit_at_all_layers_is_measured_at_some(tiny_model, plain, monkeypatch):
     through = running_out(monkeypatch, lambda rows, layers: rows * layers > 2)
-    split, told = told_by(lambda: sweep(tiny_model("llama")))
+    split, told = memory_warnings(lambda: sweep(tiny_model("llama")))
     assert len(told) == 1
     assert max(rows * layers for rows, layers in through) <= 2
     assert (delta_p(split) - delta_p(plain)).abs().max() <= 1e-3
@@ -20,7 +20,7 @@ def test_a_pair_that_does_not_fit_at_all_layers_is_measured_at_some(tiny_model, 
 def test_memory_that_suffices_for_nothing_and_another_error_are_raised(tiny_model, monkeypatch):
     through = running_out(monkeypatch, lambda rows, layers: True)
     with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
-        told_by(lambda: sweep(tiny_model("llama")))
+        memory_warnings(lambda: sweep(tiny_model("llama")))
     assert through == []
 
     def broken(self, batch, **options):

@@ -49,7 +49,7 @@ def test_the_short_way_is_the_driver_with_a_specification(tiny_model, plain):
 
 
 def test_a_wrong_layer_is_told_before_the_data_is_looked_at(tiny_model):
-    with pytest.raises(InputError, match=r"layers must be different numbers from -3 to 2, got \(7,\)"):
+    with pytest.raises(InputError, match=r"layers=\(7,\) must be different numbers from -3 to 2"):
         al.swap_sweep(tiny_model("llama"), "no-such-data", layers=7)
     with pytest.raises(InputError, match="swap has no argument 'layer'. Did you mean 'layers'"):
         al.swap_sweep("no-such-model", "no-such-data", layer=7)

@@ -6,8 +6,7 @@ import pandas as pd
 import pytest
 
 import anchorlens as al
-from anchorlens.running import executors as hands
-from anchorlens.running import run_storage as keeping
+from anchorlens.running import executors, run_storage
 from anchorlens.running import study as module
 from anchorlens.runs import store
 from tests.questions.make import capitals
@@ -35,9 +34,9 @@ def test_two_specifications_on_one_model_and_set(tiny, tmp_path):
 
 @pytest.mark.parametrize("other", [{}, {"engine": "reference"}, {"batch_size": 1}, {"n_spot_checks": 0}])
 def test_a_specification_that_stands_twice_is_refused_before_any_model(tiny, other, monkeypatch):
-    monkeypatch.setattr(hands, "load_model", lambda *a, **k: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(executors, "load_model", lambda *a, **k: pytest.fail("a model was loaded"))
     study = al.Study(str(tiny("llama")), [capitals(4)], [small(), small(**other)])
-    with pytest.raises(al.InputError, match="stands twice in this study"):
+    with pytest.raises(al.InputError, match="occurs twice in this study"):
         al.run_study(study)
 
 
@@ -47,11 +46,11 @@ def test_what_turns_out_to_be_the_same_sweep_is_kept_once(tiny, tmp_path):
     said = []
     done = al.run_study(study, tmp_path / "a", on_empty=said.append)
     assert (len(done.results), done.total) == (1, 1)
-    assert "is there already" in said[0]
+    assert "repeats a finished sweep" in said[0]
 
 
 def test_a_failing_write_counts_nothing_as_kept(tiny, tmp_path, monkeypatch):
-    real, calls = keeping.save_run, []
+    real, calls = run_storage.save_run, []
 
     def full(*args, **kwargs):
         calls.append(args)
@@ -59,14 +58,14 @@ def test_a_failing_write_counts_nothing_as_kept(tiny, tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(keeping, "save_run", full)
+    monkeypatch.setattr(run_storage, "save_run", full)
     outcome = module.Outcome(0, None)
     study = al.Study(str(tiny("llama")), [capitals(4)], [small(), small(seed=1)], device="cpu")
     with pytest.raises(OSError, match="No space left"):
         al.run_study(study, tmp_path / "a", outcome=outcome)
     assert outcome.kept == (
-        f"1 of 2 sweeps is finished and kept in {tmp_path / 'a'}. Of the next one what was measured is kept in "
-        f"{tmp_path / 'a.parts'} (1 shard): continue with resume=True."
+        f"1 of 2 sweeps is finished and kept in {tmp_path / 'a'}. 1 shard of the next sweep is kept in "
+        f"{tmp_path / 'a.parts'}. Continue with resume=True."
     )
     assert len(al.load_run(tmp_path / "a")) == 1
     assert len(al.run_study(study, tmp_path / "a", resume=True).results) == 2
@@ -93,7 +92,7 @@ def test_a_stop_between_the_two_renames_brings_the_old_run_back(tiny_model, tmp_
 def test_the_folder_one_stands_in_is_no_target(tiny_model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for path in (".", "..", str(tmp_path)):
-        with pytest.raises(al.RunError, match="the folder you stand in, or above it"):
+        with pytest.raises(al.RunError, match="the current folder or above it"):
             store.check_target(path, overwrite=True)
 
 
@@ -133,12 +132,12 @@ def test_a_file_says_how_models_are_loaded(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(module, "check_model", lambda model, **options: asked.append(options))
     study.check()
-    monkeypatch.setattr(hands, "load_model", lambda model, **options: asked.append(options))
-    monkeypatch.setattr(hands, "LocalRunner", lambda *_: None)
-    hands.LocalExecutor(study.loading).station(None, "some/model", None, None)
+    monkeypatch.setattr(executors, "load_model", lambda model, **options: asked.append(options))
+    monkeypatch.setattr(executors, "LocalRunner", lambda *_: None)
+    executors.LocalExecutor(study.loading).make_runner(None, "some/model", None, None)
     assert asked == [{"device": "cuda:0", "dtype": "bfloat16", "stream": False, "n_devices": 2}] * 2
 
 
 def test_arguments_are_given_by_name(tiny_model):
-    with pytest.raises(al.InputError, match=r"swap_sweep takes its arguments by name: anchors=..."):
+    with pytest.raises(al.InputError, match=r"swap_sweep takes keyword arguments"):
         al.swap_sweep(tiny_model("llama"), capitals(4), "exact_question")

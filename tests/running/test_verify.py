@@ -183,7 +183,7 @@ def test_other_weights_are_not_measured(written, tiny):
 
 
 def test_a_model_that_loads_by_no_name_has_to_be_given(written, tiny):
-    with pytest.raises(InputError, match="give it as a directory, a file or a live model"):
+    with pytest.raises(InputError, match="Give it with model="):
         al.verify_run(written("swap"), show_progress=False)
     verified = al.verify_run(written("swap"), model={"llama": str(tiny("llama"))}, device="cpu", cells=2, show_progress=False)
     assert verified.ok, verified
@@ -211,10 +211,10 @@ def test_a_model_larger_than_memory_is_read_layer_by_layer(name, written, tiny, 
 
 def test_own_code_has_to_be_given_again(tiny_model, tmp_path):
     al.swap_sweep(tiny_model("llama"), capitals(), readout=own_readout, **SMALL).save(tmp_path / "run")
-    with pytest.raises(InputError, match=r"code of your own \(readout\).*callables={'readout'"):
+    with pytest.raises(InputError, match=r"functions of yours \(readout\).*callables={'readout'"):
         verify(tmp_path / "run", tiny_model)
     assert verify(tmp_path / "run", tiny_model, callables={"readout": own_readout}).ok
-    with pytest.raises(InputError, match="other code"):
+    with pytest.raises(InputError, match="^callables=: readout differs"):
         verify(tmp_path / "run", tiny_model, callables={"readout": lambda log_probs, mask: log_probs[:, 0]})
 
 
@@ -253,7 +253,7 @@ def test_wrong_arguments(written, tiny_model, tmp_path):
     with pytest.raises(RunError, match="is not a run"):
         verify(tmp_path, tiny_model)
     for cells in (-1, "many", 1.5, None, True):
-        with pytest.raises(InputError, match="cells takes a whole number from 0 on"):
+        with pytest.raises(InputError, match="^cells=.* must be a whole number"):
             verify(written("swap"), tiny_model, cells=cells)
     assert verify(written("swap"), tiny_model, cells=10**6).ok  # all there are
     with pytest.raises(InputError, match=r"reads safetensors files, not a live model or a \.gguf file"):

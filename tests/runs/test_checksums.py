@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from anchorlens.runs.checksums import SUMS, changed_files, write_sums
+from anchorlens.runs.checksums import SUMS, find_changed_files, write_sums
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def folder(tmp_path):
 
 
 def test_nothing_is_found_where_nothing_was_changed(folder):
-    assert changed_files(folder) == ([], [])
+    assert find_changed_files(folder) == ([], [])
     assert [line[66:] for line in (folder / SUMS).read_text().splitlines()] == [
         "figure.html", "probes/abc/probes.json", "run.json", "samples.parquet",
     ]  # fmt: skip
@@ -41,17 +41,17 @@ def test_a_flipped_byte_is_found_wherever_it_is(folder, bit):
         # All bytes of the list itself: no part of it is read so loosely that a change passes.
         for where in range(len(whole)) if name == SUMS else [0, len(whole) - 1, rng.randrange(len(whole))]:
             (folder / name).write_bytes(whole[:where] + bytes([whole[where] ^ bit]) + whole[where + 1 :])
-            assert changed_files(folder)[0], (name, where)
+            assert find_changed_files(folder)[0], (name, where)
         (folder / name).write_bytes(whole)
-    assert changed_files(folder) == ([], [])
+    assert find_changed_files(folder) == ([], [])
 
 
 def test_missing_and_added_files_are_told(folder):
     (folder / "figure.html").unlink()
     (folder / "notes.txt").write_text("mine")
-    assert changed_files(folder) == (["figure.html is missing"], ["notes.txt"])
+    assert find_changed_files(folder) == (["figure.html is missing"], ["notes.txt"])
     (folder / SUMS).unlink()
-    (said,), besides = changed_files(folder)
+    (said,), besides = find_changed_files(folder)
     assert said.startswith("SHA256SUMS is missing")
     assert not besides
 
@@ -59,4 +59,4 @@ def test_missing_and_added_files_are_told(folder):
 def test_the_same_line_twice_is_damage(folder):
     text = (folder / SUMS).read_text()
     (folder / SUMS).write_text(text + text.splitlines(keepends=True)[-1])
-    assert changed_files(folder)[0] == ["SHA256SUMS is damaged"]
+    assert find_changed_files(folder)[0] == ["SHA256SUMS is damaged"]

@@ -43,10 +43,10 @@ def refused(message, *journals):
 def measure(journal, shards=6, batches=(2, 2)):
     """Write the shards of a process, as a sweep does."""
     one = journal.sweep(0)
-    one.begun("plan", {"batches": list(batches), "shards": shards})
-    one.find(shards)
+    one.note_and_check("plan", {"batches": list(batches), "shards": shards})
+    one.find_shards(shards)
     for number in range(shards):
-        if one.mine(number) and one.read(number) is None:
+        if one.is_mine(number) and one.read(number) is None:
             one.write(number, pd.DataFrame({"value": [number]}), {"work": 1.0})
     return one
 
@@ -72,7 +72,7 @@ def test_a_share_is_read(given, job):
 
 @pytest.mark.parametrize("given", ["4/3", "0/3", "x/3", "-1/3", "1/3/5", "", "1", (4, 3), (1, 2, 3), (1.0, 3), (True, 3), 1])
 def test_what_is_no_job_is_refused(given):
-    with pytest.raises(InputError, match=r"job takes i/n.*; got"):
+    with pytest.raises(InputError, match=r"^job=.* is no job"):
         parse_job(given)
 
 
@@ -82,7 +82,7 @@ def test_jobs_measure_side_by_side_and_each_share_once(tmp_path):
         assert running_jobs(parts_of(out)) == [Job(1, 3), Job(3, 3)]
         assert status_of(out).jobs == ("1/3", "3/3")
         refused(r"Another process is measuring job 3/3 of .*lock-3-of-3.*job=", job(out, "3/3"))
-        refused(r"Jobs 1/3, 3/3 of .* are measuring", whole(out))
+        refused(r"Jobs 1/3, 3/3 of .* are running", whole(out))
         with job(out, "2/3"):
             pass
     assert not parts_of(out).exists()  # nothing was measured
@@ -139,7 +139,7 @@ def test_what_is_not_ours_is_never_removed(mine, tmp_path):
         (tmp_path / "out.parts" / "thesis.tex").write_text("mine")
     out = tmp_path / "out"
     opened = whole(out), whole(out, resume=False, restart=True), job(out, "1/2")
-    refused(r"out\.parts is there and holds no parts of a run", *opened)
+    refused(r"out\.parts exists and holds no parts of a run", *opened)
     with pytest.raises(RunError, match="holds no parts of a run"):
         copy_parts(out, [])
     assert file.read_text() == "mine"
@@ -165,10 +165,10 @@ def test_a_file_that_is_added_meanwhile_stays(tmp_path):
     ],
 )
 def test_arguments_that_contradict_each_other(given, said):
-    from anchorlens.running.run_storage import check_keeping  # imports torch, which a process of a test below does without
+    from anchorlens.running.run_storage import check_run_options  # imports torch, which a process of a test below does without
 
     with pytest.raises(InputError, match=said):
-        check_keeping(**{"out": "a", "overwrite": False, "resume": False, "restart": False, "job": None} | given)
+        check_run_options(**{"out": "a", "overwrite": False, "resume": False, "restart": False, "job": None} | given)
 
 
 # --- shards --------------------------------------------------------------------------------------------------------------------
@@ -199,8 +199,8 @@ import pandas as pd
 from tests.runs.test_journal import whole
 with whole(Path(sys.argv[1])) as journal:
     one = journal.sweep(0)
-    one.begun("plan", {"shards": 2})
-    one.find(2)
+    one.note_and_check("plan", {"shards": 2})
+    one.find_shards(2)
     one.write(0, pd.DataFrame({"value": [0]}), {})
     resource.setrlimit(resource.RLIMIT_FSIZE, (900, resource.RLIM_INFINITY))
     one.write(1, pd.DataFrame({"value": [1]}), {})
@@ -230,7 +230,7 @@ def test_what_is_missing_is_named(tmp_path):
     out = tmp_path / "out"
     folder = jobs(out, "1/3", "3/3")
     assert missing_in(out) == {0: (6, [1, 4])}
-    with pytest.raises(RunError, match=r"lacks 2 of 6 shards \(1, 4\)\. Run job 2/3 again, or measure here"):
+    with pytest.raises(RunError, match=r"lacks 2 of 6 shards \(1, 4\)\. Run job 2/3 again, or measure missing"):
         refuse_missing(out)
     shard = shard_files(folder / "000")[3]
     shard.write_bytes(shard.read_bytes()[:-1])  # damaged is missing too
@@ -239,7 +239,7 @@ def test_what_is_missing_is_named(tmp_path):
     with pytest.warns(UserWarning, match="is damaged"):
         jobs(out, "1/3", "2/3")
     refuse_missing(out)
-    with pytest.raises(RunError, match="was begun in Python"):
+    with pytest.raises(RunError, match="was started in Python"):
         command_of(out)
 
 
@@ -247,7 +247,7 @@ def test_sweeps_that_nobody_planned_or_that_have_no_row(tmp_path):
     out = tmp_path / "out"
     with open_journal(out, [*SWEEPS, *OTHER, *OTHER], resume=True, restart=False, command={"name": "run"}) as journal:
         measure(journal)
-        journal.sweep(1).kept(EMPTY, {"why": "no row"})
+        journal.sweep(1).note_once(EMPTY, {"why": "no row"})
     with pytest.raises(RunError, match=r"lacks every shard of sweep 2: no job has planned it\. Run the jobs again"):
         refuse_missing(out)
     assert command_of(out) == {"name": "run"}

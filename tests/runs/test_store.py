@@ -20,13 +20,13 @@ def save(path, more=lambda folder: None):
 
 def test_a_run_is_not_replaced_unless_asked(tmp_path):
     run = save(tmp_path / "deep" / "a")
-    with pytest.raises(RunError, match="holds a run already. Choose another path, or give overwrite=True"):
+    with pytest.raises(RunError, match="already holds a run.*overwrite=True"):
         check_target(run)
     assert check_target(run, overwrite=True) == run
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
     for overwrite in (False, True):
-        with pytest.raises(RunError, match="is there and is not a run"):
+        with pytest.raises(RunError, match="exists and is not a run"):
             check_target(tmp_path / "mine", overwrite=overwrite)
     with pytest.raises(RunError, match="cannot be written"):
         check_target(tmp_path / "mine" / "thesis.tex" / "run")
@@ -63,7 +63,7 @@ def other_version(path, version):
     [
         (lambda p: (p / "run.json").unlink(), "is not a run: it has no run.json"),
         (lambda p: (p / "run.json").write_text("{"), "is damaged"),
-        (lambda p: other_version(p, SCHEMA_VERSION - 1), r"version 5; only version 6 is read\. Make the run again"),
+        (lambda p: other_version(p, SCHEMA_VERSION - 1), r"version 5, but only 6 can be read\. Make the run again"),
         (lambda p: other_version(p, 99), "schema version 99"),
         (lambda p: (p / "curves.parquet").unlink(), "lacks curves.parquet"),
         (lambda p: (p / "samples.parquet").write_bytes(b"PAR1"), "samples.parquet is damaged"),

@@ -32,7 +32,7 @@ def test_a_probe_at_chance_draws_q_far_below_a_and_the_placebo_takes_it_away():
     real, placebo = curves_of(*chance(1), ids), curves_of(*chance(2), ids)
     assert (real[Q].mean < -20).all()
     assert (abs(real[A].mean) < 10).all()
-    found = named({"none": real, "matched": real, "random_tokens": placebo})
+    found = named({"none": real, "size_matched": real, "random_tokens": placebo})
     gap = quantity_frame([0, 1, 2], "gap", "none", found["gap", "none"])
     assert (gap["ci_high"] < -15).all()
     difference = quantity_frame([0, 1, 2], "gap_difference", "random_tokens", found["gap_difference", "random_tokens"])
@@ -46,7 +46,7 @@ def test_a_gap_difference_is_deaf_to_how_many_flip():
     before = np.full((1, 400), 0.8)
     cut, placebo = before.copy(), before.copy()
     cut[:, :200], placebo[:, :10] = 0.3, 0.3
-    arms = {"none": cut, "matched": cut, "random_tokens": placebo}
+    arms = {"none": cut, "size_matched": cut, "random_tokens": placebo}
     found = named({name: curves_of(before, after, ids) for name, after in arms.items()})
     (difference,) = [estimate for (name, _), estimate in found.items() if name == "gap_difference"]
     assert difference.value[0] == pytest.approx(0)

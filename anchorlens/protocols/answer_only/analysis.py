@@ -13,29 +13,29 @@ from anchorlens.statistics.contrasts import Estimate, mean_of
 from anchorlens.statistics.pathways import ALL
 
 ANCHOR = "whole_question"
-"""What is changed: the anchor ``question`` is E_Q alone."""
+"""Name of the changed segment; the anchor ``exact_question`` is E_Q only."""
 
 
 class AnswerOnlyAnalysis(ProbeAnalysis):
-    """Inputs without a question beside inputs with another row's."""
+    """Analysis of inputs without a question against inputs with another row's question."""
 
     name, title = "answer_only", "answer only"
 
     @override
     def estimates(self, result: PathwayResult) -> list[tuple[str, str, Estimate]]:
-        """Return ``delta_p_vs_placebo``, ``flip_rate`` and ``p_after`` less those of the control, paired by row.
+        """Return ``delta_p_vs_placebo``, ``flip_rate`` and ``p_after`` minus those of the control, paired by row.
 
-        ``p_after`` is the mean P(hallucination) after the change, in points. Take an answer that is once true and once false, both
-        rows predicted right, and one P after the change for both: the sum of their ΔP is the difference of their clean P, whatever
-        P became, and exactly one of them flips. So with balanced answers ``delta_p_vs_placebo`` and ``flip_rate`` lie near 0 for any two
-        inputs that carry no label; ``p_after`` tells such inputs apart.
+        ``p_after`` is the mean P(hallucination) after the change, in points. For an answer that is true in one row and false in
+        another, both predicted correctly, both rows have the same P after the change: the sum of their ΔP is the difference of their
+        clean P, and exactly one of them flips. With balanced answers ``delta_p_vs_placebo`` and ``flip_rate`` are therefore near 0
+        for any two inputs without label information; ``p_after`` can differ.
         """
-        found: list[tuple[str, str, Estimate]] = []
+        estimates: list[tuple[str, str, Estimate]] = []
         for name, metric in (("delta_p_vs_placebo", P), ("flip_rate", FLIP), ("p_after", P)):
-            own, other = (result.tables(metric)[control] for control in ("none", OTHER))
-            gap = 100 * (own.after - other.after) if name == "p_after" else own.delta - other.delta
-            found.append((name, OTHER, mean_of(gap, result.draws)))
-        return found
+            empty, other = (result.tables(metric)[control] for control in ("none", OTHER))
+            gap = 100 * (empty.after - other.after) if name == "p_after" else empty.delta - other.delta
+            estimates.append((name, OTHER, mean_of(gap, result.draws)))
+        return estimates
 
     @override
     def numbers(self, result: PathwayResult) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Measure `answer_only`: the same answer after an empty question, read by a truth probe (METHOD 5).
+"""Measure `answer_only`: read a truth probe on the same answer after an empty question (METHOD 5).
 
-One model and one data set in each call. ΔP = 100 * (confidence after - before) in what was predicted before; negative where the
-missing question takes confidence away. The whole question is missing, not E_Q alone, and so t* stands at another position.
+Scope: one model and one data set per call. ΔP = 100 * (confidence after - before) in the clean prediction; negative if the missing
+question lowers the confidence. The whole question is removed, not only E_Q, so the answer token has another position.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from typing import Any
 from typing_extensions import override
 
 from anchorlens.protocols.answer_only.analysis import ANALYSIS, ANCHOR
-from anchorlens.protocols.answer_only.question_removal import OTHER, changed_inputs, without_question
+from anchorlens.protocols.answer_only.question_removal import OTHER, build_changed_inputs, without_question
 from anchorlens.protocols.answer_only.spec import AnswerOnly
 from anchorlens.protocols.probe_sweep.measurement import Cells, ProbeMeasurement, ProbePass
-from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, labelled_rows
+from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, build_labelled_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.build_rows import check_not_empty
 from anchorlens.questions.qa_context import QuestionContext
@@ -27,14 +27,14 @@ class AnswerOnlyInputs(ProbeSweepInputs):
 
     @override
     def record(self, spec: Any) -> dict[str, Any]:
-        found = super().record(spec)
-        found["config"] = {"anchors": [ANCHOR], "readout": "probe"}
-        found["counts"]["distinct_answers"] = len({own[0].row.ids for own in self.variants if own[0].row is not None})
-        return found
+        record = super().record(spec)
+        record["config"] = {"anchors": [ANCHOR], "readout": "probe"}
+        record["counts"]["distinct_answers"] = len({pair[0].row.ids for pair in self.variants if pair[0].row is not None})
+        return record
 
 
 class AnswerOnlyMeasurement(ProbeMeasurement[AnswerOnly]):
-    """Takes the question away."""
+    """Measurement of answers without their question."""
 
     spec, analysis, training_lanes = AnswerOnly, ANALYSIS, 1
 
@@ -48,9 +48,9 @@ class AnswerOnlyMeasurement(ProbeMeasurement[AnswerOnly]):
 
     @override
     def prepare(self, context: QuestionContext, spec: AnswerOnly) -> AnswerOnlyInputs:
-        empty = without_question(context.tokenizer)  # before answers are generated
-        truth, dropped = labelled_rows(context, spec)
-        variants, left_out = changed_inputs(truth, context.tokenizer, empty, spec.seed)
+        empty = without_question(context.tokenizer)  # first, because generating answers takes long
+        truth, dropped = build_labelled_rows(context, spec)
+        variants, left_out = build_changed_inputs(truth, context.tokenizer, empty, spec.seed)
         gone = (*dropped, *left_out)
         check_not_empty(tuple(variants), gone, f"in {context.data.name}")
         return AnswerOnlyInputs(
@@ -60,7 +60,7 @@ class AnswerOnlyMeasurement(ProbeMeasurement[AnswerOnly]):
 
     @override
     def pack(self, inputs: ProbeSweepInputs, size: int, cut_size: int) -> Sequence[Cells]:
-        """Keep rows of one answer-only input together, so that it has one P to the last digit."""
+        """Pack rows with the same answer-only input together, so that its P is identical for all of them."""
         groups: dict[object, list[int]] = {}
         for j, (empty, _) in enumerate(inputs.variants):
             assert empty.row is not None  # every variant is an input
@@ -77,7 +77,7 @@ class AnswerOnlyMeasurement(ProbeMeasurement[AnswerOnly]):
 
     @override
     def passes(self, inputs: ProbeSweepInputs, spec: AnswerOnly, cells: Cells) -> list[ProbePass]:
-        """Clean rows with the cut that decides pathways, then the distinct inputs without a question, then the others."""
+        """Return the clean rows with the cut that splits pathways, then the distinct inputs of each control."""
         tests = tuple(dict.fromkeys(j for j, _ in cells))
         changed = [
             [one.row for j, i in cells for one in [inputs.variants[j][i]] if control in one.controls and one.row is not None]
@@ -87,7 +87,7 @@ class AnswerOnlyMeasurement(ProbeMeasurement[AnswerOnly]):
         return [self.split_pass(inputs, spec, tests), *(ProbePass(rows) for rows in distinct if rows)]
 
     @override
-    def stored_variants(self, row: TokenRow, spec: AnswerOnly, stored: StoredInputs) -> tuple[Variant, ...]:
+    def load_variants(self, row: TokenRow, spec: AnswerOnly, stored: StoredInputs) -> tuple[Variant, ...]:
         (donor,) = stored.donor_ids[row.id]
         other = stored.row("corrupt", f"{row.id}~{donor}")
         return Variant(("none",), stored.row("corrupt", f"{row.id}~")), Variant((OTHER,), other, donor_id=donor)

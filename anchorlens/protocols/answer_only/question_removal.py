@@ -1,4 +1,4 @@
-"""The inputs of an answer-only sweep: a row's own answer after an empty question, and after a question of another row."""
+"""Build the inputs of an answer-only sweep: the answer after an empty question, and after another row's question."""
 
 import random
 from collections.abc import Sequence
@@ -14,22 +14,22 @@ from anchorlens.questions.example import Example, Span, normalise
 from anchorlens.questions.prompts import PromptText, render_prompt
 from anchorlens.questions.tokens import RowDropped, RowTokenizer, TokenRow, overlapping
 
-# Questions that are looked at before a row is given up.
+# Number of other questions to try before a row is dropped.
 _TRIES = 64
 
 
 def without_question(tokenizer: RowTokenizer) -> PromptText:
-    """The prompt with an empty question: ``Q:\\nA:`` for ``qa``; the space before the question goes with it.
+    """Render the prompt with an empty question, without the space before it: ``Q:\\nA:`` for ``qa``.
 
     Raises:
-        InputError: The prompt does not take one (chat templates need a message).
+        InputError: If the prompt takes no empty question (chat templates need a message).
     """
     try:
         made = render_prompt(tokenizer.prompt, "", tokenizer.tokenizer)
     except InputError as why:
         raise InputError(
-            f"answer_only needs a prompt that takes an empty question, such as prompt='qa'; {tokenizer.prompt.name!r} does not. "
-            f"{why}"
+            f"prompt={tokenizer.prompt.name!r} takes no empty question, which answer_only needs. Use prompt='qa'. {why}",
+            argument="prompt",
         ) from why
     before, after = made.text[: made.question_start], made.text[made.question_start :]
     if not after[:1].strip():
@@ -38,13 +38,13 @@ def without_question(tokenizer: RowTokenizer) -> PromptText:
     return PromptText(before + after, len(before), made.separator)
 
 
-def changed_inputs(
+def build_changed_inputs(
     truth: TruthRows, tokenizer: RowTokenizer, empty: PromptText, seed: int
 ) -> tuple[dict[int, tuple[Variant, ...]], tuple[Dropped, ...]]:
-    """Build both inputs of every test row; other questions are drawn from the questions of the test split.
+    """Build both inputs of every test row; other questions are drawn from the test split.
 
     Returns:
-        Row index -> its variants ``none`` (no question) and ``other_question``; and the rows that were left out.
+        Row index -> variants ``none`` (no question) and ``other_question``; and the dropped rows.
     """
     tests = truth.of("test")
     pool = list({truth.rows[i].group: truth.rows[i].example for i in tests}.values())
@@ -53,7 +53,7 @@ def changed_inputs(
     for i in tests:
         row = truth.rows[i]
         try:
-            changed = changed_row(row, tokenizer, empty, "", f"{row.id}~")
+            changed = build_changed_row(row, tokenizer, empty, "", f"{row.id}~")
             other, donor = _after_other_question(row, tokenizer, pool, seed)
             kept[i] = (Variant(("none",), changed), Variant((OTHER,), other, donor_id=donor))
         except RowDropped as why:
@@ -62,20 +62,20 @@ def changed_inputs(
     return kept, tuple(dropped)
 
 
-def changed_row(row: TokenRow, tokenizer: RowTokenizer, prompt: PromptText, question: str, row_id: str) -> TokenRow:
-    """Return the row's answer after another prompt, if it keeps its tokens there."""
+def build_changed_row(row: TokenRow, tokenizer: RowTokenizer, prompt: PromptText, question: str, row_id: str) -> TokenRow:
+    """Return a row with the answer after another prompt. Raise RowDropped if the answer has other tokens there."""
     text = prompt.text + prompt.separator + row.answer.text
     ids, offsets = tokenizer.encode(text)
     head = tokenizer.encode(prompt.text)[0]
-    own = list(row.ids[row.prompt_length :])
-    if ids != [*head, *own]:
-        raise RowDropped("answer_retokenised", f"after {prompt.text[-20:]!r} the answer is made of other tokens")
+    answer_ids = list(row.ids[row.prompt_length :])
+    if ids != [*head, *answer_ids]:
+        raise RowDropped("answer_retokenised", f"the answer has other tokens after {prompt.text[-20:]!r}")
     if tokenizer.max_length is not None and len(ids) > tokenizer.max_length:
-        raise RowDropped("too_long", f"{len(ids)} tokens, the model takes {tokenizer.max_length}")
+        raise RowDropped("too_long", f"{len(ids)} tokens, but the model takes {tokenizer.max_length}")
     start = len(prompt.text) + len(prompt.separator)
     answer = overlapping(offsets, Span(start + row.answer.exact.start, start + row.answer.exact.end))
     if answer[0] == 0:
-        raise RowDropped("anchor_at_position_0", "answer takes in the first token, the attention sink")
+        raise RowDropped("anchor_at_position_0", "the answer includes the first token, the attention sink")
     return TokenRow(
         id=row_id, group=row.group, ids=tuple(ids), positions={"answer": answer}, example=row.example, text=text,
         question=question, answer=row.answer, prompt_length=len(head),
@@ -83,30 +83,30 @@ def changed_row(row: TokenRow, tokenizer: RowTokenizer, prompt: PromptText, ques
 
 
 def _after_other_question(row: TokenRow, tokenizer: RowTokenizer, pool: Sequence[Example], seed: int) -> tuple[TokenRow, str]:
-    """The answer after a question that has nothing to do with it, and whose question that is."""
+    """Return the answer after an unrelated question, and the id of that question's row."""
     rng = random.Random(f"{seed}:{OTHER}:{row.id}")
     for example in rng.sample(pool, min(_TRIES, len(pool))):
-        if _related(example, row):
+        if _shares_answer(example, row):
             continue
         prompt = render_prompt(tokenizer.prompt, example.question, tokenizer.tokenizer)
         try:
-            changed = changed_row(row, tokenizer, prompt, example.question, f"{row.id}~{example.example_id}")
+            changed = build_changed_row(row, tokenizer, prompt, example.question, f"{row.id}~{example.example_id}")
         except RowDropped:
             continue
         return changed, example.example_id
-    raise RowDropped("no_other_question", "every other question of the test split shares an answer with this row")
+    raise RowDropped("no_other_question", "all other questions of the test split share an answer with this row")
 
 
-def _related(other: Example, row: TokenRow) -> bool:
-    """Whether a question is the row's own, shares a gold alias with it or with its answer, or names that answer."""
+def _shares_answer(other: Example, row: TokenRow) -> bool:
+    """Return whether a question is the row's own, shares a gold alias with it or its answer, or contains that answer."""
     if other.question_id == row.example.question_id:
         return True
-    answer = _padded(row.answer.exact.of(row.answer.text))
-    taken = [answer, *map(_padded, row.example.answers)]
-    return answer in _padded(other.question) or any(
-        alias in one or one in alias for alias in map(_padded, other.answers) for one in taken
+    answer = _pad_with_spaces(row.answer.exact.of(row.answer.text))
+    aliases = [answer, *map(_pad_with_spaces, row.example.answers)]
+    return answer in _pad_with_spaces(other.question) or any(
+        a in b or b in a for a in map(_pad_with_spaces, other.answers) for b in aliases
     )
 
 
-def _padded(text: str) -> str:
+def _pad_with_spaces(text: str) -> str:
     return f" {normalise(text)} "

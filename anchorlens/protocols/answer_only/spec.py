@@ -10,20 +10,20 @@ from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
 
 
 class AnswerOnly(TruthSpecification):
-    """ΔP at every layer when the same answer is read after an empty question, by pathway (METHOD 5).
+    """Compute ΔP at every layer for the same answer after an empty question, by pathway (METHOD 5).
 
-    A truth probe reads the answer's last token twice: after its question, and in a fresh pass on the prompt with no question in
-    it (``Q:\\nA: y``). ΔP is taken on the confidence in the clean prediction, in percentage points. The control ``other_question``
-    puts another row's question there: what that moves too is not the absence of a question. Pathways are those of the knockout of
-    E_Q at k*.
+    A truth probe reads the last answer token twice: after its question, and in a separate pass on the prompt without the question
+    (``Q:\\nA: y``). ΔP is the change of the confidence in the clean prediction, in percentage points. The control
+    ``other_question`` inserts another row's question; effects of the control are not due to the missing question. Pathways are
+    those of the knockout of E_Q at k*.
 
-    Source: Luo et al. 2026; the control is ours.
+    Source: Luo et al. 2026; the control is new.
     """
 
     NAME = "answer_only"
 
     knockout_mode: Annotated[str, Choice(KNOCKOUT_MODES)] = argument(
-        "mask", "How the knockout that decides the pathways cuts: mask (before the softmax) or zero (after it)."
+        "mask", "Cut of the knockout that splits the pathways: mask (before the softmax) or zero (after it)."
     )
 
     @override

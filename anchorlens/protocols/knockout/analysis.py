@@ -9,29 +9,31 @@ from anchorlens.protocols.knockout.findings import knockout_findings
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult, ProbeAnalysis
 from anchorlens.results.findings import Findings
 from anchorlens.statistics.contrasts import Estimate
-from anchorlens.statistics.pathways import CROSS_FOLD, MATCHED, RANDOM, SHUFFLED, gaps
+from anchorlens.statistics.pathways import CROSS_FOLD, RANDOM, SHUFFLED, SIZE_MATCHED, gaps
 
 
 class KnockoutAnalysis(ProbeAnalysis):
-    """Cuts of E_Q beside cuts of other question tokens."""
+    """Analysis of knockouts: cuts of E_Q against cuts of other question tokens."""
 
     name, title = "knockout", "attention knockout"
 
     @override
     def estimates(self, result: PathwayResult) -> list[tuple[str, str, Estimate]]:
-        """Return what is claimed (``delta_p_vs_placebo``, ``flip_rate``, ``auc_drop``, ``row_specific_effect``), and gaps as description."""
-        found: list[tuple[str, str, Estimate]] = []
+        """Return the contrasts ``delta_p_vs_placebo``, ``flip_rate``, ``auc_drop``, ``row_specific_effect``, descriptive gaps."""
+        estimates: list[tuple[str, str, Estimate]] = []
         tables = result.tables()
         if RANDOM in tables:
-            found += [
-                (name, RANDOM, result.contrast(name, MATCHED, RANDOM))
+            estimates += [
+                (name, RANDOM, result.contrast(name, SIZE_MATCHED, RANDOM))
                 for name in ("delta_p_vs_placebo", "flip_rate", "auc_drop")
             ]
-        if result.record["config"]["readout"] == "probe":  # log-odds of another reader do not add up
-            found += [
-                ("row_specific_effect", name, result.row_specific_effect(name)) for name in (MATCHED, RANDOM) if name in tables
+        if result.record["config"]["readout"] == "probe":  # log-odds of p_true are not additive
+            estimates += [
+                ("row_specific_effect", name, result.row_specific_effect(name))
+                for name in (SIZE_MATCHED, RANDOM)
+                if name in tables
             ]
-        return found + gaps(result.groups())
+        return estimates + gaps(result.groups())
 
     @override
     def findings(self, result: PathwayResult) -> Findings:
@@ -44,17 +46,17 @@ class KnockoutAnalysis(ProbeAnalysis):
         return super().numbers(result) | texts
 
     shown_values = (
-        ("auc", "auc", "none"), ("auc_cut", "auc_after", MATCHED), ("auc_placebo", "auc_after", RANDOM),
-        ("gap", "gap", "none"), ("gap_matched", "gap", MATCHED), (f"gap_{RANDOM}", "placebo_gap", RANDOM),
+        ("auc", "auc", "none"), ("auc_cut", "auc_after", SIZE_MATCHED), ("auc_placebo", "auc_after", RANDOM),
+        ("gap", "gap", "none"), ("gap_size_matched", "gap", SIZE_MATCHED), (f"gap_{RANDOM}", "placebo_gap", RANDOM),
         (f"gap_{SHUFFLED}", "placebo_gap", SHUFFLED), (f"gap_{CROSS_FOLD}", "cross_fold_gap", CROSS_FOLD),
     )  # fmt: skip
     shown_contrasts = (
         ("delta_p_vs_placebo", "delta_p_vs_placebo", RANDOM), ("flip_rate", "flip_rate", RANDOM), ("auc_drop", "auc_drop", RANDOM),
-        ("row_specific_effect", "row_specific_effect", MATCHED),
+        ("row_specific_effect", "row_specific_effect", SIZE_MATCHED),
     )  # fmt: skip
     shown_settings = (
-        "cut {edges}, mode {knockout_mode}, readout {readout}, {answers} answers, distractor {distractor}, split {split}, prompt {prompt}, "
-        "seed {seed}"
+        "cut {edges}, mode {knockout_mode}, readout {readout}, {answers} answers, distractor {distractor}, split {split}, "
+        "prompt {prompt}, seed {seed}"
     )
     table_title = "Knockout at k*: AUC, contrasts with other question tokens cut, then the pathways (selected)"
     table_columns = (

@@ -1,4 +1,4 @@
-"""Findings of a knockout: the contrasts that stand beyond the placebo, and where (METHOD 5)."""
+"""Findings of a knockout: contrasts with the placebo, and the layers at which they stand (METHOD 5)."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -17,11 +17,11 @@ from anchorlens.results.estimates import (
 )
 from anchorlens.results.findings import OPEN, Finding, Findings, empty_findings, text_warning
 from anchorlens.results.findings import STANDS as STANDING
-from anchorlens.statistics.pathways import MATCHED, RANDOM
+from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED
 
 
 class Claim(NamedTuple):
-    """A contrast of a knockout: with what it is compared, on which side of 0 an effect lies, and whether its unit is a point."""
+    """Contrast of a knockout: its control, the sign of an effect, and whether its unit is percentage points."""
 
     control: str
     sign: int
@@ -29,21 +29,21 @@ class Claim(NamedTuple):
 
 
 STANDS = {"delta_p_vs_placebo": Claim(RANDOM, -1), "flip_rate": Claim(RANDOM, 1), "auc_drop": Claim(RANDOM, -1, points=False)}
-"""The contrasts that have to lie beyond the placebo, all of them."""
-SPECIFIC = {"row_specific_effect": Claim(MATCHED, -1)}
-"""What tells a row's own signal from mere disturbance."""
+"""Contrasts that must all lie beyond the placebo."""
+SPECIFIC = {"row_specific_effect": Claim(SIZE_MATCHED, -1)}
+"""Contrast that separates the row's own signal from disturbance."""
 CLAIMS = STANDS | SPECIFIC
 
 
 def knockout_findings(record: Mapping[str, Any], layer: int, contrasts: pd.DataFrame) -> Findings:
-    """Return the contrasts with their status at ``layer`` (k*, else the last), and the layers at which all of them stand."""
+    """Return the status of each contrast at ``layer`` (k*, else the last), and the layers at which all contrasts stand."""
     facts = estimates_at(contrasts, layer)
     where = name_layer(layer, record["probe"]["probe_layer"])
     auc = facts["auc", "none"]
     warnings = text_warning(record["probe"], facts.get(("auc_beyond_text", "none")), _reader(record))
-    silent = _nothing(record, facts, auc, where)
-    if silent:
-        return empty_findings(silent, warnings)
+    reason = _reason_for_no_claim(record, facts, auc, where)
+    if reason:
+        return empty_findings(reason, warnings)
     floor = record.get("noise", {}).get("floor") or 0.0
     states = {name: _state(facts[name, c.control], c, floor) for name, c in CLAIMS.items() if (name, c.control) in facts}
     statements = [
@@ -53,9 +53,9 @@ def knockout_findings(record: Mapping[str, Any], layer: int, contrasts: pd.DataF
     signal = {k for k, fact in estimates_by_layer(contrasts, "auc", "none").items() if fact.low > 0.5}
     layers = tuple(sorted(layers_standing(contrasts) & signal))
     statements.append(Finding("all_contrasts", STANDING if layers else OPEN, layers, control=RANDOM))
-    notes = [f"Layers where it stands (simultaneous bands): {format_layers(layers) if layers else 'none shown'}."]
-    notes += ["open: not shown, the data allow the interval."] if OPEN in states.values() else []
-    headline = _finding(facts, states, where, _cut(record))
+    notes = [f"Layers with all contrasts (simultaneous bands): {format_layers(layers)}."]
+    notes += ["open: not detected; effects in the interval remain compatible."] if OPEN in states.values() else []
+    headline = _headline(facts, states, where, record["config"]["anchors"][0])
     return Findings(tuple(statements), headline, warnings, _table(facts, states), (), tuple(notes))
 
 
@@ -63,56 +63,48 @@ def _reader(record: Mapping[str, Any]) -> str:
     return "the probe" if record["config"]["readout"] == "probe" else "P(True)"
 
 
-def _cut(record: Mapping[str, Any]) -> str:
-    anchor = record["config"]["anchors"][0]
-    return "E_Q" if anchor == "exact_question" else anchor
-
-
 def _state(fact: LayerEstimate, claim: Claim, floor: float) -> str:
-    """Return ``stands``, ``reversed`` or ``open``; what lies within the noise floor is open."""
+    """Return ``stands``, ``reversed`` or ``open``; values within the noise floor are open."""
     if claim.points and abs(fact.value) <= floor:
         return "open"
     return "stands" if fact.beyond(claim.sign) else "reversed" if fact.beyond(-claim.sign) else "open"
 
 
-def _nothing(record: Mapping[str, Any], facts: LayerEstimates, auc: LayerEstimate, where: str) -> str:
-    """Why nothing is claimed; empty where something can be."""
+def _reason_for_no_claim(record: Mapping[str, Any], facts: LayerEstimates, auc: LayerEstimate, where: str) -> str:
+    """Return the reason why nothing can be claimed; empty otherwise."""
     reader = _reader(record)
     if auc.value != auc.value:
         return f"Nothing is claimed: the measured rows lack true or false answers, so {reader} has no AUC."
     if not auc.low > 0.5:
-        return f"Nothing is claimed: at {where} no signal of {reader} is shown, AUC {auc.to_text(2, sign=False)}."
+        return f"Nothing is claimed: at {where} no signal of {reader} was detected, AUC {auc.to_text(2, sign=False)}."
     if record["config"]["delta_kind"] == "signed":
-        return "Nothing is claimed of delta_kind='signed': true and false answers move against each other."
+        return "Nothing is claimed for delta_kind='signed': effects on true and false answers cancel."
     if not record["config"]["placebos"]:
-        return "Nothing is claimed: no placebo was measured, so it is not known what any other cut does."
+        return "Nothing is claimed: no placebo was measured, so the effect of other cuts is unknown."
     contrast = facts.get(("delta_p_vs_placebo", RANDOM))
     n = 0 if contrast is None else contrast.n
     if n < FEW:
-        return f"Nothing is claimed: cut and placebo can be compared in {n} questions, and {FEW} are needed."
+        return f"Nothing is claimed: cut and placebo can be compared in {n} questions, but {FEW} are needed."
     return ""
 
 
-def _finding(facts: LayerEstimates, states: Mapping[str, str], where: str, cut: str) -> str:
-    standing = [name for name in STANDS if states[name] == "stands"]
-    turned = [name for name in STANDS if states[name] == "reversed"]
-    auc = {name: facts["auc_after", name].value for name in (MATCHED, RANDOM)}
-    fell = f"AUC {facts['auc', 'none'].value:.2f}; {cut} cut {auc[MATCHED]:.2f}, others cut {auc[RANDOM]:.2f}"
+def _headline(facts: LayerEstimates, states: Mapping[str, str], where: str, anchor: str) -> str:
+    standing, missing, turned = ([n for n in STANDS if states[n] == state] for state in ("stands", "open", "reversed"))
+    auc = {name: facts["auc_after", name].value for name in (SIZE_MATCHED, RANDOM)}
+    fall = f"AUC {facts['auc', 'none'].value:.2f} falls to {auc[SIZE_MATCHED]:.2f}, with others cut to {auc[RANDOM]:.2f}"
+    larger = f"cutting {anchor} has a larger effect than cutting other question tokens"
     if len(standing) == len(STANDS):
-        what = f"the effect of cutting {cut} stands beyond that of other question tokens"
+        what = larger
         if "row_specific_effect" in states:
             specific = states["row_specific_effect"] == "stands"
-            what += " and is specific to the row" if specific else "; that it is more than disturbance is not shown"
+            what += ", specific to the row" if specific else "; a row-specific effect was not detected"
     elif standing:
-        missing = [name for name in STANDS if states[name] == "open"]
-        left = [f"{join_with_and(missing)} not"] if missing else []
-        left += [f"by {join_with_and(turned)} cutting these does more"] if turned else []
-        verb = "stands" if len(standing) == 1 else "stand"
-        what = f"{join_with_and(standing)} {verb} beyond other question tokens, {', '.join(left)}"
+        what = f"{larger} by {join_with_and(standing)}"
+        what += f", not by {join_with_and(missing)}" if missing else ""
     else:
-        what = f"no effect of cutting {cut} beyond other question tokens is shown"
-        what += f"; by {join_with_and(turned)} cutting these does more" if turned else ""
-    return f"At {where} {what} ({fell})."
+        what = f"no larger effect of cutting {anchor} than of cutting other question tokens was detected"
+    what += f"; by {join_with_and(turned)} cutting other tokens has the larger effect" if turned else ""
+    return f"At {where} {what} ({fall})."
 
 
 def _table(facts: LayerEstimates, states: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
@@ -124,7 +116,7 @@ def _table(facts: LayerEstimates, states: Mapping[str, str]) -> tuple[tuple[str,
 
 
 def layers_standing(contrasts: pd.DataFrame) -> set[int]:
-    """Layers at which ``delta_p_vs_placebo``, ``flip_rate`` and ``auc_drop`` all lie beyond the placebo by their simultaneous bands."""
+    """Return the layers at which all contrasts of ``STANDS`` lie beyond the placebo by their simultaneous bands."""
     return set.intersection(
         *(
             {

@@ -1,6 +1,6 @@
 """Specification of the attention knockout protocol."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import StrictBool
 from typing_extensions import override
@@ -21,58 +21,65 @@ class Edges(Kind):
     @override
     def check(self, name: str, value: Any) -> str:
         if not isinstance(value, str):
-            raise InputError(f"{name} takes a text such as 'exact_question -> later'; got {short_repr(value)}.")
+            raise InputError(f"{name}={short_repr(value)} must be a text such as 'exact_question -> later'.")
         return " -> ".join(parse_edges(value))
 
 
 class Knockout(TruthSpecification):
-    """ΔP at every layer when attention from the question's exact tokens is cut, by pathway, with placebos (METHOD 5).
+    """Compute ΔP at every layer after cutting attention from the exact question tokens, by pathway (METHOD 5).
 
-    For the probe at layer k all edges from E_Q to later tokens are cut in every layer <= k; ΔP is taken on the confidence in the
-    clean prediction, in percentage points. Rows whose prediction flips are Q-Anchored, the others A-Anchored. Because the split
-    uses the plotted quantity, every curve comes with its placebos.
+    For the probe at layer k, all edges from E_Q to later tokens are cut in every layer <= k. ΔP is the change of the confidence in
+    the clean prediction, in percentage points. Rows whose prediction flips are Q-Anchored, the others A-Anchored. Placebos
+    accompany every curve, because the split uses the plotted quantity.
 
-    Source: Luo et al. 2026 (pathways), Geva et al. 2023 (attention knockout); the placebos are ours.
+    Source: Luo et al. 2026 (pathways), Geva et al. 2023 (attention knockout); the placebos are new.
     """
 
     NAME = "knockout"
 
     edges: Annotated[str, Edges()] = argument(
-        "exact_question -> later", "Attention that is cut: from an anchor to an anchor, or to later (all later tokens)."
+        "exact_question -> later", "Attention edges to cut: from an anchor to another anchor or to later (all later tokens)."
     )
     knockout_mode: Annotated[str, Choice(KNOCKOUT_MODES)] = argument(
-        "mask", "mask: before the softmax, the other weights renormalise; zero: the weight is 0 after it."
+        "mask", "mask: cut before the softmax, so other weights renormalise; zero: set the weight to 0 after it."
     )
     heads: Annotated[Any, Indices(of="heads")] = argument(
-        None, "Query heads in which edges are cut; all if left out.", metavar="0,3"
+        None, "Query heads in which edges are cut. If None, all.", metavar="0,3"
     )
-    window: Annotated[int | None, Int(1, none="all layers up to the one that is read")] = argument(
-        None,
-        "Layers that are cut together, centred at the one that is reported, and read at k* (probe) or at the end (p_true); all "
-        "layers up to the one that is read if left out.",
+    window: Annotated[int | Literal["cumulative"], Int(1, word="cumulative")] = argument(
+        "cumulative",
+        "cumulative: cut in all layers up to the reported one; N: cut in N layers centred at it, read at k* (probe) or at the end "
+        "(p_true).",
     )
-    cut_layers: Annotated[Any, Indices(bounds=True)] = argument(None, "First and last layer in which edges may be cut at all.")
+    cut_layers: Annotated[Any, Indices(bounds=True)] = argument(
+        None, "First and last layer in which edges may be cut. If None, all layers."
+    )
     readout: Annotated[str, Choice(TRUTH_READOUTS)] = argument(
-        "probe", "What P is: probe (P(hallucination) at the last exact answer token) or p_true (P(yes))."
+        "probe", "Readout of P: probe (P(hallucination) at the last exact answer token) or p_true (P(yes))."
     )
     split: Annotated[str, Choice(SPLIT_RULES)] = argument(
-        "fixed", "Pathways by the flip at k* (fixed), or at each layer by the flip there (per_layer)."
+        "fixed", "Split into pathways by the flip at k* (fixed) or by the flip at each layer (per_layer)."
     )
-    placebos: StrictBool = argument(True, "Measure the placebo splits too.", group="controls")
+    placebos: StrictBool = argument(True, "Whether to measure the placebo splits.", group="controls")
     split_placebo_by_side: StrictBool = argument(
         True,
-        "Cut the placebo's tokens before and after the source apart, too (random_before, random_after): what stands after it has "
-        "already read it. Takes about a quarter of the sweep's time.",
+        "Whether to also cut the placebo tokens before and after the source separately (random_before, random_after), since later "
+        "tokens have read the source. Takes about a quarter of the time of the sweep.",
         group="controls",
     )
 
     @property
     def anchor(self) -> str:
-        """Source of the edges, or the whole edge if it ends at an anchor; the ``anchor`` column of the outputs."""
+        """Value of the ``anchor`` column: the source of the edges, or source and target if the target is an anchor."""
         source, target = parse_edges(self.edges)
         return source if target == LATER else self.edges
+
+    @property
+    def window_size(self) -> int:
+        """Number of layers of a window; 0 for ``cumulative``."""
+        return 0 if isinstance(self.window, str) else self.window
 
     @override
     def constant_columns(self) -> dict[str, object]:
         heads = "" if self.heads is None else f", heads {','.join(map(str, self.heads))}"
-        return self.probe_columns(knockout_mode=self.knockout_mode + heads, readout=self.readout, window=self.window or 0)
+        return self.probe_columns(knockout_mode=self.knockout_mode + heads, readout=self.readout, window=self.window_size)

@@ -1,4 +1,4 @@
-"""Plan the batches of a sweep of activation patches, and predict their cost."""
+"""Plan the batches of a sweep of activation patches and predict their cost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from anchorlens.protocols.planning import MemoryBudget, SweepPlan, halves
 
 @dataclass(frozen=True)
 class Batch:
-    """Pairs that are measured in one pass, at all layers of the sweep, or at some if one pair alone would not fit."""
+    """Pairs measured in one pass, at all layers of the sweep, or at some if a single pair does not fit."""
 
     pairs: tuple[Pair[Any], ...]
     layers: tuple[int, ...]
@@ -28,7 +28,7 @@ class Batch:
         return len(self.pairs) * len(self.pairs[0].placements) * len(self.layers)
 
     def split(self) -> "tuple[Batch, ...]":
-        """Return halves of its pairs, else of its layers; () if it has one of each."""
+        """Split the pairs in halves, else the layers; () for one pair and one layer."""
         if len(self.pairs) > 1:
             return tuple(Batch(tuple(part), self.layers) for part in halves(self.pairs))
         if len(self.layers) > 1:
@@ -38,13 +38,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class SwapSweepPlan(SweepPlan):
-    """Cost of a sweep of swaps, and its batches in the order in which they are measured."""
+    """Cost of a sweep of swaps, and its batches in execution order."""
 
     batches: tuple[Batch, ...]
 
 
-class _Sweep:
-    """What each pair needs of a pass."""
+class _PairSizes:
+    """Read positions, cones and common prefix of the pairs of a sweep."""
 
     def __init__(self, pairs: Sequence[Pair[Any]], reader: Reader, site: SiteLike) -> None:
         positions: list[list[int]] = [[] for _ in pairs]
@@ -57,11 +57,11 @@ class _Sweep:
         self.prefix = common_prefix(rows, min([*touched, *(int(at) for at in reader.position)], default=0))
 
     def end(self, pair: Pair[Any]) -> int:
-        """Return the position after the last one that is read."""
+        """Return the position after the last read one."""
         return max(self.reads[id(pair)], default=-1) + 1
 
     def _cones(self, pair: Pair[Any], site: SiteLike) -> tuple[int, ...]:
-        """Return the tokens that are computed for each placement; 0 where nothing is changed."""
+        """Return the number of tokens to compute for each placement; 0 without a change."""
         end, out = self.end(pair), list[int]()
         for place in pair.placements:
             sources = place.source if pair.source is not None else [None] * len(place.target)
@@ -71,16 +71,16 @@ class _Sweep:
         return tuple(out)
 
     def size(self, pairs: Sequence[Pair[Any]]) -> PassSize:
-        growing = _Growing(self)
+        batch = _BatchSize(self)
         for pair in pairs:
-            growing.add(pair)
-        return growing.size()
+            batch.add(pair)
+        return batch.size()
 
 
-class _Growing:
-    """Size of a batch to which pairs are added."""
+class _BatchSize:
+    """Size of a growing batch of pairs."""
 
-    def __init__(self, sweep: _Sweep) -> None:
+    def __init__(self, sweep: _PairSizes) -> None:
         self.sweep, self.pairs = sweep, list[Pair[Any]]()
         self.stops: dict[tuple[int, ...], int] = {}
         self.runs, self.keys, self.reads = 0, 0, 0
@@ -100,9 +100,9 @@ class _Growing:
         self.reads += len(sweep.reads[id(pair)])
 
     def _run(self, ids: tuple[int, ...], stop: int) -> None:
-        had = self.stops.get(ids, self.sweep.prefix)
-        stop = max(had, stop)
-        self.runs += stop - had
+        before = self.stops.get(ids, self.sweep.prefix)
+        stop = max(before, stop)
+        self.runs += stop - before
         self.stops[ids], self.keys = stop, max(self.keys, stop)
 
     def size(self) -> PassSize:
@@ -114,36 +114,36 @@ def plan_swaps(
     engine: Engine, pairs: Sequence[Pair[Any]], reader: Reader, layers: tuple[int, ...], *, site: SiteLike, window: int,
     batch_size: int | None, max_memory: int | None, checks: int,
 ) -> SwapSweepPlan:  # fmt: skip
-    """Return batches that fit, and their cost. ``checks``: cells that the reference engine measures again.
+    """Plan batches that fit into memory, and their cost; ``checks``: number of spot checks.
 
     Raises:
-        InputError: Not even one question at one layer fits into ``max_memory``.
+        InputError: If one question at one layer does not fit into ``max_memory``.
     """
     cells = sum(len(p.placements) for p in pairs) * len(layers)
-    room, sweep = MemoryBudget(engine, max_memory, batch_size, cells), _Sweep(pairs, reader, site)
-    shape, budget, batches = engine.adapter.shape, room.budget, list[Batch]()
+    memory, sweep = MemoryBudget(engine, max_memory, batch_size, cells), _PairSizes(pairs, reader, site)
+    shape, budget, batches = engine.adapter.shape, memory.budget, list[Batch]()
 
     def fits(size: PassSize, pairs: int) -> bool:
         if engine.pass_bytes(size, len(layers)) > budget:
             return False
         return pairs <= batch_size if batch_size else not engine.saturates(size, len(layers))
 
-    # A batch has one table of placements: pairs with the same anchors and controls go together.
+    # Pairs of a batch have the same anchors and controls.
     tables = dict.fromkeys(tuple((place.anchor, place.control) for place in pair.placements) for pair in pairs)
     for table in sorted(tables, key=len, reverse=True):
-        own = [p for p in pairs if tuple((place.anchor, place.control) for place in p.placements) == table]
-        # By cone, so that rows that share a table need as little padding as can be; a question's donors stay together.
-        group = sorted(own, key=lambda p: (sum(sweep.cones[id(p)]), len(p.target.ids)))
-        growing = _Growing(sweep)
+        same = [p for p in pairs if tuple((place.anchor, place.control) for place in p.placements) == table]
+        # Sorted by cone, for little padding; donors of a question stay together.
+        group = sorted(same, key=lambda p: (sum(sweep.cones[id(p)]), len(p.target.ids)))
+        growing = _BatchSize(sweep)
         for pair in group:
-            had = tuple(growing.pairs)
+            before = tuple(growing.pairs)
             growing.add(pair)
-            if had and not fits(growing.size(), len(growing.pairs)):
-                batches += _fitting(room, sweep, Batch(had, layers), budget)
-                growing = _Growing(sweep)
+            if before and not fits(growing.size(), len(growing.pairs)):
+                batches += _split_to_fit(memory, sweep, Batch(before, layers), budget)
+                growing = _BatchSize(sweep)
                 growing.add(pair)
         if growing.pairs:
-            batches += _fitting(room, sweep, Batch(tuple(growing.pairs), layers), budget)
+            batches += _split_to_fit(memory, sweep, Batch(tuple(growing.pairs), layers), budget)
     passes = [sweep.size(b.pairs) for b in batches]
     starts = [[window_layers(layer, window, shape.n_layers).start for layer in b.layers] for b in batches]
     flops = sum(engine.pass_flops(size, start) for size, start in zip(passes, starts, strict=True))
@@ -152,12 +152,12 @@ def plan_swaps(
     questions = len({p.base.id for p in pairs})
     width = max(len(p.target.ids) for p in pairs)
     sizes = [len(b.pairs) for b in batches]
-    cost = room.plan(sizes, rows=questions, cells=cells, flops=flops, most=most, width=width, checks=checks)
+    cost = memory.plan(sizes, rows=questions, cells=cells, flops=flops, most=most, width=width, checks=checks)
     return SwapSweepPlan(**vars(cost), batches=tuple(batches))
 
 
-def _fitting(room: MemoryBudget, sweep: _Sweep, batch: Batch, budget: int) -> list[Batch]:
-    """Return a batch, or its parts if it is too large."""
-    too_large = room.engine.pass_bytes(sweep.size(batch.pairs), len(batch.layers)) > budget
+def _split_to_fit(memory: MemoryBudget, sweep: _PairSizes, batch: Batch, budget: int) -> list[Batch]:
+    """Return a batch, or its parts if it does not fit."""
+    too_large = memory.engine.pass_bytes(sweep.size(batch.pairs), len(batch.layers)) > budget
     parts = batch.split() if too_large else ()
-    return [one for part in parts for one in _fitting(room, sweep, part, budget)] or [batch]
+    return [one for part in parts for one in _split_to_fit(memory, sweep, part, budget)] or [batch]

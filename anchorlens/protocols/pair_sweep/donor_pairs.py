@@ -1,4 +1,4 @@
-"""Pairs of inputs of which one is changed by the other's activations, and the tensors of a batch of them."""
+"""Pairs of inputs, one patched with activations of the other, and the tensors of a batch of pairs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from anchorlens.typing import SlotStreams
 
 @dataclass(frozen=True)
 class Placement:
-    """One anchor of one pair: streams of ``source`` positions are put at ``target`` positions, slot by slot."""
+    """Placement of one anchor of a pair: activations at ``source`` positions replace those at ``target`` positions."""
 
     anchor: str
     control: str
@@ -26,15 +26,15 @@ PromptT_co = TypeVar("PromptT_co", bound=TokenizedPrompt, covariant=True)
 
 @dataclass(frozen=True)
 class Pair(Generic[PromptT_co]):
-    """One row with one donor.
+    """A row with a donor.
 
     Attributes:
-        base: The example's own input.
-        target: The input that is changed: the base, or for denoising the corrupt input.
-        source: The input whose streams are put there; None where streams are a statistic.
-        donor: The donor row, None where streams are a statistic.
-        donor_id: Its row's id, or the statistic's name.
-        placements: Anchors and their nulls.
+        base: Input of the row.
+        target: Patched input: the base, or the corrupt input for denoising.
+        source: Input whose activations are patched in; None for a statistic.
+        donor: Donor row; None for a statistic.
+        donor_id: Id of the donor row, or name of the statistic.
+        placements: Placements of anchors and their nulls.
     """
 
     base: PromptT_co
@@ -45,15 +45,19 @@ class Pair(Generic[PromptT_co]):
     placements: tuple[Placement, ...]
 
     def same_tokens(self, anchor: str) -> bool:
-        """Whether the anchor's slots hold the same tokens in both inputs: then the streams that enter block 0 are the same."""
-        own = next((p for p in self.placements if (p.anchor, p.control) == (anchor, "none")), None)
+        """Return whether the anchor has the same tokens in both inputs, so that its streams into block 0 are equal."""
+        place = next((p for p in self.placements if (p.anchor, p.control) == (anchor, "none")), None)
         if self.source is None:
             return False
-        to, by = (own.target, own.source) if own is not None else (row.positions[anchor] for row in (self.target, self.source))
+        to, by = (
+            (place.target, place.source)
+            if place is not None
+            else (row.positions[anchor] for row in (self.target, self.source))
+        )
         return [self.target.ids[i] for i in to] == [self.source.ids[i] for i in by]
 
     def slots(self, anchor: str, control: str) -> int | None:
-        """Positions that are changed; None where this is not measured."""
+        """Return the number of patched positions; None if the pair lacks this anchor and control."""
         return next((len(p.target) for p in self.placements if (p.anchor, p.control) == (anchor, control)), None)
 
 
@@ -61,18 +65,18 @@ MakeStreams: TypeAlias = Callable[[Sequence[Pair[Any]], TokenBatch, Sequence[Slo
 
 
 def slots_of(positions: Sequence[Sequence[int]]) -> Slots:
-    """Return ragged positions as a padded table."""
+    """Pad ragged positions to a table of slots."""
     padded = pad_rows([[*p] for p in positions])
     return Slots(positions=padded.ids, mask=padded.mask)
 
 
 def build_batch(pairs: Sequence[Pair[Any]], reader: Reader, make_streams: MakeStreams | None = None) -> SwapBatch:
-    """Return the tensors of one batch: inputs, reader, and for every anchor the slots with their sources or streams.
+    """Build the tensors of a batch: inputs, reader, and the slots of every anchor with their sources or streams.
 
     Args:
         pairs: Pairs with the same anchors and controls.
-        reader: What is read of them.
-        make_streams: Pairs, their inputs and the slots of every anchor -> streams; None: those of a clean run of the sources.
+        reader: Reader of the metric.
+        make_streams: Function of pairs, inputs and slots that returns streams. If None, those of a clean run of the sources.
     """
     tokens = pad_rows([p.target.ids for p in pairs])
     columns = [[p.placements[i] for p in pairs] for i in range(len(pairs[0].placements))]

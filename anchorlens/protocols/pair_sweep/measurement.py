@@ -1,4 +1,4 @@
-"""Measure activation patches: what `patch` and `swap` share."""
+"""Base class for measuring activation patches (`patch` and `swap`)."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ Array = npt.NDArray[np.float64]
 
 
 class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
-    """Base class of measurements that put activations of one input into another.
+    """Base class of measurements that patch activations of one input into another.
 
-    The specification has the arguments ``site`` and ``max_memory``.
+    The specification must have the arguments ``site`` and ``max_memory``.
     """
 
     @abstractmethod
@@ -35,26 +35,26 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
 
     @abstractmethod
     def reader(self, adapter: Adapter, inputs: InputsT, pairs: Sequence[Pair[Any]]) -> Reader:
-        """Return what reads the metric of some pairs."""
+        """Return the reader of the metric of some pairs."""
 
     @abstractmethod
     def effect(self, inputs: InputsT, spec: SpecT, pairs: Sequence[Pair[Any]], before: Array, after: Array) -> Array:
-        """Return the effect on the metric; pairs on the last axis."""
+        """Compute the effect on the metric, [..., pair]."""
 
     def metric(self, spec: SpecT) -> str:  # noqa: ARG002
         """Return the name of the metric."""
         return P
 
     def window(self, spec: SpecT) -> int:  # noqa: ARG002
-        """Return the number of layers that are changed together."""
+        """Return the number of layers patched together."""
         return 1
 
     def make_streams(self, inputs: InputsT, spec: SpecT) -> MakeStreams | None:  # noqa: ARG002
-        """Return what makes the streams of a batch; None if they come from the source of each pair."""
+        """Return the function that makes the streams of a batch; None for those of the sources."""
         return None
 
-    def reached(self, inputs: InputsT, spec: SpecT, place: Placement, layer: int) -> bool:  # noqa: ARG002
-        """Whether a change can reach what is read; other cells get no row."""
+    def is_reachable(self, inputs: InputsT, spec: SpecT, place: Placement, layer: int) -> bool:  # noqa: ARG002
+        """Return whether a patch can reach the readout; other cells have no row."""
         return True
 
     @abstractmethod
@@ -95,15 +95,15 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
                 "effect": self.effect(inputs, spec, pairs, start, end),
                 **self.columns(inputs, spec, unit, place, before, after),
             }  # fmt: skip
-            reached = np.repeat([self.reached(inputs, spec, place, layer) for layer in unit.layers], len(pairs))
+            reachable = np.repeat([self.is_reachable(inputs, spec, place, layer) for layer in unit.layers], len(pairs))
             whole = {name: np.broadcast_to(np.asarray(value), shape).ravel() for name, value in columns.items()}
-            frames.append(pd.DataFrame(whole)[reached])
+            frames.append(pd.DataFrame(whole)[reachable])
         return pd.concat(frames, ignore_index=True)
 
     def remeasure(
-        self, oracle: ReferenceEngine, inputs: InputsT, spec: Any, samples: Sequence[Mapping[str, Any]]
+        self, reference: ReferenceEngine, inputs: InputsT, spec: Any, samples: Sequence[Mapping[str, Any]]
     ) -> pd.DataFrame:
-        """Measure each cell as a row of one batch, changed at its own layer."""
+        """Measure each cell as a row of one batch, patched at its own layer."""
         by_key = {(pair.base.id, pair.donor_id): pair for pair in self.pairs(inputs)}
         chosen: list[Pair[Any]] = []
         for cell in samples:
@@ -111,10 +111,10 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
             place = next(p for p in pair.placements if (p.anchor, p.control) == (cell["anchor"], cell["control"]))
             chosen.append(replace(pair, placements=(place,)))
         layers = [int(cell["layer"]) for cell in samples]
-        found = oracle.run_cells(
-            self._batch(oracle, inputs, spec, chosen), site=spec.site, layers=layers, window=self.window(spec)
+        metrics = reference.run_cells(
+            self._batch(reference, inputs, spec, chosen), site=spec.site, layers=layers, window=self.window(spec)
         )
-        before, after = (_values(one, self.metric(spec)) for one in found)
+        before, after = (_values(one, self.metric(spec)) for one in metrics)
         frame = pd.DataFrame([{name: cell[name] for name in CELL} for cell in samples])
         effect = self.effect(inputs, spec, chosen, before, after)
         return frame.assign(value_before=before, value_after=after, effect=effect)

@@ -1,4 +1,4 @@
-"""Curves and findings of `patch`. Effects are described; which cells stand needs controls that this protocol does not have yet."""
+"""Curves and descriptive findings of `patch`; this protocol has no controls yet."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from anchorlens.runs.schema import CONTRAST_COLUMNS, CURVE_TYPES
 
 
 class PatchAnalysis(Analysis):
-    """Mean effect at every layer and position."""
+    """Mean effects at every layer and position."""
 
     name, title, result = "patch", "activation patching", SweepResult
 
@@ -32,11 +32,11 @@ class PatchAnalysis(Analysis):
         n = len(result.example_ids)
         best = table.iloc[int(table["effect"].abs().to_numpy().argmax())]
         layer, value = int(best["max_layer"]), float(best["effect"])
-        one = Finding(result.record["config"]["metric"], DESCRIPTION, (layer,), value, n=n, anchor=str(best["anchor"]))
-        said = (
+        finding = Finding(result.record["config"]["metric"], DESCRIPTION, (layer,), value, n=n, anchor=str(best["anchor"]))
+        headline = (
             f"Largest mean effect: {value:+.2f} logits at {best['anchor']}, layer {layer} ({n} pair{'s' if n != 1 else ''})."
         )
-        return Findings((one,), f"{said} No control was measured, so nothing is claimed.")
+        return Findings((finding,), f"{headline} No control was measured, so nothing is claimed.")
 
     @override
     def summary(self, result: SweepResult) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Measure `patch`: activations of one prompt of a pair are put into the other, at every layer and position."""
+"""Measure `patch`: patch activations of one prompt of a pair into the other, at every layer and position."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -30,8 +30,8 @@ class PatchInputs(SweepInputs):
     """Inputs of a patch sweep.
 
     Attributes:
-        pairs: Changed prompt (``target``) and prompt whose activations are put there (``source``), with a placement per position.
-        tokens: Pair id -> token ids of answer and wrong answer.
+        pairs: Patched prompt (``target``) and source of the activations (``source``), with a placement per position.
+        tokens: Pair id -> first token ids of answer and wrong answer.
     """
 
     pairs: tuple[PatchPair, ...]
@@ -55,13 +55,13 @@ class PatchInputs(SweepInputs):
 
 
 def _pair(target: PairPrompt, source: PairPrompt) -> PatchPair:
-    """Return a pair with one placement for each position."""
+    """Build a pair with one placement per position."""
     places = tuple(Placement(f"pos:{p}", "none", (p,), (p,)) for p in range(len(target.ids)))
     return Pair(target, target, source, source, source.id, places)
 
 
 class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
-    """Puts activations of one prompt into another."""
+    """Measurement of activation patches."""
 
     spec, analysis, source = Patch, ANALYSIS, PAIRS
 

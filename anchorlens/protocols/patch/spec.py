@@ -1,4 +1,4 @@
-"""Arguments of `patch`."""
+"""Specification of the patch protocol."""
 
 from typing import Annotated
 
@@ -13,8 +13,8 @@ from anchorlens.protocols.specification import ADD_BOS, Specification
 class Patch(Specification):
     """Patch activations of a clean prompt into a corrupted one, position by position and layer by layer.
 
-    At one layer and one position, the activation of the corrupted run is replaced by that of the clean run (denoising; noising the
-    other way round), and the metric is read at the last position. The effect is the metric after minus before.
+    At one layer and position, the activation of the corrupted run is replaced by that of the clean run (denoising), or the reverse
+    (noising), and the metric is read at the last position. The effect is the metric after minus before.
 
     Source: Meng et al. 2022, Wang et al. 2023, Zhang & Nanda 2024.
     """
@@ -22,12 +22,12 @@ class Patch(Specification):
     NAME = "patch"
     DATA = "pairs"
 
-    site: Annotated[str, Choice(SITES)] = argument("resid_pre", "Which activation of a block is replaced.")
+    site: Annotated[str, Choice(SITES)] = argument("resid_pre", "Hook site whose activation is replaced.")
     direction: Annotated[str, Choice(DIRECTIONS)] = argument(
-        "denoising", "denoising (clean activations into the corrupted prompt) or noising (the other way round)."
+        "denoising", "denoising (clean activations into the corrupted prompt) or noising (the reverse)."
     )
     metric: Annotated[str, Choice(("logit_diff",))] = argument(
-        "logit_diff", "logit_diff: logit of the answer minus logit of the wrong answer."
+        "logit_diff", "Metric at the last position: logit_diff (logit of the answer minus logit of the wrong answer)."
     )
 
     add_bos: StrictBool | None = ADD_BOS
@@ -35,6 +35,6 @@ class Patch(Specification):
     @override
     def constant_columns(self) -> dict[str, object]:
         return {
-            "pathway": "", "site": self.site, "probe_site": "", "window": 1, "direction": self.direction, "donor_rule": "", "knockout_mode": "", "readout": "",
-            "delta_kind": "difference",
+            "pathway": "", "site": self.site, "probe_site": "", "window": 1, "direction": self.direction, "donor_rule": "",
+            "knockout_mode": "", "readout": "", "delta_kind": "difference",
         }  # fmt: skip

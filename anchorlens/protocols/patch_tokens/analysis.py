@@ -1,7 +1,7 @@
 """Curves, contrasts and findings of token patching (METHOD 5).
 
-No group is chosen by the outcome, so ``delta_p_vs_placebo`` and ``flip_rate`` are free of selection. The pathways are not: they are split by
-a flip of the same clean P that ΔP starts from, so their gap is description.
+``delta_p_vs_placebo`` and ``flip_rate`` are over all rows, without selection by the outcome. Pathways are split by a flip of
+the clean P that ΔP starts from, so their gap is descriptive.
 """
 
 import numpy as np
@@ -14,36 +14,37 @@ from anchorlens.results.findings import Findings
 from anchorlens.runs.schema import FLIP, P
 from anchorlens.statistics.bands import Band
 from anchorlens.statistics.contrasts import Estimate, mean_of
-from anchorlens.statistics.pathways import MATCHED, RANDOM, band_frame, gaps
+from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED, band_frame, gaps
 
 
 class PatchTokensAnalysis(ProbeAnalysis):
-    """Patched inputs beside inputs in which other tokens are replaced."""
+    """Analysis of patched inputs against inputs with other replaced tokens."""
 
     name, title = "patch_tokens", "token patching"
 
     @override
     def estimates(self, result: PathwayResult) -> list[tuple[str, str, Estimate]]:
-        """Return the contrasts of patch and control over all measured rows, paired by row, and what describes them.
+        """Return the contrasts of patch and control over all measured rows, paired by row, and descriptive levels.
 
         Returns:
-            ``delta_p_vs_placebo`` and ``flip_rate`` (``matched`` less ``random_tokens``, in points); the levels ``flip_rate_patched``
-            (control ``none``: all of E_Q; ``matched``) and ``flip_rate_random``; ``gap`` (Q less A) and ``placebo_gap``.
+            ``delta_p_vs_placebo`` and ``flip_rate`` (``size_matched`` minus ``random_tokens``, in points); the levels
+            ``flip_rate_patched`` (controls ``none`` and ``size_matched``) and ``flip_rate_random``; ``gap`` (Q minus A) and
+            ``placebo_gap``.
         """
         p, flips = result.tables(), result.tables(FLIP)
-        found: list[tuple[str, str, Estimate]] = []
+        estimates: list[tuple[str, str, Estimate]] = []
         if RANDOM in p:
-            # Flips were averaged over donors, each counted on its own: they cannot be taken from the mean P.
+            # Flips are averaged over donors; a flip of the mean P is another quantity.
             for name, tables in (("delta_p_vs_placebo", p), ("flip_rate", flips)):
-                found.append((name, RANDOM, mean_of(tables[MATCHED].delta - tables[RANDOM].delta, result.draws)))
+                estimates.append((name, RANDOM, mean_of(tables[SIZE_MATCHED].delta - tables[RANDOM].delta, result.draws)))
         for control, table in flips.items():
             name = "flip_rate_random" if control == RANDOM else "flip_rate_patched"
-            found.append((name, control, mean_of(table.delta, result.draws)))
-        return found + [one for one in gaps(result.groups()) if one[0] != "gap_difference"]
+            estimates.append((name, control, mean_of(table.delta, result.draws)))
+        return estimates + [one for one in gaps(result.groups()) if one[0] != "gap_difference"]
 
     @override
     def auc_frames(self, result: PathwayResult) -> list[pd.DataFrame]:
-        """Return the AUCs; if the measured rows have one label only, that of the clean probe over all test rows."""
+        """Return the AUCs; if all measured rows have one label, the AUC of the clean probe over all test rows."""
         if len(set(result.labels)) == 2:
             return super().auc_frames(result)
         recorded = result.record["probe"]["test_auc"]

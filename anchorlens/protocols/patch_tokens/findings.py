@@ -1,4 +1,4 @@
-"""What token patching shows, in words: the finding first, at k*, which was chosen on validation rows (METHOD 5)."""
+"""Findings of token patching at k*, which is chosen on validation rows (METHOD 5)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,23 +7,27 @@ import pandas as pd
 
 from anchorlens.results.estimates import FEW, LayerEstimate, estimates_at, name_layer
 from anchorlens.results.findings import OPEN, REVERSED, STANDS, Finding, Findings, empty_findings, text_warning
-from anchorlens.statistics.pathways import MATCHED, RANDOM
+from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED
 
 
 def patch_findings(record: Mapping[str, Any], summary: Mapping[str, Any], contrasts: pd.DataFrame) -> Findings:
-    """Return the finding at k*; ``summary`` has the numbers at the shown layer."""
+    """Return the findings at the shown layer; ``summary`` has its numbers."""
     facts, layers = estimates_at(contrasts, summary["layer"]), (int(summary["layer"]),)
     at, auc = name_layer(int(summary["layer"]), record["probe"]["probe_layer"]), facts["auc", "none"]
     if not auc.low > 0.5:
         return empty_findings(
-            f"The probe shows no signal at {at} (AUC {auc.to_text(2, sign=False)}): nothing is said of truth."
+            f"Nothing is claimed: at {at} no signal of the probe was detected, AUC {auc.to_text(2, sign=False)}."
         )
     if ("delta_p_vs_placebo", RANDOM) not in facts:
-        return empty_findings("No question has tokens outside E_Q: there is no control, so nothing is said.")
+        return empty_findings("Nothing is claimed: no question has tokens outside exact_question, so there is no control.")
     delta, flips = facts["delta_p_vs_placebo", RANDOM], facts["flip_rate", RANDOM]
     if delta.n < FEW:
-        return empty_findings(f"Patch and control can be compared in {delta.n} questions: below {FEW} nothing is said.")
-    rates = [facts[name, control].value for name, control in (("flip_rate_patched", MATCHED), ("flip_rate_random", RANDOM))]
+        return empty_findings(
+            f"Nothing is claimed: patch and control can be compared in {delta.n} questions, but {FEW} are needed."
+        )
+    rates = [
+        facts[name, control].value for name, control in (("flip_rate_patched", SIZE_MATCHED), ("flip_rate_random", RANDOM))
+    ]
     whole = record["config"]["base"] == "all"
     of = "true and false answers" if whole else "true answers predicted true"
     parts = [
@@ -45,26 +49,29 @@ def _finding(delta: LayerEstimate, at: str, over: str) -> str:
     control = "replacing as many other question tokens"
     if not delta.off_zero:
         return (
-            f"Not shown at {at} {over}: that replacing E_Q changes ΔP otherwise than {control}; the data allow {delta.range_text()} "
-            "points."
+            f"At {at} no difference in ΔP between replacing exact_question and {control} was detected {over}; differences in "
+            f"{delta.interval()} points remain compatible."
         )
     if delta.value > 0:
-        return f"At {at} ΔP is {delta.to_text()} points above that of {control} {over}: E_Q is not shown to matter more than they do."
-    return f"At {at} replacing E_Q moves ΔP by {delta.to_text()} points beyond {control} {over}."
+        return (
+            f"At {at} ΔP after replacing exact_question is {delta.to_text()} points above that after {control} {over}; no larger "
+            "effect of exact_question was detected."
+        )
+    return f"At {at} replacing exact_question changes ΔP by {delta.to_text()} points beyond {control} {over}."
 
 
 def _difference(flips: LayerEstimate) -> str:
     if not flips.off_zero:
-        return f"a difference is not shown, the data allow {flips.range_text()} points"
+        return f"no difference was detected, {flips.interval()} points remain compatible"
     return f"difference {flips.to_text()}"
 
 
 def _groups(summary: Mapping[str, Any]) -> str:
-    said = [
+    groups = [
         f"{name} {summary[short]:+.1f} ({summary[f'n_{short}']})"
         for name, short in (("Q-Anchored", "q"), ("A-Anchored", "a"))
         if summary[f"n_{short}"] >= FEW
     ]
-    if not said:
+    if not groups:
         return f"No pathway has {FEW} questions."
-    return f"ΔP: {', '.join(said)}; pathways were split by a flip of the same clean P, so their difference is description."
+    return f"ΔP: {', '.join(groups)}; pathways are split by a flip of the same clean P, so their difference is descriptive."

@@ -1,7 +1,7 @@
-"""Measure `patch_tokens`: E_Q's text is replaced by another question's and the answer is kept; a probe reads it (METHOD 5).
+"""Measure `patch_tokens`: replace E_Q by that of another question, keep the answer, read a truth probe (METHOD 5).
 
-One model, one data set and one donor rule in each call. Not done here: curves of answer probabilities (a swap at layer 0 does that),
-and several segments at a time. The clean row goes through the model together with its patched inputs, so both are rounded alike.
+Scope: one model, one data set and one donor rule per call. Not covered: answer probabilities (see a swap at layer 0), and several
+segments at once. A clean row and its patched inputs share a pass, so that rounding is the same.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ from anchorlens.protocols.patch_tokens.analysis import ANALYSIS
 from anchorlens.protocols.patch_tokens.spec import PatchTokens
 from anchorlens.protocols.patch_tokens.token_patches import Patcher
 from anchorlens.protocols.probe_sweep.measurement import Cells, ProbeMeasurement, ProbePass, ProbePlan, RowBatch
-from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, labelled_rows
+from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, build_labelled_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.build_rows import MORE_QUESTIONS, drop, make_rows
 from anchorlens.questions.qa_context import QuestionContext
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.statistics.bands import auc_band
 from anchorlens.statistics.contrasts import auc_of
-from anchorlens.statistics.pathways import MATCHED, RANDOM
+from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED
 from anchorlens.statistics.resamples import Resamples
 
 Array = npt.NDArray[np.float64]
@@ -39,8 +39,8 @@ class PatchTokensInputs(ProbeSweepInputs):
     """Inputs of token patching.
 
     Attributes:
-        failed: Pairs of row and donor that could not be built, by reason.
-        clean: P(hallucination) of every test row, [layer test]; known once the probes are fitted.
+        failed: Number of pairs of row and donor that could not be built, by reason.
+        clean: P(hallucination) of every test row, [layer test]; None before the probes are fitted.
     """
 
     failed: dict[str, int] = field(default_factory=dict, kw_only=True)
@@ -48,40 +48,40 @@ class PatchTokensInputs(ProbeSweepInputs):
 
     @override
     def record(self, spec: Any) -> dict[str, Any]:
-        pairs = [(self.row(j), list(own)) for j, own in enumerate(self.variants) for own in _pairs(own)]
+        pairs = [(self.row(j), list(pair)) for j, variants in enumerate(self.variants) for pair in _pairs(variants)]
         rows = {row.id for row, _ in pairs}
-        with_control = {row.id for row, own in pairs if len(own) > 1}
-        found = super().record(spec)
-        found["config"] = {"anchors": ["exact_question"], "readout": "probe"}
-        found["counts"] |= {
+        with_control = {row.id for row, pair in pairs if len(pair) > 1}
+        record = super().record(spec)
+        record["config"] = {"anchors": ["exact_question"], "readout": "probe"}
+        record["counts"] |= {
             "pairs": len(pairs), "failed_pairs": self.failed, "without_control": len(rows - with_control),
-            "fewer_in_control": len({row.id for row, own in pairs if any(one.controls == (MATCHED,) for one in own)}),
+            "fewer_in_control": len({row.id for row, own in pairs if any(one.controls == (SIZE_MATCHED,) for one in own)}),
             "share_of_question_tokens_changed": sum(len(own[0].positions) for _, own in pairs)
             / sum(len(row.positions["exact_question"]) for row, _ in pairs),
         }  # fmt: skip
-        found["probe"]["test_auc"] = self._test_auc(spec)
-        return found
+        record["probe"]["test_auc"] = self._test_auc(spec)
+        return record
 
     def _test_auc(self, spec: PatchTokens) -> dict[str, Any]:
-        """Return the AUC of the clean probe over all test rows at each layer, with its bands over questions."""
-        assert self.clean is not None  # known after fit()
+        """Return the AUC of the clean probe over all test rows at each layer, with its bands."""
+        assert self.clean is not None  # set by fit()
         rows = [self.row(j) for j in range(len(self.test))]
         labels = np.array([row.answer.label for row in rows], dtype=np.float64)
         draws = Resamples.of([row.group for row in rows], n_resamples=spec.n_resamples, seed=spec.seed)
-        found = auc_of(self.clean, labels, draws)
-        made = auc_band(found.value, found.draws, found.n)
-        ends = zip(made.value, made.low, made.high, made.sim_low, made.sim_high, strict=True)
+        auc = auc_of(self.clean, labels, draws)
+        bands = auc_band(auc.value, auc.draws, auc.n)
+        ends = zip(bands.value, bands.low, bands.high, bands.sim_low, bands.sim_high, strict=True)
         layers = {str(k): [None if v != v else float(v) for v in five] for k, five in zip(self.layers, ends, strict=True)}
         return {"layers": layers, "questions": draws.weights.shape[1]}
 
 
-def _pairs(own: Sequence[Variant]) -> list[tuple[Variant, ...]]:
-    """Return the variants of a row, donor by donor."""
-    return [tuple(pair) for _, pair in groupby(own, key=lambda one: one.donor_id)]
+def _pairs(variants: Sequence[Variant]) -> list[tuple[Variant, ...]]:
+    """Group the variants of a row by donor."""
+    return [tuple(pair) for _, pair in groupby(variants, key=lambda one: one.donor_id)]
 
 
 class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
-    """Replaces tokens of the question."""
+    """Measurement of token patches."""
 
     spec, analysis, reads_first = PatchTokens, ANALYSIS, True
 
@@ -91,7 +91,7 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
 
     @override
     def prepare(self, context: QuestionContext, spec: PatchTokens) -> PatchTokensInputs:
-        truth, dropped = labelled_rows(context, spec)
+        truth, dropped = build_labelled_rows(context, spec)
         test = tuple(truth.of("test"))
         pool = make_rows(context.pool, context.tokenizer).rows
         patcher = Patcher(context.tokenizer, pool, rule=spec.donors, n_donors=spec.n_donors, seed=spec.seed)
@@ -100,8 +100,8 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
         if not made.variants:
             reasons = ", ".join(f"{reason} {n}" for reason, n in made.failed.items()) or "no pair could be tried"
             raise EmptySweepError(
-                f"No row of {context.data.name} has a donor whose subject and property take as many tokens as its own ({reasons}). "
-                "Take more rows (donors come from the whole file), or donors='random'."
+                f"No row of {context.data.name} has a donor with as many tokens in subject and property ({reasons}). Take more rows "
+                "(donors come from the whole file), or donors='random'."
             )
         return PatchTokensInputs(
             (*dropped, *made.dropped), truth.rows[0].ids, (spec.probe_site,), spec.layers_of(context.adapter.n_layers), truth, test,
@@ -110,7 +110,7 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
 
     @override
     def pack(self, inputs: ProbeSweepInputs, size: int, cut_size: int) -> Sequence[Cells]:
-        """Pack pairs of similar length, as long as their inputs are no more than ``size``; a row's donors stay together."""
+        """Pack pairs of similar length into units of at most ``size`` inputs, in the order of rows and donors."""
         packed: list[list[tuple[int, int]]] = [[]]
         for j in sorted(range(len(inputs.test)), key=lambda j: len(inputs.row(j).ids)):
             start = 0
@@ -125,7 +125,7 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
 
     @override
     def passes(self, inputs: ProbeSweepInputs, spec: PatchTokens, cells: Cells) -> list[ProbePass]:
-        """Clean rows together with their patched inputs."""
+        """Return one pass over clean rows and their patched inputs."""
         rows: dict[str, TokenRow] = {}
         for j, i in cells:
             for row in (inputs.row(j), inputs.variants[j][i].row):
@@ -137,10 +137,10 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
     def fit(
         self, engine: Engine, inputs: ProbeSweepInputs, spec: PatchTokens, plan: Plan, on_work: OnWork
     ) -> ProbeSweepInputs:
-        """Fit the probes, then read the pathways of the test rows and which of them are predicted true.
+        """Fit the probes, then read pathways and clean predictions of the test rows.
 
         Raises:
-            EmptySweepError: No true row is predicted true.
+            EmptySweepError: If no true row is predicted true.
         """
         assert isinstance(plan, ProbePlan)  # made by plan()
         fitted = super().fit(engine, inputs, spec, plan, on_work)
@@ -153,39 +153,39 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
             )
 
         for batch in plan.reading:
-            plan.memory.measured(read, RowBatch(batch, 2))
+            plan.memory.measure_or_split(read, RowBatch(batch, 2))
         assert fitted.probe_layer is not None  # probes were fitted
         false = clean[inputs.layers.index(fitted.probe_layer)] >= 0.5
-        patched = [j for j, own in enumerate(inputs.variants) if own]
+        patched = [j for j, row_variants in enumerate(inputs.variants) if row_variants]
         kept = [j for j in patched if spec.base == "all" or not false[j]]
         if not kept:
             raise EmptySweepError(
-                f"None of {len(patched)} true test rows is predicted true by the probe at k* = {fitted.probe_layer}. Take "
-                f"{MORE_QUESTIONS}, or base='all'."
+                f"base={spec.base!r}: the probe at k* = {fitted.probe_layer} predicts none of {len(patched)} true test rows true. "
+                f"Take {MORE_QUESTIONS}, or base='all'."
             )
-        left_out = tuple(_predicted_false(inputs.row(j)) for j in patched if j not in kept)
-        variants = tuple(own if j in kept else () for j, own in enumerate(inputs.variants))
+        left_out = tuple(_drop_predicted_false(inputs.row(j)) for j in patched if j not in kept)
+        variants = tuple(row_variants if j in kept else () for j, row_variants in enumerate(inputs.variants))
         return replace(fitted, variants=variants, q=q, clean=clean, dropped=(*inputs.dropped, *left_out))  # pyright: ignore[reportCallIssue]
 
     @override
-    def stored_variants(self, row: TokenRow, spec: PatchTokens, stored: StoredInputs) -> tuple[Variant, ...]:
-        found: list[Variant] = []
+    def load_variants(self, row: TokenRow, spec: PatchTokens, stored: StoredInputs) -> tuple[Variant, ...]:
+        variants: list[Variant] = []
         for donor in stored.donor_ids[row.id]:
             whole = f"{row.id}~{donor}"
-            names = {"none": whole, RANDOM: f"{whole}~{RANDOM}", MATCHED: f"{whole}~{MATCHED}"}
+            names = {"none": whole, RANDOM: f"{whole}~{RANDOM}", SIZE_MATCHED: f"{whole}~{SIZE_MATCHED}"}
             rows = {
                 control: stored.rows[("corrupt", name)] for control, name in names.items() if ("corrupt", name) in stored.rows
             }
-            same = ("none", MATCHED) if RANDOM in rows and MATCHED not in rows else ("none",)
+            same = ("none", SIZE_MATCHED) if RANDOM in rows and SIZE_MATCHED not in rows else ("none",)
             for control, one in rows.items():
                 controls = same if control == "none" else (control,)
-                found.append(Variant(controls, one, one.positions["replaced"], stored.row("donor", donor), donor))
-        return tuple(found)
+                variants.append(Variant(controls, one, one.positions["replaced"], stored.row("donor", donor), donor))
+        return tuple(variants)
 
 
-def _predicted_false(row: TokenRow) -> Dropped:
-    """The record of a true row that the probe takes for false."""
-    return replace(drop(row.example, "predicted_false", "the probe at k* takes it for false"), example_id=row.id)
+def _drop_predicted_false(row: TokenRow) -> Dropped:
+    """Return the drop record of a true row that the probe predicts false."""
+    return replace(drop(row.example, "predicted_false", "the probe at k* predicts it false"), example_id=row.id)
 
 
 MEASUREMENT = PatchTokensMeasurement()

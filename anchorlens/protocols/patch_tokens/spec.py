@@ -14,29 +14,29 @@ PATCH_BASES = ("true_predicted_true", "all")
 
 
 class PatchTokens(TruthSpecification):
-    """ΔP and flips at every layer when E_Q's text is replaced by another question's and the answer is kept (METHOD 5).
+    """Compute ΔP and flips at every layer after replacing E_Q by that of another question, with the same answer (METHOD 5).
 
-    A truth probe reads the last exact answer token of the patched input at every layer. ΔP is taken on the confidence in the clean
-    prediction, in percentage points. Beside it stands the control random_tokens: as many other question tokens are replaced. Rows
-    are also shown by pathway, as the knockout of E_Q splits them at k*.
+    A truth probe reads the last exact answer token of the patched input at every layer. ΔP is the change of the confidence in the
+    clean prediction, in percentage points. The control random_tokens replaces as many other question tokens. Pathways are those of
+    the knockout of E_Q at k*.
 
-    Source: Luo et al. 2026 (token patching, pathways); the contrasts with the control are ours.
+    Source: Luo et al. 2026 (token patching, pathways); the contrasts with the control are new.
     """
 
     NAME = "patch_tokens"
 
     base: Annotated[str, Choice(PATCH_BASES)] = argument(
         "true_predicted_true",
-        "Rows that are patched: test rows whose answer is true and predicted true at k* (true_predicted_true), or all test rows.",
+        "Rows to patch: test rows with a true answer that is predicted true at k* (true_predicted_true), or all test rows (all).",
     )
     donors: Annotated[Any, Choice(ROW_RULES, DONOR_FUNCTION, 2, DonorError)] = argument(
-        "same_relation", "Whose E_Q is put there: rows of the same relation (or kind of answer), or random ones."
+        "same_relation", "Donors of E_Q: rows of the same relation or kind of answer (same_relation), or random rows (random)."
     )
-    n_donors: Annotated[int, Int(1)] = argument(4, "Most donors for a row; averaged per row before anything else.")
+    n_donors: Annotated[int, Int(1)] = argument(4, "Maximum number of donors per row; effects are averaged over donors first.")
 
     @property
     def donor_rule(self) -> str:
-        """Donor rule, as in the ``donor_rule`` column of the outputs."""
+        """Value of the ``donor_rule`` column."""
         return self.donors if isinstance(self.donors, str) else callable_name(self.donors)
 
     @override

@@ -1,10 +1,9 @@
-"""The inputs of token patching: E_Q's text of another question in the place of the row's own, and the control's other tokens.
+"""Build the inputs of token patching: another question's E_Q in place of the row's own, and replaced tokens of the control.
 
-Patched inputs have the length of the clean one and its tokens everywhere outside what is replaced, so that every position after the
-question stays the same: pairs that cannot be built so are left out and counted. So are pairs that change whether the answer stands
-in the question, which a probe could read off the text (METHOD 3). ``random_tokens`` replaces as many tokens of the
-question outside E_Q as the patch really changes in E_Q (donors of one relation share its property's words). Where a question
-has fewer, ``matched`` replaces only that many tokens of E_Q.
+Patched inputs have the length of the clean input and its tokens outside the replaced ones, so that positions after the question do
+not change. Pairs without such an input are dropped and counted. So are pairs that change whether the question contains the answer,
+which a probe could read off the text (METHOD 3). ``random_tokens`` replaces as many question tokens outside E_Q as the patch changes
+in E_Q. If a question has fewer, ``size_matched`` replaces only that many tokens of E_Q.
 """
 
 import random
@@ -13,27 +12,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anchorlens.prompts.dataset import Dropped
-from anchorlens.protocols.probe_sweep.placebo_tokens import cut_positions, named_positions
+from anchorlens.protocols.probe_sweep.placebo_tokens import cut_positions, entity_positions
 from anchorlens.protocols.probe_sweep.variants import Variant
 from anchorlens.questions.build_rows import drop
 from anchorlens.questions.donors import DonorLike, DonorPicker
 from anchorlens.questions.example import normalise
 from anchorlens.questions.tokens import RowDropped, RowTokenizer, TokenRow
-from anchorlens.statistics.pathways import MATCHED, RANDOM
+from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED
 
-# So many eligible donors are tried for each that is wanted: some do not keep the length inside another question.
+# Eligible donors to try per requested donor, because some change the length of the question.
 _TRIES = 4
 
 
 @dataclass(frozen=True)
 class Patches:
-    """All patched inputs of a sweep, and what was left out.
+    """Patched inputs of a sweep, dropped rows and failed pairs.
 
     Attributes:
         variants: Index of a test row -> its variants, donor by donor: ``none`` (E_Q replaced), ``random_tokens`` (other question
-            tokens replaced) and ``matched`` (as many tokens of E_Q replaced as ``random_tokens`` has; often the input of ``none``).
-            The last two are absent if the question has no other token.
-        dropped: Rows without any.
+            tokens replaced) and ``size_matched`` (as many tokens of E_Q replaced as in ``random_tokens``).
+            Without other question tokens, only ``none``.
+        dropped: Rows without a variant.
         failed: Pairs of row and donor that could not be built, by reason.
     """
 
@@ -43,7 +42,7 @@ class Patches:
 
 
 class Patcher:
-    """Builds the inputs of a sweep. ``pool``: rows of the whole file, where donors come from."""
+    """Builder of patched inputs; donors come from ``pool``, the rows of the whole file."""
 
     def __init__(
         self, tokenizer: RowTokenizer, pool: Sequence[TokenRow], *, rule: DonorLike, n_donors: int, seed: int
@@ -53,46 +52,44 @@ class Patcher:
         self.others = sorted({row.ids[p] for row in pool for p in row.positions["question_rest"]})
 
     def patches(self, rows: Mapping[int, TokenRow]) -> Patches:
-        """Return the variants of every row; rows by their index among the test rows."""
+        """Build the variants of all rows, by index among the test rows."""
         made: dict[int, tuple[Variant, ...]] = {}
         dropped: list[Dropped] = []
         failed: Counter[str] = Counter()
         for test, row in rows.items():
-            own: list[tuple[Variant, ...]] = []
+            pairs: list[tuple[Variant, ...]] = []
             for donor in self.picker.pick(row):
                 try:
-                    own.append(self._patch(row, donor))
+                    pairs.append(self._patch(row, donor))
                 except RowDropped as why:
                     failed[why.reason] += 1
-                if len(own) == self.n_donors:
+                if len(pairs) == self.n_donors:
                     break
-            if own:
-                made[test] = tuple(variant for pair in own for variant in pair)
+            if pairs:
+                made[test] = tuple(variant for pair in pairs for variant in pair)
             else:
-                without = drop(
-                    row.example, "no_donor", "no other question has an E_Q of as many tokens that could be put here"
-                )
+                without = drop(row.example, "no_donor", "no other question has an E_Q with as many tokens")
                 dropped.append(replace(without, example_id=row.id))
         return Patches(made, tuple(dropped), dict(failed.most_common()))
 
     def _patch(self, row: TokenRow, donor: TokenRow) -> tuple[Variant, ...]:
-        """Return all inputs of a row with a donor."""
+        """Build the inputs of a row with a donor. Raise RowDropped if it is not possible."""
         answer = normalise(row.answer.exact.of(row.answer.text))
-        if answer in {normalise(theirs) for theirs in donor.example.answers}:
-            raise RowDropped("same_answer", "the answer in the input is right for the donor's question too")
+        if answer in {normalise(alias) for alias in donor.example.answers}:
+            raise RowDropped("same_answer", "the answer is also correct for the donor's question")
         whole = self.tokenizer.corrupt_row(row, donor.example)
         if _stands_in(answer, row.question) != _stands_in(answer, whole.question):
-            raise RowDropped("answer_in_question", "the patch changes whether the answer stands in the question")
+            raise RowDropped("answer_in_question", "the patch changes whether the question contains the answer")
         if len(whole.ids) != len(row.ids) or whole.positions != row.positions:
-            raise RowDropped("corrupt_length", "the donor's text takes another number of tokens inside the base's question")
+            raise RowDropped("corrupt_length", "the donor's text has another number of tokens inside the base question")
         changed = tuple(p for p, (old, new) in enumerate(zip(row.ids, whole.ids, strict=True)) if old != new)
         if not set(changed) <= set(row.positions["exact_question"]):
-            raise RowDropped("changed_outside", "the donor's text changes tokens beside it")
+            raise RowDropped("changed_outside", "the donor's text changes tokens outside E_Q")
         if not changed:
-            raise RowDropped("same_tokens", "the donor's text is the base's own")
+            raise RowDropped("same_tokens", "the donor's text is that of the base")
         rng = random.Random(f"{self.seed}:patch:{whole.id}")
-        # The placebo's tokens are those of the knockout of the same seed.
-        named = named_positions(row, self.tokenizer)
+        # The same placebo tokens as in a knockout with this seed.
+        named = entity_positions(row, self.tokenizer)
         placebo = cut_positions(row, "exact_question -> later", self.seed, placebos=True, named=named).get(RANDOM, ())
         n = min(len(changed), len(placebo))
         swapped = self._tokens(row, donor, sorted(rng.sample(placebo, n)), rng)
@@ -104,33 +101,33 @@ class Patcher:
             return (variant(("none",), whole, changed),)
         random_row = self._with(row, f"{whole.id}~{RANDOM}", swapped)
         if n == len(changed):
-            return variant(("none", MATCHED), whole, changed), variant((RANDOM,), random_row, tuple(swapped))
+            return variant(("none", SIZE_MATCHED), whole, changed), variant((RANDOM,), random_row, tuple(swapped))
         fewer = tuple(sorted(rng.sample(changed, n)))
-        matched_row = self._with(row, f"{whole.id}~{MATCHED}", {p: whole.ids[p] for p in fewer})
+        size_matched_row = self._with(row, f"{whole.id}~{SIZE_MATCHED}", {p: whole.ids[p] for p in fewer})
         return (
             variant(("none",), whole, changed), variant((RANDOM,), random_row, tuple(swapped)),
-            variant((MATCHED,), matched_row, fewer),
+            variant((SIZE_MATCHED,), size_matched_row, fewer),
         )  # fmt: skip
 
     def _tokens(self, row: TokenRow, donor: TokenRow, where: Sequence[int], rng: random.Random) -> dict[int, int]:
-        """Return another token for each position, of the donor's question outside E_Q, else of any question."""
-        theirs = [donor.ids[p] for p in sorted(donor.positions["question_rest"])]
-        rng.shuffle(theirs)
+        """Return position -> another token, from the donor's question outside E_Q, else from any question."""
+        donor_tokens = [donor.ids[p] for p in sorted(donor.positions["question_rest"])]
+        rng.shuffle(donor_tokens)
         out: dict[int, int] = {}
         for p in where:
-            new = next((token for token in theirs if token != row.ids[p]), None)
+            new = next((token for token in donor_tokens if token != row.ids[p]), None)
             if new is not None:
-                theirs.remove(new)
+                donor_tokens.remove(new)
             else:
                 pool = [token for token in self.others if token != row.ids[p]]
                 if not pool:
-                    return {}  # one token alone stands outside E_Q in every question: nothing can be put there
+                    return {}  # all questions have the same single token outside E_Q
                 new = rng.choice(pool)
             out[p] = new
         return out
 
     def _with(self, row: TokenRow, row_id: str, tokens: Mapping[int, int]) -> TokenRow:
-        """Return the row with other tokens at some positions of its question."""
+        """Return the row with some tokens of its question replaced."""
         ids = tuple(tokens.get(p, old) for p, old in enumerate(row.ids))
         question = sorted((*row.positions["exact_question"], *row.positions["question_rest"]))
         bos = self.tokenizer.add_bos and ids[:1] == (self.tokenizer.tokenizer.bos_token_id,)
@@ -145,5 +142,5 @@ class Patcher:
 
 
 def _stands_in(answer: str, question: str) -> bool:
-    """Whether a normalised answer stands in a question as whole words."""
+    """Return whether a question contains a normalised answer as whole words."""
     return f" {answer} " in f" {normalise(question)} "

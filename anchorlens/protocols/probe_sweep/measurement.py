@@ -1,7 +1,7 @@
-"""Measure a probe sweep: a clean row against variants of it, read by truth probes at every layer (METHOD 5).
+"""Base class for measuring probe sweeps: clean rows against their variants, read by truth probes (METHOD 5).
 
-`answer_only`, `patch_tokens` and `knockout` differ in their variants (other inputs, or attention edges that are cut) and in how rows
-are packed into passes. Labelled rows, planning, probes, pathways, samples, spot checks and saved runs are handled here.
+`answer_only`, `patch_tokens` and `knockout` differ in their variants (changed inputs or cut attention edges) and in the packing of
+rows into passes. This module has the shared parts: planning, probes, pathways, samples, spot checks and saved runs.
 """
 
 from abc import abstractmethod
@@ -43,14 +43,14 @@ Cells = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class ProbePass:
-    """Rows that go through the model together.
+    """Rows of one forward pass.
 
     Attributes:
-        rows: The inputs.
-        cuts: For each knockout, the positions of each row that are cut off; () where nothing is cut.
-        targets: Positions of each row that no longer read them; None for all later ones.
-        mode: How edges are cut.
-        heads: Query heads in which they are cut; None for all.
+        rows: Inputs of the pass.
+        cuts: Cut positions of each row, for each knockout; () without a cut.
+        targets: Positions of each row that no longer read the cut ones; None for all later positions.
+        mode: Cut of edges, ``mask`` or ``zero``.
+        heads: Query heads in which edges are cut; None for all.
         names: Control of each knockout.
     """
 
@@ -63,12 +63,12 @@ class ProbePass:
 
     @property
     def work(self) -> float:
-        """Rows that the reference engine puts through the model."""
+        """Number of rows of the reference engine's passes."""
         return len(self.rows) * (1 + len(self.cuts))
 
     @property
     def size(self) -> PassSize:
-        """Size of the pass for the cost model; probes read streams, so nothing is unembedded."""
+        """Size of the pass for the cost model, without unembedding."""
         lengths = [len(row.ids) for row in self.rows]
         packs: list[tuple[int, int, int, int]] = []
         for cut in self.cuts:
@@ -89,7 +89,7 @@ class ProbePass:
 
 @dataclass(frozen=True)
 class ProbeUnit:
-    """Variants that are measured together with their clean rows: (test, variant) indices; work in rows of the reference engine."""
+    """Variants measured together with their clean rows, as (test, variant) indices; work in rows of the reference engine."""
 
     cells: Cells
     layers: tuple[int, ...]
@@ -97,11 +97,11 @@ class ProbeUnit:
 
     @property
     def tests(self) -> tuple[int, ...]:
-        """Rows, each once."""
+        """Distinct indices of the test rows."""
         return tuple(dict.fromkeys(j for j, _ in self.cells))
 
     def split(self) -> "Sequence[ProbeUnit]":
-        """Return two halves, or () if there is one variant only."""
+        """Split the variants in halves; () for one variant."""
         if len(self.cells) == 1:
             return ()
         share = self.work / len(self.cells)
@@ -110,28 +110,28 @@ class ProbeUnit:
 
 @dataclass(frozen=True)
 class RowBatch:
-    """Rows that are only read: for fitting, or for the pathways of test rows."""
+    """Rows that are read without variants: for fitting, or for pathways of test rows."""
 
     rows: tuple[int, ...]
     passes: int = 1
 
     @property
     def work(self) -> float:
-        """Rows that go through the model."""
+        """Number of rows through the model."""
         return self.passes * len(self.rows)
 
     def split(self) -> "Sequence[RowBatch]":
-        """Return two halves, or () if there is one row only."""
+        """Split the rows in halves; () for one row."""
         return [replace(self, rows=tuple(part)) for part in halves(self.rows)] if len(self.rows) > 1 else ()
 
 
 @dataclass(frozen=True)
 class ProbePlan(Plan):
-    """A plan whose probes are fitted first.
+    """Plan with batches for fitting probes.
 
     Attributes:
-        training: Batches of training and validation rows, as indices into the rows.
-        reading: Batches of test rows whose pathway is read before any variant is measured, as indices into the test rows.
+        training: Batches of training and validation rows, as indices into all rows.
+        reading: Batches of test rows whose pathway is read before variants, as indices into the test rows.
     """
 
     training: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
@@ -145,9 +145,9 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
     """Base class of measurements that compare clean rows with variants of them.
 
     Attributes:
-        training_lanes: Knockouts that a pass over training rows leaves room for; 0 for none.
-        flips: Whether a flip of the prediction is a metric of its own.
-        reads_first: Whether pathways of all test rows are read before any variant is measured.
+        training_lanes: Number of knockouts that a pass over training rows reserves memory for.
+        flips: Whether to measure the metric ``flip``.
+        reads_first: Whether pathways of all test rows are read before variants.
     """
 
     source = QUESTIONS
@@ -155,33 +155,33 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
     flips: ClassVar[bool] = True
     reads_first: ClassVar[bool] = False
 
-    # -- what a protocol declares -------------------------------------------------------------------------------------------------
+    # -- declared by a protocol ---------------------------------------------------------------------------------------------------
     @abstractmethod
     def anchor(self, spec: SpecT) -> str:
-        """Return the name of what is changed."""
+        """Return the name of the changed segment, the ``anchor`` column."""
 
     @abstractmethod
     def passes(self, inputs: ProbeSweepInputs, spec: SpecT, cells: Cells) -> list[ProbePass]:
-        """Return the passes that measure some variants; the first with cuts also decides the pathways."""
+        """Return the passes for some variants; the first pass with cuts also splits the pathways."""
 
     @abstractmethod
-    def stored_variants(self, row: TokenRow, spec: SpecT, stored: StoredInputs) -> tuple[Variant, ...]:
-        """Return the variants of a row of a saved sweep."""
+    def load_variants(self, row: TokenRow, spec: SpecT, stored: StoredInputs) -> tuple[Variant, ...]:
+        """Rebuild the variants of a row of a saved sweep."""
 
     def reads_probe(self, spec: SpecT) -> bool:  # noqa: ARG002
-        """Whether truth probes are read."""
+        """Return whether truth probes are read."""
         return True
 
     def split_mode(self, spec: SpecT) -> str:  # noqa: ARG002
-        """Return how the knockout that decides pathways cuts edges."""
+        """Return the mode of the knockout that splits the pathways."""
         return "mask"
 
     def placebos(self, spec: SpecT) -> bool:  # noqa: ARG002
-        """Whether probes of placebos are fitted."""
+        """Return whether placebo probes are fitted."""
         return False
 
     def lanes(self, inputs: ProbeSweepInputs, spec: SpecT) -> int:  # noqa: ARG002
-        """Return the windows of layers in which edges are cut in one pass."""
+        """Return the number of windows of layers that are cut in one pass."""
         return 1
 
     def starts(self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT) -> Sequence[int]:  # noqa: ARG002
@@ -193,10 +193,10 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
         return range(engine.adapter.n_layers)
 
     def pack(self, inputs: ProbeSweepInputs, size: int, cut_size: int) -> Sequence[Cells]:  # noqa: ARG002
-        """Return the variants of each unit, by default all of test rows of similar length; sizes are the most rows of a pass."""
+        """Pack variants into units, by default test rows of similar length; ``size`` and ``cut_size``: maximum rows of a pass."""
         batches = by_length(range(len(inputs.test)), lambda j: len(inputs.row(j).ids), cut_size)
-        found = (tuple((j, i) for j in batch for i in range(len(inputs.variants[j]))) for batch in batches)
-        return [cells for cells in found if cells]
+        packed = (tuple((j, i) for j in batch for i in range(len(inputs.variants[j]))) for batch in batches)
+        return [cells for cells in packed if cells]
 
     # -- measuring ----------------------------------------------------------------------------------------------------------------
     @override
@@ -204,7 +204,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
         layers = spec.layers_of(adapter.n_layers)
         if spec.probes is not None and not set(layers) <= set(spec.probes.layers):
             raise InputError(
-                f"These probes read layers {spec.probes.layers}; asked for are {layers}. Give layers= that they have."
+                f"layers={layers}: the probes have layers {spec.probes.layers}. Give layers= of the probes.", argument="layers"
             )
         adapter.hook_name(spec.probe_site, layers[0])
 
@@ -238,7 +238,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
         return ProbePlan(units, cost, "row", engine.adapter.device, before=before, training=training, reading=reading)
 
     def work(self, inputs: ProbeSweepInputs, spec: SpecT, passes: Sequence[ProbePass]) -> float:  # noqa: ARG002
-        """Return the rows that the reference engine puts through the model for a unit."""
+        """Return the number of rows of the reference engine for a unit."""
         return sum(one.work for one in passes)
 
     @override
@@ -254,7 +254,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
             states[:, list(batch.rows)] = self.read(engine, inputs, spec, rows, layers, on_work)[0]
 
         for batch in plan.training:
-            plan.memory.measured(read, RowBatch(batch))
+            plan.memory.measure_or_split(read, RowBatch(batch))
         names = {"site": spec.probe_site, "model": inputs.model_name, "dataset": inputs.dataset, "seed": spec.seed}
         used = spec.probes.at(layers) if spec.probes is not None else fit_probes(truth, layers, states, **names)
         others = fit_placebo_probes(truth, layers, states, used, seed=spec.seed) if self.placebos(spec) else {}
@@ -263,21 +263,21 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
     def read(
         self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT, one: ProbePass, layers: Sequence[int], on_work: OnWork
     ) -> Tensor:
-        """Return the states at the last exact answer token, [1 + cut, layer, row, d_model]; the first are clean."""
+        """Read the states at the last exact answer token, [1 + cut, layer, row, d_model]; clean first."""
         return engine.knockout_states_all_layers(
             one.batch(), site=spec.probe_site, layers=self.cut_layers(engine, inputs, spec),
             on_progress=lambda share: on_work(share * one.work),
         )[:, list(layers)]  # fmt: skip
 
     def split_pass(self, inputs: ProbeSweepInputs, spec: SpecT, tests: Sequence[int]) -> ProbePass:
-        """Return the pass that reads clean rows and decides their pathway: E_Q is cut off from all later tokens."""
+        """Return the pass over clean rows that splits pathways: E_Q is cut off from all later tokens."""
         rows = tuple(inputs.row(j) for j in tests)
         return ProbePass(rows, (tuple(row.positions["exact_question"] for row in rows),), mode=self.split_mode(spec))
 
     def predict_split(
         self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT, one: ProbePass, layers: Sequence[int], on_work: OnWork
     ) -> tuple[Array, npt.NDArray[np.bool_] | None]:
-        """Return clean P(hallucination), [layer row], and where the prediction at k* flips under the cut, [row]; None if no cut."""
+        """Return clean P(hallucination), [layer row], and flips of the prediction at k* under the cut, [row]; None without a cut."""
         probes, ids = inputs.probes["none"].at(layers), [row.group for row in one.rows]
         clean, *cut = (probes.predict(states, ids) for states in self.read(engine, inputs, spec, one, layers, on_work))
         at = list(layers).index(inputs.probes["none"].probe_layer) if cut else 0
@@ -295,7 +295,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
     def outcomes(
         self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT, unit: ProbeUnit, on_work: OnWork
     ) -> Iterator[tuple[list[TokenRow], ProbeChange]]:
-        """Yield the rows of each control with P before and after; by default variants are other inputs."""
+        """Yield the rows of each control with P before and after; by default variants are changed inputs."""
         cells = tuple((j, i) for j, i in unit.cells if i < len(inputs.variants[j]))
         if not cells:
             on_work(unit.work)
@@ -311,43 +311,43 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
                 q |= {self.key(row): flips[i] for i, row in enumerate(one.rows)}
         clean_p, changed_p = p | split_p, split_p | p
         for control in inputs.controls:
-            own = [(inputs.row(j), inputs.variants[j][i]) for j, i in cells if control in inputs.variants[j][i].controls]
-            if own:
-                before = np.stack([clean_p[self.key(row)] for row, _ in own], axis=1)
-                after = np.stack([changed_p[self.key(one.row)] for _, one in own if one.row is not None], axis=1)
-                flips = np.broadcast_to([q[self.key(row)] for row, _ in own], before.shape)
+            members = [(inputs.row(j), inputs.variants[j][i]) for j, i in cells if control in inputs.variants[j][i].controls]
+            if members:
+                before = np.stack([clean_p[self.key(row)] for row, _ in members], axis=1)
+                after = np.stack([changed_p[self.key(one.row)] for _, one in members if one.row is not None], axis=1)
+                flips = np.broadcast_to([q[self.key(row)] for row, _ in members], before.shape)
                 yield (
-                    [row for row, _ in own],
-                    ProbeChange(control, before, after, flips, tuple(one.donor_id for _, one in own)),
+                    [row for row, _ in members],
+                    ProbeChange(control, before, after, flips, tuple(one.donor_id for _, one in members)),
                 )
 
     def key(self, row: TokenRow) -> object:
-        """Return what P of an input depends on."""
+        """Return a key of the inputs with the same P: token ids and position of the answer."""
         return row.ids, row.positions["answer"][-1]
 
     # -- measuring again --------------------------------------------------------------------------------------------------------
     def remeasure(
-        self, oracle: ReferenceEngine, inputs: ProbeSweepInputs, spec: SpecT, samples: Sequence[Mapping[str, Any]]
+        self, reference: ReferenceEngine, inputs: ProbeSweepInputs, spec: SpecT, samples: Sequence[Mapping[str, Any]]
     ) -> pd.DataFrame:
-        """Measure the variants of these samples again, at their layers and at k*, where pathways are decided."""
+        """Measure the variants of samples again, at their layers and at k*, which splits the pathways."""
         probe_layer = [] if inputs.probe_layer is None else [inputs.probe_layer]
         layers = tuple(sorted({*(int(cell["layer"]) for cell in samples), *probe_layer}))
         wanted: dict[str, set[tuple[str, str]]] = {}
         for cell in samples:
-            # Placebo probes read the row's own change.
+            # Placebo probes read the variant of `none`.
             control = cell["control"] if cell["control"] in inputs.controls else "none"
             wanted.setdefault(cell["example_id"], set()).add((control, cell["donor_id"]))
         cells = tuple(
             (j, i) for j, i in inputs.cells
-            for one, asked in [(inputs.variants[j][i], wanted.get(inputs.row(j).id, set()))]
-            if any(control in one.controls and (one.row is None or donor == one.donor_id) for control, donor in asked)
+            for one, pairs in [(inputs.variants[j][i], wanted.get(inputs.row(j).id, set()))]
+            if any(control in one.controls and (one.row is None or donor == one.donor_id) for control, donor in pairs)
         )  # fmt: skip
-        return self.measure(oracle, inputs, spec, ProbeUnit(cells, layers), no_progress)
+        return self.measure(reference, inputs, spec, ProbeUnit(cells, layers), no_progress)
 
     def from_run(self, adapter: Adapter, spec: SpecT, stored: StoredInputs) -> ProbeSweepInputs:  # noqa: ARG002
-        """Rebuild rows, variants and probes from a run directory; pathways are left out, since no P depends on them."""
+        """Rebuild rows, variants and probes from a run directory, without pathways, which affect no P."""
         base = stored.of("base")
-        variants = tuple(self.stored_variants(row, spec, stored) for row in base)
+        variants = tuple(self.load_variants(row, spec, stored) for row in base)
         known = np.zeros(len(base), dtype=np.bool_) if self.reads_first else None
         truth, saved = TruthRows(base, ("test",) * len(base), ()), stored.result
         return ProbeSweepInputs(

@@ -1,4 +1,4 @@
-"""The result of a protocol that reads a truth probe: rows in two pathways, and what each costs under every control (METHOD 5)."""
+"""Result and analysis of probe sweeps: effects by pathway under every control (METHOD 5)."""
 
 import re
 from abc import abstractmethod
@@ -35,7 +35,7 @@ _GROUPS = {"q": Q, "a": A, "all": ALL}
 
 @dataclass(frozen=True)
 class ControlArrays:
-    """Samples of one control and metric as arrays, [layer row], averaged over donors; NaN where there is no sample."""
+    """Samples of one control and metric as arrays, [layer row], averaged over donors; NaN without a sample."""
 
     before: Array
     after: Array
@@ -44,7 +44,7 @@ class ControlArrays:
 
 
 class GroupMean(NamedTuple):
-    """Mean change of a group of rows at one layer, in points, and its number of questions."""
+    """Mean effect of a group of rows at one layer, in points, and its number of questions."""
 
     mean: float
     n: int
@@ -52,16 +52,16 @@ class GroupMean(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class PathwayResult(SweepResult):
-    """What a sweep measured whose rows fall into pathways; frozen."""
+    """Result of a sweep whose rows are split into pathways; frozen."""
 
     @property
     def probe_layer(self) -> int | None:
-        """k*: the lowest layer within one standard error of the best validation AUC; None for ``p_true``."""
+        """Layer k*: lowest layer within one standard error of the best validation AUC; None for ``p_true``."""
         return self.record["probe"]["probe_layer"]
 
     @property
     def shown_layer(self) -> int:
-        """The layer that summary and verdict speak of: k*, else the nearest measured one below or above; the last for ``p_true``."""
+        """Layer of summary and verdict: k*, else the nearest measured layer below or above; the last one for ``p_true``."""
         table = self.tables()["none"].after
         measured = [layer for layer, row in zip(self.layers, table, strict=True) if not np.isnan(row).all()]
         below = [layer for layer in measured if self.probe_layer is None or layer <= self.probe_layer]
@@ -69,25 +69,25 @@ class PathwayResult(SweepResult):
 
     @property
     def answer_text_auc(self) -> dict[str, float]:
-        """AUC of a classifier that sees the answer's text alone, with its interval: ``auc``, ``ci_low``, ``ci_high``."""
+        """AUC of a classifier on the answer's text: ``auc``, ``ci_low``, ``ci_high``."""
         return dict(self.record["probe"]["answer_text_auc"])
 
     @property
     def qa_text_auc(self) -> dict[str, float] | None:
-        """The same of a classifier that sees question and answer; None in runs of before it was measured."""
-        found = self.record["probe"].get("qa_text_auc")
-        return None if found is None else dict(found)
+        """AUC of a classifier on the text of question and answer: ``auc``, ``ci_low``, ``ci_high``; None if not measured."""
+        auc = self.record["probe"].get("qa_text_auc")
+        return None if auc is None else dict(auc)
 
     @property
     def labels(self) -> Array:
-        """1 where what P speaks of is the case, in the order of :attr:`example_ids`."""
+        """Labels of the event of P (1 if it is the case), in the order of :attr:`example_ids`."""
         base = self._examples[self._examples["role"] == "base"]
         labels = base["label"].to_numpy(dtype=np.float64)
         return 1 - labels if self.record["config"]["readout"] == "p_true" else labels
 
     @property
     def draws(self) -> Resamples:
-        """The resamples of questions that serve every curve, gap and AUC of the sweep."""
+        """Bootstrap resamples of questions, shared by all curves, gaps and AUCs of the sweep."""
         if "draws" not in self._memo:
             base = self._examples[self._examples["role"] == "base"]
             config = self.record["config"]
@@ -96,14 +96,14 @@ class PathwayResult(SweepResult):
         return self._memo["draws"]
 
     def tables(self, metric: str = P) -> dict[str, ControlArrays]:
-        """Control -> samples as arrays, ``none`` first; averaged over donors and, for a placebo probe, over its draws."""
+        """Return control -> arrays, ``none`` first; averaged over donors and over the draws of a placebo probe."""
         if (key := f"tables {metric}") not in self._memo:
             self._memo[key] = {name: self._table(group) for name, group in self._by_control(metric)}
         return self._memo[key]
 
     def _by_control(self, metric: str) -> list[tuple[str, pd.DataFrame]]:
-        own = self._samples[self._samples["metric"] == metric]
-        return [(str(name), group) for name, group in own.groupby("control", sort=False)]
+        samples = self._samples[self._samples["metric"] == metric]
+        return [(str(name), group) for name, group in samples.groupby("control", sort=False)]
 
     def _table(self, group: pd.DataFrame) -> ControlArrays:
         numbers = group.assign(_q=(group["pathway"] == Q).astype(np.float64))
@@ -116,50 +116,52 @@ class PathwayResult(SweepResult):
         return ControlArrays(wide("value_before"), wide("value_after"), wide("effect"), wide("_q") == 1)
 
     def groups(self, metric: str = P) -> dict[str, dict[str, GroupCurve]]:
-        """Control -> pathway -> mean change with its draws."""
+        """Return control -> pathway -> mean effect with its draws."""
         if (key := f"groups {metric}") not in self._memo:
             self._memo[key] = {name: self._group_curves(group, name, metric) for name, group in self._by_control(metric)}
         return self._memo[key]
 
     def _group_curves(self, samples: pd.DataFrame, control: str, metric: str) -> dict[str, GroupCurve]:
         kind = self.record["config"]["delta_kind"]
-        # A row flips under one placebo probe and not under another: each draw has its own pathways.
+        # Each draw of a placebo probe has its own flips, and so its own pathways.
         draws = [group for _, group in samples.groupby("donor_id", sort=False)] if control == SHUFFLED else [samples]
-        found: list[dict[str, GroupCurve]] = []
+        draws_by_pathway: list[dict[str, GroupCurve]] = []
         for draw in draws:
             t = self._table(draw)
             before = support(t.before, t.before, self.labels, kind) if metric == P else t.before
-            found.append(group_curves(t.delta, before, t.q, self.draws))
-        return {pathway: _over_draws([groups[pathway] for groups in found]) for pathway in (Q, A, ALL)}
+            draws_by_pathway.append(group_curves(t.delta, before, t.q, self.draws))
+        return {pathway: _average_draws([groups[pathway] for groups in draws_by_pathway]) for pathway in (Q, A, ALL)}
 
     def estimates(self) -> list[tuple[str, str, Estimate]]:
-        """Quantity, control, estimate: ``auc`` of the clean probe, ``auc_after`` under every control, ``auc_beyond_text``."""
-        found: list[tuple[str, str, Estimate]] = []
+        """Return quantity, control and estimate of ``auc`` (clean), ``auc_after`` (every control) and ``auc_beyond_text``."""
+        estimates: list[tuple[str, str, Estimate]] = []
         for name, group in self._by_control(P):
             parts = [d for _, d in group.groupby("donor_id", sort=False)] if name == SHUFFLED else [group]
             draws = [self._table(part) for part in parts]
-            # Other cuts are read by the same probe: they have the clean AUC of `none`.
+            # Other controls are read by the probe of `none` and share its clean AUC.
             if name in ("none", SHUFFLED, CROSS_FOLD):
-                found.append(("auc", name, _mixed([auc_of(t.before, self.labels, self.draws) for t in draws])))
-            found.append(("auc_after", name, _mixed([auc_of(t.after, self.labels, self.draws) for t in draws])))
+                estimates.append(("auc", name, _mix_draws([auc_of(t.before, self.labels, self.draws) for t in draws])))
+            estimates.append(("auc_after", name, _mix_draws([auc_of(t.after, self.labels, self.draws) for t in draws])))
         scores = self._pair_scores()
         if scores is not None:
             clean = self.tables()["none"].before
             beyond = auc_difference(clean, np.broadcast_to(scores, clean.shape), self.labels, self.draws)
-            found.append(("auc_beyond_text", "none", beyond))
-        return found
+            estimates.append(("auc_beyond_text", "none", beyond))
+        return estimates
 
     def _pair_scores(self) -> Array | None:
-        """What question and answer as text say of each row, on the side of P; None where that was not measured."""
+        """Return the text score of each row's question and answer, as a score of the event of P; None if not measured."""
         base = self._examples[self._examples["role"] == "base"]
         if "qa_text_score" not in base or base["qa_text_score"].isna().all():
             return None
         scores = base["qa_text_score"].to_numpy(dtype=np.float64)
         return 1 - scores if self.record["config"]["readout"] == "p_true" else scores
 
-    def contrast(self, quantity: str, own: str, other: str) -> Estimate:
-        """``delta_p_vs_placebo``, ``flip_rate`` or ``auc_drop`` of one control against another, paired by row."""
-        cut, placebo = (Arm(table.before, table.after) for table in (self.tables()[name] for name in (own, other)))
+    def contrast(self, quantity: str, control: str, placebo_control: str) -> Estimate:
+        """Compute ``delta_p_vs_placebo``, ``flip_rate`` or ``auc_drop`` between two controls, paired by row."""
+        cut, placebo = (
+            Arm(table.before, table.after) for table in (self.tables()[name] for name in (control, placebo_control))
+        )
         if quantity == "delta_p_vs_placebo":
             return delta_p_vs_placebo(cut, placebo, self.labels, self.record["config"]["delta_kind"], self.draws)
         if quantity == "flip_rate":
@@ -167,33 +169,33 @@ class PathwayResult(SweepResult):
         return auc_difference(cut.after, placebo.after, self.labels, self.draws)
 
     def row_specific_effect(self, control: str) -> Estimate:
-        """``row_specific_effect`` under a control."""
+        """Compute ``row_specific_effect`` under a control."""
         table, config = self.tables()[control], self.record["config"]
         return row_specific_effect(
             Arm(table.before, table.after), self.labels, config["delta_kind"], self.draws, config["seed"]
         )
 
     def group_means(self, metric: str = P) -> dict[tuple[str, str], GroupMean]:
-        """Return (control, pathway) -> mean change and number of questions of the curves at :attr:`shown_layer`."""
+        """Return (control, pathway) -> mean effect and number of questions at :attr:`shown_layer`."""
         curves = self.curves(controls=True, metric=metric, all_columns=True)
         here = curves[curves["layer"] == self.shown_layer]
         columns = (here[name].tolist() for name in ("control", "pathway", "effect", "n"))
         return {(control, pathway): GroupMean(mean, n) for control, pathway, mean, n in zip(*columns, strict=True)}
 
     def facts(self, layer: int) -> dict[tuple[str, str], LayerEstimate]:
-        """What :meth:`effects` says at a layer."""
+        """Return (quantity, control) -> fact of the contrasts at a layer."""
         return dict(estimates_at(self.contrasts(all_columns=True), layer))
 
 
-def _over_draws(groups: Sequence[GroupCurve]) -> GroupCurve:
-    """A curve over several draws of a placebo: their mean, and resamples that take the draws in turn, so that draws vary too."""
+def _average_draws(groups: Sequence[GroupCurve]) -> GroupCurve:
+    """Average a curve over draws of a placebo; resamples alternate between the draws, to include their variance."""
     if len(groups) == 1:
         return groups[0]
-    mixed = _mixed([Estimate(group.mean, group.draws, group.n) for group in groups])
+    mixed = _mix_draws([Estimate(group.mean, group.draws, group.n) for group in groups])
     return GroupCurve(mixed.value, mixed.draws, mixed.n, np.mean([group.before for group in groups], axis=0))
 
 
-def _mixed(estimates: Sequence[Estimate]) -> Estimate:
+def _mix_draws(estimates: Sequence[Estimate]) -> Estimate:
     if len(estimates) == 1:
         return estimates[0]
     draws = np.array(estimates[0].draws)
@@ -204,15 +206,15 @@ def _mixed(estimates: Sequence[Estimate]) -> Estimate:
 
 
 class ProbeAnalysis(Analysis):
-    """Base class of analyses of probe sweeps: curves by pathway, contrasts, and one row of numbers at the shown layer.
+    """Base class of the analyses of probe sweeps: curves by pathway, contrasts, and numbers at the shown layer.
 
     Attributes:
-        shown_values: Column of the summary, quantity and control of its value.
-        shown_contrasts: The same of values with their intervals.
-        shown_means: Prefix and suffix of the columns ``q``, ``a`` and ``all``, metric and control of the mean change by pathway.
-        shown_settings: Format of the settings, over the specification.
+        shown_values: Columns of the summary: name, quantity and control.
+        shown_contrasts: Columns of the summary with intervals: name, quantity and control.
+        shown_means: Means by pathway: prefix and suffix of the columns ``q``, ``a`` and ``all``, metric and control.
+        shown_settings: Format string of the settings, with arguments of the specification.
         table_title: Title of the table of several sweeps.
-        table_columns: Head of each column and format of its cells, over the summary; what was not measured is shown as ``-``.
+        table_columns: Head and format string of each column, with columns of the summary; ``-`` for missing values.
     """
 
     result = PathwayResult
@@ -229,10 +231,10 @@ class ProbeAnalysis(Analysis):
 
     @abstractmethod
     def estimates(self, result: PathwayResult) -> list[tuple[str, str, Estimate]]:
-        """Return quantity, control and estimate of every contrast but the AUCs."""
+        """Return quantity, control and estimate of every contrast, without the AUCs."""
 
     def auc_frames(self, result: PathwayResult) -> list[pd.DataFrame]:
-        """Return :meth:`PathwayResult.estimates` with both bands."""
+        """Return the AUCs of :meth:`PathwayResult.estimates` with both bands."""
         return [quantity_frame(result.layers, *one, auc=one[0] != "auc_beyond_text") for one in result.estimates()]
 
     @override
@@ -245,7 +247,7 @@ class ProbeAnalysis(Analysis):
         return pd.DataFrame([self.numbers(result)])
 
     def numbers(self, result: PathwayResult) -> dict[str, Any]:
-        """Return the numbers at :attr:`~PathwayResult.shown_layer`; NaN if something was not measured."""
+        """Return the numbers at :attr:`~PathwayResult.shown_layer`; NaN for missing values."""
         layer = result.shown_layer
         facts, missing = result.facts(layer), LayerEstimate(np.nan, np.nan, np.nan, np.nan, np.nan, 0)
         record: dict[str, Any] = {"model": result.model, "dataset": result.dataset, "layer": layer}
@@ -268,16 +270,18 @@ class ProbeAnalysis(Analysis):
 
     @override
     def table(self, results: Sequence[PathwayResult]) -> tuple[str, pd.DataFrame]:
-        found = pd.concat([self.summary(result) for result in results], ignore_index=True)
+        summaries = pd.concat([self.summary(result) for result in results], ignore_index=True)
         cells = {
-            head: [re.sub(r"\+?nan", "-", form.format_map(row)) for row in found.to_dict("records")]
+            head: [re.sub(r"\+?nan", "-", form.format_map(row)) for row in summaries.to_dict("records")]
             for head, form in self.table_columns
         }
-        return self.table_title, found[["model", "dataset", "layer"]].rename(columns={"dataset": "data set"}).assign(**cells)
+        return self.table_title, summaries[["model", "dataset", "layer"]].rename(columns={"dataset": "data set"}).assign(
+            **cells
+        )
 
 
 def pathway_curves(result: PathwayResult) -> pd.DataFrame:
-    """Mean change by metric, control and pathway, with bands and the probe's clean AUC."""
+    """Compute mean effects by metric, control and pathway, with bands and the clean AUC of the probe."""
     contrasts = result.contrasts(all_columns=True)
     first = without_nulls(result.samples(all_columns=True).head(1)).iloc[0]
     varied = ("layer", "pathway", "control", "metric")

@@ -1,4 +1,4 @@
-"""The rows of ``samples.parquet`` of a probe sweep."""
+"""Rows of ``samples.parquet`` of a probe sweep."""
 
 from collections.abc import Sequence
 
@@ -15,16 +15,16 @@ def pathway_samples(
     anchor: str, kind: str, layers: Sequence[int], rows: Sequence[TokenRow], measured: Sequence[ProbeChange], *, event_is_true: bool,
     flips: bool = False,
 ) -> pd.DataFrame:  # fmt: skip
-    """Return rows of ``samples.parquet``, without the columns that are the same for the whole sweep.
+    """Build rows of ``samples.parquet``, without the constant columns.
 
     Args:
-        anchor: What is changed or cut off.
-        kind: What ΔP is taken on, see :func:`~anchorlens.statistics.delta.support`.
+        anchor: Name of the changed or cut segment.
+        kind: Kind of ΔP, see :func:`~anchorlens.statistics.delta.support`.
         layers: Layers of the curve.
-        rows: The rows, in the order of the measured arrays.
-        measured: P before and after, and the split, for each control and donor.
-        event_is_true: Whether P is that of the answer being true (``p_true``), not false (``probe``).
-        flips: Whether to add the metric ``flip``: 1 where the prediction changed.
+        rows: Rows, in the order of the measured arrays.
+        measured: P before and after and the pathway, for each control and donor.
+        event_is_true: Whether P is the probability of a true answer (``p_true``) instead of a false one (``probe``).
+        flips: Whether to add the metric ``flip``, 1 if the prediction changed.
     """
     labels = np.array([row.answer.label for row in rows], dtype=np.float64)
     event = 1 - labels if event_is_true else labels
@@ -37,16 +37,16 @@ def pathway_samples(
         layer, row = np.nonzero(~np.isnan(one.after))
         before, after = one.before[layer, row], one.after[layer, row]
         columns: dict[str, object] = {
-            **{name: values[row] for name, values in names.items()}, "anchor": anchor,
+            **{name: ids[row] for name, ids in names.items()}, "anchor": anchor,
             "pathway": np.where(one.q[layer, row], Q, A), "layer": np.asarray(layers)[layer],
             "donor_id": np.array(one.donors)[row] if one.donors else "", "control": one.control, "by_construction": False,
         }  # fmt: skip
         delta = delta_p(before, after, event[row], kind)
-        own = {"metric": P, "value_before": before, "value_after": after, "effect": delta}
+        values = {"metric": P, "value_before": before, "value_after": after, "effect": delta}
         with np.errstate(divide="ignore"):
             for when, p in (("before", before), ("after", after)):
-                own |= {f"logp_{when}": np.log(p), f"logit_diff_{when}": np.log(p) - np.log1p(-p)}
-        frames.append(pd.DataFrame({**columns, **own}))
+                values |= {f"logp_{when}": np.log(p), f"logit_diff_{when}": np.log(p) - np.log1p(-p)}
+        frames.append(pd.DataFrame({**columns, **values}))
         if flips:
             changed = is_flipped(before, after).astype(np.float64)
             flip = {"metric": FLIP, "value_before": 0.0, "value_after": changed, "effect": 100 * changed}

@@ -1,4 +1,4 @@
-"""Inputs of a probe sweep: labelled rows, and for every measured row the variants that are compared with it."""
+"""Inputs of a probe sweep: labelled rows, and the variants of every measured row."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -26,14 +26,14 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Variant:
-    """One change of a measured row: another input in its place, or attention edges that are cut in it.
+    """One change of a measured row: another input, or cut attention edges.
 
     Attributes:
-        controls: Controls that the change stands for; several if they change the same.
-        row: The changed input; None if edges are cut in the row itself.
-        positions: Positions that are cut off, or that differ from the clean row.
-        donor: Row that the change comes from, if it is stored among the donors.
-        donor_id: ``example_id`` of that row; empty without one.
+        controls: Names of the controls with this change.
+        row: Changed input; None if edges are cut in the row itself.
+        positions: Cut positions, or positions that differ from the clean row.
+        donor: Donor row, if it is stored among the donors.
+        donor_id: ``example_id`` of the donor; empty without one.
     """
 
     controls: tuple[str, ...]
@@ -45,17 +45,17 @@ class Variant:
 
 @dataclass(frozen=True)
 class ProbeSweepInputs(SweepInputs):
-    """Labelled rows and the variants of those that are measured.
+    """Labelled rows and the variants of measured rows.
 
     Attributes:
-        truth: All rows; those of split ``test`` are measured (all of them for ``p_true``).
-        test: Indices of the rows that may be measured. Everything measured is counted in these.
-        variants: Variants of each of them; a row without any is not measured.
-        model_name: Name of the model, for the probes.
-        dataset: Name of the data set, for the probes.
-        probes: ``none`` (the probes that are read) and those of placebos; empty until they are fitted.
-        q: True where a row is Q-Anchored, [test], if that is known before variants are measured.
-        texts: Text baselines, fitted once.
+        truth: Labelled rows; those of split ``test`` are measured (all rows for ``p_true``).
+        test: Indices of the rows that may be measured; other indices count within this tuple.
+        variants: Variants of each row in ``test``; a row without variants is not measured.
+        model_name: Name of the model, stored with the probes.
+        dataset: Name of the data set, stored with the probes.
+        probes: Name -> probes: ``none``, and placebos; empty before fitting.
+        q: True for Q-Anchored rows, [test]; None if pathways are read with the variants.
+        texts: Text baselines by name.
     """
 
     truth: TruthRows
@@ -68,28 +68,28 @@ class ProbeSweepInputs(SweepInputs):
     texts: dict[str, TextBaseline] = field(default_factory=dict, kw_only=True)
 
     def row(self, test: int) -> TokenRow:
-        """Return the row behind an index into :attr:`test`."""
+        """Return the row of an index into :attr:`test`."""
         return self.truth.rows[self.test[test]]
 
     @property
     def probe_layer(self) -> int | None:
-        """Layer of :attr:`~anchorlens.probing.probes.LayerProbes.probe_layer`; None if no probe is read."""
+        """Layer k* of the probes; None if no probe is read."""
         return self.probes["none"].probe_layer if self.probes else None
 
     @property
     def controls(self) -> tuple[str, ...]:
-        """Controls that any row has, in the order in which they were declared."""
-        return tuple(dict.fromkeys(name for own in self.variants for one in own for name in one.controls))
+        """Names of all controls, in order of appearance."""
+        return tuple(dict.fromkeys(name for row_variants in self.variants for one in row_variants for name in one.controls))
 
     @property
     def cells(self) -> list[tuple[int, int]]:
-        """(test, variant) of everything that is measured."""
-        return [(j, i) for j, own in enumerate(self.variants) for i in range(len(own))]
+        """(test, variant) indices of all variants."""
+        return [(j, i) for j, row_variants in enumerate(self.variants) for i in range(len(row_variants))]
 
     @property
     @override
     def max_tokens(self) -> int:
-        changed = (one.row for own in self.variants for one in own)
+        changed = (one.row for row_variants in self.variants for one in row_variants)
         return max(len(row.ids) for row in (*self.truth.rows, *changed) if row is not None)
 
     @property
@@ -99,10 +99,10 @@ class ProbeSweepInputs(SweepInputs):
 
     @override
     def table(self) -> InputTable:
-        measured = [j for j, own in enumerate(self.variants) if own]
+        measured = [j for j, row_variants in enumerate(self.variants) if row_variants]
         variants = [(self.row(j), one) for j in measured for one in self.variants[j]]
         tested = {self.test[j] for j in range(len(self.test))}
-        rest = [self.row(j) for j, own in enumerate(self.variants) if not own and self.q is not None]
+        rest = [self.row(j) for j, row_variants in enumerate(self.variants) if not row_variants and self.q is not None]
         fitted = {
             name: [self.truth.rows[i] for i in self.truth.of(name) if i not in tested] for name in ("train", "validation")
         }
@@ -127,25 +127,25 @@ class ProbeSweepInputs(SweepInputs):
     def record(self, spec: Any) -> dict[str, Any]:
         if not self.texts:
             self.texts.update(text_baselines(self.truth, n_resamples=spec.n_resamples, seed=spec.seed))
-        counts = {"evaluated": sum(bool(own) for own in self.variants), "rows": self.truth.sizes}
+        counts = {"evaluated": sum(bool(row_variants) for row_variants in self.variants), "rows": self.truth.sizes}
         return {"config": {}, "counts": counts, "probe": probe_record(self.probes.get("none"), self.texts)}
 
 
-def rows_of_truth(context: QuestionContext, spec: TruthSpecification, examples: Sequence[Example]) -> TruthRows:
-    """Return true and false answers of the examples, as the specification asks for them."""
+def build_truth_rows(context: QuestionContext, spec: TruthSpecification, examples: Sequence[Example]) -> TruthRows:
+    """Build rows with true and false answers of the examples, with the options of the specification."""
     return truth_rows(
         context.adapter, examples, context.tokenizer, answers=spec.answers, distractor=spec.distractor, fractions=spec.fractions,
         max_new_tokens=spec.max_new_tokens, batch_size=spec.batch_size, seed=spec.seed, progress=context.progress,
     )  # fmt: skip
 
 
-def labelled_rows(context: QuestionContext, spec: TruthSpecification) -> tuple[TruthRows, tuple[Dropped, ...]]:
-    """Return rows with true and false answers in every split, and everything that was dropped.
+def build_labelled_rows(context: QuestionContext, spec: TruthSpecification) -> tuple[TruthRows, tuple[Dropped, ...]]:
+    """Build rows with true and false answers in every split, and return them with the dropped rows.
 
     Raises:
-        EmptySweepError: No row is left, or a split lacks true or false answers.
+        EmptySweepError: If no row is left, or a split lacks true or false answers.
     """
-    truth = rows_of_truth(context, spec, context.examples)
+    truth = build_truth_rows(context, spec, context.examples)
     dropped = (*context.dropped, *truth.dropped)
     check_not_empty(truth.rows, dropped, f"in {context.data.name}")
     truth.check()
@@ -153,6 +153,6 @@ def labelled_rows(context: QuestionContext, spec: TruthSpecification) -> tuple[T
 
 
 def by_length(indices: Iterable[int], length: Callable[[int], int], size: int) -> tuple[tuple[int, ...], ...]:
-    """Return batches of similar length."""
+    """Group indices into batches of similar length."""
     order: Sequence[int] = sorted(indices, key=length)
     return tuple(tuple(order[i : i + size]) for i in range(0, len(order), size))

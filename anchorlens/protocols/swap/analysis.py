@@ -16,12 +16,12 @@ from anchorlens.runs.schema import CURVE_TYPES
 from anchorlens.statistics.bands import auc_band
 from anchorlens.statistics.resamples import Resamples
 
-# Share of rows above which a null is called weaker than its anchor's swap.
-_MOST = 0.5
+# Fraction of rows with fewer null slots above which a null is reported as weaker than the swap.
+_WEAKER_ABOVE = 0.5
 
 
 class SwapAnalysis(Analysis):
-    """Curves of anchors beside their nulls."""
+    """Analysis of swaps: curves of anchors and their nulls."""
 
     name, title, result = "swap", "activation swap", SweepResult
 
@@ -39,7 +39,7 @@ class SwapAnalysis(Analysis):
 
     @override
     def summary(self, result: SweepResult) -> pd.DataFrame:
-        """One row an anchor: ``max_layer``, where |ΔP| is largest, ΔP with the band over all layers, the null there, P before, n."""
+        """Return one row per anchor: ``max_layer`` (largest |ΔP|), ΔP there with simultaneous band, null, P before and n."""
         return summary_of(result.curves(controls=True, all_columns=True))
 
     @override
@@ -54,43 +54,44 @@ class SwapAnalysis(Analysis):
         weaker = [
             f"{anchor} {100 * share:.0f} % of rows" for anchor, share in _weaker(result.curves(all_columns=True)).items()
         ]
-        said = (
+        settings = (
             f"readout {config['readout']}, site {config['site']}, window {config['window']}, {config['direction']}, "
             f"donors {config['donors']} (up to {config['n_donors']}){label}, align {config['align']}, prompt {config['prompt']}, "
             f"known_only {config['known_only']}{null}, seed {config['seed']}"
         )
-        return f"{said}\nnull weaker (fewer slots than the anchor): {', '.join(weaker)}" if weaker else said
+        return f"{settings}\nnull weaker (fewer slots than the anchor): {', '.join(weaker)}" if weaker else settings
 
     @override
     def table(self, results: Sequence[SweepResult]) -> tuple[str, pd.DataFrame]:
-        found = pd.concat([self.summary(result) for result in results], ignore_index=True)
-        band = [f"[{low:+.1f}, {high:+.1f}]" for low, high in zip(found["sim_low"], found["sim_high"], strict=True)]
-        null = [_null_said(*both) for both in zip(found["null"], found["frac_null_incomplete"], strict=True)]
+        summaries = pd.concat([self.summary(result) for result in results], ignore_index=True)
+        band = [f"[{low:+.1f}, {high:+.1f}]" for low, high in zip(summaries["sim_low"], summaries["sim_high"], strict=True)]
+        null = [_format_null(*both) for both in zip(summaries["null"], summaries["frac_null_incomplete"], strict=True)]
         shown = pd.DataFrame(
             {
-                "model": found["model"], "data set": found["dataset"], "anchor": found["anchor"], "max layer": found["max_layer"],
-                "ΔP": found["effect"].map("{:+.1f}".format), "95 % band over all layers": band, "null": null,
-                "P before": found["p_before"].map("{:.2f}".format), "n": found["n"],
+                "model": summaries["model"], "data set": summaries["dataset"], "anchor": summaries["anchor"],
+                "max layer": summaries["max_layer"], "ΔP": summaries["effect"].map("{:+.1f}".format),
+                "95 % band over all layers": band, "null": null,
+                "P before": summaries["p_before"].map("{:.2f}".format), "n": summaries["n"],
             }
         )  # fmt: skip
         return "Largest |ΔP| of each curve (percentage points)", shown
 
 
 def _weaker(curves: pd.DataFrame) -> dict[str, float]:
-    """Anchor -> share of rows whose null has fewer slots, where it is most of them."""
+    """Return anchor -> fraction of rows whose null has fewer slots, for anchors with more than half of them."""
     shares = curves.groupby("anchor", sort=False)["frac_null_incomplete"].first()
-    return {str(anchor): float(share) for anchor, share in shares.items() if share > _MOST}
+    return {str(anchor): float(share) for anchor, share in shares.items() if share > _WEAKER_ABOVE}
 
 
-def _null_said(value: float, short: float) -> str:
-    """ΔP of the null, and that it is weaker than its anchor's swap where it is in most rows."""
+def _format_null(value: float, short: float) -> str:
+    """Format ΔP of the null, with a note if most rows have fewer null slots."""
     if np.isnan(value):
         return "-"
-    return f"{value:+.1f}" + (f" (weaker: {100 * short:.0f} % of rows have fewer slots)" if short > _MOST else "")
+    return f"{value:+.1f}" + (f" (weaker: {100 * short:.0f} % of rows have fewer slots)" if short > _WEAKER_ABOVE else "")
 
 
 def _events(result: SweepResult) -> dict[str, float] | None:
-    """Row id -> 1 where what P speaks of is the case; None for readouts of the answer."""
+    """Return row id -> 1 if the event of P is the case, else 0; None for answer readouts."""
     readout = result.record["config"]["readout"]
     if readout not in TRUTH_READOUTS:
         return None
@@ -101,15 +102,15 @@ def _events(result: SweepResult) -> dict[str, float] | None:
 
 
 def _auc(result: SweepResult, events: Mapping[str, float] | None) -> dict[str, Any]:
-    """Clean AUC of a truth readout over the measured rows, with its interval; nothing for other readouts."""
+    """Return the clean AUC of a truth readout over the measured rows, with its interval; {} for other readouts."""
     config = result.record["config"]
-    if events is None or config.get("direction") == "denoising":  # there P before is that of the corrupt input
+    if events is None or config.get("direction") == "denoising":  # denoising starts from the corrupt input
         return {}
     before = result.samples(all_columns=True).drop_duplicates("example_id")
     draws = Resamples.of(before["question_id"], n_resamples=config["n_resamples"], seed=config["seed"])
     auc, many = draws.aucs(before["value_before"].to_numpy(), before["example_id"].map(events).to_numpy(dtype=np.float64))
-    found = auc_band(np.array([auc]), many[:, None], np.array([before["question_id"].nunique()]))
-    low, high = float(found.low[0]), float(found.high[0])
+    interval = auc_band(np.array([auc]), many[:, None], np.array([before["question_id"].nunique()]))
+    low, high = float(interval.low[0]), float(interval.high[0])
     return {"auc": auc, "auc_low": low, "auc_high": high, "probe_above_chance": pd.NA if np.isnan(low) else low > 0.5}
 
 

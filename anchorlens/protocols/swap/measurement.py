@@ -1,6 +1,6 @@
-"""The swap protocol: activation patching of residual streams, layer by layer (METHOD 4).
+"""Measure `swap`: activation patching of residual streams, layer by layer (METHOD 4).
 
-Scope: one model, one data set, one site, one readout in each call.
+Scope: one model, one data set, one site, one readout per call.
 """
 
 from collections.abc import Sequence
@@ -19,15 +19,15 @@ from anchorlens.protocols.pair_sweep.donor_pairs import MakeStreams, Placement
 from anchorlens.protocols.pair_sweep.measurement import Array, PatchingMeasurement
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.protocols.swap.analysis import ANALYSIS
+from anchorlens.protocols.swap.inputs import SwapInputs, prepare_swap, restore_swap
 from anchorlens.protocols.swap.pairing import NULL, QAPair, pre_answer_token_differs
-from anchorlens.protocols.swap.preparing import PreparedSwap, prepared_swap, restored_swap
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.questions.qa_context import QUESTIONS, QuestionContext
 from anchorlens.statistics.delta import delta_p
 
 
-class SwapMeasurement(PatchingMeasurement[Swap, PreparedSwap, QuestionContext]):
-    """Replaces streams at an anchor by those of a donor."""
+class SwapMeasurement(PatchingMeasurement[Swap, SwapInputs, QuestionContext]):
+    """Measurement of activation swaps."""
 
     spec, analysis, source = Swap, ANALYSIS, QUESTIONS
 
@@ -35,18 +35,21 @@ class SwapMeasurement(PatchingMeasurement[Swap, PreparedSwap, QuestionContext]):
     def check_model(self, spec: Swap, adapter: Adapter) -> None:
         adapter.hook_name(spec.site, spec.layers_of(adapter.n_layers)[0])
         if spec.probes is not None and max(spec.probes.layers) >= adapter.n_layers:
-            raise InputError(f"These probes read layers {spec.probes.layers}, and the model has {adapter.n_layers}.")
+            raise InputError(
+                f"probes=: read layers {spec.probes.layers}, but the model has {adapter.n_layers}. Give probes of this model.",
+                argument="probes",
+            )
 
     @override
-    def prepare(self, context: QuestionContext, spec: Swap) -> PreparedSwap:
-        return prepared_swap(context, spec)
+    def prepare(self, context: QuestionContext, spec: Swap) -> SwapInputs:
+        return prepare_swap(context, spec)
 
     @override
-    def pairs(self, inputs: PreparedSwap) -> tuple[QAPair, ...]:
+    def pairs(self, inputs: SwapInputs) -> tuple[QAPair, ...]:
         return inputs.pairs
 
     @override
-    def reader(self, adapter: Adapter, inputs: PreparedSwap, pairs: Sequence[QAPair]) -> Reader:
+    def reader(self, adapter: Adapter, inputs: SwapInputs, pairs: Sequence[QAPair]) -> Reader:
         return inputs.reading.reader(adapter, pairs)
 
     @override
@@ -54,22 +57,22 @@ class SwapMeasurement(PatchingMeasurement[Swap, PreparedSwap, QuestionContext]):
         return spec.window
 
     @override
-    def make_streams(self, inputs: PreparedSwap, spec: Swap) -> MakeStreams | None:
+    def make_streams(self, inputs: SwapInputs, spec: Swap) -> MakeStreams | None:
         return None if inputs.statistics is None else partial(inputs.statistics.batch_streams, spec.donors)
 
     @override
-    def effect(self, inputs: PreparedSwap, spec: Swap, pairs: Sequence[QAPair], before: Array, after: Array) -> Array:
+    def effect(self, inputs: SwapInputs, spec: Swap, pairs: Sequence[QAPair], before: Array, after: Array) -> Array:
         if spec.kind == "probability":
             return 100.0 * (after - before)
         return delta_p(before, after, np.array([inputs.reading.event(p.base) for p in pairs], dtype=np.float64), spec.kind)
 
     @override
-    def reached(self, inputs: PreparedSwap, spec: Swap, place: Placement, layer: int) -> bool:
+    def is_reachable(self, inputs: SwapInputs, spec: Swap, place: Placement, layer: int) -> bool:
         return inputs.reading.reaches(spec, place.anchor, place.control, layer)
 
     @override
     def columns(
-        self, inputs: PreparedSwap, spec: Swap, unit: Batch, place: Placement, before: Metrics, after: Metrics
+        self, inputs: SwapInputs, spec: Swap, unit: Batch, place: Placement, before: Metrics, after: Metrics
     ) -> dict[str, Any]:
         pairs, anchor, measured = unit.pairs, place.anchor, place.control == "none"
         slots = {
@@ -83,9 +86,9 @@ class SwapMeasurement(PatchingMeasurement[Swap, PreparedSwap, QuestionContext]):
             "logit_diff_before": before.logit_diff.double().numpy(), "logit_diff_after": after.logit_diff.double().numpy(),
         }  # fmt: skip
 
-    def from_run(self, adapter: Adapter, spec: Swap, stored: StoredInputs) -> PreparedSwap:
+    def from_run(self, adapter: Adapter, spec: Swap, stored: StoredInputs) -> SwapInputs:
         """Rebuild pairs, reading and statistics from a run directory."""
-        return restored_swap(adapter, spec, stored)
+        return restore_swap(adapter, spec, stored)
 
 
 MEASUREMENT = SwapMeasurement()

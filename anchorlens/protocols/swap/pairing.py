@@ -1,4 +1,4 @@
-"""Pairs of rows and donors: which input is changed, where, and with which streams."""
+"""Pairs of rows and donors: patched input, positions and streams."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +18,8 @@ QAPair: TypeAlias = Pair[TokenRow]
 
 
 @dataclass(frozen=True)
-class TrueToOthers(DonorPicker):
-    """A picker that takes no donor whose answer, false for its own question, is right for the base's."""
+class WrongAnswerPicker(DonorPicker):
+    """Picker that excludes donors whose answer is correct for the base question."""
 
     def _eligible(self, base: TokenRow, row: TokenRow) -> bool:
         right = is_right(row.answer.exact.of(row.answer.text), base.example.answers)
@@ -27,34 +27,33 @@ class TrueToOthers(DonorPicker):
 
 
 def donor_picker(spec: Swap, pool: Sequence[TokenRow]) -> Callable[[TokenRow], Sequence[TokenRow]]:
-    """Return the function that finds the donors of a row, best-mixed first.
+    """Return the function that picks the donors of a row, in random order.
 
-    Donors of truth readouts have an answer that is true where the base's is true, and false where it is false. So base and donor
-    differ in the question and in the words of the answer: what is swapped is the content. With true donors for every row, ΔP of
+    For truth readouts, base and donor have the same label, so that they differ in content only. With true donors for all rows, ΔP of
     false rows would mix the loss of their content with a gain of truth.
     """
-    how = (spec.donors, spec.anchors, spec.align, spec.n_donors, spec.seed)
-    if not spec.of_truth:
-        return DonorPicker(tuple(pool), *how).pick
-    pickers = [TrueToOthers(tuple(row for row in pool if row.answer.label == label), *how) for label in (0, 1)]
+    options = (spec.donors, spec.anchors, spec.align, spec.n_donors, spec.seed)
+    if not spec.is_truth_readout:
+        return DonorPicker(tuple(pool), *options).pick
+    pickers = [WrongAnswerPicker(tuple(row for row in pool if row.answer.label == label), *options) for label in (0, 1)]
     return lambda row: pickers[row.answer.label].pick(row)
 
 
 def pre_answer_token_differs(pair: QAPair) -> bool | None:
-    """Whether the answer is predicted from another token than in the input whose streams are put there; None without one."""
+    """Return whether the pre-answer tokens of target and source differ; None without a source."""
     return None if pair.source is None else not pair.same_tokens("pre_answer")
 
 
 @dataclass
 class PairMaker:
-    """Makes the pairs of a sweep, and counts what could not be made.
+    """Builder of the pairs of a sweep, which counts failures.
 
     Attributes:
         spec: Arguments of the sweep.
-        tokenizer: Makes corrupt inputs.
-        dropped: Rows without any pair.
-        null_shortfall: Anchor -> null slots that found no position (the prompt is too short).
-        failed_pairs: Pairs that could not be built, by reason (denoising only).
+        tokenizer: Tokenizer of corrupt inputs.
+        dropped: Rows without a pair.
+        null_shortfall: Anchor -> number of null slots without a position (the prompt is too short).
+        failed_pairs: Number of pairs that could not be built, by reason (denoising only).
     """
 
     spec: Swap
@@ -73,16 +72,16 @@ class PairMaker:
                 except RowDropped as why:
                     self.failed_pairs[why.reason] = self.failed_pairs.get(why.reason, 0) + 1
             if not made:
-                self.dropped.append(drop(row.example, "no_donor", f"{self.spec.align} length, all anchors of the run"))
+                self.dropped.append(drop(row.example, "no_donor", f"align={self.spec.align}, all anchors of the run"))
             yield from made
 
     def with_statistic(self, rows: Sequence[TokenRow], statistics: StreamStatistics) -> Iterator[QAPair]:
-        """Yield every row with a mean, zero or noise stream in place of a donor's."""
+        """Yield every row with a mean, zero or noise stream as donor."""
         rule, anchors = self.spec.donors, self.spec.anchors
         for row in rows:
             lacks = [a for a in ("exact_question", *anchors) if not row.positions[a]]
             if lacks or (rule == "mean" and not statistics.covers(row, anchors)):
-                why = f"no token at {lacks}" if lacks else "longer than every reference row"
+                why = f"no token at {lacks}" if lacks else "longer than all reference rows"
                 self.dropped.append(drop(row.example, "no_donor", why))
                 continue
             paired = {anchor: (row.positions[anchor], row.positions[anchor]) for anchor in anchors}
@@ -98,9 +97,7 @@ class PairMaker:
         for anchor in self.spec.anchors:
             both = pair_positions(target, source, anchor, self.spec.align)
             if both is None:
-                raise RowDropped(
-                    "corrupt_length", "the donor's text takes another number of tokens inside the base's question"
-                )
+                raise RowDropped("corrupt_length", "the donor's text has another number of tokens inside the base question")
             paired[anchor] = both
         return Pair(row, target, source, donor, donor.id, self._placements(target, donor.id, paired, with_null=with_null))
 
@@ -108,11 +105,11 @@ class PairMaker:
         self, target: TokenRow, donor_id: str, paired: dict[str, tuple[tuple[int, ...], tuple[int, ...]]], *, with_null: bool
     ) -> tuple[Placement, ...]:
         """Return the placement of every anchor, followed by its null."""
-        found: list[Placement] = []
+        placements: list[Placement] = []
         for anchor, (to, by) in paired.items():
-            found.append(Placement(anchor, "none", to, by))
+            placements.append(Placement(anchor, "none", to, by))
             if with_null:
                 null = null_positions(target, anchor, len(by), self.spec.seed, donor_id, self.spec.null_region)
                 self.null_shortfall[anchor] = self.null_shortfall.get(anchor, 0) + len(by) - len(null)
-                found.append(Placement(anchor, NULL, null, by[: len(null)]))
-        return tuple(found)
+                placements.append(Placement(anchor, NULL, null, by[: len(null)]))
+        return tuple(placements)

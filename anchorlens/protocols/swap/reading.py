@@ -1,4 +1,4 @@
-"""What a swap sweep reads: the answer's probability, a truth probe, or the model's own yes or no."""
+"""Readouts of a swap sweep: probability of the answer, truth probe, or P(yes)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ _ORDER = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 
 @dataclass(frozen=True)
 class Reading:
-    """What P is read from.
+    """Readout of a swap sweep, with its rows and probes.
 
     Attributes:
         readout: Name or function of the readout.
-        truth: All rows with their splits, for truth readouts.
-        probes: All probes that were fitted or given, for ``probe``.
+        truth: Labelled rows with their splits; None for answer readouts.
+        probes: Fitted or given probes; None unless the readout is ``probe``.
     """
 
     readout: ReadoutLike
@@ -37,15 +37,15 @@ class Reading:
 
     @property
     def probe_layer(self) -> int | None:
-        """The probe's layer; None for other readouts."""
+        """Layer k* of the probe; None for other readouts."""
         return None if self.probes is None else self.probes.probe_layer
 
     def event(self, row: TokenRow) -> int:
-        """Return 1 where what P speaks of is the case."""
+        """Return 1 if the event of P is the case for a row, else 0."""
         return 1 - row.answer.label if self.readout == "p_true" else row.answer.label
 
     def reader(self, adapter: Adapter, pairs: Sequence[QAPair]) -> Reader:
-        """Return the reader of a batch; a probe refuses questions that it has seen."""
+        """Return the reader of a batch. Raise LeakError if a probe was trained on a question."""
         targets = [p.target for p in pairs]
         if self.readout == "p_true":
             return truth_reader(adapter, targets)
@@ -61,23 +61,22 @@ class Reading:
         return AnswerReader(answer_reads(targets, [p.donor for p in pairs], first_only=name == "first_token"), function)
 
     def reaches(self, spec: Swap, anchor: str, control: str, layer: int) -> bool:
-        """Whether a cell can reach what is read; cells that cannot are missing, not zero."""
+        """Return whether a swap can reach the readout; other cells are missing, not zero."""
         first = window_layers(layer, spec.window, layer + 1).start
         if self.probes is None or first < self.probes.probe_layer:
             return True
         if first > self.probes.probe_layer:
             return False
-        # In the probe's own layer: from other positions only by that layer's attention, which reads resid_pre.
+        # In the layer of the probe, other positions act only through its attention, which reads resid_pre.
         if not isinstance(spec.site, str) or spec.site == "resid_pre":
             return True
         return (anchor, control) == ("answer", "none") and _ORDER.index(spec.site) <= _ORDER.index(self.probes.site)
 
     def is_trivial(self, spec: Swap, pair: QAPair, anchor: str, layer: int) -> bool:
-        """Whether a cell's value says nothing: it follows from how the cell is made.
+        """Return whether the value of a cell follows by construction.
 
-        The stream that enters block 0 holds nothing but tokens: where they are the same in both inputs (at ``pre_answer`` in most
-        rows), nothing is changed. The donor's answer tokens come in as inputs at layer 0 of ``pre_answer_all``. And where the
-        probe's own state at k* is put there, the probe reads the donor.
+        The stream into block 0 depends on tokens only: equal tokens in both inputs (``pre_answer`` in most rows) change nothing, and
+        ``pre_answer_all`` inserts the donor's answer tokens. A swap of ``answer`` at k* makes the probe read the donor's state.
         """
         changed = window_layers(layer, spec.window, layer + spec.window)
         same = changed == range(1) and pair.same_tokens(anchor)

@@ -1,4 +1,4 @@
-"""Donor rules that are no row: the mean stream, zero, and noise (METHOD 4)."""
+"""Statistics as donors: mean stream, zeros and noise (METHOD 4)."""
 
 import hashlib
 import random
@@ -23,12 +23,12 @@ REFERENCE_ROWS = 64
 
 
 def reference_rows(pool: Sequence[TokenRow], seed: int) -> tuple[TokenRow, ...]:
-    """Return the rows that means and spreads are taken over: at most 64 of the whole file, drawn by seed."""
+    """Draw the rows for means and spreads: at most 64 of the whole file."""
     return tuple(random.Random(f"{seed}:reference").sample(list(pool), min(REFERENCE_ROWS, len(pool))))
 
 
 class StreamStatistics:
-    """Means and spreads of clean streams over reference rows, each computed on first use. ``seed`` draws the noise."""
+    """Means and spreads of clean streams over reference rows, computed on first use; ``seed`` draws the noise."""
 
     def __init__(
         self, adapter: Adapter, reference: Sequence[TokenRow], site: SiteLike, seed: int, *, batch_size: int = 16
@@ -38,7 +38,7 @@ class StreamStatistics:
 
     @cached_property
     def mean(self) -> dict[str, Float[Tensor, "layer offset d_model"]]:
-        """Role -> mean stream by offset."""
+        """Role -> mean stream at each offset."""
         roles = [role for role in self.reference[0].positions if role not in SEGMENTS]
         sums: dict[str, Tensor] = {}
         counts: dict[str, Tensor] = {}
@@ -50,7 +50,7 @@ class StreamStatistics:
 
     @cached_property
     def std(self) -> Float[Tensor, "layer"]:
-        """Standard deviation of the stream at every layer, over reference rows, prompt positions (but the first) and dimensions."""
+        """Standard deviation of the stream at every layer, over reference rows, prompt positions (except 0) and dimensions."""
         zeros = torch.zeros(self.adapter.n_layers, dtype=torch.float32, device="cpu")
         first, second, n = zeros, zeros, 0
         for (mask,), (stream,) in self._clean(lambda row: range(1, row.prompt_length)):
@@ -61,12 +61,12 @@ class StreamStatistics:
 
     @cached_property
     def embedding_std(self) -> float:
-        """Standard deviation of the reference rows' token embeddings."""
+        """Standard deviation of the token embeddings of the reference rows."""
         ids = [i for row in self.reference for i in row.ids]
         return float(self.adapter.model.embed.W_E[ids].detach().float().std())
 
     def _clean(self, *wanted: Callable[[TokenRow], Sequence[int]]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-        """Yield masks and clean streams of the reference rows, batch by batch, at one or more sets of positions."""
+        """Yield masks and clean streams of batches of reference rows, at one or more sets of positions."""
         for start in range(0, len(self.reference), self.batch_size):
             rows = self.reference[start : start + self.batch_size]
             tables = [pad_rows([list(where(row)) for row in rows]) for where in wanted]
@@ -75,18 +75,18 @@ class StreamStatistics:
             yield [table.mask for table in tables], [stream.float().cpu() for stream in streams]
 
     def covers(self, row: TokenRow, anchors: Sequence[str]) -> bool:
-        """Whether the mean knows every offset of the row's anchors."""
+        """Return whether the mean covers every offset of the row's anchors."""
         roles = [role for anchor in anchors for role in SEGMENTS.get(anchor, (anchor,))]
         return all(len(row.positions[role]) <= self.mean[role].shape[1] for role in roles)
 
     def batch_streams(
         self, rule: str, pairs: Sequence[Pair[TokenRow]], tokens: TokenBatch, slots: Sequence[Slots]
     ) -> list[SlotStreams]:
-        """Return what is put at the slots of every anchor of a batch."""
+        """Return the streams for the slots of every anchor of a batch."""
         clean = capture(self.adapter, tokens, self.site, slots) if rule == "noise" else [None] * len(slots)
         return [
-            self.streams(rule, [(p.target, p.placements[i]) for p in pairs], own.mask, here)
-            for i, (own, here) in enumerate(zip(slots, clean, strict=True))
+            self.streams(rule, [(p.target, p.placements[i]) for p in pairs], table.mask, streams)
+            for i, (table, streams) in enumerate(zip(slots, clean, strict=True))
         ]
 
     def streams(
@@ -96,11 +96,11 @@ class StreamStatistics:
         mask: Bool[Tensor, "example slot"],
         clean: SlotStreams | None,
     ) -> SlotStreams:
-        """Return what is put at the slots of one anchor.
+        """Return the streams for the slots of one anchor.
 
-        ``mean``: the mean stream of the same role and offset. ``zero``: zeros. ``noise``: the row's own stream (``clean``) plus
-        Gaussian noise with the stream's standard deviation at that layer; at layer 0 of ``resid_pre`` three times the embeddings'
-        (Meng et al. 2022). One noise vector serves all layers of a row's slot, so that a curve shows layers and not draws.
+        ``mean``: mean stream of the same role and offset. ``zero``: zeros. ``noise``: the row's stream (``clean``) plus Gaussian
+        noise with the standard deviation of the stream at that layer; at layer 0 of ``resid_pre`` three times that of the embeddings
+        (Meng et al. 2022). All layers of a slot share one noise vector, so that layers are comparable.
         """
         n_layers, d_model = self.adapter.n_layers, self.adapter.d_model
         out = torch.zeros(n_layers, *mask.shape, d_model, dtype=torch.float32, device="cpu")
@@ -128,7 +128,7 @@ class StreamStatistics:
 
 
 def _accumulate(into: dict[str, Tensor], role: str, value: Float[Tensor, "layer offset last"]) -> None:
-    """Add tables that may differ in their number of offsets."""
+    """Add a table to a sum; tables may differ in their number of offsets."""
     old = into.get(role)
     if old is None:
         into[role] = value

@@ -12,7 +12,7 @@ from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.answer_only.analysis import ANALYSIS
 from anchorlens.protocols.answer_only.measurement import MEASUREMENT
-from anchorlens.protocols.answer_only.question_removal import changed_row, without_question
+from anchorlens.protocols.answer_only.question_removal import build_changed_row, without_question
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
 from anchorlens.questions.example import normalise
 from anchorlens.questions.prompts import ChatPrompt, PromptText, QAPrompt, TemplatePrompt
@@ -202,23 +202,23 @@ def test_the_space_that_an_empty_question_leaves_is_gone(prompt, text):
 
 
 def test_a_prompt_that_takes_no_empty_question_is_refused():
-    with pytest.raises(InputError, match="takes an empty question, such as prompt='qa'; 'chat' does not"):
+    with pytest.raises(InputError, match="^prompt='chat' takes no empty question"):
         without_question(RowTokenizer(small_tokenizer("byte", bos=False, chat=True), ChatPrompt()))
 
 
 @pytest.mark.parametrize(
     ("prompt", "said"),
     [
-        (PromptText("Q: " + 60 * "why " + "\nA:\n", 3, ""), "too_long: .* tokens, the model takes 99"),
-        (PromptText("", 0, ""), "anchor_at_position_0: answer takes in the first token, the attention sink"),
-        (PromptText("Q:\nA:", 2, " "), r"answer_retokenised: after 'Q:\\nA:' the answer is made of other tokens"),
+        (PromptText("Q: " + 60 * "why " + "\nA:\n", 3, ""), "too_long: .* tokens, but the model takes 99"),
+        (PromptText("", 0, ""), "anchor_at_position_0: the answer includes the first token"),
+        (PromptText("Q:\nA:", 2, " "), r"answer_retokenised: the answer has other tokens after 'Q:\\nA:'"),
     ],
 )
 def test_inputs_that_cannot_be_measured(data, prompt, said):
     tokenizer = RowTokenizer(small_tokenizer("byte", bos=False), TemplatePrompt.of("Q: {question}\\nA:\\n"), max_length=99)
     row = tokenizer.row(replace(data.examples[0], answers=("Rome",)))
     with pytest.raises(RowDropped, match=said):
-        changed_row(row, tokenizer, prompt, "", "x")
+        build_changed_row(row, tokenizer, prompt, "", "x")
 
 
 # -- findings -----------------------------------------------------------------------------------------------------------------
@@ -262,12 +262,12 @@ def test_the_finding_is_the_difference_of_p_with_its_interval(sweep, other, stat
     assert by["delta_p_vs_placebo"].status == by["flip_rate"].status == DESCRIPTION
     assert by["delta_p_vs_placebo"].value == pytest.approx(0, abs=1e-9)
     assert f"{0.45 if other is None else other:.2f} after another row's" in findings.headline
-    assert ("difference is not shown" in findings.headline) == (status == OPEN)
+    assert ("no difference was detected" in findings.headline) == (status == OPEN)
     assert findings.headline.endswith("AUC 1.00, answer only 0.50 [0.39, 0.61].")
 
 
 def test_an_answer_that_tells_without_its_question_is_warned_of(sweep):
-    assert "beware, it excludes 0.5 although answers are balanced" in made(sweep, constant(0.4, leak=0.1)).verdict
+    assert "which excludes 0.5 although answers are balanced" in made(sweep, constant(0.4, leak=0.1)).verdict
 
 
 def test_findings_need_a_signal_and_ten_questions(sweep):
@@ -276,11 +276,11 @@ def test_findings_need_a_signal_and_ten_questions(sweep):
         return samples
 
     text = made(sweep, blind).verdict
-    assert text.startswith("No signal: ")
+    assert text.startswith("No signal of the probe")
     assert len(text.split()) <= 80
     few = list(dict.fromkeys(own(sweep)["question_id"]))[:9]
     samples, examples = sweep.samples(), sweep.examples()
     examples = examples[(examples["role"] != "base") | examples["question_id"].isin(few)]
     small = PathwayResult.make(ANALYSIS, samples[samples["question_id"].isin(few)], examples, sweep.record, sweep.run_id)
     assert small.findings.statements == ()
-    assert "9 questions were measured, and 10 are needed" in small.verdict
+    assert "9 questions were measured, but 10 are needed" in small.verdict

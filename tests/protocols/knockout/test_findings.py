@@ -8,10 +8,10 @@ from anchorlens.results.estimates import FEW, LayerEstimate, align_columns, form
 
 NAN = float("nan")
 FOUND = {
-    ("auc", "none"): (0.91, 0.85, 0.97), ("auc_after", "matched"): (0.54, 0.44, 0.64),
+    ("auc", "none"): (0.91, 0.85, 0.97), ("auc_after", "size_matched"): (0.54, 0.44, 0.64),
     ("auc_after", "random_tokens"): (0.9, 0.84, 0.96), ("delta_p_vs_placebo", "random_tokens"): (-25.7, -31.4, -20.2),
     ("flip_rate", "random_tokens"): (31.0, 22.0, 40.0), ("auc_drop", "random_tokens"): (-0.365, -0.448, -0.28),
-    ("row_specific_effect", "matched"): (-16.5, -21.5, -11.8), ("row_specific_effect", "random_tokens"): (-1.1, -2.9, 0.8),
+    ("row_specific_effect", "size_matched"): (-16.5, -21.5, -11.8), ("row_specific_effect", "random_tokens"): (-1.1, -2.9, 0.8),
 }  # fmt: skip
 NOT_SHOWN = {
     ("delta_p_vs_placebo", "random_tokens"): (-1.0, -5.0, 3.0), ("flip_rate", "random_tokens"): (1.0, -6.0, 8.0),
@@ -49,7 +49,8 @@ def found(
 
 
 DELTA, FLIPS, DROP, CHANGE = (
-    ("delta_p_vs_placebo", "random_tokens"), ("flip_rate", "random_tokens"), ("auc_drop", "random_tokens"), ("row_specific_effect", "matched"),
+    ("delta_p_vs_placebo", "random_tokens"), ("flip_rate", "random_tokens"), ("auc_drop", "random_tokens"),
+    ("row_specific_effect", "size_matched"),
 )  # fmt: skip
 UNSPECIFIC = {CHANGE: (-0.5, -2.0, 1.0)}
 REVERSAL = {DELTA: (9.0, 5.0, 13.0)}
@@ -58,14 +59,14 @@ REVERSAL = {DELTA: (9.0, 5.0, 13.0)}
 @pytest.mark.parametrize(
     ("changed", "status", "phrase"),
     [
-        ({}, "stands stands stands stands stands", "the effect of cutting E_Q stands beyond that of other question tokens and is"),
-        (UNSPECIFIC, "stands stands stands open stands", "; that it is more than disturbance is not shown ("),
-        (NOT_SHOWN | UNSPECIFIC, "open open open open open", "no effect of cutting E_Q beyond other question tokens is shown ("),
-        ({DROP: (-0.01, -0.1, 0.1)}, "stands stands open stands open", "delta_p_vs_placebo and flip_rate stand beyond other"),
-        ({key: NOT_SHOWN[key] for key in (DELTA, DROP)}, "open stands open stands open", "tokens, delta_p_vs_placebo and auc_drop not"),
-        (REVERSAL, "reversed stands stands stands open", "by delta_p_vs_placebo cutting these does more"),
-        (NOT_SHOWN | {FLIPS: (-10.7, -19.0, -2.4)}, "open reversed open stands open", "by flip_rate cutting these does more ("),
-        ({DELTA: (-5e-5, -6e-5, -4e-5)}, "open stands stands stands stands", "tokens, delta_p_vs_placebo not"),
+        ({}, "stands stands stands stands stands", "larger effect than cutting other question tokens, specific to the row ("),
+        (UNSPECIFIC, "stands stands stands open stands", "; a row-specific effect was not detected ("),
+        (NOT_SHOWN | UNSPECIFIC, "open open open open open", "no larger effect of cutting exact_question than of cutting other"),
+        ({DROP: (-0.01, -0.1, 0.1)}, "stands stands open stands open", "by delta_p_vs_placebo and flip_rate, not by auc_drop ("),
+        ({key: NOT_SHOWN[key] for key in (DELTA, DROP)}, "open stands open stands open", "by flip_rate, not by delta_p_vs_"),
+        (REVERSAL, "reversed stands stands stands open", "; by delta_p_vs_placebo cutting other tokens has the larger effect ("),
+        (NOT_SHOWN | {FLIPS: (-10.7, -19.0, -2.4)}, "open reversed open stands open", "; by flip_rate cutting other tokens has"),
+        ({DELTA: (-5e-5, -6e-5, -4e-5)}, "open stands stands stands stands", "not by delta_p_vs_placebo ("),
     ],
 )  # fmt: skip
 def test_statements_have_the_status_that_their_intervals_have(changed, status, phrase):
@@ -80,16 +81,16 @@ def test_statements_have_the_status_that_their_intervals_have(changed, status, p
     assert phrase in findings.headline
     assert [row[0] for row in findings.rows] == names[:4]
     assert [row[-1] for row in findings.rows] == status.split()[:4]
-    assert ("open: not shown" in str(findings)) == ("open" in status.split()[:4])
+    assert ("open: not detected" in str(findings)) == ("open" in status.split()[:4])
     assert "there is no" not in str(findings).lower()
 
 
 def test_the_text_is_the_headline_then_the_table_then_the_layers():
     first, *rest = str(found()).splitlines()
     assert first.startswith("At k* = 7 ")
-    assert first.endswith("(AUC 0.91; E_Q cut 0.54, others cut 0.90).")
+    assert first.endswith("(AUC 0.91 falls to 0.54, with others cut to 0.90).")
     assert "-25.7  [-31.4, -20.2]" in rest[0]
-    assert rest[4:] == ["Layers where it stands (simultaneous bands): 7."]
+    assert rest[4:] == ["Layers with all contrasts (simultaneous bands): 7."]
 
 
 @pytest.mark.parametrize("layers", [(7,), range(1, 65, 2)])
@@ -113,12 +114,12 @@ def test_layers_are_named_by_the_band_over_all_layers_alone():
 @pytest.mark.parametrize(
     ("changed", "how", "phrase"),
     [
-        ({("auc", "none"): (0.55, 0.45, 0.65)}, {}, "at k* = 7 no signal of the probe is shown, AUC 0.55 [0.45, 0.65]"),
+        ({("auc", "none"): (0.55, 0.45, 0.65)}, {}, "at k* = 7 no signal of the probe was detected, AUC 0.55 [0.45, 0.65]"),
         ({("auc", "none"): (NAN, NAN, NAN)}, {}, "lack true or false answers"),
         ({}, {"kind": "signed"}, "delta_kind='signed'"),
         ({}, {"placebos": False}, "no placebo was measured"),
-        ({}, {"n": 9}, "in 9 questions, and 10 are needed"),
-        ({DELTA: None}, {}, "in 0 questions, and 10 are needed"),
+        ({}, {"n": 9}, "in 9 questions, but 10 are needed"),
+        ({DELTA: None}, {}, "in 0 questions, but 10 are needed"),
     ],
 )
 def test_where_nothing_can_be_claimed_nothing_is(changed, how, phrase):
@@ -132,7 +133,9 @@ def test_where_nothing_can_be_claimed_nothing_is(changed, how, phrase):
 def test_the_models_own_word_has_no_row_specific_effect_and_no_k_star():
     beyond = {CHANGE: None, ("row_specific_effect", "random_tokens"): None, ("auc_beyond_text", "none"): (0.2, 0.1, 0.3)}
     findings = found(beyond, readout="p_true", pair=LEAK)
-    assert findings.headline.startswith("At layer 7 the effect of cutting E_Q stands beyond that of other question tokens (")
+    assert findings.headline.startswith(
+        "At layer 7 cutting exact_question has a larger effect than cutting other question tokens ("
+    )
     assert "row_specific_effect" not in str(findings)
     assert "k*" not in str(findings)
     assert "; P(True)'s AUC +0.20" in findings.warnings[0]
@@ -143,10 +146,10 @@ def test_text_that_tells_another_layer_and_another_source_are_named():
     assert found(text=LEAK).warnings == ("Beware: the answer's text alone reaches AUC 0.66 [0.60, 0.71].",)
     (both,) = found(text=LEAK, pair={"auc": 0.8, "ci_low": 0.7, "ci_high": 0.9}).warnings
     assert "question and answer" in both
-    assert found(k=0).headline.startswith("At layer 7 (k* = 0 was not reached) the effect")
+    assert found(k=0).headline.startswith("At layer 7 (k* = 0 was not reached) cutting exact_question")
     subject = found(anchor="subject").headline
-    assert "the effect of cutting subject stands" in subject
-    assert "E_Q" not in subject
+    assert "cutting subject has a larger effect" in subject
+    assert "exact_question" not in subject
 
 
 def test_an_end_that_would_be_rounded_to_zero_gets_one_more_decimal():

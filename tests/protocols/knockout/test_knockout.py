@@ -44,18 +44,18 @@ def test_a_spot_check_finds_an_engine_that_is_wrong(tiny_model, monkeypatch, opt
         return states
 
     monkeypatch.setattr(ConeEngine, name, falsified)
-    with pytest.raises(CheckError, match=r"differ by .* points \(allowed: .*\) at example .*, layer \d"):
+    with pytest.raises(CheckError, match=r"by .* points \(allowed: .*\) at example .*, layer \d"):
         measured(tiny_model("llama"), "knockout", n_spot_checks=40, **options)
 
 
 def test_placebos_effects_and_their_arithmetic(sweep):
-    assert set(sweep.samples()["control"]) == {"none", "matched", "shuffled_labels", "cross_fold", *PLACEBOS}
+    assert set(sweep.samples()["control"]) == {"none", "size_matched", "shuffled_labels", "cross_fold", *PLACEBOS}
     by = sweep.contrasts().set_index(["quantity", "control", "layer"])["value"]
     curves = sweep.curves(controls=True).set_index(["control", "pathway", "layer"])["effect"]
     for layer in sweep.layers:
         own_gap, matched, placebo = (
             curves[control, "Q-Anchored", layer] - curves[control, "A-Anchored", layer]
-            for control in ("none", "matched", "random_tokens")
+            for control in ("none", "size_matched", "random_tokens")
         )
         assert by["gap", "none", layer] == pytest.approx(own_gap, nan_ok=True)
         assert by["placebo_gap", "random_tokens", layer] == pytest.approx(placebo, nan_ok=True)
@@ -133,7 +133,7 @@ def test_planted_shuffled_labels_give_no_signal(tiny_model):
     curves = result.curves()
     assert (~curves["probe_above_chance"]).sum() > 0.8 * len(curves)
     assert "Nothing is claimed: " in result.verdict
-    assert "no signal of the probe is shown" in result.verdict
+    assert "no signal of the probe was detected" in result.verdict
 
 
 def test_planted_span_off_by_one_names_other_tokens_or_is_refused(tiny_model):
@@ -161,7 +161,7 @@ def test_p_true_is_read_after_the_question_whether_it_is_right(tiny_model):
     model = tiny_model("llama")
     result = al.knockout_sweep(model, al.load_qa("popqa-sample", limit=40), readout="p_true", layers=[0], **OPTIONS)
     assert result.probe_layer is None
-    assert set(result.samples()["control"]) == {"none", "matched", *PLACEBOS}
+    assert set(result.samples()["control"]) == {"none", "size_matched", *PLACEBOS}
     base = result.examples().query("role == 'base'")
     assert base["text"].str.endswith("\nIs this answer correct? Answer yes or no.\nA:").all()
     row = base.iloc[0]

@@ -7,7 +7,7 @@ import transformers
 import anchorlens as al
 from tests.knockout_recompute import KnockoutRecompute
 
-CONTROLS = ("none", "random_tokens", "matched", "random_before", "random_after")
+CONTROLS = ("none", "random_tokens", "size_matched", "random_before", "random_after")
 
 
 @pytest.fixture(scope="module", params=["tiny", pytest.param("smollm2", marks=pytest.mark.slow)])

@@ -65,7 +65,7 @@ def test_delta_p_of_single_cells_from_the_files_alone(request, tiny_model, tmp_p
     assert not set(result.probes.question_ids) & set(result.samples()["question_id"])
     again = ProbeRecompute(result.save(tmp_path / "run"), tiny_model("llama"))
     p = again.samples[again.samples["metric"] == "p"]
-    assert set(p["control"]) == {"none", "random_tokens", "matched"}
+    assert set(p["control"]) == {"none", "random_tokens", "size_matched"}
     assert p["effect"].abs().median() > 1 or made == "fitted"  # not all but zero
     again.check(p.groupby("control").sample(6, random_state=1), atol)
 
@@ -88,7 +88,7 @@ def test_what_is_replaced_and_by_what(tiny_model, sweep):
                 put = tokenizer.decode([whole["token_ids"][p] for p in mine[role]]).strip()
                 assert put == tokenizer.decode([donor["token_ids"][p] for p in theirs[role]]).strip()
             changed = {}
-            for name in ("", "~random_tokens", "~matched"):
+            for name in ("", "~random_tokens", "~size_matched"):
                 key = f"{example_id}~{donor_id}{name}"
                 if key in made.index:
                     row = made.loc[key]
@@ -99,12 +99,12 @@ def test_what_is_replaced_and_by_what(tiny_model, sweep):
                     changed[name] = set(differs)
             assert changed[""] <= set(mine["exact_question"])
             assert changed["~random_tokens"] <= set(mine["question_rest"]) - {0}
-            if "~matched" in changed:
+            if "~size_matched" in changed:
                 fewer += 1
-                assert changed["~matched"] < changed[""]
-                assert len(changed["~matched"]) == len(changed["~random_tokens"])
-                kept = made.loc[f"{example_id}~{donor_id}~matched", "token_ids"]
-                assert all(kept[p] == whole["token_ids"][p] for p in changed["~matched"])
+                assert changed["~size_matched"] < changed[""]
+                assert len(changed["~size_matched"]) == len(changed["~random_tokens"])
+                kept = made.loc[f"{example_id}~{donor_id}~size_matched", "token_ids"]
+                assert all(kept[p] == whole["token_ids"][p] for p in changed["~size_matched"])
             else:
                 assert len(changed[""]) == len(changed["~random_tokens"])
             rest = Counter(donor["token_ids"][p] for p in theirs["question_rest"])
@@ -149,7 +149,7 @@ def test_base_rows_are_true_and_predicted_true(sweep, everyone):
 def test_rates_of_flips_and_the_gap_of_pathways_stand_among_the_contrasts(everyone):
     by = everyone.contrasts().set_index(["quantity", "control", "layer"])["value"]
     for layer in everyone.layers:
-        rates = by["flip_rate_patched", "matched", layer], by["flip_rate_random", "random_tokens", layer]
+        rates = by["flip_rate_patched", "size_matched", layer], by["flip_rate_random", "random_tokens", layer]
         assert by["flip_rate", "random_tokens", layer] == pytest.approx(rates[0] - rates[1])
         curves = everyone.curves(metric="p").query(f"layer == {layer}").set_index("pathway")["effect"]
         assert by["gap", "none", layer] == pytest.approx(curves["Q-Anchored"] - curves["A-Anchored"])
@@ -214,7 +214,7 @@ def test_without_a_donor_or_a_true_row_it_stops(tiny_model, data, sharp):
     never = copy.deepcopy(sharp)
     for probe in never.probes.values():
         probe.coef_, probe.intercept_ = 0 * probe.coef_, probe.intercept_ * 0 + 5
-    with pytest.raises(EmptySweepError, match=r"None of \d+ true test rows is predicted true by the probe at k\* = "):
+    with pytest.raises(EmptySweepError, match=r"predicts none of \d+ true test rows true"):
         al.patch_tokens_sweep(tiny_model("llama"), data, probes=never, **OPTIONS)
 
 
@@ -238,8 +238,9 @@ def found(auc=0.8, low=0.7, delta=(-12.0, -16.0, -8.0), flips=(5.0, -2.0, 12.0),
     """The findings of a sweep with these numbers at its layer."""
     summary = {"layer": 3, "q": -20.0, "n_q": 30, "a": -4.0, "n_a": n_a}
     facts = [
-        ("auc", "none", auc, low, 0.9, n), ("delta_p_vs_placebo", "random_tokens", *delta, n), ("flip_rate", "random_tokens", *flips, n),
-        ("flip_rate_patched", "matched", 30.0, 20.0, 40.0, n), ("flip_rate_random", "random_tokens", 25.0, 20.0, 30.0, n),
+        ("auc", "none", auc, low, 0.9, n), ("delta_p_vs_placebo", "random_tokens", *delta, n),
+        ("flip_rate", "random_tokens", *flips, n),
+        ("flip_rate_patched", "size_matched", 30.0, 20.0, 40.0, n), ("flip_rate_random", "random_tokens", 25.0, 20.0, 30.0, n),
     ]  # fmt: skip
     columns = ["quantity", "control", "value", "ci_low", "ci_high", "n"]
     contrasts = pd.DataFrame(facts, columns=columns).assign(layer=3, sim_low=np.nan, sim_high=np.nan)
@@ -253,9 +254,13 @@ def found(auc=0.8, low=0.7, delta=(-12.0, -16.0, -8.0), flips=(5.0, -2.0, 12.0),
 @pytest.mark.parametrize(
     ("given", "status", "phrases"),
     [
-        ({}, (STANDS, OPEN), ("moves ΔP by -12.0 [-16.0, -8.0] points beyond", "40 questions, true and false answers")),
-        ({"delta": (-1.0, -4.0, 2.0)}, (OPEN, OPEN), ("Not shown at k* = 3", "the data allow -4.0 .. +2.0")),
-        ({"delta": (6.0, 2.0, 10.0)}, (REVERSED, OPEN), ("+6.0 [+2.0, +10.0] points above", "not shown to matter more")),
+        ({}, (STANDS, OPEN), ("changes ΔP by -12.0 [-16.0, -8.0] points beyond", "40 questions, true and false answers")),
+        ({"delta": (-1.0, -4.0, 2.0)}, (OPEN, OPEN), ("no difference in ΔP", "differences in [-4.0, +2.0]")),
+        (
+            {"delta": (6.0, 2.0, 10.0)},
+            (REVERSED, OPEN),
+            ("+6.0 [+2.0, +10.0] points above", "no larger effect of exact_question"),
+        ),
         ({"flips": (5.0, 1.0, 9.0)}, (STANDS, STANDS), ("difference +5.0 [+1.0, +9.0].",)),
         ({"base": "true_predicted_true"}, (STANDS, OPEN), ("true answers predicted true",)),
         ({"leak": 0.55}, (STANDS, OPEN), ("Beware: the answer's text alone reaches AUC 0.60 [0.55, 0.70].",)),
@@ -276,7 +281,7 @@ def test_findings_claim_what_stands_and_no_more(given, status, phrases):
 
 def test_a_pathway_of_few_questions_is_left_out_and_without_signal_or_questions_nothing_is_claimed():
     assert "A-Anchored" not in str(found(n_a=9))
-    for given, phrase in (({"low": 0.5}, "no signal at k* = 3"), ({"n": 9}, "in 9 questions: below 10")):
+    for given, phrase in (({"low": 0.5}, "at k* = 3 no signal of the probe"), ({"n": 9}, "in 9 questions, but 10")):
         assert found(**given).statements == ()
         assert phrase in str(found(**given))
 

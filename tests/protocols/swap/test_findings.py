@@ -78,7 +78,7 @@ def test_less_null_is_paired_by_question_and_shares_one_band_over_anchors_and_la
 
 def test_anchors_are_compared_paired_by_question(effect):
     contrasts = effect.contrasts().query("quantity == 'anchor_difference'")
-    assert contrasts["anchor"].unique().tolist() == ["question - pre_answer"]
+    assert contrasts["anchor"].unique().tolist() == ["exact_question - pre_answer"]
     assert set(contrasts["control"]) == {"none"}
     own = effect.samples(all_columns=True).query("control == 'none'")
     own = own.set_index(["question_id", "layer", "anchor"])["effect"].unstack("anchor")
@@ -124,22 +124,22 @@ def test_findings_lead_with_the_headline_then_a_table_then_what_is_open(effect):
         assert (one.quantity, one.control, one.value, one.n) == ("delta_p_minus_null", "null", best[one.anchor]["value"], 60)
     lines = effect.verdict.splitlines()
     assert lines[0] == effect.findings.headline
-    assert f"lowers P of the answer at question (layers {min(layers)}-{max(layers)})." in lines[0]
+    assert f"lowers P of the answer at exact_question (layers {min(layers)}-{max(layers)})." in lines[0]
     assert [line.split()[0] for line in lines[1:4]] == ["anchor", *effect.anchors]
     quiet = facts[facts["anchor"] == "pre_answer"]
-    assert f"pre_answer {quiet['sim_low'].min():+.1f} .. {quiet['sim_high'].max():+.1f}" in lines[4]
+    assert f"pre_answer [{quiet['sim_low'].min():+.1f}, {quiet['sim_high'].max():+.1f}]" in lines[4]
     nothing = simulated("normal", 60, seed=0)
     assert {status for _, status in statements(nothing)} == {"open"}
-    assert "is shown at no anchor and layer" in nothing.verdict
-    assert "the data allow question -" in nothing.verdict
+    assert "beyond its null was detected at any anchor and layer" in nothing.verdict
+    assert "effects in exact_question [-" in nothing.verdict
 
 
 def test_what_the_swap_raises_is_said(effect):
-    other = changed(effect, effect.samples(all_columns=True).assign(effect=lambda frame: -frame["effect"]))
-    assert "the swap raises P of the answer at question (layers " in other.findings.headline
+    other = changed(effect, effect.samples().assign(effect=lambda frame: -frame["effect"]))
+    assert "the swap raises P of the answer at exact_question (layers " in other.findings.headline
     both = changed(effect, shifted(effect, (25, "none", 25)))
     assert statements(both)["pre_answer", "stands"] == {25}
-    assert "lowers P of the answer at question" in both.findings.headline
+    assert "lowers P of the answer at exact_question" in both.findings.headline
     assert both.findings.headline.endswith(") and raises it at pre_answer (layer 25).")
 
 
@@ -153,7 +153,7 @@ def test_a_null_that_costs_more_than_the_swap_is_no_rise(effect):
     assert "pre_answer" not in result.findings.headline
     alone = changed(effect, moved[moved["anchor"] == "pre_answer"], anchors=("pre_answer",))
     assert statements(alone) == {("pre_answer", "null_moves"): {25}}
-    assert "shown at no anchor and layer" in alone.findings.headline
+    assert "No effect of the swap" in alone.findings.headline
     assert result.findings.notes[0] == alone.findings.notes[0]
     assert "(the null) lower it more at pre_answer (layer 25)" in alone.findings.notes[0]
 
@@ -182,13 +182,13 @@ def test_the_text_has_at_most_90_words(effect):
     many = changed(effect, pd.concat(frames, ignore_index=True), anchors=names, n_resamples=200)
     assert {frozenset(layers) for layers in named(many).values()} == {frozenset({2, 3, 9, 10, 20})}
     assert "at 7 of 7 anchors" in many.findings.headline
-    assert many.findings.columns[-2:] == ("beyond null", "null more")
+    assert many.findings.columns[-2:] == ("beyond null", "null larger")
     assert {row[-2] for row in many.findings.rows[:3]} == {"2-3, 9-10, 20"}
     assert len(many.verdict.split()) <= 90
     frames = [one.assign(effect=one["effect"] - 25 * ((one["layer"] == 25) & (one["control"] == "null"))) for one in frames]
     both = changed(effect, pd.concat(frames, ignore_index=True), anchors=names, n_resamples=200).findings
     assert "lower it more at 7 of 7 anchors" in both.notes[0]
-    assert both.columns[-2:] == ("beyond null", "null more")
+    assert both.columns[-2:] == ("beyond null", "null larger")
     assert both.rows[0][-2:] == ("2-3, 9-10, 20", "25")
     assert both.rows[-1][0] == "and 4 more: contrasts()"
     assert len(str(both).split()) <= 90
@@ -224,7 +224,7 @@ def test_below_ten_questions_or_without_a_null_nothing_is_claimed(effect):
     few = few[few["question_id"].isin(sorted(few["question_id"].unique())[:9])]
     few.loc[(few["control"] == "none") & (few["anchor"] == "exact_question"), "effect"] -= 90
     for result, phrase in (
-        (changed(effect, few), "in 9 questions, and 10 are needed"),
+        (changed(effect, few), "in 9 questions, but 10 are needed"),
         (changed(effect, n_null_donors=0), "no null was measured"),
     ):
         assert result.findings.statements == ()
@@ -249,8 +249,8 @@ def test_of_a_truth_readout_without_signal_nothing_is_claimed(effect):
 
     silent, heard = read(0.0), read(0.6)
     assert silent.findings.statements == ()
-    assert "no signal of the probe is shown, AUC 0." in silent.verdict
-    assert "lowers confidence in the clean prediction at question (layers " in heard.findings.headline
+    assert "no signal of the probe was detected, AUC 0." in silent.verdict
+    assert "lowers confidence in the clean prediction at exact_question (layers " in heard.findings.headline
     assert heard.findings.warnings == ()
     leaking = changed(heard, examples=examples)
     leaking.record["probe"]["answer_text_auc"] = {"auc": 0.7, "ci_low": 0.6, "ci_high": 0.8}

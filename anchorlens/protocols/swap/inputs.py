@@ -1,4 +1,4 @@
-"""What a swap starts from: rows, donors, and pairs of the two; drawn for a new sweep, or rebuilt from a run directory."""
+"""Inputs of a swap: rows, donors and their pairs, drawn for a new sweep or rebuilt from a run directory."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.protocols.base import SweepInputs
 from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement
-from anchorlens.protocols.probe_sweep.variants import rows_of_truth
+from anchorlens.protocols.probe_sweep.variants import build_truth_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.protocols.swap.pairing import NULL, PairMaker, QAPair, donor_picker, pre_answer_token_differs
 from anchorlens.protocols.swap.reading import Reading
@@ -35,16 +35,16 @@ from anchorlens.results.tables import InputTable
 
 
 @dataclass(frozen=True)
-class PreparedSwap(SweepInputs):
+class SwapInputs(SweepInputs):
     """Inputs of a swap.
 
     Attributes:
-        pairs: Rows with their donors, in the order of the rows.
-        statistics: Mean and spread of clean streams, where donors are no rows.
-        reading: What is read.
+        pairs: Rows with their donors, in row order.
+        statistics: Mean and spread of clean streams; None for donor rows.
+        reading: Readout with its rows and probes.
         counts: ``null_shortfall`` and ``failed_pairs``, see :class:`~anchorlens.protocols.swap.pairing.PairMaker`.
-        texts: Text baselines ``answer_text_auc`` and ``qa_text_auc``; empty for readouts of the answer, and where training or test rows
-            lack one label.
+        texts: Text baselines ``answer_text_auc`` and ``qa_text_auc``; empty for answer readouts, and if training or test rows lack
+            a label.
     """
 
     pairs: tuple[QAPair, ...]
@@ -70,10 +70,10 @@ class PreparedSwap(SweepInputs):
         nulls: dict[str, dict[str, list[int]]] = {}
         for pair in self.pairs:
             donor_ids.setdefault(pair.base.id, []).append(pair.donor_id)
-            own = {f"{NULL}:{p.anchor}:{pair.donor_id}": list(p.target) for p in pair.placements if p.control == NULL}
-            nulls.setdefault(pair.target.id, {}).update(own)
+            placed = {f"{NULL}:{p.anchor}:{pair.donor_id}": list(p.target) for p in pair.placements if p.control == NULL}
+            nulls.setdefault(pair.target.id, {}).update(placed)
         donors = self.statistics.reference if self.statistics is not None else [p.donor for p in self.pairs if p.donor]
-        # P(True) measures every row; a probe is fitted on those of the other splits.
+        # p_true measures every row; a probe is fitted on the rows of other splits.
         splits = ("train", "validation") if truth is not None and self.reading.probes is not None else ()
         inputs = {
             "base": list({p.base.id: p.base for p in self.pairs}.values()),
@@ -90,32 +90,34 @@ class PreparedSwap(SweepInputs):
             "evaluated": len({p.base.id for p in self.pairs}), **self.counts,
             "pre_answer_token_differs": len({p.base.id for p in self.pairs if pre_answer_token_differs(p)}),
         }  # fmt: skip
-        found: dict[str, Any] = {"config": {"delta_kind": spec.kind, **_resolved(spec)}, "counts": counts}
+        record: dict[str, Any] = {"config": {"delta_kind": spec.kind, **_resolve_config(spec)}, "counts": counts}
         if reading.truth is None:
-            return found
+            return record
         counts["rows"] = reading.truth.sizes
         if reading.probes is not None:
             given = {"probes": spec.probes.fingerprint} if spec.probes else {}
-            found["config"] |= {"probe_site": reading.probes.site, **given}
-        found["probe"] = {"answer_text_auc": None, "qa_text_auc": None} | probe_record(reading.probes, self.texts)
-        return found
+            record["config"] |= {"probe_site": reading.probes.site, **given}
+        record["probe"] = {"answer_text_auc": None, "qa_text_auc": None} | probe_record(reading.probes, self.texts)
+        return record
 
 
-def _resolved(spec: Swap) -> dict[str, Any]:
-    """Return what arguments come to, where that differs from what was given."""
+def _resolve_config(spec: Swap) -> dict[str, Any]:
+    """Return the resolved values of arguments that differ from the given ones."""
     rows = spec.donors not in STATISTIC_RULES
-    found: dict[str, Any] = {} if rows else {"n_donors": 1}
-    # Which answers are true or false is no part of a sweep that reads the answer's own probability.
-    return found | ({"donor_label": "same" if rows else "both"} if spec.of_truth else {"answers": "", "distractor": ""})
+    resolved: dict[str, Any] = {} if rows else {"n_donors": 1}
+    # Answer readouts do not use the truth of answers.
+    return resolved | (
+        {"donor_label": "same" if rows else "both"} if spec.is_truth_readout else {"answers": "", "distractor": ""}
+    )
 
 
-def prepared_swap(context: QuestionContext, spec: Swap) -> PreparedSwap:
+def prepare_swap(context: QuestionContext, spec: Swap) -> SwapInputs:
     """Draw donors and build the inputs of a sweep."""
     rows, reading = _rows_and_reading(context, spec)
     dropped = [*context.dropped, *rows.dropped]
     where = f"in {context.data.name}"
     check_not_empty(rows.rows, dropped, where)
-    # Zeros are learnt from no row.
+    # donors='zero' needs no pool.
     pool = _pool(context, spec, reading) if spec.donors != "zero" else ()
     maker = PairMaker(spec, context.tokenizer, null_shortfall=dict.fromkeys(spec.anchors, 0) if spec.n_null_donors else {})
     statistics = None
@@ -126,18 +128,20 @@ def prepared_swap(context: QuestionContext, spec: Swap) -> PreparedSwap:
         pairs = tuple(maker.with_donors(rows.rows, donor_picker(spec, pool)))
     dropped += maker.dropped
     _check_pairs(pairs, dropped, spec, where)
-    asked = spec.layers_of(context.adapter.n_layers)
-    layers = tuple(layer for layer in asked if any(reading.reaches(spec, anchor, "none", layer) for anchor in spec.anchors))
+    requested = spec.layers_of(context.adapter.n_layers)
+    layers = tuple(
+        layer for layer in requested if any(reading.reaches(spec, anchor, "none", layer) for anchor in spec.anchors)
+    )
     if not layers:
         raise InputError(
-            f"The probe reads layer {reading.probe_layer}, and no change at layers {asked} of {spec.site} can reach it. "
-            "Take lower layers."
+            f"layers={requested}: no change of {spec.site} reaches the probe at layer {reading.probe_layer}. Take lower layers.",
+            argument="layers",
         )
     read = reading.reader(context.adapter, pairs).where
     sites: list[SiteLike] = [spec.site, *([read[0]] if read is not None else [])]
     counts = {"null_shortfall": maker.null_shortfall, "failed_pairs": maker.failed_pairs}
     texts = _texts(reading.truth, spec)
-    return PreparedSwap(tuple(dropped), pairs[0].target.ids, tuple(sites), layers, pairs, statistics, reading, counts, texts)
+    return SwapInputs(tuple(dropped), pairs[0].target.ids, tuple(sites), layers, pairs, statistics, reading, counts, texts)
 
 
 def _texts(truth: TruthRows | None, spec: Swap) -> Mapping[str, TextBaseline]:
@@ -147,19 +151,20 @@ def _texts(truth: TruthRows | None, spec: Swap) -> Mapping[str, TextBaseline]:
 
 
 def _pool(context: QuestionContext, spec: Swap, reading: Reading) -> tuple[TokenRow, ...]:
-    """Return rows that may be donors: the whole file with its gold answers; for truth readouts with true and with false ones.
+    """Return the pool of donors: all rows of the file with gold answers; for truth readouts with true and false ones.
 
-    The model's own answers are known of the sweep's questions alone: those of the whole file would cost more than the sweep.
+    With ``answers='generated'`` the pool has the rows of the sweep only, because generating answers for the whole file takes longer
+    than the sweep.
     """
     if reading.truth is None:
         return make_rows(context.pool, context.tokenizer).rows
     if spec.answers == "generated" or len(context.pool) == len(context.examples):
         return reading.truth.rows
-    return rows_of_truth(context, spec, context.pool).rows
+    return build_truth_rows(context, spec, context.pool).rows
 
 
 def _check_pairs(pairs: Sequence[QAPair], dropped: Sequence[Dropped], spec: Swap, where: str) -> None:
-    """Raise if no row has a donor, with what would give some."""
+    """Raise EmptySweepError if no row has a donor; the message names arguments to change."""
     counts = Counter(d.reason for d in dropped).most_common()
     if pairs or counts[0][0] != "no_donor":
         return check_not_empty(pairs, dropped, where)
@@ -171,8 +176,8 @@ def _check_pairs(pairs: Sequence[QAPair], dropped: Sequence[Dropped], spec: Swap
 
 
 def _rows_and_reading(context: QuestionContext, spec: Swap) -> tuple[Rows, Reading]:
-    """Return the rows that are measured, and what is read of them."""
-    if not spec.of_truth:
+    """Return the measured rows and their readout."""
+    if not spec.is_truth_readout:
         if not spec.known_only:
             return make_rows(context.examples, context.tokenizer), Reading(spec.readout)
         answered = generate_rows(
@@ -180,7 +185,7 @@ def _rows_and_reading(context: QuestionContext, spec: Swap) -> tuple[Rows, Readi
             progress=context.progress,
         )  # fmt: skip
         return select_known_rows(answered), Reading(spec.readout)
-    truth = rows_of_truth(context, spec, context.examples)
+    truth = build_truth_rows(context, spec, context.examples)
     check_not_empty(truth.rows, [*context.dropped, *truth.dropped], f"in {context.data.name}")
     if spec.readout == "p_true":
         return Rows(truth.rows, truth.dropped), Reading(spec.readout, truth)
@@ -197,39 +202,39 @@ def _rows_and_reading(context: QuestionContext, spec: Swap) -> tuple[Rows, Readi
     return Rows(tuple(truth.rows[i] for i in truth.of("test")), truth.dropped), Reading(spec.readout, truth, probes)
 
 
-def restored_swap(adapter: Adapter, spec: Swap, stored: StoredInputs) -> PreparedSwap:
+def restore_swap(adapter: Adapter, spec: Swap, stored: StoredInputs) -> SwapInputs:
     """Rebuild the inputs of a saved sweep.
 
     Raises:
-        RunError: An input is missing, or does not go with its donor.
+        RunError: If an input is missing or cannot be paired with its donor.
     """
     base, statistics, truth = stored.of("base"), None, None
     if spec.donors in STATISTIC_RULES:
         statistics = StreamStatistics(adapter, stored.of("donor"), spec.site, spec.seed)
-    pairs = tuple(_stored_pair(spec, stored, row, donor) for row in base for donor in stored.donor_ids[row.id])
-    if spec.of_truth:
+    pairs = tuple(_load_pair(spec, stored, row, donor) for row in base for donor in stored.donor_ids[row.id])
+    if spec.is_truth_readout:
         truth = TruthRows(base, ("test",) * len(base), ())
     if spec.readout == "probe" and "none" not in stored.probes:
-        raise RunError("The run lacks its probes: cells that they read cannot be measured again.")
+        raise RunError("The run directory lacks its probes, so its cells cannot be measured again.")
     reading = Reading(spec.readout, truth, stored.probes["none"] if spec.readout == "probe" else None)
-    return PreparedSwap((), base[0].ids, (spec.site,), stored.layers, pairs, statistics, reading, {}, {})
+    return SwapInputs((), base[0].ids, (spec.site,), stored.layers, pairs, statistics, reading, {}, {})
 
 
-def _stored_pair(spec: Swap, stored: StoredInputs, base: TokenRow, donor_id: str) -> QAPair:
-    """Return a row with a donor, or with the statistic of this name."""
+def _load_pair(spec: Swap, stored: StoredInputs, base: TokenRow, donor_id: str) -> QAPair:
+    """Rebuild the pair of a row with a donor or a statistic."""
     donor = None if spec.donors in STATISTIC_RULES else stored.row("donor", donor_id)
     target, source = base, donor
     if spec.direction == "denoising":
-        # Corrupt inputs are named by the donor's question; where it has two rows, these say after it which answer they hold.
+        # Corrupt inputs are named by the donor's question, without the suffix of its answer.
         question = donor_id if ("corrupt", f"{base.id}~{donor_id}") in stored.rows else donor_id.rpartition("|")[0]
         target, source = stored.row("corrupt", f"{base.id}~{question}"), base
     placements: list[Placement] = []
     for anchor in spec.anchors:
-        own = (target.positions[anchor],) * 2 if source is None else pair_positions(target, source, anchor, spec.align)
-        if own is None:
+        both = (target.positions[anchor],) * 2 if source is None else pair_positions(target, source, anchor, spec.align)
+        if both is None:
             raise RunError(f"examples.parquet: {anchor} of {target.id} and {donor_id} cannot be paired.")
-        placements.append(Placement(anchor, "none", *own))
+        placements.append(Placement(anchor, "none", *both))
         null = target.positions.get(f"{NULL}:{anchor}:{donor_id}")
         if null is not None:
-            placements.append(Placement(anchor, NULL, null, own[1][: len(null)]))
+            placements.append(Placement(anchor, NULL, null, both[1][: len(null)]))
     return Pair(base, target, source, donor, donor_id, tuple(placements))
