@@ -26,7 +26,7 @@ from anchorlens.statistics.contrasts import (
     row_specific_effect,
 )
 from anchorlens.statistics.delta import delta_p, is_flipped
-from anchorlens.statistics.pathways import MATCHED, RANDOM, gaps, group_curves, quantity_frame
+from anchorlens.statistics.pathways import SIZE_MATCHED, RANDOM, gaps, group_curves, quantity_frame
 from anchorlens.statistics.resamples import Resamples
 
 Array = np.ndarray
@@ -139,7 +139,7 @@ def gap_difference(own: Arm, other: Arm, label: Array, draws: Resamples) -> Esti
         name: group_curves(
             delta_p(arm.before, arm.after, label, "confidence"), arm.before, is_flipped(arm.before, arm.after), draws
         )
-        for name, arm in ((MATCHED, own), (RANDOM, other))
+        for name, arm in ((SIZE_MATCHED, own), (RANDOM, other))
     }
     return next(estimate for name, _, estimate in gaps(curves) if name == "gap_difference")
 

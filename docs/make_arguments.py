@@ -8,7 +8,7 @@
 from pathlib import Path
 
 from anchorlens.cli.protocol_command import flags_of
-from anchorlens.protocols.arguments import Argument
+from anchorlens.protocols.arguments import Argument, group_arguments
 from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
 from anchorlens.protocols.registry import PROTOCOLS, class_of, specification_of
 from anchorlens.protocols.specification import QuestionSpecification, Specification
@@ -46,7 +46,7 @@ def page() -> str:
 
 def table(spec: type[Specification], arguments: dict[str, Argument]) -> str:
     """Return a table for each group of arguments, one row per argument."""
-    groups = grouped(arguments)
+    groups = group_arguments(arguments)
     tables = {title: _rows(spec, own) for title, own in groups.items()}
     return (
         "\n".join(f"**{title}**\n\n{rows}" for title, rows in tables.items()) if len(tables) > 1 else "".join(tables.values())

@@ -90,7 +90,7 @@ def test_config_alone_is_enough_and_flags_win(capsys, plain_figure, tiny, questi
         (["--anchors", "exact_questoin"], "Unknown anchor 'exact_questoin'. Did you mean 'exact_question'"),
         (["--readout", "first_tokens"], "Did you mean 'first_token'? (--readout)"),
         (["--engine", "cones"], "Did you mean 'cone'? (--engine)"),
-        (["--layers", "0-9"], "from -3 to 2, got (0, 1, 2, 3, 4, 5, 6, 7, 8, 9). (--layers)"),
+        (["--layers", "0-9"], "must be different numbers from -3 to 2. (--layers)"),
         (["--layers", "a"], "(--layers)"),
         (["--n-donors", "2.5"], "'--n-donors': '2.5' is not a valid integer"),
         (["--n-spot-checks", "-1"], "(--n-spot-checks)"),
@@ -159,7 +159,7 @@ def test_an_existing_run_is_safe_and_said_before_the_work(capsys, plain_figure, 
     before = (tmp_path / "a" / "samples.parquet").read_bytes()
     started = time.monotonic()
     said = here(capsys, *args, "--out", tmp_path / "a", code=2).err
-    assert said.endswith("holds a run already. Choose another path, or give overwrite=True. (--overwrite)\n")
+    assert said.endswith("already holds a run. Choose another path, or give overwrite=True. (--overwrite)\n")
     assert time.monotonic() - started < 2
     assert (tmp_path / "a" / "samples.parquet").read_bytes() == before
     # The old run stays until there is something in its place.
@@ -345,7 +345,7 @@ def test_a_study_measures_every_protocol_on_every_set(capsys, plain_figure, tiny
         (("n-donors = 1", "n-donor = 1"), "swap has no argument 'n_donor'. Did you mean 'n_donors'"),
         (("limit = 45", "limt = 45"), "[[data]] has an unknown key 'limt'. Did you mean 'limit'"),
         (('name = "popqa-sample"', 'name = "popqa-smaple"'), "name='popqa-smaple': unknown data set"),
-        (("layers = [0, 1]", "layers = [0, 0]"), "layers must be different whole numbers"),
+        (("layers = [0, 1]", "layers = [0, 0]"), "must be different whole numbers"),
     ],
 )
 def test_a_studys_mistakes_are_found_before_anything_is_loaded(capsys, tiny, questions, tmp_path, change, said):

@@ -83,7 +83,7 @@ def test_the_recorded_file_is_found_beside_the_run(tiny, verify, tmp_path):
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = {"align": "last", "n_donors": 1, "n_resamples": 20, "progress": False, "donors": "random"}
     al.swap_sweep(str(tiny("llama")), al.load_qa(file), **options).save(tmp_path / "run")
-    assert "the rows that were measured" in verify(tmp_path / "run", "--cells", 0, code=0).out
+    assert "the measured rows" in verify(tmp_path / "run", "--cells", 0, code=0).out
     file.write_text(file.read_text().replace("Paris", "Lyon"))
     assert "file:mine.jsonl is not here" in verify(tmp_path / "run", "--cells", 0, code=0).out
 
@@ -92,4 +92,4 @@ def test_what_has_to_change_ends_with_2(run, tiny, verify, tmp_path):
     assert "is not a run" in verify(tmp_path, code=2).err
     assert "Give it with model=" in verify(run, code=2).err
     assert "--cells" in verify(run, "--cells", "-1", code=2).err
-    assert "no file nowhere.jsonl" in verify(run, "--data-file", "nowhere.jsonl", "--model", tiny("llama"), code=2).err
+    assert "No such file: nowhere.jsonl" in verify(run, "--data-file", "nowhere.jsonl", "--model", tiny("llama"), code=2).err

@@ -13,6 +13,8 @@ MORE_QUESTIONS = "more questions (a larger limit= or another set)"
 # Fix for the reason that dropped most rows (docs/errors.md lists them for single rows).
 FIXES = {
     "empty_question": "Fill in the questions of these rows.",
+    "empty_cell": "Fill in the empty cells of these pairs.",
+    "length_differs": "Write clean and corrupted prompts with equal numbers of tokens.",
     "no_answer": "Fill in the answers of these rows.",
     "lone_surrogate": "Save the file as UTF-8 again.",
     "no_subject": "The rules found no subject. Add the columns subject and property, or pass another spans=.",

@@ -90,7 +90,7 @@ def test_a_loaded_run_is_the_sweep(tiny_model, saved, name):
     for frame in ("samples", "contrasts", "summary"):
         pd.testing.assert_frame_equal(getattr(loaded, frame)(), getattr(sweep, frame)())
     pd.testing.assert_frame_equal(loaded.curves(controls=True), sweep.curves(controls=True))
-    pd.testing.assert_frame_equal(al.load_curves(saved(name)), sweep.curves(controls=True))
+    pd.testing.assert_frame_equal(al.load_curves(saved(name)), sweep.curves(controls=True, all_columns=True))
     assert (loaded.anchors, loaded.layers, loaded.example_ids) == (sweep.anchors, sweep.layers, sweep.example_ids)
     assert torch.equal(loaded.delta_p.nan_to_num(), sweep.delta_p.nan_to_num())
     assert loaded.findings == sweep.findings
@@ -280,7 +280,7 @@ def test_negative_layers_are_recorded_as_those_of_the_model(tiny_model):
 @pytest.mark.parametrize(
     ("name", "change", "phrase"),
     [
-        ("swap", {"prompt": "chat"}, "needs a tokenizer with a chat template"),
+        ("swap", {"prompt": "chat"}, "the tokenizer has no chat template"),
         ("knockout", {"heads": [99]}, "must be different numbers from -4 to"),
         ("knockout", {"edges": "answer -> exact_question"}, "cut nothing in any row"),
         ("knockout", {"edges": "answer -> later"}, "cut nothing in any row"),

@@ -133,7 +133,7 @@ def test_a_value_that_a_protocol_does_not_take_is_refused(name, given):
         ("swap", {"delta_kind": "confidence", "readout": "probe", "direction": "denoising"}, "starts from a corrupt"),
         ("swap", {"fractions": (0.5, 0.25, 0.25), "readout": pow}, "got readout=callable:pow"),
         ("swap", {"answers": "generated"}, "needs the readout 'probe' or 'p_true'"),
-        ("knockout", {"edges": "exact_question"}, "Write 'source -> target'"),
+        ("knockout", {"edges": "exact_question"}, "must be 'source -> target'"),
         ("knockout", {"edges": "exact_qestion -> later"}, "Did you mean 'exact_question'"),
         ("knockout", {"edges": "exact_question -> latter"}, "Did you mean 'later'"),
         ("knockout", {"site": "resid_post"}, "has no argument 'site'. Did you mean 'probe_site'"),

@@ -60,7 +60,7 @@ def test_what_is_chosen_is_known(swap):
 
 def test_mistakes_are_told(swap, unchecked):
     pytest.importorskip("anywidget")
-    with pytest.raises(InputError, match="explore takes a sweep, such as .* or load_run lists; got a list; choose one"):
+    with pytest.raises(InputError, match="explore takes one sweep, .* got a list"):
         al.explore([swap, swap])
     with pytest.raises(InputError, match=r"No measured example has 'Jpan' .* Did you mean 'Japan'"):
         al.explore(swap, example="Jpan")

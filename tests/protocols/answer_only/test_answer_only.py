@@ -226,14 +226,14 @@ def test_inputs_that_cannot_be_measured(data, prompt, said):
 
 def made(result, change):
     """The result with other samples; ``change`` gets P before and after by control and label."""
-    samples = result.samples()
+    samples = result.samples(all_columns=True)
     labels = samples["example_id"].map(inputs(result, "base")["label"]).astype(float)
     samples = change(samples, labels)
     p = samples["metric"] == "p"
     before, after = samples["value_before"].astype(float), samples["value_after"].astype(float)
     sign = np.where(before >= 0.5, 1.0, -1.0)
     samples.loc[p, "effect"] = (100 * sign * (after - before))[p]
-    return PathwayResult.make(ANALYSIS, samples, result.examples(), result.record, result.run_id)
+    return PathwayResult.make(ANALYSIS, samples, result.examples(all_columns=True), result.record, result.run_id)
 
 
 def constant(value, other=None, leak=0.0):

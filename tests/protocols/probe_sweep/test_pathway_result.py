@@ -15,7 +15,8 @@ from anchorlens.questions.tokens import Answer, RowTokenizer
 from anchorlens.results.findings import STANDS
 from anchorlens.runs.schema import CONTRAST_COLUMNS, SAMPLE_COLUMNS
 from anchorlens.statistics.contrasts import Arm, delta_p_vs_placebo
-from anchorlens.statistics.delta import delta_p
+from anchorlens.statistics.delta import delta_p, is_flipped
+from anchorlens.statistics.pathways import ProbeChange
 from tests.protocols.sweeps import check_statements
 from tests.questions.make import capital
 from tests.tokenizers_small import small_tokenizer

@@ -135,7 +135,7 @@ def test_findings_lead_with_the_headline_then_a_table_then_what_is_open(effect):
 
 
 def test_what_the_swap_raises_is_said(effect):
-    other = changed(effect, effect.samples().assign(effect=lambda frame: -frame["effect"]))
+    other = changed(effect, effect.samples(all_columns=True).assign(effect=lambda frame: -frame["effect"]))
     assert "the swap raises P of the answer at exact_question (layers " in other.findings.headline
     both = changed(effect, shifted(effect, (25, "none", 25)))
     assert statements(both)["pre_answer", "stands"] == {25}
