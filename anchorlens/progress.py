@@ -24,9 +24,7 @@ class Progress:
             if self._in_place:
                 self._bar = auto.tqdm(**shown, unit_scale=True, dynamic_ncols=True)
             else:
-                self._bar = std.tqdm(
-                    **shown, file=_Lines(), bar_format=_LINE, mininterval=_SECONDS, delay=_SECONDS, miniters=0
-                )
+                self._bar = std.tqdm(**shown, file=_Lines(), bar_format=_LINE, mininterval=_SECONDS, delay=_SECONDS, miniters=0)
 
     def advance(self, work: float) -> None:
         """Add finished work, up to the total; rounding and split batches could exceed it."""

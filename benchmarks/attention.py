@@ -67,10 +67,7 @@ def main() -> None:
             whole = time.process_time() - started - seconds["clean", "fused"] - seconds["lanes", "fused"]
             clean, lanes = seconds["clean", "own"], seconds["lanes", "own"]
             ratios = seconds["clean", "fused"] / clean, seconds["lanes", "fused"] / lanes
-            print(
-                f"{name:26} {whole:8.2f} {clean:8.2f} {ratios[0]:6.2f} {lanes:8.2f} {ratios[1]:6.2f} {largest:19.1e}",
-                flush=True,
-            )
+            print(f"{name:26} {whole:8.2f} {clean:8.2f} {ratios[0]:6.2f} {lanes:8.2f} {ratios[1]:6.2f} {largest:19.1e}", flush=True)
 
 
 def fused(
@@ -94,9 +91,7 @@ def fused(
         rearrange(q[:, group.queries], "lane (row query) head d_head -> (lane row) head query d_head", row=group.n_rows),
         torch.cat(keys, 2),
         torch.cat(values, 2),
-        attn_mask=None
-        if denied is None
-        else repeat(~denied[0, :, 0, :, 0], "row query key -> (lane row) 1 query key", **sizes),
+        attn_mask=None if denied is None else repeat(~denied[0, :, 0, :, 0], "row query key -> (lane row) 1 query key", **sizes),
         scale=1.0,  # queries are already scaled
         enable_gqa=True,
     )

@@ -83,13 +83,7 @@ def product_rate(shape: Shape) -> float:
     """
     heads, kv = shape.n_heads * shape.d_head, shape.n_kv_heads * shape.d_head
     inner = [(shape.d_model, shape.d_mlp)] * (shape.mlp_products - 1)
-    products = [
-        (shape.d_model, heads),
-        *[(shape.d_model, kv)] * 2,
-        (heads, shape.d_model),
-        *inner,
-        (shape.d_mlp, shape.d_model),
-    ]
+    products = [(shape.d_model, heads), *[(shape.d_model, kv)] * 2, (heads, shape.d_model), *inner, (shape.d_mlp, shape.d_model)]
     seconds = 0.0
     for rows, columns in products:
         a, b = torch.rand(_TOKENS, rows), torch.rand(rows, columns)

@@ -53,21 +53,14 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--engines",
-        nargs="+",
-        choices=ENGINES,
-        help=f"default: {', '.join(MAIN)}; all engines in the cases with one question",
+        "--engines", nargs="+", choices=ENGINES, help=f"default: {', '.join(MAIN)}; all engines in the cases with one question"
     )
     parser.add_argument("--quick", action="store_true", help="measure two small cases")
     parser.add_argument(
         "--cases", nargs="+", default=["*"], metavar="PATTERN", help="prompt/anchors/questions/donors, such as 'qa/*/16/1'"
     )
     parser.add_argument(
-        "--model",
-        type=Path,
-        default=model_directory(),
-        metavar="DIR",
-        help="a Hugging Face checkpoint (default: the packaged one)",
+        "--model", type=Path, default=model_directory(), metavar="DIR", help="a Hugging Face checkpoint (default: the packaged one)"
     )
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks.json"))
     parser.add_argument("--markdown", type=Path, default=None, metavar="FILE", help="also write the tables into this file")

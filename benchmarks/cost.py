@@ -148,11 +148,7 @@ def _line(model: Any, prompt: str, anchors: str, n: int, args: argparse.Namespac
         measuring.append(spent.pop(_MEASURING))
         checks.append(sum(spent.values()))
         bare.append(_spent(model, data, arguments | {"n_null_donors": 0})[0][_MEASURING])
-    print(
-        f"{prompt} {anchors} {n}: {median(whole):.2f} CPU s, of these {median(checks):.2f} of checks",
-        file=sys.stderr,
-        flush=True,
-    )
+    print(f"{prompt} {anchors} {n}: {median(whole):.2f} CPU s, of these {median(checks):.2f} of checks", file=sys.stderr, flush=True)
     share = median(mine / its for mine, its in zip(checks, whole, strict=True))
     return (
         prompt, anchors, str(n), f"{median(whole):.2f}", spread(whole), f"{median(measuring):.2f}", f"{median(bare):.2f}",

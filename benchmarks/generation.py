@@ -72,9 +72,7 @@ def main() -> None:
             started = time.process_time()
             theirs = one_by_one(hf, tokenizer.tokenizer, prompts)
             between = time.process_time()
-            answers = generate_answers(
-                adapter, data.examples, tokenizer, max_new_tokens=MAX_NEW_TOKENS, batch_size=args.batch_size
-            )
+            answers = generate_answers(adapter, data.examples, tokenizer, max_new_tokens=MAX_NEW_TOKENS, batch_size=args.batch_size)
             seconds[0].append(between - started)
             seconds[1].append(time.process_time() - between)
             ours = [text for _, text in answers]

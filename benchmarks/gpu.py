@@ -124,9 +124,7 @@ def random_job(config: PretrainedConfig, prefix: int, anchors: tuple[str, ...], 
         first = prefix + _BEFORE
         places = {"exact_question": list(range(first, first + size)), "pre_answer": [len(ids) - 1]}
         places = {anchor: places[anchor] for anchor in anchors}
-        rows.append(
-            {"ids": ids, "donor_ids": donor, "target": places, "source": places, "read": len(ids) - 1, "token": donor[-1]}
-        )
+        rows.append({"ids": ids, "donor_ids": donor, "target": places, "source": places, "read": len(ids) - 1, "token": donor[-1]})
     return {"layers": list(range(config.num_hidden_layers)), "places": list(anchors), "rows": rows}
 
 

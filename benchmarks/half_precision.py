@@ -25,9 +25,7 @@ def main() -> None:
         print(json.dumps(_measured(args)))
         return
     found = {dtype: _of_worker(args, dtype) for dtype in ("float32", *args.dtypes)}
-    print(
-        "| dtype | sweep, CPU s | × float32 | memory kept, MB | cone engine, error in nats | reference engine, error in nats |"
-    )
+    print("| dtype | sweep, CPU s | × float32 | memory kept, MB | cone engine, error in nats | reference engine, error in nats |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for dtype, one in found.items():
         off = [_rms(one[engine], found["float32"]["cone"]) for engine in ("cone", "reference")]

@@ -32,9 +32,7 @@ def passes(inputs: pd.DataFrame) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", default="popqa")
-    parser.add_argument(
-        "--data-file", default=None, help="a local file in the data set's schema (default: the embedded sample)"
-    )
+    parser.add_argument("--data-file", default=None, help="a local file in the data set's schema (default: the embedded sample)")
     parser.add_argument("--limit", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
@@ -70,9 +68,7 @@ def main() -> None:
         forwards = time.process_time() - started
         rows = sum(map(len, batches))
         ratios.append(whole / forwards * rows / all_rows)
-        print(
-            f"sweep {whole:.1f} CPU s, {all_rows} rows; forwards alone {forwards:.1f} CPU s, {rows} rows: ratio {ratios[-1]:.2f}"
-        )
+        print(f"sweep {whole:.1f} CPU s, {all_rows} rows; forwards alone {forwards:.1f} CPU s, {rows} rows: ratio {ratios[-1]:.2f}")
     print(f"{data.name}: median ratio {sorted(ratios)[len(ratios) // 2]:.2f} ({min(ratios):.2f}–{max(ratios):.2f})")
 
 

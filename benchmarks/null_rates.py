@@ -16,17 +16,9 @@ import pandas as pd
 
 from anchorlens.protocols.knockout.findings import SPECIFIC, STANDS, layers_standing
 from anchorlens.statistics.bands import auc_band, band
-from anchorlens.statistics.contrasts import (
-    Arm,
-    Estimate,
-    auc_difference,
-    auc_of,
-    delta_p_vs_placebo,
-    flip_rate,
-    row_specific_effect,
-)
+from anchorlens.statistics.contrasts import Arm, Estimate, auc_difference, auc_of, delta_p_vs_placebo, flip_rate, row_specific_effect
 from anchorlens.statistics.delta import delta_p, is_flipped
-from anchorlens.statistics.pathways import SIZE_MATCHED, RANDOM, gaps, group_curves, quantity_frame
+from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED, gaps, group_curves, quantity_frame
 from anchorlens.statistics.resamples import Resamples
 
 Array = np.ndarray
@@ -136,9 +128,7 @@ def contrasts(own: Arm, other: Arm, label: Array, draws: Resamples, seed: int) -
 def gap_difference(own: Arm, other: Arm, label: Array, draws: Resamples) -> Estimate:
     """Compute the gap between the pathways minus the placebo's gap; shows why it is only a description."""
     curves = {
-        name: group_curves(
-            delta_p(arm.before, arm.after, label, "confidence"), arm.before, is_flipped(arm.before, arm.after), draws
-        )
+        name: group_curves(delta_p(arm.before, arm.after, label, "confidence"), arm.before, is_flipped(arm.before, arm.after), draws)
         for name, arm in ((SIZE_MATCHED, own), (RANDOM, other))
     }
     return next(estimate for name, _, estimate in gaps(curves) if name == "gap_difference")

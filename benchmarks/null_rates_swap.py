@@ -82,9 +82,7 @@ def rates(kind: str, questions: int, runs: int, n_resamples: int = 1000) -> dict
     """Return the shares of sweeps that name any layer, a wrong one (no effect), and a right one (effect)."""
     any_, wrong, right = 0, 0, 0
     for seed in range(runs):
-        found = {
-            anchor: set(layers) for anchor, layers in layers_off_null(simulated(kind, questions, seed, n_resamples)).items()
-        }
+        found = {anchor: set(layers) for anchor, layers in layers_off_null(simulated(kind, questions, seed, n_resamples)).items()}
         true = set(HOLDS) if kind == "effect" else set()
         any_ += any(found.values())
         wrong += bool(found["exact_question"] - true or found["pre_answer"])

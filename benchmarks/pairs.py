@@ -24,17 +24,7 @@ from anchorlens.statistics.bands import auc_band
 from anchorlens.statistics.resamples import Resamples
 
 SETS = ("popqa", "triviaqa", "hotpotqa", "nq")
-COLUMNS = (
-    "data set",
-    "distractor",
-    "kept",
-    "dropped",
-    "true in question",
-    "false",
-    "AUC of it",
-    "answer_text_auc",
-    "qa_text_auc",
-)
+COLUMNS = ("data set", "distractor", "kept", "dropped", "true in question", "false", "AUC of it", "answer_text_auc", "qa_text_auc")
 
 
 def stands(answer: str, question: str) -> bool:
@@ -54,19 +44,13 @@ def measured(examples: Sequence[Example], split: Mapping[str, str], false: Mappi
     """Return the shares, the AUC of that bit over all rows, and both baselines on the test split."""
     kept = [example for example in examples if example.example_id in false]
     rows = [
-        (example, answer, label)
-        for example in kept
-        for answer, label in ((example.answers[0], 0), (false[example.example_id], 1))
+        (example, answer, label) for example in kept for answer, label in ((example.answers[0], 0), (false[example.example_id], 1))
     ]
     bits, labels = (
         np.array([stands(answer, example.question) for example, answer, _ in rows]),
         np.array([row[2] for row in rows], float),
     )
-    out = [
-        f"{bits[labels == 0].mean():.1%}",
-        f"{bits[labels == 1].mean():.1%}",
-        f"{roc_auc_score(labels, -bits.astype(float)):.3f}",
-    ]
+    out = [f"{bits[labels == 0].mean():.1%}", f"{bits[labels == 1].mean():.1%}", f"{roc_auc_score(labels, -bits.astype(float)):.3f}"]
     test = np.array([split[example.question_id] == "test" for example, _, _ in rows])
     pairs = [(example.question, answer) for example, answer, _ in rows]
     questions = [example.question_id for (example, _, _), there in zip(rows, test, strict=True) if there]
@@ -95,9 +79,7 @@ def main() -> None:
         split = split_questions(examples, seed=args.seed)
         for distractor in DISTRACTORS:
             given = assign_false_answers(examples, split, distractor=distractor, seed=args.seed)
-            reasons = ", ".join(
-                f"{reason} {n}" for reason, n in sorted(Counter(gone.reason for gone in given.dropped).items())
-            )
+            reasons = ", ".join(f"{reason} {n}" for reason, n in sorted(Counter(gone.reason for gone in given.dropped).items()))
             cells = [name, distractor, f"{len(given.false)} of {len(examples)}", reasons or "none"]
             print("| " + " | ".join(cells + measured(examples, split, given.false)) + " |", flush=True)
 

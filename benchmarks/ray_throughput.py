@@ -52,9 +52,7 @@ def main() -> None:
         )
     clock, cpu = zip(*rounds, strict=True)
     for name, ratios in (("clock", clock), ("CPU", cpu)):
-        print(
-            f"throughput of Ray by the {name}, two processes = 1: {median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
-        )
+        print(f"throughput of Ray by the {name}, two processes = 1: {median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
 
 
 def workers(out: Path, questions: int) -> tuple[float, float]:
@@ -95,15 +93,7 @@ def measure(out: Path, questions: int, job: tuple[int, int], begin: Any, executo
     torch.set_num_threads(1)
     data = al.load_qa("popqa-sample", limit=questions)
     al.swap_sweep(
-        MODEL,
-        data,
-        n_donors=1,
-        batch_size=4,
-        progress=False,
-        out=out,
-        job=job,
-        executor=executor,
-        on_plan=lambda _: begin(),
+        MODEL, data, n_donors=1, batch_size=4, progress=False, out=out, job=job, executor=executor, on_plan=lambda _: begin()
     )
 
 

@@ -44,9 +44,7 @@ def main() -> None:
     if args.json:
         print(json.dumps(found))
         return
-    print(
-        "| model | load, s | sweep, s | sweep, CPU s | anonymous while loading, GB | anonymous, sweep, GB | resident, sweep, GB |"
-    )
+    print("| model | load, s | sweep, s | sweep, CPU s | anonymous while loading, GB | anonymous, sweep, GB | resident, sweep, GB |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for way, one in found.items():
         sizes = " | ".join(f"{one[name] / 1e9:.2f}" for name in ("loading", "anonymous", "resident"))
@@ -73,10 +71,7 @@ def _of_worker(args: argparse.Namespace, directory: Path, way: str) -> dict[str,
     given = ["--questions", str(args.questions), "--dtype", args.dtype, "--max-memory", args.max_memory]
     given += ["--batch-size", str(args.batch_size)] if args.batch_size else []
     done = subprocess.run(
-        [sys.executable, __file__, "--worker", str(directory), "--only", way, *given],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, __file__, "--worker", str(directory), "--only", way, *given], capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise SystemExit(f"{way}:\n{done.stderr[-3000:]}")

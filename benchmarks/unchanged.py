@@ -93,9 +93,7 @@ def table(samples: "pd.DataFrame") -> "pd.DataFrame":
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", help="the commit to compare with, or a folder that --out wrote")
-    parser.add_argument(
-        "--data", type=Path, default=None, help="folder with popqa.jsonl, triviaqa.jsonl, hotpotqa.jsonl, nq.jsonl"
-    )
+    parser.add_argument("--data", type=Path, default=None, help="folder with popqa.jsonl, triviaqa.jsonl, hotpotqa.jsonl, nq.jsonl")
     parser.add_argument("--limit", type=int, default=64, help="questions per set")
     parser.add_argument("--out", type=Path, default=None, help="folder to keep the samples in")
     args = parser.parse_args()

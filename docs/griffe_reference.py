@@ -32,9 +32,7 @@ _KINDS = {
 
 def shown_names() -> list[str]:
     """Every name that the reference shows, by its home: ``anchorlens.models.load.load_model``, and so on."""
-    return [
-        name for page in sorted((DOCS / "reference").glob("*.md")) for name in _SHOWN.findall(page.read_text(encoding="utf8"))
-    ]
+    return [name for page in sorted((DOCS / "reference").glob("*.md")) for name in _SHOWN.findall(page.read_text(encoding="utf8"))]
 
 
 def home_of(name: str) -> str:
@@ -98,12 +96,7 @@ class Reference(griffe.Extension):
             for name, field in ((name, spec.model_fields[name]) for name in arguments)
         ]
         shown.set_member("__init__", griffe.Function("__init__", parameters=_parameters(given)))
-        lines = [
-            inspect.cleandoc(spec.__doc__ or ""),
-            "",
-            "Args:",
-            *(f"    {name}: {one.help}" for name, one in arguments.items()),
-        ]
+        lines = [inspect.cleandoc(spec.__doc__ or ""), "", "Args:", *(f"    {name}: {one.help}" for name, one in arguments.items())]
         shown.docstring = griffe.Docstring(self._linked("\n".join(lines)), parser="google", parent=shown)
         for name in arguments:
             if name in shown.members:
@@ -128,7 +121,5 @@ def _written(annotation: Any) -> str | None:
     if annotation is inspect.Signature.empty:
         return None
     plain = isinstance(annotation, type) and not hasattr(annotation, "__args__")
-    text = (
-        annotation if isinstance(annotation, str) else annotation.__name__ if plain else inspect.formatannotation(annotation)
-    )
+    text = annotation if isinstance(annotation, str) else annotation.__name__ if plain else inspect.formatannotation(annotation)
     return re.sub(r"\b(?:typing|collections\.abc)\.", "", text)

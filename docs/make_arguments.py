@@ -48,9 +48,7 @@ def table(spec: type[Specification], arguments: dict[str, Argument]) -> str:
     """Return a table for each group of arguments, one row per argument."""
     groups = group_arguments(arguments)
     tables = {title: _rows(spec, own) for title, own in groups.items()}
-    return (
-        "\n".join(f"**{title}**\n\n{rows}" for title, rows in tables.items()) if len(tables) > 1 else "".join(tables.values())
-    )
+    return "\n".join(f"**{title}**\n\n{rows}" for title, rows in tables.items()) if len(tables) > 1 else "".join(tables.values())
 
 
 def _rows(spec: type[Specification], arguments: dict[str, Argument]) -> str:
@@ -60,9 +58,7 @@ def _rows(spec: type[Specification], arguments: dict[str, Argument]) -> str:
         default = spec.model_fields[name].get_default()
         flag = f"`{flags[name]}`" if name in flags else "Python only"
         shown = "`None`" if default is None else f"`{default!r}`"
-        lines.append(
-            f"| `{name}`{' †' if one.execution_only else ''} | {flag} | {shown} | {one.help.replace('|', chr(92) + '|')} |"
-        )
+        lines.append(f"| `{name}`{' †' if one.execution_only else ''} | {flag} | {shown} | {one.help.replace('|', chr(92) + '|')} |")
     return "\n".join(lines) + "\n"
 
 

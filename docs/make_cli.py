@@ -45,11 +45,7 @@ def section(command: click.Command, context: click.Context) -> str:
         parts += [textwrap.indent(textwrap.dedent(text), "    ") if kept else _prose(text), ""]
     options = [one for one in command.get_params(context) if isinstance(one, click.Option) and "--help" not in one.opts]
     rows = [record for one in options if (record := one.get_help_record(context)) is not None]
-    parts += [
-        "| option | meaning |",
-        "| --- | --- |",
-        *(f"| `{_cell(flags)}` | {_plain(text)} |" for flags, text in rows),
-    ]
+    parts += ["| option | meaning |", "| --- | --- |", *(f"| `{_cell(flags)}` | {_plain(text)} |" for flags, text in rows)]
     examples = inspect.cleandoc((command.epilog or "").replace("\b\n", "\n")).removeprefix("Examples:\n")
     parts += ["", textwrap.indent(textwrap.dedent(examples), "    ")]
     return "\n".join(parts) + "\n"

@@ -96,9 +96,7 @@ ROWS = (
     Row("neel", "NeelNanda/SoLU_1L512W_C4_Code", own={"act_fn": "solu_ln", "d_mlp": 80}),
     Row("neel", "ArthurConmy/redwood_attn_2l", own={"attn_only": True, "positional_embedding_type": "shortformer"}),
     Row("neel-solu-old", "NeelNanda/SoLU_6L_v13_old", own={"act_fn": "solu_ln", "d_mlp": 80, "normalization_type": "LNPre"}),
-    Row(
-        "mingpt", "Baidicoot/Othello-GPT-Transformer-Lens", own={"act_fn": "gelu", "d_mlp": 80, "normalization_type": "LNPre"}
-    ),
+    Row("mingpt", "Baidicoot/Othello-GPT-Transformer-Lens", own={"act_fn": "gelu", "d_mlp": 80, "normalization_type": "LNPre"}),
     Row("GPT2LMHeadCustomModel", "bigcode/santacoder", config=_own_code("gpt2", "GPT2LMHeadCustomModel")),
     Row("QWenLMHeadModel", "Qwen/Qwen-1_8B", config=_own_code("qwen", "QWenLMHeadModel")),
     Row("BertForMaskedLM", "google-bert/bert-base-cased", config=transformers.BertConfig),

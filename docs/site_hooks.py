@@ -19,8 +19,7 @@ _FILE = re.compile(r"\[(?P<page>[\w-]+\.md)\]\(")
 _CELL = re.compile(r"<td[^>]*>.*?</td>", re.DOTALL)
 # What pymdownx.arithmatex makes of $...$ and of $$...$$.
 _FORMULA = re.compile(
-    r'<span class="arithmatex">\\\((?P<line>.*?)\\\)</span>|<div class="arithmatex">\s*\\\[(?P<block>.*?)\\\]\s*</div>',
-    re.DOTALL,
+    r'<span class="arithmatex">\\\((?P<line>.*?)\\\)</span>|<div class="arithmatex">\s*\\\[(?P<block>.*?)\\\]\s*</div>', re.DOTALL
 )
 
 

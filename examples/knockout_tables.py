@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import anchorlens as al
 from anchorlens.protocols.knockout.findings import layers_standing
-from anchorlens.results.estimates import LayerEstimate
+from anchorlens.results.estimates import LayerEstimate, format_ranges
 
 CLAIMED = (
     ("delta_p_vs_placebo", "random_tokens", 1), ("flip_rate", "random_tokens", 1), ("auc_drop", "random_tokens", 2),
@@ -39,7 +39,7 @@ def claims_row(ko: al.PathwayResult) -> list[str]:
     return [
         text_auc(ko.answer_text_auc), text_auc(ko.qa_text_auc), str(ko.shown_layer), str(n),
         with_interval(facts["auc", "none"], 2, sign=False), plain(facts.get(("auc_after", "size_matched")), 2),
-        plain(facts.get(("auc_after", "random_tokens")), 2), *cells, ranges(sorted(stands)) or "-",
+        plain(facts.get(("auc_after", "random_tokens")), 2), *cells, format_ranges(sorted(stands)) or "-",
     ]  # fmt: skip
 
 

@@ -32,9 +32,7 @@ def main() -> None:
         print(f"{name}: AUC {row['auc']:.2f} [{row['auc_low']:.2f}, {row['auc_high']:.2f}] at layer {ko.probe_layer}")
         for pathway in ("Q-Anchored", "A-Anchored", "All"):
             group = at.loc[pathway]
-            print(
-                f"  {pathway:10} {group['effect']:+6.1f} [{group['ci_low']:+.1f}, {group['ci_high']:+.1f}]  n = {group['n']}"
-            )
+            print(f"  {pathway:10} {group['effect']:+6.1f} [{group['ci_low']:+.1f}, {group['ci_high']:+.1f}]  n = {group['n']}")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     figure = al.plot_curves(chance, title="ΔP by layer, split by a probe with shuffled labels")
     al.save_figure(figure, args.out, width=1000, scale=2)  # pixels

@@ -14,8 +14,8 @@ import torch
 from safetensors.numpy import load_file
 
 PLAIN = {
-    "knockout_mode": "mask", "heads": None, "window": "cumulative", "readout": "probe", "probe_site": "resid_post", "delta_kind": "confidence",
-    "split": "fixed",
+    "knockout_mode": "mask", "heads": None, "window": "cumulative", "readout": "probe", "probe_site": "resid_post",
+    "delta_kind": "confidence", "split": "fixed",
 }  # fmt: skip
 
 
@@ -80,9 +80,7 @@ class KnockoutRecompute:
 
     def p(self, run_id: str, example_id: str, control: str | None, layer: int) -> float:
         """P(hallucination), as the probe of this layer reads it."""
-        mean, scale, weights, bias = (
-            self.probes[run_id][f"{layer}.{name}"] for name in ("mean_", "scale_", "coef_", "intercept_")
-        )
+        mean, scale, weights, bias = (self.probes[run_id][f"{layer}.{name}"] for name in ("mean_", "scale_", "coef_", "intercept_"))
         standard = (self.stream(run_id, example_id, control)[layer] - mean) / scale
         return 1 / (1 + math.exp(-(float(np.dot(weights[0], standard)) + float(bias[0]))))
 

@@ -28,9 +28,7 @@ def read_sources() -> dict[str, str]:
     """Module name -> source; a package goes by its own name."""
     found = {}
     for file in sorted((ROOT / PACKAGE).rglob("*.py")):
-        found[".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")] = file.read_text(
-            encoding="utf8"
-        )
+        found[".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")] = file.read_text(encoding="utf8")
     found[PACKAGE] = (ROOT / PACKAGE / "__init__.pyi").read_text(encoding="utf8").replace("from .", f"from {PACKAGE}.")
     return found
 

@@ -229,9 +229,7 @@ def test_a_command_has_its_protocols_options_and_no_others(name):
 def test_starts_quickly_and_without_heavy_imports():
     """Best of three, because the machine may be busy. Specifications load nothing heavy, because `--help` is made from them."""
     heavy = ("torch", "transformers", "transformer_lens", "pandas", "numpy", "sklearn", "plotly")
-    of_all = (
-        "from anchorlens.protocols.registry import PROTOCOLS, specification_of as of; [of(p)().to_toml() for p in PROTOCOLS]"
-    )
+    of_all = "from anchorlens.protocols.registry import PROTOCOLS, specification_of as of; [of(p)().to_toml() for p in PROTOCOLS]"
     for code, seconds in (
         ("import anchorlens", 0.3),
         ("from anchorlens.cli import cli; cli.main(['--help'], standalone_mode=False)", 0.5),

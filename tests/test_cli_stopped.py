@@ -98,10 +98,7 @@ def test_jobs_and_merge(capsys, args, tmp_path, monkeypatch, small_shards):
     assert "2 of 5 shards" in told
     assert "`anchorlens merge`" in told
     err = here(capsys, "merge", "run", code=2).err
-    assert (
-        "run.parts lacks 3 of 5 shards (0, 2, 4). Run job 1/2 again"
-        in err
-    )
+    assert "run.parts lacks 3 of 5 shards (0, 2, 4). Run job 1/2 again" in err
     err = here(capsys, *given, "--out", "run", "--job", "1/2", "--seed", "3", code=2).err
     assert "config.seed: 0 before, 3 now" in err
     record = json.loads(here(capsys, *given, "--out", "run", "--job", "1/2", "--json").out)

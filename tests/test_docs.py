@@ -48,9 +48,7 @@ def test_extras_are_named_where_one_installs():
 
 
 def test_every_public_name_stands_in_the_reference_once():
-    shown = [
-        name for page in DOCS.glob("reference/*.md") for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)
-    ]
+    shown = [name for page in DOCS.glob("reference/*.md") for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)]
     stub = ast.parse((ROOT / "anchorlens" / "__init__.pyi").read_text(encoding="utf8"))
     found = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
     homes = {one.name: f"anchorlens.{node.module}" for node in found for one in node.names}
@@ -146,9 +144,7 @@ def test_the_site_has_every_name_and_needs_no_network(site):
     html = {str(page.relative_to(site)): page.read_text(encoding="utf8") for page in site.rglob("*.html")}
     # Nothing is fetched from elsewhere, formulas are drawn by the browser, and the sweep's own arguments are there.
     for name, text in html.items():
-        assert not re.search(
-            r'<(?:script|img|iframe)[^>]* src="https?:|<link[^>]*rel="stylesheet"[^>]* href="https?:', text
-        ), name
+        assert not re.search(r'<(?:script|img|iframe)[^>]* src="https?:|<link[^>]*rel="stylesheet"[^>]* href="https?:', text), name
     assert html["method/index.html"].count("<math") > 20
     assert "arithmatex" not in html["method/index.html"]
     assert "n_donors" in html["reference/protocols/index.html"]
@@ -170,9 +166,7 @@ def test_the_site_in_a_browser(site):
                 page = browser.new_page(viewport={"width": width, "height": 900})
                 page.on("console", lambda said: told.append(said.text) if said.type in ("error", "warning") else None)
                 page.on("pageerror", lambda why: told.append(str(why)))
-                page.on(
-                    "request", lambda asked: None if asked.url.startswith((home, "data:", "blob:")) else told.append(asked.url)
-                )
+                page.on("request", lambda asked: None if asked.url.startswith((home, "data:", "blob:")) else told.append(asked.url))
                 for one in ("", "method/", "glossary/", "reference/protocols/", "cli/", "knockout-smollm2/"):
                     page.goto(home + one)
                     assert page.evaluate("document.documentElement.scrollWidth") == width, one

@@ -110,9 +110,7 @@ TEXTS = {
 
 def test_where_it_stands_and_what_is_said_about_it_do_not_count():
     plain = defined("def f(x):\n    return [y + 1 for y in x]")
-    moved = defined(
-        "\n\n\ndef outer():\n    def f(x):  # a comment\n        return [y + 1 for y in x]\n    return f\ng = outer()\n"
-    )
+    moved = defined("\n\n\ndef outer():\n    def f(x):  # a comment\n        return [y + 1 for y in x]\n    return f\ng = outer()\n")
     assert fingerprint(plain) == fingerprint(moved)
 
 
@@ -271,9 +269,7 @@ def test_an_error_of_a_user_function_names_the_function_and_its_arguments():
     def my_readout(log_probs, mask):
         raise KeyError("x")
 
-    with pytest.raises(
-        InputError, match=r"readout=my_readout raised KeyError\('x'\) for log_probs \[8, 3\], mask=None"
-    ) as raised:
+    with pytest.raises(InputError, match=r"readout=my_readout raised KeyError\('x'\) for log_probs \[8, 3\], mask=None") as raised:
         call_user_function("readout", my_readout, log_probs=torch.zeros(8, 3), mask=None)
     assert raised.value.arguments == ("readout",)
     assert isinstance(raised.value.__cause__, KeyError)

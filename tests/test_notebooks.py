@@ -26,9 +26,7 @@ def stored(name):
 def kinds(notebook):
     """What each cell puts out: names of streams, and the forms in which values are shown."""
     return [
-        [output.get("name") or sorted(output.data) for output in cell.outputs]
-        for cell in notebook.cells
-        if cell.cell_type == "code"
+        [output.get("name") or sorted(output.data) for output in cell.outputs] for cell in notebook.cells if cell.cell_type == "code"
     ]
 
 

@@ -21,9 +21,7 @@ def swap(tiny_model):
     return call
 
 
-@pytest.mark.parametrize(
-    "name", ["n_donors", "window", "seed", "n_resamples", "max_new_tokens", "n_null_donors", "n_spot_checks"]
-)
+@pytest.mark.parametrize("name", ["n_donors", "window", "seed", "n_resamples", "max_new_tokens", "n_null_donors", "n_spot_checks"])
 def test_whole_numbers(swap, name):
     for value in ("2", 2.5, True, None, [1], -5):
         with pytest.raises(al.InputError, match=f"^{name}=.* must be (at least|a whole number)"):
@@ -63,8 +61,7 @@ def test_what_anyone_would_expect_to_work(tiny_model, tiny):
     assert al.swap_sweep(model, data, **options | {"layers": 2}).layers == (2,)
     assert al.swap_sweep(model, data, **options | {"layers": np.array([2, 0])}).layers == (0, 2)
     rows = [
-        {"question": f"What is the capital of {c}?", "answer": a, "subject": c, "property": "capital"}
-        for c, a in CAPITALS.items()
+        {"question": f"What is the capital of {c}?", "answer": a, "subject": c, "property": "capital"} for c, a in CAPITALS.items()
     ]
     assert len(al.swap_sweep(model, rows, **options).example_ids) == len(CAPITALS)
     template = al.swap_sweep(model, data, **options | {"prompt": "Question: {question}\nAnswer:"})

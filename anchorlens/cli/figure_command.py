@@ -33,19 +33,12 @@ _COLOUR_HELP = "curve: the published colours. dataset: one hue for each data set
 
 @click.command("figure", epilog=EPILOG)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option(
-    "--out", "-o", default="figure.html", show_default=True, metavar="FILE", help="A .html, .png, .svg or .pdf file."
-)
-@click.option(
-    "--label", "labels", multiple=True, metavar="TEXT", help="Label of each run, in order; each run has its own panels."
-)
+@click.option("--out", "-o", default="figure.html", show_default=True, metavar="FILE", help="A .html, .png, .svg or .pdf file.")
+@click.option("--label", "labels", multiple=True, metavar="TEXT", help="Label of each run, in order; each run has its own panels.")
 @click.option("--title", default=None, help="Title of the figure; protocol and metric if left out.")
 @click.option("--anchors", default=None, metavar="A,B", help="Anchors to draw; all if left out.")
 @click.option(
-    "--metric",
-    default=None,
-    metavar="NAME",
-    help="A metric of the runs, such as flip or logit_diff.  [default: p, else the first]",
+    "--metric", default=None, metavar="NAME", help="A metric of the runs, such as flip or logit_diff.  [default: p, else the first]"
 )
 @click.option("--controls/--no-controls", default=True, show_default=True, help="Draw the controls.")
 @click.option("--bands", default="both", show_default=True, metavar="KIND", help=_BANDS_HELP)
@@ -54,15 +47,9 @@ _COLOUR_HELP = "curve: the published colours. dataset: one hue for each data set
 @click.option("--facet", default=None, metavar="dataset", help="Give each data set its own panel.")
 @click.option("--theme", default="light", show_default=True, metavar="KIND", help="light or dark.")
 @click.option(
-    "--width",
-    type=click.IntRange(min=320),
-    default=None,
-    metavar="PIXELS",
-    help="Width; an HTML page fills its window if left out.",
+    "--width", type=click.IntRange(min=320), default=None, metavar="PIXELS", help="Width; an HTML page fills its window if left out."
 )
-@click.option(
-    "--scale", type=click.FloatRange(0.1, 10), default=None, metavar="X", help="PNG points for each pixel.  [default: 3]"
-)
+@click.option("--scale", type=click.FloatRange(0.1, 10), default=None, metavar="X", help="PNG points for each pixel.  [default: 3]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts.")
 def figure_command(runs: tuple[str, ...], out: str, as_json: bool, **options: Any) -> None:
     """Draw the curves of one or more runs as an interactive page or a picture, with a panel for each model.

@@ -68,7 +68,5 @@ def _rerun_command(command: Mapping[str, Any], changed: Mapping[str, Any]) -> No
 
         shown, measure = protocol_command(name), partial(measure_protocol, specification_of(name))
     if {one.name for one in shown.params if one.expose_value} != set(given):
-        raise RunError(
-            "This run was begun by another version of anchorlens. Repeat its command with --resume and without --job."
-        )
+        raise RunError("This run was begun by another version of anchorlens. Repeat its command with --resume and without --job.")
     measure(given)

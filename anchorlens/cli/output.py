@@ -40,9 +40,7 @@ def show_result(result: "SweepResult") -> None:
     title, table = result.protocol.table([result])
     frame = table.drop(columns=[name for name in ("model", "data set", "dataset") if name in table.columns])
     heading = f"{result.protocol.name}: {result.dataset} ({result.model})\n{title}"
-    show_table(
-        heading, list(frame.columns), [[str(v) for v in row] for row in frame.itertuples(index=False)], right=frame.columns
-    )
+    show_table(heading, list(frame.columns), [[str(v) for v in row] for row in frame.itertuples(index=False)], right=frame.columns)
     gone = ", ".join(f"{reason} {n}" for reason, n in result.dropped_counts.items()) or "none"
     short = sum(result.record["counts"].get("null_shortfall", {}).values())
     rows = result.record["counts"].get("rows")

@@ -65,11 +65,7 @@ def _spec_options(spec: type[Specification]) -> list[click.Parameter]:
             continue
         shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
         value_type = (
-            click.INT
-            if isinstance(kind, Int) and not kind.word
-            else click.BOOL
-            if "bool" in str(field.annotation)
-            else click.STRING
+            click.INT if isinstance(kind, Int) and not kind.word else click.BOOL if "bool" in str(field.annotation) else click.STRING
         )
         options.append(
             click.Option(

@@ -70,9 +70,7 @@ def read_config(ctx: click.Context, param: click.Parameter, value: str | None) -
     return value
 
 
-def data_files(
-    datasets: Sequence[str], files: Sequence[str], flag: str = "--data-file", what: str = "data set"
-) -> dict[str, str]:
+def data_files(datasets: Sequence[str], files: Sequence[str], flag: str = "--data-file", what: str = "data set") -> dict[str, str]:
     """Return the path of each name, given as ``NAME=FILE`` or in order."""
     named: dict[str, str] = {}
     unnamed: list[str] = []
@@ -87,9 +85,7 @@ def data_files(
     free = [name for name in dict.fromkeys(datasets) if name not in named]
     if len(unnamed) > len(free):
         n = len(set(datasets))
-        raise InputError(
-            f"{flag}: {len(files)} files for {n} {what}{'s' * (n > 1)}. Give one for each, in order, or NAME=FILE."
-        )
+        raise InputError(f"{flag}: {len(files)} files for {n} {what}{'s' * (n > 1)}. Give one for each, in order, or NAME=FILE.")
     return named | dict(zip(free, unnamed, strict=False))
 
 

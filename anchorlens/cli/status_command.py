@@ -8,9 +8,7 @@ import click
 from anchorlens.cli.output import show_table
 
 
-@click.command(
-    "status", epilog="\b\nExamples:\n  watch -n 10 anchorlens status runs/a\n", short_help="Show the progress of a run"
-)
+@click.command("status", epilog="\b\nExamples:\n  watch -n 10 anchorlens status runs/a\n", short_help="Show the progress of a run")
 @click.argument("run", metavar="RUN")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts.")
 def status_command(run: str, as_json: bool) -> None:

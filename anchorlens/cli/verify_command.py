@@ -31,9 +31,7 @@ Exit code 0: everything matches; 1: something differs; 2: invalid input.
     "--model", "model", multiple=True, metavar="PATH|NAME=PATH",
     help="The model, where it does not load by its name; NAME= where the run has several.",
 )  # fmt: skip
-@click.option(
-    "--data-file", "data", multiple=True, metavar="FILE|NAME=FILE", help="The question set's file, to compare its hash."
-)
+@click.option("--data-file", "data", multiple=True, metavar="FILE|NAME=FILE", help="The question set's file, to compare its hash.")
 @click.option("--columns", default=None, metavar="FIELD=COLUMN,...", help="Column names of that file, if they differ.")
 @click.option("--device", default=None, help="cuda, cuda:1, mps or cpu; the best available if left out.")
 @click.option("--stream", is_flag=True, help="Read the weights layer by layer, for models larger than memory.")
@@ -62,8 +60,7 @@ def verify_command(
         click.echo(json.dumps({"run": run, "ok": found.ok, "checks": records(found.table()), "cells": records(found.cells())}))
     else:
         rows = [
-            (one.what, one.status, with_options(one.detail, arguments=["data"] if one.needs_data else ()))
-            for one in found.checks
+            (one.what, one.status, with_options(one.detail, arguments=["data"] if one.needs_data else ())) for one in found.checks
         ]
         show_table(f"{run}: {MATCH if found.ok else MISMATCH}", ("what", "found", ""), rows)
     sys.exit(0 if found.ok else 1)

@@ -65,9 +65,7 @@ class Lanes:
             return lanes, [lanes.order.index(next(number)) if w else -1 for w in windows]
         first, last = full[0].start, max(w[-1] for w in full)
         ends = sorted({w[-1] for w in full if w[-1] < last})
-        lanes = cls(
-            (first, *(end + 1 for end in ends)), (first, *(1 for _ in ends)), (last, *(0 for _ in ends)), (), forked=True
-        )
+        lanes = cls((first, *(end + 1 for end in ends)), (first, *(1 for _ in ends)), (last, *(0 for _ in ends)), (), forked=True)
         return lanes, [-1 if not w else 0 if w[-1] == last else 1 + ends.index(w[-1]) for w in windows]
 
     def count_lanes(self, layer: int) -> int:
@@ -108,12 +106,7 @@ class AttentionGroup:
 
     @classmethod
     def make(
-        cls,
-        starts: Sequence[int],
-        ends: Sequence[int],
-        prefix: int,
-        base: Sequence[int] | None,
-        reads: "ReadIndex | None" = None,
+        cls, starts: Sequence[int], ends: Sequence[int], prefix: int, base: Sequence[int] | None, reads: "ReadIndex | None" = None
     ) -> "AttentionGroup":
         """Make a group of rows that cover positions ``starts`` to ``ends``, behind a prefix of ``prefix`` tokens.
 
@@ -222,9 +215,7 @@ class CleanRows:
         for stop in stops:
             starts.append(starts[-1] + stop - prefix)
         group = AttentionGroup.make([prefix] * len(rows), stops, prefix, None)
-        return cls(
-            torch.tensor(ids), torch.tensor(positions), tuple(starts[:-1]), tuple(stops), tuple(rows[0][0][:prefix]), group
-        )
+        return cls(torch.tensor(ids), torch.tensor(positions), tuple(starts[:-1]), tuple(stops), tuple(rows[0][0][:prefix]), group)
 
     def token(self, row: int, position: int) -> int:
         """Return the flat token of a row at a position."""

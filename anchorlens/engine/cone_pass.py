@@ -80,9 +80,7 @@ class Pass:
             self.states[layer] = self._gather_reads(streams, trimmed=trim)
         self.x = out if layer < self.top else out[:0]
 
-    def _layer(
-        self, block: Block, x: Table, read_site: str | None, on_progress: OnProgress, *, trim: bool
-    ) -> tuple[Table, Table]:
+    def _layer(self, block: Block, x: Table, read_site: str | None, on_progress: OnProgress, *, trim: bool) -> tuple[Table, Table]:
         """Run one block and return the streams at site ``read_site`` and after the block."""
         layer, site = block.layer, self.site
         if site in ("resid_pre", ""):
@@ -146,9 +144,7 @@ class Pass:
     def _read_tokens(self, n_lanes: int) -> Int[Tensor, "token"]:
         """Return the flat tokens that are read: of the clean rows, then of ``n_lanes`` lanes."""
         base = torch.tensor(self.layout.reads.tokens)
-        lane = torch.tensor(
-            [cells.first + t for cells in self.layout.cell_groups for t in cells.reads.tokens], dtype=torch.long
-        )
+        lane = torch.tensor([cells.first + t for cells in self.layout.cell_groups for t in cells.reads.tokens], dtype=torch.long)
         starts = self.n_clean + self.n_cell * torch.arange(n_lanes)[:, None]
         return _on(self.device, torch.cat([base, (starts + lane).reshape(-1)]))
 
@@ -172,9 +168,7 @@ class Pass:
             at += len(cells.reads.tokens)
         return out
 
-    def _attention(
-        self, block: Block, x: Table, on_progress: OnProgress, *, trim: bool
-    ) -> Float[Tensor, "_ head d_head"] | None:
+    def _attention(self, block: Block, x: Table, on_progress: OnProgress, *, trim: bool) -> Float[Tensor, "_ head d_head"] | None:
         """Compute the heads' output [token head d_head] of every token, or with ``trim`` of the read tokens only.
 
         Returns None in the last block of a pass that computes a prefix.
@@ -208,9 +202,7 @@ class Pass:
             on_progress(0.0)
         return out
 
-    def _store_prefix(
-        self, layer: int, k: Float[Tensor, "token kv_head d_head"], v: Float[Tensor, "token kv_head d_head"]
-    ) -> None:
+    def _store_prefix(self, layer: int, k: Float[Tensor, "token kv_head d_head"], v: Float[Tensor, "token kv_head d_head"]) -> None:
         """Append one layer's keys and values of the new prefix, behind those of the prefix that it extends."""
         assert self.new_prefix is not None
         n = len(self.layout.clean_rows.prefix)
@@ -361,6 +353,4 @@ def _wide(heads: Float[Tensor, "*token head d_head"]) -> Float[Tensor, "*token h
 
 def _on(device: torch.device, table: Tensor) -> Tensor:
     """Move a tensor to a device; copies to a GPU are pinned and asynchronous."""
-    return (
-        table.pin_memory().to(device, non_blocking=True) if device.type == "cuda" and not table.is_cuda else table.to(device)
-    )
+    return table.pin_memory().to(device, non_blocking=True) if device.type == "cuda" and not table.is_cuda else table.to(device)

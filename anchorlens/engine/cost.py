@@ -62,9 +62,7 @@ def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -
     heads, kv = shape.n_heads * shape.d_head, shape.n_kv_heads * shape.d_head
     tokens = size.prefix + size.clean_tokens + lanes * size.lane
     widest = max([size.clean_rows * size.clean_keys, *(lanes * rows * width for _, rows, width, _ in size.cell_groups)])
-    scores = max(
-        [size.clean_rows * size.clean_keys**2, *(lanes * rows * width * keys for _, rows, width, keys in size.cell_groups)]
-    )
+    scores = max([size.clean_rows * size.clean_keys**2, *(lanes * rows * width * keys for _, rows, width, keys in size.cell_groups)])
     attention = widest * (3 * heads + 2 * kv) + 3 * shape.n_heads * scores
     if half_on_cpu(device, shape.dtype):  # attention has float32 copies
         attention = 2 * (attention + tokens * (2 * heads + 2 * kv))

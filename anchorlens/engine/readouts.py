@@ -184,9 +184,7 @@ class AnswerReader:
         table[plan.row, plan.slot] = log_prob
         log_p = call_user_function("readout", self.readout, log_probs=table, mask=mask)
         if not isinstance(log_p, Tensor):
-            raise InputError(
-                f"readout: returned {short_repr(log_p)}. Return a tensor of log-probabilities.", argument="readout"
-            )
+            raise InputError(f"readout: returned {short_repr(log_p)}. Return a tensor of log-probabilities.", argument="readout")
         if log_p.shape != (plan.n_examples,):
             raise ShapeError(
                 f"readout: returned shape {tuple(log_p.shape)}. Return an [example] tensor of length {plan.n_examples}.",

@@ -188,9 +188,7 @@ def last_stream(
     stream = adapter.forward(on.ids, on.mask.long(), counted, cache)
     for (name, _), times in zip(hooks, fired, strict=True):
         if times != 1:
-            raise HookError(
-                f"The hook at {name} fired {times} times in one forward pass instead of once. The run was stopped."
-            )
+            raise HookError(f"The hook at {name} fired {times} times in one forward pass instead of once. The run was stopped.")
     return stream
 
 
@@ -284,9 +282,7 @@ def read_states(
     return capture(adapter, tokens, site, [positions], hooks, to_host=True)[0]
 
 
-def _run_prefix(
-    adapter: Adapter, tokens: TokenBatch, most: int, min_saved: int
-) -> tuple[int, TransformerLensKeyValueCache | None]:
+def _run_prefix(adapter: Adapter, tokens: TokenBatch, most: int, min_saved: int) -> tuple[int, TransformerLensKeyValueCache | None]:
     """Run the common prefix of all rows once; return its length and key-value cache, (0, None) if that saves too few tokens."""
     rows = token_rows(tokens)
     shared = common_prefix(rows, min(most, *(len(row) - 1 for row in rows)))

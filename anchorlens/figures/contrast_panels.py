@@ -40,14 +40,7 @@ class Contrasts:
     """Lower panels of a figure; a protocol without the contrast ``first`` shows its first available one."""
 
     def __init__(
-        self,
-        contrast_tables: pd.DataFrame,
-        sheet: Sheet,
-        panels: Titles,
-        entries: Entries,
-        *,
-        bands: Sequence[str],
-        first: str,
+        self, contrast_tables: pd.DataFrame, sheet: Sheet, panels: Titles, entries: Entries, *, bands: Sequence[str], first: str
     ) -> None:
         self._contrasts, self._sheet, self._panels, self._bands = contrast_tables, sheet, list(panels), bands
         self._present = set(contrast_tables[PANEL].itertuples(index=False, name=None))
@@ -147,9 +140,7 @@ class Contrasts:
         owners = self._contrasts[OWNER].drop_duplicates()
         crowded = find_crowded_panels(owners)
         owner = self._contrasts.groupby(OWNER, sort=False).ngroup()
-        contrast_tables = self._contrasts.assign(hover=contrast_texts(self._contrasts), owner=owner).sort_values(
-            ["owner", "layer"]
-        )
+        contrast_tables = self._contrasts.assign(hover=contrast_texts(self._contrasts), owner=owner).sort_values(["owner", "layer"])
         for key, (_, rows) in zip(owners.itertuples(index=False, name=None), contrast_tables.groupby("owner"), strict=True):
             model, part, dataset, protocol, anchor, *settings = key
             # The contrast has the look of the first pathway of its anchor.
@@ -193,11 +184,7 @@ class Contrasts:
         looks = {_DEPTH_OF[kind]: band_look(entry, kind, crowded=crowded) for kind in self._bands}
         looks[_THIN] = line | {"mode": "lines", "line": {"color": entry.colour, "width": 1, "dash": "dot"}}
         looks[_LINE] = line
-        looks[_POINTS] = line | {
-            "mode": "markers",
-            "marker": {"symbol": "circle", "size": 6, "color": entry.colour},
-            "line": None,
-        }
+        looks[_POINTS] = line | {"mode": "markers", "marker": {"symbol": "circle", "size": 6, "color": entry.colour}, "line": None}
         fixed = {"name": f"{entry.label}, contrast", "showlegend": False}
         return {depth: look | fixed for depth, look in looks.items()}, data
 

@@ -52,8 +52,8 @@ def plot_curves(
 
     Args:
         results: Curves frame (one row per point), object with a method ``curves(controls=...)`` such as a sweep, path of a run
-            directory, or a sequence of these. The legend names settings that differ between runs. Each value of a mapping ``{"qa": a, "fewshot": b}`` has its
-            own panels, titled with the label.
+            directory, or a sequence of these. The legend names settings that differ between runs. Each value of a mapping
+            ``{"qa": a, "fewshot": b}`` has its own panels, titled with the label.
         metric: ``p`` for ΔP, or another metric of the results, such as ``flip``. If None, ``p`` if available, else the first.
             ``logit_diff`` of a swap is drawn without contrasts, which are differences of ΔP.
         title: First line of the title. If None, metric and protocol; "" omits it.

@@ -20,9 +20,7 @@ _ROW, _AROUND = 26, 118
 _PALETTE = "RdBu"
 
 
-def plot_probe_auc(
-    results: CurveResults, *, title: str | None = None, theme: str = "light", width: int | None = None
-) -> go.Figure:
+def plot_probe_auc(results: CurveResults, *, title: str | None = None, theme: str = "light", width: int | None = None) -> go.Figure:
     """Plot the AUC of the truth probe by layer with its 95 % interval, and a line at 0.5 (chance).
 
     Where the AUC is near 0.5, the split into pathways is noise. Arguments as in :func:`~anchorlens.figures.curves.plot_curves`.
@@ -61,12 +59,7 @@ def plot_pathway_sizes(
 
 
 def plot_heatmap(
-    results: CurveResults,
-    *,
-    metric: str | None = None,
-    title: str | None = None,
-    theme: str = "light",
-    width: int | None = None,
+    results: CurveResults, *, metric: str | None = None, title: str | None = None, theme: str = "light", width: int | None = None
 ) -> go.Figure:
     """Plot ΔP by layer and role (pathway, else anchor) as a heatmap, one panel per model and data set, with one colour scale.
 

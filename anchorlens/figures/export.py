@@ -65,20 +65,14 @@ def save_html(fig: go.Figure, path: str | os.PathLike[str]) -> Path:
 def check_target(fig: object, path: object, caller: str) -> Path:
     """Check the arguments of ``caller``, and return ``path`` as a Path."""
     if not isinstance(fig, go.Figure):
-        raise InputError(
-            f"fig={short_repr(fig)}: {caller} takes a plotly figure, such as plot_curves returns.", argument="fig"
-        )
+        raise InputError(f"fig={short_repr(fig)}: {caller} takes a plotly figure, such as plot_curves returns.", argument="fig")
     if not isinstance(path, str | os.PathLike):
         raise InputError(f"path={short_repr(path)}: {caller} takes the path of a file.", argument="path")
     target = Path(os.fspath(path))
     if target.is_dir():
-        raise InputError(
-            f"path={str(target)!r} is a directory. Give a file, such as {target / 'figure.html'}.", argument="path"
-        )
+        raise InputError(f"path={str(target)!r} is a directory. Give a file, such as {target / 'figure.html'}.", argument="path")
     if not target.parent.is_dir():
-        raise InputError(
-            f"path={str(target)!r}: the directory {target.parent} does not exist. Create it first.", argument="path"
-        )
+        raise InputError(f"path={str(target)!r}: the directory {target.parent} does not exist. Create it first.", argument="path")
     return target
 
 
@@ -115,12 +109,7 @@ def _page(fig: go.Figure) -> str:
 
 
 def save_figure(
-    fig: go.Figure,
-    path: str | os.PathLike[str],
-    *,
-    width: int | None = None,
-    height: int | None = None,
-    scale: float | None = None,
+    fig: go.Figure, path: str | os.PathLike[str], *, width: int | None = None, height: int | None = None, scale: float | None = None
 ) -> Path:
     """Save a figure as ``.html`` (a page that needs no network), ``.png``, ``.svg`` or ``.pdf``.
 
@@ -146,9 +135,7 @@ def check_kind(path: str | os.PathLike[str]) -> str:
     """Return the suffix of a figure file; raise if the format is unknown or its dependencies are missing."""
     kind = Path(path).suffix.lower()
     if kind not in PAGES + PICTURES:
-        raise InputError(
-            f"path={Path(path).name!r}: unknown format. End the name with .html, .png, .svg or .pdf.", argument="path"
-        )
+        raise InputError(f"path={Path(path).name!r}: unknown format. End the name with .html, .png, .svg or .pdf.", argument="path")
     if kind in PICTURES:
         _browser(kind)
     return kind

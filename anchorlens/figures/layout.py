@@ -99,9 +99,7 @@ def page_plan(first: str, parts: list[list[str]], inner: int | None) -> dict[str
     return {"first": head, "next": _NEXT_LINE.split("{}"), "parts": parts, "inner": inner, "columns": _COLUMNS, **_PIXELS}
 
 
-def fit_width(
-    traces: Iterable[Mapping[str, Any]], plan: Mapping[str, Any], width: int | None, height: int = 0
-) -> dict[str, Any]:
+def fit_width(traces: Iterable[Mapping[str, Any]], plan: Mapping[str, Any], width: int | None, height: int = 0) -> dict[str, Any]:
     """Return title, margins, height and legends for a width in pixels, as page.js does in a browser.
 
     If ``width`` is None, 700 pixels are assumed; ``height`` is used if the plan has none.
@@ -130,9 +128,7 @@ def check_size(fitted: Mapping[str, Any], sheet: Sheet, width: int | None, heigh
     least = fitted["margin"]["t"] + fitted["margin"]["b"] + sheet.least
     for name, pixels, smallest in (("height", height, least), ("width", width, 320)):
         if pixels is not None and pixels < smallest:
-            raise InputError(
-                f"{name}={pixels}: too small for this figure. Give at least {smallest} pixels, or None.", argument=name
-            )
+            raise InputError(f"{name}={pixels}: too small for this figure. Give at least {smallest} pixels, or None.", argument=name)
 
 
 def fit_figure(figure: go.Figure, width: int) -> go.Figure:
@@ -174,10 +170,7 @@ def panel_layout(sheet: Sheet, table: pd.DataFrame, panels: Titles, *, bands: Se
     curves, floors = table[table["control"] == "none"], table["noise_floor"]
     ends = [curves[f"{kind}_{end}"] for kind in bands for end in ("low", "high")]
     y_range = fit_range([table["effect"], table["tick"], floors, -floors], ends, metric_labels(table).bound)
-    y_axis, title = (
-        {"range": y_range, **ZERO, **FRAME},
-        {"text": escape(metric_labels(table).axis, quote=False), "standoff": 4},
-    )
+    y_axis, title = ({"range": y_range, **ZERO, **FRAME}, {"text": escape(metric_labels(table).axis, quote=False), "standoff": 4})
     layout: dict[str, Any] = {"annotations": [], "shapes": []}
     for panel, (key, name) in enumerate(panels.items()):
         axis, rows = sheet.axis(panel), by_panel[key]

@@ -22,8 +22,7 @@ _TEXT = ("model", "dataset", "protocol", "anchor", "control")
 _NUMBERS = ("layer", "effect", "ci_low", "ci_high", "p_before", "n")
 # Columns that a frame may lack.
 _TEXT_IF_KNOWN = {"metric": P} | dict.fromkeys(
-    ("pathway", "site", "direction", "donor_rule", "knockout_mode", "readout", "delta_kind", "unit", "probe_site", *SETTINGS),
-    "",
+    ("pathway", "site", "direction", "donor_rule", "knockout_mode", "readout", "delta_kind", "unit", "probe_site", *SETTINGS), ""
 )
 _NUMBERS_IF_KNOWN = (
     "window", "sim_low", "sim_high", "auc", "auc_low", "auc_high", "noise_floor", "frac_null_incomplete",
@@ -76,9 +75,7 @@ def gather(results: object, controls: bool | Sequence[str], metric: str | None =
         InputError: If there is no point, or the results are incomplete or ambiguous.
     """
     given = [
-        (label, _frame_of(one, controls is not False, metric))
-        for label, own in labelled(results).items()
-        for one in _flatten(own)
+        (label, _frame_of(one, controls is not False, metric)) for label, own in labelled(results).items() for one in _flatten(own)
     ]
     tables = [_checked(frame).assign(part=label) for label, frame in given if len(frame)]
     if not tables:
@@ -161,9 +158,7 @@ def _checked(frame: pd.DataFrame) -> pd.DataFrame:
     for name in (*_NUMBERS, *_NUMBERS_IF_KNOWN):
         table[name] = numbers(frame[name]) if name in frame.columns else float("nan")
     if not bool(((table["layer"] >= 0) & (table["layer"] % 1 == 0)).all()):
-        raise InputError(
-            "The column 'layer' of the curves frame must hold whole numbers from 0. Correct or drop the other rows."
-        )
+        raise InputError("The column 'layer' of the curves frame must hold whole numbers from 0. Correct or drop the other rows.")
     table["layer"] = table["layer"].astype(int)
     for name in ("run_id", "seed"):  # as objects, because messages quote the values of the frame
         column = frame.get(name, nothing)
@@ -197,13 +192,9 @@ def numbers(column: pd.Series, frame: str = "curves") -> pd.Series:
     try:
         found = pd.to_numeric(column).astype(float)
     except (TypeError, ValueError) as error:
-        raise InputError(
-            f"The column '{column.name}' of the {frame} frame must hold numbers: {error}. Convert it first."
-        ) from error
+        raise InputError(f"The column '{column.name}' of the {frame} frame must hold numbers: {error}. Convert it first.") from error
     if bool(np.isinf(found).any()):
-        raise InputError(
-            f"The column '{column.name}' of the {frame} frame holds an infinite value. Use NaN for a missing one."
-        )
+        raise InputError(f"The column '{column.name}' of the {frame} frame holds an infinite value. Use NaN for a missing one.")
     return found
 
 
@@ -271,19 +262,7 @@ _OF_DELTA = ("delta_p_vs_placebo", "row_specific_effect", "delta_p_minus_null")
 _LEAST = 10  # number of questions below which no claim is made
 OWNER = ["model", "part", "dataset", "protocol", "anchor", *SETTINGS]
 _PLACE = [*OWNER, "quantity", "control", "layer"]
-_CONTRAST_COLUMNS = (
-    "model",
-    "dataset",
-    "protocol",
-    "anchor",
-    "layer",
-    "quantity",
-    "control",
-    "value",
-    "ci_low",
-    "ci_high",
-    "n",
-)
+_CONTRAST_COLUMNS = ("model", "dataset", "protocol", "anchor", "layer", "quantity", "control", "value", "ci_low", "ci_high", "n")
 _CONTRAST_NUMBERS = ("layer", "value", "ci_low", "ci_high", "sim_low", "sim_high", "n")
 
 ContrastTables: TypeAlias = pd.DataFrame | Sequence[pd.DataFrame] | Mapping[str, pd.DataFrame | Sequence[pd.DataFrame]]

@@ -104,9 +104,7 @@ def _settings(protocol: str, rows: pd.DataFrame) -> list[str]:
     anchors: list[str] = sorted(values("anchor"), key=anchor_rank)
     parts = [f"protocol {protocol}", *(f"readout {name}" for name in values("readout"))]
     parts.append(f"anchor{'s' if len(anchors) > 1 else ''} {', '.join(anchors)}")
-    parts += [f"donors {name}" for name in values("donor_rule")] + [
-        f"knockout mode {name}" for name in values("knockout_mode")
-    ]
+    parts += [f"donors {name}" for name in values("donor_rule")] + [f"knockout mode {name}" for name in values("knockout_mode")]
     parts += [name for name in values("direction") if name != "noising"]
     parts += [f"site {name}" for name in values("site") if protocol != "swap" or name != "resid_pre"]
     parts += [f"probe at {name}" for name in values("probe_site") if name != "resid_post"]

@@ -32,13 +32,9 @@ def select_bands(bands: bool | str, *frames: pd.DataFrame) -> tuple[str, ...]:
     if isinstance(bands, bool):
         return BANDS["both"] if bands else ()
     if bands not in BANDS:
-        raise InputError(
-            f"bands={bands!r}: neither a bool nor a known word. {did_you_mean(str(bands), BANDS)}", argument="bands"
-        )
+        raise InputError(f"bands={bands!r}: neither a bool nor a known word. {did_you_mean(str(bands), BANDS)}", argument="bands")
     if bands == "simultaneous" and not any(frame["sim_low"].notna().any() for frame in frames):
-        raise InputError(
-            "bands='simultaneous': the results have no simultaneous band. Use bands='pointwise'.", argument="bands"
-        )
+        raise InputError("bands='simultaneous': the results have no simultaneous band. Use bands='pointwise'.", argument="bands")
     return BANDS[bands]
 
 
@@ -189,10 +185,7 @@ def marks_of(points: Points, rows: pd.DataFrame, entry: Entry, bands: Sequence[s
         for whisker in list(filter(None, whiskers)) or [None]
     ]
     drawn += [
-        (
-            trivial & present,
-            {"marker": {"symbol": "circle", "size": 9, "color": "white", "line": {"color": colour, "width": 2}}},
-        ),
+        (trivial & present, {"marker": {"symbol": "circle", "size": 9, "color": "white", "line": {"color": colour, "width": 2}}}),
         (silent & present, {"marker": {"symbol": "x-thin-open", "size": 5, "color": colour, "line": {"width": 1}}}),
         (noise & ~trivial, {"marker": {"symbol": "circle-open", "size": 6, "color": GREY, "line": {"width": 1.2}}}),
     ]

@@ -78,9 +78,7 @@ def load_config(directory: Path) -> PretrainedConfig:
         if not missing and "auto_map" in fields and classes and not any(hasattr(transformers, name) for name in classes):
             missing = f"class {classes[0]!r}"
         if missing:
-            raise UnsupportedModelError(
-                f"{directory.name}: transformers has no {missing}. The checkpoint's own code is not run."
-            )
+            raise UnsupportedModelError(f"{directory.name}: transformers has no {missing}. The checkpoint's own code is not run.")
         return AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, ArithmeticError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())

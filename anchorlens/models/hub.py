@@ -41,9 +41,7 @@ class _SilentBar(tqdm):
 def fetch_file(repo: str, filename: str, revision: str | None, token: str | None) -> Path:
     """Return the local path of a file of a repository; it is downloaded if it is not in the cache."""
     with hub_errors(repo, revision):
-        found = huggingface_hub.hf_hub_download(
-            repo, filename, revision=revision, token=token, local_files_only=_has_no_address()
-        )
+        found = huggingface_hub.hf_hub_download(repo, filename, revision=revision, token=token, local_files_only=_has_no_address())
     return Path(found)
 
 
@@ -115,9 +113,7 @@ def _translate(error: Exception, repo: str, shown: str) -> AnchorlensError:
             return ModelNotFoundError(f"There is no {shown}. Give a branch, a tag or a full commit hash.")
         case LocalEntryNotFoundError() | OfflineModeIsEnabled():
             fix = "Unset HF_HUB_OFFLINE" if constants.HF_HUB_OFFLINE else f"{nearest_names(repo)} Check the network".lstrip()
-            return DownloadError(
-                f"{shown} is not in the hub's cache, and the hub cannot be reached. {fix}, or give a directory."
-            )
+            return DownloadError(f"{shown} is not in the hub's cache, and the hub cannot be reached. {fix}, or give a directory.")
         case EntryNotFoundError():
             return CheckpointError(f"The repository {shown} lacks a file that is needed: {error}")
         case _:

@@ -24,11 +24,7 @@ from anchorlens.models.weight_files import WeightFiles
 from anchorlens.models.weights import convert_weights, count_parameters, language_model
 
 # (name in transformers, name in the files): Gemma 3's multimodal checkpoints, and GPT-NeoX's head.
-_RENAMED = (
-    ("model.language_model.", "language_model.model."),
-    ("lm_head.", "language_model.lm_head."),
-    ("lm_head.", "embed_out."),
-)
+_RENAMED = (("model.language_model.", "language_model.model."), ("lm_head.", "language_model.lm_head."), ("lm_head.", "embed_out."))
 # Mixtral's router; parameter of all experts -> names of the matrices of one expert, which are concatenated.
 _ROUTER = (".mlp.gate.", ".block_sparse_moe.gate.")
 _EXPERTS = {
@@ -216,9 +212,7 @@ def _match_tensors(
             shape = (shape[0] * shape[1] // len(tensors), *shape[2:])
         for name in tensors:
             if files.shapes[name] != shape:
-                raise CheckpointError(
-                    f"{name} has shape {files.shapes[name]}, the configuration says {shape}. Fetch {shown} again."
-                )
+                raise CheckpointError(f"{name} has shape {files.shapes[name]}, the configuration says {shape}. Fetch {shown} again.")
         tensors_of[key] = tensors
     return tensors_of
 
@@ -229,6 +223,4 @@ def _parts(key: str, parameter: Tensor) -> list[tuple[str, ...]]:
     if ours is None:
         return []
     layer = key.removesuffix(ours)
-    return [
-        tuple(layer + name.format(expert) for expert in range(len(parameter)) for name in names) for names in _EXPERTS[ours]
-    ]
+    return [tuple(layer + name.format(expert) for expert in range(len(parameter)) for name in names) for names in _EXPERTS[ours]]

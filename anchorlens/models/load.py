@@ -102,8 +102,7 @@ def load_model(
     check_options(name_or_path, device, dtype, revision, token, n_devices, stream)
     if parity_tolerance is not None and not (isinstance(parity_tolerance, (int, float)) and parity_tolerance > 0):
         raise InputError(
-            f"parity_tolerance={parity_tolerance!r}: give a number above 0, in nats, or leave it out.",
-            argument="parity_tolerance",
+            f"parity_tolerance={parity_tolerance!r}: give a number above 0, in nats, or leave it out.", argument="parity_tolerance"
         )
     if isinstance(tokenizer, PreTrainedTokenizerBase):
         given = copy.deepcopy(tokenizer)

@@ -121,9 +121,7 @@ def _map_layer_norms(config: PretrainedConfig, act: str, eps: float, d_mlp: int 
 
 
 def _map_gpt2(config: PretrainedConfig) -> dict[str, Any]:
-    fields = _map_layer_norms(
-        config, config.activation_function, config.layer_norm_epsilon, config.n_inner, config.n_positions
-    )
+    fields = _map_layer_norms(config, config.activation_function, config.layer_norm_epsilon, config.n_inner, config.n_positions)
     scale = fields["attn_scale"] if config.scale_attn_weights else 1.0
     return fields | {"attn_scale": scale, "scale_attn_by_inverse_layer_idx": bool(config.scale_attn_by_inverse_layer_idx)}
 
@@ -142,9 +140,7 @@ def _map_gpt_neox(config: PretrainedConfig) -> dict[str, Any]:
 def _map_gptj(config: PretrainedConfig) -> dict[str, Any]:
     if not config.rotary_dim:
         raise refuse("gptj", f"rotary_dim={config.rotary_dim!r}")
-    fields = _map_layer_norms(
-        config, config.activation_function, config.layer_norm_epsilon, config.n_inner, config.n_positions
-    )
+    fields = _map_layer_norms(config, config.activation_function, config.layer_norm_epsilon, config.n_inner, config.n_positions)
     rope = {"positional_embedding_type": "rotary", "rotary_dim": int(config.rotary_dim), "rotary_adjacent_pairs": True}
     return fields | {"parallel_attn_mlp": True} | rope
 

@@ -100,9 +100,7 @@ def rotary_tables(model: PreTrainedModel, length: int) -> dict[str, Float[Tensor
     config = text_config(model.config)
     if config.model_type in LAYERED_ROPE:
         types = {"global": "full_attention", "local": "sliding_attention"}
-        return {
-            ours: rotary(like, positions, theirs)[0][0].cpu() for ours, theirs in types.items() if theirs in config.layer_types
-        }
+        return {ours: rotary(like, positions, theirs)[0][0].cpu() for ours, theirs in types.items() if theirs in config.layer_types}
     cosines = rotary(like, positions)[0][0].cpu()
     return {"global": cosines, "local": cosines}
 

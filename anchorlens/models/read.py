@@ -39,9 +39,7 @@ class Read:
         return self._model.unembed.W_U.device
 
     @_without_autocast
-    def logits(
-        self, stream: Float[Tensor, "row d_model"], tokens: Sequence[int] | None = None
-    ) -> Float[Tensor, "row d_vocab"]:
+    def logits(self, stream: Float[Tensor, "row d_model"], tokens: Sequence[int] | None = None) -> Float[Tensor, "row d_vocab"]:
         """Compute the logits of rows: in float64 for ``tokens``; if None, of the whole vocabulary."""
         unembed, x = self._model.unembed, self._apply_final_norm(stream)
         if tokens is None:

@@ -96,9 +96,7 @@ def check_tokenizer_directory(tokenizer: object) -> Path:
     return path
 
 
-def check_live(
-    model: object, device: object, dtype: object, revision: object, needs_tokenizer: bool, n_devices: object = 1
-) -> None:
+def check_live(model: object, device: object, dtype: object, revision: object, needs_tokenizer: bool, n_devices: object = 1) -> None:
     """Raise an error if a live model cannot be used with these options."""
     if not isinstance(model, (HookedTransformer, PreTrainedModel)):
         raise InputError(

@@ -107,9 +107,7 @@ class Stream:
             wanted = dict(block.named_parameters())
             check_names(wanted.keys() | dict(block.named_buffers()).keys() & state.keys(), state)
             weights = {
-                name: _dense(
-                    cast_tensor(f"blocks.{layer}.{name}", tensor, wanted[name].shape, self.device, self.model.cfg.dtype)
-                )
+                name: _dense(cast_tensor(f"blocks.{layer}.{name}", tensor, wanted[name].shape, self.device, self.model.cfg.dtype))
                 if name in wanted
                 else tensor
                 for name, tensor in state.items()

@@ -20,8 +20,7 @@ def _read_errors(path: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
-            f"The weights in {path} cannot be read ({type(error).__name__}: {error}). The files of a streamed model must not "
-            "change."
+            f"The weights in {path} cannot be read ({type(error).__name__}: {error}). The files of a streamed model must not change."
         ) from error
 
 

@@ -44,9 +44,7 @@ def fit_probes(
     for draw in range(DRAWS):
         indices, names = _resample_questions(rows, np.random.default_rng([seed, draw]))
         labels, parts = rows.labels[indices], [rows.split[i] for i in indices]
-        if all(
-            len({y for y, part in zip(labels, parts, strict=True) if part == name}) == 2 for name in ("train", "validation")
-        ):
+        if all(len({y for y, part in zip(labels, parts, strict=True) if part == name}) == 2 for name in ("train", "validation")):
             drawn = fit_layers(layers, states, labels, names, parts, like=read, where=indices)
             probe_layers.append(drawn.probe_layer)
     return replace(read, probe_layer_over_seeds=tuple(probe_layers))
@@ -93,11 +91,7 @@ def fit_placebo_probes(
 
 
 def match_confidence(
-    probes: LayerProbes,
-    read: LayerProbes,
-    rows: TruthRows,
-    layers: Sequence[int],
-    states: Float[Tensor, "layer example d_model"],
+    probes: LayerProbes, read: LayerProbes, rows: TruthRows, layers: Sequence[int], states: Float[Tensor, "layer example d_model"]
 ) -> LayerProbes:
     """Rescale the log-odds of probes to the mean confidence of ``read`` on the validation rows, layer by layer."""
     validation = rows.of("validation")

@@ -6,14 +6,7 @@ from anchorlens.engine.generate import greedy
 from anchorlens.models.adapter import Adapter
 from anchorlens.progress import progress as counted
 from anchorlens.prompts.dataset import Dropped
-from anchorlens.questions.answer_text import (
-    answer_line,
-    exact_answer,
-    has_open_thinking,
-    is_right,
-    is_thinking_tag,
-    names_gold,
-)
+from anchorlens.questions.answer_text import answer_line, exact_answer, has_open_thinking, is_right, is_thinking_tag, names_gold
 from anchorlens.questions.build_rows import MORE_QUESTIONS, Rows, drop
 from anchorlens.questions.example import Example, Span
 from anchorlens.questions.prompts import render_prompt
@@ -63,9 +56,7 @@ def generate_rows(
     The exact answer is found without the gold answer; the label compares the whole line. The input contains the generated text,
     including thinking, up to the end of the exact answer.
     """
-    texts = generate_answers(
-        adapter, examples, tokenizer, max_new_tokens=max_new_tokens, batch_size=batch_size, progress=progress
-    )
+    texts = generate_answers(adapter, examples, tokenizer, max_new_tokens=max_new_tokens, batch_size=batch_size, progress=progress)
     reader, n_ctx = _AnswerReader(tokenizer, examples), adapter.shape.n_ctx
     rows: list[TokenRow] = []
     dropped: list[Dropped] = []
@@ -96,12 +87,7 @@ def generate_answers(
     reader = _AnswerReader(tokenizer, examples)
     with counted("answers", len(prompts), "question", show=progress) as bar:
         out = greedy(
-            adapter,
-            prompts,
-            max_new_tokens=max_new_tokens,
-            batch_size=batch_size,
-            stop=reader.is_finished,
-            on_batch=bar.advance,
+            adapter, prompts, max_new_tokens=max_new_tokens, batch_size=batch_size, stop=reader.is_finished, on_batch=bar.advance
         )
     return [(ids, reader.decode(ids)) for ids in out]
 

@@ -222,9 +222,7 @@ class LayerProbes:
         all_aucs = {layer: self.probes[layer].validation_auc_ for layer in self.layers}
         aucs = {layer: auc for layer, auc in all_aucs.items() if auc == auc}
         if not aucs:
-            raise InputError(
-                f"No probe has a validation AUC: the validation split lacks one of the labels. Use {MORE_QUESTIONS}."
-            )
+            raise InputError(f"No probe has a validation AUC: the validation split lacks one of the labels. Use {MORE_QUESTIONS}.")
         best = max(aucs, key=lambda layer: (aucs[layer], -layer))
         error = self.probes[best].validation_auc_se_
         return min(layer for layer, auc in aucs.items() if auc >= aucs[best] - error)

@@ -15,12 +15,7 @@ from anchorlens.questions.tokens import TokenRow
 
 
 def last_answer_states(
-    adapter: Adapter,
-    rows: Sequence[TokenRow],
-    site: str,
-    cut: AttentionKnockout | None = None,
-    *,
-    batch_size: int | None = None,
+    adapter: Adapter, rows: Sequence[TokenRow], site: str, cut: AttentionKnockout | None = None, *, batch_size: int | None = None
 ) -> Float[Tensor, "layer example d_model"]:
     """Return the states of every layer at t*, the last exact answer token, float32 on the CPU."""
     if batch_size is not None:

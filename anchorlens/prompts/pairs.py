@@ -169,9 +169,7 @@ def set_up_pairs(adapter: Adapter, data: PairData, spec: Any) -> PairContext:
     """
     hf = adapter.model.tokenizer
     if hf is None:
-        raise InputError(
-            "model: has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model.", argument="model"
-        )
+        raise InputError("model: has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model.", argument="model")
     add_bos = adds_bos(hf) if spec.add_bos is None else spec.add_bos
 
     def encode(text: str) -> tuple[int, ...]:
@@ -194,9 +192,7 @@ def set_up_pairs(adapter: Adapter, data: PairData, spec: Any) -> PairContext:
         elif len(clean) != len(corrupted):
             dropped.append(drop_pair(pair, data.name, "length_differs", f"{len(clean)} and {len(corrupted)} tokens"))
         elif len(clean) > adapter.shape.n_ctx:
-            dropped.append(
-                drop_pair(pair, data.name, "too_long", f"{len(clean)} tokens, the model takes {adapter.shape.n_ctx}")
-            )
+            dropped.append(drop_pair(pair, data.name, "too_long", f"{len(clean)} tokens, the model takes {adapter.shape.n_ctx}"))
         else:
             named = {f"pos:{p}": (p,) for p in range(len(clean))} | {"last": (len(clean) - 1,)}
             first = PairPrompt(id=f"{pair.id}|clean", group=pair.group, ids=clean, positions=named, text=pair.clean, pair=pair)
@@ -207,16 +203,7 @@ def set_up_pairs(adapter: Adapter, data: PairData, spec: Any) -> PairContext:
         return str(hf.decode([i], clean_up_tokenization_spaces=False))
 
     return PairContext(
-        adapter,
-        name_of(adapter.model),
-        data,
-        (*data.dropped, *dropped),
-        spec.progress,
-        "",
-        add_bos,
-        (),
-        token_text,
-        tuple(kept),
+        adapter, name_of(adapter.model), data, (*data.dropped, *dropped), spec.progress, "", add_bos, (), token_text, tuple(kept)
     )
 
 

@@ -201,9 +201,7 @@ class SplitFractions(Kind):
         except (TypeError, ValueError):
             fractions = ()
         if len(fractions) != 3 or not (min(fractions) > 0 and abs(sum(fractions) - 1) <= 1e-6):  # also refuses NaN
-            raise InputError(
-                f"{name}={short_repr(value)} must be three positive numbers that sum to 1 (train, validation, test)."
-            )
+            raise InputError(f"{name}={short_repr(value)} must be three positive numbers that sum to 1 (train, validation, test).")
         return fractions
 
 

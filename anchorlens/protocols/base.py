@@ -167,9 +167,7 @@ class Measurement(ABC, Generic[SpecT, InputsT, ContextT]):
 class Recheckable(Protocol):
     """Interface of a measurement whose cells can be measured again by the reference engine."""
 
-    def remeasure(
-        self, reference: ReferenceEngine, inputs: Any, spec: Any, samples: Sequence[Mapping[str, Any]]
-    ) -> pd.DataFrame:
+    def remeasure(self, reference: ReferenceEngine, inputs: Any, spec: Any, samples: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         """Measure rows of the samples again; the result may contain further rows."""
         ...
 

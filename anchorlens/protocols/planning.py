@@ -125,9 +125,7 @@ class MemoryBudget:
             )
         return peak
 
-    def plan(
-        self, sizes: Sequence[int], *, rows: int, cells: int, flops: float, most: int, width: int, checks: int
-    ) -> SweepPlan:
+    def plan(self, sizes: Sequence[int], *, rows: int, cells: int, flops: float, most: int, width: int, checks: int) -> SweepPlan:
         """Predict the cost of a sweep; ``most``: bytes of the largest pass, ``width``: tokens of the longest row."""
         engine, adapter = self.engine, self.engine.adapter
         flops += rows_flops(adapter.shape, CHECK_ROWS * checks, width)

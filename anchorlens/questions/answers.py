@@ -47,9 +47,7 @@ def _shape(answer: str) -> str:
         return "yes/no"
     if re.fullmatch(r"(?:in )?(?:1\d{3}|20\d{2})", plain):
         return "year"
-    if re.fullmatch(r"[\d\s]*\d[\d\s]*(?:st|nd|rd|th)?", plain) or (
-        0 < len(words) <= 3 and all(map(_NUMBER_WORD.fullmatch, words))
-    ):
+    if re.fullmatch(r"[\d\s]*\d[\d\s]*(?:st|nd|rd|th)?", plain) or (0 < len(words) <= 3 and all(map(_NUMBER_WORD.fullmatch, words))):
         return "number"
     return "other"
 

@@ -47,8 +47,7 @@ def check_columns(columns: object, schema: Schema) -> dict[str, str]:
             swapped = "Write the field first, then the column."
             fix = swapped if column in schema.fields else did_you_mean(field, [group[0] for group in schema.groups])
             raise InputError(
-                f"columns={{{field!r}: {column!r}}}: the schema {schema.name!r} has no field {field!r}. {fix}",
-                argument="columns",
+                f"columns={{{field!r}: {column!r}}}: the schema {schema.name!r} has no field {field!r}. {fix}", argument="columns"
             )
     return dict(columns)
 

@@ -87,8 +87,7 @@ def _file(name: object, path: object) -> tuple[Path, str]:
                 raise InputError("name='': must not be empty. Leave it out to use the file's name.", argument="name")
             if name.endswith(SAMPLE_SUFFIX) and find_dataset(name):
                 raise InputError(
-                    f"name={name!r}: is embedded. For a file of its schema use load_qa({_stem(name)!r}, path=...).",
-                    argument="name",
+                    f"name={name!r}: is embedded. For a file of its schema use load_qa({_stem(name)!r}, path=...).", argument="name"
                 )
             return _path(path), name
         if not _is_file_name(name):

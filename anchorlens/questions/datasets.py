@@ -194,9 +194,7 @@ def _check_annotations(results: Sequence[Example | Dropped], source: str) -> Non
         more = "" if len(results) == 1 else f" No row of {len(results):,} can be used. {_NO_ANNOTATION}"
         raise SpanError(bad[0].detail + more)
     if bad and 2 * len(bad) >= len(results):
-        warn(
-            f"{source}: {len(bad):,} of {len(results):,} rows are dropped as {BAD_ANNOTATION}: {bad[0].detail} {_NO_ANNOTATION}"
-        )
+        warn(f"{source}: {len(bad):,} of {len(results):,} rows are dropped as {BAD_ANNOTATION}: {bad[0].detail} {_NO_ANNOTATION}")
 
 
 def _share_answers(results: Sequence[Example | Dropped]) -> list[Example | Dropped]:

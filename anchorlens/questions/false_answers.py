@@ -37,8 +37,7 @@ def split_questions(
     """
     if len(fractions) != 3 or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-6:
         raise InputError(
-            f"fractions={fractions}: must be three positive numbers that sum to 1 (train, validation, test).",
-            argument="fractions",
+            f"fractions={fractions}: must be three positive numbers that sum to 1 (train, validation, test).", argument="fractions"
         )
     strata: dict[str, list[tuple[int, tuple[float, ...], list[str]]]] = defaultdict(list)
     for stratum, questions in _components(examples):
@@ -149,9 +148,7 @@ def assign_false_answers(
                 false[row.example.example_id] = other.example.answers[0]
                 source[row.example.example_id] = other.example.example_id
             elif row.other is not None:
-                detail = (
-                    f"the other option, {row.other!r}, is the true answer of too few other rows of the {row.kind[0]} split"
-                )
+                detail = f"the other option, {row.other!r}, is the true answer of too few other rows of the {row.kind[0]} split"
                 dropped.append(drop(row.example, "answer_in_question", detail))
             else:
                 detail = f"no other answer in: {' '.join(map(str, row.kind))}"
@@ -282,9 +279,6 @@ class _Phrases:
         """Return the phrases that occur in a text."""
         words = text.split()
         candidates = (
-            " ".join(words[i : i + n])
-            for i, word in enumerate(words)
-            for n in self._lengths.get(word, ())
-            if i + n <= len(words)
+            " ".join(words[i : i + n]) for i, word in enumerate(words) for n in self._lengths.get(word, ()) if i + n <= len(words)
         )
         return self._phrases.intersection(candidates)

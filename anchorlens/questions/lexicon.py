@@ -124,9 +124,7 @@ FOREIGN_WH = word_set(
 )
 _ENGLISH = word_set("the are were did does by with and from")
 # Words in "-ed" that are not verbs.
-_ED_NOUNS = word_set(
-    "united speed seed breed weed need deed shed sled hundred sacred limited feed naked kindred bleed greed reed"
-)
+_ED_NOUNS = word_set("united speed seed breed weed need deed shed sled hundred sacred limited feed naked kindred bleed greed reed")
 
 # Words in "-ly" that are not adverbs.
 _LY_NOUNS = word_set(

@@ -94,11 +94,7 @@ def _name_runs(view: Parsed) -> Iterator[Run]:
         if first > 0 and words[first - 1].number and not words[first].breaks:
             # "127 Hours" and "the 1976 Olympics", but not "in 1960 Khrushchev".
             first -= not is_year(words[first - 1]) or (first > 1 and words[first - 2].low == "the")
-        if (
-            view.phrase is not None
-            and view.phrase[0] <= first < view.phrase[1] < end
-            and words[view.phrase[1]].low in {"of", "for"}
-        ):
+        if view.phrase is not None and view.phrase[0] <= first < view.phrase[1] < end and words[view.phrase[1]].low in {"of", "for"}:
             # "the Vice-President for George Bush": the first name is queried, the second is the subject.
             first = view.phrase[1] + 1
             while first < end and not words[first].capital:
@@ -139,12 +135,7 @@ def _longest_names(view: Parsed, outside: bool, demonyms: bool) -> Span | None:
         if opens and view.wh is not None and run[0] > view.wh:
             # "What colour is 10 Downing Street? White or Brown?"
             continue
-        rank = (
-            not _introduces(view, run),
-            _capitals(view, run),
-            not opens and not _frames(view, run),
-            not _modifies(view, run),
-        )
+        rank = (not _introduces(view, run), _capitals(view, run), not opens and not _frames(view, run), not _modifies(view, run))
         runs.append((rank, run))
     best = max(runs, key=lambda item: item[0], default=None)
     return None if best is None else view.span(*best[1])

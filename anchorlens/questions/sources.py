@@ -115,9 +115,7 @@ def table_rows(table: Any) -> Rows:
         return _plain_rows(table.to_dict("records"))
     if hasattr(table, "to_list"):
         return _plain_rows(table.to_list())
-    raise DataError(
-        f"Cannot read questions from {short_repr(table)}. Pass a pandas frame, a datasets.Dataset or a list of rows."
-    )
+    raise DataError(f"Cannot read questions from {short_repr(table)}. Pass a pandas frame, a datasets.Dataset or a list of rows.")
 
 
 def parse_jsonl(text: str, source: str) -> Rows:

@@ -29,8 +29,7 @@ def _load(name: str) -> Any:
         ) from error
     if "parser" not in pipeline.pipe_names:
         raise InputError(
-            f"spans='spacy:{name}': the pipeline has no parser. Use one with a parser, such as en_core_web_sm.",
-            argument="spans",
+            f"spans='spacy:{name}': the pipeline has no parser. Use one with a parser, such as en_core_web_sm.", argument="spans"
         )
     return pipeline
 

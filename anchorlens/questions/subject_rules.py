@@ -39,9 +39,9 @@ _PRONOUNS = word_set(
 _PERFORM = word_set("play plays played playing portray portrays portrayed voices voiced star stars starred starring")
 MAKE = word_set("sing sings sang sung recorded wrote writes written")
 # Small words that occur in titles but not in noun phrases: "how we lost our cat", "i will wait for you".
-_SENTENCE = (
-    WH | word_set("i you it me my your them it's i'm you're we're don't can't won't ain't if me just not never always")
-) - {"whose"}
+_SENTENCE = (WH | word_set("i you it me my your them it's i'm you're we're don't can't won't ain't if me just not never always")) - {
+    "whose"
+}
 _LEFT_OVER = (
     word_set(
         """about called first again originally originate in on from for with at by to of and or the a an get most likely probably
@@ -70,8 +70,7 @@ def _strength(view: Parsed, run: Run) -> int:
         # "what president is the only president to ...": the queried word is not the topic.
         asked = {words[i].low for i in range(*view.phrase)}
     return sum(
-        view.content[i] and words[i].low not in _WEAK and words[i].low not in asked and not is_year(words[i])
-        for i in range(*run)
+        view.content[i] and words[i].low not in _WEAK and words[i].low not in asked and not is_year(words[i]) for i in range(*run)
     )
 
 
@@ -80,9 +79,7 @@ def _last(view: Parsed) -> int:
     begin = 0 if view.wh is None else view.wh + 1
     words = view.words
     # "who made velcro *and how* does it stick"
-    second = (
-        i for i in range(begin + 1, len(words)) if words[i].opens or (words[i - 1].low == "and" and words[i].low in _ASKING)
-    )
+    second = (i for i in range(begin + 1, len(words)) if words[i].opens or (words[i - 1].low == "and" and words[i].low in _ASKING))
     stop = next(second, None)
     return len(words) if stop is None else stop if words[stop].opens else stop - 1
 

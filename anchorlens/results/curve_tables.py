@@ -14,9 +14,7 @@ from anchorlens.statistics.bands import bootstrap_mean
 from anchorlens.statistics.delta import support
 
 
-def curves_frame(
-    samples: pd.DataFrame, *, n_resamples: int, seed: int, event: Mapping[str, float] | None = None
-) -> pd.DataFrame:
+def curves_frame(samples: pd.DataFrame, *, n_resamples: int, seed: int, event: Mapping[str, float] | None = None) -> pd.DataFrame:
     """Compute the curve of every group of a samples frame: mean over donors per example, then a bootstrap over questions.
 
     Args:
@@ -64,9 +62,7 @@ def _baseline(group: pd.DataFrame, event: Mapping[str, float] | None) -> npt.NDA
 
 def _frac_null_incomplete(group: pd.DataFrame) -> float:
     """Return the fraction of rows whose null has fewer slots than the anchor; NaN if no null was measured."""
-    known = group.loc[
-        group["n_null_patched"].notna(), ["example_id", "donor_id", "n_patched", "n_null_patched"]
-    ].drop_duplicates()
+    known = group.loc[group["n_null_patched"].notna(), ["example_id", "donor_id", "n_patched", "n_null_patched"]].drop_duplicates()
     short = known["n_null_patched"].astype("float64") < known["n_patched"].astype("float64")
     return float(short.groupby(known["example_id"]).mean().mean())
 

@@ -62,10 +62,7 @@ def estimates_at(contrasts: pd.DataFrame, layer: int) -> LayerEstimates:
 def estimates_by_layer(contrasts: pd.DataFrame, quantity: str, control: str) -> dict[int, LayerEstimate]:
     """Return the estimates of one quantity and control by layer."""
     rows = contrasts[(contrasts["quantity"] == quantity) & (contrasts["control"] == control)]
-    return {
-        int(layer): LayerEstimate(*numbers)
-        for layer, *numbers in rows[["layer", *_COLUMNS]].itertuples(index=False, name=None)
-    }
+    return {int(layer): LayerEstimate(*numbers) for layer, *numbers in rows[["layer", *_COLUMNS]].itertuples(index=False, name=None)}
 
 
 def format_ranges(numbers: Sequence[int]) -> str:

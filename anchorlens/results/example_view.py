@@ -23,11 +23,7 @@ Row = dict[str, Any]
 
 
 def example_rows(
-    samples: pd.DataFrame,
-    examples: pd.DataFrame,
-    anchors: Sequence[str],
-    layers: Sequence[int],
-    ids: Collection[str] | None = None,
+    samples: pd.DataFrame, examples: pd.DataFrame, anchors: Sequence[str], layers: Sequence[int], ids: Collection[str] | None = None
 ) -> list[Row]:
     """Return every measured row of a sweep as plain values.
 

@@ -30,9 +30,7 @@ def find_example(wanted: object, rows: Mapping[str, tuple[str, str]], dropped: S
         return wanted if wanted in rows else _of_words(wanted, rows, dropped)
     place = as_int(wanted)
     if place is None:
-        raise InputError(
-            f"example={short_repr(wanted)}: give an id, a whole number or words of the question.", argument="example"
-        )
+        raise InputError(f"example={short_repr(wanted)}: give an id, a whole number or words of the question.", argument="example")
     if not -len(rows) <= place < len(rows):
         raise InputError(
             f"example={place}: {len(rows)} examples were measured, numbered from 0 to {len(rows) - 1}.", argument="example"

@@ -64,8 +64,7 @@ def _segments(tokens: Any, positions: str) -> dict[str, str]:
     where = json.loads(positions)
     known = hasattr(tokens, "__len__")
     return {
-        name: "".join(tokens[p] for p in sorted(where.get(name, ()))).strip() if known else ""
-        for name in ("subject", "property")
+        name: "".join(tokens[p] for p in sorted(where.get(name, ()))).strip() if known else "" for name in ("subject", "property")
     }
 
 

@@ -20,7 +20,7 @@ import plotly.graph_objects as go
 from anchorlens.constants import LOGIT_DIFF, TRUTH_READOUTS
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.example_figure import example_figure
-from anchorlens.missing_values import with_nulls, without_nulls
+from anchorlens.missing_values import without_nulls
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.results.curve_tables import curves_frame, logit_diff_samples
 from anchorlens.results.example_view import ROLES, example_rows
@@ -29,7 +29,8 @@ from anchorlens.results.findings import Findings
 from anchorlens.results.joins import collect_drops, join_inputs
 from anchorlens.results.labelled_arrays import make_dataarray, mean_effect
 from anchorlens.results.saving import load_probes, save_run
-from anchorlens.runs.schema import ALWAYS_SHOWN, CONTRAST_COLUMNS, SAMPLE_COLUMNS, P, answer_first, settings_of, summary_order
+from anchorlens.results.tables import columns_with_values, for_display
+from anchorlens.runs.schema import CONTRAST_COLUMNS, SAMPLE_COLUMNS, P, answer_first, settings_of, summary_order
 
 if TYPE_CHECKING:
     import torch
@@ -223,9 +224,7 @@ class SweepResult:
         """
         return self._in_order("examples", self._examples, all_columns)
 
-    def samples_with_inputs(
-        self, *, controls: bool = False, metric: str | None = None, all_columns: bool = False
-    ) -> pd.DataFrame:
+    def samples_with_inputs(self, *, controls: bool = False, metric: str | None = None, all_columns: bool = False) -> pd.DataFrame:
         """Return the samples with question, answer, segments and tokens of the measured row, and the donor's question and answer.
 
         Args:
@@ -245,7 +244,7 @@ class SweepResult:
         samples = self._of_metric(self._logit_diffs() if derived else self._samples, metric)
         samples = samples if controls else samples[samples["control"] == "none"]
         frame = join_inputs(samples, self._examples, self.record["config"])
-        return _shown(frame[answer_first(frame)], all_columns)
+        return for_display(frame[answer_first(frame)], all_columns)
 
     def curves(self, *, controls: bool = False, metric: str | None = None, all_columns: bool = False) -> pd.DataFrame:
         """Return mean ΔP by anchor or pathway and layer, with pointwise and simultaneous 95 % bands (bootstrap over questions).
@@ -272,7 +271,7 @@ class SweepResult:
             frame = self._made("logit_diff curves", made)
         frame = self._of_metric(frame, metric)
         frame = (frame if controls else frame[frame["control"] == "none"]).reset_index(drop=True)
-        return _shown(frame[answer_first(frame)], all_columns)
+        return for_display(frame[answer_first(frame)], all_columns)
 
     def _of_metric(self, frame: pd.DataFrame, metric: str | None) -> pd.DataFrame:
         if metric is None:
@@ -308,7 +307,7 @@ class SweepResult:
         frame = self._made("contrasts", lambda: self.protocol.contrasts(self))
         own = {"run_id": self.run_id, "protocol": self.protocol.name, "model": self.model, "dataset": self.dataset}
         named = frame.assign(**own, **settings_of(self.record["config"]))[list(CONTRAST_COLUMNS)]
-        return _shown(named[answer_first(named)], all_columns)
+        return for_display(named[answer_first(named)], all_columns)
 
     def summary(self, *, all_columns: bool = False) -> pd.DataFrame:
         """Return the main numbers: the largest |ΔP| of each anchor, or the values at the probe layer k*.
@@ -317,7 +316,7 @@ class SweepResult:
             all_columns: Keep columns without any value.
         """
         frame = self.protocol.summary(self)
-        return _shown(frame[summary_order(frame)], all_columns)
+        return for_display(frame[summary_order(frame)], all_columns)
 
     @property
     def findings(self) -> Findings:
@@ -367,7 +366,7 @@ class SweepResult:
         if (key := f"order of {name}") not in self._memo:
             self._memo[key] = answer_first(frame)
         ordered = frame[self._memo[key]]
-        return _shown(ordered, all_columns) if name == "samples" else ordered[_filled(ordered, all_columns)].copy()
+        return for_display(ordered, all_columns) if name == "samples" else ordered[columns_with_values(ordered, all_columns)].copy()
 
     def _made(self, name: str, make: Any) -> pd.DataFrame:
         if name not in self._memo:
@@ -381,38 +380,21 @@ class SweepResult:
         lines = [*self.protocol.settings(self).splitlines(), f"dropped: {gone}"]
         said = [fill(line, _WIDTH, initial_indent="  ", subsequent_indent="    ") for line in lines]
         title, table = self._own_table()
-        shown = table.to_string(index=False, float_format=_two, line_width=_WIDTH, max_rows=_ROWS)
+        shown = table.to_string(index=False, float_format="{:.2f}".format, line_width=_WIDTH, max_rows=_ROWS)
         return "\n".join([*([self.verdict] if self.verdict else []), head, *said, title, shown])
 
     def _repr_html_(self) -> str:
         title = self.protocol.title
-        head = (
-            f"<b>{title[0].upper()}{title[1:]}</b>: {self.model} on {self.dataset}, n = {len(self.example_ids)}, ΔP in points"
-        )
+        head = f"<b>{title[0].upper()}{title[1:]}</b>: {self.model} on {self.dataset}, n = {len(self.example_ids)}, ΔP in points"
         # JupyterLab breaks lines of a <pre> inside words.
         said = f"<pre style='white-space: pre-wrap; word-break: normal'>{escape(self.verdict)}</pre>" if self.verdict else ""
         caption, table = self._own_table()
-        return f"{said}<p>{head}<br>{escape(caption)}</p>{table.to_html(index=False, float_format=_two, max_rows=_ROWS)}"
+        return f"{said}<p>{head}<br>{escape(caption)}</p>{table.to_html(index=False, float_format='{:.2f}'.format, max_rows=_ROWS)}"
 
     def _own_table(self) -> tuple[str, pd.DataFrame]:
         """Return title and rows of the command line's table, without model, data set and empty columns."""
         title, table = self.protocol.table([self])
         return title, table.drop(columns=["model", "dataset", "data set"], errors="ignore").dropna(axis="columns", how="all")
-
-
-def _shown(frame: pd.DataFrame, all_columns: bool) -> pd.DataFrame:
-    """Return a frame as users get it: null where a value is missing; without empty columns unless ``all_columns``."""
-    frame = with_nulls(frame)
-    return frame[_filled(frame, all_columns)]
-
-
-def _filled(frame: pd.DataFrame, all_columns: bool) -> list[str]:
-    keep = all_columns or frame.empty
-    return [name for name in map(str, frame) if keep or name in ALWAYS_SHOWN or frame[name].notna().any()]
-
-
-def _two(value: float) -> str:
-    return f"{value:.2f}"
 
 
 __all__ = ["Analysis", "SweepResult"]

@@ -1,4 +1,4 @@
-"""The rows of ``examples.parquet``: every input of a sweep, and what was left out."""
+"""Rows of ``examples.parquet`` (every input of a sweep, and the dropped rows), and the columns of frames that users see."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from anchorlens.missing_values import with_nulls
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
-from anchorlens.runs.schema import EXAMPLE_COLUMNS
+from anchorlens.runs.schema import ALWAYS_SHOWN, EXAMPLE_COLUMNS
 
 
 @dataclass(frozen=True)
@@ -70,3 +71,15 @@ def examples_frame(
     frame["popularity"] = frame["popularity"].astype("float64")
     frame["qa_text_score"] = frame["example_id"].map(dict(table.text_scores)).astype("float64")
     return frame
+
+
+def for_display(frame: pd.DataFrame, all_columns: bool) -> pd.DataFrame:
+    """Return a frame with nulls for missing values; without empty columns unless ``all_columns``."""
+    frame = with_nulls(frame)
+    return frame[columns_with_values(frame, all_columns)]
+
+
+def columns_with_values(frame: pd.DataFrame, all_columns: bool) -> list[str]:
+    """Return the columns to show: those with a value, keys and numbers; all if ``all_columns`` or the frame is empty."""
+    keep = all_columns or frame.empty
+    return [name for name in map(str, frame) if keep or name in ALWAYS_SHOWN or frame[name].notna().any()]

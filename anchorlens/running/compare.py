@@ -52,8 +52,7 @@ class Comparison:
         best = table.loc[table["difference"].abs().fillna(-1).groupby([table[name] for name in names]).idxmax()]
         stands = table[(table["n"] >= _LEAST) & ((table["sim_low"] > 0) | (table["sim_high"] < 0))]
         where = [
-            f"{anchor} at layers {', '.join(map(str, sorted(own['layer'].unique())))}"
-            for anchor, own in stands.groupby("anchor")
+            f"{anchor} at layers {', '.join(map(str, sorted(own['layer'].unique())))}" for anchor, own in stands.groupby("anchor")
         ]
         verdict = f"Curves differ: {'; '.join(where)}." if where else "No layer is shown to differ (simultaneous bands)."
         shared = [name for name in names if table[name].nunique() == 1]
@@ -91,9 +90,7 @@ def compare(
     """
     least = as_int(n_resamples)
     if least is None or least < 2:
-        raise InputError(
-            f"n_resamples={short_repr(n_resamples)} must be a whole number of at least 2.", argument="n_resamples"
-        )
+        raise InputError(f"n_resamples={short_repr(n_resamples)} must be a whole number of at least 2.", argument="n_resamples")
     pairs = _paired(_sweeps(first), _sweeps(second))
     made = [_difference(a, b, metric, least, seed) for a, b in pairs]
     tables, curves = (pd.concat(parts, ignore_index=True) for parts in zip(*made, strict=True))
@@ -124,9 +121,7 @@ def _means(sweep: SweepResult, metric: str) -> pd.Series:
     own = samples[samples["control"] == "none"]
     there = own["metric"].unique().tolist()
     if metric not in there:
-        raise InputError(
-            f"metric={metric!r}: not measured in both runs. {did_you_mean(str(metric), there)}", argument="metric"
-        )
+        raise InputError(f"metric={metric!r}: not measured in both runs. {did_you_mean(str(metric), there)}", argument="metric")
     return own[own["metric"] == metric].groupby(_ROW, sort=True)["effect"].mean()
 
 
@@ -153,9 +148,7 @@ def _difference(a: SweepResult, b: SweepResult, metric: str, n_resamples: int, s
             )
         )  # fmt: skip
     if not frames:
-        raise InputError(
-            "The two runs share no row with the same example_id, anchor and layer. Compare runs of the same questions."
-        )
+        raise InputError("The two runs share no row with the same example_id, anchor and layer. Compare runs of the same questions.")
     samples = b.samples(all_columns=True)
     table = pd.concat(frames, ignore_index=True)
     names = {name: (getattr(a, name), getattr(b, name)) for name in ("model", "dataset")}

@@ -105,9 +105,7 @@ class Executor(ABC):
     """Measures sweeps one by one and keeps the model for the next sweep."""
 
     @abstractmethod
-    def make_runner(
-        self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification
-    ) -> Runner:
+    def make_runner(self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification) -> Runner:
         """Load the model if needed, and return the runner of one sweep."""
 
 
@@ -120,9 +118,7 @@ class LocalExecutor(Executor):
         self._model: Any = None
 
     @override
-    def make_runner(
-        self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification
-    ) -> LocalRunner:
+    def make_runner(self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification) -> LocalRunner:
         if model is not self._given and model != self._given:
             self._given, self._model = model, None  # free the memory before the next model is loaded
             named = isinstance(model, (str, os.PathLike))
@@ -214,9 +210,7 @@ class WorkerPool(Executor):
         self._data: dict[int, tuple[PromptDataset, Any]] = {}
 
     @override
-    def make_runner(
-        self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification
-    ) -> "RayRunner":
+    def make_runner(self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification) -> "RayRunner":
         if id(data) not in self._data:
             self._data[id(data)] = data, _ray().put(data)
         quiet = spec.replace(progress=False, on_plan=None)

@@ -17,9 +17,7 @@ Results: TypeAlias = _Result | Sequence[_Result] | Mapping[str, _Result | Sequen
 """Results, or paths of run directories in their place."""
 
 
-def _of_runs(
-    draw: Callable[Concatenate[CurveResults, Options], go.Figure],
-) -> Callable[Concatenate[Results, Options], go.Figure]:
+def _of_runs(draw: Callable[Concatenate[CurveResults, Options], go.Figure]) -> Callable[Concatenate[Results, Options], go.Figure]:
     @wraps(draw)
     def drawn(results: Results, *args: Options.args, **kwargs: Options.kwargs) -> go.Figure:
         return draw(results_of(results), *args, **kwargs)

@@ -113,9 +113,7 @@ def _specification(result: SweepResult, callables: Mapping[str, Callable[..., An
     spec = specification_of(result.protocol.name).from_config(kept | given)
     other = [name for name, digest in spec.own_code().items() if code.get(name) not in (None, digest)]
     if other:
-        raise InputError(
-            f"callables=: {', '.join(other)} differs from the code that the run was made with.", argument="callables"
-        )
+        raise InputError(f"callables=: {', '.join(other)} differs from the code that the run was made with.", argument="callables")
     return spec
 
 

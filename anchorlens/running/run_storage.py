@@ -79,9 +79,7 @@ def check_run_options(out: Any, *, overwrite: bool, resume: bool, restart: bool,
     """Raise InputError if options of a run contradict each other."""
     if job is not None and (overwrite or restart):
         which = "overwrite" if overwrite else "restart"
-        raise InputError(
-            f"{which}=True and job= contradict each other: other jobs may need the stored shards. Choose another path."
-        )
+        raise InputError(f"{which}=True and job= contradict each other: other jobs may need the stored shards. Choose another path.")
     if job is not None and out is None:
         raise InputError("job= needs a run directory for the shards of all jobs. Give out=.")
     if resume and restart:

@@ -100,9 +100,7 @@ def run(
     return result
 
 
-def run_sweep(
-    make_runner: Callable[[], Runner], spec: Specification, journal: SweepJournal | None = None
-) -> SweepResult | None:
+def run_sweep(make_runner: Callable[[], Runner], spec: Specification, journal: SweepJournal | None = None) -> SweepResult | None:
     """Measure a sweep and return its result; None for a job, whose shards are only stored."""
     try:
         return _run_shards(make_runner(), spec, journal)
@@ -116,9 +114,7 @@ def _run_shards(runner: Runner, spec: Specification, journal: SweepJournal | Non
     free = {"bytes": runner.free}
     if journal is not None:
         # Device and parity are compared as parts of the environment.
-        journal.note_and_check(
-            "model", {name: value for name, value in runner.card.items() if name not in ("device", "parity")}
-        )
+        journal.note_and_check("model", {name: value for name, value in runner.card.items() if name not in ("device", "parity")})
         free = journal.note_once("free_memory", free)
     planned = runner.plan(free["bytes"])
     if spec.on_plan is not None:

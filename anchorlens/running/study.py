@@ -116,9 +116,7 @@ class Study:
             if not isinstance(name, str):
                 raise InputError(f"{file}: a [[protocol]] needs a name. {did_you_mean('', PROTOCOLS)}")
             specifications.append(specification_of(name).of(one))
-        return cls(
-            values.get("models", ()), data, specifications, **{name: values[name] for name in loading if name in values}
-        )
+        return cls(values.get("models", ()), data, specifications, **{name: values[name] for name in loading if name in values})
 
     @property
     def loading(self) -> Loading:
@@ -264,9 +262,7 @@ def run_study(
         AnchorlensError: If a sweep fails; finished sweeps are kept.
     """
     if not isinstance(study, Study):
-        raise InputError(
-            f"study={short_repr(study)} is no anchorlens.Study. Read one with Study.from_toml(path).", argument="study"
-        )
+        raise InputError(f"study={short_repr(study)} is no anchorlens.Study. Read one with Study.from_toml(path).", argument="study")
     done = outcome if outcome is not None else Outcome(0, None)
     return run_steps(
         partial(_steps, study), study.models, study.loading, out, overwrite=overwrite, resume=resume, restart=restart,
@@ -360,12 +356,7 @@ def plan_study(study: Study) -> Iterator[Planning]:
 
 def _steps(study: Study, check_models: bool = True) -> list[Step]:
     data = study.check(models=check_models)
-    return [
-        (measurement_of(spec.NAME), model, one, spec)
-        for model in study.models
-        for one in data
-        for spec in study.specifications
-    ]
+    return [(measurement_of(spec.NAME), model, one, spec) for model in study.models for one in data for spec in study.specifications]
 
 
 def _measure(

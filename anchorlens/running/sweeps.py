@@ -86,8 +86,7 @@ def make_sweep_function(
     kinds += [(name, kind, default) for name, (kind, default, _) in _KEPT.items()]
     first = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Any) for name in ("model", "data")]
     rest = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, kind, default in kinds
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind) for name, kind, default in kinds
     ]
     sweep.__signature__ = inspect.Signature([*first, *rest], return_annotation=result)  # pyright: ignore[reportFunctionMemberAccess]
     return sweep

@@ -160,9 +160,7 @@ def _check_data(folder: Path, sweeps: list[dict[str, Any]], given: "QAData | Map
         if qa is None:
             qa = _same_file(folder, name, record)
         if qa is None:
-            text = (
-                f"{record['source']} is not here: give the data set to compare its rows. The cells need only the run directory"
-            )
+            text = f"{record['source']} is not here: give the data set to compare its rows. The cells need only the run directory"
         else:
             text = f"other rows: {record['sha256'][:12]} then, {qa.sha256[:12]} now"
         same = qa is not None and qa.sha256 == record["sha256"]

@@ -61,9 +61,7 @@ def environment(devices: "Sequence[torch.device]", command: str) -> dict[str, ob
 
 def model_record(card: "anchorlens.models.card.ModelCard") -> dict[str, object]:
     """Return the record of a model for run.json."""
-    return {
-        key: value if isinstance(value, (int, float, bool, type(None))) else str(value) for key, value in asdict(card).items()
-    }
+    return {key: value if isinstance(value, (int, float, bool, type(None))) else str(value) for key, value in asdict(card).items()}
 
 
 def no_nan(values: Mapping[str, float]) -> dict[str, float | None]:

@@ -105,9 +105,7 @@ def bootstrap_mean(
     """
     ids = np.asarray(question_ids)
     if values.ndim != 2 or len(ids) != values.shape[0] or not len(ids):
-        raise ShapeError(
-            f"values: shape {values.shape} with {len(ids)} question ids. Give [row point] and one question id per row."
-        )
+        raise ShapeError(f"values: shape {values.shape} with {len(ids)} question ids. Give [row point] and one question id per row.")
     draws = Resamples.of(ids, n_resamples=n_resamples, seed=seed)
     return band(*draws.means(values, ~np.isnan(values)), level=level)
 

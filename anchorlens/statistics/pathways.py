@@ -80,7 +80,7 @@ def gaps(curves: Mapping[str, Mapping[str, GroupCurve]]) -> list[tuple[str, str,
         curves: Control -> pathway -> curve, all with the same bootstrap draws.
 
     Returns:
-        (quantity, control, estimate): ``gap`` (controls ``none`` and ``size_matched``), ``placebo_gap``, ``gap_difference`` (gap minus
+        (quantity, control, estimate): ``gap`` (controls ``none``, ``size_matched``), ``placebo_gap``, ``gap_difference`` (gap minus
         placebo gap), ``cross_fold_gap`` and ``selection`` (gap minus cross-fold gap). n is that of the smaller group.
     """
     gap_of = {name: _subtract(*(_of_group(groups[pathway]) for pathway in (Q, A))) for name, groups in curves.items()}

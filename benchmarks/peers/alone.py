@@ -29,9 +29,7 @@ def planned(adapter: Adapter, job: Job, name: str) -> tuple[Engine, SwapSweepPla
     pairs = [_pair(row, job["places"], str(i)) for i, row in enumerate(job["rows"])]
     engine, reader = choose_engine(adapter, name, pairs[0].target.ids), _reader(pairs, job)
     layers = tuple(job["layers"])
-    return engine, plan_swaps(
-        engine, pairs, reader, layers, site="resid_pre", window=1, batch_size=None, max_memory=None, checks=0
-    )
+    return engine, plan_swaps(engine, pairs, reader, layers, site="resid_pre", window=1, batch_size=None, max_memory=None, checks=0)
 
 
 def engine_alone(adapter: Adapter, job: Job, name: str) -> Sweep:

@@ -156,9 +156,7 @@ def model_directory() -> Path:
 
 def _row(pair: Any) -> dict[str, Any]:
     """Return a row of a job; inputs end at the last position that a result depends on."""
-    places = {
-        place.anchor if place.control == "none" else f"{place.anchor}:{place.control}": place for place in pair.placements
-    }
+    places = {place.anchor if place.control == "none" else f"{place.anchor}:{place.control}": place for place in pair.placements}
     places = {name: place for name, place in places.items() if place.target}  # drop nulls without a position
     answer = pair.base.positions["answer"][0]
     return {

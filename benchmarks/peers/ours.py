@@ -33,10 +33,7 @@ def default_sweep(model: Any, job: Job) -> Sweep:
     return Sweep(
         [before[row["example"]] for row in rows],
         {
-            place: [
-                [after[row["example"], row["donor"], place, k] for row in rows if place in row["target"]]
-                for k in job["layers"]
-            ]
+            place: [[after[row["example"], row["donor"], place, k] for row in rows if place in row["target"]] for k in job["layers"]]
             for place in job["places"]
         },
     )

@@ -35,8 +35,7 @@ def run(model: Any, job: Job) -> Sweep:
         return probability(model.lm_head(states[part.row, part.read]), part.token)
 
     collector = pv.IntervenableModel(
-        [{"layer": layer, "component": "block_input", "intervention": pv.CollectIntervention()} for layer in layers],
-        model=inner,
+        [{"layer": layer, "component": "block_input", "intervention": pv.CollectIntervention()} for layer in layers], model=inner
     )
     everywhere = list(range(rows.donor_ids.shape[1]))
     places = [[everywhere] * len(rows.row)] * len(layers)

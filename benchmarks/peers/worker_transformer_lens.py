@@ -42,9 +42,7 @@ def run(model: HookedTransformer, job: Job) -> Sweep:
             p.append(read(logits, part))
             return torch.tensor(p[-1]).mean()
 
-        generic_activation_patch(
-            model, part.ids, donors, metric, put, "resid_pre", index_df=pd.DataFrame({"layer": job["layers"]})
-        )
+        generic_activation_patch(model, part.ids, donors, metric, put, "resid_pre", index_df=pd.DataFrame({"layer": job["layers"]}))
         out.p[place] = p
     return out
 

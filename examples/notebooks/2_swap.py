@@ -28,9 +28,7 @@ import anchorlens as al
 # %%
 model = al.load_model("smollm2-135m-instruct")
 card = al.model_card(model)
-pd.Series(
-    {"layers": card.n_layers, "width": card.d_model, "parameters": card.n_params, "parity below 1e-3": card.parity < 1e-3}
-)
+pd.Series({"layers": card.n_layers, "width": card.d_model, "parameters": card.n_params, "parity below 1e-3": card.parity < 1e-3})
 
 # %% [markdown]
 # `limit` draws 40 questions. *Donors*, the questions whose activations are used, come from the whole file (the pool).

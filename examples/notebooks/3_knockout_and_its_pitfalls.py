@@ -69,9 +69,7 @@ pd.concat(parts).round(1)
 # %%
 contrasts = ko.contrasts()
 here = contrasts[contrasts["layer"] == ko.probe_layer]
-here[here["quantity"].isin(["gap", "placebo_gap", "cross_fold_gap"])][
-    ["quantity", "control", "value", "ci_low", "ci_high"]
-].round(1)
+here[here["quantity"].isin(["gap", "placebo_gap", "cross_fold_gap"])][["quantity", "control", "value", "ci_low", "ci_high"]].round(1)
 
 # %% [markdown]
 # `gap` is the gap of the figure. `placebo_gap` is that of other words (`random_tokens`) and of shuffled probes. For

@@ -93,10 +93,7 @@ def _kept(output: Any, folder: Path, pictures: bool) -> list[Any]:
         figure = go.Figure(output.data[_PLOTLY]["data"], output.data[_PLOTLY]["layout"])
         output.data = {"image/png": _picture(figure, folder) if pictures else "", "text/plain": f"<figure: {_title(figure)}>"}
     elif frame := _FRAME.search(output.get("data", {}).get("text/html", "")):
-        output.data = {
-            "image/png": _photograph(folder / frame[1], folder) if pictures else "",
-            "text/plain": f"<page: {frame[1]}>",
-        }
+        output.data = {"image/png": _photograph(folder / frame[1], folder) if pictures else "", "text/plain": f"<page: {frame[1]}>"}
     else:
         output.data = {kind: _neutral(text, folder) for kind, text in output.data.items()}
     output.metadata = {}

@@ -141,9 +141,7 @@ def a_way(rng: random.Random, adapter: Adapter, most: int = 3) -> dict[str, obje
     return {"site": rng.choice(adapter.sites), "layers": tuple(layers), "window": rng.choice((1, 1, 2, 3, 7))}
 
 
-def cut_batch(
-    rng: random.Random, adapter: Adapter, *, begin: Tokens, n: int, everywhere: bool, longest: int = 15
-) -> KnockoutBatch:
+def cut_batch(rng: random.Random, adapter: Adapter, *, begin: Tokens, n: int, everywhere: bool, longest: int = 15) -> KnockoutBatch:
     """Draw edges anywhere, in some heads or all; for single layers' states now and then several reads a row."""
     rows, _ = rows_and_donors(rng, adapter, n, begin, longest)
     width, edges = max(map(len, rows)), []
@@ -199,12 +197,9 @@ def cuts(rng: random.Random, adapter: Adapter) -> Outcome:
         windows = some_windows(rng, adapter)
         where = None if rng.random() < 0.5 else (rng.choice(adapter.sites), rng.randrange(adapter.n_layers))
         wanted, found = (
-            engine.knockout_states(batch, where=where, windows=windows)
-            for engine in (ReferenceEngine(adapter), ConeEngine(adapter))
+            engine.knockout_states(batch, where=where, windows=windows) for engine in (ReferenceEngine(adapter), ConeEngine(adapter))
         )
-        clean = ReferenceEngine(adapter).knockout_states(
-            replace(batch, edges=batch.edges[:1]), where=where, windows=[range(0)]
-        )
+        clean = ReferenceEngine(adapter).knockout_states(replace(batch, edges=batch.edges[:1]), where=where, windows=[range(0)])
         effect = float((wanted - clean).abs().max())
     return Outcome(states_off(found, wanted, adapter.shape.dtype), effect)
 
@@ -244,13 +239,7 @@ def cells(rng: random.Random, adapter: Adapter) -> Outcome:
 
 def in_a_row(rng: random.Random, adapter: Adapter) -> Outcome:
     """Many batches through one cone engine: the prefix that it keeps grows, is used in part, branches and is of no use."""
-    cone, reference, begin, off, contrasts = (
-        ConeEngine(adapter),
-        ReferenceEngine(adapter),
-        tokens(rng, adapter, 34),
-        0.0,
-        [0.0],
-    )
+    cone, reference, begin, off, contrasts = (ConeEngine(adapter), ReferenceEngine(adapter), tokens(rng, adapter, 34), 0.0, [0.0])
     for _ in range(rng.randint(2, 5)):
         step = rng.choice(("same", "longer", "branch", "shorter", "other"))
         keep = {"same": 44, "longer": 44, "branch": rng.randrange(44), "shorter": rng.randrange(44), "other": 0}[step]

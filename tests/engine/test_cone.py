@@ -127,9 +127,7 @@ def test_swaps_on_the_real_model(smollm2):
     adapter, tokenizer = Adapter(smollm2), RowTokenizer(smollm2.tokenizer, QAPrompt())
     rows = [tokenizer.row(capital(*fact)) for fact in FACTS]
     donors = [rows[1], rows[0], rows[3], rows[1]]
-    n = [
-        min(len(a.positions["exact_question"]), len(b.positions["exact_question"])) for a, b in zip(rows, donors, strict=True)
-    ]
+    n = [min(len(a.positions["exact_question"]), len(b.positions["exact_question"])) for a, b in zip(rows, donors, strict=True)]
     where = {
         "exact_question": [
             [r.positions["exact_question"][-k:] for r, k in zip(side, n, strict=True)] for side in (rows, donors)

@@ -216,9 +216,7 @@ def test_a_live_model_whose_blocks_lie_anywhere(tiny, devices, family):
 @pytest.mark.slow
 def test_a_sweep_of_a_spread_model(tiny, devices):
     told = []
-    results = [
-        sweep(load(tiny("llama"), n), batch_size=4, n_spot_checks=4, on_plan=lambda plan: told.append(plan)) for n in (1, 2)
-    ]
+    results = [sweep(load(tiny("llama"), n), batch_size=4, n_spot_checks=4, on_plan=lambda plan: told.append(plan)) for n in (1, 2)]
     a, b = (result.samples()[VALUES].to_numpy() for result in results)
     np.testing.assert_array_equal(a, b)
     assert len(a) > 0

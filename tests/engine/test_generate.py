@@ -52,9 +52,7 @@ class Recording(Read):
 @pytest.mark.parametrize("prompts", SETS.values(), ids=SETS)
 @pytest.mark.parametrize(
     "family",
-    fast(
-        ["mistral", "gemma3", "gpt2"], ["llama", "mistral", "gemma2", "gemma3", "qwen2_yarn", "qwen3_sliding", "gpt2", "neox"]
-    ),
+    fast(["mistral", "gemma3", "gpt2"], ["llama", "mistral", "gemma2", "gemma3", "qwen2_yarn", "qwen3_sliding", "gpt2", "neox"]),
 )
 def test_shared_prompts_are_continued_as_hugging_face_does_alone(tiny, tiny_model, family, prompts):
     """The same tokens, and the same log-probabilities at every step of one batch (some small models repeat one token for ever)."""
@@ -67,9 +65,7 @@ def test_shared_prompts_are_continued_as_hugging_face_does_alone(tiny, tiny_mode
         with torch.no_grad():
             logits = hf(torch.tensor([[*prompts[i], *out[i][:-1]]])).logits[0, len(prompts[i]) - 1 :]
         assert out[i] == logits.argmax(-1).tolist()
-        torch.testing.assert_close(
-            torch.stack([step[row] for step in read.steps[-4:]]), logits.log_softmax(-1), atol=5e-4, rtol=0
-        )
+        torch.testing.assert_close(torch.stack([step[row] for step in read.steps[-4:]]), logits.log_softmax(-1), atol=5e-4, rtol=0)
     new = greedy(adapter, prompts, max_new_tokens=5, batch_size=2, stop=lambda ids: ids[-1] == hf.config.eos_token_id)
     assert new == [alone(hf, prompt, 5) for prompt in prompts]
 
@@ -143,9 +139,7 @@ def test_every_row_is_continued_to_the_end_of_the_context_and_no_further(short, 
     """Against the whole input through the model again for every token; rows that end early take nothing from the others."""
     model, done = short(family), []
     prompts = [[5 + (7 * n + i) % 90 for i in range(length)] for n, length in enumerate(LENGTHS)]
-    out = greedy(
-        Adapter(model), prompts, max_new_tokens=20, batch_size=batch_size, stop=lambda ids: False, on_batch=done.append
-    )
+    out = greedy(Adapter(model), prompts, max_new_tokens=20, batch_size=batch_size, stop=lambda ids: False, on_batch=done.append)
     assert [len(new) for new in out] == [1, 16, 2, 0, 0, 14, 20]
     assert sum(done) == len(prompts)
     for prompt, new in zip(prompts, out, strict=True):

@@ -32,9 +32,7 @@ class Pair:
 
     def __init__(self, model, path):
         self.adapter = Adapter(model)
-        self.hf = transformers.AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float32, attn_implementation="eager"
-        ).eval()
+        self.hf = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
         tokenizer = RowTokenizer(model.tokenizer, QAPrompt())
         self.rows = [tokenizer.row(capital(*fact)) for fact in FACTS]
         self.batch = pad_rows([row.ids for row in self.rows])
@@ -294,9 +292,7 @@ def test_token_0_stays_readable_though_all_else_is_cut(pair, mode, monkeypatch):
 
 def test_cuts_that_do_not_exist_are_refused(pair):
     two = pair("llama")
-    wrong = [{"heads": heads} for heads in ((0, 4), (-1,), (1, 1), ())] + [
-        {"layers": layers} for layers in ((0, 3), (-1,), (2, 2))
-    ]
+    wrong = [{"heads": heads} for heads in ((0, 4), (-1,), (1, 1), ())] + [{"layers": layers} for layers in ((0, 3), (-1,), (2, 2))]
     for options in ({"mode": "masks"}, *wrong):
         with pytest.raises(InputError) as caught:
             knockout_hooks(two.adapter, two.cut(**options))

@@ -36,9 +36,7 @@ def chromium() -> str:
 def run(folder: Path, width: int, *more: str) -> str:
     command = [chromium(), "--headless", "--no-sandbox", *QUIET]
     command += [f"--user-data-dir={folder / 'profile'}", f"--window-size={width},900", "--virtual-time-budget=20000", *more]
-    done = subprocess.run(
-        command, check=True, capture_output=True, timeout=180, text=True, env={**os.environ, "LANG": "C.UTF-8"}
-    )
+    done = subprocess.run(command, check=True, capture_output=True, timeout=180, text=True, env={**os.environ, "LANG": "C.UTF-8"})
     return done.stdout
 
 

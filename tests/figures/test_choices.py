@@ -21,8 +21,7 @@ def test_labelled_runs_stand_side_by_side_whatever_differs():
     )
     contrast_tables = swap_effects(MODELS, ("popqa",))
     figure = plot_curves(
-        {"qa": one, "four shots": [other]},
-        contrast_tables={"qa": contrast_tables, "four shots": contrast_tables.assign(value=-9.0)},
+        {"qa": one, "four shots": [other]}, contrast_tables={"qa": contrast_tables, "four shots": contrast_tables.assign(value=-9.0)}
     )
     assert titles(figure) == ["m: qa", "m: four shots"]
     # One entry for the curves of both panels: the titles tell them apart.

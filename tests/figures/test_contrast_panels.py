@@ -65,9 +65,7 @@ def test_delta_p_vs_placebo_stands_below_in_the_questions_colours_and_hides_with
     questions = {one.legendgroup for one in figure.data if one.showlegend and one.name.startswith("Q-")}
     assert {(trace.legendgroup in questions, trace.showlegend) for trace in lower(figure)} == {(True, False)}
     assert [(line.line.color, line.line.dash) for line in lines(figure)] == [("#1f77b4", "solid"), ("#e377c2", "solid")]
-    assert [list(line.y) for line in lines(figure)] == [
-        wanted(EFFECTS, dataset=d, quantity="delta_p_vs_placebo") for d in SETS
-    ]
+    assert [list(line.y) for line in lines(figure)] == [wanted(EFFECTS, dataset=d, quantity="delta_p_vs_placebo") for d in SETS]
     assert figure.layout.yaxis2.title.text == "ΔP less placebo's"
     assert figure.layout.yaxis2.zeroline
     assert [note.text for note in figure.layout.annotations] == ["m", "<b>Contrasts</b>"]
@@ -154,11 +152,7 @@ def test_sweeps_and_frames_draw_the_same_and_results_bring_their_own_contrasts(r
 
 def test_without_contrasts_the_figure_is_that_of_the_curves():
     plain = plot_curves(ONE).to_json()
-    for contrast_tables in (
-        pick(ITS_CONTRASTS, quantity="gap"),
-        ITS_CONTRASTS.iloc[:0],
-        ITS_CONTRASTS.assign(model="another"),
-    ):
+    for contrast_tables in (pick(ITS_CONTRASTS, quantity="gap"), ITS_CONTRASTS.iloc[:0], ITS_CONTRASTS.assign(model="another")):
         assert plot_curves(ONE, contrast_tables=contrast_tables).to_json() == plain
     assert plot_curves(Sweep(ONE, ITS_CONTRASTS), contrasts=False).to_json() == plain
     uncontrolled = plot_curves(ONE, controls=False).to_json()
@@ -194,17 +188,13 @@ def test_beside_a_swap_the_switch_is_the_knockouts():
     assert figure.layout.yaxis4.showticklabels
     # It stands above the knockout's panel.
     assert figure.layout.updatemenus[0].x == figure.layout.xaxis3.domain[1]
-    assert [
-        t.y for t in lower(plot_curves(curves, contrast_tables=contrast_tables, contrasts="delta_p_minus_null"), "x4")
-    ] == swap
+    assert [t.y for t in lower(plot_curves(curves, contrast_tables=contrast_tables, contrasts="delta_p_minus_null"), "x4")] == swap
 
 
 def test_other_protocols_are_read_against_their_own_control():
     curves = knockout_frame(MODELS, ("popqa",), placebos=()).assign(protocol="answer_only")
     fixed = {"model": "m", "protocol": "answer_only", "control": "other_question"}
-    rows = [
-        effect(quantity=name, layer=k, value=float(k), **fixed) for name in ("delta_p_vs_placebo", "p_after") for k in range(3)
-    ]
+    rows = [effect(quantity=name, layer=k, value=float(k), **fixed) for name in ("delta_p_vs_placebo", "p_after") for k in range(3)]
     figure = plot_curves(curves, contrast_tables=pd.DataFrame(rows))
     assert figure.layout.yaxis2.title.text == "ΔP less control's"
     assert buttons(figure) == ["delta_p_vs_placebo", "p_after"]
@@ -217,9 +207,7 @@ def test_a_figure_of_flips_shows_the_contrast_of_flips_first():
 
 
 def test_a_model_without_contrasts_has_a_blank_place_below():
-    figure = plot_curves(
-        knockout_frame({"a": 4, "b": 5}, ("popqa",)), contrast_tables=knockout_contrasts({"a": 4}, ("popqa",))
-    )
+    figure = plot_curves(knockout_frame({"a": 4, "b": 5}, ("popqa",)), contrast_tables=knockout_contrasts({"a": 4}, ("popqa",)))
     assert (figure.layout.xaxis3.visible, figure.layout.xaxis4.visible) == (None, False)
     assert figure.layout.yaxis4.visible is False
     assert lower(figure, "x4") == []

@@ -34,12 +34,7 @@ def pair(control: str, question: list[float], answer: list[float], **changes: ob
 
 @pytest.mark.parametrize(
     ("label", "dash", "curves"),
-    [
-        ("All (unsplit)", "dashdot", 8),
-        ("Placebo split", "dot", 16),
-        ("Other placebos", "2px,6px", 32),
-        ("Placebo gap", "dot", 8),
-    ],
+    [("All (unsplit)", "dashdot", 8), ("Placebo split", "dot", 16), ("Other placebos", "2px,6px", 32), ("Placebo gap", "dot", 8)],
 )
 def test_each_kind_has_one_grey_entry_that_switches_all_its_curves(target, label, dash, curves):
     (entry,) = (trace for trace in legend(target) if trace.name == label)

@@ -88,9 +88,7 @@ def test_one_legend_lists_the_question_first_whichever_protocol_lacks_it():
     assert names(figure) == ["A-Anchored (PopQA)", "Q-Anchored (PopQA)"]
 
 
-@pytest.mark.parametrize(
-    ("panels", "rows"), [(1, [1]), (3, [3]), (4, [4]), (5, [3, 2]), (6, [3, 3]), (7, [4, 3]), (9, [3, 3, 3])]
-)
+@pytest.mark.parametrize(("panels", "rows"), [(1, [1]), (3, [3]), (4, [4]), (5, [3, 2]), (6, [3, 3]), (7, [4, 3]), (9, [3, 3, 3])])
 def test_panels_wrap_in_order_of_appearance(panels, rows):
     models = {f"org/m{k}": 2 + k for k in range(panels)}
     figure = plot_curves(swap_frame(models, ("popqa",)))
@@ -175,9 +173,7 @@ def test_controls_by_name_and_their_dots():
         "Q-Anchored swap (PopQA), placebo": ("2px,6px", "legendonly"),
     }
     hover = next(t for t in dotted if t.name.endswith("null")).text[0]
-    assert hover.startswith(
-        "<b>Q-Anchored swap (PopQA)</b><br>control: null<br>m, PopQA<br>anchor exact_question, layer 0<br>"
-    )
+    assert hover.startswith("<b>Q-Anchored swap (PopQA)</b><br>control: null<br>m, PopQA<br>anchor exact_question, layer 0<br>")
     (only,) = (t for t in plot_curves(both, controls=["placebo"]).data if t.line.width == 1 and t.text)
     assert (only.name, only.visible) == ("Q-Anchored swap (PopQA), placebo", None)  # what was named needs no click
 

@@ -39,9 +39,7 @@ TWO_VALUES = {
 
 @pytest.mark.parametrize(("column", "values"), TWO_VALUES.items())
 def test_curves_drawn_over_each_other_name_the_column_and_the_filter(column, values):
-    with pytest.raises(
-        InputError, match=f"^The column '{column}' has 2 values among .*: {values[0]!r}, {values[1]!r}"
-    ) as told:
+    with pytest.raises(InputError, match=f"^The column '{column}' has 2 values among .*: {values[0]!r}, {values[1]!r}") as told:
         gather(pd.DataFrame([point(**{column: value}, effect=-float(k)) for k, value in enumerate(values)]), True)
     assert f'plot_curves(frame[frame["{column}"] == {values[0]!r}])' in str(told.value)
     assert "--label first --label second" in str(told.value)
@@ -55,21 +53,9 @@ def test_window_may_differ_between_models_and_settings_between_protocols():
 @pytest.mark.parametrize(
     ("rows", "controls", "told"),
     [
-        (
-            [{}, {"effect": -3.0}],
-            True,
-            r"^One point has 2 different values \(exact_question of popqa .*, layer 0, control none\)\.",
-        ),
-        (
-            [{}, {"control": "null", "dataset": "nq"}],
-            True,
-            "^The control 'null' of exact_question, nq, Qwen/Qwen3-8B has no curve",
-        ),
-        (
-            [{}, {"control": "null", "prompt": "chat"}],
-            True,
-            "^The control 'null' of exact_question, popqa, .* has no curve",
-        ),
+        ([{}, {"effect": -3.0}], True, r"^One point has 2 different values \(exact_question of popqa .*, layer 0, control none\)\."),
+        ([{}, {"control": "null", "dataset": "nq"}], True, "^The control 'null' of exact_question, nq, Qwen/Qwen3-8B has no curve"),
+        ([{}, {"control": "null", "prompt": "chat"}], True, "^The control 'null' of exact_question, popqa, .* has no curve"),
         ([{}, {"control": "placebo"}], ["placbo"], "Did you mean 'placebo'?"),
         ([{}], ["null"], "controls='null': not in these results. These results have no control"),
         *(([{"layer": layer}], True, "'layer' of the curves frame must hold whole numbers") for layer in (-1, 1.5, NAN)),

@@ -78,9 +78,7 @@ def test_contrasts_follow_their_run():
 
 def test_contrasts_that_do_not_say_of_which_run_they_are():
     frame = knockout_frame(MODELS, ("popqa",))
-    with pytest.raises(
-        InputError, match=r"exact_question of popqa with m are of several runs.* add the columns prompt, answers"
-    ):
+    with pytest.raises(InputError, match=r"exact_question of popqa with m are of several runs.* add the columns prompt, answers"):
         plot_curves(two(frame, "split", "per_layer"), contrast_tables=knockout_contrasts(MODELS, ("popqa",)))
 
 

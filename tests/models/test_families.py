@@ -191,9 +191,7 @@ def test_the_page_names_every_architecture_of_transformer_lens(made):
     assert {row[0] for row in rows} == made["registered"]()
     assert [row[:2] for row in rows] == [(row.architecture, row.example) for row in made["ROWS"]], "run docs/make_families.py"
     assert {row[0] for row in rows if row[2] == "yes"} == {*ARCHITECTURES.values(), "Gemma3ForConditionalGeneration"}
-    assert {"LlamaForCausalLM", "mingpt", "neel", "T5ForConditionalGeneration"} < made["registered"](), (
-        "it reads TransformerLens"
-    )
+    assert {"LlamaForCausalLM", "mingpt", "neel", "T5ForConditionalGeneration"} < made["registered"](), "it reads TransformerLens"
 
 
 @pytest.mark.slow

@@ -148,9 +148,7 @@ def test_hub_weights_are_safetensors_where_there_are_any(monkeypatch, tmp_path):
 
 
 def test_a_hooked_transformer_is_taken_as_it_is(tiny_model):
-    model = HookedTransformer(
-        HookedTransformerConfig(n_layers=1, d_model=8, d_head=4, n_ctx=16, d_vocab=30, act_fn="relu", seed=0)
-    )
+    model = HookedTransformer(HookedTransformerConfig(n_layers=1, d_model=8, d_head=4, n_ctx=16, d_vocab=30, act_fn="relu", seed=0))
     before = set(vars(model))
     assert as_hooked_transformer(model) is model
     assert set(vars(model)) == before, "no card that would grow old when the weights change"

@@ -37,10 +37,7 @@ def with_field(config, **fields):
         (tiny.llama(hidden_act="relu2"), "the activation 'relu2'"),
         (tiny.llama(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}), "rope of type 'dynamic'"),
         (tiny.llama(rope_parameters=HALF_ROPE), "partial_rotary"),
-        (
-            tiny.qwen2_yarn(rope_parameters=tiny.YARN_ROPE | {"mscale": 0.7, "mscale_all_dim": 0.5}),
-            "rope parameter mscale=0.7",
-        ),
+        (tiny.qwen2_yarn(rope_parameters=tiny.YARN_ROPE | {"mscale": 0.7, "mscale_all_dim": 0.5}), "rope parameter mscale=0.7"),
         (tiny.qwen2(rope_parameters=dict(tiny.LINEAR_ROPE)), "linear rope scaling together with sliding layers"),
         (tiny.gemma2(use_bidirectional_attention=True), "use_bidirectional_attention=True"),
         (tiny.gemma3(use_bidirectional_attention=True), "use_bidirectional_attention=True"),

@@ -25,9 +25,7 @@ def test_all_adds_what_transformer_lens_registers():
     assert len({model.name for model in everything}) == len(everything)
     notes = {model.name: model.note for model in everything}
     assert "pass the live model" in notes["NeelNanda/Attn_Only_2L512W_C4_Code"]
-    assert not {"google-bert/bert-base-cased", "google-t5/t5-small", "bigcode/santacoder"} & set(notes), (
-        "these cannot be loaded"
-    )
+    assert not {"google-bert/bert-base-cased", "google-t5/t5-small", "bigcode/santacoder"} & set(notes), "these cannot be loaded"
 
 
 def test_aliases_in_any_case():

@@ -57,8 +57,7 @@ BFLOAT16 = [(family, "bfloat16") for family in ("llama", "gemma2", "gpt2", "mixt
 
 
 @pytest.mark.parametrize(
-    ("family", "dtype"),
-    [*BFLOAT16, ("llama", "float16"), ("llama", "float64"), ("mixtral", "float16"), ("mixtral", "float64")],
+    ("family", "dtype"), [*BFLOAT16, ("llama", "float16"), ("llama", "float64"), ("mixtral", "float16"), ("mixtral", "float64")]
 )
 def test_other_types_are_converted_as_they_come(tiny, family, dtype):
     assert_same_model(al.load_model(tiny(family), device="cpu", dtype=dtype), stream(tiny(family), dtype=dtype))

@@ -15,10 +15,7 @@ from anchorlens.questions.tokens import Answer, RowTokenizer
 from tests.questions.make import example
 
 NAMES = [
-    f"{a}{b}{c}"
-    for a in "BDGKLMNPRST"
-    for b in ("a", "e", "i", "o", "u")
-    for c in ("rnes", "lvic", "stun", "dmar", "phil", "wick")
+    f"{a}{b}{c}" for a in "BDGKLMNPRST" for b in ("a", "e", "i", "o", "u") for c in ("rnes", "lvic", "stun", "dmar", "phil", "wick")
 ]
 
 

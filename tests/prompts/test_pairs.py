@@ -74,14 +74,7 @@ def test_bos_stands_exactly_once(tiny_model, add_bos):
     model = tiny_model("llama", bos=True)
     bos = model.tokenizer.bos_token_id
     data = load_pairs(
-        [
-            ROW,
-            {
-                **ROW,
-                "clean": model.tokenizer.bos_token + ROW["clean"],
-                "corrupted": model.tokenizer.bos_token + ROW["corrupted"],
-            },
-        ]
+        [ROW, {**ROW, "clean": model.tokenizer.bos_token + ROW["clean"], "corrupted": model.tokenizer.bos_token + ROW["corrupted"]}]
     )
     plain, own = set_up_pairs(Adapter(model), data, Patch(add_bos=add_bos)).pairs
     assert list(plain.clean.ids).count(bos) == (add_bos is not False)

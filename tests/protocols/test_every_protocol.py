@@ -240,11 +240,7 @@ def test_contrasts_are_paired_by_row(tiny_model, name, own, placebo):
     sweep = swept(tiny_model("llama"), name)
     contrasts = sweep.contrasts().query(f"control == {placebo!r}").set_index(["quantity", "layer"])
     samples = sweep.samples().set_index(["metric", "control", "layer"])
-    wanted = {
-        "delta_p_vs_placebo": ("p", "effect", 1),
-        "flip_rate": ("flip", "effect", 1),
-        "p_after": ("p", "value_after", 100),
-    }
+    wanted = {"delta_p_vs_placebo": ("p", "effect", 1), "flip_rate": ("flip", "effect", 1), "p_after": ("p", "value_after", 100)}
     seen = 0
     for quantity, (of, column, unit) in wanted.items():
         for layer in sweep.layers if quantity in contrasts.index and of in samples.index else ():

@@ -160,9 +160,7 @@ def test_it_is_frozen_and_another_one_is_made_of_it(spec):
         with pytest.raises(InputError, match=rf"frozen.*spec.replace\({name}=...\)"):
             setattr(made, name, value)
     assert made.replace(seed=4, layers=5) == spec(seed=4, layers=[5], progress=False)
-    assert (
-        made.replace() == made == spec(seed=3, layers=[0, 1, 2], progress=False) != spec(seed=4, layers="0-2", progress=False)
-    )
+    assert made.replace() == made == spec(seed=3, layers=[0, 1, 2], progress=False) != spec(seed=4, layers="0-2", progress=False)
     assert made.seed == 3
     for wrong in ({"seed": -1}, {"layer": 3}):
         with pytest.raises(InputError):
@@ -191,11 +189,7 @@ def test_a_specification_of_ones_own_declares_its_arguments_once():
     assert issubclass(Mine, Specification)
 
 
-CHANGES = [
-    {},
-    {"layers": "0-8:4", "seed": 7},
-    {"batch_size": 3, "engine": "reference", "max_memory": "1.5GiB", "n_spot_checks": 0},
-]
+CHANGES = [{}, {"layers": "0-8:4", "seed": 7}, {"batch_size": 3, "engine": "reference", "max_memory": "1.5GiB", "n_spot_checks": 0}]
 PROMPTS = [
     {"layers": "0-8:4", "seed": 7, "prompt": "fewshot(3, seed=2)"},
     {"prompt": "Frage: {question}\nAntwort \"kurz\":", "add_bos": False, "n_resamples": 50, "max_new_tokens": 8},
@@ -256,14 +250,8 @@ def config_of(result, folder):
 
 
 RESOLVED = [
-    (
-        "swap",
-        {"layers": [0, 2], "prompt": "Q: {question}\\nA:", "donors": "random", "align": "last", "anchors": "exact_question"},
-    ),
-    (
-        "swap",
-        {"layers": [0], "add_bos": True, "donors": "mean", "n_null_donors": 0, "n_resamples": 20, "seed": 5, "window": 2},
-    ),
+    ("swap", {"layers": [0, 2], "prompt": "Q: {question}\\nA:", "donors": "random", "align": "last", "anchors": "exact_question"}),
+    ("swap", {"layers": [0], "add_bos": True, "donors": "mean", "n_null_donors": 0, "n_resamples": 20, "seed": 5, "window": 2}),
     (
         "knockout",
         {"layers": [0, 2], "cut_layers": (0, 2), "n_resamples": 20, "knockout_mode": "zero", "heads": [1], "placebos": False},

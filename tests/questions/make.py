@@ -42,9 +42,7 @@ def example(
 
 def capital(country: str, city: str, *aliases: str) -> Example:
     """Make the example "What is the capital of ...?"."""
-    return example(
-        f"What is the capital of {country}?", country, "capital", city, *aliases, relation="capital", example_id=country
-    )
+    return example(f"What is the capital of {country}?", country, "capital", city, *aliases, relation="capital", example_id=country)
 
 
 def data_of(examples: list[Example], n: int | None = None, name: str = "made") -> QAData:

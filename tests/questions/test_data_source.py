@@ -65,10 +65,7 @@ def test_pairs_of_question_and_answer_are_the_rows_of_a_list():
     pairs = [("Who wrote Emma?", "Jane Austen"), ["What is the capital of Peru?", ["Lima", "Ciudad de los Reyes"]]]
     rows = [{"question": question, "answers": answers} for question, answers in pairs]
     assert load_qa(pairs) == load_qa(tuple(pairs)) == load_qa([pairs[0], rows[1]]) == load_qa(rows)
-    assert load_qa([("What is the capital of Peru?", "Lima|Ciudad")], answers_sep="|").examples[0].answers == (
-        "Lima",
-        "Ciudad",
-    )
+    assert load_qa([("What is the capital of Peru?", "Lima|Ciudad")], answers_sep="|").examples[0].answers == ("Lima", "Ciudad")
 
 
 @pytest.mark.parametrize("row", [("Who?",), ("Who?", "me", "you"), ("Who?", 3), (3, "me"), ("Who?", None)])

@@ -93,11 +93,7 @@ def test_a_repository_with_a_script_is_read_from_its_parquet_files(hub):
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
-        (
-            ConnectionError("Couldn't reach 'akariasai/PopQA'"),
-            DownloadError,
-            "akariasai/PopQA could not be loaded from the hub",
-        ),
+        (ConnectionError("Couldn't reach 'akariasai/PopQA'"), DownloadError, "akariasai/PopQA could not be loaded from the hub"),
         (datasets.exceptions.DatasetNotFoundError("gone"), DownloadError, "local file of the same schema"),
         (ValueError("Couldn't find cache for akariasai/PopQA"), DownloadError, "akariasai/PopQA is not in the local cache"),
         (ValueError('Unknown split "x"'), InputError, "cannot be loaded with config=None, split='test': Unknown split"),
@@ -282,8 +278,7 @@ def test_an_empty_segment_is_not_annotated_and_the_source_says_so(field, empty):
 
 
 @pytest.mark.parametrize(
-    "bad",
-    [{"question": "Who wrote \ud83dEmma?"}, {"answers": ["Austen", "Au\udc00sten"]}, {"id": "\ud800"}, {"relation": "\udfff"}],
+    "bad", [{"question": "Who wrote \ud83dEmma?"}, {"answers": ["Austen", "Au\udc00sten"]}, {"id": "\ud800"}, {"relation": "\udfff"}]
 )
 def test_a_lone_surrogate_drops_its_row(bad):
     rows = [{"id": "a", **EMMA}, {"id": "b", "question": "Who wrote Ada?", "answers": "Nabokov", **bad}]

@@ -147,8 +147,7 @@ def test_invalid_n_donors_are_refused(unchecked, n):
 
 
 @pytest.mark.parametrize(
-    ("rule", "shown"),
-    [(None, "None"), (("random",), "('random',)"), (dict, "the class dict"), (lambda base: [], "a function")],
+    ("rule", "shown"), [(None, "None"), (("random",), "('random',)"), (dict, "the class dict"), (lambda base: [], "a function")]
 )
 def test_a_rule_of_another_kind_is_refused(unchecked, rule, shown):
     for use in (rule_name, lambda rule: picker((), rule=rule)):

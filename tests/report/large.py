@@ -19,9 +19,7 @@ def enlarged(small: SweepResult, *, examples: int, layers: int) -> SweepResult:
     ids = [f"row-{k}" for k in range(examples)]
     own = small.examples().query("role == 'base'")
     base = own.iloc[np.arange(examples) % len(own)].reset_index(drop=True)
-    base = base.assign(
-        example_id=ids, question_id=ids, question=[f"{q} {_words(rng)}?" for q in base["question"].str.rstrip("?")]
-    )
+    base = base.assign(example_id=ids, question_id=ids, question=[f"{q} {_words(rng)}?" for q in base["question"].str.rstrip("?")])
     keys = pd.MultiIndex.from_product(
         [["none", "null"], small.anchors, ids, range(layers)], names=["control", "anchor", "example_id", "layer"]
     ).to_frame(index=False)
@@ -36,11 +34,7 @@ def enlarged(small: SweepResult, *, examples: int, layers: int) -> SweepResult:
     first = small.samples().iloc[0].drop(["control", "anchor", "example_id", "layer"])
     constant = pd.DataFrame([first], index=[0]).loc[np.zeros(len(keys), int)].reset_index(drop=True)
     samples = pd.concat([keys, constant], axis=1).assign(
-        question_id=keys["example_id"],
-        donor_id="donor",
-        value_before=before,
-        value_after=before + change / 100,
-        effect=change,
+        question_id=keys["example_id"], donor_id="donor", value_before=before, value_after=before + change / 100, effect=change
     )
     return SweepResult.make(small.protocol, samples, base, record, "large")
 

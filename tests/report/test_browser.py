@@ -157,12 +157,9 @@ def test_an_example_opens_into_its_tokens_and_its_own_curve(report, data):
             detail.locator(".main-svg").first.wait_for()
             assert detail.locator(".tokens").text_content() == "".join(row["tokens"])
             of = {p: name for name, where in row["marks"].items() for p in where}
-            marked = page.evaluate(
-                "() => [...document.querySelectorAll('.tokens span')].map((one) => one.parentElement.className)"
-            )
+            marked = page.evaluate("() => [...document.querySelectorAll('.tokens span')].map((one) => one.parentElement.className)")
             assert marked == [
-                f"r-{of[p].replace('cut:random_tokens', 'control')}" if p in of else "tokens"
-                for p in range(len(row["tokens"]))
+                f"r-{of[p].replace('cut:random_tokens', 'control')}" if p in of else "tokens" for p in range(len(row["tokens"]))
             ]
             grounds = page.evaluate(
                 "() => [...document.querySelectorAll('.tokens mark')].map((one) => getComputedStyle(one).backgroundColor)"
@@ -241,9 +238,7 @@ def test_keys_hide_and_restore_curves_and_turn_the_switch(report):
         switch = page.locator("figure [role=button][aria-label=flip_rate]")
         switch.focus()
         page.keyboard.press("Enter")
-        page.wait_for_function(
-            "() => document.querySelector('[aria-label=flip_rate]').getAttribute('aria-pressed') === 'true'"
-        )
+        page.wait_for_function("() => document.querySelector('[aria-label=flip_rate]').getAttribute('aria-pressed') === 'true'")
         assert page.evaluate("() => document.activeElement.getAttribute('aria-label')") == "flip_rate"
 
 
@@ -298,16 +293,11 @@ def test_on_paper_it_is_light_and_nothing_is_cut(report, data, tmp_path):
         assert page.evaluate("() => window.printed.paper") == "white"
         page.wait_for_function("() => document.querySelector('figure .plot').layout.paper_bgcolor === '#14171a'")
         page.emulate_media(media="print")
-        gone = page.evaluate(
-            "() => ['nav', 'form', '.skip'].map((one) => getComputedStyle(document.querySelector(one)).display)"
-        )
+        gone = page.evaluate("() => ['nav', 'form', '.skip'].map((one) => getComputedStyle(document.querySelector(one)).display)")
         assert gone == ["none"] * 3
         # What is closed cannot be opened on paper; rows that are not printed are counted; heads keep their words.
         assert not page.locator("details:not([open])").first.is_visible()
-        printed, every = (
-            page.locator("#examples tbody tr:not(.detail)").count(),
-            sum(len(one["rows"]) for one in data["sweeps"]),
-        )
+        printed, every = (page.locator("#examples tbody tr:not(.detail)").count(), sum(len(one["rows"]) for one in data["sweeps"]))
         said = "" if printed == every else f"{printed} of {every} examples; the page itself has all."
         assert page.locator("#printed").text_content() == said
         assert page.evaluate("() => getComputedStyle(document.querySelector('#examples th button')).display") == "contents"

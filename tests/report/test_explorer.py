@@ -62,7 +62,7 @@ def test_mistakes_are_told(swap, unchecked):
     pytest.importorskip("anywidget")
     with pytest.raises(InputError, match="explore takes one sweep, .* got a list"):
         al.explore([swap, swap])
-    with pytest.raises(InputError, match=r"No measured example has 'Jpan' .* Did you mean 'Japan'"):
+    with pytest.raises(InputError, match=r"example='Jpan' matches no id .* Did you mean 'Japan'"):
         al.explore(swap, example="Jpan")
     for layer in (77, 1.5, "1"):
         with pytest.raises(InputError, match=re.escape(f"layer={layer!r}: not measured. Use one of 0, 1")):

@@ -28,9 +28,7 @@ def page(sweeps):
 
 
 def rows(result, **more):
-    return example_rows(
-        result.samples(all_columns=True), result.examples(all_columns=True), result.anchors, result.layers, **more
-    )
+    return example_rows(result.samples(all_columns=True), result.examples(all_columns=True), result.anchors, result.layers, **more)
 
 
 def data_in(page):
@@ -94,9 +92,7 @@ def test_what_a_question_says_is_no_markup(tiny_model):
     assert "<script>document.title" not in page
     assert "49" not in page.split("<h1>")[1].split("</h1>")[0]
     assert any(row["question"] == HOSTILE for row in data_in(page)["sweeps"][0]["rows"])
-    assert "<b>" not in result.plot_example(result.example_ids[0]).layout.title.text.split("<br>", 1)[1].replace(
-        "<b><span", ""
-    )
+    assert "<b>" not in result.plot_example(result.example_ids[0]).layout.title.text.split("<br>", 1)[1].replace("<b><span", "")
 
 
 def test_what_was_dropped_and_where_it_comes_from(sweeps):
@@ -118,11 +114,7 @@ def test_findings_stand_on_the_page_in_their_parts(sweeps):
         notes=("Layers: 4-6.",),
     )  # fmt: skip
     told = findings_table(findings)
-    assert (told.columns, told.rows[1], told.numbers) == (
-        ["contrast", "value"],
-        ["and 2 more: contrasts()", ""],
-        [False, False],
-    )
+    assert (told.columns, told.rows[1], told.numbers) == (["contrast", "value"], ["and 2 more: contrasts()", ""], [False, False])
     page = render([replace(sweeps[0], _memo={**sweeps[0]._memo, "findings": findings})], "One")
     for part in (
         '<p class="beware">Beware: text reaches AUC 0.70.</p>', '<p class="lead">At k* = 9 the &lt;effect&gt; stands.</p>',
@@ -192,12 +184,7 @@ def test_one_example_is_shown(sweeps):
     figure = sweeps[0].plot_example(sweeps[0].example_ids[2])
     country = list(CAPITALS)[2]
     assert country in figure.layout.title.text
-    assert [trace.name for trace in figure.data] == [
-        "exact_question",
-        "exact_question, null",
-        "pre_answer",
-        "pre_answer, null",
-    ]
+    assert [trace.name for trace in figure.data] == ["exact_question", "exact_question, null", "pre_answer", "pre_answer, null"]
     looks = [(trace.marker.symbol, trace.line.dash) for trace in figure.data]
     assert looks == [("circle", "solid"), ("circle-open", "dot"), ("square", "dash"), ("square-open", "dot")]
     colours = [trace.line.color for trace in figure.data]

@@ -118,11 +118,7 @@ def test_a_place_that_nobody_may_write_is_refused_before_anything_is_measured(ti
 
 def three_sets(tiny):
     """A study of three sweeps, the last one without a row."""
-    sets = [
-        capitals(),
-        data_of(list(capitals().examples[:8]), name="others"),
-        data_of(list(capitals().examples[:1]), name="one"),
-    ]
+    sets = [capitals(), data_of(list(capitals().examples[:8]), name="others"), data_of(list(capitals().examples[:1]), name="one")]
     return al.Study([str(tiny("llama"))], sets, [al.Swap(**OPTIONS)])
 
 

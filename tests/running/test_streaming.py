@@ -74,8 +74,7 @@ def test_every_way_of_measuring(tiny_model, streamed, options):
 def test_generated_answers(tiny_model, streamed):
     prompts = [list(range(30 + i, 40 + 2 * i)) for i in range(5)]
     whole, layers = (
-        greedy(Adapter(model), prompts, max_new_tokens=6, stop=lambda _: False)
-        for model in (tiny_model("qwen3"), streamed("qwen3"))
+        greedy(Adapter(model), prompts, max_new_tokens=6, stop=lambda _: False) for model in (tiny_model("qwen3"), streamed("qwen3"))
     )
     assert whole == layers
 

@@ -26,9 +26,7 @@ def test_two_specifications_on_one_model_and_set(tiny, tmp_path):
         f"1 of 2 sweeps is finished and kept in {tmp_path / 'a'}.",
         f"2 of 2 sweeps are finished and kept in {tmp_path / 'a'}.",
     ]
-    assert (
-        [r.run_id for r in al.load_run(tmp_path / "a")] == [run_id for run_id, _ in seen] == [r.run_id for r in done.results]
-    )
+    assert [r.run_id for r in al.load_run(tmp_path / "a")] == [run_id for run_id, _ in seen] == [r.run_id for r in done.results]
     assert json.loads((tmp_path / "a" / "run.json").read_text())["pending"] == []
 
 

@@ -238,8 +238,7 @@ def test_own_donors_prompts_and_probes_are_written_down(tiny_model, tmp_path):
 def test_the_cells_are_random_and_of_every_sweep(tiny_model, tmp_path):
     model = tiny_model("llama")
     al.save_run(
-        [al.swap_sweep(model, capitals(), **SMALL), al.knockout_sweep(model, questions(), layers=[0], **TRUTH)],
-        tmp_path / "run",
+        [al.swap_sweep(model, capitals(), **SMALL), al.knockout_sweep(model, questions(), layers=[0], **TRUTH)], tmp_path / "run"
     )
     one, again, other = (verify(tmp_path / "run", tiny_model, cells=6, seed=seed) for seed in (0, 0, 1))
     assert {check.what.split()[1] for check in one.checks if check.what.startswith("cells")} == {"swap", "knockout"}

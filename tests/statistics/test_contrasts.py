@@ -8,15 +8,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from anchorlens.statistics import contrasts as module
-from anchorlens.statistics.contrasts import (
-    Arm,
-    auc_difference,
-    auc_of,
-    delta_p_vs_placebo,
-    flip_rate,
-    flips,
-    row_specific_effect,
-)
+from anchorlens.statistics.contrasts import Arm, auc_difference, auc_of, delta_p_vs_placebo, flip_rate, flips, row_specific_effect
 from anchorlens.statistics.resamples import Resamples
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "null_rates.py"
@@ -52,9 +44,7 @@ def test_delta_p_vs_placebo_and_flip_rate_against_a_loop_over_rows_that_have_bot
     for layer in range(2):
         rows = [r for r in range(60) if layer or r not in (3, 8)]
         moved, turned = [], []
-        for before, cut, placebo in zip(
-            own.before[layer, rows], own.after[layer, rows], other.after[layer, rows], strict=True
-        ):
+        for before, cut, placebo in zip(own.before[layer, rows], own.after[layer, rows], other.after[layer, rows], strict=True):
             moved.append(delta(before, cut) - delta(before, placebo))
             turned.append(100.0 * (int((before >= 0.5) != (cut >= 0.5)) - int((before >= 0.5) != (placebo >= 0.5))))
         assert found.value[layer] == pytest.approx(np.mean(moved))

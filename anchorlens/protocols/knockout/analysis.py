@@ -29,9 +29,7 @@ class KnockoutAnalysis(ProbeAnalysis):
             ]
         if result.record["config"]["readout"] == "probe":  # log-odds of p_true are not additive
             estimates += [
-                ("row_specific_effect", name, result.row_specific_effect(name))
-                for name in (SIZE_MATCHED, RANDOM)
-                if name in tables
+                ("row_specific_effect", name, result.row_specific_effect(name)) for name in (SIZE_MATCHED, RANDOM) if name in tables
             ]
         return estimates + gaps(result.groups())
 

@@ -23,13 +23,7 @@ from anchorlens.protocols.base import OnWork
 from anchorlens.protocols.knockout.analysis import ANALYSIS
 from anchorlens.protocols.knockout.spec import Knockout
 from anchorlens.protocols.probe_sweep.measurement import Cells, ProbeMeasurement, ProbePass, ProbeUnit
-from anchorlens.protocols.probe_sweep.placebo_tokens import (
-    CONTROLS,
-    cut_positions,
-    cut_targets,
-    cut_variants,
-    entity_positions,
-)
+from anchorlens.protocols.probe_sweep.placebo_tokens import CONTROLS, cut_positions, cut_targets, cut_variants, entity_positions
 from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, build_labelled_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.build_rows import drop
@@ -159,9 +153,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         positions = {(j, inputs.variants[j][i].controls[0]): inputs.variants[j][i].positions for j, i in cells}
         names = tuple(control for control in CONTROLS if any((j, control) in positions for j in tests))
         cuts = tuple(tuple(positions.get((j, control), ()) for j in tests) for control in names)
-        return [
-            ProbePass(rows, cuts, tuple(cut_targets(row, spec.edges) for row in rows), spec.knockout_mode, spec.heads, names)
-        ]
+        return [ProbePass(rows, cuts, tuple(cut_targets(row, spec.edges) for row in rows), spec.knockout_mode, spec.heads, names)]
 
     @override
     def outcomes(
@@ -173,9 +165,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         before, outcomes = read(engine, inputs, spec, unit, probe_pass, on_work)
         at = 0 if inputs.probe_layer is None else unit.layers.index(inputs.probe_layer)
         # Layer at which each point is read: its own layer, or k* for windows.
-        reads = (
-            [at] * len(unit.layers) if spec.window_size and inputs.probe_layer is not None else list(range(len(unit.layers)))
-        )
+        reads = [at] * len(unit.layers) if spec.window_size and inputs.probe_layer is not None else list(range(len(unit.layers)))
         start = {name: values[reads] for name, values in before.items()}
 
         def flips(name: str, out: _Outcome) -> npt.NDArray[np.bool_]:
@@ -194,9 +184,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
                 members = [k for k, place in enumerate(places) if control in shared[tests[place], first]]
                 if members:
                     part = {
-                        "none": _Outcome(
-                            [places[k] for k in members], outs["none"].after[:, members], outs["none"].whole[members]
-                        )
+                        "none": _Outcome([places[k] for k in members], outs["none"].after[:, members], outs["none"].whole[members])
                     }
                     yield [probe_pass.rows[places[k]] for k in members], build_arrays(control, part, "none", "none")
             rows = [probe_pass.rows[place] for place in places]

@@ -43,9 +43,7 @@ class Knockout(TruthSpecification):
     knockout_mode: Annotated[str, Choice(KNOCKOUT_MODES)] = argument(
         "mask", "mask: cut before the softmax, so other weights renormalise; zero: set the weight to 0 after it."
     )
-    heads: Annotated[Any, Indices(of="heads")] = argument(
-        None, "Query heads in which edges are cut. If None, all.", metavar="0,3"
-    )
+    heads: Annotated[Any, Indices(of="heads")] = argument(None, "Query heads in which edges are cut. If None, all.", metavar="0,3")
     window: Annotated[int | Literal["cumulative"], Int(1, word="cumulative")] = argument(
         "cumulative",
         "cumulative: cut in all layers up to the reported one; N: cut in N layers centred at it, read at k* (probe) or at the end "

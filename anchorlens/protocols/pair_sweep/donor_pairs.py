@@ -49,11 +49,7 @@ class Pair(Generic[PromptT_co]):
         place = next((p for p in self.placements if (p.anchor, p.control) == (anchor, "none")), None)
         if self.source is None:
             return False
-        to, by = (
-            (place.target, place.source)
-            if place is not None
-            else (row.positions[anchor] for row in (self.target, self.source))
-        )
+        to, by = (place.target, place.source) if place is not None else (row.positions[anchor] for row in (self.target, self.source))
         return [self.target.ids[i] for i in to] == [self.source.ids[i] for i in by]
 
     def slots(self, anchor: str, control: str) -> int | None:
@@ -85,9 +81,7 @@ def build_batch(pairs: Sequence[Pair[Any]], reader: Reader, make_streams: MakeSt
     if make_streams is not None:
         made = make_streams(pairs, tokens, slots)
         return SwapBatch(
-            tokens,
-            reader,
-            tuple(AnchorSwap(*name, own, streams=one) for name, own, one in zip(names, slots, made, strict=True)),
+            tokens, reader, tuple(AnchorSwap(*name, own, streams=one) for name, own, one in zip(names, slots, made, strict=True))
         )
     sources = [slots_of([place.source for place in column]) for column in columns]
     swaps = tuple(AnchorSwap(*name, own, source=source) for name, own, source in zip(names, slots, sources, strict=True))

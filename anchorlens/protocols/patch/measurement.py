@@ -116,9 +116,7 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
         pairs: list[PatchPair] = []
         tokens: dict[str, tuple[int, int]] = {}
         for record in examples[examples["role"] == "base"].to_dict("records"):
-            name, group, answer, wrong = (
-                str(record[column]) for column in ("example_id", "question_id", "answer", "wrong_answer")
-            )
+            name, group, answer, wrong = (str(record[column]) for column in ("example_id", "question_id", "answer", "wrong_answer"))
             one = PromptPair(name, group, "", "", answer, wrong)
             source = stored.row("donor", stored.donor_ids[one.id][0])
             rows = [

@@ -63,8 +63,7 @@ class PatchTokensAnalysis(ProbeAnalysis):
         ("", "", P, "none"), ("", f"_{RANDOM}", P, RANDOM), ("flips_", "", FLIP, "none"), ("flips_", f"_{RANDOM}", FLIP, RANDOM),
     )  # fmt: skip
     shown_settings = (
-        "base {base}, donors {donors} (up to {n_donors}), {answers} answers, "
-        "distractor {distractor}, prompt {prompt}, seed {seed}"
+        "base {base}, donors {donors} (up to {n_donors}), {answers} answers, distractor {distractor}, prompt {prompt}, seed {seed}"
     )
     table_title = "Token patching at k*: patch / control, in points. delta_p_vs_placebo, flip_rate: patch less control, by row"
     table_columns = (

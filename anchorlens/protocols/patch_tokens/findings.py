@@ -15,19 +15,13 @@ def patch_findings(record: Mapping[str, Any], summary: Mapping[str, Any], contra
     facts, layers = estimates_at(contrasts, summary["layer"]), (int(summary["layer"]),)
     at, auc = name_layer(int(summary["layer"]), record["probe"]["probe_layer"]), facts["auc", "none"]
     if not auc.low > 0.5:
-        return empty_findings(
-            f"Nothing is claimed: at {at} no signal of the probe was detected, AUC {auc.to_text(2, sign=False)}."
-        )
+        return empty_findings(f"Nothing is claimed: at {at} no signal of the probe was detected, AUC {auc.to_text(2, sign=False)}.")
     if ("delta_p_vs_placebo", RANDOM) not in facts:
         return empty_findings("Nothing is claimed: no question has tokens outside exact_question, so there is no control.")
     delta, flips = facts["delta_p_vs_placebo", RANDOM], facts["flip_rate", RANDOM]
     if delta.n < FEW:
-        return empty_findings(
-            f"Nothing is claimed: patch and control can be compared in {delta.n} questions, but {FEW} are needed."
-        )
-    rates = [
-        facts[name, control].value for name, control in (("flip_rate_patched", SIZE_MATCHED), ("flip_rate_random", RANDOM))
-    ]
+        return empty_findings(f"Nothing is claimed: patch and control can be compared in {delta.n} questions, but {FEW} are needed.")
+    rates = [facts[name, control].value for name, control in (("flip_rate_patched", SIZE_MATCHED), ("flip_rate_random", RANDOM))]
     whole = record["config"]["base"] == "all"
     of = "true and false answers" if whole else "true answers predicted true"
     parts = [
@@ -36,9 +30,7 @@ def patch_findings(record: Mapping[str, Any], summary: Mapping[str, Any], contra
         _groups(summary),
     ]
     statements = [
-        Finding.of(
-            name, STANDS if fact.beyond(sign) else REVERSED if fact.off_zero else OPEN, fact, layers=layers, control=RANDOM
-        )
+        Finding.of(name, STANDS if fact.beyond(sign) else REVERSED if fact.off_zero else OPEN, fact, layers=layers, control=RANDOM)
         for name, fact, sign in (("delta_p_vs_placebo", delta, -1), ("flip_rate", flips, 1))
     ]
     warnings = text_warning(record["probe"], facts.get(("auc_beyond_text", "none")))

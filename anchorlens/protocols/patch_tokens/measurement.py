@@ -134,9 +134,7 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
         return [ProbePass(tuple(rows.values()))]
 
     @override
-    def fit(
-        self, engine: Engine, inputs: ProbeSweepInputs, spec: PatchTokens, plan: Plan, on_work: OnWork
-    ) -> ProbeSweepInputs:
+    def fit(self, engine: Engine, inputs: ProbeSweepInputs, spec: PatchTokens, plan: Plan, on_work: OnWork) -> ProbeSweepInputs:
         """Fit the probes, then read pathways and clean predictions of the test rows.
 
         Raises:
@@ -148,9 +146,7 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
 
         def read(batch: RowBatch) -> None:
             one = self.split_pass(fitted, spec, batch.rows)
-            clean[:, list(batch.rows)], q[list(batch.rows)] = self.predict_split(
-                engine, fitted, spec, one, inputs.layers, on_work
-            )
+            clean[:, list(batch.rows)], q[list(batch.rows)] = self.predict_split(engine, fitted, spec, one, inputs.layers, on_work)
 
         for batch in plan.reading:
             plan.memory.measure_or_split(read, RowBatch(batch, 2))
@@ -173,9 +169,7 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
         for donor in stored.donor_ids[row.id]:
             whole = f"{row.id}~{donor}"
             names = {"none": whole, RANDOM: f"{whole}~{RANDOM}", SIZE_MATCHED: f"{whole}~{SIZE_MATCHED}"}
-            rows = {
-                control: stored.rows[("corrupt", name)] for control, name in names.items() if ("corrupt", name) in stored.rows
-            }
+            rows = {control: stored.rows[("corrupt", name)] for control, name in names.items() if ("corrupt", name) in stored.rows}
             same = ("none", SIZE_MATCHED) if RANDOM in rows and SIZE_MATCHED not in rows else ("none",)
             for control, one in rows.items():
                 controls = same if control == "none" else (control,)

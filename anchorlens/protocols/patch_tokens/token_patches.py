@@ -44,9 +44,7 @@ class Patches:
 class Patcher:
     """Builder of patched inputs; donors come from ``pool``, the rows of the whole file."""
 
-    def __init__(
-        self, tokenizer: RowTokenizer, pool: Sequence[TokenRow], *, rule: DonorLike, n_donors: int, seed: int
-    ) -> None:
+    def __init__(self, tokenizer: RowTokenizer, pool: Sequence[TokenRow], *, rule: DonorLike, n_donors: int, seed: int) -> None:
         self.tokenizer, self.n_donors, self.seed = tokenizer, n_donors, seed
         self.picker = DonorPicker(tuple(pool), rule, (), "equal", _TRIES * n_donors, seed)
         self.others = sorted({row.ids[p] for row in pool for p in row.positions["question_rest"]})
@@ -131,9 +129,7 @@ class Patcher:
         ids = tuple(tokens.get(p, old) for p, old in enumerate(row.ids))
         question = sorted((*row.positions["exact_question"], *row.positions["question_rest"]))
         bos = self.tokenizer.add_bos and ids[:1] == (self.tokenizer.tokenizer.bos_token_id,)
-        return replace(
-            row, id=row_id, ids=ids, text=self._text(ids[bos:]), question=self._text([ids[p] for p in question]).strip()
-        )
+        return replace(row, id=row_id, ids=ids, text=self._text(ids[bos:]), question=self._text([ids[p] for p in question]).strip())
 
     def _text(self, ids: Sequence[int]) -> str:
         text = self.tokenizer.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)

@@ -223,9 +223,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
         reading = by_length(range(len(inputs.test)), lambda j: len(inputs.row(j).ids), cut_size) if self.reads_first else ()
         packed = self.pack(inputs, size, cut_size)
         every = [self.passes(inputs, spec, one) for one in packed]
-        units = tuple(
-            ProbeUnit(one, inputs.layers, self.work(inputs, spec, own)) for one, own in zip(packed, every, strict=True)
-        )
+        units = tuple(ProbeUnit(one, inputs.layers, self.work(inputs, spec, own)) for one, own in zip(packed, every, strict=True))
         first = [ProbePass(tuple(rows[i] for i in batch)) for batch in training]
         first += [self.split_pass(inputs, spec, batch) for batch in reading]
         passes = [*first, *(one for own in every for one in own)]

@@ -16,15 +16,7 @@ from anchorlens.results.estimates import LayerEstimate, estimates_at
 from anchorlens.results.sweep import Analysis, SweepResult
 from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, P
 from anchorlens.statistics.bands import band
-from anchorlens.statistics.contrasts import (
-    Arm,
-    Estimate,
-    auc_difference,
-    auc_of,
-    delta_p_vs_placebo,
-    flip_rate,
-    row_specific_effect,
-)
+from anchorlens.statistics.contrasts import Arm, Estimate, auc_difference, auc_of, delta_p_vs_placebo, flip_rate, row_specific_effect
 from anchorlens.statistics.delta import support
 from anchorlens.statistics.pathways import ALL, CROSS_FOLD, SHUFFLED, A, GroupCurve, Q, group_curves, quantity_frame
 from anchorlens.statistics.resamples import Resamples
@@ -159,9 +151,7 @@ class PathwayResult(SweepResult):
 
     def contrast(self, quantity: str, control: str, placebo_control: str) -> Estimate:
         """Compute ``delta_p_vs_placebo``, ``flip_rate`` or ``auc_drop`` between two controls, paired by row."""
-        cut, placebo = (
-            Arm(table.before, table.after) for table in (self.tables()[name] for name in (control, placebo_control))
-        )
+        cut, placebo = (Arm(table.before, table.after) for table in (self.tables()[name] for name in (control, placebo_control)))
         if quantity == "delta_p_vs_placebo":
             return delta_p_vs_placebo(cut, placebo, self.labels, self.record["config"]["delta_kind"], self.draws)
         if quantity == "flip_rate":
@@ -171,9 +161,7 @@ class PathwayResult(SweepResult):
     def row_specific_effect(self, control: str) -> Estimate:
         """Compute ``row_specific_effect`` under a control."""
         table, config = self.tables()[control], self.record["config"]
-        return row_specific_effect(
-            Arm(table.before, table.after), self.labels, config["delta_kind"], self.draws, config["seed"]
-        )
+        return row_specific_effect(Arm(table.before, table.after), self.labels, config["delta_kind"], self.draws, config["seed"])
 
     def group_means(self, metric: str = P) -> dict[tuple[str, str], GroupMean]:
         """Return (control, pathway) -> mean effect and number of questions at :attr:`shown_layer`."""
@@ -275,9 +263,7 @@ class ProbeAnalysis(Analysis):
             head: [re.sub(r"\+?nan", "-", form.format_map(row)) for row in summaries.to_dict("records")]
             for head, form in self.table_columns
         }
-        return self.table_title, summaries[["model", "dataset", "layer"]].rename(columns={"dataset": "data set"}).assign(
-            **cells
-        )
+        return self.table_title, summaries[["model", "dataset", "layer"]].rename(columns={"dataset": "data set"}).assign(**cells)
 
 
 def pathway_curves(result: PathwayResult) -> pd.DataFrame:

@@ -28,10 +28,7 @@ def pathway_samples(
     """
     labels = np.array([row.answer.label for row in rows], dtype=np.float64)
     event = 1 - labels if event_is_true else labels
-    names = {
-        "example_id": np.array([r.id for r in rows]),
-        "question_id": np.array([r.example.question_id for r in rows]),
-    }
+    names = {"example_id": np.array([r.id for r in rows]), "question_id": np.array([r.example.question_id for r in rows])}
     frames: list[pd.DataFrame] = []
     for one in measured:
         layer, row = np.nonzero(~np.isnan(one.after))

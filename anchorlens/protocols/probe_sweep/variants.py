@@ -103,9 +103,7 @@ class ProbeSweepInputs(SweepInputs):
         variants = [(self.row(j), one) for j in measured for one in self.variants[j]]
         tested = {self.test[j] for j in range(len(self.test))}
         rest = [self.row(j) for j, row_variants in enumerate(self.variants) if not row_variants and self.q is not None]
-        fitted = {
-            name: [self.truth.rows[i] for i in self.truth.of(name) if i not in tested] for name in ("train", "validation")
-        }
+        fitted = {name: [self.truth.rows[i] for i in self.truth.of(name) if i not in tested] for name in ("train", "validation")}
         donors = {one.donor.id: one.donor for _, one in variants if one.donor is not None}
         changed = {one.row.id: one.row for _, one in variants if one.row is not None}
         ids: dict[str, list[str]] = {}

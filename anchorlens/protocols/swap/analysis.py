@@ -28,9 +28,7 @@ class SwapAnalysis(Analysis):
     @override
     def curves(self, result: SweepResult) -> pd.DataFrame:
         config, events = result.record["config"], _events(result)
-        curves = curves_frame(
-            result.samples(all_columns=True), n_resamples=config["n_resamples"], seed=config["seed"], event=events
-        )
+        curves = curves_frame(result.samples(all_columns=True), n_resamples=config["n_resamples"], seed=config["seed"], event=events)
         return curves.assign(**_auc(result, events), noise_floor=result.noise_floor).astype(CURVE_TYPES)
 
     @override
@@ -51,9 +49,7 @@ class SwapAnalysis(Analysis):
         config = result.record["config"]
         label = f", donor label {config['donor_label']}" if config.get("donor_label") else ""
         null = f", null {config['null_region']}" if config["n_null_donors"] and "null_region" in config else ""
-        weaker = [
-            f"{anchor} {100 * share:.0f} % of rows" for anchor, share in _weaker(result.curves(all_columns=True)).items()
-        ]
+        weaker = [f"{anchor} {100 * share:.0f} % of rows" for anchor, share in _weaker(result.curves(all_columns=True)).items()]
         settings = (
             f"readout {config['readout']}, site {config['site']}, window {config['window']}, {config['direction']}, "
             f"donors {config['donors']} (up to {config['n_donors']}){label}, align {config['align']}, prompt {config['prompt']}, "

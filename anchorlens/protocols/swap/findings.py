@@ -52,9 +52,7 @@ def swap_contrasts(result: SweepResult) -> pd.DataFrame:
     Trivial layers have a value and a pointwise interval, but are excluded from the simultaneous band.
     """
     samples, curves = result.samples(all_columns=True), result.curves(all_columns=True)
-    trivial = {
-        str(a): set(one.loc[one["by_construction"].astype(bool), "layer"]) for a, one in curves.groupby("anchor", sort=False)
-    }
+    trivial = {str(a): set(one.loc[one["by_construction"].astype(bool), "layer"]) for a, one in curves.groupby("anchor", sort=False)}
     less = _less_null(samples)
     anchors = [anchor for anchor in result.anchors if anchor in trivial]  # others have no reachable cell
     pairs = {f"{a} - {b}": trivial[a] | trivial[b] for a, b in combinations(anchors, 2)}
@@ -188,9 +186,7 @@ def _headline(what: str, sides: Sequence[_Side], n_anchors: int) -> tuple[str, s
     """Return sentences on the layers at which the swap changes P more than its null, and those at which the null does."""
 
     def join(status: str, verbs: tuple[str, str], forms: Sequence[str]) -> str:
-        parts = [
-            (verbs[side.sign > 0], _at(side.layers, n_anchors)) for side in sides if side.status == status and side.layers
-        ]
+        parts = [(verbs[side.sign > 0], _at(side.layers, n_anchors)) for side in sides if side.status == status and side.layers]
         return " and ".join(f"{verb} {forms[min(i, 1)]} at {where}" for i, (verb, where) in enumerate(parts))
 
     swap = join(STANDS, ("lowers", "raises"), (what, "it"))

@@ -106,9 +106,7 @@ def _resolve_config(spec: Swap) -> dict[str, Any]:
     rows = spec.donors not in STATISTIC_RULES
     resolved: dict[str, Any] = {} if rows else {"n_donors": 1}
     # Answer readouts do not use the truth of answers.
-    return resolved | (
-        {"donor_label": "same" if rows else "both"} if spec.is_truth_readout else {"answers": "", "distractor": ""}
-    )
+    return resolved | ({"donor_label": "same" if rows else "both"} if spec.is_truth_readout else {"answers": "", "distractor": ""})
 
 
 def prepare_swap(context: QuestionContext, spec: Swap) -> SwapInputs:
@@ -129,9 +127,7 @@ def prepare_swap(context: QuestionContext, spec: Swap) -> SwapInputs:
     dropped += maker.dropped
     _check_pairs(pairs, dropped, spec, where)
     requested = spec.layers_of(context.adapter.n_layers)
-    layers = tuple(
-        layer for layer in requested if any(reading.reaches(spec, anchor, "none", layer) for anchor in spec.anchors)
-    )
+    layers = tuple(layer for layer in requested if any(reading.reaches(spec, anchor, "none", layer) for anchor in spec.anchors))
     if not layers:
         raise InputError(
             f"layers={requested}: no change of {spec.site} reaches the probe at layer {reading.probe_layer}. Take lower layers.",

@@ -85,9 +85,7 @@ class PairMaker:
                 self.dropped.append(drop(row.example, "no_donor", why))
                 continue
             paired = {anchor: (row.positions[anchor], row.positions[anchor]) for anchor in anchors}
-            yield Pair(
-                row, row, None, None, rule, self._placements(row, rule, paired, with_null=bool(self.spec.n_null_donors))
-            )
+            yield Pair(row, row, None, None, rule, self._placements(row, rule, paired, with_null=bool(self.spec.n_null_donors)))
 
     def _pair(self, row: TokenRow, donor: TokenRow, *, with_null: bool) -> QAPair:
         target, source = row, donor

@@ -39,8 +39,7 @@ class Swap(TruthSpecification):
     NAME = "swap"
 
     anchors: Annotated[Any, Choices(ANCHORS, "anchor")] = argument(
-        ("exact_question", "pre_answer"),
-        "Anchors to swap, each separately. The anchor answer needs a truth readout.",
+        ("exact_question", "pre_answer"), "Anchors to swap, each separately. The anchor answer needs a truth readout."
     )
     readout: Annotated[Any, _READOUTS] = argument(
         "first_token",
@@ -62,17 +61,11 @@ class Swap(TruthSpecification):
         "equal", "Alignment of paired segments: equal (same length only) or last (paired from the last token)."
     )
     known_only: StrictBool = argument(
-        False,
-        "Whether to keep only questions that the model answers correctly, with its own answer in the input.",
-        off="--all-rows",
+        False, "Whether to keep only questions that the model answers correctly, with its own answer in the input.", off="--all-rows"
     )
-    n_null_donors: Annotated[int, Int()] = argument(
-        1, "Number of donors per row with a null; 0 measures no null.", group="controls"
-    )
+    n_null_donors: Annotated[int, Int()] = argument(1, "Number of donors per row with a null; 0 measures no null.", group="controls")
     null_region: Annotated[str, Choice(NULL_REGIONS)] = argument(
-        "question",
-        "Region of the null: question (from the question on) or prompt (also shots and template).",
-        group="controls",
+        "question", "Region of the null: question (from the question on) or prompt (also shots and template).", group="controls"
     )
 
     @classmethod
@@ -147,8 +140,7 @@ class Swap(TruthSpecification):
                 if getattr(self, name) != self.default_of(name):
                     readout = callable_name(self.readout) if callable(self.readout) else repr(self.readout)
                     raise InputError(
-                        f"{name}= needs the readout 'probe' or 'p_true'; got readout={readout}. Leave {name} out.",
-                        argument=name,
+                        f"{name}= needs the readout 'probe' or 'p_true'; got readout={readout}. Leave {name} out.", argument=name
                     )
             return
         super().check_together()

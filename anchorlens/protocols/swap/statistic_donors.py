@@ -30,9 +30,7 @@ def reference_rows(pool: Sequence[TokenRow], seed: int) -> tuple[TokenRow, ...]:
 class StreamStatistics:
     """Means and spreads of clean streams over reference rows, computed on first use; ``seed`` draws the noise."""
 
-    def __init__(
-        self, adapter: Adapter, reference: Sequence[TokenRow], site: SiteLike, seed: int, *, batch_size: int = 16
-    ) -> None:
+    def __init__(self, adapter: Adapter, reference: Sequence[TokenRow], site: SiteLike, seed: int, *, batch_size: int = 16) -> None:
         self.adapter, self.reference, self.site, self.seed = adapter, tuple(reference), site, seed
         self.batch_size = batch_size
 
@@ -90,11 +88,7 @@ class StreamStatistics:
         ]
 
     def streams(
-        self,
-        rule: str,
-        places: Sequence[tuple[TokenRow, Placement]],
-        mask: Bool[Tensor, "example slot"],
-        clean: SlotStreams | None,
+        self, rule: str, places: Sequence[tuple[TokenRow, Placement]], mask: Bool[Tensor, "example slot"], clean: SlotStreams | None
     ) -> SlotStreams:
         """Return the streams for the slots of one anchor.
 
@@ -109,9 +103,7 @@ class StreamStatistics:
         for i, (row, place) in enumerate(places):
             n = int(mask[i].sum())
             if rule == "mean":
-                whole = torch.cat(
-                    [self.mean[r][:, : len(row.positions[r])] for r in SEGMENTS.get(place.anchor, (place.anchor,))], 1
-                )
+                whole = torch.cat([self.mean[r][:, : len(row.positions[r])] for r in SEGMENTS.get(place.anchor, (place.anchor,))], 1)
                 out[:, i, :n] = whole[:, :n]
             else:
                 assert clean is not None  # the caller captured it for this rule

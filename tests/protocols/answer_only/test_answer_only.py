@@ -279,7 +279,7 @@ def test_findings_need_a_signal_and_ten_questions(sweep):
     assert text.startswith("No signal of the probe")
     assert len(text.split()) <= 80
     few = list(dict.fromkeys(own(sweep)["question_id"]))[:9]
-    samples, examples = sweep.samples(), sweep.examples()
+    samples, examples = sweep.samples(all_columns=True), sweep.examples(all_columns=True)
     examples = examples[(examples["role"] != "base") | examples["question_id"].isin(few)]
     small = PathwayResult.make(ANALYSIS, samples[samples["question_id"].isin(few)], examples, sweep.record, sweep.run_id)
     assert small.findings.statements == ()

@@ -133,9 +133,7 @@ def test_where_nothing_can_be_claimed_nothing_is(changed, how, phrase):
 def test_the_models_own_word_has_no_row_specific_effect_and_no_k_star():
     beyond = {CHANGE: None, ("row_specific_effect", "random_tokens"): None, ("auc_beyond_text", "none"): (0.2, 0.1, 0.3)}
     findings = found(beyond, readout="p_true", pair=LEAK)
-    assert findings.headline.startswith(
-        "At layer 7 cutting exact_question has a larger effect than cutting other question tokens ("
-    )
+    assert findings.headline.startswith("At layer 7 cutting exact_question has a larger effect than cutting other question tokens (")
     assert "row_specific_effect" not in str(findings)
     assert "k*" not in str(findings)
     assert "; P(True)'s AUC +0.20" in findings.warnings[0]

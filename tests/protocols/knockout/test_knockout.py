@@ -178,8 +178,7 @@ def test_p_true_is_read_after_the_question_whether_it_is_right(tiny_model):
 
 
 @pytest.mark.parametrize(
-    ("change", "mode"),
-    [({"knockout_mode": "zero"}, "zero"), ({"heads": (0,)}, "mask, heads 0"), ({"cut_layers": (1, 2)}, "mask")],
+    ("change", "mode"), [({"knockout_mode": "zero"}, "zero"), ({"heads": (0,)}, "mask, heads 0"), ({"cut_layers": (1, 2)}, "mask")]
 )
 def test_modes_heads_and_cut_layers_are_named_and_differ(tiny_model, sweep, change, mode):
     other = measured(tiny_model("llama"), "knockout", placebos=False, **change).samples()

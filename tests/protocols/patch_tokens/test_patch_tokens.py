@@ -244,10 +244,7 @@ def found(auc=0.8, low=0.7, delta=(-12.0, -16.0, -8.0), flips=(5.0, -2.0, 12.0),
     ]  # fmt: skip
     columns = ["quantity", "control", "value", "ci_low", "ci_high", "n"]
     contrasts = pd.DataFrame(facts, columns=columns).assign(layer=3, sim_low=np.nan, sim_high=np.nan)
-    record = {
-        "config": {"base": base},
-        "probe": {"probe_layer": 3, "answer_text_auc": {"auc": 0.6, "ci_low": leak, "ci_high": 0.7}},
-    }
+    record = {"config": {"base": base}, "probe": {"probe_layer": 3, "answer_text_auc": {"auc": 0.6, "ci_low": leak, "ci_high": 0.7}}}
     return patch_findings(record, summary, contrasts)
 
 
@@ -256,11 +253,7 @@ def found(auc=0.8, low=0.7, delta=(-12.0, -16.0, -8.0), flips=(5.0, -2.0, 12.0),
     [
         ({}, (STANDS, OPEN), ("changes ΔP by -12.0 [-16.0, -8.0] points beyond", "40 questions, true and false answers")),
         ({"delta": (-1.0, -4.0, 2.0)}, (OPEN, OPEN), ("no difference in ΔP", "differences in [-4.0, +2.0]")),
-        (
-            {"delta": (6.0, 2.0, 10.0)},
-            (REVERSED, OPEN),
-            ("+6.0 [+2.0, +10.0] points above", "no larger effect of exact_question"),
-        ),
+        ({"delta": (6.0, 2.0, 10.0)}, (REVERSED, OPEN), ("+6.0 [+2.0, +10.0] points above", "no larger effect of exact_question")),
         ({"flips": (5.0, 1.0, 9.0)}, (STANDS, STANDS), ("difference +5.0 [+1.0, +9.0].",)),
         ({"base": "true_predicted_true"}, (STANDS, OPEN), ("true answers predicted true",)),
         ({"leak": 0.55}, (STANDS, OPEN), ("Beware: the answer's text alone reaches AUC 0.60 [0.55, 0.70].",)),

@@ -180,6 +180,6 @@ def test_what_text_tells_stands_beside_every_point_and_in_the_figure():
     }
     frame = result.curves().assign(**same, delta_kind="confidence", seed=0)
     title = plot_curves(frame).layout.title.text
-    assert "AUC of question and answer as text (!: above 0.5): d 0.80!" in title.replace("<br>", " ")
+    assert "AUC of a text classifier (!: above 0.5): d 0.80!" in title.replace("<br>", " ")
     plain, _ = result_of(own, other)
     assert plain.curves(all_columns=True)["qa_text_auc"].isna().all()

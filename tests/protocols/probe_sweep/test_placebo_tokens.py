@@ -5,13 +5,7 @@ import json
 import pytest
 
 import anchorlens as al
-from anchorlens.protocols.probe_sweep.placebo_tokens import (
-    CONTROLS,
-    cut_positions,
-    cut_targets,
-    cut_variants,
-    entity_positions,
-)
+from anchorlens.protocols.probe_sweep.placebo_tokens import CONTROLS, cut_positions, cut_targets, cut_variants, entity_positions
 from anchorlens.questions.build_rows import make_rows
 from anchorlens.questions.prompts import FewShotPrompt, QAPrompt
 from anchorlens.questions.tokens import RowTokenizer
@@ -114,9 +108,7 @@ def test_later_positions_are_the_targets_unless_they_are_named(tiny_model):
     assert cut_positions(row, "answer -> exact_question", 0, placebos=True) == {}
 
 
-@pytest.mark.parametrize(
-    "prompt", [QAPrompt(), FewShotPrompt("shots", (("Who founded the Bank of England?", "He"),), frozenset())]
-)
+@pytest.mark.parametrize("prompt", [QAPrompt(), FewShotPrompt("shots", (("Who founded the Bank of England?", "He"),), frozenset())])
 def test_names_numbers_and_quotations_are_no_placebo(tiny_model, prompt):
     """Planted: the rules took "old lady" for the subject, and missed the bank."""
     tokenizer = RowTokenizer(tiny_model("llama").tokenizer, prompt)

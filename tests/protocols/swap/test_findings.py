@@ -60,14 +60,10 @@ def test_less_null_is_paired_by_question_and_shares_one_band_over_anchors_and_la
     contrasts = effect.contrasts().query("quantity == 'delta_p_minus_null'")
     assert set(contrasts["control"]) == {"null"}
     assert contrasts["anchor"].unique().tolist() == list(effect.anchors)
-    table = (
-        effect.samples(all_columns=True).set_index(["anchor", "question_id", "layer", "control"])["effect"].unstack("control")
-    )
+    table = effect.samples(all_columns=True).set_index(["anchor", "question_id", "layer", "control"])["effect"].unstack("control")
     gaps = (table["none"] - table["null"]).unstack(["anchor", "layer"])
     ordered = gaps.reindex(columns=pd.MultiIndex.from_product([effect.anchors, effect.layers]))
-    wanted, joint = (
-        bootstrap_mean(ordered.to_numpy(), ordered.index, n_resamples=1000, seed=0, level=p) for p in (0.95, 0.96)
-    )
+    wanted, joint = (bootstrap_mean(ordered.to_numpy(), ordered.index, n_resamples=1000, seed=0, level=p) for p in (0.95, 0.96))
     same = {"value": wanted.value, "ci_low": wanted.low, "sim_low": joint.sim_low, "sim_high": joint.sim_high}
     for column, value in same.items():
         np.testing.assert_allclose(contrasts[column], value)
@@ -196,10 +192,7 @@ def test_the_text_has_at_most_90_words(effect):
 
 def test_layers_within_the_noise_floor_are_not_named(effect):
     value = (
-        effect.contrasts()
-        .query("quantity == 'delta_p_minus_null' and anchor == 'exact_question'")
-        .set_index("layer")["value"]
-        .abs()
+        effect.contrasts().query("quantity == 'delta_p_minus_null' and anchor == 'exact_question'").set_index("layer")["value"].abs()
     )
     first, second = sorted(value[list(range(10, 20))])[-2:]
     loud = changed(effect, noise=(first + second) / 2)

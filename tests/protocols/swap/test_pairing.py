@@ -114,8 +114,7 @@ def test_a_window_that_goes_beyond_layer_0_is_not_trivial(tiny_model):
     ways = {"window": 1}, {"window": 2}, {"engine": "reference"}
     one, two, oracle = (al.swap_sweep(tiny_model("llama"), equal_lengths(), **way, **options) for way in ways)
     marked = [
-        way.curves(controls=True).query("by_construction")[["anchor", "layer", "control"]].values.tolist()
-        for way in (one, two)
+        way.curves(controls=True).query("by_construction")[["anchor", "layer", "control"]].values.tolist() for way in (one, two)
     ]
     assert marked[0] == [[anchor, 0, "none"] for anchor in options["anchors"]]
     assert marked[1] == [["pre_answer_all", 0, "none"]]  # the donor's answer tokens come in as inputs, whatever the window
