@@ -59,7 +59,7 @@ def call_user_function(argument: str, fn: Callable[..., T], error: type[InputErr
     """
     try:
         return fn(*values.values())
-    except Exception as why:
+    except Exception as why:  # a user function can raise anything; the error is raised again with its arguments
         if isinstance(why, (AnchorlensError, MemoryError)) or "out of memory" in str(why) or "allocate memory" in str(why):
             raise
         name = getattr(fn, "__qualname__", type(fn).__name__).rpartition("<locals>.")[2]
