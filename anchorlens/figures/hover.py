@@ -80,14 +80,14 @@ CONTRASTS = {
     "p_after": ContrastLabels("P after", "mean P after the change less that of the control", bound=100),
     "delta_p_minus_null": ContrastLabels("ΔP", "ΔP less that of the null"),
 }
-_LESS = {"random_tokens": " less placebo's", "null": " less null's", "none": ""}
+_LESS = {"random_tokens": " minus placebo", "null": " minus null", "none": ""}
 
 
 def contrast_axis(quantity: str, control: str) -> str:
     """Return the y axis title of a contrast with a control."""
     axis = CONTRASTS[quantity].axis
     # The row-specific effect is a comparison with other rows, not with a control.
-    return axis if quantity == "row_specific_effect" else axis + _LESS.get(control, " less control's")
+    return axis if quantity == "row_specific_effect" else axis + _LESS.get(control, " minus control")
 
 
 def point_texts(table: pd.DataFrame) -> list[str]:

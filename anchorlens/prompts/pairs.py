@@ -11,6 +11,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import adds_bos, name_of
@@ -131,7 +132,11 @@ def load_pairs(
             rows: list[Mapping[str, object]] = list(csv.DictReader(file))
         origin, dataset = f"file:{path}", name or path.stem
     else:
-        rows, origin, dataset = list(source), "list", name or "pairs"
+        rows, origin, dataset = list(source) if isinstance(source, Sequence) else [], "list", name or "pairs"
+        if not isinstance(source, Sequence) or not all(isinstance(row, Mapping) for row in rows):
+            raise InputError(f"source={short_repr(source)}: must be a CSV file or a list of dictionaries.", argument="source")
+    if limit is not None and ((count := as_int(limit)) is None or count < 1):
+        raise InputError(f"limit={short_repr(limit)}: must be a whole number of at least 1, or None.", argument="limit")
     pairs: list[PromptPair] = []
     dropped: list[Dropped] = []
     for number, row in enumerate(rows[:limit]):

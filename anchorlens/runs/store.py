@@ -113,9 +113,13 @@ def read_record(path: "str | os.PathLike[str]") -> dict[str, Any]:
         record = json.loads(file.read_text(encoding="utf8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as why:
         raise RunError(f"{file} is damaged ({why}). Make the run again.") from why
+    if not isinstance(record, dict):
+        raise RunError(f"{file} is damaged (no JSON object). Make the run again.")
     version = record.get("schema_version")
     if version != SCHEMA_VERSION:
         raise RunError(f"{folder} has schema version {version}, but only {SCHEMA_VERSION} can be read. Make the run again.")
+    if not isinstance(record.get("sweeps"), list):
+        raise RunError(f"{file} is damaged (no list of sweeps). Make the run again.")
     missing = [f"{name}.parquet" for name in TABLES if not (folder / f"{name}.parquet").is_file()]
     if missing:
         raise RunError(f"{folder} lacks {', '.join(missing)}. Make the run again.")

@@ -66,13 +66,13 @@ def test_delta_p_vs_placebo_stands_below_in_the_questions_colours_and_hides_with
     assert {(trace.legendgroup in questions, trace.showlegend) for trace in lower(figure)} == {(True, False)}
     assert [(line.line.color, line.line.dash) for line in lines(figure)] == [("#1f77b4", "solid"), ("#e377c2", "solid")]
     assert [list(line.y) for line in lines(figure)] == [wanted(EFFECTS, dataset=d, quantity="delta_p_vs_placebo") for d in SETS]
-    assert figure.layout.yaxis2.title.text == "ΔP less placebo's"
+    assert figure.layout.yaxis2.title.text == "ΔP minus placebo"
     assert figure.layout.yaxis2.zeroline
     assert [note.text for note in figure.layout.annotations] == ["m", "<b>Contrasts</b>"]
     assert "lower panels: contrasts; ●: the simultaneous interval excludes 0" in said(figure)
 
 
-AXES = ("ΔP less placebo's", "flips less placebo's", "AUC less placebo's", "row-specific ΔP")
+AXES = ("ΔP minus placebo", "flips minus placebo", "AUC minus placebo", "row-specific ΔP")
 
 
 @pytest.mark.parametrize(("quantity", "axis"), [*zip(BUTTONS, AXES, strict=True)])
@@ -166,7 +166,7 @@ def test_a_swap_has_each_anchors_curve_less_its_null_and_no_switch():
     own, entries = ([(t.line.color, t.line.dash, t.legendgroup) for t in some] for some in (lines(figure), curves_of(figure)))
     assert own == entries
     assert [list(t.y) for t in lines(figure)] == [wanted(contrast_tables, anchor=a) for a in anchors]
-    assert figure.layout.yaxis2.title.text == "ΔP less null's"
+    assert figure.layout.yaxis2.title.text == "ΔP minus null"
     assert len(figure.layout.updatemenus) == 0
     # A contrast without its curve is left out.
     alone = plot_curves(swap_frame(MODELS, ("popqa",), ("exact_question",)), contrast_tables=contrast_tables)
@@ -179,7 +179,7 @@ def test_beside_a_swap_the_switch_is_the_knockouts():
     swap = [t.y for t in lower(figure, "x4")]
     assert buttons(figure) == BUTTONS
     again = pressed(figure, "auc_drop")
-    assert (again.layout.yaxis3.title.text, again.layout.yaxis4.title.text) == ("AUC less placebo's", "ΔP less null's")
+    assert (again.layout.yaxis3.title.text, again.layout.yaxis4.title.text) == ("AUC minus placebo", "ΔP minus null")
     assert [t.y for t in lower(again, "x4")] == swap
     assert list(lines(again, "x3")[0].y) == wanted(contrast_tables[0], quantity="auc_drop")
     # Two scales, so neither follows the other.
@@ -196,14 +196,14 @@ def test_other_protocols_are_read_against_their_own_control():
     fixed = {"model": "m", "protocol": "answer_only", "control": "other_question"}
     rows = [effect(quantity=name, layer=k, value=float(k), **fixed) for name in ("delta_p_vs_placebo", "p_after") for k in range(3)]
     figure = plot_curves(curves, contrast_tables=pd.DataFrame(rows))
-    assert figure.layout.yaxis2.title.text == "ΔP less control's"
+    assert figure.layout.yaxis2.title.text == "ΔP minus control"
     assert buttons(figure) == ["delta_p_vs_placebo", "p_after"]
-    assert pressed(figure, "p_after").layout.yaxis2.title.text == "P after less control's"
+    assert pressed(figure, "p_after").layout.yaxis2.title.text == "P after minus control"
 
 
 def test_a_figure_of_flips_shows_the_contrast_of_flips_first():
     figure = plot_curves(ONE.assign(metric="flip"), metric="flip", contrast_tables=ITS_CONTRASTS)
-    assert figure.layout.yaxis2.title.text == "flips less placebo's"
+    assert figure.layout.yaxis2.title.text == "flips minus placebo"
 
 
 def test_a_model_without_contrasts_has_a_blank_place_below():
@@ -219,7 +219,7 @@ def test_models_share_one_scale_of_contrasts():
     layout = figure.layout
     assert [layout[f"yaxis{k}"].matches for k in (4, 5, 6)] == [None, "y4", "y4"]
     assert layout.yaxis4.range == layout.yaxis5.range == layout.yaxis6.range
-    assert [layout[f"yaxis{k}"].title.text for k in (4, 5, 6)] == ["ΔP less placebo's", None, None]
+    assert [layout[f"yaxis{k}"].title.text for k in (4, 5, 6)] == ["ΔP minus placebo", None, None]
 
 
 def test_five_models_stand_in_two_rows_each_with_its_contrasts_below():

@@ -46,6 +46,12 @@ def test_unreadable_input_is_refused_by_name(rows, said):
         load_pairs(rows)
 
 
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_is_a_number_of_rows(limit):
+    with pytest.raises(InputError, match="limit="):
+        load_pairs([ROW], limit=limit)
+
+
 @pytest.mark.parametrize("cell", ["", "  ", None, 3])
 def test_a_row_with_an_empty_cell_is_dropped(cell):
     data = load_pairs([ROW, {**ROW, "wrong": cell}])

@@ -63,7 +63,9 @@ def other_version(path, version):
     [
         (lambda p: (p / "run.json").unlink(), "is not a run: it has no run.json"),
         (lambda p: (p / "run.json").write_text("{"), "is damaged"),
-        (lambda p: other_version(p, SCHEMA_VERSION - 1), r"version 5, but only 6 can be read\. Make the run again"),
+        (lambda p: (p / "run.json").write_text("[]"), "no JSON object"),
+        (lambda p: (p / "run.json").write_text(json.dumps({"schema_version": SCHEMA_VERSION})), "no list of sweeps"),
+        (lambda p: other_version(p, SCHEMA_VERSION - 1), r"version 6, but only 7 can be read\. Make the run again"),
         (lambda p: other_version(p, 99), "schema version 99"),
         (lambda p: (p / "curves.parquet").unlink(), "lacks curves.parquet"),
         (lambda p: (p / "samples.parquet").write_bytes(b"PAR1"), "samples.parquet is damaged"),
