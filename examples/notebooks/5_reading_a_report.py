@@ -42,8 +42,8 @@ IFrame("runs/report.html", width="100%", height=700)
 #
 # ### 1. The verdict
 #
-# The verdict names the effects that are *shown*, their layers, and the effects that the data do not exclude elsewhere.
-# "Not shown" does not mean "absent".
+# The verdict names the effects that are *detected*, their layers, and the effects that the data do not exclude elsewhere.
+# "Not detected" does not mean "absent".
 
 # %%
 results = {result.protocol.name: result for result in al.load_run("runs/both")}
