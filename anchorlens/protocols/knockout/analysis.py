@@ -40,7 +40,7 @@ class KnockoutAnalysis(ProbeAnalysis):
     @override
     def numbers(self, result: PathwayResult) -> dict[str, Any]:
         pair = result.qa_text_auc
-        texts = {"text_only_auc": result.answer_text_auc["auc"], "pair_text_auc": np.nan if pair is None else pair["auc"]}
+        texts = {"answer_text_auc": result.answer_text_auc["auc"], "qa_text_auc": np.nan if pair is None else pair["auc"]}
         return super().numbers(result) | texts
 
     shown_values = (
@@ -58,7 +58,7 @@ class KnockoutAnalysis(ProbeAnalysis):
     )
     table_title = "Knockout at k*: AUC, contrasts with other question tokens cut, then the pathways (selected)"
     table_columns = (
-        ("AUC", "{auc:.2f}"), ("cut", "{auc_cut:.2f}"), ("others cut", "{auc_placebo:.2f}"), ("pair text", "{pair_text_auc:.2f}"),
+        ("AUC", "{auc:.2f}"), ("cut", "{auc_cut:.2f}"), ("others cut", "{auc_placebo:.2f}"), ("text AUC", "{qa_text_auc:.2f}"),
         ("delta_p_vs_placebo", "{delta_p_vs_placebo:+.1f}"), ("flip_rate", "{flip_rate:+.1f}"), ("auc_drop", "{auc_drop:+.2f}"),
         ("row_specific_effect", "{row_specific_effect:+.1f}"), ("Q (n)", "{q:+.1f} ({n_q})"), ("A (n)", "{a:+.1f} ({n_a})"),
     )  # fmt: skip

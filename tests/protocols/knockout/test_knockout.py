@@ -87,7 +87,7 @@ def test_planted_overlap_of_question_and_answer_is_the_first_thing_that_is_said(
     assert told.verdict.startswith("Beware: question and answer as text reach AUC ")
     assert "; the probe's AUC " in told.verdict
     assert told.facts(told.probe_layer)["auc_beyond_text", "none"].value < 0
-    assert told.protocol.table([told])[1]["pair text"].tolist() == [f"{told.qa_text_auc['auc']:.2f}"]
+    assert told.protocol.table([told])[1]["text AUC"].tolist() == [f"{told.qa_text_auc['auc']:.2f}"]
 
 
 def test_a_split_per_layer_and_no_placebo_on_either_side_share_the_samples(tiny_model, sweep):
