@@ -64,7 +64,7 @@ def test_contrasts_and_both_bands_are_drawn_unless_asked_otherwise(tmp_path, dra
     assert "Contrasts</b>" not in drawn(run, "--contrasts", "none")
     assert "bootstrap over questions (simultaneous over layers)" in drawn(run, "--bands", "simultaneous")
     assert "bootstrap" not in drawn(run, "--bands", "none")
-    assert '"text": "AUC less placebo' in drawn(run, "--contrasts", "auc_drop")
+    assert '"text": "AUC minus placebo' in drawn(run, "--contrasts", "auc_drop")
 
 
 def test_runs_without_effects_are_drawn_without_contrasts(tmp_path, drawn):
