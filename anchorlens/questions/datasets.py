@@ -140,8 +140,9 @@ class QAData:
 def known_datasets() -> tuple[KnownDataset, ...]:
     """Return the question sets that ``load_qa`` loads by name: four of the hub and four embedded samples.
 
-    >>> [entry.name for entry in known_datasets() if entry.kind == "sample"]
-    ['popqa-sample', 'triviaqa-sample', 'hotpotqa-sample', 'nq-sample']
+    Examples:
+        >>> [entry.name for entry in known_datasets() if entry.kind == "sample"]
+        ['popqa-sample', 'triviaqa-sample', 'hotpotqa-sample', 'nq-sample']
     """
     return KNOWN
 
@@ -246,9 +247,10 @@ def load_qa(
 ) -> QAData:
     """Load a question set and find the two segments of exact question tokens (E_Q) in every question.
 
-    >>> data = load_qa([("Who wrote Emma?", "Jane Austen"), ("What is the capital of Peru?", ["Lima", "Ciudad de los Reyes"])])
-    >>> [(row.subject.of(row.question), row.property.of(row.question)) for row in data.examples]
-    [('Emma', 'wrote'), ('Peru', 'capital')]
+    Examples:
+        >>> data = load_qa([("Who wrote Emma?", "Jane Austen"), ("What is the capital of Peru?", ["Lima", "Ciudad de los Reyes"])])
+        >>> [(row.subject.of(row.question), row.property.of(row.question)) for row in data.examples]
+        [('Emma', 'wrote'), ('Peru', 'capital')]
 
     Args:
         name: Known set (``popqa``, ``triviaqa``, ``hotpotqa`` or ``nq``; from the hub, or a file of that schema with ``path``),
