@@ -166,13 +166,13 @@ def test_the_slider_moves_tokens_numbers_and_the_line(tmp_path):
     assert first["numbers"] == [[name, value] for name, value in wanted.items()]
     assert [mark[0] for mark in first["marks"]] == [" capital", " <b>Peru</b>", "A:"]
     assert [mark[1] for mark in first["marks"]] == ["50%", "50%", "0%"]
-    assert first["marks"][1][2] == "question: −50.0; subject: −30.0, position 4"
+    assert first["marks"][1][2] == "exact_question: −50.0; subject: −30.0, position 4"
     assert first["said"] == "layer 0"
     assert then["numbers"][:3] == [["exact_question", "−10.0"], ["subject", "−5.0"], ["pre_answer", "−30.0"]]
     assert [mark[1] for mark in then["marks"]] == ["10%", "10%", "30%"]
     assert (then["output"], then["saved"]) == ("8", [{"example": "a", "layer": 8}])
     assert last["numbers"][2] == ["pre_answer", "not measured"]
-    assert "At layer 29: question +2.5, subject 0.0, pre_answer not measured" in last["label"]
+    assert "At layer 29: exact_question +2.5, subject 0.0, pre_answer not measured" in last["label"]
     # Layers stand where they are, not one beside the other.
     assert (then["here"] - first["here"]) / (last["here"] - first["here"]) == pytest.approx(8 / 29, abs=1e-3)
     assert seen["max"] == "3"
