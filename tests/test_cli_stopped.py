@@ -159,7 +159,7 @@ def test_workers_from_a_shell(args, tmp_path):
     assert _left(mark) == []
     workers = ["--executor", "ray", "--workers", "2"]
     done = shell(*given, "--out", str(tmp_path / "bad"), *workers, "--layers", "9", env=env, code=2)
-    assert done.stderr.splitlines()[-1] == "Error: layers must be different numbers from -3 to 2, got (9,). (--layers)"
+    assert done.stderr.splitlines()[-1] == "Error: layers=(9,) must be different numbers from -3 to 2. (--layers)"
     assert not [*tmp_path.glob("bad*")]
 
 
