@@ -17,7 +17,7 @@ def enlarged(small: SweepResult, *, examples: int, layers: int) -> SweepResult:
     record: dict[str, Any] = json.loads(json.dumps(small.record))
     record["config"] |= {"layers": list(range(layers)), "n_resamples": 50, "n_donors": 1}
     ids = [f"row-{k}" for k in range(examples)]
-    own = small.examples().query("role == 'base'")
+    own = small.examples(all_columns=True).query("role == 'base'")
     base = own.iloc[np.arange(examples) % len(own)].reset_index(drop=True)
     base = base.assign(example_id=ids, question_id=ids, question=[f"{q} {_words(rng)}?" for q in base["question"].str.rstrip("?")])
     keys = pd.MultiIndex.from_product(
@@ -31,7 +31,7 @@ def enlarged(small: SweepResult, *, examples: int, layers: int) -> SweepResult:
     change = -depth[code] * np.where(question, 1 - fall, fall) * np.where(keys["control"] == "none", 1.0, 0.15)
     change += rng.normal(0, 0.8, len(keys))
     before = np.full(len(keys), 0.7)
-    first = small.samples().iloc[0].drop(["control", "anchor", "example_id", "layer"])
+    first = small.samples(all_columns=True).iloc[0].drop(["control", "anchor", "example_id", "layer"])
     constant = pd.DataFrame([first], index=[0]).loc[np.zeros(len(keys), int)].reset_index(drop=True)
     samples = pd.concat([keys, constant], axis=1).assign(
         question_id=keys["example_id"], donor_id="donor", value_before=before, value_after=before + change / 100, effect=change
