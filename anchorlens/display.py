@@ -31,7 +31,8 @@ def short_repr(value: object) -> str:
         if len(text) <= _LONGEST:
             return text
         if isinstance(value, tuple | list | range):
-            return f"{len(value)} values ({', '.join(map(repr, value[:3]))}, ...)"
+            first = ", ".join(map(repr, value[:3]))
+            return f"{len(value)} values" + (f" ({first}, ...)" if len(first) <= _LONGEST else "")
     name = type(value).__name__
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 

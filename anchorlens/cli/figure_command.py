@@ -72,7 +72,7 @@ def figure_command(runs: tuple[str, ...], out: str, as_json: bool, **options: An
     labels, anchors, scale = (options.pop(name) for name in ("labels", "anchors", "scale"))
     if labels and len(set(labels)) != len(runs):
         raise InputError(
-            f"--label: {len(set(labels))} different labels for {len(runs)} runs. Give --label once for each run, in order."
+            f"--label: {len(set(labels))} different labels, {len(runs)} given runs. Give --label once for each run, in order."
         )
     curves = [load_curves(path) for path in runs]
     if options["metric"] == LOGIT_DIFF:

@@ -24,14 +24,14 @@ def note(text: str) -> None:
 
 
 def with_options(text: str, command: click.Command | None = None, arguments: Iterable[str] = ()) -> str:
-    """Append the options of the arguments that an error carries or a message writes as ``name=``.
+    """Append the options of the arguments that an error carries or a message writes as ``name=`` outside quotes.
 
     If ``command`` is None, use the running command.
     """
     context = click.get_current_context(silent=True)
     params = command.params if command else context.command.params if context else []
     options = {one.name: one.opts[0] for one in params if isinstance(one, click.Option)}
-    names = [_RENAMED.get(name, name) for name in (*arguments, *re.findall(r"\b([a-z_]+)=", text))]
+    names = [_RENAMED.get(name, name) for name in (*arguments, *re.findall(r"\b([a-z_]+)=", re.sub(r"(?<!\w)'[^']*'", "", text)))]
     found = [options[name] for name in dict.fromkeys(names) if name in options]
     return f"{text} ({', '.join(found)})" if found else text
 

@@ -57,11 +57,12 @@ def _spec_options(spec: type[Specification]) -> list[click.Parameter]:
     flags = flags_of(spec)
     for name in (name for own in group_arguments(spec.arguments()).values() for name in own if name in flags):
         flag, one, field, default = flags[name], spec.arguments()[name], spec.model_fields[name], spec.default_of(name)
+        help_text = one.help.replace("If None,", "If left out,")
         kind = next((item for item in field.metadata if isinstance(item, Kind)), None)
         if isinstance(default, bool):
             off = one.off or "--no-" + flag.lstrip("-")
             shown = (flag if default else off).lstrip("-")
-            options.append(click.Option([f"{flag}/{off}", name], default=None, help=f"{one.help}  [default: {shown}]"))
+            options.append(click.Option([f"{flag}/{off}", name], default=None, help=f"{help_text}  [default: {shown}]"))
             continue
         shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
         value_type = (
@@ -70,7 +71,7 @@ def _spec_options(spec: type[Specification]) -> list[click.Parameter]:
         options.append(
             click.Option(
                 [flag, name], default=None, type=value_type, metavar=one.metavar or (kind.metavar if kind else None),
-                help=one.help if shown is None else f"{one.help}  [default: {shown}]",
+                help=help_text if shown is None else f"{help_text}  [default: {shown}]",
             )
         )  # fmt: skip
     return options
@@ -101,6 +102,7 @@ def _data_options(spec: type[Specification]) -> list[click.Parameter]:
             help="Local jsonl, json, csv, tsv or parquet file for a data set, in the order of --dataset or by NAME=.",
         ),
         click.Option(["--columns"], default=None, metavar="OURS=THEIRS", help="Columns of your files: question=q,answers=gold."),
+        click.Option(["--answers-sep"], default=None, metavar="TEXT", help="Separator of several answers in one cell, such as ';'."),
         click.Option(["--spans"], default="auto", show_default=True, metavar="HOW", help="auto, rules, annotation or spacy:NAME."),
         click.Option(["--limit"], type=int, default=None, help="Questions to draw from each set (seeded); donors come from all."),
     ]  # fmt: skip
@@ -134,7 +136,10 @@ def measure_protocol(spec: type[Specification], given: Mapping[str, Any]) -> Non
     else:
         files = data_files(names, given["data_file"])
         columns = None if given["columns"] is None else parse_columns(given["columns"])
-        data = [DatasetSpec(name, files.get(name), given["limit"], made.seed, columns, given["spans"]) for name in names]
+        data = [
+            DatasetSpec(name, files.get(name), given["limit"], made.seed, columns, given["spans"], answers_sep=given["answers_sep"])
+            for name in names
+        ]
     study = Study(given["model"], data, [made], given["device"], given["dtype"], given["stream"], given["n_devices"])
     if given["dry_run"]:
         plan_only(study, as_json=given["as_json"])

@@ -18,9 +18,9 @@ PLACEBOS = {
 }
 # Controls of a knockout that are drawn only if named.
 CUTS = {
-    "size_matched": "as many tokens of E_Q cut as other question tokens",
-    "random_before": "other question tokens before E_Q cut",
-    "random_after": "other question tokens after E_Q cut",
+    "size_matched": "as many exact question tokens cut as other question tokens",
+    "random_before": "question tokens before subject and property cut",
+    "random_after": "question tokens after subject and property cut",
 }
 
 

@@ -15,7 +15,7 @@ from anchorlens.figures.traces import POINTWISE, SIMULTANEOUS, has_few
 
 _MEANINGS = {"null": "donor streams at random positions"} | CUTS | PLACEBOS
 _PROTOCOLS = {"swap": "activation swap", "knockout": "attention knockout"}
-_KNOWN = {"True": "known only", "False": "known or not"}
+_KNOWN = {"True": "known questions only", "False": "known and unknown questions"}
 
 
 def headline(table: pd.DataFrame) -> str:
@@ -39,16 +39,16 @@ def title_parts(
     legend += _describe_bands([kind for kind in bands if _has_band(curves, kind) or _has_band(contrast_tables, kind)])
     legend += _describe_controls(beside)
     floor, few = float(curves["noise_floor"].max()), [has_few(own["effect"], own["n"]) for _, own in curves.groupby(CURVE)]
-    rings = "; rings: within it" if curves["is_noise"].any() else ""
+    rings = "; ring: value within it" if curves["is_noise"].any() else ""
     notes = {
         "ticks at the right: −100·P before, the lowest possible ΔP": curves["tick"].notna().any(),
         "▽: null weaker (fewer slots than the anchor in most rows)": (table["frac_null_incomplete"] > WEAK).any(),
-        "hollow: fixed by construction": curves["by_construction"].any(),
+        "hollow point: value fixed by construction": curves["by_construction"].any(),
         "×: no signal (AUC interval reaches 0.5)": (curves["no_signal"] & curves["effect"].notna()).any(),
         f"thin line: fewer than {FEW} questions": any(few),
         f"grey line at 0: noise floor (±{floor:.1g}{rings})": floor > 0,
         "lower panels: contrasts; ●: the simultaneous interval excludes 0": len(contrast_tables),
-        "pale entries: click to show": not all(one.shown for one in beside.values()),
+        "pale legend entries: hidden controls": not all(one.shown for one in beside.values()),
     }
     legend += [note for note, holds in notes.items() if holds]
     return [[escape(part, quote=False) for part in parts] for parts in (*described, legend)]

@@ -100,8 +100,12 @@ def nearest_names(name: str) -> str:
     by_part: dict[str, str] = {}
     for other in known:
         by_part.setdefault(_last_part(other), other)
-    near = difflib.get_close_matches(_last_part(name.strip()), by_part, n=1)
-    return f"Did you mean {by_part[near[0]]!r}?" if near else "No known name is similar; `anchorlens models` lists some."
+    word = _last_part(name.strip())
+    # Packaged models have no owner, and their names are often shortened.
+    packaged = [model.name for model in TABLE if word and model.name.startswith(word)]
+    near = [by_part[part] for part in difflib.get_close_matches(word, by_part, n=1)]
+    names = " or ".join(map(repr, dict.fromkeys([*near, *packaged])))
+    return f"Did you mean {names}?" if names else "No known name is similar; `anchorlens models` lists some."
 
 
 def _last_part(name: str) -> str:

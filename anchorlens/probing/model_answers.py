@@ -30,7 +30,7 @@ def select_known_rows(generated: Rows) -> Rows:
     if 0 < len(rows) < FEW_ROWS:
         warn(
             f"known_only=True: {len(rows)} of {n} questions are left, and bands are wide below {FEW_ROWS}. "
-            f"Use {MORE_QUESTIONS}, or an easier set."
+            f"Use {MORE_QUESTIONS}, an easier set, or a prompt with shots such as prompt='fewshot(2)'."
         )
     return Rows(rows, (*wrong, *generated.dropped))
 

@@ -15,7 +15,7 @@ from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import adds_bos, name_of
-from anchorlens.prompts.dataset import Dropped
+from anchorlens.prompts.dataset import Dropped, PromptDataset
 from anchorlens.prompts.sweep_context import DataSource, SweepContext
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 
@@ -139,7 +139,7 @@ def load_pairs(
         raise InputError(f"limit={short_repr(limit)}: must be a whole number of at least 1, or None.", argument="limit")
     pairs: list[PromptPair] = []
     dropped: list[Dropped] = []
-    for number, row in enumerate(rows[:limit]):
+    for number, row in enumerate(rows[:limit], start=1):
         unknown = next((str(key) for key in row if key not in _COLUMNS), None)
         if unknown is not None:
             problem = f"source: row {number} has an unknown column {unknown!r}."
@@ -148,7 +148,7 @@ def load_pairs(
         if missing is not None:
             raise InputError(f"source: row {number} has no {missing!r}. Rows need {', '.join(_REQUIRED)}.", argument="source")
         cells = {key: row[key] if isinstance(row[key], str) else "" for key in _REQUIRED}
-        pair_id = str(row.get("id") or f"{number:06d}")
+        pair_id = str(row.get("id") or f"{number - 1:06d}")
         pair = PromptPair(pair_id, str(row.get("group") or pair_id), **cells)  # pyright: ignore[reportArgumentType]
         empty = next((key for key, cell in cells.items() if not str(cell).strip()), None)
         if empty is None:
@@ -213,6 +213,10 @@ def set_up_pairs(adapter: Adapter, data: PairData, spec: Any) -> PairContext:
 
 
 def _load(data: Any, seed: int) -> PairData:  # noqa: ARG001
+    if isinstance(data, PromptDataset) and not isinstance(data, PairData):
+        raise InputError(
+            f"data={short_repr(data)}: this protocol needs prompt pairs. Use load_pairs, or swap_sweep.", argument="data"
+        )
     return data if isinstance(data, PairData) else load_pairs(data)
 
 

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from anchorlens.display import as_int, short_repr, shorten
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.fingerprint import takes
+from anchorlens.fingerprint import callable_name, takes
 
 _LARGEST_INDEX = 10**5
 GROUPS = {
@@ -61,6 +61,8 @@ class Choice(Kind):
             raise self.error(f"Unknown {name}={value!r}. {did_you_mean(value, self.names)}")
         if self.function and callable(value) and not isinstance(value, type) and takes(value, self.n_arguments):
             return value
+        if self.function and callable(value) and not isinstance(value, type):
+            raise self.error(f"{name}={callable_name(value)}: takes another number of arguments. Give {self.function}.")
         also = f", or {self.function}" if self.function else ""
         raise self.error(f"{name}={short_repr(value)} must be one of {', '.join(self.names)}{also}.")
 

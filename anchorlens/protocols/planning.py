@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from pydantic import ByteSize
+
 from anchorlens.engine.cost import PassSize, estimate_seconds, rows_bytes, rows_flops
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import ReferenceEngine
@@ -119,8 +121,9 @@ class MemoryBudget:
         peak = max(passes + _ROW_BYTES * self.table, _ORDERED_BYTES * self.table) + kept
         if self.max_memory is not None and peak > self.max_memory:
             raise InputError(
-                f"max_memory={self.max_memory / 1e6:.0f}MB: with the smallest batches this sweep needs about {peak / 1e6:.0f} MB "
-                "beside the model. Give at least that, or measure fewer questions, layers or donors at a time.",
+                f"max_memory={ByteSize(self.max_memory).human_readable(decimal=True)}: with the smallest batches this sweep needs "
+                f"about {peak / 1e6:.0f} MB beside the model. Give at least that, or measure fewer questions, layers or donors at a "
+                "time.",
                 argument="max_memory",
             )
         return peak

@@ -5,7 +5,7 @@ heads and sites are checked when the model is loaded.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 
@@ -94,16 +94,14 @@ class Specification(BaseModel):
 
     def __init__(self, **values: Any) -> None:
         known = self.arguments()
-        for name in values:
-            if name not in known:
-                raise InputError(f"{self.NAME} has no argument {name!r}. {did_you_mean(name, known)}", argument=name)
+        self.check_names(values, known)
         try:
             super().__init__(**values)
         except ValidationError as failed:
             first = failed.errors()[0]
             name = str(first["loc"][0])
-            problem = f"{name}={short_repr(values[name])} is invalid: {first['msg']}."
-            raise InputError(f"{problem} {known[name].help}", argument=name) from None
+            problem = f"{name}={short_repr(values[name])}: {first['msg'].replace('Input should', 'must')}."
+            raise InputError(f"{problem} Meaning: {known[name].help}", argument=name) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise InputError(f"A specification is frozen. Make a copy with spec.replace({name}=...).")
@@ -115,6 +113,12 @@ class Specification(BaseModel):
     @override
     def model_post_init(self, context: Any) -> None:
         self.check_together()
+
+    @classmethod
+    def check_names(cls, names: Iterable[str], known: Iterable[str]) -> None:
+        """Raise InputError if an argument is not ``known``."""
+        for name in (name for name in names if name not in known):
+            raise InputError(f"{cls.NAME} has no argument {name!r}. {did_you_mean(name, known)}", argument=name)
 
     def check_together(self) -> None:
         """Raise InputError if two arguments contradict each other."""

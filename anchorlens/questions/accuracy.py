@@ -18,8 +18,8 @@ class Accuracy:
 
     def __str__(self) -> str:
         return (
-            f"spans by {self.source}: subject correct in {self.subjects / self.labelled:.0%} of {self.labelled} labelled questions "
-            f"in the form of {self.name}, in {self.read_subjects / self.read:.0%} of {self.read} real rows read by eye"
+            f"{self.source}: subject correct in {self.subjects / self.labelled:.0%} of labelled and "
+            f"{self.read_subjects / self.read:.0%} of real questions like those of {self.name}"
         )
 
 

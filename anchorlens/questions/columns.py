@@ -25,7 +25,7 @@ def parse_columns(text: str) -> dict[str, str]:
         if not (field and equals and column) or field in columns:
             raise InputError(
                 f"columns={short_repr(text)}: {part.strip()!r} is not FIELD=COLUMN, or repeats a field. "
-                "Write FIELD=COLUMN, separated by commas: question=q,answers=gold.",
+                "Write FIELD=COLUMN, separated by commas: 'question=q,answers=gold'.",
                 argument="columns",
             )
         columns[field] = column

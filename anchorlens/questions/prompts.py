@@ -161,7 +161,7 @@ def check_prompt(prompt: Any) -> Prompt:
     name, render = getattr(prompt, "name", None), getattr(prompt, "render", None)
     if isinstance(prompt, type) or not callable(render) or not takes(render, 2) or not isinstance(name, str) or not name:
         raise InputError(
-            f"prompt={short_repr(prompt)}: must be {_KINDS}, or an object with name and render(question, tokenizer) -> PromptText.",
+            f"prompt={short_repr(prompt)}: must be {_KINDS}, or an object with name and render(question, tokenizer).",
             argument="prompt",
         )
     return prompt
@@ -173,7 +173,7 @@ def render_prompt(prompt: Prompt, question: str, tokenizer: PreTrainedTokenizerB
     name = shorten(prompt.name)
     start = as_int(text.question_start) if isinstance(text, PromptText) else None
     if start is None or not isinstance(text.text, str) or not isinstance(text.separator, str):
-        fix = "Return a PromptText with two texts and an integer"
+        fix = "Return al.PromptText(text=..., question_start=..., separator=' ')"
         raise InputError(f"prompt={name}: render returned {short_repr(text)}. {fix}.", argument="prompt")
     if start < 0 or text.text[start : start + len(question)] != question:
         places = [i for i in range(len(text.text)) if text.text.startswith(question, i)] if question else []
@@ -197,7 +197,8 @@ def make_prompt(prompt: PromptLike, evaluated: Sequence[Example], pool: Sequence
         return TemplatePrompt.of(prompt)
     match = _FEWSHOT.fullmatch(prompt.strip())
     if match is None:
-        raise InputError(f"prompt={shorten(prompt)}: unknown. Use {_KINDS}.", argument="prompt")
+        hint = f"Write {QUESTION} where the question belongs" if "{" in prompt else f"Use {_KINDS}"
+        raise InputError(f"prompt={shorten(prompt)}: unknown. {hint}.", argument="prompt")
     k = int(match[1]) if match[1] else 4
     shot_seed = int(match[2]) if match[2] else seed
     return _few_shot(k, shot_seed, evaluated, pool)

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
+from anchorlens.display import short_repr
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import name_of
 from anchorlens.prompts.batches import common_prefix
+from anchorlens.prompts.dataset import PromptDataset
 from anchorlens.prompts.sweep_context import DataSource, SweepContext
 from anchorlens.questions.build_rows import drop
 from anchorlens.questions.datasets import QAData, load_qa
@@ -48,6 +50,8 @@ def set_up_questions(adapter: Adapter, data: QAData, spec: Any) -> QuestionConte
 
 
 def _load(data: Any, seed: int) -> QAData:
+    if isinstance(data, PromptDataset) and not isinstance(data, QAData):
+        raise InputError(f"data={short_repr(data)}: this protocol needs questions. Use load_qa, or patch_sweep.", argument="data")
     return data if isinstance(data, QAData) else load_qa(data, seed=seed)
 
 

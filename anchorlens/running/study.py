@@ -26,7 +26,7 @@ from anchorlens.running.run_storage import OpenRun, check_run_options, check_stu
 from anchorlens.running.runner import run_sweep
 from anchorlens.runs.jobs import Job, parse_job
 from anchorlens.runs.journal import parts_of, shards_in
-from anchorlens.runs.store import check_target
+from anchorlens.runs.store import check_target, to_path
 
 Step = tuple[Measurement[Any, Any, Any], Any, PromptDataset, Specification]
 """Protocol, model, data set and specification of one sweep."""
@@ -44,6 +44,7 @@ class DatasetSpec:
         columns: Mapping from field names to column names of the file.
         spans: Source of the spans of subject and property.
         dataset_name: Name of the data set in outputs.
+        answers_sep: Separator of several answers in one cell, such as ``";"``.
     """
 
     name: str | None
@@ -53,6 +54,7 @@ class DatasetSpec:
     columns: Mapping[str, str] | None = None
     spans: str = "auto"
     dataset_name: str | None = None
+    answers_sep: str | None = None
 
     def load(self, source: DataSource = QUESTIONS) -> PromptDataset:
         """Load the data set with the loader of a protocol's source."""
@@ -90,8 +92,8 @@ class Study:
         ):
             given = getattr(self, name)
             listed = [given] if isinstance(given, single) else list(given) if isinstance(given, Sequence) else None
-            if listed is None or (name != "models" and not all(isinstance(one, single) for one in listed)):
-                raise InputError(f"{name} of a study takes {what}, in a list; got {short_repr(given)}.", argument=name)
+            if not listed or (name != "models" and not all(isinstance(one, single) for one in listed)):
+                raise InputError(f"{name}={short_repr(given)}: must be {what}, one or more in a list.", argument=name)
             if name == "data":
                 listed = [DatasetSpec(str(one)) if isinstance(one, (str, os.PathLike)) else one for one in listed]
             object.__setattr__(self, name, tuple(listed))
@@ -133,9 +135,6 @@ class Study:
             InputError: If a name, path or argument is invalid.
             DownloadError: If the hub lacks a model or data set, or cannot be reached.
         """
-        for what, given in (("model", self.models), ("data set", self.data), ("protocol", self.specifications)):
-            if not given:
-                raise InputError(f"A study needs at least one {what}.")
         twice = _repeated([model for model in self.models if isinstance(model, str)])
         if twice is not None:
             raise InputError(f"model={twice!r} is named twice. Name each model once.", argument="model")
@@ -291,7 +290,7 @@ def run_steps(
             _measure(steps, measuring, done, None, on_result, on_empty)
         return done
     resume = resume or this_job is not None
-    target = check_target(out, overwrite=overwrite or resume or restart or parts_of(Path(out)).exists())
+    target = check_target(out, overwrite=overwrite or resume or restart or parts_of(to_path(out, "out")).exists())
     pending = pending_of(target) if resume else None
     steps = prepare(pending != [])
     sweeps = [identity(*step[1:]) for step in steps]

@@ -56,6 +56,7 @@ def make_sweep_function(
             raise InputError(
                 f"{protocol.name}_sweep takes keyword arguments after model and data, such as {next(iter(made.arguments()))}=..."
             )
+        made.check_names(kwargs, [*made.arguments(), *_KEPT])
         kept: dict[str, Any] = {name: kwargs.pop(name) for name in _KEPT if name in kwargs}
         one = spec(*args, **kwargs)
         if not any(value not in (None, False) for value in kept.values()):

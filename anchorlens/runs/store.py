@@ -22,11 +22,16 @@ TABLES = ("examples", "samples", "curves")
 _LISTS = {"token_ids": pa.list_(pa.int64()), "tokens": pa.list_(pa.string()), "donor_ids": pa.list_(pa.string())}
 
 
+def to_path(value: "str | os.PathLike[str]", argument: str) -> Path:
+    """Return the value of an argument as a Path. Raise RunError if it is no path."""
+    if not isinstance(value, str | os.PathLike) or not str(value):
+        raise RunError(f"{argument}={value!r}: must be the path of a run directory.", argument=argument)
+    return Path(value)
+
+
 def check_target(path: "str | os.PathLike[str]", *, overwrite: bool = False) -> Path:
     """Return the run directory. Raise RunError if no run can be written there."""
-    if not isinstance(path, str | os.PathLike) or not str(path):
-        raise RunError(f"out={path!r} is no path. Give the path of a run directory.")
-    target = Path(path)
+    target = to_path(path, "out")
     _restore_old(target)
     if target.name in ("", "..") or (target.exists() and target.resolve() in (Path.cwd(), *Path.cwd().parents)):
         raise RunError(f"{target} is the current folder or above it. Choose another path.")
@@ -103,10 +108,10 @@ def _write(path: Path, frame: pd.DataFrame) -> None:
 
 def read_record(path: "str | os.PathLike[str]") -> dict[str, Any]:
     """Read run.json of a run directory."""
-    if not isinstance(path, str | os.PathLike):
-        raise RunError(f"path={path!r} is no path. Give the path of a run directory.")
-    folder = Path(path)
+    folder = to_path(path, "path")
     file = folder / "run.json"
+    if not folder.exists():
+        raise RunError(f"{folder} does not exist. Give the path of a run directory that a sweep has written.")
     if not file.is_file():
         raise RunError(f"{folder} is not a run: it has no run.json. Write a run with result.save({str(folder)!r}).")
     try:

@@ -84,7 +84,7 @@ def test_labels_give_each_run_panels_of_its_own(tmp_path, drawn):
     told = drawn(*runs, "--label", "first", "--label", "second")
     assert all(part in told for part in ("m: first", "m: second", "Contrasts</b>"))
     for labels in (["--label", "one"], ["--label", "one", "--label", "one"]):
-        refused(*runs, *labels, said="1 different labels for 2 runs")
+        refused(*runs, *labels, said="1 different labels, 2 given runs")
 
 
 def test_json_names_the_file_and_the_runs(tmp_path):

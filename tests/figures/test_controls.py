@@ -115,7 +115,7 @@ def test_controls_choose_the_placebos_but_not_the_unsplit_curve():
         extras(["random_token"])
     told = said(plot_curves(frame, controls=False, bands=False))
     assert "placebo" not in told
-    assert "pale entries" in told
+    assert "pale legend entries" in told
 
 
 def test_other_controls_of_a_knockout_are_dotted_beside_their_curve():

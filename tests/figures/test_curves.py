@@ -139,7 +139,7 @@ def test_trivial_points_are_hollow_and_say_so():
     (mark,) = (trace for trace in figure.data if trace.mode == "markers")
     assert (list(mark.x), mark.marker.color, mark.marker.line.color) == ([0], "white", "#ff7f0e")
     assert [text.endswith("<br>fixed by construction") for text in only_curve(figure).text] == [True, False, False]
-    assert "hollow: fixed by construction" in said(figure)
+    assert "hollow point: value fixed by construction" in said(figure)
 
 
 def test_hover_says_all_there_is_to_say():
@@ -195,7 +195,7 @@ KNOCKOUT = {
         ({}, "prompt qa", ("noising", "site", "window")),
         ({"direction": "denoising", "site": "attn_out", "window": 5}, "denoising · site attn_out · window 5", ()),
         ({"readout": "probe", "probe_site": "attn_out", "site": "mlp_out"}, "site mlp_out · probe at attn_out", ()),
-        ({"known_only": "True"}, "known only", ()),
+        ({"known_only": "True"}, "known questions only", ()),
         (KNOCKOUT | {"probe_site": "resid_post"}, "knockout mode mask", ("resid_post",)),
         (KNOCKOUT | {"probe_site": "mlp_out"}, "probe at mlp_out", ("site",)),
         (KNOCKOUT | TRUTH | {"distractor": "random"}, "prompt qa · answers gold · distractor random · split fixed", ()),

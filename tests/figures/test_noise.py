@@ -17,7 +17,7 @@ def test_a_grey_band_spans_the_floor_and_layers_within_it_are_marked_and_say_so(
     figure = noisy([-5.0, 0.5, -0.2, 0.6], 0.5)
     (band,) = figure.layout.shapes
     assert (band.y0, band.y1, band.layer, band.xref) == (-0.5, 0.5, "below", "x domain")
-    assert "grey line at 0: noise floor (±0.5; rings: within it)" in said(figure)
+    assert "grey line at 0: noise floor (±0.5; ring: value within it)" in said(figure)
     (ring,) = rings(figure)
     assert list(ring.x) == [1, 2]
     assert ["within the noise floor (±0.5)" in text for text in only_curve(figure).text] == [False, True, True, False]

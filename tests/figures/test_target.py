@@ -160,7 +160,7 @@ def test_title_says_synthetic_and_the_line_below_says_what_is_drawn(target):
         "bands: 95 % bootstrap over questions; inner: pointwise, outer: simultaneous over layers · "
         "grey area: range of the controls: placebo split (other question tokens cut, and split by that) · "
         "ticks at the right: −100·P before, the lowest possible ΔP · "
-        "×: no signal (AUC interval reaches 0.5) · pale entries: click to show"
+        "×: no signal (AUC interval reaches 0.5) · pale legend entries: hidden controls"
     )
 
 

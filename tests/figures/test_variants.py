@@ -134,8 +134,8 @@ def test_placebo_tokens_on_one_side_are_drawn_only_where_they_are_named(control)
     dotted = [trace for trace in named.data if trace.name.endswith(f", {control}")]
     assert [trace.name for trace in dotted] == [f"{p}-Anchored (PopQA), {control}" for p in "QA"]
     side = control.removeprefix("random_")
-    assert f"control: {control} (other question tokens {side} E_Q cut)" in dotted[0].text[0]
-    assert f"dotted: {control} (other question tokens {side} E_Q cut)" in said(named)
+    assert f"control: {control} (question tokens {side} subject and property cut)" in dotted[0].text[0]
+    assert f"dotted: {control} (question tokens {side} subject and property cut)" in said(named)
 
 
 def test_contrasts_with_one_side_are_thin_and_drawn_only_where_they_are_named():

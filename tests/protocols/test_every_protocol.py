@@ -153,7 +153,7 @@ def test_little_memory_makes_more_batches_or_one_error(tiny_model, name):
     assert_close(little, whole)
     assert len(little.record["plan"]["batches"]) > len(whole.record["plan"]["batches"])
     assert little.record["plan"]["peak_bytes"] <= limit == little.record["plan"]["max_memory"]
-    with pytest.raises(InputError, match=r"max_memory=1MB: .* needs about \d+ MB beside the model"):
+    with pytest.raises(InputError, match=r"max_memory=1.0MB: .* needs about \d+ MB beside the model"):
         measured(model, name, max_memory="1MB")
 
 

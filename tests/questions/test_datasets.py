@@ -293,7 +293,7 @@ def test_a_lone_surrogate_drops_its_row(bad):
 
 def test_expected_share_of_right_subjects_is_shown():
     lower = load_qa([{"question": "who wrote emma", "answers": "Austen"}] * 2)
-    assert lower.form == "nq" and f"expected {ACCURACY['nq']} |" in repr(lower)
+    assert lower.form == "nq" and f"expected accuracy {ACCURACY['nq']} |" in repr(lower)
     cased = load_qa([EMMA, {"question": "What is Ada's occupation?", "answers": "poet"}])
     assert cased.form == "triviaqa" and str(ACCURACY["triviaqa"]) in cased._repr_html_()
     named = load_qa(pandas.DataFrame(HUB_ROWS["hotpotqa"]), dataset_name="hotpotqa")
@@ -311,8 +311,8 @@ def test_repr_html_and_frame_show_counts_and_share():
     assert data.question_share == pytest.approx(share)
     assert repr(data) == (
         "QAData('<mine>': examples 3 | dropped 1 (empty_question 1) | pool 3 | spans annotation 2, rules 1 | "
-        f"expected {ACCURACY['triviaqa']} | "
-        f"E_Q share of question {share:.2f} | limit 4 | seed 3 | source frame | sha256 {data.sha256[:12]})"
+        f"expected accuracy {ACCURACY['triviaqa']} | "
+        f"subject and property, share of question {share:.2f} | limit 4 | seed 3 | source frame | sha256 {data.sha256[:12]})"
     )
     assert "<caption>QAData: &lt;mine&gt;</caption>" in data._repr_html_()
     frame = data.to_frame()

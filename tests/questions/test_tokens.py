@@ -137,10 +137,10 @@ def test_prompt_that_is_no_prefix_drops_the_row():
         (lambda q: PromptText(f"{q} {q} A:", 5, " "), "=5, but the question is at 0, 31."),
         (lambda q: PromptText(f"{q} A:", -36, " "), "=-36, but the question is at 0."),
         (lambda q: PromptText(q.upper(), 3, " "), "prompt='made': render returned question_start=3, but its text does not contain"),
-        (lambda q: f"Q: {q}", "render returned 'Q: What is the capital of France?'. Return a PromptText"),
+        (lambda q: f"Q: {q}", "render returned 'Q: What is the capital of France?'. Return al.PromptText"),
         (lambda q: None, "render returned None."),
-        (lambda q: PromptText(q, 3.0, " "), "returned a PromptText. Return a PromptText with two texts and an integer"),
-        (lambda q: PromptText(f"Q: {q}", 3, None), "with two texts and an integer"),
+        (lambda q: PromptText(q, 3.0, " "), "returned a PromptText. Return al.PromptText"),
+        (lambda q: PromptText(f"Q: {q}", 3, None), "Return al.PromptText"),
     ],
 )  # fmt: skip
 def test_a_prompt_that_is_wrong_about_the_question_is_refused(unchecked, made, message):

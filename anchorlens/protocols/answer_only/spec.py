@@ -10,12 +10,12 @@ from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
 
 
 class AnswerOnly(TruthSpecification):
-    """Compute ΔP at every layer for the same answer after an empty question, by pathway (METHOD 5).
+    """Compute ΔP at every layer for the same answer after an empty question, by pathway.
 
     A truth probe reads the last answer token twice: after its question, and in a separate pass on the prompt without the question
     (``Q:\\nA: y``). ΔP is the change of the confidence in the clean prediction, in percentage points. The control
     ``other_question`` inserts another row's question; effects of the control are not due to the missing question. Pathways are
-    those of the knockout of E_Q at k*.
+    those of the knockout at k*, the probe layer with the best validation AUC.
 
     Source: Luo et al. 2026; the control is new.
     """

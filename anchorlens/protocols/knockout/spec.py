@@ -26,11 +26,11 @@ class Edges(Kind):
 
 
 class Knockout(TruthSpecification):
-    """Compute ΔP at every layer after cutting attention from the exact question tokens, by pathway (METHOD 5).
+    """Compute ΔP at every layer after cutting attention from the question's subject and property, by pathway.
 
-    For the probe at layer k, all edges from E_Q to later tokens are cut in every layer <= k. ΔP is the change of the confidence in
-    the clean prediction, in percentage points. Rows whose prediction flips are Q-Anchored, the others A-Anchored. Placebos
-    accompany every curve, because the split uses the plotted quantity.
+    For the probe at layer k, all edges from the exact question tokens (subject and property) to later tokens are cut in every
+    layer <= k. ΔP is the change of the confidence in the clean prediction, in percentage points. Rows whose prediction flips are
+    Q-Anchored, the others A-Anchored. Placebos accompany every curve, because the split uses the plotted quantity.
 
     Source: Luo et al. 2026 (pathways), Geva et al. 2023 (attention knockout); the placebos are new.
     """

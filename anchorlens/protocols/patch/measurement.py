@@ -1,6 +1,5 @@
 """Measure `patch`: patch activations of one prompt of a pair into the other, at every layer and position."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -10,7 +9,6 @@ from typing_extensions import override
 
 from anchorlens.engine.metrics import MetricReader, logit_difference
 from anchorlens.engine.readouts import Metrics
-from anchorlens.errors import EmptySweepError
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.pairs import PAIRS, PairContext, PairPrompt, PromptPair
 from anchorlens.protocols.base import SweepInputs
@@ -20,6 +18,7 @@ from anchorlens.protocols.pair_sweep.measurement import Array, PatchingMeasureme
 from anchorlens.protocols.patch.analysis import ANALYSIS
 from anchorlens.protocols.patch.spec import Patch
 from anchorlens.protocols.stored_inputs import StoredInputs
+from anchorlens.questions.build_rows import check_not_empty
 from anchorlens.results.tables import InputTable
 
 PatchPair: TypeAlias = Pair[PairPrompt]
@@ -71,10 +70,7 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
 
     @override
     def prepare(self, context: PairContext, spec: Patch) -> PatchInputs:
-        if not context.pairs:
-            counts = Counter(row.reason for row in context.dropped)
-            reasons = ", ".join(f"{reason} {n}" for reason, n in counts.most_common()) or "the data set is empty"
-            raise EmptySweepError(f"No pair of {context.data.name} can be measured. Dropped: {reasons}.")
+        check_not_empty(context.pairs, context.dropped, f"in {context.data.name}")
         made = [
             _pair(one.corrupted, one.clean) if spec.direction == "denoising" else _pair(one.clean, one.corrupted)
             for one in context.pairs

@@ -14,11 +14,11 @@ PATCH_BASES = ("true_predicted_true", "all")
 
 
 class PatchTokens(TruthSpecification):
-    """Compute ΔP and flips at every layer after replacing E_Q by that of another question, with the same answer (METHOD 5).
+    """Compute ΔP and flips at every layer after replacing subject and property in the question's text, with the same answer.
 
     A truth probe reads the last exact answer token of the patched input at every layer. ΔP is the change of the confidence in the
     clean prediction, in percentage points. The control random_tokens replaces as many other question tokens. Pathways are those of
-    the knockout of E_Q at k*.
+    the knockout at k*, the probe layer with the best validation AUC.
 
     Source: Luo et al. 2026 (token patching, pathways); the contrasts with the control are new.
     """
@@ -30,7 +30,8 @@ class PatchTokens(TruthSpecification):
         "Rows to patch: test rows with a true answer that is predicted true at k* (true_predicted_true), or all test rows (all).",
     )
     donors: Annotated[Any, Choice(ROW_RULES, DONOR_FUNCTION, 2, DonorError)] = argument(
-        "same_relation", "Donors of E_Q: rows of the same relation or kind of answer (same_relation), or random rows (random)."
+        "same_relation",
+        "Donors of subject and property: rows of the same relation or kind of answer (same_relation), or random rows (random).",
     )
     n_donors: Annotated[int, Int(1)] = argument(4, "Maximum number of donors per row; effects are averaged over donors first.")
 
