@@ -6,9 +6,10 @@ Swap: questions that the model answers correctly. At each of the 30 layers the r
 question, at the exact question tokens (anchor `exact_question`) or at the position that predicts the answer (anchor `pre_answer`).
 The result is the change of the answer's probability, in percentage points (ΔP).
 
-Knockout: true and false answers. Attention from the exact question tokens is cut, and a truth probe reads the residual stream at the
-answer's last token. Rows whose prediction flips are Q-Anchored, the others A-Anchored. This split is a description. The claim is the
-difference from the placebo, which cuts the same number of *other* question tokens, row by row.
+Knockout: true and false answers. Attention from the exact question tokens is cut. A truth probe, a classifier that predicts
+whether the answer is false, reads the residual stream at the answer's last token. Rows whose prediction flips are Q-Anchored, the
+others A-Anchored. This split is a description. The claim is the difference from the placebo, which cuts the same number of *other*
+question tokens, row by row.
 """
 
 import argparse

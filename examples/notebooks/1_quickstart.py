@@ -36,6 +36,9 @@ data.to_frame()[["question", "subject", "property", "answers"]].head()
 #
 #     ΔP = 100 · (P after − P before)        in percentage points
 #
+# Two *anchors* (sets of tokens) are patched: `exact_question`, the subject and property, and `pre_answer`, the position
+# that predicts the answer. The control, the *null*, patches the same donor activations at random other positions.
+#
 # `fewshot(2)` puts two answered questions in front of each question. `known_only` keeps the questions that the model
 # answers correctly: if P is near zero, it cannot fall.
 
@@ -56,12 +59,12 @@ figure
 # %% [markdown]
 # **How to read it**
 #
-# - *Solid, Q-Anchored*: the activations at the exact question tokens are patched. If ΔP is far below zero, the answer
-#   still depends on these tokens at that layer. If ΔP is near zero, it no longer does.
-# - *Dashed, A-Anchored*: the activation at the position that predicts the answer is patched.
-# - *Grey*: the control. The same donor activations are patched at *other* positions of the question.
+# - *Solid, Q-Anchored swap*: the curve of `exact_question`. If ΔP is far below zero, the answer still depends on these
+#   tokens at that layer. If ΔP is near zero, it no longer does.
+# - *Dashed, A-Anchored swap*: the curve of `pre_answer`. Both names are the paper's.
+# - *Grey*: the null.
 # - *Ticks at the right edge*: the lower limit of ΔP, −100 · P before.
-# - *Lower panel*: each curve minus its control. This difference is the claim.
+# - *Lower panel*: each curve minus its null. This difference is the claim.
 #
 # **What not to conclude**: that the fact is *stored* at a layer, or that the model "knows" it there. A swap shows that
 # the probability depends on the activations at these tokens and this layer, for this model and prompt.

@@ -40,9 +40,10 @@ data
 # %% [markdown]
 # ## The sweep
 #
-# For each layer and each *anchor*: replace the residual stream at the anchor's tokens by that of a donor at its own
-# anchor, continue, and read P of the *original* answer. A donor has the same relation, segments with equally many
-# tokens, and another answer. All random draws use `seed`.
+# An *anchor* is a named set of token positions in each row. For each layer and anchor, the residual stream at the anchor's
+# tokens is replaced by that of a donor at its own anchor. The forward pass continues, and P of the *original* answer is
+# read. A donor has the same relation (kind of fact), segments with equally many tokens, and another answer. The control,
+# the *null*, patches the same donor activations at random other positions. All random draws use `seed`.
 
 # %%
 sweep = al.swap_sweep(
@@ -60,10 +61,9 @@ sweep
 # %% [markdown]
 # ## Anchors are tokens
 #
-# An anchor is a named set of token positions in each row. `exact_question` is the question's subject and property (E_Q,
-# the *exact question tokens*). `pre_answer` is the position that predicts the first answer token. The stream *at* an
-# answer token cannot change that token's own probability, because the model is causal. The end of one input, after the
-# two answered questions:
+# `exact_question` is the question's subject and property (E_Q, the *exact question tokens*). `pre_answer` is the
+# position that predicts the first answer token. The stream *at* an answer token cannot change that token's own
+# probability, because the model is causal. The end of one input, after the two answered questions:
 
 # %%
 row = sweep.examples().query("role == 'base'").iloc[0]
@@ -96,7 +96,8 @@ sweep.dropped_counts
 al.plot_curves(sweep)
 
 # %% [markdown]
-# Read the solid curve from the left. In the low layers the swap lowers the answer's probability: later layers still use
+# Solid (Q-Anchored swap) is the curve of `exact_question`, dashed (A-Anchored swap) that of `pre_answer`; the names are
+# the paper's. Read the solid curve from the left. In the low layers the swap lowers the answer's probability: later layers still use
 # the activations at these tokens. In the last layers the swap has almost no effect. The dashed curve is the opposite.
 # Where the curves cross, the dependence moves from the question tokens to the answer position.
 #
@@ -105,8 +106,8 @@ al.plot_curves(sweep)
 #
 # ## The null
 #
-# Would any disturbance have this effect? The null patches the *same donor activations* at the same number of other
-# positions of the question.
+# Would any disturbance have this effect? The null patches the *same donor activations* at as many other positions of the
+# question.
 
 # %%
 both = sweep.curves(controls=True).pivot(index="layer", columns=["anchor", "control"], values="effect")
@@ -147,7 +148,7 @@ questions.join(own.round(1)).assign(before=(100 * measured["value_before"]).roun
 # ## Denoising
 #
 # The swap above is *noising*: it tests whether the anchor is necessary. `direction="denoising"` tests whether it is
-# sufficient. It starts from a corrupted question, with another subject and property in its *text*, and patches the
+# sufficient. It starts from a corrupted question, with another subject and property in its *text*. Then it patches the
 # clean stream at the anchor. ΔP is positive if this restores the answer. The two can differ: with two copies of a fact,
 # each is sufficient and neither is necessary.
 

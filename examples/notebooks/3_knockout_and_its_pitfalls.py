@@ -14,8 +14,9 @@
 # A *truth probe* is a logistic regression on the activation at the answer's last token. It predicts whether the answer
 # is false. All attention from the exact question tokens is cut, and the probe is read again. Rows whose prediction
 # flips are called **Q-Anchored**, the others **A-Anchored**. This is the protocol of Luo et al. 2026
-# (arXiv 2601.07422). The notebook draws its figure and then five errors of interpretation. About two minutes on two
-# cores.
+# (arXiv 2601.07422). The control, the *placebo*, cuts as many other question tokens. k\* is the layer of the probe that
+# decides about flips. The notebook draws the paper's figure and then five errors of interpretation. About two minutes on
+# two cores.
 
 # %%
 import pandas as pd
@@ -155,8 +156,11 @@ bands.groupby(["quantity", "control"])[["pointwise", "all_at_once"]].sum()
 al.plot_pathway_sizes(ko)
 
 # %% [markdown]
-# **Check before you publish a knockout figure**: the AUC and its interval at the layer of the claim (× marks no signal);
-# the text baselines; the contrasts and their simultaneous bands; n in each group; the placebo in the same figure.
+# **Check before you publish a knockout figure**:
+#
+# - the AUC and its interval at the layer of the claim (× marks no signal), and the text baselines;
+# - the contrasts, their simultaneous bands, and n in each group;
+# - the placebo in the same figure.
 #
 # More: [docs/knockout.md](../../docs/knockout.md); false positive rates:
 # [docs/statistics.md](../../docs/statistics.md). **Next**: [4_your_own](4_your_own.ipynb).

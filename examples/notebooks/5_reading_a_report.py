@@ -57,7 +57,7 @@ print(results["knockout"].verdict)
 # | n and P before | few questions or a low P before give little information |
 # | dropped rows | the verdict applies to the remaining rows only |
 # | contrasts and controls | evidence is the contrasts of a knockout (not its gap), or the curve of a swap minus its null |
-# | spot checks | some cells were recomputed with the reference engine |
+# | spot checks | some values were recomputed with the reference engine (hooks and full forward passes) |
 
 # %%
 results["swap"].dropped_counts
