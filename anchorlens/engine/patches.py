@@ -13,7 +13,7 @@ from anchorlens.prompts.batches import TokenBatch
 from anchorlens.typing import SlotStreams
 
 OnProgress: TypeAlias = Callable[[float], object]
-"""Progress callback; its argument is the share of the whole work that a step was."""
+"""Progress callback; its argument is the share of the total work that was finished since the last call."""
 
 
 def no_progress(share: float) -> None:
@@ -49,7 +49,7 @@ class AnchorSwap:
 
 @dataclass(frozen=True)
 class SwapBatch:
-    """Rows that are measured together, with their patches.
+    """Rows that are measured in one pass, with their patches.
 
     Attributes:
         tokens: Right-padded rows that are patched.
