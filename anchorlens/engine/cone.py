@@ -45,7 +45,7 @@ class ConeEngine(Engine):
         # Prefix of all rows, given to reset; and the prefix cached last, which may be longer.
         self._shared: Prefix | None = None
         self._prefix: Prefix | None = None
-        # Common tokens of the last pass; a prefix that occurs twice in a row is cached.
+        # Common tokens of the last pass; a prefix of two consecutive passes is cached.
         self._last: tuple[int, ...] = ()
 
     @override

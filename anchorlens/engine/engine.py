@@ -56,7 +56,7 @@ class Engine(Protocol):
         ...
 
     def pass_flops(self, size: PassSize, starts: Sequence[int]) -> float:
-        """Return the floating-point operations of a batch; ``starts``: first changed layer of each layer or window."""
+        """Return the floating-point operations of a batch; ``starts``: first changed layer of each window."""
         ...
 
     def saturates(self, size: PassSize, lanes: int) -> bool:

@@ -30,7 +30,7 @@ def greedy(
     """Generate greedily after each prompt, up to ``max_new_tokens`` or ``n_ctx`` tokens, or until ``stop(new_ids)`` is True.
 
     The common prefix of all prompts is run once. Prompts of similar length share a batch, padded on the left. Positions are counted
-    without padding, so a row gives the same tokens as alone. ``on_batch`` gets the number of finished rows.
+    without padding, so positions and sliding windows are those of the row alone. ``on_batch`` gets the number of finished rows.
 
     Returns:
         New token ids of each prompt, in the order of ``prompts``; [] for a prompt of ``n_ctx`` tokens or more.

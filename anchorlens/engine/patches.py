@@ -49,7 +49,7 @@ class AnchorSwap:
 
 @dataclass(frozen=True)
 class SwapBatch:
-    """Rows that are measured in one pass, with their patches.
+    """Rows that are measured together, with their patches.
 
     Attributes:
         tokens: Right-padded rows that are patched.

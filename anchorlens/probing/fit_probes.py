@@ -36,7 +36,7 @@ def fit_probes(
     """Fit one probe per layer, and compute k* of ``DRAWS`` bootstrap draws of the questions with the same penalties.
 
     Questions are resampled within their split. A new split would separate answers from the questions they were learnt with. On the
-    embedded samples, this changed validation AUCs of 0.97 to 0.47 to 0.98.
+    embedded samples, validation AUCs were then 0.47 to 0.98 instead of 0.97.
     """
     ids, split = rows.question_ids, rows.split
     read = fit_layers(layers, states, rows.labels, ids, split, site=site, model=model, dataset=dataset)

@@ -19,8 +19,8 @@ FEW_ROWS = 20
 def select_known_rows(generated: Rows) -> Rows:
     """Return the rows of :func:`generate_rows` that the model answers correctly (METHOD 3, ``known_only``).
 
-    A row is dropped (``answer_not_alone``) if its line is correct but its exact answer is not the gold answer alone. P would be read
-    at another word.
+    A row is dropped (``answer_not_alone``) if its line is correct but its exact answer is not the gold answer alone. Otherwise P
+    would be read at another word.
     """
     right = [row for row in generated.rows if row.answer.label == 0]
     rows = tuple(row for row in right if _is_gold_alone(row))

@@ -95,7 +95,7 @@ class Plan:
 
     @cached_property
     def shards(self) -> tuple[tuple[Any, ...], ...]:
-        """Groups of consecutive units that are stored together: about 1e12 FLOPs each, at most about 1,000 groups."""
+        """Groups of consecutive units that are stored together, of about 1e12 FLOPs or more; at most about 1,000 groups."""
         least = max(_SHARD_FLOP, self.cost.flops / _MOST_SHARDS)
         total = sum(unit.work for unit in self.units) or 1.0
         shards: list[list[Any]] = [[]]
