@@ -1,8 +1,8 @@
 """User functions: name in outputs, number of arguments, and a fingerprint of the computation.
 
-The fingerprint covers the compiled code with its inner functions, defaults, closure, and the constants and functions of the same
-module that the code reads; of an object, its class's own members and its attributes. Source text, line numbers, memory addresses and
-hash seeds do not matter, so every process of one Python version gives the same fingerprint.
+The fingerprint of a function covers its compiled code, inner functions, defaults and closure. Constants and functions of its module
+that it reads are included. That of an object covers its attributes and its class's own members. Source text, line numbers, memory
+addresses and hash seeds do not matter, so every process of one Python version gives the same fingerprint.
 """
 
 import dis

@@ -5,8 +5,8 @@
 No weights are downloaded: the time does not depend on them. Rows are random tokens with the lengths of real questions; every layer
 is swapped at the anchors, without nulls. Seconds are wall-clock seconds: medians of interleaved rounds, with smallest and largest.
 Careful and generic: how many times as long TransformerLens takes, with cached clean activations in one batch, and with
-``generic_activation_patch``. Rate: the plan's FLOPs in the engine's time, as a share of the rate of a matrix product of the model's
-MLP on the same device.
+``generic_activation_patch``. Rate: FLOPs of the plan per second of the engine, divided by the FLOP/s of a matrix product of the
+model's MLP on the same device.
 """
 
 import argparse

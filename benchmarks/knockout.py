@@ -2,8 +2,8 @@
 
     python benchmarks/knockout.py --data-file popqa.jsonl --limit 300
 
-One process alternates between the two: the whole sweep (rows, passes, probes, placebos, samples, curves and contrasts with their
-intervals), and plain forward passes without hooks over the same batches, one for each pass of the sweep.
+One process alternates between the two. The sweep includes rows, passes, probes, placebos, samples, curves and contrasts with their
+intervals. The forward passes run without hooks over the same batches, one for each pass of the sweep.
 """
 
 import argparse

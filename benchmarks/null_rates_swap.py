@@ -8,8 +8,8 @@ neighbouring layers. The script counts the layers that the verdict names (``laye
 
 - ``normal``: curve and null are noise of the same size (sd 10 points).
 - ``uneven``: the size differs between questions (log-normal), the same for curve and null of a question.
-- ``shared level``: every question has its own level far below 0, shared by curve and null: an effect that is not specific to the
-  anchor.
+- ``shared level``: every question has its own level far below 0, shared by curve and null. This is an effect that is not specific
+  to the anchor.
 - ``rare``: one cell in eight loses 50 to 90 points, the others stay near 0; the same for curve and null.
 - ``effect``: ``normal``, and the first anchor loses a further 8 points at layers 10-19. A named layer is right if it is one of these
   ten, else wrong.

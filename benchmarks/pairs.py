@@ -2,8 +2,9 @@
 
     python benchmarks/pairs.py --data DIR
 
-prints for the four embedded sets (and for the files of four data sets): kept rows, dropped rows by reason, the shares of true and of
-false answers that occur in their question, the AUC of that one bit, and the two text baselines on the test split.
+Prints one row per data set and distractor rule, for the four embedded sets and for the files of four data sets in DIR. The columns
+are kept rows, dropped rows by reason, the shares of true and of false answers that occur in their question, the AUC of that bit, and
+the AUCs of both text baselines on the test split.
 """
 
 import argparse

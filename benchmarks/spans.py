@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 LABELLED = ROOT / "tests" / "questions" / "labelled_spans.jsonl"
 NAMES = {"popqa": "PopQA", "triviaqa": "TriviaQA", "hotpotqa": "HotpotQA", "nq": "NQ"}
 
-# Draws (seed, rows) of each file that were inspected while the rules were written, and the seeds of the draws inspected
-# afterwards, each from rows of no earlier draw. The rules were changed after each but the last.
+# Draws (seed, rows) of each file that were inspected while the rules were written, and seeds of later draws of other rows. The rules
+# were changed after each draw but the last.
 WRITTEN_ON: dict[str, list[tuple[int, int]]] = {
     "popqa": [],
     "triviaqa": [(12345, 60), (777, 100), (31337, 70), (555, 60)],

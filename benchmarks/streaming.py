@@ -5,8 +5,8 @@
 
 Random weights in the shape of Llama-3.2-3B (6.4 GB in bfloat16) are written to a temporary directory, shard by shard, and deleted
 afterwards; the tokenizer is SmolLM2's. The two runs follow each other in separate processes, so both find the files in the system's
-cache. Memory is resident anonymous memory (RssAnon), and resident memory with the pages of mapped files (VmRSS), above the value
-after imports, sampled every three milliseconds. ``--cold`` drops the files from the cache before each run.
+cache. Memory is given without the pages of mapped files (RssAnon) and with them (VmRSS), above the value after imports. It is
+sampled every three milliseconds. ``--cold`` drops the files from the cache before each run.
 """
 
 import argparse

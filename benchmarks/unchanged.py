@@ -2,9 +2,9 @@
 
     python benchmarks/unchanged.py --against 030ce2e --data DIR
 
-checks out that commit, measures the same questions with the same seed with both trees (all question protocols, SmolLM2, embedded
-sets and real rows), and compares every ΔP. Prints how many are equal to the bit. Exit code 1 if two differ by more than 1e-4 points
-(another batch changes the last digits).
+Checks out that commit and measures the same questions with the same seed with both trees: all question protocols, SmolLM2, embedded
+sets and real rows. Compares every ΔP and prints the number of values that are equal to the bit. Exit code 1 if two differ by more
+than 1e-4 points (another batch changes the last digits).
 """
 
 import argparse

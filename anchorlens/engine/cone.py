@@ -1,10 +1,11 @@
-"""The cone engine: all cells of a batch from one pass through the layers.
+"""The cone engine: compute all cells of a batch in one pass through the layers.
 
-In a causal model a change at layer l and position p alters only layers >= l and positions >= p: its cone. Only the cone is computed.
-Distinct clean rows (bases and donors) pass through the layers together. The cells of a layer are added at that layer, as copies of
-their base from the first changed to the last read position; attention to earlier positions uses the clean row's keys and values.
-The prefix that all rows share is computed once for many batches. Donor states are read in the same pass, and positions whose stream
-equals the donor's are not computed (:func:`~anchorlens.engine.cone_plans.cone_start`). All tokens share each matrix product.
+In a causal model a change at layer l and position p alters only layers >= l and positions >= p: its cone. Only the cone is computed:
+
+- The distinct bases and donors pass through the layers together as clean rows. Donor states are read in the same pass.
+- At each measured layer, its cells join the pass: copies of their base from the first changed to the last read position.
+- Attention to earlier positions uses keys and values of the clean row. A prefix of all rows is computed once for many batches.
+- Positions whose stream equals the donor's are not computed (:func:`~anchorlens.engine.cone_plans.cone_start`).
 
 Results equal those of the reference engine (:mod:`anchorlens.engine.reference`) up to rounding: sums have another order.
 """
@@ -44,7 +45,7 @@ class ConeEngine(Engine):
         # Prefix of all rows, given to reset; and the prefix cached last, which may be longer.
         self._shared: Prefix | None = None
         self._prefix: Prefix | None = None
-        # Common tokens of the last pass: a prefix that recurs is cached.
+        # Common tokens of the last pass; a prefix of two consecutive passes is cached.
         self._last: tuple[int, ...] = ()
 
     @override
@@ -128,7 +129,7 @@ class ConeEngine(Engine):
     def _run(
         self, plan: SwapPlan | KnockoutPlan, lanes: Lanes, read_sites: dict[int, str], site: str, on_progress: OnProgress
     ) -> Pass:
-        """Run the pass of a plan through all layers that are needed."""
+        """Run the pass of a plan up to the last layer that is read."""
         prefix, prefix_passes = self._choose_prefix(plan.shared, plan.rows)
         n_shared = 0 if prefix is None else common_prefix([prefix.ids, plan.shared], len(prefix.ids))
         planned = Pass(self.adapter, plan.layout(n_shared), lanes, prefix, site=site, read_sites=read_sites)
@@ -145,12 +146,12 @@ class ConeEngine(Engine):
             on_progress(1 / layers)
 
     def _choose_prefix(self, ids: tuple[int, ...], rows: int) -> tuple[Prefix | None, list[Pass]]:
-        """Choose the prefix whose keys and values are shared by ``rows`` rows that begin with ``ids``.
+        """Choose the cached prefix for ``rows`` rows that begin with ``ids``.
 
-        A cached prefix is reused as far as it matches, and extended if that saves enough tokens or if ``ids`` recur.
+        A cached prefix is reused as far as it matches. It is extended if that saves enough tokens, or if ``ids`` recur.
 
         Returns:
-            The prefix, or None, and the passes that compute its new part; they run before the others in each layer.
+            The prefix, or None, and the passes that compute its new part. In each layer these run first.
         """
         cached, recurring = self._prefix, common_prefix([ids, self._last], len(ids))
         self._last = ids

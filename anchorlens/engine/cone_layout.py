@@ -1,8 +1,8 @@
 """Geometry of one pass of the cone engine, as index tensors.
 
-*Clean rows* are the bases and donors of a batch, without duplicates, up to the last position that is needed. Their common first
-tokens are the *prefix*: they are in no table here, only their keys and values are used. *Lanes* are the changed copies, one per
-measured layer or window. A lane holds the *cells* of every anchor and row, each from its first changed to its last read position.
+*Clean rows* are the distinct bases and donors of a batch, up to the last position that is needed. Their common first tokens are the
+*prefix*: only its keys and values are used. *Lanes* are changed copies of the clean rows that run in parallel. There is one lane per
+measured layer or window. It holds the *cells* of every anchor and row, each from its first changed to its last read position.
 All tokens of a pass are in one flat table: the clean rows, then the lanes that have started, by starting layer.
 """
 
@@ -20,12 +20,12 @@ from anchorlens.engine.patches import window_layers
 
 @dataclass(frozen=True)
 class Lanes:
-    """Changed copies of a batch, ordered by starting layer.
+    """Changed copies of the clean rows that run in parallel, ordered by starting layer.
 
     Attributes:
         start: Layer at which each lane starts.
         first: First changed layer of each lane.
-        last: Last changed layer of each lane; below ``first`` if it is a copy that is not changed any more.
+        last: Last changed layer of each lane; below ``first`` for a copy of the first lane that is not changed further.
         order: Index of each lane in the caller's list.
         forked: Whether lanes after the first are copies of the first, not of the clean rows.
     """
@@ -52,8 +52,8 @@ class Lanes:
     def cuts(cls, windows: Sequence[range]) -> "tuple[Lanes, list[int]]":
         """Make lanes for windows that may be empty or equal.
 
-        Windows that all begin in the same layer become one lane with the longest window, and copies of it: a lane changed in layers
-        a .. b equals the lane changed in a .. c, c > b, up to layer b, so it starts as a copy at b + 1.
+        If all windows begin in the same layer, the first lane has the longest window. A shorter window that ends at layer b gives
+        the same activations up to b. Its lane starts at layer b + 1 as a copy of the first lane.
 
         Returns:
             The lanes, and the lane of each window; -1 for an empty window, which is the clean pass.
@@ -142,7 +142,7 @@ class AttentionGroup:
 
 @dataclass(frozen=True)
 class ReadIndex:
-    """Tokens of a group that the reader reads.
+    """Tokens of a group whose states are read.
 
     Attributes:
         tokens: Distinct tokens of the group, ascending.
@@ -171,13 +171,13 @@ class CellGroup:
         attention: Index tensors for attention.
         first: First token of the cells in a lane.
         stop: One past their last token in a lane.
-        join: Clean token of each token, from which a cell is copied.
+        join: Clean token that each token is copied from when a lane starts.
         positions: Position of each token in its row.
         reads: Tokens that are read.
         starts: First computed position of each row.
         ends: One past the last computed position of each row.
-        bases: Clean token at position ``prefix`` of the clean row before each row.
-        rows: Index in the batch of each row.
+        bases: Clean token at position ``prefix`` of the clean row whose keys precede each row.
+        rows: Index of each row in the batch.
         offsets: First token of each row among the cells.
     """
 
@@ -231,10 +231,10 @@ def make_cell_group(
     first: int,
     before: Mapping[int, int] | None = None,
 ) -> CellGroup:
-    """Return the cells of one anchor or control, which begin at token ``first`` of a lane.
+    """Make the cells of one anchor or control; they begin at token ``first`` of a lane.
 
     ``clean_row``: clean row of each row; ``starts``: changed row -> first computed position; ``ends``: one past the last read
-    position of each row; ``reads``: (row, position) pairs; ``before``: row -> clean row before its cells, if it is the donor's.
+    position of each row; ``reads``: (row, position) pairs; ``before``: row -> donor's clean row if its keys precede the cells.
     """
     prefix, rows = len(clean.prefix), sorted(starts)
     begin, stop = [starts[i] for i in rows], [ends[i] for i in rows]
@@ -266,7 +266,7 @@ class Prefix:
 
 @dataclass(frozen=True)
 class PatchIndex:
-    """Streams that are patched into lanes."""
+    """Activations that are patched into lanes."""
 
     cell: Int[Tensor, "token"]  # token of a lane that is replaced
     clean: Int[Tensor, "token"]  # clean token whose stream replaces it; -1 for given streams
@@ -296,6 +296,6 @@ class Layout:
 
     @classmethod
     def clean(cls, rows: Sequence[tuple[int, ...]], prefix: int = 0) -> "Layout":
-        """Make the layout of unchanged rows of which every token is read."""
+        """Make a layout without changes in which every token is read."""
         clean = CleanRows.make([(row, len(row)) for row in rows], prefix)
         return cls(clean, ReadIndex.make([(i, i) for i in range(len(clean.ids))]))

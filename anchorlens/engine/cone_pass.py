@@ -25,9 +25,9 @@ Table = Float[Tensor, "_ d_model"]
 class Pass:
     """Pass of one batch through the layers.
 
-    Patches are applied at ``site``, "" for knockouts. ``read_sites``: layer -> site that is read; ``top`` is the last one.
-    ``states``: layer -> states that were read: clean, then by cell group and lane. With ``keep`` no states are read, and
-    ``new_prefix`` collects keys and values of the clean rows.
+    ``site``: patched site, "" for knockouts. ``read_sites``: layer -> site to read. ``top``: last layer to run. ``states``: layer ->
+    states that were read, [cell read d_model]; the clean cell is first, then one cell per cell group and lane. If ``keep`` is True,
+    no states are read, and ``new_prefix`` collects keys and values of the clean rows.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Pass:
 
     @torch.no_grad()
     def step(self, block: Block, on_progress: OnProgress = no_progress) -> None:
-        """Run one block; blocks must come in order. ``on_progress`` is also called with 0, for checks of memory on the way."""
+        """Run the next block in order of layers; calls ``on_progress(0)`` within the block, so that a caller can check memory."""
         layer = block.layer
         if layer > self.top:
             return
@@ -149,7 +149,7 @@ class Pass:
         return _on(self.device, torch.cat([base, (starts + lane).reshape(-1)]))
 
     def _gather_reads(self, streams: Tokens, *, trimmed: bool) -> Float[Tensor, "cell read d_model"]:
-        """Return the states of all reads: clean, then by cell group and lane; reads outside a lane's cells are clean."""
+        """Return the states of all reads, clean cell first; a read that a change cannot reach has its clean state."""
         reads, cell_groups = self.layout.reads, self.layout.cell_groups
         # Lanes that were appended after the read site, in the same layer, are not in ``streams``.
         present = self.n_lanes if trimmed or not self.n_cell else (len(streams) - self.n_clean) // self.n_cell
@@ -169,7 +169,7 @@ class Pass:
         return out
 
     def _attention(self, block: Block, x: Table, on_progress: OnProgress, *, trim: bool) -> Float[Tensor, "_ head d_head"] | None:
-        """Compute the heads' output [token head d_head] of every token, or with ``trim`` of the read tokens only.
+        """Compute the heads' output z [token head d_head] of every token, or with ``trim`` of the read tokens only.
 
         Returns None in the last block of a pass that computes a prefix.
         """
@@ -274,7 +274,7 @@ class Pass:
         )[:, group.query_slots]  # fmt: skip
 
     def _weights(self, block: Block, group: "_DeviceGroup", scores: list[Tensor], kv: int, rep: int) -> tuple[Tensor, ...]:
-        """Compute the softmax over all keys of a query, split as the scores are; empties ``scores``."""
+        """Compute attention weights by a softmax over all keys, split into the parts of ``scores``; empties ``scores``."""
         sizes = [score.shape[-1] for score in scores]
         table = torch.cat(scores, -1) if len(scores) > 1 else scores[0]
         scores.clear()  # frees the parts
@@ -346,7 +346,7 @@ class _DeviceGroup:
 def _wide(heads: Float[Tensor, "*token head d_head"]) -> Float[Tensor, "*token head d_head"]:
     """Convert queries, keys or values to float32 if they are in half precision on a CPU.
 
-    Their many small product sizes would each need a oneDNN kernel, which takes longer to make than to run.
+    In half precision oneDNN makes a kernel for each of their many small product sizes, which takes longer than the product.
     """
     return heads.float() if half_on_cpu(heads.device, heads.dtype) else heads
 

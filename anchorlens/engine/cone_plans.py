@@ -1,6 +1,7 @@
 """Plans of the cone engine: clean rows, cells, patches and cut edges of a batch.
 
-A plan holds no state of the engine: it gives the prefix that its rows share, and a layout behind any part of that prefix.
+``shared`` has the token ids that all clean rows begin with. The engine takes the keys and values of this prefix, or of a part of it,
+from its cache. ``layout`` then makes the index tensors of the remaining tokens.
 """
 
 from collections import defaultdict
@@ -20,7 +21,7 @@ class KnockoutPlan:
     """Plan of a batch of knockouts.
 
     Attributes:
-        shared: Token ids that all clean rows begin with, before any cut or read position.
+        shared: Token ids that all clean rows begin with, before the first cut or read position.
         rows: Number of clean rows.
     """
 
@@ -64,7 +65,7 @@ class SwapPlan:
     """Plan of a batch of swaps.
 
     Attributes:
-        shared: Token ids that all clean rows begin with, before any patched, donor or read position.
+        shared: Token ids that all clean rows begin with, before the first patched, donor or read position.
         rows: Number of distinct clean rows, donors included.
     """
 
@@ -91,7 +92,7 @@ class SwapPlan:
     def _cones(
         self, ids: Sequence[tuple[int, ...]], patches: Sequence[tuple[int, int, int | None, int]], site: SiteLike
     ) -> dict[int, tuple[int, bool]]:
-        """Return row -> (first position of its cone, whether earlier positions equal the donor's), for patched rows."""
+        """Return patched row -> (first computed position, whether patched positions before it are read from the donor's row)."""
         changed: defaultdict[int, list[tuple[int, int | None]]] = defaultdict(list)
         for i, target, source, _ in patches:
             changed[i].append((target, source))
@@ -143,10 +144,10 @@ class SwapPlan:
 def cone_start(
     ids: Sequence[int], donor: Sequence[int], pairs: Sequence[tuple[int, int | None]], reads: Sequence[int], site: SiteLike
 ) -> int:
-    """Return the first position of a swap's cone that has to be computed; ``pairs``: (patched, donor) positions.
+    """Return the first position of a patched row that has to be computed; ``pairs``: (patched, donor) positions.
 
-    A patched position whose visible tokens all equal the donor's has the donor's stream in all later layers, which the donor's clean
-    row provides. This holds for each next position that is patched from the same donor position or follows equal tokens only.
+    The start of a patched row can equal the donor's clean run, whose streams are already computed. Both are equal as long as
+    each position is patched from the same donor position or lies in the common prefix of both rows.
     """
     source = dict(pairs)
     first = min(source)
@@ -158,7 +159,7 @@ def cone_start(
     start = at = first
     while first <= alike and at < stop and (source[at] == at if at in source else at < alike):
         at += 1
-        if at - 1 in source:  # the donor's clean row ends at the last position that is taken from it
+        if at - 1 in source:  # the donor's clean row is computed up to the last position that is patched from it
             start = at
     return start
 

@@ -28,7 +28,7 @@ _MEASURED_S, _MEASURED_FLOP = 0.02, 4e9
 
 @dataclass(frozen=True)
 class PassSize:
-    """Size of one batch.
+    """Size of one batch; a *lane* is a changed copy of the rows, one per measured layer or window.
 
     Attributes:
         clean_tokens: Number of tokens of the clean rows, without the prefix.
@@ -58,7 +58,7 @@ class PassSize:
 
 
 def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -> int:
-    """Return an upper estimate of a cone pass's peak memory on one device in bytes, without the model; reached in the top layer."""
+    """Return an upper estimate of a cone pass's peak memory on one device, without the model, in bytes."""
     heads, kv = shape.n_heads * shape.d_head, shape.n_kv_heads * shape.d_head
     tokens = size.prefix + size.clean_tokens + lanes * size.lane
     widest = max([size.clean_rows * size.clean_keys, *(lanes * rows * width for _, rows, width, _ in size.cell_groups)])
@@ -90,7 +90,7 @@ def kernel_bytes(shape: Shape, device: torch.device) -> int:
 
 
 def pass_flops(shape: Shape, size: PassSize, starts: Sequence[int]) -> float:
-    """Return the operations of a cone pass; ``starts``: layer at which each lane starts."""
+    """Return the floating-point operations of a cone pass; ``starts``: layer at which each lane starts."""
     layers = shape.n_layers
     through = sum(layers - start for start in starts)
     tokens = layers * size.clean_tokens + through * size.lane
@@ -109,14 +109,14 @@ def rows_bytes(shape: Shape, rows: int, width: int) -> int:
 
 
 def rows_flops(shape: Shape, rows: int, width: int) -> float:
-    """Return the operations of a full forward pass over ``rows`` rows of ``width`` tokens, one read per row."""
+    """Return the floating-point operations of a full forward pass over ``rows`` rows of ``width`` tokens, one read per row."""
     return rows * (width * shape.n_layers * shape.block_flops + 2.0 * shape.d_model * shape.d_vocab)
 
 
 def rows_per_batch(
     shape: Shape, devices: Sequence[torch.device], width: int, batch_size: int | None, max_memory: int | None = None
 ) -> int:
-    """Return the rows of one full forward pass: ``batch_size``; if None, as many as fit into half of the free memory."""
+    """Return the number of rows of a full forward pass: ``batch_size``; if None, as many as fit into half of the free memory."""
     if batch_size is not None:
         if batch_size < 1:
             raise InputError(f"batch_size={batch_size}: too small. Give at least 1.", argument="batch_size")
@@ -135,7 +135,7 @@ def out_of_memory(why: BaseException) -> bool:
 
 
 def matrix_rate(shape: Shape, device: torch.device) -> float:
-    """Measure the operations per second of a product of the MLP's size: the fastest of a few."""
+    """Measure the FLOP/s of a matrix product of the MLP's size, the fastest of several runs."""
     inner = shape.d_mlp or 4 * shape.d_model
     # Short products, so that other processes interrupt few of them.
     rows = 256 if device.type == "cpu" else 8192
@@ -153,5 +153,5 @@ def matrix_rate(shape: Shape, device: torch.device) -> float:
 
 
 def estimate_seconds(shape: Shape, device: torch.device, flops: float) -> float:
-    """Estimate the seconds that ``flops`` operations take on a device."""
+    """Estimate the seconds that ``flops`` floating-point operations take on a device."""
     return flops / (_EFFICIENCY * matrix_rate(shape, device))

@@ -14,14 +14,14 @@ from anchorlens.models.adapter import Adapter, SiteLike
 
 @runtime_checkable
 class Engine(Protocol):
-    """Interface: measures batches of one model; ``reason``: why the reference engine replaces the cone engine, "" if it does not."""
+    """Interface of an engine, which measures batches of one model; ``reason``: reason to replace the cone engine, else ""."""
 
     name: str
     reason: str
     adapter: Adapter
 
     def reset(self, shared: Sequence[int] = ()) -> None:
-        """Clear the caches, so that the same batches give the same bits; ``shared``: tokens that all later rows begin with."""
+        """Clear the caches, so that equal batches give equal bits; ``shared``: tokens that all later rows begin with."""
         ...
 
     def run_swaps(
@@ -48,15 +48,15 @@ class Engine(Protocol):
     def knockout_states_all_layers(
         self, batch: KnockoutBatch, *, site: SiteLike, layers: range, on_progress: OnProgress = no_progress
     ) -> Float[Tensor, "run layer read d_model"]:
-        """Return the states at every layer, clean and then with each variant cut in all of ``layers``; float32 on the CPU."""
+        """Return the states at every layer: clean, then with each variant cut in all of ``layers``; float32 on the CPU."""
         ...
 
     def pass_bytes(self, size: PassSize, lanes: int) -> int:
-        """Return an upper estimate of a batch's memory in bytes, without the model; ``lanes``: measured layers or windows."""
+        """Return an upper estimate of a batch's memory in bytes, without the model; ``lanes``: number of layers or windows."""
         ...
 
     def pass_flops(self, size: PassSize, starts: Sequence[int]) -> float:
-        """Return the multiplications and additions of a batch; ``starts``: first changed layer of each lane."""
+        """Return the floating-point operations of a batch; ``starts``: first changed layer of each window."""
         ...
 
     def saturates(self, size: PassSize, lanes: int) -> bool:

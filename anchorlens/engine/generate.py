@@ -14,7 +14,7 @@ from anchorlens.models.adapter import Adapter
 from anchorlens.models.memory import free_memory
 from anchorlens.prompts.batches import common_prefix
 
-# Rows beyond which throughput no longer grows; fewer leave a step bound by reading the weights.
+# Rows beyond which throughput no longer grows. With fewer rows, reading the weights limits a step.
 _MOST_ROWS = {"cpu": 64, "cuda": 512, "mps": 128}
 
 
@@ -27,10 +27,10 @@ def greedy(
     stop: Callable[[list[int]], bool],
     on_batch: Callable[[int], None] = lambda rows: None,  # noqa: ARG005
 ) -> list[list[int]]:
-    """Return greedy continuations of token ids, up to ``max_new_tokens``, ``n_ctx``, or until ``stop`` of the new tokens is True.
+    """Generate greedily after each prompt, up to ``max_new_tokens`` or ``n_ctx`` tokens, or until ``stop(new_ids)`` is True.
 
-    The common prefix of all prompts is run once. Prompts of similar length are padded on the left; positions are counted from the
-    mask, so positions and sliding windows equal those of each row alone. ``on_batch`` gets the number of finished rows.
+    The common prefix of all prompts is run once. Prompts of similar length share a batch, padded on the left. Positions are counted
+    without padding, so positions and sliding windows are those of the row alone. ``on_batch`` gets the number of finished rows.
 
     Returns:
         New token ids of each prompt, in the order of ``prompts``; [] for a prompt of ``n_ctx`` tokens or more.
@@ -70,7 +70,7 @@ def _rows_at_once(adapter: Adapter, width: int, batch_size: int | None) -> int:
 
 
 def _run_prefix(adapter: Adapter, prompts: Sequence[Sequence[int]]) -> TransformerLensKeyValueCache:
-    """Return the key-value cache, of one row, of the prompts' common prefix; it leaves each prompt at least one token."""
+    """Return a key-value cache, of one row, of the prompts' common prefix, which excludes every prompt's last token."""
     cache = adapter.empty_cache()
     # For a single prompt two passes would be slower than one.
     shared = common_prefix(prompts, min(len(ids) for ids in prompts) - 1) if len(prompts) > 1 else 0
@@ -134,7 +134,7 @@ def _select_columns(
 def _keep_rows(cache: TransformerLensKeyValueCache, rows: list[int]) -> None:
     """Keep some rows of the cache in place, without the columns that are padding in all of them.
 
-    So the cache is never wider than its longest row, and stays within TransformerLens's rotary table of ``n_ctx`` positions.
+    The cache is then as wide as its longest row, and within TransformerLens's rotary table of ``n_ctx`` positions.
     """
     mask = cache.previous_attention_mask[rows]
     first = int((mask.sum(0) == 0).sum())

@@ -5,8 +5,8 @@ An edge runs from a source position s to a later position t that attends to it (
 - ``mask``: the score is set to minus infinity before the softmax, so the remaining weights renormalise (Geva et al. 2023).
 - ``zero``: the weight is set to 0 after the softmax; the others stay, so the weights of a query sum to less than one.
 
-States at layer k depend on layers <= k only. So one forward pass with the cut in *all* layers gives the states at every k of a
-separate pass with the cut in layers 0..k. Windows of layers need one pass each.
+States at layer k depend on layers <= k only. A forward pass with the cut in *all* layers therefore gives, at every k, the states of
+a pass cut in layers 0..k. Other windows of layers need one pass each.
 """
 
 from collections.abc import Sequence

@@ -13,7 +13,7 @@ from anchorlens.prompts.batches import TokenBatch
 from anchorlens.typing import SlotStreams
 
 OnProgress: TypeAlias = Callable[[float], object]
-"""Progress callback; its argument is the share of the whole work that a step was."""
+"""Progress callback; its argument is the share of the total work that was finished since the last call."""
 
 
 def no_progress(share: float) -> None:

@@ -1,8 +1,10 @@
-"""Readers of P (METHOD 3), computed in float32 or float64 for models of any dtype.
+"""Compute P from activations (METHOD 3), in float32 or float64 for models of any dtype.
 
-Answer readouts: P of the exact answer in the input, from the log-probabilities of its tokens, each read at the preceding position.
-``probe``: P(hallucination) of a truth probe at one layer. ``p_true``: P(yes) against P(no) if the model is asked whether the answer
-is right. A :class:`Reader` computes one of these for one batch, from the states that it names.
+- Answer readouts: P of the exact answer, from the log-probability of each of its tokens at the preceding position.
+- ``probe``: P(hallucination) of a truth probe at one layer.
+- ``p_true``: P(yes) / (P(yes) + P(no)) after the question whether the answer is right.
+
+A :class:`Reader` specifies the states to read in one batch (site, layer, positions) and computes one of these readouts from them.
 """
 
 from collections.abc import Callable, Mapping
@@ -84,7 +86,7 @@ class ReadPlan:
 
 @dataclass(frozen=True)
 class Metrics:
-    """Metrics of one or more forward passes; the properties are those of a probability.
+    """Metrics of one or more forward passes. The properties exist if the readout is a probability.
 
     Attributes:
         values: Metric name -> values [*cells example], float32 on the CPU.
@@ -119,7 +121,7 @@ class Metrics:
 
 @runtime_checkable
 class Reader(Protocol):
-    """Interface: computes metrics of every row of a batch from chosen states."""
+    """Interface of the readout of a batch: the states to read, and the metrics of each row computed from them."""
 
     @property
     def where(self) -> tuple[SiteLike, int] | None:
@@ -203,18 +205,18 @@ class _OneReadPerRow:
 
     @property
     def row(self) -> Int[Tensor, "example"]:
-        """Return every row once."""
+        """Return the row of each read: 0 .. n-1, one read per row."""
         return torch.arange(len(self.position), device="cpu")
 
 
 @dataclass(frozen=True)
 class ChoiceReader(_OneReadPerRow):
-    """Reader of P of one set of tokens against another at one position of each row, for ``p_true``.
+    """Reader of ``p_true``: P(yes) / (P(yes) + P(no)) at one position of each row.
 
     Attributes:
         position: Position that is read in each row.
-        yes: Token ids that count as yes.
-        no: Token ids that count as no.
+        yes: Token ids whose probabilities sum to P(yes).
+        no: Token ids whose probabilities sum to P(no).
     """
 
     position: Int[Tensor, "example"]

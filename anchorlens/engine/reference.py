@@ -42,7 +42,7 @@ class ReferenceEngine(Engine):
     Args:
         adapter: The model.
         reason: Reason why it replaces the cone engine; "" if it was requested.
-        min_shared_tokens: Tokens that a separate pass over the common prefix must save in :meth:`run_cells`.
+        min_shared_tokens: :meth:`run_cells` runs the common prefix of its rows once if that saves at least this number of tokens.
     """
 
     name = "reference"
@@ -75,8 +75,8 @@ class ReferenceEngine(Engine):
     def run_cells(self, batch: SwapBatch, *, site: SiteLike, layers: Sequence[int], window: int) -> tuple[Metrics, Metrics]:
         """Measure one cell per row in one forward pass over clean rows, donors and patched rows.
 
-        For spot checks of a few cells of different layers: row i is patched around ``layers[i]``. Donor streams are read in the same
-        pass, and the common prefix is run once, into TransformerLens's key-value cache.
+        Row i is patched in the window around ``layers[i]``, so that spot checks of different layers share a pass. Donor streams are
+        read in the same pass. The common prefix is run once, into TransformerLens's key-value cache.
 
         Returns:
             Metrics before and after the patch, [example].
@@ -222,7 +222,7 @@ def capture(
 
 
 def donor_streams(adapter: Adapter, batch: SwapBatch, site: SiteLike) -> list[SlotStreams]:
-    """Return the streams that each swap patches in: its given streams, or those of one clean pass over the donors."""
+    """Return the activations that each swap patches in: its given ones, or those of one clean pass over the donors."""
     wanted = [swap.source for swap in batch.swaps if swap.source is not None]
     captured = iter(capture(adapter, batch.donors, site, wanted) if batch.donors is not None and wanted else ())
     return [swap.streams if swap.streams is not None and swap.source is None else next(captured) for swap in batch.swaps]

@@ -24,11 +24,11 @@ _HEIGHT, _ROW_HEIGHT, _LOWER_HEIGHT, _ROW_GAP, _LOWER_GAP = 380, 320, 210, 84, 9
 _MARGINS = 58, 20  # left and right
 # Assumed width in pixels of a figure that fills its page: the narrowest page.
 _ASSUMED_WIDTH = 700
-# Pixels of ``fit_width`` and page.js: above the panels, of a line of the heading, of the axes below the panels, of a row of a
-# legend, of a legend's margin, and of an entry beside its text.
+# Pixels in ``fit_width`` and page.js: top margin, heading line, axes below the panels, legend row, legend margin, symbol of a legend
+# entry.
 _PIXELS = {"top": 52, "line": 17, "below": 58, "row": 19, "pad": 6, "beside": 40, "size": 12}
 _COLUMNS = (4, 2, 1)  # even, so that question and answer stand side by side
-# Width of a small letter of the heading, and of a legend's letter, in DejaVu Sans, the widest fallback font.
+# Width in pixels of a letter of the heading and of the legend, in DejaVu Sans, the widest fallback font.
 _LETTER, _LEGEND_LETTER = 6.4, 6.84
 _FIRST_LINE = '<span style="font-size:17px"><b>{}</b></span>'
 _NEXT_LINE = '<span style="font-size:12px;color:#555555">{}</span>'

@@ -46,7 +46,7 @@ class CurveSource(Protocol):
 
 @runtime_checkable
 class MetricSource(Protocol):
-    """A result whose ``curves()`` can also give a metric that is computed on request; a sweep's."""
+    """Result whose ``curves(metric=...)`` can compute a further metric on request, such as a sweep."""
 
     @property
     def run_id(self) -> str: ...
@@ -63,7 +63,7 @@ def gather(results: object, controls: bool | Sequence[str], metric: str | None =
 
     Args:
         results: A curves frame, a :class:`CurveSource`, a sequence of these, or a mapping from labels to these.
-        controls: Whether to keep control rows (all except those that must be named), or names of the controls to keep.
+        controls: If True, keep the rows of all controls except those that are drawn only if named. Or names of the controls to keep.
         metric: Metric of the rows to keep. If None, ``p`` if available, else the first.
 
     Returns:
@@ -96,10 +96,10 @@ def gather(results: object, controls: bool | Sequence[str], metric: str | None =
 
 
 def with_ticks(table: pd.DataFrame) -> pd.DataFrame:
-    """Add ``before``, the mean clean P of each curve, and ``tick``, the lowest possible ΔP; NaN if no tick is drawn.
+    """Add columns ``before`` (mean clean P of a curve) and ``tick`` (lowest possible ΔP, marked at the axis).
 
-    A mean ΔP is at least -100 times the mean clean P of its layer; the tick is that of the layer with the largest clean P. There is
-    none for another metric, for denoising, if P is unknown, or if it lies far below all curves.
+    The mean ΔP of a layer is at least -100 * its mean clean P. ``tick`` is this bound at the layer with the largest clean P. It is
+    NaN, and not drawn, for other metrics, for denoising, without a known P, and far below all curves.
     """
     own = (table["control"] == "none") & (table["extra"] == "") & (table["metric"] == P) & (table["direction"] != "denoising")
     known = table["p_before"].where(own & table["effect"].notna())
@@ -289,8 +289,8 @@ def gather_contrasts(
 
     Returns:
         Columns ``model dataset protocol anchor``, settings, ``quantity control layer value ci_low ci_high sim_low sim_high n``,
-        ``leading`` (bool: the control is the default one of the quantity) and ``excludes_zero`` (bool: by the simultaneous interval,
-        with at least ten questions, with signal and beyond rounding). Empty if there is nothing to draw.
+        ``leading`` and ``excludes_zero``. ``leading``: the control is the default one of the quantity. ``excludes_zero``: the
+        simultaneous interval excludes 0, with at least ten questions, with signal and beyond rounding. Empty if nothing is drawn.
     """
     nothing = pd.DataFrame(columns=[*_PLACE, *_CONTRAST_NUMBERS[1:], "leading", "excludes_zero"])
     if contrasts is False:

@@ -90,7 +90,8 @@ class Adapter:
     ) -> Stream:
         """Run TransformerLens's forward pass over all blocks and return the final residual stream.
 
-        ``cache`` is extended. Inference mode is not used, because the model keeps tables that TransformerLens makes on the way.
+        The call extends ``cache``. It uses ``no_grad``, not ``inference_mode``: TransformerLens may store a longer rotary table in
+        the model, and an inference tensor could not be used with gradients later.
         """
         with _disable_ungrouping(self.model) if cache is not None else nullcontext(), inputs_follow_blocks(self.model):
             return self.model.run_with_hooks(

@@ -8,7 +8,7 @@ from transformers import PretrainedConfig
 from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError, did_you_mean
 
-# P of a prompt varies by 1e-2 with the batch size in bfloat16 and by 3e-6 in float32, so float32 is the default up to 40 GB.
+# P of a prompt varies with the batch size by 1e-2 in bfloat16, by 3e-6 in float32. The default is float32 up to 40 GB.
 FLOAT32_LIMIT = 10e9
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")}
 DTYPES |= {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

@@ -1,7 +1,7 @@
 """Devices of the parts of a model that is spread over several devices (``cfg.n_devices``).
 
-TransformerLens moves the stream of block i to device ``first + i * n_devices // n_layers``, but its loader may put the block
-elsewhere, so inputs are moved to the weights.
+TransformerLens moves the stream of block i to device ``first + i * n_devices // n_layers``. Its loader may put the block on another
+device, so inputs are moved to the device of the weights.
 """
 
 from collections.abc import Iterator

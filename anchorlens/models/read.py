@@ -58,7 +58,7 @@ class Read:
         """Compute the logits of ``tokens`` in each row, and the logsumexp over the whole vocabulary.
 
         Both are float64 (float32 on Apple's GPUs). A float32 product over d_model has an error of 3e-6, which would dominate that of
-        P, so ``tokens`` and the largest logit of each vocabulary slice are computed in float64.
+        P. ``tokens`` and the largest logit of each vocabulary slice are therefore computed in float64.
         """
         unembed, x = self._model.unembed, self._apply_final_norm(stream)
         tokens = tokens.to(x.device)

@@ -35,8 +35,8 @@ def fit_probes(
 ) -> LayerProbes:
     """Fit one probe per layer, and compute k* of ``DRAWS`` bootstrap draws of the questions with the same penalties.
 
-    Questions are resampled within their split, because a new split separates answers from the questions they were learnt with (on
-    the samples, validation AUCs of .97 fell to .47 to .98).
+    Questions are resampled within their split. A new split would separate answers from the questions they were learnt with. On the
+    embedded samples, validation AUCs were then 0.47 to 0.98 instead of 0.97.
     """
     ids, split = rows.question_ids, rows.split
     read = fit_layers(layers, states, rows.labels, ids, split, site=site, model=model, dataset=dataset)
@@ -70,8 +70,8 @@ def fit_placebo_probes(
 ) -> dict[str, LayerProbes]:
     """Fit the probes of ``shuffled_labels`` (``shuffled_labels_1``, one per draw) and ``cross_fold`` (``fold_a``, ``fold_b``).
 
-    Placebo probes have the penalties of ``read``. Probes of shuffled labels are rescaled to the confidence of ``read``, because ΔP
-    is a change of confidence and would be smaller for an untrained probe.
+    Penalties are those of ``read``. A probe of shuffled labels is less confident than ``read``, so ΔP would be smaller. Its log-odds
+    are therefore rescaled to the mean confidence of ``read``.
     """
 
     def fit(labels: Array, split: Sequence[str]) -> LayerProbes:

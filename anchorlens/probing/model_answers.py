@@ -19,8 +19,8 @@ FEW_ROWS = 20
 def select_known_rows(generated: Rows) -> Rows:
     """Return the rows of :func:`generate_rows` that the model answers correctly (METHOD 3, ``known_only``).
 
-    A correct line whose exact answer is not the gold answer alone is dropped (``answer_not_alone``), because P would be read at
-    another word.
+    A row is dropped (``answer_not_alone``) if its line is correct but its exact answer is not the gold answer alone. Otherwise P
+    would be read at another word.
     """
     right = [row for row in generated.rows if row.answer.label == 0]
     rows = tuple(row for row in right if _is_gold_alone(row))
@@ -53,8 +53,8 @@ def generate_rows(
 ) -> Rows:
     """Return rows with the model's greedy answer as y, label 0 if correct and 1 if false (METHOD 3, ``generated``).
 
-    The exact answer is found without the gold answer; the label compares the whole line. The input contains the generated text,
-    including thinking, up to the end of the exact answer.
+    The exact answer is found without the gold answer; the label compares the whole line with the gold answer. The input contains the
+    generated text, including thinking, up to the end of the exact answer.
     """
     texts = generate_answers(adapter, examples, tokenizer, max_new_tokens=max_new_tokens, batch_size=batch_size, progress=progress)
     reader, n_ctx = _AnswerReader(tokenizer, examples), adapter.shape.n_ctx

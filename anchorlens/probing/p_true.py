@@ -1,4 +1,4 @@
-"""Reader of ``p_true``: P(yes) against P(no) to the question if the answer is correct (METHOD 3)."""
+"""Make the reader of ``p_true``: P(yes) against P(no) after the question whether the answer is correct (METHOD 3)."""
 
 from collections.abc import Sequence
 

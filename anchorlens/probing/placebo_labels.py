@@ -1,6 +1,6 @@
-"""Labels and splits of the placebo probes (METHOD 5).
+"""Make the labels and splits of the placebo probes (METHOD 5).
 
-Labels are flipped by question, halves are drawn by components of questions that share a gold alias.
+:func:`shuffle_labels` flips all labels of a question together. :func:`half_splits` keeps questions that share a gold alias together.
 """
 
 import random
@@ -15,10 +15,10 @@ from anchorlens.questions.false_answers import group_by_links
 
 
 def shuffle_labels(rows: TruthRows, seed: int, draw: int = 0) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """Flip the labels of half of the train and validation questions, all rows of a question together.
+    """Flip the labels of a random half of the training and validation questions, all rows of a question together.
 
-    Labels shuffled over rows would depend on the question, and another share than half would retain truth. Of questions with one row
-    (``generated`` answers), half of the true and half of the false ones are flipped.
+    A shuffle over rows would give both rows of some questions one label, which a probe can learn from the question. Flipping exactly
+    half removes the correlation with truth. Questions with one row (``generated`` answers) are halved separately by label.
     """
     labels = rows.labels
     for name in ("train", "validation"):
@@ -45,7 +45,7 @@ def _by_labels(rows: TruthRows, indices: Sequence[int]) -> dict[tuple[float, ...
 
 
 def half_splits(rows: TruthRows, seed: int) -> tuple[list[str], list[str]]:
-    """Return the splits of two probes with disjoint training and validation questions; rows of the other half are ``unused``."""
+    """Return one split per probe, for two probes without a common training or validation question; other rows are ``unused``."""
     halves: tuple[list[str], list[str]] = (list(rows.split), list(rows.split))
     for name in ("train", "validation"):
         sizes = [0, 0]

@@ -41,8 +41,8 @@ class TruthProbe(ClassifierMixin, BaseEstimator):
     array([0, 1])
 
     Args:
-        penalties: Values of scikit-learn's ``C`` to choose from; smaller is stronger. If None, ``PENALTIES``, extended in steps of
-            about 3 within 1e-8 to 3e3 while the validation log loss decreases by more than ``TOLERANCE``.
+        penalties: Values of scikit-learn's ``C`` to choose from; smaller is stronger. If None, ``PENALTIES``. These are extended by
+            factors of about 3, within 1e-8 to 3e3, while the validation log loss decreases by more than ``TOLERANCE``.
         max_iter: Largest number of iterations while penalties are compared; the chosen fit then continues until convergence.
 
     Attributes:
@@ -350,7 +350,7 @@ def fit_layers(
 ) -> LayerProbes:
     """Fit one probe per layer on ``train`` rows, with its penalty chosen on ``validation`` rows.
 
-    The penalties are those of ``like``, if given. ``where`` are the indices into ``states`` of the other arguments' rows.
+    ``like``: probes whose penalties are used. ``where``: index into the examples of ``states`` of each row of the other arguments.
     """
     y, ids, parts = np.asarray(labels, dtype=np.float64), np.asarray(question_ids), np.asarray(split)
     train, held = parts == "train", parts == "validation"

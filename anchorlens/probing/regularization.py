@@ -20,7 +20,7 @@ PENALTIES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 TOLERANCE = 1e-3
 """Smallest decrease of the validation log loss, in nats, that makes a penalty better."""
 PATIENCE = 20
-"""Factor on the iterations of the chosen fit."""
+"""Factor by which ``max_iter`` is multiplied for the chosen fit."""
 N_RESAMPLES = 1000
 
 
@@ -71,7 +71,7 @@ class _Fits:
     """Fits of one layer with several penalties, each started from the previous one."""
 
     def __init__(self, x: Array, y: Array, max_iter: int) -> None:
-        # With fewer rows than features the optimum lies in the span of the rows, and the penalty is invariant under rotation.
+        # With fewer rows than features the optimum lies in the span of the rows, so the fit uses a basis of the span.
         self.basis = np.linalg.qr(x.T)[0] if x.shape[0] < x.shape[1] else None
         self.x, self.y, self.max_iter = x if self.basis is None else x @ self.basis, y, max_iter
         self.model = LogisticRegression(warm_start=True)

@@ -1,4 +1,4 @@
-"""Text classifiers as baselines: the AUC of a probe that needs no model states (METHOD 3)."""
+"""Text classifiers as baselines of truth probes: AUC without the model's activations (METHOD 3)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -43,8 +43,8 @@ def text_only_scores(train: Iterable[str], train_labels: npt.ArrayLike, test: It
 def qa_text_scores(train: Pairs, train_labels: npt.ArrayLike, test: Pairs) -> Array:
     """Return P(hallucination), [row of test], by logistic regression on question and answer.
 
-    Features are the overlap of answer and question (standardised), shared character n-grams, n-grams of the answer, and each word
-    and word pair of the question crossed with the form and the words of the answer (hashed).
+    Features: overlap of answer and question (standardised), shared character n-grams, n-grams of the answer, and cross features. A
+    cross feature (hashed) pairs a word or word pair of the question with the form or a word of the answer.
     """
     both = [*train, *test]
     n_train = len(train)

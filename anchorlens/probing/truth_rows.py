@@ -138,7 +138,7 @@ def _make_gold_rows(
         failed: set[str] = set()
         for example in usable:
             false = assigned.false.get(example.example_id)
-            # Most invalid rows fail with their true answer, without a false one: they are dropped in the first round.
+            # Also tried without a false answer, so that most invalid rows are dropped in the first round.
             true = row_of(example, example.answers[0], 0)
             pair = [true] if false is None else [true, row_of(example, false, 1)]
             error = next((row for row in pair if isinstance(row, RowDropped)), None)

@@ -209,7 +209,7 @@ class SplitFractions(Kind):
 
 @dataclass(frozen=True)
 class PythonOnly(Kind):
-    """An object that only Python can give; None by default."""
+    """Object that can be passed from Python only; None by default."""
 
     what: str
     is_valid: Callable[[Any], bool] = callable

@@ -1,7 +1,7 @@
 """The interfaces of a protocol: `Measurement`, `Recheckable` and `Analysis`.
 
-A protocol is a folder with a specification (`spec.py`), a `Measurement` (`measurement.py`: intervention and readout) and an
-`Analysis` (`analysis.py`: curves, contrasts and findings from the samples, without a model and without torch).
+A protocol is a folder with three modules. `spec.py` has the specification. `measurement.py` has a `Measurement`: intervention and
+readout. `analysis.py` has an `Analysis`: curves, contrasts and findings from the samples, without a model and without torch.
 A measurement that is also `Recheckable` is spot-checked during the sweep and can be verified from its run directory.
 Progress, memory, shards, spot checks, record, files and command line are shared by all protocols (`running/`).
 """
@@ -79,7 +79,7 @@ class Plan:
         cost: Predicted cost, passed to ``on_plan`` before measuring.
         unit_name: Unit of the progress bar.
         device: Device of the model.
-        before: Amount of work of :meth:`Measurement.fit`.
+        before: Work of :meth:`Measurement.fit`, before the first unit, on the scale of ``unit.work``.
     """
 
     units: tuple[Any, ...]
@@ -95,7 +95,7 @@ class Plan:
 
     @cached_property
     def shards(self) -> tuple[tuple[Any, ...], ...]:
-        """Consecutive units that are stored together: some seconds of work per shard, and at most 1,000 shards."""
+        """Groups of consecutive units that are stored together, of about 1e12 FLOPs or more; at most about 1,000 groups."""
         least = max(_SHARD_FLOP, self.cost.flops / _MOST_SHARDS)
         total = sum(unit.work for unit in self.units) or 1.0
         shards: list[list[Any]] = [[]]
@@ -110,7 +110,7 @@ class Plan:
 
     @cached_property
     def memory(self) -> OomSplitter:
-        """Splitter of units that do not fit into memory, which counts the splits of the sweep."""
+        """Splitter of units that run out of memory; counts the splits of the sweep."""
         return OomSplitter(self.device)
 
 
@@ -172,7 +172,7 @@ class Recheckable(Protocol):
         ...
 
     def from_run(self, adapter: Adapter, spec: Any, stored: StoredInputs) -> Any:
-        """Rebuild the inputs of a saved sweep that :meth:`remeasure` needs.
+        """Rebuild the inputs that :meth:`remeasure` needs from a saved sweep.
 
         Raises:
             RunError: If the run directory lacks an input.

@@ -28,8 +28,8 @@ class Unit(Protocol):
         ...
 
 
-# Fraction of the allowed memory above which freed pages are returned. Measured with 57 MB planned in a fragmented heap: peaks of 37
-# to 47 MB; with 1/3 and an eighth 43 to 51, once 59. CPU time is the same.
+# Fraction of the allowed memory above which freed pages are returned. Peaks with 57 MB planned in a fragmented heap: 37 to 47 MB
+# with 1/5, 43 to 59 MB with 1/3 and 1/8. CPU time is the same.
 _FULL = 1 / 5
 _STATM = Path("/proc/self/statm")
 
@@ -74,7 +74,7 @@ class MallocTrimmer:
         self._step = allowed // 16
 
     def look(self) -> None:
-        """Return freed memory if the process holds too much; to be called often (microseconds)."""
+        """Return freed memory to the system if the process holds too much; takes microseconds, so call it often."""
         if self._trim is None or _anonymous() < self._full:
             return
         self._trim(0)

@@ -79,7 +79,7 @@ class SweepPlan:
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """Memory limits of a pass; ``table``: number of rows of samples, ``kept``: bytes held beside them."""
+    """Memory limits of a sweep; ``table``: number of rows of samples; ``kept``: bytes of stored states."""
 
     engine: Engine
     max_memory: int | None
@@ -89,12 +89,12 @@ class MemoryBudget:
 
     @property
     def budget(self) -> int:
-        """Bytes of a pass: the limit of the user, or half of the free memory, minus held bytes."""
+        """Maximum bytes of a pass: the limit of the user, or half of the free memory, minus stored states and tables."""
         total = self.max_memory - _ROW_BYTES * self.table if self.max_memory else free_memory(self.engine.adapter.devices) // 2
         return total - self.kept - self.engine.adapter.shape.peak_weight_bytes
 
     def rows(self, width: int, lanes: int = 0) -> int:
-        """Return the number of rows of ``width`` tokens in a pass; ``lanes``: windows of layers in which edges are cut."""
+        """Return the maximum number of rows of ``width`` tokens in a pass; ``lanes``: windows of layers that are cut in parallel."""
         if self.batch_size is not None:
             return self.batch_size
         budget = self.budget
@@ -112,11 +112,11 @@ class MemoryBudget:
         return rows
 
     def bytes_of(self, rows: int, width: int, lanes: int = 0) -> int:
-        """Return an upper estimate of the bytes of a pass."""
+        """Return an upper estimate of the bytes of a pass; arguments as in :meth:`rows`."""
         return self.engine.pass_bytes(_pass_size(rows, width, lanes), lanes)
 
     def peak(self, passes: int) -> int:
-        """Return the peak bytes of a sweep; ``passes``: largest pass. Raise InputError if they exceed ``max_memory``."""
+        """Return the peak bytes of a sweep; ``passes``: bytes of the largest pass. Raise InputError if beyond ``max_memory``."""
         kept = self.kept + self.engine.adapter.shape.peak_weight_bytes
         peak = max(passes + _ROW_BYTES * self.table, _ORDERED_BYTES * self.table) + kept
         if self.max_memory is not None and peak > self.max_memory:
@@ -150,9 +150,9 @@ class MemoryBudget:
         return replace(plan, seconds=seconds, weight_reads=reads, weight_bytes=reads * streamed.read_bytes)
 
     def _reads(self, batches: int, cells: int, checks: int, width: int) -> int:
-        """Return the number of passes through all layers: batches, common prefixes, checked cells and their prefixes.
+        """Return the number of passes through all layers: batches, common prefix, checked cells and their prefixes.
 
-        The reference engine takes one pass per cell of a row, one for donors and a clean one.
+        A batch of the reference engine takes one pass per cell of a row, one for the donors and a clean one.
         """
         passes = batches * (cells + 2) if self.engine.name == ReferenceEngine.name else batches + 1
         shape = self.engine.adapter.shape
@@ -161,7 +161,7 @@ class MemoryBudget:
 
 
 def _pass_size(rows: int, width: int, lanes: int) -> PassSize:
-    """Return the size of a pass over rows of one width; with lanes, in three variants."""
+    """Return the size of a pass over rows of equal width; if edges are cut, with three cuts per row and window."""
     return PassSize(rows * width, rows, width, ((rows * width, rows, width, width),) * (3 if lanes else 0), 0, rows)
 
 

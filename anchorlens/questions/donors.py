@@ -142,11 +142,11 @@ class DonorPicker:
 
 
 def null_positions(row: TokenRow, anchor: str, n: int, seed: int, donor_id: str, region: str = "question") -> tuple[int, ...]:
-    """Draw the null's positions for a donor's streams: at most ``n`` other prompt positions, in random order (METHOD 4).
+    """Draw the positions of the null: at most ``n`` other prompt positions for the donor's streams, in random order (METHOD 4).
 
-    Excluded are position 0, tokens of E_Q, positions that predict an answer token, and the anchor itself. Anchors at the answer and
-    ``prompt_last`` draw after E_Q only. The region ``question`` excludes text shared by all rows (shots, a template's head);
-    ``prompt`` is the whole prompt.
+    Position 0, E_Q, the anchor, and positions that predict an answer token are excluded. For anchors at the answer and for
+    ``prompt_last``, only positions after E_Q are drawn. Else ``region="question"`` excludes text before the question (few-shot
+    examples, the head of a template), and ``"prompt"`` allows the whole prompt.
     """
     forbidden = {0, *row.positions["exact_question"], *row.positions["pre_answer_all"], *row.positions[anchor]}
     if anchor in (*ANSWER_ANCHORS, "prompt_last"):

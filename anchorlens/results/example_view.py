@@ -35,9 +35,9 @@ def example_rows(
         ids: Ids of the rows to return. If None, all rows.
 
     Returns:
-        For each row ``id question answer label``, ``tokens``, ``marks`` (role -> positions), ``curves`` (name -> ΔP in percentage
-        points at each layer, averaged over donors; None if not measured), ``peak`` and ``at`` (largest |ΔP| of the anchors and its
-        layer), ``before`` and ``pathway`` (P of the clean run and the pathway at that layer).
+        For each row: ``id question answer label tokens``; ``marks`` (role -> positions); ``curves`` (name -> ΔP at each layer, in
+        percentage points, averaged over donors; None if not measured); ``peak`` (largest |ΔP| of the anchors); ``at`` (its layer);
+        ``before`` and ``pathway`` (P of the clean run, and the pathway at that layer).
     """
     base = examples[examples["role"] == "base"]
     base = base if ids is None else base[base["example_id"].isin(list(ids))]

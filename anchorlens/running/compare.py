@@ -37,9 +37,9 @@ class Comparison:
         """Return the difference at every layer.
 
         Returns:
-            ``anchor layer difference ci_low ci_high n``, ``first second``, ``sim_low sim_high``, ``only_first only_second``, and
-            ``model dataset protocol``: second minus first with both 95 % intervals (points), number of shared questions, mean ΔP of
-            the shared rows in each run, and number of rows in one run only.
+            ``model dataset protocol anchor layer``; ``difference`` (second minus first, in points) with its 95 % intervals ``ci_low
+            ci_high`` and ``sim_low sim_high``; ``n`` (shared questions); ``first second`` (mean ΔP of the shared rows in each run);
+            ``only_first only_second`` (rows in one run only).
         """
         return self._table[summary_order(self._table)].copy()
 

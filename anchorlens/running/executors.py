@@ -1,7 +1,7 @@
 """Executors: run the sweeps of a run in this process, or in Ray workers (the extra ``[ray]``).
 
 Every worker draws and plans a sweep from the same inputs, so that all workers plan the same shards. One worker also computes the
-result. Ray restarts a dead worker and repeats its call, which carries the whole task.
+result. Ray restarts a dead worker and repeats its call; every call has the whole task as its argument.
 """
 
 import os

@@ -22,8 +22,8 @@ def load_run(path: "str | os.PathLike[str]") -> list[SweepResult]:
         path: Path of the run directory.
 
     Returns:
-        The results as they were measured, in the order of the run: always a list. Of a directory of one sweep, take the
-        result with ``(sweep,) = load_run(path)``.
+        List of the results as they were measured, in the order of the run. If the run has one sweep, ``(sweep,) = load_run(path)``
+        gives its result.
 
     Raises:
         RunError: If the run is missing or damaged, or the schema has another version.

@@ -50,7 +50,7 @@ def open_run(
     out: "str | os.PathLike[str]", sweeps: Sequence[Mapping[str, Any]], *, overwrite: bool, resume: bool, restart: bool,
     job: Job | None = None, command: Mapping[str, Any] | None = None,
 ) -> Iterator[OpenRun]:  # fmt: skip
-    """Open the storage of a run; without an error, its parts are removed at the end of the block, except for a job."""
+    """Open the storage of a run; at the end of the block its parts are removed, except for a job or after an error."""
     target = check_target(out, overwrite=True)
     with open_journal(target, sweeps, resume=resume, restart=restart, job=job, command=command) as journal:
         is_same_study = (resume or job is not None) and study_of(target) == journal.sweeps
@@ -61,7 +61,7 @@ def open_run(
 
 
 def pending_of(target: Path) -> list[str] | None:
-    """Return the sweeps that a run directory still lacks; None if there is no run, or shards of an unfinished sweep beside it."""
+    """Return the sweeps that a run directory still lacks; None if there is no run, or if unfinished parts lie beside it."""
     if parts_of(target).exists() or not (target / "run.json").is_file():
         return None
     return read_record(target)["pending"]

@@ -1,7 +1,7 @@
 """Spot checks: random cells measured again by the reference engine, and the noise floor.
 
-Cells of the first batch are checked at once, so that a wrong engine stops the sweep early; cells of other batches at the end. The
-noise floor is the largest difference of a ΔP.
+Cells of the first batch are checked at once, so that a wrong engine stops the sweep early. Cells of other batches are checked at the
+end. The noise floor is the largest difference of a ΔP.
 """
 
 import random
@@ -51,7 +51,7 @@ class SpotChecker:
     failed: list[str] = field(default_factory=list)
 
     def check_first(self, samples: pd.DataFrame, *, alone: bool) -> None:
-        """Check cells of the first batch. Raise CheckError at a difference; ``alone`` if it is the only batch."""
+        """Check cells of the first batch; ``alone``: whether it is the only one. Raise CheckError at a difference."""
         k = self.spec.n_spot_checks
         self._check(samples, k if alone else (k + 1) // 2, "first")
         if self.failed:
@@ -61,7 +61,7 @@ class SpotChecker:
             )
 
     def check_rest(self, samples: pd.DataFrame) -> None:
-        """Check cells of the other batches; a difference marks the run and warns."""
+        """Check cells of the other batches; at a difference, warn and mark the run."""
         self._check(samples, self.spec.n_spot_checks // 2, "rest")
         if self.failed:
             warn(

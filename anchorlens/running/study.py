@@ -277,8 +277,8 @@ def run_steps(
 ) -> Outcome:  # fmt: skip
     """Measure sweeps as :func:`run_study` does.
 
-    ``prepare`` loads the data once all arguments are checked; its argument says whether models are checked too, which a run that
-    is finished does not need.
+    ``prepare(check_models)`` loads the data and returns the steps; it is called after the other arguments are checked. If the run is
+    already finished, ``check_models`` is False.
     """
     this_job, workers = parse_job(job), executor_of(executor)
     check_run_options(out, overwrite=overwrite, resume=resume, restart=restart, job=this_job)

@@ -170,7 +170,7 @@ def _check_data(folder: Path, sweeps: list[dict[str, Any]], given: "QAData | Map
 
 
 def _same_file(folder: Path, name: str, record: Mapping[str, Any]) -> QAData | None:
-    """Return the rows of the recorded file, if a file of its name in the current folder or beside the run holds the same rows."""
+    """Read the recorded file in the current folder or beside the run; None if no file of this name has the same rows."""
     kind, _, file = str(record["source"]).partition(":")
     for path in (Path(file), folder.absolute().parent / file) if kind == "file" and "spans" in record else ():
         try:

@@ -74,9 +74,9 @@ _SAME = tuple(dict.fromkeys(("run_id", *CURVE_KEYS)))
 def answer_first(frame: pd.DataFrame) -> list[str]:
     """Return the columns of a table in display order: results first, constant columns last.
 
-    First those of ``metric quantity anchor pathway`` that differ between rows (the anchor if neither it nor the pathway does), then
-    layer, value, control, interval, P before and n, then other columns that differ, then the rest. If a row is one of an example, or
-    a contrast, name, layer and value stand together.
+    Tables of examples begin with id and role, contrasts with the quantity, other tables with those of ``metric anchor pathway`` that
+    differ between rows. If neither anchor nor pathway differs, the anchor is shown. Layer and value follow, then the other names,
+    intervals, P before and n. Constant keys come last.
     """
     columns = list(frame.columns)
     differ = {name for name in _SAME if name in columns and frame[name].nunique(dropna=False) > 1}

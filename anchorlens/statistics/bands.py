@@ -47,19 +47,19 @@ class Band:
 
 
 def band(value: Array, draws: Array, n: Counts, *, level: float = 0.95, rate: bool = False) -> Band:
-    """Compute both bands of a mean, a rate or a difference from one set of resamples.
+    """Compute the pointwise and the simultaneous band of a mean, a rate or a difference from one set of resamples.
 
-    Pointwise: the percentile interval, widened around the value by t/z * sqrt(n / (n - 1)) to correct the bootstrap's small-sample
-    bias. Simultaneous: value plus or minus c standard errors, where c is the quantile of the largest standardised deviation over all
-    points, mapped to the t distribution with n - 1 degrees of freedom (sup-t).
+    Pointwise: percentile interval of the bootstrap. The distance of each end from the value is multiplied by t/z * sqrt(n / (n - 1))
+    to correct the small-sample bias. Simultaneous (sup-t): value ± c standard errors. c is the ``level`` quantile of the largest
+    standardised deviation over all points; it is mapped to the t distribution with n - 1 degrees of freedom.
 
     Args:
         value: Value of the curve, [point].
         draws: Value in each resample, [resample point]; all points of a resample share one draw of questions.
         n: Number of questions at each point, [point].
         level: Coverage, in (0, 1).
-        rate: Whether values are rates in percentage points, or differences of two. Points that are equal in all resamples (no row
-            flips) then get the exact binomial bound for n questions without an event.
+        rate: Whether values are rates in percentage points, or differences of two. If no row flips, all resamples of a point are
+            equal; the band is then value ± the exact binomial bound for 0 events in n questions.
 
     Returns:
         Both bands; NaN at points with fewer than two questions.
@@ -111,10 +111,10 @@ def bootstrap_mean(
 
 
 def auc_band(value: Array, draws: Array, n: Counts, *, level: float = 0.95) -> Band:
-    """Compute both bands of an area under the ROC curve on the logit scale, because percentile intervals near 1 are too short.
+    """Compute both bands of an area under the ROC curve (AUC) on the logit scale; percentile intervals near 1 are too short.
 
-    AUCs are shrunk by half a question on either side, so that 1 has a finite logit. If all resamples are equal (a probe without
-    errors), the standard error is that of half the questions' independent comparisons.
+    The AUC is first shrunk to (n * AUC + 0.5) / (n + 1), so that AUC = 1 has a finite logit. The standard error of the logit is at
+    least half the binomial one, 0.5 / sqrt(n * AUC * (1 - AUC)), because resamples of a probe without errors are all equal.
 
     Args:
         value: AUC, [point].

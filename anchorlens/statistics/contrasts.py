@@ -5,8 +5,8 @@ No rows are selected by the outcome, so contrasts are unbiased. Unlike a gap bet
 - ``delta_p_vs_placebo``: mean ΔP of the knockout minus that of the placebo, in percentage points.
 - ``flip_rate``: share of rows whose prediction flips, minus that of the placebo, in percentage points.
 - ``auc_drop``: the probe's AUC after the knockout minus that after the placebo.
-- ``row_specific_effect``: ΔP of a row's own change of state, minus ΔP of its clean state under the changes of other questions. 0 for
-  changes that do not depend on the row; a change that removes the row's own signal gives a negative value.
+- ``row_specific_effect``: ΔP of a row under its own change of log-odds, minus its mean ΔP under the changes of rows of other
+  questions. 0 if changes do not depend on the row; negative if the knockout removes the row's own signal.
 """
 
 from dataclasses import dataclass
@@ -81,10 +81,10 @@ def auc_difference(p: Array, other: Array, event: Array, draws: Resamples) -> Es
 
 
 def row_specific_effect(arm: Arm, event: Array, kind: str, draws: Resamples, seed: int) -> Estimate:
-    """Compute ΔP of each row's own change minus ΔP of the changes of other questions with similar clean confidence.
+    """Compute ΔP of each row under its own change of log-odds, minus its mean ΔP under the changes of other rows.
 
-    The probe is linear, so the log-odds of state h_i + Δh_j are those of h_i plus the change of row j, without another forward pass.
-    Changes are permuted 20 times within fifths of clean confidence; pairs of rows of one question are left out.
+    The probe is linear, so the change of row j is added to the clean log-odds of row i without another forward pass. Row j is drawn
+    20 times from the rows with similar clean confidence (the same fifth). Pairs of rows of one question are left out.
     """
     before, after = _log_odds(arm.before), _log_odds(arm.after)
     own = delta_p(arm.before, arm.after, event, kind)
@@ -106,7 +106,7 @@ def row_specific_effect(arm: Arm, event: Array, kind: str, draws: Resamples, see
 
 
 def _within_fifths(size: Array, rng: np.random.Generator) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Return rows, and for each a permuted row of the same fifth of ``size``, concatenated over permutations."""
+    """Return (rows, partners): permute rows ``PERMUTATIONS`` times within fifths of ``size``, and concatenate the permutations."""
     fifth = np.empty(len(size), dtype=np.intp)
     for number, members in enumerate(np.array_split(np.argsort(size, kind="stable"), FIFTHS)):
         fifth[members] = number

@@ -11,13 +11,13 @@ Flags = npt.NDArray[np.bool_]
 
 
 def support(p: Array, before: Array, event: Array, kind: str) -> Array:
-    """Return π, the probability whose change is the ΔP of a probe or of ``p_true``.
+    """Return π, the probability that ΔP of a truth readout compares before and after a change: P or 1 - P.
 
     Args:
         p: P before or after the change, [... row].
         before: P before the change, same shape as ``p``.
         event: 1 where the event of P occurs (for a probe: the answer is false), [row].
-        kind: ``confidence``: P of the prediction before the change; ``signed``: P itself; ``true_label``: P of the true label.
+        kind: ``confidence``: probability of the prediction before the change; ``signed``: P; ``true_label``: that of the true label.
 
     Raises:
         InputError: If ``kind`` is unknown.

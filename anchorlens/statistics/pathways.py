@@ -1,13 +1,13 @@
 """Pathways: split of rows by whether the probe's prediction flips under a knockout, and its selection bias (METHOD 5).
 
-A row is *Q-Anchored* if the probe's prediction flips under the knockout, else *A-Anchored*. The split uses the quantity that is
-plotted, so any probe, even one at chance, puts Q below A. In each control, split and curve both ignore the exact question tokens:
+A row is *Q-Anchored* if the probe's prediction flips under the knockout, else *A-Anchored*. Rows are split by the quantity that is
+plotted. A flip lowers the confidence, so Q lies below A for any probe, even one at chance. Controls measure or remove this gap:
 
-- ``random_tokens``: as many other question tokens are cut as E_Q has. If a question has fewer, the comparison is with that many
-  random tokens of E_Q (control ``size_matched``).
-- ``shuffled_labels``: the probe was trained on labels flipped at random within the question.
-- ``cross_fold``: split by a probe trained on one half of the questions, ΔP by a probe trained on the other half. This removes the
-  selection by the probe's own noise.
+- ``random_tokens``: cut as many other question tokens as E_Q has. If a question has fewer, compare with a cut of that many random
+  tokens of E_Q (control ``size_matched``).
+- ``shuffled_labels``: train the probe on labels that are flipped in a random half of the questions.
+- ``cross_fold``: split by a probe trained on one half of the questions, read ΔP by a probe trained on the other half. This removes
+  the selection by the probe's own noise.
 
 *Gap* = mean ΔP of Q minus that of A. It describes the published figure; :mod:`anchorlens.statistics.contrasts` supports claims.
 """
@@ -55,7 +55,7 @@ class ProbeChange:
 
 @dataclass(frozen=True)
 class GroupCurve:
-    """Mean ΔP of a group of rows [layer], its draws [resample layer], number of questions and mean π before, both [layer]."""
+    """Mean ΔP of a group of rows [layer], its draws [resample layer], number of questions [layer], and mean clean π [layer]."""
 
     mean: Array
     draws: Array
@@ -64,7 +64,7 @@ class GroupCurve:
 
 
 def group_curves(delta: Array, before: Array, q: Flags, draws: Resamples) -> dict[str, GroupCurve]:
-    """Compute the curves of Q-Anchored, A-Anchored and all rows from ΔP, π before and the split, each [layer row]."""
+    """Compute the curves of Q-Anchored, A-Anchored and all rows from ΔP, clean π and the split, each [layer row]."""
     present = ~np.isnan(delta)
     out: dict[str, GroupCurve] = {}
     for name, members in ((Q, q & present), (A, ~q & present), (ALL, present)):
@@ -106,7 +106,7 @@ def _of_group(group: GroupCurve) -> Estimate:
 def quantity_frame(
     layers: Sequence[int], quantity: str, control: str, estimate: Estimate, *, auc: bool = False, rate: bool = False
 ) -> pd.DataFrame:
-    """Return the table of a quantity with both bands; ``auc``: it is an AUC, ``rate``: a rate in percentage points."""
+    """Return the table of a quantity with both bands; ``auc``: for an AUC; ``rate``: for a rate in percentage points."""
     columns = estimate.value, estimate.draws, estimate.n
     return band_frame(layers, quantity, control, auc_band(*columns) if auc else band(*columns, rate=rate))
 

@@ -7,9 +7,9 @@ A job file has the cells, and the arguments with which ``swap_sweep`` measures t
                "target": {"exact_question": [...], ...}, "source": {"exact_question": [...], ...}, "example": ..., "donor": ...}],
      "sweep": {"dataset": ..., "examples": [...], "arguments": {...}}}
 
-A place is an anchor, or its null (``exact_question:null``), which not every row has. For each place, row and layer, the residual
-stream that enters the block at ``target`` positions of ``ids`` is replaced by that of a clean run of ``donor_ids`` at ``source``
-positions. P of ``token`` is read at position ``read``. Rows are ragged.
+A place is an anchor, or its null (``exact_question:null``), which not every row has. For each place, row and layer, ``resid_pre``
+at the ``target`` positions of ``ids`` is replaced by that at the ``source`` positions of ``donor_ids``, from a clean run. P of
+``token`` is read at position ``read``. Rows are ragged.
 
 The answer has ``seconds`` (wall clock), ``cpu_seconds`` of all threads, ``p_before`` [row], ``p`` {place: [layer][row that has it]}
 and ``peak_mib``. The time includes everything after loading model and questions, also clean runs of bases and donors. This file has

@@ -13,7 +13,7 @@ from torch import Tensor
 class Rows:
     """Right-padded rows of a job.
 
-    There is no mask: in a causal model, padding on the right does not affect a row, and without a mask every library uses its
+    There is no mask, because padding on the right does not affect a row of a causal model. Without a mask every library uses its
     fastest attention.
 
     Attributes:

@@ -1,6 +1,6 @@
 """nnsight: one trace reads the donors; then one trace per layer, with one invoke per anchor or null.
 
-This follows its documentation for a grid of patches: the clean run is stored once, and the cells of a layer share one forward pass
+This follows its documentation for a grid of patches. The clean run is stored once, and the cells of a layer share one forward pass
 as invokes. A last invoke covers the whole batch, reads the required positions and stops the run before the model unembeds all
 positions.
 """

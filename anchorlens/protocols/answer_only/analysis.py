@@ -25,10 +25,10 @@ class AnswerOnlyAnalysis(ProbeAnalysis):
     def estimates(self, result: PathwayResult) -> list[tuple[str, str, Estimate]]:
         """Return ``delta_p_vs_placebo``, ``flip_rate`` and ``p_after`` minus those of the control, paired by row.
 
-        ``p_after`` is the mean P(hallucination) after the change, in points. For an answer that is true in one row and false in
-        another, both predicted correctly, both rows have the same P after the change: the sum of their ΔP is the difference of their
-        clean P, and exactly one of them flips. With balanced answers ``delta_p_vs_placebo`` and ``flip_rate`` are therefore near 0
-        for any two inputs without label information; ``p_after`` can differ.
+        ``p_after`` is the mean P(hallucination) after the change, in points. With balanced answers, ``delta_p_vs_placebo`` and
+        ``flip_rate`` are near 0 for any two inputs without label information; ``p_after`` can differ. The reason: an answer is true
+        in one row and false in another, and both rows have the same P after the change. If both are predicted correctly, the sum of
+        their ΔP is the difference of their clean P, and exactly one of them flips.
         """
         estimates: list[tuple[str, str, Estimate]] = []
         for name, metric in (("delta_p_vs_placebo", P), ("flip_rate", FLIP), ("p_after", P)):

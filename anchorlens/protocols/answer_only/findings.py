@@ -37,14 +37,14 @@ def answer_only_findings(result: PathwayResult, here: Mapping[str, Any]) -> Find
 
 
 def _status(name: str, fact: LayerEstimate) -> str:
-    """Return the status of a contrast; delta_p_vs_placebo and flip_rate follow from the clean P of balanced answers."""
+    """Return the status of a contrast; only ``p_after`` is a claim (:meth:`AnswerOnlyAnalysis.estimates`)."""
     if name != "p_after":
         return DESCRIPTION
     return STANDS if fact.off_zero else OPEN
 
 
 def _finding(fact: LayerEstimate, here: Mapping[str, Any], where: str) -> str:
-    """Return P(hallucination) clean, without a question and after another row's, and the difference of the latter two."""
+    """Format P(hallucination) clean, without a question and after another row's, and the difference of the latter two."""
     means = (
         f"At {where} P(hallucination) is {here['p_before']:.2f} clean, {here['p_after']:.2f} without a question and "
         f"{here[f'p_after_{OTHER}']:.2f} after another row's"

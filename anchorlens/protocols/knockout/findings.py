@@ -21,7 +21,7 @@ from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED
 
 
 class Claim(NamedTuple):
-    """Contrast of a knockout: its control, the sign of an effect, and whether its unit is percentage points."""
+    """Claim of a contrast: control, sign of an expected effect, and whether the unit is percentage points."""
 
     control: str
     sign: int
@@ -29,9 +29,9 @@ class Claim(NamedTuple):
 
 
 STANDS = {"delta_p_vs_placebo": Claim(RANDOM, -1), "flip_rate": Claim(RANDOM, 1), "auc_drop": Claim(RANDOM, -1, points=False)}
-"""Contrasts that must all lie beyond the placebo."""
+"""Contrasts that must all differ from 0, with the sign of their claim, for an effect to stand."""
 SPECIFIC = {"row_specific_effect": Claim(SIZE_MATCHED, -1)}
-"""Contrast that separates the row's own signal from disturbance."""
+"""Contrast that separates the loss of a row's own signal from a general disturbance."""
 CLAIMS = STANDS | SPECIFIC
 
 

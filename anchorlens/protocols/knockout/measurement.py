@@ -1,7 +1,7 @@
 """Measure `knockout`: cut attention from the exact question tokens and read a truth probe or P(True) (METHOD 5).
 
-Scope: one model, one data set, one set of edges per call. Test rows have the same batches in the clean pass and in all knockouts, so
-that a cut without effect gives a ΔP of exactly zero.
+Scope: one model, one data set, one set of edges per call. The clean pass and all knockouts use the same batches of test rows, so
+that a cut without effect gives ΔP = 0 exactly.
 """
 
 from collections.abc import Iterator, Sequence
@@ -196,7 +196,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
     def _read_probes(
         self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout, unit: ProbeUnit, probe_pass: ProbePass, on_work: OnWork
     ) -> tuple[dict[str, Array], list[dict[str, _Outcome]]]:
-        """Read truth probes: cumulative cuts at every layer, windows at k*. Placebo probes read the control ``none`` only.
+        """Read truth probes: at every layer for cumulative cuts, at k* for windows. Placebo probes read the control ``none`` only.
 
         Returns:
             Name of probes -> clean P, [layer row]; and for every cut, name of probes -> outcome.

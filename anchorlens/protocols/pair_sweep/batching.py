@@ -17,7 +17,7 @@ from anchorlens.protocols.planning import MemoryBudget, SweepPlan, halves
 
 @dataclass(frozen=True)
 class Batch:
-    """Pairs measured in one pass, at all layers of the sweep, or at some if a single pair does not fit."""
+    """Pairs measured in one pass at all layers of the sweep, or at some layers if one pair alone exceeds the memory."""
 
     pairs: tuple[Pair[Any], ...]
     layers: tuple[int, ...]
@@ -57,11 +57,11 @@ class _PairSizes:
         self.prefix = common_prefix(rows, min([*touched, *(int(at) for at in reader.position)], default=0))
 
     def end(self, pair: Pair[Any]) -> int:
-        """Return the position after the last read one."""
+        """Return one past the last read position."""
         return max(self.reads[id(pair)], default=-1) + 1
 
     def _cones(self, pair: Pair[Any], site: SiteLike) -> tuple[int, ...]:
-        """Return the number of tokens to compute for each placement; 0 without a change."""
+        """Return the number of tokens to compute in the cone of each placement; 0 without a change."""
         end, out = self.end(pair), list[int]()
         for place in pair.placements:
             sources = place.source if pair.source is not None else [None] * len(place.target)

@@ -14,7 +14,7 @@ class Patch(Specification):
     """Patch activations of a clean prompt into a corrupted one, position by position and layer by layer.
 
     At one layer and position, the activation of the corrupted run is replaced by that of the clean run (denoising), or the reverse
-    (noising), and the metric is read at the last position. The effect is the metric after minus before.
+    (noising). The metric is read at the last position. The effect is the metric after minus before.
 
     Source: Meng et al. 2022, Wang et al. 2023, Zhang & Nanda 2024.
     """

@@ -1,7 +1,7 @@
 """Curves, contrasts and findings of token patching (METHOD 5).
 
-``delta_p_vs_placebo`` and ``flip_rate`` are over all rows, without selection by the outcome. Pathways are split by a flip of
-the clean P that ΔP starts from, so their gap is descriptive.
+``delta_p_vs_placebo`` and ``flip_rate`` are over all rows, without selection by the outcome. Pathways are split by flips from the
+clean P that is also the baseline of ΔP, so their gap is descriptive.
 """
 
 import numpy as np

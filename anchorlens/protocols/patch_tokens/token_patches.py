@@ -1,9 +1,9 @@
 """Build the inputs of token patching: another question's E_Q in place of the row's own, and replaced tokens of the control.
 
-Patched inputs have the length of the clean input and its tokens outside the replaced ones, so that positions after the question do
-not change. Pairs without such an input are dropped and counted. So are pairs that change whether the question contains the answer,
-which a probe could read off the text (METHOD 3). ``random_tokens`` replaces as many question tokens outside E_Q as the patch changes
-in E_Q. If a question has fewer, ``size_matched`` replaces only that many tokens of E_Q.
+A patched input has the length of the clean input, so positions after the question do not change. Only the replaced tokens differ.
+Pairs without such an input are dropped and counted. So are pairs that change whether the question contains the answer: a probe could
+read that off the text (METHOD 3). ``random_tokens`` replaces as many question tokens outside E_Q as the patch changes in E_Q. If a
+question has fewer, ``size_matched`` replaces only that many tokens of E_Q.
 """
 
 import random
@@ -71,7 +71,7 @@ class Patcher:
         return Patches(made, tuple(dropped), dict(failed.most_common()))
 
     def _patch(self, row: TokenRow, donor: TokenRow) -> tuple[Variant, ...]:
-        """Build the inputs of a row with a donor. Raise RowDropped if it is not possible."""
+        """Build the variants of a row with one donor. Raise RowDropped if it is not possible."""
         answer = normalise(row.answer.exact.of(row.answer.text))
         if answer in {normalise(alias) for alias in donor.example.answers}:
             raise RowDropped("same_answer", "the answer is also correct for the donor's question")

@@ -48,7 +48,7 @@ class ProbePass:
     Attributes:
         rows: Inputs of the pass.
         cuts: Cut positions of each row, for each knockout; () without a cut.
-        targets: Positions of each row that no longer read the cut ones; None for all later positions.
+        targets: Positions of each row that no longer attend to the cut ones; None for all later positions.
         mode: Cut of edges, ``mask`` or ``zero``.
         heads: Query heads in which edges are cut; None for all.
         names: Control of each knockout.
@@ -145,7 +145,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
     """Base class of measurements that compare clean rows with variants of them.
 
     Attributes:
-        training_lanes: Number of knockouts that a pass over training rows reserves memory for.
+        training_lanes: Number of parallel knockouts for which a pass over training rows reserves memory.
         flips: Whether to measure the metric ``flip``.
         reads_first: Whether pathways of all test rows are read before variants.
     """
@@ -181,11 +181,11 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
         return False
 
     def lanes(self, inputs: ProbeSweepInputs, spec: SpecT) -> int:  # noqa: ARG002
-        """Return the number of windows of layers that are cut in one pass."""
+        """Return the number of windows of layers that one pass cuts in parallel."""
         return 1
 
     def starts(self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT) -> Sequence[int]:  # noqa: ARG002
-        """Return the first layers of these windows."""
+        """Return the first layer of each window that is cut."""
         return (0,)
 
     def cut_layers(self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT) -> range:  # noqa: ARG002
@@ -268,7 +268,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
         )[:, list(layers)]  # fmt: skip
 
     def split_pass(self, inputs: ProbeSweepInputs, spec: SpecT, tests: Sequence[int]) -> ProbePass:
-        """Return the pass over clean rows that splits pathways: E_Q is cut off from all later tokens."""
+        """Return the pass over clean rows that splits pathways: attention from all later tokens to E_Q is cut."""
         rows = tuple(inputs.row(j) for j in tests)
         return ProbePass(rows, (tuple(row.positions["exact_question"] for row in rows),), mode=self.split_mode(spec))
 

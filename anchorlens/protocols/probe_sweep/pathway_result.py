@@ -176,7 +176,7 @@ class PathwayResult(SweepResult):
 
 
 def _average_draws(groups: Sequence[GroupCurve]) -> GroupCurve:
-    """Average a curve over draws of a placebo; resamples alternate between the draws, to include their variance."""
+    """Average a curve over draws of a placebo; each resample uses one draw in turn, to include the variance between draws."""
     if len(groups) == 1:
         return groups[0]
     mixed = _mix_draws([Estimate(group.mean, group.draws, group.n) for group in groups])

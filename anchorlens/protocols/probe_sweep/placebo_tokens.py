@@ -23,8 +23,8 @@ def cut_positions(
 ) -> dict[str, tuple[int, ...]]:
     """Return control -> cut positions of a row.
 
-    Placebo tokens are drawn from the question tokens outside E_Q and the target, without position 0 and without ``named`` positions:
-    a subject missed by the span rules must not be in the placebo.
+    Placebo tokens are drawn from the question tokens outside E_Q and the target. Position 0 and ``named`` positions are excluded: a
+    subject that the span rules missed must not be in the placebo.
 
     Args:
         row: Input of the cut.
@@ -60,7 +60,7 @@ def cut_positions(
         cuts[SIZE_MATCHED] = (
             source_positions if n == len(source_positions) else tuple(sorted(rng.sample(sorted(source_positions), n)))
         )
-        # Tokens after the source have already read it.
+        # Tokens after the source have already attended to it.
         apart = {
             BEFORE: tuple(p for p in drawn if p < min(source_positions)),
             AFTER: tuple(p for p in drawn if p > min(source_positions)),
@@ -70,7 +70,7 @@ def cut_positions(
 
 
 def cut_targets(row: TokenRow, edges: str) -> tuple[int, ...] | None:
-    """Return the positions that no longer read the source; None for all later positions."""
+    """Return the positions that no longer attend to the source; None for all later positions."""
     target = parse_edges(edges)[1]
     return None if target == LATER else row.positions[target]
 

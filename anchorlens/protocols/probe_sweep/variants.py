@@ -49,7 +49,7 @@ class ProbeSweepInputs(SweepInputs):
 
     Attributes:
         truth: Labelled rows; those of split ``test`` are measured (all rows for ``p_true``).
-        test: Indices of the rows that may be measured; other indices count within this tuple.
+        test: Indices into ``truth`` of the rows that may be measured; a "test" index elsewhere is an index into this tuple.
         variants: Variants of each row in ``test``; a row without variants is not measured.
         model_name: Name of the model, stored with the probes.
         dataset: Name of the data set, stored with the probes.

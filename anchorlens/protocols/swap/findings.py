@@ -39,10 +39,10 @@ _READERS = {"probe": "the probe", "p_true": "P(True)"}
 
 
 class _Side(NamedTuple):
-    """Anchor -> layers off the null at which the swap (``stands``) or its null (``null_moves``) raises (1) or lowers (-1) P."""
+    """Layers off the null, by anchor, with the same larger effect."""
 
-    status: str
-    sign: int
+    status: str  # STANDS if the swap has the larger effect, NULL_MOVES if the null has
+    sign: int  # 1 if that effect raises P, -1 if it lowers P
     layers: dict[str, list[int]]
 
 
@@ -63,7 +63,7 @@ def swap_contrasts(result: SweepResult) -> pd.DataFrame:
 
 
 def _less_null(samples: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return anchor -> ΔP minus null, [row layer], over the donors that measured the null."""
+    """Return anchor -> ΔP minus null, [row layer], averaged over the donors with a null."""
     cell = ["anchor", *_ROW, "donor_id", "layer"]
     sides = samples.pivot_table(index=cell, columns="control", values="effect", sort=False)
     if NULL not in sides.columns:
@@ -168,8 +168,8 @@ def _reason_for_no_claim(result: SweepResult, facts: Mapping[str, Mapping[int, L
 def _sides(result: SweepResult, facts: Mapping[str, Mapping[int, LayerEstimate]]) -> tuple[_Side, ...]:
     """Return the layers off the null, grouped by the larger effect (swap or null) and its direction.
 
-    A layer belongs to the swap if ΔP itself differs from 0 in the direction in which it differs from the null, else to the null: if
-    P falls by 2 points under the swap and by 25 under the null, the contrast is +23 although the swap did not raise P.
+    A layer belongs to the swap if ΔP differs from 0 in the same direction as from the null, else to the null. Example: P falls by 2
+    points under the swap and by 25 under the null. The contrast is +23, but the swap did not raise P.
     """
     ends = result.curves(all_columns=True).set_index(["anchor", "layer"])[["sim_low", "sim_high"]]
     swap, null = ((_Side(status, -1, {}), _Side(status, 1, {})) for status in (STANDS, NULL_MOVES))

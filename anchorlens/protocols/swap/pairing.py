@@ -29,8 +29,8 @@ class WrongAnswerPicker(DonorPicker):
 def donor_picker(spec: Swap, pool: Sequence[TokenRow]) -> Callable[[TokenRow], Sequence[TokenRow]]:
     """Return the function that picks the donors of a row, in random order.
 
-    For truth readouts, base and donor have the same label, so that they differ in content only. With true donors for all rows, ΔP of
-    false rows would mix the loss of their content with a gain of truth.
+    For truth readouts, a donor has the label of its base, so that a swap changes content but not truth. With true donors for false
+    rows, ΔP would also contain the effect of a true answer.
     """
     options = (spec.donors, spec.anchors, spec.align, spec.n_donors, spec.seed)
     if not spec.is_truth_readout:

@@ -75,8 +75,8 @@ class Reading:
     def is_trivial(self, spec: Swap, pair: QAPair, anchor: str, layer: int) -> bool:
         """Return whether the value of a cell follows by construction.
 
-        The stream into block 0 depends on tokens only: equal tokens in both inputs (``pre_answer`` in most rows) change nothing, and
-        ``pre_answer_all`` inserts the donor's answer tokens. A swap of ``answer`` at k* makes the probe read the donor's state.
+        The stream into block 0 depends on tokens only. A swap of equal tokens (``pre_answer`` in most rows) changes nothing there,
+        and ``pre_answer_all`` inserts the donor's answer tokens. A swap of ``answer`` at k* makes the probe read the donor's state.
         """
         changed = window_layers(layer, spec.window, layer + spec.window)
         same = changed == range(1) and pair.same_tokens(anchor)

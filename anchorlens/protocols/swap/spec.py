@@ -31,7 +31,7 @@ _TRUTH_ONLY = ("answers", "distractor", "delta_kind", "probes", "probe_site", "f
 class Swap(TruthSpecification):
     """Compute ΔP at every layer after swapping the activations of an anchor with those of another question, the donor.
 
-    At one layer, the stream at the positions of an anchor is replaced by that of a donor run, and P of the base answer is read.
+    At one layer, the stream at the positions of an anchor is replaced by that of a donor run. P of the base answer is then read.
     ΔP = 100 * (P after - P before), in percentage points; negative if the swap removes support for the answer (noising),
     positive if it restores support (denoising). Every curve has a null: the donor's streams at random other positions.
     """
