@@ -11,6 +11,9 @@ from anchorlens.engine.readouts import Metrics
 from anchorlens.errors import ShapeError
 from anchorlens.models.adapter import Adapter
 
+UNITS = {"logit_diff": "logit"}
+"""Metric -> unit of its values."""
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -74,4 +77,4 @@ def logit_difference(answers: Int[Tensor, "example"], wrong: Int[Tensor, "exampl
         rows = torch.arange(len(logits))
         return logits[rows, answers] - logits[rows, wrong]
 
-    return Metric("logit_diff", "logit", function)
+    return Metric("logit_diff", UNITS["logit_diff"], function)

@@ -36,11 +36,16 @@ class StoredInputs:
         return {} if probes is None else {"none": probes, **self.result.placebo_probes}
 
     @cached_property
-    def rows(self) -> Mapping[tuple[str, str], TokenRow]:
-        """(role, id) -> input."""
+    def records(self) -> Mapping[tuple[str, str], dict[str, Any]]:
+        """(role, id) -> columns of an input."""
         examples = self.result.examples(all_columns=True)
         inputs: list[dict[Any, Any]] = examples[examples["role"] != "dropped"].to_dict("records")
-        return {(str(one["role"]), str(one["example_id"])): _row(one) for one in inputs}
+        return {(str(one["role"]), str(one["example_id"])): one for one in inputs}
+
+    @cached_property
+    def rows(self) -> Mapping[tuple[str, str], TokenRow]:
+        """(role, id) -> question and answer."""
+        return {key: _row(record) for key, record in self.records.items()}
 
     @cached_property
     def donor_ids(self) -> dict[str, list[str]]:
@@ -58,9 +63,20 @@ class StoredInputs:
             raise RunError(f"examples.parquet lacks the {role} row {name!r}, so its cells cannot be measured again.")
         return self.rows[role, name]
 
+    def fields(self, role: str, name: str) -> dict[str, Any]:
+        """Return the fields of the :class:`~anchorlens.prompts.tokenized_prompt.TokenizedPrompt` of an input."""
+        return _fields(self.records[role, name])
+
     def of(self, role: str) -> tuple[TokenRow, ...]:
         """Return all inputs of a role, in file order."""
         return tuple(row for (name, _), row in self.rows.items() if name == role)
+
+
+def _fields(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": str(record["example_id"]), "group": str(record["question_id"]), "ids": tuple(map(int, record["token_ids"])),
+        "positions": {name: tuple(where) for name, where in json.loads(record["positions"]).items()},
+    }  # fmt: skip
 
 
 def _row(record: Mapping[str, Any]) -> TokenRow:
@@ -71,10 +87,8 @@ def _row(record: Mapping[str, Any]) -> TokenRow:
         empty,
     )  # fmt: skip
     given = Answer(answer, Span(0, len(answer)), label=int(record["label"]))
-    positions = {name: tuple(where) for name, where in json.loads(record["positions"]).items()}
-    (last,) = positions.get("prompt_last", (-1,))
-    ids = tuple(map(int, record["token_ids"]))
+    fields = _fields(record)
+    (last,) = fields["positions"].get("prompt_last", (-1,))
     return TokenRow(
-        id=example.example_id, group=example.question_id, ids=ids, positions=positions, example=example,
-        text=str(record["text"]), question=example.question, answer=given, prompt_length=last + 1,
-    )  # fmt: skip
+        **fields, example=example, text=str(record["text"]), question=example.question, answer=given, prompt_length=last + 1
+    )

@@ -8,7 +8,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from anchorlens.display import as_int, short_repr
@@ -50,6 +50,7 @@ class QAData:
         seed: Random seed of the draw.
         form: Form of the questions (``popqa``, ``triviaqa``, ``hotpotqa``, ``nq``), which determines the expected accuracy of spans.
         spans: Value of ``load_qa(spans=)``; for a function its name and fingerprint.
+        reading: Values of ``columns=`` and ``answers_sep=`` that differ from their defaults.
     """
 
     name: str
@@ -63,6 +64,7 @@ class QAData:
     seed: int
     form: str = "triviaqa"
     spans: str = "auto"
+    reading: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -107,6 +109,7 @@ class QAData:
         return {
             "name": self.name, "source": self.source, "sha256": self.sha256, "limit": self.limit, "seed": self.seed,
             "spans": self.spans, "examples": len(self.examples), "pool": len(self.pool), "pool_dropped": dict(self.pool_dropped),
+            **({"reading": dict(self.reading)} if self.reading else {}),
         }  # fmt: skip
 
     def dropped_frame(self) -> "pandas.DataFrame":
@@ -316,4 +319,5 @@ def load_qa(
         seed=seed,
         form=find_form(origin.schema.name, (record.question for record in records)),
         spans=spans if isinstance(spans, str) else f"{callable_name(spans)} {fingerprint(spans)}",
+        reading={name: value for name, value in {"columns": dict(own_columns), "answers_sep": answers_sep}.items() if value},
     )

@@ -26,7 +26,7 @@ class Finding:
         n: Number of questions.
         anchor: Anchor or edges; empty if the sweep has one.
         control: Control of the comparison; ``none`` without one.
-        sentence: Text of the statement; empty if only the table shows it.
+        sentence: Text of the statement.
     """
 
     quantity: str
@@ -43,7 +43,8 @@ class Finding:
     @classmethod
     def of(cls, quantity: str, status: str, fact: LayerEstimate, **more: Any) -> "Finding":
         """Make a finding from a value with its pointwise interval."""
-        return cls(quantity, status, value=fact.value, low=fact.low, high=fact.high, n=fact.n, **more)
+        sentence = f"{quantity}: {fact.to_text()}, {status}."
+        return cls(quantity, status, value=fact.value, low=fact.low, high=fact.high, n=fact.n, sentence=sentence, **more)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON types; NaN is None."""

@@ -53,11 +53,14 @@ def remeasure_cells(
                 checks.append((f"cells: {name}", "not checked", "the model differs"))
                 continue
             for result, cells in group:
-                if len(cells):
+                what = f"cells: {result.protocol.name} {name} {result.dataset}"
+                if not isinstance(measurement_of(result.protocol.name), Recheckable):
+                    checks.append((what, "not checked", "this protocol cannot measure cells again"))
+                elif len(cells):
                     again = _measure_again(adapter, result, cells, callables)
                     bar.advance(len(cells))
                     frames.append(again)
-                    checks.append(_compare(result, again, len(cells), tolerance(adapter)))
+                    checks.append((what, *_compare(again, len(cells), tolerance(adapter, str(again["unit"].iloc[0])))))
     return checks, pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
@@ -121,8 +124,7 @@ def _measure_again(
     adapter: Adapter, result: SweepResult, cells: pd.DataFrame, callables: Mapping[str, Callable[..., Any]]
 ) -> pd.DataFrame:
     protocol, spec = measurement_of(result.protocol.name), _specification(result, callables)
-    if not isinstance(protocol, Recheckable):
-        raise InputError(f"Cells of {result.protocol.name!r} cannot be measured again. Set cells=0.")
+    assert isinstance(protocol, Recheckable)  # checked by the caller
     ready = protocol.from_run(adapter, spec, StoredInputs(result))
     budget = free_memory(adapter.devices) // 2
     both = add_reference_values(
@@ -134,14 +136,14 @@ def _measure_again(
     return both.assign(max_abs_diff=pd.concat(gaps, axis=1).max(axis=1, skipna=False))
 
 
-def _compare(result: SweepResult, again: pd.DataFrame, n: int, allowed: float) -> Found:
-    what = f"cells: {result.protocol.name} {result.model} {result.dataset}"
+def _compare(again: pd.DataFrame, n: int, allowed: float) -> tuple[str, str]:
+    unit = again["unit"].iloc[0]
     off = again[~(again["max_abs_diff"] <= allowed)]  # NaN too
     if off.empty:
-        largest = f"differ by at most {again['max_abs_diff'].max():.2g} points (allowed: {allowed:.2g})"
+        largest = f"differ by at most {again['max_abs_diff'].max():.2g} {unit} (allowed: {allowed:.2g})"
         text = f"{n} drawn, {len(again)} measured again, {largest}"
-        return what, "match", text
+        return "match", text
     worst = off.loc[off["max_abs_diff"].idxmax() if off["max_abs_diff"].notna().any() else off.index[0]].to_dict()
-    largest = f"by {worst['max_abs_diff']:.2g} points (allowed: {allowed:.2g}) at {format_cell(worst)}"
+    largest = f"by {worst['max_abs_diff']:.2g} {unit} (allowed: {allowed:.2g}) at {format_cell(worst)}"
     text = f"{len(off)} of {len(again)} differ, {largest}"
-    return what, "mismatch", text
+    return "mismatch", text

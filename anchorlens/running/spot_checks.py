@@ -20,14 +20,16 @@ from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.base import Measurement, Recheckable
 from anchorlens.protocols.planning import CHECK_ROWS
 from anchorlens.protocols.specification import Specification
-from anchorlens.runs.schema import CELL, leading_metric
+from anchorlens.runs.schema import CELL, POINTS, leading_metric
 from anchorlens.warn import warn
 
 # Cells drawn per row; they share the clean passes of the row.
 _CELLS_PER_ROW = 4
-# Allowed difference in points by dtype. In float32 30,720 cells differed by at most 0.0004 (docs/engine.md); in bfloat16 two correct
-# engines differed by up to 4.9 points in one of 864 cells.
+# Allowed difference in percentage points by dtype. In float32 30,720 cells differed by at most 0.0004 (docs/engine.md); in bfloat16
+# two correct engines differed by up to 4.9 points in one of 864 cells.
 _ALLOWED = {torch.float64: 1e-2, torch.float32: 1e-2, torch.float16: 1.0, torch.bfloat16: 5.0}
+# Allowed difference in other units: logits of size 32 have a resolution of 0.03 in float16 and 0.25 in bfloat16.
+_ALLOWED_LOGITS = {torch.float16: 0.1, torch.bfloat16: 1.0}
 
 
 @dataclass
@@ -36,7 +38,7 @@ class SpotChecker:
 
     Attributes:
         budget: Memory limit of a pass, in bytes.
-        gaps: Absolute differences of ΔP of the checked cells, in points.
+        gaps: Absolute differences of ΔP of the checked cells, in their unit.
         cells: Number of drawn cells.
         failed: Descriptions of differences larger than the tolerance.
     """
@@ -75,13 +77,14 @@ class SpotChecker:
             return
         self.cells += len(cells)
         adapter = self.engine.adapter
-        allowed, reference = tolerance(adapter), ReferenceEngine(adapter)
+        unit, reference = str(samples["unit"].iloc[0]), ReferenceEngine(adapter)
+        allowed = tolerance(adapter, unit)
         both = add_reference_values(self.protocol, self.ready, self.spec, reference, samples, cells, self.budget)
         for cell in both.to_dict("records"):
             gap = abs(cell["effect"] - cell["effect_again"])
             self.gaps.append(gap)
             if self.engine.name != reference.name and not gap <= allowed:  # NaN too
-                self.failed.append(f"{gap:.2g} points (allowed: {allowed:.2g}) at {format_cell(cell)}")
+                self.failed.append(f"{gap:.2g} {unit} (allowed: {allowed:.2g}) at {format_cell(cell)}")
 
     def record(self) -> dict[str, dict[str, object]]:
         """Return ``checks`` and ``noise`` for ``run.json``; the floor is None if no cell was checked."""
@@ -95,9 +98,10 @@ class SpotChecker:
         }  # fmt: skip
 
 
-def tolerance(adapter: Adapter) -> float:
-    """Return the allowed difference of two measurements of a cell, in points, by the dtype of the model."""
-    return _ALLOWED.get(adapter.shape.dtype, _ALLOWED[torch.float32])
+def tolerance(adapter: Adapter, unit: str) -> float:
+    """Return the allowed difference of two measurements of a cell in a unit, by the dtype of the model."""
+    allowed = _ALLOWED if unit == POINTS else _ALLOWED_LOGITS
+    return allowed.get(adapter.shape.dtype, _ALLOWED[torch.float32])
 
 
 def add_reference_values(

@@ -10,6 +10,7 @@ import pandas as pd
 
 from anchorlens.display import as_int, join_words, short_repr
 from anchorlens.errors import AnchorlensError, InputError
+from anchorlens.protocols.registry import specification_of
 from anchorlens.questions.datasets import QAData, load_qa
 from anchorlens.runs.checksums import SUMS, find_changed_files
 from anchorlens.runs.provenance import code_sha256, versions
@@ -153,29 +154,40 @@ def _check_code(sweeps: list[dict[str, Any]]) -> Check:
 
 def _check_data(folder: Path, sweeps: list[dict[str, Any]], given: "QAData | Mapping[str, QAData] | None") -> list[Check]:
     found: list[Check] = []
-    for name, record in {sweep["data"]["name"]: sweep["data"] for sweep in sweeps}.items():
-        qa = given.get(name) if isinstance(given, Mapping) else given
-        if qa is None and str(record["source"]).startswith(_SAMPLE):
-            qa = load_qa(name)
-        if qa is None:
-            qa = _same_file(folder, name, record)
-        if qa is None:
+    for name, sweep in {sweep["data"]["name"]: sweep for sweep in sweeps}.items():
+        record = sweep["data"]
+        here: Any = given.get(name) if isinstance(given, Mapping) else given
+        if here is None and str(record["source"]).startswith(_SAMPLE):
+            here = load_qa(name)
+        if here is None:
+            here = _same_file(folder, sweep)
+        if here is None:
             text = f"{record['source']} is not here: give the data set to compare its rows. The cells need only the run directory"
         else:
-            text = f"other rows: {record['sha256'][:12]} then, {qa.sha256[:12]} now"
-        same = qa is not None and qa.sha256 == record["sha256"]
-        outcome = NOT_CHECKED if qa is None else MATCH if same else MISMATCH
+            text = f"other rows: {record['sha256'][:12]} then, {here.sha256[:12]} now"
+        same = here is not None and here.sha256 == record["sha256"]
+        outcome = NOT_CHECKED if here is None else MATCH if same else MISMATCH
         found.append(Check(f"data: {name}", outcome, "the measured rows" if same else text))
     return found
 
 
-def _same_file(folder: Path, name: str, record: Mapping[str, Any]) -> QAData | None:
-    """Read the recorded file in the current folder or beside the run; None if no file of this name has the same rows."""
-    kind, _, file = str(record["source"]).partition(":")
-    for path in (Path(file), folder.absolute().parent / file) if kind == "file" and "spans" in record else ():
+def load_recorded(sweep: Mapping[str, Any], path: "str | os.PathLike[str]", columns: Mapping[str, str] | None = None) -> Any:
+    """Load a file as the data set of a sweep was loaded; ``columns`` replaces the recorded ones."""
+    record = sweep["data"]
+    if specification_of(sweep["config"]["protocol"]).DATA == "pairs":
+        from anchorlens.prompts.pairs import load_pairs  # imports torch
+
+        return load_pairs(path, name=record["name"], limit=record["limit"])
+    return load_qa(record["name"], path=path, **{**record.get("reading", {}), **({"columns": columns} if columns else {})})
+
+
+def _same_file(folder: Path, sweep: Mapping[str, Any]) -> Any:
+    """Load the recorded file in the current folder or beside the run; None if no file of this name has the same rows."""
+    kind, _, file = str(sweep["data"]["source"]).partition(":")
+    for path in (Path(file), folder.absolute().parent / file) if kind == "file" else ():
         try:
-            if path.is_file() and (qa := load_qa(name, path=path)).sha256 == record["sha256"]:
-                return qa
-        except AnchorlensError:  # another file of that name, or columns that need names
+            if path.is_file() and (data := load_recorded(sweep, path)).sha256 == sweep["data"]["sha256"]:
+                return data
+        except AnchorlensError:  # another file of that name
             continue
     return None

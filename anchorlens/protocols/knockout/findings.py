@@ -52,8 +52,8 @@ def knockout_findings(record: Mapping[str, Any], layer: int, contrasts: pd.DataF
     ]
     signal = {k for k, fact in estimates_by_layer(contrasts, "auc", "none").items() if fact.low > 0.5}
     layers = tuple(sorted(layers_standing(contrasts) & signal))
-    statements.append(Finding("all_contrasts", STANDING if layers else OPEN, layers, control=RANDOM))
     notes = [f"Layers with all contrasts (simultaneous bands): {format_layers(layers)}."]
+    statements.append(Finding("all_contrasts", STANDING if layers else OPEN, layers, control=RANDOM, sentence=notes[0]))
     notes += ["open: not detected; effects in the interval remain compatible."] if OPEN in states.values() else []
     headline = _headline(facts, states, where, record["config"]["anchors"][0])
     return Findings(tuple(statements), headline, warnings, _table(facts, states), (), tuple(notes))

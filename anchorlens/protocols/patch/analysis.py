@@ -32,8 +32,9 @@ class PatchAnalysis(Analysis):
         n = len(result.example_ids)
         best = table.iloc[int(table["effect"].abs().to_numpy().argmax())]
         layer, value = int(best["max_layer"]), float(best["effect"])
-        finding = Finding(result.record["config"]["metric"], DESCRIPTION, (layer,), value, n=n, anchor=str(best["anchor"]))
         headline = f"Largest mean effect: {value:+.2f} logits at {best['anchor']}, layer {layer} ({n} pair{'s' if n != 1 else ''})."
+        where = {"layers": (layer,), "anchor": str(best["anchor"]), "sentence": headline}
+        finding = Finding(result.record["config"]["metric"], DESCRIPTION, value=value, n=n, **where)
         return Findings((finding,), f"{headline} No control was measured, so nothing is claimed.")
 
     @override

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from typing_extensions import override
 
-from anchorlens.engine.metrics import MetricReader, logit_difference
+from anchorlens.engine.metrics import UNITS, MetricReader, logit_difference
 from anchorlens.engine.readouts import Metrics
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.pairs import PAIRS, PairContext, PairPrompt, PromptPair
@@ -102,24 +102,21 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
     def columns(
         self, inputs: PatchInputs, spec: Patch, unit: Batch, place: Placement, before: Metrics, after: Metrics
     ) -> dict[str, Any]:
-        return {"position": place.target[0], "unit": "logit", "by_construction": False}
+        return {"position": place.target[0], "unit": UNITS[spec.metric], "by_construction": False}
 
     def from_run(self, adapter: Adapter, spec: Patch, stored: StoredInputs) -> PatchInputs:
         """Rebuild the pairs from a run directory; answers are tokenized again."""
         hf = adapter.model.tokenizer
         assert hf is not None  # the run was measured with one
-        examples = stored.result.examples(all_columns=True)
         pairs: list[PatchPair] = []
         tokens: dict[str, tuple[int, int]] = {}
-        for record in examples[examples["role"] == "base"].to_dict("records"):
-            name, group, answer, wrong = (str(record[column]) for column in ("example_id", "question_id", "answer", "wrong_answer"))
-            one = PromptPair(name, group, "", "", answer, wrong)
-            source = stored.row("donor", stored.donor_ids[one.id][0])
-            rows = [
-                PairPrompt(id=row.id, group=one.group, ids=row.ids, positions=row.positions, text=row.text, pair=one)
-                for row in (stored.row("base", one.id), source)
-            ]
-            pairs.append(_pair(*rows))
+        for name, (donor,) in stored.donor_ids.items():
+            record = stored.records["base", name]
+            one = PromptPair(name, str(record["question_id"]), "", "", str(record["answer"]), str(record["wrong_answer"]))
+            inputs = (("base", name), ("donor", donor))
+            pairs.append(
+                _pair(*(PairPrompt(**stored.fields(*key), text=str(stored.records[key]["text"]), pair=one) for key in inputs))
+            )
             first, second = (int(hf(text, add_special_tokens=False)["input_ids"][0]) for text in (one.answer, one.wrong))  # pyright: ignore
             tokens[one.id] = first, second
         return PatchInputs((), pairs[0].target.ids, (spec.site,), stored.layers, tuple(pairs), tokens)

@@ -1,6 +1,7 @@
 """The patch protocol against plain TransformerLens hooks, and through resume, files and verification."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -8,6 +9,7 @@ import anchorlens as al
 from anchorlens.errors import EmptySweepError
 from anchorlens.prompts.pairs import load_pairs
 from anchorlens.running.sweeps import patch_sweep
+from anchorlens.runs.checksums import write_sums
 
 # The small tokenizer knows single letters: both prompts of a pair have as many.
 ROWS = [
@@ -76,19 +78,31 @@ def test_a_saved_run_is_read_and_drawn_and_nothing_is_claimed_without_a_control(
     assert (tmp_path / "run" / "figure.html").is_file()
 
 
-def test_a_stopped_sweep_goes_on(tmp_path, tiny_model, sweep):
-    model, data = tiny_model("gpt2"), load_pairs(ROWS)
-
-    class Stop(Exception):  # noqa: N818
-        pass
-
-    def stop(plan):
-        raise Stop
-
-    with pytest.raises(Stop):
-        patch_sweep(model, data, progress=False, out=tmp_path / "run", on_plan=stop)
-    whole = patch_sweep(model, data, progress=False, out=tmp_path / "run", resume=True)
+def test_jobs_and_resume_give_the_samples_of_one_sweep(small_shards, tmp_path, tiny_model, sweep):
+    model, data, out = tiny_model("gpt2"), load_pairs(ROWS), tmp_path / "run"
+    status = patch_sweep(model, data, batch_size=1, progress=False, out=out, job="1/2")
+    (part,) = status.sweeps
+    assert part.shards is not None and 0 < part.done < part.shards
+    whole = patch_sweep(model, data, batch_size=1, progress=False, out=out, resume=True)
     assert whole.samples().drop(columns="run_id").equals(sweep.samples().drop(columns="run_id"))
+
+
+@pytest.mark.parametrize("direction", ["denoising", "noising"])
+def test_verification_measures_the_cells_of_a_run_again(tmp_path, monkeypatch, tiny_model, direction):
+    model, file = tiny_model("gpt2"), tmp_path / "pairs.csv"
+    pd.DataFrame(ROWS).to_csv(file, index=False)
+    run = patch_sweep(model, load_pairs(file), direction=direction, progress=False).save(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    verified = al.verify_run(run, model=model, cells=12, show_progress=False)
+    assert {check.what.partition(":")[0]: check.status for check in verified.checks if check.what != "code"} == dict.fromkeys(
+        ("files", "data", "weights", "tokenizer", "cells"), "match"
+    )
+    assert len(verified.cells()) == 12 and verified.cells()["max_abs_diff"].max() < 1e-3
+    table = pd.read_parquet(run / "samples.parquet")
+    table.assign(value_after=table["value_after"] + 0.02, effect=table["effect"] + 0.02).to_parquet(run / "samples.parquet")
+    write_sums(run)
+    (cells,) = [check for check in al.verify_run(run, model=model, show_progress=False).checks if check.what.startswith("cells")]
+    assert cells.status == "mismatch" and "by 0.02 logit (allowed" in cells.detail
 
 
 def test_a_data_set_without_a_usable_pair_is_refused(tiny_model):
