@@ -92,10 +92,11 @@ def _file(name: object, path: object) -> tuple[Path, str]:
             return _path(path), name
         if not _is_file_name(name):
             names = [entry.name for entry in KNOWN]
-            raise InputError(
-                f"name={shorten(name)}: unknown data set. {did_you_mean(name, names)} For a file of your own pass path=.",
-                argument="name",
+            formats = ", ".join(sorted(one.removeprefix(".") for one in EXTENSIONS))
+            more = (
+                f"Give a {formats} file." if Path(name).suffix else f"{did_you_mean(name, names)} For a file of your own pass path=."
             )
+            raise InputError(f"name={shorten(name)}: unknown data set. {more}", argument="name")
     elif isinstance(name, os.PathLike):
         if path is not None:
             raise InputError(f"path={short_repr(path)}: name is a file already. Pass one of them.", argument="path")

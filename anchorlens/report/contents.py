@@ -122,7 +122,7 @@ def studies_of(results: Sequence[SweepResult]) -> list[str]:
     groups: dict[str, list[SweepResult]] = {}
     for result in results:
         of = result.record["data"]
-        groups.setdefault(json.dumps([of["limit"], of["seed"], of.get("spans")]), []).append(result)
+        groups.setdefault(json.dumps([of["limit"], of["seed"], of.get("spans"), of.get("reading")]), []).append(result)
     return [text for text in map(_study, groups.values()) if text]
 
 
@@ -138,7 +138,7 @@ def _study(results: Sequence[SweepResult]) -> str:
             return ""
         spans = of.get("spans", "auto")
         table = {"name": name, "path": path if kind == "file" else None, "limit": of["limit"], "seed": of["seed"]}
-        table |= {"spans": None if spans == "auto" else spans}
+        table |= {"spans": None if spans == "auto" else spans, **of.get("reading", {})}
         tables.append({key: value for key, value in table.items() if value is not None})
     protocols: list[dict[str, Any]] = []
     for result in results:

@@ -77,8 +77,8 @@ class SpotChecker:
             return
         self.cells += len(cells)
         adapter = self.engine.adapter
-        unit, reference = str(samples["unit"].iloc[0]), ReferenceEngine(adapter)
-        allowed = tolerance(adapter, unit)
+        unit = str(samples["unit"].iloc[0]) if "unit" in samples else POINTS
+        allowed, reference = tolerance(adapter, unit), ReferenceEngine(adapter)
         both = add_reference_values(self.protocol, self.ready, self.spec, reference, samples, cells, self.budget)
         for cell in both.to_dict("records"):
             gap = abs(cell["effect"] - cell["effect_again"])

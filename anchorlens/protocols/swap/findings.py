@@ -245,4 +245,5 @@ def _open(facts: Mapping[str, Mapping[int, LayerEstimate]], named: Mapping[str, 
         f"{anchor} {rest[0]._replace(low=min(f.sim_low for f in rest), high=max(f.sim_high for f in rest)).interval()}".strip()
         for anchor, rest in left.items() if rest
     ]  # fmt: skip
-    return f"At other layers no effect was detected; effects in {', '.join(spans)} remain compatible." if spans else ""
+    start = "At other layers no effect was detected; effects" if any(named.values()) else "Effects"
+    return f"{start} in {', '.join(spans)} remain compatible." if spans else ""

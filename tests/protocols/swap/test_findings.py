@@ -127,7 +127,7 @@ def test_findings_lead_with_the_headline_then_a_table_then_what_is_open(effect):
     nothing = simulated("normal", 60, seed=0)
     assert {status for _, status in statements(nothing)} == {"open"}
     assert "beyond its null was detected at any anchor and layer" in nothing.verdict
-    assert "effects in exact_question [-" in nothing.verdict
+    assert "Effects in exact_question [-" in nothing.verdict
 
 
 def test_what_the_swap_raises_is_said(effect):
