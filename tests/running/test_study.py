@@ -9,7 +9,7 @@ import anchorlens as al
 from anchorlens.running import executors, run_storage
 from anchorlens.running import study as module
 from anchorlens.runs import store
-from tests.questions.make import capitals
+from tests.questions.make import capitals, refused
 
 SMALL = {"layers": 0, "align": "last", "n_donors": 1, "n_resamples": 20, "progress": False}
 
@@ -109,6 +109,17 @@ def test_names_and_files_are_taken_as_they_are(tiny, tmp_path):
     study = al.Study(str(tiny("llama")), ["nq-sample", file], small())
     assert [data.name for data in study.check()] == ["nq-sample", "quiz"]
     assert study.specifications == (small(),)
+
+
+def test_prompt_pairs_are_loaded_with_their_limit_and_name(tmp_path):
+    file = tmp_path / "pairs.csv"
+    file.write_text("clean,corrupted,answer,wrong\nA B,A C,B,C\nB A,C A,B,C\n")
+    for given, name in (({}, "sums"), ({"dataset_name": "mine"}, "mine")):
+        (data,) = al.Study("m", al.DatasetSpec("sums", str(file), limit=1, **given), al.Patch()).check(models=False)
+        assert (data.name, len(data)) == (name, 1)
+    for name, value in {"columns": {"clean": "a"}, "spans": "rules", "answers_sep": ";", "seed": 1}.items():
+        with refused(al.InputError, "is only for questions. Leave it out.", name):
+            al.Study("m", al.DatasetSpec(str(file), **{name: value}), al.Patch()).check(models=False)
 
 
 @pytest.mark.parametrize("text", ['data = [3]\nmodels = ["m"]\nprotocol = ["swap"]', '[[protocol]]\nname = ["swap"]\n'])
