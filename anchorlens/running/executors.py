@@ -98,7 +98,7 @@ def refuse_live(executor: RayExecutor | None, models: Sequence[Any]) -> None:
     """Raise InputError if workers would get a live model instead of a name."""
     live = [short_repr(model) for model in models if not isinstance(model, (str, os.PathLike))]
     if executor is not None and live:
-        raise InputError(f"executor='ray' needs models by name or path, which each worker loads; got {live[0]}.")
+        raise InputError(f"executor='ray': workers load models by name or path, not {live[0]}. Give a name.", argument="executor")
 
 
 class Executor(ABC):
@@ -120,9 +120,10 @@ class LocalExecutor(Executor):
     @override
     def make_runner(self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification) -> LocalRunner:
         if model is not self._given and model != self._given:
-            self._given, self._model = model, None  # free the memory before the next model is loaded
+            self._given = self._model = None  # free the memory before the next model is loaded
             named = isinstance(model, (str, os.PathLike))
             self._model = load_model(model, **asdict(self._loading)) if named else model
+            self._given = model
         return LocalRunner(protocol, self._model, data, spec, self._command)
 
 

@@ -147,6 +147,18 @@ def test_a_file_says_how_models_are_loaded(tmp_path, monkeypatch):
     assert asked == [{"device": "cuda:0", "dtype": "bfloat16", "stream": False, "n_devices": 2}] * 2
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_a_model_that_failed_to_load_is_loaded_at_the_next_call(monkeypatch):
+    loads = []
+    monkeypatch.setattr(executors, "load_model", lambda model, **options: loads.append(model) or 1 / (len(loads) - 1))
+    monkeypatch.setattr(executors, "LocalRunner", lambda protocol, model, *_: model)
+    executor = executors.LocalExecutor()
+    with pytest.raises(ZeroDivisionError):
+        executor.make_runner(None, "some/model", None, None)
+    assert [executor.make_runner(None, "some/model", None, None) for _ in range(2)] == [1.0, 1.0]
+    assert loads == ["some/model"] * 2
+
+
 def test_arguments_are_given_by_name(tiny_model):
     with pytest.raises(al.InputError, match=r"swap_sweep takes keyword arguments"):
         al.swap_sweep(tiny_model("llama"), capitals(4), "exact_question")
