@@ -32,7 +32,8 @@ class Explorer(anywidget.AnyWidget):
     def _validate_layer(self, proposal: Any) -> int:
         layers = self.data["layers"]
         if proposal["value"] not in layers:
-            raise InputError(f"layer={proposal['value']}: not measured. Use one of {', '.join(map(str, layers))}.")
+            said = f"layer={proposal['value']}: not measured. Use one of {', '.join(map(str, layers))}."
+            raise InputError(said, argument="layer")
         return proposal["value"]
 
     def __repr__(self) -> str:

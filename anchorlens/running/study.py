@@ -149,7 +149,8 @@ class Study:
                 "n_spot_checks, which affect no number."
             )
         if len({spec.DATA for spec in self.specifications}) > 1:
-            raise InputError("protocol=: one study takes questions or prompt pairs, not both. Make a study of each.")
+            problem = "specifications=: one study takes questions or prompt pairs, not both. Make a study of each."
+            raise InputError(problem, argument="specifications")
         for model in self.models if models else ():
             stream = self.stream and isinstance(model, (str, os.PathLike))
             check_model(model, device=self.device, dtype=self.dtype, stream=stream, n_devices=self.n_devices)

@@ -9,6 +9,8 @@ from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.dataset import PromptDataset
 from anchorlens.prompts.pairs import load_pairs, set_up_pairs
 from anchorlens.protocols.patch.spec import Patch
+from anchorlens.protocols.swap.spec import Swap
+from anchorlens.questions.qa_context import set_up_questions
 from tests.questions.make import capitals, refused
 from tests.tokenizers_small import without_bos
 
@@ -102,6 +104,16 @@ def test_bos_stands_exactly_once(tiny_model, add_bos):
     plain, own = set_up_pairs(Adapter(model), data, Patch(add_bos=add_bos)).pairs
     assert list(plain.clean.ids).count(bos) == (add_bos is not False)
     assert list(own.clean.ids).count(bos) == 1
+
+
+@pytest.mark.parametrize(
+    ("set_up", "data", "spec"), [(set_up_pairs, load_pairs([ROW]), Patch()), (set_up_questions, capitals(2), Swap())]
+)
+def test_a_model_without_a_tokenizer_is_refused(tiny_model, monkeypatch, set_up, data, spec):
+    model = tiny_model("gpt2")
+    monkeypatch.setattr(model, "tokenizer", None)
+    with refused(InputError, "model: has no tokenizer", "model"):
+        set_up(Adapter(model), data, spec)
 
 
 def test_bos_of_a_tokenizer_without_one_is_refused(tiny_model, monkeypatch):

@@ -94,6 +94,13 @@ def test_the_folder_one_stands_in_is_no_target(tiny_model, tmp_path, monkeypatch
             store.check_target(path, overwrite=True)
 
 
+def test_arguments_of_refused_combinations_are_named():
+    with refused(al.InputError, "one study takes questions or prompt pairs", "specifications"):
+        al.Study("m", "nq-sample", [small(), al.Patch()]).check()
+    with refused(al.InputError, "workers load models by name or path", "executor"):
+        executors.refuse_live(executors.RayExecutor.__new__(executors.RayExecutor), [3])
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "given", [{"data": 3}, {"specifications": ["swap"]}, {"models": None}, {"models": []}, {"models": ["m", "m"]}], ids=str

@@ -156,19 +156,20 @@ def test_a_file_that_is_added_meanwhile_stays(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "said", "argument"),
     [
-        ({"resume": True, "restart": True}, "contradict"),
-        ({"resume": True, "out": None}, "need a run directory"),
-        ({"job": Job(1, 2), "out": None}, "job= needs a run directory"),
-        ({"job": Job(1, 2), "restart": True}, "restart=True and job= contradict"),
-        ({"job": Job(1, 2), "overwrite": True}, "overwrite=True and job= contradict"),
+        ({"resume": True, "restart": True}, "contradict", "restart"),
+        ({"resume": True, "out": None}, "need a run directory", "out"),
+        ({"job": Job(1, 2), "out": None}, "job= needs a run directory", "out"),
+        ({"job": Job(1, 2), "restart": True}, "restart=True and job= contradict", "restart"),
+        ({"job": Job(1, 2), "overwrite": True}, "overwrite=True and job= contradict", "overwrite"),
     ],
 )
-def test_arguments_that_contradict_each_other(given, said):
+def test_arguments_that_contradict_each_other(given, said, argument):
     from anchorlens.running.run_storage import check_run_options  # imports torch, which a process of a test below does without
+    from tests.questions.make import refused as named
 
-    with pytest.raises(InputError, match=said):
+    with named(InputError, said, argument):
         check_run_options(**{"out": "a", "overwrite": False, "resume": False, "restart": False, "job": None} | given)
 
 
