@@ -149,8 +149,7 @@ def load_pairs(
             raise InputError(f"source: row {number} has more cells than the header. Quote cells with commas.", argument="source")
         unknown = next((str(key) for key in row if key not in _COLUMNS), None)
         if unknown is not None:
-            problem = f"source: row {number} has an unknown column {unknown!r}."
-            raise InputError(f"{problem} {did_you_mean(unknown, _COLUMNS)}", argument="source")
+            raise InputError(f"source: row {number} has column {unknown!r}. {did_you_mean(unknown, _COLUMNS)}", argument="source")
         missing = next((key for key in _REQUIRED if key not in row), None)
         if missing is not None:
             raise InputError(f"source: row {number} has no {missing!r}. Rows need {', '.join(_REQUIRED)}.", argument="source")
@@ -162,8 +161,7 @@ def load_pairs(
             pairs.append(pair)
         else:
             dropped.append(drop_pair(pair, dataset, "empty_cell", f"{empty} is empty or no text"))
-    ids = [pair.id for pair in pairs]
-    if len(set(ids)) < len(ids):
+    if len({pair.id for pair in pairs}) < len(pairs):
         raise InputError("source: two rows have the same id. Give unique ids, or none.", argument="source")
     text = json.dumps([vars(pair) for pair in pairs], sort_keys=True, ensure_ascii=False)
     return PairData(dataset, tuple(pairs), tuple(dropped), origin, hashlib.sha256(text.encode("utf8")).hexdigest(), count)
@@ -221,9 +219,7 @@ def set_up_pairs(adapter: Adapter, data: PairData, spec: Any) -> PairContext:
 
 def _load(data: Any, seed: int) -> PairData:  # noqa: ARG001
     if isinstance(data, PromptDataset) and not isinstance(data, PairData):
-        raise InputError(
-            f"data={short_repr(data)}: this protocol needs prompt pairs. Use load_pairs, or swap_sweep.", argument="data"
-        )
+        raise InputError(f"data={short_repr(data)}: must be prompt pairs. Use load_pairs, or swap_sweep.", argument="data")
     return data if isinstance(data, PairData) else load_pairs(data)
 
 

@@ -84,10 +84,8 @@ class RowTokenizer:
         ask: bool = False,
     ) -> None:
         if not tokenizer.is_fast:
-            raise InputError(
-                f"tokenizer: {type(tokenizer).__name__} returns no character offsets. Load the fast tokenizer "
-                "(AutoTokenizer.from_pretrained(..., use_fast=True))."
-            )
+            fix = "Load the fast tokenizer (AutoTokenizer.from_pretrained(..., use_fast=True))."
+            raise InputError(f"tokenizer: {type(tokenizer).__name__} returns no character offsets. {fix}")
         self.tokenizer = tokenizer
         self.prompt = check_prompt(prompt)
         self.add_bos = resolve_add_bos(tokenizer, add_bos)

@@ -71,16 +71,12 @@ class RayExecutor:
         if self.workers is not None and (as_int(self.workers) or 0) < 1:
             raise InputError(f"workers={short_repr(self.workers)} must be a whole number of at least 1.", argument="workers")
         if self.address is not None and not (isinstance(self.address, str) and self.address):
-            raise InputError(
-                f"address={short_repr(self.address)} must be 'auto' or 'host:port' of a Ray cluster.", argument="address"
-            )
+            raise InputError(f"address={short_repr(self.address)} must be 'auto' or 'host:port'.", argument="address")
         gpus = self.gpus_per_worker
         is_number = isinstance(gpus, (int, float)) and not isinstance(gpus, bool)
         if gpus is not None and not (is_number and (0 <= gpus <= 1 or (gpus > 1 and float(gpus).is_integer()))):
-            raise InputError(
-                f"gpus_per_worker={short_repr(gpus)} must be a whole number of GPUs or a fraction of one.",
-                argument="gpus_per_worker",
-            )
+            problem = f"gpus_per_worker={short_repr(gpus)} must be a whole number of GPUs or a fraction of one."
+            raise InputError(problem, argument="gpus_per_worker")
         if find_spec("ray") is None:
             raise InputError("executor='ray': Ray is not installed. Run pip install 'anchorlens[ray]'.", argument="executor")
 

@@ -144,13 +144,10 @@ class Study:
         if twice is not None:
             raise InputError(f"model={twice!r} is named twice. Name each model once.", argument="model")
         if _repeated([(spec.NAME, spec.identity(), spec.own_code()) for spec in self.specifications]) is not None:
-            raise InputError(
-                "A specification occurs twice in this study. Change an argument other than engine, batch_size, max_memory and "
-                "n_spot_checks, which affect no number."
-            )
+            fix = "Change an argument other than engine, batch_size, max_memory and n_spot_checks, which affect no number."
+            raise InputError(f"A specification occurs twice in this study. {fix}", argument="specifications")
         if len({spec.DATA for spec in self.specifications}) > 1:
-            problem = "specifications=: one study takes questions or prompt pairs, not both. Make a study of each."
-            raise InputError(problem, argument="specifications")
+            raise InputError("specifications=: questions and pairs do not mix. Make a study of each.", argument="specifications")
         for model in self.models if models else ():
             stream = self.stream and isinstance(model, (str, os.PathLike))
             check_model(model, device=self.device, dtype=self.dtype, stream=stream, n_devices=self.n_devices)

@@ -95,7 +95,7 @@ def test_the_folder_one_stands_in_is_no_target(tiny_model, tmp_path, monkeypatch
 
 
 def test_arguments_of_refused_combinations_are_named():
-    with refused(al.InputError, "one study takes questions or prompt pairs", "specifications"):
+    with refused(al.InputError, "questions and pairs do not mix", "specifications"):
         al.Study("m", "nq-sample", [small(), al.Patch()]).check()
     with refused(al.InputError, "workers load models by name or path", "executor"):
         executors.refuse_live(executors.RayExecutor.__new__(executors.RayExecutor), [3])

@@ -95,8 +95,9 @@ def after_other_question(row: TokenRow, tokenizer: RowTokenizer, pool: Sequence[
         except RowDropped:
             continue
         return changed, example.example_id
-    causes = "each shares an answer with this row, changes the tokens of its answer, or is too long"
-    raise RowDropped("no_other_question", f"of {len(tried)} questions tried, {causes}")
+    raise RowDropped(
+        "no_other_question", f"of {len(tried)} questions tried, each shares an answer, changes its tokens or is too long"
+    )
 
 
 def _shares_answer(other: Example, row: TokenRow) -> bool:
