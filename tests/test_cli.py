@@ -309,11 +309,14 @@ def test_patch_takes_prompt_pairs_and_no_question_options(capsys, plain_figure, 
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("clean,corrupted,answer,wrong\nA B,A C,B,C\nB A,C A,B,C\n")
     out = tmp_path / "run"
-    here(capsys, "patch", "--model", tiny("llama"), "--data", pairs, "--device", "cpu", "--layers", "0,2", "--out", out)
+    given = ("patch", "--model", tiny("llama"), "--data", pairs, "--out", out)
+    here(capsys, *given, "--device", "cpu", "--layers", "0,2", "--limit", 1)
     samples = pd.read_parquet(out / "samples.parquet")
     assert set(samples["dataset"]) == {"pairs"}
+    assert samples["example_id"].nunique() == 1
+    assert json.loads((out / "run.json").read_text())["sweeps"][0]["data"]["limit"] == 1
     assert sorted(samples["layer"].unique()) == [0, 2]
-    said = here(capsys, "patch", "--model", tiny("llama"), "--data", pairs, "--spans", "rules", "--out", out, code=2).err
+    said = here(capsys, *given, "--spans", "rules", code=2).err
     assert "--spans" in said
 
 

@@ -42,3 +42,8 @@ def small_tokenizer(kind: str, *, bos: bool, chat: bool = False) -> PreTrainedTo
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
     fast.chat_template = CHAT if chat else None
     return fast
+
+
+def without_bos() -> PreTrainedTokenizerFast:
+    """Tokenizer that names no BOS token."""
+    return PreTrainedTokenizerFast(tokenizer_object=small_tokenizer("byte", bos=False).backend_tokenizer)

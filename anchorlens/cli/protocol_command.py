@@ -90,7 +90,8 @@ def _data_options(spec: type[Specification]) -> list[click.Parameter]:
     ]  # fmt: skip
     if spec.DATA == "pairs":
         shown = "CSV file of prompt pairs: clean, corrupted, answer, wrong. Repeatable."
-        return [*options, click.Option(["--data"], multiple=True, metavar="FILE", help=shown)]
+        limit = click.Option(["--limit"], type=int, default=None, help="Number of pairs to load from each file.")
+        return [*options, click.Option(["--data"], multiple=True, metavar="FILE", help=shown), limit]
     return [
         *options,
         click.Option(
@@ -132,7 +133,7 @@ def measure_protocol(spec: type[Specification], given: Mapping[str, Any]) -> Non
     if len(set(names)) != len(names):
         raise InputError(f"--{source}: got {', '.join(names)}. Give each once.")
     if spec.DATA == "pairs":
-        data = [DatasetSpec(None, path) for path in names]
+        data = [DatasetSpec(None, path, given["limit"]) for path in names]
     else:
         files = data_files(names, given["data_file"])
         columns = None if given["columns"] is None else parse_columns(given["columns"])

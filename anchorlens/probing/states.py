@@ -6,7 +6,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from anchorlens.engine.knockout import AttentionKnockout
 from anchorlens.engine.patches import Slots
 from anchorlens.engine.reference import read_states
 from anchorlens.models.adapter import Adapter
@@ -15,7 +14,7 @@ from anchorlens.questions.tokens import TokenRow
 
 
 def last_answer_states(
-    adapter: Adapter, rows: Sequence[TokenRow], site: str, cut: AttentionKnockout | None = None, *, batch_size: int | None = None
+    adapter: Adapter, rows: Sequence[TokenRow], site: str, *, batch_size: int | None = None
 ) -> Float[Tensor, "layer example d_model"]:
     """Return the states of every layer at t*, the last exact answer token, float32 on the CPU."""
     if batch_size is not None:
@@ -27,4 +26,4 @@ def last_answer_states(
         return states
     last = torch.tensor([[row.positions["answer"][-1]] for row in rows])
     slots = Slots(last, torch.ones_like(last, dtype=torch.bool))
-    return read_states(adapter, pad_rows([row.ids for row in rows]), slots, site, cut)[:, :, 0]
+    return read_states(adapter, pad_rows([row.ids for row in rows]), slots, site)[:, :, 0]

@@ -14,10 +14,10 @@ from typing_extensions import override
 from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.models.adapter import Adapter
-from anchorlens.models.card import adds_bos, name_of
+from anchorlens.models.card import name_of
 from anchorlens.prompts.dataset import Dropped, PromptDataset
 from anchorlens.prompts.sweep_context import DataSource, SweepContext
-from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
+from anchorlens.prompts.tokenized_prompt import TokenizedPrompt, resolve_add_bos
 
 _REQUIRED = ("clean", "corrupted", "answer", "wrong")
 _COLUMNS = ("id", "group", *_REQUIRED)
@@ -52,8 +52,9 @@ class PairData:
         name: Name of the data set in outputs.
         pairs: Pairs in the order of the data.
         dropped: Rows that were left out.
-        source: ``file:PATH`` or ``list``.
+        source: ``file:pairs.csv`` or ``list``.
         sha256: Hash of the pairs.
+        limit: Number of rows loaded. If None, all.
     """
 
     name: str
@@ -61,15 +62,15 @@ class PairData:
     dropped: tuple[Dropped, ...]
     source: str
     sha256: str
+    limit: int | None = None
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     def record(self) -> dict[str, Any]:
         """Return name, source, content hash and sizes for ``run.json``."""
-        return {
-            "name": self.name, "source": self.source, "sha256": self.sha256, "limit": None, "seed": 0, "examples": len(self.pairs),
-        }  # fmt: skip
+        facts = {name: getattr(self, name) for name in ("name", "source", "sha256", "limit")}
+        return {**facts, "seed": 0, "examples": len(self.pairs)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +117,7 @@ def load_pairs(
         Data set of the pairs. Rows with an empty cell are dropped and counted.
 
     Raises:
-        InputError: If the file does not exist, a column is missing or unknown, or an id occurs twice.
+        InputError: If the file does not exist or is no CSV file in UTF-8, a column is missing or unknown, or an id occurs twice.
 
     Examples:
         >>> data = load_pairs([{"clean": "The capital of France is", "corrupted": "The capital of Italy is",
@@ -128,22 +129,27 @@ def load_pairs(
         path = Path(source)
         if not path.is_file():
             raise InputError(f"source={str(source)!r}: no such file. Give a CSV file or a list of rows.", argument="source")
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows: list[Mapping[str, object]] = list(csv.DictReader(file))
-        origin, dataset = f"file:{path}", name or path.stem
+        try:
+            with path.open(encoding="utf-8-sig", newline="") as file:
+                rows: list[Mapping[str, object]] = list(csv.DictReader(file, strict=True))
+        except (csv.Error, UnicodeDecodeError) as why:
+            raise InputError(f"source={str(source)!r}: no CSV file ({why}). Save it as CSV in UTF-8.", argument="source") from why
+        origin, dataset = f"file:{path.name}", name or path.stem
     else:
         rows, origin, dataset = list(source) if isinstance(source, Sequence) else [], "list", name or "pairs"
         if not isinstance(source, Sequence) or not all(isinstance(row, Mapping) for row in rows):
             raise InputError(f"source={short_repr(source)}: must be a CSV file or a list of dictionaries.", argument="source")
-    if limit is not None and ((count := as_int(limit)) is None or count < 1):
+    count = as_int(limit)
+    if limit is not None and (count is None or count < 1):
         raise InputError(f"limit={short_repr(limit)}: must be a whole number of at least 1, or None.", argument="limit")
     pairs: list[PromptPair] = []
     dropped: list[Dropped] = []
-    for number, row in enumerate(rows[:limit], start=1):
+    for number, row in enumerate(rows[:count], start=1):
+        if None in row:
+            raise InputError(f"source: row {number} has more cells than the header. Quote cells with commas.", argument="source")
         unknown = next((str(key) for key in row if key not in _COLUMNS), None)
         if unknown is not None:
-            problem = f"source: row {number} has an unknown column {unknown!r}."
-            raise InputError(f"{problem} {did_you_mean(unknown, _COLUMNS)}", argument="source")
+            raise InputError(f"source: row {number} has column {unknown!r}. {did_you_mean(unknown, _COLUMNS)}", argument="source")
         missing = next((key for key in _REQUIRED if key not in row), None)
         if missing is not None:
             raise InputError(f"source: row {number} has no {missing!r}. Rows need {', '.join(_REQUIRED)}.", argument="source")
@@ -155,11 +161,10 @@ def load_pairs(
             pairs.append(pair)
         else:
             dropped.append(drop_pair(pair, dataset, "empty_cell", f"{empty} is empty or no text"))
-    ids = [pair.id for pair in pairs]
-    if len(set(ids)) < len(ids):
+    if len({pair.id for pair in pairs}) < len(pairs):
         raise InputError("source: two rows have the same id. Give unique ids, or none.", argument="source")
     text = json.dumps([vars(pair) for pair in pairs], sort_keys=True, ensure_ascii=False)
-    return PairData(dataset, tuple(pairs), tuple(dropped), origin, hashlib.sha256(text.encode("utf8")).hexdigest())
+    return PairData(dataset, tuple(pairs), tuple(dropped), origin, hashlib.sha256(text.encode("utf8")).hexdigest(), count)
 
 
 def drop_pair(pair: PromptPair, dataset: str, reason: str, detail: str) -> Dropped:
@@ -175,12 +180,12 @@ def set_up_pairs(adapter: Adapter, data: PairData, spec: Any) -> PairContext:
     hf = adapter.model.tokenizer
     if hf is None:
         raise InputError("model: has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model.", argument="model")
-    add_bos = adds_bos(hf) if spec.add_bos is None else spec.add_bos
+    add_bos = resolve_add_bos(hf, spec.add_bos)
 
     def encode(text: str) -> tuple[int, ...]:
         ids = [int(i) for i in hf(text, add_special_tokens=False, verbose=False)["input_ids"]]  # pyright: ignore
         bos = hf.bos_token_id
-        return (bos, *ids) if add_bos and isinstance(bos, int) and ids[:1] != [bos] else tuple(ids)
+        return (bos, *ids) if add_bos and ids[:1] != [bos] else tuple(ids)  # pyright: ignore[reportReturnType]
 
     def token(text: str) -> int | None:
         ids = hf(text, add_special_tokens=False, verbose=False)["input_ids"]
@@ -214,9 +219,7 @@ def set_up_pairs(adapter: Adapter, data: PairData, spec: Any) -> PairContext:
 
 def _load(data: Any, seed: int) -> PairData:  # noqa: ARG001
     if isinstance(data, PromptDataset) and not isinstance(data, PairData):
-        raise InputError(
-            f"data={short_repr(data)}: this protocol needs prompt pairs. Use load_pairs, or swap_sweep.", argument="data"
-        )
+        raise InputError(f"data={short_repr(data)}: must be prompt pairs. Use load_pairs, or swap_sweep.", argument="data")
     return data if isinstance(data, PairData) else load_pairs(data)
 
 

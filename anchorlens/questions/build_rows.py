@@ -38,7 +38,7 @@ FIXES = {
     "answer_in_question": f"The answers occur in their questions. Use {MORE_QUESTIONS}, or questions in both directions.",
     "no_distractor": f"No other row's answer can be false here. Use {MORE_QUESTIONS}, or distractor='random'.",
     "no_donor": "Use more rows (donors come from the whole file), donors='random', or align='last'.",
-    "no_other_question": f"Every other question shares an answer with these. Use {MORE_QUESTIONS}.",
+    "no_other_question": f"Other questions share an answer with these, change its tokens or are too long. Use {MORE_QUESTIONS}.",
     "predicted_false": f"The probe predicts false for all true answers. Use {MORE_QUESTIONS}, or base='all'.",
     "no_edge": "The edges cut nothing. Pass edges= whose target comes after the source.",
 }

@@ -89,6 +89,10 @@ class DonorPicker:
         return dict(shapes)
 
     @cached_property
+    def _by_id(self) -> dict[str, TokenRow]:
+        return {row.example.example_id: row for row in self.pool}
+
+    @cached_property
     def _pooled(self) -> dict[str, tuple[str, ...]]:
         return pool_answers(row.example for row in self.pool)
 
@@ -111,7 +115,6 @@ class DonorPicker:
         return [row for row in same_shape if self.rule == "random" or same_kind(base.example, row.example)]
 
     def _call_rule(self, rule: Callable[[Example, Sequence[Example]], Any], base: TokenRow) -> list[TokenRow]:
-        by_id = {row.example.example_id: row for row in self.pool}
         pool = tuple(row.example for row in self.pool)
         result = call_user_function("donors", rule, DonorError, base=base.example, pool=pool)
         intro = f"donors={rule_name(rule)}: the function returned"
@@ -122,10 +125,10 @@ class DonorPicker:
         invalid = [item for item in examples if not isinstance(item, Example)]
         if invalid:
             raise DonorError(f"{intro} {short_repr(invalid[0])} as a row {fix}", argument="donors")
-        rows = [by_id[example.example_id] for example in examples if example.example_id in by_id]
-        if examples and not rows:
-            raise DonorError(f"{intro} only rows outside the pool {fix}", argument="donors")
-        return rows
+        foreign = next((example for example in examples if example.example_id not in self._by_id), None)
+        if foreign is not None:
+            raise DonorError(f"{intro} {shorten(foreign.question)}, a row outside the pool, {fix}", argument="donors")
+        return [self._by_id[example.example_id] for example in examples]
 
     def _eligible(self, base: TokenRow, row: TokenRow) -> bool:
         if row.example.question_id == base.example.question_id or row.answer_ids[0] == base.answer_ids[0]:

@@ -33,9 +33,7 @@ def set_up_questions(adapter: Adapter, data: QAData, spec: Any) -> QuestionConte
     """Return the context of a sweep: prompt and tokenizer, and the rows that do not serve as shots."""
     hf = adapter.model.tokenizer
     if hf is None:
-        raise InputError(
-            "model: this HookedTransformer has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model."
-        )
+        raise InputError("model: has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model.", argument="model")
     prompt = make_prompt(spec.prompt, data.examples, data.pool, spec.seed)
     tokenizer = RowTokenizer(hf, prompt, add_bos=spec.add_bos, max_length=adapter.shape.n_ctx, ask=spec.has_truth_question)
     shots = prompt.shot_ids if isinstance(prompt, FewShotPrompt) else frozenset()

@@ -226,7 +226,8 @@ def hub_rows(hub_id: str, config: str | None, split: str, revision: str | None) 
     except ValueError as error:
         if "find cache" in str(error):
             raise DownloadError(f"{hub_id} is not in the local cache and the hub was not reached. {fix}") from error
-        raise InputError(f"{hub_id} cannot be loaded with config={config!r}, split={split!r}: {error}") from error
+        wrong = "split" if "split" in str(error).lower() else "config"
+        raise InputError(f"{hub_id} cannot be loaded with config={config!r}, split={split!r}: {error}", argument=wrong) from error
     except (OSError, DatasetsError, httpx.HTTPError) as error:
         raise DownloadError(f"{hub_id} could not be loaded from the hub ({type(error).__name__}: {error}). {fix}") from error
     return table_rows(loaded)

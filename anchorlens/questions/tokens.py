@@ -11,8 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from typing_extensions import override
 
 from anchorlens.errors import InputError, SpanError
-from anchorlens.models.card import adds_bos
-from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
+from anchorlens.prompts.tokenized_prompt import TokenizedPrompt, resolve_add_bos
 from anchorlens.questions.example import Example, Span, normalise
 from anchorlens.questions.prompts import Prompt, check_prompt, render_prompt, truth_question
 
@@ -85,15 +84,11 @@ class RowTokenizer:
         ask: bool = False,
     ) -> None:
         if not tokenizer.is_fast:
-            raise InputError(
-                f"tokenizer: {type(tokenizer).__name__} returns no character offsets. Load the fast tokenizer "
-                "(AutoTokenizer.from_pretrained(..., use_fast=True))."
-            )
-        if add_bos and tokenizer.bos_token_id is None:
-            raise InputError("add_bos=True: the tokenizer has no BOS token. Leave add_bos out.", argument="add_bos")
+            fix = "Load the fast tokenizer (AutoTokenizer.from_pretrained(..., use_fast=True))."
+            raise InputError(f"tokenizer: {type(tokenizer).__name__} returns no character offsets. {fix}")
         self.tokenizer = tokenizer
         self.prompt = check_prompt(prompt)
-        self.add_bos = adds_bos(tokenizer) if add_bos is None else add_bos
+        self.add_bos = resolve_add_bos(tokenizer, add_bos)
         self.max_length = max_length
         self.ask = ask
 

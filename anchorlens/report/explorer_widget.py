@@ -30,10 +30,10 @@ class Explorer(anywidget.AnyWidget):
 
     @traitlets.validate("layer")
     def _validate_layer(self, proposal: Any) -> int:
-        layers = self.data["layers"]
-        if proposal["value"] not in layers:
-            raise InputError(f"layer={proposal['value']}: not measured. Use one of {', '.join(map(str, layers))}.")
-        return proposal["value"]
+        layer, layers = proposal["value"], self.data["layers"]
+        if layer not in layers:
+            raise InputError(f"layer={layer}: not measured. Use one of {', '.join(map(str, layers))}.", argument="layer")
+        return layer
 
     def __repr__(self) -> str:
         return f"Explorer({self.data['heading']!r}, {len(self.data['rows'])} examples; example={self.example!r}, layer={self.layer})"

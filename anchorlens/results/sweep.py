@@ -278,7 +278,7 @@ class SweepResult:
             return frame
         there = list(frame["metric"].unique())
         if metric not in there:
-            raise InputError(f"This sweep has no metric={metric!r}. {did_you_mean(str(metric), there)}")
+            raise InputError(f"This sweep has no metric={metric!r}. {did_you_mean(str(metric), there)}", argument="metric")
         return frame[frame["metric"] == metric]
 
     def _logit_diffs(self) -> pd.DataFrame:

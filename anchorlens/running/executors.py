@@ -71,16 +71,12 @@ class RayExecutor:
         if self.workers is not None and (as_int(self.workers) or 0) < 1:
             raise InputError(f"workers={short_repr(self.workers)} must be a whole number of at least 1.", argument="workers")
         if self.address is not None and not (isinstance(self.address, str) and self.address):
-            raise InputError(
-                f"address={short_repr(self.address)} must be 'auto' or 'host:port' of a Ray cluster.", argument="address"
-            )
+            raise InputError(f"address={short_repr(self.address)} must be 'auto' or 'host:port'.", argument="address")
         gpus = self.gpus_per_worker
         is_number = isinstance(gpus, (int, float)) and not isinstance(gpus, bool)
         if gpus is not None and not (is_number and (0 <= gpus <= 1 or (gpus > 1 and float(gpus).is_integer()))):
-            raise InputError(
-                f"gpus_per_worker={short_repr(gpus)} must be a whole number of GPUs or a fraction of one.",
-                argument="gpus_per_worker",
-            )
+            problem = f"gpus_per_worker={short_repr(gpus)} must be a whole number of GPUs or a fraction of one."
+            raise InputError(problem, argument="gpus_per_worker")
         if find_spec("ray") is None:
             raise InputError("executor='ray': Ray is not installed. Run pip install 'anchorlens[ray]'.", argument="executor")
 
@@ -98,7 +94,7 @@ def refuse_live(executor: RayExecutor | None, models: Sequence[Any]) -> None:
     """Raise InputError if workers would get a live model instead of a name."""
     live = [short_repr(model) for model in models if not isinstance(model, (str, os.PathLike))]
     if executor is not None and live:
-        raise InputError(f"executor='ray' needs models by name or path, which each worker loads; got {live[0]}.")
+        raise InputError(f"executor='ray': workers load models by name or path, not {live[0]}. Give a name.", argument="executor")
 
 
 class Executor(ABC):
@@ -120,9 +116,10 @@ class LocalExecutor(Executor):
     @override
     def make_runner(self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification) -> LocalRunner:
         if model is not self._given and model != self._given:
-            self._given, self._model = model, None  # free the memory before the next model is loaded
+            self._given = self._model = None  # free the memory before the next model is loaded
             named = isinstance(model, (str, os.PathLike))
             self._model = load_model(model, **asdict(self._loading)) if named else model
+            self._given = model
         return LocalRunner(protocol, self._model, data, spec, self._command)
 
 

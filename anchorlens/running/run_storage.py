@@ -79,10 +79,11 @@ def check_run_options(out: Any, *, overwrite: bool, resume: bool, restart: bool,
     """Raise InputError if options of a run contradict each other."""
     if job is not None and (overwrite or restart):
         which = "overwrite" if overwrite else "restart"
-        raise InputError(f"{which}=True and job= contradict each other: other jobs may need the stored shards. Choose another path.")
+        problem = f"{which}=True and job= contradict each other: other jobs may need the stored shards. Choose another path."
+        raise InputError(problem, argument=which)
     if job is not None and out is None:
-        raise InputError("job= needs a run directory for the shards of all jobs. Give out=.")
+        raise InputError("job= needs a run directory for the shards of all jobs. Give out=.", argument="out")
     if resume and restart:
-        raise InputError("resume=True and restart=True contradict each other. Give one of them.")
+        raise InputError("resume=True and restart=True contradict each other. Give one of them.", argument="restart")
     if out is None and (resume or restart):
-        raise InputError("resume=True and restart=True need a run directory. Give out=.")
+        raise InputError("resume=True and restart=True need a run directory. Give out=.", argument="out")

@@ -11,6 +11,7 @@ from anchorlens.display import short_repr
 from anchorlens.errors import EmptySweepError, InputError, did_you_mean
 from anchorlens.models.source import check_model
 from anchorlens.prompts.dataset import PromptDataset
+from anchorlens.prompts.pairs import load_pairs
 from anchorlens.prompts.sweep_context import DataSource
 from anchorlens.protocols.base import Measurement
 from anchorlens.protocols.planning import SweepPlan
@@ -57,9 +58,13 @@ class DatasetSpec:
     answers_sep: str | None = None
 
     def load(self, source: DataSource = QUESTIONS) -> PromptDataset:
-        """Load the data set with the loader of a protocol's source."""
-        given = {one.name: getattr(self, one.name) for one in fields(self)}
-        return load_qa(**given) if source is QUESTIONS else source.load(self.path or self.name, self.seed)
+        """Load questions or, for another source, prompt pairs. Raise InputError for an argument that pairs do not have."""
+        if source is QUESTIONS:
+            return load_qa(**vars(self))
+        for one in fields(self):
+            if (value := getattr(self, one.name)) != one.default and one.name in ("seed", "columns", "spans", "answers_sep"):
+                raise InputError(f"{one.name}={short_repr(value)}: is only for questions. Leave it out.", argument=one.name)
+        return load_pairs(self.path or self.name or "", name=self.dataset_name or (self.path and self.name), limit=self.limit)
 
 
 @dataclass(frozen=True)
@@ -139,12 +144,10 @@ class Study:
         if twice is not None:
             raise InputError(f"model={twice!r} is named twice. Name each model once.", argument="model")
         if _repeated([(spec.NAME, spec.identity(), spec.own_code()) for spec in self.specifications]) is not None:
-            raise InputError(
-                "A specification occurs twice in this study. Change an argument other than engine, batch_size, max_memory and "
-                "n_spot_checks, which affect no number."
-            )
+            fix = "Change an argument other than engine, batch_size, max_memory and n_spot_checks, which affect no number."
+            raise InputError(f"A specification occurs twice in this study. {fix}", argument="specifications")
         if len({spec.DATA for spec in self.specifications}) > 1:
-            raise InputError("protocol=: one study takes questions or prompt pairs, not both. Make a study of each.")
+            raise InputError("specifications=: questions and pairs do not mix. Make a study of each.", argument="specifications")
         for model in self.models if models else ():
             stream = self.stream and isinstance(model, (str, os.PathLike))
             check_model(model, device=self.device, dtype=self.dtype, stream=stream, n_devices=self.n_devices)

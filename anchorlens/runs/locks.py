@@ -5,7 +5,7 @@ The operating system releases a lock when its process ends.
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -59,11 +59,9 @@ def running_jobs(folder: Path) -> list[Job]:
 
 
 def is_held(file: Path) -> bool:
-    """Return whether a process holds a lock."""
-    lock = FileLock(file)
+    """Return whether a process holds a lock; False if the file is absent or cannot be opened."""
     try:
-        lock.acquire(timeout=0)
-    except (Timeout, OSError):
-        return True
-    lock.release()
-    return False
+        with FileLock(file, timeout=0) if file.exists() else nullcontext():
+            return False
+    except OSError as why:
+        return isinstance(why, Timeout)

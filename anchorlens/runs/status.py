@@ -10,7 +10,7 @@ from typing import Any
 
 from anchorlens.errors import RunError
 from anchorlens.runs.files import LOCK, parts_of
-from anchorlens.runs.journal import shard_files
+from anchorlens.runs.journal import read_json, shard_files
 from anchorlens.runs.locks import is_held, running_jobs
 from anchorlens.runs.store import read_record
 
@@ -66,7 +66,7 @@ def status_of(path: "str | Path") -> RunStatus:
             raise RunError(f"{target} is not a run, and {parts} holds no parts of one. Give the path of a run directory.")
         names = [_name(sweep["config"]["protocol"], sweep) for sweep in read_record(target)["sweeps"]]
         return RunStatus("finished", tuple(SweepStatus(name, None, 0, True, None, "") for name in names))
-    plan = json.loads((parts / "run.json").read_text(encoding="utf8"))["sweeps"]
+    plan = read_json(parts / "run.json")["sweeps"]
     done = {_name(s["config"]["protocol"], s) for s in read_record(target)["sweeps"]} if has_run else set()
     jobs = running_jobs(parts)
     logs = [_log(parts / f"log-{job.name}.jsonl") for job in jobs] or [_log(file) for file in sorted(parts.glob("log*.jsonl"))]
@@ -87,7 +87,7 @@ def _part(
 ) -> SweepStatus:
     name = _name(sweep["protocol"], sweep)
     plan = folder / "plan.json"
-    shards = json.loads(plan.read_text(encoding="utf8"))["shards"] if plan.is_file() else None
+    shards = read_json(plan)["shards"] if plan.is_file() else None
     kept = len(shard_files(folder))
     rate, updated = 0.0, ""
     for log in logs:  # one log per measuring process

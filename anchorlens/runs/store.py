@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
@@ -60,9 +61,9 @@ def _restore_old(target: Path) -> None:
     """Restore the old run if a process was killed between the two renames of :func:`write_run`."""
     if target.exists() or not target.parent.is_dir():
         return
-    for old in target.parent.glob(f".{target.name}.*.old"):
-        pid = old.name.removesuffix(".old").rpartition(".")[2]
-        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+    for old in target.parent.iterdir():
+        match = re.fullmatch(rf"\.{re.escape(target.name)}\.(\d+)\.old", old.name)
+        if match and not psutil.pid_exists(int(match[1])):
             old.rename(target)
             return
 

@@ -9,7 +9,10 @@ from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.dataset import PromptDataset
 from anchorlens.prompts.pairs import load_pairs, set_up_pairs
 from anchorlens.protocols.patch.spec import Patch
-from tests.questions.make import capitals
+from anchorlens.protocols.swap.spec import Swap
+from anchorlens.questions.qa_context import set_up_questions
+from tests.questions.make import capitals, refused
+from tests.tokenizers_small import without_bos
 
 ROW = {"clean": "The ab is", "corrupted": "The ae is", "answer": "a", "wrong": "b"}
 
@@ -39,11 +42,27 @@ def test_pairs_and_questions_are_data_sets():
         ([{"clean": "a", "corrupted": "b", "answer": "c"}], "wrong"),
         ([{**ROW, "id": "x"}, {**ROW, "id": "x"}], "same id"),
         ("missing.csv", "no such file"),
+        ("clean,corrupted,answer,wrong\nA \xe9,A C,B,C\n".encode("latin1"), "UTF-8"),
+        (b'clean,corrupted,answer,wrong\n"A B"x,A C,B,C\n', "no CSV file"),
+        (b"clean,corrupted,answer,wrong\nA, B,A C,B,C\n", "row 1 has more cells than the header"),
     ],
 )
-def test_unreadable_input_is_refused_by_name(rows, said):
-    with pytest.raises(InputError, match=said):
+def test_unreadable_input_is_refused_by_name(tmp_path, rows, said):
+    if isinstance(rows, bytes):
+        (tmp_path / "pairs.csv").write_bytes(rows)
+        rows = tmp_path / "pairs.csv"
+    with refused(InputError, said, "source"):
         load_pairs(rows)
+
+
+def test_the_record_is_the_same_in_another_folder_and_holds_the_limit(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "sums.csv").write_text("clean,corrupted,answer,wrong\n" + "A B,A C,B,C\n" * 3)
+    record = load_pairs(tmp_path / "a" / "sums.csv", limit=2).record()
+    assert record == load_pairs(tmp_path / "b" / "sums.csv", limit=2).record()
+    assert (record["source"], record["limit"], record["examples"]) == ("file:sums.csv", 2, 2)
+    assert load_pairs([ROW]).record()["limit"] is None
 
 
 @pytest.mark.parametrize("limit", [0, -1])
@@ -85,3 +104,20 @@ def test_bos_stands_exactly_once(tiny_model, add_bos):
     plain, own = set_up_pairs(Adapter(model), data, Patch(add_bos=add_bos)).pairs
     assert list(plain.clean.ids).count(bos) == (add_bos is not False)
     assert list(own.clean.ids).count(bos) == 1
+
+
+@pytest.mark.parametrize(
+    ("set_up", "data", "spec"), [(set_up_pairs, load_pairs([ROW]), Patch()), (set_up_questions, capitals(2), Swap())]
+)
+def test_a_model_without_a_tokenizer_is_refused(tiny_model, monkeypatch, set_up, data, spec):
+    model = tiny_model("gpt2")
+    monkeypatch.setattr(model, "tokenizer", None)
+    with refused(InputError, "model: has no tokenizer", "model"):
+        set_up(Adapter(model), data, spec)
+
+
+def test_bos_of_a_tokenizer_without_one_is_refused(tiny_model, monkeypatch):
+    model = tiny_model("gpt2")
+    monkeypatch.setattr(model, "tokenizer", without_bos())
+    with refused(InputError, "add_bos=True: the tokenizer has no BOS token", "add_bos"):
+        set_up_pairs(Adapter(model), load_pairs([ROW]), Patch(add_bos=True))

@@ -91,20 +91,21 @@ def test_a_repository_with_a_script_is_read_from_its_parquet_files(hub):
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "message"),
+    ("error", "kind", "message", "argument"),
     [
-        (ConnectionError("Couldn't reach 'akariasai/PopQA'"), DownloadError, "akariasai/PopQA could not be loaded from the hub"),
-        (datasets.exceptions.DatasetNotFoundError("gone"), DownloadError, "local file of the same schema"),
-        (ValueError("Couldn't find cache for akariasai/PopQA"), DownloadError, "akariasai/PopQA is not in the local cache"),
-        (ValueError('Unknown split "x"'), InputError, "cannot be loaded with config=None, split='test': Unknown split"),
+        (ConnectionError("Couldn't reach 'akariasai/PopQA'"), DownloadError, "akariasai/PopQA could not be loaded from the hub", ""),
+        (datasets.exceptions.DatasetNotFoundError("gone"), DownloadError, "local file of the same schema", ""),
+        (ValueError("Couldn't find cache for akariasai/PopQA"), DownloadError, "akariasai/PopQA is not in the local cache", ""),
+        (ValueError('Unknown split "x"'), InputError, "cannot be loaded with config=None, split='test': Unknown split", "split"),
+        (ValueError("BuilderConfig 'x' not found"), InputError, "cannot be loaded with config=None", "config"),
     ],
 )
-def test_hub_failures_have_a_fix(monkeypatch, error, kind, message):
+def test_hub_failures_have_a_fix(monkeypatch, error, kind, message, argument):
     def load_dataset(*args, **kwargs):
         raise error
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with refused(kind, message):
+    with refused(kind, message, argument):
         load_qa("popqa")
 
 

@@ -164,7 +164,11 @@ def test_a_rule_of_another_kind_is_refused(unchecked, rule, shown):
         (lambda pool: {"Japan": pool[1]}, "donors=callable:rule: the function returned a dict for"),
         (lambda pool: ["Japan"], "donors=callable:rule: the function returned 'Japan' as a row for"),
         (lambda pool: [pool[1], None], "donors=callable:rule: the function returned None as a row for"),
-        (lambda pool: [capital("Mali", "Bamako")], "the function returned only rows outside the pool for"),
+        (
+            lambda pool: [capital("Mali", "Bamako")],
+            "the function returned 'What is the capital of Mali?', a row outside the pool, for",
+        ),
+        (lambda pool: iter([*pool, capital("Mali", "Bamako")]), "the capital of Mali?', a row outside the pool, for"),
     ],
 )
 def test_invalid_results_of_a_rule_are_refused(unchecked, pool, given, message):
@@ -175,10 +179,10 @@ def test_invalid_results_of_a_rule_are_refused(unchecked, pool, given, message):
         picker(pool, rule=rule).pick(pool[0])
 
 
-def test_a_rule_can_return_no_rows_and_rows_outside_the_pool_are_ignored(pool):
+def test_a_rule_can_return_no_rows_or_all_rows(pool):
     assert picker(pool, rule=lambda base, candidates: ()).pick(pool[0]) == ()
-    mixed = picker(pool, align="last", rule=lambda base, rows: iter([capital("Mali", "Bamako"), *rows])).pick(pool[0])
-    assert {row.id for row in mixed} == {row.id for row in picker(pool, align="last", rule="random").pick(pool[0])}
+    whole = picker(pool, align="last", rule=lambda base, rows: iter(rows)).pick(pool[0])
+    assert {row.id for row in whole} == {row.id for row in picker(pool, align="last", rule="random").pick(pool[0])}
 
 
 def test_n_donors_can_be_a_numpy_integer(unchecked, pool):

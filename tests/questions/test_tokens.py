@@ -10,7 +10,7 @@ from anchorlens.questions.example import Example, Span, question_id
 from anchorlens.questions.prompts import ChatPrompt, FewShotPrompt, PromptText, QAPrompt, make_prompt
 from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, anchor_positions
 from tests.questions.make import capital, example, refused
-from tests.tokenizers_small import small_tokenizer
+from tests.tokenizers_small import small_tokenizer, without_bos
 from tests.torch_defaults import OTHER_DEFAULTS
 
 KINDS = [("byte", False), ("byte", True), ("metaspace", False), ("metaspace", True)]
@@ -89,9 +89,8 @@ def test_chat_template_that_holds_bos_does_not_get_it_twice(kind):
 def test_a_tokenizer_without_a_chat_template_or_without_bos_is_refused():
     with pytest.raises(InputError, match="the tokenizer has no chat template. Use prompt='qa'"):
         RowTokenizer(small_tokenizer("byte", bos=True), ChatPrompt()).row(capital("France", "Paris"))
-    tok = small_tokenizer("byte", bos=False).__class__(tokenizer_object=small_tokenizer("byte", bos=False).backend_tokenizer)
     with pytest.raises(InputError, match="add_bos=True: the tokenizer has no BOS"):
-        RowTokenizer(tok, QAPrompt(), add_bos=True)
+        RowTokenizer(without_bos(), QAPrompt(), add_bos=True)
 
 
 def test_long_and_too_long_questions():

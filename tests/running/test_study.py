@@ -9,7 +9,7 @@ import anchorlens as al
 from anchorlens.running import executors, run_storage
 from anchorlens.running import study as module
 from anchorlens.runs import store
-from tests.questions.make import capitals
+from tests.questions.make import capitals, refused
 
 SMALL = {"layers": 0, "align": "last", "n_donors": 1, "n_resamples": 20, "progress": False}
 
@@ -94,6 +94,13 @@ def test_the_folder_one_stands_in_is_no_target(tiny_model, tmp_path, monkeypatch
             store.check_target(path, overwrite=True)
 
 
+def test_arguments_of_refused_combinations_are_named():
+    with refused(al.InputError, "questions and pairs do not mix", "specifications"):
+        al.Study("m", "nq-sample", [small(), al.Patch()]).check()
+    with refused(al.InputError, "workers load models by name or path", "executor"):
+        executors.refuse_live(executors.RayExecutor.__new__(executors.RayExecutor), [3])
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "given", [{"data": 3}, {"specifications": ["swap"]}, {"models": None}, {"models": []}, {"models": ["m", "m"]}], ids=str
@@ -109,6 +116,17 @@ def test_names_and_files_are_taken_as_they_are(tiny, tmp_path):
     study = al.Study(str(tiny("llama")), ["nq-sample", file], small())
     assert [data.name for data in study.check()] == ["nq-sample", "quiz"]
     assert study.specifications == (small(),)
+
+
+def test_prompt_pairs_are_loaded_with_their_limit_and_name(tmp_path):
+    file = tmp_path / "pairs.csv"
+    file.write_text("clean,corrupted,answer,wrong\nA B,A C,B,C\nB A,C A,B,C\n")
+    for given, name in (({}, "sums"), ({"dataset_name": "mine"}, "mine")):
+        (data,) = al.Study("m", al.DatasetSpec("sums", str(file), limit=1, **given), al.Patch()).check(models=False)
+        assert (data.name, len(data)) == (name, 1)
+    for name, value in {"columns": {"clean": "a"}, "spans": "rules", "answers_sep": ";", "seed": 1}.items():
+        with refused(al.InputError, "is only for questions. Leave it out.", name):
+            al.Study("m", al.DatasetSpec(str(file), **{name: value}), al.Patch()).check(models=False)
 
 
 @pytest.mark.parametrize("text", ['data = [3]\nmodels = ["m"]\nprotocol = ["swap"]', '[[protocol]]\nname = ["swap"]\n'])
@@ -134,6 +152,18 @@ def test_a_file_says_how_models_are_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(executors, "LocalRunner", lambda *_: None)
     executors.LocalExecutor(study.loading).make_runner(None, "some/model", None, None)
     assert asked == [{"device": "cuda:0", "dtype": "bfloat16", "stream": False, "n_devices": 2}] * 2
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_model_that_failed_to_load_is_loaded_at_the_next_call(monkeypatch):
+    loads = []
+    monkeypatch.setattr(executors, "load_model", lambda model, **options: loads.append(model) or 1 / (len(loads) - 1))
+    monkeypatch.setattr(executors, "LocalRunner", lambda protocol, model, *_: model)
+    executor = executors.LocalExecutor()
+    with pytest.raises(ZeroDivisionError):
+        executor.make_runner(None, "some/model", None, None)
+    assert [executor.make_runner(None, "some/model", None, None) for _ in range(2)] == [1.0, 1.0]
+    assert loads == ["some/model"] * 2
 
 
 def test_arguments_are_given_by_name(tiny_model):

@@ -7,12 +7,13 @@ import sys
 
 import pandas as pd
 import pytest
+from filelock import FileLock
 
 from anchorlens.errors import InputError, RunError
 from anchorlens.runs import files
 from anchorlens.runs.jobs import Job, parse_job
 from anchorlens.runs.journal import open_journal, parts_of, shard_files, shards_in
-from anchorlens.runs.locks import running_jobs
+from anchorlens.runs.locks import is_held, running_jobs
 from anchorlens.runs.merging import EMPTY, command_of, copy_parts, missing_in, refuse_missing
 from anchorlens.runs.status import status_of
 
@@ -155,19 +156,20 @@ def test_a_file_that_is_added_meanwhile_stays(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "said", "argument"),
     [
-        ({"resume": True, "restart": True}, "contradict"),
-        ({"resume": True, "out": None}, "need a run directory"),
-        ({"job": Job(1, 2), "out": None}, "job= needs a run directory"),
-        ({"job": Job(1, 2), "restart": True}, "restart=True and job= contradict"),
-        ({"job": Job(1, 2), "overwrite": True}, "overwrite=True and job= contradict"),
+        ({"resume": True, "restart": True}, "contradict", "restart"),
+        ({"resume": True, "out": None}, "need a run directory", "out"),
+        ({"job": Job(1, 2), "out": None}, "job= needs a run directory", "out"),
+        ({"job": Job(1, 2), "restart": True}, "restart=True and job= contradict", "restart"),
+        ({"job": Job(1, 2), "overwrite": True}, "overwrite=True and job= contradict", "overwrite"),
     ],
 )
-def test_arguments_that_contradict_each_other(given, said):
+def test_arguments_that_contradict_each_other(given, said, argument):
     from anchorlens.running.run_storage import check_run_options  # imports torch, which a process of a test below does without
+    from tests.questions.make import refused as named
 
-    with pytest.raises(InputError, match=said):
+    with named(InputError, said, argument):
         check_run_options(**{"out": "a", "overwrite": False, "resume": False, "restart": False, "job": None} | given)
 
 
@@ -190,6 +192,28 @@ def test_a_shard_is_on_the_disk_before_it_has_its_name_and_a_damaged_one_is_put_
         assert one.folder / file.name == shard_files(one.folder)[1]  # the same bytes have the same name
         assert [json.loads(line)["event"] for line in one.log.read_text().splitlines()].count("shard") == 3
     assert (status_of(out).state, status_of(out).sweeps[0].done, status_of(out).sweeps[0].shards) == ("stopped", 2, 2)
+
+
+@pytest.mark.parametrize("damaged", ["run.json", "000/plan.json"])
+def test_the_status_of_damaged_parts_is_refused(tmp_path, damaged):
+    out = tmp_path / "out"
+    with whole(out) as journal:
+        measure(journal, 2)
+    (parts_of(out) / damaged).write_text("{")
+    with pytest.raises(RunError, match=rf"{damaged} is damaged"):
+        status_of(out)
+
+
+def test_the_test_of_a_lock_makes_no_file_and_an_unreadable_lock_is_not_held(tmp_path, monkeypatch):
+    lock = tmp_path / "lock"
+    assert (is_held(lock), lock.exists()) == (False, False)
+    lock.touch()
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(FileLock, "acquire", refuse)
+    assert not is_held(lock)
 
 
 FULL = """

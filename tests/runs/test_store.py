@@ -53,6 +53,14 @@ def test_a_run_that_was_set_aside_by_a_killed_process_comes_back(tmp_path):
     assert len(read_record(tmp_path / "a")["sweeps"]) == 1
 
 
+def test_a_run_set_aside_under_a_longer_name_stays_where_it_is(tmp_path):
+    aside = save(tmp_path / "a").rename(tmp_path / f".a.x.{2**22 + 1}.old")
+    check_target(tmp_path / "a")
+    assert [*tmp_path.iterdir()] == [aside]
+    check_target(tmp_path / "a.x", overwrite=True)
+    assert [file.name for file in tmp_path.iterdir()] == ["a.x"]
+
+
 def other_version(path, version):
     record = json.loads((path / "run.json").read_text()) | {"schema_version": version}
     (path / "run.json").write_text(json.dumps(record))

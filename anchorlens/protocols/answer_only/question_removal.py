@@ -54,7 +54,7 @@ def build_changed_inputs(
         row = truth.rows[i]
         try:
             changed = build_changed_row(row, tokenizer, empty, "", f"{row.id}~")
-            other, donor = _after_other_question(row, tokenizer, pool, seed)
+            other, donor = after_other_question(row, tokenizer, pool, seed)
             kept[i] = (Variant(("none",), changed), Variant((OTHER,), other, donor_id=donor))
         except RowDropped as why:
             named = {"example_id": row.id, "answer": row.answer.exact.of(row.answer.text)}
@@ -82,10 +82,11 @@ def build_changed_row(row: TokenRow, tokenizer: RowTokenizer, prompt: PromptText
     )  # fmt: skip
 
 
-def _after_other_question(row: TokenRow, tokenizer: RowTokenizer, pool: Sequence[Example], seed: int) -> tuple[TokenRow, str]:
+def after_other_question(row: TokenRow, tokenizer: RowTokenizer, pool: Sequence[Example], seed: int) -> tuple[TokenRow, str]:
     """Return the answer after an unrelated question, and the id of that question's row."""
     rng = random.Random(f"{seed}:{OTHER}:{row.id}")
-    for example in rng.sample(pool, min(_TRIES, len(pool))):
+    tried = rng.sample(pool, min(_TRIES, len(pool)))
+    for example in tried:
         if _shares_answer(example, row):
             continue
         prompt = render_prompt(tokenizer.prompt, example.question, tokenizer.tokenizer)
@@ -94,7 +95,9 @@ def _after_other_question(row: TokenRow, tokenizer: RowTokenizer, pool: Sequence
         except RowDropped:
             continue
         return changed, example.example_id
-    raise RowDropped("no_other_question", "all other questions of the test split share an answer with this row")
+    raise RowDropped(
+        "no_other_question", f"of {len(tried)} questions tried, each shares an answer, changes its tokens or is too long"
+    )
 
 
 def _shares_answer(other: Example, row: TokenRow) -> bool:

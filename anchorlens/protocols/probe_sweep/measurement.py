@@ -24,6 +24,7 @@ from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.probing.fit_probes import DRAWS, fit_placebo_probes, fit_probes
+from anchorlens.probing.text_baseline import text_baselines
 from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.prompts.batches import pad_rows
 from anchorlens.protocols.base import Measurement, OnWork, Plan
@@ -241,6 +242,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
 
     @override
     def fit(self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT, plan: Plan, on_work: OnWork) -> ProbeSweepInputs:
+        inputs = replace(inputs, texts=text_baselines(inputs.truth, n_resamples=spec.n_resamples, seed=spec.seed))
         if not self.reads_probe(spec):
             return inputs
         assert isinstance(plan, ProbePlan)  # made by plan()

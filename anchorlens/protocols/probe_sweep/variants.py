@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from anchorlens.probing.probes import LayerProbes
 from anchorlens.probing.records import probe_record, text_scores
-from anchorlens.probing.text_baseline import TextBaseline, text_baselines
+from anchorlens.probing.text_baseline import TextBaseline
 from anchorlens.probing.truth_rows import TruthRows, truth_rows
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.protocols.base import SweepInputs
@@ -55,7 +55,7 @@ class ProbeSweepInputs(SweepInputs):
         dataset: Name of the data set, stored with the probes.
         probes: Name -> probes: ``none``, and placebos; empty before fitting.
         q: True for Q-Anchored rows, [test]; None if pathways are read with the variants.
-        texts: Text baselines by name.
+        texts: Text baselines by name; empty before fitting.
     """
 
     truth: TruthRows
@@ -123,8 +123,6 @@ class ProbeSweepInputs(SweepInputs):
 
     @override
     def record(self, spec: Any) -> dict[str, Any]:
-        if not self.texts:
-            self.texts.update(text_baselines(self.truth, n_resamples=spec.n_resamples, seed=spec.seed))
         counts = {"evaluated": sum(bool(row_variants) for row_variants in self.variants), "rows": self.truth.sizes}
         return {"config": {}, "counts": counts, "probe": probe_record(self.probes.get("none"), self.texts)}
 

@@ -12,7 +12,7 @@ from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.answer_only.analysis import ANALYSIS
 from anchorlens.protocols.answer_only.measurement import MEASUREMENT
-from anchorlens.protocols.answer_only.question_removal import build_changed_row, without_question
+from anchorlens.protocols.answer_only.question_removal import after_other_question, build_changed_row, without_question
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
 from anchorlens.questions.example import normalise
 from anchorlens.questions.prompts import ChatPrompt, PromptText, QAPrompt, TemplatePrompt
@@ -44,6 +44,17 @@ def test_delta_p_is_recomputed_from_the_files_alone(tiny_model, sweep, tmp_path)
     assert len(cells) == 2 * 3 * 4
     assert cells["effect"].abs().max() > 0.05  # a probe of random weights is held back strongly
     again.check(cells, 1e-5)
+
+
+@pytest.mark.parametrize("cause", ["shares an answer", "too long"])
+def test_a_row_without_another_question_names_every_cause(data, cause):
+    tokenizer = RowTokenizer(small_tokenizer("byte", bos=True), QAPrompt())
+    row = tokenizer.row(data.examples[0])
+    pool = data.examples[:1] if cause == "shares an answer" else data.examples
+    tokenizer.max_length = 1
+    with pytest.raises(RowDropped, match=rf"{min(len(pool), 64)} questions tried.*{cause}") as caught:
+        after_other_question(row, tokenizer, pool, 0)
+    assert caught.value.reason == "no_other_question"
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from sklearn.metrics import roc_auc_score
 import anchorlens as al
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.errors import CheckError, EmptySweepError, LeakError, SpanError
+from anchorlens.protocols.knockout.measurement import KnockoutInputs
 from anchorlens.questions.example import Span
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import RowTokenizer
@@ -60,6 +61,19 @@ def test_placebos_effects_and_their_arithmetic(sweep):
         assert by["gap", "none", layer] == pytest.approx(own_gap, nan_ok=True)
         assert by["placebo_gap", "random_tokens", layer] == pytest.approx(placebo, nan_ok=True)
         assert by["gap_difference", "random_tokens", layer] == pytest.approx(matched - placebo, nan_ok=True)
+
+
+def test_the_table_has_text_scores_before_the_record_is_made(tiny_model, monkeypatch):
+    record, scores = KnockoutInputs.record, []
+
+    def watch(self, spec):
+        scores.append(self.table().text_scores)
+        return record(self, spec)
+
+    monkeypatch.setattr(KnockoutInputs, "record", watch)
+    result = measured(tiny_model("llama"), "knockout")
+    base = result.examples().query("role == 'base'").set_index("example_id")["qa_text_score"]
+    assert {name: scores[0][name] for name in base.index} == base.to_dict()
 
 
 def test_the_record_says_how_steady_k_star_is_and_what_text_alone_tells(sweep):
