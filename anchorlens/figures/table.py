@@ -26,7 +26,7 @@ _TEXT_IF_KNOWN = {"metric": P} | dict.fromkeys(
 )
 _NUMBERS_IF_KNOWN = (
     "window", "sim_low", "sim_high", "auc", "auc_low", "auc_high", "noise_floor", "frac_null_incomplete",
-    "qa_text_auc", "qa_text_auc_low",
+    "qa_text_auc", "qa_text_auc_low", "position",
 )  # fmt: skip
 _LABELLED = "plot_curves({'first': a, 'second': b}), in a shell --label first --label second"
 REQUIRED = (*_TEXT, *_NUMBERS)
