@@ -9,6 +9,7 @@ import pandas as pd
 
 from anchorlens.constants import AUC, DIFFERENCE, FLIP, SIZE, P
 from anchorlens.figures.controls import CUTS, GAP, PLACEBOS
+from anchorlens.runs.schema import POINTS
 
 WEAK = 0.5  # fraction of rows whose null has fewer slots than the anchor, above which the null is marked
 FEW = 20  # number of questions below which a curve is marked (METHOD 6)
@@ -48,8 +49,10 @@ _LABELS = {
 def metric_labels(table: pd.DataFrame) -> MetricLabels:
     """Return the texts of the metric of a table of points."""
     metric, unit = map(str, table[["metric", "unit"]].iloc[0])
-    name = f"Δ {metric}"
-    return _LABELS.get(metric) or MetricLabels(name, f"{name} ({unit})" if unit else name, "", f" {unit}" if unit else "")
+    if metric in _LABELS and (metric != DIFFERENCE or unit in ("", POINTS)):
+        return _LABELS[metric]
+    name = metric if metric == DIFFERENCE else f"Δ {metric}"
+    return MetricLabels(name, f"{name} ({unit})" if unit else name, "", f" {unit}" if unit else "")
 
 
 @dataclass(frozen=True)
