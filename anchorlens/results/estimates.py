@@ -44,10 +44,6 @@ class LayerEstimate(NamedTuple):
         """Return the interval: ``[-19.3, +1.1]``."""
         return f"[{_number(self.low, digits, sign)}, {_number(self.high, digits, sign)}]"
 
-    def range_text(self, digits: int = 1) -> str:
-        """Return the interval as a range of compatible effects: ``-19.3 .. +1.1``."""
-        return f"{_number(self.low, digits, True)} .. {_number(self.high, digits, True)}"
-
 
 LayerEstimates: TypeAlias = Mapping[tuple[str, str], LayerEstimate]
 
