@@ -136,12 +136,11 @@ def _measure_again(
 
 def _compare(result: SweepResult, again: pd.DataFrame, n: int, allowed: float) -> Found:
     what = f"cells: {result.protocol.name} {result.model} {result.dataset}"
+    unit = str(again["unit"].iloc[0]).removeprefix("percentage ")
     off = again[~(again["max_abs_diff"] <= allowed)]  # NaN too
     if off.empty:
-        largest = f"differ by at most {again['max_abs_diff'].max():.2g} points (allowed: {allowed:.2g})"
-        text = f"{n} drawn, {len(again)} measured again, {largest}"
-        return what, "match", text
+        largest = f"differ by at most {again['max_abs_diff'].max():.2g} {unit} (allowed: {allowed:.2g})"
+        return what, "match", f"{n} drawn, {len(again)} measured again, {largest}"
     worst = off.loc[off["max_abs_diff"].idxmax() if off["max_abs_diff"].notna().any() else off.index[0]].to_dict()
-    largest = f"by {worst['max_abs_diff']:.2g} points (allowed: {allowed:.2g}) at {format_cell(worst)}"
-    text = f"{len(off)} of {len(again)} differ, {largest}"
-    return what, "mismatch", text
+    largest = f"by {worst['max_abs_diff']:.2g} {unit} (allowed: {allowed:.2g}) at {format_cell(worst)}"
+    return what, "mismatch", f"{len(off)} of {len(again)} differ, {largest}"
