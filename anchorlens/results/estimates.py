@@ -5,8 +5,6 @@ from typing import NamedTuple, TypeAlias
 
 import pandas as pd
 
-FEW = 10
-"""Minimum number of questions of a group for a claim."""
 # Layers are listed if they form at most 3 ranges, or are at most 5.
 _PIECES, _FEW_LAYERS = 3, 5
 _COLUMNS = ["value", "ci_low", "ci_high", "sim_low", "sim_high", "n"]

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import pandas as pd
 
-from anchorlens.constants import DIFFERENCE
+from anchorlens.constants import DIFFERENCE, MIN_QUESTIONS_FOR_CLAIM
 from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError
 from anchorlens.figures.hover import MetricLabels, metric_labels
@@ -18,7 +18,6 @@ from anchorlens.statistics.bands import bootstrap_mean
 
 Run: TypeAlias = SweepResult | str | os.PathLike[str] | Sequence[SweepResult | str | os.PathLike[str]]
 
-_LEAST = 10  # number of questions below which no difference is claimed
 _ROW = ["anchor", "example_id", "question_id", "layer"]
 
 
@@ -52,7 +51,7 @@ class Comparison:
     def __repr__(self) -> str:
         table, names = self._table, ["model", "dataset", "protocol", "anchor"]
         best = table.loc[table["difference"].abs().fillna(-1).groupby([table[name] for name in names], sort=False).idxmax()]
-        stands = table[(table["n"] >= _LEAST) & ((table["sim_low"] > 0) | (table["sim_high"] < 0))]
+        stands = table[(table["n"] >= MIN_QUESTIONS_FOR_CLAIM) & ((table["sim_low"] > 0) | (table["sim_high"] < 0))]
         where = [
             f"{anchor} at layers {', '.join(map(str, sorted(own['layer'].unique())))}"
             for anchor, own in stands.groupby("anchor", sort=False)
