@@ -59,7 +59,7 @@ def collect_drops(examples: pd.DataFrame) -> tuple[Dropped, ...]:
 
 def _segments(tokens: Sequence[str], positions: str) -> dict[str, str]:
     """Return the text of the tokens of subject and property; empty if a row has none."""
-    where = json.loads(positions)
+    where: dict[str, list[int]] = json.loads(positions)
     return {name: "".join(tokens[p] for p in sorted(where.get(name, ()))).strip() for name in ("subject", "property")}
 
 

@@ -78,10 +78,10 @@ class SpotChecker:
         allowed, reference = tolerance(adapter), ReferenceEngine(adapter)
         both = add_reference_values(self.protocol, self.ready, self.spec, reference, samples, cells, self.budget)
         for cell in both.to_dict("records"):
-            gap, unit = abs(cell["effect"] - cell["effect_again"]), str(cell["unit"]).removeprefix("percentage ")
+            gap = abs(cell["effect"] - cell["effect_again"])
             self.gaps.append(gap)
             if self.engine.name != reference.name and not gap <= allowed:  # NaN too
-                self.failed.append(f"{gap:.2g} {unit} (allowed: {allowed:.2g}) at {format_cell(cell)}")
+                self.failed.append(f"{gap:.2g} points (allowed: {allowed:.2g}) at {format_cell(cell)}")
 
     def record(self) -> dict[str, dict[str, object]]:
         """Return ``checks`` and ``noise`` for ``run.json``; the floor is None if no cell was checked."""
