@@ -5,7 +5,7 @@ and donors by ``example_id``, so they are joined role by role.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -57,7 +57,7 @@ def collect_drops(examples: pd.DataFrame) -> tuple[Dropped, ...]:
     return tuple(Dropped(*map(str, row)) for row in gone[names].itertuples(index=False, name=None))
 
 
-def _segments(tokens: Sequence[str], positions: str) -> dict[str, str]:
+def _segments(tokens: Any, positions: str) -> dict[str, str]:
     """Return the text of the tokens of subject and property; empty if a row has none."""
     where: dict[str, list[int]] = json.loads(positions)
     return {name: "".join(tokens[p] for p in sorted(where.get(name, ()))).strip() for name in ("subject", "property")}
