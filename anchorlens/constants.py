@@ -39,11 +39,16 @@ FLIP = "flip"
 """1 where the prediction changed, else 0; its mean change is a flip rate."""
 LOGIT_DIFF = "logit_diff"
 """Logit of the answer minus that of another answer; its change is in logits."""
+POINTS = "percentage points"
+"""Unit of the change of a probability; the values themselves are in [0, 1]."""
 AUC, SIZE = "auc", "size"
 """Metrics of figures only: the AUC of a probe, and the number of questions of a pathway."""
 
 DIFFERENCE = "difference"
 """Quantity of :func:`anchorlens.compare`: ΔP of one run minus ΔP of another."""
+
+MIN_QUESTIONS_FOR_CLAIM = 10
+"""Number of questions of a group below which nothing is claimed."""
 
 KNOCKOUT_MODES = ("mask", "zero")
 LATER = "later"

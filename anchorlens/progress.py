@@ -42,7 +42,7 @@ class Progress:
             self._bar.n += step
 
     def enter(self, phase: str) -> None:
-        """Name the current phase, such as ``noise floor``; empty for the counted work."""
+        """Name the current phase, such as ``checks``; empty for the counted work."""
         if self._bar is not None:
             self._bar.set_postfix_str(phase, refresh=self._in_place)
 

@@ -18,7 +18,7 @@ from sklearn.metrics import roc_auc_score
 
 import anchorlens as al
 from anchorlens.constants import DISTRACTORS
-from anchorlens.probing.text_baseline import qa_text_scores, text_only_scores
+from anchorlens.probing.text_baseline import answer_text_scores, qa_text_scores
 from anchorlens.questions.example import Example, normalise
 from anchorlens.questions.false_answers import assign_false_answers, split_questions
 from anchorlens.statistics.bands import auc_band
@@ -58,7 +58,7 @@ def measured(examples: Sequence[Example], split: Mapping[str, str], false: Mappi
     for name in ("answer_text_auc", "qa_text_auc"):
         fitted, scored = ([pair for pair, there in zip(pairs, part, strict=True) if there] for part in (~test, test))
         if name == "answer_text_auc":
-            scores = text_only_scores([answer for _, answer in fitted], labels[~test], [answer for _, answer in scored])
+            scores = answer_text_scores([answer for _, answer in fitted], labels[~test], [answer for _, answer in scored])
         else:
             scores = qa_text_scores(fitted, labels[~test], scored)
         out.append(told(scores, labels[test], questions))

@@ -42,9 +42,9 @@ def test_skipped_work_does_not_count_in_the_rate(clock, capsys):
     bar = Progress("swap", 100, "cell", show=True)
     bar.skip(50)
     clock.now += 11
-    bar.enter("noise floor")
+    bar.enter("checks")
     bar.advance(25)
-    assert capsys.readouterr().err == "swap: 75% of 100 cells, noise floor, 00:11 spent, about 00:10 left\n"
+    assert capsys.readouterr().err == "swap: 75% of 100 cells, checks, 00:11 spent, about 00:10 left\n"
 
 
 def test_short_work_says_nothing_in_a_pipe_and_work_that_is_not_shown_nothing_at_all(clock, capsys):

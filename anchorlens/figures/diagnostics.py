@@ -83,7 +83,8 @@ def plot_heatmap(
     for k, key in enumerate(panels):
         own = points[(points[PANEL] == list(key)).all(axis=1)]
         wide = own.pivot_table(index="role", columns="layer", values="effect", dropna=False)
-        order = sorted(wide.index, key=lambda role: (anchor_rank(role), role != "Q-Anchored", role))
+        place = own.groupby("role")["position"].min().fillna(-1)
+        order = sorted(wide.index, key=lambda role: (anchor_rank(role), role != "Q-Anchored", place[role], role))
         wide = wide.loc[order[::-1]]
         cells = go.Heatmap(
             x=wide.columns.tolist(), y=wide.index.tolist(), z=wide.to_numpy(), coloraxis="coloraxis",

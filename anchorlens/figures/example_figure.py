@@ -1,4 +1,4 @@
-"""Plot one example: tokens with their roles, and ΔP by layer."""
+"""Plot one example: tokens with their roles, and the effect by layer."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -31,7 +31,7 @@ def example_figure(row: Mapping[str, Any], layers: Sequence[int], roles: Mapping
         )  # fmt: skip
     lines = _tokens(row["tokens"], row["marks"])
     key = " · ".join(f'<span style="color:{_TEXT.get(role, _CONTROL)}">{escape(roles[role])}</span>' for role in row["marks"])
-    facts = [row["label"] and f"answer {row['label']}", row["pathway"], f"P before {row['before']:.3f}"]
+    facts = [row["label"] and f"answer {row['label']}", row["pathway"], f"{row['metric']} before {row['before']:.3f}"]
     subtitle = " · ".join(filter(None, [*facts, key]))
     title = [f"<b>{escape(heading)}</b> {escape(row['id'])}", *lines, f'<span style="font-size:11px">{subtitle}</span>']
     figure.update_layout(
@@ -40,7 +40,8 @@ def example_figure(row: Mapping[str, Any], layers: Sequence[int], roles: Mapping
             "pad": {"t": 14},
         },
         margin={"t": 24 + 18 * len(title), "l": 60, "r": 20, "b": 50}, height=340 + 18 * len(title),
-        xaxis={"title": {"text": "Layer"}, "zeroline": False}, yaxis={"title": {"text": "ΔP (points)"}, "zerolinecolor": "#888888"},
+        xaxis={"title": {"text": "Layer"}, "zeroline": False},
+        yaxis={"title": {"text": f"{row['change']} ({row['unit']})"}, "zerolinecolor": "#888888"},
         template="plotly_white", showlegend=True, legend={"groupclick": "toggleitem"},
     )  # fmt: skip
     return figure

@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.constants import AUC, DIFFERENCE, FLIP, SIZE, P
+from anchorlens.constants import AUC, DIFFERENCE, FLIP, POINTS, SIZE, P
 from anchorlens.figures.controls import CUTS, GAP, PLACEBOS
 
 WEAK = 0.5  # fraction of rows whose null has fewer slots than the anchor, above which the null is marked
-FEW = 20  # number of questions below which a curve is marked (METHOD 6)
+THIN_LINE_BELOW = 20  # number of questions below which a curve is marked (METHOD 6)
 _POINT = [
     "control", "layer", "effect", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n", "auc", "auc_low", "auc_high",
     "no_signal", "is_noise", "noise_floor", "frac_null_incomplete", "by_construction",
@@ -48,8 +48,10 @@ _LABELS = {
 def metric_labels(table: pd.DataFrame) -> MetricLabels:
     """Return the texts of the metric of a table of points."""
     metric, unit = map(str, table[["metric", "unit"]].iloc[0])
-    name = f"Δ {metric}"
-    return _LABELS.get(metric) or MetricLabels(name, f"{name} ({unit})" if unit else name, "", f" {unit}" if unit else "")
+    if metric in _LABELS and (metric != DIFFERENCE or unit in ("", POINTS)):
+        return _LABELS[metric]
+    name = metric if metric == DIFFERENCE else f"Δ {metric}"
+    return MetricLabels(name, f"{name} ({unit})" if unit else name, "", f" {unit}" if unit else "")
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ def _size(n: float) -> list[str]:
     if math.isnan(n):
         return ["n unknown"]
     text = f"n = {int(n)} question{'' if int(n) == 1 else 's'}"
-    return [text, f"fewer than {FEW} questions: interpret with care"] if n < FEW else [text]
+    return [text, f"fewer than {THIN_LINE_BELOW} questions: interpret with care"] if n < THIN_LINE_BELOW else [text]
 
 
 def format_number(value: float, digits: int = 2) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import pandas as pd
 
-from anchorlens.constants import LOGIT_DIFF, SETTINGS, P
+from anchorlens.constants import LOGIT_DIFF, MIN_QUESTIONS_FOR_CLAIM, SETTINGS, P
 from anchorlens.display import short_repr
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.controls import CUTS
@@ -26,7 +26,7 @@ _TEXT_IF_KNOWN = {"metric": P} | dict.fromkeys(
 )
 _NUMBERS_IF_KNOWN = (
     "window", "sim_low", "sim_high", "auc", "auc_low", "auc_high", "noise_floor", "frac_null_incomplete",
-    "qa_text_auc", "qa_text_auc_low",
+    "qa_text_auc", "qa_text_auc_low", "position",
 )  # fmt: skip
 _LABELLED = "plot_curves({'first': a, 'second': b}), in a shell --label first --label second"
 REQUIRED = (*_TEXT, *_NUMBERS)
@@ -163,8 +163,8 @@ def _checked(frame: pd.DataFrame) -> pd.DataFrame:
     for name in ("run_id", "seed"):  # as objects, because messages quote the values of the frame
         column = frame.get(name, nothing)
         table[name] = column.astype(object).where(column.notna(), "")
-    trivial = frame.get("by_construction", nothing)
-    table["by_construction"] = trivial.where(trivial.notna(), other=False).map(bool).astype(bool)
+    by_construction = frame.get("by_construction", nothing)
+    table["by_construction"] = by_construction.where(by_construction.notna(), other=False).map(bool).astype(bool)
     table["noise_floor"] = table["noise_floor"].where(table["metric"] == P)
     table["is_noise"] = table["effect"].abs() <= table["noise_floor"]
     # As text, because CSV files hold the words True and False.
@@ -259,7 +259,6 @@ def _refuse_orphans(table: pd.DataFrame) -> None:
 
 
 _OF_DELTA = ("delta_p_vs_placebo", "row_specific_effect", "delta_p_minus_null")
-_LEAST = 10  # number of questions below which no claim is made
 OWNER = ["model", "part", "dataset", "protocol", "anchor", *SETTINGS]
 _PLACE = [*OWNER, "quantity", "control", "layer"]
 _CONTRAST_COLUMNS = ("model", "dataset", "protocol", "anchor", "layer", "quantity", "control", "value", "ci_low", "ci_high", "n")
@@ -310,7 +309,7 @@ def gather_contrasts(
         raise InputError(f"contrasts={contrasts!r}: not in these results. {known}", argument="contrasts")
     if not there:
         return nothing
-    _refuse_repeated_effects(table)
+    _refuse_repeated_contrasts(table)
     outside = ((table["sim_low"] > 0) | (table["sim_high"] < 0)) & table["value"].notna() & _has_support(table, curves)
     marked = table.assign(leading=_is_leading(table), excludes_zero=outside)
     return marked[marked["leading"] | _is_kept(marked, controls)].reset_index(drop=True)
@@ -346,7 +345,7 @@ def _with_owner(table: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     return table.merge(owners, on=said)[[*_PLACE, *_CONTRAST_NUMBERS[1:]]]
 
 
-def _refuse_repeated_effects(table: pd.DataFrame) -> None:
+def _refuse_repeated_contrasts(table: pd.DataFrame) -> None:
     repeated = table[table.duplicated(_PLACE)]
     if len(repeated):
         first = repeated.iloc[0]
@@ -362,7 +361,7 @@ def _has_support(table: pd.DataFrame, curves: pd.DataFrame) -> pd.Series:
     by = curves[curves["control"] == "none"].groupby(place, sort=False)[["no_signal", "noise_floor"]].max().reset_index()
     beside = table[place].merge(by, on=place, how="left").set_axis(table.index)
     rounding = table["quantity"].isin(_OF_DELTA) & (table["value"].abs() <= beside["noise_floor"].fillna(0.0))
-    return beside["no_signal"].ne(other=True) & ~rounding & (table["n"] >= _LEAST)
+    return beside["no_signal"].ne(other=True) & ~rounding & (table["n"] >= MIN_QUESTIONS_FOR_CLAIM)
 
 
 def _is_leading(table: pd.DataFrame) -> pd.Series:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from anchorlens.constants import SETTINGS
 from anchorlens.figures.controls import CUTS, EXTRAS, PLACEBOS, RANGE, SPLIT, Beside
-from anchorlens.figures.hover import FEW, WEAK, metric_labels
+from anchorlens.figures.hover import THIN_LINE_BELOW, WEAK, metric_labels
 from anchorlens.figures.labels import CURVE, anchor_rank
 from anchorlens.figures.palette import display_dataset
 from anchorlens.figures.traces import POINTWISE, SIMULTANEOUS, has_few
@@ -45,7 +45,7 @@ def title_parts(
         "▽: null weaker (fewer slots than the anchor in most rows)": (table["frac_null_incomplete"] > WEAK).any(),
         "hollow point: value fixed by construction": curves["by_construction"].any(),
         "×: no signal (AUC interval reaches 0.5)": (curves["no_signal"] & curves["effect"].notna()).any(),
-        f"thin line: fewer than {FEW} questions": any(few),
+        f"thin line: fewer than {THIN_LINE_BELOW} questions": any(few),
         f"grey line at 0: noise floor (±{floor:.1g}{rings})": floor > 0,
         "lower panels: contrasts; ●: the simultaneous interval excludes 0": len(contrast_tables),
         "pale legend entries: hidden controls": not all(one.shown for one in beside.values()),

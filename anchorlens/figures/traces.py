@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.controls import GAP, RANGE, Beside
-from anchorlens.figures.hover import FEW, WEAK, format_number
+from anchorlens.figures.hover import THIN_LINE_BELOW, WEAK, format_number
 from anchorlens.figures.labels import PANEL, Entry, Key
 from anchorlens.figures.palette import shade, translucent
 
@@ -46,7 +46,7 @@ def find_crowded_panels(curves: pd.DataFrame) -> set[Key]:
 
 def has_few(values: pd.Series, n: pd.Series) -> bool:
     """Return whether most points of a curve have fewer than 20 questions."""
-    return float(n[values.notna()].median()) < FEW
+    return float(n[values.notna()].median()) < THIN_LINE_BELOW
 
 
 @dataclass(frozen=True)
@@ -176,18 +176,18 @@ def band_look(entry: Entry, kind: str, *, crowded: bool) -> Trace:
 def marks_of(points: Points, rows: pd.DataFrame, entry: Entry, bands: Sequence[str]) -> list[Trace]:
     """Return marks of lone points with intervals, points fixed by construction, without signal or within noise."""
     colour, present = entry.colour, rows["effect"].notna().to_numpy()
-    trivial, silent, noise = (rows[name].to_numpy(bool) for name in ("by_construction", "no_signal", "is_noise"))
+    hollow, silent, noise = (rows[name].to_numpy(bool) for name in ("by_construction", "no_signal", "is_noise"))
     lone = np.zeros(len(rows), dtype=bool)
     lone[points.lone()] = True
-    whiskers = [_whisker(points, lone & ~trivial, colour, kind) for kind in bands]
+    whiskers = [_whisker(points, lone & ~hollow, colour, kind) for kind in bands]
     drawn: list[tuple[np.ndarray, Trace]] = [
-        (lone & ~trivial, {"marker": {"symbol": "circle", "size": 6, "color": colour}, "error_y": whisker})
+        (lone & ~hollow, {"marker": {"symbol": "circle", "size": 6, "color": colour}, "error_y": whisker})
         for whisker in list(filter(None, whiskers)) or [None]
     ]
     drawn += [
-        (trivial & present, {"marker": {"symbol": "circle", "size": 9, "color": "white", "line": {"color": colour, "width": 2}}}),
+        (hollow & present, {"marker": {"symbol": "circle", "size": 9, "color": "white", "line": {"color": colour, "width": 2}}}),
         (silent & present, {"marker": {"symbol": "x-thin-open", "size": 5, "color": colour, "line": {"width": 1}}}),
-        (noise & ~trivial, {"marker": {"symbol": "circle-open", "size": 6, "color": GREY, "line": {"width": 1.2}}}),
+        (noise & ~hollow, {"marker": {"symbol": "circle-open", "size": 6, "color": GREY, "line": {"width": 1.2}}}),
     ]
     look = {"name": entry.label, "mode": "markers", "legendgroup": entry.group, **_SILENT}
     return [points.xy(chosen) | look | more for chosen, more in drawn if chosen.any()]

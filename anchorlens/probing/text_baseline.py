@@ -31,7 +31,7 @@ class TextBaseline:
     scores: Array  # P(hallucination), [row of the truth rows]; NaN outside the test split
 
 
-def text_only_scores(train: Iterable[str], train_labels: npt.ArrayLike, test: Iterable[str]) -> Array:
+def answer_text_scores(train: Iterable[str], train_labels: npt.ArrayLike, test: Iterable[str]) -> Array:
     """Return P(hallucination), [row of test], by logistic regression on character n-grams (TF-IDF) of the answer."""
     vectors = TfidfVectorizer(analyzer="char_wb", ngram_range=(1, 4), sublinear_tf=True)
     # Boundary marks give answers of punctuation only a token, so that they are scored.
@@ -107,7 +107,7 @@ def text_baselines(rows: TruthRows, *, n_resamples: int, seed: int) -> dict[str,
     train, test = rows.of("train", "validation"), rows.of("test")
     fit, score, labels = [pairs[i] for i in train], [pairs[i] for i in test], rows.labels
     scores = {
-        "answer_text_auc": text_only_scores([answer for _, answer in fit], labels[train], [answer for _, answer in score]),
+        "answer_text_auc": answer_text_scores([answer for _, answer in fit], labels[train], [answer for _, answer in score]),
         "qa_text_auc": qa_text_scores(fit, labels[train], score),
     }
     draws = Resamples.of([rows.question_ids[i] for i in test], n_resamples=n_resamples, seed=seed)

@@ -19,10 +19,10 @@ function drawn(name, attributes = {}, text = "") {
   return made;
 }
 
-function points(value) {
+function effect(value, unit) {
   if (value === null || value === undefined) return "not measured";
-  const size = Math.abs(value).toFixed(1);
-  return (size === "0.0" ? "" : value > 0 ? "+" : "−") + size;
+  const size = Math.abs(value).toFixed(unit === "points" ? 1 : 2);
+  return (Number(size) ? value > 0 ? "+" : "−" : "") + size;
 }
 // A name with a comma is that of a control.
 const isControl = (name) => name.includes(", ");
@@ -45,7 +45,7 @@ function render({ model, el }) {
   const layerSaid = element("output");
   const facts = element("p", { className: "facts" });
   const tokens = element("p", { className: "tokens" });
-  const table = element("tbody");
+  const table = element("tbody"), changed = element("th", { scope: "col" });
   const chart = drawn("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img" });
   const title = element("p", { className: "heading" });
   const frame = element("div", { className: "anchorlens-explorer" },
@@ -55,7 +55,7 @@ function render({ model, el }) {
     element("label", { className: "layer" }, "Layer ", slider, layerSaid),
     tokens,
     element("div", { className: "numbers" },
-      element("table", {}, element("thead", {}, element("tr", {}, ...["", "what was changed", "ΔP at this layer"].map((text) => element("th", { textContent: text, scope: "col" })))), table),
+      element("table", {}, element("thead", {}, element("tr", {}, ...["", "what was changed"].map((text) => element("th", { textContent: text, scope: "col" })), changed)), table),
       chart));
   frame.setAttribute("role", "group");
   el.append(frame);
@@ -94,8 +94,9 @@ function render({ model, el }) {
     }
     if (![...chooser.options].some((option) => option.value === row.id)) filter();
     chooser.value = row.id;
-    const said = [["answer", row.answer], ["which is", row.label], ["pathway", row.pathway], ["P before", row.before.toFixed(3)],
-      ["largest change", `${points(row.peak)} at layer ${row.at}`]];
+    const said = [["answer", row.answer], ["which is", row.label], ["pathway", row.pathway], [`${row.metric} before`, row.before.toFixed(3)],
+      ["largest change", `${effect(row.peak, row.unit)} at layer ${row.at}`]];
+    changed.textContent = `${row.change} at this layer`;
     facts.textContent = said.filter(([, value]) => value).map(([name, value]) => `${name} ${value}`).join(" · ");
     layer();
   }
@@ -112,25 +113,25 @@ function render({ model, el }) {
       line.style.stroke = look.colour;
       swatch.append(line);
       const head = element("th", { textContent: name, scope: "row" });
-      return element("tr", {}, element("td", {}, swatch), head, element("td", { className: "number", textContent: points(row.curves[name][at]) }));
+      return element("tr", {}, element("td", {}, swatch), head, element("td", { className: "number", textContent: effect(row.curves[name][at], row.unit) }));
     }));
     chart.replaceChildren(...curves(at));
-    const told = names.map((name) => `${name} ${points(row.curves[name][at])}`).join(", ");
-    chart.setAttribute("aria-label", `ΔP by layer, in percentage points. At layer ${layers[at]}: ${told}.`);
+    const told = names.map((name) => `${name} ${effect(row.curves[name][at], row.unit)}`).join(", ");
+    chart.setAttribute("aria-label", `${row.change} by layer, in ${row.unit}. At layer ${layers[at]}: ${told}.`);
   }
 
-  // Tint: |ΔP| of the anchor at this layer. Underline: tokens of the anchor.
+  // Tint: |effect| of the anchor at this layer. Underline: tokens of the anchor.
   function marked(at) {
-    const most = Math.max(1, ...names.filter((name) => !isControl(name)).flatMap((name) => row.curves[name].map((v) => Math.abs(v ?? 0))));
-    const effect = (name) => Math.abs(row.curves[name][at] ?? 0);
+    const most = Math.max(row.unit === "points" ? 1 : 0.01, ...names.filter((name) => !isControl(name)).flatMap((name) => row.curves[name].map((v) => Math.abs(v ?? 0))));
+    const size = (name) => Math.abs(row.curves[name][at] ?? 0);
     tokens.replaceChildren(...row.tokens.map((text, place) => {
       const shown = text.replace(/\n/g, "⏎\n");
-      const own = names.filter((name) => (row.places[name] ?? []).includes(place)).sort((a, b) => effect(b) - effect(a));
+      const own = names.filter((name) => (row.places[name] ?? []).includes(place)).sort((a, b) => size(b) - size(a));
       if (!own.length) return element("span", { textContent: shown, className: row.answer_tokens.includes(place) ? "answer" : "", title: `position ${place}` });
       const look = looks.get(own[0]);
-      const made = element("mark", { textContent: shown, title: own.map((name) => `${name}: ${points(row.curves[name][at])}`).join("; ") + `, position ${place}` });
+      const made = element("mark", { textContent: shown, title: own.map((name) => `${name}: ${effect(row.curves[name][at], row.unit)}`).join("; ") + `, position ${place}` });
       made.style.setProperty("--c", look.tint);
-      made.style.setProperty("--strength", `${Math.round(50 * Math.min(1, effect(own[0]) / most))}%`);
+      made.style.setProperty("--strength", `${Math.round(50 * Math.min(1, size(own[0]) / most))}%`);
       made.style.textDecorationStyle = look.underline;
       return made;
     }));
@@ -143,7 +144,7 @@ function render({ model, el }) {
   function curves(at) {
     const values = names.flatMap((name) => row.curves[name]).filter((value) => value !== null);
     let low = Math.min(0, ...values), high = Math.max(0, ...values);
-    if (high - low < 1) { low -= 0.5; high += 0.5; }
+    if (high - low < (row.unit === "points" ? 1 : 0.02)) { low -= 0.5; high += 0.5; }
     const room = (high - low) * 0.05, down = (value) => TOP + ((high + room - value) / (high - low + 2 * room)) * (HIGH - TOP - BOTTOM);
     const made = [];
     for (const value of steps(low, high)) {
@@ -158,7 +159,7 @@ function render({ model, el }) {
       made.push(drawn("text", { x: across(k), y: HIGH - BOTTOM + 16, "text-anchor": "middle" }, String(layer)));
     });
     made.push(drawn("text", { x: (LEFT + WIDE - RIGHT) / 2, y: HIGH - 6, "text-anchor": "middle" }, "layer"));
-    made.push(drawn("text", { x: 0, y: 0, "text-anchor": "middle", transform: `translate(12 ${(TOP + HIGH - BOTTOM) / 2}) rotate(-90)` }, "ΔP (points)"));
+    made.push(drawn("text", { x: 0, y: 0, "text-anchor": "middle", transform: `translate(12 ${(TOP + HIGH - BOTTOM) / 2}) rotate(-90)` }, `${row.change} (${row.unit})`));
     made.push(drawn("line", { x1: across(at), x2: across(at), y1: TOP, y2: HIGH - BOTTOM, class: "here" }));
     for (const name of [...names].reverse()) {
       const look = looks.get(name);

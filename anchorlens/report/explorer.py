@@ -22,13 +22,13 @@ def explore(
 ) -> "Explorer":
     """Show a sweep's examples, layer by layer, in Jupyter, VS Code or Colab.
 
-    A slider selects the layer, a list with a search field the example. Tokens of an anchor are underlined, and tinted by |ΔP| of
-    the anchor at the layer. Below are ΔP of every anchor and control in percentage points, and the curves of the example.
+    A slider selects the layer, a list with a search field the example. Tokens of an anchor are underlined, and tinted by the size
+    of its effect at the layer. Below are the effect of every anchor and control with its unit, and the curves of the example.
 
     Args:
         sweep: Result of a sweep function or of :func:`~anchorlens.load_run`.
         example: Example shown first: id, index or words of its question. If None, the first of the sweep.
-        layer: Layer shown first. If None, the layer of the largest |ΔP| of the example.
+        layer: Layer shown first. If None, the layer of the largest effect of the example.
 
     Returns:
         A widget whose attributes ``example`` and ``layer`` hold the selection and can be set.
@@ -83,7 +83,8 @@ def _places(positions: dict[str, list[int]], curves: dict[str, Any], marks: dict
         elif control:
             where = []  # the positions of a null differ between donors
         else:
-            # Edges are named "source -> target"; the source is cut off.
-            where = positions.get("replaced") or positions.get(anchor.split(" -> ")[0], [])
+            # Edges are named "source -> target", the source is cut off; an anchor of ``patch`` is "pos:" and its position.
+            of_patch = [int(anchor[4:])] if anchor.startswith("pos:") else []
+            where = positions.get("replaced") or positions.get(anchor.split(" -> ")[0], of_patch)
         places[name] = where
     return places

@@ -22,6 +22,7 @@
     return made;
   };
   const number = (value, digits) => (value === null || value === undefined ? "–" : value.toFixed(digits).replace("-", "−"));
+  const effect = (row, value) => number(value, row.unit === "points" ? 1 : 2);
   const role = (name) => "r-" + (name.startsWith("cut:") ? "control" : name);
   const isControl = (curve) => curve.includes(", ");
   const own = (row) => Object.entries(row.curves).filter(([name]) => !isControl(name));
@@ -108,7 +109,7 @@
     const open = element("button", { className: "open", type: "button", textContent: row.question });
     open.setAttribute("aria-expanded", "false");
     const label = row.label ? [element("span", { className: `chip label-${row.label}`, textContent: row.label })] : [];
-    const contents = [[open], [row.answer], label, [row.pathway], [number(row.before, 3)], [], [number(row.peak, 1)], [number(row.at, 0)]];
+    const contents = [[open], [row.answer], label, [row.pathway], [number(row.before, 3)], [], [effect(row, row.peak)], [number(row.at, 0)]];
     const cells = contents.map((content, k) => {
       const cell = element("td", { className: heads[k].className, hidden: absent[k] }, ...content);
       cell.setAttribute("role", "cell");
@@ -149,9 +150,9 @@
     const chart = element("div", { className: "chart" });
     chart.row = row;
     chart.setAttribute("role", "img");
-    chart.setAttribute("aria-label", `ΔP of this example by layer; largest ${number(row.peak, 1)} points at layer ${row.at}`);
-    const told = [data.sweeps[row.sweep].name, row.id, row.label && `answer ${row.label}`, row.pathway, `P before ${number(row.before, 3)}`,
-      `largest ΔP ${number(row.peak, 1)} at layer ${row.at}`];
+    chart.setAttribute("aria-label", `${row.change} of this example by layer; largest ${effect(row, row.peak)} ${row.unit} at layer ${row.at}`);
+    const told = [data.sweeps[row.sweep].name, row.id, row.label && `answer ${row.label}`, row.pathway, `${row.metric} before ${number(row.before, 3)}`,
+      `largest ${row.change} ${effect(row, row.peak)} at layer ${row.at}`];
     const cell = element("td", { colSpan: 8 }, element("h3", { textContent: told.filter(Boolean).join(" · ") }),
       element("div", { className: "both" }, element("div", {}, tokens, key), element("div", {}, chart, numbers(row))));
     cell.setAttribute("role", "cell");
@@ -168,7 +169,7 @@
       const curves = Object.entries(row.curves), layers = data.sweeps[row.sweep].layers;
       const head = (text) => element("th", { scope: "col", className: "number", textContent: text });
       const lines = layers.map((layer, k) => element("tr", {}, element("th", { scope: "row", textContent: layer }),
-        ...curves.map(([, values]) => element("td", { className: "number", textContent: number(values[k], 1) }))));
+        ...curves.map(([, values]) => element("td", { className: "number", textContent: effect(row, values[k]) }))));
       made.append(element("div", { className: "scroll" }, element("table", {},
         element("thead", {}, element("tr", {}, element("th", { scope: "col", textContent: "layer" }), ...curves.map(([name]) => head(name)))),
         element("tbody", {}, ...lines))));
@@ -181,13 +182,13 @@
     const look = getComputedStyle(root), colour = (name) => look.getPropertyValue(name).trim();
     let n = 0;
     const traces = Object.entries(chart.row.curves).map(([name, y]) => ({ x: data.sweeps[chart.row.sweep].layers, y,
-      name: name.replaceAll("<", "&lt;"), mode: y.length > 1 ? "lines" : "markers", connectgaps: false, hovertemplate: "layer %{x}: %{y:.1f}",
+      name: name.replaceAll("<", "&lt;"), mode: y.length > 1 ? "lines" : "markers", connectgaps: false, hovertemplate: `layer %{x}: %{y:.${chart.row.unit === "points" ? 1 : 2}f}`,
       line: isControl(name) ? { color: colour("--beside"), dash: "dot", width: 1.5 } : { color: colour(`--c${n++ % 6}`), width: 2 } }));
     const axis = { gridcolor: colour("--line"), linecolor: colour("--soft"), fixedrange: true };
     return Plotly.newPlot(chart, traces, { margin: { l: 48, r: 8, t: 8, b: 40 }, height: 250, dragmode: false, showlegend: true,
       font: { size: 12, color: colour("--text"), family: getComputedStyle(document.body).fontFamily },
       xaxis: { ...axis, title: { text: "layer", standoff: 6 }, zeroline: false },
-      yaxis: { ...axis, title: { text: "ΔP (points)" }, zeroline: true, zerolinecolor: colour("--soft") },
+      yaxis: { ...axis, title: { text: `${chart.row.change} (${chart.row.unit})` }, zeroline: true, zerolinecolor: colour("--soft") },
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", itemclick: false, itemdoubleclick: false },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)" }, { displayModeBar: false, responsive: true });
   }

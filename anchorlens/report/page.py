@@ -101,12 +101,14 @@ def render(results: Sequence[SweepResult], title: str) -> str:
         }
         for result in results
     ]  # fmt: skip
+    named = [{str(row[key]) for sweep in data for row in sweep["rows"]} for key in ("metric", "change")]
+    metric, change = (names.pop() if len(names) == 1 else other for names, other in zip(named, ("value", "effect"), strict=True))
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((home / "page.html").read_text(encoding="utf8"))
     return template.render(
         title=title, about=contents.about(results), sweeps=sweeps, figures=_figures(results), tables=contents.tables_of(results),
         dropped=contents.count_drops(results), studies=contents.studies_of(results),
-        complete=[name_of(result) for result in results if not result.dropped_counts],
+        complete=[name_of(result) for result in results if not result.dropped_counts], metric=metric, change=change,
         version=versions()["anchorlens"], data=_embed_json({"sweeps": data, "roles": ROLES, "config": CONFIG}),
         plotly=get_plotlyjs(), layout_script=layout_script("plot"), style=(home / "page.css").read_text(encoding="utf8"),
         script=(home / "page.js").read_text(encoding="utf8"),
@@ -130,7 +132,7 @@ def _figures(results: Sequence[SweepResult]) -> list[dict[str, Any]]:
     return [
         {
             "json": _embed_json(_in_both_themes(figure)), "height": figure.to_dict()["layout"]["height"],
-            "alt": " ".join([f"ΔP by layer: {', '.join(map(name_of, group))}.", *(result.verdict for result in group)]),
+            "alt": " ".join([f"Effect by layer: {', '.join(map(name_of, group))}.", *(result.verdict for result in group)]),
         }
         for figure, group in zip(figures, groups, strict=True)
     ]  # fmt: skip

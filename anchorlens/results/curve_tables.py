@@ -38,12 +38,12 @@ def curves_frame(samples: pd.DataFrame, *, n_resamples: int, seed: int, event: M
         before = per_row["_before"].unstack("layer").reindex(index=wide.index, columns=wide.columns)
         ids = wide.index.get_level_values("question_id")
         band = bootstrap_mean(wide.to_numpy(), ids, n_resamples=n_resamples, seed=seed)
-        trivial = group.groupby("layer")["by_construction"].mean().reindex(wide.columns) > 0.5
+        by_construction = group.groupby("layer")["by_construction"].mean().reindex(wide.columns) > 0.5
         frame = pd.DataFrame(
             {
                 "layer": wide.columns.astype(int), "effect": band.value, "ci_low": band.low, "ci_high": band.high,
                 "sim_low": band.sim_low, "sim_high": band.sim_high, "p_before": np.nanmean(before.to_numpy(), axis=0),
-                "n": band.n, "by_construction": trivial.to_numpy(), "frac_null_incomplete": _frac_null_incomplete(group),
+                "n": band.n, "by_construction": by_construction.to_numpy(), "frac_null_incomplete": _frac_null_incomplete(group),
             }
         )  # fmt: skip
         frames.append(frame.assign(**shared))

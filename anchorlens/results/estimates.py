@@ -5,8 +5,6 @@ from typing import NamedTuple, TypeAlias
 
 import pandas as pd
 
-FEW = 10
-"""Minimum number of questions of a group for a claim."""
 # Layers are listed if they form at most 3 ranges, or are at most 5.
 _PIECES, _FEW_LAYERS = 3, 5
 _COLUMNS = ["value", "ci_low", "ci_high", "sim_low", "sim_high", "n"]
@@ -43,10 +41,6 @@ class LayerEstimate(NamedTuple):
     def interval(self, digits: int = 1, *, sign: bool = True) -> str:
         """Return the interval: ``[-19.3, +1.1]``."""
         return f"[{_number(self.low, digits, sign)}, {_number(self.high, digits, sign)}]"
-
-    def range_text(self, digits: int = 1) -> str:
-        """Return the interval as a range of compatible effects: ``-19.3 .. +1.1``."""
-        return f"{_number(self.low, digits, True)} .. {_number(self.high, digits, True)}"
 
 
 LayerEstimates: TypeAlias = Mapping[tuple[str, str], LayerEstimate]

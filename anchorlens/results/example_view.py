@@ -1,4 +1,4 @@
-"""Rows of a sweep as plain values: tokens, their roles, and ΔP of the row by layer."""
+"""Rows of a sweep as plain values: tokens, their roles, and the effect of the row by layer."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -6,8 +6,9 @@ from typing import Any
 
 import pandas as pd
 
+from anchorlens.figures.hover import metric_labels
 from anchorlens.missing_values import without_nulls
-from anchorlens.runs.schema import P
+from anchorlens.runs.schema import P, leading_metric
 from anchorlens.statistics.pathways import RANDOM
 
 ROLES = {
@@ -35,28 +36,33 @@ def example_rows(
         ids: Ids of the rows to return. If None, all rows.
 
     Returns:
-        For each row: ``id question answer label tokens``; ``marks`` (role -> positions); ``curves`` (name -> ΔP at each layer, in
-        percentage points, averaged over donors; None if not measured); ``peak`` (largest |ΔP| of the anchors); ``at`` (its layer);
-        ``before`` and ``pathway`` (P of the clean run, and the pathway at that layer).
+        For each row: ``id question answer label tokens``; ``marks`` (role -> positions); ``metric`` (leading metric of the sweep:
+        ``P`` or its name), ``change`` (name of its effect) and ``unit`` (of the effect); ``curves`` (name -> effect at each layer,
+        averaged over donors; None if not measured); ``peak`` (largest |effect| of the anchors); ``at`` (its layer); ``before`` and
+        ``pathway`` (metric of the clean run, and the pathway at that layer).
     """
     base = examples[examples["role"] == "base"]
     base = base if ids is None else base[base["example_id"].isin(list(ids))]
     samples = without_nulls(samples)
-    own = samples[(samples["metric"] == P) & samples["control"].isin(["none", *_BESIDE])]
+    metric = leading_metric(samples)
+    own = samples[(samples["metric"] == metric) & samples["control"].isin(["none", *_BESIDE])]
+    labels = metric_labels(own)
+    of_metric = {"metric": "P" if metric == P else metric, "change": labels.name, "unit": labels.unit.strip()}
     own = own if ids is None else own[own["example_id"].isin(list(ids))]
     means = own.groupby(["example_id", "anchor", "control", "layer"], sort=False)["effect"].mean()
     table = means.unstack("layer").reindex(columns=list(layers))
     measured = own[own["control"] == "none"]
-    # P of a probe and the pathway differ by layer.
+    # The value of a probe and the pathway differ by layer.
     before = measured.drop_duplicates(["example_id", "layer"]).set_index("example_id")[["layer", "value_before", "pathway"]]
     first = {str(example): group.set_index("layer").to_dict("index") for example, group in before.groupby(level=0, sort=False)}
     curves: dict[str, dict[str, list[float | None]]] = {}
-    for (example, anchor, control), values in zip(table.index, table.to_numpy(), strict=True):
+    cells = zip(table.index, table.to_numpy(), strict=True)
+    for (example, anchor, control), values in sorted(cells, key=lambda cell: list(anchors).index(cell[0][1])):
         name = anchor if control == "none" else f"{anchor}, {control}"
         curves.setdefault(example, {})[name] = [None if value != value else round(float(value), 2) for value in values]
     records: list[dict[Any, Any]] = base.to_dict("records")
     return [
-        _row(row, anchors, layers, curves[row["example_id"]], first[row["example_id"]])
+        _row(row, anchors, layers, curves[row["example_id"]], first[row["example_id"]]) | of_metric
         for row in records
         if row["example_id"] in first
     ]
@@ -76,15 +82,12 @@ def _row(
         if value is not None
     ]
     peak, at = max(points, key=lambda point: abs(point[0]))
-    label, stored = row["label"], row.get("tokens")
-    # Schema versions below 6 store the text only.
-    known = isinstance(stored, Collection) or hasattr(stored, "tolist")
-    tokens: list[str] = list(stored) if known else [str(row["text"])]  # pyright: ignore[reportArgumentType]
+    label = row["label"]
     return {
         "id": str(row["example_id"]), "question": str(row["question"]), "answer": str(row["answer"]),
         "label": "" if pd.isna(label) else _LABELS[int(label)], "pathway": str(before[at]["pathway"]),
-        "before": round(float(before[at]["value_before"]), 4), "tokens": tokens,
-        "marks": _marks(json.loads(str(row["positions"]))) if known else {}, "curves": curves, "peak": peak, "at": at,
+        "before": round(float(before[at]["value_before"]), 4), "tokens": list(row["tokens"]),
+        "marks": _marks(json.loads(str(row["positions"]))), "curves": curves, "peak": peak, "at": at,
     }  # fmt: skip
 
 

@@ -32,12 +32,10 @@ def join_inputs(samples: pd.DataFrame, examples: pd.DataFrame, config: Mapping[s
 
     Returns:
         One row per sample: the columns of ``samples``; question, answer and tokens of the measured row; ``subject`` and ``property``
-        (text of their tokens; empty if the run has no token texts); ``donor_question`` and ``donor_answer`` (empty without a donor
-        row).
+        (text of their tokens); ``donor_question`` and ``donor_answer`` (empty without a donor row).
     """
     base = examples[examples["role"] == "base"]
-    # Schema versions below 6 have no column of tokens.
-    own = base.reindex(columns=["example_id", *_OF_ROW])
+    own = base[["example_id", *_OF_ROW]]
     said = [_segments(*pair) for pair in zip(own["tokens"], own["positions"], strict=True)]
     own = own.assign(**{name: [one[name] for one in said] for name in ("subject", "property")})
     frame = samples.merge(own, on="example_id", how="left", validate="many_to_one")
@@ -60,12 +58,9 @@ def collect_drops(examples: pd.DataFrame) -> tuple[Dropped, ...]:
 
 
 def _segments(tokens: Any, positions: str) -> dict[str, str]:
-    """Return the text of the tokens of subject and property; empty if unknown."""
-    where = json.loads(positions)
-    known = hasattr(tokens, "__len__")
-    return {
-        name: "".join(tokens[p] for p in sorted(where.get(name, ()))).strip() if known else "" for name in ("subject", "property")
-    }
+    """Return the text of the tokens of subject and property; empty if a row has none."""
+    where: dict[str, list[int]] = json.loads(positions)
+    return {name: "".join(tokens[p] for p in sorted(where.get(name, ()))).strip() for name in ("subject", "property")}
 
 
 def _donors(base: pd.DataFrame, examples: pd.DataFrame) -> dict[str, dict[str, str]]:

@@ -38,7 +38,7 @@ class Labels(Protocol):
 def mean_effect(
     samples: pd.DataFrame, controls: Sequence[str], anchors: Sequence[str], layers: Sequence[int], example_ids: Sequence[str]
 ) -> npt.NDArray[np.float64]:
-    """Return the mean ΔP over donors in percentage points, [control anchor layer example]; NaN without samples."""
+    """Return the mean effect of the leading metric over donors, [control anchor layer example]; NaN without samples."""
     axes = [controls, anchors, layers, example_ids]
     own = samples[(samples["metric"] == leading_metric(samples)) & samples["control"].isin(controls)]
     means = own.groupby(["control", "anchor", "layer", "example_id"], sort=False)["effect"].mean()

@@ -161,7 +161,7 @@ class SweepResult:
 
     @property
     def noise_floor(self) -> float:
-        """Largest change of ΔP of a cell, in percentage points, between batches of different composition; NaN if unknown."""
+        """Largest change of an effect, in its unit, between batches of different composition; NaN if unknown."""
         floor = self.record.get("noise", {}).get("floor")  # None without spot checks
         return float("nan") if floor is None else float(floor)
 
@@ -177,18 +177,18 @@ class SweepResult:
 
     @property
     def delta_p(self) -> "torch.Tensor":
-        """ΔP in percentage points, [anchor layer example], averaged over donors, without controls."""
+        """Effect of the leading metric in its ``unit``, [anchor layer example], averaged over donors, without controls."""
         import torch
 
         return torch.from_numpy(mean_effect(self._samples, ["none"], self.anchors, self.layers, self.example_ids)[0])
 
     def to_xarray(self) -> "xarray.DataArray":
-        """Return ΔP as a labelled array, averaged over donors.
+        """Return the effect of the leading metric as a labelled array, averaged over donors.
 
         Returns:
-            ``effect`` in percentage points, [control anchor layer example]; ``control="none"`` equals :attr:`delta_p`. NaN if a
-            control has no sample of a cell. Coordinates: ``control``, ``anchor``, ``layer``, ``example`` (ids) and ``question_id``
-            along ``example``. Attributes: ``run_id``, ``model``, ``dataset``, ``protocol``, ``metric``, ``units``.
+            ``effect``, [control anchor layer example]; ``control="none"`` equals :attr:`delta_p`. NaN if a control has no sample of
+            a cell. Coordinates: ``control``, ``anchor``, ``layer``, ``example`` (ids) and ``question_id`` along ``example``.
+            Attributes: ``run_id``, ``model``, ``dataset``, ``protocol``, ``metric``, ``units`` (of the effect).
 
         Raises:
             InputError: If xarray is not installed.
@@ -205,13 +205,14 @@ class SweepResult:
         """Number of dropped rows by reason, the most frequent first."""
         return dict(Counter(row.reason for row in self.dropped).most_common())
 
-    def samples(self, *, all_columns: bool = False) -> pd.DataFrame:
-        """Return one row per example, donor, anchor, layer, control and metric; ``effect`` is ΔP in percentage points.
+    def samples(self, *, metric: str | None = None, all_columns: bool = False) -> pd.DataFrame:
+        """Return one row per example, donor, anchor, layer, control and metric; ``unit`` is the unit of ``effect``.
 
         Args:
+            metric: Metric to select, as in :meth:`curves`. If None, all metrics.
             all_columns: Keep columns without any value, as in ``samples.parquet``.
         """
-        return self._in_order("samples", self._samples, all_columns)
+        return self._in_order(f"samples {metric}", self._samples_of(metric), all_columns)
 
     def examples(self, *, all_columns: bool = False) -> pd.DataFrame:
         """Return one row per input: base, donor, corrupt, and dropped with its reason.
@@ -229,7 +230,7 @@ class SweepResult:
 
         Args:
             controls: Include the samples of controls.
-            metric: Metric to select: ``p``, or another one of the protocol, such as ``flip``. If None, all metrics.
+            metric: Metric to select, as in :meth:`curves`. If None, all metrics.
             all_columns: Keep columns without any value.
 
         Returns:
@@ -240,8 +241,7 @@ class SweepResult:
         Raises:
             InputError: If the sweep has no such metric.
         """
-        derived = metric == LOGIT_DIFF and metric not in set(self._samples["metric"])
-        samples = self._of_metric(self._logit_diffs() if derived else self._samples, metric)
+        samples = self._samples_of(metric)
         samples = samples if controls else samples[samples["control"] == "none"]
         frame = join_inputs(samples, self._examples, self.record["config"])
         return for_display(frame[answer_first(frame)], all_columns)
@@ -256,10 +256,9 @@ class SweepResult:
             all_columns: Keep columns without any value, as in ``curves.parquet``.
 
         Returns:
-            One row per curve and layer. ``effect`` (mean ΔP) and the bands are in percentage points: ``ci_low ci_high`` for a layer
-            chosen beforehand, ``sim_low sim_high`` for statements about *which* layers. ``p_before``: mean P of the clean run, in
-            [0, 1]. ``n``: questions. Values within ±``noise_floor`` are rounding. ``probe_above_chance``: the interval of the
-            probe's AUC lies above 0.5.
+            One row per curve and layer. ``unit`` is the unit of ``effect`` (mean) and of the bands: ``ci_low ci_high`` for a layer
+            chosen beforehand, ``sim_low sim_high`` for statements about *which* layers. ``p_before``: mean metric of the clean run.
+            ``n``: questions. Values within ±``noise_floor`` are rounding. ``probe_above_chance``: the AUC's interval is above 0.5.
 
         Raises:
             InputError: If the sweep has no such metric.
@@ -273,13 +272,15 @@ class SweepResult:
         frame = (frame if controls else frame[frame["control"] == "none"]).reset_index(drop=True)
         return for_display(frame[answer_first(frame)], all_columns)
 
+    def _samples_of(self, metric: str | None) -> pd.DataFrame:
+        derived = metric == LOGIT_DIFF and metric not in set(self._samples["metric"]) and len(self._logit_diffs())
+        return self._of_metric(self._logit_diffs() if derived else self._samples, metric)
+
     def _of_metric(self, frame: pd.DataFrame, metric: str | None) -> pd.DataFrame:
-        if metric is None:
-            return frame
         there = list(frame["metric"].unique())
-        if metric not in there:
-            raise InputError(f"This sweep has no metric={metric!r}. {did_you_mean(str(metric), there)}", argument="metric")
-        return frame[frame["metric"] == metric]
+        if metric not in (None, *there):
+            raise InputError(f"metric={metric!r}: not in this sweep. {did_you_mean(str(metric), there)}", argument="metric")
+        return frame if metric is None else frame[frame["metric"] == metric]
 
     def _logit_diffs(self) -> pd.DataFrame:
         """Return the logit differences that a swap stores beside P; empty for readouts without one."""
@@ -300,8 +301,7 @@ class SweepResult:
             all_columns: Keep columns without any value, as in ``contrasts.parquet``.
 
         Returns:
-            One row per quantity, control, anchor and layer: ``quantity layer value control anchor ci_low ci_high n sim_low
-            sim_high``, ``run_id model dataset``, and the settings. ``control`` is the side that is subtracted, ``ci`` the pointwise
+            One row per quantity, control, anchor and layer. ``control`` is the side that is subtracted, ``ci`` the pointwise
             interval, ``sim`` the simultaneous band over all layers.
         """
         frame = self._made("contrasts", lambda: self.protocol.contrasts(self))
@@ -331,14 +331,14 @@ class SweepResult:
         return str(self.findings)
 
     def plot_example(self, example: str | int) -> go.Figure:
-        """Draw one example: its tokens with their roles, and its ΔP by layer beside its controls.
+        """Draw one example: its tokens with their roles, and its effect by layer beside its controls.
 
         Args:
             example: Id from :attr:`example_ids`, index into it, or words of the question, such as ``"france"``, in any case and
                 order.
 
         Returns:
-            A Plotly figure; ΔP in percentage points against the layer.
+            A Plotly figure; the effect (leading metric, in its unit) against the layer.
 
         Raises:
             InputError: If no measured example matches, or several; the message lists their ids.
@@ -366,7 +366,7 @@ class SweepResult:
         if (key := f"order of {name}") not in self._memo:
             self._memo[key] = answer_first(frame)
         ordered = frame[self._memo[key]]
-        return for_display(ordered, all_columns) if name == "samples" else ordered[columns_with_values(ordered, all_columns)].copy()
+        return for_display(ordered, all_columns) if name != "examples" else ordered[columns_with_values(ordered, all_columns)].copy()
 
     def _made(self, name: str, make: Any) -> pd.DataFrame:
         if name not in self._memo:

@@ -17,10 +17,10 @@ class InputTable:
     """The inputs of a sweep.
 
     Attributes:
-        inputs: Role -> rows: ``base``, ``donor``, ``corrupt``, ``train``, ``validation``.
+        inputs: Role -> rows: ``base``, ``donor``, ``corrupt``, ``train``, ``validation``, ``test``.
         donor_ids: Id of a base row -> ids of its donors.
         positions: Id of any row but a donor -> named positions beside those of the row.
-        text_scores: Row id -> P(false) by a classifier of question and answer as text: column ``qa_text_auc``.
+        text_scores: Row id -> P(false) by a classifier of question and answer as text: column ``qa_text_score``.
     """
 
     inputs: Mapping[str, Sequence[TokenizedPrompt]]

@@ -7,17 +7,17 @@ from typing import TypeAlias
 
 import pandas as pd
 
-from anchorlens.constants import DIFFERENCE
+from anchorlens.constants import DIFFERENCE, MIN_QUESTIONS_FOR_CLAIM
 from anchorlens.display import as_int, short_repr
-from anchorlens.errors import InputError, did_you_mean
+from anchorlens.errors import InputError
+from anchorlens.figures.hover import MetricLabels, metric_labels
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.loading import results_of
-from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, P, answer_first, summary_order
+from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, answer_first, leading_metric, summary_order
 from anchorlens.statistics.bands import bootstrap_mean
 
 Run: TypeAlias = SweepResult | str | os.PathLike[str] | Sequence[SweepResult | str | os.PathLike[str]]
 
-_LEAST = 10  # number of questions below which no difference is claimed
 _ROW = ["anchor", "example_id", "question_id", "layer"]
 
 
@@ -32,14 +32,15 @@ class Comparison:
     labels: tuple[str, str]
     _table: pd.DataFrame
     _curves: pd.DataFrame
+    _metric: MetricLabels
 
     def table(self) -> pd.DataFrame:
         """Return the difference at every layer.
 
         Returns:
-            ``model dataset protocol anchor layer``; ``difference`` (second minus first, in points) with its 95 % intervals ``ci_low
-            ci_high`` and ``sim_low sim_high``; ``n`` (shared questions); ``first second`` (mean ΔP of the shared rows in each run);
-            ``only_first only_second`` (rows in one run only).
+            ``model dataset protocol anchor layer``; ``difference`` (second minus first, in the unit of the metric) with its 95 %
+            intervals ``ci_low ci_high`` and ``sim_low sim_high``; ``n`` (shared questions); ``first second`` (mean effect of the
+            shared rows in each run); ``only_first only_second`` (rows in one run only).
         """
         return self._table[summary_order(self._table)].copy()
 
@@ -49,15 +50,17 @@ class Comparison:
 
     def __repr__(self) -> str:
         table, names = self._table, ["model", "dataset", "protocol", "anchor"]
-        best = table.loc[table["difference"].abs().fillna(-1).groupby([table[name] for name in names]).idxmax()]
-        stands = table[(table["n"] >= _LEAST) & ((table["sim_low"] > 0) | (table["sim_high"] < 0))]
+        best = table.loc[table["difference"].abs().fillna(-1).groupby([table[name] for name in names], sort=False).idxmax()]
+        stands = table[(table["n"] >= MIN_QUESTIONS_FOR_CLAIM) & ((table["sim_low"] > 0) | (table["sim_high"] < 0))]
         where = [
-            f"{anchor} at layers {', '.join(map(str, sorted(own['layer'].unique())))}" for anchor, own in stands.groupby("anchor")
+            f"{anchor} at layers {', '.join(map(str, sorted(own['layer'].unique())))}"
+            for anchor, own in stands.groupby("anchor", sort=False)
         ]
         verdict = f"Curves differ: {'; '.join(where)}." if where else "No layer is shown to differ (simultaneous bands)."
         shared = [name for name in names if table[name].nunique() == 1]
         shown = best[[*(name for name in names if name not in shared), "layer", "difference", "sim_low", "sim_high", "n"]]
-        head = f"Comparison: {self.labels[1]} minus {self.labels[0]}, ΔP in points; largest difference, simultaneous band"
+        what = f"{self._metric.name} in{self._metric.unit}"
+        head = f"Comparison: {self.labels[1]} minus {self.labels[0]}, {what}; largest difference, simultaneous band"
         whose = "  " + ", ".join(f"{name} {table[name].iloc[0]}" for name in shared)
         text = shown.to_string(index=False, float_format=lambda value: f"{value:.2f}", line_width=100)
         return "\n".join([verdict, head, *([whose] if shared else []), text])
@@ -68,7 +71,7 @@ def compare(
     second: Run,
     *,
     labels: tuple[str, str] = ("first", "second"),
-    metric: str = P,
+    metric: str | None = None,
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> Comparison:
@@ -78,7 +81,7 @@ def compare(
         first: Result of a sweep, several results, or a run directory.
         second: As ``first``; sweeps are matched by protocol, data set and model, unless both runs have one sweep.
         labels: Names of the two runs.
-        metric: Metric that both runs measured, such as ``p`` or ``flip``.
+        metric: Metric of both runs, as in :meth:`SweepResult.curves`. If None, ``p`` if the first run has it, else its first.
         n_resamples: Number of bootstrap resamples of questions.
         seed: Random seed of the resamples.
 
@@ -92,9 +95,11 @@ def compare(
     if least is None or least < 2:
         raise InputError(f"n_resamples={short_repr(n_resamples)} must be a whole number of at least 2.", argument="n_resamples")
     pairs = _paired(_sweeps(first), _sweeps(second))
+    metric = metric or leading_metric(pairs[0][0].samples(all_columns=True))
     made = [_difference(a, b, metric, least, seed) for a, b in pairs]
     tables, curves = (pd.concat(parts, ignore_index=True) for parts in zip(*made, strict=True))
-    return Comparison(labels, tables, curves.reindex(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES))
+    curves = curves.reindex(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES)
+    return Comparison(labels, tables, curves, metric_labels(curves.assign(metric=metric)))
 
 
 def _sweeps(run: Run) -> list[SweepResult]:
@@ -115,18 +120,11 @@ def _paired(first: list[SweepResult], second: list[SweepResult]) -> list[tuple[S
     return pairs
 
 
-def _means(sweep: SweepResult, metric: str) -> pd.Series:
-    """Return ΔP of every row and layer, averaged over donors."""
-    samples = sweep.samples(all_columns=True)
-    own = samples[samples["control"] == "none"]
-    there = own["metric"].unique().tolist()
-    if metric not in there:
-        raise InputError(f"metric={metric!r}: not measured in both runs. {did_you_mean(str(metric), there)}", argument="metric")
-    return own[own["metric"] == metric].groupby(_ROW, sort=True)["effect"].mean()
-
-
 def _difference(a: SweepResult, b: SweepResult, metric: str, n_resamples: int, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    rows = pd.concat({"first": _means(a, metric), "second": _means(b, metric)}, axis=1)
+    measured = [one.samples(metric=metric, all_columns=True).query("control == 'none'") for one in (a, b)]
+    # Effect of every row and layer, averaged over donors.
+    means = [samples.groupby(_ROW, sort=False)["effect"].mean() for samples in measured]
+    rows = pd.concat(dict(zip(("first", "second"), means, strict=True)), axis=1)
     frames: list[pd.DataFrame] = []
     for anchor, own in rows.groupby("anchor", sort=False):
         both = own.dropna()
@@ -149,14 +147,13 @@ def _difference(a: SweepResult, b: SweepResult, metric: str, n_resamples: int, s
         )  # fmt: skip
     if not frames:
         raise InputError("The two runs share no row with the same example_id, anchor and layer. Compare runs of the same questions.")
-    samples = b.samples(all_columns=True)
     table = pd.concat(frames, ignore_index=True)
     names = {name: (getattr(a, name), getattr(b, name)) for name in ("model", "dataset")}
     for at, (name, (one, other)) in enumerate(names.items()):
         table.insert(at, name, one if one == other else f"{other} less {one}")
-    table.insert(2, "protocol", samples["protocol"].iloc[0])
-    own, theirs = (one[one["control"] == "none"].iloc[0] for one in (a.samples(all_columns=True), samples))
-    varied = {"layer", "anchor", "model", "dataset", "protocol", "metric", "pathway"}
+    own, theirs = (samples.iloc[0] for samples in measured)
+    table.insert(2, "protocol", theirs["protocol"])
+    varied = {"layer", "position", "anchor", "model", "dataset", "protocol", "metric", "pathway"}
     shared = {
         key: f"{theirs[key]} less {own[key]}" if isinstance(own[key], str) and own[key] != theirs[key] else theirs[key]
         for key in CURVE_KEYS
@@ -164,4 +161,5 @@ def _difference(a: SweepResult, b: SweepResult, metric: str, n_resamples: int, s
     }
     pathway = "All" if theirs["pathway"] else ""
     curves = table.assign(**shared, pathway=pathway, metric=DIFFERENCE, effect=table["difference"], by_construction=False)
+    curves["position"] = table["anchor"].map(measured[1].drop_duplicates("anchor").set_index("anchor")["position"])
     return table, curves

@@ -137,13 +137,11 @@ def _measure_again(
 
 
 def _compare(again: pd.DataFrame, n: int, allowed: float) -> tuple[str, str]:
-    unit = again["unit"].iloc[0]
+    unit = str(again["unit"].iloc[0]).removeprefix("percentage ")
     off = again[~(again["max_abs_diff"] <= allowed)]  # NaN too
     if off.empty:
         largest = f"differ by at most {again['max_abs_diff'].max():.2g} {unit} (allowed: {allowed:.2g})"
-        text = f"{n} drawn, {len(again)} measured again, {largest}"
-        return "match", text
+        return "match", f"{n} drawn, {len(again)} measured again, {largest}"
     worst = off.loc[off["max_abs_diff"].idxmax() if off["max_abs_diff"].notna().any() else off.index[0]].to_dict()
     largest = f"by {worst['max_abs_diff']:.2g} {unit} (allowed: {allowed:.2g}) at {format_cell(worst)}"
-    text = f"{len(off)} of {len(again)} differ, {largest}"
-    return "mismatch", text
+    return "mismatch", f"{len(off)} of {len(again)} differ, {largest}"

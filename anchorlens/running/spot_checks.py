@@ -84,7 +84,7 @@ class SpotChecker:
             gap = abs(cell["effect"] - cell["effect_again"])
             self.gaps.append(gap)
             if self.engine.name != reference.name and not gap <= allowed:  # NaN too
-                self.failed.append(f"{gap:.2g} {unit} (allowed: {allowed:.2g}) at {format_cell(cell)}")
+                self.failed.append(f"{gap:.2g} {unit.removeprefix('percentage ')} (allowed: {allowed:.2g}) at {format_cell(cell)}")
 
     def record(self) -> dict[str, dict[str, object]]:
         """Return ``checks`` and ``noise`` for ``run.json``; the floor is None if no cell was checked."""

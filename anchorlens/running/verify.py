@@ -70,7 +70,7 @@ class Verification:
 
         Returns:
             Columns of ``samples.parquet``, ``value_before_again``, ``value_after_again``, ``effect_again``, ``max_abs_diff``: the
-            largest difference, in points. Empty if no cell was measured.
+            largest difference, in the ``unit`` of the effect. Empty if no cell was measured.
         """
         return self._cells[answer_first(self._cells)].copy()
 

@@ -64,11 +64,6 @@ def model_record(card: "anchorlens.models.card.ModelCard") -> dict[str, object]:
     return {key: value if isinstance(value, (int, float, bool, type(None))) else str(value) for key, value in asdict(card).items()}
 
 
-def no_nan(values: Mapping[str, float]) -> dict[str, float | None]:
-    """Replace NaN by None, as JSON has no NaN."""
-    return {key: None if value != value else float(value) for key, value in values.items()}
-
-
 def run_id_of(*parts: Mapping[str, object]) -> str:
     """Return the run id: a short hash of configuration, model and data."""
     text = json.dumps(parts, sort_keys=True, default=str, ensure_ascii=False)

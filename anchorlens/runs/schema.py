@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.constants import FLIP, SETTINGS, P  # noqa: F401 - names of metrics belong to the schema
+from anchorlens.constants import FLIP, POINTS, SETTINGS, P  # noqa: F401 - names of metrics and units belong to the schema
 
 SCHEMA_VERSION = 7
 """Version of the tables and of ``run.json``; no other version is read."""
@@ -20,9 +20,6 @@ CURVE_KEYS = (
     "model", "dataset", "protocol", "metric", "unit", "anchor", "pathway", "layer", "position", "head", "site",
     "probe_site", "window", "direction", "donor_rule", "knockout_mode", "readout", "delta_kind", *SETTINGS, "control", "seed",
 )  # fmt: skip
-POINTS = "percentage points"
-"""Unit of the change of a probability; the values themselves are in [0, 1]."""
-
 TEXT_AUCS = ("answer_text_auc", "qa_text_auc", "qa_text_auc_low")
 CURVE_COLUMNS = (
     *CURVE_KEYS, "effect", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n", "by_construction", "auc", "auc_low",

@@ -134,7 +134,7 @@ def test_layers_that_were_not_measured_are_bridged_and_the_measured_ones_marked(
     assert only_curve(drawn([point(layer=k) for k in (0, 1, 2)])).mode == "lines"
 
 
-def test_trivial_points_are_hollow_and_say_so():
+def test_points_by_construction_are_hollow_and_say_so():
     figure = drawn([point(layer=k, anchor="pre_answer_all", by_construction=k == 0) for k in range(3)])
     (mark,) = (trace for trace in figure.data if trace.mode == "markers")
     assert (list(mark.x), mark.marker.color, mark.marker.line.color) == ([0], "white", "#ff7f0e")

@@ -49,3 +49,10 @@ def test_heatmap_has_a_row_for_each_role_and_the_question_on_top():
     scale = figure.layout.coloraxis
     assert (scale.cmin, scale.cmid) == (-scale.cmax, 0)
     assert scale.cmax == frame.loc[frame["control"] == "none", "effect"].abs().max()
+
+
+def test_heatmap_sorts_positions_as_numbers():
+    names = [f"pos:{p}" for p in range(12)]
+    frame = swap_frame(MODELS, ("popqa",), names)
+    frame = frame.assign(position=frame["anchor"].str.removeprefix("pos:").astype(int))
+    assert list(plot_heatmap(frame).data[0].y) == names[::-1]

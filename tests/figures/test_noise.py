@@ -39,5 +39,5 @@ def test_each_panel_has_its_own_floor_and_the_axis_holds_the_largest():
     assert high >= 4.0
 
 
-def test_trivial_points_stay_hollow():
+def test_points_by_construction_stay_hollow():
     assert rings(noisy([0.0, -3.0], 0.5, by_construction=True)) == []

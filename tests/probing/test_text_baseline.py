@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import anchorlens as al
-from anchorlens.probing.text_baseline import text_baselines, text_only_scores
+from anchorlens.probing.text_baseline import answer_text_scores, text_baselines
 from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.questions.false_answers import assign_false_answers, split_questions
 from anchorlens.questions.prompts import QAPrompt
@@ -39,10 +39,10 @@ def test_a_classifier_of_the_text_alone_sees_a_leak_and_no_more():
     train = ["Paris", "Rome", "1912", "1944"] * 6
     # Years are always false: the text tells.
     leaky = [0, 0, 1, 1] * 6
-    scores = text_only_scores(train, leaky, ["Oslo", "1805"])
+    scores = answer_text_scores(train, leaky, ["Oslo", "1805"])
     assert scores[1] > 0.6 > 0.4 > scores[0]
     # Every string stands equally often on both sides: nothing can be learned.
-    even = text_only_scores(train, [0, 0, 0, 0, 1, 1, 1, 1] * 3, ["Oslo", "1805"])
+    even = answer_text_scores(train, [0, 0, 0, 0, 1, 1, 1, 1] * 3, ["Oslo", "1805"])
     np.testing.assert_allclose(even, 0.5, atol=1e-3)
 
 

@@ -20,5 +20,15 @@ def knockout(tiny_model):
 
 
 @pytest.fixture(scope="session")
+def patch(tiny_model):
+    """Two pairs; one has more than ten tokens, so that positions sorted as text would differ from positions in order."""
+    rows = [
+        {"clean": "The bag of ab is in a bag of", "corrupted": "The bog of ef is in a bag of", "answer": "c", "wrong": "d"},
+        {"clean": "ab is in", "corrupted": "cd is in", "answer": "e", "wrong": "f"},
+    ]
+    return al.patch_sweep(tiny_model("gpt2"), al.load_pairs(rows), progress=False)
+
+
+@pytest.fixture(scope="session")
 def sweeps(swap, knockout):
     return swap, knockout

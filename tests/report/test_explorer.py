@@ -16,8 +16,8 @@ from tests.figures.browser import contrast, run
 from tests.questions.make import refused
 
 
-def test_rows_are_those_of_a_report(sweeps):
-    for result in sweeps:
+def test_rows_are_those_of_a_report(sweeps, patch):
+    for result in (*sweeps, patch):
         made = contents(result)
         assert made["layers"] == list(result.layers)
         rows = example_rows(result.samples(all_columns=True), result.examples(all_columns=True), result.anchors, result.layers)
@@ -41,8 +41,14 @@ def test_every_anchor_says_which_tokens_are_its_own(swap, knockout):
     assert said["exact_question, random_tokens"]
 
 
-def test_what_is_chosen_is_known(swap):
+def test_an_anchor_of_patch_is_its_token(patch):
+    for row in contents(patch)["rows"]:
+        assert row["places"] == {f"pos:{p}": [p] for p in range(len(row["tokens"]))}
+
+
+def test_what_is_chosen_is_known(swap, patch):
     pytest.importorskip("anywidget")
+    assert al.explore(patch).layer == contents(patch)["rows"][0]["at"]
     shown = al.explore(swap)
     assert shown.example == swap.example_ids[0]
     assert shown.layer == contents(swap)["rows"][0]["at"]
@@ -85,7 +91,7 @@ def test_without_anywidget_it_says_what_to_install(swap, monkeypatch):
 ROWS = [
     {
         "id": "a", "question": "What is the capital of <b>Peru</b>?", "answer": "Lima", "label": "", "pathway": "",
-        "before": 0.52, "peak": -50.0, "at": 0, "answer_tokens": [7],
+        "metric": "P", "change": "ΔP", "unit": "points", "before": 0.52, "peak": -50.0, "at": 0, "answer_tokens": [7],
         "tokens": ["Q", ":", " capital", " of", " <b>Peru</b>", "?\n", "A:", " Lima"],
         "places": {"exact_question": [2, 4], "subject": [4], "pre_answer": [6], "exact_question, null": []},
         "curves": {
@@ -95,7 +101,8 @@ ROWS = [
     },
     {
         "id": "b", "question": "Who wrote Emma?", "answer": "Jane Austen", "label": "false", "pathway": "Q-Anchored",
-        "before": 0.9, "peak": 12.0, "at": 8, "answer_tokens": [3], "tokens": ["Q:", " Emma", "A:", " Jane"],
+        "metric": "logit_diff", "change": "Δ logit_diff", "unit": "logit", "before": 0.9, "peak": 12.0, "at": 8,
+        "answer_tokens": [3], "tokens": ["Q:", " Emma", "A:", " Jane"],
         "places": {"exact_question": [1], "pre_answer": [2]},
         "curves": {"exact_question": [1.0, 2.0, 12.0, 3.0], "pre_answer": [0.0, 0.0, 0.0, 0.0]},
     },
@@ -204,10 +211,10 @@ def test_examples_are_searched_and_chosen(tmp_path):
     facts = "answer Lima · P before 0.520 · largest change −50.0 at layer 0"
     assert seen["first"] == ["2 of 2 examples", ["a", "b"], "a", facts]
     assert seen["filtered"] == ["1 of 2 examples", ["a", "b"], "a", facts], "the shown example stays in the list"
-    other = "answer Jane Austen · which is false · pathway Q-Anchored · P before 0.900 · largest change +12.0 at layer 8"
+    other = "answer Jane Austen · which is false · pathway Q-Anchored · logit_diff before 0.900 · largest change +12.00 at layer 8"
     assert seen["entered"] == {
         "said": ["1 of 2 examples", ["a", "b"], "b", other],
-        "numbers": [["exact_question", "+1.0"], ["pre_answer", "0.0"]],
+        "numbers": [["exact_question", "+1.00"], ["pre_answer", "0.00"]],
         "saved": {"example": "b", "layer": 0},
     }
     assert seen["none"] == ["0 of 2 examples", ["b"], "b", other]

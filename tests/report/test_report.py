@@ -194,3 +194,30 @@ def test_one_example_is_shown(sweeps):
         assert sweeps[0].plot_example(wanted) == figure
     with pytest.raises(InputError, match="example='Frence' matches no id.* Did you mean 'France' or 'france'"):
         sweeps[0].plot_example("Frence")
+
+
+def test_a_patch_sweep_is_shown_in_logits_with_its_positions_in_order(patch, tmp_path):
+    figure = patch.plot_example(0)
+    assert [trace.name for trace in figure.data] == list(patch.anchors)
+    assert figure.layout.yaxis.title.text == "Δ logit_diff (logit)"
+    samples = patch.samples().query("example_id == @patch.example_ids[0]")
+    for trace in figure.data:
+        assert list(trace.y) == pytest.approx(samples.query("anchor == @trace.name")["effect"].tolist(), abs=0.006)
+    before = samples["value_before"].iloc[0]
+    assert f"logit_diff before {before:.3f}" in figure.layout.title.text
+    patch.save(tmp_path / "run")
+    with pytest.raises(SystemExit, match="^0$"):
+        main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "report.html")])
+    page = (tmp_path / "report.html").read_text("utf8")
+    made = data_in(page)["sweeps"][0]["rows"]
+    assert [(row["id"], row["change"], row["unit"]) for row in made] == [(n, "Δ logit_diff", "logit") for n in patch.example_ids]
+    assert ">largest Δ logit_diff</button>" in page
+
+
+@pytest.mark.parametrize(
+    ("which", "heads"), [([0, 1], ("P", "ΔP")), ([2], ("logit_diff", "Δ logit_diff")), ([0, 2], ("value", "effect"))]
+)
+def test_the_examples_table_names_the_metric_that_its_sweeps_share(sweeps, patch, which, heads):
+    page = render([[*sweeps, patch][k] for k in which], "Sweeps")
+    for text in (f">{heads[0]} before</button>", f">{heads[1]} by layer</th>", f">largest {heads[1]}</button>"):
+        assert text in page

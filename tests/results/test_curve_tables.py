@@ -73,7 +73,7 @@ def test_null_short_is_the_share_of_rows_whose_null_has_fewer_slots():
     assert curves(samples(np.zeros((4, 3)), n_patched=5))["frac_null_incomplete"].isna().all()
 
 
-def test_a_point_is_trivial_where_most_rows_hold_by_construction():
+def test_a_point_is_by_construction_where_most_rows_are():
     frame = samples(np.zeros((4, 3)))
     frame["by_construction"] = ((frame["layer"] == 0) & (frame["example_id"] != "d")) | (
         (frame["layer"] == 1) & (frame["example_id"] == "d")

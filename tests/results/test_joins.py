@@ -120,7 +120,7 @@ def test_one_quantity(sweeps):
     assert len(sweep.samples_with_inputs(metric="p")) + len(sweep.samples_with_inputs(metric="flip")) == len(
         sweep.samples_with_inputs()
     )
-    with pytest.raises(InputError, match=r"no metric='flop'. Did you mean 'flip'"):
+    with pytest.raises(InputError, match=r"^metric='flop': not in this sweep. Did you mean 'flip'"):
         sweep.samples_with_inputs(metric="flop")
 
 

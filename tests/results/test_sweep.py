@@ -38,7 +38,7 @@ def test_repr_and_notebook_table_name_shape_and_counts(sweep):
 def test_curves_of_one_quantity(sweep):
     pd.testing.assert_frame_equal(sweep.curves(metric="p"), sweep.curves())
     assert set(sweep.curves(controls=True, metric="p")["metric"]) == {"p"}
-    with refused(InputError, "This sweep has no metric='flip'. Known: p.", "metric"):
+    with refused(InputError, "metric='flip': not in this sweep. Known: p.", "metric"):
         sweep.curves(metric="flip")
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
+from anchorlens.figures.diagnostics import plot_heatmap
 from anchorlens.protocols.registry import analysis_of
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.compare import compare
@@ -14,7 +15,7 @@ from anchorlens.runs.schema import SAMPLE_COLUMNS
 
 def result(frame: pd.DataFrame, protocol: str = "swap") -> SweepResult:
     """Return a result with these samples and nothing else."""
-    record = {"model": {"name": "m"}, "data": {"name": "popqa"}}
+    record = {"model": {"name": "m"}, "data": {"name": "popqa"}, "config": {"readout": "first_token"}}
     return SweepResult(analysis_of(protocol), "id", record, (), (), (), frame, pd.DataFrame())
 
 
@@ -26,7 +27,8 @@ def run(values: np.ndarray, *, first: int = 0, donors: int = 1, **more: object) 
             "pathway": "", "layer": layer, "site": "resid_pre", "direction": "noising", "knockout_mode": "",
             "donor_rule": "same_relation", "window": 1,
             "readout": "first_token", "delta_kind": "probability", "donor_id": f"d{donor}", "control": control, "seed": 0,
-            "metric": "p", "model": "m", "dataset": "popqa", "effect": value + (donor - (donors - 1) / 2) * 10,
+            "metric": "p", "unit": "percentage points",
+            "model": "m", "dataset": "popqa", "effect": value + (donor - (donors - 1) / 2) * 10,
         }
         for control in ("none", "null")
         for (row, layer), value in np.ndenumerate(values if control == "none" else values * 0 + 99)
@@ -91,11 +93,42 @@ def test_a_comparison_begins_with_what_it_shows():
     assert repr(compare(run(a[:9]), run(a[:9] - 5))).startswith("No layer is shown to differ")  # ten questions are needed
 
 
+@pytest.mark.parametrize(
+    ("measured", "metric", "said"),
+    [
+        ({}, None, "ΔP in points"),
+        ({"metric": "flip"}, None, "flip rate in points"),
+        ({"metric": "logit_diff", "unit": "logit"}, None, "Δ logit_diff in logit"),
+        ({"logit_diff_before": 1.0, "logit_diff_after": 3.0}, "logit_diff", "Δ logit_diff in logit"),
+    ],
+)
+def test_metric_and_unit_are_those_of_the_samples(measured, metric, said):
+    a, b = (run(np.full((20, 2), value), **measured) for value in (2.0, 5.0))
+    found = compare(a, b, metric=metric)
+    derived = metric is not None
+    assert set(found.table()["first"]) == {2.0}
+    assert set(found.table()["difference"]) == {0.0 if derived else 3.0}
+    assert f"Comparison: second minus first, {said};" in repr(found)
+    axis = plot_curves(found, metric="difference").layout.yaxis.title.text
+    assert axis == ("difference (logit)" if "logit" in said else "ΔP less ΔP")
+
+
+def test_positions_are_in_order():
+    """Anchors of ``patch``; a sort as text would put position 10 after position 1."""
+    frames = [run(np.full((20, 2), float(p)), anchor=f"pos:{p}", position=p).samples(all_columns=True) for p in range(12)]
+    one = result(pd.concat(frames, ignore_index=True))
+    found, order = compare(one, one), [f"pos:{p}" for p in range(12)]
+    assert found.table()["anchor"].unique().tolist() == order
+    assert found.curves()["position"].unique().tolist() == list(range(12))
+    assert [line.split()[0] for line in repr(found).splitlines()[4:]] == order
+    assert plot_heatmap(found, metric="difference").data[0].y == tuple(order[::-1])
+
+
 def test_what_cannot_be_compared():
     a = run(np.zeros((4, 2)))
     with pytest.raises(InputError, match=r"^The two runs share no row"):
         compare(a, run(np.zeros((4, 2)), first=4))
-    with pytest.raises(InputError, match=r"^metric='flip': not measured"):
+    with pytest.raises(InputError, match=r"^metric='flip': not in this sweep"):
         compare(a, a, metric="flip")
     with pytest.raises(InputError, match=r"^compare takes results of sweeps or run directories; got \[\]"):
         compare(a, [])

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
-from anchorlens.results.estimates import FEW, LayerEstimate, name_layer
+from anchorlens.results.estimates import LayerEstimate, name_layer
 from anchorlens.results.findings import DESCRIPTION, OPEN, STANDS, Finding, Findings, empty_findings, text_warning
 from anchorlens.statistics.pathways import A, Q
 
@@ -16,8 +17,9 @@ def answer_only_findings(result: PathwayResult, here: Mapping[str, Any]) -> Find
     """Return the effect of a missing question against another row's question; ``here`` has the numbers at the shown layer."""
     by = result.facts(result.shown_layer)
     gold = result.record["config"]["answers"] == "gold"
-    if here["n_all"] < FEW:
-        return empty_findings(f"Nothing is claimed: {here['n_all']} questions were measured, but {FEW} are needed.")
+    if here["n_all"] < MIN_QUESTIONS_FOR_CLAIM:
+        n = here["n_all"]
+        return empty_findings(f"Nothing is claimed: {n} questions were measured, but {MIN_QUESTIONS_FOR_CLAIM} are needed.")
     warnings = text_warning(result.record["probe"], by.get(("auc_beyond_text", "none")))
     parts = [] if by["auc", "none"].low > 0.5 else ["No signal of the probe was detected."]
     parts.append(_finding(by["p_after", OTHER], here, name_layer(here["layer"], result.probe_layer)))
@@ -25,7 +27,7 @@ def answer_only_findings(result: PathwayResult, here: Mapping[str, Any]) -> Find
     changes = f"Mean ΔP {here['all']:+.1f} against {here[f'all_{OTHER}']:+.1f} ({delta.to_text()})"
     changes += f", flips {here['flips']:.0f} against {here[f'flips_{OTHER}']:.0f} %"
     parts.append(changes + ("; with balanced answers both follow from the clean P." if gold else "."))
-    if min(here["n_q"], here["n_a"]) >= FEW:
+    if min(here["n_q"], here["n_a"]) >= MIN_QUESTIONS_FOR_CLAIM:
         groups = f"{Q} {here['q']:+.1f} (n {here['n_q']}), {A} {here['a']:+.1f} (n {here['n_a']})"
         parts.append(f"By pathway (split by a flip): {groups}.")
     text = " ".join([*parts, _auc_check(by, is_balanced=gold)])

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM
 from anchorlens.results.estimates import (
-    FEW,
     LayerEstimate,
     LayerEstimates,
     estimates_at,
@@ -83,8 +83,8 @@ def _reason_for_no_claim(record: Mapping[str, Any], facts: LayerEstimates, auc: 
         return "Nothing is claimed: no placebo was measured, so the effect of other cuts is unknown."
     contrast = facts.get(("delta_p_vs_placebo", RANDOM))
     n = 0 if contrast is None else contrast.n
-    if n < FEW:
-        return f"Nothing is claimed: cut and placebo can be compared in {n} questions, but {FEW} are needed."
+    if n < MIN_QUESTIONS_FOR_CLAIM:
+        return f"Nothing is claimed: cut and placebo can be compared in {n} questions, but {MIN_QUESTIONS_FOR_CLAIM} are needed."
     return ""
 
 
@@ -122,7 +122,7 @@ def layers_standing(contrasts: pd.DataFrame) -> set[int]:
             {
                 k
                 for k, fact in estimates_by_layer(contrasts, name, c.control).items()
-                if fact.n >= FEW and fact.beyond(c.sign, everywhere=True)
+                if fact.n >= MIN_QUESTIONS_FOR_CLAIM and fact.beyond(c.sign, everywhere=True)
             }
             for name, c in STANDS.items()
         )

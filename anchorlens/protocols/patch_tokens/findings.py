@@ -5,7 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.results.estimates import FEW, LayerEstimate, estimates_at, name_layer
+from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM
+from anchorlens.results.estimates import LayerEstimate, estimates_at, name_layer
 from anchorlens.results.findings import OPEN, REVERSED, STANDS, Finding, Findings, empty_findings, text_warning
 from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED
 
@@ -19,8 +20,9 @@ def patch_findings(record: Mapping[str, Any], summary: Mapping[str, Any], contra
     if ("delta_p_vs_placebo", RANDOM) not in facts:
         return empty_findings("Nothing is claimed: no question has tokens outside exact_question, so there is no control.")
     delta, flips = facts["delta_p_vs_placebo", RANDOM], facts["flip_rate", RANDOM]
-    if delta.n < FEW:
-        return empty_findings(f"Nothing is claimed: patch and control can be compared in {delta.n} questions, but {FEW} are needed.")
+    if delta.n < MIN_QUESTIONS_FOR_CLAIM:
+        few = f"patch and control can be compared in {delta.n} questions, but {MIN_QUESTIONS_FOR_CLAIM} are needed"
+        return empty_findings(f"Nothing is claimed: {few}.")
     rates = [facts[name, control].value for name, control in (("flip_rate_patched", SIZE_MATCHED), ("flip_rate_random", RANDOM))]
     whole = record["config"]["base"] == "all"
     of = "true and false answers" if whole else "true answers predicted true"
@@ -62,8 +64,8 @@ def _groups(summary: Mapping[str, Any]) -> str:
     groups = [
         f"{name} {summary[short]:+.1f} ({summary[f'n_{short}']})"
         for name, short in (("Q-Anchored", "q"), ("A-Anchored", "a"))
-        if summary[f"n_{short}"] >= FEW
+        if summary[f"n_{short}"] >= MIN_QUESTIONS_FOR_CLAIM
     ]
     if not groups:
-        return f"No pathway has {FEW} questions."
+        return f"No pathway has {MIN_QUESTIONS_FOR_CLAIM} questions."
     return f"ΔP: {', '.join(groups)}; pathways are split by a flip of the same clean P, so their difference is descriptive."

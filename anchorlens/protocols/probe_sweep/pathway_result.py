@@ -134,14 +134,14 @@ class PathwayResult(SweepResult):
             if name in ("none", SHUFFLED, CROSS_FOLD):
                 estimates.append(("auc", name, _mix_draws([auc_of(t.before, self.labels, self.draws) for t in draws])))
             estimates.append(("auc_after", name, _mix_draws([auc_of(t.after, self.labels, self.draws) for t in draws])))
-        scores = self._pair_scores()
+        scores = self._qa_text_scores()
         if scores is not None:
             clean = self.tables()["none"].before
             beyond = auc_difference(clean, np.broadcast_to(scores, clean.shape), self.labels, self.draws)
             estimates.append(("auc_beyond_text", "none", beyond))
         return estimates
 
-    def _pair_scores(self) -> Array | None:
+    def _qa_text_scores(self) -> Array | None:
         """Return the text score of each row's question and answer, as a score of the event of P; None if not measured."""
         base = self._examples[self._examples["role"] == "base"]
         if "qa_text_score" not in base or base["qa_text_score"].isna().all():

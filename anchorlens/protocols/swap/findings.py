@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from anchorlens.results.estimates import FEW, LayerEstimate, estimates_by_layer, format_layers, join_with_and
+from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM
+from anchorlens.results.estimates import LayerEstimate, estimates_by_layer, format_layers, join_with_and
 from anchorlens.results.findings import OPEN, STANDS, Finding, Findings, empty_findings, text_warning
 from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.schema import CONTRAST_COLUMNS
@@ -49,20 +50,22 @@ class _Side(NamedTuple):
 def swap_contrasts(result: SweepResult) -> pd.DataFrame:
     """Compute ``delta_p_minus_null`` of each anchor and ``anchor_difference`` of each pair (``anchor``: ``A - B``), by layer.
 
-    Trivial layers have a value and a pointwise interval, but are excluded from the simultaneous band.
+    Layers that hold by construction have a value and a pointwise interval, but are excluded from the simultaneous band.
     """
     samples, curves = result.samples(all_columns=True), result.curves(all_columns=True)
-    trivial = {str(a): set(one.loc[one["by_construction"].astype(bool), "layer"]) for a, one in curves.groupby("anchor", sort=False)}
-    less = _less_null(samples)
-    anchors = [anchor for anchor in result.anchors if anchor in trivial]  # others have no reachable cell
-    pairs = {f"{a} - {b}": trivial[a] | trivial[b] for a, b in combinations(anchors, 2)}
+    excluded = {
+        str(a): set(one.loc[one["by_construction"].astype(bool), "layer"]) for a, one in curves.groupby("anchor", sort=False)
+    }
+    less = _minus_null(samples)
+    anchors = [anchor for anchor in result.anchors if anchor in excluded]  # others have no reachable cell
+    pairs = {f"{a} - {b}": excluded[a] | excluded[b] for a, b in combinations(anchors, 2)}
     between = _between(samples, anchors)
-    frames = [_joint(result, less, trivial, LESS_NULL, NULL), _joint(result, between, pairs, DIFFERENCE, "none")]
+    frames = [_joint(result, less, excluded, LESS_NULL, NULL), _joint(result, between, pairs, DIFFERENCE, "none")]
     whole = [frame for frame in frames if len(frame)]
     return pd.concat(whole, ignore_index=True) if whole else pd.DataFrame(columns=list(CONTRAST_COLUMNS))
 
 
-def _less_null(samples: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def _minus_null(samples: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return anchor -> ΔP minus null, [row layer], averaged over the donors with a null."""
     cell = ["anchor", *_ROW, "donor_id", "layer"]
     sides = samples.pivot_table(index=cell, columns="control", values="effect", sort=False)
@@ -80,7 +83,7 @@ def _between(samples: pd.DataFrame, anchors: Sequence[str]) -> dict[str, pd.Data
 
 
 def _joint(
-    result: SweepResult, tables: Mapping[str, pd.DataFrame], trivial: Mapping[str, set[int]], quantity: str, control: str
+    result: SweepResult, tables: Mapping[str, pd.DataFrame], excluded: Mapping[str, set[int]], quantity: str, control: str
 ) -> pd.DataFrame:
     """Return the contrasts of several curves over the same rows with one simultaneous band."""
     if not tables:
@@ -91,7 +94,7 @@ def _joint(
     ids = whole.index.get_level_values("question_id")
     draws = Resamples.of(ids, n_resamples=config["n_resamples"], seed=config["seed"])
     value, many, n = draws.means(values, ~np.isnan(values))
-    used = np.array([layer not in trivial[name] for name in tables for layer in layers])
+    used = np.array([layer not in excluded[name] for name in tables for layer in layers])
     every, joint = band(value, many, n), band(value[used], many[:, used], n[used], level=_JOINT_LEVEL)
     low, high = np.full((2, len(value)), np.nan)
     low[used], high[used] = joint.sim_low, joint.sim_high
@@ -103,11 +106,11 @@ def _joint(
 def layers_off_null(result: SweepResult) -> dict[str, list[int]]:
     """Return anchor -> layers at which ΔP differs from its null by the simultaneous band and by more than the noise floor.
 
-    Trivial layers and layers with fewer than ten questions are excluded.
+    Layers that hold by construction, and layers with too few questions, are excluded.
     """
     floor = 0.0 if isnan(result.noise_floor) else result.noise_floor
     return {
-        anchor: [layer for layer, fact in along.items() if fact.n >= FEW and abs(fact.value) > floor and _off(fact)]
+        anchor: [k for k, fact in along.items() if fact.n >= MIN_QUESTIONS_FOR_CLAIM and abs(fact.value) > floor and _off(fact)]
         for anchor, along in _facts(result).items()
     }
 
@@ -158,10 +161,10 @@ def _reason_for_no_claim(result: SweepResult, facts: Mapping[str, Mapping[int, L
     if not config["n_null_donors"]:
         return "Nothing is claimed: no null was measured, so the effect of the same streams elsewhere is unknown."
     if not facts:
-        return "Nothing is claimed: every measured layer is trivial by construction."
+        return "Nothing is claimed: every measured layer holds by construction."
     n = max((fact.n for along in facts.values() for fact in along.values()), default=0)
-    if n < FEW:
-        return f"Nothing is claimed: swap and null can be compared in {n} questions, but {FEW} are needed."
+    if n < MIN_QUESTIONS_FOR_CLAIM:
+        return f"Nothing is claimed: swap and null can be compared in {n} questions, but {MIN_QUESTIONS_FOR_CLAIM} are needed."
     return ""
 
 

@@ -81,7 +81,9 @@ class SwapMeasurement(PatchingMeasurement[Swap, SwapInputs, QuestionContext]):
         }
         return slots | {
             "pre_answer_token_differs": pd.array([pre_answer_token_differs(p) for p in pairs], dtype="boolean"),
-            "by_construction": [[measured and inputs.reading.is_trivial(spec, p, anchor, k) for p in pairs] for k in unit.layers],
+            "by_construction": [
+                [measured and inputs.reading.is_by_construction(spec, p, anchor, k) for p in pairs] for k in unit.layers
+            ],
             "logp_before": before.log_p.double().numpy(), "logp_after": after.log_p.double().numpy(),
             "logit_diff_before": before.logit_diff.double().numpy(), "logit_diff_after": after.logit_diff.double().numpy(),
         }  # fmt: skip

@@ -72,7 +72,7 @@ class Reading:
             return True
         return (anchor, control) == ("answer", "none") and _ORDER.index(spec.site) <= _ORDER.index(self.probes.site)
 
-    def is_trivial(self, spec: Swap, pair: QAPair, anchor: str, layer: int) -> bool:
+    def is_by_construction(self, spec: Swap, pair: QAPair, anchor: str, layer: int) -> bool:
         """Return whether the value of a cell follows by construction.
 
         The stream into block 0 depends on tokens only. A swap of equal tokens (``pre_answer`` in most rows) changes nothing there,

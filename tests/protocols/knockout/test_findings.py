@@ -3,8 +3,9 @@
 import pandas as pd
 import pytest
 
+from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM
 from anchorlens.protocols.knockout.findings import knockout_findings, layers_standing
-from anchorlens.results.estimates import FEW, LayerEstimate, align_columns, format_ranges, join_with_and
+from anchorlens.results.estimates import LayerEstimate, align_columns, format_ranges, join_with_and
 
 NAN = float("nan")
 FOUND = {
@@ -108,7 +109,7 @@ def test_layers_are_named_by_the_band_over_all_layers_alone():
     facts = frame(FOUND, layers=(1, 2, 5))
     facts.loc[(facts["layer"] == 5) & (facts["quantity"] == "flip_rate"), "sim_low"] = -1.0
     assert layers_standing(facts) == {1, 2}
-    assert layers_standing(frame(FOUND, n=FEW - 1)) == set()
+    assert layers_standing(frame(FOUND, n=MIN_QUESTIONS_FOR_CLAIM - 1)) == set()
 
 
 @pytest.mark.parametrize(

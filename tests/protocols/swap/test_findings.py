@@ -56,7 +56,7 @@ def test_an_effect_is_found_where_it_is():
     assert found["wrong"] <= 0.2
 
 
-def test_less_null_is_paired_by_question_and_shares_one_band_over_anchors_and_layers(effect):
+def test_delta_p_minus_null_is_paired_by_question_and_shares_one_band_over_anchors_and_layers(effect):
     contrasts = effect.contrasts().query("quantity == 'delta_p_minus_null'")
     assert set(contrasts["control"]) == {"null"}
     assert contrasts["anchor"].unique().tolist() == list(effect.anchors)
@@ -199,7 +199,7 @@ def test_layers_within_the_noise_floor_are_not_named(effect):
     assert named(loud)["exact_question"] == {int(value.idxmax())}
 
 
-def test_trivial_layers_are_not_named_and_take_no_part_in_the_band(effect):
+def test_layers_by_construction_are_not_named_and_take_no_part_in_the_band(effect):
     marked = effect.samples(all_columns=True)
     marked["by_construction"] = marked.eval("layer in [10, 11, 12, 13] and control == 'none' and anchor == 'exact_question'")
     result = changed(effect, marked)
@@ -281,9 +281,9 @@ def test_an_anchor_without_a_reached_cell_does_not_break_the_contrasts(tiny_mode
     assert result.verdict
 
 
-def test_where_every_layer_is_trivial_words_and_table_say_so(tiny_model):
+def test_where_every_layer_holds_by_construction_words_and_table_say_so(tiny_model):
     options = {"layers": [0], "anchors": ("pre_answer",), "progress": False, "align": "last"}
     result = al.swap_sweep(tiny_model("llama"), capitals(12), **options)
-    assert "every measured layer is trivial" in result.verdict
+    assert "every measured layer holds by construction" in result.verdict
     assert result.protocol.table([result])[1].empty
     assert repr(result)

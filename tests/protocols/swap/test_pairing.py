@@ -108,7 +108,7 @@ def test_statistics_have_no_donor_whose_site_could_differ_and_count_as_one(tiny_
     assert (again.donors, again.n_donors) == ("zero", 4)  # as it was asked for: the default, which says nothing here
 
 
-def test_a_window_that_goes_beyond_layer_0_is_not_trivial(tiny_model):
+def test_a_window_that_goes_beyond_layer_0_is_not_by_construction(tiny_model):
     """The template's last token is the same in base and donor, so its embedding is too: a swap of it changes nothing."""
     options = {"anchors": ("pre_answer", "pre_answer_all"), "layers": (0, 1), **QUIET}
     ways = {"window": 1}, {"window": 2}, {"engine": "reference"}

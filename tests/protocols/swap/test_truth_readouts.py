@@ -21,7 +21,7 @@ def knockout(tiny_model):
 
 
 def test_swaps_are_read_by_a_probe_at_k_star(tiny_model, knockout):
-    """The clean P is that of the knockout's probe; layers above k* are missing; t* at k* is trivial."""
+    """The clean P is that of the knockout's probe; layers above k* are missing; t* at k* holds by construction."""
     swap = al.swap_sweep(tiny_model("llama"), questions(), anchors=("exact_question", "answer"), readout="probe", **OPTIONS)
     k = swap.record["probe"]["probe_layer"]
     assert k == knockout.probe_layer
@@ -33,9 +33,9 @@ def test_swaps_are_read_by_a_probe_at_k_star(tiny_model, knockout):
     clean = own_of(knockout).query(f"layer == {k}").set_index("example_id")["value_before"]
     mine = own.query("layer == 0 and anchor == 'exact_question'").set_index("example_id")["value_before"]
     np.testing.assert_allclose(mine, clean[mine.index], atol=1e-5)
-    trivial = own.groupby(["anchor", "layer"])["by_construction"].any()
-    assert trivial["answer", k]
-    assert not trivial["exact_question"].any()
+    held = own.groupby(["anchor", "layer"])["by_construction"].any()
+    assert held["answer", k]
+    assert not held["exact_question"].any()
     change = own["value_after"] - own["value_before"]
     np.testing.assert_allclose(own["effect"], 100 * np.where(own["value_before"] >= 0.5, change, -change))
 
