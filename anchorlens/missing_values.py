@@ -12,11 +12,12 @@ if TYPE_CHECKING:
 
 _TEXT = (
     "anchor", "pathway", "site", "probe_site", "donor_rule", "knockout_mode", "readout", "delta_kind", *SETTINGS, "donor_id",
+    "drop_reason", "drop_detail", "text", "relation", "answer_type", "span_source", "wrong_answer",
 )  # fmt: skip
 
 
 def with_nulls(frame: "pandas.DataFrame") -> "pandas.DataFrame":
-    """Return a table of samples, curves or contrasts with null for every value that is missing."""
+    """Return a table with null for every value that is missing."""
     text = {name: frame[name].astype(object) for name in _TEXT if name in frame}
     changed = {name: own.where(own.notna() & (own != ""), None) for name, own in text.items()}
     if "window" in frame:

@@ -146,7 +146,7 @@ def read_table(path: "str | os.PathLike[str]", name: str) -> pd.DataFrame:
         table = pd.read_parquet(file)
     except (pa.ArrowInvalid, OSError) as why:
         raise RunError(f"{file} is damaged ({why}). Make the run again.") from why
-    return table if name == "examples" else without_nulls(table)
+    return without_nulls(table)
 
 
 def load_curves(path: "str | os.PathLike[str]") -> pd.DataFrame:

@@ -286,7 +286,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
     @override
     def measure(self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT, unit: ProbeUnit, on_work: OnWork) -> pd.DataFrame:
         frames = [
-            pathway_samples(self.anchor(spec), spec.delta_kind, unit.layers, rows, [measured],
+            pathway_samples(self.anchor(spec), spec.delta_kind, unit.layers, rows, measured,
                             event_is_true=not self.reads_probe(spec), flips=self.flips)
             for rows, measured in self.outcomes(engine, inputs, spec, unit, on_work)
         ]  # fmt: skip

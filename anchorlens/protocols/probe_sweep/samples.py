@@ -12,7 +12,7 @@ from anchorlens.statistics.pathways import A, ProbeChange, Q
 
 
 def pathway_samples(
-    anchor: str, kind: str, layers: Sequence[int], rows: Sequence[TokenRow], measured: Sequence[ProbeChange], *, event_is_true: bool,
+    anchor: str, kind: str, layers: Sequence[int], rows: Sequence[TokenRow], measured: ProbeChange, *, event_is_true: bool,
     flips: bool = False,
 ) -> pd.DataFrame:  # fmt: skip
     """Build rows of ``samples.parquet``, without the constant columns.
@@ -22,30 +22,27 @@ def pathway_samples(
         kind: Kind of ΔP, see :func:`~anchorlens.statistics.delta.support`.
         layers: Layers of the curve.
         rows: Rows, in the order of the measured arrays.
-        measured: P before and after and the pathway, for each control and donor.
+        measured: P before and after and the pathway, under one control.
         event_is_true: Whether P is the probability of a true answer (``p_true``) instead of a false one (``probe``).
         flips: Whether to add the metric ``flip``, 1 if the prediction changed.
     """
     labels = np.array([row.answer.label for row in rows], dtype=np.float64)
     event = 1 - labels if event_is_true else labels
     names = {"example_id": np.array([r.id for r in rows]), "question_id": np.array([r.example.question_id for r in rows])}
-    frames: list[pd.DataFrame] = []
-    for one in measured:
-        layer, row = np.nonzero(~np.isnan(one.after))
-        before, after = one.before[layer, row], one.after[layer, row]
-        columns: dict[str, object] = {
-            **{name: ids[row] for name, ids in names.items()}, "anchor": anchor,
-            "pathway": np.where(one.q[layer, row], Q, A), "layer": np.asarray(layers)[layer],
-            "donor_id": np.array(one.donors)[row] if one.donors else "", "control": one.control, "by_construction": False,
-        }  # fmt: skip
-        delta = delta_p(before, after, event[row], kind)
-        values = {"metric": P, "value_before": before, "value_after": after, "effect": delta}
-        with np.errstate(divide="ignore"):
-            for when, p in (("before", before), ("after", after)):
-                values |= {f"logp_{when}": np.log(p), f"logit_diff_{when}": np.log(p) - np.log1p(-p)}
-        frames.append(pd.DataFrame({**columns, **values}))
-        if flips:
-            changed = is_flipped(before, after).astype(np.float64)
-            flip = {"metric": FLIP, "value_before": 0.0, "value_after": changed, "effect": 100 * changed}
-            frames.append(pd.DataFrame({**columns, **flip}).reindex(columns=frames[-1].columns))
-    return pd.concat(frames, ignore_index=True)
+    layer, row = np.nonzero(~np.isnan(measured.after))
+    before, after = measured.before[layer, row], measured.after[layer, row]
+    columns: dict[str, object] = {
+        **{name: ids[row] for name, ids in names.items()}, "anchor": anchor, "pathway": np.where(measured.q[layer, row], Q, A),
+        "layer": np.asarray(layers)[layer], "donor_id": np.array(measured.donors)[row] if measured.donors else "",
+        "control": measured.control, "by_construction": False,
+    }  # fmt: skip
+    values = {"metric": P, "value_before": before, "value_after": after, "effect": delta_p(before, after, event[row], kind)}
+    with np.errstate(divide="ignore"):
+        for when, p in (("before", before), ("after", after)):
+            values |= {f"logp_{when}": np.log(p), f"logit_diff_{when}": np.log(p) - np.log1p(-p)}
+    frame = pd.DataFrame({**columns, **values})
+    if not flips:
+        return frame
+    changed = is_flipped(before, after).astype(np.float64)
+    flip = {"metric": FLIP, "value_before": 0.0, "value_after": changed, "effect": 100 * changed}
+    return pd.concat([frame, pd.DataFrame({**columns, **flip}).reindex(columns=frame.columns)], ignore_index=True)

@@ -38,7 +38,7 @@ Q = np.array([[True, False], [True, False]])
 
 def made(rows, *, kind="confidence", donors=(), flips=False, event_is_true=False):
     one = ProbeChange("none", BEFORE, AFTER, Q, donors)
-    return pathway_samples("exact_question", kind, (3, 7), rows, [one], event_is_true=event_is_true, flips=flips)
+    return pathway_samples("exact_question", kind, (3, 7), rows, one, event_is_true=event_is_true, flips=flips)
 
 
 def test_one_row_for_each_value_that_is_there(rows):
