@@ -89,7 +89,7 @@ def count_drops(results: Sequence[SweepResult]) -> Table:
         examples = result.examples(all_columns=True)
         gone = examples[examples["role"] == "dropped"]
         for reason, group in sorted(gone.groupby("drop_reason"), key=lambda pair: -len(pair[1])):
-            one, why = str(group["question"].iloc[0]), str(group["drop_detail"].iloc[0])
+            one, why = group["question"].iloc[0], group["drop_detail"].iloc[0]
             rows.append([name_of(result), str(reason), str(len(group)), f"{one} ({why})" if why else one])
     alone = len(results) == 1
     return Table([row[alone:] for row in rows], ["sweep", "reason", "rows", "example"][alone:])

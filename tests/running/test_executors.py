@@ -214,7 +214,7 @@ def test_a_live_model_is_refused_before_any_worker_is_made(tiny_model, installed
     model = tiny_model("llama")
     study = al.Study([model], [capitals()], [al.Swap()])
     for refused in (partial(al.swap_sweep, model, capitals()), partial(al.run_study, study)):
-        with pytest.raises(InputError, match="by name or path, which each worker loads; got a HookedTran"):
+        with pytest.raises(InputError, match="workers load models by name or path, not a HookedTran"):
             refused(out=tmp_path / "a", executor="ray")
     assert list(tmp_path.iterdir()) == []
 
