@@ -24,7 +24,7 @@ from anchorlens.engine.cost import PassSize, pass_bytes, pass_flops
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.patches import KnockoutBatch, OnProgress, SwapBatch, check_windows, no_progress, token_rows
 from anchorlens.engine.readouts import Metrics
-from anchorlens.models.adapter import Adapter, SiteLike
+from anchorlens.models.adapter import Adapter, ReadSite, SiteLike
 from anchorlens.models.blocks import Blocks
 from anchorlens.prompts.batches import TokenBatch, common_prefix
 from anchorlens.typing import Stream
@@ -74,12 +74,7 @@ class ConeEngine(Engine):
 
     @override
     def knockout_states(
-        self,
-        batch: KnockoutBatch,
-        *,
-        where: tuple[SiteLike, int] | None,
-        windows: Sequence[range],
-        on_progress: OnProgress = no_progress,
+        self, batch: KnockoutBatch, *, where: ReadSite | None, windows: Sequence[range], on_progress: OnProgress = no_progress
     ) -> Float[Tensor, "variant window read d_model"]:
         check_windows(windows)
         site, layer = ("resid_post", self.adapter.n_layers - 1) if where is None else (str(where[0]), where[1])

@@ -9,7 +9,7 @@ from torch import Tensor
 from anchorlens.engine.cost import PassSize
 from anchorlens.engine.patches import KnockoutBatch, OnProgress, SwapBatch, no_progress
 from anchorlens.engine.readouts import Metrics
-from anchorlens.models.adapter import Adapter, SiteLike
+from anchorlens.models.adapter import Adapter, ReadSite, SiteLike
 
 
 @runtime_checkable
@@ -35,12 +35,7 @@ class Engine(Protocol):
         ...
 
     def knockout_states(
-        self,
-        batch: KnockoutBatch,
-        *,
-        where: tuple[SiteLike, int] | None,
-        windows: Sequence[range],
-        on_progress: OnProgress = no_progress,
+        self, batch: KnockoutBatch, *, where: ReadSite | None, windows: Sequence[range], on_progress: OnProgress = no_progress
     ) -> Float[Tensor, "variant window read d_model"]:
         """Return the states at site and layer ``where`` (None: final residual stream) for every variant and window of layers."""
         ...

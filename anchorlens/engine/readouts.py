@@ -18,7 +18,7 @@ from torch import Tensor
 from anchorlens.display import short_repr
 from anchorlens.errors import InputError, ShapeError, did_you_mean
 from anchorlens.fingerprint import call_user_function, callable_name
-from anchorlens.models.adapter import Adapter, SiteLike
+from anchorlens.models.adapter import Adapter, ReadSite, SiteLike
 
 # Tolerance above log P = 0, for rounding of a probability of 1.
 _ROUNDING = 1e-4
@@ -124,7 +124,7 @@ class Reader(Protocol):
     """Interface of the readout of a batch: the states to read, and the metrics of each row computed from them."""
 
     @property
-    def where(self) -> tuple[SiteLike, int] | None:
+    def where(self) -> ReadSite | None:
         """Site and layer of the states; None for the final residual stream."""
         ...
 
@@ -250,7 +250,7 @@ class StateReader(_OneReadPerRow):
     score: Callable[[Tensor], Float[Tensor, "example"]]
 
     @property
-    def where(self) -> tuple[SiteLike, int]:
+    def where(self) -> ReadSite:
         """Site and layer of the probe."""
         return self.site, self.layer
 

@@ -31,7 +31,7 @@ from anchorlens.engine.patches import (
 )
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.errors import HookError
-from anchorlens.models.adapter import Adapter, Hook, SiteLike
+from anchorlens.models.adapter import Adapter, Hook, ReadSite, SiteLike
 from anchorlens.prompts.batches import TokenBatch, common_prefix, pad_rows
 from anchorlens.typing import SlotStreams, Stream
 
@@ -126,12 +126,7 @@ class ReferenceEngine(Engine):
 
     @override
     def knockout_states(
-        self,
-        batch: KnockoutBatch,
-        *,
-        where: tuple[SiteLike, int] | None,
-        windows: Sequence[range],
-        on_progress: OnProgress = no_progress,
+        self, batch: KnockoutBatch, *, where: ReadSite | None, windows: Sequence[range], on_progress: OnProgress = no_progress
     ) -> Float[Tensor, "variant window read d_model"]:
         check_windows(windows)
         out: list[Tensor] = []
@@ -249,7 +244,7 @@ def states_at(
     adapter: Adapter,
     tokens: TokenBatch,
     hooks: Sequence[Hook],
-    where: tuple[SiteLike, int] | None,
+    where: ReadSite | None,
     row: Int[Tensor, "read"],
     position: Int[Tensor, "read"],
     cache: TransformerLensKeyValueCache | None = None,

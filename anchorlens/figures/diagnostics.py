@@ -85,7 +85,8 @@ def plot_heatmap(
         wide = own.pivot_table(index="role", columns="layer", values="effect", dropna=False)
         place = own.groupby("role")["position"].min().fillna(-1)
         order = sorted(wide.index, key=lambda role: (anchor_rank(role), role != "Q-Anchored", place[role], role))
-        wide = wide.loc[order[::-1]]
+        layers = range(int(wide.columns.min()), int(wide.columns.max()) + 1)  # layers that were not measured stay blank
+        wide = wide.reindex(index=order[::-1], columns=layers)
         cells = go.Heatmap(
             x=wide.columns.tolist(), y=wide.index.tolist(), z=wide.to_numpy(), coloraxis="coloraxis",
             hovertemplate="%{y}, layer %{x}<br>%{z:.2f}" + labels.unit + "<extra></extra>",

@@ -27,6 +27,8 @@ Hook: TypeAlias = tuple[str, Callable[[Tensor, HookPoint], Tensor]]
 
 # A named site, or a function from a layer to the name of a hook that carries [example pos d_model].
 SiteLike: TypeAlias = "str | Callable[[int], str]"
+ReadSite: TypeAlias = tuple[SiteLike, int]
+"""Site and layer of the states that are read."""
 
 
 def site_name(site: SiteLike) -> str:

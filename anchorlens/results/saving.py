@@ -42,13 +42,9 @@ class SavableResult(Protocol):
 
 
 def save_run(
-    results: "SavableResult | Sequence[SavableResult]",
-    path: "str | os.PathLike[str]",
-    *,
-    overwrite: bool = False,
-    pending: Sequence[str] = (),
-    study: Sequence[Mapping[str, Any]] = (),
-) -> Path:
+    results: "SavableResult | Sequence[SavableResult]", path: "str | os.PathLike[str]", *, overwrite: bool = False,
+    pending: Sequence[str] = (), study: Sequence[Mapping[str, Any]] = (),
+) -> Path:  # fmt: skip
     """Save sweeps as one run directory: run.json, examples, samples, curves and contrasts as parquet, figure.html.
 
     Truth probes are saved in probes/RUN_ID, those of placebos in subfolders.

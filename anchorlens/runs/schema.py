@@ -30,13 +30,7 @@ CURVE_TYPES = {
     "probe_above_chance": "boolean", "noise_floor": "float64", "sim_low": "float64", "sim_high": "float64",
     "frac_null_incomplete": "float64", "answer_text_auc": "float64", "qa_text_auc": "float64", "qa_text_auc_low": "float64",
 }  # fmt: skip
-SLOT_TYPES = {
-    "position": "Int64",
-    "head": "Int64",
-    "n_patched": "Int64",
-    "n_null_patched": "Int64",
-    "pre_answer_token_differs": "boolean",
-}
+SLOT_TYPES = dict.fromkeys(("position", "head", "n_patched", "n_null_patched"), "Int64") | {"pre_answer_token_differs": "boolean"}
 EXAMPLE_COLUMNS = (
     "run_id", "example_id", "question_id", "role", "dataset", "question", "answer", "label", "prompt", "text",
     "token_ids", "tokens", "positions", "donor_ids", "drop_reason", "drop_detail", "relation", "answer_type",
