@@ -46,7 +46,7 @@ def verify_command(
     stored inputs by a full forward pass with hooks.
     """
     from anchorlens.questions.columns import parse_columns
-    from anchorlens.running.verify import MATCH, MISMATCH, load_recorded, verify_run
+    from anchorlens.running.verify import MATCH, MISMATCH, load_recorded_data, verify_run
     from anchorlens.runs.store import read_record
 
     sweeps = read_record(run)["sweeps"] if model or data else []
@@ -54,7 +54,7 @@ def verify_command(
     files = data_files([one["data"]["name"] for one in sweeps], data)
     named = None if columns is None else parse_columns(columns)
     by_name = {one["data"]["name"]: one for one in sweeps}
-    sets = {name: load_recorded(by_name[name], file, named) for name, file in files.items()}
+    sets = {name: load_recorded_data(by_name[name], file, named) for name, file in files.items()}
     found = verify_run(run, model=models or None, data=sets or None, **options)
     if as_json:
         click.echo(json.dumps({"run": run, "ok": found.ok, "checks": records(found.table()), "cells": records(found.cells())}))

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformer_lens import HookedTransformer
 from transformers import PreTrainedTokenizerBase
 
+from anchorlens.errors import InputError
 from anchorlens.models.streaming import Stream, stream_of
 
 CARD = "anchorlens_card"
@@ -206,3 +207,10 @@ def adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return whether the tokenizer adds its BOS token by default."""
     bos = tokenizer.bos_token_id
     return bos is not None and list(tokenizer("a")["input_ids"][:1]) == [bos]
+
+
+def resolve_add_bos(tokenizer: PreTrainedTokenizerBase, add_bos: bool | None) -> bool:
+    """Return whether BOS is added; if None, as the tokenizer does. Raise InputError if the tokenizer has no BOS."""
+    if add_bos and tokenizer.bos_token_id is None:
+        raise InputError("add_bos=True: the tokenizer has no BOS token. Leave add_bos out.", argument="add_bos")
+    return adds_bos(tokenizer) if add_bos is None else add_bos

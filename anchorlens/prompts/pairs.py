@@ -14,10 +14,10 @@ from typing_extensions import override
 from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.models.adapter import Adapter
-from anchorlens.models.card import name_of
+from anchorlens.models.card import name_of, resolve_add_bos
 from anchorlens.prompts.dataset import Dropped, PromptDataset
 from anchorlens.prompts.sweep_context import DataSource, SweepContext
-from anchorlens.prompts.tokenized_prompt import TokenizedPrompt, resolve_add_bos
+from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 
 _REQUIRED = ("clean", "corrupted", "answer", "wrong")
 _COLUMNS = ("id", "group", *_REQUIRED)

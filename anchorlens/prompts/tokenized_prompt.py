@@ -3,11 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from transformers import PreTrainedTokenizerBase
-
-from anchorlens.errors import InputError
-from anchorlens.models.card import adds_bos
-
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizedPrompt:
@@ -28,10 +23,3 @@ class TokenizedPrompt:
     def columns(self) -> dict[str, object]:
         """Return additional columns of ``examples.parquet``."""
         return {}
-
-
-def resolve_add_bos(tokenizer: PreTrainedTokenizerBase, add_bos: bool | None) -> bool:
-    """Return whether BOS is added; if None, as the tokenizer does. Raise InputError if the tokenizer has no BOS."""
-    if add_bos and tokenizer.bos_token_id is None:
-        raise InputError("add_bos=True: the tokenizer has no BOS token. Leave add_bos out.", argument="add_bos")
-    return adds_bos(tokenizer) if add_bos is None else add_bos

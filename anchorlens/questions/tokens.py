@@ -11,7 +11,8 @@ from transformers import PreTrainedTokenizerBase
 from typing_extensions import override
 
 from anchorlens.errors import InputError, SpanError
-from anchorlens.prompts.tokenized_prompt import TokenizedPrompt, resolve_add_bos
+from anchorlens.models.card import resolve_add_bos
+from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.questions.example import Example, Span, normalise
 from anchorlens.questions.prompts import Prompt, check_prompt, render_prompt, truth_question
 

@@ -171,7 +171,7 @@ def _check_data(folder: Path, sweeps: list[dict[str, Any]], given: "QAData | Map
     return found
 
 
-def load_recorded(sweep: Mapping[str, Any], path: "str | os.PathLike[str]", columns: Mapping[str, str] | None = None) -> Any:
+def load_recorded_data(sweep: Mapping[str, Any], path: "str | os.PathLike[str]", columns: Mapping[str, str] | None = None) -> Any:
     """Load a file as the data set of a sweep was loaded; ``columns`` replaces the recorded ones."""
     record = sweep["data"]
     if specification_of(sweep["config"]["protocol"]).DATA == "pairs":
@@ -186,7 +186,7 @@ def _same_file(folder: Path, sweep: Mapping[str, Any]) -> Any:
     kind, _, file = str(sweep["data"]["source"]).partition(":")
     for path in (Path(file), folder.absolute().parent / file) if kind == "file" else ():
         try:
-            if path.is_file() and (data := load_recorded(sweep, path)).sha256 == sweep["data"]["sha256"]:
+            if path.is_file() and (data := load_recorded_data(sweep, path)).sha256 == sweep["data"]["sha256"]:
                 return data
         except AnchorlensError:  # another file of that name
             continue

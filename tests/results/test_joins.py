@@ -93,7 +93,7 @@ def test_a_placebos_draw_is_not_taken_for_a_row_of_that_name(sweeps):
     sweep = sweeps("knockout")
     joined = sweep.samples_with_inputs(controls=True)
     draws = set(joined.loc[joined["control"] == "shuffled_labels", "donor_id"])
-    examples = sweep.examples()
+    examples = sweep.examples(all_columns=True)
     called = dict(zip(sorted(set(examples["example_id"])), sorted(draws) + sorted(set(examples["example_id"])), strict=False))
     named = join_inputs(
         sweep.samples().assign(example_id=lambda frame: frame["example_id"].map(called)),
