@@ -16,7 +16,7 @@ from anchorlens.warn import warn
 FEW_ROWS = 20
 
 
-def select_known_rows(generated: Rows) -> Rows:
+def select_known_rows(generated: Rows, prompt: str) -> Rows:
     """Return the rows of :func:`generate_rows` that the model answers correctly (METHOD 3, ``known_only``).
 
     A row is dropped (``answer_not_alone``) if its line is correct but its exact answer is not the gold answer alone. Otherwise P
@@ -30,7 +30,7 @@ def select_known_rows(generated: Rows) -> Rows:
     if 0 < len(rows) < FEW_ROWS:
         warn(
             f"known_only=True: {len(rows)} of {n} questions are left, and bands are wide below {FEW_ROWS}. "
-            f"Use {MORE_QUESTIONS}, an easier set, or a prompt with shots such as prompt='fewshot(2)'."
+            f"Use {MORE_QUESTIONS}, an easier set" + (", or prompt='fewshot(2)'." if prompt == "qa" else ".")
         )
     return Rows(rows, (*wrong, *generated.dropped))
 

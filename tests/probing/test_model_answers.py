@@ -64,7 +64,7 @@ def test_a_line_that_holds_a_gold_answer_is_right_and_known_where_that_stands_al
     assert row.answer.label == (reason == "not_known")
     assert row.answer.exact.of(row.answer.text) == exact
     assert text.strip().startswith(row.answer.text)  # what the model wrote before, such as its thinking, stays in its input
-    found = select_known_rows(answered({("Which film lasts longest?", gold): text}))
+    found = select_known_rows(answered({("Which film lasts longest?", gold): text}), "qa")
     assert [known.answer for known in found.rows] == ([] if reason else [row.answer])
     assert [(gone.reason, gone.detail) for gone in found.dropped] == ([(reason, row.answer.text)] if reason else [])
 
@@ -212,7 +212,7 @@ def test_rows_whose_answer_the_context_cuts_off_are_dropped_and_do_not_end_a_swe
     texts = [text for _, text in generate_answers(Adapter(model), data.examples, tokenizer)]
     assert texts == [*[SAID] * 4, SAID[:-1], " Paris", "", ""]
     rows = generate_rows(Adapter(model), data.examples, tokenizer, max_new_tokens=16, batch_size=None, progress=False)
-    found = select_known_rows(rows)
+    found = select_known_rows(rows, "qa")
     assert [row.example.example_id for row in found.rows] == ["Japan", "Italy", "Cuba", f"Spain:{CONTEXT - said}"]
     assert {row.answer.text for row in found.rows} == {SAID.strip()}
     assert [gone.reason for gone in found.dropped] == ["too_long"] * 4

@@ -180,7 +180,7 @@ def _rows_and_reading(context: QuestionContext, spec: Swap) -> tuple[Rows, Readi
             context.adapter, context.examples, context.tokenizer, max_new_tokens=spec.max_new_tokens, batch_size=spec.batch_size,
             progress=context.progress,
         )  # fmt: skip
-        return select_known_rows(answered), Reading(spec.readout)
+        return select_known_rows(answered, context.prompt), Reading(spec.readout)
     truth = build_truth_rows(context, spec, context.examples)
     check_not_empty(truth.rows, [*context.dropped, *truth.dropped], f"in {context.data.name}")
     if spec.readout == "p_true":
