@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy.special import ndtr, ndtri, stdtrit
 
 from anchorlens.errors import ShapeError
 from anchorlens.statistics.resamples import Resamples
@@ -73,7 +73,7 @@ def band(value: Array, draws: Array, n: Counts, *, level: float = 0.95, rate: bo
         center, resampled, size = value[usable], draws[:, usable], n[usable]
         tail = 50 * (1 - level)
         ends = np.nanpercentile(resampled, [tail, 100 - tail], axis=0)
-        wider = stats.t.ppf(0.5 + level / 2, size - 1) / stats.norm.ppf(0.5 + level / 2) * np.sqrt(size / (size - 1))
+        wider = stdtrit(size - 1, 0.5 + level / 2) / ndtri(0.5 + level / 2) * np.sqrt(size / (size - 1))
         low[usable], high[usable] = center + wider * (ends - center)
         half = _critical(center, resampled, size, level) * np.nanstd(resampled, axis=0)
         sim_low[usable], sim_high[usable] = center - half, center + half
@@ -129,7 +129,7 @@ def auc_band(value: Array, draws: Array, n: Counts, *, level: float = 0.95) -> B
         center, logits = _logit_inside(auc, size), _logit_inside(resampled, size)
         inside = (auc * size + 0.5) / (size + 1)
         spread = np.fmax(np.nanstd(logits, axis=0), 0.5 / np.sqrt(size * inside * (1 - inside)))
-        point = stats.t.ppf(0.5 + level / 2, size - 1) * np.sqrt(size / (size - 1))
+        point = stdtrit(size - 1, 0.5 + level / 2) * np.sqrt(size / (size - 1))
         tail = 50 * (1 - level)
         ends = np.nanpercentile(resampled, [tail, 100 - tail], axis=0)
         for c, (bottom, top) in ((point, (low, high)), (_critical(center, logits, size, level), (sim_low, sim_high))):
@@ -156,7 +156,7 @@ def _critical(value: Array, draws: Array, n: Counts, level: float) -> Array:
     largest = np.fmax.reduce(deviation, axis=1)
     # The normal tail of extreme resamples would be 0 in floating point.
     c = min(float(np.nanquantile(largest, level)), _MAX_CRITICAL)
-    return stats.t.isf(stats.norm.sf(c), n - 1) * np.sqrt(n / (n - 1))
+    return -stdtrit(n - 1, ndtr(-c)) * np.sqrt(n / (n - 1))
 
 
 def _logit_inside(auc: Array, n: Counts) -> Array:
