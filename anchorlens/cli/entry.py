@@ -71,8 +71,8 @@ def cli() -> None:
     """Does a language model's answer come from the question or from the answer?
 
     \b
-    anchorlens changes activations at question- or answer-anchored tokens, layer by layer, and draws ΔP curves with 95 % bands
-    and controls.
+    anchorlens changes activations at tokens of the question or the answer position, layer by layer,
+    and draws ΔP curves with 95 % bands and controls.
     \b
       anchorlens swap ... --out runs/a       measure one protocol; writes tables and a figure
       anchorlens run study.toml --out runs/b several models, data sets and protocols

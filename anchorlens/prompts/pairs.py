@@ -67,6 +67,9 @@ class PairData:
     def __len__(self) -> int:
         return len(self.pairs)
 
+    def __repr__(self) -> str:
+        return f"PairData({self.name!r}: pairs {len(self)} | dropped {len(self.dropped)} | source {self.source})"
+
     def record(self) -> dict[str, Any]:
         """Return name, source, content hash and sizes for ``run.json``."""
         facts = {name: getattr(self, name) for name in ("name", "source", "sha256", "limit")}

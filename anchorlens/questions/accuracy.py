@@ -18,8 +18,8 @@ class Accuracy:
 
     def __str__(self) -> str:
         return (
-            f"{self.source}: subject correct in {self.subjects / self.labelled:.0%} of labelled and "
-            f"{self.read_subjects / self.read:.0%} of real questions like those of {self.name}"
+            f"subject by {self.source} right in {self.read_subjects / self.read:.0%} of real questions in the form of {self.name} "
+            f"(labelled ones: {self.subjects / self.labelled:.0%})"
         )
 
 

@@ -31,7 +31,7 @@ _KEPT: dict[str, tuple[Any, Any, str]] = {
         "Run directory to write; finished shards are stored beside it (``OUT.parts``) until the sweep is finished.",
     ),
     "overwrite": (bool, False, "Replace an existing run."),
-    "resume": (bool, False, "Continue a stopped sweep; stored shards are not measured again."),
+    "resume": (bool, False, "Continue a stopped sweep; what is stored is not measured again."),
     "restart": (bool, False, "Discard the shards of a stopped sweep and start again."),
     "job": (
         "str | tuple[int, int] | None", None,

@@ -298,7 +298,7 @@ def test_expected_share_of_right_subjects_is_shown():
     cased = load_qa([EMMA, {"question": "What is Ada's occupation?", "answers": "poet"}])
     assert cased.form == "triviaqa" and str(ACCURACY["triviaqa"]) in cased._repr_html_()
     named = load_qa(pandas.DataFrame(HUB_ROWS["hotpotqa"]), dataset_name="hotpotqa")
-    assert "questions like those of HotpotQA" in repr(named)
+    assert "questions in the form of HotpotQA" in repr(named)
     popqa = load_qa(pandas.DataFrame(HUB_ROWS["popqa"]).drop(columns="subj"), dataset_name="popqa")
     assert str(ACCURACY["popqa"]) in repr(popqa)
     annotated = load_qa([{**EMMA, "subject": "Emma", "property": "wrote"}])

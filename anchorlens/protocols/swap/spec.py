@@ -31,7 +31,8 @@ _TRUTH_ONLY = ("answers", "distractor", "delta_kind", "probes", "probe_site", "f
 class Swap(TruthSpecification):
     """Compute ΔP at every layer after swapping the activations of an anchor with those of another question, the donor.
 
-    At one layer, the stream at the positions of an anchor is replaced by that of a donor run. P of the base answer is then read.
+    At one layer, the residual stream at an anchor's positions is replaced by that of the donor's forward pass. P of the answer to
+    the original question is then read.
     ΔP = 100 * (P after - P before), in percentage points; negative if the swap removes support for the answer (noising),
     positive if it restores support (denoising). Every curve has a null: the donor's streams at random other positions.
     """
@@ -39,15 +40,16 @@ class Swap(TruthSpecification):
     NAME = "swap"
 
     anchors: Annotated[Any, Choices(ANCHORS, "anchor")] = argument(
-        ("exact_question", "pre_answer"), "Anchors to swap, each separately. The anchor answer needs a truth readout."
+        ("exact_question", "pre_answer"),
+        f"Anchors to swap, each separately: {', '.join(ANCHORS)}. The anchor answer needs a truth readout.",
     )
     readout: Annotated[Any, _READOUTS] = argument(
         "first_token",
-        "Readout of P: first_token, answer_mean or answer_joint of the answer, or the truth readouts probe (P(hallucination) at k*) "
-        "and p_true (P(yes) after a question about the answer's truth).",
+        "Readout of P: first_token, answer_mean or answer_joint of the answer, or the truth readouts probe (P that the answer is "
+        "false, by a truth probe) and p_true (P(yes) after a question about the answer's truth).",
     )
     site: Annotated[Any, Choice(SITES, "a function layer -> hook name", 1)] = argument(
-        "resid_pre", "Hook site whose activation is replaced."
+        "resid_pre", f"Hook site whose activation is replaced: {', '.join(SITES)}."
     )
     window: Annotated[int, Int(1)] = argument(1, "Number of layers to swap together, centred at the reported one.")
     direction: Annotated[str, Choice(DIRECTIONS)] = argument(
@@ -63,7 +65,9 @@ class Swap(TruthSpecification):
     known_only: StrictBool = argument(
         False, "Whether to keep only questions that the model answers correctly, with its own answer in the input.", off="--all-rows"
     )
-    n_null_donors: Annotated[int, Int()] = argument(1, "Number of donors per row with a null; 0 measures no null.", group="controls")
+    n_null_donors: Annotated[int, Int()] = argument(
+        1, "Number of donors per row whose null is measured; 0 measures no null.", group="controls"
+    )
     null_region: Annotated[str, Choice(NULL_REGIONS)] = argument(
         "question", "Region of the null: question (from the question on) or prompt (also shots and template).", group="controls"
     )
