@@ -8,8 +8,8 @@ from typing_extensions import override
 from anchorlens.protocols.knockout.findings import knockout_findings
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult, ProbeAnalysis
 from anchorlens.results.findings import Findings
-from anchorlens.statistics.contrasts import Estimate
 from anchorlens.statistics.pathways import CROSS_FOLD, RANDOM, SHUFFLED, SIZE_MATCHED, gaps
+from anchorlens.statistics.resamples import Estimate
 
 
 class KnockoutAnalysis(ProbeAnalysis):
@@ -19,7 +19,7 @@ class KnockoutAnalysis(ProbeAnalysis):
 
     @override
     def estimates(self, result: PathwayResult) -> list[tuple[str, str, Estimate]]:
-        """Return the contrasts ``delta_p_vs_placebo``, ``flip_rate``, ``auc_drop``, ``row_specific_effect``, descriptive gaps."""
+        """Return the contrasts ``delta_p_vs_placebo``, ``flip_rate``, ``auc_drop``, ``row_specific_vs_placebo``, and descriptions."""
         estimates: list[tuple[str, str, Estimate]] = []
         tables = result.tables()
         if RANDOM in tables:
@@ -28,9 +28,7 @@ class KnockoutAnalysis(ProbeAnalysis):
                 for name in ("delta_p_vs_placebo", "flip_rate", "auc_drop")
             ]
         if result.record["config"]["readout"] == "probe":  # log-odds of p_true are not additive
-            estimates += [
-                ("row_specific_effect", name, result.row_specific_effect(name)) for name in (SIZE_MATCHED, RANDOM) if name in tables
-            ]
+            estimates += [(*which, one) for which, one in result.row_specific_effects(SIZE_MATCHED, RANDOM).items()]
         return estimates + gaps(result.groups())
 
     @override

@@ -90,10 +90,10 @@ def _joint(
     values = whole.to_numpy(dtype=np.float64)
     ids = whole.index.get_level_values("question_id")
     draws = Resamples.of(ids, n_resamples=config["n_resamples"], seed=config["seed"])
-    value, many, n = draws.means(values, ~np.isnan(values))
+    estimate = draws.means(values, ~np.isnan(values))
     used = np.array([layer not in trivial[name] for name in tables for layer in layers])
-    every, joint = band(value, many, n), band(value[used], many[:, used], n[used], level=_JOINT_LEVEL)
-    low, high = np.full((2, len(value)), np.nan)
+    every, joint = band(estimate, limit=100), band(estimate.at(used), level=_JOINT_LEVEL, limit=100)
+    low, high = np.full((2, len(used)), np.nan)
     low[used], high[used] = joint.sim_low, joint.sim_high
     parts = replace(every, sim_low=low, sim_high=high).parts([len(layers)] * len(tables))
     frames = [band_frame(layers, quantity, control, one).assign(anchor=name) for name, one in zip(tables, parts, strict=True)]
