@@ -103,11 +103,20 @@ def _subtract(a: Estimate, b: Estimate) -> Estimate:
 
 
 def quantity_frame(
-    layers: Sequence[int], quantity: str, control: str, estimate: Estimate, *, auc: bool = False, rate: bool = False
+    layers: Sequence[int],
+    quantity: str,
+    control: str,
+    estimate: Estimate,
+    *,
+    auc: bool = False,
+    rate: bool = False,
+    level: float = 0.95,
 ) -> pd.DataFrame:
     """Return the table of a quantity with both bands; ``auc``: it is an AUC, ``rate``: a rate in percentage points."""
     limit = np.inf if quantity in _WIDER else 100
-    return band_frame(layers, quantity, control, auc_band(estimate) if auc else band(estimate, rate=rate, limit=limit))
+    return band_frame(
+        layers, quantity, control, auc_band(estimate, level=level) if auc else band(estimate, level=level, rate=rate, limit=limit)
+    )
 
 
 def band_frame(layers: Sequence[int], quantity: str, control: str, made: Band) -> pd.DataFrame:

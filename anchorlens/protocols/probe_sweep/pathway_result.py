@@ -149,9 +149,10 @@ class PathwayResult(SweepResult):
         scores = base["qa_text_score"].to_numpy(dtype=np.float64)
         return 1 - scores if self.record["config"]["readout"] == "p_true" else scores
 
-    def contrast(self, quantity: str, control: str, placebo_control: str) -> Estimate:
-        """Compute ``delta_p_vs_placebo``, ``flip_rate`` or ``auc_drop`` between two controls, paired by row."""
-        cut, placebo = (Arm(table.before, table.after) for table in (self.tables()[name] for name in (control, placebo_control)))
+    def contrast(self, quantity: str, control: str, placebo_control: str, *, layer: int | None = None) -> Estimate:
+        """Compute ``delta_p_vs_placebo``, ``flip_rate`` or ``auc_drop`` between two controls, paired by row, at one or all layers."""
+        rows = slice(None) if layer is None else [self.layers.index(layer)]
+        cut, placebo = (Arm(t.before[rows], t.after[rows]) for t in (self.tables()[name] for name in (control, placebo_control)))
         if quantity == "delta_p_vs_placebo":
             return delta_p_vs_placebo(cut, placebo, self.labels, self.record["config"]["delta_kind"], self.draws)
         if quantity == "flip_rate":

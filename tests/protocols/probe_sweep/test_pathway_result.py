@@ -128,12 +128,12 @@ def test_effects_are_the_contrasts_of_the_samples_with_both_bands():
     np.testing.assert_allclose(shown["value"], wanted.value)
     assert (shown["sim_low"] <= shown["ci_low"]).all()
     assert set(contrasts["quantity"]) == {
-        "delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect", "gap", "placebo_gap", "gap_difference", "auc",
+        "delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect", "row_specific_vs_placebo", "gap", "placebo_gap", "gap_difference", "auc",
         "auc_after",
     }  # fmt: skip
     findings = check_statements(result)
     assert {one.quantity: one.status for one in findings.statements} == dict.fromkeys(
-        ("delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect", "all_contrasts"), STANDS
+        ("delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_vs_placebo", "all_contrasts"), STANDS
     )
     assert "specific to the row" in findings.headline
     (summary,) = result.summary().to_dict("records")
@@ -160,7 +160,7 @@ def test_draws_of_a_placebo_probe_are_averaged_and_widen_the_interval():
     draws = [(rng.normal(size=(3, 60)), 0.5 * rng.normal(size=(3, 60))) for _ in range(5)]
     each = [result_of(own, other, shuffled=[one])[0].groups()["shuffled_labels"]["All"] for one in draws]
     together = result_of(own, other, shuffled=draws)[0].groups()["shuffled_labels"]["All"]
-    np.testing.assert_allclose(together.mean, np.mean([one.mean for one in each], axis=0))
+    np.testing.assert_allclose(together.value, np.mean([one.value for one in each], axis=0))
     assert (together.draws.std(0) > np.mean([one.draws.std(0) for one in each], axis=0)).all()
 
 

@@ -63,12 +63,12 @@ def test_less_null_is_paired_by_question_and_shares_one_band_over_anchors_and_la
     table = effect.samples(all_columns=True).set_index(["anchor", "question_id", "layer", "control"])["effect"].unstack("control")
     gaps = (table["none"] - table["null"]).unstack(["anchor", "layer"])
     ordered = gaps.reindex(columns=pd.MultiIndex.from_product([effect.anchors, effect.layers]))
-    wanted, joint = (bootstrap_mean(ordered.to_numpy(), ordered.index, n_resamples=1000, seed=0, level=p) for p in (0.95, 0.96))
-    same = {"value": wanted.value, "ci_low": wanted.low, "sim_low": joint.sim_low, "sim_high": joint.sim_high}
+    wanted = bootstrap_mean(ordered.to_numpy(), ordered.index, n_resamples=1000, seed=0)
+    same = {"value": wanted.value, "ci_low": wanted.low, "sim_low": wanted.sim_low, "sim_high": wanted.sim_high}
     for column, value in same.items():
         np.testing.assert_allclose(contrasts[column], value)
     # A band of its own for each anchor would be narrower: it holds for fewer points.
-    alone = bootstrap_mean(ordered["exact_question"].to_numpy(), ordered.index, n_resamples=1000, seed=0, level=0.96)
+    alone = bootstrap_mean(ordered["exact_question"].to_numpy(), ordered.index, n_resamples=1000, seed=0)
     assert (contrasts.query("anchor == 'exact_question'")["sim_low"].to_numpy() < alone.sim_low).all()
 
 
@@ -79,8 +79,8 @@ def test_anchors_are_compared_paired_by_question(effect):
     own = effect.samples(all_columns=True).query("control == 'none'")
     own = own.set_index(["question_id", "layer", "anchor"])["effect"].unstack("anchor")
     gap = (own["exact_question"] - own["pre_answer"]).unstack("layer")
-    wanted, joint = (bootstrap_mean(gap.to_numpy(), gap.index, n_resamples=1000, seed=0, level=p) for p in (0.95, 0.96))
-    for column, value in (("value", wanted.value), ("ci_high", wanted.high), ("sim_low", joint.sim_low)):
+    wanted = bootstrap_mean(gap.to_numpy(), gap.index, n_resamples=1000, seed=0)
+    for column, value in (("value", wanted.value), ("ci_high", wanted.high), ("sim_low", wanted.sim_low)):
         np.testing.assert_allclose(contrasts[column], value)
     assert contrasts["n"].tolist() == [60] * 30
 
