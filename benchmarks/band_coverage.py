@@ -17,7 +17,7 @@ Means of ΔP, one row per question:
 - ``null sparse``: the same with the roles exchanged and 5 % of the cells.
 
 Rates: ``flips 15 %`` and ``flips 5 %``, minus the flips of a placebo with the same rate. AUC, two rows per question: normal scores with
-AUC 0.7 and 0.95, heavy-tailed scores (t with 2 degrees of freedom), and the difference of two AUCs of 0.9 (cut and placebo).
+AUC 0.7 and 0.95, heavy-tailed scores (``heavy-tailed AUC``, t with 2 degrees of freedom), and the difference of two AUCs of 0.9 (cut and placebo).
 
 Columns: coverage of the pointwise interval (mean over layers) and of the simultaneous band, in %; share of curves with a layer whose
 truth lies below / above the band; mean width of the band; share of layers whose band excludes 0 (AUC: 0.5), a false claim where the
@@ -113,11 +113,13 @@ def paired_scores(shift: float, *, heavy: bool = False) -> Callable[[np.random.G
 
 AUCS = {
     "AUC 0.7": (paired_scores(0.74), False), "AUC 0.95": (paired_scores(2.32), False),
-    "AUC, heavy-tailed": (paired_scores(1.6, heavy=True), False), "difference of AUCs": (paired_scores(1.8), True),
+    "heavy-tailed AUC": (paired_scores(1.6, heavy=True), False), "difference of AUCs": (paired_scores(1.8), True),
 }  # fmt: skip
 
 
-def measure(truth: Array, runs: int, band_of: Callable[[np.random.Generator, int], Band], seed: tuple[int, ...], zero: float) -> list[float]:
+def measure(
+    truth: Array, runs: int, band_of: Callable[[np.random.Generator, int], Band], seed: tuple[int, ...], zero: float
+) -> list[float]:
     """Return the columns of a row of the table."""
     total = np.zeros(6)
     for run in range(runs):
@@ -174,7 +176,9 @@ def main() -> None:
         for n in SIZES:
             row = auc_row if name in AUCS else mean_row
             point, all_layers, below, above, width, off = row(name, n, args.runs, args.resamples)
-            cells = f"{100 * point:.1f} | {100 * all_layers:.1f} | {100 * below:.1f} / {100 * above:.1f} | {width:.1f} | {100 * off:.1f}"
+            cells = (
+                f"{100 * point:.1f} | {100 * all_layers:.1f} | {100 * below:.1f} / {100 * above:.1f} | {width:.1f} | {100 * off:.1f}"
+            )
             print(f"| {name} | {n} | {cells} |", flush=True)
 
 

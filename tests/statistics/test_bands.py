@@ -232,7 +232,7 @@ def test_the_simultaneous_band_of_aucs_equals_a_loop_on_the_logit_scale():
     high = center - np.quantile([one.min() for one in t], 0.025) * own
     made = auc_band(found)
     np.testing.assert_allclose(made.sim_low, np.minimum(1 / (1 + np.exp(-low)), made.low))
-    np.testing.assert_allclose(made.sim_high, np.maximum(1 / (1 + np.exp(-high)), made.high))
+    np.testing.assert_allclose(made.sim_high, np.maximum(np.minimum((16 / (1 + np.exp(-high)) - 0.5) / 15, 1), made.high))
 
 
 @pytest.mark.parametrize("share", [0.05, 0.15])
