@@ -16,8 +16,10 @@ Means of ΔP, one row per question:
 - ``curve sparse``: curve minus null, both with the same mean; the curve falls far in 15 % of the cells, the null evenly.
 - ``null sparse``: the same with the roles exchanged and 5 % of the cells.
 
-Rates: ``flips 15 %`` and ``flips 5 %``, minus the flips of a placebo with the same rate. AUC, two rows per question: normal scores with
-AUC 0.7 and 0.95, heavy-tailed scores (``heavy-tailed AUC``, t with 2 degrees of freedom), and the difference of two AUCs of 0.9 (cut and placebo).
+Rates: ``flips 15 %`` and ``flips 5 %``, minus the flips of a placebo with the same rate.
+
+AUC, two rows per question: normal scores with AUC 0.7 and 0.95, ``heavy-tailed AUC`` (scores with t noise, 2 degrees of freedom),
+and ``difference of AUCs`` of two equal probes.
 
 Columns: coverage of the pointwise interval (mean over layers) and of the simultaneous band, in %; share of curves with a layer whose
 truth lies below / above the band; mean width of the band; share of layers whose band excludes 0 (AUC: 0.5), a false claim where the

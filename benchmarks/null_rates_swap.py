@@ -96,7 +96,9 @@ def rates(kind: str, questions: int, runs: int, n_resamples: int = 1000) -> dict
     true = {("exact_question", layer) for layer in HOLDS} if kind == "effect" else set()
     for seed in range(runs):
         statements = simulated(kind, questions, seed, n_resamples).findings.statements
-        swap, null = ({(one.anchor, k) for one in statements if one.status == status for k in one.layers} for status in (STANDS, NULL_MOVES))
+        swap, null = (
+            {(one.anchor, k) for one in statements if one.status == status for k in one.layers} for status in (STANDS, NULL_MOVES)
+        )
         count["swap"] += bool(swap)
         count["null"] += bool(null)
         count["wrong"] += bool(swap - true)

@@ -108,13 +108,29 @@ def test_effects_are_found_and_disturbance_is_not_called_specific(rates):
         for world in ("cut erases the truth part", "cut halves the logit", "cut only noisier than placebo")
     }
     erased = power["cut erases the truth part"]
-    assert min(erased[name].below for name in ("delta_p_vs_placebo", "auc_drop", "row_specific_effect")) > 0.9
+    assert min(erased[name].below for name in ("delta_p_vs_placebo", "auc_drop", "row_specific_vs_placebo")) > 0.9
     assert erased["flip_rate"].above > 0.9
     halved = power["cut halves the logit"]
-    assert min(halved[name].below for name in ("delta_p_vs_placebo", "row_specific_effect")) > 0.9
+    assert min(halved[name].below for name in ("delta_p_vs_placebo", "row_specific_vs_placebo")) > 0.9
     noisier = power["cut only noisier than placebo"]
     assert noisier["flip_rate"].above > 0.5
-    assert noisier["row_specific_effect"].below <= 0.1
+    assert noisier["row_specific_vs_placebo"].below <= 0.1
+
+
+def test_where_both_cuts_attenuate_the_effect_is_not_called_specific(rates):
+    """Measured with 150 runs: 0.7 % of sweeps; by the row-specific effect of the cut alone 16 %."""
+    found = rates.claims(40, rates.EFFECTS["both attenuate, cut noisier"], runs=40, seed=1, resamples=200)
+    assert found["specific"] <= 0.05 < found["specific, own value"]
+    assert found["stands"] > 0.15
+
+
+def test_flips_within_the_noise_floor_do_not_count():
+    arm = Arm(np.array([[0.50001, 0.6, 0.4, 0.7]]), np.array([[0.49999, 0.4, np.nan, 0.8]]))
+    assert flips(arm).tolist()[0][:2] == [100, 100]
+    assert flips(arm, 0.01).tolist()[0][:2] == [0, 100]
+    draws = Resamples.of(np.arange(4), n_resamples=5)
+    still = Arm(arm.before, arm.before)
+    assert flip_rate(arm, still, draws, 0.01).value[0] == pytest.approx(100 / 3)
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ class KnockoutAnalysis(ProbeAnalysis):
 
     @override
     def estimates(self, result: PathwayResult) -> list[tuple[str, str, Estimate]]:
-        """Return the contrasts ``delta_p_vs_placebo``, ``flip_rate``, ``auc_drop``, ``row_specific_vs_placebo``, and descriptions."""
+        """Return ``delta_p_vs_placebo``, ``flip_rate``, ``auc_drop``, ``row_specific_vs_placebo``, and descriptions."""
         estimates: list[tuple[str, str, Estimate]] = []
         tables = result.tables()
         if RANDOM in tables:

@@ -1,7 +1,7 @@
 """Findings of a knockout: contrasts with the placebo, and the layers at which they stand (METHOD 5).
 
-All three contrasts of ``STANDS`` beyond their 95 % intervals are one claim. Without all three, one or two of them are claimed by their
-98.3 % intervals, which hold jointly at 95 % (Bonferroni). Whether an effect is specific to the row is asked only where all three stand.
+All three contrasts of ``STANDS`` beyond their 95 % intervals are one claim. Without all three, one or two of them are claimed by
+98.3 % intervals, which hold jointly at 95 % (Bonferroni). An effect is specific to the row only where all three stand.
 """
 
 from collections.abc import Mapping

@@ -150,7 +150,7 @@ class PathwayResult(SweepResult):
         return 1 - scores if self.record["config"]["readout"] == "p_true" else scores
 
     def contrast(self, quantity: str, control: str, placebo_control: str, *, layer: int | None = None) -> Estimate:
-        """Compute ``delta_p_vs_placebo``, ``flip_rate`` or ``auc_drop`` between two controls, paired by row, at one or all layers."""
+        """Compute ``delta_p_vs_placebo``, ``flip_rate`` or ``auc_drop`` between two controls by row; ``layer``: only there."""
         rows = slice(None) if layer is None else [self.layers.index(layer)]
         cut, placebo = (Arm(t.before[rows], t.after[rows]) for t in (self.tables()[name] for name in (control, placebo_control)))
         if quantity == "delta_p_vs_placebo":
