@@ -15,8 +15,8 @@ from scipy import stats
 from anchorlens.errors import ShapeError
 from anchorlens.statistics.resamples import Array, Counts, Estimate, Resamples
 
-# cells fall, at 40 % of the width, and 99 % instead of 22 % where 5 % fall. Without such falls nothing changes.
-# questions: with the mean variance over layers as that of 2 further questions the band covers 97 % instead of 94 % where 15 % of the
+# A layer at which few rows fall far often has none of them in the sample, and a standard error near 0. Measured (400 curves, 40
+# questions): with the mean variance over layers as that of 2 more questions the band covers 97 % instead of 94 % where 15 % of the
 # cells fall, at 40 % of the width, and 99 % instead of 22 % where 5 % fall; without falls nothing changes.
 _SHARED = 2
 # Smallest standard error of a resample as a fraction of that of the sample: a resample of equal rows has none.
