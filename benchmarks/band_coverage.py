@@ -1,6 +1,6 @@
 """Measure how often the simultaneous bands cover the true curve at all layers, in simulations (METHOD 6).
 
-    python benchmarks/band_coverage.py             400 curves of each world and size; about four minutes on one core
+    python benchmarks/band_coverage.py             400 curves of each world and size; about 15 minutes on one core
     python benchmarks/band_coverage.py --runs 100  a quick estimate
 
 A world draws values at 30 layers with a correlation of 0.9 between neighbouring layers; the truth is the mean of 160,000 rows.
@@ -169,7 +169,7 @@ def auc_row(name: str, n: int, runs: int, resamples: int) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=400, help="curves per world and size (default: 400)")
-    parser.add_argument("--resamples", type=int, default=600, help="resamples per curve (default: 600)")
+    parser.add_argument("--resamples", type=int, default=1000, help="resamples per curve (default: 1000)")
     parser.add_argument("--worlds", help="names of worlds, separated by commas (default: all)")
     args = parser.parse_args()
     known = [*MEANS, *RATES, *AUCS]

@@ -215,7 +215,8 @@ def _null_takes(result: SweepResult, facts: Mapping[str, Mapping[int, LayerEstim
     if not layers:
         return ""
     most = (-inside["effect"] / inside["p_before"]).max()
-    return f"The null itself takes up to {most:.0f} % of P at {_at(layers, len(facts))}."
+    what = _P[result.record["config"]["delta_kind"]]
+    return f"The null itself takes up to {most:.0f} % of {what} at {_at(layers, len(facts))}."
 
 
 def _at(layers_of: Mapping[str, list[int]], n_anchors: int) -> str:

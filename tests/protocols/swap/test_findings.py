@@ -170,7 +170,7 @@ def test_a_null_that_takes_most_of_p_is_said(effect):
     moved = shifted(effect, (25, "null", -56), (25, "none", -60), (26, "null", -60), (26, "none", -60))
     result = changed(effect, moved)
     text = next(note for note in result.findings.notes if note.startswith("The null itself takes up to "))
-    assert text.endswith(" % of P at pre_answer (layers 25-26).")
+    assert text.endswith(" % of P of the answer at pre_answer (layers 25-26).")
     assert 75 <= int(text.split("up to ")[1].split(" ")[0]) <= 95
     assert "null itself" not in effect.verdict
 
