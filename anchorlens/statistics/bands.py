@@ -83,7 +83,8 @@ def band(estimate: Estimate, *, level: float = 0.95, rate: bool = False, limit: 
             sim_low[constant], sim_high[constant] = inside.value[constant] - bound, inside.value[constant] + bound
         both = [low, high, np.fmin(sim_low, low), np.fmax(sim_high, high)]
         ends[:, usable] = np.clip(both, -limit, limit)
-    return Band(np.asarray(estimate.value, dtype=np.float64), *ends, estimate.n)
+    low, high, sim_low, sim_high = ends
+    return Band(np.asarray(estimate.value, dtype=np.float64), low, high, sim_low, sim_high, estimate.n)
 
 
 def p_values(estimate: Estimate, *, rate: bool = False) -> Array:

@@ -96,7 +96,7 @@ class Resamples:
         n = np.zeros(len(scores), dtype=np.int64)
         for point, score in enumerate(scores):
             arms = [score] if minus is None else [score, minus[point]]
-            present = ~np.isnan(arms).any(0)
+            present = np.asarray(~np.isnan(arms).any(0))
             clusters = np.unique(self.cluster[present])
             n[point] = len(clusters)
             if not present.any():
