@@ -36,9 +36,8 @@ def stands(answer: str, question: str) -> bool:
 def told(scores: npt.NDArray[np.float64], labels: npt.NDArray[np.float64], questions: Sequence[str]) -> str:
     """Format an AUC with its interval over questions."""
     draws = Resamples.of(questions)
-    auc, many = draws.aucs(scores, labels)
-    band = auc_band(np.array([auc]), many[:, None], np.array([draws.weights.shape[1]], dtype=np.int64))
-    return f"{auc:.3f} [{band.low[0]:.2f}, {band.high[0]:.2f}]"
+    band = auc_band(draws.aucs(scores[None], labels))
+    return f"{band.value[0]:.3f} [{band.low[0]:.2f}, {band.high[0]:.2f}]"
 
 
 def measured(examples: Sequence[Example], split: Mapping[str, str], false: Mapping[str, str]) -> list[str]:

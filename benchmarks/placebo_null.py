@@ -22,7 +22,7 @@ from anchorlens.questions.tokens import Answer, TokenRow
 from anchorlens.statistics.bands import band
 from anchorlens.statistics.delta import delta_p, is_flipped, support
 from anchorlens.statistics.pathways import A, Q, group_curves
-from anchorlens.statistics.resamples import Resamples
+from anchorlens.statistics.resamples import Estimate, Resamples
 
 Array = np.ndarray
 WIDTH = 128
@@ -69,7 +69,7 @@ def gap(probes: LayerProbes, rows: TruthRows, clean: torch.Tensor, cut: torch.Te
     before, after = (probes.predict(states[:, test], ids) for states in (clean, cut))
     start = support(before, before, labels, "confidence")
     curves = group_curves(delta_p(before, after, labels, "confidence"), start, is_flipped(before, after), draws)
-    return float(curves[Q].mean[0] - curves[A].mean[0]), curves[Q].draws[:, 0] - curves[A].draws[:, 0]
+    return float(curves[Q].value[0] - curves[A].value[0]), curves[Q].draws[:, 0] - curves[A].draws[:, 0]
 
 
 def world(n: int, question: float, seed: int) -> dict[str, tuple[float, float]]:
@@ -103,7 +103,8 @@ def world(n: int, question: float, seed: int) -> dict[str, tuple[float, float]]:
         for i, (_, own) in enumerate(gaps):  # each resample takes one draw in turn, as in a result's tables
             mixed[i :: len(gaps)] = own[i :: len(gaps)]
         difference = np.array([value - np.mean([v for v, _ in gaps])])
-        made = band(difference, (many - mixed)[:, None], np.array([len(set(ids))]))
+        unknown = np.full((len(many), 1), np.nan)  # only the pointwise interval is used
+        made = band(Estimate(difference, unknown[0], (many - mixed)[:, None], unknown, np.array([len(set(ids))])))
         found[name] = (float(made.low[0]), float(made.high[0]))
     return found
 

@@ -13,9 +13,17 @@ from anchorlens.results.estimates import LayerEstimate, format_ranges
 
 CLAIMED = (
     ("delta_p_vs_placebo", "random_tokens", 1), ("flip_rate", "random_tokens", 1), ("auc_drop", "random_tokens", 2),
-    ("row_specific_effect", "size_matched", 1), ("row_specific_effect", "random_tokens", 1),
+    ("row_specific_vs_placebo", "random_tokens", 1), ("row_specific_effect", "size_matched", 1),
+    ("row_specific_effect", "random_tokens", 1),
 )  # fmt: skip
-HEADS = ("delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect, E_Q", "row_specific_effect, others")
+HEADS = (
+    "delta_p_vs_placebo",
+    "flip_rate",
+    "auc_drop",
+    "row_specific_vs_placebo",
+    "row_specific_effect, E_Q",
+    "row_specific_effect, others",
+)
 
 
 def with_interval(fact: "LayerEstimate | None", digits: int, *, sign: bool = True) -> str:
@@ -48,7 +56,7 @@ def pathways_row(ko: al.PathwayResult, layer: int) -> list[str]:
     facts, at = ko.facts(layer), ko.layers.index(layer)
     groups = ko.groups()["none"]
     means = [
-        "-" if groups[name].mean[at] != groups[name].mean[at] else f"{groups[name].mean[at]:+.1f} ({groups[name].n[at]})"
+        "-" if groups[name].value[at] != groups[name].value[at] else f"{groups[name].value[at]:+.1f} ({groups[name].n[at]})"
         for name in ("Q-Anchored", "A-Anchored", "All")
     ]
     gaps = [

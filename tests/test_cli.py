@@ -267,14 +267,14 @@ def test_knockout_from_a_shell(capsys, plain_figure, tiny, tmp_path):
     assert set(curves["knockout_mode"]) == {"zero"}
     assert set(curves["anchor"]) == {"subject"}
     assert set(pd.read_parquet(out / "contrasts.parquet")["quantity"]) == {
-        "delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect", "auc", "auc_after", "auc_beyond_text", "gap",
-        "placebo_gap", "gap_difference", "cross_fold_gap", "selection",
+        "delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_vs_placebo", "row_specific_effect", "auc", "auc_after",
+        "auc_beyond_text", "gap", "placebo_gap", "gap_difference", "cross_fold_gap", "selection",
     }  # fmt: skip
     assert len(list((out / "probes").glob("*/probes.safetensors"))) == 1
     answer = json.loads(here(capsys, *run, "--overwrite", "--json", "--quiet").out)
     assert answer["verdicts"][0]["verdict"] in said.out
     assert answer["findings"][0]["headline"] in answer["verdicts"][0]["verdict"]
-    assert "row_specific_effect_low" in answer["summary"][0]
+    assert "row_specific_vs_placebo_low" in answer["summary"][0]
     here(capsys, "figure", out, "--out", tmp_path / "f.html")
     assert "Placebo gap" in (tmp_path / "f.html").read_text(encoding="utf8")
 

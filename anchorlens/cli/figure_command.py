@@ -26,7 +26,7 @@ _BANDS_HELP = (
 )
 _CONTRASTS_HELP = (
     "Panels of contrasts below the curves: all (with a switch), none, or the one to show first: delta_p_vs_placebo, flip_rate, "
-    "auc_drop (each minus its placebo), row_specific_effect, p_after, delta_p_minus_null."
+    "auc_drop (each minus its placebo), row_specific_vs_placebo, row_specific_effect, p_after, delta_p_minus_null."
 )
 _COLOUR_HELP = "curve: the published colours. dataset: one hue for each data set, question solid, answer dashed."
 

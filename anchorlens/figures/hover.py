@@ -76,6 +76,7 @@ CONTRASTS = {
     "delta_p_vs_placebo": ContrastLabels("ΔP", "mean ΔP of all rows less that of the control"),
     "flip_rate": ContrastLabels("flips", "share of rows that flip less that of the control", bound=100),
     "auc_drop": ContrastLabels("AUC", "AUC of the probe less that of the control", "", 1, 3),
+    "row_specific_vs_placebo": ContrastLabels("row-specific ΔP", "row-specific ΔP less that of the control"),
     "row_specific_effect": ContrastLabels(
         "row-specific ΔP", "ΔP by the row's own state less that by other rows' states", controls=("size_matched", "none")
     ),

@@ -258,7 +258,7 @@ def _refuse_orphans(table: pd.DataFrame) -> None:
         )
 
 
-_OF_DELTA = ("delta_p_vs_placebo", "row_specific_effect", "delta_p_minus_null")
+_OF_DELTA = ("delta_p_vs_placebo", "row_specific_vs_placebo", "row_specific_effect", "delta_p_minus_null")
 OWNER = ["model", "part", "dataset", "protocol", "anchor", *SETTINGS]
 _PLACE = [*OWNER, "quantity", "control", "layer"]
 _CONTRAST_COLUMNS = ("model", "dataset", "protocol", "anchor", "layer", "quantity", "control", "value", "ci_low", "ci_high", "n")

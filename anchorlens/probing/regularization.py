@@ -56,10 +56,11 @@ class ValidationRows:
 
     def auc(self, fit: Fit) -> tuple[float, float]:
         """Compute the AUC and its standard error over questions, at least half the binomial one (resamples hardly vary near 1)."""
-        auc, many = _draws(tuple(self.question_ids)).aucs(self._log_odds(fit), self.y)
+        read = _draws(tuple(self.question_ids)).aucs(self._log_odds(fit)[None], self.y)
+        auc = float(read.value[0])
         n = len(set(self.question_ids))
         inside = (auc * n + 0.5) / (n + 1)
-        return auc, max(float(np.nanstd(many)), 0.5 * float(np.sqrt(inside * (1 - inside) / n)))
+        return auc, max(float(np.nanstd(read.draws)), 0.5 * float(np.sqrt(inside * (1 - inside) / n)))
 
 
 @lru_cache(maxsize=2)

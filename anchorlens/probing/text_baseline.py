@@ -111,12 +111,10 @@ def text_baselines(rows: TruthRows, *, n_resamples: int, seed: int) -> dict[str,
         "qa_text_auc": qa_text_scores(fit, labels[train], score),
     }
     draws = Resamples.of([rows.question_ids[i] for i in test], n_resamples=n_resamples, seed=seed)
-    n = np.array([draws.weights.shape[1]], dtype=np.int64)
     baselines: dict[str, TextBaseline] = {}
     for name, test_scores in scores.items():
-        auc, resampled = draws.aucs(test_scores, labels[test])
-        band = auc_band(np.array([auc]), resampled[:, None], n)
+        band = auc_band(draws.aucs(test_scores[None], labels[test]))
         row_scores = np.full(len(pairs), np.nan)
         row_scores[test] = test_scores
-        baselines[name] = TextBaseline(auc, float(band.low[0]), float(band.high[0]), row_scores)
+        baselines[name] = TextBaseline(float(band.value[0]), float(band.low[0]), float(band.high[0]), row_scores)
     return baselines

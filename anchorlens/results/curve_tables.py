@@ -9,7 +9,7 @@ import pandas as pd
 
 from anchorlens.constants import LOGIT_DIFF, P
 from anchorlens.missing_values import without_nulls
-from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES
+from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, POINTS
 from anchorlens.statistics.bands import bootstrap_mean
 from anchorlens.statistics.delta import support
 
@@ -37,7 +37,8 @@ def curves_frame(samples: pd.DataFrame, *, n_resamples: int, seed: int, event: M
         wide = per_row["effect"].unstack("layer").sort_index(axis=1)
         before = per_row["_before"].unstack("layer").reindex(index=wide.index, columns=wide.columns)
         ids = wide.index.get_level_values("question_id")
-        band = bootstrap_mean(wide.to_numpy(), ids, n_resamples=n_resamples, seed=seed)
+        limit = 100 if shared["unit"] == POINTS else np.inf
+        band = bootstrap_mean(wide.to_numpy(), ids, n_resamples=n_resamples, seed=seed, limit=limit)
         by_construction = group.groupby("layer")["by_construction"].mean().reindex(wide.columns) > 0.5
         frame = pd.DataFrame(
             {

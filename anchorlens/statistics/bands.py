@@ -1,7 +1,8 @@
 """Confidence intervals of a curve: pointwise, and simultaneous over all layers (METHOD 6).
 
 A pointwise 95 % interval is valid for one layer chosen in advance. The simultaneous band covers the true curve at *every* layer in
-95 % of the cases, so it allows a selection among layers.
+95 % of the cases, so it allows a selection among layers. It is a studentised sup-t band: each resample's deviation is divided by the
+standard error of that resample, and the two ends use separate quantiles of the largest and the smallest standardised deviation.
 """
 
 from collections.abc import Sequence
@@ -9,14 +10,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr, ndtri, stdtrit
+from scipy.special import ndtri, stdtrit
 
 from anchorlens.errors import ShapeError
-from anchorlens.statistics.resamples import Resamples
+from anchorlens.statistics.resamples import Array, Counts, Estimate, Resamples
 
-Array = npt.NDArray[np.float64]
-_MAX_CRITICAL = 37.0
-Counts = npt.NDArray[np.int64]
+# A layer at which few rows fall far often has none of them in the sample, and a standard error near 0. Measured (400 curves, 40
+# questions): with the mean variance over layers as that of 2 more questions the band covers 97 % instead of 94 % where 15 % of the
+# cells fall, at 40 % of the width, and 99 % instead of 22 % where 5 % fall; without falls nothing changes.
+_SHARED = 2
+# Smallest standard error of a resample as a fraction of that of the sample: a resample of equal rows has none.
+_LEAST = 0.02
+_EQUAL = 1e-9
 
 
 @dataclass(frozen=True)
@@ -46,50 +51,76 @@ class Band:
         return [Band(*parts) for parts in zip(*(np.split(column, ends) for column in columns), strict=True)]
 
 
-def band(value: Array, draws: Array, n: Counts, *, level: float = 0.95, rate: bool = False) -> Band:
-    """Compute the pointwise and the simultaneous band of a mean, a rate or a difference from one set of resamples.
+def band(estimate: Estimate, *, level: float = 0.95, rate: bool = False, limit: float = np.inf) -> Band:
+    """Compute both bands of a mean, a rate or a difference.
 
-    Pointwise: percentile interval of the bootstrap. The distance of each end from the value is multiplied by t/z * sqrt(n / (n - 1))
-    to correct the small-sample bias. Simultaneous (sup-t): value ± c standard errors. c is the ``level`` quantile of the largest
-    standardised deviation over all points; it is mapped to the t distribution with n - 1 degrees of freedom.
+    Pointwise: the percentile interval, widened around the value by t/z * sqrt(n / (n - 1)) to correct the bootstrap's small-sample
+    bias. Simultaneous: the union of the studentised sup-t band with the pointwise interval.
 
     Args:
-        value: Value of the curve, [point].
-        draws: Value in each resample, [resample point]; all points of a resample share one draw of questions.
-        n: Number of questions at each point, [point].
+        estimate: Values with standard errors, of the sample and of each resample.
         level: Coverage, in (0, 1).
-        rate: Whether values are rates in percentage points, or differences of two. If no row flips, all resamples of a point are
-            equal; the band is then value ± the exact binomial bound for 0 events in n questions.
+        rate: Whether values are rates in percentage points, or differences of two. Points that are equal in all resamples (no row
+            flips) then get the exact binomial bound for n questions without an event.
+        limit: Largest absolute value of the quantity; both bands are clipped there.
 
     Returns:
         Both bands; NaN at points with fewer than two questions.
 
     Source:
-        Efron & Tibshirani 1993 (percentile interval); Montiel Olea & Plagborg-Møller 2019 (sup-t bands).
+        Efron & Tibshirani 1993 (percentile interval, bootstrap-t); Montiel Olea & Plagborg-Møller 2019 (sup-t bands).
     """
-    value, usable = np.asarray(value, dtype=np.float64), _usable(value, draws, n)
-    low, high, sim_low, sim_high = (np.full(len(value), np.nan) for _ in range(4))
+    usable = _usable(estimate)
+    ends = np.full((4, len(usable)), np.nan)
     if usable.any():
-        center, resampled, size = value[usable], draws[:, usable], n[usable]
-        tail = 50 * (1 - level)
-        ends = np.nanpercentile(resampled, [tail, 100 - tail], axis=0)
-        wider = stdtrit(size - 1, 0.5 + level / 2) / ndtri(0.5 + level / 2) * np.sqrt(size / (size - 1))
-        low[usable], high[usable] = center + wider * (ends - center)
-        half = _critical(center, resampled, size, level) * np.nanstd(resampled, axis=0)
-        sim_low[usable], sim_high[usable] = center - half, center + half
-        # The pointwise interval of a skewed point may be wider on one side.
-        sim_low, sim_high = np.fmin(sim_low, low), np.fmax(sim_high, high)
-        if rate:
-            constant = np.flatnonzero(usable)[np.nanstd(resampled, axis=0) == 0]
-            tail = (1 - level) / 2
-            for chance, (bottom, top) in ((tail, (low, high)), (tail / len(center), (sim_low, sim_high))):
-                limit = 100 * (1 - chance ** (1 / n[constant]))
-                bottom[constant], top[constant] = value[constant] - limit, value[constant] + limit
-    return Band(value, low, high, sim_low, sim_high, n)
+        inside = estimate.at(usable)
+        low, high = _pointwise(inside, np.full(usable.sum(), 1 - level), rate)
+        below, above = _sup_t(inside.draws - inside.value, inside.error, inside.errors, inside.n, level)
+        sim_low, sim_high = inside.value - below, inside.value + above
+        constant = _constant(inside)
+        if rate and constant.any():
+            bound = _bound((1 - level) / len(constant), inside.n[constant])
+            sim_low[constant], sim_high[constant] = inside.value[constant] - bound, inside.value[constant] + bound
+        both = [low, high, np.fmin(sim_low, low), np.fmax(sim_high, high)]
+        ends[:, usable] = np.clip(both, -limit, limit)
+    low, high, sim_low, sim_high = ends
+    return Band(np.asarray(estimate.value, dtype=np.float64), low, high, sim_low, sim_high, estimate.n)
+
+
+def p_values(estimate: Estimate, *, rate: bool = False) -> Array:
+    """Compute two-sided p-values for the value 0, by inversion of the pointwise interval of :func:`band`."""
+    usable = _usable(estimate)
+    inside, p = estimate.at(usable), np.full(len(usable), np.nan)
+    ordered = np.sort(inside.draws, axis=0)
+    least, most = np.zeros(usable.sum()), np.ones(usable.sum())
+    for _ in range(40):
+        middle = (least + most) / 2
+        low, high = _pointwise(inside, middle, rate, ordered)
+        excluded = (low > 0) | (high < 0)
+        least, most = np.where(excluded, least, middle), np.where(excluded, middle, most)
+    p[usable] = most
+    return p
+
+
+def holm(p: npt.ArrayLike) -> Array:
+    """Adjust p-values of several claims by Holm's method; a claim whose value is at most 0.05 stands at a joint level of 5 %.
+
+    Args:
+        p: P-values, one per claim; for a study, those of all contrasts of all sweeps. NaN (not measured) is kept and not counted.
+
+    Source:
+        Holm 1979, A simple sequentially rejective multiple test procedure.
+    """
+    p = np.asarray(p, dtype=np.float64)
+    adjusted, known = np.full(p.shape, np.nan), np.flatnonzero(~np.isnan(p))
+    order = known[np.argsort(p[known], kind="stable")]
+    factors = np.arange(len(order), 0, -1)
+    adjusted[order] = np.minimum(np.maximum.accumulate(factors * p[order]), 1.0)
+    return adjusted
 
 
 def bootstrap_mean(
-    values: Array, question_ids: npt.ArrayLike, *, n_resamples: int = 1000, level: float = 0.95, seed: int = 0
+    values: Array, question_ids: npt.ArrayLike, *, n_resamples: int = 1000, level: float = 0.95, seed: int = 0, limit: float = np.inf
 ) -> Band:
     """Compute the mean over rows at every point with both bands; whole questions are resampled.
 
@@ -99,6 +130,7 @@ def bootstrap_mean(
         n_resamples: Number of bootstrap resamples.
         level: Coverage, in (0, 1).
         seed: Random seed of the resamples.
+        limit: Largest absolute value of the mean; both bands are clipped there.
 
     Raises:
         ShapeError: If the numbers of rows differ, or there are no rows.
@@ -107,61 +139,113 @@ def bootstrap_mean(
     if values.ndim != 2 or len(ids) != values.shape[0] or not len(ids):
         raise ShapeError(f"values: shape {values.shape} with {len(ids)} question ids. Give [row point] and one question id per row.")
     draws = Resamples.of(ids, n_resamples=n_resamples, seed=seed)
-    return band(*draws.means(values, ~np.isnan(values)), level=level)
+    return band(draws.means(values, ~np.isnan(values)), level=level, limit=limit)
 
 
-def auc_band(value: Array, draws: Array, n: Counts, *, level: float = 0.95) -> Band:
-    """Compute both bands of an area under the ROC curve (AUC) on the logit scale; percentile intervals near 1 are too short.
+def auc_band(estimate: Estimate, *, level: float = 0.95) -> Band:
+    """Compute both bands of an area under the ROC curve on the logit scale, because percentile intervals near 1 are too short.
 
-    The AUC is first shrunk to (n * AUC + 0.5) / (n + 1), so that AUC = 1 has a finite logit. The standard error of the logit is at
-    least half the binomial one, 0.5 / sqrt(n * AUC * (1 - AUC)), because resamples of a probe without errors are all equal.
+    AUCs are shrunk by half a question on either side, so that 1 has a finite logit. The standard error is at least that of half the
+    questions' independent comparisons (a probe without errors has the same AUC in all resamples).
 
     Args:
-        value: AUC, [point].
-        draws: AUC in each resample, [resample point].
-        n: Number of questions at each point, [point].
+        estimate: AUC with standard errors, of the sample and of each resample.
         level: Coverage, in (0, 1).
     """
-    value, usable = np.asarray(value, dtype=np.float64), _usable(value, draws, n)
-    low, high, sim_low, sim_high = (np.full(len(value), np.nan) for _ in range(4))
+    usable = _usable(estimate)
+    low, high, sim_low, sim_high = (np.full(len(usable), np.nan) for _ in range(4))
     if usable.any():
-        auc, resampled, size = value[usable], draws[:, usable], n[usable]
-        center, logits = _logit_inside(auc, size), _logit_inside(resampled, size)
-        inside = (auc * size + 0.5) / (size + 1)
-        spread = np.fmax(np.nanstd(logits, axis=0), 0.5 / np.sqrt(size * inside * (1 - inside)))
-        point = stdtrit(size - 1, 0.5 + level / 2) * np.sqrt(size / (size - 1))
-        tail = 50 * (1 - level)
-        ends = np.nanpercentile(resampled, [tail, 100 - tail], axis=0)
-        for c, (bottom, top) in ((point, (low, high)), (_critical(center, logits, size, level), (sim_low, sim_high))):
-            c = np.fmax(c, point)
-            # Shrinkage does not shorten the end away from 0.5.
-            down, up = _expit(center - c * spread), _expit(center + c * spread)
-            bottom[usable] = np.where(auc < 0.5, np.fmin(down, ends[0]), down)
-            top[usable] = np.where(auc > 0.5, np.fmax(up, ends[1]), up)
-    return Band(value, low, high, sim_low, sim_high, n)
+        inside = estimate.at(usable)
+        size = inside.n
+        center, error, least = _logit(inside.value, inside.error, size)
+        logits, errors, _ = _logit(inside.draws, inside.errors, size)
+        spread = np.fmax(np.nanstd(logits, axis=0), least)
+        point = stdtrit(size - 1, 0.5 + level / 2) * np.sqrt(size / (size - 1)) * spread
+        below, above = _sup_t(logits - center, error, errors, size, level)
+        widths = ((point, point), (np.fmax(below, point), np.fmax(above, point)))
+        for (down, up), (bottom, top) in zip(widths, ((low, high), (sim_low, sim_high)), strict=True):
+            down, up = _expit(center - down), _expit(center + up)
+            # Shrinkage does not shorten the end away from 0.5; otherwise the band misses an AUC of 0.95 above it in 9 % of curves.
+            bottom[usable] = np.where(inside.value < 0.5, _stretch(down, size), down)
+            top[usable] = np.where(inside.value > 0.5, _stretch(up, size), up)
+    return Band(np.asarray(estimate.value, dtype=np.float64), low, high, sim_low, sim_high, estimate.n)
 
 
-def _usable(value: Array, draws: Array, n: Counts) -> npt.NDArray[np.bool_]:
-    return (n > 1) & ~np.isnan(value) & ~np.isnan(draws).all(0)
+def _usable(estimate: Estimate) -> npt.NDArray[np.bool_]:
+    return (estimate.n > 1) & ~np.isnan(estimate.value) & ~np.isnan(estimate.draws).all(0)
 
 
-def _critical(value: Array, draws: Array, n: Counts, level: float) -> Array:
-    """Return the half-width of the simultaneous band in standard errors, [point]."""
-    error = np.nanstd(draws, axis=0)
-    moving = error > 0  # points that are equal in all resamples have no deviation
-    if not moving.any():
-        return np.zeros(len(value))
-    # A group that is empty in a resample has no deviation there.
-    deviation = np.abs(draws[:, moving] - value[moving]) / error[moving]
-    largest = np.fmax.reduce(deviation, axis=1)
-    # The normal tail of extreme resamples would be 0 in floating point.
-    c = min(float(np.nanquantile(largest, level)), _MAX_CRITICAL)
-    return -stdtrit(n - 1, ndtr(-c)) * np.sqrt(n / (n - 1))
+def _constant(estimate: Estimate) -> npt.NDArray[np.bool_]:
+    """Return True at points that are equal in all resamples."""
+    return np.nanmax(estimate.draws, axis=0) - np.nanmin(estimate.draws, axis=0) < _EQUAL
 
 
-def _logit_inside(auc: Array, n: Counts) -> Array:
+def _pointwise(estimate: Estimate, alpha: Array, rate: bool, ordered: Array | None = None) -> tuple[Array, Array]:
+    """Return the pointwise interval of level 1 - ``alpha`` [point]; ``ordered``: sorted draws, if known."""
+    ordered = np.sort(estimate.draws, axis=0) if ordered is None else ordered
+    value, n, last = estimate.value, estimate.n, (~np.isnan(ordered)).sum(0) - 1
+    wider = stdtrit(n - 1, alpha / 2) / ndtri(alpha / 2) * np.sqrt(n / (n - 1))
+    low, high = (value + wider * (_at_rank(ordered, rank * last) - value) for rank in (alpha / 2, 1 - alpha / 2))
+    constant = _constant(estimate)
+    if rate and constant.any():
+        bound = _bound(alpha[constant], n[constant])
+        low[constant], high[constant] = value[constant] - bound, value[constant] + bound
+    return low, high
+
+
+def _at_rank(ordered: Array, rank: Array) -> Array:
+    """Return the value at a fractional rank of each column, interpolated linearly."""
+    whole = np.floor(rank).astype(np.intp)
+    columns = np.arange(ordered.shape[1])
+    first, second = ordered[whole, columns], ordered[np.minimum(whole + 1, np.ceil(rank).astype(np.intp)), columns]
+    return first + (rank - whole) * (second - first)
+
+
+def _bound(alpha: Array | float, n: Counts) -> Array:
+    """Return the exact binomial bound in percentage points for n questions without an event, two-sided."""
+    return 100 * (1 - (np.asarray(alpha) / 2) ** (1 / n))
+
+
+def _sup_t(deviations: Array, error: Array, errors: Array, n: Counts, level: float) -> tuple[Array, Array]:
+    """Return the widths of the simultaneous band below and above the value, [point].
+
+    Args:
+        deviations: Value of each resample minus that of the sample, [resample point]; NaN for a group that is empty in a resample.
+        error: Standard error of the sample, [point].
+        errors: Standard error of each resample, [resample point].
+        n: Number of questions, [point].
+        level: Coverage, in (0, 1).
+    """
+    moving = error > _EQUAL  # points at which all questions are equal have no deviation
+    below, above = np.zeros(len(error)), np.zeros(len(error))
+    if moving.any():
+        shared = _share(error[moving], n[moving])
+        standardised = deviations[:, moving] / np.maximum(_share(errors[:, moving], n[moving]), _LEAST * shared)
+        largest, smallest = np.fmax.reduce(standardised, axis=1), np.fmin.reduce(standardised, axis=1)
+        below[moving] = np.nanquantile(largest, 0.5 + level / 2) * shared
+        above[moving] = -np.nanquantile(smallest, 0.5 - level / 2) * shared
+    return below, above
+
+
+def _share(errors: Array, n: Counts) -> Array:
+    """Return standard errors with the mean variance over points as that of ``_SHARED`` further questions, [... point]."""
+    variances = errors**2
+    known = np.fmax((~np.isnan(variances)).sum(-1, keepdims=True), 1)
+    mean = np.nansum(variances, axis=-1, keepdims=True) / known
+    return np.sqrt((n * variances + _SHARED * mean) / (n + _SHARED))
+
+
+def _logit(auc: Array, error: Array, n: Counts) -> tuple[Array, Array, Array]:
+    """Return AUCs on the logit scale, shrunk by half a question, their standard errors there, and the least standard error."""
     inside = (auc * n + 0.5) / (n + 1)
-    return np.log(inside / (1 - inside))
+    variance = inside * (1 - inside)
+    least = 0.5 / np.sqrt(n * variance)
+    return np.log(inside / (1 - inside)), np.maximum(error * n / ((n + 1) * variance), least), least
+
+
+def _stretch(auc: Array, n: Counts) -> Array:
+    """Return AUCs without their shrinkage by half a question, in [0, 1]."""
+    return np.clip((auc * (n + 1) - 0.5) / n, 0, 1)
 
 
 def _expit(x: Array) -> Array:

@@ -5,8 +5,10 @@ No rows are selected by the outcome, so contrasts are unbiased. Unlike a gap bet
 - ``delta_p_vs_placebo``: mean ΔP of the knockout minus that of the placebo, in percentage points.
 - ``flip_rate``: share of rows whose prediction flips, minus that of the placebo, in percentage points.
 - ``auc_drop``: the probe's AUC after the knockout minus that after the placebo.
-- ``row_specific_effect``: ΔP of a row under its own change of log-odds, minus its mean ΔP under the changes of rows of other
-  questions. 0 if changes do not depend on the row; negative if the knockout removes the row's own signal.
+- ``row_specific_effect``: ΔP of a row's own change of state, minus ΔP of its clean state under the changes of other questions. 0 for
+  changes that do not depend on the row; a change that removes the row's own signal gives a negative value. A description: any cut
+  that attenuates what the probe reads has a negative value, the placebo too.
+- ``row_specific_vs_placebo``: ``row_specific_effect`` of the knockout minus that of the placebo, paired by row.
 """
 
 from dataclasses import dataclass
@@ -15,21 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from anchorlens.statistics.delta import delta_p, is_flipped
-from anchorlens.statistics.resamples import Resamples
+from anchorlens.statistics.resamples import Estimate, Resamples
 
 Array = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
 PERMUTATIONS = 20
 FIFTHS = 5
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Estimate [layer] with its bootstrap draws [resample layer] and number of questions n [layer]."""
-
-    value: Array
-    draws: Array
-    n: Counts
 
 
 @dataclass(frozen=True)
@@ -46,45 +38,37 @@ def delta_p_vs_placebo(knockout: Arm, placebo: Arm, event: Array, kind: str, dra
     return mean_of(values - control, draws)
 
 
-def flip_rate(knockout: Arm, placebo: Arm, draws: Resamples) -> Estimate:
+def flip_rate(knockout: Arm, placebo: Arm, draws: Resamples, floor: float = 0.0) -> Estimate:
     """Compute the flip rate minus that of the placebo over rows that have both, in percentage points."""
-    return mean_of(flips(knockout) - flips(placebo), draws)
+    return mean_of(flips(knockout, floor) - flips(placebo, floor), draws)
 
 
-def flips(arm: Arm) -> Array:
-    """Return 100 where the prediction flips, else 0, [layer row]; NaN where a row was not measured."""
-    return np.where(np.isnan(arm.after), np.nan, 100.0 * is_flipped(arm.before, arm.after))
+def flips(arm: Arm, floor: float = 0.0) -> Array:
+    """Return 100 where the prediction flips by more than ``floor`` points, else 0, [layer row]; NaN where a row was not measured."""
+    flipped = is_flipped(arm.before, arm.after) & (100 * np.abs(arm.after - arm.before) > floor)
+    return np.where(np.isnan(arm.after), np.nan, 100.0 * flipped)
 
 
 def mean_of(values: Array, draws: Resamples) -> Estimate:
     """Compute the mean of values [layer row] over the rows at each layer; NaN rows are left out."""
-    return Estimate(*draws.means(values.T, ~np.isnan(values).T))
+    return draws.means(values.T, ~np.isnan(values).T)
 
 
-def auc_of(p: Array, event: Array, draws: Resamples) -> Estimate:
-    """Compute the AUC of P [layer row] for ``event`` [row] at each layer; NaN rows are left out."""
-    aucs: list[tuple[float, Array]] = []
-    no_draws = np.full(len(draws.weights), np.nan)
-    for scores in p:
-        present = ~np.isnan(scores)
-        resamples = Resamples(draws.cluster[present], draws.weights)
-        aucs.append(resamples.aucs(scores[present], event[present]) if present.any() else (np.nan, no_draws))
-    n = np.array([len(np.unique(draws.cluster[~np.isnan(scores)])) for scores in p], dtype=np.int64)
-    return Estimate(np.array([auc for auc, _ in aucs]), np.stack([resampled for _, resampled in aucs], axis=1), n)
+def row_specific_changes(arm: Arm, event: Array, kind: str, cluster: npt.NDArray[np.intp], seed: int) -> Array:
+    """Compute ΔP of each row's own change minus ΔP of the changes of other questions with similar clean confidence.
 
+    The probe is linear, so the log-odds of state h_i + Δh_j are those of h_i plus the change of row j, without another forward pass.
+    Changes are permuted 20 times within fifths of clean confidence; pairs of rows of one question are left out.
 
-def auc_difference(p: Array, other: Array, event: Array, draws: Resamples) -> Estimate:
-    """Compute the AUC of one P minus that of another over rows that have both, paired by question."""
-    both = ~np.isnan(p) & ~np.isnan(other)
-    a, b = (auc_of(np.where(both, scores, np.nan), event, draws) for scores in (p, other))
-    return Estimate(a.value - b.value, a.draws - b.draws, a.n)
+    Args:
+        arm: P before and after a knockout.
+        event: 1 where the event of P occurs, [row].
+        kind: Kind of ΔP.
+        cluster: Index of each row's question, [row].
+        seed: Random seed of the permutations; arms with the same rows get the same permutations.
 
-
-def row_specific_effect(arm: Arm, event: Array, kind: str, draws: Resamples, seed: int) -> Estimate:
-    """Compute ΔP of each row under its own change of log-odds, minus its mean ΔP under the changes of other rows.
-
-    The probe is linear, so the change of row j is added to the clean log-odds of row i without another forward pass. Row j is drawn
-    20 times from the rows with similar clean confidence (the same fifth). Pairs of rows of one question are left out.
+    Returns:
+        Row-specific ΔP, [layer row]; NaN where a row was not measured or has no partner.
     """
     before, after = _log_odds(arm.before), _log_odds(arm.after)
     own = delta_p(arm.before, arm.after, event, kind)
@@ -95,14 +79,14 @@ def row_specific_effect(arm: Arm, event: Array, kind: str, draws: Resamples, see
         clean, change = before[layer, present], (after - before)[layer, present]
         total, count = np.zeros(len(present)), np.zeros(len(present))
         base, donors = _within_fifths(np.abs(clean), rng)
-        other = draws.cluster[present][base] != draws.cluster[present][donors]
+        other = cluster[present][base] != cluster[present][donors]
         p, label = _p(clean), event[present]
         moved = delta_p(p[base], _p(clean[base] + change[donors]), label[base], kind)
         np.add.at(total, base[other], moved[other])
         np.add.at(count, base[other], 1)
         paired = count > 0
         specific[layer, present[paired]] = own[layer, present[paired]] - total[paired] / count[paired]
-    return mean_of(specific, draws)
+    return specific
 
 
 def _within_fifths(size: Array, rng: np.random.Generator) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:

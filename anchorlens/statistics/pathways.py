@@ -20,8 +20,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from anchorlens.statistics.bands import Band, auc_band, band
-from anchorlens.statistics.contrasts import Estimate
-from anchorlens.statistics.resamples import Resamples
+from anchorlens.statistics.resamples import Estimate, Resamples
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -32,6 +31,8 @@ RANDOM, SHUFFLED, CROSS_FOLD = "random_tokens", "shuffled_labels", "cross_fold"
 PLACEBOS = (RANDOM, SHUFFLED, CROSS_FOLD)
 # Control whose gap a placebo's gap is compared with: `size_matched` cuts as many tokens of E_Q as `random_tokens` cuts others.
 COMPARED_WITH = {RANDOM: SIZE_MATCHED, SHUFFLED: "none", CROSS_FOLD: "none"}
+# Differences whose range exceeds 100 points.
+_WIDER = ("gap", "placebo_gap", "gap_difference", "cross_fold_gap", "selection", "row_specific_vs_placebo")
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,9 @@ class ProbeChange:
 
 
 @dataclass(frozen=True)
-class GroupCurve:
-    """Mean ΔP of a group of rows [layer], its draws [resample layer], number of questions [layer], and mean clean π [layer]."""
+class GroupCurve(Estimate):
+    """Mean ΔP of a group of rows at each layer, and its mean π before, [layer]."""
 
-    mean: Array
-    draws: Array
-    n: npt.NDArray[np.int64]
     before: Array
 
 
@@ -68,8 +66,8 @@ def group_curves(delta: Array, before: Array, q: Flags, draws: Resamples) -> dic
     present = ~np.isnan(delta)
     out: dict[str, GroupCurve] = {}
     for name, members in ((Q, q & present), (A, ~q & present), (ALL, present)):
-        mean, means, n = draws.means(delta.T, members.T)
-        out[name] = GroupCurve(mean, means, n, draws.means(before.T, members.T)[0])
+        mean, start = (draws.means(values.T, members.T) for values in (delta, before))
+        out[name] = GroupCurve(mean.value, mean.error, mean.draws, mean.errors, mean.n, start.value)
     return out
 
 
@@ -83,7 +81,7 @@ def gaps(curves: Mapping[str, Mapping[str, GroupCurve]]) -> list[tuple[str, str,
         (quantity, control, estimate): ``gap`` (controls ``none``, ``size_matched``), ``placebo_gap``, ``gap_difference`` (gap minus
         placebo gap), ``cross_fold_gap`` and ``selection`` (gap minus cross-fold gap). n is that of the smaller group.
     """
-    gap_of = {name: _subtract(*(_of_group(groups[pathway]) for pathway in (Q, A))) for name, groups in curves.items()}
+    gap_of = {name: _subtract(groups[Q], groups[A]) for name, groups in curves.items()}
     out: list[tuple[str, str, Estimate]] = []
     for control, gap in gap_of.items():
         kind = "gap" if control in ("none", SIZE_MATCHED) else "cross_fold_gap" if control == CROSS_FOLD else "placebo_gap"
@@ -95,20 +93,30 @@ def gaps(curves: Mapping[str, Mapping[str, GroupCurve]]) -> list[tuple[str, str,
 
 
 def _subtract(a: Estimate, b: Estimate) -> Estimate:
-    """Return the difference of two estimates, with the smaller number of questions."""
-    return Estimate(a.value - b.value, a.draws - b.draws, np.minimum(a.n, b.n))
+    """Return the difference of two estimates, with the smaller number of questions.
 
-
-def _of_group(group: GroupCurve) -> Estimate:
-    return Estimate(group.mean, group.draws, group.n)
+    Standard errors are those of independent estimates: the studentised band needs the same scale in sample and resamples, not the
+    covariance.
+    """
+    errors = np.hypot(a.error, b.error), np.hypot(a.errors, b.errors)
+    return Estimate(a.value - b.value, errors[0], a.draws - b.draws, errors[1], np.minimum(a.n, b.n))
 
 
 def quantity_frame(
-    layers: Sequence[int], quantity: str, control: str, estimate: Estimate, *, auc: bool = False, rate: bool = False
+    layers: Sequence[int],
+    quantity: str,
+    control: str,
+    estimate: Estimate,
+    *,
+    auc: bool = False,
+    rate: bool = False,
+    level: float = 0.95,
 ) -> pd.DataFrame:
-    """Return the table of a quantity with both bands; ``auc``: for an AUC; ``rate``: for a rate in percentage points."""
-    columns = estimate.value, estimate.draws, estimate.n
-    return band_frame(layers, quantity, control, auc_band(*columns) if auc else band(*columns, rate=rate))
+    """Return the table of a quantity with both bands; ``auc``: it is an AUC, ``rate``: a rate in percentage points."""
+    limit = np.inf if quantity in _WIDER else 100
+    return band_frame(
+        layers, quantity, control, auc_band(estimate, level=level) if auc else band(estimate, level=level, rate=rate, limit=limit)
+    )
 
 
 def band_frame(layers: Sequence[int], quantity: str, control: str, made: Band) -> pd.DataFrame:

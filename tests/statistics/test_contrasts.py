@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from anchorlens.statistics import contrasts as module
-from anchorlens.statistics.contrasts import Arm, auc_difference, auc_of, delta_p_vs_placebo, flip_rate, flips, row_specific_effect
+from anchorlens.statistics.contrasts import Arm, delta_p_vs_placebo, flip_rate, flips, row_specific_changes
 from anchorlens.statistics.resamples import Resamples
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "null_rates.py"
@@ -55,13 +55,13 @@ def test_delta_p_vs_placebo_and_flip_rate_against_a_loop_over_rows_that_have_bot
 
 def test_the_difference_of_aucs_is_paired_and_leaves_out_rows_that_one_side_lacks():
     own, other = arms()
-    found = auc_difference(own.after, other.after, LABEL, Resamples.of(IDS, n_resamples=50))
+    found = Resamples.of(IDS, n_resamples=50).aucs(own.after, LABEL, minus=other.after)
     rows = [r for r in range(60) if r not in (3, 8)]
     wanted = [roc_auc_score(LABEL[rows], arm.after[0, rows]) for arm in (own, other)]
     assert found.value[0] == pytest.approx(wanted[0] - wanted[1])
-    same = auc_difference(own.after, own.after, LABEL, Resamples.of(IDS, n_resamples=50))
+    same = Resamples.of(IDS, n_resamples=50).aucs(own.after, LABEL, minus=own.after)
     assert (same.draws == 0).all()
-    lone = auc_of(np.full((1, 60), np.nan), LABEL, Resamples.of(IDS, n_resamples=50))
+    lone = Resamples.of(IDS, n_resamples=50).aucs(np.full((1, 60), np.nan), LABEL)
     assert np.isnan(lone.value[0])
     assert lone.n[0] == 0
 
@@ -72,26 +72,26 @@ def test_row_specific_effect_against_all_pairs_of_a_fifth(monkeypatch):
     rng = np.random.default_rng(5)
     clean, change = rng.normal(size=60), rng.normal(size=60) * 2
     p = [1 / (1 + np.exp(-x)) for x in (clean, clean + change)]
-    found = row_specific_effect(Arm(p[0][None], p[1][None]), LABEL, "confidence", Resamples.of(IDS, n_resamples=10), 0)
+    found = row_specific_changes(Arm(p[0][None], p[1][None]), LABEL, "confidence", IDS, 0)
     wanted = []
     for fifth in np.array_split(np.argsort(np.abs(clean)), 5):
         for i in fifth:
             others = [delta(p[0][i], 1 / (1 + np.exp(-(clean[i] + change[j])))) for j in fifth if IDS[i] != IDS[j]]
             wanted.append(delta(p[0][i], p[1][i]) - np.mean(others))
-    assert found.value[0] == pytest.approx(np.mean(wanted), abs=0.3)
+    assert found.mean() == pytest.approx(np.mean(wanted), abs=0.3)
     assert abs(np.mean(wanted)) > 0.5
 
 
 def test_a_change_that_is_the_same_for_all_is_not_the_rows_own():
     clean = np.random.default_rng(1).normal(size=(1, 60))
     p = [1 / (1 + np.exp(-x)) for x in (clean, clean + 1.5)]
-    found = row_specific_effect(Arm(*p), LABEL, "confidence", Resamples.of(IDS, n_resamples=20), 0)
-    np.testing.assert_allclose([found.value[0], *found.draws[:, 0]], 0, atol=1e-6)
+    found = row_specific_changes(Arm(*p), LABEL, "confidence", IDS, 0)
+    np.testing.assert_allclose(found, 0, atol=1e-6)
 
 
 def test_a_saturated_probability_stays_a_number():
     arm = Arm(np.array([[1.0, 0.0] * 30]), np.array([[0.0, 1.0] * 30]))
-    assert np.isfinite(row_specific_effect(arm, LABEL, "confidence", Resamples.of(IDS, n_resamples=5), 0).value).all()
+    assert np.isfinite(row_specific_changes(arm, LABEL, "confidence", IDS, 0)).all()
 
 
 @pytest.mark.parametrize("world", ["noise", "noise, size by question", "size with confidence"])
@@ -108,13 +108,29 @@ def test_effects_are_found_and_disturbance_is_not_called_specific(rates):
         for world in ("cut erases the truth part", "cut halves the logit", "cut only noisier than placebo")
     }
     erased = power["cut erases the truth part"]
-    assert min(erased[name].below for name in ("delta_p_vs_placebo", "auc_drop", "row_specific_effect")) > 0.9
+    assert min(erased[name].below for name in ("delta_p_vs_placebo", "auc_drop", "row_specific_vs_placebo")) > 0.9
     assert erased["flip_rate"].above > 0.9
     halved = power["cut halves the logit"]
-    assert min(halved[name].below for name in ("delta_p_vs_placebo", "row_specific_effect")) > 0.9
+    assert min(halved[name].below for name in ("delta_p_vs_placebo", "row_specific_vs_placebo")) > 0.9
     noisier = power["cut only noisier than placebo"]
     assert noisier["flip_rate"].above > 0.5
-    assert noisier["row_specific_effect"].below <= 0.1
+    assert noisier["row_specific_vs_placebo"].below <= 0.1
+
+
+def test_where_both_cuts_attenuate_the_effect_is_not_called_specific(rates):
+    """Measured with 150 runs: 0.7 % of sweeps; by the row-specific effect of the cut alone 16 %."""
+    found = rates.claims(40, rates.EFFECTS["both attenuate, cut noisier"], runs=40, seed=1, resamples=200)
+    assert found["specific"] <= 0.05 < found["specific, own value"]
+    assert found["stands"] > 0.15
+
+
+def test_flips_within_the_noise_floor_do_not_count():
+    arm = Arm(np.array([[0.50001, 0.6, 0.4, 0.7]]), np.array([[0.49999, 0.4, np.nan, 0.8]]))
+    assert flips(arm).tolist()[0][:2] == [100, 100]
+    assert flips(arm, 0.01).tolist()[0][:2] == [0, 100]
+    draws = Resamples.of(np.arange(4), n_resamples=5)
+    still = Arm(arm.before, arm.before)
+    assert flip_rate(arm, still, draws, 0.01).value[0] == pytest.approx(100 / 3)
 
 
 @pytest.mark.slow

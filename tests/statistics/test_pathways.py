@@ -30,8 +30,8 @@ def chance(seed, n=400, layers=3):
 def test_a_probe_at_chance_draws_q_far_below_a_and_the_placebo_takes_it_away():
     ids = [f"q{i // 2}" for i in range(400)]
     real, placebo = curves_of(*chance(1), ids), curves_of(*chance(2), ids)
-    assert (real[Q].mean < -20).all()
-    assert (abs(real[A].mean) < 10).all()
+    assert (real[Q].value < -20).all()
+    assert (abs(real[A].value) < 10).all()
     found = named({"none": real, "size_matched": real, "random_tokens": placebo})
     gap = quantity_frame([0, 1, 2], "gap", "none", found["gap", "none"])
     assert (gap["ci_high"] < -15).all()
@@ -70,11 +70,11 @@ def test_the_cross_fold_gap_and_what_selection_made_of_the_gap_have_names_of_the
 def test_groups_against_plain_means_with_missing_rows_and_an_empty_group():
     before, after = np.array([[0.9, 0.8, 0.7, 0.6]]), np.array([[0.2, 0.9, 0.6, np.nan]])
     groups = curves_of(before, after, ["a", "a", "b", "c"])
-    assert groups[Q].mean[0] == pytest.approx(-70)
-    assert groups[A].mean[0] == pytest.approx((10 - 10) / 2)
-    assert groups[ALL].mean[0] == pytest.approx(-70 / 3)
+    assert groups[Q].value[0] == pytest.approx(-70)
+    assert groups[A].value[0] == pytest.approx((10 - 10) / 2)
+    assert groups[ALL].value[0] == pytest.approx(-70 / 3)
     assert (groups[Q].n[0], groups[A].n[0], groups[ALL].n[0]) == (1, 2, 2)
     assert groups[ALL].before[0] == pytest.approx(0.8)
     none = curves_of(before, np.array([[0.9, 0.8, 0.7, np.nan]]), ["a", "a", "b", "c"])
-    assert np.isnan(none[Q].mean[0])
+    assert np.isnan(none[Q].value[0])
     assert none[Q].n[0] == 0

@@ -9,8 +9,9 @@ from anchorlens.protocols.answer_only.findings import OTHER, answer_only_finding
 from anchorlens.protocols.probe_sweep.pathway_result import Array, PathwayResult, ProbeAnalysis
 from anchorlens.results.findings import Findings
 from anchorlens.runs.schema import FLIP, P
-from anchorlens.statistics.contrasts import Estimate, mean_of
+from anchorlens.statistics.contrasts import mean_of
 from anchorlens.statistics.pathways import ALL
+from anchorlens.statistics.resamples import Estimate
 
 ANCHOR = "whole_question"
 """Name of the changed segment; the anchor ``exact_question`` is E_Q only."""

@@ -3,13 +3,15 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from typing_extensions import override
 
-from anchorlens.protocols.knockout.findings import knockout_findings
+from anchorlens.protocols.knockout.findings import PARTIAL_LEVEL, STANDS, knockout_findings
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult, ProbeAnalysis
 from anchorlens.results.findings import Findings
-from anchorlens.statistics.contrasts import Estimate
-from anchorlens.statistics.pathways import CROSS_FOLD, RANDOM, SHUFFLED, SIZE_MATCHED, gaps
+from anchorlens.statistics.bands import p_values
+from anchorlens.statistics.pathways import CROSS_FOLD, RANDOM, SHUFFLED, SIZE_MATCHED, gaps, quantity_frame
+from anchorlens.statistics.resamples import Estimate
 
 
 class KnockoutAnalysis(ProbeAnalysis):
@@ -19,7 +21,7 @@ class KnockoutAnalysis(ProbeAnalysis):
 
     @override
     def estimates(self, result: PathwayResult) -> list[tuple[str, str, Estimate]]:
-        """Return the contrasts ``delta_p_vs_placebo``, ``flip_rate``, ``auc_drop``, ``row_specific_effect``, descriptive gaps."""
+        """Return ``delta_p_vs_placebo``, ``flip_rate``, ``auc_drop``, ``row_specific_vs_placebo``, and descriptions."""
         estimates: list[tuple[str, str, Estimate]] = []
         tables = result.tables()
         if RANDOM in tables:
@@ -28,14 +30,30 @@ class KnockoutAnalysis(ProbeAnalysis):
                 for name in ("delta_p_vs_placebo", "flip_rate", "auc_drop")
             ]
         if result.record["config"]["readout"] == "probe":  # log-odds of p_true are not additive
-            estimates += [
-                ("row_specific_effect", name, result.row_specific_effect(name)) for name in (SIZE_MATCHED, RANDOM) if name in tables
-            ]
+            estimates += [(*which, one) for which, one in result.row_specific_effects(SIZE_MATCHED, RANDOM).items()]
         return estimates + gaps(result.groups())
 
     @override
     def findings(self, result: PathwayResult) -> Findings:
-        return knockout_findings(result.record, result.shown_layer, result.contrasts(all_columns=True))
+        layer, contrasts = result.shown_layer, result.contrasts(all_columns=True)
+        partial = [
+            quantity_frame([layer], name, RANDOM, one, rate=name == "flip_rate", level=PARTIAL_LEVEL)
+            for name, one in self._claims(result).items()
+        ]
+        return knockout_findings(result.record, layer, contrasts, pd.concat(partial) if partial else contrasts[:0])
+
+    def p_values(self, result: PathwayResult) -> dict[str, float]:
+        """Return the p-value of each contrast with the placebo at the shown layer.
+
+        Give those of all sweeps of a study to :func:`anchorlens.statistics.bands.holm`.
+        """
+        return {name: float(p_values(one, rate=name == "flip_rate")[0]) for name, one in self._claims(result).items()}
+
+    def _claims(self, result: PathwayResult) -> dict[str, Estimate]:
+        """Return the contrasts of ``STANDS`` at the shown layer; empty without a placebo."""
+        layer = result.shown_layer
+        names = STANDS if RANDOM in result.tables() else {}
+        return {name: result.contrast(name, SIZE_MATCHED, RANDOM, layer=layer) for name in names}
 
     @override
     def numbers(self, result: PathwayResult) -> dict[str, Any]:
@@ -50,7 +68,7 @@ class KnockoutAnalysis(ProbeAnalysis):
     )  # fmt: skip
     shown_contrasts = (
         ("delta_p_vs_placebo", "delta_p_vs_placebo", RANDOM), ("flip_rate", "flip_rate", RANDOM), ("auc_drop", "auc_drop", RANDOM),
-        ("row_specific_effect", "row_specific_effect", SIZE_MATCHED),
+        ("row_specific_vs_placebo", "row_specific_vs_placebo", RANDOM),
     )  # fmt: skip
     shown_settings = (
         "cut {edges}, mode {knockout_mode}, readout {readout}, {answers} answers, distractor {distractor}, split {split}, "
@@ -60,7 +78,7 @@ class KnockoutAnalysis(ProbeAnalysis):
     table_columns = (
         ("AUC", "{auc:.2f}"), ("cut", "{auc_cut:.2f}"), ("others cut", "{auc_placebo:.2f}"), ("text AUC", "{qa_text_auc:.2f}"),
         ("delta_p_vs_placebo", "{delta_p_vs_placebo:+.1f}"), ("flip_rate", "{flip_rate:+.1f}"), ("auc_drop", "{auc_drop:+.2f}"),
-        ("row_specific_effect", "{row_specific_effect:+.1f}"), ("Q (n)", "{q:+.1f} ({n_q})"), ("A (n)", "{a:+.1f} ({n_a})"),
+        ("row_specific_vs_placebo", "{row_specific_vs_placebo:+.1f}"), ("Q (n)", "{q:+.1f} ({n_q})"), ("A (n)", "{a:+.1f} ({n_a})"),
     )  # fmt: skip
 
 

@@ -1,4 +1,8 @@
-"""Findings of a knockout: contrasts with the placebo, and the layers at which they stand (METHOD 5)."""
+"""Findings of a knockout: contrasts with the placebo, and the layers at which they stand (METHOD 5).
+
+All three contrasts of ``STANDS`` beyond their 95 % intervals are one claim. Without all three, one or two of them are claimed by
+98.3 % intervals, which hold jointly at 95 % (Bonferroni). An effect is specific to the row only where all three stand.
+"""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -15,7 +19,7 @@ from anchorlens.results.estimates import (
     join_with_and,
     name_layer,
 )
-from anchorlens.results.findings import OPEN, Finding, Findings, empty_findings, text_warning
+from anchorlens.results.findings import DESCRIPTION, OPEN, Finding, Findings, empty_findings, text_warning
 from anchorlens.results.findings import STANDS as STANDING
 from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED
 
@@ -29,14 +33,23 @@ class Claim(NamedTuple):
 
 
 STANDS = {"delta_p_vs_placebo": Claim(RANDOM, -1), "flip_rate": Claim(RANDOM, 1), "auc_drop": Claim(RANDOM, -1, points=False)}
-"""Contrasts that must all differ from 0, with the sign of their claim, for an effect to stand."""
-SPECIFIC = {"row_specific_effect": Claim(SIZE_MATCHED, -1)}
-"""Contrast that separates the loss of a row's own signal from a general disturbance."""
+"""Contrasts that must all lie beyond the placebo."""
+SPECIFIC = {"row_specific_vs_placebo": Claim(RANDOM, -1)}
+"""Contrast that separates the row's own signal from disturbance; the placebo's ``row_specific_effect`` is printed beside it."""
 CLAIMS = STANDS | SPECIFIC
+PARTIAL_LEVEL = 1 - 0.05 / len(STANDS)
+"""Level of the intervals of a claim on one or two of the contrasts of ``STANDS``."""
 
 
-def knockout_findings(record: Mapping[str, Any], layer: int, contrasts: pd.DataFrame) -> Findings:
-    """Return the status of each contrast at ``layer`` (k*, else the last), and the layers at which all contrasts stand."""
+def knockout_findings(record: Mapping[str, Any], layer: int, contrasts: pd.DataFrame, partial: pd.DataFrame) -> Findings:
+    """Return the status of each contrast at ``layer`` (k*, else the last), and the layers at which all contrasts stand.
+
+    Args:
+        record: Record of the sweep.
+        layer: Layer of the claims.
+        contrasts: Contrasts at all layers.
+        partial: Contrasts of ``STANDS`` at ``layer`` with intervals of :data:`PARTIAL_LEVEL`.
+    """
     facts = estimates_at(contrasts, layer)
     where = name_layer(layer, record["probe"]["probe_layer"])
     auc = facts["auc", "none"]
@@ -46,6 +59,11 @@ def knockout_findings(record: Mapping[str, Any], layer: int, contrasts: pd.DataF
         return empty_findings(reason, warnings)
     floor = record.get("noise", {}).get("floor") or 0.0
     states = {name: _state(facts[name, c.control], c, floor) for name, c in CLAIMS.items() if (name, c.control) in facts}
+    is_partial = any(states[name] != "stands" for name in STANDS)
+    if is_partial:
+        facts = {**facts, **estimates_at(partial, layer)}
+        states |= {name: _state(facts[name, c.control], c, floor) for name, c in STANDS.items()}
+        states |= dict.fromkeys(states.keys() & SPECIFIC.keys(), DESCRIPTION)
     statements = [
         Finding.of(name, state, facts[name, CLAIMS[name].control], layers=(layer,), control=CLAIMS[name].control)
         for name, state in states.items()
@@ -55,6 +73,7 @@ def knockout_findings(record: Mapping[str, Any], layer: int, contrasts: pd.DataF
     notes = [f"Layers with all contrasts (simultaneous bands): {format_layers(layers)}."]
     statements.append(Finding("all_contrasts", STANDING if layers else OPEN, layers, control=RANDOM, sentence=notes[0]))
     notes += ["open: not detected; effects in the interval remain compatible."] if OPEN in states.values() else []
+    notes += [f"{100 * PARTIAL_LEVEL:.1f} % intervals: not all contrasts stand."] if is_partial else []
     headline = _headline(facts, states, where, record["config"]["anchors"][0])
     return Findings(tuple(statements), headline, warnings, _table(facts, states), (), tuple(notes))
 
@@ -95,8 +114,8 @@ def _headline(facts: LayerEstimates, states: Mapping[str, str], where: str, anch
     larger = f"cutting {anchor} has a larger effect than cutting other question tokens"
     if len(standing) == len(STANDS):
         what = larger
-        if "row_specific_effect" in states:
-            specific = states["row_specific_effect"] == "stands"
+        if "row_specific_vs_placebo" in states:
+            specific = states["row_specific_vs_placebo"] == "stands"
             what += ", specific to the row" if specific else "; a row-specific effect was not detected"
     elif standing:
         what = f"{larger} by {join_with_and(standing)}"
@@ -110,8 +129,12 @@ def _headline(facts: LayerEstimates, states: Mapping[str, str], where: str, anch
 def _table(facts: LayerEstimates, states: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     rows: list[tuple[str, ...]] = []
     for name, state in states.items():
+        if state == DESCRIPTION:
+            continue
         fact = facts[name, CLAIMS[name].control]
-        rows.append((name, *fact.to_text(fact.digits(1 if CLAIMS[name].points else 2)).split(" ", 1), state))
+        beside = facts.get(("row_specific_effect", RANDOM)) if name in SPECIFIC else None
+        own = "" if beside is None else f" (placebo {beside.to_text(beside.digits(1))})"
+        rows.append((name, *fact.to_text(fact.digits(1 if CLAIMS[name].points else 2)).split(" ", 1), state + own))
     return tuple(rows)
 
 

@@ -13,8 +13,9 @@ from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult, Probe
 from anchorlens.results.findings import Findings
 from anchorlens.runs.schema import FLIP, P
 from anchorlens.statistics.bands import Band
-from anchorlens.statistics.contrasts import Estimate, mean_of
+from anchorlens.statistics.contrasts import mean_of
 from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED, band_frame, gaps
+from anchorlens.statistics.resamples import Estimate
 
 
 class PatchTokensAnalysis(ProbeAnalysis):

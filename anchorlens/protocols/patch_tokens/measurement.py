@@ -27,7 +27,6 @@ from anchorlens.questions.build_rows import MORE_QUESTIONS, drop, make_rows
 from anchorlens.questions.qa_context import QuestionContext
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.statistics.bands import auc_band
-from anchorlens.statistics.contrasts import auc_of
 from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED
 from anchorlens.statistics.resamples import Resamples
 
@@ -68,8 +67,7 @@ class PatchTokensInputs(ProbeSweepInputs):
         rows = [self.row(j) for j in range(len(self.test))]
         labels = np.array([row.answer.label for row in rows], dtype=np.float64)
         draws = Resamples.of([row.group for row in rows], n_resamples=spec.n_resamples, seed=spec.seed)
-        auc = auc_of(self.clean, labels, draws)
-        bands = auc_band(auc.value, auc.draws, auc.n)
+        bands = auc_band(draws.aucs(self.clean, labels))
         ends = zip(bands.value, bands.low, bands.high, bands.sim_low, bands.sim_high, strict=True)
         layers = {str(k): [None if v != v else float(v) for v in five] for k, five in zip(self.layers, ends, strict=True)}
         return {"layers": layers, "questions": draws.weights.shape[1]}

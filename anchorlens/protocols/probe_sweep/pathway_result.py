@@ -16,10 +16,10 @@ from anchorlens.results.estimates import LayerEstimate, estimates_at
 from anchorlens.results.sweep import Analysis, SweepResult
 from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, P
 from anchorlens.statistics.bands import band
-from anchorlens.statistics.contrasts import Arm, Estimate, auc_difference, auc_of, delta_p_vs_placebo, flip_rate, row_specific_effect
+from anchorlens.statistics.contrasts import Arm, delta_p_vs_placebo, flip_rate, mean_of, row_specific_changes
 from anchorlens.statistics.delta import support
 from anchorlens.statistics.pathways import ALL, CROSS_FOLD, SHUFFLED, A, GroupCurve, Q, group_curves, quantity_frame
-from anchorlens.statistics.resamples import Resamples
+from anchorlens.statistics.resamples import Estimate, Resamples
 
 Array = npt.NDArray[np.float64]
 _GROUPS = {"q": Q, "a": A, "all": ALL}
@@ -132,12 +132,12 @@ class PathwayResult(SweepResult):
             draws = [self._table(part) for part in parts]
             # Other controls are read by the probe of `none` and share its clean AUC.
             if name in ("none", SHUFFLED, CROSS_FOLD):
-                estimates.append(("auc", name, _mix_draws([auc_of(t.before, self.labels, self.draws) for t in draws])))
-            estimates.append(("auc_after", name, _mix_draws([auc_of(t.after, self.labels, self.draws) for t in draws])))
+                estimates.append(("auc", name, _mix_draws([self.draws.aucs(t.before, self.labels) for t in draws])))
+            estimates.append(("auc_after", name, _mix_draws([self.draws.aucs(t.after, self.labels) for t in draws])))
         scores = self._qa_text_scores()
         if scores is not None:
             clean = self.tables()["none"].before
-            beyond = auc_difference(clean, np.broadcast_to(scores, clean.shape), self.labels, self.draws)
+            beyond = self.draws.aucs(clean, self.labels, minus=np.broadcast_to(scores, clean.shape))
             estimates.append(("auc_beyond_text", "none", beyond))
         return estimates
 
@@ -149,19 +149,29 @@ class PathwayResult(SweepResult):
         scores = base["qa_text_score"].to_numpy(dtype=np.float64)
         return 1 - scores if self.record["config"]["readout"] == "p_true" else scores
 
-    def contrast(self, quantity: str, control: str, placebo_control: str) -> Estimate:
-        """Compute ``delta_p_vs_placebo``, ``flip_rate`` or ``auc_drop`` between two controls, paired by row."""
-        cut, placebo = (Arm(table.before, table.after) for table in (self.tables()[name] for name in (control, placebo_control)))
+    def contrast(self, quantity: str, control: str, placebo_control: str, *, layer: int | None = None) -> Estimate:
+        """Compute ``delta_p_vs_placebo``, ``flip_rate`` or ``auc_drop`` between two controls by row; ``layer``: only there."""
+        rows = slice(None) if layer is None else [self.layers.index(layer)]
+        cut, placebo = (Arm(t.before[rows], t.after[rows]) for t in (self.tables()[name] for name in (control, placebo_control)))
         if quantity == "delta_p_vs_placebo":
             return delta_p_vs_placebo(cut, placebo, self.labels, self.record["config"]["delta_kind"], self.draws)
         if quantity == "flip_rate":
-            return flip_rate(cut, placebo, self.draws)
-        return auc_difference(cut.after, placebo.after, self.labels, self.draws)
+            return flip_rate(cut, placebo, self.draws, 0.0 if np.isnan(self.noise_floor) else self.noise_floor)
+        return self.draws.aucs(cut.after, self.labels, minus=placebo.after)
 
-    def row_specific_effect(self, control: str) -> Estimate:
-        """Compute ``row_specific_effect`` under a control."""
-        table, config = self.tables()[control], self.record["config"]
-        return row_specific_effect(Arm(table.before, table.after), self.labels, config["delta_kind"], self.draws, config["seed"])
+    def row_specific_effects(self, control: str, placebo_control: str) -> dict[tuple[str, str], Estimate]:
+        """Compute ``row_specific_effect`` under two controls and ``row_specific_vs_placebo``, by (quantity, control)."""
+        config = self.record["config"]
+        changes = {
+            name: row_specific_changes(Arm(t.before, t.after), self.labels, config["delta_kind"], self.draws.cluster, config["seed"])
+            for name, t in self.tables().items()
+            if name in (control, placebo_control)
+        }
+        found = {("row_specific_effect", name): mean_of(one, self.draws) for name, one in changes.items()}
+        if len(changes) == 2:
+            difference = changes[control] - changes[placebo_control]
+            found["row_specific_vs_placebo", placebo_control] = mean_of(difference, self.draws)
+        return found
 
     def group_means(self, metric: str = P) -> dict[tuple[str, str], GroupMean]:
         """Return (control, pathway) -> mean effect and number of questions at :attr:`shown_layer`."""
@@ -179,18 +189,20 @@ def _average_draws(groups: Sequence[GroupCurve]) -> GroupCurve:
     """Average a curve over draws of a placebo; each resample uses one draw in turn, to include the variance between draws."""
     if len(groups) == 1:
         return groups[0]
-    mixed = _mix_draws([Estimate(group.mean, group.draws, group.n) for group in groups])
-    return GroupCurve(mixed.value, mixed.draws, mixed.n, np.mean([group.before for group in groups], axis=0))
+    mixed, before = _mix_draws(groups), np.mean([group.before for group in groups], axis=0)
+    return GroupCurve(mixed.value, mixed.error, mixed.draws, mixed.errors, mixed.n, before)
 
 
 def _mix_draws(estimates: Sequence[Estimate]) -> Estimate:
     if len(estimates) == 1:
         return estimates[0]
-    draws = np.array(estimates[0].draws)
+    values = np.array([one.value for one in estimates])
+    draws, errors = np.array(estimates[0].draws), np.array(estimates[0].errors)
     for i, one in enumerate(estimates):
         draws[i :: len(estimates)] = one.draws[i :: len(estimates)]
-    n = np.min([one.n for one in estimates], axis=0)
-    return Estimate(np.mean([one.value for one in estimates], axis=0), draws, n)
+        errors[i :: len(estimates)] = np.hypot(one.errors[i :: len(estimates)], values.std(0))
+    error = np.hypot(np.sqrt(np.mean([one.error**2 for one in estimates], axis=0)), values.std(0))
+    return Estimate(values.mean(0), error, draws, errors, np.min([one.n for one in estimates], axis=0))
 
 
 class ProbeAnalysis(Analysis):
@@ -281,7 +293,7 @@ def pathway_curves(result: PathwayResult) -> pd.DataFrame:
             low = read["ci_low"].to_numpy()
             signal = pd.Series(low > 0.5, dtype="boolean").mask(pd.Series(np.isnan(low)))
             for pathway, group in groups.items():
-                made = band(group.mean, group.draws, group.n)
+                made = band(group, limit=100)
                 frame = pd.DataFrame(
                     {
                         "layer": result.layers, "effect": made.value, "ci_low": made.low, "ci_high": made.high,

@@ -104,9 +104,9 @@ def _auc(result: SweepResult, events: Mapping[str, float] | None) -> dict[str, A
         return {}
     before = result.samples(all_columns=True).drop_duplicates("example_id")
     draws = Resamples.of(before["question_id"], n_resamples=config["n_resamples"], seed=config["seed"])
-    auc, many = draws.aucs(before["value_before"].to_numpy(), before["example_id"].map(events).to_numpy(dtype=np.float64))
-    interval = auc_band(np.array([auc]), many[:, None], np.array([before["question_id"].nunique()]))
-    low, high = float(interval.low[0]), float(interval.high[0])
+    labels = before["example_id"].map(events).to_numpy(dtype=np.float64)
+    interval = auc_band(draws.aucs(before["value_before"].to_numpy(dtype=np.float64)[None], labels))
+    auc, low, high = (float(end[0]) for end in (interval.value, interval.low, interval.high))
     return {"auc": auc, "auc_low": low, "auc_high": high, "probe_above_chance": pd.NA if np.isnan(low) else low > 0.5}
 
 

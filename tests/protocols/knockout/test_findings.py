@@ -12,7 +12,7 @@ FOUND = {
     ("auc", "none"): (0.91, 0.85, 0.97), ("auc_after", "size_matched"): (0.54, 0.44, 0.64),
     ("auc_after", "random_tokens"): (0.9, 0.84, 0.96), ("delta_p_vs_placebo", "random_tokens"): (-25.7, -31.4, -20.2),
     ("flip_rate", "random_tokens"): (31.0, 22.0, 40.0), ("auc_drop", "random_tokens"): (-0.365, -0.448, -0.28),
-    ("row_specific_effect", "size_matched"): (-16.5, -21.5, -11.8), ("row_specific_effect", "random_tokens"): (-1.1, -2.9, 0.8),
+    ("row_specific_vs_placebo", "random_tokens"): (-15.4, -20.1, -10.9), ("row_specific_effect", "random_tokens"): (-1.1, -2.9, 0.8),
 }  # fmt: skip
 NOT_SHOWN = {
     ("delta_p_vs_placebo", "random_tokens"): (-1.0, -5.0, 3.0), ("flip_rate", "random_tokens"): (1.0, -6.0, 8.0),
@@ -21,6 +21,12 @@ NOT_SHOWN = {
 
 
 LEAK = {"auc": 0.66, "ci_low": 0.6, "ci_high": 0.71}
+
+
+DELTA, FLIPS, DROP, CHANGE = (
+    ("delta_p_vs_placebo", "random_tokens"), ("flip_rate", "random_tokens"), ("auc_drop", "random_tokens"),
+    ("row_specific_vs_placebo", "random_tokens"),
+)  # fmt: skip
 
 
 def frame(facts, *, layers=(7,), n=60, wider=1.0):
@@ -33,7 +39,7 @@ def frame(facts, *, layers=(7,), n=60, wider=1.0):
 
 def found(
     changed=None, *, readout="probe", placebos=True, kind="confidence", text=None, pair=None, n=60, wider=1.0, layers=(7,), k=7,
-    anchor="exact_question", floor=1e-4,
+    anchor="exact_question", floor=1e-4, partial=None,
 ):  # fmt: skip
     facts = {key: value for key, value in (FOUND | (changed or {})).items() if value is not None}
     as_text = {"auc": 0.5, "ci_low": 0.44, "ci_high": 0.56}
@@ -46,13 +52,11 @@ def found(
             "qa_text_auc": pair or as_text,
         },
     }
-    return knockout_findings(record, 7, frame(facts, n=n, wider=wider, layers=layers))
+    contrasts = frame(facts, n=n, wider=wider, layers=layers)
+    stricter = frame({key: facts[key] for key in (DELTA, FLIPS, DROP) if key in facts} | (partial or {}), n=n)
+    return knockout_findings(record, 7, contrasts, stricter)
 
 
-DELTA, FLIPS, DROP, CHANGE = (
-    ("delta_p_vs_placebo", "random_tokens"), ("flip_rate", "random_tokens"), ("auc_drop", "random_tokens"),
-    ("row_specific_effect", "size_matched"),
-)  # fmt: skip
 UNSPECIFIC = {CHANGE: (-0.5, -2.0, 1.0)}
 REVERSAL = {DELTA: (9.0, 5.0, 13.0)}
 
@@ -62,28 +66,43 @@ REVERSAL = {DELTA: (9.0, 5.0, 13.0)}
     [
         ({}, "stands stands stands stands stands", "larger effect than cutting other question tokens, specific to the row ("),
         (UNSPECIFIC, "stands stands stands open stands", "; a row-specific effect was not detected ("),
-        (NOT_SHOWN | UNSPECIFIC, "open open open open open", "no larger effect of cutting exact_question than of cutting other"),
-        ({DROP: (-0.01, -0.1, 0.1)}, "stands stands open stands open", "by delta_p_vs_placebo and flip_rate, not by auc_drop ("),
-        ({key: NOT_SHOWN[key] for key in (DELTA, DROP)}, "open stands open stands open", "by flip_rate, not by delta_p_vs_"),
-        (REVERSAL, "reversed stands stands stands open", "; by delta_p_vs_placebo cutting other tokens has the larger effect ("),
-        (NOT_SHOWN | {FLIPS: (-10.7, -19.0, -2.4)}, "open reversed open stands open", "; by flip_rate cutting other tokens has"),
-        ({DELTA: (-5e-5, -6e-5, -4e-5)}, "open stands stands stands stands", "not by delta_p_vs_placebo ("),
+        (NOT_SHOWN | UNSPECIFIC, "open open open - open", "no larger effect of cutting exact_question than of cutting other"),
+        ({DROP: (-0.01, -0.1, 0.1)}, "stands stands open - open", "by delta_p_vs_placebo and flip_rate, not by auc_drop ("),
+        ({key: NOT_SHOWN[key] for key in (DELTA, DROP)}, "open stands open - open", "by flip_rate, not by delta_p_vs_"),
+        (REVERSAL, "reversed stands stands - open", "; by delta_p_vs_placebo cutting other tokens has the larger effect ("),
+        (NOT_SHOWN | {FLIPS: (-10.7, -19.0, -2.4)}, "open reversed open - open", "; by flip_rate cutting other tokens has"),
+        ({DELTA: (-5e-5, -6e-5, -4e-5)}, "open stands stands - stands", "not by delta_p_vs_placebo ("),
     ],
 )  # fmt: skip
 def test_statements_have_the_status_that_their_intervals_have(changed, status, phrase):
     """The last: a difference within the noise floor is open, whatever its interval."""
     findings = found(changed)
-    names = ["delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect", "all_contrasts"]
+    names = ["delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_vs_placebo", "all_contrasts"]
     assert [one.quantity for one in findings.statements] == names
+    status = status.replace("-", "description")
     assert [one.status for one in findings.statements] == status.split()
     for one in findings.statements[:4]:
         assert (one.layers, one.n) == ((7,), 60)
         assert (one.value, one.low, one.high) == (FOUND | changed)[one.quantity, one.control]
     assert phrase in findings.headline
-    assert [row[0] for row in findings.rows] == names[:4]
-    assert [row[-1] for row in findings.rows] == status.split()[:4]
+    shown = {name: state for name, state in zip(names[:4], status.split(), strict=False) if state != "description"}
+    assert {row[0]: row[-1].split(" (")[0] for row in findings.rows} == shown
+    assert ("(placebo -1.1 [-2.9, +0.8])" in str(findings)) == ("row_specific_vs_placebo" in shown)
     assert ("open: not detected" in str(findings)) == ("open" in status.split()[:4])
     assert "there is no" not in str(findings).lower()
+
+
+def test_one_or_two_contrasts_are_claimed_by_their_wider_intervals():
+    """All three by 95 % intervals are one claim; two of them, or one, are several looks."""
+    wider = {FLIPS: (31.0, -2.0, 60.0)}
+    assert [one.status for one in found(partial=wider).statements[:3]] == ["stands"] * 3
+    findings = found({DROP: (-0.01, -0.1, 0.1)}, partial=wider)
+    assert [one.status for one in findings.statements[:3]] == ["stands", "open", "open"]
+    assert (findings.statements[1].low, findings.statements[1].high) == wider[FLIPS][1:]
+    assert "98.3 % intervals: not all contrasts stand." in str(findings)
+    assert "98.3" not in str(found())
+    turned = found({FLIPS: (-10.7, -19.0, -2.4)}, partial={FLIPS: (-10.7, -21.0, 0.4)})
+    assert turned.statements[1].status == "open"
 
 
 def test_the_text_is_the_headline_then_the_table_then_the_layers():

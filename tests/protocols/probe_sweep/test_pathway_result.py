@@ -14,7 +14,8 @@ from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import Answer, RowTokenizer
 from anchorlens.results.findings import STANDS
 from anchorlens.runs.schema import CONTRAST_COLUMNS, SAMPLE_COLUMNS
-from anchorlens.statistics.contrasts import Arm, delta_p_vs_placebo
+from anchorlens.statistics.bands import holm
+from anchorlens.statistics.contrasts import Arm, delta_p_vs_placebo, row_specific_changes
 from anchorlens.statistics.delta import delta_p, is_flipped
 from anchorlens.statistics.pathways import ProbeChange
 from tests.protocols.sweeps import check_statements
@@ -128,18 +129,43 @@ def test_effects_are_the_contrasts_of_the_samples_with_both_bands():
     np.testing.assert_allclose(shown["value"], wanted.value)
     assert (shown["sim_low"] <= shown["ci_low"]).all()
     assert set(contrasts["quantity"]) == {
-        "delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect", "gap", "placebo_gap", "gap_difference", "auc",
-        "auc_after",
+        "delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect", "row_specific_vs_placebo", "gap", "placebo_gap",
+        "gap_difference", "auc", "auc_after",
     }  # fmt: skip
     findings = check_statements(result)
     assert {one.quantity: one.status for one in findings.statements} == dict.fromkeys(
-        ("delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect", "all_contrasts"), STANDS
+        ("delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_vs_placebo", "all_contrasts"), STANDS
     )
     assert "specific to the row" in findings.headline
     (summary,) = result.summary().to_dict("records")
     assert summary["delta_p_vs_placebo"] == pytest.approx(wanted.value[1])
     assert summary["layer"] == 7
     assert "effect" not in summary
+
+
+def test_the_row_specific_effect_is_compared_with_that_of_the_placebo_by_row():
+    result, _ = result_of(*erased())
+    tables, config = result.tables(), result.record["config"]
+    changes = [
+        row_specific_changes(
+            Arm(tables[name].before, tables[name].after), result.labels, "confidence", result.draws.cluster, config["seed"]
+        )
+        for name in ("size_matched", "random_tokens")
+    ]
+    fact = result.facts(7)["row_specific_vs_placebo", "random_tokens"]
+    assert fact.value == pytest.approx(np.mean((changes[0] - changes[1])[1]))
+    own, placebo = (result.facts(7)["row_specific_effect", name].value for name in ("size_matched", "random_tokens"))
+    assert fact.value == pytest.approx(own - placebo)
+    assert f"(placebo {placebo:+.1f} [" in result.verdict
+
+
+def test_p_values_of_the_claims_agree_with_their_intervals():
+    own, other = erased()
+    found = ANALYSIS.p_values(result_of(own, other)[0])
+    assert set(found) == {"delta_p_vs_placebo", "flip_rate", "auc_drop"}
+    assert (holm(list(found.values())) < 0.05).all()
+    same = ANALYSIS.p_values(result_of((own[0], other), other)[0])
+    assert min(same.values()) == pytest.approx(1)
 
 
 def test_what_the_probe_tells_beyond_the_text_is_paired_by_question():
@@ -160,7 +186,7 @@ def test_draws_of_a_placebo_probe_are_averaged_and_widen_the_interval():
     draws = [(rng.normal(size=(3, 60)), 0.5 * rng.normal(size=(3, 60))) for _ in range(5)]
     each = [result_of(own, other, shuffled=[one])[0].groups()["shuffled_labels"]["All"] for one in draws]
     together = result_of(own, other, shuffled=draws)[0].groups()["shuffled_labels"]["All"]
-    np.testing.assert_allclose(together.mean, np.mean([one.mean for one in each], axis=0))
+    np.testing.assert_allclose(together.value, np.mean([one.value for one in each], axis=0))
     assert (together.draws.std(0) > np.mean([one.draws.std(0) for one in each], axis=0)).all()
 
 
