@@ -241,7 +241,7 @@ def _load_pair(spec: Swap, stored: StoredInputs, base: TokenRow, donor_id: str) 
         both = (target.positions[anchor],) * 2 if source is None else pair_positions(target, source, anchor, spec.align)
         if both is None:
             raise RunError(f"examples.parquet: {anchor} of {target.id} and {donor_id} cannot be paired.")
-        placements.append(Placement(anchor, "none", *both))
+        placements.append(Placement(anchor, "none", both[0], both[1]))
         for control in spec.null_controls:
             null = target.positions.get(f"{control}:{anchor}:{donor_id}")
             if null is not None:

@@ -39,7 +39,8 @@ def check_against_plain_hooks(sweep, run, hf, every=1):
 def test_plain_hugging_face_hooks_agree(tiny, tiny_model, tmp_path, direction, family):
     sweep = al.swap_sweep(
         tiny_model(family), capitals(6), anchors=("exact_question", "subject", "pre_answer", "prompt_last", "subject_last"),
-        n_donors=2, direction=direction, donors="random", align="last" if direction == "noising" else "equal", **QUIET,
+        n_donors=2, direction=direction, donors="random", align="last" if direction == "noising" else "equal",
+        null=("displaced", "same_role", "norm_matched"), **QUIET,
     )  # fmt: skip
     hf = transformers.AutoModelForCausalLM.from_pretrained(tiny(family), attn_implementation="eager").eval()
     check_against_plain_hooks(sweep, tmp_path / "run", hf, every=3)
