@@ -117,7 +117,7 @@ class ReferenceEngine(Engine):
                 for n, i in enumerate(patches):
                     direction = swap.directions.get(int(row[i]))
                     if direction is not None:
-                        new[n] = _moved(value[clean[row[i]], target[i]], new[n], direction[slot[i]])
+                        new[n] = _move(value[clean[row[i]], target[i]], new[n], direction[slot[i]])
                 out[changed[row[of]], target[of]] = new
                 return out
 
@@ -234,7 +234,7 @@ def donor_streams(adapter: Adapter, batch: SwapBatch, site: SiteLike) -> list[Sl
     return [swap.streams if swap.streams is not None and swap.source is None else next(captured) for swap in batch.swaps]
 
 
-def _moved(
+def _move(
     base: Float[Tensor, "*slot d_model"], donor: Float[Tensor, "*slot d_model"], direction: Float[Tensor, "*slot d_model"]
 ) -> Float[Tensor, "*slot d_model"]:
     """Return ``base`` moved along unit directions, as far as it lies from ``donor``."""
@@ -252,7 +252,7 @@ def _in_directions(adapter: Adapter, tokens: TokenBatch, site: SiteLike, swap: A
     for i, directions in swap.directions.items():
         n = len(directions)
         at_layers = repeat(directions, "slot d_model -> layer slot d_model", layer=len(own))
-        streams[:, i, :n] = _moved(own[:, i, :n], donor[:, i, :n], at_layers).to(streams.device)
+        streams[:, i, :n] = _move(own[:, i, :n], donor[:, i, :n], at_layers).to(streams.device)
     return streams
 
 

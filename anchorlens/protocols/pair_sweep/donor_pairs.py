@@ -76,14 +76,14 @@ def slots_of(positions: Sequence[Sequence[int]]) -> Slots:
     return Slots(positions=padded.ids, mask=padded.mask)
 
 
-def labelled_generator(label: str) -> torch.Generator:
+def make_generator(label: str) -> torch.Generator:
     """Make the generator of one draw from its label."""
     return torch.Generator("cpu").manual_seed(int.from_bytes(hashlib.sha256(label.encode()).digest()[:7], "big"))
 
 
 def unit_directions(label: str, n: int, d_model: int) -> Float[Tensor, "slot d_model"]:
     """Draw ``n`` Gaussian directions of norm 1; all layers share them, so that layers are comparable."""
-    drawn = torch.randn(n, d_model, generator=labelled_generator(label), dtype=torch.float32, device="cpu")
+    drawn = torch.randn(n, d_model, generator=make_generator(label), dtype=torch.float32, device="cpu")
     return drawn / drawn.norm(dim=-1, keepdim=True)
 
 

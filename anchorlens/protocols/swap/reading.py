@@ -13,7 +13,7 @@ from anchorlens.models.adapter import Adapter
 from anchorlens.probing.p_true import truth_reader
 from anchorlens.probing.probes import LayerProbes
 from anchorlens.probing.truth_rows import TruthRows
-from anchorlens.protocols.swap.pairing import NORM_MATCHED, SAME_ROLE, QAPair
+from anchorlens.protocols.swap.pairing import NORM_MATCHED, NULL, QAPair
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.questions.answer_reads import answer_reads
 from anchorlens.questions.tokens import TokenRow
@@ -77,12 +77,12 @@ class Reading:
 
         The stream into block 0 depends on tokens only: equal tokens in both inputs (``pre_answer`` in most rows) change nothing, and
         ``pre_answer_all`` inserts the donor's answer tokens. A swap of ``answer`` at k* makes the probe read the donor's state.
-        Of the nulls, only ``same_role`` may be unable to act: with equal tokens, or without a position.
+        ``same_role`` and ``norm_matched`` change nothing with equal tokens, or without a position.
         """
         changed = window_layers(layer, spec.window, layer + spec.window)
         same = changed == range(1) and pair.same_tokens(anchor, control)
         if control != "none":
-            return control == SAME_ROLE and (not pair.slots(anchor, control) or (spec.site == "resid_pre" and same))
+            return control != NULL and (not pair.slots(anchor, control) or (spec.site == "resid_pre" and same))
         if spec.site == "resid_pre" and 0 in changed and (anchor == "pre_answer_all" or same):
             return True
         return anchor == "answer" and self.probe_layer in changed

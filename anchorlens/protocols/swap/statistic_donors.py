@@ -13,7 +13,7 @@ from anchorlens.engine.patches import Slots
 from anchorlens.engine.reference import capture
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.prompts.batches import TokenBatch, pad_rows
-from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement, labelled_generator
+from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement, make_generator
 from anchorlens.questions.donors import SEGMENTS
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.typing import SlotStreams
@@ -115,7 +115,7 @@ class StreamStatistics:
 
     def _generator(self, row: TokenRow, place: Placement) -> torch.Generator:
         control = "none" if place.direction_label else place.control  # its directions take the norm of the swap's own noise
-        return labelled_generator(f"{self.seed}:noise:{row.id}:{draw_label(place.anchor)}:{control}")
+        return make_generator(f"{self.seed}:noise:{row.id}:{draw_label(place.anchor)}:{control}")
 
 
 def _accumulate(into: dict[str, Tensor], role: str, value: Float[Tensor, "layer offset last"]) -> None:
