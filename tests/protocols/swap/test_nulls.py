@@ -146,3 +146,11 @@ def test_nulls_that_contradict_other_arguments_are_refused(options, argument, me
     with pytest.raises(InputError, match=message) as caught:
         al.Swap(**options)
     assert caught.value.arguments == (argument,)
+
+
+def test_spot_checks_of_mixed_nulls_agree(tiny_model):
+    """One forward pass measures cells of all controls again: rows with a random direction beside rows without."""
+    options = QUIET | {"n_spot_checks": 60, "n_donors": 1, "align": "last"}
+    checks = al.swap_sweep(tiny_model("llama"), capitals(4), null=ALL, prompt="fewshot(3)", **options).record["checks"]
+    assert checks["failed"] == []
+    assert checks["cells"] == 60
