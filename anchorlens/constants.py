@@ -27,8 +27,10 @@ ROW_RULES = ("same_relation", "random")
 STATISTIC_RULES = ("mean", "zero", "noise")
 DONOR_RULES = ROW_RULES + STATISTIC_RULES
 DONOR_FUNCTION = "a function (row, pool) that returns rows of the pool"
+NULL_CONTROLS = {"displaced": "null", "same_role": "same_role", "norm_matched": "norm_matched"}
+"""Null of a swap -> value of the column ``control``; the default null first."""
 NULL_REGIONS = ("question", "prompt")
-"""Region of the null's positions: the row's own part of the prompt, or the whole prompt."""
+"""Region of the positions of ``displaced``: the row's own part of the prompt, or the whole prompt."""
 
 SETTINGS = ("prompt", "answers", "distractor", "split", "known_only")
 """Arguments that distinguish curves of one model and data set; "" if a protocol lacks one."""

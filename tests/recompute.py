@@ -4,6 +4,7 @@ They share no line with anchorlens: the first reads the parquet files with panda
 the hidden states of a Hugging Face model with PyTorch's own forward hooks, one input at a time.
 """
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -63,7 +64,15 @@ class Recompute:
         if cell.control == "null":
             to = positions[f"null:{cell.anchor}:{cell.donor_id}"]
             where = where[: len(to)]
+        if cell.control == "same_role":
+            to, where = (positions[f"{key}:{cell.anchor}:{cell.donor_id}"] for key in ("same_role", "same_role_source"))
         stream = self.hidden(source_key)[0][cell.layer][0, where]
+        if cell.control == "norm_matched":
+            label = f"{cell.seed}:norm_matched:{cell.example_id}:{cell.donor_id}:{cell.anchor}"
+            seed = int.from_bytes(hashlib.sha256(label.encode()).digest()[:7], "big")
+            drawn = torch.randn(stream.shape, generator=torch.Generator().manual_seed(seed))
+            own = self.hidden(target_key)[0][cell.layer][0, to]
+            stream = own + drawn * ((stream - own).norm(dim=-1) / drawn.norm(dim=-1))[:, None]
 
         def put(module, args):
             changed = args[0].clone()

@@ -272,6 +272,9 @@ class PatchIndex:
     clean: Int[Tensor, "token"]  # clean token whose stream replaces it; -1 for given streams
     streams: Float[Tensor, "layer given d_model"] | None  # given streams at every layer
     streams_at: Int[Tensor, "given"]  # index into ``cell`` of each given stream
+    directions: Float[Tensor, "moved d_model"] | None  # unit directions along which clean tokens are moved instead
+    moved: Int[Tensor, "moved"]  # clean token that is moved along each direction
+    moved_at: Int[Tensor, "moved"]  # index into ``cell`` of each direction
 
 
 @dataclass(frozen=True)

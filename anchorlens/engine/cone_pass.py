@@ -61,6 +61,8 @@ class Pass:
             self.cell, self.clean_token = _on(device, patches.cell), _on(device, patches.clean.clamp(min=0))
             self.given_streams = None if patches.streams is None else _on(device, patches.streams)
             self.given_cells = _on(device, patches.streams_at)
+            self.directions = None if patches.directions is None else _on(device, patches.directions)
+            self.moved, self.moved_cells = _on(device, patches.moved), _on(device, patches.moved_at)
 
     @torch.no_grad()
     def step(self, block: Block, on_progress: OnProgress = no_progress) -> None:
@@ -138,6 +140,10 @@ class Pass:
         values = table[self.clean_token]
         if self.given_streams is not None:
             values[self.given_cells] = self.given_streams[layer].to(values.dtype)
+        if self.directions is not None:
+            wide = torch.promote_types(values.dtype, torch.float32)
+            base, donor = table[self.moved].to(wide), values[self.moved_cells].to(wide)
+            values[self.moved_cells] = (base + self.directions * (donor - base).norm(dim=-1, keepdim=True)).to(values.dtype)
         for first, stop in ranges:
             cells[first:stop, self.cell] = values
 

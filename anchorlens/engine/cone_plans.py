@@ -12,7 +12,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from anchorlens.engine.cone_layout import CellGroup, CleanRows, Cut, Layout, PatchIndex, ReadIndex, make_cell_group
-from anchorlens.engine.patches import KnockoutBatch, Slots, SwapBatch, token_rows
+from anchorlens.engine.patches import AnchorSwap, KnockoutBatch, Slots, SwapBatch, token_rows
 from anchorlens.models.adapter import SiteLike
 from anchorlens.prompts.batches import common_prefix
 
@@ -75,7 +75,7 @@ class SwapPlan:
         self.reads = list(zip(batch.reader.row.tolist(), batch.reader.position.tolist(), strict=True))
         self.ends = _ends(len(ids), self.reads)
         self.patches = [_list_patches(swap.slots, swap.source, self.ends) for swap in batch.swaps]
-        self.cones = [self._cones(ids, patches, site) for patches in self.patches]
+        self.cones = [self._cones(ids, *each, site) for each in zip(batch.swaps, self.patches, strict=True)]
         need: dict[tuple[int, ...], int] = {}
         for i, row in enumerate(ids):
             need[row] = max(need.get(row, 0), self.ends[i])
@@ -90,12 +90,12 @@ class SwapPlan:
         self.shared, self.rows = ids[0][:n_shared], len(need)
 
     def _cones(
-        self, ids: Sequence[tuple[int, ...]], patches: Sequence[tuple[int, int, int | None, int]], site: SiteLike
+        self, ids: Sequence[tuple[int, ...]], swap: AnchorSwap, patches: Sequence[tuple[int, int, int | None, int]], site: SiteLike
     ) -> dict[int, tuple[int, bool]]:
         """Return patched row -> (first computed position, whether patched positions before it are read from the donor's row)."""
         changed: defaultdict[int, list[tuple[int, int | None]]] = defaultdict(list)
         for i, target, source, _ in patches:
-            changed[i].append((target, source))
+            changed[i].append((target, None if i in swap.directions else source))
         reads: defaultdict[int, list[int]] = defaultdict(list)
         for i, position in self.reads:
             reads[i].append(position)
@@ -114,6 +114,8 @@ class SwapPlan:
         puts: list[tuple[int, int]] = []
         streams: list[Tensor] = []
         streams_at: list[int] = []
+        moved: list[tuple[int, int]] = []
+        directions: list[Tensor] = []
         for swap, patches, cones in zip(self.batch.swaps, self.patches, self.cones, strict=True):
             starts = {i: start for i, (start, _) in cones.items()}
             group_of.append(len(groups) if starts else None)
@@ -134,10 +136,14 @@ class SwapPlan:
                     assert swap.streams is not None  # a swap has donors or streams
                     streams_at.append(len(puts))
                     streams.append(swap.streams[:, i, slot])
+                if i in swap.directions:
+                    moved.append((clean.token(self.clean_row[i], target), len(puts)))
+                    directions.append(swap.directions[i][slot])
                 puts.append((cells.first + offset[i] + target - starts[i], token))
-        columns = torch.tensor(puts, dtype=torch.long).reshape(-1, 2)
-        given = torch.stack(streams, 1) if streams else None
-        index = PatchIndex(columns[:, 0], columns[:, 1], given, torch.tensor(streams_at, dtype=torch.long))
+        cells, tokens = torch.tensor(puts, dtype=torch.long).reshape(-1, 2).T
+        given, along = torch.stack(streams, 1) if streams else None, torch.stack(directions) if directions else None
+        bases = torch.tensor(moved, dtype=torch.long).reshape(-1, 2).T
+        index = PatchIndex(cells, tokens, given, torch.tensor(streams_at, dtype=torch.long), along, *bases)
         return Layout(clean, base, tuple(groups), tuple(group_of), patches=index)
 
 

@@ -1,10 +1,10 @@
 """Interventions on a forward pass: activation patches and cut attention edges, in one layer or a window of layers."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from anchorlens.engine.readouts import Reader
@@ -38,6 +38,8 @@ class AnchorSwap:
         slots: Positions that are patched.
         source: Positions in the donor rows, slot by slot; None if ``streams`` are given.
         streams: Given activations, [layer example slot d_model]; None if they are read from the donor rows.
+        directions: Row -> unit direction of each of its slots. The activation of the clean row plus this direction is patched in,
+            scaled to the norm of the difference to the donor's. In other rows the donor's activation itself is patched in.
     """
 
     anchor: str
@@ -45,6 +47,7 @@ class AnchorSwap:
     slots: Slots
     source: Slots | None = None
     streams: SlotStreams | None = None
+    directions: Mapping[int, Float[Tensor, "_ d_model"]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from anchorlens.engine.cost import MOST_TOKENS, PassSize, rows_bytes, rows_flops
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.knockout import AttentionKnockout, knockout_hooks
 from anchorlens.engine.patches import (
+    AnchorSwap,
     KnockoutBatch,
     OnProgress,
     Slots,
@@ -66,7 +67,8 @@ class ReferenceEngine(Engine):
             return metrics
 
         before, after = run(()), list[Metrics]()
-        for swap, streams in zip(batch.swaps, donor_streams(adapter, batch, site), strict=True):
+        for swap, donor in zip(batch.swaps, donor_streams(adapter, batch, site), strict=True):
+            streams = _in_directions(adapter, batch.tokens, site, swap, donor)
             windows = (window_layers(layer, window, adapter.n_layers) for layer in layers)
             cells = [run(swap_hooks(adapter, swap.slots, streams, site, each)) for each in windows]
             after.append(Metrics({name: torch.stack([cell.values[name] for cell in cells]) for name in before.values}))
@@ -112,6 +114,10 @@ class ReferenceEngine(Engine):
                 else:
                     assert swap.streams is not None  # a swap has one or the other
                     new = swap.streams[layer, row[of], slot[of]].to(value.dtype).to(value.device)
+                for n, i in enumerate(patches):
+                    direction = swap.directions.get(int(row[i]))
+                    if direction is not None:
+                        new[n] = _move(value[clean[row[i]], target[i]], new[n], direction[slot[i]])
                 out[changed[row[of]], target[of]] = new
                 return out
 
@@ -221,6 +227,28 @@ def donor_streams(adapter: Adapter, batch: SwapBatch, site: SiteLike) -> list[Sl
     wanted = [swap.source for swap in batch.swaps if swap.source is not None]
     captured = iter(capture(adapter, batch.donors, site, wanted) if batch.donors is not None and wanted else ())
     return [swap.streams if swap.streams is not None and swap.source is None else next(captured) for swap in batch.swaps]
+
+
+def _move(
+    base: Float[Tensor, "*slot d_model"], donor: Float[Tensor, "*slot d_model"], direction: Float[Tensor, "*slot d_model"]
+) -> Float[Tensor, "*slot d_model"]:
+    """Return ``base`` moved along unit directions, as far as it lies from ``donor``."""
+    wide = torch.promote_types(base.dtype, torch.float32)
+    base, donor = base.to(wide), donor.to(base.device, wide)
+    return base + torch.linalg.vector_norm(donor - base, dim=-1, keepdim=True) * direction.to(base.device, wide)
+
+
+def _in_directions(adapter: Adapter, tokens: TokenBatch, site: SiteLike, swap: AnchorSwap, donor: SlotStreams) -> SlotStreams:
+    """Return the donor's streams; in rows with ``directions``, the row's own streams moved along these instead."""
+    if not swap.directions:
+        return donor
+    (own,) = capture(adapter, tokens, site, [swap.slots])
+    streams = donor.to(torch.promote_types(donor.dtype, torch.float32), copy=True)
+    for i, directions in swap.directions.items():
+        n = len(directions)
+        at_layers = repeat(directions, "slot d_model -> layer slot d_model", layer=len(own))
+        streams[:, i, :n] = _move(own[:, i, :n], donor[:, i, :n], at_layers).to(streams.device)
+    return streams
 
 
 def swap_hooks(adapter: Adapter, slots: Slots, streams: SlotStreams, site: SiteLike, layers: Sequence[int]) -> list[Hook]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.constants import AUC, DIFFERENCE, FLIP, POINTS, SIZE, P
+from anchorlens.constants import AUC, DIFFERENCE, FLIP, NULL_CONTROLS, POINTS, SIZE, P
 from anchorlens.figures.controls import CUTS, GAP, PLACEBOS
 
 WEAK = 0.5  # fraction of rows whose null has fewer slots than the anchor, above which the null is marked
@@ -66,7 +66,7 @@ class ContrastLabels:
     controls: tuple[str, ...] = (
         "random_tokens",
         "other_question",
-        "null",
+        *NULL_CONTROLS.values(),
         "none",
     )  # controls of the leading contrast, by preference
 
@@ -83,7 +83,7 @@ CONTRASTS = {
     "p_after": ContrastLabels("P after", "mean P after the change less that of the control", bound=100),
     "delta_p_minus_null": ContrastLabels("ΔP", "ΔP less that of the null"),
 }
-_LESS = {"random_tokens": " minus placebo", "null": " minus null", "none": ""}
+_LESS = {"random_tokens": " minus placebo", "none": ""} | {name: f" minus {name}" for name in NULL_CONTROLS.values()}
 
 
 def contrast_axis(quantity: str, control: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import pandas as pd
 
-from anchorlens.constants import LOGIT_DIFF, MIN_QUESTIONS_FOR_CLAIM, SETTINGS, P
+from anchorlens.constants import LOGIT_DIFF, MIN_QUESTIONS_FOR_CLAIM, NULL_CONTROLS, SETTINGS, P
 from anchorlens.display import short_repr
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.controls import CUTS
@@ -69,7 +69,7 @@ def gather(results: object, controls: bool | Sequence[str], metric: str | None =
     Returns:
         Columns ``REQUIRED``, the optional columns, ``part`` (label), ``no_signal`` (bool: ``probe_above_chance`` is False) and
         ``is_noise`` (bool: the value is within the noise floor), in order of appearance. Unknown texts are ``""``, unknown numbers
-        NaN; ``frac_null_incomplete`` is set for the null only. Duplicate rows are dropped.
+        NaN; ``frac_null_incomplete`` is set for nulls only. Duplicate rows are dropped.
 
     Raises:
         InputError: If there is no point, or the results are incomplete or ambiguous.
@@ -92,7 +92,7 @@ def gather(results: object, controls: bool | Sequence[str], metric: str | None =
     _refuse_repeats(table)
     _refuse_orphans(table)
     frac_null_incomplete = table.groupby([*CURVE, "layer"], sort=False)["frac_null_incomplete"].transform("max")
-    return table.assign(frac_null_incomplete=frac_null_incomplete.where(table["control"] == "null"))
+    return table.assign(frac_null_incomplete=frac_null_incomplete.where(table["control"].isin(list(NULL_CONTROLS.values()))))
 
 
 def with_ticks(table: pd.DataFrame) -> pd.DataFrame:

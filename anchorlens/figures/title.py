@@ -13,7 +13,12 @@ from anchorlens.figures.labels import CURVE, anchor_rank
 from anchorlens.figures.palette import display_dataset
 from anchorlens.figures.traces import POINTWISE, SIMULTANEOUS, has_few
 
-_MEANINGS = {"null": "donor streams at random positions"} | CUTS | PLACEBOS
+_NULLS = {
+    "null": "donor streams at random positions",
+    "same_role": "donor streams at other positions, each at the position with its role",
+    "norm_matched": "random changes of the same norm",
+}
+_MEANINGS = _NULLS | CUTS | PLACEBOS
 _PROTOCOLS = {"swap": "activation swap", "knockout": "attention knockout"}
 _KNOWN = {"True": "known questions only", "False": "known and unknown questions"}
 

@@ -12,6 +12,7 @@ from anchorlens.constants import ALIGNMENTS, ANSWER_ANCHORS, DONOR_RULES, draw_l
 from anchorlens.display import as_int, short_repr, shorten
 from anchorlens.errors import DonorError, did_you_mean
 from anchorlens.fingerprint import call_user_function, callable_name, takes
+from anchorlens.prompts.batches import common_prefix
 from anchorlens.questions.example import Example, normalise, pool_answers
 from anchorlens.questions.tokens import TokenRow
 
@@ -145,17 +146,56 @@ class DonorPicker:
 
 
 def null_positions(row: TokenRow, anchor: str, n: int, seed: int, donor_id: str, region: str = "question") -> tuple[int, ...]:
-    """Draw the positions of the null: at most ``n`` other prompt positions for the donor's streams, in random order (METHOD 4).
+    """Draw the positions of ``displaced`` for a donor's streams: at most ``n`` free positions, in random order (METHOD 4)."""
+    free = free_positions(row, anchor, region)
+    rng = random.Random(f"{seed}:null:{row.id}:{donor_id}:{draw_label(anchor)}")
+    return tuple(rng.sample(free, min(n, len(free))))
 
-    Position 0, E_Q, the anchor, and positions that predict an answer token are excluded. For anchors at the answer and for
-    ``prompt_last``, only positions after E_Q are drawn. Else ``region="question"`` excludes text before the question (few-shot
-    examples, the head of a template), and ``"prompt"`` allows the whole prompt.
+
+def same_role_positions(row: TokenRow, donor: TokenRow, anchor: str, n: int, label: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Draw the positions of ``same_role``: at most ``n`` free positions, and the donor's corresponding ones (METHOD 4).
+
+    Positions before the first token in which the inputs differ are excluded, because their streams are equal.
+
+    Args:
+        row: Input that is patched.
+        donor: Input whose streams are patched in.
+        anchor: Anchor of the swap.
+        n: Number of positions of the anchor.
+        label: Label of the random draw.
+    """
+    first = common_prefix([row.ids, donor.ids], len(row.ids))
+    pairs = _corresponding(row, donor, *([p for p in free_positions(one, anchor) if p >= first] for one in (row, donor)))
+    drawn = random.Random(label).sample(pairs, min(n, len(pairs)))
+    return tuple(p for p, _ in drawn), tuple(q for _, q in drawn)
+
+
+def _corresponding(row: TokenRow, donor: TokenRow, free: Sequence[int], donor_free: Sequence[int]) -> list[tuple[int, int]]:
+    """Pair positions of two inputs one to one, by their offset from the nearest edge: of a segment of E_Q, or the prompt's end."""
+    edges = list(zip(_edges(row), _edges(donor), strict=True))
+    left, pairs = set(donor_free), dict[int, int]()
+    for _, p, q in sorted((abs(p - here), p, p - here + there) for here, there in edges for p in free):
+        if p not in pairs and q in left:
+            pairs[p] = q
+            left.remove(q)
+    return sorted(pairs.items())
+
+
+def _edges(row: TokenRow) -> list[int]:
+    segments = [row.positions[segment] for segment in SEGMENTS["exact_question"]]
+    return [*(edge for segment in segments for edge in (segment[0], segment[-1])), row.prompt_length]
+
+
+def free_positions(row: TokenRow, anchor: str, region: str = "question") -> list[int]:
+    """Return the prompt positions outside an anchor at which a null may lie.
+
+    Excluded are position 0, tokens of E_Q, positions that predict an answer token, and the anchor itself. For anchors at the answer
+    and ``prompt_last`` the positions lie after E_Q. The region ``question`` excludes text shared by all rows (shots, a template's
+    head); ``prompt`` is the whole prompt.
     """
     forbidden = {0, *row.positions["exact_question"], *row.positions["pre_answer_all"], *row.positions[anchor]}
     if anchor in (*ANSWER_ANCHORS, "prompt_last"):
         first = max(row.positions["exact_question"]) + 1
     else:
         first = min(row.positions["exact_question"] + row.positions["question_rest"]) if region == "question" else 1
-    free = [p for p in range(first, row.prompt_length) if p not in forbidden]
-    rng = random.Random(f"{seed}:null:{row.id}:{donor_id}:{draw_label(anchor)}")
-    return tuple(rng.sample(free, min(n, len(free))))
+    return [p for p in range(first, row.prompt_length) if p not in forbidden]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from anchorlens.constants import NULL_CONTROLS
 from anchorlens.figures.hover import metric_labels
 from anchorlens.missing_values import without_nulls
 from anchorlens.runs.schema import P, leading_metric
@@ -17,7 +18,7 @@ ROLES = {
 }  # fmt: skip
 """Role of a marked token -> display name; a token with two roles gets the first."""
 # Controls drawn beside the curves of a row.
-_BESIDE = ("null", RANDOM, "other_question")
+_BESIDE = (*NULL_CONTROLS.values(), RANDOM, "other_question")
 _LABELS = ("true", "false")
 
 Row = dict[str, Any]

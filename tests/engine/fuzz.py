@@ -22,6 +22,7 @@ from anchorlens.engine.readouts import ChoiceReader, Metrics, Reader, StateReade
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.batches import pad_rows
+from anchorlens.protocols.pair_sweep.donor_pairs import unit_directions
 from tests.engine.configurations import CONFIGS, adapter_of, types_of
 from tests.engine.make import answer_reader, effects_of, metrics_off, slots, states_off, swaps_off
 
@@ -129,6 +130,10 @@ def swap_batch(
             shape = (adapter.n_layers, *where.positions.shape, adapter.d_model)
             streams = torch.randn(shape, generator=generator).to(adapter.shape.dtype)
             swaps.append(AnchorSwap(f"span{k}", "none", where, streams=streams))
+        if rng.random() < 0.3:
+            some = [i for i, where in enumerate(at) if where and rng.random() < 0.7]
+            directions = {i: unit_directions(f"{k}:{i}", len(at[i]), adapter.d_model) for i in some}
+            swaps[-1] = replace(swaps[-1], directions=directions)
     reader = a_reader(rng, adapter, rows, len(begin) if behind else 0)
     return SwapBatch(pad_rows(rows), reader, tuple(swaps), pad_rows(donors))
 

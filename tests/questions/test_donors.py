@@ -1,12 +1,13 @@
 """Eligible donors, pairing of positions, and positions of the null."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy
 import pytest
 
 from anchorlens.errors import DonorError
-from anchorlens.questions.donors import DonorPicker, null_positions, pair_positions, rule_name
+from anchorlens.questions.donors import DonorPicker, null_positions, pair_positions, rule_name, same_role_positions
 from anchorlens.questions.prompts import FewShotPrompt, QAPrompt
 from anchorlens.questions.tokens import RowTokenizer
 from tests.questions.make import CAPITALS, capital, capitals, equal_lengths, example, refused
@@ -201,3 +202,42 @@ def test_a_row_that_shares_an_answer_with_the_base_question_asked_again_is_no_do
     assert [row.id for row in picker(pool).pick(pool[0])] == ["d"]
     # Left out of the pool, the second asks nothing, and its answer may be another's.
     assert {row.id for row in picker((pool[0], *pool[2:])).pick(pool[0])} == {"c", "d"}
+
+
+@pytest.mark.parametrize("anchor", ["exact_question", "subject", "question_rest", "pre_answer", "prompt_last"])
+def test_same_role_pairs_positions_that_can_differ(rows, pool, anchor):
+    """One to one, behind the first differing token, outside sink, anchor, E_Q and readout in both inputs."""
+    found = 0
+    for row, donor in product(pool, repeat=2):
+        if row.ids == donor.ids:
+            continue
+        differ = next(i for i, (a, b) in enumerate(zip(row.ids, donor.ids, strict=False)) if a != b)
+        for where, one in zip(same_role_positions(row, donor, anchor, 4, f"{row.id} {donor.id}"), (row, donor), strict=True):
+            assert len(where) == len(set(where)) <= 4
+            taken = (*one.positions["exact_question"], *one.positions["pre_answer_all"], *one.positions[anchor])
+            assert not {0, *taken} & set(where)
+            assert all(differ <= p < one.prompt_length for p in where)
+            found += len(where)
+    assert found > 50
+
+
+def test_same_role_positions_have_the_same_token_in_one_template(rows):
+    short, long = rows.row(capital("Peru", "Lima")), rows.row(capital("Kazakhstan", "Astana"))
+    here, there = same_role_positions(short, long, "exact_question", 99, "label")
+    assert [short.ids[p] for p in here] == [long.ids[p] for p in there]
+    assert set(here) == set(range(short.prompt_length)) & {
+        p for p in range(short.positions["subject"][-1] + 1, short.prompt_length) if p not in short.positions["pre_answer_all"]
+    }
+    drawn = {same_role_positions(short, long, "exact_question", 2, f"{n}")[0] for n in range(9)}
+    assert len(drawn) > 1
+
+
+def test_same_role_follows_the_nearest_edge(rows):
+    """Words behind the property lie as far behind it in both questions, those at the end as far before the end."""
+    row = rows.row(example("In what city was Ann born?", "Ann", "city"))
+    donor = rows.row(example("In what old town did Bob the Great live?", "Bob", "town"))
+    here, there = same_role_positions(row, donor, "exact_question", 99, "label")
+    pairs = dict(zip(here, there, strict=True))
+    behind, last = row.positions["property"][-1] + 1, row.prompt_length - 2
+    assert pairs[behind] == donor.positions["property"][-1] + 1
+    assert pairs[last] == donor.prompt_length - 2

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 import anchorlens as al
+from anchorlens.constants import NULL_CONTROLS
 from anchorlens.errors import InputError
 from anchorlens.running import executors
 from anchorlens.running.executors import Loading, RayExecutor, executor_of
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.usefixtures("small_shards"), pytest.mark.filterwarning
 OPTIONS = {"align": "last", "n_donors": 1, "batch_size": 2, "n_resamples": 20, "progress": False}
 TRUTH = {"n_resamples": 20, "progress": False, "batch_size": 10}
 SWEEPS = {
-    "swap": lambda model, **more: al.swap_sweep(model, capitals(), **(OPTIONS | more)),
+    "swap": lambda model, **more: al.swap_sweep(model, capitals(), null=tuple(NULL_CONTROLS), **(OPTIONS | more)),
     "knockout": lambda model, **more: al.knockout_sweep(model, questions(), **(TRUTH | {"layers": [0, 2]} | more)),
     "patch_tokens": lambda model, **more: al.patch_tokens_sweep(model, questions(), **(TRUTH | more)),
     "answer_only": lambda model, **more: al.answer_only_sweep(model, questions(), **(TRUTH | more)),

@@ -38,6 +38,14 @@ SWEEPS = {
     "denoising": lambda m: al.swap_sweep(m, capitals(), direction="denoising", readout="answer_joint", window=2, **SMALL),
     "mean": lambda m: al.swap_sweep(m, capitals(), donors="mean", site="mlp_out", **(SMALL | {"n_donors": 1})),
     "noise": lambda m: al.swap_sweep(m, capitals(), donors="noise", seed=3, **(SMALL | {"n_donors": 1})),
+    "nulls": lambda m: al.swap_sweep(
+        m,
+        capitals(),
+        direction="denoising",
+        donors="random",
+        null=["displaced", "same_role", "norm_matched"],
+        **(SMALL | {"align": "equal"}),
+    ),
     "zero": lambda m: al.swap_sweep(m, capitals(), donors="zero", layers=[1], **(SMALL | {"n_donors": 1})),
     "probe": lambda m: al.swap_sweep(m, questions(), readout="probe", anchors=["exact_question", "answer"], **SMALL),
     "p_true": lambda m: al.swap_sweep(m, capitals(), readout="p_true", answers="gold", **SMALL),
@@ -82,7 +90,7 @@ def found(verified, what):
     return one
 
 
-@pytest.mark.parametrize("name", fast(["swap", "denoising", "noise", "probe", "knockout", "patch_tokens"], SWEEPS))
+@pytest.mark.parametrize("name", fast(["swap", "denoising", "nulls", "noise", "probe", "knockout", "patch_tokens"], SWEEPS))
 def test_every_kind_of_sweep_comes_out_again(name, written, tiny_model):
     verified = verify(written(name), tiny_model, cells=20)
     assert verified.ok, verified

@@ -64,7 +64,8 @@ class _PairSizes:
         """Return the number of tokens to compute in the cone of each placement; 0 without a change."""
         end, out = self.end(pair), list[int]()
         for place in pair.placements:
-            sources = place.source if pair.source is not None else [None] * len(place.target)
+            as_is = pair.source is not None and not place.direction_label
+            sources = place.source if as_is else [None] * len(place.target)
             pairs = [(t, s) for t, s in zip(place.target, sources, strict=True) if t < end]
             donor = pair.source.ids if pair.source is not None else ()
             out.append(end - cone_start(pair.target.ids, donor, pairs, self.reads[id(pair)], site) if pairs else 0)

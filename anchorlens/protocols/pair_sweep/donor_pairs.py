@@ -1,8 +1,13 @@
 """Pairs of inputs, one patched with activations of the other, and the tensors of a batch of pairs."""
 
+import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeAlias, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
 from anchorlens.engine.readouts import Reader
@@ -13,12 +18,17 @@ from anchorlens.typing import SlotStreams
 
 @dataclass(frozen=True)
 class Placement:
-    """Placement of one anchor of a pair: activations at ``source`` positions replace those at ``target`` positions."""
+    """Placement of one anchor of a pair: activations at ``source`` positions replace those at ``target`` positions.
+
+    With ``direction_label``, random directions with the norm of their difference are added to those at ``target`` instead. The label
+    is that of the draw.
+    """
 
     anchor: str
     control: str
     target: tuple[int, ...]
     source: tuple[int, ...]
+    direction_label: str = ""
 
 
 PromptT_co = TypeVar("PromptT_co", bound=TokenizedPrompt, covariant=True)
@@ -44,9 +54,9 @@ class Pair(Generic[PromptT_co]):
     donor_id: str
     placements: tuple[Placement, ...]
 
-    def same_tokens(self, anchor: str) -> bool:
-        """Return whether the anchor has the same tokens in both inputs, so that its streams into block 0 are equal."""
-        place = next((p for p in self.placements if (p.anchor, p.control) == (anchor, "none")), None)
+    def same_tokens(self, anchor: str, control: str = "none") -> bool:
+        """Return whether the anchor (or control) has the same tokens in both inputs, so that its streams into block 0 are equal."""
+        place = next((p for p in self.placements if (p.anchor, p.control) == (anchor, control)), None)
         if self.source is None:
             return False
         to, by = (place.target, place.source) if place is not None else (row.positions[anchor] for row in (self.target, self.source))
@@ -66,23 +76,40 @@ def slots_of(positions: Sequence[Sequence[int]]) -> Slots:
     return Slots(positions=padded.ids, mask=padded.mask)
 
 
-def build_batch(pairs: Sequence[Pair[Any]], reader: Reader, make_streams: MakeStreams | None = None) -> SwapBatch:
+def make_generator(label: str) -> torch.Generator:
+    """Make the generator of one draw from its label."""
+    return torch.Generator("cpu").manual_seed(int.from_bytes(hashlib.sha256(label.encode()).digest()[:7], "big"))
+
+
+def unit_directions(label: str, n: int, d_model: int) -> Float[Tensor, "slot d_model"]:
+    """Draw ``n`` Gaussian directions of norm 1; all layers share them, so that layers are comparable."""
+    drawn = torch.randn(n, d_model, generator=make_generator(label), dtype=torch.float32, device="cpu")
+    return drawn / drawn.norm(dim=-1, keepdim=True)
+
+
+def build_batch(pairs: Sequence[Pair[Any]], reader: Reader, make_streams: MakeStreams | None = None, d_model: int = 0) -> SwapBatch:
     """Build the tensors of a batch: inputs, reader, and the slots of every anchor with their sources or streams.
 
     Args:
         pairs: Pairs with the same anchors and controls.
         reader: Reader of the metric.
         make_streams: Function of pairs, inputs and slots that returns streams. If None, those of a clean run of the sources.
+        d_model: Size of random directions; 0 if no placement has any.
     """
     tokens = pad_rows([p.target.ids for p in pairs])
     columns = [[p.placements[i] for p in pairs] for i in range(len(pairs[0].placements))]
     names = [(column[0].anchor, column[0].control) for column in columns]
     slots = [slots_of([place.target for place in column]) for column in columns]
+    swaps = [
+        AnchorSwap(*name, own, directions={
+            i: unit_directions(place.direction_label, len(place.target), d_model)
+            for i, place in enumerate(column) if place.direction_label
+        })
+        for name, own, column in zip(names, slots, columns, strict=True)
+    ]  # fmt: skip
     if make_streams is not None:
-        made = make_streams(pairs, tokens, slots)
-        return SwapBatch(
-            tokens, reader, tuple(AnchorSwap(*name, own, streams=one) for name, own, one in zip(names, slots, made, strict=True))
-        )
+        made = zip(swaps, make_streams(pairs, tokens, slots), strict=True)
+        return SwapBatch(tokens, reader, tuple(replace(swap, streams=streams) for swap, streams in made))
     sources = [slots_of([place.source for place in column]) for column in columns]
-    swaps = tuple(AnchorSwap(*name, own, source=source) for name, own, source in zip(names, slots, sources, strict=True))
-    return SwapBatch(tokens, reader, swaps, pad_rows([p.source.ids for p in pairs if p.source is not None]))
+    swaps = [replace(swap, source=source) for swap, source in zip(swaps, sources, strict=True)]
+    return SwapBatch(tokens, reader, tuple(swaps), pad_rows([p.source.ids for p in pairs if p.source is not None]))

@@ -74,7 +74,8 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
         return Plan(cost.batches, cost, "cell", engine.adapter.device)
 
     def _batch(self, engine: Engine, inputs: InputsT, spec: SpecT, pairs: Sequence[Pair[Any]]) -> SwapBatch:
-        return build_batch(pairs, self.reader(engine.adapter, inputs, pairs), self.make_streams(inputs, spec))
+        reader = self.reader(engine.adapter, inputs, pairs)
+        return build_batch(pairs, reader, self.make_streams(inputs, spec), engine.adapter.d_model)
 
     @override
     def measure(self, engine: Engine, inputs: InputsT, spec: Any, unit: Batch, on_work: OnWork) -> pd.DataFrame:

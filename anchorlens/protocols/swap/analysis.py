@@ -49,6 +49,8 @@ class SwapAnalysis(Analysis):
         config = result.record["config"]
         label = f", donor label {config['donor_label']}" if config.get("donor_label") else ""
         null = f", null {config['null_region']}" if config["n_null_donors"] and "null_region" in config else ""
+        if null and [*config.get("null", ("displaced",))] != ["displaced"]:
+            null = f", null {', '.join(config['null'])}"
         weaker = [f"{anchor} {100 * share:.0f} % of rows" for anchor, share in _weaker(result.curves(all_columns=True)).items()]
         settings = (
             f"readout {config['readout']}, site {config['site']}, window {config['window']}, {config['direction']}, "

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM
+from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM, NULL_CONTROLS
 from anchorlens.results.estimates import LayerEstimate, estimates_by_layer, format_layers, join_with_and
 from anchorlens.results.findings import OPEN, STANDS, Finding, Findings, empty_findings, text_warning
 from anchorlens.results.sweep import SweepResult
@@ -25,7 +25,8 @@ from anchorlens.statistics.bands import band
 from anchorlens.statistics.pathways import band_frame
 from anchorlens.statistics.resamples import Resamples
 
-NULL = "null"
+NULL = NULL_CONTROLS["displaced"]
+"""Control that the verdict speaks of."""
 LESS_NULL, DIFFERENCE = "delta_p_minus_null", "anchor_difference"
 NULL_MOVES = "null_moves"
 """Status of layers at which the null changes P more than the swap."""
@@ -60,23 +61,26 @@ def swap_contrasts(result: SweepResult) -> pd.DataFrame:
     excluded = {
         str(a): set(one.loc[one["by_construction"].astype(bool), "layer"]) for a, one in curves.groupby("anchor", sort=False)
     }
-    less = _minus_null(samples)
     anchors = [anchor for anchor in result.anchors if anchor in excluded]  # others have no reachable cell
     pairs = {f"{a} - {b}": excluded[a] | excluded[b] for a, b in combinations(anchors, 2)}
     between = _between(samples, anchors)
-    frames = [_joint(result, less, excluded, LESS_NULL, NULL), _joint(result, between, pairs, DIFFERENCE, "none")]
+    frames = [_joint(result, differences, excluded, LESS_NULL, null) for null, differences in _minus_nulls(samples).items()]
+    frames.append(_joint(result, between, pairs, DIFFERENCE, "none"))
     whole = [frame for frame in frames if len(frame)]
     return pd.concat(whole, ignore_index=True) if whole else pd.DataFrame(columns=list(CONTRAST_COLUMNS))
 
 
-def _minus_null(samples: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return anchor -> ΔP minus null, [row layer], averaged over the donors with a null."""
+def _minus_nulls(samples: pd.DataFrame) -> dict[str, dict[str, pd.DataFrame]]:
+    """Return control -> anchor -> ΔP minus that null, [row layer], over the donors that measured it; the default null first."""
     cell = ["anchor", *_ROW, "donor_id", "layer"]
     sides = samples.pivot_table(index=cell, columns="control", values="effect", sort=False)
-    if NULL not in sides.columns:
-        return {}
-    gaps = (sides["none"] - sides[NULL]).dropna().groupby(["anchor", *_ROW, "layer"], sort=False).mean()
-    return {str(anchor): one.droplevel("anchor").unstack("layer") for anchor, one in gaps.groupby("anchor", sort=False)}
+    differences: dict[str, dict[str, pd.DataFrame]] = {}
+    for control in NULL_CONTROLS.values():
+        if control not in sides.columns:
+            continue
+        gaps = (sides["none"] - sides[control]).dropna().groupby(["anchor", *_ROW, "layer"], sort=False).mean()
+        differences[control] = {str(a): one.droplevel("anchor").unstack("layer") for a, one in gaps.groupby("anchor", sort=False)}
+    return differences
 
 
 def _between(samples: pd.DataFrame, anchors: Sequence[str]) -> dict[str, pd.DataFrame]:
@@ -164,6 +168,8 @@ def _reason_for_no_claim(result: SweepResult, facts: Mapping[str, Mapping[int, L
         return "Nothing is claimed for delta_kind='signed': effects on true and false answers cancel."
     if not config["n_null_donors"]:
         return "Nothing is claimed: no null was measured, so the effect of the same streams elsewhere is unknown."
+    if "displaced" not in config.get("null", ["displaced"]):
+        return "Nothing is claimed: the null 'displaced' was not measured; contrasts() has the others."
     if not facts:
         return "Nothing is claimed: every measured layer holds by construction."
     n = max((fact.n for along in facts.values() for fact in along.values()), default=0)

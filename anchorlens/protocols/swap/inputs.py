@@ -23,7 +23,15 @@ from anchorlens.protocols.base import SweepInputs
 from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement
 from anchorlens.protocols.probe_sweep.variants import build_truth_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
-from anchorlens.protocols.swap.pairing import NULL, PairMaker, QAPair, donor_picker, pre_answer_token_differs
+from anchorlens.protocols.swap.pairing import (
+    NORM_MATCHED,
+    SAME_ROLE,
+    PairMaker,
+    QAPair,
+    direction_label,
+    donor_picker,
+    pre_answer_token_differs,
+)
 from anchorlens.protocols.swap.reading import Reading
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics, reference_rows
@@ -70,8 +78,12 @@ class SwapInputs(SweepInputs):
         nulls: dict[str, dict[str, list[int]]] = {}
         for pair in self.pairs:
             donor_ids.setdefault(pair.base.id, []).append(pair.donor_id)
-            placed = {f"{NULL}:{p.anchor}:{pair.donor_id}": list(p.target) for p in pair.placements if p.control == NULL}
-            nulls.setdefault(pair.target.id, {}).update(placed)
+            own = nulls.setdefault(pair.target.id, {})
+            for place in pair.placements:
+                if place.control != "none":
+                    own[f"{place.control}:{place.anchor}:{pair.donor_id}"] = list(place.target)
+                if place.control == SAME_ROLE:
+                    own[f"{SAME_ROLE}_source:{place.anchor}:{pair.donor_id}"] = list(place.source)
         donors = self.statistics.reference if self.statistics is not None else [p.donor for p in self.pairs if p.donor]
         # p_true measures every row; a probe is fitted on the rows of other splits.
         splits = ("train", "validation") if truth is not None and self.reading.probes is not None else ()
@@ -229,8 +241,11 @@ def _load_pair(spec: Swap, stored: StoredInputs, base: TokenRow, donor_id: str) 
         both = (target.positions[anchor],) * 2 if source is None else pair_positions(target, source, anchor, spec.align)
         if both is None:
             raise RunError(f"examples.parquet: {anchor} of {target.id} and {donor_id} cannot be paired.")
-        placements.append(Placement(anchor, "none", *both))
-        null = target.positions.get(f"{NULL}:{anchor}:{donor_id}")
-        if null is not None:
-            placements.append(Placement(anchor, NULL, null, both[1][: len(null)]))
+        placements.append(Placement(anchor, "none", both[0], both[1]))
+        for control in spec.null_controls:
+            null = target.positions.get(f"{control}:{anchor}:{donor_id}")
+            if null is not None:
+                by = target.positions[f"{SAME_ROLE}_source:{anchor}:{donor_id}"] if control == SAME_ROLE else both[1][: len(null)]
+                label = direction_label(spec, base.id, donor_id, anchor) if control == NORM_MATCHED else ""
+                placements.append(Placement(anchor, control, null, by, label))
     return Pair(base, target, source, donor, donor_id, tuple(placements))

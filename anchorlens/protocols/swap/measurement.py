@@ -20,7 +20,7 @@ from anchorlens.protocols.pair_sweep.measurement import Array, PatchingMeasureme
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.protocols.swap.analysis import ANALYSIS
 from anchorlens.protocols.swap.inputs import SwapInputs, prepare_swap, restore_swap
-from anchorlens.protocols.swap.pairing import NULL, QAPair, pre_answer_token_differs
+from anchorlens.protocols.swap.pairing import QAPair, pre_answer_token_differs
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.questions.qa_context import QUESTIONS, QuestionContext
 from anchorlens.statistics.delta import delta_p
@@ -74,15 +74,16 @@ class SwapMeasurement(PatchingMeasurement[Swap, SwapInputs, QuestionContext]):
     def columns(
         self, inputs: SwapInputs, spec: Swap, unit: Batch, place: Placement, before: Metrics, after: Metrics
     ) -> dict[str, Any]:
-        pairs, anchor, measured = unit.pairs, place.anchor, place.control == "none"
+        pairs, anchor, control = unit.pairs, place.anchor, place.control
+        null = next(iter(spec.null_controls), "") if control == "none" else control
         slots = {
-            name: pd.array([p.slots(anchor, control) for p in pairs], dtype="Int64")
-            for name, control in (("n_patched", "none"), ("n_null_patched", NULL))
+            name: pd.array([p.slots(anchor, counted) for p in pairs], dtype="Int64")
+            for name, counted in (("n_patched", "none"), ("n_null_patched", null))
         }
         return slots | {
             "pre_answer_token_differs": pd.array([pre_answer_token_differs(p) for p in pairs], dtype="boolean"),
             "by_construction": [
-                [measured and inputs.reading.is_by_construction(spec, p, anchor, k) for p in pairs] for k in unit.layers
+                [inputs.reading.is_by_construction(spec, p, anchor, control, k) for p in pairs] for k in unit.layers
             ],
             "logp_before": before.log_p.double().numpy(), "logp_after": after.log_p.double().numpy(),
             "logit_diff_before": before.logit_diff.double().numpy(), "logit_diff_after": after.logit_diff.double().numpy(),

@@ -4,16 +4,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from anchorlens.constants import NULL_CONTROLS
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics
 from anchorlens.questions.answer_text import is_right
 from anchorlens.questions.build_rows import drop
-from anchorlens.questions.donors import DonorPicker, null_positions, pair_positions
+from anchorlens.questions.donors import DonorPicker, null_positions, pair_positions, same_role_positions
 from anchorlens.questions.tokens import RowDropped, RowTokenizer, TokenRow
 
-NULL = "null"
+NULL, SAME_ROLE, NORM_MATCHED = (NULL_CONTROLS[name] for name in ("displaced", "same_role", "norm_matched"))
 QAPair: TypeAlias = Pair[TokenRow]
 
 
@@ -44,6 +45,11 @@ def pre_answer_token_differs(pair: QAPair) -> bool | None:
     return None if pair.source is None else not pair.same_tokens("pre_answer")
 
 
+def direction_label(spec: Swap, base_id: str, donor_id: str, anchor: str) -> str:
+    """Return the label of the random directions of ``norm_matched``."""
+    return f"{spec.seed}:{NORM_MATCHED}:{base_id}:{donor_id}:{anchor}"
+
+
 @dataclass
 class PairMaker:
     """Builder of the pairs of a sweep, which counts failures.
@@ -52,7 +58,7 @@ class PairMaker:
         spec: Arguments of the sweep.
         tokenizer: Tokenizer of corrupt inputs.
         dropped: Rows without a pair.
-        null_shortfall: Anchor -> number of null slots without a position (the prompt is too short).
+        null_shortfall: Anchor (and control, unless it is ``null``) -> number of null slots without a position.
         failed_pairs: Number of pairs that could not be built, by reason (denoising only).
     """
 
@@ -85,7 +91,7 @@ class PairMaker:
                 self.dropped.append(drop(row.example, "no_donor", why))
                 continue
             paired = {anchor: (row.positions[anchor], row.positions[anchor]) for anchor in anchors}
-            yield Pair(row, row, None, None, rule, self._placements(row, rule, paired, with_null=bool(self.spec.n_null_donors)))
+            yield Pair(row, row, None, None, rule, self._placements(row, None, row.id, rule, paired, with_null=True))
 
     def _pair(self, row: TokenRow, donor: TokenRow, *, with_null: bool) -> QAPair:
         target, source = row, donor
@@ -97,17 +103,29 @@ class PairMaker:
             if both is None:
                 raise RowDropped("corrupt_length", "the donor's text has another number of tokens inside the base question")
             paired[anchor] = both
-        return Pair(row, target, source, donor, donor.id, self._placements(target, donor.id, paired, with_null=with_null))
+        placements = self._placements(target, source, row.id, donor.id, paired, with_null=with_null)
+        return Pair(row, target, source, donor, donor.id, placements)
 
     def _placements(
-        self, target: TokenRow, donor_id: str, paired: dict[str, tuple[tuple[int, ...], tuple[int, ...]]], *, with_null: bool
-    ) -> tuple[Placement, ...]:
-        """Return the placement of every anchor, followed by its null."""
+        self, target: TokenRow, source: TokenRow | None, base_id: str, donor_id: str,
+        paired: dict[str, tuple[tuple[int, ...], tuple[int, ...]]], *, with_null: bool,
+    ) -> tuple[Placement, ...]:  # fmt: skip
+        """Return the placement of every anchor, followed by its nulls."""
+        spec = self.spec
         placements: list[Placement] = []
         for anchor, (to, by) in paired.items():
             placements.append(Placement(anchor, "none", to, by))
-            if with_null:
-                null = null_positions(target, anchor, len(by), self.spec.seed, donor_id, self.spec.null_region)
-                self.null_shortfall[anchor] = self.null_shortfall.get(anchor, 0) + len(by) - len(null)
-                placements.append(Placement(anchor, NULL, null, by[: len(null)]))
+            for control in spec.null_controls if with_null else ():
+                if control == SAME_ROLE:
+                    assert source is not None  # the specification refuses a statistic
+                    label = f"{spec.seed}:{control}:{base_id}:{donor_id}:{anchor}"
+                    null = Placement(anchor, control, *same_role_positions(target, source, anchor, len(by), label))
+                elif control == NORM_MATCHED:
+                    null = Placement(anchor, control, to, by, direction_label(spec, base_id, donor_id, anchor))
+                else:
+                    where = null_positions(target, anchor, len(by), spec.seed, donor_id, spec.null_region)
+                    null = Placement(anchor, control, where, by[: len(where)])
+                name = anchor if control == NULL else f"{anchor}, {control}"
+                self.null_shortfall[name] = self.null_shortfall.get(name, 0) + len(by) - len(null.target)
+                placements.append(null)
         return tuple(placements)

@@ -13,7 +13,7 @@ from anchorlens.models.adapter import Adapter
 from anchorlens.probing.p_true import truth_reader
 from anchorlens.probing.probes import LayerProbes
 from anchorlens.probing.truth_rows import TruthRows
-from anchorlens.protocols.swap.pairing import QAPair
+from anchorlens.protocols.swap.pairing import NORM_MATCHED, NULL, QAPair
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.questions.answer_reads import answer_reads
 from anchorlens.questions.tokens import TokenRow
@@ -70,16 +70,19 @@ class Reading:
         # In the layer of the probe, other positions act only through its attention, which reads resid_pre.
         if not isinstance(spec.site, str) or spec.site == "resid_pre":
             return True
-        return (anchor, control) == ("answer", "none") and _ORDER.index(spec.site) <= _ORDER.index(self.probes.site)
+        return anchor == "answer" and control in ("none", NORM_MATCHED) and _ORDER.index(spec.site) <= _ORDER.index(self.probes.site)
 
-    def is_by_construction(self, spec: Swap, pair: QAPair, anchor: str, layer: int) -> bool:
+    def is_by_construction(self, spec: Swap, pair: QAPair, anchor: str, control: str, layer: int) -> bool:
         """Return whether the value of a cell follows by construction.
 
-        The stream into block 0 depends on tokens only. A swap of equal tokens (``pre_answer`` in most rows) changes nothing there,
-        and ``pre_answer_all`` inserts the donor's answer tokens. A swap of ``answer`` at k* makes the probe read the donor's state.
+        The stream into block 0 depends on tokens only: equal tokens in both inputs (``pre_answer`` in most rows) change nothing, and
+        ``pre_answer_all`` inserts the donor's answer tokens. A swap of ``answer`` at k* makes the probe read the donor's state.
+        ``same_role`` and ``norm_matched`` change nothing with equal tokens, or without a position.
         """
         changed = window_layers(layer, spec.window, layer + spec.window)
-        same = changed == range(1) and pair.same_tokens(anchor)
+        same = changed == range(1) and pair.same_tokens(anchor, control)
+        if control != "none":
+            return control != NULL and (not pair.slots(anchor, control) or (spec.site == "resid_pre" and same))
         if spec.site == "resid_pre" and 0 in changed and (anchor == "pre_answer_all" or same):
             return True
         return anchor == "answer" and self.probe_layer in changed

@@ -13,6 +13,7 @@ from anchorlens.constants import (
     DIRECTIONS,
     DONOR_FUNCTION,
     DONOR_RULES,
+    NULL_CONTROLS,
     NULL_REGIONS,
     SITES,
     STATISTIC_RULES,
@@ -34,7 +35,7 @@ class Swap(TruthSpecification):
     At one layer, the residual stream at an anchor's positions is replaced by that of the donor's forward pass. P of the answer to
     the original question is then read.
     ΔP = 100 * (P after - P before), in percentage points; negative if the swap removes support for the answer (noising),
-    positive if it restores support (denoising). Every curve has a null: the donor's streams at random other positions.
+    positive if it restores support (denoising). Every curve has a null: by default the donor's streams at random other positions.
     """
 
     NAME = "swap"
@@ -65,11 +66,15 @@ class Swap(TruthSpecification):
     known_only: StrictBool = argument(
         False, "Whether to keep only questions that the model answers correctly, with its own answer in the input.", off="--all-rows"
     )
-    n_null_donors: Annotated[int, Int()] = argument(
-        1, "Number of donors per row whose null is measured; 0 measures no null.", group="controls"
+    n_null_donors: Annotated[int, Int()] = argument(1, "Number of donors per row with a null; 0 measures no null.", group="controls")
+    null: Annotated[Any, Choices(tuple(NULL_CONTROLS), "null")] = argument(
+        ("displaced",),
+        "Nulls: displaced (the anchor's donor streams at random other positions), same_role (the donor's streams of other "
+        "positions, each at its counterpart) or norm_matched (random changes of the same norm at the anchor).",
+        group="controls",
     )
     null_region: Annotated[str, Choice(NULL_REGIONS)] = argument(
-        "question", "Region of the null: question (from the question on) or prompt (also shots and template).", group="controls"
+        "question", "Region of displaced: question (from the question on) or prompt (also shots and template).", group="controls"
     )
 
     @classmethod
@@ -88,6 +93,11 @@ class Swap(TruthSpecification):
     def kind(self) -> str:
         """Kind of ΔP; ``probability`` for answer readouts."""
         return self.delta_kind if self.is_truth_readout else "probability"
+
+    @property
+    def null_controls(self) -> tuple[str, ...]:
+        """Controls of the measured nulls, the default one first."""
+        return tuple(control for name, control in NULL_CONTROLS.items() if self.n_null_donors and name in self.null)
 
     @property
     def donor_rule(self) -> str:
@@ -123,8 +133,20 @@ class Swap(TruthSpecification):
                 f"n_donors={self.n_donors} needs donor rows; got donors={self.donors!r}. Leave n_donors out.",
             ),
             (
+                "null", self.null != self.default_of("null") and not self.n_null_donors,
+                f"null={self.null!r} needs a null, but n_null_donors=0 measures none. Leave one of them out.",
+            ),
+            (
+                "null", "same_role" in self.null and not from_rows,
+                f"null={self.null!r}: 'same_role' needs donor rows; got donors={self.donors!r}. Leave 'same_role' out.",
+            ),
+            (
                 "null_region", self.null_region != "question" and not self.n_null_donors,
                 f"null_region={self.null_region!r} needs a null, but n_null_donors=0 measures none. Leave one of them out.",
+            ),
+            (
+                "null_region", self.null_region != "question" and "displaced" not in self.null,
+                f"null_region={self.null_region!r} is a region of 'displaced'; got null={self.null!r}. Leave null_region out.",
             ),
             (
                 "delta_kind", self.is_truth_readout and not noising and self.delta_kind == "confidence",

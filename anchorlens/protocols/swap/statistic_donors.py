@@ -1,6 +1,5 @@
 """Statistics as donors: mean stream, zeros and noise (METHOD 4)."""
 
-import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -14,7 +13,7 @@ from anchorlens.engine.patches import Slots
 from anchorlens.engine.reference import capture
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.prompts.batches import TokenBatch, pad_rows
-from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement
+from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement, make_generator
 from anchorlens.questions.donors import SEGMENTS
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.typing import SlotStreams
@@ -115,8 +114,8 @@ class StreamStatistics:
         return out
 
     def _generator(self, row: TokenRow, place: Placement) -> torch.Generator:
-        label = f"{self.seed}:noise:{row.id}:{draw_label(place.anchor)}:{place.control}".encode()
-        return torch.Generator("cpu").manual_seed(int.from_bytes(hashlib.sha256(label).digest()[:7], "big"))
+        control = "none" if place.direction_label else place.control  # its directions take the norm of the swap's own noise
+        return make_generator(f"{self.seed}:noise:{row.id}:{draw_label(place.anchor)}:{control}")
 
 
 def _accumulate(into: dict[str, Tensor], role: str, value: Float[Tensor, "layer offset last"]) -> None:

@@ -39,7 +39,8 @@ def check_against_plain_hooks(sweep, run, hf, every=1):
 def test_plain_hugging_face_hooks_agree(tiny, tiny_model, tmp_path, direction, family):
     sweep = al.swap_sweep(
         tiny_model(family), capitals(6), anchors=("exact_question", "subject", "pre_answer", "prompt_last", "subject_last"),
-        n_donors=2, direction=direction, donors="random", align="last" if direction == "noising" else "equal", **QUIET,
+        n_donors=2, direction=direction, donors="random", align="last" if direction == "noising" else "equal",
+        null=("displaced", "same_role", "norm_matched"), **QUIET,
     )  # fmt: skip
     hf = transformers.AutoModelForCausalLM.from_pretrained(tiny(family), attn_implementation="eager").eval()
     check_against_plain_hooks(sweep, tmp_path / "run", hf, every=3)
@@ -51,7 +52,8 @@ def test_plain_hugging_face_hooks_agree_on_the_real_model(smollm2, tmp_path):
     from anchorlens.models.checkpoint import DEMO, fetch_packaged_model
 
     data = al.load_qa("popqa-sample", limit=4, seed=2)
-    sweep = al.swap_sweep(smollm2, data, n_donors=1, layers=(0, 15, 27), seed=2, **QUIET)
+    nulls = "displaced", "same_role", "norm_matched"
+    sweep = al.swap_sweep(smollm2, data, n_donors=1, layers=(0, 15, 27), null=nulls, seed=2, **QUIET)
     hf = transformers.AutoModelForCausalLM.from_pretrained(
         fetch_packaged_model(DEMO), dtype=torch.float32, attn_implementation="eager"
     )

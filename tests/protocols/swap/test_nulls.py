@@ -1,0 +1,156 @@
+"""Nulls by name: both engines, random directions, contrasts, verdict and figure."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import anchorlens as al
+from anchorlens.constants import NULL_CONTROLS
+from anchorlens.engine import reference
+from anchorlens.errors import InputError
+from anchorlens.protocols.pair_sweep.donor_pairs import unit_directions
+from anchorlens.runs.schema import CELL
+from tests.engine.make import ANCHORS, case
+from tests.questions.make import capitals, equal_lengths
+
+ALL = tuple(NULL_CONTROLS)
+QUIET = {"progress": False, "n_spot_checks": 0, "n_resamples": 20}
+
+
+def effects(sweep):
+    return sweep.samples(all_columns=True).set_index(CELL)["effect"].sort_index()
+
+
+def check_engines(model, data, atol, **options):
+    """Every cell of both engines; returns those of the cone engine."""
+    cone, oracle = (effects(al.swap_sweep(model, data, engine=engine, **QUIET | options)) for engine in ("cone", "reference"))
+    pd.testing.assert_series_equal(cone, oracle, rtol=0, atol=atol)
+    return cone
+
+
+@pytest.mark.slow
+def test_both_engines_agree_cell_by_cell_on_the_real_model(smollm2):
+    data = al.load_qa("popqa-sample", limit=4, seed=2)
+    cells = check_engines(smollm2, data, 1e-3, null=ALL, n_donors=1, layers=(0, 12, 27), prompt="fewshot(2)", seed=2)
+    by_control = cells.abs().groupby(["anchor", "control"]).max()
+    assert by_control["exact_question", "norm_matched"] > 1
+    assert by_control["pre_answer", "norm_matched"] > 0.01
+    assert by_control["exact_question", "same_role"] > 0.001
+    assert by_control["exact_question", "same_role"] < by_control["exact_question", "norm_matched"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"direction": "denoising", "window": 2},
+        {"site": "attn_out"},
+        {"site": "resid_post", "window": 3, "readout": "answer_joint"},
+        {"donors": "noise", "null": ("displaced", "norm_matched")},
+        {"donors": "mean", "null": "norm_matched"},
+        {"readout": "p_true", "anchors": ("exact_question", "answer"), "null": "norm_matched,same_role"},
+    ],
+    ids=str,
+)
+def test_both_engines_agree_in_every_setting(tiny_model, options):
+    given = {"null": ALL, "align": "last"} | ({} if options.get("donors") else {"n_donors": 2, "donors": "random"})
+    cells = check_engines(tiny_model("llama"), capitals(3), 3e-4, **given | options)
+    assert cells.abs().groupby("control").max().min() > 5e-4
+
+
+def test_draws_depend_neither_on_batches_nor_on_other_nulls(tiny_model):
+    def run(**options):
+        return effects(al.swap_sweep(tiny_model("llama"), capitals(4), align="last", n_donors=2, **QUIET | options))
+
+    whole = run(null=ALL)
+    pd.testing.assert_series_equal(whole, run(null=ALL[::-1], batch_size=1), rtol=0, atol=1e-3)
+    for null, control in NULL_CONTROLS.items():
+        alone = run(null=null)
+        assert set(alone.index.get_level_values("control")) == {"none", control}
+        pd.testing.assert_series_equal(whole[alone.index], alone, rtol=0, atol=1e-3)
+    assert not np.allclose(whole, run(null=ALL, seed=9).reindex(whole.index), atol=1e-3)
+
+
+def test_a_random_direction_has_the_norm_of_the_donors_difference(tiny_model, monkeypatch):
+    adapter, batch = case(tiny_model("llama"))
+    swap, site, streams = batch.swaps[0], "resid_pre", []
+    along = {i: unit_directions(f"row {i}", len(at), adapter.d_model) for i, at in enumerate(ANCHORS[swap.anchor][0]) if i != 1}
+    right = reference.swap_hooks
+    monkeypatch.setattr(reference, "swap_hooks", lambda *given: streams.append(given[2]) or right(*given))
+    batch = replace(batch, swaps=(replace(swap, directions=along),))
+    reference.ReferenceEngine(adapter).run_swaps(batch, site=site, layers=(0,), window=1)
+    (own,) = reference.capture(adapter, batch.tokens, site, [swap.slots])
+    (donor,) = reference.capture(adapter, batch.donors, site, [swap.source])
+    torch.testing.assert_close(streams[0][:, 1], donor[:, 1])  # a row without directions gets the donor's streams
+    for i, directions in along.items():
+        n = len(directions)
+        change = streams[0][:, i, :n] - own[:, i, :n]
+        torch.testing.assert_close(change.norm(dim=-1), (donor - own)[:, i, :n].norm(dim=-1))
+        alike = torch.nn.functional.cosine_similarity(change, directions.expand_as(change), dim=-1)
+        torch.testing.assert_close(alike, torch.ones_like(alike))
+    torch.testing.assert_close(along[0].norm(dim=-1), torch.ones(len(along[0])))
+    assert not torch.equal(along[0], along[2][: len(along[0])])
+
+
+def test_every_null_has_contrasts_and_a_line_of_its_own(tiny_model):
+    made = al.swap_sweep(tiny_model("llama"), equal_lengths(), null=ALL, n_donors=1, **QUIET)
+    less = made.contrasts().query("quantity == 'delta_p_minus_null'")
+    samples = made.samples().groupby(["anchor", "layer", "control", "example_id"])["effect"].mean().unstack("control")
+    for control in NULL_CONTROLS.values():
+        gap = (samples["none"] - samples[control]).groupby(["anchor", "layer"]).mean()
+        own = less[less["control"] == control].set_index(["anchor", "layer"])["value"]
+        np.testing.assert_allclose(own.astype(float), gap.loc[own.index], atol=1e-9)
+    alone = al.swap_sweep(tiny_model("llama"), equal_lengths(), n_donors=1, **QUIET).contrasts().query("control == 'null'")
+    np.testing.assert_allclose(alone["sim_low"].astype(float), less[less["control"] == "null"]["sim_low"].astype(float), atol=1e-3)
+    lines = [str(trace.name).rpartition(", ")[2] for trace in al.plot_curves(made).data]
+    assert all(lines.count(control) >= len(made.anchors) for control in NULL_CONTROLS.values())
+    assert ", null displaced, same_role, norm_matched, seed 0" in " ".join(repr(made).split())
+    assert made.record["config"]["null"] == [*ALL]
+
+
+def test_of_another_null_alone_nothing_is_claimed(tiny_model):
+    made = al.swap_sweep(tiny_model("llama"), equal_lengths(), null="same_role", **QUIET)
+    assert str(made.verdict).startswith("Nothing is claimed: the null 'displaced' was not measured")
+    assert set(made.contrasts()["control"].dropna()) == {"none", "same_role"}
+    assert len(al.plot_curves(made).data)
+
+
+def test_a_null_without_position_is_marked(tiny_model):
+    """The question's words outside E_Q are the anchor: only the template's tokens are left, and their embeddings are equal."""
+    made = al.swap_sweep(
+        tiny_model("llama"), equal_lengths(), anchors=("question_rest",), null="same_role", layers=(0, 1), n_donors=1, **QUIET
+    )
+    own = made.samples().query("control == 'same_role'")
+    assert (own["n_null_patched"] < own["n_patched"]).all()
+    assert own.groupby("layer")["by_construction"].all().tolist() == [True, False]
+    assert own[own["layer"] == 0]["effect"].abs().max() < 1e-4
+    short = (own["n_patched"] - own["n_null_patched"])[own["layer"] == 0].sum()
+    assert made.record["counts"]["null_shortfall"]["question_rest, same_role"] == short
+    curves = made.curves(controls=True)
+    assert set(curves["frac_null_incomplete"]) == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("options", "argument", "message"),
+    [
+        ({"null": "sham"}, "null", "Unknown null 'sham'"),
+        ({"null": ()}, "null", "one or more different nulls"),
+        ({"null": "same_role", "n_null_donors": 0}, "null", "n_null_donors=0 measures none"),
+        ({"null": "same_role", "donors": "zero"}, "null", "'same_role' needs donor rows"),
+        ({"null": "norm_matched", "null_region": "prompt"}, "null_region", "is a region of 'displaced'"),
+    ],
+)
+def test_nulls_that_contradict_other_arguments_are_refused(options, argument, message):
+    with pytest.raises(InputError, match=message) as caught:
+        al.Swap(**options)
+    assert caught.value.arguments == (argument,)
+
+
+def test_spot_checks_of_mixed_nulls_agree(tiny_model):
+    """One forward pass measures cells of all controls again: rows with a random direction beside rows without."""
+    options = QUIET | {"n_spot_checks": 60, "n_donors": 1, "align": "last"}
+    checks = al.swap_sweep(tiny_model("llama"), capitals(4), null=ALL, prompt="fewshot(3)", **options).record["checks"]
+    assert checks["failed"] == []
+    assert checks["cells"] == 60
