@@ -8,8 +8,13 @@ import pandas as pd
 
 from anchorlens.results.estimates import LayerEstimate, align_columns
 
-STANDS, REVERSED, OPEN, DESCRIPTION = "stands", "reversed", "open", "description"
-"""Status of a statement: effect detected, detected with the opposite sign, not detected, or not a claim."""
+STANDS, SPECIFIC, LOCALISED, CONTENT = "stands", "specific", "localised", "content"
+"""Status of a claim: effect beyond the placebo; of the row's own signal; of these positions; of the donor's content."""
+REVERSED, NOT_DETECTED, NULL_MOVES = "reversed", "not detected", "null moves"
+TOO_FEW, DESCRIPTION = "too few questions", "description"
+"""Status of a statement that is no claim of an effect."""
+CLAIMS = (STANDS, SPECIFIC, LOCALISED, CONTENT)
+"""Statuses whose layers a figure marks."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +23,7 @@ class Finding:
 
     Attributes:
         quantity: Name of the quantity: ``delta_p_vs_placebo``, ``delta_p_minus_null``, ...
-        status: ``stands``, ``reversed``, ``open`` or ``description``.
+        status: one of the statuses above.
         layers: Layers of the statement.
         value: Value of the quantity at the first layer, or the largest over layers; None if it has none.
         low: Lower end of the interval.

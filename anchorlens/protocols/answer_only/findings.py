@@ -6,7 +6,7 @@ from typing import Any
 from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
 from anchorlens.results.estimates import LayerEstimate, name_layer
-from anchorlens.results.findings import DESCRIPTION, OPEN, STANDS, Finding, Findings, empty_findings, text_warning
+from anchorlens.results.findings import DESCRIPTION, NOT_DETECTED, STANDS, Finding, Findings, empty_findings, text_warning
 from anchorlens.statistics.pathways import A, Q
 
 OTHER = "other_question"
@@ -42,7 +42,7 @@ def _status(name: str, fact: LayerEstimate) -> str:
     """Return the status of a contrast; only ``p_after`` is a claim (:meth:`AnswerOnlyAnalysis.estimates`)."""
     if name != "p_after":
         return DESCRIPTION
-    return STANDS if fact.off_zero else OPEN
+    return STANDS if fact.off_zero else NOT_DETECTED
 
 
 def _finding(fact: LayerEstimate, here: Mapping[str, Any], where: str) -> str:

@@ -19,7 +19,7 @@ from anchorlens.results.estimates import (
     join_with_and,
     name_layer,
 )
-from anchorlens.results.findings import DESCRIPTION, OPEN, Finding, Findings, empty_findings, text_warning
+from anchorlens.results.findings import DESCRIPTION, NOT_DETECTED, Finding, Findings, empty_findings, text_warning
 from anchorlens.results.findings import STANDS as STANDING
 from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED
 
@@ -71,8 +71,8 @@ def knockout_findings(record: Mapping[str, Any], layer: int, contrasts: pd.DataF
     signal = {k for k, fact in estimates_by_layer(contrasts, "auc", "none").items() if fact.low > 0.5}
     layers = tuple(sorted(layers_standing(contrasts) & signal))
     notes = [f"Layers with all contrasts (simultaneous bands): {format_layers(layers)}."]
-    statements.append(Finding("all_contrasts", STANDING if layers else OPEN, layers, control=RANDOM, sentence=notes[0]))
-    notes += ["open: not detected; effects in the interval remain compatible."] if OPEN in states.values() else []
+    statements.append(Finding("all_contrasts", STANDING if layers else NOT_DETECTED, layers, control=RANDOM, sentence=notes[0]))
+    notes += ["not detected: effects in the interval remain compatible."] if NOT_DETECTED in states.values() else []
     notes += [f"{100 * PARTIAL_LEVEL:.1f} % intervals: not all contrasts stand."] if is_partial else []
     headline = _headline(facts, states, where, record["config"]["anchors"][0])
     return Findings(tuple(statements), headline, warnings, _table(facts, states), (), tuple(notes))
@@ -85,8 +85,8 @@ def _reader(record: Mapping[str, Any]) -> str:
 def _state(fact: LayerEstimate, claim: Claim, floor: float) -> str:
     """Return ``stands``, ``reversed`` or ``open``; values within the noise floor are open."""
     if claim.points and abs(fact.value) <= floor:
-        return "open"
-    return "stands" if fact.beyond(claim.sign) else "reversed" if fact.beyond(-claim.sign) else "open"
+        return NOT_DETECTED
+    return "stands" if fact.beyond(claim.sign) else "reversed" if fact.beyond(-claim.sign) else NOT_DETECTED
 
 
 def _reason_for_no_claim(record: Mapping[str, Any], facts: LayerEstimates, auc: LayerEstimate, where: str) -> str:
@@ -108,7 +108,7 @@ def _reason_for_no_claim(record: Mapping[str, Any], facts: LayerEstimates, auc: 
 
 
 def _headline(facts: LayerEstimates, states: Mapping[str, str], where: str, anchor: str) -> str:
-    standing, missing, turned = ([n for n in STANDS if states[n] == state] for state in ("stands", "open", "reversed"))
+    standing, missing, turned = ([n for n in STANDS if states[n] == state] for state in ("stands", NOT_DETECTED, "reversed"))
     auc = {name: facts["auc_after", name].value for name in (SIZE_MATCHED, RANDOM)}
     fall = f"AUC {facts['auc', 'none'].value:.2f} falls to {auc[SIZE_MATCHED]:.2f}, with others cut to {auc[RANDOM]:.2f}"
     larger = f"cutting {anchor} has a larger effect than cutting other question tokens"

@@ -7,7 +7,7 @@ import pandas as pd
 
 from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM
 from anchorlens.results.estimates import LayerEstimate, estimates_at, name_layer
-from anchorlens.results.findings import OPEN, REVERSED, STANDS, Finding, Findings, empty_findings, text_warning
+from anchorlens.results.findings import NOT_DETECTED, REVERSED, STANDS, Finding, Findings, empty_findings, text_warning
 from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED
 
 
@@ -32,7 +32,9 @@ def patch_findings(record: Mapping[str, Any], summary: Mapping[str, Any], contra
         _groups(summary),
     ]
     statements = [
-        Finding.of(name, STANDS if fact.beyond(sign) else REVERSED if fact.off_zero else OPEN, fact, layers=layers, control=RANDOM)
+        Finding.of(
+            name, STANDS if fact.beyond(sign) else REVERSED if fact.off_zero else NOT_DETECTED, fact, layers=layers, control=RANDOM
+        )
         for name, fact, sign in (("delta_p_vs_placebo", delta, -1), ("flip_rate", flips, 1))
     ]
     warnings = text_warning(record["probe"], facts.get(("auc_beyond_text", "none")))

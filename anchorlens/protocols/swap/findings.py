@@ -18,7 +18,7 @@ import pandas as pd
 
 from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM, NULL_CONTROLS
 from anchorlens.results.estimates import LayerEstimate, estimates_by_layer, format_layers, join_with_and
-from anchorlens.results.findings import OPEN, STANDS, Finding, Findings, empty_findings, text_warning
+from anchorlens.results.findings import NOT_DETECTED, NULL_MOVES, STANDS, Finding, Findings, empty_findings, text_warning
 from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.schema import CONTRAST_COLUMNS
 from anchorlens.statistics.bands import band
@@ -28,8 +28,6 @@ from anchorlens.statistics.resamples import Resamples
 NULL = NULL_CONTROLS["displaced"]
 """Control that the verdict speaks of."""
 LESS_NULL, DIFFERENCE = "delta_p_minus_null", "anchor_difference"
-NULL_MOVES = "null_moves"
-"""Status of layers at which the null changes P more than the swap."""
 _ROW = ["example_id", "question_id"]
 _LEAST_SHARE = 0.5
 """Smallest share of curve minus null that the curve itself accounts for where the swap is named."""
@@ -146,7 +144,7 @@ def swap_findings(result: SweepResult) -> Findings:
     statements: list[Finding] = []
     for anchor, along in facts.items():
         shown = [(side.status, side.layers[anchor]) for side in sides if anchor in side.layers]
-        for status, layers in shown or [(OPEN, [_largest(along)])]:
+        for status, layers in shown or [(NOT_DETECTED, [_largest(along)])]:
             fact = _over_all(along[_largest({k: along[k] for k in layers})])
             statements.append(Finding.of(LESS_NULL, status, fact, layers=tuple(layers), anchor=anchor, control=NULL))
     headline, more = _headline(_P[result.record["config"]["delta_kind"]], sides, len(named))

@@ -18,7 +18,7 @@ from anchorlens.questions.example import normalise
 from anchorlens.questions.prompts import ChatPrompt, PromptText, QAPrompt, TemplatePrompt
 from anchorlens.questions.qa_context import set_up_questions
 from anchorlens.questions.tokens import RowDropped, RowTokenizer
-from anchorlens.results.findings import DESCRIPTION, OPEN, STANDS
+from anchorlens.results.findings import DESCRIPTION, NOT_DETECTED, STANDS
 from anchorlens.running.sweeps import answer_only_sweep
 from tests.protocols.sweeps import OPTIONS, check_statements, inputs, own, questions, spec_of, swept
 from tests.recompute import ProbeRecompute
@@ -260,7 +260,7 @@ def constant(value, other=None, leak=0.0):
     return change
 
 
-@pytest.mark.parametrize(("other", "status", "value"), [(None, OPEN, 0), (0.85, STANDS, -40)])
+@pytest.mark.parametrize(("other", "status", "value"), [(None, NOT_DETECTED, 0), (0.85, STANDS, -40)])
 def test_the_finding_is_the_difference_of_p_with_its_interval(sweep, other, status, value):
     result = made(sweep, constant(0.45, other))
     findings = check_statements(result)
@@ -273,7 +273,7 @@ def test_the_finding_is_the_difference_of_p_with_its_interval(sweep, other, stat
     assert by["delta_p_vs_placebo"].status == by["flip_rate"].status == DESCRIPTION
     assert by["delta_p_vs_placebo"].value == pytest.approx(0, abs=1e-9)
     assert f"{0.45 if other is None else other:.2f} after another row's" in findings.headline
-    assert ("no difference was detected" in findings.headline) == (status == OPEN)
+    assert ("no difference was detected" in findings.headline) == (status == NOT_DETECTED)
     assert findings.headline.endswith("AUC 1.00, answer only 0.50 [0.39, 0.61].")
 
 

@@ -88,7 +88,7 @@ def test_statements_have_the_status_that_their_intervals_have(changed, status, p
     shown = {name: state for name, state in zip(names[:4], status.split(), strict=False) if state != "description"}
     assert {row[0]: row[-1].split(" (")[0] for row in findings.rows} == shown
     assert ("(placebo -1.1 [-2.9, +0.8])" in str(findings)) == ("row_specific_vs_placebo" in shown)
-    assert ("open: not detected" in str(findings)) == ("open" in status.split()[:4])
+    assert ("not detected: " in str(findings)) == ("not detected" in status.split()[:4])
     assert "there is no" not in str(findings).lower()
 
 
@@ -97,12 +97,12 @@ def test_one_or_two_contrasts_are_claimed_by_their_wider_intervals():
     wider = {FLIPS: (31.0, -2.0, 60.0)}
     assert [one.status for one in found(partial=wider).statements[:3]] == ["stands"] * 3
     findings = found({DROP: (-0.01, -0.1, 0.1)}, partial=wider)
-    assert [one.status for one in findings.statements[:3]] == ["stands", "open", "open"]
+    assert [one.status for one in findings.statements[:3]] == ["stands", "not detected", "not detected"]
     assert (findings.statements[1].low, findings.statements[1].high) == wider[FLIPS][1:]
     assert "98.3 % intervals: not all contrasts stand." in str(findings)
     assert "98.3" not in str(found())
     turned = found({FLIPS: (-10.7, -19.0, -2.4)}, partial={FLIPS: (-10.7, -21.0, 0.4)})
-    assert turned.statements[1].status == "open"
+    assert turned.statements[1].status == "not detected"
 
 
 def test_the_text_is_the_headline_then_the_table_then_the_layers():

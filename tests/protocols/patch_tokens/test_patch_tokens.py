@@ -18,7 +18,7 @@ from anchorlens.protocols.probe_sweep.measurement import ProbeUnit
 from anchorlens.questions.build_rows import make_rows
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import Answer, RowTokenizer
-from anchorlens.results.findings import OPEN, REVERSED, STANDS
+from anchorlens.results.findings import NOT_DETECTED, REVERSED, STANDS
 from tests.protocols.sweeps import OPTIONS, check_statements, inputs, own
 from tests.recompute import ProbeRecompute
 
@@ -251,12 +251,16 @@ def found(auc=0.8, low=0.7, delta=(-12.0, -16.0, -8.0), flips=(5.0, -2.0, 12.0),
 @pytest.mark.parametrize(
     ("given", "status", "phrases"),
     [
-        ({}, (STANDS, OPEN), ("changes ΔP by -12.0 [-16.0, -8.0] points beyond", "40 questions, true and false answers")),
-        ({"delta": (-1.0, -4.0, 2.0)}, (OPEN, OPEN), ("no difference in ΔP", "differences in [-4.0, +2.0]")),
-        ({"delta": (6.0, 2.0, 10.0)}, (REVERSED, OPEN), ("+6.0 [+2.0, +10.0] points above", "no larger effect of exact_question")),
+        ({}, (STANDS, NOT_DETECTED), ("changes ΔP by -12.0 [-16.0, -8.0] points beyond", "40 questions, true and false answers")),
+        ({"delta": (-1.0, -4.0, 2.0)}, (NOT_DETECTED, NOT_DETECTED), ("no difference in ΔP", "differences in [-4.0, +2.0]")),
+        (
+            {"delta": (6.0, 2.0, 10.0)},
+            (REVERSED, NOT_DETECTED),
+            ("+6.0 [+2.0, +10.0] points above", "no larger effect of exact_question"),
+        ),
         ({"flips": (5.0, 1.0, 9.0)}, (STANDS, STANDS), ("difference +5.0 [+1.0, +9.0].",)),
-        ({"base": "true_predicted_true"}, (STANDS, OPEN), ("true answers predicted true",)),
-        ({"leak": 0.55}, (STANDS, OPEN), ("Beware: the answer's text alone reaches AUC 0.60 [0.55, 0.70].",)),
+        ({"base": "true_predicted_true"}, (STANDS, NOT_DETECTED), ("true answers predicted true",)),
+        ({"leak": 0.55}, (STANDS, NOT_DETECTED), ("Beware: the answer's text alone reaches AUC 0.60 [0.55, 0.70].",)),
     ],
 )
 def test_findings_claim_what_stands_and_no_more(given, status, phrases):

@@ -115,7 +115,10 @@ def test_findings_lead_with_the_headline_then_a_table_then_what_is_open(effect):
     facts = effect.contrasts().query("quantity == 'delta_p_minus_null'")
     assert layers == set(facts[(facts["anchor"] == "exact_question") & (facts["sim_high"] < 0)]["layer"])
     best = {anchor: own.loc[own["value"].abs().idxmax()] for anchor, own in facts.groupby("anchor")}
-    assert statements(effect) == {("exact_question", "stands"): layers, ("pre_answer", "open"): {best["pre_answer"]["layer"]}}
+    assert statements(effect) == {
+        ("exact_question", "stands"): layers,
+        ("pre_answer", "not detected"): {best["pre_answer"]["layer"]},
+    }
     for one in effect.findings.statements:
         assert (one.quantity, one.control, one.value, one.n) == ("delta_p_minus_null", "null", best[one.anchor]["value"], 60)
     lines = effect.verdict.splitlines()
@@ -125,7 +128,7 @@ def test_findings_lead_with_the_headline_then_a_table_then_what_is_open(effect):
     quiet = facts[facts["anchor"] == "pre_answer"]
     assert f"pre_answer [{quiet['sim_low'].min():+.1f}, {quiet['sim_high'].max():+.1f}]" in lines[4]
     nothing = simulated("normal", 60, seed=1)
-    assert {status for _, status in statements(nothing)} == {"open"}
+    assert {status for _, status in statements(nothing)} == {"not detected"}
     assert "beyond its null was detected at any anchor and layer" in nothing.verdict
     assert "Effects in exact_question [-" in nothing.verdict
 
